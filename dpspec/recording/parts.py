@@ -27,6 +27,7 @@ class Parts:
 
     Attributes:
         clipping: The clipping of Opacus' optimizer; None for a custom loop.
+        compiled: The result of ``torch.compile`` that the script passed for the model; None without.
         sampler: None without a loader.
         declared: The intentions of a custom loop; None if it does not declare one.
         planted: The dataset with canaries, None without.
@@ -47,7 +48,8 @@ class Parts:
         if is_arrays(model):
             model = ArrayModel(model)
             optimizer = ReportedUpdates(model, optimizer)
-        model = recognized.uncompiled(model)
+        wrapper, model = model, recognized.uncompiled(model)
+        self.compiled = wrapper if wrapper is not model else None
         recognized.refuse_model(model)
         optimizer = recognized.unwrapped(optimizer)
         recognized.refuse_parts("optimizer", optimizer)
@@ -145,8 +147,8 @@ class Parts:
         rate = None if self.sampler is None else getattr(self.sampler.batches, "sample_rate", None)
         return found if rate is None else {**found, "rate": rate}
 
-    def header(self, notes: Sequence[str], group: Group | None = None) -> Header:
-        """The header of the run, with notes on what cannot be observed. group: of several processes."""
+    def header(self, notes: Sequence[str], group: Group | None = None, part: int = 0) -> Header:
+        """The header of the run, with notes on what cannot be observed. group: of several processes. part: if later."""
         optimizer, inner, sampler = self.optimizer, getattr(self.optimizer, "original_optimizer", None), self.sampler
         notes, layers = list(notes), self.layers()
         wrapped = type(self.model).__name__
@@ -193,6 +195,7 @@ class Parts:
             run="" if group is None else group.run,
             share=None if group is None else self._share(group),
             data="" if group is None else data_digest(group, getattr(self.loader, "dataset", None)),
+            part=part,
             notes=tuple(notes),
         )
 

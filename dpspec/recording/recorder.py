@@ -41,6 +41,7 @@ def record(
     records: int | None = None,
     planted: Planted | None = None,
     loss: Loss | None = None,
+    resume: bool = False,
 ) -> Recorder:
     """Record one training: use the result in a ``with`` statement around the training loop.
 
@@ -74,13 +75,14 @@ def record(
         loss: Turns on the sensitivity probe, for Opacus' optimizer and a loader over a dataset with indices:
             ``loss(model, batch)`` returns the loss of each record, (b,). At a few random steps the recorder computes
             the clipped sum with and without a record, on a copy of the model.
+        resume: Continue the recording in the folder, if it has one, after loading a checkpoint.
 
     Raises:
-        UsageError: The folder is not empty, or the recorder does not support a part: sharded parameters, optimizers
-            derived from Opacus'.
+        UsageError: The folder is not empty, or of another training, or the recorder does not support a part: sharded
+            parameters, optimizers derived from Opacus'.
     """
     given = {"noise_multiplier": noise_multiplier, "clip_norm": clip_norm, "rate": rate, "records": records}
-    return Recorder(Path(folder), model, optimizer, loader, engine, planted, given, loss)
+    return Recorder(Path(folder), model, optimizer, loader, engine, planted, given, loss, resume=resume)
 
 
 class Recorder:
@@ -100,8 +102,10 @@ class Recorder:
         planted: Planted | None,
         given: dict[str, Any],
         loss: Loss | None = None,
+        *,
+        resume: bool = False,
     ) -> None:
-        self.folder = folder
+        self.folder, self._resume = folder, resume
         self._parts = Parts(model, optimizer, loader, engine, planted, given, loss)
         self._training: WatchedTraining | None = None
         self._scored = False
@@ -109,7 +113,7 @@ class Recorder:
     def __enter__(self) -> Self:
         if self._training is not None:
             raise UsageError("a recorder records once: call dpspec.record again, with another folder")
-        self._training = WatchedTraining(self.folder, self._parts)
+        self._training = WatchedTraining(self.folder, self._parts, resume=self._resume)
         return self
 
     def __exit__(

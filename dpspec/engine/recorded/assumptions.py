@@ -12,10 +12,12 @@ from dpspec.contract import Assumption
 from dpspec.contract.findings import AssumptionStatus
 from dpspec.engine.recorded.channels import HYPERPARAMETERS, TEXTS
 from dpspec.engine.recorded.evidence import InternalSums
+from dpspec.engine.recorded.joined_checks import joined_parts
 from dpspec.engine.recorded.noise_checks import why_noise_unconfirmed
 from dpspec.engine.recorded.recorded_run import Array, RecordedRun
 from dpspec.engine.recorded.schedule import ADD_REMOVE
-from dpspec.recording.folder.joined_folder import Comparison, JoinedFolder
+from dpspec.recording.folder.joined_folder import Comparison
+from dpspec.recording.folder.resumed_folder import ResumedFolder
 
 #: The assumption of runs in which not every contribution was observed, such as those with ghost clipping.
 PER_RECORD_CLIPPING = "per-record-clipping"
@@ -76,6 +78,8 @@ def assumptions(
         found.append(Assumption(name="loop-reports", status="unchecked" if why else "declared", text=text))
     if header.world:
         found.append(_joined_ranks(run, internal))
+    if isinstance(run.folder, ResumedFolder):
+        found.append(joined_parts(run.folder))
     found += [*_update_rule(run, public), *_model_state(run), _released_model(run)]
     found += _records(run, group_size)
     if header.scheme in ("shuffled", "sequential"):
@@ -167,7 +171,9 @@ def _constants(run: RecordedRun, adjacency: str, public: Collection[str]) -> Ass
 
 def _sampling(run: RecordedRun, internal: InternalSums | None) -> Iterator[Assumption]:
     seen = internal is not None and internal.sampling is not None
-    text = TEXTS["sampling"] + ("" if seen else "; the drawn records were not observed")
+    text = TEXTS["sampling"]
+    if not seen:
+        text += ", but internal.log (the drawn records) is missing" if internal is None else ", but is not recorded"
     yield Assumption(name="sampling", status="reported" if seen else "unchecked", text=text)
     unused = unused_batches(run)
     if unused:
@@ -181,7 +187,7 @@ def _sampling(run: RecordedRun, internal: InternalSums | None) -> Iterator[Assum
 
 def _joined_ranks(run: RecordedRun, internal: InternalSums | None) -> Assumption:
     text = f"{TEXTS['joined-ranks']} ({run.header.world} ranks)"
-    found = run.folder.found if isinstance(run.folder, JoinedFolder) else Comparison()
+    found = run.comparison or Comparison()
     compared, doubts = found.compared if internal is not None else 0, ""
     if compared < run.steps:
         doubts += f", but only {compared} of {run.steps} steps have the observations that compare ranks"
@@ -284,11 +290,7 @@ def _released_model(run: RecordedRun) -> Assumption:
     before, resumed = run.header.told_before, run.at_end("resumed") is True
     text = TEXTS["released-model"]
     if run.header.model == ARRAYS:
-        text = "only the parameters that the loop reported last are released"
-    text += (
-        "; nothing is trained on these records before or after the recording, and no choice among models reads them: "
-        "early stopping and the best of several checkpoints are such choices"
-    )
+        text = f"only the parameters that the loop reported last are released; {text.partition('; ')[2]}"
     if resumed and not before:
         text += ", but its optimizer had made steps when it began"
     if before:
@@ -318,7 +320,10 @@ def _records(run: RecordedRun, group_size: int) -> Iterator[Assumption]:
     yield Assumption(name="observed-passes", status="declared", text=text)
     passes = run.counts_at_end("passes", 4)
     if run.header.source == "opacus" and passes is not None and passes[3]:
-        text = f"no pass that computes gradients was observed at {passes[3]} of {passes[2]} steps"
+        text = (
+            f"no forward pass in training mode was observed at {passes[3]} of {passes[2]} steps: call the model that "
+            "dpspec.record got, and compile it by torch.compile, not in place"
+        )
         yield Assumption(name="gradient-parameters", status="unchecked", text=text)
     error = run.at_end("error")
     if isinstance(error, str) and error:

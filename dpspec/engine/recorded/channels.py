@@ -67,13 +67,13 @@ KINDS = {
         missing="the recording does not compare the forward pass's parameters with the last step's",
     ),
     "model-state": _Kind(
-        text="nothing in the model but its noisy parameters depends on the records",
+        text="of the model, only the noisy parameters depend on the records",
         names=(),
         missing="the recording does not show what else the model holds",
     ),
     "released-model": _Kind(
         text="the recorded steps are all that was trained, and which model is released does not depend on the records",
-        names=("nothing-unseen", "ended-by-error"),
+        names=("nothing-unseen", "ended-by-error", "joined-parts"),
         missing="the recording does not show where the training ends",
     ),
     "constants": _Kind(
@@ -101,12 +101,16 @@ TEXTS: Mapping[str, str] = {
     "records, and no random number is used twice: a script that sets a constant seed must keep it secret",
     "library-code": "the script replaces no code of its libraries, Python or the recorder, such as a sampler's "
     "iteration or an optimizer's update, runs no other code inside it (modes of torch, tracing, threads), and does not "
-    "read the recorder; of the optimizer's own methods the recorder names replaced ones",
+    "read the recorder; the recorder names replaced methods of the optimizer",
     "loop-reports": "the reports of the loop are true: the batches and norms that it reports, and that the reported "
     "sum contains each drawn record once, with its reported norm, and that the reported noise is fresh and Gaussian "
     "beyond the limits of the channel's tests",
     "released-model": "only the tensors of state_dict() at the end of the recording are released, not the module "
-    "object (with its attributes, hooks and per-sample gradients) nor the optimizer's state",
+    "object (with its attributes, hooks and per-sample gradients) nor the optimizer's state; nothing is "
+    "trained on these records before or after the recording, and no choice among models reads them: early stopping and "
+    "the best of several checkpoints are such choices",
+    "joined-parts": "the recorded parts of the training are on one dataset, nothing else was trained between them, "
+    "their generators are independent, and the choice of the checkpoints does not depend on the records",
     "one-record": "each index of the dataset is one record, the rows of a batch are the drawn records, once each, and "
     "nothing that the gradients depend on is computed from other records: dataset, transforms, labels, collate "
     "function, constants of the loss, noise of earlier steps",

@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 
 from dpspec.contract import Check
-from dpspec.engine.recorded import noise_checks, rank_checks
+from dpspec.engine.recorded import joined_checks, noise_checks
 from dpspec.engine.recorded.evidence import InternalSums, contribution_gaps, scaled_squares
 from dpspec.engine.recorded.recorded_run import Array, RecordedRun
 from dpspec.engine.recorded.schedule import poisson_rates
@@ -85,7 +85,7 @@ _ADVICE = {
     _ORDERED: "Iterate over the loader that make_private returned, made with poisson_sampling=True (its default), or "
     "have the accountant count the actual batches.",
     **noise_checks.ADVICE,
-    **rank_checks.ADVICE,
+    **joined_checks.ADVICE,
     "steps with several drawn batches": "Skipping drawn batches changes the sampling distribution; joining batches "
     "changes the sampling rate.",
 }

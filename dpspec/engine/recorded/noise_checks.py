@@ -15,6 +15,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from dpspec.contract import Check
+from dpspec.engine.recorded.joined_checks import covered_steps
 from dpspec.engine.recorded.recorded_run import RecordedRun
 from dpspec.stats import gaussian_noise, step_correlations
 from dpspec.stats.conformance import noise_tests
@@ -65,11 +66,16 @@ def seed_checks(run: RecordedRun) -> Iterator[Check]:
 
 
 def noise_checks(run: RecordedRun) -> Iterator[Check]:
-    found = None if run.end is None else run.end.get("noise")
-    if not isinstance(found, Mapping):
-        return
-    for test in (_repeated, _common, _shifted, _rows, _steps, _quiet, _shape, _sums, _coarse):
-        yield from test(found, run)
+    given = None if run.end is None else run.end.get("noise")
+    parts = [found for found in (given if isinstance(given, list) else [given]) if isinstance(found, Mapping)]
+    tests = (_repeated, _common, _shifted, _rows, _steps, _quiet, _shape, _sums, _coarse)
+    for test in tests:
+        made = [list(test(found, run)) for found in parts]
+        for worst_of in zip(*made, strict=False):
+            least = min(worst_of, key=lambda one: one.p_value)
+            yield replace(least, p_value=min(1.0, len(made) * least.p_value))
+    if parts:
+        yield from _directions(run)
 
 
 def _repeated(found: Mapping[str, Any], run: RecordedRun) -> Iterator[Check]:
@@ -120,6 +126,9 @@ def _steps(found: Mapping[str, Any], run: RecordedRun) -> Iterator[Check]:
         yield check(
             "independent-noise", gaussian_noise.spread(given[0], int(given[1]), STEPS), "reported", "pairs of steps"
         )
+
+
+def _directions(run: RecordedRun) -> Iterator[Check]:
     rows = run.rows[run.rows.any(axis=1)]
     if len(rows) > 1:
         squares, degrees = gaussian_noise.dependence(rows)
@@ -351,8 +360,8 @@ def why_noise_unconfirmed(run: RecordedRun) -> str:
         )
     if found.summed < found.sums.steps:
         return "the loop does not report the sum, so a part of the noise may be missing: call run.summed"
-    if found.sums.steps < run.steps:
-        return f"only {found.sums.steps} of {run.steps} steps could be compared with their gradients"
+    if found.sums.steps < (steps := covered_steps(run)):
+        return f"only {found.sums.steps} of {steps} steps could be compared with their gradients"
     if found.apart:
         return f"gradients of {found.apart} steps are not the reported sum and noise"
     smallest = min((size for _, size in run.header.layers), default=1)

@@ -19,6 +19,9 @@ MOST_CANARIES = 10**6
 #: The largest number of processes that train together.
 MOST_RANKS = 2**16
 
+#: The largest number of parts of a training in several jobs.
+MOST_PARTS = 1000
+
 #: Limits of a header: bytes, layers, and characters of a name.
 MOST_BYTES, MOST_LAYERS, _LONGEST = 1 << 21, 10_000, 400
 
@@ -36,7 +39,8 @@ class Header:
     seed, None for the system's randomness; new_ids: the number of token ids that the model has for canaries only.
     world: the number of processes that train together, 0 for a training in one; rank: this one's number; run: the id
     of their run; share: the number of records that this rank draws from, by Opacus' sampler for several processes;
-    data: the digest of some records. notes: unknown parts.
+    data: the digest of some records. part: the number of a later part of a training in several jobs; 0 for the first
+    one. notes: unknown parts.
     """
 
     versions: Mapping[str, str] = field(default_factory=dict)
@@ -72,16 +76,22 @@ class Header:
     run: str = ""
     share: int | None = None
     data: str = ""
+    part: int = 0
     notes: tuple[str, ...] = ()
 
     def write(self) -> bytes:
         written = asdict(self)
-        if not self.world:
-            written = {
-                key: value for key, value in written.items() if key not in ("world", "rank", "run", "share", "data")
-            }
+        absent: tuple[str, ...] = () if self.world else ("world", "rank", "run", "share", "data")
+        absent += () if self.part else ("part",)
+        written = {key: value for key, value in written.items() if key not in absent}
         text = json.dumps({"dpspec-run": FORMAT if self.world else 1, **written}, indent=1, allow_nan=False)
         return text.encode("utf-8") + b"\n"
+
+    def differs(self, later: Header) -> str:
+        """The first fact that all parts of a training have in common, and a later one has not; "" if all are equal."""
+        return next(
+            (name.replace("_", " ") for name in _OF_ALL_PARTS if getattr(self, name) != getattr(later, name)), ""
+        )
 
     @property
     def present(self) -> int | None:
@@ -119,6 +129,12 @@ def read_header(content: bytes, name: str) -> Header:
     return header
 
 
+#: The facts without which parts of a training cannot be joined.
+_OF_ALL_PARTS = (
+    *("source", "clipping", "reduction", "layers", "width", "records", "accountant", "world", "rank"),
+    *("canaries", "canary_kind", "commitment", "copies", "new_ids"),
+)
+
 _WORDS = {
     "source": ("opacus", "own-loop"),
     "clipping": ("flat", "per-layer", "adaptive", "ghost", "own"),
@@ -129,7 +145,7 @@ _COUNTS = {"records": (1, MOST_RECORDS), "batch_size": (1, MOST_RECORDS), "worke
 _COUNTS |= {"told_before": (0, 2**53), "canaries": (0, MOST_CANARIES), "left_out": (0, MOST_CANARIES)}
 _COUNTS |= {"repeats": (1, MOST_RECORDS), "copies": (1, MOST_CANARIES), "new_ids": (0, MOST_CANARIES)}
 _COUNTS["canary_seed"] = (0, 2**63 - 1)
-_COUNTS |= {"world": (0, MOST_RANKS), "rank": (0, MOST_RANKS), "share": (0, MOST_RECORDS)}
+_COUNTS |= {"world": (0, MOST_RANKS), "rank": (0, MOST_RANKS), "share": (0, MOST_RECORDS), "part": (0, MOST_PARTS)}
 _REALS = {"rate": 1.0, "expected_batch_size": 1e12}
 
 

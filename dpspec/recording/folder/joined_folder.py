@@ -59,7 +59,8 @@ class Comparison:
     seeds: steps at which a rank draws by the seed of another. foreign: with batches from outside of a rank's share, or
     in different orders of the records. compared: steps with observations of all ranks. overlaps: of pairs of ranks,
     [expected number of places that both draw, number, smallest logarithm of the p-value of a step]; equal: the expected
-    number if the draws were equal. other_data: whether records at the same places differ.
+    number if the draws were equal. other_data: whether records at the same places differ. ended: whether all
+    ranks have an end; interim: otherwise the facts that they noted last, None unless all noted some.
     """
 
     lengths: list[int] = field(default_factory=list)
@@ -74,6 +75,8 @@ class Comparison:
     overlaps: list[tuple[float, int, float]] = field(default_factory=list)
     equal: float = 0.0
     other_data: bool = False
+    ended: bool = False
+    interim: End | None = None
 
 
 @dataclass(frozen=True)
@@ -117,6 +120,10 @@ class JoinedFolder:
     def has_canaries(self) -> bool:
         return False
 
+    @property
+    def comparison(self) -> Comparison:
+        return self.found
+
     def steps(self) -> Iterator[PublicStep | End | Scored]:
         found, world = self.found, len(self.ranks)
         facts = {name: {getattr(one.header, name) for one in self.ranks} for name in (*_COMMON, "data")}
@@ -147,8 +154,14 @@ class JoinedFolder:
             found.lengths.append(length)
             ends.append(end)
         known = [end for end in ends if end is not None]
-        if len(known) == world:
+        found.ended = len(known) == world
+        if found.ended:
             yield joined_end(known, noisy, used, batches)
+            return
+        noted = [[one.facts for one in rank.states() if one.facts is not None] for rank in self.ranks]
+        last = [end or (noted[rank][-1] if noted[rank] else None) for rank, end in enumerate(ends)]
+        known = [one for one in last if one is not None]
+        found.interim = joined_end(known, noisy, used, batches) if len(known) == world else None
 
     def internal(self) -> Iterator[InternalStep]:
         found, world = self.found, len(self.ranks)
@@ -196,7 +209,25 @@ class JoinedFolder:
             pairs[one, other] = expected + mean, common + both, min(least, gaussian_noise.log_repeats(both, mean))
 
 
-def open_run(path: Path) -> RunFolder | JoinedFolder:
+def joined_comparison(every: Sequence[Comparison]) -> Comparison:
+    """The comparison over all parts; ranks of a part that was killed may have different numbers of steps."""
+    counts = ("noise", "unequal", "summed", "shared", "seeds", "foreign", "compared", "equal")
+    lengths = [one.lengths if one.ended else [min(one.lengths)] * len(one.lengths) for one in every[:-1]]
+    lengths.append(every[-1].lengths)
+    pairs = [found for one in every if (found := one.overlaps)]
+    return Comparison(
+        **{name: sum(getattr(one, name) for one in every) for name in counts},
+        lengths=[sum(column) for column in zip(*lengths, strict=False)],
+        other={name: None for one in every for name in one.other},
+        overlaps=[
+            (sum(one[0] for one in pair), sum(one[1] for one in pair), min(one[2] for one in pair))
+            for pair in zip(*pairs, strict=False)
+        ],
+        other_data=any(one.other_data for one in every),
+    )
+
+
+def open_part(path: Path) -> RunFolder | JoinedFolder:
     """The folder of a run of one process, or of all ranks; errors as :meth:`RunFolder.open`."""
     ranks = path.is_dir() and any(_RANK.fullmatch(one.name) for one in path.iterdir())
     if not ranks:

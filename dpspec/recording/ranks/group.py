@@ -1,8 +1,9 @@
 """The place of this process among those that train together.
 
 Ranks meet in the store of the process group, without a collective call: a rank that does not record blocks no other.
-The first one puts 32 random bytes there, which no file contains. The id of the run, the keys of all digests and the
-directions of sketches follow from them.
+The first one puts 32 random bytes there, which no file contains, and the number of the part. The id of the run, the
+keys of all digests and the directions of sketches follow from these bytes. Usually one rank saves checkpoints, and the
+others learn of it from the store.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import hashlib
 import itertools
 import secrets
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -20,13 +22,34 @@ from dpspec.errors import UsageError
 _RECORDINGS = itertools.count()
 
 
+class Signal:
+    """Whether any rank saved a checkpoint since this one asked."""
+
+    def __init__(self, store: Any, key: str) -> None:
+        self._store, self._key, self._seen = store, key, 0
+
+    def send(self) -> None:
+        self.received()
+        self._seen += 1
+        self._store.set(f"{self._key}/{self._seen}", "1")
+
+    def received(self) -> bool:
+        before = self._seen
+        while self._store.check([f"{self._key}/{self._seen + 1}"]):
+            self._seen += 1
+        return self._seen > before
+
+
 @dataclass(frozen=True)
 class Group:
-    """rank: of this process, below ``world``. secret: common to all ranks of a run, and in no file."""
+    """rank: of this process, below ``world``. secret: common to all ranks of a run, and in no file. part: the number
+    of the recorded part. saved: whether ranks saved checkpoints."""
 
     rank: int
     world: int
     secret: bytes
+    part: int = 1
+    saved: Signal | None = None
 
     @property
     def run(self) -> str:
@@ -43,15 +66,19 @@ class Group:
         return whole.digest()
 
 
-def meet() -> Group:
-    """The group of a recording that begins now; ``UsageError`` without an initialized process group."""
+def meet(part: int) -> Group:
+    """The group of a recording that begins now; ``UsageError`` without an initialized process group.
+
+    part: the number of the part, which the first rank determines for all.
+    """
     distributed = torch.distributed
     if not (distributed.is_available() and distributed.is_initialized()):
         raise UsageError("the optimizer is for several processes, and torch.distributed is not initialized")
     store = distributed.distributed_c10d._get_default_store()
-    key, mine = f"dpspec/{next(_RECORDINGS)}", secrets.token_hex(32)
+    key, mine = f"dpspec/{next(_RECORDINGS)}", f"{secrets.token_hex(32)} {part}"
     try:
-        common = bytes(store.compare_set(key, "", mine)).decode()
+        common, number = bytes(store.compare_set(key, "", mine)).decode().split()
     except RuntimeError as error:
         raise UsageError(f"the processes cannot agree on a run in the store of torch.distributed: {error}") from error
-    return Group(distributed.get_rank(), distributed.get_world_size(), bytes.fromhex(common))
+    rank, world = distributed.get_rank(), distributed.get_world_size()
+    return Group(rank, world, bytes.fromhex(common), int(number), Signal(store, f"{key}/saved"))

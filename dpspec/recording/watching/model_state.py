@@ -8,12 +8,13 @@ parameter or buffer uses, which ``torch.save`` writes nevertheless.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from types import MethodType
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from dpspec.recording.fingerprints import MOST_BYTES, UNREAD, readable_digest, tensor_digest
+from dpspec.recording.fingerprints import MOST_BYTES, UNREAD, digest, readable_digest, tensor_digest
 
 #: Attributes of every module: its parts, which are compared separately, its hooks, and its mode.
 _OF_EVERY_MODULE = {*vars(nn.Module()), "_is_full_backward_hook", "_compiled_call_impl", "_forward_hooks_with_kwargs"}
@@ -49,6 +50,10 @@ class ModelState:
         self._places = {name: place for name, place, _ in self._named_tensors()}
         self._versions: dict[str, tuple[Any, ...]] = {}
         self._moved: set[str] = set()
+
+    def digest(self) -> str:
+        """Of buffers and frozen parameters at the beginning, and of other entries of ``state_dict()``."""
+        return digest([self._tensors, self._state])
 
     def before_step(self) -> None:
         for name, (holder, key) in self._places.items():
@@ -133,6 +138,8 @@ class ModelState:
 
 def _is_known(module: nn.Module, key: str, value: Any) -> bool:
     of_a_batch = {"activations": isinstance(value, list) and not value, "max_batch_len": type(value) is int}
+    if isinstance(value, MethodType) and str(value.__func__.__module__).startswith("dpspec.recording."):
+        return True  # the recorder's own, while it records
     if key in _OF_EVERY_MODULE or of_a_batch.get(key, False):
         return True
     package = type(module).__module__

@@ -1,13 +1,18 @@
-"""Checks of a training in several processes: whether its ranks made one Poisson-sampled, once-noised training."""
+"""Checks of a training in several processes or jobs: whether ranks and parts made one training.
+
+Ranks draw one Poisson sample together, and one adds noise; each part of a resumed training starts with a saved state.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator
 
-from dpspec.contract import Check
+from dpspec.contract import Assumption, Check
+from dpspec.engine.recorded.channels import TEXTS
 from dpspec.engine.recorded.recorded_run import RecordedRun
-from dpspec.recording.folder.joined_folder import SUMMED, Comparison, JoinedFolder
+from dpspec.recording.folder.joined_folder import SUMMED, Comparison
+from dpspec.recording.folder.resumed_folder import ResumedFolder
 from dpspec.stats import gaussian_noise
 from dpspec.stats.conformance.measurement import exact
 
@@ -20,6 +25,7 @@ SHARED = "records drawn by several ranks at one step"
 SEEDS = "steps at which two ranks draw from one seed"
 FOREIGN = "steps with records from outside of a rank's share"
 PLACES = "places drawn by two ranks at one step"
+RECOUNTED = "parts whose accountant does not continue the earlier history"
 
 #: A likely cause of a rejected test and its fix, by the beginning of the test's name.
 ADVICE = {
@@ -35,14 +41,15 @@ ADVICE = {
     SEEDS: "Ranks with one seed draw the same places of their shares, so that records are in a batch together, and "
     "sampling does not amplify privacy: seed each rank differently, for example by torch.manual_seed(seed + rank).",
     FOREIGN: "All ranks must draw from the loader of make_private, with the same shuffle_seed and epoch.",
+    RECOUNTED: "Save the accountant's state with the checkpoint, and load it before dpspec.record begins.",
     PLACES: "The draws of two ranks depend on each other: give each rank's loader its own generator.",
 }
 
 
 def rank_checks(run: RecordedRun) -> Iterator[Check]:
-    if not isinstance(run.folder, JoinedFolder):
+    found, world = run.comparison, run.header.world
+    if found is None:
         return
-    found, world = run.folder.found, run.header.world
     longest = max(found.lengths, default=0)
     short = [f"rank {rank}: {steps} of {longest}" for rank, steps in enumerate(found.lengths) if steps < longest]
     yield exact("steps", SHORTER, "reported", not short, 0, len(short), ", ".join(short[:5]) or f"{world} ranks")
@@ -84,3 +91,41 @@ def _places(found: Comparison) -> Iterator[Check]:
         detectable=detectable if detectable < 1.0 else None,
         note=f"the most of {pairs} pair{'' if pairs == 1 else 's'} of ranks",
     )
+
+
+def resume_checks(run: RecordedRun) -> Iterator[Check]:
+    if not isinstance(run.folder, ResumedFolder) or not run.header.accountant:
+        return
+    named = [f"part {seam.number}" for seam in run.folder.seams if seam.recounted]
+    note = ", ".join(named[:5]) or f"{len(run.folder.parts)} parts"
+    yield exact("accounting", RECOUNTED, "reported", not named, 0, len(named), note, detectable=None)
+
+
+def joined_parts(folder: ResumedFolder) -> Assumption:
+    text = f"{TEXTS['joined-parts']} ({len(folder.parts)} parts)"
+    if lost := sum(folder.lengths) - sum(folder.covered):
+        text += f"; no model of the {lost} steps after the last checkpoint of a killed part is released"
+    doubts = [doubt for seam in folder.seams for doubt in seam.doubts]
+    doubts += [
+        f"part {number} was killed, and not all that its checkpoint contains was observed" for number in folder.missing
+    ]
+    text += f", but {'; '.join(doubts)}" if doubts else ""
+    return Assumption(name="joined-parts", status="unchecked" if doubts else "declared", text=text)
+
+
+def covered_steps(run: RecordedRun) -> int:
+    """The number of steps without those that killed parts made after their last checkpoint."""
+    return sum(run.folder.covered) if isinstance(run.folder, ResumedFolder) else run.steps
+
+
+def seam_notes(run: RecordedRun) -> Iterator[str]:
+    if not isinstance(run.folder, ResumedFolder):
+        return
+    for seam in run.folder.seams:
+        if seam.source is not None:
+            part, step = seam.source
+            after = run.folder.lengths[part - 1] - step
+            charged = f"; the {after} steps of part {part} after it are charged too" if after else ""
+            yield f"Part {seam.number} continues step {step} of part {part}{charged}."
+        if seam.fresh:
+            yield f"The optimizer of part {seam.number} starts without state, which costs no privacy."
