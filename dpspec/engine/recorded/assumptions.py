@@ -177,7 +177,7 @@ def _sampling(run: RecordedRun, internal: InternalSums | None) -> Iterator[Assum
     yield Assumption(name="sampling", status="reported" if seen else "unchecked", text=text)
     unused = unused_batches(run)
     if unused:
-        text = f"{TEXTS['unused-batches']}: {unused_text(unused)}"
+        text = f"{unused_text(unused)}: {TEXTS['unused-batches']}"
         # An end of each epoch, or an evaluation after it, skips batches before few steps.
         times = run.at_end("passed_over")
         often = type(times) is int and times > max(3, run.steps // 4)

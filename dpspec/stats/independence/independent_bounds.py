@@ -103,8 +103,8 @@ def independent_bounds(
     gaussian = Assumption(
         name="gaussian-curve",
         status=curve,
-        text=f"{TEXTS['gaussian-curve']} (delta = {at['delta']:g}); the test of the shape detects differences at error "
-        f"rates above 1/{max(map(len, ranked))} only",
+        text=f"{TEXTS['gaussian-curve']} (delta = {at['delta']:g}); the test of the shape sees error rates above "
+        f"1/{max(map(len, ranked))}, and cannot support that below",
         test=assumption_tests.CURVE_TEST,
         level=LEVEL,
     )
