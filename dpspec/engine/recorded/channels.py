@@ -93,7 +93,7 @@ TEXTS: Mapping[str, str] = {
     "records",
     "order": "the order of the batches does not depend on the content of the records",
     "joined-ranks": "the ranks of the process group are all processes that train, on one dataset, and the generators "
-    "of their batches, whose seeds differ, are independent",
+    "of their batches, and of noise that several ranks draw, have different seeds and are independent",
     "per-record-clipping": "no contribution is longer than the clip norm",
     "precision": "the rounding of sums of gradients and noise has no effect on the privacy loss",
     "noise-law": "noise is Gaussian and unpredictable",
