@@ -43,7 +43,7 @@ def test_the_command_shown_can_be_run_and_confirms(dpspec, counting):
     assert command.count("--set") == 2
     again = dpspec(*command, "--bounds-only", "--set", "claims.broken.expect=open")
     assert again.code == 0, again.out
-    assert "PROVED        held [none, 0.7]: epsilon <= 0.7" in again.out
+    assert "PROVED        held: epsilon <= 0.7 at delta = 1e-6 (epsilon at most 0.7)" in again.out
 
 
 def test_no_value_proves_the_claims(dpspec, counting):
@@ -53,7 +53,7 @@ def test_no_value_proves_the_claims(dpspec, counting):
     assert (ended.code, ended.err) == (1, "")
     text = folded(ended.out)
     assert "No tried value of mechanism.epsilon proves held." in text
-    assert "no proved upper bound is in scope" in text
+    assert "no proved upper bound applies to this claim" in text
     assert "To use it" not in text
     as_json = dpspec("calibrate", counting, *VARY, "--set", "claims.held.adjacency=replace-one", "--json")
     assert as_json.code == 1

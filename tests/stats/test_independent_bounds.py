@@ -65,7 +65,7 @@ def test_one_run_bounds_mu_and_epsilon_under_an_assumption_that_nobody_checked()
     assert (epsilon.quantity, epsilon.at) == ("epsilon-if-independent", AT)
     assert epsilon.value == gaussian_fit.epsilon(mu.value, 1e-5)
     assert status(epsilon, "gaussian-curve") == status(with_luck, "gaussian-curve") == "declared"
-    assert status(epsilon, "no-shared-luck") == "unchecked"
+    assert status(epsilon, "no-shared-randomness") == "unchecked"
     assert (with_luck.quantity, with_luck.at) == ("epsilon-if-conditionally-independent", AT)
     assert with_luck.value == independent.epsilon_lower([run], [order_statistics.right(coins, run)], 1e-5, 0.95)
     assert 1.0 < with_luck.value < epsilon.value
@@ -74,7 +74,7 @@ def test_one_run_bounds_mu_and_epsilon_under_an_assumption_that_nobody_checked()
 
 def test_several_runs_are_tested_for_luck_that_canaries_share() -> None:
     *_, epsilon = found_in(*(gaussian(1.0, 1000, seed) for seed in range(3)))
-    assert status(epsilon, "no-shared-luck") == "not-rejected"
+    assert status(epsilon, "no-shared-randomness") == "not-rejected"
     mu, with_luck = found_in(*(gaussian(shift, 1000, 7) for shift in (1.0, 0.0, 1.0)))
     assert (mu.quantity, with_luck.quantity) == ("mu-if-independent", "epsilon-if-conditionally-independent")
     assert with_luck.value == 0.0  # of the least lucky run

@@ -17,7 +17,7 @@ from dpspec.language.load import load_specs
 from dpspec.registry.loader import load_catalog
 from dpspec.testing import MechanismSuite, decreasing, increasing
 from dpspec_rero import tables, theory
-from dpspec_rero.approximations import gamma_from_epsilon_delta
+from dpspec_rero.approximations import gamma_from_epsilon_delta, gammas_edgeworth
 from dpspec_rero.mechanism import ReroAudit
 from dpspec_rero.options import Steps, declared_steps, read_candidates
 from dpspec_rero.theory import Leakage
@@ -97,6 +97,13 @@ def test_one_epsilon_bounds_gamma_in_its_own_direction(small: Path, tmp_path: Pa
         (epsilon,) = leakage.epsilons([1e-5], direction)
         expected = gamma_from_epsilon_delta(0.1, epsilon.upper, 1e-5, both=direction == "both")
         assert found[name].value == pytest.approx(expected, rel=1e-6)
+
+
+@pytest.mark.parametrize("order", [0, 2, 4])
+def test_the_edgeworth_series_has_the_order_written(small: Path, tmp_path: Path, order: int) -> None:
+    found = gammas(specs.audit_of(small, tmp_path / "store", f"mechanism.edgeworth_order={order}"), 0.1)["edgeworth"]
+    (expected,) = gammas_edgeworth([0.1], [Steps(noise="gaussian", effect=1.0, rate=0.1, count=10)], order)
+    assert found.value == pytest.approx(expected, rel=1e-12)
 
 
 def test_verdicts_rest_on_the_certified_bound(audited: AuditResult) -> None:
