@@ -191,7 +191,7 @@ def figure(runs: list[dict[str, Any]]) -> str:
         x0 = left + panel * width
 
         def x(count: int, x0: int = x0) -> float:
-            return x0 + 20 + 70 * math.log2(count / COUNTS[0])
+            return x0 + 20 + 105 * math.log2(count / COUNTS[0])
 
         def y(value: float, upper: float = upper) -> float:
             return low - 170 * value / upper
@@ -212,7 +212,8 @@ def figure(runs: list[dict[str, Any]]) -> str:
                 middle += [f"{x(count):.0f} {y(statistics.median(shown)):.1f}"] if shown else []
             drawn.append(f'<path d="M{" L".join(middle)}" stroke="{color}" stroke-width="2" fill="none"/>')
     labels = (
-        '<text x="60" y="50" fill="#1f6fb4">new tokens</text><text x="60" y="64" fill="#888888">random tokens</text>'
+        '<text x="60" y="60" fill="#1f6fb4">new tokens</text><text x="60" y="74" fill="#888888">random tokens</text>'
+        '<text x="60" y="88">lower bound on epsilon by number of canaries</text>'
     )
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {2 * width + left} {height}" font-family="sans-serif" '
