@@ -108,6 +108,20 @@ def test_messages(problems: Problems, old: str, new: str, code: str, message: st
     assert message in text
 
 
+@pytest.mark.parametrize(
+    ("old", "new", "hint"),
+    [
+        ("noise_multiplier: 1", 'noise_multiplier: "1"', "write it without quotes"),
+        ("noise_multiplier: 1", "noise_multiplier: eight", None),
+        ("steps: 100", "steps: 1_000", "write it as 1000"),
+        ("steps: 100", "steps:", "give it a value, or remove the key"),
+        ("kind: noisy", "kind: wrecked", "reinstall or update dpspec-wreck, or report the error to its authors"),
+    ],
+)
+def test_hints(problems: Problems, old: str, new: str, hint: str | None) -> None:
+    assert [text for _, _, text in problems(old, new)] == [hint]
+
+
 def test_an_unknown_key_that_means_nothing_hides_no_missing_one(load: Load, valid: str) -> None:
     missing, unknown = load(valid.replace("noise_multiplier", "zzz")).diagnostics
     assert (missing.code, missing.message) == ("missing-key", "missing key 'noise_multiplier' in mechanism")
@@ -185,6 +199,15 @@ class TestRequires:
         loaded = load(valid + f'requires: ["{requirement}"]\n')
         assert [d.code for d in loaded.diagnostics] == [code]
         assert loaded.missing_plugins == (code == "unmet-requirement")
+
+    def test_a_kind_that_a_required_package_may_offer(self, load: Load, valid: str) -> None:
+        text = valid.replace("kind: noisy", "kind: laplacian") + 'requires: ["dpspec-no-such-thing>=2"]\n'
+        (unknown,) = [d for d in load(text).diagnostics if d.code == "unknown-kind"]
+        assert unknown.help.endswith(
+            "a missing required package may provide it: python -m pip install 'dpspec-no-such-thing>=2'"
+        )
+        (alone,) = load(text[: text.index("requires")]).diagnostics
+        assert "requires" not in alone.help
 
 
 class TestPhases:
