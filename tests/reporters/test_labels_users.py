@@ -14,6 +14,7 @@ from dpspec.engine.results.result import Result
 from dpspec.reporters import labels
 from dpspec.reporters.formats import deployment_record, markdown, statement
 from dpspec.reporters.html import page
+from dpspec.reporters.risk import rates
 from dpspec.reporters.summary import details
 
 SPEC = """\
@@ -34,6 +35,12 @@ def result(tmp_path_factory: pytest.TempPathFactory) -> Result:
     folder = tmp_path_factory.mktemp("users")
     (folder / "users.yaml").write_text(SPEC, encoding="utf-8")
     return dpspec.run(folder / "users.yaml", store=folder / "store")
+
+
+def test_odds_are_those_of_users(result: Result) -> None:
+    one, two = map(str, rates(result.audits[0]))
+    assert "of member users (at most" in one
+    assert "of groups of 2 member users (at most" in two
 
 
 def test_scopes_name_what_neighbours_differ_in(result: Result) -> None:

@@ -144,6 +144,12 @@ def test_what_is_as_expected_has_a_line_each():
     assert "Not as expected" not in text
 
 
+def test_what_no_check_could_see_is_said():
+    checks = (check("sampling", detectable=None), check("update"), check("update", detectable=None))
+    text = render_brief(several(fine(checks=checks)), width=200)
+    assert "no detection limit for sampling" in text
+
+
 def test_what_is_not_as_expected_is_last_and_in_full():
     wrong = factory.verdict("wrong", verdict="open", expected=False, reason="Not proved: no bound.")
     text = render_brief(several(fine("good"), fine("app", verdicts=(wrong, factory.verdict("right")))))
@@ -198,3 +204,9 @@ def test_rejected_checks_stand_first_in_the_whole_report_and_are_marked():
     assert items[1].startswith("- steps") or items[1].startswith("- REJECTED  clipping")
     assert [line for line in items if "REJECTED" in line] == items[: sum("REJECTED" in line for line in items)]
     assert "REJECTED" not in render(several(fine()), width=120)
+
+
+def test_a_declared_number_that_was_computed_is_rounded():
+    rate = dataclasses.replace(check("sampling", 0.0), declared=0.05043678918740729, measured=0.19)
+    text = render_brief(several(dataclasses.replace(deviating(), checks=(rate,))), width=120)
+    assert "declared 0.05044, measured 0.19" in text
