@@ -42,7 +42,7 @@ _ADDRESS = re.compile(r"(www)\.", re.IGNORECASE)
 _START = re.compile(r"^(\d+(?=[.)](?:\s|$))|(?=[-+=]))([-+=.)])")
 
 #: Minimum similarity of suggestions.
-_ALIKE = 0.6
+_ALIKE = 0.7
 
 
 def several(count: int, unit: str) -> str:
@@ -206,10 +206,10 @@ def _likeness(word: str, candidate: str) -> float:
     def ratio(other: str) -> float:
         return SequenceMatcher(None, word, other, autojunk=False).ratio()
 
-    parts = [part for part in candidate.split("_") if len(part) >= 3]
+    parts = [part for part in candidate.split("_") if len(part) >= 2]
     begun = [candidate[: len(word)]] if len(word) >= 3 else []
     return max([ratio(candidate), *(0.9 * ratio(part) for part in parts + begun)])
 
 
 def _folded(word: str) -> str:
-    return word.lower().replace("-", "_").replace(" ", "_")
+    return word.lower().lstrip("-").replace("-", "_").replace(" ", "_")

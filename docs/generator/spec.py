@@ -50,7 +50,7 @@ def _lists(cases: Sequence[tuple[tuple[str, ...], Key]]) -> Iterator[str]:
 
 
 def _entry(key: Key) -> str:
-    values = _WIDE.sub("", key.type.replace(" | ", ", ")).replace("whole number", "integer")
+    values = _WIDE.sub("", key.type.replace(" | ", ", "))
     head, *choices = key.description.strip().split("\n") or [""]
     if not choices and " | " not in key.type:
         head = " ".join(re.split(r"(?<=[a-z0-9`)][.]) (?=[A-Z])", head)[:1])

@@ -14,13 +14,14 @@ import tempfile
 import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import typer
 
 from dpspec.cli import interrupt
 from dpspec.cli.output import flush, note, silence, wants_color
 from dpspec.errors import DpspecError, ExitCode, PluginError, SpecError, UsageError
-from dpspec.text import plain_lines
+from dpspec.text import clipped, closest, did_you_mean, plain_lines
 
 TRACKER = "the dpspec issue tracker"
 
@@ -155,8 +156,26 @@ def _is_out_of_memory(error: Exception) -> bool:
     return ran_out(error)
 
 
+#: What pydantic, which reads the options, requires of a value.
+_REQUIRED = {"greater_than_equal": "at least {ge:g}", "int_parsing": "an integer", "float_parsing": "a number"}
+
+
+def _usage_text(error: typer.TyperException) -> str:
+    cause: Any = error.__cause__
+    wrong: dict[str, Any] = next(iter(cause.errors()), {}) if hasattr(cause, "errors") else {}
+    required = _REQUIRED.get(wrong.get("type", ""), "").format(**wrong.get("ctx", {}))
+    option = next(iter(getattr(getattr(error, "param", None), "opts", ())), "")
+    if required and option:
+        return f"{option} must be {required}, got {clipped(str(wrong.get('input')))}"
+    name = getattr(error, "option_name", "")
+    if not name:
+        return error.format_message()
+    near = closest(name, getattr(error, "possibilities", None) or ())
+    return f"No such option: {clipped(name)}{did_you_mean(near)}"
+
+
 def _show_usage(error: typer.TyperException) -> None:
-    text = error.format_message()
+    text = _usage_text(error)
     if text.startswith("Usage: "):  # a group without a command shows its help
         note(text)
         return

@@ -156,7 +156,7 @@ def _require_writable(path: Path) -> None:
         if path.is_dir():
             raise UsageError(f"cannot write a report to {path}: it is a folder")
         if not path.parent.is_dir():
-            raise UsageError(f"cannot write a report to {path}: the folder {path.parent} does not exist")
+            raise UsageError(f"cannot write a report to {path}: the folder {path.parent} does not exist; create it")
         os.lstat(path)  # fails for long names and circular links
     except FileNotFoundError:
         pass

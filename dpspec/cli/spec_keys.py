@@ -28,7 +28,7 @@ _LIMITS = {
 #: The largest integer of any spec, which is not a limit of a key.
 _ANY = 2**63 - 1
 
-_NAMES = {"string": "text", "object": "map", "array": "list", "boolean": "true | false", "integer": "whole number"}
+_NAMES = {"object": "map", "array": "list", "boolean": "true | false"}
 
 
 @dataclass(frozen=True)

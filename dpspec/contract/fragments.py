@@ -209,7 +209,7 @@ def requires_capabilities(spec: Spec, facts: Facts, needs: Mapping[str, str | No
         if need not in facts.capabilities:
             yield Diagnostic(
                 code="missing-capability",
-                message=f"backend {spec.training.kind!r} lacks {need!r}, which this attack needs",
+                message=f"this attack needs {need!r}, which backend {spec.training.kind!r} does not support",
                 path=("training", "backend"),
                 help=instead,
             )

@@ -44,12 +44,17 @@ def numeric_key(spec: Spec, catalog: Catalog, place: str) -> NumericKey:
     key = found.get(place)
     if key is not None:
         return key
-    given = (name for name, k in numbers.items() if k.value is not None and isinstance(k.path[-1], str))
-    hint = f"numbers of this spec: {listed(given)}"
+    hint = f"numbers of this spec: {listed(given_numbers(spec, catalog))}"
     if place in found:
         raise UsageError(f"{quoted(place)} is not a number; {hint}")
     near = next((name for name in numbers if name.endswith(f".{place}")), None) or closest(place, numbers)
     raise UsageError(f"no key {quoted(place)} in spec {quoted(spec.name)}{did_you_mean(near)} ({hint})")
+
+
+def given_numbers(spec: Spec, catalog: Catalog) -> list[str]:
+    """The places of the numbers that the spec has, without those in lists."""
+    keys = (_numeric(_by_id(spec, path), path, parts, value) for path, parts, value in _keys(spec, catalog))
+    return [key.place for key in keys if key is not None and key.value is not None and isinstance(key.path[-1], str)]
 
 
 def with_value(spec: Spec, key: NumericKey, value: float) -> dict[str, Json]:

@@ -148,7 +148,10 @@ class TabularMlp(Stack):
 
 def _require_images(kind: str, shape: Shape) -> None:
     if len(shape) != 3 or min(shape[1:]) < 8:
-        raise ValueError(f"{kind} needs images (channels, height, width) of at least 8 x 8, got records {shape}")
+        raise ValueError(
+            f"{kind} needs images (channels, height, width) of at least 8 x 8, got records {shape}; kind: mlp takes "
+            "records of any shape"
+        )
 
 
 CNN_SMALL = _model(
@@ -199,7 +202,8 @@ class Lenet5(Stack):
         shape = self.facts.shape
         if shape[1:] not in ((28, 28), (32, 32)):
             raise ValueError(
-                f"lenet5 needs images (channels, height, width) of 28 x 28 or 32 x 32, got records {shape}"
+                f"lenet5 needs images (channels, height, width) of 28 x 28 or 32 x 32, got records {shape}; "
+                "kind: mlp takes records of any shape"
             )
         between = activation(self.options.get("activation", "tanh"))
         return (

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from os import PathLike
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeAlias
 
 import numpy as np
 import torch
@@ -22,12 +22,16 @@ from dpspec.recording.parts import Parts, checked_declaration
 from dpspec.recording.planting.planted import Planted
 from dpspec.recording.planting.scoring import Loss, scores_of
 from dpspec.recording.watched_training import WatchedTraining
+from dpspec.recording.watching.arrays import tensor_of, tensors_of
+
+#: A tensor of torch, or an array of NumPy or JAX.
+Array: TypeAlias = Any
 
 
 def record(
     folder: str | PathLike[str],
     *,
-    model: nn.Module,
+    model: nn.Module | Sequence[Any],
     optimizer: Any = None,
     loader: Any = None,
     engine: Any = None,
@@ -37,6 +41,7 @@ def record(
     records: int | None = None,
     planted: Planted | None = None,
     loss: Loss | None = None,
+    resume: bool = False,
 ) -> Recorder:
     """Record one training: use the result in a ``with`` statement around the training loop.
 
@@ -53,9 +58,11 @@ def record(
 
     Args:
         folder: The run's folder, new or empty.
-        model: The trained module, as ``make_private`` returned it.
+        model: The trained module, as ``make_private`` returned it. A loop in JAX or NumPy gives the list of its
+            parameters, for example ``jax.tree.leaves(params)``, in float32 or float64.
         optimizer: The one that the loop steps: Opacus' ``DPOptimizer`` (flat, per-layer, adaptive or ghost clipping,
-            around any optimizer of torch), or an optimizer of torch or None for a custom loop.
+            around any optimizer of torch), or an optimizer of torch or None for a custom loop. With a list of
+            parameters: optax's gradient transformation that gets the noisy gradients, or None.
         loader: The one that the loop iterates, or that ``BatchMemoryManager`` wraps.
         engine: Opacus' ``PrivacyEngine``, or an accountant with a ``history``.
         noise_multiplier: For custom loops: the standard deviation of the noise on a sum in clip norms, >= 0.
@@ -68,13 +75,14 @@ def record(
         loss: Turns on the sensitivity probe, for Opacus' optimizer and a loader over a dataset with indices:
             ``loss(model, batch)`` returns the loss of each record, (b,). At a few random steps the recorder computes
             the clipped sum with and without a record, on a copy of the model.
+        resume: Continue the recording in the folder, if it has one, after loading a checkpoint.
 
     Raises:
-        UsageError: The folder is not empty, or the recorder does not support a part: sharded parameters, optimizers
-            derived from Opacus'.
+        UsageError: The folder is not empty, or of another training, or the recorder does not support a part: FSDP1,
+            optimizers derived from Opacus'.
     """
     given = {"noise_multiplier": noise_multiplier, "clip_norm": clip_norm, "rate": rate, "records": records}
-    return Recorder(Path(folder), model, optimizer, loader, engine, planted, given, loss)
+    return Recorder(Path(folder), model, optimizer, loader, engine, planted, given, loss, resume=resume)
 
 
 class Recorder:
@@ -94,8 +102,10 @@ class Recorder:
         planted: Planted | None,
         given: dict[str, Any],
         loss: Loss | None = None,
+        *,
+        resume: bool = False,
     ) -> None:
-        self.folder = folder
+        self.folder, self._resume = folder, resume
         self._parts = Parts(model, optimizer, loader, engine, planted, given, loss)
         self._training: WatchedTraining | None = None
         self._scored = False
@@ -103,7 +113,7 @@ class Recorder:
     def __enter__(self) -> Self:
         if self._training is not None:
             raise UsageError("a recorder records once: call dpspec.record again, with another folder")
-        self._training = WatchedTraining(self.folder, self._parts)
+        self._training = WatchedTraining(self.folder, self._parts, resume=self._resume)
         return self
 
     def __exit__(
@@ -115,36 +125,41 @@ class Recorder:
         training.guarded(lambda: training.end(kind))
         training.writer = None
 
-    def sampled(self, indices: Tensor | Sequence[int]) -> None:
+    def sampled(self, indices: Array | Sequence[int]) -> None:
         """Report the numbers of the records that were drawn for this step; several calls in a step add up.
 
         For a planted dataset these are the drawn places, with or without omitted canaries.
         """
         pending = self._reporting("sampled").own
-        drawn = indices.detach().cpu().numpy() if isinstance(indices, Tensor) else np.asarray(list(indices))
+        if isinstance(indices, Tensor):
+            indices = indices.detach().cpu()
+        drawn = np.asarray(indices if hasattr(indices, "__array__") else list(indices))
         drawn, planted = drawn.reshape(-1).astype(np.int64), self._parts.planted
+        if len(drawn) and drawn.min() < 0:
+            raise UsageError(f"sampled got the number {drawn.min()}: omit places that only fill a batch")
         pending.members.append(drawn if planted is None else np.asarray(planted.present(drawn), dtype=np.int64))
 
-    def clipped(self, norms: Tensor | Sequence[float]) -> None:
+    def clipped(self, norms: Array | Sequence[float]) -> None:
         """Report the l2 norms (b,) of the contributions after clipping; several calls in a step add up."""
         pending = self._reporting("clipped").own
-        given = norms.detach() if isinstance(norms, Tensor) else torch.tensor(list(norms))
+        given = tensor_of(norms).detach() if hasattr(norms, "__array__") else torch.tensor(list(norms))
         pending.norms.append(given.reshape(-1).double())
         pending.add_rows(given.numel())
 
-    def noised(self, noise: Tensor | Iterable[Tensor]) -> None:
+    def noised(self, noise: Array | Iterable[Array]) -> None:
         """Report the noise that was added to the sum of clipped gradients, before any division.
 
-        One tensor of all coordinates in the order of ``model.parameters()``, or one for each trainable parameter.
+        One tensor or array of all coordinates in the order of ``model.parameters()``, or one for each trainable
+        parameter.
         """
         training = self._reporting("noised")
         if training.own.noised:
             raise UsageError(
                 "noised was called twice in one step: call it once, and run.stepped() at the end of each step"
             )
-        training.own.sketch, training.own.noised = training.sketched("noise", noise), True
+        training.own.sketch, training.own.noised = training.sketched("noise", tensors_of(noise)), True
 
-    def summed(self, total: Tensor | Iterable[Tensor]) -> None:
+    def summed(self, total: Array | Iterable[Array]) -> None:
         """Report the sum of clipped gradients, before noise and any division, in the form of :meth:`noised`.
 
         The optimizer's gradients must be the sum and the noise over a divisor, up to rounding.
@@ -154,11 +169,21 @@ class Recorder:
             raise UsageError(
                 "summed was called twice in one step: call it once, and run.stepped() at the end of each step"
             )
-        training.own.summed = training.sketched("the sum", total)
+        training.own.summed = training.sketched("the sum", tensors_of(total))
 
-    def stepped(self) -> None:
-        """Report that the parameters moved, which ends the step."""
+    def stepped(self, *, parameters: Iterable[Any] | None = None, gradients: Iterable[Any] | None = None) -> None:
+        """Report that the parameters moved, which ends the step.
+
+        Args:
+            parameters: The arrays after the step, in the order and shapes of ``model``, if it is a list of arrays.
+            gradients: The arrays that the optimizer got, which must be (sum + noise) / divisor. Without them no claim
+                is proved.
+
+        Raises:
+            UsageError: ``parameters`` is missing or superfluous, or the arrays have other shapes.
+        """
         training = self._reporting("stepped")
+        training.reported_step(parameters, gradients)
         training.guarded(training.own_step)
 
     def declare(

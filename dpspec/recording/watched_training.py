@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import time
 import warnings
 from collections.abc import Callable, Iterable
@@ -15,16 +16,19 @@ import torch
 from torch import Tensor, nn
 
 from dpspec.errors import UsageError
-from dpspec.recording.folder.run_folder import RunWriter
+from dpspec.recording.folder.resumed_folder import next_part, part_of
+from dpspec.recording.folder.run_folder import RunFolder, RunWriter
 from dpspec.recording.folder.step_record import UNSEEN, Indices
 from dpspec.recording.parts import Parts
 from dpspec.recording.pending_step import PendingStep
 from dpspec.recording.planting.gradients import GradientCanaries
 from dpspec.recording.ranks.group import meet
 from dpspec.recording.ranks.rank_watch import RankWatch
+from dpspec.recording.ranks.shards import local
 from dpspec.recording.recognized import uncompiled
 from dpspec.recording.sums.reported_gradients import ReportedGradients
 from dpspec.recording.sums.sensitivity_probe import SensitivityProbe
+from dpspec.recording.watching.arrays import ReportedUpdates
 from dpspec.recording.watching.model_state import ModelState
 from dpspec.recording.watching.noise_sketch import NoiseSketch
 from dpspec.recording.watching.noise_watch import NoiseWatch
@@ -32,7 +36,8 @@ from dpspec.recording.watching.optimizer_state import OptimizerState, Recomputed
 from dpspec.recording.watching.optimizer_watch import Entering, OpacusWatch, Probing
 from dpspec.recording.watching.options import OptionWatch
 from dpspec.recording.watching.parameter_watch import GradientParameters, ParameterWatch
-from dpspec.recording.watching.sampler_watch import SamplerWatch
+from dpspec.recording.watching.sampler_watch import SamplerWatch, SeedWatch
+from dpspec.recording.watching.state_watch import StateWatch
 from dpspec.recording.watching.step_hooks import StepHooks
 
 
@@ -43,22 +48,40 @@ class WatchedTraining:
     recording is over. ended: the folder, for scores, if the recording is complete.
     """
 
-    def __init__(self, folder: Path, parts: Parts) -> None:
-        """Write the header and attach the observers. Raises ``UsageError`` unless the folder is new or empty."""
+    def __init__(self, folder: Path, parts: Parts, *, resume: bool = False) -> None:
+        """Write the header and attach the observers.
+
+        Raises ``UsageError`` unless the folder is new or empty, or to ``resume`` holds earlier parts of this training.
+        """
         self.own = PendingStep()
         self.declared = parts.declared
         self.writer: RunWriter | None = None
         self.ended: RunWriter | None = None
-        group = meet() if parts.distributed else None
-        folder = folder if group is None else folder / group.folder
-        self._folder, self._parts = folder, parts
+        part, rank = next_part(folder) if resume else 1, ""
+        group = meet(part) if parts.distributed else None
+        if group is not None:
+            part, rank = group.part, group.folder
+        self._parts = parts
+        self._folder = part_of(folder, part) / rank
         self.samples, notes = self._watch_sampler()
-        header = parts.header(notes, group)
+        header = parts.header(notes, group, part if part > 1 else 0)
+        secret = secrets.token_hex(32)
         try:
+            if part > 1 and isinstance(parts.optimizer, ReportedUpdates):
+                raise UsageError(
+                    "a loop over arrays cannot be resumed: the recorder does not see its optimizer's state"
+                )
+            if part > 1 and parts.shards:
+                raise UsageError("a training whose parameters FSDP2 shards cannot be resumed: record it in one part")
+            if part > 1:
+                first = RunFolder.open(folder / rank)
+                if other := first.header.differs(header):
+                    raise UsageError(f"{folder}: the first part has another {other}: record into a new folder")
+                secret = next((state.secret for state in first.states()), secret)
             self.gradients = parts.gradient_canaries()
             if self.gradients is not None and self.samples is None:
                 raise UsageError("gradient canaries cannot enter this training: its sampler cannot be watched")
-            self.writer = RunWriter(folder, header)
+            self.writer = RunWriter(self._folder, header)
         except BaseException:
             if self.samples is not None:
                 self.samples.detach()
@@ -66,25 +89,35 @@ class WatchedTraining:
         self._pid, self._started = os.getpid(), time.monotonic()
         self._layers = header.layers
         self._sizes = [size for _, size in header.layers]
-        self._sketch = NoiseSketch(self._sizes)
+        self._sketch = NoiseSketch(self._sizes, seed=int(secret, 16))
         trained, noisy = parts.trained_parameters(), parts.noisy_parameters()
-        self._rank = None if group is None else RankWatch(group, parts.optimizer, trained, parts.rank_sampler())
+        self._rank: RankWatch | None = None
+        if group is not None:
+            self._rank = RankWatch(group, parts.optimizer, trained, parts.rank_sampler(), parts.shards)
+            if parts.shards:  # the directions of all ranks, so that their noise can be added
+                seed = int.from_bytes(group.digest(b"noise"), "little")
+                self._sketch = NoiseSketch([whole for _, whole in parts.shards], seed=seed)
         self._watch = ParameterWatch(trained)
         self._model_state = ModelState(parts.model, trained)
         self._reported = ReportedGradients(noisy, self._sketch)
-        self._noise = NoiseWatch(noisy)
+        self._noise = NoiseWatch([local(p) for p in noisy])
         self._given: dict[str, Tensor] = {}
         self._inner: torch.optim.Optimizer | None = getattr(parts.optimizer, "original_optimizer", parts.optimizer)
         inner = self._inner
         self._resumed = inner is not None and not is_fresh(inner)
         self._state = None if inner is None else OptimizerState(inner)
-        self._updates = None if inner is None else RecomputedUpdates(inner, trained)
+        self._updates: RecomputedUpdates | ReportedUpdates | None = None
+        if inner is not None:
+            self._updates = inner if isinstance(inner, ReportedUpdates) else RecomputedUpdates(inner, trained)
         self._entries = {} if inner is None else other_entries(inner)
         self._probe: SensitivityProbe | None = None
         self._opacus: OpacusWatch | None = None
+        self._seeds: SeedWatch | None = None
         self._hooks: StepHooks | None = None
         if parts.clipping is not None:
             canaries, samples = self.gradients, self.samples
+            drawing = parts.sampler if parts.sampler is not None and parts.sampler.scheme == "poisson" else None
+            self._seeds = SeedWatch(parts.optimizer, None if drawing is None else drawing.batches)
             entering: Entering | None = None
             if canaries is not None and samples is not None:
                 entering = partial(_enter, canaries, samples)
@@ -105,12 +138,34 @@ class WatchedTraining:
             )
         self._passes = None if inner is None else GradientParameters(self._watch, noisy)
         if self._passes is not None:
-            self._passes.attach(parts.model, self.guarded)
+            self._passes.attach(parts.model, self.guarded, parts.compiled)
         private = parts.private_options if parts.clipping is not None else self._declared_options
         self._options = OptionWatch(inner, private, self.guarded)
+        self._saved = None if group is None else group.saved
+        self._states = StateWatch(parts, inner, trained, self._model_state, secret)
+        self.guarded(partial(self._start, part))
+
+    def _start(self, part: int) -> None:
+        assert self.writer is not None
+        if part > 1:  # a later part continues the options
+            self._options.read()
+            self._options.changes()
+        self.writer.save(self._states.state(0, self._options.current()))
+        self._states.attach(partial(self.guarded, partial(self._save, send=True)))
+
+    def _save(self, *, send: bool = False) -> None:
+        """Note the state between two steps. Parameters that moved since the last one belong to none."""
+        writer = self.writer
+        if writer is None or float(self._watch.moved()) > 0.0:
+            return
+        if send and self._saved is not None:
+            self._saved.send()
+        step, options = writer.steps, self._options.current()
+        self._states.note(step, options, lambda: writer.save(self._states.state(step, options, self._facts())))
 
     def detach(self) -> None:
         self._options.remove()
+        self._states.detach()
         if self._opacus is not None:
             self._opacus.detach()
         if self._hooks is not None:
@@ -140,47 +195,54 @@ class WatchedTraining:
         untold = bool(self.own.updates or self.own.members or self.own.norms or self.own.noised)
         if untold and self._parts.clipping is None:
             self.own_step()
-        opacus, samples, state, accountant = self._opacus, self.samples, self._state, self._parts.accountant
-        left = opacus.step if opacus is not None else PendingStep()
-        changed, hooks = self._model_state.changed(), self._hooks if opacus is None else opacus.hooks
-        if self._inner is not None:
-            now = other_entries(self._inner)
-            changed["attributes"] += sorted(name[:100] for name in now if now[name] != self._entries.get(name))[:20]
+        left = self._opacus.step if self._opacus is not None else PendingStep()
+        self.writer.save(self._states.state(self.writer.steps, self._options.current()))
         self.writer.end(
             {
-                "outside": float(self._watch.moved()),
-                **changed,
-                "meddled": opacus.meddled if opacus is not None else None,
-                "resumed": self._resumed,
-                "sums": opacus.sums.found if opacus is not None else None,
-                "recomputed": opacus.recomputed_sums if opacus is not None else None,
-                **({"ghost": opacus.ghost.found} if opacus is not None and opacus.ghost is not None else {}),
-                "scaling": opacus.scaling.found if opacus is not None else None,
-                "probe": self._probe.found if self._probe is not None else None,
-                "probe_failure": self._probe.failure if self._probe is not None else "",
-                "replaced": opacus.replaced.found if opacus is not None else None,
-                "passes": self._passes.found if self._passes is not None else None,
-                "gradients": self._reported.found,
-                "noise": self._noise.found(),
-                "changed": opacus.changed if opacus is not None else None,
-                "restated": state.restated if state is not None else None,
-                "loss_scaler": hooks is not None and hooks.loss_scaler,
-                "updates": self._updates.found if self._updates is not None else None,
-                "optimizer": state.kind if state is not None else "",
-                "norm_type": opacus.norm_type if opacus is not None else "",
-                "sum_type": opacus.sum_type if opacus is not None else "",
+                **self._facts(),
                 "error": kind.__name__[:100] if kind is not None else "",
                 "untold": untold,
                 "left_over_rows": 0 if left.rows == UNSEEN else left.rows,
                 "noised_without_update": left.noised,
-                "drawn_batches": samples.drawn if samples is not None else None,
-                "passed_over": samples.passed_over if samples is not None else None,
-                "unused_batches": samples.unused if samples is not None else None,
-                "history": accountant.history() if accountant is not None else None,
-                "seconds": time.monotonic() - self._started,
             }
         )
         self.writer, self.ended = None, self.writer
+
+    def _facts(self) -> dict[str, Any]:
+        opacus, samples, state, accountant = self._opacus, self.samples, self._state, self._parts.accountant
+        changed, hooks = self._model_state.changed(), self._hooks if opacus is None else opacus.hooks
+        if self._inner is not None:
+            now = other_entries(self._inner)
+            changed["attributes"] += sorted(name[:100] for name in now if now[name] != self._entries.get(name))[:20]
+        return {
+            "outside": float(self._watch.moved()),
+            **changed,
+            "meddled": opacus.meddled if opacus is not None else None,
+            "resumed": self._resumed,
+            "sums": opacus.sums.found if opacus is not None else None,
+            "recomputed": opacus.recomputed_sums if opacus is not None else None,
+            **({"ghost": opacus.ghost.found} if opacus is not None and opacus.ghost is not None else {}),
+            "scaling": opacus.scaling.found if opacus is not None else None,
+            "probe": self._probe.found if self._probe is not None else None,
+            "probe_failure": self._probe.failure if self._probe is not None else "",
+            "replaced": opacus.replaced.found if opacus is not None else None,
+            "passes": self._passes.found if self._passes is not None else None,
+            "gradients": self._reported.found,
+            "seeds": self._seeds.found if self._seeds is not None else None,
+            "noise": self._noise.found(),
+            "changed": opacus.changed if opacus is not None else None,
+            "restated": state.restated if state is not None else None,
+            "loss_scaler": hooks is not None and hooks.loss_scaler,
+            "updates": self._updates.found if self._updates is not None else None,
+            "optimizer": self._updates.kind if self._updates is not None else "",
+            "norm_type": opacus.norm_type if opacus is not None else "",
+            "sum_type": opacus.sum_type if opacus is not None else "",
+            "drawn_batches": samples.drawn if samples is not None else None,
+            "passed_over": samples.passed_over if samples is not None else None,
+            "unused_batches": samples.unused if samples is not None else None,
+            "history": accountant.history() if accountant is not None else None,
+            "seconds": time.monotonic() - self._started,
+        }
 
     def sketched(self, what: str, given: Tensor | Iterable[Tensor]) -> Tensor:
         """Keep the noise or the sum that a custom loop reports, and return its sketch."""
@@ -195,6 +257,18 @@ class WatchedTraining:
             )
         self._given[what] = flat
         return self._sketch.of(torch.split(flat, self._sizes))
+
+    def reported_step(self, parameters: Iterable[Any] | None, gradients: Iterable[Any] | None) -> None:
+        """Move the copies of a model's arrays to those that the loop reports, as a step of its optimizer."""
+        inner = self._inner
+        if isinstance(inner, ReportedUpdates) is (parameters is None):
+            raise UsageError(
+                "stepped needs parameters=, the arrays after the step, if dpspec.record got arrays for model, and "
+                "takes none otherwise"
+            )
+        if isinstance(inner, ReportedUpdates) and parameters is not None:
+            inner.report(parameters, gradients)
+            inner.step()
 
     def own_step(self) -> None:
         step, self.own = self.own, PendingStep()
@@ -264,6 +338,8 @@ class WatchedTraining:
         self._after_update()
         step, self._opacus.step = self._opacus.step, PendingStep()
         step.updates = 1
+        if self._seeds is not None:
+            self._seeds.step()
         if not step.noised:
             step.noise_multiplier = float(self._parts.optimizer.noise_multiplier)
             step.clip_norm = float(self._parts.optimizer.max_grad_norm)
@@ -318,6 +394,8 @@ class WatchedTraining:
             number, now, len(self._sizes), drawn, rate, told, update, self._options.changes(), ranked
         )
         self.writer.write(public, internal)
+        if self._saved is not None and self._saved.received():
+            self._save()
 
 
 def _enter(canaries: GradientCanaries, samples: SamplerWatch, clip_norm: float) -> Tensor:

@@ -128,7 +128,7 @@ def _common(provider: Any, family: Family) -> Iterator[str]:
         yield "summary must be one line of text"
     revision = getattr(provider, "trial_revision", 1)
     if not isinstance(revision, int) or isinstance(revision, bool) or revision < 1:
-        yield f"trial_revision must be a whole number from 1, got {revision!r}"
+        yield f"trial_revision must be an integer of at least 1, got {revision!r}"
     for flag in (*family.flags, "revision_only"):
         if not isinstance(getattr(provider, flag, False), bool):
             yield f"{flag} must be True or False, got {getattr(provider, flag)!r}"
@@ -203,7 +203,7 @@ def _canary(c: Canary) -> Iterator[str]:
 
 def _score(s: Score) -> Iterator[str]:
     if isinstance(s.models, bool) or not isinstance(s.models, int) or s.models < 0:
-        yield f"models must be a whole number of at least 0, got {s.models!r}"
+        yield f"models must be an integer of at least 0, got {s.models!r}"
 
 
 def fragments(provider: Any) -> dict[str, Any]:

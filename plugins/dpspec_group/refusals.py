@@ -48,6 +48,7 @@ def refusals(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Diagnostic]:
                 code="group-too-large",
                 message=f"a group of {size} records does not fit into {facts.records} training records",
                 path=path,
+                help=f"write at most {facts.records}",
             )
     yield from _mechanism(spec, facts, tuple(SCHEMES) if only_zero_out or spec.audit is not None else ADD_REMOVE)
     if spec.audit is not None:
@@ -150,11 +151,11 @@ def _attack(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Diagnostic]:
     attack = Attack.of(spec)
     needs: dict[str, str | None] = {}
     if attack.white_box:
-        needs["iterates"] = "access: final-model works with every backend"
+        needs["iterates"] = "set access: final-model, or choose another backend"
     if attack.others_drawn:
-        needs["sampling-log"] = "access: all-iterates does not need it"
+        needs["sampling-log"] = "set access: all-iterates, or choose another backend"
     if attack.space == "gradient":
-        needs["gradient-canaries"] = "canaries in space: input work with every backend"
+        needs["gradient-canaries"] = "set canary.space: input, or choose another backend"
     yield from kit.requires_capabilities(spec, facts, needs)
     if attack.white_box and not updates_invertible(spec.training.options):
         yield kit.unsupported(

@@ -152,8 +152,8 @@ class PerInstanceAudit(dps.Audit):
             seconds=total,
             memory_bytes=kit.training_bytes(facts) + (4 * facts.features + 5 * looks) * shards.largest,
             notes=(
-                "Per-record values depend on the data. Reports omit them unless --internal is set, and the audit does "
-                "not cover training that uses them.",
+                "Per-record values depend on the data, so reports omit them unless --internal is set. The audit does "
+                "not cover training whose steps use these values.",
                 *_notes(audited, shards, runs, run_seconds, look_seconds),
             ),
             checks=kit.expected_checks(spec, facts, trials=min(LOGGED_RUNS, runs), undone=undone, looks=MEASURED_STEPS),

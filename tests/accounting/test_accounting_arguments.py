@@ -13,6 +13,9 @@ from dpspec.accounting import (
     Mixture,
     Polygon,
     PrivacyLoss,
+    RandomAllocation,
+    Revealed,
+    TruncatedPoisson,
     best_epsilon,
     best_log_delta,
     composed_rdp,
@@ -26,6 +29,7 @@ from dpspec.accounting import (
     sampled_laplace_rdp,
     tradeoff_bounds,
 )
+from dpspec.accounting.rdp import Tries
 
 LOSS = PrivacyLoss.gaussian(1.0)
 
@@ -67,6 +71,28 @@ LOSS = PrivacyLoss.gaussian(1.0)
         (lambda: gaussian_rdp(2.0, -1.0), "effect"),
         (lambda: laplace_rdp(2.0, math.inf), "effect"),
         (lambda: composed_rdp([(Mixture.full(1, 1.0), 0)], 2.0), "steps"),
+        # selection
+        (lambda: Tries("geometric", 0.5), "mean"),
+        (lambda: Tries("poisson", 0.0), "mean"),
+        (lambda: Tries("poisson", math.inf), "mean"),
+        (lambda: Tries("geometric", 2.0, 1.0), "eta"),
+        (lambda: Tries("truncated-negative-binomial", 2.0), "eta"),
+        (lambda: Tries("truncated-negative-binomial", 2.0, -1.0), "eta"),
+        (lambda: Tries("binomial", 2.0), "law"),
+        # allocation and truncated batches
+        *((lambda pair=pair: RandomAllocation(*pair), "steps|sigma") for pair in ((0, 1.0), (5, 0.0), (10**8, 1.0))),
+        *((lambda pair=pair: RandomAllocation(5, *pair), "sigma|members") for pair in ((0.3, 4), (1.0, 0), (1.0, 5))),
+        (lambda: RandomAllocation(5, 0.01), "sigma"),
+        *(
+            (
+                lambda at=at: TruncatedPoisson(**{"k": 1, "rate": 0.1, "cap": 5, "n": 10, "sigma": 1.0, **at}),
+                next(iter(at)),
+            )
+            for at in ({"rate": 0.0}, {"rate": 1.1}, {"cap": 0}, {"k": 0}, {"n": -1}, {"sigma": 0.0})
+        ),
+        (lambda: Revealed([(0.5, Mixture.full(1, 1.0)), (0.4, Mixture.full(1, 1.0))]), "sum to 1"),
+        (lambda: Revealed([(0.5, Mixture.full(1, 1.0)), (0.5, Mixture.full(1, 2.0))]), "same sigma"),
+        (lambda: Revealed([]), "above 0"),
         # tradeoff
         (lambda: GaussianTradeOff(-1.0), "mu"),
         (lambda: GaussianTradeOff(math.nan), "mu"),

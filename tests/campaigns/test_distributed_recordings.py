@@ -14,7 +14,9 @@ import distributed_recordings as campaign
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 
-@pytest.mark.parametrize("name", ["one_record_less_and_one_more", "a_second_sum", "recorded_windows_apart"])
+@pytest.mark.parametrize(
+    "name", ["one_record_less_and_one_more", "a_second_sum", "recorded_windows_apart", "last_bits_in_the_reduction"]
+)
 def test_an_attack_is_not_proved(name: str, tmp_path: Path) -> None:
     assert campaign.attacked(name, tmp_path) != "PROVED"
 

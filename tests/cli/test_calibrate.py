@@ -43,7 +43,7 @@ def test_the_text(dpspec, counting):
     assert ended.out.split("\n")[0] == "coin"
     text = folded(ended.out)
     assert (
-        "the largest value found that proves held: - held (epsilon <= 1.5 at delta = 1e-6): epsilon <= 1.5 is proved"
+        "is the maximum found that proves held: - held (epsilon <= 1.5 at delta = 1e-6): epsilon <= 1.5 is proved"
         in text
     )
     assert "does not: - held (epsilon <= 1.5 at delta = 1e-6): only epsilon <= 1.51" in text
@@ -60,7 +60,7 @@ def test_the_command_shown_can_be_run_and_confirms(dpspec, counting):
     assert command.count("--set") == 2
     again = dpspec(*command, "--bounds-only", "--set", "claims.broken.expect=open")
     assert again.code == 0, again.out
-    assert "PROVED        held [none, 0.7]: epsilon <= 0.7" in again.out
+    assert "PROVED        held: epsilon <= 0.7 at delta = 1e-6 (epsilon at most 0.7)" in again.out
 
 
 def test_no_value_proves_the_claims(dpspec, counting):
@@ -69,8 +69,8 @@ def test_no_value_proves_the_claims(dpspec, counting):
     ended = dpspec("calibrate", counting, *VARY, "--set", "claims.held.adjacency=replace-one")
     assert (ended.code, ended.err) == (1, "")
     text = folded(ended.out)
-    assert "No value of mechanism.epsilon that was tried proves held." in text
-    assert "no proved upper bound is in scope" in text
+    assert "No tried value of mechanism.epsilon proves held." in text
+    assert "no proved upper bound applies to this claim" in text
     assert "To use it" not in text
     as_json = dpspec("calibrate", counting, *VARY, "--set", "claims.held.adjacency=replace-one", "--json")
     assert as_json.code == 1
@@ -94,7 +94,7 @@ def test_a_search_that_ends_before_a_valid_value_ends_with_1(dpspec, counting, m
     ended = dpspec("calibrate", counting, "--vary", "claims.held.group_size", "--set", "threat_model.group_size=9")
     assert ended.code == 1
     text = folded(ended.out)
-    assert "Nothing beyond was tried: 3 is not valid: that size is not covered." in text
+    assert "No value beyond was tried: 3 is not valid: that size is not covered." in text
     assert "The search ended there, but claims.held.group_size = 6 is valid" in text
 
 

@@ -128,8 +128,8 @@ def test_cache_verifies_every_record(dpspec, keys, tmp_path):
     array.write_bytes(array.read_bytes()[:-8])
     ended = dpspec("cache", "verify")
     assert ended.code == 1
-    assert ended.out.startswith(f"{keys[1]}  stored trial {keys[1][:12]} is damaged (array scores is not as long as")
-    assert ended.out.endswith("1 of 2 trials in .dpspec/store not as written; set aside\n")
+    assert ended.out.startswith(f"stored trial {keys[1][:12]} is damaged (array scores is not as long as")
+    assert ended.out.endswith("1 of 2 trials in .dpspec/store damaged: a run trains them again\n")
     assert dpspec("cache", "verify").out.startswith("1 trial in ")
 
 
@@ -168,16 +168,16 @@ def test_verify_tells_what_was_left_out_from_what_differs(dpspec, stored, monkey
     monkeypatch.setattr("dpspec.engine.verification.verify.verify", lambda *args, **options: (gone,))
     ended = dpspec("verify", stored)
     assert ended.code == 7
-    first, unverified, last = ended.out.splitlines()
+    first, last, unverified = ended.out.splitlines()
     assert first.startswith(f"demo: the verdict of one (proved) was not recomputed: {omitted}")
-    assert unverified.startswith("not verified, because nothing in a result implies it: what 1 trial measured; ")
+    assert unverified.startswith("not verified, because a result does not imply it: the measurements of 1 trial, ")
     assert last == f"{stored}: could not be recomputed: 1 of 1 verdict"
     wrong = dataclasses.replace(gone, what="confidence", recorded="0.9", recomputed="0.95", differs=True, claims=())
     monkeypatch.setattr("dpspec.engine.verification.verify.verify", lambda *args, **options: (gone, wrong))
     ended = dpspec("verify", stored)
     assert ended.code == 1
     assert "recomputed: 0.95\n" in ended.out
-    assert ended.out.endswith(f"\n1 value of {stored} differs from the recomputation\n")
+    assert f"\n1 value of {stored} differs from the recomputation\n" in ended.out
 
 
 class TestSeveralResults:

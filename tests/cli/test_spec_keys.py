@@ -54,10 +54,10 @@ def test_keys_with_their_types_and_conditions():
         ("mechanism.noise", "number, at least 0, at most 1000000; default 1.5", group),
         ("mechanism.sampling", "map", group),
         ("mechanism.sampling.rate", "number, at most 1", group),
-        ("mechanism.noise", "whole number or null, above 0", other),
+        ("mechanism.noise", "integer or null, above 0", other),
         ("claims", "list of any value"),
         ("claims.delta", "number"),
-        ("claims.tags", "list of text"),
+        ("claims.tags", "list of string"),
         ("loop", "map"),
         ("loop.loop", "map"),
     ]

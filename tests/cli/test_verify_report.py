@@ -29,7 +29,7 @@ def test_verify_names_what_was_edited_in_a_report(dpspec, tmp_path):
     path.write_text(page, encoding="utf-8")
     good = dpspec("verify", path)
     assert good.code == 0, good.out
-    assert "every recomputed value is as recorded" in good.out
+    assert "all recomputed values equal the recorded ones" in good.out
 
     (verdict,) = found.audits[0].verdicts
     shown = f"[{decimals.lower(verdict.lower)}, {decimals.upper(verdict.upper)}]"

@@ -61,7 +61,7 @@ def document() -> dict[str, Any]:
         ("audits.0.document", {"claims": {"a": 1}}, "document.claims must be a list"),
         ("audits", [], "result.audits must hold one audit or more"),
         ("created", "2026, and every claim is proved", "result.created must be a date and a time"),
-        ("confidence", 10**400, "it holds a whole number of 401 digits"),
+        ("confidence", 10**400, "it holds an integer of 401 digits"),
         ("audits.0.places", {"one": [1, 2]}, "places.one must hold a file, a line and a column"),
     ],
 )

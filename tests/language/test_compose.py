@@ -108,7 +108,7 @@ class TestSet:
     @pytest.mark.parametrize(
         ("override", "column", "message"),
         [
-            ("steps", 1, "--set expects PATH=VALUE, such as mechanism.noise_multiplier=1.2"),
+            ("steps", 1, "--set needs PATH=VALUE, for example --set mechanism.steps=100; got 'steps'"),
             ("claims.onee.mu=3", 8, "no claim is called 'onee'; did you mean 'one'?"),
             ("claims.7.mu=3", 8, "no claim is called '7'"),
             ("threat_model.group_size.5=3", 25, "'threat_model.group_size' is a list without an item '5'"),

@@ -82,7 +82,7 @@ def test_optional_blocks(load: Load, valid: str) -> None:
             "kind: noisy",
             "kind: nosiy",
             "unknown-kind",
-            "no installed plugin audits kind 'nosiy'; did you mean 'noisy'?",
+            "no installed plugin offers mechanism kind 'nosiy'; did you mean 'noisy'?",
         ),
         (
             "kind: noisy",
@@ -112,10 +112,18 @@ def test_messages(problems: Problems, old: str, new: str, code: str, message: st
     ("old", "new", "hint"),
     [
         ("noise_multiplier: 1", 'noise_multiplier: "1"', "write it without quotes"),
-        ("noise_multiplier: 1", "noise_multiplier: eight", None),
         ("steps: 100", "steps: 1_000", "write it as 1000"),
         ("steps: 100", "steps:", "give it a value, or remove the key"),
-        ("kind: noisy", "kind: wrecked", "reinstall or update dpspec-wreck, or report the error to its authors"),
+        (
+            "noise_multiplier: 1",
+            "noise_multiplier: eight",
+            "noise_multiplier: Standard deviation of the noise divided by clip_norm. The noise is added to the sum "
+            "of clipped gradients.",
+        ),
+        ("rate: 0.01", "rate: 5%", "write 0.05"),
+        ("delta: 1e-5", "delta: 0", "delta: The claimed delta, between 0 and 1; use pure-dp for delta 0."),
+        ("rate: 0.01", "rate: 0.01, batch_size: 5", "remove batch_size, or change scheme"),
+        ("access: all-iterates", "adjacency: replace_one", "valid: add-remove, replace-one, zero-out"),
     ],
 )
 def test_hints(problems: Problems, old: str, new: str, hint: str | None) -> None:

@@ -196,7 +196,7 @@ def test_verify_tells_a_folder_that_was_changed_or_is_gone(place: Path, capsys: 
     log.write_bytes(kept[:200] + bytes([kept[200] ^ 1]) + kept[201:])
     capsys.readouterr()
     assert main(["verify", "result.json"]) == 1
-    assert "its digest does not follow" in capsys.readouterr().out
+    assert "frame 1 at byte 0: the digest chain breaks: run.json or this file was changed" in capsys.readouterr().out
     shutil.rmtree(place / "run")
     Training(epochs=4, seed=5).run(place / "run")
     assert main(["verify", "result.json"]) == 1
@@ -225,7 +225,7 @@ def test_what_is_no_run_is_refused_with_3(place: Path, capsys: pytest.CaptureFix
         (
             "claims:",
             "audit: {method: one-run, canary: {space: gradient, count: 100}}\nclaims:",
-            "cannot be attacked",
+            "dpspec does not retrain a recorded run",
         ),
         ("{scheme: poisson, rate: 0.1}", "{scheme: fixed, batch_size: 30}", "compared with Poisson samples"),
         ("kind: group", "kind: rero", "a recording does not show everything that 'rero' does"),

@@ -22,7 +22,7 @@ from torch.utils.data import DataLoader
 from torch.utils.data.distributed import DistributedSampler
 
 import dpspec
-from dpspec.engine.recorded import checks, rank_checks
+from dpspec.engine.recorded import checks, joined_checks
 from dpspec.engine.recorded.executed_run import observe
 from dpspec.engine.recorded.schedule import phases_of
 from dpspec.errors import RecordingError, UsageError
@@ -204,20 +204,20 @@ def changed_before(training: Ranked, rank: int) -> None:
 
 
 FAULTS: dict[Script, str] = {
-    noisy_everywhere: rank_checks.ONE_NOISE,
-    noisy_nowhere: rank_checks.ONE_NOISE,
-    noise_twice_on_another: rank_checks.OTHER_SETUP,
-    noise_in_turns: rank_checks.ONE_NOISE,
-    other_clip: rank_checks.OTHER_SETUP,
-    same_share: rank_checks.SHARED,
-    own_loader: rank_checks.SHARED,
+    noisy_everywhere: joined_checks.ONE_NOISE,
+    noisy_nowhere: joined_checks.ONE_NOISE,
+    noise_twice_on_another: joined_checks.OTHER_SETUP,
+    noise_in_turns: joined_checks.ONE_NOISE,
+    other_clip: joined_checks.OTHER_SETUP,
+    same_share: joined_checks.SHARED,
+    own_loader: joined_checks.SHARED,
     dealt: "assumed Poisson sampling; the loader's batches are shuffled",
-    other_epochs: rank_checks.FOREIGN,
-    one_generator: rank_checks.PLACES,
-    no_reduction: rank_checks.UNEQUAL,
-    half_reduced: rank_checks.NO_SUM,
-    scaled_up: rank_checks.NO_SUM,
-    drifting: rank_checks.UNEQUAL,
+    other_epochs: joined_checks.FOREIGN,
+    one_generator: joined_checks.PLACES,
+    no_reduction: joined_checks.UNEQUAL,
+    half_reduced: joined_checks.NO_SUM,
+    scaled_up: joined_checks.NO_SUM,
+    drifting: joined_checks.UNEQUAL,
     changed_before: checks.MEDDLED,
 }
 
@@ -232,7 +232,7 @@ def faulty(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("name", "test"), [*((one.__name__, test) for one, test in FAULTS.items()), ("seeds", rank_checks.SEEDS)]
+    ("name", "test"), [*((one.__name__, test) for one, test in FAULTS.items()), ("seeds", joined_checks.SEEDS)]
 )
 def test_faults_are_found(name: str, test: str, faulty: Path) -> None:
     found = check_run(faulty / name, QUESTION)
@@ -280,9 +280,9 @@ def unrecorded(training: Ranked, rank: int) -> None:
 @pytest.mark.parametrize(
     ("loop", "codes", "test"),
     [
-        (skips, [0, 0], rank_checks.SHORTER),
+        (skips, [0, 0], joined_checks.SHORTER),
         (killed, [1, 9], None),
-        (shorter, [0, 0], rank_checks.SHORTER),
+        (shorter, [0, 0], joined_checks.SHORTER),
     ],
 )
 def test_an_incomplete_rank_is_never_proved(loop: Script, codes: list[int], test: str | None, tmp_path: Path) -> None:
@@ -330,7 +330,7 @@ def test_folders_that_are_not_one_run_are_refused(sound: Path, trainings: Path, 
     twice = copy("twice")
     shutil.rmtree(twice / "rank-1")
     shutil.copytree(twice / "rank-0", twice / "rank-1")
-    with pytest.raises(RecordingError, match="not the recording of this rank"):
+    with pytest.raises(RecordingError, match="rank-1: holds the recording of rank 0; rank-N is for process N"):
         check_run(twice, QUESTION)
     beside = copy("beside")
     shutil.copy(beside / "rank-0" / MARK, beside / MARK)

@@ -314,6 +314,10 @@ def in_a_gap(layer: nn.Linear, record: torch.Tensor) -> None:
     layer.weight.data = wide[:, :-1]
 
 
+def in_strides(layer: nn.Linear, record: torch.Tensor) -> None:
+    layer.weight.data = layer.weight.data.t().contiguous().t()
+
+
 def in_metadata(layer: nn.Linear, record: torch.Tensor) -> None:
     layer.register_state_dict_post_hook(
         lambda module, state, prefix, _: state._metadata.__setitem__("note", record.tolist())
@@ -329,19 +333,20 @@ def without_keep_vars(layer: nn.Linear, record: torch.Tensor) -> None:
 
 
 @pytest.mark.parametrize(
-    ("leak", "name"),
+    ("leak", "names"),
     [
-        (in_a_tail, "storage of weight"),
-        (in_a_gap, "storage of weight"),
-        (in_metadata, "state_dict()._metadata"),
-        (without_keep_vars, "memory"),
+        (in_a_tail, ["storage of weight"]),
+        (in_a_gap, ["layout of weight", "storage of weight"]),
+        (in_strides, ["layout of weight"]),
+        (in_metadata, ["state_dict()._metadata"]),
+        (without_keep_vars, ["memory"]),
     ],
 )
-def test_all_that_a_saved_state_dict_holds_is_compared(leak: Any, name: str) -> None:
+def test_all_that_a_saved_state_dict_holds_is_compared(leak: Any, names: list[str]) -> None:
     made = nn.Linear(3, 4)
     watch = ModelState(made, list(made.parameters()))
     leak(made, torch.randn(4))
-    assert watch.changed()["state"] == [name]
+    assert watch.changed()["state"] == names
 
 
 @pytest.mark.parametrize(

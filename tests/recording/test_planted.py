@@ -194,7 +194,7 @@ def test_records_that_are_dictionaries_of_tokens():
         ({"kind": "blank", "count": 8, "classes": 3}, "3 blank records at most"),
         ({"kind": "noise", "count": 7, "classes": 3}, "from 8 to 1000000 canaries, got 7"),
         ({"kind": "noise", "classes": 3}, "canaries, got None"),
-        ({"kind": "noise", "count": 9, "classes": 3.0}, "classes must be a whole number"),
+        ({"kind": "noise", "count": 9, "classes": 3.0}, "classes must be an integer"),
         ({"kind": "duplicate", "count": 9, "seed": -1}, "seed must be"),
         ({"kind": "duplicate", "count": 9, "records": [1] * 9}, "either kind and count, or records"),
         ({}, "either kind and count, or records"),

@@ -179,7 +179,7 @@ def test_calls_that_make_no_sense_say_so(tmp_path):
         ({"noise_multiplier": -1.0}, "noise_multiplier must be a number from 0"),
         ({"clip_norm": 0.0}, "clip_norm must be a number above 0"),
         ({"rate": 1.5}, "rate must be a number above 0 to 1"),
-        ({"records": 0}, "records must be a whole number"),
+        ({"records": 0}, "records must be an integer"),
         ({"model": 3}, "model must be a torch.nn.Module, got int"),
         ({"optimizer": object()}, "optimizer must be an optimizer of torch or Opacus, got object"),
         ({"engine": object()}, "engine must be Opacus' PrivacyEngine"),

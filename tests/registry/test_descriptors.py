@@ -61,8 +61,8 @@ CLASH = Schemas(mechanism=fragment(steps={"type": "integer", "description": "s"}
     [
         ("mechanism", {"summary": ""}, "summary must be one line of text"),
         ("mechanism", {"summary": "two\nlines"}, "summary must be one line of text"),
-        ("mechanism", {"trial_revision": 0}, "trial_revision must be a whole number from 1, got 0"),
-        ("mechanism", {"trial_revision": "1"}, "trial_revision must be a whole number from 1, got '1'"),
+        ("mechanism", {"trial_revision": 0}, "trial_revision must be an integer of at least 1, got 0"),
+        ("mechanism", {"trial_revision": "1"}, "trial_revision must be an integer of at least 1, got '1'"),
         ("mechanism", {"example": " "}, "example must be the text of a whole spec"),
         ("mechanism", {"claims": frozenset()}, "claims must be a frozenset"),
         ("mechanism", {"claims": ["approx-dp"]}, "claims must be a frozenset"),
@@ -84,7 +84,7 @@ CLASH = Schemas(mechanism=fragment(steps={"type": "integer", "description": "s"}
         ("canary", {"space": "output"}, "space must be gradient or input, got 'output'"),
         ("canary", {"reads_data": 1}, "reads_data must be True or False, got 1"),
         ("score", {"learns": None}, "learns must be True or False, got None"),
-        ("score", {"models": -1}, "models must be a whole number of at least 0, got -1"),
+        ("score", {"models": -1}, "models must be an integer of at least 0, got -1"),
     ],
 )
 def test_problems_are_named(name, changes, problem):

@@ -47,7 +47,7 @@ def test_findings_are_rows_sorted_by_their_conditions_and_rounded_their_way() ->
     assert below[1][1].split()[2] == "0.2484"
     tight = findings_table([dataclasses.replace(f, lower=0.1) for f in SIX], 74)
     assert tight is not None
-    assert tight[1][0].endswith("true value >=")
+    assert tight[1][0].endswith("exact value >=")
 
 
 @pytest.mark.parametrize(

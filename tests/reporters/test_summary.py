@@ -89,7 +89,7 @@ def test_the_most_important_claim_is_first_and_never_the_accuracy() -> None:
     proved, open_ = factory.verdict("fine"), factory.verdict("weak", verdict="open", expected=False)
     text = said(audit(verdicts=(accuracy, proved, open_)))
     assert text.startswith('The claim "weak" (')
-    assert "Of 2 privacy claims 1 is neither proved nor refuted and 1 is proved." in text
+    assert "1 of 2 privacy claims is neither proved nor refuted and 1 is proved." in text
     assert "The utility claim is neither proved nor refuted." in text
     result = factory.result(audit(verdicts=(accuracy, proved, factory.verdict("also"))))
     assert verdict_sentence(result) == "Both privacy claims are proved."
@@ -206,7 +206,7 @@ def test_cells_are_named_by_their_values_in_the_risk() -> None:
     ]
     text = " ".join(dict(summary(factory.result(*matrix)))["Risk for one person"])
     assert re.search(
-        r"at most \S+ % of members in sweep \(noise_multiplier=4\), and \S+ % of members in sweep \(noise_mu", text
+        r"at most \S+% of members in sweep \(noise_multiplier=4\), and \S+% of members in sweep \(noise_mu", text
     )
     assert "sweep[" not in text
 
@@ -235,9 +235,10 @@ def test_the_last_line_names_failures_and_counts_the_others() -> None:
     wrong = tuple(factory.verdict(f"c{number}", verdict="open", expected=False) for number in range(8))
     text = tally(several(fine(verdicts=wrong), deviating("b")))
     assert text == (
-        "FAILED 8 of 9 claims: app.c0, app.c1, app.c2, app.c3, app.c4 and 3 more; b deviates (noise-scale 0.1 for 1)"
+        "FAILED 8 of 9 claims: app.c0, app.c1, app.c2, app.c3, app.c4 and 3 more; "
+        "b deviates (noise-scale, 0.1 measured, 1 declared)"
     )
-    assert tally(several(deviating())) == "FAILED app deviates (noise-scale 0.1 for 1)"
+    assert tally(several(deviating())) == "FAILED app deviates (noise-scale, 0.1 measured, 1 declared)"
     made = fine("control", conformance=factory.conformance("deviates"))
     assert tally(several(made)) == "1 audit, 1 claim: as expected; control deviates on purpose"
     assert len(tally(several(fine("x" * 500, verdicts=wrong)))) < 500

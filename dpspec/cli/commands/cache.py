@@ -86,7 +86,7 @@ def remove_trials(
 
 @app.command("verify", short_help="Compare every stored trial with its digests.")
 def verify_trials(store: StorePlace = DEFAULT_STORE, store_key: StoreKey = None) -> int:
-    """Read every stored trial and compare it with its digests; what does not match is set aside."""
+    """Read every stored trial and compare it with its digests; damaged ones are moved aside."""
     from dpspec.engine.storage.trial_store import Store, read_key
     from dpspec.reporters.labels import count
 
@@ -99,9 +99,9 @@ def verify_trials(store: StorePlace = DEFAULT_STORE, store_key: StoreKey = None)
         trial_store.get(key, damages.append)
         if damages:
             damaged += 1
-            emit(f"{key}  {damages[0]}")
+            emit(damages[0])
     if damaged:
-        emit(f"{damaged} of {count(number, 'trial')} in {trial_store.location} not as written; set aside")
+        emit(f"{damaged} of {count(number, 'trial')} in {trial_store.location} damaged: a run trains them again")
         return ExitCode.UNEXPECTED
     emit(f"{count(number, 'trial')} in {trial_store.location}: all as written")
     return ExitCode.OK

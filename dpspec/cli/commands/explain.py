@@ -68,10 +68,10 @@ def explain(
     if claims:
         blocks.append(f"claim kind {what}\n\n{_listed(claims)}")
     blocks += [_key(cases, all_keys) for cases in alike(find(what, all_keys))]
-    if not blocks:  # keys with a choice that includes the word, else text keys whose description names it
+    if not blocks:  # keys with a choice that includes the word, else string keys whose description names it
         word = re.compile(rf"(?<![\w-]){re.escape(what)}(?![\w-])")
         chosen = [key for key in all_keys if what in choices(key)]
-        named = [key for key in all_keys if key.type.startswith("text") and word.search(key.description)]
+        named = [key for key in all_keys if key.type.startswith("string") and word.search(key.description)]
         found = chosen or (named if len(what) >= _SHORTEST else [])
         blocks += [_key([key], ()) for key in {k.path: replace(k, conditions=()) for k in found}.values()]
     if not blocks:

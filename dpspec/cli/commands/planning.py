@@ -134,23 +134,24 @@ def _describe(page: Page, calibration: Calibration, overrides: list[str]) -> Non
     page.heading(calibration.name)
     ids = calibration.claims
     those = ids[0] if len(ids) == 1 else "both claims" if len(ids) == 2 else f"all {len(ids)} claims"
-    end = "least" if calibration.more_helps else "largest"
+    end = "minimum" if calibration.more_helps else "maximum"
     if calibration.proved is None:
-        page.line(f"No value of {key.place} that was tried proves {those}.", indent=2)
+        page.line(f"No tried value of {key.place} proves {those}.", indent=2)
     else:
         page.line(
-            f"{key.place} = {key.spelling(calibration.proved.value)}, the {end} value found that proves {those}:",
+            f"{key.place} = {key.spelling(calibration.proved.value)} is the {end} found that proves {those}:",
             indent=2,
             hang=2,
         )
         _verdicts(page, calibration.proved, proved=True)
     if calibration.unproved is not None:
         there = key.spelling(calibration.unproved.value)
-        last = f"The last one tried is {there}:" if calibration.proved is None else f"{key.place} = {there} does not:"
+        last = "At the last tried value, " if calibration.proved is None else ""
+        last += f"{key.place} = {there}:" if last else f"{key.place} = {there} does not:"
         page.line(last, indent=2, hang=2)
         _verdicts(page, calibration.unproved, proved=False)
     if calibration.limit:
-        page.line(f"Nothing beyond was tried: {calibration.limit}.", indent=2, hang=2)
+        page.line(f"No value beyond was tried: {calibration.limit}.", indent=2, hang=2)
     if calibration.valid_beyond is not None:
         page.line(
             f"The search ended there, but {key.place} = {key.spelling(calibration.valid_beyond)} is valid: set it, or "
@@ -158,6 +159,8 @@ def _describe(page: Page, calibration: Calibration, overrides: list[str]) -> Non
             indent=2,
             hang=2,
         )
+    elif calibration.proved is None:
+        page.line("Change other numbers of the spec, such as the noise, or the claims.", indent=2, hang=2)
     for value in calibration.contradictions:
         more = "More" if calibration.more_helps else "Less"
         page.line(

@@ -142,8 +142,9 @@ def verify(
             )
         wrong += len(edits)
         unclear += bool(reason)
+    ended = _end(plain(str(result)), stored, mismatches, wrong, unclear)
     emit(plain(unverified(stored, held)))
-    return _end(plain(str(result)), stored, mismatches, wrong, unclear)
+    return ended
 
 
 def _of_others(stored: Result, differing: Sequence[Mismatch], others: Sequence[str]) -> tuple[int, int]:
@@ -182,5 +183,5 @@ def _end(name: str, stored: Result, mismatches: Sequence[Mismatch], wrong: int, 
         texts += [count(besides, "other value" if verdicts else "value")] if besides else []
         emit(f"{name}: could not be recomputed: {' and '.join(texts)}")
         return ExitCode.NOT_RECOMPUTED
-    emit(f"{name}: every recomputed value is as recorded ({count(claims, 'claim')})")
+    emit(f"{name}: verified: all recomputed values equal the recorded ones ({count(claims, 'claim')})")
     return ExitCode.OK

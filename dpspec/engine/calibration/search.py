@@ -26,9 +26,9 @@ from dpspec.engine.calibration.evaluations import (
 )
 from dpspec.engine.judging.inequalities import statement
 from dpspec.errors import UsageError
-from dpspec.language.numeric_values import NumericKey, dotted, numeric_key, with_value
+from dpspec.language.numeric_values import NumericKey, dotted, given_numbers, numeric_key, with_value
 from dpspec.language.reading.tree import source_file
-from dpspec.text import closest, did_you_mean, listed, quoted
+from dpspec.text import closest, did_you_mean, joined, listed, quoted
 
 #: Relative precision of real values.
 PRECISION = 1e-3
@@ -137,8 +137,11 @@ def calibrate_spec(
         unproved = evaluations.at(start)
         if unproved.proved or any(v.provable is not None for v in unproved.verdicts):
             sizes = key.place == "threat_model.group_size"
-            more = "; each claim states its group size: claims.ID.group_size" if sizes else ""
-            raise UsageError(f"what can be proved of {listed(chosen)} does not depend on {key.place}{more}")
+            others = [name for name in given_numbers(spec, catalog) if name.startswith("mechanism.")]
+            other = listed(name for name in others if name != key.place)
+            more = "each claim states its group size: claims.ID.group_size" if sizes else f"vary another: {other}"
+            of = f"bound for {chosen[0]} does" if len(chosen) == 1 else f"bounds for {joined(chosen)} do"
+            raise UsageError(f"the {of} not depend on {key.place}; {more}")
     else:
         worst, best = limits if more_helps else limits[::-1]
         try:

@@ -148,6 +148,8 @@ def prepare(spec: Spec, catalog: Catalog, *, recorded: Facts | None = None) -> P
         *limited(spec, facts, catalog),
         *audit.check(spec, facts),
     ]
+    if backend.provider.recording:  # it is refused for every attack, with the alternative
+        problems = [problem for problem in problems if problem.code != "missing-capability"]
     return Prepared(
         spec=spec,
         audit=audit,

@@ -12,10 +12,12 @@ from dpspec.contract import Assumption
 from dpspec.contract.findings import AssumptionStatus
 from dpspec.engine.recorded.channels import HYPERPARAMETERS
 from dpspec.engine.recorded.evidence import InternalSums
+from dpspec.engine.recorded.joined_checks import joined_parts
 from dpspec.engine.recorded.noise_checks import why_noise_unconfirmed
 from dpspec.engine.recorded.recorded_run import Array, RecordedRun
 from dpspec.engine.recorded.schedule import ADD_REMOVE
-from dpspec.recording.folder.joined_folder import Comparison, JoinedFolder
+from dpspec.recording.folder.joined_folder import Comparison
+from dpspec.recording.folder.resumed_folder import ResumedFolder
 
 #: The assumption of runs in which not every contribution was observed, such as those with ghost clipping.
 PER_RECORD_CLIPPING = "per-record-clipping"
@@ -27,6 +29,9 @@ _CLOSE, _ERRORS = 0.25, 5.0
 #: Minimum number of steps at which a constant that rises or falls with the batch sizes is not a coincidence.
 _FEWEST = 12
 
+#: The model of a run whose parameters are reported as arrays.
+ARRAYS = "ArrayModel"
+
 #: Relative difference up to which divisors that the recorder fits to gradients are equal.
 _FITTED = 1e-2
 
@@ -36,7 +41,7 @@ _CLASS = re.compile(r"[A-Za-z_][\w.<>]{0,99}", re.ASCII)
 #: The keys of the end record that each channel needs. An absent count is an open channel and not a count of zero.
 _NEEDED = {
     "sensitivity": ("sums", "recomputed", "scaling", "replaced"),
-    "noise": ("noise", "sum_type", "norm_type"),
+    "noise": ("noise", "seeds", "sum_type", "norm_type"),
     "sampling": ("drawn_batches", "passed_over", "unused_batches"),
     "update-rule": ("changed", "restated", "loss_scaler", "optimizer", "updates", "meddled", "outside", "gradients"),
     "gradient-parameters": ("passes",),
@@ -68,14 +73,14 @@ def assumptions(
     text = f"noise is Gaussian and unpredictable; it comes from {source}"
     found.append(Assumption(name="noise-law", status="declared", text=text))
     text = (
-        "the adversary does not know the seeds of noise and batches, and the seeds do not depend on the records: a "
-        "script that sets a constant seed must keep it secret"
+        "the adversary does not know the seeds of noise and batches, the seeds do not depend on the records, and no "
+        "random number is used twice: a script that sets a constant seed must keep it secret"
     )
     found.append(Assumption(name="secret-randomness", status="declared", text=text))
     text = (
-        "the script replaces no code of torch, Opacus, Python or the recorder, such as a sampler's iteration or an "
-        "optimizer's update, runs none of its own inside that code (modes of torch, tracing, threads), and does not "
-        "read the recorder; of the optimizer's own methods the recorder names replaced ones"
+        "the script replaces no code of its libraries, Python or the recorder, such as a sampler's iteration or an "
+        "optimizer's update, runs no other code inside it (modes of torch, tracing, threads), and does not "
+        "read the recorder; the recorder names replaced methods of the optimizer"
     )
     found.append(Assumption(name="library-code", status="declared", text=text))
     if header.source == "own-loop":
@@ -89,6 +94,8 @@ def assumptions(
         found.append(Assumption(name="loop-reports", status="unchecked" if why else "declared", text=text))
     if header.world:
         found.append(_joined_ranks(run, internal))
+    if isinstance(run.folder, ResumedFolder):
+        found.append(joined_parts(run.folder))
     found += [*_update_rule(run, public), *_model_state(run), _released_model(run)]
     found += _records(run, group_size)
     if header.scheme in ("shuffled", "sequential"):
@@ -180,7 +187,9 @@ def _constants(run: RecordedRun, adjacency: str, public: Collection[str]) -> Ass
 
 def _sampling(run: RecordedRun, internal: InternalSums | None) -> Iterator[Assumption]:
     seen = internal is not None and internal.sampling is not None
-    text = "each record enters each batch independently" + ("" if seen else "; the drawn records were not observed")
+    text = "each record enters each batch independently"
+    if not seen:
+        text += ", but internal.log (the drawn records) is missing" if internal is None else ", but is not recorded"
     yield Assumption(name="sampling", status="reported" if seen else "unchecked", text=text)
     unused = unused_batches(run)
     if unused:
@@ -194,11 +203,12 @@ def _sampling(run: RecordedRun, internal: InternalSums | None) -> Iterator[Assum
 
 def _joined_ranks(run: RecordedRun, internal: InternalSums | None) -> Assumption:
     world = run.header.world
+    drawn = "batches and noise" if run.header.shards else "batches"
     text = (
         f"the {world} ranks of the process group are all processes that train, on one dataset, and the generators of "
-        "their batches, whose seeds differ, are independent"
+        f"their {drawn}, whose seeds differ, are independent"
     )
-    found = run.folder.found if isinstance(run.folder, JoinedFolder) else Comparison()
+    found = run.comparison or Comparison()
     compared, doubts = found.compared if internal is not None else 0, ""
     if compared < run.steps:
         doubts += f", but only {compared} of {run.steps} steps have the observations that compare ranks"
@@ -279,6 +289,9 @@ def _update_rule(run: RecordedRun, public: Collection[str]) -> Iterator[Assumpti
 
 
 def _model_state(run: RecordedRun) -> Iterator[Assumption]:
+    if run.header.model == ARRAYS:
+        text = "the reported parameters are all of the model: it has no other state, such as running averages"
+        yield Assumption(name="model-state", status="declared", text=text)
     changed, unread = run.names_at_end("attributes"), run.names_at_end("unread")
     doubts = []
     if not isinstance(run.at_end("attributes"), list):
@@ -298,9 +311,13 @@ def _released_model(run: RecordedRun) -> Assumption:
     before, resumed = run.header.told_before, run.at_end("resumed") is True
     text = (
         "only the tensors of state_dict() at the end of the recording are released, not the module object (with its "
-        "attributes, hooks and per-sample gradients) nor the optimizer's state; nothing is trained on these records "
-        "before or after the recording, and no choice among models reads them: early stopping and the best of several "
-        "checkpoints are such choices"
+        "attributes, hooks and per-sample gradients) nor the optimizer's state"
+    )
+    if run.header.model == ARRAYS:
+        text = "only the parameters that the loop reported last are released"
+    text += (
+        "; nothing is trained on these records before or after the recording, and no choice among models reads them: "
+        "early stopping and the best of several checkpoints are such choices"
     )
     if resumed and not before:
         text += ", but its optimizer had made steps when it began"
@@ -334,10 +351,15 @@ def _records(run: RecordedRun, group_size: int) -> Iterator[Assumption]:
         "the recorder does not compare parameters in a pass that calls the layers one by one, sets the model to "
         "evaluation mode, moves parameters inside the pass, or follows the removal of the recorder's hook"
     )
+    if run.header.model == ARRAYS:
+        text = "the loop computes each gradient at the parameters that it reported last"
     yield Assumption(name="observed-passes", status="declared", text=text)
     passes = run.counts_at_end("passes", 4)
     if run.header.source == "opacus" and passes is not None and passes[3]:
-        text = f"no pass that computes gradients was observed at {passes[3]} of {passes[2]} steps"
+        text = (
+            f"no forward pass in training mode was observed at {passes[3]} of {passes[2]} steps: call the model that "
+            "dpspec.record got, and compile it by torch.compile, not in place"
+        )
         yield Assumption(name="gradient-parameters", status="unchecked", text=text)
     error = run.at_end("error")
     if isinstance(error, str) and error:

@@ -67,13 +67,13 @@ KINDS = {
         missing="the recording does not compare the forward pass's parameters with the last step's",
     ),
     "model-state": _Kind(
-        text="nothing in the model but its noisy parameters depends on the records",
+        text="of the model, only the noisy parameters depend on the records",
         names=(),
         missing="the recording does not show what else the model holds",
     ),
     "released-model": _Kind(
         text="the recorded steps are all that was trained, and which model is released does not depend on the records",
-        names=("nothing-unseen", "ended-by-error"),
+        names=("nothing-unseen", "ended-by-error", "joined-parts"),
         missing="the recording does not show where the training ends",
     ),
     "constants": _Kind(

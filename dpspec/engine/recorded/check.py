@@ -15,7 +15,7 @@ from dpspec.contract import FrozenMap, Json
 from dpspec.contract.catalog import Catalog
 from dpspec.engine.recorded.channels import ASSUMABLE, HYPERPARAMETERS, require_known
 from dpspec.errors import ExitCode
-from dpspec.recording.folder.joined_folder import open_run
+from dpspec.recording.folder.resumed_folder import open_run
 from dpspec.registry.recorded_schedule import KIND
 
 if TYPE_CHECKING:

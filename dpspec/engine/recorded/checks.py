@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 
 from dpspec.contract import Check
-from dpspec.engine.recorded import noise_checks, rank_checks
+from dpspec.engine.recorded import joined_checks, noise_checks
 from dpspec.engine.recorded.evidence import InternalSums, contribution_gaps, scaled_squares
 from dpspec.engine.recorded.recorded_run import Array, RecordedRun
 from dpspec.engine.recorded.schedule import poisson_rates
@@ -85,7 +85,7 @@ _ADVICE = {
     _ORDERED: "Iterate over the loader that make_private returned, made with poisson_sampling=True (its default), or "
     "have the accountant count the actual batches.",
     **noise_checks.ADVICE,
-    **rank_checks.ADVICE,
+    **joined_checks.ADVICE,
     "steps with several drawn batches": "Skipping drawn batches changes the sampling distribution; joining batches "
     "changes the sampling rate.",
 }
@@ -138,6 +138,7 @@ def own_checks(run: RecordedRun, internal: InternalSums | None) -> Iterator[Chec
         return
     yield from _noise(run)
     yield from noise_checks.noise_checks(run)
+    yield from noise_checks.seed_checks(run)
     yield from _moved(run, internal)
     yield from _contributions(run, internal)
     yield from _gradients(run)
@@ -277,8 +278,10 @@ def _gradients(run: RecordedRun) -> Iterator[Check]:
     updates = run.counts_at_end("updates", 4)
     if updates is not None and updates[1]:
         steps, recomputed_steps, wrong, _ = updates
-        note = f"at {recomputed_steps} of {steps} steps, chosen at random"
-        yield _sampled("update-rule", UPDATES, wrong == 0, 0.0, wrong, note, 2.0**-22)
+        note = f"at {recomputed_steps} of {steps} steps"
+        note += "" if recomputed_steps == steps else ", chosen at random"
+        limit = 2.0**-16 if run.header.optimizer == "ReportedUpdates" else 2.0**-22
+        yield _sampled("update-rule", UPDATES, wrong == 0, 0.0, wrong, note, limit)
 
 
 def _sampled(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from math import ceil, floor
 from typing import Any, TypeAlias
@@ -29,7 +29,10 @@ _REMEMBERED = 2**23
 
 
 class BatchLog:
-    def __init__(self, phase: Phase, records: int, among: int = 1, *, places: int | None = None) -> None:
+    def __init__(
+        self, phase: Phase, records: int, among: int = 1, *, places: int | None = None, lags: Collection[int] = ()
+    ) -> None:
+        """lags: distances of further batches to compare with."""
         self._records, places = records, places or records
         scheme, rate = phase.sampling.scheme, phase.sampling.rate
         self._rate = rate if scheme == "poisson" and rate is not None else 1.0
@@ -37,11 +40,14 @@ class BatchLog:
         self._sizes: list[int] = []
         self.repeats = 0
         self._counts = np.zeros(places, dtype=np.int32) if places * among <= MOST_COUNTED else None
-        self._lags = self._compared(phase.steps)
+        self._lags = self._compared(phase.steps, lags)
         self._earlier: deque[Array] = deque(maxlen=max(self._lags, default=1))
         self._overlaps = dict.fromkeys(self._lags, (0, 0))
 
-    def add(self, members: Array) -> None:
+    def add(self, members: Array, *, lost: bool = False) -> None:
+        """lost: a later part may draw the same batch again, so a random one is not compared."""
+        if lost and self._random:
+            return
         self._sizes.append(len(members))
         once = np.unique(members)
         self.repeats += len(members) - len(once)
@@ -76,12 +82,12 @@ class BatchLog:
     def most_often(self) -> int | None:
         return None if self._counts is None or not len(self._counts) else int(self._counts.max())
 
-    def _compared(self, steps: int) -> Sequence[int]:
+    def _compared(self, steps: int, further: Collection[int]) -> Sequence[int]:
         if not self._random:
             return ()
-        lags = {1, 2, floor(1.0 / self._rate), ceil(1.0 / self._rate)}
+        lags = {lag for lag in (1, 2, floor(1.0 / self._rate), ceil(1.0 / self._rate)) if lag <= 10_000}
         batch = self._rate * self._records
-        return sorted(lag for lag in lags if 0 < lag < steps and lag * batch <= _REMEMBERED and lag <= 10_000)
+        return sorted(lag for lag in {*lags, *further} if 0 < lag < steps and lag * batch <= _REMEMBERED)
 
 
 _HUGE = 1e300
@@ -118,7 +124,7 @@ def internal_sums(run: RecordedRun, phases: Sequence[Phase]) -> InternalSums | N
         return None
     records, present, among = run.header.records, run.header.present or 1, len(phases)
     counted = records is not None and among <= MOST_PHASES
-    logs = [BatchLog(phase, present, among, places=records) for phase in phases] if counted else []
+    logs = [BatchLog(phase, present, among, places=records, lags=run.lags) for phase in phases] if counted else []
     ends = np.cumsum([phase.steps for phase in phases])
     columns: list[list[float]] = [[], [], [], []]
     reported = []
@@ -135,7 +141,7 @@ def internal_sums(run: RecordedRun, phases: Sequence[Phase]) -> InternalSums | N
             raise RecordingError(f"{where}: record {step.members[-1]} was drawn, of {records}")
         if len(step.members) != run["drawn"][step.step - 1]:
             raise RecordingError(f"{where}: lists {len(step.members)} records, and the step counts another number")
-        logs[int(np.searchsorted(ends, step.step))].add(step.members)
+        logs[int(np.searchsorted(ends, step.step))].add(step.members, lost=run.is_lost(step.step))
     largest, sum_norm, update, outside = (np.array(column) for column in columns)
     sampling, most = None, None
     if members_seen and run.steps:

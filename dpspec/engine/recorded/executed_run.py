@@ -8,6 +8,7 @@ recording leaves an assumption open. Scored canaries are evidence as in any audi
 from __future__ import annotations
 
 import hashlib
+import itertools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -34,7 +35,7 @@ from dpspec.engine.recorded.canary_bound import CONFIDENCE, CanaryBound, canary_
 from dpspec.engine.recorded.channels import ASSUMABLE, HYPERPARAMETERS, complete, require_known
 from dpspec.engine.recorded.checks import own_checks
 from dpspec.engine.recorded.evidence import InternalSums, evidence, internal_sums
-from dpspec.engine.recorded.rank_checks import rank_checks
+from dpspec.engine.recorded.joined_checks import rank_checks, resume_checks
 from dpspec.engine.recorded.recorded_run import Array, RecordedRun, read_run
 from dpspec.engine.recorded.schedule import (
     ADD_REMOVE,
@@ -84,7 +85,9 @@ def observe(path: Path) -> ObservedRun:
     internal = internal_sums(run, phases)
     poisson = all(rate is not None for rate in poisson_rates(run))
     found = table.of_runs(phases, [evidence(run, internal, poisson=poisson)])
-    return ObservedRun(run=run, internal=internal, checks=(*found, *own_checks(run, internal), *rank_checks(run)))
+    return ObservedRun(
+        run=run, internal=internal, checks=(*found, *own_checks(run, internal), *rank_checks(run), *resume_checks(run))
+    )
 
 
 class RecordedRuns:
@@ -105,10 +108,10 @@ class RecordedRuns:
         if spec.audit is not None:
             yield Diagnostic(
                 code="unsupported",
-                message="a recorded run cannot be attacked: it is not trained again",
+                message="dpspec does not retrain a recorded run, so it cannot attack it",
                 path=("audit",),
-                help="remove audit: the bounds follow from its phases, the conformance from the recording, and the "
-                "evidence from scored canaries, if there are any",
+                help="remove the audit block; for an attack, insert canaries in the script (dpspec.plant), and record "
+                "again",
             )
         for i, phase in enumerate(_declared_phases(spec)):
             if phase.sampling.of_users:
@@ -290,17 +293,17 @@ def _marked(assumption: Assumption) -> Assumption:
 
 
 def digest_of(folder: Path) -> str:
-    """SHA-256 over names, lengths and contents of the folder's existing files, in order, also of ranks."""
+    """SHA-256 over names, lengths and contents of the folder's existing files, in order, also of ranks and parts."""
     whole = hashlib.sha256()
-    ranks = sorted(one.name for one in folder.iterdir() if one.name.startswith("rank-"))
-    for name in (*FILES, *(f"{rank}/{name}" for rank in ranks for name in FILES)):
-        path = folder / name
-        if not path.exists():
-            continue
-        whole.update(f"{name} {path.stat().st_size}\n".encode())
-        with path.open("rb") as file:
-            while part := file.read(1 << 20):
-                whole.update(part)
+    further = (sorted(folder.glob(pattern)) for pattern in ("rank-*", "part-*", "part-*/rank-*"))
+    for place in (folder, *itertools.chain(*further)):
+        for path in (place / name for name in FILES):
+            if not path.exists():
+                continue
+            whole.update(f"{path.relative_to(folder).as_posix()} {path.stat().st_size}\n".encode())
+            with path.open("rb") as file:
+                while part := file.read(1 << 20):
+                    whole.update(part)
     return whole.hexdigest()
 
 

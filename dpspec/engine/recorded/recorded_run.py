@@ -13,7 +13,8 @@ import numpy as np
 
 from dpspec.engine.results.decimals import nearest
 from dpspec.recording.folder.header import Header
-from dpspec.recording.folder.joined_folder import JoinedFolder, open_run
+from dpspec.recording.folder.joined_folder import Comparison, JoinedFolder
+from dpspec.recording.folder.resumed_folder import ResumedFolder, open_run
 from dpspec.recording.folder.run_folder import RunFolder, Scored
 from dpspec.recording.folder.step_record import COLUMNS, MOST_OPTIONS, UNREAD, UNSEEN, OptionChange
 
@@ -122,13 +123,13 @@ class RecordedRun:
         layers: Per layer, the sum over the steps of the squared noise, in units of the configured variance.
         quietest: Per layer, the same value of its step with the smallest noise.
         rows: (k, W) noise along the recorder's directions, in units of the configured standard deviation, of the first
-            and the last :data:`KEPT` steps.
+            and the last :data:`KEPT` steps, and of some at the beginning and the end of each of several parts.
         end: The end record; None if the recording has no end.
         options: History of the options.
         scored: Marks that canaries were scored; None if they were not.
     """
 
-    folder: RunFolder | JoinedFolder
+    folder: RunFolder | JoinedFolder | ResumedFolder
     columns: Mapping[str, Array]
     layers: Array
     quietest: Array
@@ -144,6 +145,20 @@ class RecordedRun:
     @property
     def steps(self) -> int:
         return len(self.columns["step"])
+
+    @property
+    def comparison(self) -> Comparison | None:
+        """The comparison of ranks; None for a single process."""
+        return None if isinstance(self.folder, RunFolder) else self.folder.comparison
+
+    @property
+    def lags(self) -> Collection[int]:
+        """Distances between steps with equal draws if a part repeats random numbers; none for a run in one part."""
+        return self.folder.lags if isinstance(self.folder, ResumedFolder) else ()
+
+    def is_lost(self, step: int) -> bool:
+        """Whether a killed part made this step after its last checkpoint."""
+        return isinstance(self.folder, ResumedFolder) and self.folder.is_lost(step)
 
     def __getitem__(self, name: str) -> Array:
         return self.columns[name]
@@ -199,6 +214,8 @@ def read_run(path: Path) -> RecordedRun:
     end: Mapping[str, Any] | None = None
     scored: Scored | None = None
     options = OptionHistory()
+    resumed = folder if isinstance(folder, ResumedFolder) else None
+    part, begun, head = 1, 0, KEPT // (1 if resumed is None else len(resumed.parts))
     for step in folder.steps():
         if isinstance(step, Scored):
             scored = step
@@ -217,9 +234,13 @@ def read_run(path: Path) -> RecordedRun:
             squares = np.nan_to_num(squares, nan=0.0, posinf=_HUGE)
             layers += squares
             quietest = np.minimum(quietest, squares)
-        if header.width:
+        if resumed is not None and len(resumed.starts) > part:
+            part, begun = len(resumed.starts), resumed.starts[-1]
+            first += [*last][-head:]
+            last.clear()
+        if header.width and not (resumed is not None and resumed.is_lost(step.step)):
             row = step.directions if len(step.directions) else np.zeros(header.width, dtype=np.float16)
-            (first if len(first) < KEPT else last).append(row)
+            (first if len(first) < KEPT or (begun and step.step <= begun + head) else last).append(row)
     columns = {name: np.array(column) for name, column in kept.items()}
     for name in ("drawn", "batches", "rows", "virtual", "updates", "told_steps"):
         columns[name][columns[name] == UNSEEN] = np.nan

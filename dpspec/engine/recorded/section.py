@@ -18,6 +18,7 @@ from dpspec.engine.recorded.assumptions import unused_batches, unused_text
 from dpspec.engine.recorded.canary_bound import CanaryBound
 from dpspec.engine.recorded.channels import assumes, channels
 from dpspec.engine.recorded.checks import advice
+from dpspec.engine.recorded.joined_checks import seam_notes
 from dpspec.engine.recorded.noise_checks import compared, why_noise_unconfirmed
 from dpspec.engine.recorded.recorded_run import RecordedRun
 from dpspec.engine.recorded.schedule import (
@@ -133,6 +134,7 @@ def cautions(run: RecordedRun, delta: float | None, *, infinite: bool = False) -
                 f"The {words} took {len(values)} values in {run.steps} steps: if they were computed from records or "
                 "gradients, no bound holds (see data-independent-hyperparameters)."
             )
+    yield from seam_notes(run)
     if excess := run.norm_excess:
         yield (
             f"Gradients were clipped in {run.at_end('norm_type')}: rounding lets them be up to "

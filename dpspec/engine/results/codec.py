@@ -72,7 +72,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _whole(text: str) -> int:
     if len(text) > MAX_DIGITS:
-        raise ResultError(f"not a dpspec result: it holds a whole number of {len(text.lstrip('-'))} digits")
+        raise ResultError(f"not a dpspec result: it holds an integer of {len(text.lstrip('-'))} digits")
     return int(text)
 
 

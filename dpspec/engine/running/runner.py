@@ -201,12 +201,12 @@ def _notes(audits: Sequence[AuditResult], composed: Sequence[bool]) -> tuple[str
     notes = []
     if len(cells) - len(judged) > 1:
         notes.append(
-            f"{len(cells) - len(judged)} cells of a matrix were audited one by one; releasing several "
-            "composes their losses, which no claim here covers."
+            f"Each of {len(cells) - len(judged)} cells of a matrix was audited alone. No claim covers the release of "
+            "several models from the same data: their privacy losses compose."
         )
     for source, name in dict.fromkeys(judged):
         notes.append(
-            f"{judged.count((source, name))} cells of a matrix were audited one by one; what publishing the best of "
-            f"them loses is judged under {chosen[source, name]!r}."
+            f"Each of the {judged.count((source, name))} cells of a matrix was audited alone; "
+            f"{chosen[source, name]!r} judges the privacy loss of publishing the best of them."
         )
     return tuple(notes)

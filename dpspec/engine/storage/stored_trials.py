@@ -98,7 +98,7 @@ class StoredTrials:
             self.doubted[index] = self.available.pop(index), error
             reason = clipped(" ".join(f"{type(error).__name__}: {error}".split()))
             key = self._keys[index][:12]
-            self._notice(f"stored trial {key} cannot be evaluated ({reason}); making it again")
+            self._notice(f"stored trial {key} cannot be evaluated ({reason}); training it again")
         self.from_store -= self.doubted.keys()
         return bool(suspects)
 

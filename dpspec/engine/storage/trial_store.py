@@ -168,7 +168,8 @@ class Store:
                 return None
             self.quarantine(key)
             if on_damage is not None:
-                on_damage(f"stored trial {key[:12]} is damaged ({error or type(error).__name__}); making it again")
+                cause = str(error) or type(error).__name__
+                on_damage(f"stored trial {key[:12]} is damaged ({cause}): moved aside, to be trained again")
             return None
 
     def put(self, key: str, trial: Trial, recorded: FrozenMap) -> StoredTrial:

@@ -137,20 +137,20 @@ def _versions(values: FrozenMap) -> dict[str, str]:
 
 #: Places of a result that nothing implies, with ``*`` for any index or key, and their meaning.
 UNVERIFIED = {
-    "created": "when it was made",
-    "environment.*": "by which command, with which versions, and where",
-    "parts.*.source": "in which files its parts were",
-    "parts.*.created": "when it was made",
-    "parts.*.environment.*": "by which command, with which versions, and where",
-    "audits.*.source": "in which files its specs were",
-    "audits.*.places.*": "in which files its specs were",
-    "audits.*.seconds": "how long it took",
-    "audits.*.stored_trials": "the number of its stored trials",
-    "audits.*.document.description": "how it is described",
-    "audits.*.document.system": "whose it is",
-    "audits.*.document.owner": "whose it is",
-    "audits.*.document.contact": "whose it is",
-    "audits.*.trials.*.recorded.*": "the versions of its trials",
+    "created": "dates",
+    "environment.*": "command, versions and machine",
+    "parts.*.source": "files of the parts",
+    "parts.*.created": "dates",
+    "parts.*.environment.*": "command, versions and machine",
+    "audits.*.source": "files of the specs",
+    "audits.*.places.*": "files of the specs",
+    "audits.*.seconds": "durations",
+    "audits.*.stored_trials": "the number of stored trials",
+    "audits.*.document.description": "descriptions",
+    "audits.*.document.system": "owners",
+    "audits.*.document.owner": "owners",
+    "audits.*.document.contact": "owners",
+    "audits.*.trials.*.recorded.*": "versions of the trials",
 }
 
 
@@ -163,6 +163,6 @@ def unverified(result: Result, store: Store | None) -> str:
         parts.remove(UNVERIFIED["audits.*.stored_trials"])
         parts.remove(UNVERIFIED["audits.*.trials.*.recorded.*"])
     else:
-        measured = f"what {trials} trial{'' if trials == 1 else 's'} measured"
-        parts.insert(0, measured if store is None else f"{measured}, except stored ones")
-    return f"not verified, because nothing in a result implies it: {'; '.join(parts)}"
+        measured = f"the measurements of {trials} trial{'' if trials == 1 else 's'}"
+        parts.insert(0, measured if store is None else f"{measured} (except stored ones)")
+    return f"not verified, because a result does not imply it: {', '.join(parts)}"

@@ -105,7 +105,7 @@ def parse(overrides: Sequence[str]) -> tuple[list[Override], list[Diagnostic]]:
         place, equals, value = text.partition("=")
         if not equals or not place.strip():
             span = Span(FILE, line, 1, line, len(text) + 1)
-            message = "--set expects PATH=VALUE, such as mechanism.noise_multiplier=1.2"
+            message = f"--set needs PATH=VALUE, for example --set mechanism.steps=100; got {quoted(text)}"
             diagnostics.append(Diagnostic(code="bad-path", message=message, span=span))
             continue
         # Replacing the path by spaces keeps the value's columns.

@@ -110,7 +110,9 @@ def find_specs(paths: Sequence[Path]) -> Found:
         below = sorted(_yaml_below(path))
         specs = {file for file in below if is_spec(file)}
         if not specs and not below:
-            raise UsageError(f"no spec in the folder {quoted(str(path))}: it has no YAML files")
+            recorded = any((path / name / "run.json").is_file() for name in ("", "rank-0"))
+            hint = "; for a recording, use `dpspec check`" if recorded else ""
+            raise UsageError(f"no spec in the folder {quoted(str(path))}: it has no YAML files{hint}")
         if not specs:
             these = "its YAML file has no" if len(below) == 1 else f"none of its {len(below)} YAML files has a"
             raise UsageError(

@@ -27,7 +27,7 @@ class Chooser:
 
 
 CHOOSERS = {
-    "mechanism": Chooser("mechanism", "kind", "mechanisms", "no installed plugin audits kind"),
+    "mechanism": Chooser("mechanism", "kind", "mechanisms", "no installed plugin offers mechanism kind"),
     "data": Chooser("data", "kind", "datasets", "no installed plugin offers data kind"),
     "model": Chooser("model", "kind", "models", "no installed plugin offers model kind"),
     "training": Chooser("training", "backend", "backends", "no installed plugin offers backend"),
@@ -101,7 +101,7 @@ def _unknown_kind(
     hint = _installed_help(installed)
     if near is None and catalog.broken:
         names = ", ".join(_plugin_name(b) for b in catalog.broken)
-        hint += f". A plugin that failed to load may provide it: {names} (see `dpspec plugins`)"
+        hint += f". A plugin that failed to load may provide it: {names}"
     return Diagnostic(code="unknown-kind", message=message, path=path, help=hint)
 
 
@@ -120,7 +120,7 @@ def _plugin_name(broken: BrokenPlugin) -> str:
 
 
 def _installed_help(installed: Mapping[str, Offered]) -> str:
-    return f"installed: {listed(sorted(installed))}" if installed else "none is installed"
+    return f"installed: {listed(sorted(installed))} (see `dpspec plugins`)" if installed else "none is installed"
 
 
 def check(requirements: Sequence[Json]) -> Iterator[Diagnostic]:

@@ -8,14 +8,14 @@ from __future__ import annotations
 import functools
 import itertools
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from dpspec.contract import Diagnostic, Json, Path, format_path, thaw
 from dpspec.language.reading.yaml_source import NOT_FINITE, read_scalar
 from dpspec.language.validating.blocks import Plain
-from dpspec.text import choice, clipped, closest, did_you_mean, listed, number, quoted, shown, visible
+from dpspec.text import choice, clipped, closest, did_you_mean, joined, listed, number, quoted, shown, visible
 
 _MOST_KEYS = 50
 
@@ -39,6 +39,9 @@ _RANGES = {
     "exclusiveMaximum": "below",
     "multipleOf": "a multiple of",
 }
+
+#: A percentage, which specs write as a fraction.
+_PERCENT = re.compile(r"([0-9]+(?:\.[0-9]+)?) ?%", re.ASCII)
 
 _LENGTHS = {
     "minLength": "at least {} character",
@@ -92,12 +95,15 @@ def _diagnose(error: Any, root: Plain, start: Path) -> Iterator[Diagnostic]:
     elif keyword in ("enum", "const"):
         allowed = wanted if keyword == "enum" else [wanted]
         texts = [a for a in allowed if isinstance(a, str)]
-        message = f"{shown(value)} is not a choice for {p.name}"
+        message, hint = f"{shown(value)} is not a choice for {p.name}", f"valid: {listed(allowed)}"
         if texts and isinstance(value, str):
-            message = f"{quoted(value)} is not a choice for {p.name}{did_you_mean(closest(value, texts))}"
-        yield p.tell("bad-choice", message, f"valid: {listed(allowed)}")
+            near = closest(value, texts)
+            message = f"{quoted(value)} is not a choice for {p.name}{did_you_mean(near)}"
+            hint = "; ".join(filter(None, [hint, "" if near else p.about]))
+        yield p.tell("bad-choice", message, hint)
     elif keyword in _RANGES:
-        yield p.tell("out-of-range", f"{p.name} must be {_RANGES[keyword]} {number(wanted)}, got {shown(value)}")
+        message = f"{p.name} must be {_RANGES[keyword]} {number(wanted)}, got {shown(value)}"
+        yield p.tell("out-of-range", message, p.about)
     elif keyword in _LENGTHS:
         things = _LENGTHS[keyword].format(wanted)
         things = things if wanted == 1 else f"{things}s".replace("entrys", "entries")
@@ -108,10 +114,9 @@ def _diagnose(error: Any, root: Plain, start: Path) -> Iterator[Diagnostic]:
     elif keyword == "pattern":
         yield p.tell("bad-format", f"{quoted(value)} is not a valid {p.name}", p.about)
     elif keyword == "not" and wanted == {}:
-        message, hint = (
-            f"{quoted(p.name)} is not allowed {_condition(p)}",
-            "remove it, or change the key that excludes it",
-        )
+        condition, change = _condition(p)
+        message = f"{quoted(p.name)} is not allowed {condition}"
+        hint = f"remove {visible(p.name)}{change}"
         yield Diagnostic(code="conflicting-key", message=message, path=p.path, help=hint, at_key=True)
     else:
         yield p.tell("not-allowed", f"{p.name} cannot be {shown(value)}", p.about)
@@ -149,7 +154,7 @@ def _missing_keys(p: _Problem) -> Iterator[Diagnostic]:
     for key in p.error.validator_value:
         if key in p.error.instance or key in misspelt:  # a misspelt key is reported once, as unknown
             continue
-        about = _description(schema, key) or _description(p.root, key)
+        about = _description(schema, key) or _description(_inside(p.root, p.error.absolute_path), key)
         message = f"missing key {quoted(key)} in {p.place}"
         yield Diagnostic(code="missing-key", message=message, path=p.path, help=about, at_key=True)
 
@@ -158,6 +163,14 @@ def _description(schema: Json, key: str) -> str | None:
     found = schema.get("properties", {}).get(key) if isinstance(schema, dict) else None
     text = found.get("description") if isinstance(found, dict) else None
     return f"{key}: {text}" if text else None
+
+
+def _inside(schema: Json, path: Iterable[str | int]) -> Json:
+    """The schema of the keys at ``path``, without conditions."""
+    for step in path:
+        schema = schema.get("items" if isinstance(step, int) else "properties", {})
+        schema = schema if isinstance(step, int) else schema.get(step, {})
+    return schema
 
 
 def _wrong_type(p: _Problem) -> Diagnostic:
@@ -175,6 +188,8 @@ def _wrong_type(p: _Problem) -> Diagnostic:
         hint = "write it without quotes"
     elif isinstance(value, str) and numeric and _is_number(value.replace("_", "").replace(",", "")):
         hint = f"write it as {clipped(value.replace('_', '').replace(',', ''))}"
+    elif isinstance(value, str) and "number" in kinds and (percent := _PERCENT.fullmatch(value)):
+        hint = f"write {float(percent[1]) / 100:g}"
     elif isinstance(value, str) and "boolean" in kinds and value.lower() in _BOOLEANS:
         hint = f"write {_BOOLEANS[value.lower()]}"
     elif "string" in kinds and isinstance(value, bool | int | float):
@@ -182,7 +197,7 @@ def _wrong_type(p: _Problem) -> Diagnostic:
     elif "array" in kinds:
         hint = "write it in brackets: [{...}]" if isinstance(value, dict) else "write it in brackets: [...]"
     wanted = " or ".join(_TYPE_NAMES[k] for k in kinds)
-    return p.tell("wrong-type", f"{p.name} must be {wanted}, got {shown(value)}", hint)
+    return p.tell("wrong-type", f"{p.name} must be {wanted}, got {shown(value)}", hint or p.about)
 
 
 def _is_number(text: str) -> bool:
@@ -193,8 +208,8 @@ def _is_number(text: str) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def _condition(p: _Problem) -> str:
-    """``with scheme poisson``, ``with 'phases'``, ``without 'epsilon'``."""
+def _condition(p: _Problem) -> tuple[str, str]:
+    """``with scheme poisson``, ``with 'phases'``, ``without 'epsilon'``; and how to change that."""
     schema: Any = p.root
     test: Plain | None = None
     holds = True
@@ -202,13 +217,15 @@ def _condition(p: _Problem) -> str:
         if step in ("then", "else") and isinstance(schema, dict) and "if" in schema:
             test, holds = schema["if"], step == "then"
         schema = schema[step]
-    if test is None:
-        return "here"
+    test = test or {}
     values = [f"{key} {_compared(schema)}" for key, schema in test.get("properties", {}).items()]
-    if holds and values:
-        return f"with {' and '.join(values)}"
-    keys = " and ".join(values or [quoted(key) for key in test.get("required", ())])
-    return f"{'with' if holds else 'without'} {keys}" if keys else "here"
+    named = values or [quoted(key) for key in test.get("required", ())]
+    if not named:
+        return "here", ""
+    if holds:
+        keys = joined(list(test.get("properties", {})), "or")
+        return f"with {' and '.join(named)}", f", or change {keys}" if values else f" or {joined(named, 'or')}"
+    return f"without {' and '.join(named)}", f", or write {joined(named)}"
 
 
 def _compared(schema: Plain) -> str:

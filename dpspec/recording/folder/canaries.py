@@ -45,7 +45,7 @@ class CoinSource:
         if seed is None:
             return cls(secrets.token_bytes(BYTES), None)
         if type(seed) is not int or not 0 <= seed < MOST_SEEDS:
-            raise UsageError(f"seed must be a whole number from 0 on and below 2**63, or None, got {seed!r}")
+            raise UsageError(f"seed must be an integer from 0 to 2**63 - 1, or None, got {seed!r}")
         return cls(hashlib.sha256(f"dpspec seed {seed}".encode()).digest(), seed)
 
     def coins(self, count: int) -> Array:

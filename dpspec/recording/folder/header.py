@@ -19,6 +19,9 @@ MOST_CANARIES = 10**6
 #: The largest number of processes that train together.
 MOST_RANKS = 2**16
 
+#: The largest number of parts of a training in several jobs.
+MOST_PARTS = 1000
+
 #: Limits of a header: bytes, layers, and characters of a name.
 MOST_BYTES, MOST_LAYERS, _LONGEST = 1 << 21, 10_000, 400
 
@@ -36,7 +39,9 @@ class Header:
     seed, None for the system's randomness; new_ids: the number of token ids that the model has for canaries only.
     world: the number of processes that train together, 0 for a training in one; rank: this one's number; run: the id
     of their run; share: the number of records that this rank draws from, by Opacus' sampler for several processes;
-    data: the digest of some records. notes: unknown parts.
+    data: the digest of some records; shards: of each layer of a sharded model the place of this rank's first
+    coordinate, and the number of coordinates on all ranks. part: the number of a later part of a training in several
+    jobs; 0 for the first one. notes: unknown parts.
     """
 
     versions: Mapping[str, str] = field(default_factory=dict)
@@ -72,16 +77,23 @@ class Header:
     run: str = ""
     share: int | None = None
     data: str = ""
+    shards: tuple[tuple[int, int], ...] = ()
+    part: int = 0
     notes: tuple[str, ...] = ()
 
     def write(self) -> bytes:
         written = asdict(self)
-        if not self.world:
-            written = {
-                key: value for key, value in written.items() if key not in ("world", "rank", "run", "share", "data")
-            }
+        absent: tuple[str, ...] = () if self.world else ("world", "rank", "run", "share", "data", "shards")
+        absent += () if self.part else ("part",)
+        written = {key: value for key, value in written.items() if key not in absent}
         text = json.dumps({"dpspec-run": FORMAT if self.world else 1, **written}, indent=1, allow_nan=False)
         return text.encode("utf-8") + b"\n"
+
+    def differs(self, later: Header) -> str:
+        """The first fact that all parts of a training have in common, and a later one has not; "" if all are equal."""
+        return next(
+            (name.replace("_", " ") for name in _OF_ALL_PARTS if getattr(self, name) != getattr(later, name)), ""
+        )
 
     @property
     def present(self) -> int | None:
@@ -101,7 +113,7 @@ def read_header(content: bytes, name: str) -> Header:
         raise RecordingError(f"{name}: not the mark of a recorded run: it has no 'dpspec-run'")
     version = read["dpspec-run"]
     if type(version) is not int or version < 1:
-        raise RecordingError(f"{name}: dpspec-run must be a whole number from 1 on")
+        raise RecordingError(f"{name}: dpspec-run must be an integer of at least 1")
     if version > FORMAT:
         raise RecordingError(f"{name}: format {version} is of a later version of dpspec; this one knows {FORMAT}")
     found: dict[str, Any] = {key: read[key] for key in Header.__dataclass_fields__ if key in read}
@@ -112,12 +124,22 @@ def read_header(content: bytes, name: str) -> Header:
     if "layers" in found:
         found["layers"] = tuple((layer, size) for layer, size in found["layers"])
     found["notes"] = tuple(found.get("notes", ()))
+    found["shards"] = tuple((start, whole) for start, whole in found.get("shards", ()))
     header = Header(**found)
+    fits = [start + size <= whole for (start, whole), (_, size) in zip(header.shards, header.layers, strict=False)]
+    if header.shards and (len(header.shards) != len(header.layers) or not all(fits)):
+        raise RecordingError(f"{name}: shards must have one place within a parameter for each layer")
     places = header.canaries * header.copies
     if not header.left_out <= places < (header.records or places + 1):
         raise RecordingError(f"{name}: left_out must be at most canaries times copies, and these below records")
     return header
 
+
+#: The facts without which parts of a training cannot be joined.
+_OF_ALL_PARTS = (
+    *("source", "clipping", "reduction", "layers", "width", "records", "accountant", "world", "rank"),
+    *("canaries", "canary_kind", "commitment", "copies", "new_ids"),
+)
 
 _WORDS = {
     "source": ("opacus", "own-loop"),
@@ -129,7 +151,7 @@ _COUNTS = {"records": (1, MOST_RECORDS), "batch_size": (1, MOST_RECORDS), "worke
 _COUNTS |= {"told_before": (0, 2**53), "canaries": (0, MOST_CANARIES), "left_out": (0, MOST_CANARIES)}
 _COUNTS |= {"repeats": (1, MOST_RECORDS), "copies": (1, MOST_CANARIES), "new_ids": (0, MOST_CANARIES)}
 _COUNTS["canary_seed"] = (0, 2**63 - 1)
-_COUNTS |= {"world": (0, MOST_RANKS), "rank": (0, MOST_RANKS), "share": (0, MOST_RECORDS)}
+_COUNTS |= {"world": (0, MOST_RANKS), "rank": (0, MOST_RANKS), "share": (0, MOST_RECORDS), "part": (0, MOST_PARTS)}
 _REALS = {"rate": 1.0, "expected_batch_size": 1e12}
 
 
@@ -140,7 +162,7 @@ def _problem(key: str, value: Any) -> str | None:
         low, high = _COUNTS[key]
         optional = key in ("records", "batch_size", "canary_seed", "share")
         fits = (value is None and optional) or (type(value) is int and low <= value <= high)
-        return None if fits else f"a whole number from {low} to {high}"
+        return None if fits else f"an integer from {low} to {high}"
     if key in _REALS:
         fits = value is None or (type(value) in (int, float) and 0.0 <= value <= _REALS[key])
         return None if fits else f"a number from 0 to {_REALS[key]:g}"
@@ -153,6 +175,11 @@ def _problem(key: str, value: Any) -> str | None:
         return (
             None if isinstance(value, list) and len(value) <= 100 and all(map(_is_name, value)) else "a list of texts"
         )
+    if key == "shards":
+        fits = isinstance(value, list) and len(value) <= MOST_LAYERS
+        fits = fits and all(type(pair) is list and len(pair) == 2 for pair in value)
+        fits = fits and all(type(n) is int and 0 <= n < 2**48 for pair in value for n in pair)
+        return None if fits else f"a list of at most {MOST_LAYERS} pairs of whole numbers"
     if key == "layers":
         fits = (
             isinstance(value, list)

@@ -82,7 +82,8 @@ def read_frames(path: Path, first: bytes, name: str) -> Iterator[Frame]:
                 payload, told = file.read(length), file.read(_DIGEST)
                 digest = hashlib.sha256(digest + head + payload).digest()
                 if told != digest:
-                    raise RecordingError(f"{where}: its digest does not follow from what stands before it")
+                    changed = "run.json or this file" if number == 1 else "this file"
+                    raise RecordingError(f"{where}: the digest chain breaks: {changed} was changed; record again")
                 offset += _HEAD.size + length + _DIGEST
                 yield Frame(kind, payload, digest, number, offset)
                 number += 1

@@ -3,7 +3,7 @@
 ``run.json`` describes the run; ``steps.log`` and ``internal.log`` hold the public and the internal parts of steps. The
 internal part is written first, and the public part contains its digest. So both files end at a complete step whenever
 the process is killed, and ``internal.log`` can be withheld. ``canaries.npz`` is internal too; its digest follows the
-end in ``steps.log``.
+end in ``steps.log``. ``states.log``, also internal, holds the states from which a later part may go on.
 """
 
 from __future__ import annotations
@@ -22,16 +22,17 @@ from typing import Any
 from dpspec.errors import RecordingError, UsageError
 from dpspec.recording.folder.header import MOST_BYTES, Header, read_header
 from dpspec.recording.folder.journal import Frame, JournalWriter, read_frames
+from dpspec.recording.folder.saved_state import SavedState
 from dpspec.recording.folder.step_record import InternalStep, PublicStep
 
 #: The files of a folder.
-MARK, STEPS, INTERNAL, CANARIES = "run.json", "steps.log", "internal.log", "canaries.npz"
+MARK, STEPS, INTERNAL, CANARIES, STATES = "run.json", "steps.log", "internal.log", "canaries.npz", "states.log"
 
-#: All files, in the order of writing.
-FILES = (MARK, STEPS, INTERNAL, CANARIES)
+#: All files, in the order of their digest.
+FILES = (MARK, STEPS, INTERNAL, CANARIES, STATES)
 
-#: Kinds of frames: a step, the end of a recording, and the scores of canaries after it.
-STEP, END, SCORED = 1, 2, 3
+#: Kinds of frames: a step, the end of a recording, the scores of canaries after it, and a saved state.
+STEP, END, SCORED, STATE = 1, 2, 3, 4
 
 #: The largest number of steps.
 MOST_STEPS = 2**20
@@ -79,12 +80,16 @@ class RunWriter:
         self._folder = folder
         self._steps = JournalWriter(folder / STEPS, first)
         self._internal = JournalWriter(folder / INTERNAL, first)
+        self._states = JournalWriter(folder / STATES, first)
         self.steps = 0
 
     def write(self, public: PublicStep, internal: InternalStep) -> None:
         digest = self._internal.append(STEP, internal.encode())
         self._steps.append(STEP, public.encode(digest))
         self.steps += 1
+
+    def save(self, state: SavedState) -> None:
+        self._states.append(STATE, state.encode())
 
     def end(self, told: Mapping[str, Any]) -> None:
         try:
@@ -108,6 +113,7 @@ class RunWriter:
     def close(self) -> None:
         self._steps.close()
         self._internal.close()
+        self._states.close()
 
 
 def _write_new(path: Path, content: bytes) -> None:
@@ -167,6 +173,16 @@ class RunFolder:
                 raise RecordingError(f"{self.path / INTERNAL}: frame {frame.number}: {error}") from None
             length = frame.end
             yield internal
+
+    def states(self) -> list[SavedState]:
+        """The saved states in order, the first one of the start; none if the file was kept back."""
+        found = []
+        for frame in self._frames(STATES):
+            try:
+                found.append(SavedState.decode(frame.payload))
+            except ValueError as error:
+                raise RecordingError(f"{self.path / STATES}: frame {frame.number}: {error}") from None
+        return found
 
     @property
     def has_internal(self) -> bool:

@@ -72,7 +72,7 @@ class Recipe:
             raise UsageError(f"label={place!r}: records have nothing there") from None
         single = value.item() if isinstance(value, Tensor) and value.numel() == 1 else value
         if isinstance(single, bool) or not isinstance(single, int | np.integer):
-            raise UsageError(f"label={place!r}: no label, which is one whole number, but {type(value).__name__}")
+            raise UsageError(f"label={place!r}: no label, which is one integer, but {type(value).__name__}")
         known = self.classes
         if known is not None and not 0 <= int(single) < known:
             raise UsageError(f"label={place!r}: label {int(single)} is not one of the {known} classes 0 to {known - 1}")

@@ -94,7 +94,7 @@ def plant(
     if type(copies) is not int or copies < 1 or number * copies > MOST:
         raise UsageError(f"copies must be an integer from 1 on, with at most {MOST} copies in total, got {copies!r}")
     if classes is not None and (type(classes) is not int or classes < 1):
-        raise UsageError(f"classes must be a whole number from 1 on, got {classes!r}")
+        raise UsageError(f"classes must be an integer of at least 1, got {classes!r}")
     ids = Vocabulary(size=vocabulary, extend=extend, special=tuple(special))
     if ids != _ANY and kind not in TOKEN_KINDS:
         raise UsageError("vocabulary, extend and special are for canaries of kind 'new-tokens' and 'random-tokens'")

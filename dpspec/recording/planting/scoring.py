@@ -25,7 +25,7 @@ def scores_of(
     Raises ``UsageError`` if ``loss`` does not return one number per record, or returns NaN.
     """
     if type(batch_size) is not int or batch_size < 1:
-        raise UsageError(f"batch_size must be a whole number from 1 on, got {batch_size!r}")
+        raise UsageError(f"batch_size must be an integer of at least 1, got {batch_size!r}")
     found: list[Array] = []
     with _evaluated(model), torch.no_grad():
         for start in range(0, len(canaries), batch_size):

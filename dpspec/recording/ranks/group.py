@@ -1,8 +1,9 @@
 """The place of this process among those that train together.
 
 Ranks meet in the store of the process group, without a collective call: a rank that does not record blocks no other.
-The first one puts 32 random bytes there, which no file contains. The id of the run, the keys of all digests and the
-directions of sketches follow from them.
+The first one puts 32 random bytes there, which no file contains, and the number of the part. The id of the run, the
+keys of all digests and the directions of sketches follow from these bytes. Usually one rank saves checkpoints, and the
+others learn of it from the store.
 """
 
 from __future__ import annotations
@@ -10,7 +11,10 @@ from __future__ import annotations
 import hashlib
 import itertools
 import secrets
+from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
 
 import torch
 
@@ -19,14 +23,38 @@ from dpspec.errors import UsageError
 #: The number of this recording in the process; the same on all ranks of one training.
 _RECORDINGS = itertools.count()
 
+#: The time that ranks wait for each other before a computation that all must make at once.
+PATIENCE = timedelta(seconds=60)
+
+
+class Signal:
+    """Whether any rank saved a checkpoint since this one asked."""
+
+    def __init__(self, store: Any, key: str) -> None:
+        self._store, self._key, self._seen = store, key, 0
+
+    def send(self) -> None:
+        self.received()
+        self._seen += 1
+        self._store.set(f"{self._key}/{self._seen}", "1")
+
+    def received(self) -> bool:
+        before = self._seen
+        while self._store.check([f"{self._key}/{self._seen + 1}"]):
+            self._seen += 1
+        return self._seen > before
+
 
 @dataclass(frozen=True)
 class Group:
-    """rank: of this process, below ``world``. secret: common to all ranks of a run, and in no file."""
+    """rank: of this process, below ``world``. secret: common to all ranks of a run, and in no file. part: the number
+    of the recorded part. saved: whether ranks saved checkpoints."""
 
     rank: int
     world: int
     secret: bytes
+    part: int = 1
+    saved: Signal | None = None
 
     @property
     def run(self) -> str:
@@ -42,16 +70,38 @@ class Group:
             whole.update(one)
         return whole.digest()
 
+    def agree(self, what: str, value: int) -> Sequence[int] | None:
+        """The values of all ranks if each gives one in time; otherwise None, on every rank.
 
-def meet() -> Group:
-    """The group of a recording that begins now; ``UsageError`` without an initialized process group."""
+        The first rank to decide writes the decision, which the store keeps: no rank waits for another afterwards.
+        """
+        store = torch.distributed.distributed_c10d._get_default_store()
+        place = f"dpspec/{self.run}/{what}"
+        keys = [f"{place}/{rank}" for rank in range(self.world)]
+        store.set(keys[self.rank], str(value))
+        try:
+            store.wait(keys, PATIENCE)
+            found = "yes"
+        except RuntimeError:
+            found = "no"
+        if bytes(store.compare_set(f"{place}/decision", "", found)).decode() != "yes":
+            return None
+        return [int(store.get(key)) for key in keys]
+
+
+def meet(part: int) -> Group:
+    """The group of a recording that begins now; ``UsageError`` without an initialized process group.
+
+    part: the number of the part, which the first rank determines for all.
+    """
     distributed = torch.distributed
     if not (distributed.is_available() and distributed.is_initialized()):
         raise UsageError("the optimizer is for several processes, and torch.distributed is not initialized")
     store = distributed.distributed_c10d._get_default_store()
-    key, mine = f"dpspec/{next(_RECORDINGS)}", secrets.token_hex(32)
+    key, mine = f"dpspec/{next(_RECORDINGS)}", f"{secrets.token_hex(32)} {part}"
     try:
-        common = bytes(store.compare_set(key, "", mine)).decode()
+        common, number = bytes(store.compare_set(key, "", mine)).decode().split()
     except RuntimeError as error:
         raise UsageError(f"the processes cannot agree on a run in the store of torch.distributed: {error}") from error
-    return Group(distributed.get_rank(), distributed.get_world_size(), bytes.fromhex(common))
+    rank, world = distributed.get_rank(), distributed.get_world_size()
+    return Group(rank, world, bytes.fromhex(common), int(number), Signal(store, f"{key}/saved"))

@@ -84,6 +84,13 @@ class OptionWatch:
             self._seen.clear()
         self._last, self._seen[private] = now, seen
 
+    def current(self) -> dict[str, OptionChange]:
+        """All values, with the origin of a change since the last step; ``START`` without a change."""
+        if self._last is not None:
+            self.read()
+        values = self._read() if self._last is None else self._last
+        return {name: OptionChange(self._changed.get(name, START), value) for name, value in values.items()}
+
     def changes(self) -> dict[str, OptionChange]:
         changed, self._changed = self._changed, {}
         last = self._last or {}

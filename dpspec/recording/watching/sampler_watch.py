@@ -1,4 +1,4 @@
-"""The drawn records, observed at the loader's own sampler during its iteration.
+"""The drawn records, observed at the loader's own sampler during its iteration, and the seeds of noise and batches.
 
 ``BatchMemoryManager`` wraps the same object, so logical batches are observed. Loaders that load ahead draw before a
 batch is used: batches wait in a queue until a step takes them. A pass over the loader may end early or train nothing;
@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
+import torch
 
 from dpspec.recording.folder.step_record import Indices
 
@@ -100,3 +101,34 @@ class SamplerWatch:
         self.unused += len(every) - len(own)
         self.passed_over += len(own) < len(every)
         return own
+
+
+class SeedWatch:
+    """Compares the generator of Opacus' optimizer with the one of its sampler.
+
+    Two generators with one seed draw the same numbers, so that noise determines batches. One generator for both does
+    not repeat its numbers.
+
+    Attributes:
+        found: [steps with two generators of one seed, steps with the seed of ``torch.Generator()``, which is public].
+    """
+
+    def __init__(self, optimizer: Any, sampler: Any) -> None:
+        """sampler: Opacus'; None for another one, whose generator is not compared."""
+        self._optimizer, self._sampler = optimizer, sampler
+        self.found = [0, 0]
+
+    def step(self) -> None:
+        on_host = self._optimizer.params[0].device.type == "cpu"
+        noise = self._optimizer.generator or (torch.default_generator if on_host else None)
+        batches = None if self._sampler is None else self._sampler.generator or torch.default_generator
+        seeds = [_seed(generator) for generator in (noise, batches)]
+        self.found[0] += noise is not batches and None not in seeds and seeds[0] == seeds[1]
+        self.found[1] += _seed(torch.Generator()) in seeds
+
+
+def _seed(generator: Any) -> tuple[str, int] | None:
+    try:
+        return generator.device.type, int(generator.initial_seed())
+    except (AttributeError, RuntimeError, TypeError):
+        return None

@@ -5,7 +5,7 @@ that canary's coin and separate randomness only. The bound on mu needs no other 
 
 A bound on epsilon also needs a Gaussian curve of each canary down to delta, which no test supports: m canaries show no
 error rate below 1 / m. One bound on epsilon holds for any randomness that all steps of a run share. The other, larger
-one assumes ``no-shared-luck``, which only several runs can test.
+one assumes ``no-shared-randomness``, which only several runs can test.
 """
 
 from __future__ import annotations
@@ -138,11 +138,11 @@ def _no_luck(runs: Sequence[Guesses], correct: Sequence[int]) -> Assumption:
     agree = assumption_tests.runs_agree(runs, correct)
     if agree is None:
         text += "; it cannot be seen in one run, five runs would show luck that comes in up to 55% of them"
-        return Assumption(name="no-shared-luck", status="unchecked", text=text)
+        return Assumption(name="no-shared-randomness", status="unchecked", text=text)
     # The probability of shared randomness above which all runs have it with probability LEVEL.
     rarest = LEVEL ** (1.0 / len(runs))
     return Assumption(
-        name="no-shared-luck",
+        name="no-shared-randomness",
         status="false" if agree <= LEVEL else "not-rejected",
         text=f"{text}; luck with a chance above {rarest:.2g} in each run can go unseen in {len(runs)} runs",
         test=assumption_tests.RUNS_TEST,

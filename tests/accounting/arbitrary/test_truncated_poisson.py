@@ -264,20 +264,3 @@ def test_bounds_are_ordered_and_monotone(step: TruncatedPoisson, epsilon: float,
     assert above(sigma=step.sigma * 1.3) <= here + slack
     assert above(k=step.k + 1) >= here - slack
     assert math.fsum(step.kept()) == pytest.approx(1.0, abs=1e-12)
-
-
-@pytest.mark.parametrize("changes", [{"rate": 0.0}, {"cap": 0}, {"k": 0}, {"n": -1}, {"sigma": 0.0}, {"rate": 1.1}])
-def test_what_makes_no_sense_is_refused_by_name(changes: dict[str, float]) -> None:
-    (name,) = changes
-    with pytest.raises(ValueError, match=name):
-        TruncatedPoisson(**{"k": 1, "rate": 0.1, "cap": 5, "n": 10, "sigma": 1.0, **changes})  # type: ignore[arg-type]
-
-
-def test_cases_are_refused_that_do_not_fit() -> None:
-    one = Mixture.full(1, 1.0)
-    with pytest.raises(ValueError, match="sum to 1"):
-        Revealed([(0.5, one), (0.4, one)])
-    with pytest.raises(ValueError, match="same sigma"):
-        Revealed([(0.5, one), (0.5, Mixture.full(1, 2.0))])
-    with pytest.raises(ValueError, match="above 0"):
-        Revealed([])

@@ -161,14 +161,3 @@ def test_by_a_margin_a_small_root_is_as_near(root, steepness, relative):
     halvings = []
     bisect(lambda x: halvings.append(x) or x <= root, 0.0, 8.0, enough=lambda a, b: b - a <= relative * b)
     assert len(asked) <= 1.5 * len(halvings) + 12
-
-
-def test_by_a_margin_a_smooth_function_is_asked_seldom():
-    asked = []
-
-    def margin(x):
-        asked.append(x)
-        return 0.7 - math.log1p(x)
-
-    bisect_by_margin(margin, 0.0, 2.0, relative=1e-10)
-    assert len(asked) <= 12

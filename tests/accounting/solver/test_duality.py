@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.accounting_oracle import holds
 from support.rero_values import CIFAR, IMAGENET, IMAGENET_RATE, VALUES, Value
 
 from dpspec.accounting import DIRECTIONS, Direction, GaussianTradeOff, Interval, Laplace, Mixture, Pair, PrivacyLoss
@@ -21,10 +22,6 @@ PRESENT, ABSENT = "present-first", "absent-first"
 def composed(noise: str, effect: float, rate: float, steps: int) -> PrivacyLoss:
     make = PrivacyLoss.gaussian if noise == "gaussian" else PrivacyLoss.laplace
     return make(1.0 / effect, rate=rate).compose(steps)
-
-
-def holds(interval: Interval, value: float, digits: float = 1e-9) -> bool:
-    return interval.lower * (1.0 - digits) <= value <= interval.upper * (1.0 + digits)
 
 
 @pytest.mark.parametrize("value", [value for value in VALUES if value.name != "S11"], ids=lambda value: value.name)

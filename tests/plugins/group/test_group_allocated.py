@@ -233,13 +233,6 @@ def test_larger_groups_and_more_batches_lose_more_and_no_more_than_without_ampli
             last = found
 
 
-def test_one_batch_an_epoch_is_the_default() -> None:
-    plain = Phase({**phase_of(4, 1, 3.0), "sampling": FrozenMap({"scheme": "random-allocation", "epoch_steps": 4})})
-    for direction in theory.DIRECTIONS:
-        one, other = (theory.group_epsilons([p], 2, 100, [1e-6], direction) for p in (plain, phase_of(4, 1, 3.0)))
-        assert one == other
-
-
 # --- several batches an epoch, against all sets of steps
 
 
@@ -325,17 +318,6 @@ def test_gradients_that_rest_on_the_past_leak_no_more(
         ratio = logsumexp(logs, axis=1) - math.log(len(every))
         delta, error = simulated(ratio if is_there else -ratio, epsilon)
         assert delta <= certified(phase_of(steps, batches, sigma), 1, epsilon, direction).upper + error
-
-
-def test_a_step_of_each_block_is_a_set_like_any_other() -> None:
-    """All cuts of five steps into blocks of two and three, and all choices of one of each: every pair as often."""
-    seen: dict[tuple[int, ...], int] = {}
-    for order in itertools.permutations(range(5)):
-        for pair in itertools.product(order[:2], order[2:]):
-            key = tuple(sorted(pair))
-            seen[key] = seen.get(key, 0) + 1
-    assert len(seen) == 10
-    assert len(set(seen.values())) == 1
 
 
 def test_blocks_share_all_steps() -> None:

@@ -108,7 +108,7 @@ def test_the_help_names_what_a_backend_need_not_have(tmp_path: Path) -> None:
     lacking = diagnosed(written(tmp_path), catalog=catalog)
     assert [d.code for d in lacking] == ["missing-capability"] * 2
     assert {d.help for d in lacking} == {
-        "access: final-model works with every backend",
-        "canaries in space: input work with every backend",
+        "set access: final-model, or choose another backend",
+        "set canary.space: input, or choose another backend",
     }
     assert diagnosed(written(tmp_path), INPUT, FINAL, catalog=catalog) == []

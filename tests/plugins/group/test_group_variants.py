@@ -236,17 +236,6 @@ def test_the_attack_is_the_same_and_the_result_says_what_is_missing(tmp_path: Pa
     assert kept - made == {("independent-noise", "at every lag and of every two steps")}
 
 
-def test_what_is_planned_costs_less_and_promises_no_more(tmp_path: Path) -> None:
-    both, alone = plan(tmp_path), plan(tmp_path, ALONE)
-    assert alone.seconds is not None
-    assert both.seconds is not None
-    assert alone.seconds < both.seconds
-    assert len(both.checks) == len(alone.checks)
-    assert {c.note for c in both.checks} - {c.note for c in alone.checks} == {
-        "at every lag, of every two steps, and of two runs"
-    }
-
-
 def test_a_canary_free_run_that_is_written_is_the_default_one(tmp_path: Path) -> None:
     """Trials that were stored without the key are those of a spec that asks for what they have."""
     specs = [attacked(tmp_path, *one, text=TEXT) for one in ((), ("audit.canary_free_run=true",), (ALONE,))]

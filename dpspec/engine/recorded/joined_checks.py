@@ -1,0 +1,161 @@
+"""Checks of a training in several processes or jobs: whether ranks and parts made one training.
+
+Ranks draw one Poisson sample together, and one adds noise; each part of a resumed training starts with a saved state.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from dpspec.contract import Assumption, Check
+from dpspec.engine.recorded.recorded_run import RecordedRun
+from dpspec.recording.folder.joined_folder import SUMMED, Comparison
+from dpspec.recording.folder.resumed_folder import ResumedFolder
+from dpspec.stats import gaussian_noise
+from dpspec.stats.conformance.measurement import check, exact
+
+SHORTER = "ranks with fewer steps than others"
+OTHER_SETUP = "facts and options that differ between ranks"
+ONE_NOISE = "steps whose noise is not added by one rank, always the same"
+EACH_NOISE = "steps at which a rank adds no noise to its rows"
+ALIKE = "noise of two ranks' rows along each other"
+SAME_SQUARES = "rows of two ranks with the same squared noise"
+UNEQUAL = "steps with different gradients or parameters on the ranks"
+NO_SUM = "steps whose gradients are not the sum of all ranks'"
+SHARED = "records drawn by several ranks at one step"
+SEEDS = "steps at which two ranks draw from one seed"
+FOREIGN = "steps with records from outside of a rank's share"
+PLACES = "places drawn by two ranks at one step"
+RECOUNTED = "parts whose accountant does not continue the earlier history"
+
+#: A likely cause of a rejected test and its fix, by the beginning of the test's name.
+ADVICE = {
+    SHORTER: "A rank was killed or skipped steps: all ranks must make all steps, an empty batch included.",
+    OTHER_SETUP: "Give all ranks the same model, optimizer, loader and arguments of make_private.",
+    ONE_NOISE: "Opacus' distributed optimizers add the noise on rank 0 alone, before they sum over the ranks. Leave "
+    "add_noise and the attribute rank unchanged.",
+    EACH_NOISE: "Opacus' optimizer for sharded models adds noise on each rank: leave add_noise unchanged, and give all "
+    "ranks the same noise multiplier.",
+    **dict.fromkeys(
+        (ALIKE, SAME_SQUARES),
+        "Ranks gave their rows the same noise, which a difference of two rows removes: draw noise of the whole shape "
+        "on each rank, as Opacus does, or seed each rank differently.",
+    ),
+    UNEQUAL: "Every rank must step with the gradients of reduce_gradients, from the same parameters: call step() of "
+    "make_private's optimizer on every rank, for every batch.",
+    NO_SUM: "Leave reduce_gradients unchanged, and let exactly the ranks of the run take part in it.",
+    SHARED: "Each rank must draw from its own share of the records: give make_private a model in a wrapper for several "
+    "processes, so that its loader divides the records.",
+    SEEDS: "Ranks with one seed draw the same places of their shares, so that records are in a batch together, and "
+    "sampling does not amplify privacy: seed each rank differently, for example by torch.manual_seed(seed + rank).",
+    FOREIGN: "All ranks must draw from the loader of make_private, with the same shuffle_seed and epoch.",
+    RECOUNTED: "Save the accountant's state with the checkpoint, and load it before dpspec.record begins.",
+    PLACES: "The draws of two ranks depend on each other: give each rank's loader its own generator.",
+}
+
+
+def rank_checks(run: RecordedRun) -> Iterator[Check]:
+    found, world = run.comparison, run.header.world
+    if found is None:
+        return
+    longest = max(found.lengths, default=0)
+    short = [f"rank {rank}: {steps} of {longest}" for rank, steps in enumerate(found.lengths) if steps < longest]
+    yield exact("steps", SHORTER, "reported", not short, 0, len(short), ", ".join(short[:5]) or f"{world} ranks")
+    names = ", ".join(list(found.other)[:5]) or "equal on all ranks"
+    different = len(found.other)
+    yield exact("update", OTHER_SETUP, "reported", not different, 0, different, names, detectable=None)
+    note = f"of {run.steps} steps"
+    sharded = bool(run.header.shards)
+    test = EACH_NOISE if sharded else ONE_NOISE
+    yield exact("noise-scale", test, "reported", found.noise == 0, 0, found.noise, note, detectable=None)
+    if not found.compared:
+        return
+    if not sharded:
+        note = f"of {found.compared} steps, by digests"
+        yield exact("update", UNEQUAL, "measured", found.unequal == 0, 0, found.unequal, note, detectable=None)
+    if found.squares[1]:
+        count, expected = found.squares
+        yield Check(
+            assumption="independent-noise",
+            test=SAME_SQUARES,
+            p_value=math.exp(min(0.0, gaussian_noise.log_repeats(count, expected))),
+            observed="reported",
+            declared=expected,
+            measured=float(count),
+            detectable=None,
+            note="of successive ranks, in all layers and steps",
+        )
+    if found.alike[1]:
+        measured = gaussian_noise.spread(*found.alike, ALIKE)
+        yield check("independent-noise", measured, "reported", f"at {found.compared} steps, along common directions")
+    note = f"of {found.compared} steps, along random directions"
+    yield exact("update", NO_SUM, "measured", found.summed == 0, 0, found.summed, note, detectable=SUMMED)
+    yield exact("sampling", SHARED, "reported", found.shared == 0, 0, found.shared, "in total", detectable=None)
+    if run.header.scheme == "poisson":
+        yield exact("sampling", SEEDS, "reported", found.seeds == 0, 0, found.seeds, note, detectable=None)
+        yield exact("sampling", FOREIGN, "reported", found.foreign == 0, 0, found.foreign, note, detectable=None)
+        yield from _places(found)
+
+
+def _places(found: Comparison) -> Iterator[Check]:
+    """Whether ranks draw places of their shares together more often than independent draws do."""
+    if not found.overlaps or not found.equal:
+        return
+    pairs, steps = len(found.overlaps), found.compared
+    worst = max(found.overlaps, key=lambda one: one[1] / one[0])
+    total = min(gaussian_noise.log_repeats(common, expected) for expected, common, _ in found.overlaps)
+    single = min(least for _, _, least in found.overlaps)
+    p_value = math.exp(min(0.0, math.log(2.0 * pairs) + min(total, single + math.log(steps))))
+    detectable = 7.1 * math.sqrt(worst[0]) / max(found.equal - worst[0], 1e-9)
+    yield Check(
+        assumption="sampling",
+        test=PLACES,
+        p_value=p_value,
+        observed="reported",
+        declared=worst[0],
+        measured=float(worst[1]),
+        detectable=detectable if detectable < 1.0 else None,
+        note=f"the most of {pairs} pair{'' if pairs == 1 else 's'} of ranks",
+    )
+
+
+def resume_checks(run: RecordedRun) -> Iterator[Check]:
+    if not isinstance(run.folder, ResumedFolder) or not run.header.accountant:
+        return
+    named = [f"part {seam.number}" for seam in run.folder.seams if seam.recounted]
+    note = ", ".join(named[:5]) or f"{len(run.folder.parts)} parts"
+    yield exact("accounting", RECOUNTED, "reported", not named, 0, len(named), note, detectable=None)
+
+
+def joined_parts(folder: ResumedFolder) -> Assumption:
+    text = (
+        f"the training consists of {len(folder.parts)} recorded parts on one dataset, nothing else was trained between "
+        "them, their generators are independent, and the choice of the checkpoints does not depend on the records"
+    )
+    if lost := sum(folder.lengths) - sum(folder.covered):
+        text += f"; no model of the {lost} steps after the last checkpoint of a killed part is released"
+    doubts = [doubt for seam in folder.seams for doubt in seam.doubts]
+    doubts += [
+        f"part {number} was killed, and not all that its checkpoint contains was observed" for number in folder.missing
+    ]
+    text += f", but {'; '.join(doubts)}" if doubts else ""
+    return Assumption(name="joined-parts", status="unchecked" if doubts else "declared", text=text)
+
+
+def covered_steps(run: RecordedRun) -> int:
+    """The number of steps without those that killed parts made after their last checkpoint."""
+    return sum(run.folder.covered) if isinstance(run.folder, ResumedFolder) else run.steps
+
+
+def seam_notes(run: RecordedRun) -> Iterator[str]:
+    if not isinstance(run.folder, ResumedFolder):
+        return
+    for seam in run.folder.seams:
+        if seam.source is not None:
+            part, step = seam.source
+            after = run.folder.lengths[part - 1] - step
+            charged = f"; the {after} steps of part {part} after it are charged too" if after else ""
+            yield f"Part {seam.number} continues step {step} of part {part}{charged}."
+        if seam.fresh:
+            yield f"The optimizer of part {seam.number} starts without state, which costs no privacy."

@@ -1,0 +1,345 @@
+"""The parts of a training in several jobs, read as one recorded run.
+
+The first part is in the run's folder, later ones in its subfolders ``part-2``, ``part-3``, ... All recorded steps
+count, also those after the checkpoint that a later part continues: each part is a mechanism that gets what earlier
+ones released, so their costs compose. A part must start with a state that an earlier one saved.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import accumulate
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from dpspec.errors import RecordingError
+from dpspec.recording.folder.header import MOST_PARTS, Header
+from dpspec.recording.folder.joined_folder import JOIN, Comparison, End, JoinedFolder, joined_comparison, open_part
+from dpspec.recording.folder.run_folder import MARK, RunFolder, Scored
+from dpspec.recording.folder.saved_state import SavedState
+from dpspec.recording.folder.step_record import UNSEEN, InternalStep, OptionChange, PublicStep
+
+_PART = re.compile(r"part-([1-9][0-9]{0,3})", re.ASCII)
+
+#: The schemes of sampling in rising order of risk.
+_SCHEMES = ("none", "poisson", "shuffled", "sequential", "weighted", "unknown")
+
+Part: TypeAlias = RunFolder | JoinedFolder
+
+
+def part_of(folder: Path, number: int) -> Path:
+    return folder if number == 1 else folder / f"part-{number}"
+
+
+def next_part(folder: Path) -> int:
+    """The number of the part that a recorder writes next."""
+    begun = (folder / MARK).exists() or any(folder.glob(f"rank-*/{MARK}"))
+    return max([1, *_numbers(folder)]) + 1 if begun else 1
+
+
+def open_run(path: Path) -> RunFolder | JoinedFolder | ResumedFolder:
+    """The folder of a run of one process, of all ranks, or of several parts; errors as :meth:`RunFolder.open`."""
+    first = open_part(path)
+    if first.header.part:
+        raise RecordingError(f"{path}: part {first.header.part} of a run: check the folder that holds all parts")
+    numbers = _numbers(path)
+    if not numbers:
+        return first
+    if numbers != list(range(2, len(numbers) + 2)) or len(numbers) >= MOST_PARTS:
+        raise RecordingError(f"{path}: parts {', '.join(map(str, numbers[:9]))}: one is missing, or there are too many")
+    parts = [first]
+    for number in numbers:
+        part = part_of(path, number)
+        if not any(part.iterdir()):  # its process was killed at once
+            continue
+        parts.append(open_part(part))
+        if parts[-1].header.part != number:
+            raise RecordingError(f"{part}: not the recording of this part")
+        if other := first.header.differs(parts[-1].header):
+            raise RecordingError(f"{part}: has another {other} than the first part")
+    states = [_states(part) for part in parts]
+    seams = [_seam(number, states[:number], states[number]) for number in range(1, len(states))]
+    saved = tuple(min((one[-1].step if one else 0 for one in ranks), default=0) for ranks in states)
+    header = _joined_header([part.header for part in parts])
+    return ResumedFolder(parts[-1].path, tuple(parts), tuple(seams), header, saved)
+
+
+def _numbers(folder: Path) -> list[int]:
+    names = [one.name for one in folder.iterdir()] if folder.is_dir() else []
+    return sorted(int(found[1]) for name in names if (found := _PART.fullmatch(name)))
+
+
+@dataclass
+class Seam:
+    """The beginning of a later part, from 2 on.
+
+    source: the part and the step that it continues; None if no saved state has its parameters. state: the source's,
+    or the last one of the part before. doubts: what differs from it. recounted: whether its accountant does not
+    continue the history. fresh: whether only its optimizer has lost its state.
+    """
+
+    number: int
+    source: tuple[int, int] | None
+    state: SavedState
+    start: SavedState
+    doubts: list[str]
+    recounted: bool
+    fresh: bool
+
+
+@dataclass(frozen=True)
+class ResumedFolder:
+    """The folders of all parts, with the methods of :class:`RunFolder`.
+
+    path: of the last part. saved: the step of each part's last saved state. Known after reading: starts, lengths and
+    covered, the numbers of steps before each part, of the part, and of those that its facts cover; and missing, the
+    numbers of the parts whose facts do not cover the checkpoint that others continue.
+    """
+
+    path: Path
+    parts: tuple[Part, ...]
+    seams: tuple[Seam, ...]
+    header: Header
+    saved: tuple[int, ...]
+    starts: list[int] = field(default_factory=list)
+    lengths: list[int] = field(default_factory=list)
+    covered: list[int] = field(default_factory=list)
+    missing: list[int] = field(default_factory=list)
+
+    @property
+    def has_internal(self) -> bool:
+        return all(part.has_internal for part in self.parts)
+
+    @property
+    def has_canaries(self) -> bool:
+        return self.parts[-1].has_canaries
+
+    @property
+    def lags(self) -> set[int]:
+        """Distances, without lost steps, between steps with equal draws if a part repeats random numbers."""
+        starts = [0, *accumulate(min(one) for one in zip(self.lengths, self.saved, strict=True))]
+        found = {later - start for later in starts for start in starts}
+        for seam in self.seams:
+            if seam.source is not None:
+                part, step = seam.source
+                found.add(starts[seam.number - 1] - starts[part - 1] - step)
+        return {lag for lag in found if lag > 0}
+
+    def is_lost(self, step: int) -> bool:
+        """Whether a killed part made this step, from 1 on, after its last checkpoint; known once it was read."""
+        part = bisect_left(self.starts, step) - 1
+        return part < len(self.parts) - 1 and step - self.starts[part] > self.saved[part]
+
+    @property
+    def comparison(self) -> Comparison | None:
+        """The comparison of ranks over all parts."""
+        found = [part.found for part in self.parts if isinstance(part, JoinedFolder)]
+        return joined_comparison(found) if found else None
+
+    def steps(self) -> Iterator[PublicStep | End | Scored]:
+        for column in (self.starts, self.lengths, self.covered, self.missing):
+            column.clear()
+        made, facts, unused, batches = 0, list[End](), 0, 0
+        for number, part in enumerate(self.parts, start=1):
+            begun, used, end, after = made, [0], None, list[Scored]()
+            self.starts.append(begun)
+            for one in part.steps():
+                if isinstance(one, PublicStep):
+                    made += 1
+                    used.append(used[-1] + one.batches % UNSEEN)
+                    yield self._joined_step(one, number, begun, made)
+                elif isinstance(one, Scored):
+                    after.append(one)
+                else:
+                    end = one
+            covered, fact = (made - begun, end) if end is not None else _interim(part)
+            self.lengths.append(made - begun)
+            self.covered.append(min(covered, made - begun))
+            needed = max((s.source[1] for s in self.seams if s.source and s.source[0] == number), default=0)
+            if needed > covered or (needed and fact is None):
+                self.missing.append(number)
+            batches += used[-1]
+            if fact is not None:
+                facts.append(fact)
+                drawn = fact.get("drawn_batches")
+                unused += max(0, drawn - used[min(covered, len(used) - 1)]) if type(drawn) is int else 0
+        if end is not None:
+            yield {**_joined_facts(facts, end), "drawn_batches": batches + unused if _drawn(facts) else None}
+            yield from after
+
+    def internal(self) -> Iterator[InternalStep]:
+        made = 0
+        for part in self.parts:
+            for step in part.internal():
+                made += 1
+                yield replace(step, step=made)
+
+    def _joined_step(self, step: PublicStep, number: int, begun: int, made: int) -> PublicStep:
+        if number == 1:
+            return step
+        seam, told = self.seams[number - 2], step.told_steps
+        if told != UNSEEN:
+            told = max(0, told - seam.start.accounted + self.header.told_before + begun)
+        options = step.options
+        if made == begun + 1:
+            options = {**_changed_options(seam), **options}
+        return replace(step, step=made, told_steps=told, options=options)
+
+
+def _states(part: Part) -> list[list[SavedState]]:
+    """The saved states of each rank of a part, of one rank for a single process."""
+    return [one.states() for one in (part.ranks if isinstance(part, JoinedFolder) else (part,))]
+
+
+def _interim(part: Part) -> tuple[int, End | None]:
+    """The last facts of a part without an end, and the number of steps that they cover."""
+    noted = [[one for one in states if one.facts is not None] for states in _states(part)]
+    if not all(noted):
+        return 0, None
+    covered = min(states[-1].step for states in noted)
+    return covered, part.found.interim if isinstance(part, JoinedFolder) else noted[0][-1].facts
+
+
+def _seam(number: int, earlier: Sequence[list[list[SavedState]]], own: list[list[SavedState]]) -> Seam:
+    """number: of earlier parts. earlier, own: by part, rank and time, the saved states."""
+    nothing = SavedState(step=0, digests={})
+    saved = [(n, one) for n, ranks in enumerate(earlier, start=1) for states in ranks for one in states]
+    starts = [states[0] for states in own if states]
+    start = starts[0] if starts else nothing
+    same = [(n, one) for n, one in saved if start.digests and _agree(start, one, "parameters")]
+    part, state = max(same, key=lambda one: (_likeness(start, one[1]), one[0], one[1].step), default=(0, nothing))
+    doubts, name = [], f"part {number + 1}"
+    if len(starts) < len(own) or not starts:
+        doubts.append(f"{name} has no state of its start")
+    elif not same:
+        doubts.append(
+            f"{name} starts with parameters that no earlier part ended with or saved by state_dict(): load the "
+            "checkpoint before the block"
+        )
+    lost = start.fresh and not state.fresh
+    if same:
+        for rank, one in enumerate(starts):
+            where = name if len(starts) == 1 else f"rank {rank} of {name}"
+            doubts += [f"{where} {text}" for text in _doubts(one, state, [ranks[rank:][:1] for ranks in earlier])]
+    return Seam(
+        number=number + 1,
+        source=(part, state.step) if same else None,
+        state=state if same else next((one for _, one in reversed(saved)), nothing),
+        start=start,
+        doubts=list(dict.fromkeys(doubts)),
+        recounted=bool(same) and not all(_agree(one, state, "accountant") for one in starts),
+        fresh=lost,
+    )
+
+
+def _agree(one: SavedState, other: SavedState, name: str) -> bool:
+    found = one.digests.get(name, "")
+    return found != "" and found == other.digests.get(name, "")
+
+
+def _likeness(start: SavedState, state: SavedState) -> int:
+    return sum(_agree(start, state, name) for name in ("frozen", "optimizer", "accountant", "noise_state"))
+
+
+def _doubts(start: SavedState, state: SavedState, earlier: Sequence[Sequence[list[SavedState]]]) -> Iterator[str]:
+    """The differences of a rank's start from the state that it continues, and from earlier states of this rank.
+
+    A generator may go on from the last saved state of a part: later steps of a killed part are not released.
+    """
+    if not _agree(start, state, "parameters"):
+        yield "starts with other parameters than another rank"
+    if not _agree(start, state, "frozen"):
+        yield "starts with other buffers, frozen parameters or extra state than the checkpoint's"
+    if not (_agree(start, state, "optimizer") or start.fresh):
+        yield "starts with another state of the optimizer than the checkpoint's"
+    before = [one for ranks in earlier for states in ranks for one in states]
+    if any(one.secret != start.secret for one in before):
+        yield "records its noise along other directions, so that it cannot be compared with earlier noise"
+    if any(one.digests["data"] != start.digests["data"] for one in before):
+        yield "has other records at the same places of the dataset"
+    for kind, what in (("noise", "noise"), ("batch", "batches")):
+        seeded = any(_agree(start, one, f"{kind}_seed") for one in before)
+        used = [
+            one.step < states[-1].step
+            for ranks in earlier
+            for states in ranks
+            for one in states
+            if _agree(start, one, f"{kind}_state")
+        ]
+        if seeded and (not used or any(used)):
+            how = "as earlier steps did" if used else "from the seed of an earlier part"
+            yield f"draws its {what} {how}: seed each part differently, or restore the last state of the generator"
+
+
+def _changed_options(seam: Seam) -> dict[str, OptionChange]:
+    """The options that differ from the checkpoint's, set by unknown code, and those that had changed before it."""
+    before, now = seam.state.options, seam.start.options
+    found = {name: one for name, one in before.items() if one.by != "start"}
+    for name in before.keys() | now.keys():
+        values = now[name].values if name in now else ()
+        if name not in before or repr(before[name].values) != repr(values):
+            found[name] = OptionChange("", values)
+    return found
+
+
+def _joined_header(headers: Sequence[Header]) -> Header:
+    def common(name: str) -> Any:
+        return " and ".join(dict.fromkeys(getattr(header, name) for header in headers))
+
+    worst = max(headers, key=lambda header: _SCHEMES.index(header.scheme))
+    return replace(
+        headers[0],
+        **{name: common(name) for name in ("optimizer", "inner", "model", "loader", "run")},
+        scheme=worst.scheme,
+        sampler=worst.sampler,
+        repeats=max(header.repeats for header in headers),
+        share=min((one.share for one in headers if one.share is not None), default=None),
+        secure=all(header.secure for header in headers),
+        notes=tuple(dict.fromkeys(note for header in headers for note in header.notes)),
+    )
+
+
+def _drawn(facts: Sequence[End]) -> bool:
+    return all(type(one.get("drawn_batches")) is int for one in facts)
+
+
+def _total(values: Sequence[Any]) -> Any:
+    return sum(values) if all(type(value) in (int, float) for value in values) else None
+
+
+def _columns(*kinds: Callable[[Sequence[float]], float]) -> Callable[[Sequence[Any]], Any]:
+    """Joins lists of numbers: sums of some places, and maxima of the others."""
+
+    def joined(values: Sequence[Any]) -> Any:
+        lists = [value for value in values if isinstance(value, list) and len(value) == len(kinds)]
+        if len(lists) < len(values) or not all(type(n) in (int, float) for value in lists for n in value):
+            return None
+        return [kind(column) for kind, column in zip(kinds, zip(*lists, strict=True), strict=True)]
+
+    return joined
+
+
+#: Facts of parts that are joined in another way than facts of ranks.
+_JOIN_PARTS: dict[str, Callable[[Sequence[Any]], Any]] = {
+    **JOIN,
+    **dict.fromkeys(("passed_over", "unused_batches", "seconds"), _total),
+    "probe": _columns(sum, sum, max, max, sum, sum),
+    "gradients": _columns(sum, sum, sum, sum, max, sum, sum, max),
+    "noise": list,
+    "resumed": lambda values: values[0],
+    "history": lambda values: values[-1],
+}
+
+
+def _joined_facts(facts: Sequence[End], last: End) -> Mapping[str, Any]:
+    """The facts of all parts; a fact that one part lacks is missing. How the training ended is the last one's."""
+    found = {name: join([one[name] for one in facts]) for name, join in _JOIN_PARTS.items() if _in_all(name, facts)}
+    ending = ("error", "untold", "left_over_rows", "noised_without_update")
+    return {**found, **{name: last[name] for name in ending if name in last}}
+
+
+def _in_all(name: str, facts: Sequence[End]) -> bool:
+    return all(name in one for one in facts)

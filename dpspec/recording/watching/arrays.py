@@ -1,0 +1,168 @@
+"""Arrays of another library, such as JAX or NumPy, in place of tensors: parameters, and updates that a loop reports.
+
+No library is imported: arrays are converted by NumPy. The parameters of such a training are copies in torch, and the
+optimizer moves them to the arrays that the loop reports. If the loop gives its optimizer of optax, the recorder
+repeats each update from the reported gradients, with its own copy of the optimizer's state.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from types import FunctionType, MethodType
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from dpspec.errors import UsageError
+
+#: The packages that may define the functions of an optimizer, and the packages of its other callables.
+_LIBRARIES, _CALLABLES = ("optax", "jax"), ("optax", "jax", "jaxlib", "functools", "builtins")
+
+#: Roundings of an update relative to its largest coordinate: a compiled update fuses operations of a separate one.
+_ROUNDINGS = 64.0
+
+
+def tensor_of(array: Any) -> Tensor:
+    """A copy of an array of numbers; a tensor is returned unchanged."""
+    if isinstance(array, Tensor):
+        return array
+    copy = np.array(array)
+    if copy.dtype.kind not in "fiub" or copy.dtype.name not in np.sctypeDict:
+        raise UsageError(f"arrays must hold numbers of a type of NumPy, got {copy.dtype}")
+    return torch.from_numpy(copy)
+
+
+def tensors_of(given: Any) -> Tensor | list[Tensor]:
+    """The tensor of one array, or the tensors of several arrays."""
+    return tensor_of(given) if hasattr(given, "__array__") else [tensor_of(one) for one in given]
+
+
+def is_arrays(model: Any) -> bool:
+    """Whether a model is given as the list of its arrays."""
+    return isinstance(model, list | tuple) and len(model) > 0 and all(hasattr(one, "__array__") for one in model)
+
+
+class ArrayModel(nn.Module):
+    """Copies of a model's arrays."""
+
+    def __init__(self, arrays: Sequence[Any]) -> None:
+        super().__init__()
+        copies = [tensor_of(array).detach().clone() for array in arrays]
+        other = next((copy.dtype for copy in copies if copy.dtype not in (torch.float32, torch.float64)), None)
+        if other is not None:
+            raise UsageError(f"arrays of the model must be float32 or float64, got {other}")
+        self.arrays = nn.ParameterList([nn.Parameter(copy) for copy in copies])
+
+
+class ReportedUpdates(torch.optim.Optimizer):
+    """Moves the copies to the reported arrays, and repeats the update if the optimizer has no code of the script.
+
+    Attributes:
+        kind: The optimizer whose updates are not repeated; empty if they are.
+    """
+
+    def __init__(self, model: ArrayModel, rule: Any) -> None:
+        """rule: optax's gradient transformation, or None. ``UsageError`` for anything else."""
+        super().__init__(model.arrays.parameters(), {})
+        fits = rule is None or all(callable(getattr(rule, name, None)) for name in ("init", "update"))
+        if not fits:
+            raise UsageError(f"the optimizer of arrays must be one of optax, or None, got {type(rule).__name__}")
+        self.kind = "LoopUpdate" if rule is None else _foreign(rule)
+        self._rule = None if self.kind else rule
+        self._parameters = list(model.arrays.parameters())
+        self._reported: list[Tensor] = []
+        self._gradients: list[Any] = []
+        self._memory = None if self._rule is None else self._rule.init(self._arrays())
+        self._steps = self._different = self._failed = 0
+
+    @property
+    def found(self) -> list[int] | None:
+        """[steps, repeated updates, those with another result, those that failed]; None if none is repeated."""
+        return None if self._rule is None else [self._steps, self._steps - self._failed, self._different, self._failed]
+
+    def report(self, parameters: Iterable[Any], gradients: Iterable[Any] | None) -> None:
+        """Keep the arrays after a step, and the gradients that the script's optimizer got. Then call :meth:`step`."""
+        self._reported = self._fitting("parameters", parameters)
+        self._gradients = [] if gradients is None else self._fitting("gradients", gradients)
+        for place, p in enumerate(self._parameters):
+            p.grad = self._gradients[place].to(p.dtype) if self._gradients else None
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        """Move the copies to the reported arrays."""
+        for p, new in zip(self._parameters, self._reported, strict=True):
+            p.copy_(new)
+
+    def before_step(self) -> None:
+        """Repeat the update before the copies move."""
+        if self._rule is None:
+            return
+        self._steps += 1
+        try:
+            before = self._arrays()
+            updates, self._memory = self._rule.update([g.numpy() for g in self._gradients], self._memory, before)
+            expected = [p + np.asarray(update) for p, update in zip(before, updates, strict=True)]
+        except Exception:  # code of the script's libraries
+            self._failed += 1
+            return
+        pairs = zip(before, expected, self._reported, strict=True)
+        self._different += not all(_close(p, wanted, new.numpy()) for p, wanted, new in pairs)
+
+    def after_step(self) -> None:
+        """Nothing: the update was repeated before."""
+
+    def _arrays(self) -> list[Any]:
+        return [p.detach().numpy().copy() for p in self._parameters]
+
+    def _fitting(self, what: str, arrays: Iterable[Any]) -> list[Tensor]:
+        found = [tensor_of(array) for array in arrays]
+        shapes = [tuple(one.shape) for one in found]
+        if shapes != [tuple(p.shape) for p in self._parameters]:
+            raise UsageError(f"{what} must be arrays of the shapes of the model, in its order, got {shapes}")
+        return found
+
+
+def _close(before: Any, expected: Any, found: Any) -> bool:
+    """Equal up to roundings of the parameter, and of the update relative to its largest coordinate."""
+    unit = float(np.finfo(before.dtype).eps)
+    largest = float(np.abs(expected - before).max(initial=0.0))
+    room = 2.0 * unit * np.maximum(np.abs(before), np.abs(expected)) + _ROUNDINGS * unit * largest
+    return math.isfinite(largest) and bool((np.abs(found - expected) <= room).all())
+
+
+def _foreign(rule: Any) -> str:
+    """The class of a rule that calls a function of the script; empty if all its functions are of known libraries."""
+    roots = [Path(file).parent for name in _LIBRARIES if (file := getattr(sys.modules.get(name), "__file__", None))]
+    waiting: list[Any] = [rule.init, rule.update]
+    seen: set[int] = set()
+    while waiting:
+        one = waiting.pop()
+        if id(one) in seen:
+            continue
+        seen.add(id(one))
+        if isinstance(one, MethodType):
+            waiting += (one.__func__, one.__self__)
+        elif isinstance(one, tuple | list):
+            waiting += one
+        elif isinstance(one, dict):
+            waiting += one.values()
+        elif isinstance(one, FunctionType):
+            file = Path(one.__code__.co_filename)
+            if not any(root in file.parents for root in roots):
+                return type(rule).__name__
+            for cell in one.__closure__ or ():
+                with contextlib.suppress(ValueError):  # an empty cell
+                    waiting.append(cell.cell_contents)
+            waiting += (*(one.__defaults__ or ()), *(one.__kwdefaults__ or {}).values())
+        elif callable(one) and not isinstance(one, type):
+            if type(one).__module__.partition(".")[0] not in _CALLABLES:
+                return type(rule).__name__
+            waiting += [getattr(one, name, None) for name in ("func", "args", "keywords", "__wrapped__", "__self__")]
+            waiting += getattr(one, "__dict__", {}).values()
+    return ""

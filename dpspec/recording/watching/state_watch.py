@@ -1,0 +1,140 @@
+"""The state of a training whenever its script saves it, which a later part must start with.
+
+Scripts save checkpoints by ``state_dict()`` of the model or the optimizer. The recorder then notes digests of the
+state, and the facts that it would write at the end, because a killed process writes no end.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from dpspec.recording.fingerprints import readable_digest, tensor_digest
+from dpspec.recording.folder.saved_state import SavedState
+from dpspec.recording.folder.step_record import OptionChange
+from dpspec.recording.parts import Parts
+from dpspec.recording.ranks.group import Group
+from dpspec.recording.ranks.rank_watch import data_digest
+from dpspec.recording.recognized import inner_module
+from dpspec.recording.watching.model_state import ModelState
+from dpspec.recording.watching.optimizer_state import is_fresh
+from dpspec.recording.watching.parameter_watch import no_hook
+
+#: Seconds, and share of the elapsed time, that notes may take; a script that saves at each step is noted at some.
+_SECONDS, _SHARE = 2.0, 0.05
+
+
+class StateWatch:
+    def __init__(
+        self,
+        parts: Parts,
+        inner: torch.optim.Optimizer | None,
+        trained: Iterable[Tensor],
+        model_state: ModelState,
+        secret: str,
+    ) -> None:
+        """inner: the optimizer of torch. secret: of the first part."""
+        self._parts, self._inner, self._trained = parts, inner, list(trained)
+        self._frozen, self._secret = model_state.digest(), secret
+        dataset = getattr(parts.loader, "dataset", None)
+        self._data = data_digest(Group(0, 1, bytes.fromhex(secret)), dataset) if dataset is not None else ""
+        self._started, self._spent, self._busy = time.monotonic(), 0.0, False
+        self._noted: Any = None
+        self._handles: list[Any] = []
+
+    def attach(self, saves: Callable[[], None]) -> None:
+        hook, model = _SaveHook(self, saves), inner_module(self._parts.model)
+        self._handles = [model.register_state_dict_pre_hook(hook)]  # type: ignore[no-untyped-call]
+        if self._inner is not None:
+            self._handles.append(self._inner.register_state_dict_pre_hook(hook))
+
+    def detach(self) -> None:
+        for handle in self._handles:
+            handle.remove()
+        self._handles = []
+
+    def note(self, step: int, options: Mapping[str, OptionChange], write: Callable[[], None]) -> None:
+        """Call ``write`` unless it was called for this state, or notes took too long. It may call ``state_dict()``."""
+        now, began = (step, repr(options), [p._version for p in self._trained]), time.monotonic()
+        if now == self._noted or self._spent > _SECONDS + _SHARE * (began - self._started):
+            return
+        self._noted, self._busy = now, True
+        try:
+            write()
+        finally:
+            self._busy = False
+            self._spent += time.monotonic() - began
+
+    def saved(self, saves: Callable[[], None]) -> None:
+        if not self._busy:
+            saves()
+
+    @torch.no_grad()
+    def state(
+        self, step: int, options: Mapping[str, OptionChange], facts: Mapping[str, Any] | None = None
+    ) -> SavedState:
+        parts, accountant, inner = self._parts, self._parts.accountant, self._inner
+        history = [] if accountant is None else accountant.history()
+        groups = [] if inner is None else inner.param_groups
+        kept = [] if inner is None else [inner.state.get(p) for group in groups for p in group["params"]]
+        drawn = None if parts.sampler is None else parts.sampler.batches
+        noise, batches = (self._generator(drawing) for drawing in (parts.optimizer, drawn))
+        return SavedState(
+            step=step,
+            digests={
+                "parameters": _digest(self._trained),
+                "frozen": self._frozen,
+                "optimizer": _digest(kept),
+                "accountant": hashlib.sha256(json.dumps(history).encode()).hexdigest(),
+                "data": self._data,
+                "noise_seed": noise[0],
+                "noise_state": noise[1],
+                "batch_seed": batches[0],
+                "batch_state": batches[1],
+            },
+            accounted=sum(int(steps) for _, _, steps in history),
+            fresh=inner is None or is_fresh(inner),
+            options=options,
+            secret=self._secret,
+            facts=facts,
+        )
+
+    def _generator(self, drawing: Any) -> tuple[str, str]:
+        """Digests of the seed and the state of an object's generator, by default torch's of the model's device."""
+        found = getattr(drawing, "generator", None)
+        if found is None:
+            device = self._trained[0].device if self._trained else torch.device("cpu")
+            on_host = device.type != "cuda" or drawing is not self._parts.optimizer
+            found = torch.default_generator if on_host else torch.cuda.default_generators[device.index or 0]
+        try:
+            seed, state = found.initial_seed(), tensor_digest(found.get_state())
+        except (RuntimeError, TypeError, AttributeError):
+            return "", ""
+        return hashlib.sha256(f"{self._secret} {seed}".encode()).hexdigest(), state
+
+
+class _SaveHook:
+    def __init__(self, watch: StateWatch, saves: Callable[[], None]) -> None:
+        self._watch, self._saves = watch, saves
+
+    def __call__(self, *_: Any) -> None:
+        self._watch.saved(self._saves)
+
+    def __reduce__(self) -> Any:
+        return no_hook, ()
+
+
+def _digest(values: Iterable[Any]) -> str:
+    whole = hashlib.sha256()
+    for value in values:
+        for name, one in sorted(value.items()) if isinstance(value, dict) else [("", value)]:
+            found = tensor_digest(one) if isinstance(one, Tensor) else readable_digest(one)
+            whole.update(f"{name} {found} ".encode())
+        whole.update(b"\n")
+    return whole.hexdigest()

@@ -1,0 +1,448 @@
+"""Trainings in several jobs: sound ones are proved as in one job, and faults between the parts are found."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import shutil
+import signal
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from support.checked_runs import CheckedRun, Question, check_run
+from support.jobs import Job, kill
+from support.ranks import Ranked
+
+import dpspec
+from dpspec.engine.recorded.joined_checks import RECOUNTED
+from dpspec.engine.recorded.schedule import phases_of
+from dpspec.errors import RecordingError, UsageError
+from dpspec.recording.folder.resumed_folder import next_part, open_run
+from dpspec.recording.folder.run_folder import MARK, STATES
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+QUESTION = Question(delta=1e-5, epsilon=50.0)
+ALL = ("model", "optimizer", "accountant", "scheduler")
+
+
+def checked(folder: Path, **given: Any) -> CheckedRun:
+    return check_run(folder, dataclasses.replace(QUESTION, **given))
+
+
+def rejected(found: CheckedRun) -> set[str]:
+    return {one.test.removesuffix(", exact") for one in found.checks if one.p_value <= 1e-9}
+
+
+def doubts(found: CheckedRun) -> str:
+    return "; ".join(one.text for one in found.assumptions if one.status == "unchecked")
+
+
+@pytest.fixture(scope="module")
+def first(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, bytes]:
+    """A first part of 20 steps, and its checkpoint."""
+    folder = tmp_path_factory.mktemp("first") / "run"
+    return folder, Job(folder).run()
+
+
+@pytest.fixture
+def begun(first: tuple[Path, bytes], tmp_path: Path) -> Path:
+    shutil.copytree(first[0], tmp_path / "run")
+    return tmp_path / "run"
+
+
+def test_a_resumed_training_is_checked_as_one_that_was_not_interrupted(first: Any, begun: Path, tmp_path: Path) -> None:
+    Job(begun, steps=20).run(first[1])
+    Job(tmp_path / "whole", steps=40).run()
+    parts, whole = checked(begun), checked(tmp_path / "whole")
+    assert (parts.verdict, parts.fine, rejected(parts)) == ("proved", True, set())
+    assert phases_of(parts.run) == phases_of(whole.run)
+    assert parts.costs[1] == whole.costs[1]
+    assert parts.told == whole.told
+    assert {one.assumption for one in parts.checks} == {one.assumption for one in whole.checks}
+    assert {one.name for one in parts.assumptions} == {one.name for one in whole.assumptions} | {"joined-parts"}
+    assert "Part 2 continues step 20 of part 1." in parts.cautions
+    assert parts.run.at_end("drawn_batches") == 40
+    assert parts.run.at_end("passes")[2] == 40
+
+
+def moved(job: Job) -> None:
+    with torch.no_grad():
+        next(job.model.parameters()).add_(0.01)
+
+
+def momentum(job: Job) -> None:
+    next(iter(job.private.original_optimizer.state.values()))["momentum_buffer"].mul_(2.0)
+
+
+def frozen(job: Job) -> None:
+    job.model._module.register_buffer("memory", torch.ones(3))
+
+
+def history(job: Job) -> None:
+    job.engine.accountant.history = [(2.0, 0.1, 20)]
+
+
+def learning_rate(job: Job) -> None:
+    job.private.param_groups[0]["lr"] = 0.5
+
+
+def loaded_late(job: Job) -> None:
+    if next(job.model.parameters()).data_ptr() not in LATE:
+        LATE.add(next(job.model.parameters()).data_ptr())
+        moved(job)
+
+
+LATE: set[int] = set()
+
+#: By name: the second part, and the beginning of what is unchecked.
+OPEN: dict[str, tuple[dict[str, Any], str]] = {
+    "parameters": ({"change": moved}, "part 2 starts with parameters that no earlier part ended with"),
+    "momentum": ({"change": momentum}, "part 2 starts with another state of the optimizer than the checkpoint's"),
+    "buffer": ({"change": frozen}, "part 2 starts with other buffers, frozen parameters or extra state"),
+    "data": ({"data_seed": 1}, "part 2 has other records at the same places of the dataset"),
+    "clip-norm": ({"clip": 2.0}, "clip_norm changed before step 21"),
+    "noise": ({"noise": 0.8}, "noise_multiplier changed before step 21"),
+    "learning-rate": ({"change": learning_rate}, "lr of parameter group 0 changed before step 21"),
+    "scheduler": ({"restores": ("model", "accountant")}, "lr of parameter group 0 changed before step 21"),
+}
+
+
+@pytest.mark.parametrize("name", OPEN)
+def test_a_part_that_starts_with_another_state_leaves_the_claim_open(name: str, first: Any, begun: Path) -> None:
+    given, why = OPEN[name]
+    Job(begun, **given).run(first[1])
+    found = checked(begun)
+    assert (found.verdict, found.conformance.status) == ("open", "no-deviation-found")
+    assert why in doubts(found)
+
+
+#: By name: the second part, and a rejected check.
+DEVIATING: dict[str, tuple[dict[str, Any], str]] = {
+    "accountant": ({"restores": ("model", "optimizer", "scheduler")}, RECOUNTED),
+    "history": ({"change": history}, RECOUNTED),
+    "shuffled": ({"poisson": False}, "assumed Poisson sampling; the loader's batches are shuffled"),
+    "inside": ({"during": loaded_late}, "parameter changes outside the DP optimizer"),
+}
+
+
+@pytest.mark.parametrize("name", DEVIATING)
+def test_a_fault_of_a_later_part_deviates(name: str, first: Any, begun: Path) -> None:
+    given, test = DEVIATING[name]
+    Job(begun, **given).run(first[1])
+    found = checked(begun)
+    assert found.verdict == "open"
+    assert found.conformance.status == "deviates"
+    assert test in rejected(found)
+
+
+def noise_generator(job: Job) -> None:
+    job.private.generator = torch.Generator().manual_seed(3)
+
+
+def batch_generator(job: Job) -> None:
+    job.loader.batch_sampler.generator = torch.Generator().manual_seed(3)
+
+
+NOISE = "noise of all steps at one distance along each other"
+BATCHES = "records in common with the batch 20 steps before"
+
+
+@pytest.mark.parametrize(
+    ("given", "steps", "tests"),
+    [
+        ({"seed": 5}, 20, {NOISE, BATCHES}),
+        ({"seed": 5}, 2, {NOISE, BATCHES}),
+        ({"change": noise_generator}, 20, {NOISE}),
+        ({"change": batch_generator}, 20, {BATCHES}),
+    ],
+)
+def test_repeated_random_numbers_deviate(given: dict[str, Any], steps: int, tests: set[str], tmp_path: Path) -> None:
+    checkpoint = Job(tmp_path / "run", **given).run()
+    Job(tmp_path / "run", **{**given, "steps": steps}).run(checkpoint)
+    found = checked(tmp_path / "run")
+    assert tests <= rejected(found)
+    assert "seed each part differently" in doubts(found)
+
+
+def test_a_seed_that_is_used_again_at_other_numbers_leaves_the_claim_open(tmp_path: Path) -> None:
+    checkpoint = Job(tmp_path / "run", seed=5).run()
+    Job(tmp_path / "run", seed=5, change=lambda _: torch.rand(1001)).run(checkpoint)
+    found = checked(tmp_path / "run")
+    assert (found.verdict, rejected(found)) == ("open", set())
+    assert "draws its noise from the seed of an earlier part" in doubts(found)
+
+
+def test_a_restored_generator_goes_on_once(tmp_path: Path) -> None:
+    checkpoint, restored = Job(tmp_path / "run", seed=5).run(), (*ALL, "generator")
+    Job(tmp_path / "run", seed=5, restores=restored).run(checkpoint)
+    assert checked(tmp_path / "run").verdict == "proved"
+    Job(tmp_path / "run", seed=5, restores=restored).run(checkpoint)
+    assert "part 3 draws its noise as earlier steps did" in doubts(checked(tmp_path / "run"))
+
+
+def test_a_public_change_of_the_clip_norm_begins_a_phase(first: Any, begun: Path) -> None:
+    Job(begun, clip=2.0, noise=1.5).run(first[1])
+    found = checked(begun, public=("clip_norm", "noise_multiplier"))
+    assert found.verdict == "proved"
+    assert [(one.steps, one.clip_norm, one.noise_multiplier) for one in found.phases] == [
+        (20, 1.0, 1.0),
+        (20, 2.0, 1.5),
+    ]
+
+
+def test_steps_after_the_checkpoint_of_a_killed_part_are_charged(tmp_path: Path) -> None:
+    checkpoint = Job(tmp_path / "run", saves=15, killed=True).run()
+    Job(tmp_path / "run").run(checkpoint)
+    found, whole = checked(tmp_path / "run"), Job(tmp_path / "whole", steps=40)
+    whole.run()
+    assert (found.verdict, found.fine) == ("proved", True)
+    assert found.costs == checked(tmp_path / "whole").costs
+    assert "Part 2 continues step 15 of part 1; the 5 steps of part 1 after it are charged too." in found.cautions
+    (text,) = (one.text for one in found.assumptions if one.name == "joined-parts")
+    assert "no model of the 5 steps after the last checkpoint of a killed part is released" in text
+    assert "it counted 35 steps, the run has 40" in found.told.difference
+
+
+def test_two_parts_from_one_checkpoint_are_both_charged(first: Any, begun: Path) -> None:
+    for _ in range(2):
+        Job(begun, steps=10).run(first[1])
+    found = checked(begun)
+    assert (found.verdict, found.run.steps) == ("proved", 40)
+    assert "Part 3 continues step 20 of part 1; the 0" not in "".join(found.cautions)
+
+
+def test_a_killed_part_without_a_checkpoint_is_lost(tmp_path: Path) -> None:
+    with contextlib.suppress(AssertionError):
+        Job(tmp_path / "run", killed=True, seed=3).run()
+    Job(tmp_path / "run", restores=()).run(Job(tmp_path / "other").run())
+    found = checked(tmp_path / "run")
+    assert (found.verdict, found.run.steps) == ("proved", 40)
+    assert "Part 2 continues step 0 of part 1; the 20 steps of part 1 after it are charged too." in found.cautions
+
+
+def test_a_checkpoint_that_the_recorder_did_not_see_leaves_the_claim_open(tmp_path: Path) -> None:
+    """Parameters that are copied without ``state_dict()``, by a process that was killed later."""
+    kept: list[Any] = []
+
+    def copy(job: Job) -> None:
+        if len(job.engine.accountant.history) and job.engine.accountant.history[-1][2] == 10:
+            kept[:] = [p.detach().clone() for p in job.model.parameters()]
+
+    @torch.no_grad()
+    def put(job: Job) -> None:
+        for p, q in zip(job.model.parameters(), kept, strict=True):
+            p.copy_(q)
+
+    checkpoint = Job(tmp_path / "run", saves=5, killed=True, during=copy).run()
+    Job(tmp_path / "run").run(checkpoint)
+    assert checked(tmp_path / "run").verdict == "proved"  # step 10 was saved, by state_dict()
+    shutil.rmtree(tmp_path / "run")
+    checkpoint = Job(tmp_path / "run", saves=15, killed=True, during=copy).run()
+    Job(tmp_path / "run", change=put).run(checkpoint)
+    assert "part 2 starts with parameters that no earlier part ended with" in doubts(checked(tmp_path / "run"))
+
+
+def test_an_optimizer_without_its_state_is_noted(tmp_path: Path) -> None:
+    def without_scheduler(job: Job) -> None:
+        job.private.param_groups[0]["lr"] = 0.01 * 0.99**20
+
+    given: dict[str, Any] = {"optimizer": "adamw"}
+    checkpoint = Job(tmp_path / "run", **given).run()
+    Job(tmp_path / "run", restores=("model", "accountant", "scheduler"), change=without_scheduler, **given).run(
+        checkpoint
+    )
+    found = checked(tmp_path / "run", public=("learning_rate",))
+    assert found.verdict == "proved"
+    assert "The optimizer of part 2 starts without state, which costs no privacy." in found.cautions
+
+
+@pytest.mark.parametrize("given", [{"ghost": True}, {"optimizer": "adamw"}], ids=["ghost", "adamw"])
+def test_other_trainings_are_resumed(given: dict[str, Any], tmp_path: Path) -> None:
+    checkpoint = Job(tmp_path / "run", **given, saves=10, killed=True).run()
+    Job(tmp_path / "run", **given).run(checkpoint)
+    assert checked(tmp_path / "run").verdict == "proved"
+
+
+def test_canaries_keep_their_inclusion_bits(tmp_path: Path) -> None:
+    def planted(seed: int | None) -> Any:
+        x = torch.randn(400, 6, generator=torch.Generator().manual_seed(0))
+        data = torch.utils.data.TensorDataset(x, (x[:, 0] > 0).long())
+        return dpspec.plant(data, kind="mislabelled", count=40, classes=2, seed=seed)
+
+    checkpoint = Job(tmp_path / "run", planted=planted(1)).run()
+    with pytest.raises(UsageError, match="the first part has another commitment"):
+        Job(tmp_path / "run", planted=planted(None)).run(checkpoint)
+    job = Job(tmp_path / "run", planted=planted(1))
+    job.run(checkpoint)
+    job.recorder.score(job.model, lambda m, b: torch.nn.functional.cross_entropy(m(b[0]), b[1], reduction="none"))
+    found = checked(tmp_path / "run")
+    assert found.verdict == "proved"
+    assert found.canaries is not None
+    assert found.canaries.canaries == 40
+
+
+def plain(folder: Path, start: Sequence[Any], steps: int, *, ends: bool = True, saves: bool = True) -> list[Any]:
+    """A plain loop; returns its parameters."""
+    torch.seed()
+    x = torch.randn(200, 5, generator=torch.Generator().manual_seed(0))
+    model = torch.nn.Linear(5, 30)
+    with torch.no_grad():
+        for p, q in zip(model.parameters(), start, strict=False):
+            p.copy_(q)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    intended = {"noise_multiplier": 1.0, "clip_norm": 1.0, "rate": 0.2, "records": 200}
+    recorder = dpspec.record(folder, model=model, optimizer=optimizer, resume=True, **intended)
+    with recorder if ends else contextlib.nullcontext(recorder.__enter__()):
+        for _ in range(steps):
+            drawn = (torch.rand(200) < 0.2).nonzero().squeeze(1)
+            rows = torch.nn.functional.normalize(x[drawn].repeat(1, 36), dim=1)
+            total, noise = rows.sum(0), torch.randn(180)
+            for p, whole in zip(model.parameters(), torch.split(total + noise, [150, 30]), strict=True):
+                p.grad = whole.view_as(p) / 40.0
+            optimizer.step()
+            if saves:
+                model.state_dict()  # too early: the step is not reported
+            recorder.sampled(drawn)
+            recorder.clipped(torch.ones(len(drawn)))
+            recorder.summed(total)
+            recorder.noised(noise)
+            recorder.stepped()
+        if saves:
+            model.state_dict()
+    if not ends:
+        kill(recorder)
+    return [p.detach().clone() for p in model.parameters()]
+
+
+def test_a_plain_loop_is_resumed(tmp_path: Path) -> None:
+    kept = plain(tmp_path / "run", [], 20, ends=False)
+    plain(tmp_path / "run", kept, 20)
+    found = checked(tmp_path / "run")
+    assert (found.verdict, found.run.steps) == ("proved", 40)
+    kept = plain(tmp_path / "other", [], 20, ends=False, saves=False)
+    plain(tmp_path / "other", kept, 20)
+    assert "part 2 starts with parameters that no earlier part ended with" in doubts(checked(tmp_path / "other"))
+
+
+def test_parts_that_cannot_be_joined_are_refused(first: Any, begun: Path, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="already holds a recording"):
+        Job(begun, resume=False).run(first[1])
+    Job(begun, steps=2).run(first[1])
+    with pytest.raises(RecordingError, match="part 2 of a run: check the folder that holds all parts"):
+        open_run(begun / "part-2")
+    shutil.copytree(begun / "part-2", begun / "part-4")
+    with pytest.raises(RecordingError, match="parts 2, 4: one is missing"):
+        open_run(begun)
+    (begun / "part-4").rename(begun / "part-3")
+    with pytest.raises(RecordingError, match="not the recording of this part"):
+        open_run(begun)
+    shutil.rmtree(begun / "part-3")
+    (begun / "part-3").mkdir()
+    assert checked(begun).verdict == "proved"  # the process was killed before it wrote anything
+    assert next_part(begun) == 4
+    content = (begun / "part-2" / MARK).read_text()
+    (begun / "part-2" / MARK).write_text(content.replace('"records": 400', '"records": 401'))
+    with pytest.raises(RecordingError, match="has another records than the first part"):
+        open_run(begun)
+
+
+def test_a_part_of_another_run_or_without_states_leaves_the_claim_open(first: Any, begun: Path, tmp_path: Path) -> None:
+    Job(begun, steps=5).run(first[1])
+    checkpoint = Job(tmp_path / "other", steps=5).run()
+    Job(tmp_path / "other", steps=5).run(checkpoint)
+    shutil.copytree(begun, tmp_path / "mixed")
+    shutil.rmtree(tmp_path / "mixed" / "part-2")
+    shutil.copytree(tmp_path / "other" / "part-2", tmp_path / "mixed" / "part-2")
+    assert "part 2 starts with parameters" in doubts(checked(tmp_path / "mixed"))
+    (begun / "part-2" / STATES).unlink()
+    assert "part 2 has no state of its start" in doubts(checked(begun))
+
+
+def test_a_last_part_without_an_end_leaves_the_claim_open(first: Any, begun: Path) -> None:
+    Job(begun, saves=10, killed=True).run(first[1])
+    found = checked(begun)
+    assert found.verdict == "open"
+    assert "the recording has no end" in doubts(found)
+
+
+def test_an_interrupted_part_that_goes_on_is_proved(first: Any, begun: Path) -> None:
+    job = Job(begun)
+    job.build()
+    job.load(first[1])
+    parts = {"optimizer": job.private, "loader": job.loader, "engine": job.engine}
+    with contextlib.suppress(KeyboardInterrupt), dpspec.record(begun, model=job.model, resume=True, **parts):
+        for x, y in job.loader:
+            job.criterion(job.model(x), y).backward()
+            job.private.step()
+            raise KeyboardInterrupt
+    Job(begun).run(job.save())
+    assert checked(begun).verdict == "proved"
+
+
+class RankedJobs:
+    """Jobs of two ranks, with checkpoints in a file that rank 0 writes."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.file, self.jobs = folder / "run", folder / "checkpoint", 0
+
+    def prepare(self, training: Ranked, rank: int) -> None:
+        if self.file.exists():
+            read = torch.load(self.file, weights_only=False)
+            for name, part in self.parts(training).items():
+                part.load_state_dict(read[name])
+
+    def parts(self, training: Ranked) -> dict[str, Any]:
+        model = training.model._module.module
+        return {"model": model, "optimizer": training.private, "accountant": training.engine.accountant}
+
+    def save(self, training: Ranked) -> None:
+        torch.save({name: part.state_dict() for name, part in self.parts(training).items()}, f"{self.file}.new")
+        os.replace(f"{self.file}.new", self.file)
+
+    def run(self, *, epochs: int = 2, killed: tuple[int, int] | None = None, **given: Any) -> list[int | None]:
+        """killed: a rank, and the step after which it is killed. A checkpoint is saved after every fifth step."""
+
+        def loop(training: Ranked, rank: int) -> None:
+            step = 0
+            with training.recorder(resume=True):
+                for _ in range(training.epochs):
+                    for x, y in training.loader:
+                        training.step(x, y)
+                        step += 1
+                        if step % 5 == 0 and rank == 0:
+                            self.save(training)
+                        if killed == (rank, step):
+                            os.kill(os.getpid(), signal.SIGKILL)
+            if rank == 0:
+                self.save(training)
+
+        self.jobs += 1
+        made = {"batch": 100, "seed_of": 1000 * self.jobs, "prepare": self.prepare, **given}
+        return Ranked(self.folder, epochs=epochs, loop=loop, **made).run()
+
+
+def test_ranks_are_resumed_after_a_kill(tmp_path: Path) -> None:
+    jobs = RankedJobs(tmp_path)
+    assert jobs.run() == [0, 0]
+    assert jobs.run(epochs=5, killed=(1, 13)) != [0, 0]
+    assert jobs.run() == [0, 0]
+    found = checked(jobs.folder)
+    assert (found.verdict, found.fine, rejected(found)) == ("proved", True, set())
+    assert "Part 3 continues step 10 of part 2; the 3 steps of part 2 after it are charged too." in found.cautions
+    assert found.run.steps == 6 + 13 + 6
+    shutil.rmtree(jobs.folder / "part-2" / "rank-1")
+    with pytest.raises(RecordingError, match="rank 1 of 2 is missing"):
+        open_run(jobs.folder)
+
+
+def test_ranks_with_the_seeds_of_an_earlier_part_deviate(tmp_path: Path) -> None:
+    jobs = RankedJobs(tmp_path)
+    assert jobs.run(seed_of=7) == jobs.run(seed_of=7) == [0, 0]
+    found = checked(jobs.folder)
+    assert NOISE in rejected(found)
+    assert "rank 1 of part 2 draws its batches" in doubts(found)

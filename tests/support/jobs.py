@@ -1,0 +1,127 @@
+"""A small training with Opacus in several jobs, with checkpoints between them."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from opacus import PrivacyEngine
+from torch import nn
+from torch.nn.functional import cross_entropy
+from torch.utils.data import DataLoader, TensorDataset
+
+import dpspec
+
+RECORDS, FEATURES = 400, 6
+
+
+@dataclass
+class Job:
+    """One job; ``change`` gets it after its checkpoint is loaded and before its recording begins.
+
+    restores: what is loaded from the checkpoint. saves: after how many steps a checkpoint is saved; the last one stays.
+    killed: whether the process ends within the block. seed: None for the system's randomness.
+    """
+
+    folder: Path
+    steps: int = 20
+    noise: float = 1.0
+    clip: float = 1.0
+    optimizer: str = "sgd"
+    ghost: bool = False
+    seed: int | None = None
+    saves: int = 0
+    killed: bool = False
+    resume: bool = True
+    poisson: bool = True
+    batch: int = 40
+    data_seed: int = 0
+    planted: Any = None
+    restores: tuple[str, ...] = ("model", "optimizer", "accountant", "scheduler")
+    change: Callable[[Job], None] | None = None
+    during: Callable[[Job], None] | None = None
+    given: dict[str, Any] = field(default_factory=dict)
+
+    def build(self) -> None:
+        x = torch.randn(RECORDS, FEATURES, generator=torch.Generator().manual_seed(self.data_seed))
+        data = self.planted or TensorDataset(x, (x[:, 0] > 0).long())
+        torch.manual_seed(7)
+        model = nn.Sequential(nn.Linear(FEATURES, 16), nn.Tanh(), nn.Linear(16, 2))
+        torch.seed() if self.seed is None else torch.manual_seed(self.seed)
+        kinds: Any = {
+            "sgd": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9),
+            "adamw": lambda p: torch.optim.AdamW(p, lr=0.01),
+        }
+        self.engine = PrivacyEngine(accountant="rdp")
+        made = self.engine.make_private(
+            module=model,
+            optimizer=kinds[self.optimizer](model.parameters()),
+            data_loader=DataLoader(data, batch_size=self.batch, shuffle=not self.poisson),
+            noise_multiplier=self.noise,
+            max_grad_norm=self.clip,
+            poisson_sampling=self.poisson,
+            grad_sample_mode="ghost" if self.ghost else "hooks",
+            criterion=nn.CrossEntropyLoss(),
+        )
+        self.model, self.private, self.loader = made[0], made[1], made[-1]
+        self.criterion: Any = made[2] if self.ghost else cross_entropy
+        self.scheduler = torch.optim.lr_scheduler.ExponentialLR(self.private.original_optimizer, 0.99)
+
+    def save(self) -> bytes:
+        content = io.BytesIO()
+        parts = {"optimizer": self.private, "accountant": self.engine.accountant, "scheduler": self.scheduler}
+        states = {name: part.state_dict() for name, part in parts.items()}
+        torch.save({"model": self.model._module.state_dict(), **states, "generator": torch.get_rng_state()}, content)
+        return content.getvalue()
+
+    def load(self, checkpoint: bytes) -> None:
+        read = torch.load(io.BytesIO(checkpoint), weights_only=False)
+        parts: Any = {"model": self.model._module, "optimizer": self.private, "accountant": self.engine.accountant}
+        for name, part in {**parts, "scheduler": self.scheduler}.items():
+            if name in self.restores:
+                part.load_state_dict(read[name])
+        if "generator" in self.restores:
+            torch.set_rng_state(read["generator"])
+
+    def batches(self) -> Iterator[Any]:
+        while True:
+            yield from self.loader
+
+    def run(self, checkpoint: bytes | None = None) -> bytes:
+        """Train for ``steps`` steps, and return the last checkpoint."""
+        self.build()
+        if checkpoint is not None:
+            self.load(checkpoint)
+        if self.change is not None:
+            self.change(self)
+        parts = {"optimizer": self.private, "loader": self.loader, "engine": self.engine, **self.given}
+        self.recorder = dpspec.record(self.folder, model=self.model, resume=self.resume, **parts)
+        self.recorder.__enter__()
+        for step, (x, y) in zip(range(1, self.steps + 1), self.batches(), strict=False):
+            self.private.zero_grad()
+            self.criterion(self.model(x), y).backward()
+            self.private.step()
+            self.scheduler.step()
+            if self.during is not None:
+                self.during(self)
+            if self.saves and step % self.saves == 0:
+                checkpoint = self.save()
+        if self.killed:
+            kill(self.recorder)
+        else:
+            self.recorder.__exit__(None, None, None)
+            checkpoint = self.save()
+        assert checkpoint is not None
+        return checkpoint
+
+
+def kill(recorder: Any) -> None:
+    """Leave a block as a killed process does, without an end."""
+    training = recorder._training
+    training.detach()
+    training.writer.close()
+    training.writer = None
