@@ -27,7 +27,7 @@ def run(
     workers: int | None = None,
     address: str | None = None,
 ) -> Result:
-    """Audit specs, with all claims as one family, like ``dpspec run``.
+    """Audit specs like ``dpspec run``; the confidence is family-wise over the claims of all specs.
 
     Args:
         specs: Files or folders.

@@ -24,7 +24,8 @@ class Boundary:
         value: the condition holds here.
         fails_at: it fails here; None if it holds at the limit of the range.
         evaluations: the number of values tried.
-        contradictions: values beyond either end with the other answer: the condition is not monotone.
+        contradictions: tried values at which a monotone condition would differ: it fails on the side of ``value``, or
+            holds on the side of ``fails_at``.
     """
 
     value: float

@@ -218,7 +218,10 @@ class Discrete(Pair):
         return math.fsum(first[second == 0.0])
 
     def outcomes(self, direction: Direction) -> tuple[Floats, Floats, Floats]:
-        """Finite losses, the first distribution's probabilities, and bounds on the errors of the losses; (m,) each."""
+        """Finite losses, their probabilities under the first distribution, and bounds on the losses' rounding errors.
+
+        Each is an array of shape (m,).
+        """
         first, second = self._oriented(direction)
         used = (first > 0.0) & (second > 0.0)
         p, q = first[used], second[used]

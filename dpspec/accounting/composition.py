@@ -11,9 +11,11 @@ at the s > 0 with K'(s) - epsilon - 1/s - 1/(1 + s) = 0. It affects only the wid
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -89,8 +91,8 @@ class Cumulants:
         epsilons = mean - 1.0 / tilts - 1.0 / (1.0 + tilts)
         around = 2.0 * math.pi * (variance + tilts**-2 + (1.0 + tilts) ** -2)
         log_deltas = value - tilts * epsilons - np.log(tilts) - np.log1p(tilts) - 0.5 * np.log(around)
-        columns = (tilts, epsilons, log_deltas, np.sqrt(variance))
-        return [SaddlePoint(*row) for row in zip(*(column.tolist() for column in columns), strict=True)]
+        rows = np.column_stack((tilts, epsilons, log_deltas, np.sqrt(variance)))
+        return list(itertools.starmap(SaddlePoint, rows.tolist()))
 
     def find(
         self,
@@ -334,6 +336,42 @@ class Composition:
         rounding = EPS * (_BLOCK + (len(self.weights) - i) / _BLOCK + 16.0) * size
         outside = self.absolute * math.exp(min(self.tilt * (self.reference - epsilon), _REACH))
         return max(value, 0.0), rounding + outside
+
+
+#: A composition is split if the relative error of its sum at the reference exceeds this; see ``rare_steps``.
+UNSURE = 1e-5
+
+#: Compositions that add up to one profile, with ln of their multiplicities, and ln of what its upper bound adds.
+Split: TypeAlias = tuple[tuple[tuple[Composition, float], ...], float]
+
+
+@dataclass(frozen=True, eq=False)
+class ComposedProfile:
+    """ln of bounds of the largest of several profiles near a reference, one per direction, on one grid."""
+
+    sides: tuple[Split, ...]
+
+    def log_upper(self, epsilon: float) -> float:
+        """ln of an upper bound of delta."""
+        return min(0.0, self._largest("log_upper", epsilon))
+
+    def log_finite(self, epsilon: float) -> float:
+        """The part of ``log_upper`` from finite losses."""
+        return self._largest("log_finite", epsilon)
+
+    def log_lower(self, epsilon: float) -> float:
+        """ln of a lower bound of delta."""
+        return self._largest("log_lower", epsilon)
+
+    def _largest(self, name: str, epsilon: float) -> float:
+        """The largest over the directions of the sum of one bound of their compositions."""
+        largest = -math.inf
+        for side, log_rest in self.sides:
+            total = -math.inf if name == "log_lower" else log_rest
+            for composed, log in side:
+                total = float(np.logaddexp(total, getattr(composed, name)(epsilon) + log))
+            largest = max(largest, total)
+        return largest
 
 
 def compose(

@@ -452,7 +452,7 @@ class Pair(ABC):
         return 0.0
 
     def log_delta_bounds(self, epsilon: float, direction: Direction) -> tuple[float, float] | None:
-        """Lower and upper bound of ln delta(epsilon) of one step; None if only a grid can compute it."""
+        """Lower and upper bound of ln delta(epsilon) of one step; None without a closed form (a grid is used then)."""
         return None
 
     @abstractmethod

@@ -143,17 +143,18 @@ class Mixture(Pair):
         """
         ratio, top = self.ratio, float(self.ratio.shifts[-1])
         if direction == "present-first":
+
+            def is_near(left: float, right: float) -> bool:
+                return right - left <= 1e-3
+
             low, _ = bisect(
-                lambda z: ratio.log_tail(z, upper=False) <= log_far,
-                float(ndtri_exp(log_far)),
-                top,
-                enough=lambda a, b: b - a <= 1e-3,
+                lambda z: ratio.log_tail(z, upper=False) <= log_far, float(ndtri_exp(log_far)), top, enough=is_near
             )
             high, _ = bisect(
                 lambda z: ratio.log_tail(z, upper=True) > log_edge,
                 -10.0,
                 top - float(ndtri_exp(log_edge)),
-                enough=lambda a, b: b - a <= 1e-3,
+                enough=is_near,
             )
             trimmed, dropped = _trim(ratio, log_edge - math.log(1e3))
             return TruncatedMixture(direction, low, high, trimmed, dropped, 0.0)
@@ -164,7 +165,7 @@ class Mixture(Pair):
         return TruncatedMixture(direction, low, high, trimmed, dropped, pull)
 
     def log_ratio(self, x: npt.ArrayLike) -> Floats:
-        """ln of the density with the group over the density without it, at outputs ``x`` (any shape)."""
+        """Log-likelihood ratio of outputs ``x`` (any shape): ln of the density with the group over that without it."""
         return self.ratio(np.asarray(x, dtype=np.float64) / self.sigma)
 
     def log_delta(self, epsilon: npt.ArrayLike, direction: Direction) -> Floats:

@@ -114,7 +114,7 @@ class PrivacyLoss:
             delta: the delta.
             width: the relative width wanted; the interval is wider if the grid limits do not allow it.
         """
-        return self.epsilons([delta], width=width)[0]
+        return self._solve([Question("epsilon", math.log(inside("delta", delta)))], [width])[0]
 
     def epsilons(
         self,

@@ -7,56 +7,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import TypeAlias
+from dataclasses import replace
 
 import numpy as np
 
-from dpspec.accounting.composition import Composition, compose
+from dpspec.accounting.composition import Composition, Split, compose
 from dpspec.accounting.grid import Atoms, TooLongError
 from dpspec.accounting.numerics import bisect, log_or_minus_infinity
 
 #: The maximum probability of such a step, as a share of the root of delta.
 _SHARE = 1e-3
 
-#: A composition is split if the relative error of its sum at the reference exceeds this.
-UNSURE = 1e-5
-
 #: The maximum number of phases that are split.
 _KINDS = 4
-
-
-#: Compositions that add up to one profile, with ln of their multiplicities, and ln of what its upper bound adds.
-Split: TypeAlias = tuple[tuple[tuple[Composition, float], ...], float]
-
-
-@dataclass(frozen=True, eq=False)
-class ComposedProfile:
-    """ln of bounds of the largest of several profiles near a reference, one per direction, on one grid."""
-
-    sides: tuple[Split, ...]
-
-    def log_upper(self, epsilon: float) -> float:
-        """ln of an upper bound of delta."""
-        return min(0.0, self._largest("log_upper", epsilon))
-
-    def log_finite(self, epsilon: float) -> float:
-        """The part of ``log_upper`` from finite losses."""
-        return self._largest("log_finite", epsilon)
-
-    def log_lower(self, epsilon: float) -> float:
-        """ln of a lower bound of delta."""
-        return self._largest("log_lower", epsilon)
-
-    def _largest(self, name: str, epsilon: float) -> float:
-        """The largest over the directions of the sum of one bound of their compositions."""
-        largest = -math.inf
-        for side, log_rest in self.sides:
-            total = -math.inf if name == "log_lower" else log_rest
-            for composed, log in side:
-                total = float(np.logaddexp(total, getattr(composed, name)(epsilon) + log))
-            largest = max(largest, total)
-        return largest
 
 
 def split_rare_steps(

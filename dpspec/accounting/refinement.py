@@ -14,11 +14,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from dpspec.accounting.composition import Cumulants, SaddlePoint, compose
+from dpspec.accounting.composition import UNSURE, ComposedProfile, Cumulants, SaddlePoint, compose
 from dpspec.accounting.grid import WIDEST, Atoms, Pair, TooLongError, TruncatedPair
 from dpspec.accounting.numerics import EPS, Direction, Interval, crossing
 from dpspec.accounting.profiles import TESTS, LogProfile, Question, bound_test
-from dpspec.accounting.rare_steps import UNSURE, ComposedProfile, split_rare_steps
+from dpspec.accounting.rare_steps import split_rare_steps
 
 #: The largest number of cells of one step, and of nodes of a transform: a few hundred megabytes.
 CELLS, NODES = 1 << 19, 6 << 20
@@ -203,9 +203,11 @@ class GridRefinement:
     def _truncated(self, log_share: float) -> list[list[tuple[TruncatedPair, int]]]:
         """Per direction, the steps without a share of the smallest delta, with the estimates from them."""
         smallest = min(item.log_delta for item in self.items)
-        truncated = [truncate_phases(self._phases, side, smallest, log_share) for side in self._sides]
-        # The remaining tail decides the best tilt: it grows heavier as less is cut.
-        self._cumulants = [Cumulants(side) for side in truncated]
+        truncated, self._cumulants = [], []
+        for side in self._sides:
+            truncated.append(truncate_phases(self._phases, side, smallest, log_share))
+            # The remaining tail decides the best tilt: it grows heavier as less is cut.
+            self._cumulants.append(Cumulants(truncated[-1]))
         return truncated
 
     def _centre(self, epsilon: float) -> None:
@@ -247,11 +249,16 @@ class GridRefinement:
                 wanted, self._last = 1.02 * max(error.factor * spacing, wanted), True
         else:
             self._last = True  # losses in the millions per step: bounds without a grid remain
-        return any(item.answer.width < 0.9 * width for item, width in zip(self.items, before, strict=True))
+        narrower = False
+        for item, earlier in zip(self.items, before, strict=True):
+            narrower |= item.answer.width < 0.9 * earlier
+        return narrower
 
     def _grid(self, truncated: Sequence[Sequence[tuple[TruncatedPair, int]]], spacing: float, within: float) -> None:
         """Intersect each interval with its bounds from a grid; epsilons are read to a relative ``within``."""
-        tilts = sorted({self._saddle.tilt, *(item.saddle.tilt for item in self.items)})
+        tilts = {self._saddle.tilt}
+        for item in self.items:
+            tilts.add(item.saddle.tilt)
         # One step may decide the answer: no cell may be wider than the error of a single step allows.
         widest = 0.5 * math.sqrt(self._steps)
         uppers: list[list[tuple[Atoms, int]]] = []
@@ -260,7 +267,7 @@ class GridRefinement:
             uppers.append([])
             lowers.append([])
             for part, steps in side:
-                above, below = part.atoms(spacing, tilts, widest, CELLS)
+                above, below = part.atoms(spacing, sorted(tilts), widest, CELLS)
                 uppers[-1].append((above, steps))
                 lowers[-1].append((below, steps))
         for _ in range(5):
@@ -312,7 +319,8 @@ def truncate_phases(
     phases: Sequence[tuple[Pair, int]], direction: Direction, log_delta: float, log_share: float
 ) -> list[tuple[TruncatedPair, int]]:
     """Each phase's step, with its steps, without a share e^``log_share`` of delta over all steps."""
-    log_far = log_share - math.log(sum(count for _, count in phases))
+    _, counts = zip(*phases, strict=True)
+    log_far = log_share - math.log(sum(counts))
     return [(pair.truncate(direction, log_far + min(log_delta, 0.0), log_far), count) for pair, count in phases]
 
 

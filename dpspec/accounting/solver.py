@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+import operator
 from collections.abc import Sequence
 
 import numpy as np
@@ -64,32 +65,32 @@ def solve(
     if len(sides) > 1 and not any(question.kind in TESTS for question in questions):
         first = solve(phases, sides[:1], questions, widths)
         second = solve(phases, sides[1:], questions, widths, first)
-        return [one.worse(other) for one, other in zip(first, second, strict=True)]
-    found: dict[int, Interval] = {}
-    enough = [-math.inf] * len(questions)
-    for i, known in enumerate(other or ()):
-        if known is None:
-            continue
-        if known.upper == 0.0 and questions[i].kind == "epsilon":
+        return list(map(Interval.worse, first, second))
+    found = [Interval(0.0, math.inf)] * len(questions)
+    rest, asked, enough = [], [], []
+    for i, question in enumerate(questions):
+        known = other[i] if other else None
+        if known is not None and known.upper == 0.0 and question.kind == "epsilon":
             found[i] = known  # delta at 0, the total variation distance, is the same in both directions
-        elif known.relative_width <= widths[i]:
-            enough[i] = known.upper
-    rest = [i for i in range(len(questions)) if i not in found]
-    if len(phases) == 1 and phases[0][1] == 1:
-        for i in rest:
-            exact = one_step_answer(phases[0][0], sides, questions[i])
-            if exact is not None:
-                found[i] = exact.by(ONE_STEP)
-        rest = [i for i in rest if i not in found]
-    items = _open(phases, sides, [questions[i] for i in rest])
+            continue
+        exact = one_step_answer(phases[0][0], sides, question) if len(phases) == phases[0][1] == 1 else None
+        if exact is not None:
+            found[i] = exact.by(ONE_STEP)
+            continue
+        rest.append(i)
+        asked.append(question)
+        enough.append(known.upper if known is not None and known.relative_width <= widths[i] else -math.inf)
+    items = _open(phases, sides, asked)
+    pending = []
     wanted: dict[int, float] = {}  # by the identity of the item
-    for item, i in zip(items, rest, strict=True):
-        item.enough = enough[i]
+    for item, i, largest in zip(items, rest, enough, strict=True):
+        item.enough = largest
         settled = item.question.kind in TESTS and (item.is_within(widths[i]) or item.saddle.tilt < _FLATTEST)
         if not (item.is_needless or item.answer.width == 0.0 or settled):
+            pending.append(item)
             wanted[id(item)] = widths[i]
     groups = []
-    for shared in _neighbours([item for item in items if id(item) in wanted], wide=True):
+    for shared in _neighbours(pending, wide=True):
         groups.append(GridRefinement(phases, sides, shared))
         groups[-1].begin()
     # Coarsest first: an answer is inside the answer that it would have without the questions of finer widths.
@@ -100,13 +101,13 @@ def solve(
                 part.refine(width)
     for item, i in zip(items, rest, strict=True):
         found[i] = item.answer.by(GRID)
-    return [found[i] for i in range(len(questions))]
+    return found
 
 
 def _neighbours(items: Sequence[PendingAnswer], *, wide: bool = False) -> list[list[PendingAnswer]]:
     groups: list[list[PendingAnswer]] = []
     reach = -math.inf
-    for item in sorted(items, key=lambda item: item.saddle.epsilon):
+    for item in sorted(items, key=operator.attrgetter("saddle.epsilon")):
         if item.saddle.epsilon > reach:
             groups.append([])
             spread = item.saddle.spread

@@ -262,7 +262,7 @@ class Polygon(TradeOff):
         return Polygon(a[hull], b[hull], p[hull])
 
     def on_diagonal(self, difference: Floats) -> Floats:
-        """Exact: alpha is piecewise linear in the difference; above the curve's first value it is 0."""
+        """See ``TradeOff.on_diagonal``; exact for a polygon. 0 if ``difference`` exceeds the curve at alpha 0."""
         a, b = np.append(0.0, self.alpha), np.append(1.0, self.beta)
         return np.asarray(np.interp(-difference, a - b, a), dtype=np.float64)
 

@@ -77,7 +77,7 @@ class Trial:
 
 
 class Context(Protocol):
-    """Services that core provides to the steps of an audit."""
+    """An audit plugin receives the facts, the data, a model factory, the training backend, the attack, the device."""
 
     @property
     def facts(self) -> Facts:

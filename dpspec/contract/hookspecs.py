@@ -18,7 +18,7 @@ hookimpl = pluggy.HookimplMarker(PROJECT)
 
 
 class DpspecHooks:
-    """All hooks. Each is called once, when the catalog is built, except ``dpspec_event``."""
+    """Hooks. dpspec calls each once, when it loads the installed plugins, and ``dpspec_event`` at each event."""
 
     @hookspec
     def dpspec_mechanisms(self) -> Iterable[Mechanism]:  # type: ignore[empty-body]

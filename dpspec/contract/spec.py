@@ -72,7 +72,8 @@ def unit_in_words(unit: str, data: Mapping[str, Json]) -> str:
 class ThreatModel:
     """The adversary and the neighboring relation; ``options`` holds a plugin's own keys.
 
-    ``min_records`` and ``neighbours`` restrict the pairs of datasets, as in ``Scope``.
+    ``min_records`` is the minimum size of both datasets. ``neighbours`` restricts the neighboring pairs, for
+    example to those with the same missing values. ``Scope`` has the same fields.
     """
 
     adjacency: Adjacency = "add-remove"

@@ -124,7 +124,7 @@ def claimed_deltas(
 
     Args:
         spec: The spec.
-        group_size: Restrict to claims about groups of this size, if there are any.
+        group_size: Use only claims about groups of this size. If no claim has this size, use all claims.
         default: The only delta if claims have none; None for an empty result.
     """
     claims = [claim for claim in spec.claims if claim.kind != "metric" and "delta" in claim.options]

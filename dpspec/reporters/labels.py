@@ -55,6 +55,9 @@ CHECKED = {
     "update": "no other term in the update",
     "sensitivity": "contribution of one record",
     "data-independent-hyperparameters": "fixed constants",
+    "accounting": "steps and noise that the accountant counted",
+    "canaries": "scores of all inserted canaries",
+    "nothing-unseen": "canaries within the certified bound",
     "gap": "gap between the mixed models",
     "mixing-weights": "weights of the mixture",
     "hidden-weights": "weights that stay secret",
@@ -92,6 +95,9 @@ TERMS = {
     "deviation of the added noise relative to it. More noise is more private.",
     "control": "A claim that is false on purpose: if the audit refutes it, the audit can detect such a violation.",
 }
+
+#: Precedes an approximate value.
+_ABOUT = "about "
 
 _RIGOR = {
     "certified": "certified, numerical error included",
@@ -218,26 +224,47 @@ def conformance_outcome(audit: AuditResult) -> str:
 def interval(audit: AuditResult, verdict: Verdict) -> str:
     """``[lower, upper]``, each end rounded against the claim. Ends cross if an attack contradicts a bound."""
     missing = "omitted" if verdict.reason in LEFT_OUT_REASONS else "none"
-    if verdict.lower is None and verdict.upper is None:
+    low, high = _ends(audit, verdict)
+    if not low and not high:
         return missing
-    low = high = missing
+    return f"[{low or missing}, {high or missing}]{' (empty)' if _crossed(verdict) else ''}"
+
+
+def bounds(audit: AuditResult, verdict: Verdict) -> str:
+    """``interval`` in words: ``epsilon 2.348 to 2.349``, ``epsilon at most 3.469``, ``accuracy about 0.86``."""
+    low, high = _ends(audit, verdict)
+    if low and high:
+        between = f"at least {low} and at most {high}, a contradiction" if _crossed(verdict) else f"{low} to {high}"
+        return f"{verdict.quantity} {between}"
+    if low or high:
+        one, side = low or high, "" if (low or high).startswith(_ABOUT) else "at least " if low else "at most "
+        return f"{verdict.quantity} {side}{one}"
+    return "bounds omitted" if verdict.reason in LEFT_OUT_REASONS else "no bound"
+
+
+def _ends(audit: AuditResult, verdict: Verdict) -> tuple[str, str]:
+    """The lower and the upper bound; an empty string for a missing one."""
+    low = high = ""
     if verdict.lower is not None:
         low = _about(audit, verdict.lower_finding) + decimals.lower(verdict.lower, against=verdict.claimed)
     if verdict.upper is not None:
         high = _about(audit, verdict.upper_finding) + decimals.upper(verdict.upper, against=verdict.claimed)
-    crossed = verdict.lower is not None and verdict.upper is not None and verdict.lower > verdict.upper
-    return f"[{low}, {high}]{' (empty)' if crossed else ''}"
+    return low, high
+
+
+def _crossed(verdict: Verdict) -> bool:
+    return verdict.lower is not None and verdict.upper is not None and verdict.lower > verdict.upper
 
 
 def _about(audit: AuditResult, index: int | None) -> str:
     if index is not None and 0 <= index < len(audit.findings) and audit.findings[index].rigor == "approximate":
-        return "about "
+        return _ABOUT
     return ""
 
 
 def verdict_line(audit: AuditResult, verdict: Verdict) -> str:
     return (
-        f"{headline(audit, verdict)}: {verdict.text}; interval {interval(audit, verdict)}; "
+        f"{headline(audit, verdict)}: {verdict.text}; {bounds(audit, verdict)}; "
         f"{outcome(audit, verdict)}. {verdict.reason}"
     )
 

@@ -73,7 +73,7 @@ def findings_table(findings: Sequence[Finding], room: int) -> tuple[str, tuple[s
         return None
     tight = any(f.lower is not None for f in findings)
     sign = labels.statement(first).removesuffix(labels.number(first)).strip()
-    rows = [(*varying, sign, *(("true value >=",) if tight else ()))]
+    rows = [(*varying, sign, *(("exact value >=",) if tight else ()))]
     for finding in sorted(findings, key=lambda f: [_order(f.at[key]) for key in varying]):
         lower = "-" if finding.lower is None else decimals.lower(finding.lower)
         values = (labels.value(finding.at[key]) for key in varying)

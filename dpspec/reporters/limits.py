@@ -42,8 +42,8 @@ def _audit(audit: AuditResult) -> Iterator[str]:
         yield f"Only supported in {name}: {joined(supported)}. The evidence agrees with the claim without a proof."
     if audit.recording is not None:
         yield (
-            f"dpspec neither trained nor attacked for {name}: the recording, made inside the training process, is the "
-            "only source."
+            f"All results of {name} come from its recording, made inside the training process: dpspec did not train "
+            "or attack."
         )
     elif not audit.planned_trials:
         yield f"No training code was run for {name}: results apply to the specification."
@@ -85,8 +85,7 @@ def stored_trials(result: Result) -> Iterator[str]:
     for audit in result.audits:
         if audit.stored_trials:
             yield (
-                f"Trials of {audit.name} come from a store: {origin_summary(audit)}. Anyone with write access to that "
-                "store can change them."
+                f"{audit.name}: {origin_summary(audit)}. Anyone with write access to the store can change trials in it."
             )
         for sentence in version_notices(audit.trials, result.environment):
             yield f"{audit.name}: {sentence}."

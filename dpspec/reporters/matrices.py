@@ -41,6 +41,15 @@ def claims_of(matrix: Matrix) -> tuple[str, ...]:
     return tuple(dict.fromkeys(verdict.claim for audit in matrix.audits for verdict in audit.verdicts))
 
 
+def statements(matrix: Matrix) -> dict[str, str]:
+    """The text of each claim that is the same in all cells."""
+    texts: dict[str, set[str]] = {}
+    for audit in matrix.audits:
+        for verdict in audit.verdicts:
+            texts.setdefault(verdict.claim, set()).add(verdict.text)
+    return {claim: next(iter(found)) for claim, found in texts.items() if len(found) == 1}
+
+
 def verdict_of(audit: AuditResult, claim: str) -> Verdict | None:
     return next((verdict for verdict in audit.verdicts if verdict.claim == claim), None)
 

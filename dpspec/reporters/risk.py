@@ -50,16 +50,14 @@ class Rate:
     @property
     def percent(self) -> str:
         """Rounded up."""
-        return f"{decimals.upper(100.0 * self.powers[0], digits=3)} %"
+        return f"{decimals.upper(100.0 * self.powers[0], digits=3)}%"
 
     def __str__(self) -> str:
         before = f"{self.scope}: " if self.scope else ""
         if self.certain and not self.remark:
-            return labels.sentence(
-                f"{before}the proved bound does not rule out that an attacker identifies all {self.members}."
-            )
-        guesses = [f"{decimals.exact(100.0 * rate)} %" for rate in FALSE_POSITIVES]
-        second = f"{decimals.upper(100.0 * self.powers[1], digits=3)} %"
+            return labels.sentence(f"{before}the proved bound allows an attacker to identify all {self.members}.")
+        guesses = [f"{decimals.exact(100.0 * rate)}%" for rate in FALSE_POSITIVES]
+        second = f"{decimals.upper(100.0 * self.powers[1], digits=3)}%"
         text = labels.sentence(
             f"{before}at a {guesses[0]} false-positive rate an attacker identifies at most {self.percent} of "
             f"{self.members}, at {guesses[1]} at most {second}; guessing gives {guesses[0]} and {guesses[1]}."
@@ -171,7 +169,7 @@ def compared(audits: Sequence[AuditResult], titles: Sequence[str]) -> Iterator[s
         yield "No proved bound covers every record in both directions, so no attacker's rate follows."
         return
     least, most = (choose(found, key=lambda one: one[0].powers[0]) for choose in (min, max))
-    guess = f"{decimals.exact(100.0 * FALSE_POSITIVES[0])} %"
+    guess = f"{decimals.exact(100.0 * FALSE_POSITIVES[0])}%"
     low, high = (
         f"{rate.percent} of {rate.members}{f' ({rate.scope})' if rate.scope else ''}" for rate, _ in (least, most)
     )

@@ -135,7 +135,9 @@ def _counted(noun: str, claims: Sequence[tuple[AuditResult, Verdict]]) -> str:
         subject = {1: f"The {noun}", 2: f"Both {noun}s"}.get(number, f"All {number} {noun}s")
         return f"{subject} {predicates[name].replace('{is}', 'is' if number == 1 else 'are')}."
     parts = [f"{n} {predicates[name].replace('{is}', 'is' if n == 1 else 'are')}" for name, n in found.items()]
-    return f"Of {len(held)} {noun}s {joined(parts)}."
+    first, *others = parts
+    count, _, rest = first.partition(" ")
+    return f"{joined([f'{count} of {len(held)} {noun}s {rest}', *others])}."
 
 
 def _controls(controls: Sequence[tuple[AuditResult, Verdict]]) -> Iterator[str]:
@@ -387,5 +389,6 @@ def _deviation(audit: AuditResult) -> str:
         return f"{audit.name} deviates"
     size = ""
     if worst.declared is not None and worst.measured is not None:
-        size = f" {decimals.nearest(worst.measured, digits=2)} for {decimals.nearest(worst.declared, digits=2)}"
+        measured, declared = (decimals.nearest(value, digits=2) for value in (worst.measured, worst.declared))
+        size = f", {measured} {worst.observed}, {declared} declared"
     return f"{audit.name} {status} ({worst.assumption}{size})"

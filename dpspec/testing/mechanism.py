@@ -279,7 +279,7 @@ class MechanismSuite(ProviderSuite):
             require(not touched, "conclude is not pure: " + "; ".join(touched))
 
     def test_bounds_are_monotone_where_declared(self) -> None:
-        """Every upper bound moves as ``monotone`` declares, and moves at all."""
+        """If a key in ``monotone`` changes, every upper bound follows in the declared direction."""
         if not self.monotone:
             raise unittest.SkipTest("only the plugin's own tests can: there, `monotone` names keys of the spec")
         bench = self.laboratory()

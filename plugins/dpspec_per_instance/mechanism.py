@@ -67,6 +67,7 @@ audit:
 PER_INSTANCE = dps.Mechanism(
     kind="per-instance",
     summary="DP-SGD: per-instance privacy loss of each record, from its gradients during training",
+    assumptions=("dpspec_per_instance.findings",),
     description="training with noise (DP-SGD), with a bound for every single record",
     schemas=dps.Schemas(mechanism=schema.MECHANISM, threat_model=schema.THREAT_MODEL, audit=schema.AUDIT),
     claims=frozenset({"per-instance-dp", "approx-dp", "metric"}),
@@ -152,8 +153,8 @@ class PerInstanceAudit(dps.Audit):
             seconds=total,
             memory_bytes=kit.training_bytes(facts) + (4 * facts.features + 5 * looks) * shards.largest,
             notes=(
-                "Per-record values depend on the data. Reports omit them unless --internal is set, and the audit does "
-                "not cover training that uses them.",
+                "Per-record values depend on the data, so reports omit them unless --internal is set. The audit does "
+                "not cover training whose steps use these values.",
                 *_notes(audited, shards, runs, run_seconds, look_seconds),
             ),
             checks=kit.expected_checks(spec, facts, trials=min(LOGGED_RUNS, runs), undone=undone, looks=MEASURED_STEPS),

@@ -185,7 +185,7 @@ def compare(
     spec: dps.Spec, phases: Sequence[Steps], kappas: Sequence[float], certified: Sequence[Interval], delta: float
 ) -> Comparison:
     asked = Comparisons.of(spec.mechanism.options)
-    order = asked.edgeworth_order or approximations.ORDER
+    order = approximations.ORDER if asked.edgeworth_order is None else asked.edgeworth_order
     names: list[str] = []
     for name in asked.baselines:
         names += ["epsilon-delta", "epsilon-delta-both"] if name == "epsilon-delta" else [name]

@@ -48,28 +48,6 @@ assert "scipy" in sys.modules
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-def _imports(path: Path) -> set[str]:
-    """The modules of this package that a module imports, at any place: at the top, in functions, for types."""
-    found = set()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("dpspec.accounting"):
-            for alias in node.names:
-                inner = f"{node.module}.{alias.name}"
-                found.add(inner if (ROOT / Path(*inner.split(".")[2:])).with_suffix(".py").exists() else node.module)
-    return {str(name) for name in found}
-
-
-def test_no_circle_among_modules() -> None:
-    left = {
-        f"dpspec.accounting.{path.stem}": _imports(path) for path in ROOT.glob("*.py") if path.name != "__init__.py"
-    }
-    assert "dpspec.accounting" not in set().union(*left.values())  # names are imported from where they live
-    while left:
-        free = {name for name, used in left.items() if not used & set(left)}
-        assert free, f"a circle among {sorted(left)}"
-        left = {name: used for name, used in left.items() if name not in free}
-
-
 def test_core_and_plugins_import_from_the_package_itself() -> None:
     """Where a name lives may change; what ``dpspec.accounting`` exports is what others rest on."""
     outside = [path for path in ROOT.parent.rglob("*.py") if not path.is_relative_to(ROOT)]

@@ -98,7 +98,7 @@ def test_open_says_what_could_have_been_shown() -> None:
         "Not refuted: with perfect results, the evidence could refute claims up to 5.808."
     )
     alone = verdict(approx(3.0))
-    no_bound = "Not proved: no proved upper bound is in scope. Not refuted: no evidence against it is in scope."
+    no_bound = "Not proved: no proved upper bound applies to this claim. Not refuted: no attack tested it."
     assert alone.reason == no_bound
     assert (alone.provable, alone.refutable, alone.p_value, alone.upper, alone.lower) == (None,) * 5
 
@@ -109,8 +109,8 @@ def test_open_says_in_what_a_proof_is_out_of_scope() -> None:
     found = verdict(approx(3.0), weak, near, bound(1.0, scope=Scope(access="final-model"), rigor="approximate"))
     assert found.verdict == "open"
     assert found.reason == (
-        "Not proved: no proved upper bound is in scope (an accountant: its access is 'final-model', and the "
-        "claim's 'all-iterates'). Not refuted: no evidence against it is in scope."
+        "Not proved: no proved upper bound applies to this claim (an accountant: its access is "
+        "'final-model', and the claim's 'all-iterates'). Not refuted: no attack tested it."
     )
 
 

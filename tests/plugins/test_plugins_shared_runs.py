@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from support.specs import spec_of
 
 from dpspec import kit
-from dpspec.contract import Spec
 from dpspec.contract.canonical import canonical_json
 from dpspec.engine.preparing.context import RunContext
 from dpspec.engine.preparing.prepare import Prepared, prepare
@@ -15,7 +15,6 @@ from dpspec.engine.preparing.trial_keys import trial_key
 from dpspec.engine.running.run_options import RunOptions
 from dpspec.engine.running.runner import run
 from dpspec.engine.storage.trial_store import Store
-from dpspec.language.load import load_specs
 from dpspec.registry.loader import load_catalog
 
 GROUP = """\
@@ -29,16 +28,10 @@ claims: [{id: one, kind: approx-dp, epsilon: 90.0, delta: 1e-5}]
 audit: {method: many-run, runs: 20, canary: {space: gradient, kind: orthogonal, count: 1}, seed: 3}
 """
 
-RERO = """\
-dpspec: 1
-name: shared-rero
-mechanism: {kind: rero, noise_multiplier: 1.0, clip_norm: 0.5, sampling: {scheme: poisson, rate: 0.3}, steps: 4}
-data: {kind: synthetic, records: 40, features: 6, classes: 3, seed: 2}
-model: {kind: linear}
-training: {learning_rate: 0.5}
-threat_model: {prior: {candidates: 8}}
-claims: [{id: one-of-eight, kind: rero, kappa: 0.125, gamma: 0.9}]
-audit: {method: many-run, runs: 20, seed: 3}
+RERO = f"""{GROUP.replace("group", "rero").partition("claims")[0]}\
+threat_model: {{prior: {{candidates: 8}}}}
+claims: [{{id: one-of-eight, kind: rero, kappa: 0.125, gamma: 0.9}}]
+audit: {{method: many-run, runs: 20, seed: 3}}
 """
 
 SHARED = "audit.shard_runs=8"
@@ -64,14 +57,8 @@ audit: {method: many-run, runs: 2, seed: 4, shard_records: 20}
 """
 
 
-def specs_of(folder: Path, text: str, *overrides: str) -> tuple[Spec, ...]:
-    path = folder / "spec.yaml"
-    path.write_text(text, encoding="utf-8")
-    return tuple(load_specs([path], load_catalog(), overrides).specs)
-
-
 def prepared(folder: Path, text: str, *overrides: str) -> Prepared:
-    return prepare(specs_of(folder, text, *overrides)[0], load_catalog())
+    return prepare(spec_of(folder, text, *overrides), load_catalog())
 
 
 @pytest.mark.parametrize("text", [GROUP, RERO])
@@ -93,8 +80,7 @@ def test_blocks_are_tasks_of_their_own_and_draw_what_they_drew(tmp_path: Path, t
 
 def told(folder: Path, *overrides: str, store: str, options: RunOptions | None = None) -> list[str]:
     """What each audit says and what its trials hold, to the last character."""
-    specs = [spec for text in (GROUP, RERO) for spec in specs_of(folder, text, *overrides)]
-    specs += specs_of(folder, RECORDS)
+    specs = [*(spec_of(folder, text, *overrides) for text in (GROUP, RERO)), spec_of(folder, RECORDS)]
     result = run(specs, load_catalog(), store=Store(folder / store), options=options or RunOptions(device="cpu"))
     return [
         canonical_json({"trials": [[t.key, t.evidence, t.arrays] for t in audit.trials]}) + repr(audit.findings)
@@ -114,9 +100,10 @@ def test_the_same_runs_come_out_alike_in_blocks_and_at_once(tmp_path: Path, text
     """Of the same coins and targets; rounding alone may move a score."""
 
     def ran(*overrides: str) -> list[object]:
-        specs = specs_of(tmp_path, text, *overrides)
         store = Store(tmp_path / f"store{len(overrides)}")
-        (audit,) = run(specs, load_catalog(), store=store, options=RunOptions(device="cpu")).audits
+        (audit,) = run(
+            [spec_of(tmp_path, text, *overrides)], load_catalog(), store=store, options=RunOptions(device="cpu")
+        ).audits
         return [t.evidence["outcomes"] if "outcomes" in t.evidence else t.evidence["rank"] for t in audit.trials]
 
     assert ran(SHARED) == ran()

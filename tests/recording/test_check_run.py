@@ -323,11 +323,11 @@ def test_the_command_prints_text_and_json(sound, capsys, monkeypatch):
     text = capsys.readouterr().out
     page = " ".join(text.split())
     assert page.startswith("PROVED, assuming one-record, ")
-    assert " claim: epsilon <= 8 at delta = 1e-5 interval [" in page
+    assert " claim: epsilon <= 8 at delta = 1e-5 epsilon " in page
     assert "steps 1 to 40: rate 0.1, noise multiplier 1.1, clip norm 1" in page
     assert "poisson batches (opacus.UniformWithReplacementSampler) from 300 records" in page
     interval = checked(sound).costs[1].interval
-    assert f"epsilon <= {upper(interval.upper)} (true value >= {lower(interval.lower)})" in page
+    assert f"epsilon <= {upper(interval.upper)} (exact value >= {lower(interval.lower)})" in page
     assert "Zero-out" not in page
     assert "Replacing records by null records (zero-out), seeing every iterate, groups of 1." in page
     assert "The script's accountant rdp: epsilon " in page

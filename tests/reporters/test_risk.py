@@ -32,9 +32,9 @@ def test_rates_are_those_of_the_curve_of_one_pair(epsilon: float, delta: float) 
     (rate,) = rates(audit(findings=(held,), series=()))
     power = [min(delta + math.exp(epsilon) * a, 1.0 - math.exp(-epsilon) * (1.0 - delta - a)) for a in (0.01, 0.1)]
     if power[0] > 0.999:
-        assert str(rate) == "The proved bound does not rule out that an attacker identifies all members."
+        assert str(rate) == "The proved bound allows an attacker to identify all members."
         return
-    found = [float(text) for text in re.findall(r"at most ([0-9.e-]+) %", str(rate))]
+    found = [float(text) for text in re.findall(r"at most ([0-9.e-]+)%", str(rate))]
     for shown, true in zip(found, power, strict=True):
         assert 100.0 * true * (1.0 - 1e-12) <= shown <= min(100.0, 100.0 * true * 1.01)
 
@@ -52,13 +52,13 @@ def test_a_bound_on_the_final_model_says_so() -> None:
     """Such a bound does not apply to an adversary who sees every iterate."""
     final, every = _bound(0.5, "final-model"), _bound(2.0)
     (rate,) = rates(audit(findings=(final,), series=()))
-    assert str(rate).startswith("Seeing the final model: at a 1 % false-positive rate")
+    assert str(rate).startswith("Seeing the final model: at a 1% false-positive rate")
     both = rates(audit(findings=(final, every), series=()))
     assert sorted(str(one).lower().count("seeing") for one in both) == [1, 1]
     one, other = audit("last", findings=(final,)), audit("every", findings=(every,))
     (sentence,) = compared([one, other], ["last", "every"])
     assert re.search(
-        r"at most \S+ % of members \(seeing the final model\) in last, and \S+ % of members in every; guess", sentence
+        r"at most \S+% of members \(seeing the final model\) in last, and \S+% of members in every; guess", sentence
     )
 
 
@@ -73,21 +73,21 @@ def test_audits_without_a_rate_are_not_compared(changes: dict[str, object]) -> N
     audits = [audit("bad", findings=(_bound(0.1),), **changes), audit("good", findings=(_bound(2.0),))]
     text = " ".join(compared(audits, ["bad", "good"]))
     assert "bad" not in text
-    assert "% of members in good; guessing gives 1 %." in text
+    assert "% of members in good; guessing gives 1%." in text
     assert "No rate follows for 1 audit." in text
 
 
 @given(epsilon=st.floats(0.0, 8.0), delta=st.sampled_from([1e-12, 1e-6, 1e-3]))
 def test_a_claim_of_one_direction_bounds_the_rate(epsilon: float, delta: float) -> None:
     """Oracle: P(S) <= e^eps Q(S) + delta, and at most 1, rounded up, for the event S "the attacker answers member"."""
-    found = re.findall(r"at most ([0-9.e-]+) %", _one_sided(epsilon, delta))
+    found = re.findall(r"at most ([0-9.e-]+)%", _one_sided(epsilon, delta))
     for shown, rate in zip(map(float, found), (0.01, 0.1), strict=True):
         true = 100.0 * min(1.0, math.exp(epsilon) * rate + delta)
         assert true * (1.0 - 1e-12) <= shown <= min(100.0, 1.01 * true)
 
 
 def test_a_claim_on_the_final_model_says_so() -> None:
-    assert _one_sided(1.0, 1e-6, access="final-model").startswith("Seeing the final model: at a 1 % false-positive")
+    assert _one_sided(1.0, 1e-6, access="final-model").startswith("Seeing the final model: at a 1% false-positive")
 
 
 @pytest.mark.parametrize(

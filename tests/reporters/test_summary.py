@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 
 import pytest
 from support import results as factory
@@ -88,7 +89,7 @@ def test_the_most_important_claim_is_first_and_never_the_accuracy() -> None:
     proved, open_ = factory.verdict("fine"), factory.verdict("weak", verdict="open", expected=False)
     text = said(audit(verdicts=(accuracy, proved, open_)))
     assert text.startswith('The claim "weak" (')
-    assert "Of 2 privacy claims 1 is neither proved nor refuted and 1 is proved." in text
+    assert "1 of 2 privacy claims is neither proved nor refuted and 1 is proved." in text
     assert "The utility claim is neither proved nor refuted." in text
     result = factory.result(audit(verdicts=(accuracy, proved, factory.verdict("also"))))
     assert verdict_sentence(result) == "Both privacy claims are proved."
@@ -194,6 +195,22 @@ def test_every_shipped_mechanism_has_a_description() -> None:
     assert [one.provider.kind for one in offers if one.distribution == "dpspec" and not one.provider.description] == []
 
 
+def test_cells_are_named_by_their_values_in_the_risk() -> None:
+    matrix = [
+        audit(
+            f"sweep[{noise}]",
+            cell=FrozenMap({"mechanism.noise_multiplier": noise}),
+            findings=(dataclasses.replace(factory.audit().findings[0], value=epsilon, lower=None),),
+        )
+        for noise, epsilon in ((4.0, 0.5), (1.0, 2.0))
+    ]
+    text = " ".join(dict(summary(factory.result(*matrix)))["Risk for one person"])
+    assert re.search(
+        r"at most \S+% of members in sweep \(noise_multiplier=4\), and \S+% of members in sweep \(noise_mu", text
+    )
+    assert "sweep[" not in text
+
+
 def fine(name: str = "app", **changes: object) -> AuditResult:
     values: dict[str, object] = {
         "verdicts": (factory.verdict("one"),),
@@ -218,9 +235,10 @@ def test_the_last_line_names_failures_and_counts_the_others() -> None:
     wrong = tuple(factory.verdict(f"c{number}", verdict="open", expected=False) for number in range(8))
     text = tally(several(fine(verdicts=wrong), deviating("b")))
     assert text == (
-        "FAILED 8 of 9 claims: app.c0, app.c1, app.c2, app.c3, app.c4 and 3 more; b deviates (noise-scale 0.1 for 1)"
+        "FAILED 8 of 9 claims: app.c0, app.c1, app.c2, app.c3, app.c4 and 3 more; "
+        "b deviates (noise-scale, 0.1 measured, 1 declared)"
     )
-    assert tally(several(deviating())) == "FAILED app deviates (noise-scale 0.1 for 1)"
+    assert tally(several(deviating())) == "FAILED app deviates (noise-scale, 0.1 measured, 1 declared)"
     made = fine("control", conformance=factory.conformance("deviates"))
     assert tally(several(made)) == "1 audit, 1 claim: as expected; control deviates on purpose"
     assert len(tally(several(fine("x" * 500, verdicts=wrong)))) < 500

@@ -11,7 +11,7 @@ from rich.cells import cell_len
 from support import results as factory
 
 from dpspec.contract import Check, FrozenMap
-from dpspec.engine.results.result import AuditResult, Result
+from dpspec.engine.results.result import AuditResult, Conformance, Result
 from dpspec.reporters.formats.terminal import render, render_brief
 from dpspec.reporters.summary import tally
 
@@ -55,6 +55,28 @@ def test_a_command_can_be_copied(result):
             break
         start += 1
     assert " ".join(command) == "dpspec run " + " ".join(f"'a b {n}.yaml'" for n in range(9))
+
+
+def _with_verdicts(audit, name, **changes):
+    """The audit under another name, with its contradicted claim only."""
+    broken = dataclasses.replace(audit.verdicts[-1], claim="family", text="", **changes)
+    deviates = Conformance(status="deviates", expect="deviates", expected=True, reason="no noise")
+    return dataclasses.replace(audit, name=name, verdicts=(broken,), conformance=deviates)
+
+
+def test_ends_that_cross_leave_nothing_between_them(result):
+    audit = _with_verdicts(result.audits[0], "a", upper=0.9)
+    text = " ".join(render(dataclasses.replace(result, audits=(audit,))).split())
+    assert "epsilon at least 4.2 and at most 0.9, a contradiction" in text
+
+
+def test_an_alarm_is_explained_once(result):
+    audits = tuple(_with_verdicts(result.audits[0], name, expected=True) for name in ("one", "two"))
+    text = render(dataclasses.replace(result, audits=audits))
+    assert text.startswith("".join(f"!! CONTRADICTED: {name} / family, as expected\n" for name in ("one", "two")))
+    assert text.count("resolve this before you use any result") == 1
+    assert "   The executed run deviates from its declaration, which can explain it; see" in text
+    assert "which can explain it" not in render(result)
 
 
 def test_findings_of_several_directions_say_the_rest_once():
@@ -117,10 +139,16 @@ def test_what_is_as_expected_has_a_line_each():
     text = render_brief(several(fine()), width=200)
     rows = [line for line in text.splitlines() if re.match("  [A-Z]", line)]
     assert [row.split("  ")[1] for row in rows] == ["PROVED", "REFUTED", "NO DEVIATION FOUND"]
-    assert rows[1].endswith(", as expected")
-    assert not rows[0].endswith(", as expected")
-    assert rows[2].endswith("3 checks; smallest detectable deviation per kind from 0.5% (noise-scale) to 10% (update)")
+    assert ", as expected (" in rows[1]
+    assert "as expected" not in rows[0]
+    assert rows[2].endswith("3 checks; detection limits from 0.5% (noise-scale) to 10% (update) of the declared value")
     assert "Not as expected" not in text
+
+
+def test_what_no_check_could_see_is_said():
+    checks = (check("sampling", detectable=None), check("update"), check("update", detectable=None))
+    text = render_brief(several(fine(checks=checks)), width=200)
+    assert "no detection limit for sampling" in text
 
 
 def test_what_is_not_as_expected_is_last_and_in_full():
@@ -139,7 +167,7 @@ def test_a_deviation_shows_the_checks_that_speak_against_it_worst_first():
     assert below.index("noise-scale: chi-square, p = 0,") < below.index("clipping: chi-square, p = 5e-7")
     assert "- 1 other check with p above 1e-6" in below
     assert "NO DEVIATION" not in text
-    assert tally(several(deviating())) == "FAILED app deviates (noise-scale 0.1 for 1)"
+    assert tally(several(deviating())) == "FAILED app deviates (noise-scale, 0.1 measured, 1 declared)"
 
 
 @pytest.mark.parametrize("width", [40, 80, 120])
@@ -162,9 +190,24 @@ def test_a_claim_that_holds_of_a_weaker_adversary_says_so_on_its_line():
     document = FrozenMap({"claims": claims, "threat_model": {"access": "transcript"}})
     verdicts = (factory.verdict("one"), factory.verdict("two"), factory.verdict("good", kind="metric"))
     text = render_brief(several(fine(document=document, verdicts=verdicts)), width=200)
-    lines = {line.split()[1]: line for line in text.splitlines() if line.startswith("  PROVED")}
-    assert lines["one"].endswith(": epsilon <= 3 at delta = 1e-06, seeing the final model")
-    assert lines["two"].endswith(", seeing every iterate and the other drawn records")
+    lines = {line.split()[1].rstrip(":"): line for line in text.splitlines() if line.startswith("  PROVED")}
+    assert ": epsilon <= 3 at delta = 1e-06, seeing the final model (" in lines["one"]
+    assert ", seeing every iterate and the other drawn records (" in lines["two"]
     assert "seeing" not in lines["good"]
     plain = FrozenMap({"claims": [{"id": "one"}], "threat_model": {"access": "all-iterates"}})
     assert "seeing" not in render_brief(several(fine(document=plain)), width=200)
+
+
+def test_rejected_checks_stand_first_in_the_whole_report_and_are_marked():
+    text = render(several(deviating()), width=120)
+    items = [line.strip() for line in text.partition("Conformance\n")[2].splitlines() if line.startswith("    - ")]
+    assert items[0].startswith("- REJECTED  noise-scale: chi-square, p = 0")
+    assert items[1].startswith("- steps") or items[1].startswith("- REJECTED  clipping")
+    assert [line for line in items if "REJECTED" in line] == items[: sum("REJECTED" in line for line in items)]
+    assert "REJECTED" not in render(several(fine()), width=120)
+
+
+def test_a_declared_number_that_was_computed_is_rounded():
+    rate = dataclasses.replace(check("sampling", 0.0), declared=0.05043678918740729, measured=0.19)
+    text = render_brief(several(dataclasses.replace(deviating(), checks=(rate,))), width=120)
+    assert "declared 0.05044, measured 0.19" in text

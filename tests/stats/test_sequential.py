@@ -7,8 +7,6 @@ from itertools import product
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from scipy import stats
 
 from dpspec.stats.attacks import gaussian_fit, sequential
@@ -101,14 +99,6 @@ def test_the_lower_bound_covers_a_gaussian_mechanism_whenever_one_stops(mu: floa
         shown.append(best)
     assert wrong <= stats.binom.ppf(0.999, 60, 0.05)
     assert np.median(shown) > 0.15 * true or mu < 1.0
-
-
-@settings(max_examples=40, deadline=None)
-@given(st.integers(0, 10**6), st.floats(0.0, 6.0), st.floats(0.0, 6.0), st.floats(0.0, 0.5), st.floats(0.0, 0.5))
-def test_a_weaker_claim_is_refuted_later(seed: int, e1: float, e2: float, d1: float, d2: float) -> None:
-    coins, scores = gaussian(3.0, 80, seed)
-    strong, weak = (min(e1, e2), min(d1, d2)), (max(e1, e2), max(d1, d2))
-    assert sequential.p_value(coins, scores, [strong]) <= sequential.p_value(coins, scores, [weak]) * (1 + 1e-9)
 
 
 @pytest.mark.parametrize("seed", range(5))

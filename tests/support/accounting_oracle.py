@@ -8,7 +8,7 @@ import math
 import mpmath
 import numpy as np
 
-from dpspec.accounting import Mixture
+from dpspec.accounting import Interval, Mixture
 from dpspec.accounting.grid import Atoms
 
 
@@ -68,6 +68,23 @@ def two_step_delta(first: Mixture, second: Mixture, epsilon: float, direction: s
     if not present:
         loss = -loss
     return float(np.sum(density * second.delta(epsilon - loss, direction)) * (x[1] - x[0]))
+
+
+def gaussian_delta(epsilon: float | mpmath.mpf, mu: float | mpmath.mpf) -> mpmath.mpf:
+    """delta of the Gaussian mechanism, to as many digits as mpmath has."""
+    e, m = mpmath.mpf(epsilon), mpmath.mpf(mu)
+    return mpmath.ncdf(m / 2 - e / m) - mpmath.exp(e) * mpmath.ncdf(-m / 2 - e / m)
+
+
+def gaussian_epsilon(mu: float | mpmath.mpf, delta: float, near: float) -> mpmath.mpf:
+    """epsilon of the Gaussian mechanism, which is near a value that is known."""
+    log_delta = mpmath.log(mpmath.mpf(delta))
+    return mpmath.findroot(lambda e: mpmath.log(gaussian_delta(e, mu)) - log_delta, near, tol=1e-40)
+
+
+def holds(interval: Interval, value: float, digits: float = 1e-9) -> bool:
+    """Whether an interval contains a value that is known up to a relative error."""
+    return interval.lower * (1.0 - digits) <= value <= interval.upper * (1.0 + digits)
 
 
 def curve(atoms: Atoms, epsilon: float) -> float:

@@ -10,13 +10,16 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any, cast
 
 import numpy as np
+import pytest
 import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from scipy.special import ndtr
 
 from dpspec.contract import (
@@ -289,3 +292,22 @@ def worst_delta(
     """delta of two data sets at the finding's epsilon and ``more``, the worse of the directions that it speaks of."""
     pairs = sides(finding.scope.direction, absent, present)
     return max(delta(*composed(each, finer), finding.value + more) for each in pairs)
+
+
+def few(examples: int, check: Callable[[st.DataObject], None]) -> Callable[[], None]:
+    """A test of the same examples every time, which CI runs."""
+    return _drawn(pytest.mark.ci, check, max_examples=examples, derandomize=True)
+
+
+def many(examples: int, check: Callable[[st.DataObject], None]) -> Callable[[], None]:
+    """A test that takes minutes, of other examples every time."""
+    return _drawn(pytest.mark.slow, check, max_examples=examples)
+
+
+def _drawn(mark: pytest.MarkDecorator, check: Callable[[st.DataObject], None], **options: Any) -> Callable[[], None]:
+    def test(data: st.DataObject) -> None:
+        check(data)
+
+    every = settings(deadline=None, suppress_health_check=list(HealthCheck), **options)
+    found: Callable[[], None] = mark(every(given(st.data())(test)))
+    return found

@@ -137,10 +137,11 @@ def for_whom(group_size: int, unit: str) -> str:
 def narrowing(claim: Claim) -> str:
     text = for_whom(claim.group_size, claim.unit)
     text += f" for record {claim.record}" if claim.record is not None else ""
-    text += f" in direction {claim.direction}" if claim.direction != "both" else ""
+    text += {"both": "", "remove": " if records are removed", "add": " if records are added"}[claim.direction]
     text += f" in datasets of at least {claim.min_records} records" if claim.min_records else ""
     text += f" between neighbours with the {claim.neighbours.replace('-', ' ')}" if claim.neighbours != "all" else ""
-    return text + (f" over {claim.over}" if claim.over is not None else "")
+    over = {None: "", "all": " over all datasets", "this": " for this dataset", "collection": " over the collection"}
+    return text + over.get(claim.over, f" over {claim.over}")
 
 
 #: The subject of a claim about a metric: one trained model, or the mean over trainings.
@@ -221,7 +222,7 @@ _KINDS: Mapping[str, ClaimKind] = {
     "per-instance-dp": ClaimKind(
         says=_say_pair,
         among=lambda o: (
-            f" for {exact(100.0 * float(o['fraction']))}% of {o.get('population', 'the records')}"
+            f" for at least {exact(100.0 * float(o['fraction']))}% of the {o.get('population', '')} records"
             if "fraction" in o
             else ""
         ),

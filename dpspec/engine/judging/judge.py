@@ -22,6 +22,7 @@ from dpspec.engine.judging.claim_tests import (
     rejection_of,
 )
 from dpspec.engine.judging.conformance_status import conformance_of, family_sizes, join_checks
+from dpspec.engine.judging.conformance_status import rejected as is_rejected
 from dpspec.engine.judging.evidence_weight import (
     WeighedFinding,
     covers,
@@ -97,6 +98,7 @@ class ClaimEvaluator:
     audit: Concluded
     findings: tuple[Finding, ...]
     conformance: Conformance
+    deviating: Sequence[str]
     rejected: Sequence[RejectedBound]
     tests: ClaimTests
 
@@ -159,8 +161,7 @@ class ClaimEvaluator:
             return "open", "", weakest
         if weakest.rank == 2:
             deviates = tested.claim.kind != "metric" and self.conformance.status == "deviates"
-            assumes = () if self.audit.recording is None else self.audit.recording.assumes
-            return "proved", reasons.proved(weakest.part, weakest.best, deviates=deviates, assumes=assumes), weakest
+            return "proved", reasons.proved(weakest.part, weakest.best, deviates=deviates), weakest
         scope = tested.scope if tested.statement.about_privacy else None
         enough = enough_records(weakest.part, scope, self.findings)
         return "supported", reasons.supported(weakest.part, weakest.best, enough), weakest
@@ -174,20 +175,30 @@ class ClaimEvaluator:
             return ""
         unbounded = view.unbounded_by if view is not None else ""
         if self._deviating_recording():
-            text = f"Nothing is proved of a run that deviates. {self.conformance.reason}"
+            if self.deviating:
+                text = f"Nothing is proved of a run that deviates ({', '.join(self.deviating)})."
+            else:
+                text = f"Nothing is proved of this run. {self.conformance.reason}"
             return f"{text} No finite bound is proved either: {unbounded}." if unbounded else text
         if view is None or unbounded:
             return ""
+        recording = self.audit.recording
         for finding in self.findings:
             in_scope = finding.scope.adjacency == tested.scope.adjacency and view.part.holds_under(finding.at)
             if in_scope and (finding.quantity, finding.bound) == (view.part.quantity, "upper"):
                 for one in finding.assumptions:
+                    if one.status == "unchecked" and not recording.ended:
+                        return (
+                            f"The recording has no end after step {recording.steps}: the process was killed, failed "
+                            "or still runs. Record the whole training again."
+                        )
                     if one.status in ("false", "unchecked"):
                         name = one.name.removesuffix("-unknown")
-                        channel = next((c.name for c in self.audit.recording.channels if name in c.sources), "")
+                        channel = next((c.name for c in recording.channels if name in c.sources), "")
                         how = "violated" if one.status == "false" else "open"
                         what = f"The channel {channel} is {how}" if channel else f"An assumption is {how}"
-                        return f"{what}: {name}: {one.text}."
+                        of = "" if name == channel else f"{name}: "
+                        return f"{what}: {of}{one.text}."
         return ""
 
     def _contradiction(self, tested: TestedClaim, views: Sequence[PartView]) -> RejectedBound | None:
@@ -213,10 +224,15 @@ class ClaimEvaluator:
     ) -> str:
         if view is None:
             return reasons.undecided(None, None, None, attacked=bool(tested.hypotheses))
+        if tested.claim.kind == "metric" and not self.audit.trials:
+            return "Not decided: nothing was measured, because no training was run."
+        beyond = _refuting_bound(views)
+        if beyond is not None:
+            return reasons.control(beyond[0].part, beyond[1], attacked=bool(tested.hypotheses))
         scope = tested.scope if tested.statement.about_privacy else None
         short = false_assumption(view.part, scope, self.findings) if scope is not None else ""
         short = short or (view.unbounded_by if view.unbounded else scope_shortfall(view.part, scope, self.findings))
-        reason = reasons.undecided(
+        return reasons.undecided(
             view.part,
             view.proof,
             refutable,
@@ -224,11 +240,6 @@ class ClaimEvaluator:
             unbounded=view.unbounded,
             shortfall=short,
         )
-        beyond = _refuting_bound(views)
-        if beyond is None:
-            return reason
-        opposing = reasons.opposing_bound(beyond[0].part, beyond[1])
-        return f"{reason} {opposing}, but only an attack may refute this claim (refuted_by: attack)."
 
 
 def _refuting_bound(views: Sequence[PartView]) -> tuple[PartView, WeighedFinding] | None:
@@ -267,8 +278,14 @@ def judge(audits: Sequence[Concluded], others: PendingTests = NO_PENDING) -> tup
     for number, audit in enumerate(audits):
         expect = audit.spec.audit.expect if audit.spec.audit is not None else "no-deviation-found"
         conformance = conformance_of(expect, audit.checks, families[number], audit.promised, executed=audit.executed)
+        deviating = dict.fromkeys(check.assumption for check in audit.checks if is_rejected(check, families[number]))
         evaluator = ClaimEvaluator(
-            audit=audit, findings=findings[number], conformance=conformance, rejected=rejected[number], tests=tests
+            audit=audit,
+            findings=findings[number],
+            conformance=conformance,
+            deviating=tuple(deviating),
+            rejected=rejected[number],
+            tests=tests,
         )
         verdicts = tuple(evaluator.verdict(tested) for tested in tests.claims if tested.number == number)
         judged.append(Judged(verdicts=verdicts, conformance=conformance, findings=findings[number]))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from dpspec.contract import Evidence
 from dpspec.engine.judging.claim_tests import RejectedBound
 from dpspec.engine.judging.evidence_weight import WeighedFinding
@@ -43,12 +41,11 @@ def opposing_bound(part: Part, weighed: WeighedFinding) -> str:
     return f"The certified {side} bound {value} ({weighed.finding.method}) {beyond} the claimed {exact(part.claimed)}"
 
 
-def proved(part: Part, weighed: WeighedFinding, *, deviates: bool, assumes: Sequence[str]) -> str:
+def proved(part: Part, weighed: WeighedFinding, *, deviates: bool) -> str:
     side, value = _proving(part, weighed.value)
     text = f"The {_rigor(weighed)} {side} bound of {value} ({weighed.finding.method}) is within the claim."
     warning = " Proved as declared, run deviates: the bound does not apply to the executed run."
-    given = f" It assumes {', '.join(assumes)}." if assumes else ""
-    return text + given + (warning if deviates else "")
+    return text + (warning if deviates else "")
 
 
 def supported(part: Part, weighed: WeighedFinding, enough: int | None) -> str:
@@ -88,16 +85,25 @@ def undecided(
             value, beyond = lower(proof.value, against=part.claimed), "is below"
         text = f"the {_rigor(proof)} bound {value} {beyond} the claimed {exact(part.claimed)}"
     else:
-        text = f"no finite {side} bound is proved" if unbounded else f"no proved {side} bound is in scope"
+        text = f"no finite {side} bound is proved" if unbounded else f"no proved {side} bound applies to this claim"
         text += f" ({shortfall})" if shortfall else ""
     if refutable is not None:
         limit = f"up to {lower(refutable)}" if part.side == "at-most" else f"down to {upper(refutable)}"
         weak = f"with perfect results, the evidence could refute claims {limit}"
     elif attacked:
-        weak = "the evidence in scope cannot refute this claim"
+        weak = "the evidence cannot refute this claim"
     else:
-        weak = "no evidence against it is in scope"
+        weak = "no attack tested it"
     return f"Not proved: {text}. Not refuted: {weak}."
+
+
+def control(part: Part, weighed: WeighedFinding, *, attacked: bool) -> str:
+    """The reason of an open claim that a certified bound refutes, if only an attack may."""
+    attack = "the attack does not reject it" if attacked else "no attack tested it"
+    return (
+        f"Not decided: only an attack may refute this claim (refuted_by: attack), and {attack}. "
+        f"{opposing_bound(part, weighed)}."
+    )
 
 
 def missing(available: int, needed: int, waiting: bool) -> str:

@@ -201,8 +201,8 @@ def _notes(audits: Sequence[AuditResult], composed: Sequence[bool]) -> tuple[str
     notes = []
     if len(cells) - len(judged) > 1:
         notes.append(
-            f"{len(cells) - len(judged)} cells of a matrix were audited one by one; releasing several "
-            "composes their losses, which no claim here covers."
+            f"Each of {len(cells) - len(judged)} cells of a matrix was audited alone. No claim covers the release of "
+            "several models from the same data: their privacy losses compose."
         )
     for source, name in dict.fromkeys(judged):
         notes.append(

@@ -143,13 +143,8 @@ class SelectionAudit(Audit):
                 ran = next((way for way in ways if way[3] == "yes"), None)
                 text = f"{claim}: {_NONE if ran is None else _cost(*ran[:3])}."
                 others = [way for way in ways if way[3] != "yes"]
-                costs = []
-                for way in others:
-                    costs.append(_cost(*way[:3]))
-                    if ran is not None:
-                        one, other = (float("inf") if each[2] is None else each[2] for each in (way, ran))
-                        costs[-1] += f", which is {'cheaper' if one < other else 'dearer'} by these bounds"
-                yield f"{text} Not run: {'; '.join(costs)}." if costs else text
+                costs = "; ".join(_cost(*way[:3]) for way in others)
+                yield f"{text} For comparison, not run: {costs}." if costs else text
 
     def _bounds(
         self,

@@ -10,6 +10,7 @@ import dataclasses
 from collections import Counter
 from collections.abc import Iterator
 
+from dpspec.contract import DataError
 from dpspec.contract.catalog import Catalog
 from dpspec.engine.judging.judge import judge
 from dpspec.engine.judging.judge_input import pending_tests
@@ -75,7 +76,7 @@ def verify(
             packages = ", ".join(absent_packages(result, catalog))
             text = f"{error} (made with {packages}, not installed here)" if packages else str(error)
             raise PluginError(text, error.diagnostics) from None
-        except (SpecError, OSError, ValueError, KeyError) as error:
+        except (SpecError, DataError, OSError, ValueError, KeyError) as error:
             text = str(error) or type(error).__name__
             mismatches.append(Mismatch(audit.name, "audit", "a result", text))
             continue
@@ -97,7 +98,7 @@ def verify(
     concluded = [again.concluded for again in recomputed_audits]
     try:
         judged = judge(concluded)
-    except ValueError as error:  # what was taken as recorded may be what no audit yields
+    except (TypeError, ValueError) as error:  # what was taken as recorded may be what no audit yields
         none = Mismatch("", "verdicts", "verdicts", f"none can be given: {error}")
         return (*mismatches, none)
     recomputed = assemble([again.trained for again in recomputed_audits], concluded, judged, catalog)

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
+from itertools import repeat
 from types import MethodType
 from typing import Any
 
@@ -20,8 +21,16 @@ from dpspec.recording.fingerprints import Fingerprint, Tally, differs, fingerpri
 from dpspec.recording.folder.step_record import UNSEEN
 from dpspec.recording.pending_step import PendingStep
 from dpspec.recording.ranks.rank_watch import RankWatch
-from dpspec.recording.sums.clipped_sums import Contributions, RecomputedSums, SizeScaling, SummedGradients
+from dpspec.recording.ranks.shards import local
+from dpspec.recording.sums.clipped_sums import (
+    Contributions,
+    RecomputedSums,
+    SizeScaling,
+    SummedGradients,
+    summed_gradients,
+)
 from dpspec.recording.sums.ghost_sums import GhostSums
+from dpspec.recording.sums.sharded_ghost_sums import ShardedGhostSums
 from dpspec.recording.watching.noise_sketch import NoiseSketch
 from dpspec.recording.watching.noise_watch import NoiseWatch
 from dpspec.recording.watching.step_hooks import ReplacedMethods, StepHooks
@@ -59,12 +68,16 @@ class OpacusWatch:
         self._contributions: Contributions | None = None
         self._unscaled = torch.zeros(())
         self._scaled: Fingerprint | None = None
+        self._inside = False
         self._stepped_with: Fingerprint | None = None
         self._meddled, self._changed = Tally(), Tally()
         self.step = PendingStep()
         self.norm_type, self.sum_type = "", ""
-        self.sums, self.replaced = SummedGradients(optimizer.params), ReplacedMethods(optimizer, model)
+        self._sharded = rank is not None and rank.sharded
+        self.sums, self.replaced = SummedGradients(optimizer), ReplacedMethods(optimizer, model)
         self.ghost = GhostSums(model, optimizer) if clipping == "ghost" else None
+        if rank is not None and rank.sharded:
+            self.ghost = ShardedGhostSums(model, optimizer, rank)
         self.recomputed = None if clipping == "ghost" else RecomputedSums(optimizer, clipping)
         self.scaling = SizeScaling()
 
@@ -98,9 +111,10 @@ class OpacusWatch:
             begin = [use, sums.compare, self.recomputed.expect, self._probe, self._begin_sum]
             self._wrap(optimizer, "clip_and_accumulate", begin, [self._after_sum])
         self.hooks = StepHooks(optimizer.original_optimizer, partial(guarded, before), partial(guarded, after))
-        self._wrap(optimizer, "add_noise", [use, sums.use, self._enter], [self._after_noise])
+        self._wrap(optimizer, "pre_step", [], [], self._pre_step)
+        self._wrap(optimizer, "add_noise", [use, sums.use, self._enter, self._before_noise], [self._after_noise])
         self._wrap(optimizer, "scale_grad", [self._before_scaling], [self._after_scaling])
-        if self._rank is not None:
+        if self._rank is not None and not self._sharded:
             self._wrap(optimizer, "reduce_gradients", [self._before_reduction], [self._after_reduction])
         self._undo.append(self.hooks.remove)
         guarded(lambda: self.replaced.check(self._wrappers))
@@ -110,14 +124,21 @@ class OpacusWatch:
             undo()
         self._undo = []
 
-    def _wrap(self, thing: Any, name: str, before: Sequence[Moment], after: Sequence[Callable[[Any], None]]) -> None:
+    def _wrap(
+        self,
+        thing: Any,
+        name: str,
+        before: Sequence[Moment],
+        after: Sequence[Callable[[Any], None]],
+        around: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext,
+    ) -> None:
         own, original = vars(thing).get(name), getattr(thing, name)
 
-        def replaced(this: Any) -> Any:
+        def replaced(this: Any, *given: Any, **named: Any) -> Any:
             for observe in before:
                 self._guarded(observe)
-            with self._during:
-                result = original()
+            with around(), self._during:
+                result = original(*given, **named)
             for observe_result in after:
                 self._guarded(partial(observe_result, result))
             return result
@@ -136,6 +157,15 @@ class OpacusWatch:
                 object.__setattr__(thing, name, own)
 
         self._undo.append(undo)
+
+    @contextlib.contextmanager
+    def _pre_step(self) -> Iterator[None]:
+        """Opacus' own code calls add_noise and scale_grad: no other code runs between them."""
+        self._inside = True
+        try:
+            yield
+        finally:
+            self._inside = False
 
     def _probe(self) -> None:
         if self._probing is not None:
@@ -193,29 +223,43 @@ class OpacusWatch:
         if self.step.norms:
             self.step.norms.append(norms)
 
+    def _before_noise(self) -> None:
+        if self._rank is not None:
+            self._rank.before_noise()
+
     def _after_noise(self, _: Any) -> None:
         step, optimizer, parameters = self.step, self._optimizer, self._optimizer.params
         if [id(p) for p in parameters] != self._ids:
             raise RuntimeError("other parameters are trained than at the beginning; record each part in its own run")
-        require_plain(tensor for p in parameters for tensor in (p, p.grad, p.summed_grad))
+        require_plain((*parameters, *(p.grad for p in parameters), *summed_gradients(optimizer)))
         multiplier = expected_multiplier(optimizer, self._clipping)
         step.noise_multiplier = min(float(optimizer.noise_multiplier), multiplier)
         step.clip_norm = float(optimizer.max_grad_norm)
         step.deviation = multiplier * step.clip_norm
-        sums = [p.summed_grad.detach().reshape(-1) for p in parameters]
-        noise = [p.grad.detach().reshape(-1) - s for p, s in zip(parameters, sums, strict=True)]
-        step.sketch, step.noised = self._sketch.of(noise), True
+        sums = [one.detach().reshape(-1) for one in summed_gradients(optimizer) if one is not None]
+        noise = [local(p.grad).detach().reshape(-1) - s for p, s in zip(parameters, sums, strict=True)]
+        starts: Iterable[int] = repeat(0)
+        if self._rank is not None and self._rank.sharded:
+            if optimizer.loss_reduction == "mean":  # FSDP2 divides the sum by the number of ranks, and Opacus the noise
+                sums, noise = ([self._rank.group.world * part for part in parts] for parts in (sums, noise))
+            self._rank.after_noise(sums, noise)
+            starts = self._rank.starts
+        step.sketch, step.noised = self._sketch.of(noise, starts), True
         if self._rank is None or bool(step.sketch.any()):  # one rank adds the noise
             self._noise.add(noise, sums, step.deviation)
         norms = [torch.linalg.vector_norm(summed).to(sums[0].device) for summed in sums]
         step.sum_norm = torch.linalg.vector_norm(torch.stack(norms).double())
+        self._scaled = None if self._inside else self._fingerprint()
 
     def _first_norm(self) -> Tensor:
-        norm: Tensor = torch.linalg.vector_norm(self._optimizer.params[0].grad.detach())
+        own = (local(p.grad) for p in self._optimizer.params)
+        norm: Tensor = torch.linalg.vector_norm(next((one for one in own if one.numel()), torch.zeros(1)).detach())
         return norm
 
     def _before_scaling(self) -> None:
         self._unscaled = self._first_norm()
+        if not self._inside:
+            self._compare(self._scaled)
 
     def _after_scaling(self, _: Any) -> None:
         optimizer = self._optimizer
@@ -223,13 +267,18 @@ class OpacusWatch:
         self.step.divisor = 1.0
         if optimizer.loss_reduction == "mean":
             self.step.divisor = float(optimizer.expected_batch_size) * int(optimizer.accumulated_iterations)
-        self._scaled = self._fingerprint()
+        self._scaled, self._inside = self._fingerprint(), False
+
+    def _compare(self, left: Fingerprint | None) -> Fingerprint:
+        now = self._fingerprint()
+        self._meddled.add(left is None or differs(now, left))
+        return now
 
     def _before_reduction(self) -> None:
         assert self._rank is not None
         require_plain(p.grad for p in self._optimizer.params)
         scaled, self._scaled = self._scaled, None
-        self._meddled.add(scaled is None or differs(self._fingerprint(), scaled))
+        self._compare(scaled)
         self._rank.before_reduction()
 
     def _after_reduction(self, _: Any) -> None:
@@ -241,9 +290,8 @@ class OpacusWatch:
         require_plain(p.grad for p in self._optimizer.params)
         self.replaced.check(self._wrappers)
         scaled, self._scaled = self._scaled, None
-        if scaled is not None:
-            self._stepped_with = self._fingerprint()
-            self._meddled.add(differs(self._stepped_with, scaled))
+        if scaled is not None or self.step.noised:
+            self._stepped_with = self._compare(scaled)
 
     def after_update(self) -> None:
         before, self._stepped_with = self._stepped_with, None

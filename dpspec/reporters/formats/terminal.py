@@ -118,6 +118,8 @@ def render_brief(result: Result, *, internal: bool = False, width: int = 80, col
                 )
             for line in lines:
                 page.line(line, indent=2, hang=2)
+            for claim, text in matrices.statements(matrix).items():
+                page.line(f"{claim}: {text}", indent=2, hang=2)
             for note in dict.fromkeys(note for one in matrix.audits for note in one.notes):
                 page.item(note)
             continue
@@ -139,6 +141,13 @@ def render_brief(result: Result, *, internal: bool = False, width: int = 80, col
                 _claim(page, audit, verdict)
             if deviating:
                 _deviation(page, audit)
+    if any(
+        "proved" in verdict.expect and not verdict.expected and verdict.provable is not None
+        for audit in result.audits
+        if audit.recording is None
+        for verdict in audit.verdicts
+    ):
+        page.item("dpspec calibrate finds the noise, sampling rate or steps that prove a claim.")
     untrained = [audit for audit in result.audits if not audit.planned_trials and audit.recording is None]
     if untrained:
         of = f" for {labels.count(len(untrained), 'audit')}" if several else ""
@@ -194,7 +203,7 @@ def _checked_run(page: Page, audit: AuditResult, suffix: str) -> None:
 
 
 def _tight(finding: Finding) -> str:
-    return "" if finding.lower is None else f" (true value >= {decimals.lower(finding.lower)})"
+    return "" if finding.lower is None else f" (exact value >= {decimals.lower(finding.lower)})"
 
 
 def _expected(page: Page, audit: AuditResult) -> None:
@@ -205,7 +214,7 @@ def _expected(page: Page, audit: AuditResult) -> None:
             claimed = labels.claimed(verdict)
             wanted = "as expected" if verdict.verdict not in ("proved", "supported") else ""
             rest = [labels.access(audit, verdict), f"claimed {claimed}" if claimed else "", wanted]
-            text = f" {labels.interval(audit, verdict)}: {', '.join([verdict.text, *filter(None, rest)])}"
+            text = f": {', '.join([verdict.text, *filter(None, rest)])} ({labels.bounds(audit, verdict)})"
             _row(page, labels.headline(audit, verdict), (verdict.claim, "bold"), text)
     if not labels.wrong_conformance(audit):
         _conformance(page, audit)
@@ -233,7 +242,8 @@ def _conformance(page: Page, audit: AuditResult) -> None:
     sizes = sorted((size, name) for name, size in limit.items() if size > 0.0)
     if sizes:
         low, high = (f"{decimals.upper(100 * size, digits=2)}% ({name})" for size, name in (sizes[0], sizes[-1]))
-        parts.append(f"smallest detectable deviation {low if low == high else f'per kind from {low} to {high}'}")
+        limits = f"detection limit {low}" if low == high else f"detection limits from {low} to {high}"
+        parts.append(f"{limits} of the declared value")
     if unlimited:
         parts.append(f"no detection limit for {', '.join(unlimited)}")
     _row(page, label, "; ".join(parts))
@@ -242,8 +252,9 @@ def _conformance(page: Page, audit: AuditResult) -> None:
 def _deviation(page: Page, audit: AuditResult) -> None:
     conformance = audit.conformance
     label = labels.conformance_label(conformance.status)
-    _row(page, label, f"{labels.conformance_outcome(audit)}: {conformance.reason}")
     worst = sorted((check for check in audit.checks if rejected(check, 1)), key=lambda check: check.p_value)
+    # the rows below repeat the reason
+    _row(page, label, labels.conformance_outcome(audit), "" if worst else f": {conformance.reason}")
     for check in worst:
         page.item(phrases.check(check), indent=4)
     rest = len(audit.checks) - len(worst)
@@ -272,7 +283,7 @@ def _claim(page: Page, audit: AuditResult, verdict: Verdict) -> None:
     _row(page, labels.headline(audit, verdict), (verdict.claim, "bold"), text)
     claimed = labels.claimed(verdict)
     page.line(
-        f"{f'claimed {claimed}, ' if claimed else ''}interval {labels.interval(audit, verdict)}, ",
+        f"{f'claimed {claimed}, ' if claimed else ''}{labels.bounds(audit, verdict)}, ",
         (labels.outcome(audit, verdict), "" if verdict.expected else "bold red"),
         indent=indent,
         hang=2,

@@ -30,7 +30,7 @@ TITLE = "Smallest detectable deviation"
 
 CAPTION = (
     "Hatched: no test detects a deviation of that size. Light: some tests detect it. Full: all tests with a detection "
-    "limit detect it, with probability 0.99. 100 % = twice the declared value, or zero. Limits are rounded up."
+    "limit detect it, with probability 0.99. 100% = twice the declared value, or zero. Limits are rounded up."
 )
 
 HEAD = ("assumption", "some tests detect from", "all tests detect from", "tests with a detection limit")

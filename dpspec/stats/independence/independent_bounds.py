@@ -5,7 +5,7 @@ that canary's coin and separate randomness only. The bound on mu needs no other 
 
 A bound on epsilon also needs a Gaussian curve of each canary down to delta, which no test supports: m canaries show no
 error rate below 1 / m. One bound on epsilon holds for any randomness that all steps of a run share. The other, larger
-one assumes ``no-shared-luck``, which only several runs can test.
+one assumes ``no-shared-randomness``, which only several runs can test.
 """
 
 from __future__ import annotations
@@ -23,6 +23,14 @@ from dpspec.stats.independence.order_statistics import Guesses
 
 #: Quantities of the bounds, which no claim has.
 MU, EPSILON, WITH_LUCK = "mu-if-independent", "epsilon-if-independent", "epsilon-if-conditionally-independent"
+
+#: The statements of the assumptions, by name.
+TEXTS = {
+    "independent-canaries": "given the run-level information of the release, each canary adds one part to it, which "
+    "depends on the canary's own inclusion bit and separate randomness only",
+    "no-shared-randomness": "the canaries of a run share no randomness",
+    "gaussian-curve": "the privacy curve of each canary is the same Gaussian one down to the delta of the bound",
+}
 
 #: Level of the tests of runs, steps and shape.
 LEVEL = 0.05
@@ -95,9 +103,8 @@ def independent_bounds(
     gaussian = Assumption(
         name="gaussian-curve",
         status=curve,
-        text="the privacy curve of each canary is the same Gaussian one down to "
-        f"delta = {at['delta']:g}; the test of the shape sees error rates above 1/{max(map(len, ranked))}, and cannot "
-        "support that below",
+        text=f"{TEXTS['gaussian-curve']} (delta = {at['delta']:g}); the test of the shape sees error rates above "
+        f"1/{max(map(len, ranked))}, and cannot support that below",
         test=assumption_tests.CURVE_TEST,
         level=LEVEL,
     )
@@ -113,10 +120,7 @@ def independent_bounds(
 
 def _independence(luck: Sequence[StepDependence], layers: float | None) -> Assumption:
     name = "independent-canaries"
-    text = (
-        "given what the release tells of the run as a whole, each canary adds a part of its own to it, made without "
-        "the coins and the luck of others"
-    )
+    text = TEXTS[name]
     if layers is not None and layers <= LAYERS_LEVEL:
         text += "; layers share their noise, and canaries that lie in them with it"
         return Assumption(name=name, status="false", text=text, test=residual_tests.LAYERS_TEST, level=LAYERS_LEVEL)
@@ -134,15 +138,15 @@ def _independence(luck: Sequence[StepDependence], layers: float | None) -> Assum
 
 
 def _no_luck(runs: Sequence[Guesses], correct: Sequence[int]) -> Assumption:
-    text = "the canaries of a run share no randomness"
+    text = TEXTS["no-shared-randomness"]
     agree = assumption_tests.runs_agree(runs, correct)
     if agree is None:
         text += "; it cannot be seen in one run, five runs would show luck that comes in up to 55% of them"
-        return Assumption(name="no-shared-luck", status="unchecked", text=text)
+        return Assumption(name="no-shared-randomness", status="unchecked", text=text)
     # The probability of shared randomness above which all runs have it with probability LEVEL.
     rarest = LEVEL ** (1.0 / len(runs))
     return Assumption(
-        name="no-shared-luck",
+        name="no-shared-randomness",
         status="false" if agree <= LEVEL else "not-rejected",
         text=f"{text}; luck with a chance above {rarest:.2g} in each run can go unseen in {len(runs)} runs",
         test=assumption_tests.RUNS_TEST,

@@ -77,13 +77,6 @@ def test_many_steps_against_simulation(steps: int, epochs: int) -> None:
         assert found.width <= 0.02 * found.upper
 
 
-def test_it_lies_between_nothing_and_all_steps() -> None:
-    """Less than the Gaussian mechanism in one step; at small deltas more than Poisson sampling at rate 1 / t."""
-    allocated = PrivacyLoss.of(RandomAllocation(30, 0.8)).epsilon(1e-8, width=1e-2)
-    whole = PrivacyLoss.of(Mixture.full(1, 0.8)).epsilon(1e-8)
-    assert 0.0 < allocated.lower <= allocated.upper < whole.lower
-
-
 def exact_sum(values: Floats, masses: Floats, times: int) -> tuple[Floats, Floats]:
     total, chance = values, masses
     for _ in range(times - 1):
@@ -139,9 +132,3 @@ def test_what_lies_beyond_the_last_point_is_lost_and_not_forgotten() -> None:
     assert float(found.masses @ found.values) + found.lost >= mean
     assert found.values[-1] < 100.0
     assert float(found.masses.sum()) >= 1.0
-
-
-@pytest.mark.parametrize(("steps", "sigma"), [(0, 1.0), (5, 0.0), (5, 0.01), (10**8, 1.0)])
-def test_what_makes_no_sense_is_refused_by_name(steps: int, sigma: float) -> None:
-    with pytest.raises(ValueError, match=r"steps|sigma"):
-        RandomAllocation(steps, sigma)

@@ -97,9 +97,3 @@ def test_the_ends_are_ordered_and_one_member_is_the_plain_pair() -> None:
     one, same = (PrivacyLoss.of(pair).epsilon(1e-5) for pair in (RandomAllocation(10, 1.0), EqualMembers(10, 1.0, 1)))
     assert same.lower == pytest.approx(one.lower, rel=2e-3)
     assert same.lower <= one.upper
-
-
-@pytest.mark.parametrize(("sigma", "members"), [(0.3, 4), (1.0, 0), (1.0, 5)])
-def test_groups_out_of_range_are_refused(sigma: float, members: int) -> None:
-    with pytest.raises(ValueError, match=r"sigma|members"):
-        RandomAllocation(5, sigma, members)

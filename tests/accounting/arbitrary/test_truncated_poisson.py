@@ -8,8 +8,6 @@ import math
 import mpmath
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from scipy.integrate import quad
 from scipy.stats import norm
 
@@ -237,47 +235,3 @@ def test_rare_truncation_costs_little(direction: Direction) -> None:
     above = PrivacyLoss.of(step.above(), direction).compose(10**5).epsilon(1e-6, width=1e-3)
     attained = PrivacyLoss.of(step.attained(), direction).compose(10**5).epsilon(1e-6, width=1e-3)
     assert attained.lower <= above.upper <= attained.lower * (1.0 + 3e-3)
-
-
-STEPS = st.builds(
-    TruncatedPoisson,
-    k=st.integers(1, 4),
-    rate=st.floats(0.01, 0.9),
-    cap=st.integers(1, 40),
-    n=st.integers(4, 60),
-    sigma=st.floats(0.5, 4.0),
-)
-
-
-@pytest.mark.ci
-@settings(max_examples=40, deadline=None)
-@given(step=STEPS, epsilon=st.floats(0.0, 4.0), direction=st.sampled_from(DIRECTIONS))
-def test_bounds_are_ordered_and_monotone(step: TruncatedPoisson, epsilon: float, direction: Direction) -> None:
-    def above(**changes: float) -> float:
-        return TruncatedPoisson(**{**vars(step), **changes}).above().log_delta_bounds(epsilon, direction)[1]
-
-    here = above()
-    slack = 1e-6
-    assert step.attained().log_delta_bounds(epsilon, direction)[0] <= here + slack
-    assert above(n=step.n + 5) >= here - slack
-    assert above(cap=step.cap + 3) <= here + slack
-    assert above(sigma=step.sigma * 1.3) <= here + slack
-    assert above(k=step.k + 1) >= here - slack
-    assert math.fsum(step.kept()) == pytest.approx(1.0, abs=1e-12)
-
-
-@pytest.mark.parametrize("changes", [{"rate": 0.0}, {"cap": 0}, {"k": 0}, {"n": -1}, {"sigma": 0.0}, {"rate": 1.1}])
-def test_what_makes_no_sense_is_refused_by_name(changes: dict[str, float]) -> None:
-    (name,) = changes
-    with pytest.raises(ValueError, match=name):
-        TruncatedPoisson(**{"k": 1, "rate": 0.1, "cap": 5, "n": 10, "sigma": 1.0, **changes})  # type: ignore[arg-type]
-
-
-def test_cases_are_refused_that_do_not_fit() -> None:
-    one = Mixture.full(1, 1.0)
-    with pytest.raises(ValueError, match="sum to 1"):
-        Revealed([(0.5, one), (0.4, one)])
-    with pytest.raises(ValueError, match="same sigma"):
-        Revealed([(0.5, one), (0.5, Mixture.full(1, 2.0))])
-    with pytest.raises(ValueError, match="above 0"):
-        Revealed([])

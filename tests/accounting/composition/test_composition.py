@@ -18,26 +18,16 @@ def atoms(masses: list[float], lowest: float = -0.3, spacing: float = 0.1, infin
     return Atoms(lowest, spacing, np.arange(len(masses)), np.array(masses), infinity, 0.0)
 
 
-def exact_power(masses: np.ndarray, steps: int) -> list[Fraction]:
-    result, step = [Fraction(1)], [Fraction(float(m)) for m in masses]
-    for _ in range(steps):
-        longer = [Fraction(0)] * (len(result) + len(step) - 1)
-        for i, a in enumerate(result):
-            for j, b in enumerate(step):
-                longer[i + j] += a * b
-        result = longer
-    return result
-
-
 def exact_delta(parts: list[tuple[Atoms, int]], epsilon: float) -> mpmath.mpf:
     total, lowest = [Fraction(1)], mpmath.mpf(0)
     for part, steps in parts:
-        power = exact_power(part.masses, steps)
-        longer = [Fraction(0)] * (len(total) + len(power) - 1)
-        for i, a in enumerate(total):
-            for j, b in enumerate(power):
-                longer[i + j] += a * b
-        total, lowest = longer, lowest + mpmath.mpf(part.lowest) * steps
+        lowest += mpmath.mpf(part.lowest) * steps
+        for _ in range(steps):
+            longer = [Fraction(0)] * (len(total) + len(part.masses) - 1)
+            for i, a in enumerate(total):
+                for j, b in enumerate(part.masses):
+                    longer[i + j] += a * Fraction(float(b))
+            total = longer
     result = mpmath.mpf(0)
     for i, mass in enumerate(total):
         loss = lowest + mpmath.mpf(parts[0][0].spacing) * i

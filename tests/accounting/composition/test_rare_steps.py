@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from dpspec.accounting import Direction, Mixture, PrivacyLoss
-from dpspec.accounting.composition import compose
+from dpspec.accounting.composition import UNSURE, ComposedProfile, compose
 from dpspec.accounting.grid import Atoms
-from dpspec.accounting.rare_steps import UNSURE, ComposedProfile, split_rare_steps
+from dpspec.accounting.rare_steps import split_rare_steps
 from dpspec_group.printed.contour import Contour
 
 PRESENT = "present-first"

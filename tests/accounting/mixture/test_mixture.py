@@ -7,7 +7,7 @@ import math
 import mpmath
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from support.accounting_oracle import one_step_delta
 
@@ -65,14 +65,6 @@ def test_one_step_against_quadrature_of_the_definition(pair: Mixture, epsilon: f
 def test_swapping_the_directions(pair: Mixture, epsilon: float) -> None:
     swapped = 1.0 - math.exp(epsilon) + math.exp(epsilon) * float(pair.delta(-epsilon, PRESENT))
     assert float(pair.delta(epsilon, ABSENT)) == pytest.approx(swapped, abs=1e-13)
-
-
-@given(mixtures, st.floats(0.0, 10.0), st.sampled_from([PRESENT, ABSENT]), st.floats(0.01, 100.0))
-def test_scaling_everything_changes_nothing(pair: Mixture, epsilon: float, direction: str, factor: float) -> None:
-    scaled = Mixture(pair.sensitivities * factor, pair.probabilities, pair.sigma * factor)
-    assert float(scaled.log_delta(epsilon, direction)) == pytest.approx(
-        float(pair.log_delta(epsilon, direction)), rel=1e-9, abs=1e-9
-    )
 
 
 @given(mixtures)
@@ -140,13 +132,6 @@ def test_equal_sensitivities_are_merged_and_empty_ones_dropped() -> None:
     pair = Mixture([1.0, 0.0, 1.0, 5.0], [0.25, 0.5, 0.25, 0.0], 1.0)
     np.testing.assert_allclose(pair.sensitivities, [0.0, 1.0])
     np.testing.assert_allclose(pair.probabilities, [0.5, 0.5])
-
-
-@settings(max_examples=30)
-@given(mixtures, st.floats(0.0, 5.0), st.sampled_from([PRESENT, ABSENT]))
-def test_delta_lies_between_zero_and_one_and_falls(pair: Mixture, epsilon: float, direction: str) -> None:
-    here, later = float(pair.delta(epsilon, direction)), float(pair.delta(epsilon + 0.01, direction))
-    assert 0.0 <= later <= here * (1.0 + 1e-12) <= 1.0
 
 
 @pytest.mark.parametrize(("rate", "k"), [(0.1, 7), (0.1, 30), (0.37, 1), (0.001, 7), (0.9, 1), (0.9, 30)])

@@ -134,13 +134,6 @@ def test_gamma_belongs_to_the_mean(mean: float, eta: float) -> None:
         assert mean <= exact <= mean * (1 + 1e-8)
 
 
-def test_numbers_of_tries_have_the_declared_mean() -> None:
-    for tries in (Tries("geometric", 6.0), Tries("logarithmic", 6.0), Tries("poisson", 6.0)):
-        law = list(chances(tries))
-        assert math.fsum(law) == pytest.approx(1.0, abs=1e-10)
-        assert math.fsum(k * chance for k, chance in enumerate(law)) == pytest.approx(6.0, rel=1e-8)
-
-
 @given(LAWS, st.floats(0.05, 2.0), st.floats(1.0, 3.0))
 def test_more_tries_and_less_private_ones_cost_more(tries: Tries, effect: float, times: float) -> None:
     orders = np.array(SELECTION_ORDERS[::8])
@@ -173,26 +166,3 @@ def test_a_drawn_cell_that_is_shown_diverges_by_exactly_this(weights: list[list[
     assert found == pytest.approx(truth, rel=1e-9, abs=1e-9)
     hidden = [sum(cell[side] for cell in cells) / len(cells) for side in (0, 1)]
     assert np.all(found >= [divergence(a, hidden[0], hidden[1]) - 1e-9 for a in orders])
-
-
-def test_equal_cells_are_one() -> None:
-    orders = np.array(SELECTION_ORDERS)
-    rdp = gaussian_rdp(orders, 0.3)
-    assert drawn_cell_rdp(orders, [rdp, rdp, rdp]) == pytest.approx(rdp, rel=1e-12)
-
-
-@pytest.mark.parametrize(
-    ("law", "mean", "eta", "named"),
-    [
-        ("geometric", 0.5, None, "mean"),
-        ("poisson", 0.0, None, "mean"),
-        ("poisson", math.inf, None, "mean"),
-        ("geometric", 2.0, 1.0, "eta"),
-        ("truncated-negative-binomial", 2.0, None, "eta"),
-        ("truncated-negative-binomial", 2.0, -1.0, "eta"),
-        ("binomial", 2.0, None, "law"),
-    ],
-)
-def test_laws_that_are_none_are_refused(law: str, mean: float, eta: float | None, named: str) -> None:
-    with pytest.raises(ValueError, match=named):
-        Tries(law, mean, eta)  # type: ignore[arg-type]

@@ -123,25 +123,6 @@ def test_one_record_attains_it_and_groups_lie_between_the_ends(sigma: float, eps
                 assert interval.width <= 1e-2 * found + 1e-9
 
 
-def test_groups_of_many_steps_against_simulation() -> None:
-    """The pair of a group along one direction, drawn: within the interval, up to six standard errors."""
-    sigma, steps, size, epochs, draws, epsilon = 2.0, 12, 3, 2, 100_000, 1.0
-    rng = np.random.default_rng(3)
-    totals = {"remove": np.zeros(draws), "add": np.zeros(draws)}
-    for _ in range(epochs):
-        z = rng.normal(0.0, sigma, (steps, draws))
-        totals["add"] -= allocated_log_ratio(z, size, sigma)
-        for _ in range(size):
-            z[rng.integers(steps, size=draws), np.arange(draws)] += 1.0
-        totals["remove"] += allocated_log_ratio(z, size, sigma)
-    for direction, losses in totals.items():
-        gains = np.maximum(-np.expm1(epsilon - losses), 0.0)
-        error = 6.0 * float(gains.std()) / draws**0.5
-        found = certified(phase_of(steps, 1, sigma, epochs), size, epsilon, direction)
-        assert found.lower - error <= float(gains.mean()) <= found.upper + error
-        assert found.lower > 0.2 * found.upper
-
-
 @settings(max_examples=20, deadline=None)
 @given(st.integers(1, 4), st.integers(1, 3), st.sampled_from((0.5, 1.0, 3.0)), st.integers(0, 10**6))
 def test_the_score_of_an_epoch_is_the_mean_over_all_allocations(steps: int, size: int, sigma: float, seed: int) -> None:
@@ -233,13 +214,6 @@ def test_larger_groups_and_more_batches_lose_more_and_no_more_than_without_ampli
             last = found
 
 
-def test_one_batch_an_epoch_is_the_default() -> None:
-    plain = Phase({**phase_of(4, 1, 3.0), "sampling": FrozenMap({"scheme": "random-allocation", "epoch_steps": 4})})
-    for direction in theory.DIRECTIONS:
-        one, other = (theory.group_epsilons([p], 2, 100, [1e-6], direction) for p in (plain, phase_of(4, 1, 3.0)))
-        assert one == other
-
-
 # --- several batches an epoch, against all sets of steps
 
 
@@ -325,17 +299,6 @@ def test_gradients_that_rest_on_the_past_leak_no_more(
         ratio = logsumexp(logs, axis=1) - math.log(len(every))
         delta, error = simulated(ratio if is_there else -ratio, epsilon)
         assert delta <= certified(phase_of(steps, batches, sigma), 1, epsilon, direction).upper + error
-
-
-def test_a_step_of_each_block_is_a_set_like_any_other() -> None:
-    """All cuts of five steps into blocks of two and three, and all choices of one of each: every pair as often."""
-    seen: dict[tuple[int, ...], int] = {}
-    for order in itertools.permutations(range(5)):
-        for pair in itertools.product(order[:2], order[2:]):
-            key = tuple(sorted(pair))
-            seen[key] = seen.get(key, 0) + 1
-    assert len(seen) == 10
-    assert len(set(seen.values())) == 1
 
 
 def test_blocks_share_all_steps() -> None:

@@ -25,28 +25,18 @@ from dpspec_group import attack, design, evidence, theory
 from dpspec_group.options import Attack
 from dpspec_group.scores import score_distribution
 
-TEXT = """\
-dpspec: 1
-name: small
-mechanism:
-  kind: group
-  noise_multiplier: 1.5
-  clip_norm: 0.5
-  sampling: {scheme: poisson, rate: 0.1}
-  steps: 40
-data: {kind: synthetic, records: 120, features: 40, classes: 10, seed: 2}
-model: {kind: linear}
-training: {learning_rate: 0.5}
-threat_model: {group_size: [1, 4]}
-claims:
-  - {id: one, kind: approx-dp, epsilon: 9.0, delta: 1e-5}
-  - {id: four, kind: approx-dp, epsilon: 90.0, delta: 1e-5, group_size: 4}
-audit: {method: one-run, canary: {space: gradient, kind: orthogonal, count: 400}, seed: 11}
-"""
+#: More records and canaries than the small audit has, in rarer batches.
+MORE = (
+    "mechanism={kind: group, noise_multiplier: 1.5, clip_norm: 0.5, sampling: {scheme: poisson, rate: 0.1}, steps: 40}",
+    "data={kind: synthetic, records: 120, features: 40, classes: 10, seed: 2}",
+    "claims.one.epsilon=9.0",
+    "claims.four.epsilon=90.0",
+    "audit.canary.count=400",
+)
 
 
 def spec_of(folder: Path, *overrides: str) -> Spec:
-    return attacked(folder, *overrides, text=TEXT)
+    return attacked(folder, *MORE, *overrides)
 
 
 def pooled(trials: list[Trial], group_size: int) -> tuple[np.ndarray, np.ndarray]:
@@ -159,15 +149,6 @@ def test_equal_scores_are_ordered_without_looking_at_coins(tmp_path: Path) -> No
     plan = Attack.of(spec_of(tmp_path, "threat_model.group_size=1", "claims.four.group_size=1"))
     told = attack._outcomes(plan, np.full(4, 1), np.array([1, 0, 1, 0]), np.zeros(4))
     assert told == [[1, "1010"]]
-
-
-@pytest.mark.parametrize("scheme", ["{scheme: fixed, batch_size: 12}", "{scheme: full}"])
-def test_other_sampling_schemes_run_end_to_end(tmp_path: Path, scheme: str) -> None:
-    spec = spec_of(tmp_path, f"mechanism.sampling={scheme}", "mechanism.steps=5", "audit.canary.count=40")
-    trials = trials_of(spec, 0)
-    checks = [o for o in outcomes_of(spec, trials) if isinstance(o, Check)]
-    assert {c.assumption for c in checks} >= {"steps", "noise-scale", "sampling", "clipping"}
-    assert all(c.p_value > 1e-9 for c in checks)
 
 
 def test_phases_are_scored_with_their_own_parameters(tmp_path: Path) -> None:

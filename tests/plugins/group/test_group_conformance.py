@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import pytest
-from support.attacks import attacked, outcomes_of, trials_of, written
+from support.attacks import attacked, outcomes_of, trials_of
 from support.attacks import audited as audited_at
 
-import dpspec
 from dpspec.contract import Check, Finding, FrozenMap, Trial, thaw
 from dpspec.contract.findings import AS_RUN
 from dpspec.engine.judging.judge import judge
@@ -20,7 +19,6 @@ from dpspec.engine.preparing.prepare import prepare
 from dpspec.engine.results.result import AuditResult
 from dpspec.registry.loader import load_catalog
 from dpspec.reporters import phrases
-from dpspec.reporters.formats import markdown, terminal
 from dpspec_group import theory
 from dpspec_group.mechanism import GroupAudit
 
@@ -30,27 +28,21 @@ pytestmark = pytest.mark.usefixtures("no_independent_bounds")
 Name: TypeAlias = tuple[str, str, str]
 
 #: Steep features and a small clip norm: every gradient is as long as the clip norm, as the plan takes them to be.
-TEXT = """\
-dpspec: 1
-name: small
-mechanism:
-  kind: group
-  noise_multiplier: 1.5
-  clip_norm: 0.001
-  sampling: {scheme: poisson, rate: 0.1}
-  steps: 300
-data: {kind: synthetic, records: 400, features: 100, classes: 10, seed: 2}
-model: {kind: linear}
-training: {learning_rate: 0.5}
-threat_model: {group_size: [1], access: final-model}
-claims: [{id: one, kind: approx-dp, epsilon: 20.0, delta: 1e-5}]
-audit: {method: one-run, canary: {space: gradient, kind: orthogonal, count: 300}, seed: 11}
-"""
+STEEP = (
+    "mechanism.noise_multiplier=1.5",
+    "mechanism.clip_norm=0.001",
+    "mechanism.sampling.rate=0.1",
+    "mechanism.steps=300",
+    "data={kind: synthetic, records: 400, features: 100, classes: 10, seed: 2}",
+    "threat_model={group_size: [1], access: final-model}",
+    "claims=[{id: one, kind: approx-dp, epsilon: 20.0, delta: 1e-5}]",
+    "audit.canary.count=300",
+)
 
 
 def planned_and_made(tmp_path: Path, *overrides: str) -> tuple[dict[Name, Check], dict[Name, Check]]:
     """The checks that the plan of a spec announces, and those of one trial."""
-    spec = attacked(tmp_path, *overrides, text=TEXT)
+    spec = attacked(tmp_path, *STEEP, *overrides)
     planned = prepare(spec, load_catalog()).plan().checks
     return by_name(planned), by_name(outcomes_of(spec, trials_of(spec, 0)))
 
@@ -111,11 +103,6 @@ audit: {method: one-run, canary: {space: gradient, kind: orthogonal, count: 2000
 def audited(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, AuditResult]:
     folder = tmp_path_factory.mktemp("as-run")
     return attacked(folder, text=SPEC), audited_at(folder, text=SPEC)
-
-
-def estimates(audit: AuditResult) -> dict[tuple[str, int], Finding]:
-    found = [one for one in audit.findings if one.quantity == AS_RUN]
-    return {(one.method.partition(" ")[0], one.at["group_size"]): one for one in found}
 
 
 def trials(audit: AuditResult) -> list[Trial]:
@@ -179,27 +166,15 @@ def test_it_decides_no_claim(audited: tuple[Any, AuditResult]) -> None:
         assert verdicts((*others, *(replace(one, value=value, lower=value) for one in mine))) == expected
 
 
-def test_reports_tell_it_beside_conformance(audited: tuple[Any, AuditResult], tmp_path: Path) -> None:
-    _, audit = audited
-    result = dpspec.Result(
-        audits=(audit,), confidence=0.95, created="2026-01-01T00:00:00+00:00", environment=FrozenMap()
-    )
-    for text in (terminal.render(result), markdown.render(result)):
-        said = " ".join(text.split())
-        assert said.count("Estimated epsilon of the executed run (") == 4
-        assert "No claim depends on this estimate." in said
-        assert AS_RUN not in said
-        assert "may violate this assumption" not in said
-    deviating = replace(audit, conformance=replace(audit.conformance, status="deviates"))
-    assert phrases.as_run(deviating)[-1].endswith("The run deviates and may violate this assumption.")
-
-
-def test_what_is_not_measured_is_named(tmp_path: Path) -> None:
-    """Records as canaries have no direction: what a planted record adds is not seen, and the report says so."""
-    overrides = ("audit.canary={space: input, count: 80}",)
-    result = dpspec.run(str(written(tmp_path, SPEC)), overrides=overrides, store=str(tmp_path / "store"))
-    said = " ".join(terminal.render(result).split())
-    assert "not available; missing: contribution (too few gradient canaries, or none)" in said
-    assert (
-        said.count("Estimated epsilon of the executed run (") == 3
-    )  # one that is not given, and two sizes as reported
+def test_reports_tell_it_and_name_what_is_not_measured(audited: tuple[Any, AuditResult], tmp_path: Path) -> None:
+    """Records as canaries have no direction: what a planted record adds is not seen."""
+    *estimates, decides_nothing = phrases.as_run(audited[1])
+    assert [one.startswith("Estimated epsilon of the executed run (") for one in estimates] == [True] * 4
+    assert "No claim depends on this estimate." in decides_nothing
+    assert "may violate this assumption" not in decides_nothing
+    status = replace(audited[1].conformance, status="deviates")
+    deviating = phrases.as_run(replace(audited[1], conformance=status))
+    assert deviating[-1].endswith("The run deviates and may violate this assumption.")
+    said = phrases.as_run(audited_at(tmp_path, "audit.canary={space: input, count: 80}", text=SPEC))
+    assert len(said) == 4  # one that is not given, two sizes as reported, and the assumption
+    assert any("not available; missing: contribution (too few gradient canaries, or none)" in one for one in said)

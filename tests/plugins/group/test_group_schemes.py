@@ -7,7 +7,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from support.attacks import attacked, audited, errors
@@ -136,12 +135,6 @@ def test_null_records_have_the_bounds_of_removed_ones(scheme: str, tmp_path: Pat
     assert (zeroed.verdict, gone.verdict) == ("proved", "proved")
     assert zeroed.upper == gone.upper
     assert {f.scope.adjacency for f in audit.findings} == {"zero-out", "add-remove"}
-
-
-def test_baselines_stand_beside_the_bound_of_truncated_batches(tmp_path: Path) -> None:
-    audit = audited(tmp_path, *TRUNCATED, "mechanism.baselines=[linear, full-batch]", text=TEXT)
-    (table,) = [one for one in audit.series if one.name == "epsilon-by-group-size"]
-    assert table.columns["epsilon"][0] < table.columns["full-batch"][0]
 
 
 GONE = "claims.one.adjacency=add-remove"
@@ -346,19 +339,6 @@ def test_a_loop_that_draws_otherwise_deviates(
         assert min(c.p_value for c in audit.checks if c.assumption != "sampling") > 1e-6
 
 
-@pytest.mark.parametrize(
-    "audit",
-    [
-        "audit={method: one-run, canary: {space: input, kind: mislabelled, count: 32}, seed: 1}",
-        "audit={method: many-run, runs: 16, canary: {space: gradient, kind: orthogonal}, seed: 1}",
-    ],
-)
-def test_other_attacks_run_on_allocated_batches(audit: str, tmp_path: Path) -> None:
-    found = audited(tmp_path, *ALLOCATED, "mechanism.steps=10", audit, text=TEXT)
-    assert found.conformance.status == "no-deviation-found"
-    assert found.evidence
-
-
 def test_planted_records_fill_batches_when_noise_is_ruled_out(tmp_path: Path) -> None:
     """The declared 100 records never fill a batch of 150: with 400 planted ones a record may displace another."""
     spec = attacked(
@@ -424,20 +404,3 @@ def test_much_noise_hides_who_is_there(tmp_path: Path) -> None:
         audit = audited(tmp_path, *overrides, text=TEXT)
         assert [v.verdict for v in audit.verdicts] == ["open"] * 6
         assert audit.conformance.status == "no-deviation-found"
-
-
-def test_the_sum_of_a_poisson_batch_has_the_same_law_either_way() -> None:
-    """The oracle of zero-out: a record that stays and adds nothing, and one that is not there, by enumeration."""
-    rate, values = 0.3, np.array([1.0, -0.5, 0.25])
-
-    def law(kept: np.ndarray) -> dict[float, float]:
-        found: dict[float, float] = {}
-        for drawn in range(2 ** len(kept)):
-            chosen = np.array([(drawn >> i) & 1 for i in range(len(kept))])
-            total = round(float((chosen * kept).sum()), 12)
-            found[total] = found.get(total, 0.0) + float(np.prod(np.where(chosen == 1, rate, 1.0 - rate)))
-        return found
-
-    stays, gone = law(np.append(values, 0.0)), law(values)
-    assert stays.keys() == gone.keys()
-    assert all(stays[total] == pytest.approx(gone[total], rel=1e-12) for total in gone)

@@ -8,10 +8,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support.attacks import spec_at
+from support.attacks import spec_at, trials_of
 
 from dpspec.contract import Assumption, Diagnostic, Evidence, Finding, FrozenMap, Spec, Trial
-from dpspec.engine.preparing.context import RunContext
 from dpspec.engine.preparing.prepare import check, prepare
 from dpspec.engine.preparing.trial_keys import trial_key
 from dpspec.engine.results.result import Result
@@ -72,10 +71,7 @@ def table(folder: Path, rows: int, mu: float, *overrides: str) -> Spec:
 
 
 def trial_of(spec: Spec) -> Trial:
-    prepared = prepare(spec, CATALOG)
-    assert prepared.diagnostics == ()
-    context = RunContext(prepared, CATALOG, prepared.audit.trial_inputs(spec), device="cpu")
-    (trial,) = prepared.audit.trials(context.inputs, context, [0])
+    (trial,) = trials_of(spec, 0)
     return trial
 
 
@@ -163,16 +159,6 @@ def test_equal_scores_show_nothing_of_the_order_of_rows(tmp_path: Path) -> None:
             ((guesses,), (right,)) = guess_counts.counts([ordered], [(low, high)])
             assert abs(right - guesses / 2) < 4.5 * (guesses / 4) ** 0.5
     assert shuffled_ties(coins, np.zeros(1000), 0) != shuffled_ties(coins, np.zeros(1000), 1)
-
-
-def test_the_order_of_rows_does_not_matter_without_ties(tmp_path: Path) -> None:
-    coins, scores = scored(200, 1.0)
-    written(tmp_path, coins, scores)
-    spec = spec_in(tmp_path)
-    first = trial_of(spec).evidence["outcomes"]
-    at = np.argsort(-coins, kind="stable")
-    written(tmp_path, coins[at], scores[at])
-    assert trial_of(spec).evidence["outcomes"] == first
 
 
 def test_sizes_are_tested_apart(tmp_path: Path) -> None:

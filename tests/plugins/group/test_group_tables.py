@@ -16,6 +16,7 @@ from dpspec.contract import Series
 from dpspec.engine.running.runner import run
 from dpspec.engine.storage.trial_store import Store
 from dpspec.registry.loader import load_catalog
+from dpspec.testing import MechanismSuite, decreasing, increasing
 from dpspec_group import bounds, theory
 from dpspec_group.mechanism import GroupAudit
 
@@ -154,6 +155,15 @@ def test_full_batches_give_the_gaussian_profile(tmp_path: Path) -> None:
 
 def test_without_noise_there_is_no_curve(tmp_path: Path) -> None:
     assert rows(profile(tmp_path, "mechanism.noise_multiplier=0")) == []
+
+
+class TestGroup(MechanismSuite):
+    kind = "group"
+    monotone = {  # noqa: RUF012
+        "mechanism.noise_multiplier": decreasing(0.8, 1.0, 2.0),
+        "mechanism.steps": increasing(5, 20, 60),
+        "mechanism.sampling.rate": increasing(0.02, 0.1, 0.4),
+    }
 
 
 def test_one_direction_is_no_wider_than_both(tmp_path: Path) -> None:

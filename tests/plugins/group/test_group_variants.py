@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from itertools import product
 from math import comb
 from pathlib import Path
@@ -15,7 +14,6 @@ from support.attacks import attacked, audited, diagnosed, errors, written
 
 import dpspec
 from dpspec.accounting import Mixture, PrivacyLoss
-from dpspec.contract import Check, Plan
 from dpspec.engine.preparing.prepare import prepare
 from dpspec.registry.loader import load_catalog
 from dpspec.reporters.limits import limits
@@ -164,29 +162,6 @@ def test_planted_records_are_scored_by_estimates_too(tmp_path: Path) -> None:
     assert update.p_value > 1e-3
 
 
-def test_what_is_seen_depends_on_the_number_of_records(tmp_path: Path) -> None:
-    """Fewer records see less of a drift, and of what a planted record adds, which is said beforehand as well."""
-    seen, foreseen = {}, {}
-    for records in (30, 300):
-        overrides = (ITERATES, f"audit.expected_from={records}")
-        seen[records] = detectable(audited(tmp_path, *overrides, text=TEXT).checks)
-        foreseen[records] = detectable(plan(tmp_path, *overrides).checks)
-    assert seen[30]["update"] > seen[300]["update"]
-    assert foreseen[30]["sensitivity"] > foreseen[300]["sensitivity"]
-
-
-def detectable(checks: Iterable[Check]) -> dict[str, float]:
-    """The least deviation that is seen of what is measured over all steps."""
-    notes = {"relative to rate * sum of clipped gradients", "of an inserted canary, relative to rate * clip norm"}
-    measured = (check for check in checks if check.observed == "measured" and check.note in notes)
-    return {check.assumption: float(check.detectable or 0.0) for check in measured}
-
-
-def plan(folder: Path, *overrides: str) -> Plan:
-    prepared = prepare(attacked(folder, *overrides, text=TEXT), load_catalog())
-    return prepared.audit.plan(prepared.spec, prepared.facts)
-
-
 @pytest.mark.parametrize(
     ("overrides", "words"),
     [
@@ -234,17 +209,6 @@ def test_the_attack_is_the_same_and_the_result_says_what_is_missing(tmp_path: Pa
     made, kept = ({(c.assumption, c.note) for c in audit.checks} for audit in (both, alone))
     assert made - kept == {("independent-noise", "at every lag, of every two steps, and of two runs")}
     assert kept - made == {("independent-noise", "at every lag and of every two steps")}
-
-
-def test_what_is_planned_costs_less_and_promises_no_more(tmp_path: Path) -> None:
-    both, alone = plan(tmp_path), plan(tmp_path, ALONE)
-    assert alone.seconds is not None
-    assert both.seconds is not None
-    assert alone.seconds < both.seconds
-    assert len(both.checks) == len(alone.checks)
-    assert {c.note for c in both.checks} - {c.note for c in alone.checks} == {
-        "at every lag, of every two steps, and of two runs"
-    }
 
 
 def test_a_canary_free_run_that_is_written_is_the_default_one(tmp_path: Path) -> None:

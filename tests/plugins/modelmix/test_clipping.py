@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 import torch
 from support import specs
+from support.attacks import trials_of
 
-from dpspec.contract import Finding
+from dpspec.contract import Finding, Spec
 from dpspec.engine.preparing.context import RunContext
 from dpspec.engine.preparing.prepare import prepare
 from dpspec.registry.loader import load_catalog
@@ -147,6 +148,12 @@ audit: {method: one-run, canary: {space: gradient, kind: one-hot, count: 20}, tw
 """
 
 
+def bounds_of(spec: Spec) -> list[Finding]:
+    prepared = prepare(spec, load_catalog())
+    context = RunContext(prepared, load_catalog(), prepared.audit.trial_inputs(spec), device="cpu")
+    return [f for f in ModelMixAudit().bound(spec, context) if isinstance(f, Finding)]
+
+
 @pytest.mark.parametrize("form", ["isotropic-floor", "residual-only"])
 def test_a_trial(tmp_path: Path, form: str) -> None:
     spec = specs.spec_of(tmp_path, TEXT.replace("FORM", form))
@@ -156,12 +163,9 @@ def test_a_trial(tmp_path: Path, form: str) -> None:
     assert embedding is not None
     expected = (math.hypot(1.0, 0.5) / 0.75, 0.0) if embedding.floor else (1.0 / 1.5, 1.0 / 1.2)
     assert (segment.effect, segment.embedded) == pytest.approx(expected)
-    inputs = prepared.audit.trial_inputs(spec)
-    context = RunContext(prepared, load_catalog(), inputs, device="cpu")
-    bounds = [f for f in ModelMixAudit().bound(spec, context) if isinstance(f, Finding)]
-    upper = next(f for f in bounds if f.method == "rdp/integer-orders")
+    upper = next(f for f in bounds_of(spec) if f.method == "rdp/integer-orders")
     assert "public-subspace" in {a.name for a in upper.assumptions}
-    (trial,) = prepared.audit.trials(inputs, context, [0])
+    (trial,) = trials_of(spec, 0)
     assert trial.evidence["twins"]["noise_factor"] >= 1.0
     found = list(ModelMixAudit().conclude(spec, [trial]))
     lower = next(f.value for f in found if isinstance(f, Finding) and f.bound == "lower" and f.quantity == "epsilon")
@@ -172,9 +176,7 @@ def test_a_trial(tmp_path: Path, form: str) -> None:
     quiet = ["mechanism.noise_multiplier=0.05", "mechanism.mixing.threshold=0.001", "mechanism.sampling={scheme: full}"]
     quiet += ["mechanism.embedding.noise_multiplier=0.05"]
     loud = specs.spec_of(tmp_path, TEXT.replace("FORM", form), *quiet, "audit.twins=null")
-    prepared = prepare(loud, load_catalog())
-    inputs = prepared.audit.trial_inputs(loud)
-    (trial,) = prepared.audit.trials(inputs, RunContext(prepared, load_catalog(), inputs, device="cpu"), [0])
+    (trial,) = trials_of(loud, 0)
     scores, coins = trial.arrays["scores"], trial.arrays["coins"]
     assert np.mean(scores[coins == 1][:, None] > scores[coins == 0]) > 0.95
 
@@ -189,9 +191,7 @@ def test_a_trial(tmp_path: Path, form: str) -> None:
 )
 def test_hardly_any_noise_has_a_bound_that_says_so(tmp_path: Path, form: str, override: str, finite: bool) -> None:
     spec = specs.spec_of(tmp_path, TEXT.replace("FORM", form), override, "audit=null")
-    prepared = prepare(spec, load_catalog())
-    context = RunContext(prepared, load_catalog(), prepared.audit.trial_inputs(spec), device="cpu")
-    found = [f for f in ModelMixAudit().bound(spec, context) if isinstance(f, Finding) and f.bound == "upper"]
+    found = [f for f in bounds_of(spec) if f.bound == "upper"]
     assert found
     assert all(f.value > 1e9 and math.isfinite(f.value) == finite for f in found)
 

@@ -6,8 +6,6 @@ import dataclasses
 from types import SimpleNamespace
 from typing import Any, cast
 
-import pytest
-from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support import scope_oracle as oracle
 
@@ -20,9 +18,6 @@ from dpspec_modelmix.mechanism import ModelMixAudit
 from dpspec_modelmix.training import make_job, rules_of
 
 FEATURES = (0.0, 1e-6, 0.5, -1.0, 40.0, -1e4, 1e30, float("nan"))
-
-FEW = {"deadline": None, "suppress_health_check": list(HealthCheck), "derandomize": True}
-MANY = {"deadline": None, "suppress_health_check": list(HealthCheck)}
 
 
 def findings_of(mechanism: dict[str, Any], records: int, delta: float) -> list[Finding]:
@@ -94,18 +89,8 @@ def check(data: st.DataObject) -> None:
         assert found <= delta * (1.0 + oracle.ROOM) + 1e-9, (finding, x, y)
 
 
-@pytest.mark.ci
-@settings(max_examples=20, **FEW)
-@given(st.data())
-def test_no_pair_of_data_sets_leaks_more(data: st.DataObject) -> None:
-    check(data)
-
-
-@pytest.mark.slow
-@settings(max_examples=10_000, **MANY)
-@given(st.data())
-def test_ten_thousand_pairs(data: st.DataObject) -> None:
-    check(data)
+test_no_pair_of_data_sets_leaks_more = oracle.few(20, check)
+test_ten_thousand_pairs = oracle.many(10_000, check)
 
 
 def test_fewer_records_have_a_narrower_gap() -> None:

@@ -12,18 +12,17 @@ import pytest
 import torch
 from scipy import stats
 from support import specs
+from support.attacks import trials_of
 
-from dpspec.contract import Evidence, Finding, FrozenMap, Resumable, Spec, TrainingJob, Trial
+from dpspec.contract import Finding, FrozenMap, Resumable, Spec, TrainingJob, Trial
 from dpspec.engine.preparing.context import RunContext
 from dpspec.engine.preparing.prepare import prepare
 from dpspec.registry.loader import load_catalog
 from dpspec.training.device import generator
 from dpspec.training.gradients import flat_model
-from dpspec.training.gradients.clipping import Truncated, add_clipped
 from dpspec_modelmix import density, evidence, theory
 from dpspec_modelmix.attack import Canaries, Reader, log_density
 from dpspec_modelmix.clipping import Absolute
-from dpspec_modelmix.mechanism import ModelMixAudit
 from dpspec_modelmix.options import Attack, segments_of
 from dpspec_modelmix.training import MixingUpdate, Rules, enforce, rules_of, train
 
@@ -49,13 +48,6 @@ audit: {method: one-run, canary: {space: gradient, kind: one-hot, count: 100}, t
 
 def spec_of(tmp_path: Path, *overrides: str) -> Spec:
     return specs.spec_of(tmp_path, TEXT, *overrides)
-
-
-def trials_of(spec: Spec, *indices: int) -> list[Trial]:
-    prepared = prepare(spec, load_catalog())
-    inputs = prepared.audit.trial_inputs(spec)
-    context = RunContext(prepared, load_catalog(), inputs, device="cpu")
-    return list(prepared.audit.trials(inputs, context, indices))
 
 
 def rules(threshold: float, *, rate: float = 1.0, divisor: float = 1.0, literal: bool = False, **how: bool) -> Rules:
@@ -97,13 +89,6 @@ def test_a_step_by_hand(literal: bool, new: list[float], kept: list[float]) -> N
     assert torch.equal(torch.as_tensor(np.array(update.state()["kept"])), first)
 
 
-@pytest.mark.parametrize(("sparsity", "wanted"), [(1, [1.2, 1.6, 0.0, 0.0]), (4, [1.0, 1.0, 0.0, 0.0])])
-def test_clipping_is_algorithm_2(sparsity: int, wanted: list[float]) -> None:
-    total = {"w": torch.zeros(4)}
-    add_clipped(total, {"w": torch.tensor([[3.0, 4.0, 0.0, 0.0]])}, Truncated(2.0, 2.0 / math.sqrt(sparsity)))
-    assert torch.allclose(total["w"], torch.tensor(wanted), rtol=1e-6)
-
-
 def test_ties_are_broken_unless_they_are_printed() -> None:
     same = torch.zeros(5, dtype=torch.float64)
     for literal in (True, False):
@@ -140,14 +125,6 @@ def test_the_dynamics_without_a_gradient(literal: bool, square: float, share: fl
     assert late[:, 2].mean() == pytest.approx(square, rel=0.01)
     assert late[:, 1].mean() == pytest.approx(share, abs=0.01)
     assert float((state - early).var()) / 200 == pytest.approx(walk, rel=0.06)
-
-
-def test_the_mean_moves_two_thirds_of_a_step() -> None:
-    update = MixingUpdate(rules(0.0), 4, "cpu")
-    state = torch.zeros(5000, dtype=torch.float64)
-    for _ in range(60):
-        state = update(state, torch.ones_like(state))
-    assert float(state.mean()) / 60 == pytest.approx(-2.0 / 3.0, rel=0.03)
 
 
 def test_one_step_is_a_gaussian_and_a_uniform() -> None:
@@ -234,19 +211,6 @@ def test_thresholds_follow_the_learning_rate_and_phases() -> None:
     ]
     rule = rules_of(phases, {"learning_rate": 9.0}, 1.0, layout, "cpu")
     assert [(rule.rate(s), rule.threshold(s)) for s in (1, 2, 3, 4)] == [(0.5, 2.0)] * 2 + [(0.1, 3.0)] * 2
-
-
-def test_a_trial_records_gaps_and_accuracies(tmp_path: Path) -> None:
-    spec = spec_of(tmp_path)
-    (trial,) = trials_of(spec, 0)
-    assert trial.evidence["internal"]["gap"]["least"] >= 1.0
-    assert trial.arrays["gaps"].shape == (10, 3)
-    assert len(trial.evidence["outcome"]) == 100
-    found = list(ModelMixAudit().conclude(spec, [trial]))
-    accuracy = {f.quantity for f in found if isinstance(f, Finding) and f.quantity.startswith("accuracy")}
-    assert accuracy == {"accuracy", "accuracy-same-noise", "accuracy-same-epsilon"}
-    assert trial.evidence["twins"]["noise_factor"] > 1.0
-    assert any(isinstance(f, Evidence) and f.kind == "one-run-ladder" for f in found)
 
 
 def test_the_twin_of_equal_epsilon_has_that_epsilon(tmp_path: Path) -> None:

@@ -184,18 +184,6 @@ def test_a_steps_score_is_computed_where_the_model_is(sampling):
     assert devices.mixed == set()
 
 
-def test_a_score_at_hand():
-    """l = ln(1 - q + q e^s), s = (<g, x> |g|^2 - |g|^4 / 2) / v with one record alone, v = deviation^2 |g|^2."""
-    options = FrozenMap(
-        {"steps": 1, "noise_multiplier": 2.0, "clip_norm": 1.0, "sampling": {"scheme": "poisson", "rate": 0.3}}
-    )
-    (phase,) = Schedule.of(Phase.all_of(options), 20)
-    view = RecordView(gradient=torch.tensor([0.6, 0.8]), products=torch.zeros(0, dtype=torch.float64))
-    shift = (1.0 * 0.6 + 2.0 * 0.8 - 0.5) / 4.0
-    expected = float(torch.tensor(0.7 + 0.3 * torch.e**shift, dtype=torch.float64).log())
-    assert step_score(view, torch.tensor([1.0, 2.0]), phase) == pytest.approx(expected, rel=1e-6)
-
-
 class Trained:
     """A trainer that notes how it is asked to train."""
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support import scope_oracle as oracle
 
@@ -15,9 +14,6 @@ from dpspec_per_instance.mechanism import PerInstanceAudit
 
 #: In clip norms.
 GRADIENTS = (0.0, 1e-20, 0.3, -0.7, 1.0, -10.0, 1e30, float("inf"), float("nan"))
-
-FEW = {"deadline": None, "suppress_health_check": list(HealthCheck), "derandomize": True}
-MANY = {"deadline": None, "suppress_health_check": list(HealthCheck)}
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -67,15 +63,5 @@ def check(data: st.DataObject) -> None:
     assert "upper" in seen
 
 
-@pytest.mark.ci
-@settings(max_examples=40, **FEW)
-@given(st.data())
-def test_no_record_loses_more(data: st.DataObject) -> None:
-    check(data)
-
-
-@pytest.mark.slow
-@settings(max_examples=10_000, **MANY)
-@given(st.data())
-def test_ten_thousand_records(data: st.DataObject) -> None:
-    check(data)
+test_no_record_loses_more = oracle.few(40, check)
+test_ten_thousand_records = oracle.many(10_000, check)

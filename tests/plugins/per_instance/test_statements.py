@@ -17,7 +17,7 @@ from dpspec_per_instance import mean_rule, theory
 from dpspec_per_instance import one_step as cor
 from dpspec_per_instance.bounds import Composer
 from dpspec_per_instance.one_step import NORMS, OneStep, one_step
-from dpspec_per_instance.statements import deletion_orders, fact_3_5, printed_constant, statements, unlearned
+from dpspec_per_instance.statements import fact_3_5, statements
 from dpspec_per_instance.theory import step_divergence
 
 MNIST = 128 / 60000
@@ -152,13 +152,6 @@ def test_counts_beyond_floats_are_infinite() -> None:
     assert found.hoeffding == math.inf
     assert found.printed == 0.0
     assert fact_3_5(2.0, 0.0, 0.0, 0.1, 0.05).hoeffding == 0.0
-
-
-def test_deletions_of_many_records_at_once() -> None:
-    assert deletion_orders(3, 3) == pytest.approx([5, 11, 23])
-    found = unlearned(3, 2, [[0.4, 0.1], [0.3, 0.0]])
-    assert found == pytest.approx([2.5 / 2 * 0.3 + 0.4, 0.1])
-    assert unlearned(2, 2, [0.4, 0.3], printed_constant) == math.inf
 
 
 def test_a_list_of_exponents_is_a_schedule() -> None:

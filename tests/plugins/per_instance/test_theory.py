@@ -180,12 +180,6 @@ def test_random_chains_are_never_above_the_bound_and_the_wrong_variants_are():
     assert not MISPRINT.refuted
 
 
-def test_a_schedule_of_equal_powers_is_the_plain_one():
-    e, turns = exponents(3.5, 6, 4.0), exponent_schedule(3.5, [4.0] * 5)
-    assert turns.orders == pytest.approx(e.orders, rel=1e-12)
-    assert turns.weights[1:] == pytest.approx(e.weights[1:], rel=1e-12)
-
-
 def test_orders_stay_near_with_the_exponent_of_the_paper():
     """R17 and Fact 3.4, for every number of steps."""
     assert exponents(8, 4687, 14061).orders[0] == pytest.approx(10.768707991, rel=6e-11)

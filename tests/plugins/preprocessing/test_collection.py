@@ -6,7 +6,6 @@ import math
 
 import numpy as np
 import pytest
-from support.preprocessing_steps import count_in_balls
 
 from dpspec.contract import DataError, FrozenMap
 from dpspec_preprocessing import collection, sensitivity, steps
@@ -53,20 +52,6 @@ def test_clusters_of_nine_points() -> None:
     measured = collection.measure_limits(ONE, read_step({"quantise": 0.1}))
     assert measured == {"max_ball": 7.0, "max_cluster": 3.0}
     assert sensitivity.merging(sensitivity.Merging(name="quantise", eta=0.1), 7, 100).tau == pytest.approx(2.8)
-
-
-def test_both_ways_to_count_neighbours_agree() -> None:
-    random = np.random.default_rng(3)
-    base = random.normal(size=(60, 20)) * 0.1
-    x = np.concatenate([base, base[:20] + 0.01 * random.normal(size=(20, 20))])
-    padded = np.pad(x[:, :10], ((0, 0), (0, 10)))
-    for radius in (0.05, 0.3, 0.6):
-        tree = count_in_balls(padded[:, :10], radius)
-        assert tree.tolist() == count_in_balls(padded, radius).tolist()
-        distances = np.linalg.norm(x[:, None] - x[None], axis=2)
-        assert count_in_balls(x, radius).tolist() == (distances <= radius).sum(1).tolist()
-        near, far = steps.find_good_clusters(padded[:, :10], radius), steps.find_good_clusters(padded, radius)
-        assert near.representative.tolist() == far.representative.tolist()
 
 
 def test_missing_values() -> None:
@@ -120,26 +105,6 @@ def test_spectrum_of_eight_points() -> None:
     assert taus == pytest.approx([25.17763134, 299.0025610], rel=1e-8)
     assert [sensitivity.pca(gap, 8).tau for gap in gaps] == [8.0, 8.0]
     assert values[1:].sum() == pytest.approx(0.0575678826, rel=1e-8)
-
-
-def test_projections_turn_with_the_data() -> None:
-    turn = np.linalg.qr(np.random.default_rng(1).normal(size=(3, 3)))[0]
-    assert collection.covariance_spectrum(THREE @ turn) == pytest.approx(
-        collection.covariance_spectrum(THREE), rel=1e-10
-    )
-    assert steps.fit_projection(THREE @ turn, 1)(THREE @ turn) == pytest.approx(
-        steps.fit_projection(THREE, 1)(THREE) @ turn, abs=1e-12
-    )
-
-
-def test_duplicates_do_not_depend_on_the_order_of_rows() -> None:
-    order = np.random.default_rng(2).permutation(len(ONE))
-    kept = np.count_nonzero(steps.deduplicate(ONE + 2.0, 0.1))
-    assert np.count_nonzero(steps.deduplicate((ONE + 2.0)[order], 0.1)) == kept
-
-
-def test_windows_count_records_along_the_diagonal() -> None:
-    assert collection.window_count(np.array([[0.0], [0.1], [0.2], [0.9]]), 0.2) == 3
 
 
 def test_test_rows_are_mapped_by_what_training_rows_gave() -> None:

@@ -315,15 +315,6 @@ def test_table_2_in_all_modes(tmp_path: Path) -> None:
     assert tables["table-2-pca"].columns["printed"][-1] is None
 
 
-def test_the_old_word_for_repaired_formulas_is_accepted(tmp_path: Path) -> None:
-    new, old = (
-        audited(tmp_path, f"mechanism.accounting={word}", *STEP["deduplicate"], "audit=null")
-        for word in ("repaired", "certified")
-    )
-    assert [v.upper for v in old.verdicts] == [v.upper for v in new.verdicts]
-    assert [v.verdict for v in old.verdicts] == ["proved"]
-
-
 class TestPreprocessing(MechanismSuite):
     kind = "preprocessing"
     monotone = {  # noqa: RUF012

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,7 +17,7 @@ from dpspec.language.load import load_specs
 from dpspec.registry.loader import load_catalog
 from dpspec.testing import MechanismSuite, decreasing, increasing
 from dpspec_rero import tables, theory
-from dpspec_rero.approximations import gamma_from_epsilon_delta
+from dpspec_rero.approximations import gamma_from_epsilon_delta, gammas_edgeworth
 from dpspec_rero.mechanism import ReroAudit
 from dpspec_rero.options import Steps, declared_steps, read_candidates
 from dpspec_rero.theory import Leakage
@@ -44,10 +43,6 @@ claims:
 """
 
 
-def audit_of(path: Path, store: Path, *overrides: str) -> AuditResult:
-    return run(specs.loaded(path, *overrides), load_catalog(), store=Store(store), device="cpu").audits[0]
-
-
 @pytest.fixture(scope="module")
 def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("small") / "small.yaml"
@@ -57,7 +52,7 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def audited(small: Path) -> AuditResult:
-    return audit_of(small, small.parent / "store")
+    return specs.audit_of(small, small.parent / "store")
 
 
 def gammas(audit: AuditResult, kappa: float) -> dict[str, Finding]:
@@ -96,12 +91,19 @@ def test_every_method_with_its_rigor(audited: AuditResult) -> None:
 
 def test_one_epsilon_bounds_gamma_in_its_own_direction(small: Path, tmp_path: Path) -> None:
     changes = ("mechanism.noise_multiplier=4", "mechanism.steps=2", "mechanism.baselines=[epsilon-delta]")
-    found = gammas(audit_of(small, tmp_path / "store", *changes), 0.1)
+    found = gammas(specs.audit_of(small, tmp_path / "store", *changes), 0.1)
     leakage = Leakage((Steps(noise="gaussian", effect=0.25, rate=0.1, count=2),))
     for name, direction in (("epsilon-delta", "remove"), ("epsilon-delta-both", "both")):
         (epsilon,) = leakage.epsilons([1e-5], direction)
         expected = gamma_from_epsilon_delta(0.1, epsilon.upper, 1e-5, both=direction == "both")
         assert found[name].value == pytest.approx(expected, rel=1e-6)
+
+
+@pytest.mark.parametrize("order", [0, 2, 4])
+def test_the_edgeworth_series_has_the_order_written(small: Path, tmp_path: Path, order: int) -> None:
+    found = gammas(specs.audit_of(small, tmp_path / "store", f"mechanism.edgeworth_order={order}"), 0.1)["edgeworth"]
+    (expected,) = gammas_edgeworth([0.1], [Steps(noise="gaussian", effect=1.0, rate=0.1, count=10)], order)
+    assert found.value == pytest.approx(expected, rel=1e-12)
 
 
 def test_verdicts_rest_on_the_certified_bound(audited: AuditResult) -> None:
@@ -137,7 +139,7 @@ def test_membership_claims_are_judged_from_the_same_curve(small: Path, tmp_path:
         " {id: c, kind: tradeoff, points: [{fpr: 0.1, tpr: 0.2}, {fpr: 0.5, tpr: 0.7}]},"
         " {id: add, kind: membership, fpr: 0.1, tpr: 0.17, direction: add}]"
     )
-    audit = audit_of(small, tmp_path / "store", claims, "mechanism.baselines=[]")
+    audit = specs.audit_of(small, tmp_path / "store", claims, "mechanism.baselines=[]")
     assert {v.claim: v.verdict for v in audit.verdicts} == dict.fromkeys(["a", "t", "e", "c", "add"], "proved")
     tprs = {(f.at["fpr"], f.scope.direction): f for f in audit.findings if f.quantity == "tpr"}
     truth = BY_NAME["S5"].gamma
@@ -146,7 +148,7 @@ def test_membership_claims_are_judged_from_the_same_curve(small: Path, tmp_path:
 
 
 def test_laplace_without_sampling_is_pure(tmp_path: Path) -> None:
-    audit = audit_of(PAPERS / "kaissis-figure-1a.yaml", tmp_path / "store", "mechanism.noise_factors=[1.0, 10.0]")
+    audit = specs.audit_of(PAPERS / "kaissis-figure-1a.yaml", tmp_path / "store", "mechanism.noise_factors=[1.0, 10.0]")
     assert [v.verdict for v in audit.verdicts] == ["proved", "open"]
     columns = series(audit, "gamma-by-noise").columns
     assert list(columns["effect"]) == [2.0, 0.2]
@@ -174,31 +176,15 @@ claims:
 """,
         encoding="utf-8",
     )
-    result = audit_of(path, tmp_path / "store")
+    result = specs.audit_of(path, tmp_path / "store")
     assert [v.verdict for v in result.verdicts] == ["proved", "refuted", "proved", "refuted", "proved"]
-
-
-def test_sampled_laplace_as_printed_and_afresh(tmp_path: Path) -> None:
-    changes = ("mechanism.noise_factors=[0.5, 1.0]", "mechanism.scale=1.0", "mechanism.monte_carlo=null")
-    audit = audit_of(PAPERS / "kaissis-figure-1b.yaml", tmp_path / "store", *changes)
-    pure = {f.method: f for f in audit.findings if f.quantity == "epsilon" and f.at["delta"] == 0.0}
-    assert pure["sum over steps"].value == pytest.approx(100 * math.log1p(0.1 * math.expm1(1.0)))
-    printed = pure["as if sampled once"]
-    assert printed.value == pytest.approx(100.0 + math.log(0.1))
-    assert printed.printed is not None
-    assert not printed.printed.refuted
-    columns = series(audit, "gamma-by-noise").columns
-    low, high = BY_NAME["B5"].gamma  # type: ignore[misc]
-    assert columns["gamma-lower"][1] <= high
-    assert columns["gamma"][1] >= low
-    assert columns["gamma"][0] > columns["gamma"][1]
 
 
 @pytest.mark.ci
 def test_imagenet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A certified curve over 50 baselines; what the paper could not know: how far Edgeworth and the limit are off."""
     monkeypatch.setattr(theory, "WIDTH", 1e-4)  # errors are those from the contour, whatever the interval
-    audit = audit_of(PAPERS / "kaissis-imagenet.yaml", tmp_path / "store")
+    audit = specs.audit_of(PAPERS / "kaissis-imagenet.yaml", tmp_path / "store")
     assert {v.verdict for v in audit.verdicts} == {"proved"}
     columns = series(audit, "gamma-by-kappa").columns
     for kappa, gamma in IMAGENET:
@@ -238,7 +224,7 @@ def test_without_an_epsilon_there_is_nothing_to_compare(small: Path, tmp_path: P
         "mechanism.baselines=[]",
         "mechanism.steps=1",
     )
-    audit = audit_of(small, tmp_path / "store", *changes)
+    audit = specs.audit_of(small, tmp_path / "store", *changes)
     assert "gamma-by-rate" not in {s.name for s in audit.series}
 
 
@@ -252,26 +238,6 @@ def test_figure_4_coincides(tmp_path: Path) -> None:
     columns = series(audits[0], "gamma-by-rate").columns
     curves = [[columns["gamma"][i] for i in range(17 * j, 17 * (j + 1))] for j in range(3)]
     assert all(max(gammas) / min(gammas) - 1.0 < 3e-3 for gammas in zip(*curves, strict=True))
-
-
-def test_monte_carlo_at_small_baselines_is_shown_to_be_useless(tmp_path: Path) -> None:
-    """The paper's setting with a tenth of its samples: at kappa 1e-7 the interval is hundreds of times the truth."""
-    audit = audit_of(
-        PAPERS / "kaissis-monte-carlo.yaml",
-        tmp_path / "store",
-        "mechanism.monte_carlo.samples=100000",
-        "mechanism.baselines=[contour]",
-    )
-    found = [f for f in audit.findings if f.quantity == "gamma" and f.at["kappa"] == 1e-7]
-    (certified,) = [f for f in found if f.method == "pld/connect-the-dots"]
-    (drawn,) = [f for f in found if f.rigor == "statistical"]
-    assert certified.value == pytest.approx(9.92364e-5, rel=1e-4)
-    assert drawn.confidence == 0.95
-    assert drawn.lower is not None
-    assert drawn.lower <= certified.value
-    assert drawn.value > 100.0 * certified.value
-    (wide,) = [f for f in audit.findings if f.rigor == "statistical" and f.at["kappa"] == 0.1]
-    assert wide.value < 1.15 * BY_NAME["S6"].gamma  # type: ignore[operator]
 
 
 def test_methods_are_no_part_of_a_trial(small: Path) -> None:

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support import scope_oracle as oracle
 
@@ -150,9 +149,6 @@ def check_reconstruction(data: st.DataObject, priors: st.SearchStrategy[Sequence
             assert success <= finding.value * (1.0 + oracle.ROOM), finding
 
 
-FEW = {"deadline": None, "suppress_health_check": list(HealthCheck), "derandomize": True}
-
-
 def test_a_lower_end_near_the_largest_loss_is_attained() -> None:
     laplace = {"noise": "laplace", "scale": 0.05, "sensitivity": {"l1": 0.1}}
     mechanism = {**laplace, "sampling": {"scheme": "poisson", "rate": 0.3}, "steps": 1}
@@ -165,39 +161,8 @@ def test_a_pure_bound_holds_but_for_the_rounding_of_sums() -> None:
     hold_within(mechanism, 0.3, "add", [3.0, 1e4], [0, 0], worst=False)
 
 
-MANY = {"deadline": None, "suppress_health_check": list(HealthCheck)}
-
-
-@pytest.mark.ci
-@settings(max_examples=30, **FEW)
-@given(st.data())
-def test_no_pair_of_data_sets_leaks_more(data: st.DataObject) -> None:
-    check_membership(data)
-
-
-@pytest.mark.ci
-@settings(max_examples=8, **FEW)
-@given(st.data())
-def test_no_prior_is_guessed_more_often(data: st.DataObject) -> None:
-    check_reconstruction(data)
-
-
-@pytest.mark.slow
-@settings(max_examples=10_000, **MANY)
-@given(st.data())
-def test_ten_thousand_pairs(data: st.DataObject) -> None:
-    check_membership(data)
-
-
-@pytest.mark.slow
-@settings(max_examples=1_000, **MANY)
-@given(st.data())
-def test_a_thousand_priors(data: st.DataObject) -> None:
-    check_reconstruction(data)
-
-
-@pytest.mark.slow
-@settings(max_examples=10_000, **MANY)
-@given(st.data())
-def test_ten_thousand_priors_of_few_kappas(data: st.DataObject) -> None:
-    check_reconstruction(data, FEW_PRIORS)
+test_no_pair_of_data_sets_leaks_more = oracle.few(30, check_membership)
+test_no_prior_is_guessed_more_often = oracle.few(8, check_reconstruction)
+test_ten_thousand_pairs = oracle.many(10_000, check_membership)
+test_a_thousand_priors = oracle.many(1_000, check_reconstruction)
+test_ten_thousand_priors_of_few_kappas = oracle.many(10_000, functools.partial(check_reconstruction, priors=FEW_PRIORS))

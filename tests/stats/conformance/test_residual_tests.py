@@ -6,9 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from scipy import integrate, stats
+from scipy import stats
 
 from dpspec import json_records
 from dpspec.stats.conformance import residual_tests
@@ -45,13 +43,6 @@ def adaptive(source: np.random.Generator, gain: float) -> tuple[Array, Array, Ar
     for step in range(1, STEPS):
         gradients[step] = gain * (0.5 * other[step - 1] + 0.5 * one[step - 1] + 0.5 * one[step])
     return one + gain * np.roll(other, 1, axis=0), other + gradients, gradients
-
-
-def test_the_transform_of_squares_has_mean_one() -> None:
-    """E exp(-q (g + n)^2) = (1 + 2 q)^(-1/2) exp(-q g^2 / (1 + 2 q)), by quadrature."""
-    for q, g in ((0.01, 0.3), (0.2, 2.0), (1.5, 0.7)):
-        mean, _ = integrate.quad(lambda n, q=q, g=g: math.exp(-q * (g + n) ** 2) * stats.norm.pdf(n), -12.0, 12.0)
-        assert mean == pytest.approx(math.exp(-q * g * g / (1.0 + 2.0 * q)) / math.sqrt(1.0 + 2.0 * q), rel=1e-9)
 
 
 @pytest.mark.parametrize("gain", [0.0, 0.5, 2.0])
@@ -109,31 +100,6 @@ def test_of_few_coordinates_or_many_pairs_nothing_is_seen() -> None:
     assert least_seen(300, 1) is least_seen(10**6, 10**9) is None
     one, _ = noise(np.random.default_rng(0), 1, 300)
     assert p_value(one, one) > LEVEL
-
-
-AMOUNTS = st.floats(1.0, 1e6)
-
-
-@settings(deadline=None, max_examples=200)
-@given(
-    share=st.floats(0.0, 1.0),
-    first=AMOUNTS,
-    second=AMOUNTS,
-    more=st.floats(1.0, 10.0),
-    count=st.integers(1, 10**5),
-    pairs=st.integers(1, 28),
-)
-def test_the_p_value_of_layers_rises_with_the_squares_and_rounding_and_falls_with_the_product(
-    share: float, first: float, second: float, more: float, count: int, pairs: int
-) -> None:
-    product = share * math.sqrt(first * second)
-    p = shared(product, first, second, count, pairs).p_value()
-    assert 2e-15 <= p <= 1.0
-    assert p == shared(-product, second, first, count, pairs).p_value()
-    assert p <= shared(product / more, first, second, count, pairs).p_value()
-    assert p <= shared(product, more * first, second, count, pairs).p_value()
-    assert p <= shared(product, first, second, count, pairs, rounding=more).p_value()
-    assert shared(product, first, second, count, pairs, rounding=product).p_value() == 1.0
 
 
 @pytest.mark.parametrize(

@@ -317,18 +317,3 @@ def test_the_tail_is_above_that_of_all_batches(records: int, cap: int, steps: in
 def test_impossible_counts_are_refused(call: Callable[[], Measurement], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         call()
-
-
-@settings(max_examples=60, deadline=None)
-@given(
-    counts=st.lists(st.integers(0, 30), min_size=1, max_size=40),
-    more=st.integers(1, 9),
-    rate=st.floats(0.01, 0.99),
-)
-def test_p_falls_where_a_record_is_drawn_more_often(counts: list[int], more: int, rate: float) -> None:
-    steps = 40
-    before = sampling.record_excess(len(counts), sampling.excess(counts, steps * rate), steps, rate)
-    counts[0] += more
-    after = sampling.record_excess(len(counts), sampling.excess(counts, steps * rate), steps, rate)
-    assert after.p_value <= before.p_value * (1.0 + 1e-6)
-    assert 0.0 <= after.p_value <= 1.0

@@ -9,7 +9,7 @@ from functools import partial
 from dpspec.contract import TrainingJob
 from dpspec.training.loop.dpsgd import Parts
 from dpspec.training.loop.native import parts_of, train_with
-from dpspec_faulty import batches, gradients, noise
+from dpspec_faulty import FAULTS, batches, gradients, noise, trainer_of
 
 Break = Callable[[TrainingJob, Parts], Parts]
 
@@ -79,25 +79,5 @@ class FaultyTrainer:
         train_with(job, BROKEN[fault](job, parts_of(job)))
 
 
-NoNoiseTrainer = partial(FaultyTrainer, "no-noise")
-TenthNoiseTrainer = partial(FaultyTrainer, "tenth-noise")
-WrongBatchSizeTrainer = partial(FaultyTrainer, "wrong-batch-size")
-NoiseWithoutClipNormTrainer = partial(FaultyTrainer, "noise-without-clip-norm")
-NoiseReusedTrainer = partial(FaultyTrainer, "noise-reused")
-NoiseSeededAlikeTrainer = partial(FaultyTrainer, "noise-seeded-alike")
-LayersSeededAlikeTrainer = partial(FaultyTrainer, "layers-seeded-alike")
-FirstStepWithoutNoiseTrainer = partial(FaultyTrainer, "first-step-without-noise")
-LastStepWithoutNoiseTrainer = partial(FaultyTrainer, "last-step-without-noise")
-AlternatingNoiseTrainer = partial(FaultyTrainer, "alternating-noise")
-TenthStepTenthNoiseTrainer = partial(FaultyTrainer, "tenth-step-tenth-noise")
-ClipAfterAveragingTrainer = partial(FaultyTrainer, "clip-after-averaging")
-ClipPerLayerTrainer = partial(FaultyTrainer, "clip-per-layer")
-LayerUnclippedTrainer = partial(FaultyTrainer, "layer-unclipped")
-ClipAccumulatedSumTrainer = partial(FaultyTrainer, "clip-accumulated-sum")
-AugmentedCopiesTrainer = partial(FaultyTrainer, "augmented-copies")
-PrivateNormalisationTrainer = partial(FaultyTrainer, "private-normalisation")
-LargeBatchOnceTrainer = partial(FaultyTrainer, "large-batch-once")
-ShuffledTrainer = partial(FaultyTrainer, "shuffled")
-CapForgottenTrainer = partial(FaultyTrainer, "cap-forgotten")
-SameStepsTrainer = partial(FaultyTrainer, "same-steps")
-LastBatchDroppedTrainer = partial(FaultyTrainer, "last-batch-dropped")
+#: One trainer per fault, by the name that its descriptor has.
+globals().update({trainer_of(fault): partial(FaultyTrainer, fault) for fault in FAULTS})

@@ -10,53 +10,36 @@ from dpspec.training.loop.dpsgd import Schedule
 from dpspec.training.loop.samplers import Poisson, Sampler, Shuffled, TruncatedPoisson, epoch_of
 
 
-class LastBatchDropped:
+class Broken:
+    """A sampler of whose batches the loop believes what the declared one does."""
+
+    def __init__(self, sampler: Sampler) -> None:
+        self._sampler = sampler
+        self.records, self.inclusion = sampler.records, sampler.inclusion
+
+
+class LastBatchDropped(Broken):
     """The declared batch in random order, cut into pieces of sixteen for the memory's sake, full pieces only."""
 
     piece = 16
 
-    def __init__(self, sampler: Sampler) -> None:
-        self._sampler = sampler
-
-    @property
-    def records(self) -> int:
-        """How many records there are to draw from."""
-        return self._sampler.records
-
-    @property
-    def inclusion(self) -> float:
-        """What the loop believes."""
-        return self._sampler.inclusion
-
     def draw(self, generator: torch.Generator) -> torch.Tensor:
-        """The indices (b,) that are used, ascending."""
         drawn = self._sampler.draw(generator)
         order = torch.randperm(len(drawn), generator=generator)
         return drawn[order[: len(drawn) // self.piece * self.piece]].sort().values
 
 
-class LargeOnce:
+class LargeOnce(Broken):
     """The declared batch, but at one of ``steps`` steps some more records enter, each by a coin of its own."""
 
     extra = 78
 
     def __init__(self, sampler: Sampler, steps: int) -> None:
-        self._sampler = sampler
+        super().__init__(sampler)
         self._at = steps // 2
         self._step = 0
 
-    @property
-    def records(self) -> int:
-        """How many records there are to draw from."""
-        return self._sampler.records
-
-    @property
-    def inclusion(self) -> float:
-        """What the loop believes."""
-        return self._sampler.inclusion
-
     def draw(self, generator: torch.Generator) -> torch.Tensor:
-        """The indices (b,) that are used, ascending."""
         self._step += 1
         drawn = self._sampler.draw(generator)
         if self._step != self._at:
@@ -67,26 +50,15 @@ class LargeOnce:
         return more.nonzero().squeeze(1)
 
 
-class SameSteps:
+class SameSteps(Broken):
     """The batches of the first epoch, again in every other one."""
 
     def __init__(self, sampler: Sampler) -> None:
-        self._sampler = sampler
+        super().__init__(sampler)
         self._epoch: list[torch.Tensor] = []
         self._step = 0
 
-    @property
-    def records(self) -> int:
-        """How many records there are to draw from."""
-        return self._sampler.records
-
-    @property
-    def inclusion(self) -> float:
-        """What the loop believes."""
-        return self._sampler.inclusion
-
     def draw(self, generator: torch.Generator) -> torch.Tensor:
-        """The indices (b,) that are used, ascending."""
         if len(self._epoch) < epoch_of(self._sampler):
             self._epoch.append(self._sampler.draw(generator))
         self._step += 1

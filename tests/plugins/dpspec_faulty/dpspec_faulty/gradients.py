@@ -6,8 +6,6 @@ log that does not know its own bug.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-
 import torch
 
 from dpspec.contract import TrainingJob
@@ -16,7 +14,7 @@ from dpspec.training.gradients.persample import ClippedSum, FlatModel, per_examp
 from dpspec.training.loop.native import tensors
 
 
-class BrokenContributions(ABC):
+class BrokenContributions:
     """The gradients of a batch, one row per record, and a broken way to add them up."""
 
     def __init__(self, job: TrainingJob) -> None:
@@ -41,9 +39,10 @@ class BrokenContributions(ABC):
         """The gradients (b, P) of real records."""
         return per_example_gradients(self._model, self._x[indices], self._y[indices], state=state)
 
-    @abstractmethod
     def add(self, rows: torch.Tensor, clip_norm: float) -> ClippedSum:
-        """What is done to the gradients (b, P)."""
+        """What is done to the gradients (b, P): each is clipped, unless that is what is broken."""
+        kept = clipped(rows, clip_norm)
+        return ClippedSum(kept.sum(0), norms(kept))
 
 
 class ClipAfterAveraging(BrokenContributions):
@@ -110,11 +109,6 @@ class AugmentedCopies(BrokenContributions):
         parts = [super(AugmentedCopies, self).__call__(state, indices, clip) for _ in range(self.views)]
         return ClippedSum(sum((p.sum for p in parts), torch.zeros_like(state)), torch.cat([p.norms for p in parts]))
 
-    def add(self, rows: torch.Tensor, clip_norm: float) -> ClippedSum:
-        """Clipped as it should be."""
-        kept = clipped(rows, clip_norm)
-        return ClippedSum(kept.sum(0), norms(kept))
-
 
 class PrivateNormalisation(BrokenContributions):
     """x' = (x - mean) / deviation with both computed on the training records, which nobody accounts for."""
@@ -123,11 +117,6 @@ class PrivateNormalisation(BrokenContributions):
         super().__init__(job)
         deviation, mean = torch.std_mean(self._x, dim=0)
         self._x = (self._x - mean) / deviation.clamp_min(1e-3)
-
-    def add(self, rows: torch.Tensor, clip_norm: float) -> ClippedSum:
-        """Clipped as it should be."""
-        kept = clipped(rows, clip_norm)
-        return ClippedSum(kept.sum(0), norms(kept))
 
 
 def clipped(rows: torch.Tensor, clip_norm: float) -> torch.Tensor:
