@@ -10,6 +10,7 @@ import pytest
 
 from dpspec.engine.recorded.checks import advice
 from dpspec.engine.recorded.noise_checks import (
+    ALONG,
     COARSE,
     DIRECTIONS,
     EARLIER,
@@ -58,6 +59,15 @@ def test_good_statistics_give_twelve_checks() -> None:
     assert len(found) == 12
     assert {one.assumption for one in found} == {"independent-noise", "per-layer-noise", "noise-law"}
     assert "most extreme in weight" in next(one.note for one in found if "layer's rows" in one.test)
+
+
+@pytest.mark.parametrize(
+    ("value", "rejects"), [([20, 22.0, 5.0], False), ([20, 160.0, 9.0], True), ([900, 990.0, 99.0], True)]
+)
+def test_sums_that_contain_noise_are_rejected(value: list[float], rejects: bool) -> None:
+    """At all steps, or at one of many."""
+    found = [one for one in made({**GOOD, "along_sums": value}) if one.test.startswith(ALONG)]
+    assert [one.p_value < 1e-9 for one in found] == [rejects]
 
 
 def test_a_run_without_end_or_statistics_has_no_checks() -> None:

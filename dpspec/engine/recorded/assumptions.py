@@ -73,8 +73,9 @@ def assumptions(
     text = f"noise is Gaussian and unpredictable; it comes from {source}"
     found.append(Assumption(name="noise-law", status="declared", text=text))
     text = (
-        "the adversary does not know the seeds of noise and batches, the seeds do not depend on the records, and no "
-        "random number is used twice: a script that sets a constant seed must keep it secret"
+        "the adversary does not know the seeds of noise and batches, neither the seeds nor the states and uses of the "
+        "generators depend on the records, and no random number is used twice: a script that sets a constant seed must "
+        "keep it secret"
     )
     found.append(Assumption(name="secret-randomness", status="declared", text=text))
     text = (
@@ -332,7 +333,7 @@ def _records(run: RecordedRun, group_size: int) -> Iterator[Assumption]:
     text = (
         "each index of the dataset is one record, the rows of a batch are the drawn records, once each, and nothing "
         "that the gradients depend on is computed from other records: dataset, transforms, labels, collate function, "
-        "constants of the loss, noise of earlier steps"
+        "constants of the loss, noise of any step"
     )
     yield Assumption(name="one-record", status="declared", text=text)
     yield _unmixed_batches(run)
