@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from dpspec.recording.fingerprints import Tally
+from dpspec.recording.ranks.shards import local
 
 #: The distance of a parameter that became or was NaN, and of one in which only the sign of a zero changed.
 _HUGE, _TINY = 1e300, 1e-30
@@ -26,9 +27,14 @@ _Guarded = Callable[[Callable[[], None]], None]
 
 class ParameterWatch:
     def __init__(self, parameters: Sequence[nn.Parameter]) -> None:
-        self._parameters = list(parameters)
+        self._every = list(parameters)
         self._last = [p.detach().clone() for p in self._parameters]
         self._on_host = all(p.device.type == "cpu" for p in self._parameters)
+
+    @property
+    def _parameters(self) -> list[Tensor]:
+        """The parameters, of sharded ones the rows of this process, whose memory may be another than before."""
+        return [local(p) for p in self._every]
 
     def same(self) -> bool:
         """Whether all parameters are in the host's memory and have the bits of the copy, signs of zeros included."""
@@ -95,14 +101,18 @@ class GradientParameters:
 
     @property
     def found(self) -> list[int]:
-        """[passes, those at other parameters, steps, steps without a pass]."""
+        """[passes, passes at other parameters, steps, steps without a forward pass]."""
         return [self._passes, int(self._other), self._steps, self._unseen]
 
-    def attach(self, model: nn.Module, guarded: _Guarded) -> None:
-        """Add hooks. ``guarded`` keeps faults of the recorder from the training."""
+    def attach(self, model: nn.Module, guarded: _Guarded, compiled: nn.Module | None = None) -> None:
+        """Add hooks. ``guarded`` keeps faults of the recorder from the training.
+
+        compiled: the wrapper of the model, whose hooks run outside of compiled code.
+        """
         inner = getattr(model, "_module", None)
-        module = inner if isinstance(inner, nn.Module) else model
-        self._handles.append(module.register_forward_pre_hook(_ForwardHook(self, guarded)))
+        for module in (inner if isinstance(inner, nn.Module) else model, compiled):
+            if module is not None:
+                self._handles.append(module.register_forward_pre_hook(_ForwardHook(self, guarded)))
         if self._parameters:
             first: Any = self._parameters[0]
             self._handles.append(first.register_hook(lambda _: guarded(lambda: self.observe("backward"))))
@@ -115,7 +125,7 @@ class GradientParameters:
     def observe(self, kind: str) -> None:
         """A pass computes gradients now. kind: ``forward`` or ``backward``."""
         self._passes += 1
-        now = [(p._version, p.data_ptr()) for p in self._parameters]
+        now = [(p._version, p.data_ptr()) for p in map(local, self._parameters)]
         if kind in self._kinds and now == self._known and self._random.randrange(_FURTHER):
             return
         self._kinds.add(kind)
@@ -125,7 +135,7 @@ class GradientParameters:
 
     def stepped(self) -> None:
         self._steps += 1
-        self._unseen += not self._kinds
+        self._unseen += "forward" not in self._kinds
         self._kinds.clear()
 
 
