@@ -441,7 +441,7 @@ def attacked(name: str, place: Path) -> str:
     return verdict(place / name)
 
 
-def kill(folder: Path, seconds: float, *, sharded: bool) -> str:
+def kill(folder: Path, seconds: float, *, sharded: bool = False) -> str:
     """Kill a random rank after some time; the other one gives up."""
     training = Ranked(folder, epochs=200, sharded=sharded)
     rank = random.randrange(2)

@@ -102,9 +102,17 @@ def test_explain_all_verdicts_and_unknown_words(dpspec):
     assert [line.split()[1] for line in out.splitlines() if line.startswith("verdict ")] == list(VERDICTS)
     ended = dpspec("explain", "unknwon-key")
     assert (ended.code, ended.out) == (2, "")
-    message = "unknown diagnostic code, key, kind, choice or verdict 'unknwon-key'; did you mean 'unknown-key'"
+    message = "unknown code, key, kind, choice or name in a report 'unknwon-key'; did you mean 'unknown-key'"
     assert message in ended.err
     assert "did you mean 'orthogonal'?" in dpspec("explain", "ortogonal").err
+    assert "did you mean 'unmixed-batches'" in dpspec("explain", "unmixed-batch").err
+    assert dpspec("explain", "foo").err == "error: unknown code, key, kind, choice or name in a report 'foo'\n"
+
+
+def test_explain_prints_the_statement_of_an_assumption(dpspec):
+    ended = dpspec("explain", "unmixed-batches")
+    text = "assumption unmixed-batches\n    No layer or loss mixes the records of a batch, at any step.\n"
+    assert (ended.code, ended.out) == (0, text)
     assert dpspec("explain", "a").code == 2
 
 

@@ -48,6 +48,7 @@ GOOD: dict[str, Any] = {
 def made(noise: Any, rows: Any = None) -> list[Any]:
     run: Any = types.SimpleNamespace(
         end={"noise": noise},
+        folder=None,
         header=types.SimpleNamespace(layers=(("bias", 4), ("weight", 36))),
         rows=np.random.default_rng(1).standard_normal((10, 36)) if rows is None else rows,
     )
@@ -71,7 +72,8 @@ def test_sums_that_contain_noise_are_rejected(value: list[float], rejects: bool)
 
 
 def test_a_run_without_end_or_statistics_has_no_checks() -> None:
-    assert list(noise_checks(types.SimpleNamespace(end=None))) == []  # type: ignore[arg-type]
+    empty: Any = types.SimpleNamespace(end=None, folder=None, header=types.SimpleNamespace(layers=()))
+    assert list(noise_checks(empty)) == []
     assert made(None) == made([]) == []
     assert [one.test for one in made({})][:1] == [DIRECTIONS]
     assert len(made({})) == 2

@@ -114,7 +114,9 @@ def checks_of(watch: NoiseWatch, shapes: Sequence[tuple[int, ...]]) -> list[Chec
     """The checks that a reader makes of the statistics."""
     layers = tuple((str(n), torch.Size(shape).numel()) for n, shape in enumerate(shapes))
     end = json.loads(json.dumps({"noise": watch.found()}))
-    run: Any = types.SimpleNamespace(end=end, header=types.SimpleNamespace(layers=layers), rows=np.zeros((0, 1)))
+    run: Any = types.SimpleNamespace(
+        end=end, folder=None, header=types.SimpleNamespace(layers=layers), rows=np.zeros((0, 1))
+    )
     return list(noise_checks(run))
 
 

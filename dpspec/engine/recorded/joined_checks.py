@@ -9,6 +9,7 @@ import math
 from collections.abc import Iterator
 
 from dpspec.contract import Assumption, Check
+from dpspec.engine.recorded.channels import TEXTS
 from dpspec.engine.recorded.recorded_run import RecordedRun
 from dpspec.recording.folder.joined_folder import SUMMED, Comparison
 from dpspec.recording.folder.resumed_folder import ResumedFolder
@@ -86,8 +87,8 @@ def rank_checks(run: RecordedRun) -> Iterator[Check]:
             detectable=None,
             note="of successive ranks, in all layers and steps",
         )
-    if found.alike[1]:
-        measured = gaussian_noise.spread(*found.alike, ALIKE)
+    if found.parallel[1]:
+        measured = gaussian_noise.spread(*found.parallel, ALIKE)
         yield check("independent-noise", measured, "reported", f"at {found.compared} steps, along common directions")
     note = f"of {found.compared} steps, along random directions"
     yield exact("update", NO_SUM, "measured", found.summed == 0, 0, found.summed, note, detectable=SUMMED)
@@ -129,10 +130,7 @@ def resume_checks(run: RecordedRun) -> Iterator[Check]:
 
 
 def joined_parts(folder: ResumedFolder) -> Assumption:
-    text = (
-        f"the training consists of {len(folder.parts)} recorded parts on one dataset, nothing else was trained between "
-        "them, their generators are independent, and the choice of the checkpoints does not depend on the records"
-    )
+    text = f"{TEXTS['joined-parts']} ({len(folder.parts)} parts)"
     if lost := sum(folder.lengths) - sum(folder.covered):
         text += f"; no model of the {lost} steps after the last checkpoint of a killed part is released"
     doubts = [doubt for seam in folder.seams for doubt in seam.doubts]
