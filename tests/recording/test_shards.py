@@ -273,6 +273,15 @@ def skips(training: Ranked, rank: int) -> None:
     training.loop = loop
 
 
+def changed_after_gathering(training: Ranked, rank: int) -> None:
+    """Rank 1 computes its gradients with other weights than those that it keeps."""
+
+    def change(module: Any, _: Any) -> None:
+        module.weight.data[-1].add_(0.1 * rank)
+
+    training.model._module[0].register_forward_pre_hook(change)
+
+
 def two_batches_in_a_step(training: Ranked, rank: int) -> None:
     """Gradient accumulation by two backward passes: Opacus drops the first gradient, and its accountant a batch."""
 
@@ -288,6 +297,7 @@ def two_batches_in_a_step(training: Ranked, rank: int) -> None:
 
 
 FAULTS: dict[Script, str] = {
+    changed_after_gathering: checks.OTHER_PARAMETERS,
     two_batches_in_a_step: "steps with several drawn batches",
     no_noise: joined_checks.EACH_NOISE,
     noise_on_one_shard: joined_checks.EACH_NOISE,

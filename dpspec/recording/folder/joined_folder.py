@@ -64,8 +64,8 @@ class Comparison:
     seeds: steps at which a rank draws by the seed of another. foreign: with batches from outside of a rank's share, or
     in different orders of the records. compared: steps with observations of all ranks. overlaps: of pairs of ranks,
     [expected number of places that both draw, number, smallest logarithm of the p-value of a step]; equal: the expected
-    number if the draws were equal. ``alike``: of the noise of sharded ranks, the squared components along each other and
-    their number. squares: the number of layers and steps at which two ranks' rows have the same sum of squared noise,
+    number if the draws were equal. ``alike``: of the noise of sharded ranks, the squared components along each other
+    and their number. squares: the number of layers and steps at which two ranks' rows have the same sum of squared noise,
     and the expected number. other_data: whether records at the same places differ. ended: whether all ranks have an
     end; interim: otherwise the facts that they noted last, None unless all noted some.
     """
