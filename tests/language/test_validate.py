@@ -111,6 +111,9 @@ def test_messages(problems: Problems, old: str, new: str, code: str, message: st
 @pytest.mark.parametrize(
     ("old", "new", "hint"),
     [
+        ("noise_multiplier: 1", 'noise_multiplier: "1"', "write it without quotes"),
+        ("steps: 100", "steps: 1_000", "write it as 1000"),
+        ("steps: 100", "steps:", "give it a value, or remove the key"),
         (
             "noise_multiplier: 1",
             "noise_multiplier: eight",
@@ -204,6 +207,15 @@ class TestRequires:
         loaded = load(valid + f'requires: ["{requirement}"]\n')
         assert [d.code for d in loaded.diagnostics] == [code]
         assert loaded.missing_plugins == (code == "unmet-requirement")
+
+    def test_a_kind_that_a_required_package_may_offer(self, load: Load, valid: str) -> None:
+        text = valid.replace("kind: noisy", "kind: laplacian") + 'requires: ["dpspec-no-such-thing>=2"]\n'
+        (unknown,) = [d for d in load(text).diagnostics if d.code == "unknown-kind"]
+        assert unknown.help.endswith(
+            "a missing required package may provide it: python -m pip install 'dpspec-no-such-thing>=2'"
+        )
+        (alone,) = load(text[: text.index("requires")]).diagnostics
+        assert "requires" not in alone.help
 
 
 class TestPhases:

@@ -87,8 +87,8 @@ def rank_checks(run: RecordedRun) -> Iterator[Check]:
             detectable=None,
             note="of successive ranks, in all layers and steps",
         )
-    if found.alike[1]:
-        measured = gaussian_noise.spread(*found.alike, ALIKE)
+    if found.parallel[1]:
+        measured = gaussian_noise.spread(*found.parallel, ALIKE)
         yield check("independent-noise", measured, "reported", f"at {found.compared} steps, along common directions")
     note = f"of {found.compared} steps, along random directions"
     yield exact("update", NO_SUM, "measured", found.summed == 0, 0, found.summed, note, detectable=SUMMED)
