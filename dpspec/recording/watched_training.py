@@ -25,7 +25,7 @@ from dpspec.recording.planting.gradients import GradientCanaries
 from dpspec.recording.ranks.group import meet
 from dpspec.recording.ranks.rank_watch import RankWatch
 from dpspec.recording.ranks.shards import local
-from dpspec.recording.recognized import uncompiled
+from dpspec.recording.recognized import refuse_processes, uncompiled
 from dpspec.recording.sums.reported_gradients import ReportedGradients
 from dpspec.recording.sums.sensitivity_probe import SensitivityProbe
 from dpspec.recording.watching.arrays import ReportedUpdates
@@ -376,6 +376,8 @@ class WatchedTraining:
         return {name: value for name, value in self.declared.items() if name != "records"}
 
     def _before_update(self) -> None:
+        if self._rank is None:
+            refuse_processes(self._parts.optimizer, None)
         self._options.read()
         self._model_state.before_step()
         if self._state is not None and self._updates is not None:
