@@ -23,6 +23,7 @@ from opacus.utils.fast_gradient_clipping_utils import DPTensorFastGradientClippi
 from support.checked_runs import CheckedRun, Question, check_run
 from support.ranks import Ranked
 from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import Shard
 from torch.utils.data import DataLoader
@@ -430,6 +431,9 @@ def test_shards_that_cannot_be_compared_are_refused(tmp_path: Path) -> None:
         column = fully_shard(nn.Linear(4, 4, bias=False), shard_placement_fn=lambda _: Shard(1))
         with pytest.raises(UsageError, match="is not sharded by rows"):
             shard_of(column.weight)
+        copies = init_device_mesh("cpu", (2, 1), mesh_dim_names=("copies", "rows"))
+        with pytest.raises(UsageError, match="is not sharded by rows"):
+            shard_of(fully_shard(nn.Linear(4, 4, bias=False), mesh=copies).weight)
         with pytest.raises(UsageError, match="one is whole"):
             shard_of(nn.Linear(2, 2).weight)
 
