@@ -16,8 +16,8 @@ import torch
 from torch import Tensor, nn
 
 from dpspec.errors import UsageError
-from dpspec.recording.folder.resumed_folder import next_part, part_of
-from dpspec.recording.folder.run_folder import RunFolder, RunWriter
+from dpspec.recording.folder.resumed_folder import earlier_part, next_part, part_of
+from dpspec.recording.folder.run_folder import RunWriter
 from dpspec.recording.folder.step_record import UNSEEN, Indices
 from dpspec.recording.parts import Parts
 from dpspec.recording.pending_step import PendingStep
@@ -73,8 +73,7 @@ class WatchedTraining:
                 )
             if part > 1 and parts.shards:
                 raise UsageError("a training whose parameters FSDP2 shards cannot be resumed: record it in one part")
-            if part > 1:
-                first = RunFolder.open(folder / rank)
+            if (first := earlier_part(folder, rank, part)) is not None:
                 if other := first.header.differs(header):
                     raise UsageError(f"{folder}: the first part has another {other}: record into a new folder")
                 secret = next((state.secret for state in first.states()), secret)
