@@ -225,7 +225,7 @@ class WatchedTraining:
             "probe": self._probe.found if self._probe is not None else None,
             "probe_failure": self._probe.failure if self._probe is not None else "",
             "replaced": opacus.replaced.found if opacus is not None else None,
-            "passes": self._passes.found if self._passes is not None else None,
+            "passes": self._passes_found(),
             "gradients": self._reported.found,
             "seeds": self._seeds.found if self._seeds is not None else None,
             "noise": self._noise.found(),
@@ -242,6 +242,12 @@ class WatchedTraining:
             "history": accountant.history() if accountant is not None else None,
             "seconds": time.monotonic() - self._started,
         }
+
+    def _passes_found(self) -> list[int] | None:
+        if self._passes is None:
+            return None
+        passes, other, *steps = self._passes.found
+        return [passes, other + (self._opacus.other_parameters if self._opacus is not None else 0), *steps]
 
     def sketched(self, what: str, given: Tensor | Iterable[Tensor]) -> Tensor:
         """Keep the noise or the sum that a custom loop reports, and return its sketch."""

@@ -119,11 +119,23 @@ def moved_for_the_forward_pass(training: Training, called: Any, weight: torch.Te
     for x, y in training.loader:
         training.optimizer_.zero_grad()
         kept = weight.data.clone()
-        weight.data.add_(0.1 * x.mean())
+        weight.data.add_(0.1 * x.detach().mean())
         scores = called(x)
         weight.data.copy_(kept)
         training.criterion(scores, y).backward()
         training.optimizer_.step()
+
+
+def test_parameters_that_move_for_the_first_pass_of_a_checkpoint_are_found(tmp_path: Path) -> None:
+    """The pass runs without gradients, and its output enters the loss."""
+    training = built()
+    weight = training.model._module[0].weight
+
+    def called(x: torch.Tensor) -> Any:
+        return checkpoint(training.model, x.requires_grad_(), use_reentrant=True)
+
+    found = recorded(tmp_path / "run", training, lambda: moved_for_the_forward_pass(training, called, weight))
+    assert rejects(found, "gradients computed at other parameters than the last step left")
 
 
 @pytest.mark.parametrize("when", ["never", "after", "in place", "after, another given"])
