@@ -121,7 +121,11 @@ def test_messages(problems: Problems, old: str, new: str, code: str, message: st
             "of clipped gradients.",
         ),
         ("rate: 0.01", "rate: 5%", "write 0.05"),
-        ("delta: 1e-5", "delta: 0", "delta: The claimed delta, between 0 and 1; use pure-dp for delta 0."),
+        (
+            "delta: 1e-5",
+            "delta: 0",
+            "delta: The claimed delta, between 0 and 1; use pure-dp for delta 0, if the mechanism judges it.",
+        ),
         ("rate: 0.01", "rate: 0.01, batch_size: 5", "remove batch_size, or change scheme"),
         ("access: all-iterates", "adjacency: replace_one", "valid: add-remove, replace-one, zero-out"),
     ],

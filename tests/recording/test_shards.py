@@ -23,6 +23,7 @@ from opacus.utils.fast_gradient_clipping_utils import DPTensorFastGradientClippi
 from support.checked_runs import CheckedRun, Question, check_run
 from support.ranks import Ranked
 from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import Shard
 from torch.utils.data import DataLoader
@@ -273,6 +274,15 @@ def skips(training: Ranked, rank: int) -> None:
     training.loop = loop
 
 
+def changed_after_gathering(training: Ranked, rank: int) -> None:
+    """Rank 1 computes its gradients with other weights than those that it keeps."""
+
+    def change(module: Any, _: Any) -> None:
+        module.weight.data[-1].add_(0.1 * rank)
+
+    training.model._module[0].register_forward_pre_hook(change)
+
+
 def two_batches_in_a_step(training: Ranked, rank: int) -> None:
     """Gradient accumulation by two backward passes: Opacus drops the first gradient, and its accountant a batch."""
 
@@ -288,6 +298,7 @@ def two_batches_in_a_step(training: Ranked, rank: int) -> None:
 
 
 FAULTS: dict[Script, str] = {
+    changed_after_gathering: checks.OTHER_PARAMETERS,
     two_batches_in_a_step: "steps with several drawn batches",
     no_noise: joined_checks.EACH_NOISE,
     noise_on_one_shard: joined_checks.EACH_NOISE,
@@ -420,6 +431,9 @@ def test_shards_that_cannot_be_compared_are_refused(tmp_path: Path) -> None:
         column = fully_shard(nn.Linear(4, 4, bias=False), shard_placement_fn=lambda _: Shard(1))
         with pytest.raises(UsageError, match="is not sharded by rows"):
             shard_of(column.weight)
+        copies = init_device_mesh("cpu", (2, 1), mesh_dim_names=("copies", "rows"))
+        with pytest.raises(UsageError, match="is not sharded by rows"):
+            shard_of(fully_shard(nn.Linear(4, 4, bias=False), mesh=copies).weight)
         with pytest.raises(UsageError, match="one is whole"):
             shard_of(nn.Linear(2, 2).weight)
 

@@ -97,8 +97,9 @@ TEXTS: Mapping[str, str] = {
     "per-record-clipping": "no contribution is longer than the clip norm",
     "precision": "the rounding of sums of gradients and noise has no effect on the privacy loss",
     "noise-law": "noise is Gaussian and unpredictable",
-    "secret-randomness": "the adversary does not know the seeds of noise and batches, the seeds do not depend on the "
-    "records, and no random number is used twice: a script that sets a constant seed must keep it secret",
+    "secret-randomness": "the adversary does not know the seeds of noise and batches, neither the seeds nor the states "
+    "and uses of the generators depend on the records, and no random number is used twice: a script that sets a "
+    "constant seed must keep it secret",
     "library-code": "the script replaces no code of its libraries, Python or the recorder, such as a sampler's "
     "iteration or an optimizer's update, runs no other code inside it (modes of torch, tracing, threads), and does not "
     "read the recorder; the recorder names replaced methods of the optimizer",
@@ -113,7 +114,7 @@ TEXTS: Mapping[str, str] = {
     "their generators are independent, and the choice of the checkpoints does not depend on the records",
     "one-record": "each index of the dataset is one record, the rows of a batch are the drawn records, once each, and "
     "nothing that the gradients depend on is computed from other records: dataset, transforms, labels, collate "
-    "function, constants of the loss, noise of earlier steps",
+    "function, constants of the loss, noise of any step",
     "unmixed-batches": "no layer or loss mixes the records of a batch, at any step",
     "repeated-records": "no record occurs more often in the dataset of the loader than the claim's group size",
     "loss-reduction": "the loss has the reduction that make_private got as loss_reduction",

@@ -124,7 +124,7 @@ def _places(found: Comparison) -> Iterator[Check]:
 def resume_checks(run: RecordedRun) -> Iterator[Check]:
     if not isinstance(run.folder, ResumedFolder) or not run.header.accountant:
         return
-    named = [f"part {seam.number}" for seam in run.folder.seams if seam.recounted]
+    named = [f"part {number}" for number, seam in run.folder.joints if seam.recounted]
     note = ", ".join(named[:5]) or f"{len(run.folder.parts)} parts"
     yield exact("accounting", RECOUNTED, "reported", not named, 0, len(named), note, detectable=None)
 
@@ -149,11 +149,14 @@ def covered_steps(run: RecordedRun) -> int:
 def seam_notes(run: RecordedRun) -> Iterator[str]:
     if not isinstance(run.folder, ResumedFolder):
         return
-    for seam in run.folder.seams:
+    for number, seam in run.folder.joints:
         if seam.source is not None:
-            part, step = seam.source
-            after = run.folder.lengths[part - 1] - step
-            charged = f"; the {after} steps of part {part} after it are charged too" if after else ""
-            yield f"Part {seam.number} continues step {step} of part {part}{charged}."
+            place, step = seam.source
+            part, after = run.folder.numbers[place], run.folder.lengths[place] - step
+            steps = f"{after} steps" if after > 1 else "step"
+            charged = (
+                f"; the {steps} of part {part} after it {'are' if after > 1 else 'is'} charged too" if after else ""
+            )
+            yield f"Part {number} continues step {step} of part {part}{charged}."
         if seam.fresh:
-            yield f"The optimizer of part {seam.number} starts without state, which costs no privacy."
+            yield f"The optimizer of part {number} starts without state, which costs no privacy."
