@@ -143,8 +143,10 @@ def integers(value: Tensor) -> Tensor:
 
 
 def tensor_digest(value: Tensor) -> str:
-    content = integers(value).cpu().numpy().tobytes()
-    return hashlib.sha256(f"{value.dtype} {tuple(value.shape)} ".encode() + content).hexdigest()
+    whole = hashlib.sha256(f"{value.dtype} {tuple(value.shape)} ".encode())
+    for part in torch.split(integers(value), _CHUNK):  # frozen parameters may be too large for a second copy
+        whole.update(part.cpu().numpy().data)
+    return whole.hexdigest()
 
 
 class TooLargeError(ValueError):

@@ -27,6 +27,7 @@ class Parts:
 
     Attributes:
         clipping: The clipping of Opacus' optimizer; None for a custom loop.
+        compiled: The result of ``torch.compile`` that the script passed for the model; None without.
         sampler: None without a loader.
         declared: The intentions of a custom loop; None if it does not declare one.
         planted: The dataset with canaries, None without.
@@ -47,7 +48,8 @@ class Parts:
         if is_arrays(model):
             model = ArrayModel(model)
             optimizer = ReportedUpdates(model, optimizer)
-        model = recognized.uncompiled(model)
+        wrapper, model = model, recognized.uncompiled(model)
+        self.compiled = wrapper if wrapper is not model else None
         recognized.refuse_model(model)
         optimizer = recognized.unwrapped(optimizer)
         recognized.refuse_parts("optimizer", optimizer)

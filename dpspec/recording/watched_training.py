@@ -130,7 +130,7 @@ class WatchedTraining:
             )
         self._passes = None if inner is None else GradientParameters(self._watch, noisy)
         if self._passes is not None:
-            self._passes.attach(parts.model, self.guarded)
+            self._passes.attach(parts.model, self.guarded, parts.compiled)
         private = parts.private_options if parts.clipping is not None else self._declared_options
         self._options = OptionWatch(inner, private, self.guarded)
         self._saved = None if group is None else group.saved

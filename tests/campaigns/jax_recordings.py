@@ -30,11 +30,14 @@ from support.checked_runs import CheckedRun, Question, check_run
 
 import dpspec
 from dpspec.engine.judging.conformance_status import rejected
+from dpspec.recording.watching.arrays import ArrayModel, ReportedUpdates
 
 RECORDS, RATE, CLIP, SIGMA, STEPS = 1000, 0.05, 1.0, 1.2, 60
 
 #: The default number of steps fits into this claim, and five times the number does not.
 EPSILON = 3.0
+
+_TWO = [np.ones((3, 2), np.float32), np.ones(4, np.float32)]
 
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "audit-your-own-loop.md"
 
@@ -139,9 +142,61 @@ def scheduled() -> Any:
     return optax.chain(optax.clip_by_global_norm(5.0), optax.adamw(rate, weight_decay=0.01))
 
 
-def foreign() -> Any:
-    """An optimizer with a function of the script."""
-    return optax.chain(optax.sgd(lambda count: 0.1 / (1.0 + count)))
+def own_rate(count: Any) -> Any:
+    return 0.1 / (1.0 + count)
+
+
+#: Optimizers made by optax alone, whose updates are repeated.
+OPTIMIZERS = {
+    **{name: getattr(optax, name)(0.1) for name in ("adam", "adamw", "lamb", "lion", "adafactor", "rmsprop", "yogi")},
+    "schedule": optax.chain(optax.clip(1.0), optax.adam(optax.exponential_decay(0.1, 10, 0.9))),
+    "joined": optax.sgd(optax.join_schedules([optax.constant_schedule(0.1), optax.cosine_decay_schedule(0.1, 9)], [5])),
+    "injected": optax.inject_hyperparams(optax.adam)(learning_rate=optax.linear_schedule(0.1, 0.0, 10)),
+    "masked": optax.masked(optax.sgd(0.1, momentum=0.9), [True, False]),
+    "partition": optax.partition({"a": optax.sgd(0.1), "b": optax.adam(0.1)}, ["a", "b"]),
+    "several steps": optax.MultiSteps(optax.sgd(0.1), 2),
+}
+
+#: Optimizers with a function of the script, in each form that JAX gives functions.
+FOREIGN = {
+    "schedule": optax.sgd(own_rate),
+    "compiled": optax.sgd(jax.jit(own_rate)),
+    "partial": optax.sgd(jax.tree_util.Partial(own_rate)),
+    "derivative": optax.sgd(jax.custom_jvp(own_rate)),
+    "vectorized": optax.sgd(jax.vmap(own_rate)),
+    "recomputed": optax.sgd(jax.checkpoint(own_rate)),
+    "joined": optax.sgd(optax.join_schedules([own_rate, optax.constant_schedule(0.1)], [5])),
+    "injected": optax.inject_hyperparams(optax.adam)(learning_rate=own_rate),
+    "stateless": optax.chain(optax.stateless(lambda updates, params: updates), optax.sgd(0.1)),
+    "mask": optax.masked(optax.sgd(0.1), lambda params: [True, False]),
+    "transformation": optax.GradientTransformation(
+        lambda params: (), lambda updates, state, params=None: (updates, ())
+    ),
+}
+
+
+def repeated(optimizer: Any) -> tuple[Any, str]:
+    """The counts of five compiled updates that the recorder repeats, and the name of an optimizer that it does not."""
+    params: Any = _TWO
+    recorder = ReportedUpdates(ArrayModel(params), optimizer)
+    state, update = optimizer.init(params), jax.jit(optimizer.update)
+    for seed in range(5):
+        random = np.random.default_rng(seed)
+        gradients = [random.normal(size=p.shape).astype(np.float32) for p in params]
+        updates, state = update(gradients, state, params)
+        params = optax.apply_updates(params, updates)
+        recorder.report(params, gradients)
+        recorder.before_step()
+        recorder.step()
+    return recorder.found, recorder.kind
+
+
+def of_optimizers() -> bool:
+    """Whether updates of optax are repeated, and each function of a script is found."""
+    wrong = [name for name, one in OPTIMIZERS.items() if repeated(one) != ([5, 5, 0, 0], "")]
+    wrong += [f"own {name}" for name, one in FOREIGN.items() if not ReportedUpdates(ArrayModel(_TWO), one).kind]
+    print(f"{'WRONG ' if wrong else ''}optimizers: {len(OPTIMIZERS)} of optax, {len(FOREIGN)} of a script: {wrong}")
+    return not wrong
 
 
 #: Sound trainings, and the assumption that the headline must name, or none.
@@ -152,7 +207,7 @@ SOUND: dict[str, tuple[Callable[[Path], None], str]] = {
     "not compiled": (lambda f: train(f, compiled=False), "loop-reports"),
     "schedule": (lambda f: train(f, optimizer=scheduled()), "loop-reports"),
     "momentum": (lambda f: train(f, optimizer=optax.sgd(0.1, momentum=0.9, nesterov=True)), "loop-reports"),
-    "own schedule": (lambda f: train(f, optimizer=foreign()), "update-rule"),
+    "own schedule": (lambda f: train(f, optimizer=FOREIGN["schedule"]), "update-rule"),
     "own updates": (lambda f: train(f, reported=False), "update-rule"),
 }
 
@@ -216,7 +271,8 @@ def main() -> int:
     only = parser.parse_args().only
     right = [of_sound(name) for name in SOUND if only in ("", name)]
     right += [of_fault(name) for name in FAULTS if only in ("", name)]
-    print(f"{len(right)} trainings, {right.count(False)} wrong")
+    right += [of_optimizers()] if only in ("", "optimizers") else []
+    print(f"{len(right)} parts, {right.count(False)} wrong")
     return 0 if all(right) else 1
 
 

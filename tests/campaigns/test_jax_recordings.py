@@ -25,3 +25,7 @@ def test_sound_trainings_are_proved(name: str, capsys: pytest.CaptureFixture[str
 @pytest.mark.parametrize("name", ["half the noise", "too many steps", "repeated key", "shuffled", "fitted outside"])
 def test_faults_are_found(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert campaign.of_fault(name), capsys.readouterr().out
+
+
+def test_updates_of_optax_are_repeated_and_functions_of_scripts_are_found(capsys: pytest.CaptureFixture[str]) -> None:
+    assert campaign.of_optimizers(), capsys.readouterr().out

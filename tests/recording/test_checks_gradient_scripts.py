@@ -15,7 +15,7 @@ from support.checked_runs import Question, check_run
 from support.opacus_training import Training, recorded
 from torch import nn
 
-from dpspec.engine.recorded.checks import CLIPPED_SUMS
+from dpspec.engine.recorded.checks import CLIPPED_SUMS, MEDDLED
 
 Script = Callable[[Training], None]
 
@@ -337,3 +337,46 @@ def test_a_loss_with_another_reduction_is_reported(given: str, right: str, tmp_p
 def test_a_loss_with_the_right_reduction_is_not_reported(seed: int, reduction: str, tmp_path: Path) -> None:
     found = recorded(tmp_path / "run", sound, reduction=reduction, epochs=8, seed=seed)
     assert found.verdict == "proved"
+
+
+@pytest.mark.parametrize("added", [0.0, 0.05])
+@pytest.mark.parametrize("made", [{}, {"clipping": "ghost"}, {"reduction": "sum", "noise": 4.0}])
+def test_a_step_in_pieces_adds_nothing_to_the_noisy_sum(made: dict[str, Any], added: float, tmp_path: Path) -> None:
+    """The script calls the methods of a step itself; for a sum it omits the division, which changes nothing."""
+
+    def script(training: Training) -> None:
+        optimizer = training.optimizer_
+        for x, y in training.loader:
+            optimizer.zero_grad()
+            training.criterion(training.model(x), y).backward()
+            (optimizer.accumulate if "clipping" in made else optimizer.clip_and_accumulate)()
+            optimizer.add_noise()
+            for p in optimizer.params:
+                p.grad.data.add_(added)
+            if "reduction" not in made:
+                optimizer.scale_grad()
+            optimizer.step_hook(optimizer)
+            optimizer.original_optimizer.step()
+
+    found = recorded(tmp_path / "run", script, **made)
+    names = {c.test.removesuffix(", exact") for c in found.checks if c.p_value == 0.0}
+    assert (found.fine, names) == ((True, set()) if not added else (False, {MEDDLED}))
+
+
+def test_methods_of_a_step_in_its_hook_are_compared(tmp_path: Path) -> None:
+    """The hook runs in pre_step, where Opacus' own calls are not compared."""
+
+    def script(training: Training) -> None:
+        optimizer, hook = training.optimizer_, training.optimizer_.step_hook
+
+        def scale_again(_: Any) -> None:
+            hook(optimizer)
+            optimizer.params[0].grad.data.add_(0.05)
+            optimizer.scale_grad()
+
+        optimizer.attach_step_hook(scale_again)
+        training.train()
+
+    assert MEDDLED in {
+        c.test.removesuffix(", exact") for c in recorded(tmp_path / "run", script).checks if not c.p_value
+    }

@@ -17,6 +17,7 @@ from torch.nn.functional import cross_entropy
 
 import dpspec
 from dpspec.engine.recorded.checks import CHANGE, INFLUENCE, SCALED
+from dpspec.recording.sums import sensitivity_probe
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -178,3 +179,41 @@ def test_a_loss_without_a_value_for_each_record_is_a_failure_that_is_named(tmp_p
 def test_a_loss_for_a_plain_loop_is_refused(tmp_path: Path) -> None:
     with pytest.raises(dpspec.errors.UsageError, match="loss is for Opacus' optimizer"):
         dpspec.record(tmp_path / "run", model=nn.Linear(2, 2), loss=loss)
+
+
+class Frozen(nn.Module):
+    """A layer that is not trained; ``written`` also changes its weight in each pass."""
+
+    def __init__(self, *, written: bool) -> None:
+        super().__init__()
+        self.weight, self.written = nn.Parameter(torch.eye(16), requires_grad=False), written
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.written:
+            self.weight.mul_(0.999)
+        return x @ self.weight
+
+
+@pytest.mark.parametrize("written", [False, True])
+def test_frozen_parameters_are_copied_only_if_the_model_writes_to_them(
+    written: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copies: list[Tensor] = []
+    make = sensitivity_probe._Copy.__init__
+    layer = Frozen(written=written)
+
+    class Adapted(Training):
+        def build(self) -> None:
+            super().build()
+            self.model._module[1] = nn.Sequential(layer, nn.Tanh())
+
+    def made(self: Any, *given: Any) -> None:
+        make(self, *given)
+        copies.extend(p for p in self._model.parameters() if not p.requires_grad)
+
+    monkeypatch.setattr(sensitivity_probe._Copy, "__init__", made)
+    found = probed(tmp_path / "run", Adapted())
+    assert found.run.at_end("probe_failure") == ""
+    assert len(copies) >= 2
+    shared = [p.data_ptr() == layer.weight.data_ptr() for p in copies]
+    assert not any(shared) if written else all(shared)

@@ -355,7 +355,10 @@ def _records(run: RecordedRun, group_size: int) -> Iterator[Assumption]:
     yield Assumption(name="observed-passes", status="declared", text=text)
     passes = run.counts_at_end("passes", 4)
     if run.header.source == "opacus" and passes is not None and passes[3]:
-        text = f"no pass that computes gradients was observed at {passes[3]} of {passes[2]} steps"
+        text = (
+            f"no forward pass in training mode was observed at {passes[3]} of {passes[2]} steps: call the model that "
+            "dpspec.record got, and compile it by torch.compile, not in place"
+        )
         yield Assumption(name="gradient-parameters", status="unchecked", text=text)
     error = run.at_end("error")
     if isinstance(error, str) and error:

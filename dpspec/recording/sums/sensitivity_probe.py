@@ -53,6 +53,8 @@ class SensitivityProbe:
         """loss: ``loss(model, batch)`` returns the loss of each record, (b,)."""
         self._model, self._optimizer, self._clipping, self._loss = model, optimizer, clipping, loss
         self._dataset, self._collate = loader.dataset, getattr(loader, "collate_fn", None)
+        frozen = [p for p in inner_module(model).parameters() if not (p.requires_grad or p.is_inference())]
+        self._versions = {id(p): p._version for p in frozen}
         self._random = random.SystemRandom()
         self._calls = self._probed = self._removed = self._confirmed = self._scaled = 0
         self._change = self._influence = 0.0
@@ -88,7 +90,9 @@ class SensitivityProbe:
         count = max(2, min(len(drawn), _RECORDS, _MOST_NUMBERS // max(1, numbers)))
         places = sorted(self._random.sample(range(len(drawn)), count))
         items = [self._dataset[int(drawn[place])] for place in places]
-        made = _Copy(self._model, self._optimizer, self._loss, self._collate)
+        known = [p for p in inner_module(self._model).parameters() if id(p) in self._versions and not p.requires_grad]
+        shared = [p for p in known if self._versions[id(p)] == p._version]
+        made = _Copy(self._model, self._optimizer, self._loss, self._collate, shared)
         whole = made.gradients(items)
         for removed in self._random.sample(range(count), min(_REMOVED, count)):
             self._remove(made, items, whole, removed)
@@ -170,14 +174,17 @@ class SensitivityProbe:
 
 
 class _Copy:
-    def __init__(self, model: Any, optimizer: Any, loss: Loss, collate: Any) -> None:
+    """A copy of the model, except for ``shared``: frozen parameters that no pass has written to."""
+
+    def __init__(self, model: Any, optimizer: Any, loss: Loss, collate: Any, shared: Sequence[nn.Parameter]) -> None:
         from opacus import GradSampleModule
 
         inner = inner_module(model)
         names = {id(p): name for name, p in inner.named_parameters()}
         # torch's wrapper for several processes cannot be copied, and the hooks that refer to it are removed
         wrappers = [one for one in (model, getattr(model, "_module", None)) if one is not None and one is not inner]
-        plain = copy.deepcopy(inner, {id(one): one for one in wrappers} if len(wrappers) > 1 else None)
+        kept: list[Any] = [*shared, *(wrappers if len(wrappers) > 1 else [])]
+        plain = copy.deepcopy(inner, {id(one): one for one in kept})
         _strip(plain)
         self._model = GradSampleModule(
             plain,

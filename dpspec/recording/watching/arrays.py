@@ -7,7 +7,7 @@ repeats each update from the reported gradients, with its own copy of the optimi
 
 from __future__ import annotations
 
-import inspect
+import contextlib
 import math
 import sys
 from collections.abc import Iterable, Sequence
@@ -156,8 +156,10 @@ def _foreign(rule: Any) -> str:
             file = Path(one.__code__.co_filename)
             if not any(root in file.parents for root in roots):
                 return type(rule).__name__
-            waiting += [*inspect.getclosurevars(one).nonlocals.values(), *(one.__defaults__ or ())]
-            waiting += (one.__kwdefaults__ or {}).values()
+            for cell in one.__closure__ or ():
+                with contextlib.suppress(ValueError):  # an empty cell
+                    waiting.append(cell.cell_contents)
+            waiting += (*(one.__defaults__ or ()), *(one.__kwdefaults__ or {}).values())
         elif callable(one) and not isinstance(one, type):
             if type(one).__module__.partition(".")[0] not in _CALLABLES:
                 return type(rule).__name__

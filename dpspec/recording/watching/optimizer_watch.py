@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from types import MethodType
 from typing import Any
@@ -59,6 +59,7 @@ class OpacusWatch:
         self._contributions: Contributions | None = None
         self._unscaled = torch.zeros(())
         self._scaled: Fingerprint | None = None
+        self._inside = False
         self._stepped_with: Fingerprint | None = None
         self._meddled, self._changed = Tally(), Tally()
         self.step = PendingStep()
@@ -98,6 +99,7 @@ class OpacusWatch:
             begin = [use, sums.compare, self.recomputed.expect, self._probe, self._begin_sum]
             self._wrap(optimizer, "clip_and_accumulate", begin, [self._after_sum])
         self.hooks = StepHooks(optimizer.original_optimizer, partial(guarded, before), partial(guarded, after))
+        self._wrap(optimizer, "pre_step", [], [], self._pre_step)
         self._wrap(optimizer, "add_noise", [use, sums.use, self._enter], [self._after_noise])
         self._wrap(optimizer, "scale_grad", [self._before_scaling], [self._after_scaling])
         if self._rank is not None:
@@ -110,14 +112,21 @@ class OpacusWatch:
             undo()
         self._undo = []
 
-    def _wrap(self, thing: Any, name: str, before: Sequence[Moment], after: Sequence[Callable[[Any], None]]) -> None:
+    def _wrap(
+        self,
+        thing: Any,
+        name: str,
+        before: Sequence[Moment],
+        after: Sequence[Callable[[Any], None]],
+        around: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext,
+    ) -> None:
         own, original = vars(thing).get(name), getattr(thing, name)
 
-        def replaced(this: Any) -> Any:
+        def replaced(this: Any, *given: Any, **named: Any) -> Any:
             for observe in before:
                 self._guarded(observe)
-            with self._during:
-                result = original()
+            with around(), self._during:
+                result = original(*given, **named)
             for observe_result in after:
                 self._guarded(partial(observe_result, result))
             return result
@@ -136,6 +145,15 @@ class OpacusWatch:
                 object.__setattr__(thing, name, own)
 
         self._undo.append(undo)
+
+    @contextlib.contextmanager
+    def _pre_step(self) -> Iterator[None]:
+        """Opacus' own code calls add_noise and scale_grad: no other code runs between them."""
+        self._inside = True
+        try:
+            yield
+        finally:
+            self._inside = False
 
     def _probe(self) -> None:
         if self._probing is not None:
@@ -209,6 +227,7 @@ class OpacusWatch:
             self._noise.add(noise, sums, step.deviation)
         norms = [torch.linalg.vector_norm(summed).to(sums[0].device) for summed in sums]
         step.sum_norm = torch.linalg.vector_norm(torch.stack(norms).double())
+        self._scaled = None if self._inside else self._fingerprint()
 
     def _first_norm(self) -> Tensor:
         norm: Tensor = torch.linalg.vector_norm(self._optimizer.params[0].grad.detach())
@@ -216,6 +235,8 @@ class OpacusWatch:
 
     def _before_scaling(self) -> None:
         self._unscaled = self._first_norm()
+        if not self._inside:
+            self._compare(self._scaled)
 
     def _after_scaling(self, _: Any) -> None:
         optimizer = self._optimizer
@@ -223,13 +244,18 @@ class OpacusWatch:
         self.step.divisor = 1.0
         if optimizer.loss_reduction == "mean":
             self.step.divisor = float(optimizer.expected_batch_size) * int(optimizer.accumulated_iterations)
-        self._scaled = self._fingerprint()
+        self._scaled, self._inside = self._fingerprint(), False
+
+    def _compare(self, left: Fingerprint | None) -> Fingerprint:
+        now = self._fingerprint()
+        self._meddled.add(left is None or differs(now, left))
+        return now
 
     def _before_reduction(self) -> None:
         assert self._rank is not None
         require_plain(p.grad for p in self._optimizer.params)
         scaled, self._scaled = self._scaled, None
-        self._meddled.add(scaled is None or differs(self._fingerprint(), scaled))
+        self._compare(scaled)
         self._rank.before_reduction()
 
     def _after_reduction(self, _: Any) -> None:
@@ -241,9 +267,8 @@ class OpacusWatch:
         require_plain(p.grad for p in self._optimizer.params)
         self.replaced.check(self._wrappers)
         scaled, self._scaled = self._scaled, None
-        if scaled is not None:
-            self._stepped_with = self._fingerprint()
-            self._meddled.add(differs(self._stepped_with, scaled))
+        if scaled is not None or self.step.noised:
+            self._stepped_with = self._compare(scaled)
 
     def after_update(self) -> None:
         before, self._stepped_with = self._stepped_with, None

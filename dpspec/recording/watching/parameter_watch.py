@@ -95,14 +95,18 @@ class GradientParameters:
 
     @property
     def found(self) -> list[int]:
-        """[passes, those at other parameters, steps, steps without a pass]."""
+        """[passes, passes at other parameters, steps, steps without a forward pass]."""
         return [self._passes, int(self._other), self._steps, self._unseen]
 
-    def attach(self, model: nn.Module, guarded: _Guarded) -> None:
-        """Add hooks. ``guarded`` keeps faults of the recorder from the training."""
+    def attach(self, model: nn.Module, guarded: _Guarded, compiled: nn.Module | None = None) -> None:
+        """Add hooks. ``guarded`` keeps faults of the recorder from the training.
+
+        compiled: the wrapper of the model, whose hooks run outside of compiled code.
+        """
         inner = getattr(model, "_module", None)
-        module = inner if isinstance(inner, nn.Module) else model
-        self._handles.append(module.register_forward_pre_hook(_ForwardHook(self, guarded)))
+        for module in (inner if isinstance(inner, nn.Module) else model, compiled):
+            if module is not None:
+                self._handles.append(module.register_forward_pre_hook(_ForwardHook(self, guarded)))
         if self._parameters:
             first: Any = self._parameters[0]
             self._handles.append(first.register_hook(lambda _: guarded(lambda: self.observe("backward"))))
@@ -125,7 +129,7 @@ class GradientParameters:
 
     def stepped(self) -> None:
         self._steps += 1
-        self._unseen += not self._kinds
+        self._unseen += "forward" not in self._kinds
         self._kinds.clear()
 
 

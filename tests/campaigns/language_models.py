@@ -1,0 +1,232 @@
+"""LoRA adapters of causal language models of transformers, trained with Opacus' ghost clipping and recorded.
+
+    python tests/campaigns/language_models.py [sound|faults|memory]
+
+Nothing is downloaded: small configurations are initialized at random. Batches are split by ``BatchMemoryManager``, and
+the trainings of two processes use ``gloo``. A sound training must be proved and a fault must not be. ``memory`` prints
+how much the recorder adds to the peak memory of a process with a large frozen model.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+
+import peft
+import torch
+import transformers
+from opacus import PrivacyEngine
+from opacus.distributed import DifferentiallyPrivateDistributedDataParallel
+from opacus.utils.batch_memory_manager import BatchMemoryManager
+from support.checked_runs import Question, check_run
+from torch import Tensor, distributed, nn
+from torch.nn.functional import cross_entropy
+from torch.utils.data import DataLoader
+
+import dpspec
+
+RECORDS, LENGTH, VOCABULARY = 256, 12, 200
+
+
+class NextToken(nn.Module):
+    """The mean over the tokens of each sequence, not over the batch, which would mix records."""
+
+    def __init__(self, reduction: str = "mean") -> None:
+        super().__init__()
+        self.reduction = reduction
+
+    def forward(self, logits: Tensor, labels: Tensor) -> Tensor:
+        losses = cross_entropy(logits[:, :-1].transpose(1, 2), labels[:, 1:], reduction="none")
+        each = losses.sum(1) / (labels[:, 1:] != -100).sum(1)
+        return each if self.reduction == "none" else each.mean()
+
+
+def sequences() -> list[dict[str, Tensor]]:
+    """Right-padded token ids of 6 to 12 tokens."""
+    generator = torch.Generator().manual_seed(0)
+    ids = torch.randint(1, VOCABULARY, (RECORDS, LENGTH), generator=generator)
+    there = (torch.arange(LENGTH) < torch.randint(6, LENGTH + 1, (RECORDS, 1), generator=generator)).long()
+    labels = torch.where(there == 1, ids, -100)
+    return [
+        {"input_ids": i, "attention_mask": t, "labels": y} for i, t, y in zip(ids * there, there, labels, strict=True)
+    ]
+
+
+def gpt2(**size: int) -> Any:
+    size = {"vocab_size": VOCABULARY, "n_positions": 32, "n_embd": 32, "n_layer": 2, "n_head": 2, **size}
+    return transformers.GPT2LMHeadModel(transformers.GPT2Config(**size, bos_token_id=0, eos_token_id=0)), ["c_attn"]
+
+
+def llama() -> Any:
+    size = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2}
+    config = transformers.LlamaConfig(vocab_size=VOCABULARY, max_position_embeddings=32, **size)
+    return transformers.LlamaForCausalLM(config), ["q_proj", "v_proj"]
+
+
+MODELS: dict[str, Callable[[], Any]] = {"gpt2": gpt2, "llama": llama}
+
+
+@dataclass
+class Adapted:
+    """One training. each: is called with the training and the rank after each step."""
+
+    folder: Path | None
+    make: Callable[..., Any] = gpt2
+    world: int = 1
+    physical: int = 16
+    epochs: int = 4
+    each: Callable[[Adapted, int], None] | None = None
+
+    def train(self, rank: int = 0) -> None:
+        if self.world > 1:
+            distributed.init_process_group(
+                "gloo", init_method=f"file://{self.folder}.store", rank=rank, world_size=self.world
+            )
+        torch.set_num_threads(1)
+        torch.manual_seed(0)
+        base, layers = self.make()
+        config = peft.LoraConfig(r=4, target_modules=layers, task_type="CAUSAL_LM", lora_dropout=0.0)
+        self.adapted: Any = peft.get_peft_model(base, config).train()
+        torch.seed()  # each rank draws its own records
+        module = DifferentiallyPrivateDistributedDataParallel(self.adapted) if self.world > 1 else self.adapted
+        engine = PrivacyEngine(accountant="rdp")
+        self.model, self.optimizer, criterion, loader = engine.make_private(
+            module=module,
+            optimizer=torch.optim.AdamW([p for p in module.parameters() if p.requires_grad], lr=0.01),
+            data_loader=DataLoader(sequences(), batch_size=64),  # type: ignore[arg-type]
+            criterion=NextToken(),
+            noise_multiplier=1.0,
+            max_grad_norm=1.0,
+            grad_sample_mode="ghost",
+        )
+
+        def loop() -> None:
+            for _ in range(self.epochs):
+                with BatchMemoryManager(
+                    data_loader=loader, max_physical_batch_size=self.physical, optimizer=self.optimizer
+                ) as batches:
+                    for batch in batches:
+                        self.optimizer.zero_grad()
+                        inputs = {key: batch[key] for key in ("input_ids", "attention_mask")}
+                        criterion(self.model(**inputs).logits, batch["labels"]).backward()
+                        self.optimizer.step()
+                        if self.each is not None and not self.optimizer._is_last_step_skipped:
+                            self.each(self, rank)
+
+        if self.folder is None:
+            return loop()
+        with dpspec.record(self.folder, model=self.model, optimizer=self.optimizer, loader=loader, engine=engine):
+            return loop()
+
+
+def _rank(rank: int, training: Adapted) -> None:
+    warnings.simplefilter("ignore")
+    training.train(rank)
+    distributed.destroy_process_group()
+
+
+def checked(training: Adapted) -> Any:
+    if training.world > 1:
+        torch.multiprocessing.spawn(_rank, args=(training,), nprocs=training.world)
+    else:
+        training.train()
+    assert training.folder is not None
+    return check_run(training.folder, Question(delta=1e-5, epsilon=20.0))
+
+
+def merged(training: Adapted, rank: int) -> None:
+    """The adapter is added to the frozen weights, and subtracted again."""
+    training.adapted.merge_adapter()
+    training.adapted.unmerge_adapter()
+
+
+def trained_head(training: Adapted, rank: int) -> None:
+    """A frozen weight moves without noise."""
+    training.adapted.base_model.model.lm_head.weight.data[0] += 0.01
+
+
+def own_step(training: Adapted, rank: int) -> None:
+    """A part of the adapter moves once more."""
+    next(p for p in training.adapted.parameters() if p.requires_grad).data.mul_(1.001)
+
+
+def unfrozen(training: Adapted, rank: int) -> None:
+    """A layer that Opacus did not see becomes trainable, and moves."""
+    weight = training.adapted.base_model.model.lm_head.weight
+    weight.requires_grad_(True)
+    weight.data.mul_(1.001)
+
+
+Fault = Callable[[Adapted, int], None]
+
+FAULTS: tuple[Fault, ...] = (merged, trained_head, own_step, unfrozen)
+
+
+def sound(folder: Path) -> int:
+    wrong = 0
+    for name, make in MODELS.items():
+        for world in (1, 2):
+            start = time.monotonic()
+            found = checked(Adapted(folder / f"{name}-{world}", make, world))
+            wrong += (found.verdict, found.conformance.status) != ("proved", "no-deviation-found")
+            model, (upper,) = found.run.header.model, [cost.interval.upper for cost in found.costs.values()]
+            print(
+                f"{model}, {found.run.header.parameters} trained parameters, {world} process(es): {found.verdict}, "
+                f"epsilon <= {upper:.4g}, {found.run.steps} steps, {time.monotonic() - start:.0f} s"
+            )
+    return wrong
+
+
+def faults(folder: Path) -> int:
+    wrong = 0
+    for fault in FAULTS:
+        found = checked(Adapted(folder / fault.__name__, each=fault, epochs=1))
+        wrong += found.verdict == "proved"
+        print(f"{fault.__name__}: {found.verdict}, {found.conformance.status}: {found.reason[:150]}")
+    return wrong
+
+
+def large() -> Any:
+    """With 100 million further frozen parameters, 400 MB."""
+    base, layers = gpt2()
+    base.further = nn.Embedding(100_000, 1000)
+    return base, layers
+
+
+def memory(folder: Path) -> int:
+    """Peak memory of a process with and without the recorder."""
+    peaks = {}
+    for kind in ("plain", "recorded"):
+        program = [sys.executable, __file__, "peak", str(folder / kind) if kind == "recorded" else ""]
+        peaks[kind] = int(subprocess.run(program, check=True, capture_output=True, text=True).stdout.split()[-1])
+        print(f"{kind}: {peaks[kind] / 1024:.0f} MB")
+    return int(peaks["recorded"] - peaks["plain"] > 100 * 1024)
+
+
+def main(what: str = "sound", folder: str = "") -> int:
+    warnings.simplefilter("ignore")
+    transformers.logging.set_verbosity_error()
+    if what == "peak":
+        Adapted(Path(folder) if folder else None, large, physical=4, epochs=1).train()
+        print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+        return 0
+    with tempfile.TemporaryDirectory() as made:
+        wrong = {"sound": sound, "faults": faults, "memory": memory}[what](Path(made))
+    print(f"{wrong} wrong")
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))
