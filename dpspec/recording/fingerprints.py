@@ -22,6 +22,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from dpspec.recording.ranks.shards import local
+
 #: Integers of the same size as a number, or as half of one.
 _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int32}
 
@@ -72,7 +74,9 @@ class Tally:
 
 def require_plain(tensors: Iterable[Tensor | None]) -> None:
     """Raise ``TypeError`` for a tensor of the script's own class, whose arithmetic runs the script's code."""
-    strange = next((type(one) for one in tensors if type(one) not in (Tensor, nn.Parameter, type(None))), None)
+    strange = next(
+        (type(one) for one in map(local, tensors) if type(one) not in (Tensor, nn.Parameter, type(None))), None
+    )
     if strange is not None:
         raise TypeError(f"a parameter or gradient is of class {strange.__name__}: the recorder knows torch's own only")
 
@@ -95,7 +99,7 @@ def differs(one: Fingerprint, other: Fingerprint) -> bool | Tensor:
 
 
 def _collect(values: Iterable[Any], host: list[Any], device: list[Tensor]) -> None:
-    for value in values:
+    for value in map(local, values):
         if isinstance(value, Tensor):
             if value.is_cpu:
                 host.append(_hash(value))
@@ -136,6 +140,7 @@ def _sums(value: Tensor) -> Tensor:
 
 def integers(value: Tensor) -> Tensor:
     """The bits of a tensor's numbers in a row, as integers."""
+    value = local(value)
     value = value.detach().dequantize() if value.is_quantized else value.detach()
     dense = value if value.layout == torch.strided else value.to_dense()
     real = torch.view_as_real(dense.resolve_conj()) if dense.is_complex() else dense

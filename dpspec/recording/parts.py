@@ -17,6 +17,7 @@ from dpspec.recording.planting.gradients import GradientCanaries, refuse_unfit
 from dpspec.recording.planting.planted import Planted
 from dpspec.recording.ranks.group import Group
 from dpspec.recording.ranks.rank_watch import data_digest
+from dpspec.recording.ranks.shards import local, refuse_precision, shard_of
 from dpspec.recording.watching.arrays import ArrayModel, ReportedUpdates, is_arrays
 from dpspec.recording.watching.noise_sketch import width_of
 from dpspec.version import VERSION
@@ -32,6 +33,8 @@ class Parts:
         declared: The intentions of a custom loop; None if it does not declare one.
         planted: The dataset with canaries, None without.
         distributed: Whether Opacus' optimizer sums over several processes.
+        shards: Of each sharded parameter the place of this process' first coordinate, and the number of all; () if
+            parameters are whole.
     """
 
     def __init__(
@@ -53,6 +56,7 @@ class Parts:
         recognized.refuse_model(model)
         optimizer = recognized.unwrapped(optimizer)
         recognized.refuse_parts("optimizer", optimizer)
+        recognized.refuse_shards(model, optimizer, loss)
         recognized.refuse_processes(optimizer, loader)
         self.model, self.optimizer, self.loader, self._engine = model, optimizer, loader, engine
         self.clipping = None if optimizer is None else recognized.clipping_of(optimizer)
@@ -81,6 +85,7 @@ class Parts:
                 f"optimizer: {strange} of its parameters are not in the model; give the model that it trains, "
                 "as make_private returned it"
             )
+        self.shards = _shards(self.model, self.optimizer) if recognized.is_sharded(optimizer) else ()
         self._require_fit()
 
     def rank_sampler(self) -> Any:
@@ -124,7 +129,7 @@ class Parts:
     def layers(self) -> tuple[tuple[str, int], ...]:
         names = {id(p): name for name, p in recognized.inner_module(self.model).named_parameters()}
         noisy = enumerate(self.noisy_parameters())
-        return tuple((names.get(id(p), f"parameter {n}"), p.numel()) for n, p in noisy)
+        return tuple((names.get(id(p), f"parameter {n}"), local(p).numel()) for n, p in noisy)
 
     def learning_rate(self) -> float:
         groups = self.optimizer.param_groups if self.optimizer is not None else []
@@ -181,7 +186,7 @@ class Parts:
             accountant="" if self.accountant is None else self.accountant.mechanism,
             told_before=0 if self.accountant is None else self.accountant.told()[2],
             layers=layers,
-            width=width_of([size for _, size in layers]),
+            width=width_of([whole for _, whole in self.shards] or [size for _, size in layers]),
             secure=_is_cryptographic(optimizer, self._engine),
             canaries=0 if planted is None else planted.count,
             canary_kind="" if planted is None else planted.kind,
@@ -195,9 +200,15 @@ class Parts:
             run="" if group is None else group.run,
             share=None if group is None else self._share(group),
             data="" if group is None else data_digest(group, getattr(self.loader, "dataset", None)),
+            shards=self.shards,
             part=part,
             notes=tuple(notes),
         )
+
+
+def _shards(model: nn.Module, optimizer: Any) -> tuple[tuple[int, int], ...]:
+    refuse_precision(model)
+    return tuple(shard_of(p) for p in optimizer.params)
 
 
 def checked_declaration(given: Mapping[str, Any]) -> dict[str, Any]:

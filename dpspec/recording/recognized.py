@@ -34,18 +34,17 @@ CLIPPING = {
     "DPOptimizerFastGradientClipping": "ghost",
     "DistributedDPOptimizer": "flat",
     "DistributedDPOptimizerFastGradientClipping": "ghost",
+    "FSDPOptimizerFastGradientClipping": "ghost",
 }
+
+#: Opacus' optimizer for a model that FSDP2 shards.
+_SHARDED = "FSDPOptimizerFastGradientClipping"
 
 #: Wrappers of a model that is whole on each of several processes, with an attribute ``module``.
 _WHOLE = ("DistributedDataParallel", "DifferentiallyPrivateDistributedDataParallel")
 
 #: Classes that give each process a part of the parameters, or clip by layers in several processes.
-_REFUSED = (
-    "FullyShardedDataParallel",
-    "FSDPModule",
-    "FSDPOptimizerFastGradientClipping",
-    "SimpleDistributedPerLayerOptimizer",
-)
+_REFUSED = ("FullyShardedDataParallel", "SimpleDistributedPerLayerOptimizer")
 
 #: Wrappers of optimizers, and the expression for the one inside.
 _WRAPPERS = {
@@ -148,15 +147,32 @@ def refuse_parts(what: str, thing: Any) -> None:
     if found == "SimpleDistributedPerLayerOptimizer":
         raise UsageError(f"{what} is {found}: in several processes the recorder knows flat and ghost clipping only")
     if found is not None:
-        raise UsageError(
-            f"{what} is {found}: each process holds a part of the parameters, and the recorder compares whole ones; "
-            "wrap the model in Opacus' DifferentiallyPrivateDistributedDataParallel, or record a run on one process"
-        )
+        raise UsageError(f"{what} is {found}, of FSDP1, which Opacus does not know: wrap the model in its FSDP2Wrapper")
 
 
 def is_distributed(optimizer: Any) -> bool:
     """Whether Opacus' optimizer sums gradients over several processes."""
-    return type(optimizer).__name__.startswith("Distributed")
+    return type(optimizer).__name__.startswith("Distributed") or is_sharded(optimizer)
+
+
+def is_sharded(optimizer: Any) -> bool:
+    return type(optimizer).__name__ == _SHARDED
+
+
+def is_fsdp2(module: nn.Module) -> bool:
+    return any(kind.__name__ == "FSDPModule" for kind in type(module).__mro__)
+
+
+def refuse_shards(model: Any, optimizer: Any, loss: Any) -> None:
+    """Raise ``UsageError`` for a sharded model whose shards the recorder cannot compare."""
+    if any(map(is_fsdp2, model.modules())) and not is_sharded(optimizer):
+        given = "None" if optimizer is None else _name(type(optimizer))
+        raise UsageError(
+            f"FSDP2 shards the model, and optimizer is {given}: give make_private grad_sample_mode='ghost_fsdp', and "
+            "dpspec.record its results"
+        )
+    if is_sharded(optimizer) and loss is not None:
+        raise UsageError("loss= is for a model that each process holds whole: the probe copies it; leave it out")
 
 
 def refuse_processes(optimizer: Any, loader: Any) -> None:
@@ -214,7 +230,7 @@ def refuse_model(model: Any) -> None:
     if not isinstance(model, nn.Module):
         raise UsageError(f"model must be a torch.nn.Module, got {_name(type(model))}")
     name = next((name for name, p in model.named_parameters() if type(p.data).__name__ == "DTensor"), None)
-    if name is not None:
+    if name is not None and not any(map(is_fsdp2, model.modules())):
         raise UsageError(
             f"parameter {name} of the model is a DTensor, as tensor parallelism makes: Opacus computes no gradients of "
             "single records of such layers; train whole models, one on each process, in Opacus' "

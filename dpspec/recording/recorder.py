@@ -78,8 +78,8 @@ def record(
         resume: Continue the recording in the folder, if it has one, after loading a checkpoint.
 
     Raises:
-        UsageError: The folder is not empty, or of another training, or the recorder does not support a part: sharded
-            parameters, optimizers derived from Opacus'.
+        UsageError: The folder is not empty, or of another training, or the recorder does not support a part: FSDP1,
+            optimizers derived from Opacus'.
     """
     given = {"noise_multiplier": noise_multiplier, "clip_norm": clip_norm, "rate": rate, "records": records}
     return Recorder(Path(folder), model, optimizer, loader, engine, planted, given, loss, resume=resume)

@@ -24,6 +24,7 @@ from dpspec.recording.pending_step import PendingStep
 from dpspec.recording.planting.gradients import GradientCanaries
 from dpspec.recording.ranks.group import meet
 from dpspec.recording.ranks.rank_watch import RankWatch
+from dpspec.recording.ranks.shards import local
 from dpspec.recording.recognized import uncompiled
 from dpspec.recording.sums.reported_gradients import ReportedGradients
 from dpspec.recording.sums.sensitivity_probe import SensitivityProbe
@@ -70,6 +71,8 @@ class WatchedTraining:
                 raise UsageError(
                     "a loop over arrays cannot be resumed: the recorder does not see its optimizer's state"
                 )
+            if part > 1 and parts.shards:
+                raise UsageError("a training whose parameters FSDP2 shards cannot be resumed: record it in one part")
             if part > 1:
                 first = RunFolder.open(folder / rank)
                 if other := first.header.differs(header):
@@ -88,11 +91,16 @@ class WatchedTraining:
         self._sizes = [size for _, size in header.layers]
         self._sketch = NoiseSketch(self._sizes, seed=int(secret, 16))
         trained, noisy = parts.trained_parameters(), parts.noisy_parameters()
-        self._rank = None if group is None else RankWatch(group, parts.optimizer, trained, parts.rank_sampler())
+        self._rank: RankWatch | None = None
+        if group is not None:
+            self._rank = RankWatch(group, parts.optimizer, trained, parts.rank_sampler(), parts.shards)
+            if parts.shards:  # the directions of all ranks, so that their noise can be added
+                seed = int.from_bytes(group.digest(b"noise"), "little")
+                self._sketch = NoiseSketch([whole for _, whole in parts.shards], seed=seed)
         self._watch = ParameterWatch(trained)
         self._model_state = ModelState(parts.model, trained)
         self._reported = ReportedGradients(noisy, self._sketch)
-        self._noise = NoiseWatch(noisy)
+        self._noise = NoiseWatch([local(p) for p in noisy])
         self._given: dict[str, Tensor] = {}
         self._inner: torch.optim.Optimizer | None = getattr(parts.optimizer, "original_optimizer", parts.optimizer)
         inner = self._inner

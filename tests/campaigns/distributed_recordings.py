@@ -1,9 +1,10 @@
 """Trainings in several processes that leak, that are killed, and that are sound, and what ``check`` says of them.
 
-    python tests/campaigns/distributed_recordings.py [attacks|kills|sound] [COUNT]
+    python tests/campaigns/distributed_recordings.py [attacks|sharded|kills|sound] [COUNT]
 
-An attack or a killed training must not be proved and conform, and a sound one must. Those of ``ASSUMED`` leak through
-an assumption that the headline names, as they do in one process.
+Attacks of ``sharded`` are on parameters that FSDP2 shards, and so is every third killed or sound training. An attack
+or a killed training must not be proved and conform, and a sound one must. Those of ``ASSUMED`` leak through an
+assumption that the headline names, as they do in one process.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 import torch
 from opacus.data_loader import DPDataLoader
 from opacus.optimizers import DistributedDPOptimizer
+from opacus.optimizers import fsdpoptimizer_fast_gradient_clipping as fsdp_optimizer
 from opacus.optimizers import optimizer as opacus_optimizer
 from opacus.utils.uniform_sampler import DistributedUniformWithReplacementSampler as Sampler
 from support.checked_runs import Question, check_run
@@ -44,6 +46,15 @@ ASSUMED = {"steps_after_the_block"}
 
 def attack(script: Script) -> Script:
     ATTACKS[script.__name__] = script
+    return script
+
+
+#: Attacks on a model that FSDP2 shards.
+SHARDED: dict[str, Script] = {}
+
+
+def sharded_attack(script: Script) -> Script:
+    SHARDED[script.__name__] = script
     return script
 
 
@@ -295,6 +306,126 @@ def steps_after_the_block(training: Ranked, rank: int) -> None:
     training.loop = loop
 
 
+def on_gathered(training: Ranked, change: Callable[[Any], Any]) -> None:
+    """Hook the gradient of the first whole parameter, as soon as FSDP2 gathers it."""
+    hooked: list[Any] = []
+
+    def gathered(module: Any, _: Any) -> None:
+        if not hooked:
+            hooked.append(module.weight.register_hook(change))
+
+    training.model._module[0].register_forward_pre_hook(gathered)
+
+
+@sharded_attack
+def gradient_of_one_rank_times_three(training: Ranked, rank: int) -> None:
+    on_gathered(training, lambda gradient: 3.0 * gradient if rank else None)
+
+
+@sharded_attack
+def gradient_of_one_rank_times_three_after_the_start(training: Ranked, rank: int) -> None:
+    def loop(training: Ranked, rank: int) -> None:
+        with training.recorder():
+            for x, y in training.loader:
+                training.step(x, y)
+                if rank == 1:
+                    on_gathered(training, lambda gradient: 3.0 * gradient)
+
+    training.loop = loop
+
+
+@sharded_attack
+def one_record_less_and_one_more_of_shards(training: Ranked, rank: int) -> None:
+    one_record_less_and_one_more(training, rank)
+
+
+@sharded_attack
+def opposite_noise(training: Ranked, rank: int) -> None:
+    """The noise of the ranks is the same up to its sign."""
+    generator = torch.Generator().manual_seed(5)
+
+    def noise(std: float, reference: Any, **_: Any) -> Any:
+        part = torch.normal(0.0, std, size=(len(reference) // 2, *reference.shape[1:]), generator=generator)
+        return torch.cat([part, -part])
+
+    fsdp_optimizer._generate_noise = noise
+
+
+@sharded_attack
+def noise_of_another_number_of_processes(training: Ranked, rank: int) -> None:
+    training.private.world_size = 4
+
+
+@sharded_attack
+def noise_of_the_step_before(training: Ranked, rank: int) -> None:
+    original, kept = fsdp_optimizer._generate_noise, dict[Any, Any]()
+
+    def noise(std: float, reference: Any, **given: Any) -> Any:
+        made = kept.pop(tuple(reference.shape), None)
+        if made is None:
+            kept[tuple(reference.shape)] = made = original(std=std, reference=reference, **given)
+        return made.clone()
+
+    fsdp_optimizer._generate_noise = noise
+
+
+@sharded_attack
+def rows_of_one_rank_without_steps(training: Ranked, rank: int) -> None:
+    if rank == 1:
+        training.private.original_optimizer.step = lambda *_: None
+
+
+@sharded_attack
+def another_learning_rate_of_one_rank(training: Ranked, rank: int) -> None:
+    for group in training.private.param_groups:
+        group["lr"] = 0.1 + rank
+
+
+@sharded_attack
+def sum_of_one_rank_times_ten(training: Ranked, rank: int) -> None:
+    after = training.private.accumulate
+
+    def accumulate() -> None:
+        after()
+        for state in training.private.grad_state.values():
+            state["summed_grad"].mul_(10.0 if rank else 1.0)
+
+    training.private.accumulate = accumulate
+
+
+@sharded_attack
+def a_term_outside_of_the_criterion(training: Ranked, rank: int) -> None:
+    def step(x: Any, y: Any) -> None:
+        training.private.zero_grad()
+        training.criterion(training.model(x), y).backward()
+        training.model.disable_hooks()
+        (0.1 * torch.nn.functional.cross_entropy(training.model(x), y)).backward()
+        training.model.enable_hooks()
+        training.private.step()
+
+    training.step = step
+
+
+@sharded_attack
+def uncounted_steps_of_one_rank(training: Ranked, rank: int) -> None:
+    uncounted_on_one_rank(training, rank)
+
+
+@sharded_attack
+def seeds_of_shards_by_epoch(training: Ranked, rank: int) -> None:
+    seeds_by_epoch(training, rank)
+
+
+@sharded_attack
+def every_record_in_two_shares(training: Ranked, rank: int) -> None:
+    training.loader = DPDataLoader.from_data_loader(training.plain_loader())
+
+
+@sharded_attack
+def batches_of_shards_of_one_size(training: Ranked, rank: int) -> None:
+    batches_of_one_size(training, rank)
+
+
 def verdict(folder: Path) -> str:
     """PROVED if the claim is proved and the run conforms; otherwise the reason or the first rejected check."""
     try:
@@ -306,13 +437,13 @@ def verdict(folder: Path) -> str:
 
 
 def attacked(name: str, place: Path) -> str:
-    Ranked(place / name, prepare=ATTACKS[name], epochs=2).run()
+    Ranked(place / name, prepare={**ATTACKS, **SHARDED}[name], sharded=name in SHARDED, epochs=2).run()
     return verdict(place / name)
 
 
-def kill(folder: Path, seconds: float) -> str:
+def kill(folder: Path, seconds: float, *, sharded: bool) -> str:
     """Kill a random rank after some time; the other one gives up."""
-    training = Ranked(folder, epochs=200)
+    training = Ranked(folder, epochs=200, sharded=sharded)
     rank = random.randrange(2)
 
     def loop(training: Ranked, own: int) -> None:
@@ -329,7 +460,9 @@ def kill(folder: Path, seconds: float) -> str:
 def sound(folder: Path, number: int) -> str:
     torchs = number % 3 == 1  # its wrapper needs equal numbers of passes on all ranks
     physical = 16 if number % 5 == 1 and not torchs else None
-    Ranked(folder, batch=100, seed_of=1000 * number, ghost=number % 2 == 1, torchs=torchs, physical=physical).run()
+    sharded, world = number % 3 == 2, 4 if number % 6 == 5 else 2
+    kind = {"sharded": True, "world": world} if sharded else {"torchs": torchs, "physical": physical}
+    Ranked(folder, batch=150, seed_of=1000 * number, ghost=number % 2 == 1, **kind).run()
     return verdict(folder)
 
 
@@ -337,11 +470,14 @@ def main(what: str = "attacks", count: int = 10) -> int:
     warnings.simplefilter("ignore")
     wrong = 0
     with tempfile.TemporaryDirectory() as place:
-        if what == "attacks":
-            made = {name: attacked(name, Path(place)) for name in ATTACKS}
+        if what in ("attacks", "sharded"):
+            made = {name: attacked(name, Path(place)) for name in (ATTACKS if what == "attacks" else SHARDED)}
             wrong = sum(found == "PROVED" for name, found in made.items() if name not in ASSUMED)
         elif what == "kills":
-            made = {f"kill {n}": kill(Path(place) / str(n), random.uniform(0.2, 3.0)) for n in range(count)}
+            made = {
+                f"kill {n}": kill(Path(place) / str(n), random.uniform(0.2, 3.0), sharded=n % 3 == 2)
+                for n in range(count)
+            }
             wrong = sum(found == "PROVED" for found in made.values())
         else:
             made = {f"sound {n}": sound(Path(place) / str(n), n) for n in range(count)}

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 import torch
 from opacus.data_loader import DPDataLoader
-from opacus.optimizers import DPOptimizer, FSDPOptimizerFastGradientClipping
+from opacus.optimizers import DPOptimizer
 from opacus.optimizers.ddp_perlayeroptimizer import SimpleDistributedPerLayerOptimizer
 from support.checked_runs import CheckedRun, Question, check_run
 from support.opacus_training import RECORDS, Training
 from torch import nn
-from torch.distributed.fsdp import FSDPModule
+from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel
 from torch.utils.data import (
     BatchSampler,
     ConcatDataset,
@@ -63,16 +63,21 @@ def refused(tmp_path, **given):
     return str(error.value)
 
 
-@pytest.mark.parametrize("kind", [FSDPOptimizerFastGradientClipping, SimpleDistributedPerLayerOptimizer])
-def test_optimizers_whose_ranks_cannot_be_compared_are_refused_by_name(kind, way, tmp_path):
+def test_per_layer_clipping_in_several_processes_is_refused_by_name(way, tmp_path):
+    kind = SimpleDistributedPerLayerOptimizer
     told = refused(tmp_path, model=way.model, optimizer=kind.__new__(kind))
     assert told.startswith(f"optimizer is {kind.__name__}: ")
-    assert ("wrap the model in Opacus' Diff" in told) == (kind is FSDPOptimizerFastGradientClipping)
 
 
 def test_sharded_models_and_parts_of_several_processes_are_refused(way, tmp_path):
     sharded = object.__new__(type("FSDPLinear", (FSDPModule, nn.Linear), {}))
-    assert "model is FSDPModule: each process holds a part" in refused(tmp_path, model=sharded)
+    nn.Module.__init__(sharded)
+    told = refused(tmp_path, model=sharded, optimizer=way.optimizer_)
+    assert told.startswith("FSDP2 shards the model, and optimizer is opacus.DPOptimizer: give make_private grad_sample")
+    older = object.__new__(FullyShardedDataParallel)
+    nn.Module.__init__(older)
+    older._fsdp_wrapped_module = nn.Linear(2, 2)
+    assert "model is FullyShardedDataParallel, of FSDP1" in refused(tmp_path, model=older)
     way.loader.distributed = True
     told = refused(tmp_path, model=way.model, optimizer=way.optimizer_, loader=way.loader)
     assert told.startswith("loader is a distributed DPDataLoader, and the optimizer sums over one process: give")

@@ -23,6 +23,34 @@ from dpspec.errors import UsageError
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 
+#: The test of each row of the table of set-ups in the documentation, in this file if it names no other.
+ROWS = {
+    "Lightning": "trainings_by_lightning_are_proved",
+    "`accelerate`": "what_accelerate_prepares_is_proved",
+    "`torch.compile`": "compiled_models_are_proved",
+    "`torch.utils.checkpoint`": "recomputed_activations_of_the_model_are_proved",
+    "autocast": "autocast_without_a_scaler_is_proved",
+    "`GradScaler`": "a_scaler_leaves_the_update_rule_open",
+    '`clipping="per_layer"`': "clip_norms_of_layers_are_proved_and_a_larger_one_is_found",
+    '`clipping="adaptive"`': "adaptive_clipping_has_no_bound",
+    "parameters in half precision": "test_recorder_false_alarms.py: sums_in_half_precision_have_no_bound",
+    "tensor parallelism": "tensor_parallel_models_are_refused_by_name",
+    "LoRA": "../e2e/test_recorded_scripts.py: adapters_of_peft_are_recorded_as_any_other_layers",
+    "FSDP2": "test_shards.py: a_sound_training_is_proved",
+    "JAX, NumPy": "../campaigns/test_jax_recordings.py: sound_trainings_are_proved",
+}
+
+
+def test_each_set_up_of_the_documentation_has_its_test() -> None:
+    here = Path(__file__)
+    page = (here.parents[2] / "docs" / "how-to" / "audit-your-own-loop.md").read_text(encoding="utf-8")
+    table = page.partition("| set-up | pass |")[2].partition("\n\n")[0]
+    assert [line.split(" | ")[0].removeprefix("| ") for line in table.splitlines()[2:]] == list(ROWS)
+    for place in ROWS.values():
+        file, _, name = place.rpartition(": ")
+        assert f"def test_{name}(" in (here.parent / (file or here.name)).read_text(encoding="utf-8")
+
+
 def built(**options: Any) -> Training:
     training = Training(**options)
     with warnings.catch_warnings():

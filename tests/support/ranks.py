@@ -15,8 +15,11 @@ import torch
 import torch.multiprocessing as mp
 from opacus import PrivacyEngine
 from opacus.distributed import DifferentiallyPrivateDistributedDataParallel as Whole
-from opacus.optimizers import DistributedDPOptimizer
+from opacus.grad_sample.grad_sample_module_fast_gradient_clipping_fsdp import GradSampleModuleFastGradientClippingFSDP
+from opacus.optimizers import DistributedDPOptimizer, FSDPOptimizerFastGradientClipping
 from opacus.utils.batch_memory_manager import BatchMemoryManager
+from opacus.utils.fast_gradient_clipping_utils import DPTensorFastGradientClipping
+from opacus.utils.fsdp_utils import FSDP2Wrapper
 from torch import distributed, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, TensorDataset
@@ -24,6 +27,14 @@ from torch.utils.data import DataLoader, TensorDataset
 import dpspec
 
 RECORDS, FEATURES = 300, 6
+
+#: Methods that faults replace, and that are put back after each training.
+_REPLACED = (
+    (DistributedDPOptimizer, "reduce_gradients"),
+    (FSDPOptimizerFastGradientClipping, "add_noise"),
+    (DPTensorFastGradientClipping, "backward"),
+    (GradSampleModuleFastGradientClippingFSDP, "get_norm_sample"),
+)
 
 
 @dataclass
@@ -37,6 +48,7 @@ class Ranked:
     world: int = 2
     ghost: bool = False
     torchs: bool = False
+    sharded: bool = False
     physical: int | None = None
     batch: int = 60
     epochs: int = 4
@@ -53,9 +65,10 @@ class Ranked:
         generator = torch.Generator().manual_seed(0)
         x = torch.randn(RECORDS, FEATURES, generator=generator)
         torch.manual_seed(7)
-        model: Any = nn.Sequential(nn.Linear(FEATURES, 16), nn.Tanh(), nn.Linear(16, 2))
+        model: Any = self.module()
         torch.manual_seed(self.seed_of + rank if self.seed is None else self.seed)
-        model = (DistributedDataParallel if self.torchs else Whole)(model)
+        wrapper: Any = FSDP2Wrapper if self.sharded else DistributedDataParallel if self.torchs else Whole
+        model = wrapper(model)
         kinds: Any = {"sgd": torch.optim.SGD, "adamw": torch.optim.AdamW}
         self.engine = PrivacyEngine(accountant="rdp")
         self.data = TensorDataset(x, (x[:, 0] > 0).long())
@@ -65,12 +78,16 @@ class Ranked:
             data_loader=self.plain_loader(),
             noise_multiplier=self.noise,
             max_grad_norm=self.clip,
-            grad_sample_mode="ghost" if self.ghost else "hooks",
+            grad_sample_mode="ghost_fsdp" if self.sharded else "ghost" if self.ghost else "hooks",
             criterion=nn.CrossEntropyLoss(reduction=self.reduction),
             loss_reduction=self.reduction,
         )
         self.model, self.private, self.loader = made[0], made[1], made[-1]
-        self.criterion = made[2] if self.ghost else nn.CrossEntropyLoss(reduction=self.reduction)
+        self.criterion = made[2] if self.ghost or self.sharded else nn.CrossEntropyLoss(reduction=self.reduction)
+
+    def module(self) -> nn.Module:
+        classes = self.world if self.sharded else 2  # Opacus needs a row of each parameter for each rank
+        return nn.Sequential(nn.Linear(FEATURES, 16), nn.Tanh(), nn.Linear(16, max(2, classes)))
 
     def plain_loader(self) -> Any:
         return DataLoader(self.data, batch_size=self.batch)
@@ -124,7 +141,7 @@ def _work(trainings: tuple[Ranked, ...], rank: int, meeting: str) -> None:
         world_size=trainings[0].world,
         timeout=timedelta(seconds=60),
     )
-    reduce = DistributedDPOptimizer.reduce_gradients
+    methods = [(kind, name, getattr(kind, name)) for kind, name in _REPLACED]
     for training in trainings:
         training.build(rank)
         if training.prepare is not None:
@@ -134,5 +151,6 @@ def _work(trainings: tuple[Ranked, ...], rank: int, meeting: str) -> None:
         else:
             with training.recorder():
                 training.train()
-        DistributedDPOptimizer.reduce_gradients = reduce
+        for kind, name, method in methods:
+            setattr(kind, name, method)
     distributed.destroy_process_group()

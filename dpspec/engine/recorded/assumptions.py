@@ -203,9 +203,10 @@ def _sampling(run: RecordedRun, internal: InternalSums | None) -> Iterator[Assum
 
 def _joined_ranks(run: RecordedRun, internal: InternalSums | None) -> Assumption:
     world = run.header.world
+    drawn = "batches and noise" if run.header.shards else "batches"
     text = (
         f"the {world} ranks of the process group are all processes that train, on one dataset, and the generators of "
-        "their batches, whose seeds differ, are independent"
+        f"their {drawn}, whose seeds differ, are independent"
     )
     found = run.comparison or Comparison()
     compared, doubts = found.compared if internal is not None else 0, ""

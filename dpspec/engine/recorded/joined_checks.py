@@ -13,11 +13,14 @@ from dpspec.engine.recorded.recorded_run import RecordedRun
 from dpspec.recording.folder.joined_folder import SUMMED, Comparison
 from dpspec.recording.folder.resumed_folder import ResumedFolder
 from dpspec.stats import gaussian_noise
-from dpspec.stats.conformance.measurement import exact
+from dpspec.stats.conformance.measurement import check, exact
 
 SHORTER = "ranks with fewer steps than others"
 OTHER_SETUP = "facts and options that differ between ranks"
 ONE_NOISE = "steps whose noise is not added by one rank, always the same"
+EACH_NOISE = "steps at which a rank adds no noise to its rows"
+ALIKE = "noise of two ranks' rows along each other"
+SAME_SQUARES = "rows of two ranks with the same squared noise"
 UNEQUAL = "steps with different gradients or parameters on the ranks"
 NO_SUM = "steps whose gradients are not the sum of all ranks'"
 SHARED = "records drawn by several ranks at one step"
@@ -32,6 +35,13 @@ ADVICE = {
     OTHER_SETUP: "Give all ranks the same model, optimizer, loader and arguments of make_private.",
     ONE_NOISE: "Opacus' distributed optimizers add the noise on rank 0 alone, before they sum over the ranks. Leave "
     "add_noise and the attribute rank unchanged.",
+    EACH_NOISE: "Opacus' optimizer for sharded models adds noise on each rank: leave add_noise unchanged, and give all "
+    "ranks the same noise multiplier.",
+    **dict.fromkeys(
+        (ALIKE, SAME_SQUARES),
+        "Ranks gave their rows the same noise, which a difference of two rows removes: draw noise of the whole shape "
+        "on each rank, as Opacus does, or seed each rank differently.",
+    ),
     UNEQUAL: "Every rank must step with the gradients of reduce_gradients, from the same parameters: call step() of "
     "make_private's optimizer on every rank, for every batch.",
     NO_SUM: "Leave reduce_gradients unchanged, and let exactly the ranks of the run take part in it.",
@@ -56,11 +66,29 @@ def rank_checks(run: RecordedRun) -> Iterator[Check]:
     different = len(found.other)
     yield exact("update", OTHER_SETUP, "reported", not different, 0, different, names, detectable=None)
     note = f"of {run.steps} steps"
-    yield exact("noise-scale", ONE_NOISE, "reported", found.noise == 0, 0, found.noise, note, detectable=None)
+    sharded = bool(run.header.shards)
+    test = EACH_NOISE if sharded else ONE_NOISE
+    yield exact("noise-scale", test, "reported", found.noise == 0, 0, found.noise, note, detectable=None)
     if not found.compared:
         return
-    note = f"of {found.compared} steps, by digests"
-    yield exact("update", UNEQUAL, "measured", found.unequal == 0, 0, found.unequal, note, detectable=None)
+    if not sharded:
+        note = f"of {found.compared} steps, by digests"
+        yield exact("update", UNEQUAL, "measured", found.unequal == 0, 0, found.unequal, note, detectable=None)
+    if found.squares[1]:
+        count, expected = found.squares
+        yield Check(
+            assumption="independent-noise",
+            test=SAME_SQUARES,
+            p_value=math.exp(min(0.0, gaussian_noise.log_repeats(count, expected))),
+            observed="reported",
+            declared=expected,
+            measured=float(count),
+            detectable=None,
+            note="of successive ranks, in all layers and steps",
+        )
+    if found.alike[1]:
+        measured = gaussian_noise.spread(*found.alike, ALIKE)
+        yield check("independent-noise", measured, "reported", f"at {found.compared} steps, along common directions")
     note = f"of {found.compared} steps, along random directions"
     yield exact("update", NO_SUM, "measured", found.summed == 0, 0, found.summed, note, detectable=SUMMED)
     yield exact("sampling", SHARED, "reported", found.shared == 0, 0, found.shared, "in total", detectable=None)

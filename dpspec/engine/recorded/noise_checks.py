@@ -17,6 +17,7 @@ import numpy as np
 from dpspec.contract import Check
 from dpspec.engine.recorded.joined_checks import covered_steps
 from dpspec.engine.recorded.recorded_run import RecordedRun
+from dpspec.recording.folder.joined_folder import JoinedFolder
 from dpspec.stats import gaussian_noise, step_correlations
 from dpspec.stats.conformance import noise_tests
 from dpspec.stats.conformance.measurement import Measurement, check, exact, worst
@@ -57,6 +58,9 @@ _SEEDS = ("independent-noise", "secret-randomness")
 #: Largest number that a recorder writes.
 _LARGEST = 1e18
 
+#: The names and sizes of the layers that statistics of noise belong to.
+Layers: TypeAlias = Sequence[tuple[str, int]]
+
 
 def seed_checks(run: RecordedRun) -> Iterator[Check]:
     seeds = run.counts_at_end("seeds", 2)
@@ -67,10 +71,15 @@ def seed_checks(run: RecordedRun) -> Iterator[Check]:
 
 def noise_checks(run: RecordedRun) -> Iterator[Check]:
     given = None if run.end is None else run.end.get("noise")
-    parts = [found for found in (given if isinstance(given, list) else [given]) if isinstance(found, Mapping)]
+    every = given if isinstance(given, list) else [given]
+    layers: Sequence[Layers] = [run.header.layers] * len(every)
+    if isinstance(run.folder, JoinedFolder) and run.header.shards:
+        layers = [one.header.layers for one in run.folder.ranks]
+    parts = [(found, own) for found, own in zip(every, layers, strict=False) if isinstance(found, Mapping)]
     tests = (_repeated, _common, _shifted, _rows, _steps, _quiet, _shape, _sums, _coarse)
     for test in tests:
-        made = [list(test(found, run)) for found in parts]
+        results = [list(test(found, own)) for found, own in parts]
+        made = [one for one in results if one]  # a rank without coordinates has no statistics
         for worst_of in zip(*made, strict=False):
             least = min(worst_of, key=lambda one: one.p_value)
             yield replace(least, p_value=min(1.0, len(made) * least.p_value))
@@ -78,7 +87,7 @@ def noise_checks(run: RecordedRun) -> Iterator[Check]:
         yield from _directions(run)
 
 
-def _repeated(found: Mapping[str, Any], run: RecordedRun) -> Iterator[Check]:
+def _repeated(found: Mapping[str, Any], layers: Layers) -> Iterator[Check]:
     given = _numbers(found.get("repeats"), 3)
     if given is None or not 0.0 <= given[0] <= given[2] or given[2] < 1.0:
         return
@@ -87,7 +96,7 @@ def _repeated(found: Mapping[str, Any], run: RecordedRun) -> Iterator[Check]:
     yield check("independent-noise", measured, "reported", f"among {int(gaps):,} of {_sampled(found)} sampled steps")
 
 
-def _common(found: Mapping[str, Any], run: RecordedRun) -> Iterator[Check]:
+def _common(found: Mapping[str, Any], layers: Layers) -> Iterator[Check]:
     given, pairs = _numbers(found.get("common"), 3), _count(found.get("pairs"))
     if given is None or not pairs or not 0.0 <= given[0] <= given[2] or given[2] < 1.0:
         return
@@ -95,7 +104,7 @@ def _common(found: Mapping[str, Any], run: RecordedRun) -> Iterator[Check]:
     yield check("independent-noise", measured, "reported", f"of {pairs} pairs of steps")
 
 
-def _shifted(found: Mapping[str, Any], run: RecordedRun) -> Iterator[Check]:
+def _shifted(found: Mapping[str, Any], layers: Layers) -> Iterator[Check]:
     shifts, sampled = _count(found.get("shifts")), _sampled(found)
     tried = {"shift": shifts * sampled, "pooled_shift": shifts}
     made: list[Measurement] = []
@@ -107,9 +116,8 @@ def _shifted(found: Mapping[str, Any], run: RecordedRun) -> Iterator[Check]:
         yield worst("per-layer-noise", made, "reported", f"at {sampled} sampled steps, and in total")
 
 
-def _rows(found: Mapping[str, Any], run: RecordedRun) -> Iterator[Check]:
+def _rows(found: Mapping[str, Any], layers: Layers) -> Iterator[Check]:
     block, blocks = _numbers(found.get("block"), 3), _numbers(found.get("blocks"), 3)
-    layers = run.header.layers
     if block is None or blocks is None or block[0] >= len(layers) or min(blocks[0], block[2], blocks[2]) < 1.0:
         return
     made = [
@@ -120,7 +128,7 @@ def _rows(found: Mapping[str, Any], run: RecordedRun) -> Iterator[Check]:
     yield worst("per-layer-noise", made, "reported", note)
 
 
-def _steps(found: Mapping[str, Any], run: RecordedRun) -> Iterator[Check]:
+def _steps(found: Mapping[str, Any], layers: Layers) -> Iterator[Check]:
     given = _numbers(found.get("steps"), 2)
     if given is not None and given[1] >= 1.0:
         yield check(
@@ -144,7 +152,7 @@ def _directions(run: RecordedRun) -> Iterator[Check]:
         yield worst("independent-noise", made, "reported", f"of {len(rows)} steps, along the recorder's directions")
 
 
-def _quiet(found: Mapping[str, Any], run: RecordedRun) -> Iterator[Check]:
+def _quiet(found: Mapping[str, Any], layers: Layers) -> Iterator[Check]:
     given = _numbers(found.get("quietest"), 4)
     if given is None or min(given[1:3]) < 1.0 or given[3] > 1.0:
         return
@@ -155,7 +163,7 @@ def _quiet(found: Mapping[str, Any], run: RecordedRun) -> Iterator[Check]:
     yield check("per-layer-noise", measured, "reported", f"of {int(count)} coordinates")
 
 
-def _shape(found: Mapping[str, Any], run: RecordedRun) -> Iterator[Check]:
+def _shape(found: Mapping[str, Any], layers: Layers) -> Iterator[Check]:
     room, steps = _numbers([found.get("room")], 1), _count(found.get("counted"))
     made: list[Measurement] = []
     for name, tried in (("counts", 1), ("worst_counts", steps)):
@@ -166,23 +174,23 @@ def _shape(found: Mapping[str, Any], run: RecordedRun) -> Iterator[Check]:
         yield worst("noise-law", made, "reported", f"at each of {steps} steps, and in total")
 
 
-def _sums(found: Mapping[str, Any], run: RecordedRun) -> Iterator[Check]:
-    layers = sum(size > 0 for _, size in run.header.layers)
+def _sums(found: Mapping[str, Any], layers: Layers) -> Iterator[Check]:
+    filled = sum(size > 0 for _, size in layers)
     for name, test in (("sums", SUMS), ("norms", NORMS)):
         given = _numbers(found.get(name), 3)
         if given is None or given[0] < 1.0:
             continue
         steps = int(given[0])
         made = [gaussian_noise.spread(given[2], steps, test)]
-        if layers > 1:
-            made.append(gaussian_noise.spread(given[1], steps * layers, test))
+        if filled > 1:
+            made.append(gaussian_noise.spread(given[1], steps * filled, test))
         successive = _numbers(found.get("successive"), 2, signed=True)
         if name == "norms" and successive is not None and 1.0 <= successive[0] < steps:
             made.append(gaussian_noise.shifts(successive[1], int(successive[0]), 1, f"{test} of successive steps"))
         yield worst("noise-law", made, "reported", "of each layer and of all coordinates, over all steps")
 
 
-def _coarse(found: Mapping[str, Any], run: RecordedRun) -> Iterator[Check]:
+def _coarse(found: Mapping[str, Any], layers: Layers) -> Iterator[Check]:
     given = _numbers(found.get("coarse"), 2)
     if given is None or not 0.0 <= given[0] <= given[1] or given[1] < 1.0:
         return

@@ -39,8 +39,9 @@ class Header:
     seed, None for the system's randomness; new_ids: the number of token ids that the model has for canaries only.
     world: the number of processes that train together, 0 for a training in one; rank: this one's number; run: the id
     of their run; share: the number of records that this rank draws from, by Opacus' sampler for several processes;
-    data: the digest of some records. part: the number of a later part of a training in several jobs; 0 for the first
-    one. notes: unknown parts.
+    data: the digest of some records; shards: of each layer of a sharded model the place of this rank's first
+    coordinate, and the number of coordinates on all ranks. part: the number of a later part of a training in several
+    jobs; 0 for the first one. notes: unknown parts.
     """
 
     versions: Mapping[str, str] = field(default_factory=dict)
@@ -76,12 +77,13 @@ class Header:
     run: str = ""
     share: int | None = None
     data: str = ""
+    shards: tuple[tuple[int, int], ...] = ()
     part: int = 0
     notes: tuple[str, ...] = ()
 
     def write(self) -> bytes:
         written = asdict(self)
-        absent: tuple[str, ...] = () if self.world else ("world", "rank", "run", "share", "data")
+        absent: tuple[str, ...] = () if self.world else ("world", "rank", "run", "share", "data", "shards")
         absent += () if self.part else ("part",)
         written = {key: value for key, value in written.items() if key not in absent}
         text = json.dumps({"dpspec-run": FORMAT if self.world else 1, **written}, indent=1, allow_nan=False)
@@ -122,7 +124,11 @@ def read_header(content: bytes, name: str) -> Header:
     if "layers" in found:
         found["layers"] = tuple((layer, size) for layer, size in found["layers"])
     found["notes"] = tuple(found.get("notes", ()))
+    found["shards"] = tuple((start, whole) for start, whole in found.get("shards", ()))
     header = Header(**found)
+    fits = [start + size <= whole for (start, whole), (_, size) in zip(header.shards, header.layers, strict=False)]
+    if header.shards and (len(header.shards) != len(header.layers) or not all(fits)):
+        raise RecordingError(f"{name}: shards must have one place within a parameter for each layer")
     places = header.canaries * header.copies
     if not header.left_out <= places < (header.records or places + 1):
         raise RecordingError(f"{name}: left_out must be at most canaries times copies, and these below records")
@@ -169,6 +175,11 @@ def _problem(key: str, value: Any) -> str | None:
         return (
             None if isinstance(value, list) and len(value) <= 100 and all(map(_is_name, value)) else "a list of texts"
         )
+    if key == "shards":
+        fits = isinstance(value, list) and len(value) <= MOST_LAYERS
+        fits = fits and all(type(pair) is list and len(pair) == 2 for pair in value)
+        fits = fits and all(type(n) is int and 0 <= n < 2**48 for pair in value for n in pair)
+        return None if fits else f"a list of at most {MOST_LAYERS} pairs of whole numbers"
     if key == "layers":
         fits = (
             isinstance(value, list)

@@ -1,7 +1,8 @@
 """The folders ``rank-0``, ``rank-1``, ... of a training in several processes, read as one recorded run.
 
 A joined step equals the step of one process with all records: batches are united, contributions and divisors are added,
-and one rank's noise counts. :class:`Comparison` counts the differences between ranks.
+and one rank's noise counts. If the model is sharded, each rank's rows of a parameter are a layer of the joined step,
+with the noise of that rank. :class:`Comparison` counts the differences between ranks.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import numpy as np
 from dpspec.errors import RecordingError
 from dpspec.recording.folder.header import Header
 from dpspec.recording.folder.run_folder import MARK, RunFolder, Scored
-from dpspec.recording.folder.step_record import UNSEEN, InternalStep, PublicStep, RankStep
+from dpspec.recording.folder.step_record import UNSEEN, Floats, InternalStep, PublicStep, RankStep
 from dpspec.stats import gaussian_noise
 
 #: The largest number of processes all of whose pairs are compared; of more, successive ones.
@@ -29,6 +30,9 @@ _RANK = re.compile(r"rank-(0|[1-9][0-9]{0,5})", re.ASCII)
 
 #: Relative difference of the sum over the ranks along a direction that rounding explains: of float32 gradients.
 SUMMED = 3e-6
+
+#: Relative difference of equal sums of squares by rounding.
+_EQUAL_SQUARES = 1e-5
 
 #: Facts of the headers that are common to all ranks.
 _COMMON: tuple[str, ...] = (
@@ -54,13 +58,16 @@ class Comparison:
     """Numbers of steps at which ranks do not agree.
 
     lengths: the number of steps of each rank. other: the facts and options that differ, by name. noise: steps at which
-    not exactly one rank adds noise, or another one than before. unequal: with different gradients or parameters.
-    summed: whose reduced gradients are not the sum of all ranks'. shared: records drawn by several ranks at a step.
+    not exactly one rank adds noise, or another one than before; of a sharded model, at which a rank adds none. unequal:
+    with different gradients or parameters, 0 for a sharded model. summed: whose reduced gradients are not the sum of
+    all ranks'. shared: records drawn by several ranks at a step.
     seeds: steps at which a rank draws by the seed of another. foreign: with batches from outside of a rank's share, or
     in different orders of the records. compared: steps with observations of all ranks. overlaps: of pairs of ranks,
     [expected number of places that both draw, number, smallest logarithm of the p-value of a step]; equal: the expected
-    number if the draws were equal. other_data: whether records at the same places differ. ended: whether all
-    ranks have an end; interim: otherwise the facts that they noted last, None unless all noted some.
+    number if the draws were equal. alike: of the noise of sharded ranks, the squared components along each other and
+    their number. squares: the number of layers and steps at which two ranks' rows have the same sum of squared noise,
+    and the expected number. other_data: whether records at the same places differ. ended: whether all ranks have an
+    end; interim: otherwise the facts that they noted last, None unless all noted some.
     """
 
     lengths: list[int] = field(default_factory=list)
@@ -74,6 +81,8 @@ class Comparison:
     compared: int = 0
     overlaps: list[tuple[float, int, float]] = field(default_factory=list)
     equal: float = 0.0
+    alike: tuple[float, int] = (0.0, 0)
+    squares: tuple[int, float] = (0, 0.0)
     other_data: bool = False
     ended: bool = False
     interim: End | None = None
@@ -101,7 +110,7 @@ class JoinedFolder:
                 raise RecordingError(f"{one.path}: holds the recording of {held}; rank-N is for process N")
             if (world, run) != (headers[0].world, headers[0].run):
                 raise RecordingError(f"{one.path}: of another run than {ranks[0].path}: record each into a new folder")
-            if (one.header.layers, one.header.width) != (headers[0].layers, headers[0].width):
+            if _parameters(one.header) != _parameters(headers[0]):
                 raise RecordingError(f"{one.path}: trains other parameters than {ranks[0].path}")
         missing = sorted(set(range(headers[0].world)) - {header.rank for header in headers})
         if missing or len(ranks) != headers[0].world:
@@ -110,6 +119,11 @@ class JoinedFolder:
                 f"{path}: rank {named} of {headers[0].world} is missing: every process must call dpspec.record, and "
                 "the folder must hold the recordings of all"
             )
+        for number, (name, _) in enumerate(headers[0].layers if headers[0].shards else ()):
+            places = [(one.shards[number][0], one.layers[number][1]) for one in headers]
+            ends = [0, *(start + size for start, size in places)]
+            if [start for start, _ in places] != ends[:-1] or ends[-1] != headers[0].shards[number][1]:
+                raise RecordingError(f"{path}: the ranks do not hold each coordinate of {name[:100]} once")
         return cls(path, tuple(ranks), _joined_header(headers))
 
     @property
@@ -128,7 +142,7 @@ class JoinedFolder:
         found, world = self.found, len(self.ranks)
         facts = {name: {getattr(one.header, name) for one in self.ranks} for name in (*_COMMON, "data")}
         found.other = {name: None for name in _COMMON if len(facts[name]) > 1}
-        found.other_data, found.noise = len(facts["data"]) > 1, 0
+        found.other_data, found.noise, found.squares = len(facts["data"]) > 1, 0, (0, 0.0)
         every = [iter(one.steps()) for one in self.ranks]
         used, noisy, batches, made = [0] * world, 0, 0, 0
         while True:
@@ -139,8 +153,10 @@ class JoinedFolder:
             joined = _joined_step(steps, self.header)
             adding = [rank for rank, step in enumerate(steps) if step.noise_squares != 0.0]
             noisy = adding[0] if adding and not made else noisy
-            found.noise += adding != [noisy]
+            found.noise += adding != (self._holders or [noisy])
             found.other |= dict.fromkeys(_other_options(steps))
+            if self.header.shards:
+                self._compare_squares([step.layers for step in steps])
             used = [total + step.batches % UNSEEN for total, step in zip(used, steps, strict=True)]
             batches += joined.batches % UNSEEN
             yield joined
@@ -156,18 +172,32 @@ class JoinedFolder:
         known = [end for end in ends if end is not None]
         found.ended = len(known) == world
         if found.ended:
-            yield joined_end(known, noisy, used, batches)
+            yield self._end(known, noisy, used, batches)
             return
         noted = [[one.facts for one in rank.states() if one.facts is not None] for rank in self.ranks]
         last = [end or (noted[rank][-1] if noted[rank] else None) for rank, end in enumerate(ends)]
         known = [one for one in last if one is not None]
-        found.interim = joined_end(known, noisy, used, batches) if len(known) == world else None
+        found.interim = self._end(known, noisy, used, batches) if len(known) == world else None
+
+    def _end(self, known: Sequence[End], noisy: int, used: Sequence[int], batches: int) -> End:
+        end = joined_end(known, noisy, used, batches)
+        if not self.header.shards:
+            return end
+        noise: list[Any] = [one.get("noise") if rank in self._holders else {} for rank, one in enumerate(known)]
+        end = {name: value for name, value in end.items() if name != "noise"}
+        return {**end, "noise": noise} if all(isinstance(one, Mapping) for one in noise) else end
+
+    @property
+    def _holders(self) -> list[int]:
+        """The ranks of a sharded model that hold coordinates."""
+        return [rank for rank, one in enumerate(self.ranks) if one.header.shards and one.header.parameters]
 
     def internal(self) -> Iterator[InternalStep]:
         found, world = self.found, len(self.ranks)
         found.unequal = found.summed = found.shared = found.seeds = found.foreign = found.compared = 0
         every = combinations(range(world), 2) if world <= _ALL_PAIRS else pairwise(range(world))
-        pairs, found.equal = dict.fromkeys(every, (0.0, 0, 0.0)), 0.0
+        pairs, found.equal, found.alike = dict.fromkeys(every, (0.0, 0, 0.0)), 0.0, (0.0, 0)
+        holders = self._holders
         for steps, *parts in zip(
             zip(*(one.steps() for one in self.ranks), strict=False),
             *(one.internal() for one in self.ranks),
@@ -184,7 +214,8 @@ class JoinedFolder:
             observed = [part.rank for part in parts if part.rank is not None]
             if len(observed) == world:
                 self._compare(observed, public[0].rate, pairs)
-            yield _joined_internal(parts, rows, whole)
+                self._compare_noise(observed, public[0].deviation)
+            yield _joined_internal(parts, rows, whole, holders)
         found.overlaps = list(pairs.values())
 
     def _compare(
@@ -192,13 +223,15 @@ class JoinedFolder:
     ) -> None:
         found, first = self.found, observed[0]
         found.compared += 1
-        same = all((one.gradients, one.parameters) == (first.gradients, first.parameters) for one in observed)
-        found.unequal += not same or first.gradients == bytes(16)
-        found.summed += not _is_sum(observed, mean=self.header.reduction == "mean")
+        sharded = bool(self.header.shards)
+        if not sharded:
+            same = all((one.gradients, one.parameters) == (first.gradients, first.parameters) for one in observed)
+            found.unequal += not same or first.gradients == bytes(16)
+        found.summed += not _is_sum(observed, mean=self.header.reduction == "mean", sharded=sharded)
         seeds = [{one.seed, one.noise_seed} for one in observed]
         found.seeds += any(
             one & {other.seed for other in observed if other is not observed[rank]} for rank, one in enumerate(seeds)
-        )
+        ) or (sharded and len({one.noise_seed for one in observed}) != len({_drawn_from(one) for one in observed}))
         found.foreign += any(one.foreign or one.order != first.order for one in observed)
         if not 0.0 < rate < 1.0 or self.header.share is None:
             return
@@ -207,6 +240,27 @@ class JoinedFolder:
             both = len(np.intersect1d(observed[one].places, observed[other].places))
             mean = (self.header.share + 1) * rate**2  # shares differ by at most one record
             pairs[one, other] = expected + mean, common + both, min(least, gaussian_noise.log_repeats(both, mean))
+
+    def _compare_squares(self, layers: Sequence[Floats]) -> None:
+        """Count equal sums of squared noise: of equal noise in rows of one size, for a single layer too."""
+        count, expected = self.found.squares
+        for one, other in pairwise(range(len(layers))):
+            sizes = np.array([size for _, size in self.ranks[one].header.layers], dtype=np.float64)
+            same = sizes == [size for _, size in self.ranks[other].header.layers]
+            if len(layers[one]) == len(layers[other]) == len(sizes):
+                mine, theirs = (layers[rank].astype(np.float64) for rank in (one, other))
+                used = same & (sizes > 0) & (mine > 0.0)
+                count += int((np.abs(theirs[used] / mine[used] - 1.0) <= _EQUAL_SQUARES).sum())
+                # the density of the ratio of two chi-square variables of n degrees at 1 is below sqrt(n) / 3
+                expected += float((2.0 * _EQUAL_SQUARES * np.sqrt(sizes[used]) / 3.0).sum())
+        self.found.squares = count, expected
+
+    def _compare_noise(self, observed: Sequence[RankStep], std: float) -> None:
+        """Add the components of the noise of the ranks along each other: equal draws for different rows show there."""
+        rows = [one.noise for one in observed if len(one.noise)]
+        if len(rows) > 1 and std > 0.0 and len({len(row) for row in rows}) == 1:
+            squares, degrees = gaussian_noise.dependence(np.nan_to_num(np.stack(rows).astype(np.float64) / std))
+            self.found.alike = self.found.alike[0] + squares, self.found.alike[1] + degrees
 
 
 def joined_comparison(every: Sequence[Comparison]) -> Comparison:
@@ -242,6 +296,17 @@ def open_part(path: Path) -> RunFolder | JoinedFolder:
     return JoinedFolder.open(path)
 
 
+def _parameters(header: Header) -> Any:
+    """The names and sizes of the parameters on all ranks."""
+    wholes = [whole for _, whole in header.shards] or [size for _, size in header.layers]
+    return bool(header.shards), [name for name, _ in header.layers], wholes, header.width
+
+
+def _drawn_from(one: RankStep) -> tuple[bytes, bytes]:
+    """The seed and state of a rank's noise generator: from equal ones, each rank takes its rows of the same draw."""
+    return one.noise_seed, one.noise_state
+
+
 def _joined_header(headers: Sequence[Header]) -> Header:
     first, world = headers[0], len(headers)
     shares = [header.share for header in headers]
@@ -259,8 +324,14 @@ def _joined_header(headers: Sequence[Header]) -> Header:
         told_before=max(header.told_before for header in headers),
         repeats=max(header.repeats for header in headers),
         secure=all(header.secure for header in headers),
+        layers=first.layers if not first.shards else tuple(_layers(headers)),
         notes=tuple(dict.fromkeys(note for header in headers for note in header.notes)),
     )
+
+
+def _layers(headers: Sequence[Header]) -> Iterator[tuple[str, int]]:
+    for rank, header in enumerate(headers):
+        yield from ((f"{name} on rank {rank}", size) for name, size in header.layers)
 
 
 def _same(values: Sequence[float]) -> float:
@@ -310,15 +381,32 @@ def _joined_step(steps: Sequence[PublicStep], header: Header) -> PublicStep:
         measured_divisor=mean * measured.measured_divisor,
         noise_squares=float(sum(step.noise_squares for step in noisy)),
         options=first.options,
+        **(_joined_noise(steps, header) if header.shards else {}),
     )
 
 
-def _is_sum(observed: Sequence[RankStep], *, mean: bool) -> bool:
-    """Whether the reduced gradients are the sum (the mean) of the ranks' along all directions, on all ranks."""
+def _joined_noise(steps: Sequence[PublicStep], header: Header) -> dict[str, Any]:
+    count = len(header.shards)
+    layers = [step.layers if len(step.layers) else np.zeros(count, dtype=np.float32) for step in steps]
+    along = np.zeros(header.width, dtype=np.float32)
+    for step in steps:
+        along += step.directions.astype(np.float32) if len(step.directions) else 0.0
+    with np.errstate(over="ignore"):
+        return {"layers": np.concatenate(layers), "directions": along.astype(np.float16)}
+
+
+def _is_sum(observed: Sequence[RankStep], *, mean: bool, sharded: bool) -> bool:
+    """Whether the reduced gradients are the sum (the mean) of the ranks' along all directions, on all ranks.
+
+    Of a sharded model the rows of all ranks, which are whole sums, are together the sum.
+    """
     width = len(observed[0].own)
     if not width or any(len(one.own) != width or len(one.total) != width for one in observed):
         return False
     own = np.stack([one.own for one in observed]).astype(np.float64)
+    if sharded:
+        rows = np.stack([one.total for one in observed]).astype(np.float64)
+        return bool(np.abs(rows.sum(0) - own.sum(0)).max() <= SUMMED * math.sqrt(float((own**2).sum())))
     over = len(observed) if mean else 1
     room = SUMMED * float(np.sqrt((own**2).sum())) / over
     apart = [float(np.abs(one.total - own.sum(0) / over).max()) for one in observed]
@@ -332,10 +420,14 @@ def _worst(values: Sequence[float], allowed: float) -> float:
     return largest if len(known) == len(values) or largest > allowed else math.nan
 
 
-def _joined_internal(parts: Sequence[InternalStep], rows: Sequence[float], members: Any) -> InternalStep:
+def _joined_internal(
+    parts: Sequence[InternalStep], rows: Sequence[float], members: Any, holders: Sequence[int]
+) -> InternalStep:
+    """The joined internal step. holders: the ranks of a sharded model that hold coordinates; none of a whole model."""
     largest = _worst([part.largest for part in parts], 1.0)
     # The sum is too long for its contributions if it is on one rank.
     excess = _worst([part.sum_norm - count for part, count in zip(parts, rows, strict=True)], 0.0)
+    summed = math.hypot(*(part.sum_norm for part in parts)) if holders else sum(rows) + excess
     return InternalStep(
         step=parts[0].step,
         least=min(part.least for part in parts),
@@ -343,8 +435,8 @@ def _joined_internal(parts: Sequence[InternalStep], rows: Sequence[float], membe
         middle=largest,
         upper=largest,
         largest=largest,
-        sum_norm=sum(rows) + excess,
-        update_norm=min(part.update_norm for part in parts),
+        sum_norm=summed,
+        update_norm=min(part.update_norm for rank, part in enumerate(parts) if not holders or rank in holders),
         outside=_worst([part.outside for part in parts], 0.0),
         members=members,
     )

@@ -55,7 +55,8 @@ _NUMBERS = (
 )
 _PUBLIC = struct.Struct(f"<32s{len(_COUNTS)}I{len(_NUMBERS)}dHH")
 _INTERNAL_NUMBERS = ("least", "lower", "middle", "upper", "largest", "sum_norm", "update_norm", "outside")
-_RANK = struct.Struct("<16s16s16s16s16sIHH")
+_DIGESTS = ("gradients", "parameters", "seed", "noise_seed", "noise_state", "order")
+_RANK = struct.Struct(f"<{'16s' * len(_DIGESTS)}IHHH")
 _INTERNAL = struct.Struct(f"<II{len(_INTERNAL_NUMBERS)}d")
 
 
@@ -268,43 +269,48 @@ class InternalStep:
 class RankStep:
     """The observations of one rank at a step, for the comparison of ranks.
 
-    gradients, parameters, seed, noise_seed, order: 16 bytes each, digests of the reduced gradients, of the parameters
-    after the step, of the seeds of batches and of noise, and of the order of the records. foreign: the number of drawn
-    records that are not in this rank's share. own, total: the gradients before and after the reduction along common
-    directions. places: of the drawn records in the share.
+    gradients, parameters, seed, noise_seed, noise_state, order: 16 bytes each, digests of the reduced gradients, of the
+    parameters after the step, of the seeds of batches and of noise, of the state of the noise's generator, and of the
+    order of the records. foreign: the number of drawn records that are not in this rank's share. own, total: the
+    gradients before and after the reduction along common directions; of sharded parameters, the clipped sum of the
+    rank, and its rows of the sum of all. noise: of its rows, along directions that are common to all ranks' rows.
+    places: of the drawn records in the share.
     """
 
     gradients: bytes
     parameters: bytes
     seed: bytes
     noise_seed: bytes
+    noise_state: bytes
     order: bytes
     foreign: int
     own: Floats
     total: Floats
+    noise: Floats
     places: Indices
 
     def encode(self) -> bytes:
-        digests = (self.gradients, self.parameters, self.seed, self.noise_seed, self.order)
-        head = _RANK.pack(*digests, min(self.foreign, UNSEEN), len(self.own), len(self.total))
-        sketches = self.own.astype("<f4").tobytes() + self.total.astype("<f4").tobytes()
-        return head + sketches + encode_members(self.places)
+        sketches = (self.own, self.total, self.noise)
+        digests = [getattr(self, name) for name in _DIGESTS]
+        head = _RANK.pack(*digests, min(self.foreign, UNSEEN), *map(len, sketches))
+        return head + b"".join(one.astype("<f4").tobytes() for one in sketches) + encode_members(self.places)
 
     @classmethod
     def decode(cls, data: bytes) -> RankStep:
         if len(data) < _RANK.size:
             raise ValueError("the observations of a rank are cut short")
-        *digests, foreign, own, total = _RANK.unpack(data[: _RANK.size])
-        rest = data[_RANK.size :]
-        if max(own, total) > DIRECTIONS or len(rest) < 4 * (own + total):
+        *digests, foreign, own, total, noise = _RANK.unpack(data[: _RANK.size])
+        rest, length = data[_RANK.size :], 4 * (own + total + noise)
+        if max(own, total, noise) > DIRECTIONS or len(rest) < length:
             raise ValueError("the observations of a rank have other sketches than their numbers say")
-        sketches = np.frombuffer(rest[: 4 * (own + total)], dtype="<f4")
+        sketches = np.frombuffer(rest[:length], dtype="<f4")
         return cls(
-            **dict(zip(("gradients", "parameters", "seed", "noise_seed", "order"), digests, strict=True)),
+            **dict(zip(_DIGESTS, digests, strict=True)),
             foreign=foreign,
             own=sketches[:own],
-            total=sketches[own:],
-            places=decode_members(rest[4 * (own + total) :]),
+            total=sketches[own : own + total],
+            noise=sketches[own + total :],
+            places=decode_members(rest[length:]),
         )
 
 

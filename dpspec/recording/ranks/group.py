@@ -11,7 +11,9 @@ from __future__ import annotations
 import hashlib
 import itertools
 import secrets
+from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any
 
 import torch
@@ -20,6 +22,9 @@ from dpspec.errors import UsageError
 
 #: The number of this recording in the process; the same on all ranks of one training.
 _RECORDINGS = itertools.count()
+
+#: The time that ranks wait for each other before a computation that all must make at once.
+PATIENCE = timedelta(seconds=60)
 
 
 class Signal:
@@ -64,6 +69,24 @@ class Group:
         for one in content:
             whole.update(one)
         return whole.digest()
+
+    def agree(self, what: str, value: int) -> Sequence[int] | None:
+        """The values of all ranks if each gives one in time; otherwise None, on every rank.
+
+        The first rank to decide writes the decision, which the store keeps: no rank waits for another afterwards.
+        """
+        store = torch.distributed.distributed_c10d._get_default_store()
+        place = f"dpspec/{self.run}/{what}"
+        keys = [f"{place}/{rank}" for rank in range(self.world)]
+        store.set(keys[self.rank], str(value))
+        try:
+            store.wait(keys, PATIENCE)
+            found = "yes"
+        except RuntimeError:
+            found = "no"
+        if bytes(store.compare_set(f"{place}/decision", "", found)).decode() != "yes":
+            return None
+        return [int(store.get(key)) for key in keys]
 
 
 def meet(part: int) -> Group:

@@ -17,6 +17,7 @@ from torch import Tensor
 from dpspec.recording.fingerprints import integers, readable_digest
 from dpspec.recording.folder.step_record import DIRECTIONS, Indices, RankStep
 from dpspec.recording.ranks.group import Group
+from dpspec.recording.ranks.shards import local
 from dpspec.recording.sums.sensitivity_probe import same_randomness
 from dpspec.recording.watching.noise_sketch import NoiseSketch
 
@@ -42,18 +43,40 @@ def data_digest(group: Group, dataset: Any) -> str:
     return group.digest(*(one.encode() for one in contents)).hex() if all(contents) else ""
 
 
-class RankWatch:
-    """Observes the gradients of a rank before and after they are summed over all ranks, and its sampler."""
+def _default_generator(device: torch.device) -> torch.Generator:
+    return torch.cuda.default_generators[device.index or 0] if device.type == "cuda" else torch.default_generator
 
-    def __init__(self, group: Group, optimizer: Any, trained: Sequence[Tensor], sampler: Any) -> None:
-        """optimizer: Opacus'. sampler: Opacus' distributed one, or None."""
-        self._group, self._optimizer, self._sampler = group, optimizer, sampler
+
+class RankWatch:
+    """Observes the gradients of a rank before and after they are summed over all ranks, and its sampler.
+
+    group: of the ranks. sharded: whether each rank holds rows of the parameters; starts: the place of the first
+    coordinate of each.
+    """
+
+    def __init__(
+        self,
+        group: Group,
+        optimizer: Any,
+        trained: Sequence[Tensor],
+        sampler: Any,
+        shards: Sequence[tuple[int, int]] = (),
+    ) -> None:
+        """optimizer: Opacus'. sampler: Opacus' distributed one, or None. shards: as in the header."""
+        self.group, self.sharded = group, bool(shards)
+        self._optimizer, self._sampler = optimizer, sampler
         self._noisy, self._trained = list(optimizer.params), list(trained)
         seed = int.from_bytes(group.digest(b"directions"), "little")
         self._sketch = NoiseSketch([p.numel() for p in self._noisy], most=DIRECTIONS, seed=seed)
-        self._own = self._total = torch.zeros(0)
-        self._gradients = bytes(16)
+        self.starts = [start for start, _ in shards]
+        sizes = [local(p).numel() for p in self._noisy]
+        self._of_rows = NoiseSketch(sizes, seed=seed, width=self._sketch.width) if self.sharded else None
+        self._forget()
         self._order: tuple[tuple[bool, int, int], Indices] | None = None
+
+    def _forget(self) -> None:
+        self._own = self._total = self._noise = torch.zeros(0)
+        self._gradients = self._state = bytes(16)
 
     def before_reduction(self) -> None:
         self._own = self._along()
@@ -61,22 +84,43 @@ class RankWatch:
     def after_reduction(self) -> None:
         self._total, self._gradients = self._along(), self._digest(p.grad for p in self._noisy)
 
+    def along(self, gradient: Tensor) -> Tensor:
+        """One layer of a whole gradient along the common directions."""
+        return self._sketch.of([gradient])[1:]
+
+    def add(self, along: Tensor) -> None:
+        """Add a clipped sum of this rank, along the common directions."""
+        self._own = self._own + along if len(self._own) else along
+
+    def before_noise(self) -> None:
+        if self.sharded:
+            generator = self._optimizer.generator or _default_generator(self._noisy[0].device)
+            self._state = self.group.digest(generator.get_state().numpy().tobytes())
+
+    def after_noise(self, sums: Sequence[Tensor], noise: Sequence[Tensor]) -> None:
+        """Observe the rows of this rank: of the clipped sum of all ranks, and of its noise."""
+        if self._of_rows is not None:
+            self._total = self._sketch.of(sums, self.starts)[len(sums) :]
+            self._noise = self._of_rows.of(noise)[len(noise) :] if self._of_rows.complete else torch.zeros(0)
+
     def step(self, drawn: Indices | None) -> RankStep:
-        own, total = (one.float().cpu().numpy() for one in (self._own, self._total))
-        gradients, self._gradients = self._gradients, bytes(16)
-        self._own = self._total = torch.zeros(0)
+        own, total, noise = (one.float().cpu().numpy() for one in (self._own, self._total, self._noise))
         places, foreign, order = self._places(drawn)
-        return RankStep(
-            gradients=gradients,
+        made = RankStep(
+            gradients=self._gradients,
             parameters=self._digest(self._trained),
             seed=self._seed(self._sampler),
             noise_seed=self._seed(self._optimizer),
+            noise_state=self._state,
             order=order,
             foreign=foreign,
             own=own,
             total=total,
+            noise=noise,
             places=places,
         )
+        self._forget()
+        return made
 
     def _along(self) -> Tensor:
         grads = [p.grad if p.grad is not None else torch.zeros_like(p) for p in self._noisy]
@@ -84,7 +128,7 @@ class RankWatch:
 
     def _digest(self, tensors: Iterable[Tensor | None]) -> bytes:
         given = [integers(one).cpu().numpy() for one in tensors if one is not None]
-        return self._group.digest(*(one.tobytes() for one in given))
+        return self.group.digest(*(one.tobytes() for one in given))
 
     def _seed(self, drawing: Any) -> bytes:
         """The digest of the seed of an object's generator; of the rank's number if it has none."""
@@ -92,15 +136,15 @@ class RankWatch:
         try:
             seed = int(generator.initial_seed()).to_bytes(16, "little", signed=True)
         except (RuntimeError, TypeError, AttributeError):
-            seed = self._group.rank.to_bytes(8, "little")
-        return self._group.digest(b"seed", seed)
+            seed = self.group.rank.to_bytes(8, "little")
+        return self.group.digest(b"seed", seed)
 
     def _places(self, drawn: Indices | None) -> tuple[Indices, int, bytes]:
         """The places of the drawn records in this rank's share, the number outside it, and the order's digest.
 
         Opacus' sampler shuffles all records by a seed that the ranks share; rank r owns places r, r + world, ...
         """
-        sampler, world = self._sampler, self._group.world
+        sampler, world = self._sampler, self.group.world
         if sampler is None or drawn is None:
             return np.zeros(0, dtype=np.int64), 0, bytes(16)
         key = bool(sampler.shuffle), int(sampler.shuffle_seed) + int(sampler.epoch), int(sampler.total_size)
@@ -113,5 +157,5 @@ class RankWatch:
             self._order = key, inverse
         known = drawn[(drawn >= 0) & (drawn < key[2])]
         places = self._order[1][known]
-        mine = places % world == self._group.rank
-        return places[mine] // world, len(drawn) - int(mine.sum()), self._group.digest(b"order", repr(key).encode())
+        mine = places % world == self.group.rank
+        return places[mine] // world, len(drawn) - int(mine.sum()), self.group.digest(b"order", repr(key).encode())

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from dpspec.recording.fingerprints import Fingerprint, Tally, differs, fingerprint, require_plain
+from dpspec.recording.ranks.shards import local
 
 _NORMS = (torch.Tensor.norm, torch.norm)
 _OBSERVED = frozenset((*_NORMS, torch.einsum))
@@ -103,9 +104,17 @@ def _address(tensor: Tensor) -> int:
     return int(tensor.untyped_storage().data_ptr())
 
 
+def summed_gradients(optimizer: Any) -> list[Tensor | None]:
+    """The sums of clipped gradients, of sharded parameters the rows of this process; None before the first pass."""
+    state = getattr(optimizer, "grad_state", None)  # of Opacus' optimizer for sharded parameters
+    if state is None:
+        return [getattr(p, "summed_grad", None) for p in optimizer.params]
+    return [local(state[p]["summed_grad"]) for p in optimizer.params]
+
+
 class SummedGradients:
-    def __init__(self, parameters: Sequence[Tensor]) -> None:
-        self._parameters = list(parameters)
+    def __init__(self, optimizer: Any) -> None:
+        self._optimizer = optimizer
         self._left: Fingerprint | None = None
         self._changed, self._compared = Tally(), 0
 
@@ -128,7 +137,7 @@ class SummedGradients:
         self._left = None
 
     def _fingerprint(self) -> Fingerprint | None:
-        sums = [getattr(p, "summed_grad", None) for p in self._parameters]
+        sums = summed_gradients(self._optimizer)
         return None if all(one is None for one in sums) else fingerprint(sums)
 
 

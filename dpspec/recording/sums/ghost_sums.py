@@ -21,11 +21,12 @@ from torch import Tensor
 
 from dpspec.recording.fingerprints import Fingerprint, Tally, differs, fingerprint, require_plain
 from dpspec.recording.folder.step_record import ROUNDING
+from dpspec.recording.ranks.shards import local
 from dpspec.recording.sums.clipped_sums import HALVES, unit_of
 
-#: Batch n is recomputed with probability min(1, _FIRST / n), and of its records at most _RECORDS one by one: each takes
+#: Batch n is recomputed with probability min(1, FIRST / n), and of its records at most RECORDS one by one: each takes
 #: a backward pass.
-_FIRST, _RECORDS = 2, 8
+FIRST, RECORDS = 2, 8
 
 #: Relative difference of coefficients that are computed by the same formula in float32.
 _SAME = 1e-5
@@ -109,13 +110,20 @@ class GhostSums:
         fits = coefficients.shape == expected.shape == losses.shape
         self._wrong.add(not fits or ~torch.isclose(coefficients, expected, rtol=_SAME, atol=0.0).all())
         for p in self._optimizer.params:  # zero_grad precedes the second pass
-            self._changed.add(p.grad is not None and p.grad.any())
-        if fits and self._random.random() * (self._calls + 1) < _FIRST:
-            self._recompute(losses, coefficients)
+            self._changed.add(p.grad is not None and local(p.grad).any())
+        passes = self._passes(len(losses) if fits else None)
+        if passes is not None:
+            self._recompute(losses, coefficients, passes)
 
-    def _recompute(self, losses: Tensor, coefficients: Tensor) -> None:
+    def _passes(self, records: int | None) -> int | None:
+        """The number of records of this batch, None if unknown, to recompute; None to recompute nothing."""
+        if records is None or self._random.random() * (self._calls + 1) >= FIRST:
+            return None
+        return min(RECORDS, records)
+
+    def _recompute(self, losses: Tensor, coefficients: Tensor, passes: int) -> None:
         assert self._norms is not None
-        parameters, limit = self._optimizer.params, float(self._optimizer.max_grad_norm)
+        limit = float(self._optimizer.max_grad_norm)
         room = (ROUNDING + 5.0 * torch.finfo(self._norms.dtype).eps) * limit
         enabled, self._model.hooks_enabled = self._model.hooks_enabled, False
         self._own = True
@@ -123,23 +131,36 @@ class GhostSums:
             with torch.enable_grad(), warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # of torch about hooks, for each pass
                 weighted = coefficients.to(losses) * losses
-                total = _grad(weighted.sum(), parameters)
+                total, _ = self._gradient(weighted.sum())
                 places = self._random.sample(range(len(losses)), len(losses))
-                chosen, half = places[:_RECORDS], (len(places) + _RECORDS) // 2
+                chosen, half = places[:passes], (len(places) + passes) // 2
                 rest = [one.clone() for one in total]
                 for record in chosen:
-                    found = _grad(losses[record], parameters)
-                    norm, used = _length(found), float(coefficients[record])
+                    found, norm = self._gradient(losses[record])
+                    used = float(coefficients[record])
                     self._wrong_norms += not abs(used - min(1.0, limit / (norm + 1e-6))) * norm <= room
                     _subtract(rest, found, used)
-                for part in filter(None, (places[_RECORDS:half], places[half:])):
-                    _subtract(rest, _grad(weighted[part].sum(), parameters))
+                for _ in range(passes - len(chosen)):  # of other ranks
+                    self._gradient(losses.sum())
+                for part in (places[passes:half], places[half:]):
+                    _subtract(rest, self._gradient(weighted[part].sum())[0])
                 self._records += len(chosen)
         finally:
             self._own, self._model.hooks_enabled = False, enabled
         length = float((coefficients * self._norms).sum())
-        unit = 2.0**-8 if _casts(losses) else max(unit_of(p, p) for p in parameters)
-        self._expected = total, length, _length(rest) <= (16.0 + 4.0 * math.sqrt(len(losses))) * unit * length
+        unit = 2.0**-8 if _casts(losses) else self._unit
+        self._expected = total, length, length_of(rest) <= room_of(len(losses), unit, length)
+
+    @property
+    def _unit(self) -> float:
+        return max(unit_of(p, p) for p in self._optimizer.params)
+
+    def _gradient(self, value: Tensor) -> tuple[list[Tensor], float]:
+        """The gradient of a value, and its length."""
+        found = torch.autograd.grad(value, self._optimizer.params, retain_graph=True, allow_unused=True)
+        pairs = zip(found, self._optimizer.params, strict=True)
+        gradient = [torch.zeros_like(p) if one is None else one for one, p in pairs]
+        return gradient, length_of(gradient)
 
     def _end(self) -> None:
         if self._losses is None:
@@ -172,7 +193,7 @@ class GhostSums:
             sums = [p.summed_grad for p in self._optimizer.params]
             before = [None if one is None else one.detach() for one in sums]
             total = [one if kept is None else one + kept for one, kept in zip(total, before, strict=True)]
-            length += _length(kept for kept in before if kept is not None)
+            length += length_of(kept for kept in before if kept is not None)
             self._expected = total, length, consistent
 
     @torch.no_grad()
@@ -182,12 +203,11 @@ class GhostSums:
         if expected is not None:
             total, length, consistent = expected
             parameters = self._optimizer.params
-            unit = max(unit_of(p, p) for p in parameters)
-            room = (16.0 + 4.0 * math.sqrt(0 if coefficients is None else len(coefficients))) * unit * length
-            apart = _length(p.summed_grad.detach() - one for p, one in zip(parameters, total, strict=True))
+            room = room_of(0 if coefficients is None else len(coefficients), self._unit, length)
+            apart = length_of(p.summed_grad.detach() - one for p, one in zip(parameters, total, strict=True))
             self._recomputed += 1
             self._different += not (consistent and apart <= room)
-            long = _length(total)
+            long = length_of(total)
             self._limit = max(self._limit, room / long) if long > 0.0 else self._limit
         self._forget()
         if coefficients is None or norms is None:
@@ -199,12 +219,12 @@ class GhostSums:
         self._weights = []
 
 
-def _grad(value: Tensor, parameters: list[Any]) -> list[Tensor]:
-    found = torch.autograd.grad(value, parameters, retain_graph=True, allow_unused=True)
-    return [torch.zeros_like(p) if one is None else one for one, p in zip(found, parameters, strict=True)]
+def room_of(records: int, unit: float, length: float) -> float:
+    """The l2 distance of two sums of records that rounding explains; length: of their terms, in total."""
+    return (16.0 + 4.0 * math.sqrt(records)) * unit * length
 
 
-def _length(tensors: Iterable[Tensor]) -> float:
+def length_of(tensors: Iterable[Tensor]) -> float:
     return math.sqrt(sum(float(one.double().square().sum()) for one in tensors))
 
 

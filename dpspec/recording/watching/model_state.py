@@ -15,6 +15,8 @@ import torch
 from torch import Tensor, nn
 
 from dpspec.recording.fingerprints import MOST_BYTES, UNREAD, digest, readable_digest, tensor_digest
+from dpspec.recording.ranks.shards import local
+from dpspec.recording.recognized import is_fsdp2
 
 #: Attributes of every module: its parts, which are compared separately, its hooks, and its mode.
 _OF_EVERY_MODULE = {*vars(nn.Module()), "_is_full_backward_hook", "_compiled_call_impl", "_forward_hooks_with_kwargs"}
@@ -27,6 +29,8 @@ _OF_OPACUS = {
 #: Attributes of torch's wrapper for several processes that change at its first passes.
 _OF_PROCESSES = {"_has_rebuilt_buckets", "_lazy_init_ran"}
 
+#: Attributes of the modules of a sharded model: the state of FSDP2, and what Opacus keeps of the last batch.
+_OF_SHARDS = ("__composable_api_state_key", "_forward_counter", "norm_sample", "ft_compute_sample_grad")
 #: Attributes of the wrapper that ``torch.compile`` returns, which its first passes change.
 _OF_COMPILED = {"dynamo_ctx", "forward", "get_compiler_config"}
 
@@ -100,6 +104,7 @@ class ModelState:
 
     def _held_attributes(self) -> dict[str, str]:
         modules = dict(self._model.named_modules())
+        sharded = any(map(is_fsdp2, modules.values()))
         parts = [*self._model.parameters(), *self._model.buffers(), *modules.values()]
         skip = self._trained | {id(part) for part in parts}
         found = {}
@@ -107,7 +112,7 @@ class ModelState:
             kind = type(module)
             found[f"class of {prefix or 'the model'}"] = f"{id(kind)} {id(getattr(kind.forward, '__code__', None))}"
             for key, value in list(vars(module).items()):
-                if not _is_known(module, key, value):
+                if not (_is_known(module, key, value) or (sharded and key.startswith(_OF_SHARDS))):
                     found[f"{prefix}.{key}" if prefix else key] = readable_digest(value, skip)
         for name, parameter in self._model.named_parameters():
             for key, value in list(vars(parameter).items()):
@@ -117,7 +122,8 @@ class ModelState:
 
     def _held_state(self) -> dict[str, str]:
         """The values that ``torch.save(state_dict())`` writes, other than parameters and buffers."""
-        tensors = dict([*self._model.named_parameters(), *self._model.named_buffers()])
+        named = [*self._model.named_parameters(), *self._model.named_buffers()]
+        tensors: dict[str, Tensor] = {name: local(tensor) for name, tensor in named}
         places = {_place(tensor) for tensor in tensors.values()}
         found = _unused_bytes(tensors)
         found |= {f"layout of {name}": str(_place(tensor)[2:]) for name, tensor in tensors.items()}
@@ -129,7 +135,7 @@ class ModelState:
             except Exception:  # code of the model, whose faults are the script's to see
                 return {**found, "state_dict()": UNREAD}
             for name, value in entries.items():
-                if not isinstance(value, Tensor) or _place(value) not in places:
+                if not isinstance(value, Tensor) or _place(local(value)) not in places:
                     found[str(name)] = readable_digest(value)
             for name, value in vars(entries).items():
                 found[f"state_dict().{name}"] = readable_digest(value)

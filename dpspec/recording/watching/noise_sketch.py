@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Iterable, Sequence
-from itertools import pairwise
+from itertools import pairwise, repeat
 
 import numpy as np
 import torch
@@ -24,11 +24,14 @@ def width_of(sizes: Sequence[int], most: int = MOST_DIRECTIONS) -> int:
 
 
 class NoiseSketch:
-    """The signs of one recording."""
+    """The signs of one recording. complete: Every direction has a coordinate."""
 
-    def __init__(self, sizes: Sequence[int], *, most: int = MOST_DIRECTIONS, seed: int | None = None) -> None:
-        """sizes: the number of coordinates of each layer. seed: of the signs, by default the system's randomness."""
-        self.width = width_of(sizes, most)
+    def __init__(
+        self, sizes: Sequence[int], *, most: int = MOST_DIRECTIONS, seed: int | None = None, width: int | None = None
+    ) -> None:
+        """sizes: the number of coordinates of each layer. seed: of the signs, by default the system's randomness.
+        width: the number of directions, by default of the largest layer."""
+        self.width = width_of(sizes, most) if width is None else width
         columns = max(1, self.width)
         self._whole = whole = _ROWS * columns
         signs = (
@@ -40,17 +43,18 @@ class NoiseSketch:
         counts = np.zeros(columns)
         for size in sizes:
             counts += np.bincount(np.arange(size % whole) % columns, minlength=columns) + size // whole * _ROWS
+        self.complete = bool(counts.min() > 0)
         self._lengths = torch.tensor(np.sqrt(np.maximum(counts, 1.0)))
         self._block: Tensor | None = None
 
-    def of(self, noise: Iterable[Tensor]) -> Tensor:
+    def of(self, noise: Iterable[Tensor], starts: Iterable[int] = repeat(0)) -> Tensor:
         """(layers + width,) float64 on the noise's device: sums of squares, then the noise along the directions.
 
-        noise: one tensor for each layer, of any shape.
+        noise: one tensor for each layer, of any shape. starts: the place of its first coordinate in the layer.
         """
         squares: list[Tensor] = []
         block = self._block
-        for part in noise:
+        for part, start in zip(noise, starts, strict=False):
             flat = part.detach().reshape(-1)
             if flat.dtype not in (torch.float32, torch.float64):
                 flat = flat.float()
@@ -60,6 +64,8 @@ class NoiseSketch:
                 block.zero_()
             flat = flat.to(block.device)
             squares.append(torch.dot(flat, flat))
+            if start % self._whole:
+                flat = torch.nn.functional.pad(flat, (start % self._whole, 0))
             full = flat.numel() // self._whole * self._whole
             if full:
                 block += flat[:full].view(-1, self._whole).sum(0)

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from dpspec.recording.fingerprints import Fingerprint, Tally, differs, fingerprint, readable_digest, require_plain
+from dpspec.recording.ranks.shards import local
 
 #: Options that the schedulers of torch add to each group.
 _OF_SCHEDULERS = {"initial_lr", "max_lr", "min_lr", "swa_lr", "base_momentum", "max_momentum"}
@@ -103,7 +104,8 @@ def is_fresh(optimizer: torch.optim.Optimizer) -> bool:
     for p, kept in optimizer.state.items():
         if p not in first or set(kept) != {"step", "sum"} or float(kept["step"]):
             return False
-        total = torch.view_as_real(kept["sum"].resolve_conj()) if kept["sum"].is_complex() else kept["sum"]
+        total = local(kept["sum"])
+        total = torch.view_as_real(total.resolve_conj()) if total.is_complex() else total
         if not bool((total == first[p]).all()):
             return False
     return True
@@ -172,7 +174,7 @@ class RecomputedUpdates:
             return
         try:
             with torch._C.DisableTorchFunctionSubclass():
-                if not all(_equal(p.grad, q.grad) for p, q in self._pairs):
+                if not all(_equal(local(p.grad), q.grad) for p, q in self._pairs):
                     self._failed += 1
                     return
                 STEPS[type(copy)](copy)
@@ -212,11 +214,11 @@ class RecomputedUpdates:
     def _same(self, copy: torch.optim.Optimizer) -> bool:
         fused = any(group.get("fused") for group in copy.param_groups)
         for (p, q), before in zip(self._pairs, self._before, strict=True):
-            if not _close(p.detach(), q.detach(), before, fused=fused):
+            if not _close(local(p).detach(), q.detach(), before, fused=fused):
                 return False
             kept = dict.get(self._optimizer.state, p) or {}
             for name, expected in (copy.state.get(q) or {}).items():
-                found = kept.get(name)
+                found = local(kept.get(name))
                 if not isinstance(expected, Tensor):
                     if found != expected:
                         return False
@@ -226,15 +228,15 @@ class RecomputedUpdates:
 
 
 def _parameter(p: Tensor) -> Tensor:
-    q = p.detach().clone().requires_grad_(p.requires_grad)
-    q.grad = None if p.grad is None else p.grad.detach().clone()
+    q: Tensor = local(p).detach().clone().requires_grad_(p.requires_grad)
+    q.grad = None if p.grad is None else local(p.grad).detach().clone()
     return q
 
 
 def _plain(value: Any) -> Any:
     """The same value in a type whose arithmetic runs no code of the script."""
     if isinstance(value, Tensor):
-        return value.detach().clone()
+        return local(value).detach().clone()
     if type(value) in _EXACT:
         return value
     if isinstance(value, list | tuple):

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
+from itertools import repeat
 from types import MethodType
 from typing import Any
 
@@ -20,8 +21,16 @@ from dpspec.recording.fingerprints import Fingerprint, Tally, differs, fingerpri
 from dpspec.recording.folder.step_record import UNSEEN
 from dpspec.recording.pending_step import PendingStep
 from dpspec.recording.ranks.rank_watch import RankWatch
-from dpspec.recording.sums.clipped_sums import Contributions, RecomputedSums, SizeScaling, SummedGradients
+from dpspec.recording.ranks.shards import local
+from dpspec.recording.sums.clipped_sums import (
+    Contributions,
+    RecomputedSums,
+    SizeScaling,
+    SummedGradients,
+    summed_gradients,
+)
 from dpspec.recording.sums.ghost_sums import GhostSums
+from dpspec.recording.sums.sharded_ghost_sums import ShardedGhostSums
 from dpspec.recording.watching.noise_sketch import NoiseSketch
 from dpspec.recording.watching.noise_watch import NoiseWatch
 from dpspec.recording.watching.step_hooks import ReplacedMethods, StepHooks
@@ -64,8 +73,11 @@ class OpacusWatch:
         self._meddled, self._changed = Tally(), Tally()
         self.step = PendingStep()
         self.norm_type, self.sum_type = "", ""
-        self.sums, self.replaced = SummedGradients(optimizer.params), ReplacedMethods(optimizer, model)
+        self._sharded = rank is not None and rank.sharded
+        self.sums, self.replaced = SummedGradients(optimizer), ReplacedMethods(optimizer, model)
         self.ghost = GhostSums(model, optimizer) if clipping == "ghost" else None
+        if rank is not None and rank.sharded:
+            self.ghost = ShardedGhostSums(model, optimizer, rank)
         self.recomputed = None if clipping == "ghost" else RecomputedSums(optimizer, clipping)
         self.scaling = SizeScaling()
 
@@ -100,9 +112,9 @@ class OpacusWatch:
             self._wrap(optimizer, "clip_and_accumulate", begin, [self._after_sum])
         self.hooks = StepHooks(optimizer.original_optimizer, partial(guarded, before), partial(guarded, after))
         self._wrap(optimizer, "pre_step", [], [], self._pre_step)
-        self._wrap(optimizer, "add_noise", [use, sums.use, self._enter], [self._after_noise])
+        self._wrap(optimizer, "add_noise", [use, sums.use, self._enter, self._before_noise], [self._after_noise])
         self._wrap(optimizer, "scale_grad", [self._before_scaling], [self._after_scaling])
-        if self._rank is not None:
+        if self._rank is not None and not self._sharded:
             self._wrap(optimizer, "reduce_gradients", [self._before_reduction], [self._after_reduction])
         self._undo.append(self.hooks.remove)
         guarded(lambda: self.replaced.check(self._wrappers))
@@ -211,18 +223,28 @@ class OpacusWatch:
         if self.step.norms:
             self.step.norms.append(norms)
 
+    def _before_noise(self) -> None:
+        if self._rank is not None:
+            self._rank.before_noise()
+
     def _after_noise(self, _: Any) -> None:
         step, optimizer, parameters = self.step, self._optimizer, self._optimizer.params
         if [id(p) for p in parameters] != self._ids:
             raise RuntimeError("other parameters are trained than at the beginning; record each part in its own run")
-        require_plain(tensor for p in parameters for tensor in (p, p.grad, p.summed_grad))
+        require_plain((*parameters, *(p.grad for p in parameters), *summed_gradients(optimizer)))
         multiplier = expected_multiplier(optimizer, self._clipping)
         step.noise_multiplier = min(float(optimizer.noise_multiplier), multiplier)
         step.clip_norm = float(optimizer.max_grad_norm)
         step.deviation = multiplier * step.clip_norm
-        sums = [p.summed_grad.detach().reshape(-1) for p in parameters]
-        noise = [p.grad.detach().reshape(-1) - s for p, s in zip(parameters, sums, strict=True)]
-        step.sketch, step.noised = self._sketch.of(noise), True
+        sums = [one.detach().reshape(-1) for one in summed_gradients(optimizer) if one is not None]
+        noise = [local(p.grad).detach().reshape(-1) - s for p, s in zip(parameters, sums, strict=True)]
+        starts: Iterable[int] = repeat(0)
+        if self._rank is not None and self._rank.sharded:
+            if optimizer.loss_reduction == "mean":  # FSDP2 divides the sum by the number of ranks, and Opacus the noise
+                sums, noise = ([self._rank.group.world * part for part in parts] for parts in (sums, noise))
+            self._rank.after_noise(sums, noise)
+            starts = self._rank.starts
+        step.sketch, step.noised = self._sketch.of(noise, starts), True
         if self._rank is None or bool(step.sketch.any()):  # one rank adds the noise
             self._noise.add(noise, sums, step.deviation)
         norms = [torch.linalg.vector_norm(summed).to(sums[0].device) for summed in sums]
@@ -230,7 +252,8 @@ class OpacusWatch:
         self._scaled = None if self._inside else self._fingerprint()
 
     def _first_norm(self) -> Tensor:
-        norm: Tensor = torch.linalg.vector_norm(self._optimizer.params[0].grad.detach())
+        own = (local(p.grad) for p in self._optimizer.params)
+        norm: Tensor = torch.linalg.vector_norm(next((one for one in own if one.numel()), torch.zeros(1)).detach())
         return norm
 
     def _before_scaling(self) -> None:

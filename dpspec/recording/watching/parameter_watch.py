@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from dpspec.recording.fingerprints import Tally
+from dpspec.recording.ranks.shards import local
 
 #: The distance of a parameter that became or was NaN, and of one in which only the sign of a zero changed.
 _HUGE, _TINY = 1e300, 1e-30
@@ -26,9 +27,14 @@ _Guarded = Callable[[Callable[[], None]], None]
 
 class ParameterWatch:
     def __init__(self, parameters: Sequence[nn.Parameter]) -> None:
-        self._parameters = list(parameters)
+        self._every = list(parameters)
         self._last = [p.detach().clone() for p in self._parameters]
         self._on_host = all(p.device.type == "cpu" for p in self._parameters)
+
+    @property
+    def _parameters(self) -> list[Tensor]:
+        """The parameters, of sharded ones the rows of this process, whose memory may be another than before."""
+        return [local(p) for p in self._every]
 
     def same(self) -> bool:
         """Whether all parameters are in the host's memory and have the bits of the copy, signs of zeros included."""
@@ -119,7 +125,7 @@ class GradientParameters:
     def observe(self, kind: str) -> None:
         """A pass computes gradients now. kind: ``forward`` or ``backward``."""
         self._passes += 1
-        now = [(p._version, p.data_ptr()) for p in self._parameters]
+        now = [(p._version, p.data_ptr()) for p in map(local, self._parameters)]
         if kind in self._kinds and now == self._known and self._random.randrange(_FURTHER):
             return
         self._kinds.add(kind)

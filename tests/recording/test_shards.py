@@ -1,0 +1,428 @@
+"""Trainings whose parameters FSDP2 shards: sound ones are proved as in one process, and faults are found."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import json
+import os
+import shutil
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from opacus.grad_sample.grad_sample_module_fast_gradient_clipping_fsdp import (
+    GradSampleModuleFastGradientClippingFSDP as Sharded,
+)
+from opacus.optimizers import FSDPOptimizerFastGradientClipping as Optimizer
+from opacus.utils.fast_gradient_clipping_utils import DPTensorFastGradientClipping as Losses
+from support.checked_runs import CheckedRun, Question, check_run
+from support.ranks import Ranked
+from torch import nn
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import Shard
+from torch.utils.data import DataLoader
+from torch.utils.data.distributed import DistributedSampler
+
+from dpspec.engine.recorded import checks, joined_checks
+from dpspec.engine.recorded.assumptions import PER_RECORD_CLIPPING
+from dpspec.engine.recorded.executed_run import observe
+from dpspec.engine.recorded.schedule import phases_of
+from dpspec.errors import RecordingError, UsageError
+from dpspec.recording.folder.run_folder import MARK, RunFolder
+from dpspec.recording.ranks import group, rank_watch
+from dpspec.recording.ranks.shards import local, refuse_precision, shard_of
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+Script = Callable[[Ranked, int], None]
+QUESTION = Question(delta=1e-5, epsilon=50.0)
+
+
+def rejected(found: CheckedRun) -> set[str]:
+    return {check.test.removesuffix(", exact") for check in found.checks if check.p_value <= 1e-9}
+
+
+SOUND: dict[str, dict[str, Any]] = {"sgd": {}, "adamw": {"optimizer": "adamw"}}
+
+
+def one_noise_seed(training: Ranked, rank: int) -> None:
+    """All ranks draw the same noise for whole parameters, and each takes its rows."""
+    training.private.generator = torch.Generator().manual_seed(5)
+
+
+def summed(training: Ranked, rank: int) -> None:
+    for module in training.model.modules():
+        if hasattr(module, "set_gradient_divide_factor"):
+            module.set_gradient_divide_factor(1.0)
+            module.set_force_sum_reduction_for_comms(True)
+
+
+SOUND |= {"one-noise": {"prepare": one_noise_seed}, "sum": {"reduction": "sum", "prepare": summed}}
+
+
+@pytest.fixture(scope="module")
+def trainings(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folders of sound trainings on two ranks, by name."""
+    place = tmp_path_factory.mktemp("sound")
+    first, *further = (Ranked(place / name, sharded=True, **{"batch": 100, **made}) for name, made in SOUND.items())
+    assert first.run(*further) == [0, 0]
+    return place
+
+
+@pytest.mark.parametrize("name", SOUND)
+def test_a_sound_training_is_proved(name: str, trainings: Path) -> None:
+    found = check_run(trainings / name, QUESTION)
+    assert (found.verdict, found.fine, rejected(found)) == ("proved", True, set())
+    assert {"joined-ranks", "secret-randomness", PER_RECORD_CLIPPING} <= set(found._recording.assumes)
+
+
+def test_four_ranks_are_proved_as_one_process(tmp_path: Path) -> None:
+    made = {"batch": 150, "epochs": 8}
+    assert Ranked(tmp_path / "four", sharded=True, world=4, **made).run() == [0] * 4
+    assert Ranked(tmp_path / "one", world=1, **made).run() == [0]
+    found, single = (check_run(tmp_path / name, QUESTION) for name in ("four", "one"))
+    assert found.verdict == single.verdict == "proved"
+    assert phases_of(found.run) == phases_of(single.run)
+    assert found.costs[1].interval.upper == pytest.approx(single.costs[1].interval.upper, rel=1e-6)
+
+
+def test_a_joined_step_has_the_rows_of_all_ranks(trainings: Path) -> None:
+    run, ranks = observe(trainings / "sgd").run, [RunFolder.open(trainings / "sgd" / f"rank-{rank}") for rank in (0, 1)]
+    assert [name for name, _ in run.header.layers[:2]] == ["0.weight on rank 0", "0.bias on rank 0"]
+    assert run.header.parameters == 16 * 7 + 2 * 17
+    steps = zip(*(list(one.steps())[:-1] for one in ranks), *(list(one.internal()) for one in ranks), strict=True)
+    for number, (made, whole) in enumerate(zip(steps, run.folder.internal(), strict=True)):
+        first, second, mine, theirs = made
+        assert run["noise_squares"][number] == pytest.approx(first.noise_squares + second.noise_squares)
+        assert first.noise_squares > 0.0 < second.noise_squares
+        assert run["divisor"][number] == 2 * first.divisor == 100.0
+        assert whole.sum_norm == pytest.approx(np.hypot(mine.sum_norm, theirs.sum_norm))
+        assert mine.rank.parameters != theirs.rank.parameters
+        sums = [one.rank.own + other.rank.own for one, other in ((mine, theirs),)]
+        assert np.allclose(sums[0], mine.rank.total + theirs.rank.total, atol=1e-4)
+
+
+def without_noise(self: Any) -> None:
+    for p in self.params:
+        p.grad = self.grad_state[p]["summed_grad"].clone()
+
+
+def no_noise(training: Ranked, rank: int) -> None:
+    Optimizer.add_noise = without_noise
+
+
+def noise_on_one_shard(training: Ranked, rank: int) -> None:
+    if rank == 1:
+        Optimizer.add_noise = without_noise
+
+
+def one_step_without_noise_on_a_shard(training: Ranked, rank: int) -> None:
+    original, steps = Optimizer.add_noise, []
+
+    def add_noise(self: Any) -> None:
+        steps.append(1)
+        (without_noise if rank == 1 and len(steps) == 3 else original)(self)
+
+    Optimizer.add_noise = add_noise
+
+
+def less_noise_on_a_rank(training: Ranked, rank: int) -> None:
+    training.private.noise_multiplier *= 0.3 if rank else 1.0
+
+
+def no_noise_for_a_bias_of_a_rank(training: Ranked, rank: int) -> None:
+    original = Optimizer.add_noise
+
+    def add_noise(self: Any) -> None:
+        original(self)
+        bias = self.params[1]
+        if rank == 1:
+            bias.grad = self.grad_state[bias]["summed_grad"].clone()
+
+    Optimizer.add_noise = add_noise
+
+
+def equal_noise_for_different_rows(training: Ranked, rank: int) -> None:
+    generator = torch.Generator().manual_seed(5)
+
+    def add_noise(self: Any) -> None:
+        for p in self.params:
+            noise = torch.normal(0.0, 0.5 / 2, size=local(p).shape, generator=generator)
+            p.grad = self.grad_state[p]["summed_grad"].clone()
+            local(p.grad).add_(noise)
+
+    Optimizer.add_noise = add_noise
+
+
+def equal_noise_for_biases(training: Ranked, rank: int) -> None:
+    generator, original = torch.Generator().manual_seed(5), Optimizer.add_noise
+
+    def add_noise(self: Any) -> None:
+        original(self)
+        bias = self.params[3]
+        noise = torch.normal(0.0, 0.5 / 2, size=local(bias).shape, generator=generator)
+        bias.grad = self.grad_state[bias]["summed_grad"].clone()
+        local(bias.grad).add_(noise if rank else -noise)
+
+    Optimizer.add_noise = add_noise
+
+
+def overlapping_noise(training: Ranked, rank: int) -> None:
+    """The ranks draw from one seed, and rank 1 takes numbers that rank 0 took a moment before."""
+    training.private.generator = torch.Generator().manual_seed(5)
+    torch.randn(48 * (1 - rank), generator=training.private.generator)
+
+
+def other_clip(training: Ranked, rank: int) -> None:
+    training.private.max_grad_norm = 0.5 + rank
+
+
+def other_clip_of_norms(training: Ranked, rank: int) -> None:
+    training.model.max_grad_norm = 0.5 + rank
+
+
+def coefficients_of_one(training: Ranked, rank: int) -> None:
+    training.model.get_clipping_coef = lambda: torch.ones(len(training.model.get_norm_sample()))
+
+
+def second_pass_without_coefficients(training: Ranked, rank: int) -> None:
+    def backward(self: Any) -> None:
+        self.loss_per_sample.mean().backward(retain_graph=True)
+        self.optimizer.zero_grad()
+        self.module.get_clipping_coef()
+        self.module.disable_hooks()
+        self.loss_per_sample.sum().backward()
+        self.module.enable_hooks()
+
+    Losses.backward = backward
+
+
+def smaller_norms(training: Ranked, rank: int) -> None:
+    original = Sharded.get_norm_sample
+
+    def norms(self: Any) -> Any:
+        self.per_sample_gradient_norms = 0.5 * original(self)
+        return self.per_sample_gradient_norms
+
+    Sharded.get_norm_sample = norms
+
+
+def same_share(training: Ranked, rank: int) -> None:
+    training.loader.batch_sampler.rank = 0
+
+
+def dealt(training: Ranked, rank: int) -> None:
+    training.loader = DataLoader(training.data, batch_size=30, sampler=DistributedSampler(training.data))
+
+
+def changed_before_the_step(training: Ranked, rank: int) -> None:
+    hook = training.private.step_hook
+
+    def change(optimizer: Any) -> None:
+        hook(optimizer)
+        if rank == 1:
+            local(optimizer.params[0].grad).mul_(0.1)
+
+    training.private.attach_step_hook(change)
+
+
+def rows_of_another_model(training: Ranked, rank: int) -> None:
+    """Rank 1 puts the rows of a model that was trained without privacy into its own."""
+
+    def loop(training: Ranked, rank: int) -> None:
+        with training.recorder():
+            for number, (x, y) in enumerate(training.loader):
+                training.step(x, y)
+                if rank == 1 and number == 1:
+                    local(training.private.params[0]).detach().copy_(torch.randn(8, 6))
+
+    training.loop = loop
+
+
+def changed_sum(training: Ranked, rank: int) -> None:
+    """Between backward pass and sum, a hook of FSDP2 on the reduced gradient multiplies the rows of rank 1."""
+    if rank == 1:
+        training.private.params[0].register_post_accumulate_grad_hook(lambda p: local(p.grad).mul_(3.0))
+
+
+def unreduced(training: Ranked, rank: int) -> None:
+    for module in training.model.modules():
+        if hasattr(module, "set_gradient_divide_factor"):
+            module.set_gradient_divide_factor(0.5)
+            module.set_force_sum_reduction_for_comms(True)
+
+
+def averaged_sums(training: Ranked, rank: int) -> None:
+    """With ``loss_reduction="sum"`` the average of FSDP2 is another gradient than the declared sum."""
+
+
+def skips(training: Ranked, rank: int) -> None:
+    def loop(training: Ranked, rank: int) -> None:
+        with training.recorder():
+            for number, (x, y) in enumerate(training.loader):
+                training.private.zero_grad()
+                training.criterion(training.model(x), y).backward()
+                if not (rank == 1 and number == 2):
+                    training.private.step()
+
+    training.loop = loop
+
+
+FAULTS: dict[Script, str] = {
+    no_noise: joined_checks.EACH_NOISE,
+    noise_on_one_shard: joined_checks.EACH_NOISE,
+    one_step_without_noise_on_a_shard: joined_checks.EACH_NOISE,
+    less_noise_on_a_rank: joined_checks.OTHER_SETUP,
+    no_noise_for_a_bias_of_a_rank: "chi-square of the quietest layer",
+    equal_noise_for_different_rows: joined_checks.ALIKE,
+    equal_noise_for_biases: joined_checks.SAME_SQUARES,
+    overlapping_noise: joined_checks.SEEDS,
+    other_clip: joined_checks.OTHER_SETUP,
+    other_clip_of_norms: checks.GHOST_NORMS,
+    coefficients_of_one: checks.COEFFICIENTS,
+    second_pass_without_coefficients: checks.SECOND_PASS,
+    smaller_norms: checks.GHOST_NORMS,
+    same_share: joined_checks.SHARED,
+    dealt: "assumed Poisson sampling; the loader's batches are shuffled",
+    changed_before_the_step: checks.MEDDLED,
+    rows_of_another_model: checks.MOVED,
+    changed_sum: joined_checks.NO_SUM,
+    unreduced: joined_checks.NO_SUM,
+    averaged_sums: joined_checks.NO_SUM,
+    skips: joined_checks.SHORTER,
+}
+
+
+@pytest.fixture(scope="module")
+def faulty(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("faulty")
+    made = {averaged_sums: {"reduction": "sum"}}
+    every = [Ranked(place / one.__name__, sharded=True, prepare=one, epochs=2, **made.get(one, {})) for one in FAULTS]
+    # the usual line of a script: torch.manual_seed(0) on every rank
+    assert Ranked(place / "seeds", sharded=True, epochs=2, seed=0).run(*every) == [0, 0]
+    return place
+
+
+@pytest.mark.parametrize(
+    ("name", "test"), [*((one.__name__, test) for one, test in FAULTS.items()), ("seeds", joined_checks.SEEDS)]
+)
+def test_faults_are_found(name: str, test: str, faulty: Path) -> None:
+    found = check_run(faulty / name, QUESTION)
+    assert (found.verdict, found.conformance.status) == ("open", "deviates")
+    assert test in rejected(found)
+
+
+def evaluated(training: Ranked, rank: int) -> None:
+    with training.recorder():
+        for x, y in training.loader:
+            training.step(x, y)
+            training.model.eval()
+            with torch.no_grad():
+                training.model(training.data.tensors[0])
+            training.model.train()
+
+
+def in_chunks(training: Ranked, rank: int) -> None:
+    """Each rank adds up the sums of three physical batches, without a memory manager."""
+    with training.recorder():
+        for x, y in training.loader:
+            for number, part in enumerate(zip(x.tensor_split(3), y.tensor_split(3), strict=True)):
+                training.private.signal_skip_step(number < 2)
+                training.step(*part)
+
+
+class WithFrozenLayer(Ranked):
+    def module(self) -> nn.Module:
+        return nn.Sequential(nn.Linear(6, 6).requires_grad_(False), nn.LayerNorm(6), super().module())
+
+
+@pytest.mark.parametrize("made", [{"loop": evaluated}, {"loop": in_chunks}])
+@pytest.mark.parametrize("kind", [Ranked, WithFrozenLayer])
+def test_passes_and_layers_without_updates_are_no_deviation(
+    made: dict[str, Any], kind: type[Ranked], tmp_path: Path
+) -> None:
+    assert kind(tmp_path / "run", sharded=True, batch=150, **made).run() == [0, 0]
+    found = check_run(tmp_path / "run", QUESTION)
+    assert (found.verdict, found.fine, rejected(found)) == ("proved", True, set())
+
+
+def impatient(loop: Script) -> Script:
+    @functools.wraps(loop)
+    def soon(training: Ranked, rank: int) -> None:
+        group.PATIENCE = timedelta(seconds=1)
+        loop(training, rank)
+
+    return soon
+
+
+@impatient
+def unrecorded(training: Ranked, rank: int) -> None:
+    with training.recorder() if rank == 0 else contextlib.nullcontext():
+        training.train()
+
+
+@impatient
+def failing(training: Ranked, rank: int) -> None:
+    """The recorder of rank 1 has a fault at the second step."""
+    with training.recorder():
+        for number, (x, y) in enumerate(training.loader):
+            if rank == 1 and number == 1:
+                rank_watch.RankWatch.step = None
+            training.step(x, y)
+
+
+def killed(training: Ranked, rank: int) -> None:
+    with training.recorder():
+        for number, (x, y) in enumerate(training.loader):
+            if rank == 1 and number == 3:
+                os._exit(9)
+            training.step(x, y)
+
+
+@pytest.mark.parametrize(("loop", "codes"), [(unrecorded, [0, 0]), (failing, [0, 0]), (killed, [1, 9])])
+def test_a_rank_without_a_whole_recording_blocks_no_other(loop: Script, codes: list[int], tmp_path: Path) -> None:
+    assert Ranked(tmp_path / "run", sharded=True, loop=loop, epochs=1).run() == codes
+    if loop is unrecorded:
+        with pytest.raises(RecordingError, match="rank 1 of 2 is missing"):
+            check_run(tmp_path / "run", QUESTION)
+        return
+    found = check_run(tmp_path / "run", QUESTION)
+    assert (found.verdict, found.fine) == ("open", False)
+    assert (joined_checks.SHORTER in rejected(found)) == (loop is failing)
+
+
+def test_shards_that_cannot_be_compared_are_refused(tmp_path: Path) -> None:
+    def refused(training: Ranked, rank: int) -> None:
+        for given, words in (
+            ({"loss": len}, "loss= is for a model that each process holds whole"),
+            ({"optimizer": training.private.original_optimizer}, "FSDP2 shards the model, and optimizer is torch.SGD"),
+        ):
+            with pytest.raises(UsageError, match=words):
+                training.recorder(**{"engine": None, **given})
+        half = nn.Sequential(nn.Linear(4, 4))
+        fully_shard(half, mp_policy=MixedPrecisionPolicy(param_dtype=torch.bfloat16))
+        with pytest.raises(UsageError, match="mixed precision policy, whose rounding"):
+            refuse_precision(half)
+        column = fully_shard(nn.Linear(4, 4, bias=False), shard_placement_fn=lambda _: Shard(1))
+        with pytest.raises(UsageError, match="is not sharded by rows"):
+            shard_of(column.weight)
+        with pytest.raises(UsageError, match="one is whole"):
+            shard_of(nn.Linear(2, 2).weight)
+
+    assert Ranked(tmp_path / "run", sharded=True, loop=refused).run() == [0, 0]
+
+
+def test_rows_that_are_missing_or_held_twice_are_refused(trainings: Path, tmp_path: Path) -> None:
+    copy = Path(shutil.copytree(trainings / "sgd", tmp_path / "run"))
+    mark = copy / "rank-1" / MARK
+    header = json.loads(mark.read_text())
+    for start in (47, 49):
+        header["shards"][0][0] = start
+        mark.write_text(json.dumps(header))
+        with pytest.raises(RecordingError, match=r"coordinate of 0.weight once|place within a parameter"):
+            check_run(copy, QUESTION)
