@@ -63,6 +63,7 @@ class Mechanism:
         description: A noun phrase for readers outside the field, such as ``training with noise (DP-SGD)``.
         recordable: Whether a recorded run shows everything that the mechanism does (backends with ``recording``).
         optional_claims: Whether a spec may have no claim, because the bounds are reported without one.
+        assumptions: Modules whose top-level assumptions ``dpspec explain`` prints.
     """
 
     kind: str
@@ -84,6 +85,7 @@ class Mechanism:
     description: str = ""
     recordable: bool = False
     optional_claims: bool = False
+    assumptions: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

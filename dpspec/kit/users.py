@@ -80,6 +80,12 @@ _T = TypeVar("_T")
 #: Limit of every user column.
 _SPELT = "two spellings of a user count as two users"
 
+#: The statements of the assumptions, by name.
+TEXTS = {
+    "users-drawn": "a drawn user adds one vector within the clip norm, for any number of records",
+    "records-per-user": "no user has more than the declared number of records",
+}
+
 
 class UsersAsGroups(dps.Audit):
     """Extends an audit of groups of records to users; see the module."""
@@ -184,17 +190,17 @@ def in_units(spec: dps.Spec, outcome: _T) -> _T:
 def bounded(spec: dps.Spec) -> dps.Assumption:
     """Assumption that converts claims about users to groups: the maximum number of records, or sampling of users."""
     if draws_users(spec.phases):
-        text = f"a drawn user adds one vector within the clip norm, for any number of records; {_SPELT}"
+        text = f"{TEXTS['users-drawn']}; {_SPELT}"
         return dps.Assumption(name="users-drawn", status="declared", text=text)
     most = spec.records_per_unit
-    bound = f"{most} record{'s' * (most != 1)}"
+    text = f"{TEXTS['records-per-user']}, {most}"
     status: dps.findings.AssumptionStatus = "by-construction"
     if spec.data.get("max_records_per_user") is not None:
-        text = f"of each user at most {bound} are kept, chosen by a seed and that user's records only; {_SPELT}"
+        text += f": others are dropped, chosen by a seed and that user's records only; {_SPELT}"
     elif spec.data.get("user") is not None:
-        text = f"no user has more than {bound}: data with more is rejected; {_SPELT}"
+        text += f": data with more is rejected; {_SPELT}"
     else:
-        status, text = "declared", f"no user has more than {bound}: declared by the spec, not checked"
+        status, text = "declared", f"{text}: declared by the spec, not checked"
     return dps.Assumption(name="records-per-user", status=status, text=text)
 
 

@@ -16,8 +16,8 @@ import torch
 from torch import Tensor, nn
 
 from dpspec.errors import UsageError
-from dpspec.recording.folder.resumed_folder import next_part, part_of
-from dpspec.recording.folder.run_folder import RunFolder, RunWriter
+from dpspec.recording.folder.resumed_folder import earlier_part, next_part, part_of
+from dpspec.recording.folder.run_folder import RunWriter
 from dpspec.recording.folder.step_record import UNSEEN, Indices
 from dpspec.recording.parts import Parts
 from dpspec.recording.pending_step import PendingStep
@@ -25,7 +25,7 @@ from dpspec.recording.planting.gradients import GradientCanaries
 from dpspec.recording.ranks.group import meet
 from dpspec.recording.ranks.rank_watch import RankWatch
 from dpspec.recording.ranks.shards import local
-from dpspec.recording.recognized import uncompiled
+from dpspec.recording.recognized import refuse_processes, uncompiled
 from dpspec.recording.sums.reported_gradients import ReportedGradients
 from dpspec.recording.sums.sensitivity_probe import SensitivityProbe
 from dpspec.recording.watching.arrays import ReportedUpdates
@@ -73,8 +73,7 @@ class WatchedTraining:
                 )
             if part > 1 and parts.shards:
                 raise UsageError("a training whose parameters FSDP2 shards cannot be resumed: record it in one part")
-            if part > 1:
-                first = RunFolder.open(folder / rank)
+            if (first := earlier_part(folder, rank, part)) is not None:
                 if other := first.header.differs(header):
                     raise UsageError(f"{folder}: the first part has another {other}: record into a new folder")
                 secret = next((state.secret for state in first.states()), secret)
@@ -226,7 +225,7 @@ class WatchedTraining:
             "probe": self._probe.found if self._probe is not None else None,
             "probe_failure": self._probe.failure if self._probe is not None else "",
             "replaced": opacus.replaced.found if opacus is not None else None,
-            "passes": self._passes.found if self._passes is not None else None,
+            "passes": self._passes_found(),
             "gradients": self._reported.found,
             "seeds": self._seeds.found if self._seeds is not None else None,
             "noise": self._noise.found(),
@@ -243,6 +242,12 @@ class WatchedTraining:
             "history": accountant.history() if accountant is not None else None,
             "seconds": time.monotonic() - self._started,
         }
+
+    def _passes_found(self) -> list[int] | None:
+        if self._passes is None:
+            return None
+        passes, other, *steps = self._passes.found
+        return [passes, other + (self._opacus.other_parameters if self._opacus is not None else 0), *steps]
 
     def sketched(self, what: str, given: Tensor | Iterable[Tensor]) -> Tensor:
         """Keep the noise or the sum that a custom loop reports, and return its sketch."""
@@ -370,6 +375,8 @@ class WatchedTraining:
         return {name: value for name, value in self.declared.items() if name != "records"}
 
     def _before_update(self) -> None:
+        if self._rank is None:
+            refuse_processes(self._parts.optimizer, None)
         self._options.read()
         self._model_state.before_step()
         if self._state is not None and self._updates is not None:

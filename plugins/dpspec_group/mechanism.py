@@ -166,6 +166,7 @@ def _external_scores(spec: dps.Spec) -> bool:
 GROUP = dps.Mechanism(
     kind="group",
     summary="DP-SGD: privacy loss of groups of k records, by mixtures of Gaussians",
+    assumptions=("dpspec_group.evidence",),
     description="training with noise (DP-SGD), which limits the contribution of every record at each step and adds "
     "noise to the sum",
     schemas=dps.Schemas(mechanism=MECHANISM_SCHEMA, audit=AUDIT_SCHEMA),

@@ -57,7 +57,7 @@ def conclude(spec: dps.Spec, trials: Sequence[dps.Trial]) -> Iterator[dps.Outcom
         records = kit.recorded_number(trial, "records")
         outcomes = recorded_outcomes(spec, trial)
         for size, coins in outcomes.items():
-            assumed = assumptions(attack.method, len(coins), len(outcomes))
+            assumed = assumptions(len(coins), len(outcomes))
             if attack.method == "many-run":
                 found = list(ranked_outcomes(spec, records, size, coins, coins=assumed, rests_on=assumed))
             else:

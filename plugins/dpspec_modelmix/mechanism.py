@@ -180,6 +180,7 @@ audit:
 MODELMIX = dps.Mechanism(
     kind="modelmix",
     summary="ModelMix: DP-SGD that mixes its last two models randomly, and the privacy amplification of mixing",
+    assumptions=("dpspec_modelmix.bounds", "dpspec_modelmix.evidence", "dpspec_modelmix.utility"),
     description="training with noise (DP-SGD), which continues from a random mixture of its last two models",
     schemas=dps.Schemas(mechanism=_MECHANISM, audit=_AUDIT),
     claims=frozenset({"approx-dp", "metric"}),

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -140,6 +140,14 @@ _SCOPE: Final = dps.Scope(direction="both", access="all-iterates", adversary="no
 
 _SMOOTH = dps.Assumption(name="smooth-loss", status="declared", text="the loss is smooth, with the declared constant")
 
+_CONVEX = dps.Assumption(
+    name="convex-loss", status="declared", text="the loss is convex with gradient norms of at most clip_norm"
+)
+
+_TAIL = dps.Assumption(
+    name="clip-above-tail", status="unchecked", text="clip_norm is large enough for the sampling noise"
+)
+
 _MOVED = dps.Assumption(
     name="moved-models",
     status="unchecked",
@@ -177,12 +185,9 @@ def _convex(declared: Mapping[str, Any], phase: dps.Phase, spec: dps.Spec, facts
         "noise_square": _noise_square(phase, facts),
         "smoothness": float(declared["smoothness"]),
     }
-    convexity = dps.Assumption(
-        name="convex-loss", status="declared", text="the loss is convex with gradient norms of at most clip_norm"
-    )
     enforcement = "literal" if mixing.literal else "exact"
     value = convex(**setting, enforcement=enforcement)
-    yield _upper("excess-risk", value, f"Theorem 3.1, {enforcement} enforcement", (_SMOOTH, convexity, _MOVED))
+    yield _upper("excess-risk", value, f"Theorem 3.1, {enforcement} enforcement", (_SMOOTH, _CONVEX, _MOVED))
     if mixing.literal:
         why = "a gap that grows by tau adds up to d tau^2 / 4 per step, not d tau^2 / 12"
         yield compared("excess-risk", convex(**setting), "Theorem 3.1", f"{_SOURCE}, as printed", refuted=why)
@@ -207,11 +212,9 @@ def _non_convex(
     )
     moved = steps * dimension * _threshold(phase, spec) ** 2 * (3.0 if mixing_of(phase).literal else 1.0)
     covered = "tail" in declared and case.covers(float(declared["tail"]))
-    tail = dps.Assumption(
-        name="clip-above-tail",
-        status=("declared" if covered else "false") if "tail" in declared else "unchecked",
-        text="clip_norm is large enough for the sampling noise",
-    )
+    tail = _TAIL
+    if "tail" in declared:
+        tail = replace(_TAIL, status="declared" if covered else "false")
     why = "a factor 1 / q is dropped, and Theorem 3.2 drops a root as well"
     for name, theorem, assumed, values in (
         ("mean-gradient-without-mixing", "Theorem B.1", (), (case.dpsgd(), case.dpsgd(printed=True))),

@@ -67,6 +67,7 @@ audit:
 PER_INSTANCE = dps.Mechanism(
     kind="per-instance",
     summary="DP-SGD: per-instance privacy loss of each record, from its gradients during training",
+    assumptions=("dpspec_per_instance.findings",),
     description="training with noise (DP-SGD), with a bound for every single record",
     schemas=dps.Schemas(mechanism=schema.MECHANISM, threat_model=schema.THREAT_MODEL, audit=schema.AUDIT),
     claims=frozenset({"per-instance-dp", "approx-dp", "metric"}),

@@ -139,6 +139,7 @@ class PreprocessingAudit(dps.Audit):
 PREPROCESSING = dps.Mechanism(
     kind="preprocessing",
     summary="Privacy cost of noiseless pre-processing before a private mechanism",
+    assumptions=("dpspec_preprocessing.bounds", "dpspec_preprocessing.conclusions"),
     description="preparing the records without noise (such as filling gaps or removing copies), then a private "
     "computation",
     schemas=dps.Schemas(mechanism=schema.MECHANISM, threat_model=schema.THREAT_MODEL, audit=schema.AUDIT),

@@ -157,6 +157,7 @@ audit: {method: many-run, runs: 40, seed: 1}
 RERO = dps.Mechanism(
     kind="rero",
     summary="Reconstruction robustness of DP-SGD and similar mechanisms, from hypothesis testing",
+    assumptions=("dpspec_rero.evidence",),
     description="training with noise (DP-SGD), with a bound on the success of reconstructing a record",
     schemas=dps.Schemas(mechanism=_MECHANISM, threat_model=_THREAT_MODEL, audit=kit.block(None, shard_runs=SHARD_RUNS)),
     claims=frozenset({"rero", "approx-dp", "pure-dp", "membership", "tradeoff", "metric"}),

@@ -126,38 +126,6 @@ def test_swapping_the_directions_of_a_composition(pair: Mixture, steps: int, eps
     assert swapped[1] >= absent.lower - 1e-9
 
 
-@settings(max_examples=15, deadline=None)
-@given(
-    st.integers(1, 6),
-    st.floats(0.001, 0.5),
-    st.floats(0.5, 6.0),
-    st.integers(1, 3000),
-    st.floats(-10.0, -2.0).map(lambda x: 10.0**x),
-    st.sampled_from(DIRECTIONS),
-)
-def test_monotone(k: int, q: float, sigma: float, steps: int, delta: float, direction: str) -> None:
-    def epsilon(k: int = k, q: float = q, sigma: float = sigma, steps: int = steps, delta: float = delta) -> Interval:
-        return composed(Mixture.poisson(k, q, sigma), steps, direction).epsilon(delta, width=1e-3)
-
-    here = epsilon()
-    assert here.lower <= here.upper
-    for weaker in (epsilon(sigma=1.3 * sigma), epsilon(q=0.7 * q), epsilon(delta=5.0 * delta)):
-        assert weaker.lower <= here.upper
-    for stronger in (epsilon(k=k + 1), epsilon(steps=steps + 1 + steps // 3)):
-        assert stronger.upper >= here.lower
-
-
-@settings(max_examples=10, deadline=None)
-@given(pairs, st.integers(2, 500), st.integers(2, 500), st.sampled_from(DIRECTIONS))
-def test_composition_in_any_grouping(pair: Mixture, a: int, b: int, direction: str) -> None:
-    other = Mixture.poisson(2, 0.02, 1.5)
-    first = (composed(pair, a, direction) + composed(other, b, direction)) + composed(pair, b, direction)
-    second = composed(other, b, direction) + composed(pair, a + b, direction)
-    x, y = first.epsilon(1e-5), second.epsilon(1e-5)
-    assert max(x.lower, y.lower) <= min(x.upper, y.upper)
-    assert composed(pair, a, direction).phases[0][1] == a
-
-
 def test_sampling_everything_has_the_closed_form_even_in_company() -> None:
     steps = [(Mixture.full(2, 20.0), 50), (Mixture.full(1, 5.0), 9)]
     mu = math.sqrt(50 * 0.01 + 9 * 0.04)

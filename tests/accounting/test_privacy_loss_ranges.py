@@ -9,7 +9,7 @@ import mpmath
 import pytest
 from support.accounting_oracle import gaussian_epsilon
 
-from dpspec.accounting import DIRECTIONS, Direction, Interval, Mixture, PrivacyLoss
+from dpspec.accounting import DIRECTIONS, Direction, Mixture, PrivacyLoss
 from dpspec_group.printed.contour import Contour
 
 PRESENT, ABSENT = "present-first", "absent-first"
@@ -92,20 +92,3 @@ def test_some_extremes(setting: Setting, direction: Direction) -> None:
 def test_all_extremes(rate: float, steps: int, direction: Direction) -> None:
     for group, sigma, delta in itertools.product(GROUPS, SIGMAS, DELTAS):
         check((rate, steps, group, sigma, delta), direction)
-
-
-@pytest.mark.parametrize(
-    ("pair", "steps", "epsilon"),
-    [
-        (Mixture.poisson(1, 1e-6, 1.0), 100, 1e-6),
-        (Mixture.poisson(1, 0.01, 1.0), 1000, 1e-6),
-        (Mixture.poisson(64, 0.01, 1.0), 100, 1e3),
-        pytest.param(Mixture.poisson(64, 0.01, 1.0), 1000, 1e4, marks=pytest.mark.slow),
-        (Mixture.poisson(1, 0.5, 0.3), 1000, 1e4),
-    ],
-)
-def test_deltas_at_epsilons_from_1e_6_to_1e4(pair: Mixture, steps: int, epsilon: float) -> None:
-    for direction in DIRECTIONS:
-        interval = PrivacyLoss.of(pair, direction).compose(steps).delta(epsilon, width=1e-3)
-        assert 0.0 <= interval.lower <= interval.upper <= 1.0
-        assert interval.relative_width <= 1e-2 or interval == Interval(0.0, interval.upper)

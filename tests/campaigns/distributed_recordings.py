@@ -1,6 +1,6 @@
 """Trainings in several processes that leak, that are killed, and that are sound, and what ``check`` says of them.
 
-    python tests/campaigns/distributed_recordings.py [attacks|sharded|kills|sound] [COUNT]
+    python tests/campaigns/distributed_recordings.py [attacks|sharded|kills|resumed|sound] [COUNT]
 
 Attacks of ``sharded`` are on parameters that FSDP2 shards, and so is every third killed or sound training. An attack
 or a killed training must not be proved and conform, and a sound one must. Those of ``ASSUMED`` leak through an
@@ -31,6 +31,7 @@ from opacus.optimizers import fsdpoptimizer_fast_gradient_clipping as fsdp_optim
 from opacus.optimizers import optimizer as opacus_optimizer
 from opacus.utils.uniform_sampler import DistributedUniformWithReplacementSampler as Sampler
 from support.checked_runs import Question, check_run
+from support.jobs import RankedJobs
 from support.ranks import Ranked
 from torch import distributed
 from torch.utils.data import ConcatDataset, DataLoader
@@ -441,7 +442,7 @@ def attacked(name: str, place: Path) -> str:
     return verdict(place / name)
 
 
-def kill(folder: Path, seconds: float, *, sharded: bool) -> str:
+def kill(folder: Path, seconds: float, *, sharded: bool = False) -> str:
     """Kill a random rank after some time; the other one gives up."""
     training = Ranked(folder, epochs=200, sharded=sharded)
     rank = random.randrange(2)
@@ -455,6 +456,25 @@ def kill(folder: Path, seconds: float, *, sharded: bool) -> str:
     training.loop = loop
     training.run()
     return verdict(folder)
+
+
+def resumed(place: Path) -> str:
+    """Two jobs that are killed at random moments, and a third one that ends.
+
+    The accountant in the checkpoint counts the steps of the released model, so that a run of fewer steps is wrong.
+    """
+    jobs = RankedJobs(place)
+    for _ in range(2):
+        jobs.run(epochs=200, after=(random.randrange(2), random.uniform(0.0, 3.0)))
+    if jobs.run() != [0, 0]:
+        return "wrong: the last job failed"
+    counted = sum(steps for *_, steps in torch.load(jobs.file, weights_only=False)["accountant"]["history"])
+    recorded = 0
+    with contextlib.suppress(DpspecError):
+        recorded = check_run(jobs.folder, Question(delta=1e-5)).run.steps
+    found = verdict(jobs.folder)
+    sound = found != "PROVED" or recorded >= counted
+    return f"{'' if sound else 'wrong: '}{found}, {recorded} steps recorded, {counted} counted"
 
 
 def sound(folder: Path, number: int) -> str:
@@ -479,6 +499,9 @@ def main(what: str = "attacks", count: int = 10) -> int:
                 for n in range(count)
             }
             wrong = sum(found == "PROVED" for found in made.values())
+        elif what == "resumed":
+            made = {f"resumed {n}": resumed(Path(place) / str(n)) for n in range(count)}
+            wrong = sum(found.startswith("wrong") for found in made.values())
         else:
             made = {f"sound {n}": sound(Path(place) / str(n), n) for n in range(count)}
             wrong = sum(found != "PROVED" for found in made.values())

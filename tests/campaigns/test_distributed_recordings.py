@@ -15,12 +15,17 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 
 
 @pytest.mark.parametrize(
-    "name", ["one_record_less_and_one_more", "a_second_sum", "recorded_windows_apart", "last_bits_in_the_reduction"]
+    "name",
+    [
+        *("one_record_less_and_one_more", "a_second_sum", "recorded_windows_apart", "last_bits_in_the_reduction"),
+        *("gradient_of_one_rank_times_three", "opposite_noise"),
+    ],
 )
 def test_an_attack_is_not_proved(name: str, tmp_path: Path) -> None:
     assert campaign.attacked(name, tmp_path) != "PROVED"
 
 
 @pytest.mark.ci
-def test_a_killed_rank_is_not_proved(tmp_path: Path) -> None:
-    assert campaign.kill(tmp_path / "run", 0.5) != "PROVED"
+@pytest.mark.parametrize("sharded", [False, True])
+def test_a_killed_rank_is_not_proved(sharded: bool, tmp_path: Path) -> None:
+    assert campaign.kill(tmp_path / "run", 0.5, sharded=sharded) != "PROVED"

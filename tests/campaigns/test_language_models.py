@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import re
+import subprocess
 import sys
 from pathlib import Path
 
@@ -12,6 +15,9 @@ pytest.importorskip("peft", exc_type=ImportError)
 sys.path.insert(0, str(Path(__file__).parent))
 
 import language_models as campaign
+from support.checked_runs import Question, check_run
+
+PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "audit-a-language-model.md"
 
 pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.ci]
 
@@ -27,3 +33,13 @@ def test_an_adapter_trained_in_two_processes_is_proved(tmp_path: Path) -> None:
 @pytest.mark.parametrize("fault", campaign.FAULTS, ids=lambda fault: fault.__name__)
 def test_a_fault_of_an_adapter_is_not_proved(fault: campaign.Fault, tmp_path: Path) -> None:
     assert campaign.checked(campaign.Adapted(tmp_path / "run", each=fault, epochs=1)).verdict != "proved"
+
+
+def test_the_script_of_the_guide_is_proved_and_its_canaries_show_something(tmp_path: Path) -> None:
+    (code,) = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    environment = {**os.environ, "HF_HUB_OFFLINE": "1"}
+    subprocess.run([sys.executable, "-W", "ignore", "-c", code], cwd=tmp_path, env=environment, check=True)
+    found = check_run(tmp_path / "tuned", Question(delta=1e-5, epsilon=5.0))
+    assert found.verdict == "proved"
+    assert found.canaries is not None
+    assert 0.0 < found.canaries.lower <= found.costs[1].interval.upper

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 import shlex
+import time
 from pathlib import Path
 
 import pytest
@@ -33,6 +35,21 @@ def test_the_least_noise_for_which_the_claims_are_proved(dpspec):
     assert {"open", "refuted"} & {v["verdict"] for v in too_little["verdicts"]}
     for at, codes in ((found["set"], 0), (f"mechanism.noise_multiplier={too_little['value']!r}", 1)):
         assert dpspec("run", BOUNDS_ONLY, "--set", at).code == codes
+
+
+def test_the_text(dpspec, counting):
+    ended = dpspec("calibrate", counting, *VARY, "--precision", "0.01")
+    assert (ended.code, ended.err) == (0, "")
+    assert ended.out.split("\n")[0] == "coin"
+    text = folded(ended.out)
+    assert (
+        "is the maximum found that proves held: - held (epsilon <= 1.5 at delta = 1e-6): epsilon <= 1.5 is proved"
+        in text
+    )
+    assert "does not: - held (epsilon <= 1.5 at delta = 1e-6): only epsilon <= 1.51" in text
+    assert "This applies to the declared mechanism." in text
+    assert all(len(line) <= 80 for line in ended.out.split("\n"))
+    assert support.RAN == []
 
 
 def test_the_command_shown_can_be_run_and_confirms(dpspec, counting):
@@ -110,6 +127,13 @@ def test_usage(dpspec, counting, arguments, message):
     assert message in ended.err
 
 
+def test_every_cell_of_a_matrix(dpspec, counting):
+    counting.write_text(support.EXAMPLE + "\nmatrix: {claims.held.epsilon: [1.5, 3.0]}\n", encoding="utf-8")
+    ended = dpspec("calibrate", counting, *VARY)
+    assert [line for line in ended.out.split("\n") if line.startswith("coin")] == ["coin[1.5]", "coin[3.0]"]
+    assert "--set claims.held.epsilon=3.0" in folded(ended.out.replace("\\\n", " "))
+
+
 def test_values_that_rest_on_the_data_stay_inside(dpspec, counting, monkeypatch):
     def bound(self, spec, context):
         for finding in flat_from_below(self, spec, context):
@@ -121,3 +145,20 @@ def test_values_that_rest_on_the_data_stay_inside(dpspec, counting, monkeypatch)
     assert "depends on the data" in ended.err
     assert "1.5" not in ended.err
     assert dpspec("calibrate", counting, *VARY, "--internal").code == 0
+
+
+def test_progress_is_shown_where_it_takes_long(dpspec, counting, monkeypatch):
+    from dpspec.cli import progress
+
+    calls = []
+
+    def bound(self, spec, context):
+        context.progress(2, 2, "thinking")
+        calls.append(spec)
+        time.sleep(0.3 if len(calls) == 1 else 0.0)  # a line is written every 0.01 s
+        yield from flat_from_below(self, spec, context)
+
+    monkeypatch.setattr(progress, "LINE_EVERY", 0.0)
+    monkeypatch.setattr(support.CountingAudit, "bound", bound)
+    ended = dpspec("calibrate", counting, *VARY)
+    assert re.search(r"coin: mechanism.epsilon = \S+", ended.err)

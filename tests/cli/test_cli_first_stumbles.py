@@ -81,6 +81,12 @@ def test_files_that_are_not_what_they_should_be(
     assert says in dpspec("validate", table.name).out
 
 
+def test_a_misspelt_file(dpspec: Callable[..., object], table: Path) -> None:
+    for name, told in (("patient.yaml", "; did you mean 'patients.yaml'?"), ("zebra.yaml", "")):
+        ended = dpspec("validate", name)
+        assert (ended.code, ended.out) == (3, f"{name}:1:1: error[unreadable]: no such file{told}\n")
+
+
 @pytest.mark.parametrize(
     ("pipeline", "codes"),
     [

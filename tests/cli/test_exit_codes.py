@@ -173,6 +173,21 @@ def test_a_wrong_command_line_is_told_like_any_other_error(capsys):
     assert hint == "Try 'dpspec run -h' for help."
 
 
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        ("--workers=0", "--workers must be at least 1, got 0"),
+        ("--workers=two", "--workers must be an integer, got two"),
+        ("--max-minutes=x", "--max-minutes must be a number, got x"),
+        ("--worker=2", "No such option: --worker; did you mean '--workers'?"),
+        ("--fast", "No such option: --fast"),
+    ],
+)
+def test_options_are_named_with_their_rule(capsys, option, message):
+    assert main(["run", "spec.yaml", option]) == 2
+    assert capsys.readouterr().err.splitlines()[0] == f"error: {message}"
+
+
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
 def test_a_result_that_cannot_be_written_is_an_error():
     with open("/dev/full", "w") as full:

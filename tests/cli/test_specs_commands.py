@@ -26,6 +26,24 @@ def test_validate_counts(dpspec, counting):
     assert dpspec("validate", counting).out == "1 spec valid (3 audits with their matrix cells)\n"
 
 
+def test_validate_warns_of_a_control_that_theory_decides(dpspec, tmp_path):
+    file = tmp_path / "controlled.yaml"
+    file.write_text(
+        "dpspec: 1\nname: controlled\n"
+        "mechanism: {kind: group, noise_multiplier: 1.0, clip_norm: 1.0, sampling: {scheme: full}, steps: 4}\n"
+        "data: {kind: synthetic, pattern: blobs, records: 60, features: 40, classes: 2}\n"
+        "model: {kind: linear}\n"
+        "audit: {method: one-run, canary: {space: gradient, kind: orthogonal, count: 20}, seed: 3}\n"
+        "claims: [{id: low, kind: approx-dp, epsilon: 1.0, delta: 1e-5, expect: refuted}]\n",
+        encoding="utf-8",
+    )
+    ended = dpspec("validate", file)
+    assert ended.code == 0
+    assert "controlled.yaml:7:" in ended.out
+    assert "warning[control-without-attack]: claim 'low' is refuted without the attack" in ended.out
+    assert ended.out.endswith("1 spec valid\n")
+
+
 def test_validate_asks_the_audit_itself(dpspec, counting, monkeypatch):
     def check(self, spec, facts):
         return [Diagnostic(code="made-up", message="that cannot be", path=("mechanism", "epsilon"))]
@@ -102,9 +120,17 @@ def test_explain_all_verdicts_and_unknown_words(dpspec):
     assert [line.split()[1] for line in out.splitlines() if line.startswith("verdict ")] == list(VERDICTS)
     ended = dpspec("explain", "unknwon-key")
     assert (ended.code, ended.out) == (2, "")
-    message = "unknown diagnostic code, key, kind, choice or verdict 'unknwon-key'; did you mean 'unknown-key'"
+    message = "unknown code, key, kind, choice or name in a report 'unknwon-key'; did you mean 'unknown-key'"
     assert message in ended.err
     assert "did you mean 'orthogonal'?" in dpspec("explain", "ortogonal").err
+    assert "did you mean 'unmixed-batches'" in dpspec("explain", "unmixed-batch").err
+    assert dpspec("explain", "foo").err == "error: unknown code, key, kind, choice or name in a report 'foo'\n"
+
+
+def test_explain_prints_the_statement_of_an_assumption(dpspec):
+    ended = dpspec("explain", "unmixed-batches")
+    text = "assumption unmixed-batches\n    No layer or loss mixes the records of a batch, at any step.\n"
+    assert (ended.code, ended.out) == (0, text)
     assert dpspec("explain", "a").code == 2
 
 

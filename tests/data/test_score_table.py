@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import pickle
+import random
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.fuzzing.chance import mutate_bytes
 
 from dpspec.contract import DataError
 from dpspec.data import score_table
@@ -208,26 +210,12 @@ def test_a_changed_file_is_read_anew(tmp_path: Path) -> None:
 @pytest.mark.parametrize("write", WRITERS)
 def test_damaged_files_are_refused_and_raise_nothing_else(write: Writer, tmp_path: Path) -> None:
     """Bytes changed, lost and put in by chance, 100 times for each format; each is a table or a located refusal."""
-    rng = np.random.default_rng(2)
     columns = {"in": COINS * 5, "score": [float(n) for n in range(20)], "id": [f"c{n}" for n in range(20)]}
-    whole = write(tmp_path, **columns).read_bytes()
-    damaged = tmp_path / f"damaged{write(tmp_path, **columns).suffix}"
+    path, chance = write(tmp_path, **columns), random.Random(2)
+    whole, damaged = path.read_bytes(), path.with_stem("damaged")
     keys: list[str] = []
     for _ in range(100):
-        content = bytearray(whole)
-        for _ in range(int(rng.integers(1, 6))):
-            at = int(rng.integers(len(content)))
-            kind = int(rng.integers(4))
-            if kind == 0:
-                content[at] = int(rng.integers(256))
-            elif kind == 1:
-                content[at : at + 9] = b""
-            elif kind == 2:
-                content[at:at] = [b"nan", b"\x00", b'"', b",", b"\n"][int(rng.integers(5))]
-            else:
-                content = content[: at + 1]
-            content = content or bytearray(b"x")
-        damaged.write_bytes(bytes(content))
+        damaged.write_bytes(mutate_bytes(chance, whole) or b"x")
         try:
             read_table(tmp_path, {"path": damaged.name, **NAMED, "id": "id"}, 1)
         except DataError as error:

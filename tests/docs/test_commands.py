@@ -33,6 +33,7 @@ LONG = {
     *(
         f"docs/how-to/{name}.md"
         for name in (
+            "audit-synthetic-data",
             "audit-users",
             "audit-your-own-loop",
             "bring-your-own-scores",

@@ -13,7 +13,7 @@ from support.counting import notices
 from support.elsewhere import State
 
 from dpspec.contract import DataError, Finding, FrozenMap
-from dpspec.contract.events import Event
+from dpspec.contract.events import Event, Progressed, StageStarted
 from dpspec.engine.preparing.prepare import Prepared
 from dpspec.engine.results.result import Result
 from dpspec.engine.running import bounding
@@ -107,6 +107,16 @@ def test_bounds_alone_are_shared_out_too_and_ask_for_no_device(state: State, aud
     assert state.by_workers() == EPSILONS[2:]
     assert [demand.device for demand in state.opened] == ["cpu"]
     assert not any(audit.planned_trials for audit in result.audits)
+
+
+def test_all_are_told_before_the_first_trial_and_counted(state: State, audited: Audited) -> None:
+    told: list[Event] = []
+    audited(told=told)
+    stages = [event.stage for event in told if isinstance(event, StageStarted)]
+    assert stages == [*["bound"] * 9, *["trials"] * 9, *["conclude"] * 9]
+    done = [event.done for event in told if isinstance(event, Progressed) and event.what == "bound"]
+    assert done == list(range(1, 10))
+    assert not notices(told)
 
 
 def test_the_first_spec_that_is_wrong_is_told_where_it_stands(state: State, audited: Audited) -> None:

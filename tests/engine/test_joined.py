@@ -76,6 +76,15 @@ def test_errors_of_families_add_up(stated: tuple[float, ...], together: float, s
     require_sound(joined)
 
 
+def test_what_all_share_is_told_once_and_commands_stay_apart() -> None:
+    def made(python: str, command: str) -> Result:
+        return result(environment=FrozenMap({"python": python, "dpspec": "1", "command": [command]}), notes=("n",))
+
+    joined = join([("a.json", made("3", "a")), ("b.json", made("4", "b"))])
+    assert joined.environment == FrozenMap({"dpspec": "1"})
+    assert joined.notes[1:] == ("n",)
+
+
 def test_redaction_counts_the_tests_of_each_family() -> None:
     """A check that speaks of the rows is blurred by how many tests its own invocation made, not the whole page."""
 

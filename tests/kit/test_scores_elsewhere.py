@@ -55,7 +55,7 @@ def conclude(given: Any, trial: dps.Trial, epsilon: float) -> Iterator[dps.Outco
     """What a plugin writes: evidence of its own kind, and the check against its bound, (epsilon, 1e-5)."""
     outcomes = score_trial.recorded_outcomes(given, trial)
     for size, ranked in outcomes.items():
-        assumed = assumptions("many-run", len(ranked), len(outcomes))
+        assumed = assumptions(len(ranked), len(outcomes))
         evidence = dps.Evidence(
             id=f"k={size}",
             kind="many-run-ranked",

@@ -151,3 +151,8 @@ def test_refused(claim: Callable[..., Loaded], text: str, codes: list[str]) -> N
 def test_claims_narrow_the_threat_model(claim: Callable[..., Loaded], threat_model: str, text: str, fits: bool) -> None:
     found = [d.code for d in claim(f"{{kind: gdp, mu: 1, {text}}}", threat_model).diagnostics]
     assert found == ([] if fits else ["claim-outside-threat-model"])
+
+
+def test_a_wrong_threat_model_is_told_alone(claim: Callable[..., Loaded]) -> None:
+    loaded = claim("{kind: gdp, mu: 1, access: final-model}", "{access: [x], group_size: many}")
+    assert [d.code for d in loaded.diagnostics] == ["bad-choice", "wrong-type"]

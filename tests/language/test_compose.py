@@ -126,6 +126,10 @@ class TestSet:
         assert told(load(valid, "name=x", "mechanism.steps=[1")) == [("syntax", 2, 19)]
         assert told(load(valid, "mechanism.steps=!!int 3")) == [("tag", 1, 17)]
 
+    def test_sources_hold_the_command_line(self, load: Load, valid: str) -> None:
+        loaded = load(valid, "name=x", "description=a\nb")
+        assert loaded.sources["--set"] == "name=x\ndescription=a b"
+
 
 class TestMatrix:
     def test_product_of_axes(self, load: Load, valid: str) -> None:

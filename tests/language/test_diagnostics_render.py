@@ -76,3 +76,17 @@ def test_nothing_hostile_reaches_the_terminal() -> None:
 def test_spans_beyond_the_text_do_no_harm() -> None:
     for span in (Span("f.yaml", 9, 1, 9, 2), Span("f.yaml", 1, 99, 1, 100), Span("f.yaml", 1, 2, 3, 1)):
         assert render([Diagnostic(code="x", message="m", span=span)], sources={"f.yaml": "abc"})
+
+
+def test_a_value_of_several_lines_is_marked_to_the_end_of_its_first() -> None:
+    shown = render(
+        [Diagnostic(code="x", message="m", span=Span("f.yaml", 1, 4, 3, 1))], sources={"f.yaml": "a: |  \n b\n"}
+    )
+    assert shown.splitlines()[2] == "   |    ^"
+
+
+def test_colours_are_asked_for() -> None:
+    assert "\x1b[" not in render([diagnostic()], sources={"f.yaml": "a"})
+    shown = render([diagnostic(help="x")], color=True, sources={"f.yaml": "a"})
+    assert "\x1b[31;1merror[unknown-key]\x1b[0m" in shown
+    assert shown.count("\x1b[0m") * 2 == shown.count("\x1b[")

@@ -61,6 +61,12 @@ def test_patterns_end_where_the_text_ends() -> None:
     assert [d.code for d in problems(schema, "abc\n")] == ["bad-format"]
 
 
+def test_help_for_booleans_and_lists() -> None:
+    assert [d.help for d in problems({"type": "boolean"}, "off")] == ["write false"]
+    assert [d.help for d in problems({"type": "array"}, 3)] == ["write it in brackets: [...]"]
+    assert [d.help for d in problems({"type": "string"}, True)] == ["write it in quotes"]
+
+
 def test_user_text_is_clipped_and_escaped() -> None:
     schema = {"properties": {}, "additionalProperties": False}
     (found,) = problems(schema, {"\x1b" + "k" * 500: 1})

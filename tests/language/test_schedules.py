@@ -103,6 +103,12 @@ class TestTable:
         found = [(d.code, Path(d.span.file).name, d.span.line) for d in loaded.diagnostics if d.span]
         assert found == [("out-of-range", "s.csv", 3), ("wrong-type", "s.csv", 4), ("bad-number", "s.csv", 5)]
 
+    def test_a_column_that_no_phase_has_is_not_called_inherited(self, load: Load, valid: str, tmp_path: Path) -> None:
+        (tmp_path / "s.csv").write_text("steps,noise_multiplier,sigma\n5,2.5,1\n")
+        (wrong,) = load(scheduled(valid, "{table: s.csv}")).diagnostics
+        assert wrong.code == "unknown-key"
+        assert "inherited" not in (wrong.help or "")
+
 
 @pytest.mark.parametrize(
     ("phases", "content", "says"),

@@ -97,7 +97,8 @@ def test_what_we_may_not_read_is_not_passed_over(tmp_path: Path, monkeypatch: py
 
 
 def test_a_folder_without_a_spec_is_refused_and_says_what_it_lacks(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="it has no YAML files"):
+    (tmp_path / "run.json").touch()
+    with pytest.raises(UsageError, match="it has no YAML files; for a recording, use `dpspec check`"):
         find_specs([tmp_path])
     write(tmp_path / "a.yaml", "name: a\n")
     with pytest.raises(UsageError, match="its YAML file has no top-level key 'dpspec'"):

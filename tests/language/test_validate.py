@@ -111,6 +111,9 @@ def test_messages(problems: Problems, old: str, new: str, code: str, message: st
 @pytest.mark.parametrize(
     ("old", "new", "hint"),
     [
+        ("noise_multiplier: 1", 'noise_multiplier: "1"', "write it without quotes"),
+        ("steps: 100", "steps: 1_000", "write it as 1000"),
+        ("steps: 100", "steps:", "give it a value, or remove the key"),
         (
             "noise_multiplier: 1",
             "noise_multiplier: eight",
@@ -118,7 +121,11 @@ def test_messages(problems: Problems, old: str, new: str, code: str, message: st
             "of clipped gradients.",
         ),
         ("rate: 0.01", "rate: 5%", "write 0.05"),
-        ("delta: 1e-5", "delta: 0", "delta: The claimed delta, between 0 and 1; use pure-dp for delta 0."),
+        (
+            "delta: 1e-5",
+            "delta: 0",
+            "delta: The claimed delta, between 0 and 1; use pure-dp for delta 0, if the mechanism judges it.",
+        ),
         ("rate: 0.01", "rate: 0.01, batch_size: 5", "remove batch_size, or change scheme"),
         ("access: all-iterates", "adjacency: replace_one", "valid: add-remove, replace-one, zero-out"),
     ],
@@ -204,6 +211,15 @@ class TestRequires:
         loaded = load(valid + f'requires: ["{requirement}"]\n')
         assert [d.code for d in loaded.diagnostics] == [code]
         assert loaded.missing_plugins == (code == "unmet-requirement")
+
+    def test_a_kind_that_a_required_package_may_offer(self, load: Load, valid: str) -> None:
+        text = valid.replace("kind: noisy", "kind: laplacian") + 'requires: ["dpspec-no-such-thing>=2"]\n'
+        (unknown,) = [d for d in load(text).diagnostics if d.code == "unknown-kind"]
+        assert unknown.help.endswith(
+            "a missing required package may provide it: python -m pip install 'dpspec-no-such-thing>=2'"
+        )
+        (alone,) = load(text[: text.index("requires")]).diagnostics
+        assert "requires" not in alone.help
 
 
 class TestPhases:

@@ -151,7 +151,9 @@ class Rate:
         return 0.1
 
 
-@pytest.mark.parametrize("rate", [Rate(), Rate().__call__, __import__("functools").partial(max, Rate())])
+@pytest.mark.parametrize(
+    "rate", [Rate(), Rate().__call__, __import__("functools").partial(max, Rate()), [0.1].__getitem__, np.full(1, 0.1)]
+)
 def test_callables_of_the_script_are_found_in_an_optimizer(rate: Any, optax: Any, tmp_path: Path) -> None:
     with dpspec.record(tmp_path / "run", model=[np.zeros(3, np.float32)], optimizer=optax.momentum(rate)) as run:
         run.sampled([1])
@@ -160,7 +162,7 @@ def test_callables_of_the_script_are_found_in_an_optimizer(rate: Any, optax: Any
 
 
 def test_an_optimizer_that_fails_leaves_the_update_rule_open(optax: Any, tmp_path: Path) -> None:
-    own, given = optax.momentum(0.1), optax.momentum(0.1, decay=np.zeros(7))
+    own, given = optax.momentum(0.1), optax.momentum(0.1, decay=[0.9] * 7)
     found = loop(tmp_path / "run", given, own)
     assert found.verdict == "open"
     assert "40 updates could not be recomputed" in found.reason

@@ -16,6 +16,7 @@ from support.checked_runs import CheckedRun, Question, check_run
 from support.opacus_training import Training, two_passes
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, linear
+from torch.utils.data import DataLoader, TensorDataset
 
 from dpspec.engine.recorded import checks
 from dpspec.engine.recorded.assumptions import PER_RECORD_CLIPPING
@@ -173,15 +174,48 @@ def test_other_coefficients_deviate(factors: Any, tmp_path: Path, monkeypatch: p
     assert {checks.COEFFICIENTS, checks.REPLACED} <= found_by(found)
 
 
-def test_other_norms_deviate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("factor", [0.5, 2.0])
+def test_other_norms_deviate(factor: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     original = Ghost.get_norm_sample
 
-    def shorter(self: Any) -> Tensor:
-        self.per_sample_gradient_norms = original(self) / 2.0
+    def scaled(self: Any) -> Tensor:
+        self.per_sample_gradient_norms = original(self) * factor
         return self.per_sample_gradient_norms
 
-    monkeypatch.setattr(Ghost, "get_norm_sample", shorter)
+    monkeypatch.setattr(Ghost, "get_norm_sample", scaled)
     assert {checks.GHOST_NORMS, checks.REPLACED} <= found_by(recorded(tmp_path / "run"))
+
+
+class Words(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.last = nn.Embedding(9, 4, padding_idx=0), nn.Linear(4, 2)
+
+    def forward(self, words: Tensor) -> Tensor:
+        return self.last(self.table(words).mean(1))  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("shortened", [False, True])
+def test_norms_that_count_padding_may_be_too_long(shortened: bool, tmp_path: Path) -> None:
+    training = Training(clipping="ghost")
+    training.build()
+    words = torch.randint(0, 9, (300, 5)) * torch.randint(0, 2, (300, 5))
+    model = Words()
+    training.model, training.optimizer_, training.criterion, training.loader = training.engine.make_private(
+        module=model,
+        optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
+        data_loader=DataLoader(TensorDataset(words, words[:, 0] // 5), batch_size=30),
+        criterion=nn.CrossEntropyLoss(),
+        noise_multiplier=1.1,
+        max_grad_norm=0.05,
+        grad_sample_mode="ghost",
+    )
+    if shortened:
+        training.model.trainable_parameters = training.model.trainable_parameters[1:]
+    with training.recorder(tmp_path / "run"):
+        training.train()
+    found = check_run(tmp_path / "run", Question(delta=1e-5, epsilon=50.0))
+    assert (found.fine, checks.GHOST_NORMS in found_by(found)) == (not shortened, shortened)
 
 
 def test_a_second_pass_without_coefficients_deviates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -53,6 +53,8 @@ SOUND: dict[str, dict[str, Any]] = {
     "memory": {"physical": 16},
     "memory-ghost": {"physical": 16, "ghost": True, "reduction": "sum"},
     "adamw": {"optimizer": "adamw"},
+    "chunks": {"loop": Ranked.train_in_chunks},
+    "chunks-ghost": {"loop": Ranked.train_in_chunks, "ghost": True},
 }
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from dpspec.engine.recorded.checks import advice
 from dpspec.engine.recorded.noise_checks import (
+    ALONG,
     COARSE,
     DIRECTIONS,
     EARLIER,
@@ -47,6 +48,7 @@ GOOD: dict[str, Any] = {
 def made(noise: Any, rows: Any = None) -> list[Any]:
     run: Any = types.SimpleNamespace(
         end={"noise": noise},
+        folder=None,
         header=types.SimpleNamespace(layers=(("bias", 4), ("weight", 36))),
         rows=np.random.default_rng(1).standard_normal((10, 36)) if rows is None else rows,
     )
@@ -60,8 +62,18 @@ def test_good_statistics_give_twelve_checks() -> None:
     assert "most extreme in weight" in next(one.note for one in found if "layer's rows" in one.test)
 
 
+@pytest.mark.parametrize(
+    ("value", "rejects"), [([20, 22.0, 5.0], False), ([20, 160.0, 9.0], True), ([900, 990.0, 99.0], True)]
+)
+def test_sums_that_contain_noise_are_rejected(value: list[float], rejects: bool) -> None:
+    """At all steps, or at one of many."""
+    found = [one for one in made({**GOOD, "along_sums": value}) if one.test.startswith(ALONG)]
+    assert [one.p_value < 1e-9 for one in found] == [rejects]
+
+
 def test_a_run_without_end_or_statistics_has_no_checks() -> None:
-    assert list(noise_checks(types.SimpleNamespace(end=None))) == []  # type: ignore[arg-type]
+    empty: Any = types.SimpleNamespace(end=None, folder=None, header=types.SimpleNamespace(layers=()))
+    assert list(noise_checks(empty)) == []
     assert made(None) == made([]) == []
     assert [one.test for one in made({})][:1] == [DIRECTIONS]
     assert len(made({})) == 2

@@ -19,7 +19,7 @@ from support.opacus_training import Training
 from torch import Tensor, nn
 
 from dpspec.contract import Check
-from dpspec.engine.recorded.noise_checks import noise_checks
+from dpspec.engine.recorded.noise_checks import ALONG, noise_checks
 from dpspec.recording.watching.noise_watch import WINDOW, Coordinates, NoiseWatch, SampledSteps
 
 #: Rejected p-values in a run of 60 checks.
@@ -114,7 +114,9 @@ def checks_of(watch: NoiseWatch, shapes: Sequence[tuple[int, ...]]) -> list[Chec
     """The checks that a reader makes of the statistics."""
     layers = tuple((str(n), torch.Size(shape).numel()) for n, shape in enumerate(shapes))
     end = json.loads(json.dumps({"noise": watch.found()}))
-    run: Any = types.SimpleNamespace(end=end, header=types.SimpleNamespace(layers=layers), rows=np.zeros((0, 1)))
+    run: Any = types.SimpleNamespace(
+        end=end, folder=None, header=types.SimpleNamespace(layers=layers), rows=np.zeros((0, 1))
+    )
     return list(noise_checks(run))
 
 
@@ -158,6 +160,16 @@ def test_noise_that_repeats_at_a_few_steps_is_found() -> None:
         watch.add([noise], [torch.zeros(40, 50)], 1.0)
     common = next(one for one in checks_of(watch, shapes) if one.test.startswith("absolute values common"))
     assert common.p_value < REJECTED
+
+
+@pytest.mark.parametrize("share", [0.0, 1.0])
+def test_sums_that_take_the_noise_back_are_found(share: float) -> None:
+    watch = NoiseWatch([torch.zeros(40, 50)])
+    for _ in range(10):
+        noise, clipped = torch.randn(40, 50), 2.0 * torch.randn(40, 50)
+        watch.add([noise], [clipped - share * noise], 1.0)
+    (found,) = [one for one in checks_of(watch, [(40, 50)]) if one.test.startswith(ALONG)]
+    assert (found.p_value < 1e-9) == bool(share)
 
 
 def test_steps_without_known_noise_give_no_statistics() -> None:

@@ -222,5 +222,5 @@ def test_a_claim_about_single_records_names_the_group_size(tmp_path: Path) -> No
         training.train()
     single, pair = checked(tmp_path / "run", 1), checked(tmp_path / "run", 2)
     assert (single.verdict, pair.verdict) == ("open", "proved")
-    assert "a record occurs 2 times in the dataset of the loader: use --group-size 2" in single.reason
+    assert "a record occurs 2 times: use --group-size 2" in single.reason
     assert next(c.status for c in single.channels if c.name == "sensitivity") == "violated"

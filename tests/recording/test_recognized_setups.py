@@ -18,7 +18,7 @@ from torch.utils.checkpoint import checkpoint
 
 import dpspec
 from dpspec.engine.judging.conformance_status import rejected
-from dpspec.errors import UsageError
+from dpspec.errors import NothingToRunError, UsageError
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -119,11 +119,23 @@ def moved_for_the_forward_pass(training: Training, called: Any, weight: torch.Te
     for x, y in training.loader:
         training.optimizer_.zero_grad()
         kept = weight.data.clone()
-        weight.data.add_(0.1 * x.mean())
+        weight.data.add_(0.1 * x.detach().mean())
         scores = called(x)
         weight.data.copy_(kept)
         training.criterion(scores, y).backward()
         training.optimizer_.step()
+
+
+def test_parameters_that_move_for_the_first_pass_of_a_checkpoint_are_found(tmp_path: Path) -> None:
+    """The pass runs without gradients, and its output enters the loss."""
+    training = built()
+    weight = training.model._module[0].weight
+
+    def called(x: torch.Tensor) -> Any:
+        return checkpoint(training.model, x.requires_grad_(), use_reentrant=True)
+
+    found = recorded(tmp_path / "run", training, lambda: moved_for_the_forward_pass(training, called, weight))
+    assert rejects(found, "gradients computed at other parameters than the last step left")
 
 
 @pytest.mark.parametrize("when", ["never", "after", "in place", "after, another given"])
@@ -289,6 +301,24 @@ def test_tensor_parallel_models_are_refused_by_name(tmp_path: Path) -> None:
         torch.distributed.destroy_process_group()
     assert "parameter 0.weight of the model is a DTensor, as tensor parallelism makes" in str(error.value)
     assert "DifferentiallyPrivateDistributedDataParallel" in str(error.value)
+
+
+def test_processes_that_start_within_the_block_end_the_recording(tmp_path: Path) -> None:
+    """Lightning starts them in ``fit``."""
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    training = built()
+
+    def train() -> None:
+        torch.distributed.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
+        try:
+            training.train()
+        finally:
+            torch.distributed.destroy_process_group()
+
+    told = r"torch\.distributed runs 2 processes, and optimizer is opacus\.DPOptimizer, which sums over one"
+    with pytest.warns(RuntimeWarning, match=told), pytest.raises(NothingToRunError, match="no step was recorded"):
+        recorded(tmp_path / "run", training, train)
 
 
 def accelerated(training: Training, **options: Any) -> tuple[Any, dict[str, Any]]:

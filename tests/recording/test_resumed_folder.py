@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import os
 import shutil
-import signal
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -14,15 +12,14 @@ from typing import Any
 import pytest
 import torch
 from support.checked_runs import CheckedRun, Question, check_run
-from support.jobs import Job, kill
-from support.ranks import Ranked
+from support.jobs import Job, RankedJobs, kill
 
 import dpspec
 from dpspec.engine.recorded.joined_checks import RECOUNTED
 from dpspec.engine.recorded.schedule import phases_of
 from dpspec.errors import RecordingError, UsageError
 from dpspec.recording.folder.resumed_folder import next_part, open_run
-from dpspec.recording.folder.run_folder import MARK, STATES
+from dpspec.recording.folder.run_folder import MARK, STATES, RunWriter
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -268,6 +265,37 @@ def test_other_trainings_are_resumed(given: dict[str, Any], tmp_path: Path) -> N
     assert checked(tmp_path / "run").verdict == "proved"
 
 
+def test_evidence_of_one_part_is_kept(tmp_path: Path) -> None:
+    """The first part has the sensitivity probe, which finds that its loss mixes records; the later one has none."""
+
+    def mixing(job: Job) -> None:
+        job.criterion = lambda scores, y: torch.nn.functional.cross_entropy(scores - scores.mean(0), y)
+
+    def loss(model: Any, batch: Any) -> torch.Tensor:
+        scores = model(batch[0])
+        return torch.nn.functional.cross_entropy(scores - scores.mean(0), batch[1], reduction="none")
+
+    checkpoint = Job(tmp_path / "run", change=mixing, given={"loss": loss}).run()
+    Job(tmp_path / "run").run(checkpoint)
+    assert any(test.startswith("change of other contributions") for test in rejected(checked(tmp_path / "run")))
+
+
+def test_a_recorder_that_failed_leaves_the_claim_open(first: Any, begun: Path, monkeypatch: Any) -> None:
+    """The second job trains without a record, and the third one continues it."""
+
+    def fail(*_: Any) -> None:
+        raise OSError("no space")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(RunWriter, "write", fail)
+        job = Job(begun)
+        checkpoint = job.run(first[1])
+    Job(begun).run(checkpoint)
+    found = checked(begun)
+    assert (found.verdict, found.run.steps) == ("open", 40)
+    assert "part 3 starts with parameters that no earlier part ended with" in doubts(found)
+
+
 def test_canaries_keep_their_inclusion_bits(tmp_path: Path) -> None:
     def planted(seed: int | None) -> Any:
         x = torch.randn(400, 6, generator=torch.Generator().manual_seed(0))
@@ -336,7 +364,7 @@ def test_parts_that_cannot_be_joined_are_refused(first: Any, begun: Path, tmp_pa
     with pytest.raises(RecordingError, match="part 2 of a run: check the folder that holds all parts"):
         open_run(begun / "part-2")
     shutil.copytree(begun / "part-2", begun / "part-4")
-    with pytest.raises(RecordingError, match="parts 2, 4: one is missing"):
+    with pytest.raises(RecordingError, match="parts 1, 2, 4: one is missing"):
         open_run(begun)
     (begun / "part-4").rename(begun / "part-3")
     with pytest.raises(RecordingError, match="not the recording of this part"):
@@ -384,48 +412,6 @@ def test_an_interrupted_part_that_goes_on_is_proved(first: Any, begun: Path) -> 
     assert checked(begun).verdict == "proved"
 
 
-class RankedJobs:
-    """Jobs of two ranks, with checkpoints in a file that rank 0 writes."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder, self.file, self.jobs = folder / "run", folder / "checkpoint", 0
-
-    def prepare(self, training: Ranked, rank: int) -> None:
-        if self.file.exists():
-            read = torch.load(self.file, weights_only=False)
-            for name, part in self.parts(training).items():
-                part.load_state_dict(read[name])
-
-    def parts(self, training: Ranked) -> dict[str, Any]:
-        model = training.model._module.module
-        return {"model": model, "optimizer": training.private, "accountant": training.engine.accountant}
-
-    def save(self, training: Ranked) -> None:
-        torch.save({name: part.state_dict() for name, part in self.parts(training).items()}, f"{self.file}.new")
-        os.replace(f"{self.file}.new", self.file)
-
-    def run(self, *, epochs: int = 2, killed: tuple[int, int] | None = None, **given: Any) -> list[int | None]:
-        """killed: a rank, and the step after which it is killed. A checkpoint is saved after every fifth step."""
-
-        def loop(training: Ranked, rank: int) -> None:
-            step = 0
-            with training.recorder(resume=True):
-                for _ in range(training.epochs):
-                    for x, y in training.loader:
-                        training.step(x, y)
-                        step += 1
-                        if step % 5 == 0 and rank == 0:
-                            self.save(training)
-                        if killed == (rank, step):
-                            os.kill(os.getpid(), signal.SIGKILL)
-            if rank == 0:
-                self.save(training)
-
-        self.jobs += 1
-        made = {"batch": 100, "seed_of": 1000 * self.jobs, "prepare": self.prepare, **given}
-        return Ranked(self.folder, epochs=epochs, loop=loop, **made).run()
-
-
 def test_ranks_are_resumed_after_a_kill(tmp_path: Path) -> None:
     jobs = RankedJobs(tmp_path)
     assert jobs.run() == [0, 0]
@@ -438,6 +424,20 @@ def test_ranks_are_resumed_after_a_kill(tmp_path: Path) -> None:
     shutil.rmtree(jobs.folder / "part-2" / "rank-1")
     with pytest.raises(RecordingError, match="rank 1 of 2 is missing"):
         open_run(jobs.folder)
+
+
+def test_jobs_that_are_killed_before_their_first_step_are_omitted(tmp_path: Path) -> None:
+    jobs = RankedJobs(tmp_path)
+    (jobs.folder / "rank-0").mkdir(parents=True)
+    (jobs.folder / "rank-0" / MARK).write_text("")  # killed while it wrote
+    assert next_part(jobs.folder) == 2
+    assert jobs.run(epochs=1) == [0, 0]
+    (jobs.folder / "part-3" / "rank-1").mkdir(parents=True)
+    shutil.copy(jobs.folder / "part-2" / "rank-1" / MARK, jobs.folder / "part-3" / "rank-1")
+    assert jobs.run(epochs=1) == [0, 0]
+    found = checked(jobs.folder)
+    assert (found.verdict, found.run.folder.numbers) == ("proved", (2, 4))
+    assert "Part 4 continues step 3 of part 2." in found.cautions
 
 
 def test_ranks_with_the_seeds_of_an_earlier_part_deviate(tmp_path: Path) -> None:

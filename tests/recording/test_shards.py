@@ -23,6 +23,7 @@ from opacus.utils.fast_gradient_clipping_utils import DPTensorFastGradientClippi
 from support.checked_runs import CheckedRun, Question, check_run
 from support.ranks import Ranked
 from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import Shard
 from torch.utils.data import DataLoader
@@ -273,7 +274,32 @@ def skips(training: Ranked, rank: int) -> None:
     training.loop = loop
 
 
+def changed_after_gathering(training: Ranked, rank: int) -> None:
+    """Rank 1 computes its gradients with other weights than those that it keeps."""
+
+    def change(module: Any, _: Any) -> None:
+        module.weight.data[-1].add_(0.1 * rank)
+
+    training.model._module[0].register_forward_pre_hook(change)
+
+
+def two_batches_in_a_step(training: Ranked, rank: int) -> None:
+    """Gradient accumulation by two backward passes: Opacus drops the first gradient, and its accountant a batch."""
+
+    def loop(training: Ranked, rank: int) -> None:
+        with training.recorder():
+            batches = list(training.loader)
+            for (x, y), last in zip(batches[::2], batches[1::2], strict=False):
+                training.private.zero_grad()
+                training.criterion(training.model(x), y).backward()
+                training.step(*last)
+
+    training.loop = loop
+
+
 FAULTS: dict[Script, str] = {
+    changed_after_gathering: checks.OTHER_PARAMETERS,
+    two_batches_in_a_step: "steps with several drawn batches",
     no_noise: joined_checks.EACH_NOISE,
     noise_on_one_shard: joined_checks.EACH_NOISE,
     one_step_without_noise_on_a_shard: joined_checks.EACH_NOISE,
@@ -327,21 +353,15 @@ def evaluated(training: Ranked, rank: int) -> None:
             training.model.train()
 
 
-def in_chunks(training: Ranked, rank: int) -> None:
-    """Each rank adds up the sums of three physical batches, without a memory manager."""
-    with training.recorder():
-        for x, y in training.loader:
-            for number, part in enumerate(zip(x.tensor_split(3), y.tensor_split(3), strict=True)):
-                training.private.signal_skip_step(number < 2)
-                training.step(*part)
-
-
 class WithFrozenLayer(Ranked):
+    """A model with a layer that is not trained, and with numbers of rows that the ranks cannot share equally."""
+
     def module(self) -> nn.Module:
-        return nn.Sequential(nn.Linear(6, 6).requires_grad_(False), nn.LayerNorm(6), super().module())
+        frozen = nn.Linear(6, 6).requires_grad_(False)
+        return nn.Sequential(frozen, nn.LayerNorm(6), nn.Linear(6, 15), nn.Tanh(), nn.Linear(15, 3))
 
 
-@pytest.mark.parametrize("made", [{"loop": evaluated}, {"loop": in_chunks}])
+@pytest.mark.parametrize("made", [{"loop": evaluated}, {"loop": Ranked.train_in_chunks}])
 @pytest.mark.parametrize("kind", [Ranked, WithFrozenLayer])
 def test_passes_and_layers_without_updates_are_no_deviation(
     made: dict[str, Any], kind: type[Ranked], tmp_path: Path
@@ -411,6 +431,9 @@ def test_shards_that_cannot_be_compared_are_refused(tmp_path: Path) -> None:
         column = fully_shard(nn.Linear(4, 4, bias=False), shard_placement_fn=lambda _: Shard(1))
         with pytest.raises(UsageError, match="is not sharded by rows"):
             shard_of(column.weight)
+        copies = init_device_mesh("cpu", (2, 1), mesh_dim_names=("copies", "rows"))
+        with pytest.raises(UsageError, match="is not sharded by rows"):
+            shard_of(fully_shard(nn.Linear(4, 4, bias=False), mesh=copies).weight)
         with pytest.raises(UsageError, match="one is whole"):
             shard_of(nn.Linear(2, 2).weight)
 
@@ -426,3 +449,16 @@ def test_rows_that_are_missing_or_held_twice_are_refused(trainings: Path, tmp_pa
         mark.write_text(json.dumps(header))
         with pytest.raises(RecordingError, match=r"coordinate of 0.weight once|place within a parameter"):
             check_run(copy, QUESTION)
+
+
+def test_the_recorder_changes_no_bit_of_the_training(tmp_path: Path) -> None:
+    def trained(training: Ranked, rank: int) -> None:
+        with training.recorder() if training.folder.name == "run" else contextlib.nullcontext():
+            training.train()
+        torch.save([local(p).detach().clone() for p in training.private.params], f"{training.folder}-{rank}.pt")
+
+    one, other = (Ranked(tmp_path / name, sharded=True, loop=trained) for name in ("run", "bare"))
+    assert one.run(other) == [0, 0]
+    for rank in (0, 1):
+        pairs = zip(*(torch.load(tmp_path / f"{name}-{rank}.pt") for name in ("run", "bare")), strict=True)
+        assert all(torch.equal(p, q) for p, q in pairs)

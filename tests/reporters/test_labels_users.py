@@ -14,6 +14,7 @@ from dpspec.engine.results.result import Result
 from dpspec.reporters import labels
 from dpspec.reporters.formats import deployment_record, markdown, statement
 from dpspec.reporters.html import page
+from dpspec.reporters.risk import rates
 from dpspec.reporters.summary import details
 
 SPEC = """\
@@ -36,6 +37,12 @@ def result(tmp_path_factory: pytest.TempPathFactory) -> Result:
     return dpspec.run(folder / "users.yaml", store=folder / "store")
 
 
+def test_odds_are_those_of_users(result: Result) -> None:
+    one, two = map(str, rates(result.audits[0]))
+    assert "of member users (at most" in one
+    assert "of groups of 2 member users (at most" in two
+
+
 def test_scopes_name_what_neighbours_differ_in(result: Result) -> None:
     scopes = {labels.scope(finding) for finding in result.audits[0].findings}
     assert all("adding or removing a user (at most 5 records)" in scope for scope in scopes)
@@ -48,7 +55,7 @@ def test_the_statement_says_who_saw_to_the_bound(result: Result) -> None:
     (made,) = statement.statements(result)
     unit = next(block.text for block in made.blocks if block.name == "Unit of privacy")
     assert unit.startswith(f"{ONE}, added or removed; groups of 1 and 2 were accounted for.")
-    assert unit.endswith("No user has more than 5 records: declared by the spec, not checked")
+    assert unit.endswith("the declared number of records, 5: declared by the spec, not checked")
 
 
 def test_a_deployment_record_names_the_unit(result: Result) -> None:

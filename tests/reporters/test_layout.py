@@ -101,3 +101,12 @@ def test_a_series_of_constants_is_in_the_brief_report() -> None:
     assert "- Constants: noise std sigma 0.03791, L 2" in terminal.render_brief(result(held), width=200)
     gone = dataclasses.replace(held, plot=FrozenMap({"kind": "constants", "x": "gone", "y": ["value"]}))
     assert constants(gone) == constants(SERIES) == ""
+
+
+ROWS = [("short", "a summary that is long enough to be folded at forty columns", "x 1"), ("longer-name", "", "y 2")]
+
+
+@pytest.mark.parametrize("width", [5, 20, 30])
+def test_a_page_that_is_too_narrow_cuts_nothing(width: int) -> None:
+    joined = " ".join(text_table(ROWS, width, folded=1))
+    assert all(word in joined for row in ROWS for cell in row for word in cell.split())

@@ -109,6 +109,17 @@ def test_the_page_shows_one_table_and_figure_and_folds_what_is_as_expected() -> 
     assert "S, all cells" in page  # the series that every cell has, joined
 
 
+def test_of_many_cells_single_ones_are_not_drawn_and_the_page_says_where_their_numbers_are() -> None:
+    few, many = (render(factory.result(*(cell({"noise": k}) for k in range(n)))) for n in (2, 9))
+    assert 'id="a0-tradeoff-title"' in few
+    assert "a0-tradeoff-title" not in many
+    assert "<h3>Findings</h3>" in few
+    assert "<h3>Findings</h3>" not in many
+    assert many.count("writes the embedded result, which has all of them") == 9
+    assert "All claims by cell" in many
+    assert "All claims by cell" not in few
+
+
 def test_of_many_audits_those_that_are_not_as_expected_are_drawn_first() -> None:
     wrong = factory.audit("wrong", verdicts=(factory.verdict("main", verdict="open", expected=False),))
     page = render(factory.result(*(factory.audit(f"a{n}") for n in range(40)), wrong))

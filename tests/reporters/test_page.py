@@ -87,6 +87,20 @@ def test_the_page_asks_nothing_of_any_server() -> None:
     assert not re.search(r"url\((?!#)|@import", html.render(plotted()))
 
 
+def test_it_shows_the_verdict_and_what_it_rests_on() -> None:
+    text = Page(html.render(plotted())).text
+    for words in (
+        "proved one : epsilon <= 3 at delta = 1e-06",
+        "Interval [0.4, 2.5], as expected",
+        "What it is",
+        "Somebody 2020, Theorem 1",
+        "Limits",
+        "How to reproduce",
+        "A curve",
+    ):
+        assert words in text
+
+
 def test_every_figure_has_a_title_and_a_table() -> None:
     page = html.render(plotted())
     assert page.count("<svg") == page.count('role="img" aria-labelledby=') == 2

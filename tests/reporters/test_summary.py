@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 
 import pytest
 from support import results as factory
@@ -192,6 +193,22 @@ def test_mechanisms_and_assumptions_have_descriptions_and_names() -> None:
 def test_every_shipped_mechanism_has_a_description() -> None:
     offers = load_catalog().mechanisms.values()
     assert [one.provider.kind for one in offers if one.distribution == "dpspec" and not one.provider.description] == []
+
+
+def test_cells_are_named_by_their_values_in_the_risk() -> None:
+    matrix = [
+        audit(
+            f"sweep[{noise}]",
+            cell=FrozenMap({"mechanism.noise_multiplier": noise}),
+            findings=(dataclasses.replace(factory.audit().findings[0], value=epsilon, lower=None),),
+        )
+        for noise, epsilon in ((4.0, 0.5), (1.0, 2.0))
+    ]
+    text = " ".join(dict(summary(factory.result(*matrix)))["Risk for one person"])
+    assert re.search(
+        r"at most \S+% of members in sweep \(noise_multiplier=4\), and \S+% of members in sweep \(noise_mu", text
+    )
+    assert "sweep[" not in text
 
 
 def fine(name: str = "app", **changes: object) -> AuditResult:

@@ -12,6 +12,7 @@ from support import results as factory
 from dpspec.engine.results.result import Conformance, Result
 from dpspec.reporters import html
 from dpspec.reporters.formats import ci, markdown, terminal
+from dpspec.reporters.limits import limits
 from dpspec.reporters.summary import tally
 
 
@@ -61,3 +62,13 @@ def test_machine_formats_warn_of_it_and_fail_on_the_rest() -> None:
         ("dpspec/refuted", "error"),
         ("dpspec/incomplete", "warning"),
     ]
+
+
+def test_the_limits_say_who_may_decide() -> None:
+    assert "Open in demo: later. The missing trials may decide it." in limits(incomplete())
+    assert "Open in demo: later. Neither proved nor refuted." in limits(incomplete(planned_trials=0))
+
+
+def test_where_nothing_was_to_run_conformance_has_no_outcome() -> None:
+    text = terminal.render(factory.result(factory.audit(trials=(), planned_trials=0)))
+    assert "NOT TESTED: nothing ran" in text

@@ -11,7 +11,7 @@ from rich.cells import cell_len
 from support import results as factory
 
 from dpspec.contract import Check, FrozenMap
-from dpspec.engine.results.result import AuditResult, Result
+from dpspec.engine.results.result import AuditResult, Conformance, Result
 from dpspec.reporters.formats.terminal import render, render_brief
 from dpspec.reporters.summary import tally
 
@@ -55,6 +55,28 @@ def test_a_command_can_be_copied(result):
             break
         start += 1
     assert " ".join(command) == "dpspec run " + " ".join(f"'a b {n}.yaml'" for n in range(9))
+
+
+def _with_verdicts(audit, name, **changes):
+    """The audit under another name, with its contradicted claim only."""
+    broken = dataclasses.replace(audit.verdicts[-1], claim="family", text="", **changes)
+    deviates = Conformance(status="deviates", expect="deviates", expected=True, reason="no noise")
+    return dataclasses.replace(audit, name=name, verdicts=(broken,), conformance=deviates)
+
+
+def test_ends_that_cross_leave_nothing_between_them(result):
+    audit = _with_verdicts(result.audits[0], "a", upper=0.9)
+    text = " ".join(render(dataclasses.replace(result, audits=(audit,))).split())
+    assert "epsilon at least 4.2 and at most 0.9, a contradiction" in text
+
+
+def test_an_alarm_is_explained_once(result):
+    audits = tuple(_with_verdicts(result.audits[0], name, expected=True) for name in ("one", "two"))
+    text = render(dataclasses.replace(result, audits=audits))
+    assert text.startswith("".join(f"!! CONTRADICTED: {name} / family, as expected\n" for name in ("one", "two")))
+    assert text.count("resolve this before you use any result") == 1
+    assert "   The executed run deviates from its declaration, which can explain it; see" in text
+    assert "which can explain it" not in render(result)
 
 
 def test_findings_of_several_directions_say_the_rest_once():
@@ -123,6 +145,12 @@ def test_what_is_as_expected_has_a_line_each():
     assert "Not as expected" not in text
 
 
+def test_what_no_check_could_see_is_said():
+    checks = (check("sampling", detectable=None), check("update"), check("update", detectable=None))
+    text = render_brief(several(fine(checks=checks)), width=200)
+    assert "no detection limit for sampling" in text
+
+
 def test_what_is_not_as_expected_is_last_and_in_full():
     wrong = factory.verdict("wrong", verdict="open", expected=False, reason="Not proved: no bound.")
     text = render_brief(several(fine("good"), fine("app", verdicts=(wrong, factory.verdict("right")))))
@@ -168,3 +196,18 @@ def test_a_claim_that_holds_of_a_weaker_adversary_says_so_on_its_line():
     assert "seeing" not in lines["good"]
     plain = FrozenMap({"claims": [{"id": "one"}], "threat_model": {"access": "all-iterates"}})
     assert "seeing" not in render_brief(several(fine(document=plain)), width=200)
+
+
+def test_rejected_checks_stand_first_in_the_whole_report_and_are_marked():
+    text = render(several(deviating()), width=120)
+    items = [line.strip() for line in text.partition("Conformance\n")[2].splitlines() if line.startswith("    - ")]
+    assert items[0].startswith("- REJECTED  noise-scale: chi-square, p = 0")
+    assert items[1].startswith("- steps") or items[1].startswith("- REJECTED  clipping")
+    assert [line for line in items if "REJECTED" in line] == items[: sum("REJECTED" in line for line in items)]
+    assert "REJECTED" not in render(several(fine()), width=120)
+
+
+def test_a_declared_number_that_was_computed_is_rounded():
+    rate = dataclasses.replace(check("sampling", 0.0), declared=0.05043678918740729, measured=0.19)
+    text = render_brief(several(dataclasses.replace(deviating(), checks=(rate,))), width=120)
+    assert "declared 0.05044, measured 0.19" in text

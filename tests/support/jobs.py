@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import io
+import os
+import signal
+import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,6 +19,7 @@ from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader, TensorDataset
 
 import dpspec
+from support.ranks import Ranked
 
 RECORDS, FEATURES = 400, 6
 
@@ -125,3 +130,57 @@ def kill(recorder: Any) -> None:
     training.detach()
     training.writer.close()
     training.writer = None
+
+
+class RankedJobs:
+    """Jobs of two ranks, with checkpoints in a file that rank 0 writes."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.file, self.jobs = folder / "run", folder / "checkpoint", 0
+
+    def prepare(self, training: Ranked, rank: int) -> None:
+        if self.file.exists():
+            read = torch.load(self.file, weights_only=False)
+            for name, part in self.parts(training).items():
+                part.load_state_dict(read[name])
+
+    def parts(self, training: Ranked) -> dict[str, Any]:
+        model = training.model._module.module
+        return {"model": model, "optimizer": training.private, "accountant": training.engine.accountant}
+
+    def save(self, training: Ranked) -> None:
+        torch.save({name: part.state_dict() for name, part in self.parts(training).items()}, f"{self.file}.new")
+        os.replace(f"{self.file}.new", self.file)
+
+    def run(
+        self,
+        *,
+        epochs: int = 2,
+        killed: tuple[int, int] | None = None,
+        after: tuple[int, float] | None = None,
+        **given: Any,
+    ) -> list[int | None]:
+        """killed: a rank, and the step after which it is killed; after: a rank, and seconds of training.
+
+        A checkpoint is saved after every fifth step.
+        """
+
+        def loop(training: Ranked, rank: int) -> None:
+            step = 0
+            if after is not None and after[0] == rank:
+                threading.Thread(target=lambda: (time.sleep(after[1]), os.kill(os.getpid(), signal.SIGKILL))).start()
+            with training.recorder(resume=True):
+                for _ in range(training.epochs):
+                    for x, y in training.loader:
+                        training.step(x, y)
+                        step += 1
+                        if step % 5 == 0 and rank == 0:
+                            self.save(training)
+                        if killed == (rank, step):
+                            os.kill(os.getpid(), signal.SIGKILL)
+            if rank == 0:
+                self.save(training)
+
+        self.jobs += 1
+        made = {"batch": 100, "seed_of": 1000 * self.jobs, "prepare": self.prepare, **given}
+        return Ranked(self.folder, epochs=epochs, loop=loop, **made).run()

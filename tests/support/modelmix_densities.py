@@ -1,10 +1,19 @@
-"""The density of a uniform mixed with Laplace noise, written out: an oracle for what the plugin scores and bounds."""
+"""The settings of ModelMix's figure 3, and the density of a uniform mixed with Laplace noise, written out."""
 
 from __future__ import annotations
 
 import math
 
 import numpy as np
+
+from dpspec_modelmix.options import Segment
+
+
+def mixed(rate: float, steps: int, noise: float, ratio: float, batch: float, clip: float, p: int = 1) -> Segment:
+    return Segment(steps, rate, 1.0 / noise, ratio * batch / (noise * clip), p)
+
+
+FIGURE = {(r, p): mixed(0.02, 5000, 0.3675, r, 1000, 20, p) for r in (0.075, 0.15, 0.3) for p in (1, 25, 100)}
 
 
 def log_density_of_sum(o: np.ndarray, scale: float, width: float) -> np.ndarray:

@@ -5,19 +5,25 @@ Each: name, noise, effect, rate, steps, kappa, gamma. Where only an interval is 
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Literal, NamedTuple
+
+from dpspec_rero.options import Steps
 
 IMAGENET_RATE = 16384 / 1281167
 
 
 class Value(NamedTuple):
     name: str
-    noise: str
+    noise: Literal["gaussian", "laplace"]
     effect: float
     rate: float
     steps: int
     kappa: float
     gamma: float | tuple[float, float]
+
+    @property
+    def phases(self) -> tuple[Steps, ...]:
+        return (Steps(noise=self.noise, effect=self.effect, rate=self.rate, count=self.steps),)
 
 
 VALUES = (

@@ -33,6 +33,12 @@ def test_what_was_meant(word: str, meant: str | None) -> None:
     assert closest(word, KEYS) == meant
 
 
+def test_only_close_words_are_suggested() -> None:
+    assert closest("foo", ["isotropic-floor", "form"]) is None
+    assert closest("--fast", ["--set", "--store"]) is None
+    assert closest("dp", ["gdp", "approx-dp"]) == "approx-dp"
+
+
 def test_of_equally_near_words_the_first() -> None:
     assert closest("nosie", ["noise_on", "noise_multiplier"]) == "noise_on"
     assert closest("nosie", ["noise_multiplier", "noise_on"]) == "noise_multiplier"

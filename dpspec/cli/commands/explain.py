@@ -1,4 +1,4 @@
-"""``dpspec explain``: the meaning of a diagnostic code, a key of a spec, a kind, a choice or a verdict."""
+"""``dpspec explain``: the meaning of a diagnostic code, a key or kind of a spec, or a name in a report."""
 
 from __future__ import annotations
 
@@ -38,19 +38,20 @@ def explain(
     what: Annotated[
         str,
         typer.Argument(
-            metavar="CODE|KEY|KIND",
-            help="A diagnostic code (unknown-key), a key (mechanism.noise_multiplier), a kind (group, csv, approx-dp), "
-            "a choice (all-iterates), a verdict (open), or all verdicts (verdicts).",
+            metavar="CODE|KEY|KIND|NAME",
+            help="A diagnostic code (unknown-key), key (mechanism.noise_multiplier), kind (group, csv, approx-dp), "
+            "choice (all-iterates), verdict (open, verdicts), assumption, channel or check (one-record).",
         ),
     ],
 ) -> int:
-    """Explain a diagnostic code, a key of a spec, a kind and its keys, a choice or a verdict."""
+    """Explain a diagnostic code, a key, kind or choice of a spec, or a name in a report."""
     from dpspec.cli.spec_keys import alike, choices, find, keys
     from dpspec.language.bundle import reference
     from dpspec.language.diagnostics import CODES
     from dpspec.language.diagnostics import explain as explain_code
     from dpspec.registry.loader import load_catalog
     from dpspec.reporters.labels import VERDICTS
+    from dpspec.reporters.printed_names import printed_names
 
     catalog = load_catalog()
     all_keys = list(keys(reference(catalog)))
@@ -68,6 +69,8 @@ def explain(
     if claims:
         blocks.append(f"claim kind {what}\n\n{_listed(claims)}")
     blocks += [_key(cases, all_keys) for cases in alike(find(what, all_keys))]
+    names = {} if code is not None or "." in what else printed_names(catalog)
+    blocks += [_named(block) for block in names.get(what, ())]
     if not blocks:  # keys with a choice that includes the word, else string keys whose description names it
         word = re.compile(rf"(?<![\w-]){re.escape(what)}(?![\w-])")
         chosen = [key for key in all_keys if what in choices(key)]
@@ -79,11 +82,19 @@ def explain(
         paths = [key.path for key in all_keys]
         lasts = [path.rpartition(".")[2] for path in paths]
         values = [choice for key in all_keys for choice in choices(key)]
-        close = [quoted(name) for name in close_matches(what, [*CODES, *kinds, *VERDICTS, *values, *lasts, *paths], 3)]
+        close = [
+            quoted(name)
+            for name in close_matches(what, [*CODES, *kinds, *VERDICTS, *names, *values, *lasts, *paths], 3)
+        ]
         suggestion = f"; did you mean {joined(close, 'or')}?" if close else ""
-        raise UsageError(f"unknown diagnostic code, key, kind, choice or verdict {quoted(what)}{suggestion}")
+        raise UsageError(f"unknown code, key, kind, choice or name in a report {quoted(what)}{suggestion}")
     emit("\n\n".join(blocks))
     return ExitCode.OK
+
+
+def _named(block: str) -> str:
+    head, *lines = block.split("\n")
+    return "\n".join([head, *map(_folded, lines)])
 
 
 def _provider(name: str, chooser: str, kind: str, offered: Offered, known: Sequence[Key]) -> str:

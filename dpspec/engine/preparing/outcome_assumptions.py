@@ -18,7 +18,11 @@ from dpspec.registry.foreign_code import made, misbehaved, resolve
 CONSTANTS = "data-independent-hyperparameters"
 
 #: The assumption of evidence if a plugin's code made the canaries or scored them.
-ATTACK_CODE = "attack-code"
+ATTACK_CODE = Assumption(
+    name="attack-code",
+    status="reported",
+    text="the code of the attack received no inclusion bit, seed or noise; dpspec cannot check other sources",
+)
 
 #: Statuses that prevent a proof, and statuses of a plugin's statement about itself that become ``reported``.
 _BAD = ("false", "unchecked")
@@ -51,8 +55,7 @@ def with_assumptions(
     """
     attack = [(part, offers[part]) for part in ("canary", "score") if part in offers]
     parts = [f"{part} {kind!r} of {offered.distribution}" for part, (kind, offered) in attack]
-    text = f"{' and '.join(parts)} received no inclusion bit, seed or noise; dpspec cannot check other sources"
-    code = Assumption(name=ATTACK_CODE, status="reported", text=text)
+    code = replace(ATTACK_CODE, text=f"{ATTACK_CODE.text} ({' and '.join(parts)})")
     chosen = initial_weights.chosen(spec)
     for outcome in outcomes:
         more: list[Assumption] = []

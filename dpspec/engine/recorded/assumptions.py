@@ -10,7 +10,7 @@ import numpy as np
 
 from dpspec.contract import Assumption
 from dpspec.contract.findings import AssumptionStatus
-from dpspec.engine.recorded.channels import HYPERPARAMETERS
+from dpspec.engine.recorded.channels import HYPERPARAMETERS, TEXTS
 from dpspec.engine.recorded.evidence import InternalSums
 from dpspec.engine.recorded.joined_checks import joined_parts
 from dpspec.engine.recorded.noise_checks import why_noise_unconfirmed
@@ -64,32 +64,16 @@ def assumptions(
         found += _sampling(run, internal)
     found += _clipping(run, observed=internal is not None and bool(np.isfinite(internal.largest).any()))
     if run.sums_type:
-        text = (
-            f"sums of gradients and noise are rounded to {run.sums_type}, and nothing bounds the effect on a neighbor's"
-        )
+        text = f"{TEXTS['precision']}; sums are rounded to {run.sums_type}, and nothing bounds the effect"
         found.append(Assumption(name="precision", status="unchecked", text=text))
     kind = "a cryptographic generator" if header.secure else "torch's generator, which is not a cryptographic one"
     source = kind if header.source == "opacus" else "the loop"
-    text = f"noise is Gaussian and unpredictable; it comes from {source}"
+    text = f"{TEXTS['noise-law']}; it comes from {source}"
     found.append(Assumption(name="noise-law", status="declared", text=text))
-    text = (
-        "the adversary does not know the seeds of noise and batches, the seeds do not depend on the records, and no "
-        "random number is used twice: a script that sets a constant seed must keep it secret"
-    )
-    found.append(Assumption(name="secret-randomness", status="declared", text=text))
-    text = (
-        "the script replaces no code of its libraries, Python or the recorder, such as a sampler's iteration or an "
-        "optimizer's update, runs no other code inside it (modes of torch, tracing, threads), and does not "
-        "read the recorder; the recorder names replaced methods of the optimizer"
-    )
-    found.append(Assumption(name="library-code", status="declared", text=text))
+    found += [_declared("secret-randomness"), _declared("library-code")]
     if header.source == "own-loop":
-        text = (
-            "the reports of the loop are true: the batches and norms that it reports, and that the reported sum "
-            "contains each drawn record once, with its reported norm, and that the reported noise is fresh and "
-            "Gaussian beyond the limits of the channel's tests"
-        )
         why = why_noise_unconfirmed(run)
+        text = TEXTS["loop-reports"]
         text += f"; the recording does not confirm the reported noise in the gradients: {why}" if why else ""
         found.append(Assumption(name="loop-reports", status="unchecked" if why else "declared", text=text))
     if header.world:
@@ -99,9 +83,12 @@ def assumptions(
     found += [*_update_rule(run, public), *_model_state(run), _released_model(run)]
     found += _records(run, group_size)
     if header.scheme in ("shuffled", "sequential"):
-        text = "the order of the batches does not depend on the content of the records"
-        found.append(Assumption(name="order", status="declared", text=text))
+        found.append(_declared("order"))
     return _with_absent_evidence(run, found)
+
+
+def _declared(name: str) -> Assumption:
+    return Assumption(name=name, status="declared", text=TEXTS[name])
 
 
 def computed_from_records(run: RecordedRun) -> str:
@@ -154,10 +141,7 @@ def maybe_computed(run: RecordedRun, public: Collection[str] = ()) -> str:
 
 
 def _constants(run: RecordedRun, adjacency: str, public: Collection[str]) -> Assumption:
-    text = (
-        "rate, divisor, clip norm, noise multiplier, learning rate and number of steps, how and when their schedulers "
-        "change them, and the initial model (parameters, buffers and attributes) do not depend on the records"
-    )
+    text = TEXTS["data-independent-hyperparameters"]
     counted, maybe = computed_from_records(run), maybe_computed(run)
     status: AssumptionStatus = "declared"
     doubts = list(run.options.doubts(public, private=True))
@@ -187,13 +171,13 @@ def _constants(run: RecordedRun, adjacency: str, public: Collection[str]) -> Ass
 
 def _sampling(run: RecordedRun, internal: InternalSums | None) -> Iterator[Assumption]:
     seen = internal is not None and internal.sampling is not None
-    text = "each record enters each batch independently"
+    text = TEXTS["sampling"]
     if not seen:
         text += ", but internal.log (the drawn records) is missing" if internal is None else ", but is not recorded"
     yield Assumption(name="sampling", status="reported" if seen else "unchecked", text=text)
     unused = unused_batches(run)
     if unused:
-        text = f"{unused_text(unused)}, at the ends of passes over the loader, independently of their records"
+        text = f"{unused_text(unused)}: {TEXTS['unused-batches']}"
         # An end of each epoch, or an evaluation after it, skips batches before few steps.
         times = run.at_end("passed_over")
         often = type(times) is int and times > max(3, run.steps // 4)
@@ -202,12 +186,7 @@ def _sampling(run: RecordedRun, internal: InternalSums | None) -> Iterator[Assum
 
 
 def _joined_ranks(run: RecordedRun, internal: InternalSums | None) -> Assumption:
-    world = run.header.world
-    drawn = "batches and noise" if run.header.shards else "batches"
-    text = (
-        f"the {world} ranks of the process group are all processes that train, on one dataset, and the generators of "
-        f"their {drawn}, whose seeds differ, are independent"
-    )
+    text = f"{TEXTS['joined-ranks']} ({run.header.world} ranks)"
     found = run.comparison or Comparison()
     compared, doubts = found.compared if internal is not None else 0, ""
     if compared < run.steps:
@@ -236,7 +215,7 @@ def _clipping(run: RecordedRun, *, observed: bool) -> Iterator[Assumption]:
     ghost = run.header.clipping == "ghost"
     if observed and not ghost:
         return
-    text = "no contribution is longer than the clip norm; single contributions were not observed"
+    text = f"{TEXTS[PER_RECORD_CLIPPING]}; single contributions were not observed"
     probe, passes = run.numbers_at_end("probe", 6), run.counts_at_end("ghost", 7)
     status: AssumptionStatus = "unchecked"
     if ghost and passes is not None and observed and passes[1] == 0 and passes[5] and not run.norm_excess:
@@ -309,16 +288,9 @@ def _model_state(run: RecordedRun) -> Iterator[Assumption]:
 
 def _released_model(run: RecordedRun) -> Assumption:
     before, resumed = run.header.told_before, run.at_end("resumed") is True
-    text = (
-        "only the tensors of state_dict() at the end of the recording are released, not the module object (with its "
-        "attributes, hooks and per-sample gradients) nor the optimizer's state"
-    )
+    text = TEXTS["released-model"]
     if run.header.model == ARRAYS:
-        text = "only the parameters that the loop reported last are released"
-    text += (
-        "; nothing is trained on these records before or after the recording, and no choice among models reads them: "
-        "early stopping and the best of several checkpoints are such choices"
-    )
+        text = f"only the parameters that the loop reported last are released; {text.partition('; ')[2]}"
     if resumed and not before:
         text += ", but its optimizer had made steps when it began"
     if before:
@@ -330,27 +302,19 @@ def _released_model(run: RecordedRun) -> Assumption:
 
 
 def _records(run: RecordedRun, group_size: int) -> Iterator[Assumption]:
-    text = (
-        "each index of the dataset is one record, the rows of a batch are the drawn records, once each, and nothing "
-        "that the gradients depend on is computed from other records: dataset, transforms, labels, collate function, "
-        "constants of the loss, noise of earlier steps"
-    )
-    yield Assumption(name="one-record", status="declared", text=text)
+    yield _declared("one-record")
     yield _unmixed_batches(run)
     repeats = run.header.repeats
     if repeats > 1:
         known = group_size >= repeats
-        text = f"a record occurs {repeats} times in the dataset of the loader"
-        text += "; the claim covers groups of that size" if known else f": use --group-size {repeats}"
+        text = f"{TEXTS['repeated-records']}; a record occurs {repeats} times"
+        text += "" if known else f": use --group-size {repeats}"
         yield Assumption(name="repeated-records", status="reported" if known else "false", text=text)
     mismatch = reduction_mismatch(run)
     if mismatch:
-        yield Assumption(name="loss-reduction", status="unchecked", text=mismatch)
-    text = (
-        "every pass that computes gradients calls the recorded model itself in training mode, and moves no parameter: "
-        "the recorder does not compare parameters in a pass that calls the layers one by one, sets the model to "
-        "evaluation mode, moves parameters inside the pass, or follows the removal of the recorder's hook"
-    )
+        text = f"{TEXTS['loss-reduction']}, but {mismatch}"
+        yield Assumption(name="loss-reduction", status="unchecked", text=text)
+    text = TEXTS["observed-passes"]
     if run.header.model == ARRAYS:
         text = "the loop computes each gradient at the parameters that it reported last"
     yield Assumption(name="observed-passes", status="declared", text=text)
@@ -364,13 +328,12 @@ def _records(run: RecordedRun, group_size: int) -> Iterator[Assumption]:
     error = run.at_end("error")
     if isinstance(error, str) and error:
         named = f" ({error})" if _CLASS.fullmatch(error) else ""
-        text = f"an exception{named} ended the block after {run.steps} steps"
-        text += ": the recording does not show how the script continued"
+        text = f"an exception{named} ended the block after {run.steps} steps: {TEXTS['ended-by-error']}"
         yield Assumption(name="ended-by-error", status="unchecked", text=text)
 
 
 def _unmixed_batches(run: RecordedRun) -> Assumption:
-    text = "no layer or loss mixes the records of a batch, at any step"
+    text = TEXTS["unmixed-batches"]
     failure, found = run.at_end("probe_failure"), run.numbers_at_end("probe", 6)
     if isinstance(failure, str) and failure:
         text += f"; the sensitivity probe failed: {failure[:200]}"

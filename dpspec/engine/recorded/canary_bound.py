@@ -15,6 +15,7 @@ import numpy as np
 
 from dpspec.contract import Assumption, DataError, Evidence, FrozenMap, Scope
 from dpspec.data.score_table import Wanted, read_columns
+from dpspec.engine.recorded.channels import TEXTS
 from dpspec.engine.recorded.recorded_run import Array, RecordedRun
 from dpspec.engine.recorded.schedule import ZERO_OUT, ScheduleEpsilon
 from dpspec.errors import RecordingError
@@ -218,32 +219,20 @@ def _of_gradients(run: RecordedRun) -> bool:
 def _assumptions(run: RecordedRun) -> tuple[Assumption, ...]:
     header = run.header
     found = [
-        Assumption(
-            name="blind-training",
-            status="declared",
-            text="the training got its canaries from the recorder only, and did not read their inclusion bits"
-            if _of_gradients(run)
-            else "the training got its canaries from the dataset of dpspec.plant only, and neither it nor the loss "
-            "read their inclusion bits",
-        ),
+        Assumption(name="blind-training", status="declared", text=TEXTS["blind-training"]),
         Assumption(
             name="fair-coins",
             status="reported" if header.canary_seed is None else "declared",
-            text="the inclusion bits of the canaries are independent and fair, and fixed before training; "
+            text=f"{TEXTS['fair-coins']}; "
             + (
                 "they follow from the system's randomness, fixed by its digest"
                 if header.canary_seed is None
                 else f"they follow from the seed {header.canary_seed}, which was not chosen for its bits"
             ),
         ),
-        Assumption(
-            name="scored-once",
-            status="declared",
-            text="this run was not selected among several by the results of its canaries; all canaries are scored, by "
-            "one rule",
-        ),
+        Assumption(name="scored-once", status="declared", text=TEXTS["scored-once"]),
     ]
     if run.scored is not None and not run.scored.final:
-        text = "the scored model is the recorded one after its last step; its parameters differ"
+        text = f"{TEXTS['scored-model']}; its parameters differ"
         found.insert(0, Assumption(name="scored-model", status="unchecked", text=text))
     return tuple(found)

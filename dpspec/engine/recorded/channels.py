@@ -8,7 +8,7 @@ assumption belongs to one channel by its name, as listed in ``KINDS``. Checks of
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from dpspec.contract import Assumption, Check
@@ -81,6 +81,54 @@ KINDS = {
         names=("data-independent-hyperparameters",),
         missing="the recording does not show the constants",
     ),
+}
+
+#: The statements of assumptions, by name; a run adds what its recording shows.
+TEXTS: Mapping[str, str] = {
+    "data-independent-hyperparameters": "rate, divisor, clip norm, noise multiplier, learning rate and number of "
+    "steps, how and when their schedulers change them, and the initial model (parameters, buffers and attributes) do "
+    "not depend on the records",
+    "sampling": "each record enters each batch independently",
+    "unused-batches": "drawn batches are unused only at the ends of passes over the loader, independently of their "
+    "records",
+    "order": "the order of the batches does not depend on the content of the records",
+    "joined-ranks": "the ranks of the process group are all processes that train, on one dataset, and the generators "
+    "of their batches, and of noise that several ranks draw, have different seeds and are independent",
+    "per-record-clipping": "no contribution is longer than the clip norm",
+    "precision": "the rounding of sums of gradients and noise has no effect on the privacy loss",
+    "noise-law": "noise is Gaussian and unpredictable",
+    "secret-randomness": "the adversary does not know the seeds of noise and batches, neither the seeds nor the states "
+    "and uses of the generators depend on the records, and no random number is used twice: a script that sets a "
+    "constant seed must keep it secret",
+    "library-code": "the script replaces no code of its libraries, Python or the recorder, such as a sampler's "
+    "iteration or an optimizer's update, runs no other code inside it (modes of torch, tracing, threads), and does not "
+    "read the recorder; the recorder names replaced methods of the optimizer",
+    "loop-reports": "the reports of the loop are true: the batches and norms that it reports, and that the reported "
+    "sum contains each drawn record once, with its reported norm, and that the reported noise is fresh and Gaussian "
+    "beyond the limits of the channel's tests",
+    "released-model": "only the tensors of state_dict() at the end of the recording are released, not the module "
+    "object (with its attributes, hooks and per-sample gradients) nor the optimizer's state; nothing is "
+    "trained on these records before or after the recording, and no choice among models reads them: early stopping and "
+    "the best of several checkpoints are such choices",
+    "joined-parts": "the recorded parts of the training are on one dataset, nothing else was trained between them, "
+    "their generators are independent, and the choice of the checkpoints does not depend on the records",
+    "one-record": "each index of the dataset is one record, the rows of a batch are the drawn records, once each, and "
+    "nothing that the gradients depend on is computed from other records: dataset, transforms, labels, collate "
+    "function, constants of the loss, noise of any step",
+    "unmixed-batches": "no layer or loss mixes the records of a batch, at any step",
+    "repeated-records": "no record occurs more often in the dataset of the loader than the claim's group size",
+    "loss-reduction": "the loss has the reduction that make_private got as loss_reduction",
+    "observed-passes": "every pass that computes gradients calls the recorded model itself in training mode, and moves "
+    "no parameter: the recorder does not compare parameters in a pass that calls the layers one by one, sets the model "
+    "to evaluation mode, moves parameters inside the pass, or follows the removal of the recorder's hook",
+    "ended-by-error": "the recording does not show how the script continued after an exception",
+    "blind-training": "the training got its canaries from the recorder or dpspec.plant only, and neither it nor the "
+    "loss read their inclusion bits",
+    "fair-coins": "the inclusion bits of the canaries are independent and fair, and fixed before training",
+    "scored-once": "this run was not selected among several by the results of its canaries; all canaries are scored, "
+    "by one rule",
+    "scored-model": "the scored model is the recorded one after its last step",
+    "bounded": "the executed schedule has a bound",
 }
 
 #: The names of the channels, in the order of the table.

@@ -32,7 +32,7 @@ from dpspec.contract import (
 )
 from dpspec.engine.recorded.assumptions import assumptions, computed_from_records, maybe_computed
 from dpspec.engine.recorded.canary_bound import CONFIDENCE, CanaryBound, canary_bound, evidence_of
-from dpspec.engine.recorded.channels import ASSUMABLE, HYPERPARAMETERS, complete, require_known
+from dpspec.engine.recorded.channels import ASSUMABLE, HYPERPARAMETERS, TEXTS, complete, require_known
 from dpspec.engine.recorded.checks import own_checks
 from dpspec.engine.recorded.evidence import InternalSums, evidence, internal_sums
 from dpspec.engine.recorded.joined_checks import rank_checks, resume_checks
@@ -191,7 +191,7 @@ def _executed(spec: Spec, facts: Facts, observed: ObservedRun, digest: str) -> E
     needed = assumptions_of(strictest, first)
     unbounded = next((f for f in findings if f.bound == "upper" and math.isinf(f.value)), None)
     if unbounded is not None:  # phases that the spec declares still have a bound
-        text = f"the executed schedule has a bound; but {unbounded.method}"
+        text = f"{TEXTS['bounded']}, but {unbounded.method}"
         needed = (*needed, Assumption(name="bounded", status="false", text=text))
     return ExecutedRun(
         checks=checks,
@@ -235,7 +235,7 @@ def _doubts(canaries: CanaryBound | None) -> Iterator[Assumption]:
         return
     found = f"{canaries.canaries} canaries show epsilon >= {lower(canaries.lower)} at {CONFIDENCE:.0%} confidence"
     if not canaries.final:
-        text = "the scored model is the recorded one after its last step; its parameters differ"
+        text = f"{TEXTS['scored-model']}; its parameters differ"
         yield Assumption(name="scored-model", status="unchecked", text=f"{text}, and {found}")
     elif not canaries.contradicts:
         text = (

@@ -9,6 +9,7 @@ import math
 from collections.abc import Iterator
 
 from dpspec.contract import Assumption, Check
+from dpspec.engine.recorded.channels import TEXTS
 from dpspec.engine.recorded.recorded_run import RecordedRun
 from dpspec.recording.folder.joined_folder import SUMMED, Comparison
 from dpspec.recording.folder.resumed_folder import ResumedFolder
@@ -86,8 +87,8 @@ def rank_checks(run: RecordedRun) -> Iterator[Check]:
             detectable=None,
             note="of successive ranks, in all layers and steps",
         )
-    if found.alike[1]:
-        measured = gaussian_noise.spread(*found.alike, ALIKE)
+    if found.parallel[1]:
+        measured = gaussian_noise.spread(*found.parallel, ALIKE)
         yield check("independent-noise", measured, "reported", f"at {found.compared} steps, along common directions")
     note = f"of {found.compared} steps, along random directions"
     yield exact("update", NO_SUM, "measured", found.summed == 0, 0, found.summed, note, detectable=SUMMED)
@@ -123,16 +124,13 @@ def _places(found: Comparison) -> Iterator[Check]:
 def resume_checks(run: RecordedRun) -> Iterator[Check]:
     if not isinstance(run.folder, ResumedFolder) or not run.header.accountant:
         return
-    named = [f"part {seam.number}" for seam in run.folder.seams if seam.recounted]
+    named = [f"part {number}" for number, seam in run.folder.joints if seam.recounted]
     note = ", ".join(named[:5]) or f"{len(run.folder.parts)} parts"
     yield exact("accounting", RECOUNTED, "reported", not named, 0, len(named), note, detectable=None)
 
 
 def joined_parts(folder: ResumedFolder) -> Assumption:
-    text = (
-        f"the training consists of {len(folder.parts)} recorded parts on one dataset, nothing else was trained between "
-        "them, their generators are independent, and the choice of the checkpoints does not depend on the records"
-    )
+    text = f"{TEXTS['joined-parts']} ({len(folder.parts)} parts)"
     if lost := sum(folder.lengths) - sum(folder.covered):
         text += f"; no model of the {lost} steps after the last checkpoint of a killed part is released"
     doubts = [doubt for seam in folder.seams for doubt in seam.doubts]
@@ -151,11 +149,14 @@ def covered_steps(run: RecordedRun) -> int:
 def seam_notes(run: RecordedRun) -> Iterator[str]:
     if not isinstance(run.folder, ResumedFolder):
         return
-    for seam in run.folder.seams:
+    for number, seam in run.folder.joints:
         if seam.source is not None:
-            part, step = seam.source
-            after = run.folder.lengths[part - 1] - step
-            charged = f"; the {after} steps of part {part} after it are charged too" if after else ""
-            yield f"Part {seam.number} continues step {step} of part {part}{charged}."
+            place, step = seam.source
+            part, after = run.folder.numbers[place], run.folder.lengths[place] - step
+            steps = f"{after} steps" if after > 1 else "step"
+            charged = (
+                f"; the {steps} of part {part} after it {'are' if after > 1 else 'is'} charged too" if after else ""
+            )
+            yield f"Part {number} continues step {step} of part {part}{charged}."
         if seam.fresh:
-            yield f"The optimizer of part {seam.number} starts without state, which costs no privacy."
+            yield f"The optimizer of part {number} starts without state, which costs no privacy."

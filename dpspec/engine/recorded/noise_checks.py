@@ -37,6 +37,7 @@ QUIET = "chi-square of the quietest coordinate of all"
 SHAPE = "share of values in an interval"
 SUMS = "variance of the sums of coordinates"
 NORMS = "variance of the squared norms"
+ALONG = "noise of each step along its sum"
 COARSE = "values rounded more coarsely than their type"
 SHARED_SEED = "steps whose noise and batch come from two generators with one seed"
 PUBLIC_SEED = "steps with the seed of an unseeded torch.Generator(), which is public"
@@ -48,6 +49,7 @@ _GAUSSIAN = "Draw independent normal values, by torch.normal or torch.randn, and
 ADVICE = dict.fromkeys((REPEATED, COMMON, SHIFTED, ROWS, STEPS, DIRECTIONS, PAIRS, DISTANCES, EARLIER, WINDOWS), _FRESH)
 ADVICE |= dict.fromkeys((SHAPE, SUMS, NORMS), _GAUSSIAN)
 ADVICE[QUIET] = "One parameter got less noise than the others: draw noise of the same size for each coordinate."
+ADVICE[ALONG] = "The clipped sum contains some of the noise that is added to it: draw noise that nothing else uses."
 ADVICE[COARSE] = "Draw noise in the precision of the sum: sums show through noise that is rounded to a coarser grid."
 ADVICE[SHARED_SEED] = "Both draw the same numbers: give noise_generator another seed than the loader's, or neither."
 ADVICE[PUBLIC_SEED] = "Call seed() of the generator, or manual_seed() with a secret number."
@@ -76,7 +78,7 @@ def noise_checks(run: RecordedRun) -> Iterator[Check]:
     if isinstance(run.folder, JoinedFolder) and run.header.shards:
         layers = [one.header.layers for one in run.folder.ranks]
     parts = [(found, own) for found, own in zip(every, layers, strict=False) if isinstance(found, Mapping)]
-    tests = (_repeated, _common, _shifted, _rows, _steps, _quiet, _shape, _sums, _coarse)
+    tests = (_repeated, _common, _shifted, _rows, _steps, _quiet, _shape, _sums, _coarse, _along)
     for test in tests:
         results = [list(test(found, own)) for found, own in parts]
         made = [one for one in results if one]  # a rank without coordinates has no statistics
@@ -195,6 +197,15 @@ def _coarse(found: Mapping[str, Any], layers: Layers) -> Iterator[Check]:
     if given is None or not 0.0 <= given[0] <= given[1] or given[1] < 1.0:
         return
     yield check("noise-law", gaussian_noise.coarse(int(given[0]), int(given[1]), COARSE), "reported", "sampled values")
+
+
+def _along(found: Mapping[str, Any], layers: Layers) -> Iterator[Check]:
+    given = _numbers(found.get("along_sums"), 3)
+    if given is None or given[0] < 1.0 or given[2] > given[1]:
+        return
+    steps = int(given[0])
+    made = [gaussian_noise.spread(given[1], steps, ALONG), gaussian_noise.spread(given[2], 1, ALONG, steps)]
+    yield worst("independent-noise", made, "reported", f"at each of {steps} steps, and in total")
 
 
 def _sampled(found: Mapping[str, Any]) -> int:

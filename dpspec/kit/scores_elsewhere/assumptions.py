@@ -20,6 +20,15 @@ TRAINED_AS_DECLARED = dps.Assumption(
     "observed only the scores",
 )
 
+#: The statements about a table of scores, whose rows are canaries or runs, by the name of the assumption.
+TEXTS = {
+    "fair-coins": "an independent fair coin, thrown before training, decides whether each row of the table is in or "
+    "out; only balance and alternation were tested",
+    "blind-scores": "one rule computes the score of each row, in or out, without its coin",
+    "fixed-rows": "the number of rows was fixed before training, and the table contains all rows",
+    "access": "scores use only the releases that threat_model.access names and the adversary's knowledge",
+}
+
 #: Maximum p-value for a contradiction, so that a thousand audits share the conformance level 1e-6.
 _CONTRADICTS = 1e-9
 
@@ -34,44 +43,20 @@ def as_executed(finding: dps.Finding) -> dps.Finding:
     )
 
 
-def assumptions(method: str, rows: int, sizes: int) -> tuple[dps.Assumption, ...]:
+def assumptions(rows: int, sizes: int) -> tuple[dps.Assumption, ...]:
     """Assumptions of every bound from an external score table with ``rows`` rows per group size.
 
     Args:
-        method: ``one-run`` (a row is a canary) or ``many-run`` (a row is a run).
         rows: Number of rows of a group size.
         sizes: Number of group sizes.
     """
     from dpspec.stats import coins
 
-    unit, units = ("run", "runs") if method == "many-run" else ("canary", "canaries")
     level = coins_level(sizes)
-    return (
-        dps.Assumption(
-            name="fair-coins",
-            status="declared",
-            text=f"an independent fair coin, thrown before training, decides whether each {unit} is in or out; only "
-            "balance and alternation were tested",
-            test="exact binomial tests of balance and alternation",
-            level=level,
-            detectable=2.0 * (coins.least_seen(rows, level) - 0.5),
-        ),
-        dps.Assumption(
-            name="blind-scores",
-            status="declared",
-            text=f"one rule computes the score of a {unit}, in or out, without its coin",
-        ),
-        dps.Assumption(
-            name="fixed-rows",
-            status="declared",
-            text=f"the number of {units} was fixed before training, and the table contains all {units}",
-        ),
-        dps.Assumption(
-            name="access",
-            status="declared",
-            text="scores use only the releases that threat_model.access names and the adversary's knowledge",
-        ),
-    )
+    found = [dps.Assumption(name=name, status="declared", text=text) for name, text in TEXTS.items()]
+    tested = "exact binomial tests of balance and alternation"
+    found[0] = replace(found[0], test=tested, level=level, detectable=2.0 * (coins.least_seen(rows, level) - 0.5))
+    return tuple(found)
 
 
 def coins_level(sizes: int) -> float:

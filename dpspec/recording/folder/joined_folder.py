@@ -64,7 +64,7 @@ class Comparison:
     seeds: steps at which a rank draws by the seed of another. foreign: with batches from outside of a rank's share, or
     in different orders of the records. compared: steps with observations of all ranks. overlaps: of pairs of ranks,
     [expected number of places that both draw, number, smallest logarithm of the p-value of a step]; equal: the expected
-    number if the draws were equal. alike: of the noise of sharded ranks, the squared components along each other and
+    number if the draws were equal. parallel: of the noise of sharded ranks, the squared components along each other and
     their number. squares: the number of layers and steps at which two ranks' rows have the same sum of squared noise,
     and the expected number. other_data: whether records at the same places differ. ended: whether all ranks have an
     end; interim: otherwise the facts that they noted last, None unless all noted some.
@@ -81,7 +81,7 @@ class Comparison:
     compared: int = 0
     overlaps: list[tuple[float, int, float]] = field(default_factory=list)
     equal: float = 0.0
-    alike: tuple[float, int] = (0.0, 0)
+    parallel: tuple[float, int] = (0.0, 0)
     squares: tuple[int, float] = (0, 0.0)
     other_data: bool = False
     ended: bool = False
@@ -196,7 +196,7 @@ class JoinedFolder:
         found, world = self.found, len(self.ranks)
         found.unequal = found.summed = found.shared = found.seeds = found.foreign = found.compared = 0
         every = combinations(range(world), 2) if world <= _ALL_PAIRS else pairwise(range(world))
-        pairs, found.equal, found.alike = dict.fromkeys(every, (0.0, 0, 0.0)), 0.0, (0.0, 0)
+        pairs, found.equal, found.parallel = dict.fromkeys(every, (0.0, 0, 0.0)), 0.0, (0.0, 0)
         holders = self._holders
         for steps, *parts in zip(
             zip(*(one.steps() for one in self.ranks), strict=False),
@@ -260,7 +260,7 @@ class JoinedFolder:
         rows = [one.noise for one in observed if len(one.noise)]
         if len(rows) > 1 and std > 0.0 and len({len(row) for row in rows}) == 1:
             squares, degrees = gaussian_noise.dependence(np.nan_to_num(np.stack(rows).astype(np.float64) / std))
-            self.found.alike = self.found.alike[0] + squares, self.found.alike[1] + degrees
+            self.found.parallel = self.found.parallel[0] + squares, self.found.parallel[1] + degrees
 
 
 def joined_comparison(every: Sequence[Comparison]) -> Comparison:

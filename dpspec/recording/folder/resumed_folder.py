@@ -7,18 +7,20 @@ ones released, so their costs compose. A part must start with a state that an ea
 
 from __future__ import annotations
 
+import contextlib
 import re
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import accumulate
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from dpspec.errors import RecordingError
+from dpspec.errors import RecordingError, UsageError
 from dpspec.recording.folder.header import MOST_PARTS, Header
 from dpspec.recording.folder.joined_folder import JOIN, Comparison, End, JoinedFolder, joined_comparison, open_part
-from dpspec.recording.folder.run_folder import MARK, RunFolder, Scored
+from dpspec.recording.folder.run_folder import INTERNAL, MARK, STEPS, RunFolder, Scored
 from dpspec.recording.folder.saved_state import SavedState
 from dpspec.recording.folder.step_record import UNSEEN, InternalStep, OptionChange, PublicStep
 
@@ -37,34 +39,52 @@ def part_of(folder: Path, number: int) -> Path:
 def next_part(folder: Path) -> int:
     """The number of the part that a recorder writes next."""
     begun = (folder / MARK).exists() or any(folder.glob(f"rank-*/{MARK}"))
-    return max([1, *_numbers(folder)]) + 1 if begun else 1
+    return max([1, *_numbers(folder)]) + 1 if begun or _numbers(folder) else 1
+
+
+def earlier_part(folder: Path, rank: str, part: int) -> RunFolder | None:
+    """The first of the parts before ``part`` that a process with the name ``rank`` began; "" for a single process."""
+    for number in range(1, part):
+        with contextlib.suppress(RecordingError, UsageError):
+            return RunFolder.open(part_of(folder, number) / rank)
+    return None
 
 
 def open_run(path: Path) -> RunFolder | JoinedFolder | ResumedFolder:
     """The folder of a run of one process, of all ranks, or of several parts; errors as :meth:`RunFolder.open`."""
-    first = open_part(path)
-    if first.header.part:
-        raise RecordingError(f"{path}: part {first.header.part} of a run: check the folder that holds all parts")
-    numbers = _numbers(path)
-    if not numbers:
+    numbers = [1, *_numbers(path)]
+    if len(numbers) == 1:
+        first = open_part(path)
+        if first.header.part:
+            raise RecordingError(f"{path}: part {first.header.part} of a run: check the folder that holds all parts")
         return first
-    if numbers != list(range(2, len(numbers) + 2)) or len(numbers) >= MOST_PARTS:
+    if numbers != list(range(1, len(numbers) + 1)) or len(numbers) > MOST_PARTS:
         raise RecordingError(f"{path}: parts {', '.join(map(str, numbers[:9]))}: one is missing, or there are too many")
-    parts = [first]
-    for number in numbers:
-        part = part_of(path, number)
-        if not any(part.iterdir()):  # its process was killed at once
-            continue
-        parts.append(open_part(part))
-        if parts[-1].header.part != number:
-            raise RecordingError(f"{part}: not the recording of this part")
-        if other := first.header.differs(parts[-1].header):
-            raise RecordingError(f"{part}: has another {other} than the first part")
+    numbers = [number for number in numbers if not _is_empty(part_of(path, number))] or [1]
+    parts = [open_part(part_of(path, number)) for number in numbers]
+    for number, part in zip(numbers, parts, strict=True):
+        if part.header.part != (number if number > 1 else 0):
+            raise RecordingError(f"{part.path}: not the recording of this part")
+        if other := parts[0].header.differs(part.header):
+            raise RecordingError(f"{part.path}: has another {other} than the first part")
     states = [_states(part) for part in parts]
-    seams = [_seam(number, states[:number], states[number]) for number in range(1, len(states))]
+    seams = [_seam(numbers[: n + 1], states[:n], states[n]) for n in range(1, len(states))]
     saved = tuple(min((one[-1].step if one else 0 for one in ranks), default=0) for ranks in states)
     header = _joined_header([part.header for part in parts])
-    return ResumedFolder(parts[-1].path, tuple(parts), tuple(seams), header, saved)
+    options = states[0][0][0].options if states[0] and states[0][0] else {}
+    return ResumedFolder(parts[-1].path, tuple(parts), tuple(numbers), tuple(seams), header, options, saved)
+
+
+def _is_empty(part: Path) -> bool:
+    """Whether a part was killed before all its processes noted their start; none trained."""
+    places = [part, *part.glob("rank-*")]
+    logs = [place / (INTERNAL if (place / INTERNAL).exists() else STEPS) for place in places]
+    if any(log.exists() and log.stat().st_size for log in logs):
+        return False
+    try:
+        return not all(_states(open_part(part)))
+    except RecordingError:
+        return True
 
 
 def _numbers(folder: Path) -> list[int]:
@@ -74,14 +94,13 @@ def _numbers(folder: Path) -> list[int]:
 
 @dataclass
 class Seam:
-    """The beginning of a later part, from 2 on.
+    """The beginning of a later part.
 
-    source: the part and the step that it continues; None if no saved state has its parameters. state: the source's,
-    or the last one of the part before. doubts: what differs from it. recounted: whether its accountant does not
-    continue the history. fresh: whether only its optimizer has lost its state.
+    source: the place of the part and the step that it continues; None if no saved state has its parameters. state: the
+    source's, or the last one of the part before. doubts: what differs from it. recounted: whether its accountant does
+    not continue the history. fresh: whether only its optimizer has lost its state.
     """
 
-    number: int
     source: tuple[int, int] | None
     state: SavedState
     start: SavedState
@@ -94,15 +113,18 @@ class Seam:
 class ResumedFolder:
     """The folders of all parts, with the methods of :class:`RunFolder`.
 
-    path: of the last part. saved: the step of each part's last saved state. Known after reading: starts, lengths and
-    covered, the numbers of steps before each part, of the part, and of those that its facts cover; and missing, the
-    numbers of the parts whose facts do not cover the checkpoint that others continue.
+    path: of the last part. numbers: of all parts; empty ones are omitted. options: at the start. saved: the step of
+    each part's last saved state. Known after reading: starts, lengths and covered, the numbers of steps before each
+    part, of the part, and of those that its facts cover; and missing, the numbers of the parts whose facts do not cover
+    the checkpoint that others continue.
     """
 
     path: Path
     parts: tuple[Part, ...]
+    numbers: tuple[int, ...]
     seams: tuple[Seam, ...]
     header: Header
+    options: Mapping[str, OptionChange]
     saved: tuple[int, ...]
     starts: list[int] = field(default_factory=list)
     lengths: list[int] = field(default_factory=list)
@@ -118,14 +140,18 @@ class ResumedFolder:
         return self.parts[-1].has_canaries
 
     @property
+    def joints(self) -> list[tuple[int, Seam]]:
+        """The number of each later part, and its beginning."""
+        return list(zip(self.numbers[1:], self.seams, strict=True))
+
+    @property
     def lags(self) -> set[int]:
         """Distances, without lost steps, between steps with equal draws if a part repeats random numbers."""
         starts = [0, *accumulate(min(one) for one in zip(self.lengths, self.saved, strict=True))]
         found = {later - start for later in starts for start in starts}
-        for seam in self.seams:
+        for seam, start in zip(self.seams, starts[1:], strict=False):
             if seam.source is not None:
-                part, step = seam.source
-                found.add(starts[seam.number - 1] - starts[part - 1] - step)
+                found.add(start - starts[seam.source[0]] - seam.source[1])
         return {lag for lag in found if lag > 0}
 
     def is_lost(self, step: int) -> bool:
@@ -143,14 +169,14 @@ class ResumedFolder:
         for column in (self.starts, self.lengths, self.covered, self.missing):
             column.clear()
         made, facts, unused, batches = 0, list[End](), 0, 0
-        for number, part in enumerate(self.parts, start=1):
+        for place, part in enumerate(self.parts):
             begun, used, end, after = made, [0], None, list[Scored]()
             self.starts.append(begun)
             for one in part.steps():
                 if isinstance(one, PublicStep):
                     made += 1
                     used.append(used[-1] + one.batches % UNSEEN)
-                    yield self._joined_step(one, number, begun, made)
+                    yield self._joined_step(one, place, begun, made)
                 elif isinstance(one, Scored):
                     after.append(one)
                 else:
@@ -158,9 +184,9 @@ class ResumedFolder:
             covered, fact = (made - begun, end) if end is not None else _interim(part)
             self.lengths.append(made - begun)
             self.covered.append(min(covered, made - begun))
-            needed = max((s.source[1] for s in self.seams if s.source and s.source[0] == number), default=0)
+            needed = max((s.source[1] for s in self.seams if s.source and s.source[0] == place), default=0)
             if needed > covered or (needed and fact is None):
-                self.missing.append(number)
+                self.missing.append(self.numbers[place])
             batches += used[-1]
             if fact is not None:
                 facts.append(fact)
@@ -177,15 +203,17 @@ class ResumedFolder:
                 made += 1
                 yield replace(step, step=made)
 
-    def _joined_step(self, step: PublicStep, number: int, begun: int, made: int) -> PublicStep:
-        if number == 1:
-            return step
-        seam, told = self.seams[number - 2], step.told_steps
+    def _joined_step(self, step: PublicStep, place: int, begun: int, made: int) -> PublicStep:
+        if place == 0:
+            return step if made > 1 else replace(step, options={**self.options, **step.options})
+        seam, told = self.seams[place - 1], step.told_steps
         if told != UNSEEN:
             told = max(0, told - seam.start.accounted + self.header.told_before + begun)
         options = step.options
         if made == begun + 1:
-            options = {**_changed_options(seam), **options}
+            # The first step of a run has all options.
+            before = seam.start.options if made == 1 else _changed_options(seam)
+            options = {**before, **options}
         return replace(step, step=made, told_steps=told, options=options)
 
 
@@ -203,15 +231,15 @@ def _interim(part: Part) -> tuple[int, End | None]:
     return covered, part.found.interim if isinstance(part, JoinedFolder) else noted[0][-1].facts
 
 
-def _seam(number: int, earlier: Sequence[list[list[SavedState]]], own: list[list[SavedState]]) -> Seam:
-    """number: of earlier parts. earlier, own: by part, rank and time, the saved states."""
+def _seam(numbers: Sequence[int], earlier: Sequence[list[list[SavedState]]], own: list[list[SavedState]]) -> Seam:
+    """numbers: of the parts. earlier, own: by part, rank and time, the saved states."""
     nothing = SavedState(step=0, digests={})
-    saved = [(n, one) for n, ranks in enumerate(earlier, start=1) for states in ranks for one in states]
+    saved = [(n, one) for n, ranks in enumerate(earlier) for states in ranks for one in states]
     starts = [states[0] for states in own if states]
     start = starts[0] if starts else nothing
     same = [(n, one) for n, one in saved if start.digests and _agree(start, one, "parameters")]
     part, state = max(same, key=lambda one: (_likeness(start, one[1]), one[0], one[1].step), default=(0, nothing))
-    doubts, name = [], f"part {number + 1}"
+    doubts, name = [], f"part {numbers[-1]}"
     if len(starts) < len(own) or not starts:
         doubts.append(f"{name} has no state of its start")
     elif not same:
@@ -225,7 +253,6 @@ def _seam(number: int, earlier: Sequence[list[list[SavedState]]], own: list[list
             where = name if len(starts) == 1 else f"rank {rank} of {name}"
             doubts += [f"{where} {text}" for text in _doubts(one, state, [ranks[rank:][:1] for ranks in earlier])]
     return Seam(
-        number=number + 1,
         source=(part, state.step) if same else None,
         state=state if same else next((one for _, one in reversed(saved)), nothing),
         start=start,
@@ -336,10 +363,15 @@ _JOIN_PARTS: dict[str, Callable[[Sequence[Any]], Any]] = {
 
 def _joined_facts(facts: Sequence[End], last: End) -> Mapping[str, Any]:
     """The facts of all parts; a fact that one part lacks is missing. How the training ended is the last one's."""
-    found = {name: join([one[name] for one in facts]) for name, join in _JOIN_PARTS.items() if _in_all(name, facts)}
+    found: dict[str, Any] = {}
+    for name in filter(partial(_in_all, facts), _JOIN_PARTS):
+        known = [one[name] for one in facts if one[name] is not None]
+        found[name] = _JOIN_PARTS[name](known) if known else None
+        if name == "probe" and len(known) < len(facts) and found[name]:
+            found[name][4] = 0  # a part without the probe confirms nothing
     ending = ("error", "untold", "left_over_rows", "noised_without_update")
     return {**found, **{name: last[name] for name in ending if name in last}}
 
 
-def _in_all(name: str, facts: Sequence[End]) -> bool:
+def _in_all(facts: Sequence[End], name: str) -> bool:
     return all(name in one for one in facts)

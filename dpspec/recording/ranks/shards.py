@@ -1,19 +1,14 @@
-"""Parameters that FSDP2 shards over the processes: the rows of this process, and the gradients of whole parameters."""
+"""Parameters that FSDP2 shards over the processes, and the rows of this process."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from dpspec.errors import UsageError
-
-#: Observes the gradient of a whole parameter, given the parameter's number.
-Observer = Callable[[int, Tensor], None]
 
 _ADVICE = "use FSDP2Wrapper of Opacus, without mp_policy, on a model in float32, over all processes"
 
@@ -59,57 +54,3 @@ def refuse_precision(model: nn.Module) -> None:
             raise UsageError(
                 f"the model has a mixed precision policy, whose rounding the recorder cannot bound: {_ADVICE}"
             )
-
-
-class WholeGradients:
-    """The gradients of whole parameters that the backward passes of a rank compute, before FSDP2 sums and shards them.
-
-    FSDP2 gathers the parameters of a module for its forward pass; autograd differentiates by the gathered ones.
-    """
-
-    def __init__(self, model: nn.Module, parameters: Sequence[Tensor]) -> None:
-        self._model, self._parameters = model, list(parameters)
-        self._gathered: dict[int, Tensor] = {}
-        self._handles: list[Any] = []
-        self._observer: Observer | None = None
-        self._discarding = False
-
-    def attach(self) -> None:
-        numbers = {id(p): number for number, p in enumerate(self._parameters)}
-        for module in self._model.modules():
-            own = {name: numbers[id(p)] for name, p in module._parameters.items() if id(p) in numbers}
-            if own:
-                self._handles.append(module.register_forward_pre_hook(partial(self._gather, own)))
-
-    def detach(self) -> None:
-        for handle in self._handles:
-            handle.remove()
-        self._handles = []
-
-    def observe(self, observer: Observer | None) -> None:
-        """Give the gradients of the training's passes to an observer from now on; None ends it."""
-        self._observer = observer
-
-    def differentiate(self, value: Tensor, observer: Observer) -> None:
-        """Give the gradients of a value to an observer, one parameter at a time, and keep none.
-
-        The pass gathers parameters, so all ranks must make it at the same time.
-        """
-        before, self._observer, self._discarding = self._observer, observer, True
-        try:
-            torch.autograd.grad(value, list(self._gathered.values()), retain_graph=True, allow_unused=True)
-        finally:
-            self._observer, self._discarding = before, False
-
-    def _gather(self, own: dict[str, int], module: nn.Module, _: Any) -> None:
-        for name, number in own.items():
-            p = module._parameters[name]
-            if p is not None and p is not self._gathered.get(number) and p.requires_grad and local(p) is p:
-                self._gathered[number] = p
-                leaf: Any = p
-                self._handles.append(leaf.register_hook(partial(self._differentiated, number)))
-
-    def _differentiated(self, number: int, gradient: Tensor) -> Tensor | None:
-        if self._observer is not None:
-            self._observer(number, gradient.detach())
-        return gradient.new_zeros(()).expand_as(gradient) if self._discarding else None

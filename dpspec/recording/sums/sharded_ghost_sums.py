@@ -16,27 +16,31 @@ import torch
 from torch import Tensor
 
 from dpspec.recording.ranks.rank_watch import RankWatch
-from dpspec.recording.ranks.shards import WholeGradients
+from dpspec.recording.ranks.whole_gradients import WholeGradients
 from dpspec.recording.sums.ghost_sums import FIRST, RECORDS, GhostSums, length_of, room_of
 
 
 class ShardedGhostSums(GhostSums):
     def __init__(self, model: Any, optimizer: Any, rank: RankWatch) -> None:
         super().__init__(model, optimizer)
-        self._rank, self._whole = rank, WholeGradients(model, optimizer.params)
+        self._rank, self._whole = rank, WholeGradients(model, optimizer.params, rank.starts)
         self._chosen = random.Random(int.from_bytes(rank.group.digest(b"batches"), "little"))
         self._batch, self._agreeing = 0, True
         self._along: list[Tensor] = []
 
     def attach(self, guarded: Callable[[Callable[[], None]], None]) -> Callable[[], None]:
         undo, self._guarded = super().attach(guarded), guarded
-        self._whole.attach()
+        self._whole.attach(guarded)
 
         def detach() -> None:
             self._whole.detach()
             undo()
 
         return detach
+
+    @property
+    def other_parameters(self) -> int:
+        return int(self._whole.other)
 
     def after_coefficients(self, coefficients: Tensor) -> None:
         super().after_coefficients(coefficients)

@@ -12,7 +12,7 @@ import math
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from types import FunctionType, MethodType
+from types import FunctionType, MethodType, ModuleType
 from typing import Any
 
 import numpy as np
@@ -137,7 +137,7 @@ def _close(before: Any, expected: Any, found: Any) -> bool:
 
 
 def _foreign(rule: Any) -> str:
-    """The class of a rule that calls a function of the script; empty if all its functions are of known libraries."""
+    """The class of a rule that calls a function of the script, or holds an array of NumPy; otherwise empty."""
     roots = [Path(file).parent for name in _LIBRARIES if (file := getattr(sys.modules.get(name), "__file__", None))]
     waiting: list[Any] = [rule.init, rule.update]
     seen: set[int] = set()
@@ -160,9 +160,14 @@ def _foreign(rule: Any) -> str:
                 with contextlib.suppress(ValueError):  # an empty cell
                     waiting.append(cell.cell_contents)
             waiting += (*(one.__defaults__ or ()), *(one.__kwdefaults__ or {}).values())
+        elif isinstance(one, np.ndarray):  # the script may write to it
+            return type(rule).__name__
         elif callable(one) and not isinstance(one, type):
-            if type(one).__module__.partition(".")[0] not in _CALLABLES:
+            of = getattr(one, "__self__", None)
+            if type(one).__module__.partition(".")[0] not in _CALLABLES or not (
+                of is None or isinstance(of, ModuleType)
+            ):
                 return type(rule).__name__
-            waiting += [getattr(one, name, None) for name in ("func", "args", "keywords", "__wrapped__", "__self__")]
+            waiting += [getattr(one, name, None) for name in ("func", "args", "keywords", "__wrapped__")]
             waiting += getattr(one, "__dict__", {}).values()
     return ""

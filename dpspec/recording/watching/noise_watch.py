@@ -174,6 +174,7 @@ class NoiseWatch:
         self._rounding = 0.0
         self._waiting: list[_Step] = []
         self._seen, self._unit = 0, 0.5 * self._resolution
+        self._along: list[float] = [0, 0.0, 0.0]
 
     def add(self, noise: Sequence[Tensor], total: Sequence[Tensor] | None, std: float) -> None:
         """Add the noise of a step, the sum that it was added to (None if unknown), and the noise's declared std."""
@@ -194,6 +195,8 @@ class NoiseWatch:
         self._seen += 1
         self._unit = max(self._unit, unit)
         where, precise = self._coordinates.every(_VALUES), unit * (largest / std + 8.0) <= _ROUNDING
+        if sums is not None and precise:
+            self._add_along(values, sums, std)
         chosen = values[where].clone(), None if sums is None else sums[where].clone()
         self._waiting.append(_Step(*chosen, layers, std, unit, precise))
         if len(self._waiting) == _BATCH:
@@ -218,6 +221,14 @@ class NoiseWatch:
             self._add_values(values, _ERROR * step.unit)
             if step.precise:
                 self._add_norms(step.layers.reshape(2, -1), step.std)
+
+    def _add_along(self, noise: Tensor, total: Tensor, std: float) -> None:
+        """Add the noise along the sum, which is fixed before: a normal value of variance 1."""
+        length = float(torch.linalg.vector_norm(total))
+        if length > 0.0:
+            square = (float(torch.dot(noise, total.to(noise))) / length / std) ** 2
+            steps, squares, largest = self._along
+            self._along = [steps + 1, squares + square, max(largest, square)]
 
     def _add_values(self, values: Array, room: float) -> None:
         below = np.searchsorted(np.sort(values), gaussian_noise.EDGES, side="right")
@@ -340,6 +351,7 @@ class NoiseWatch:
             "block": self._block[1],
             "blocks": self._blocks,
             "steps": steps,
+            "along_sums": self._along,
         }
 
     def _common(self) -> tuple[list[float], int]:

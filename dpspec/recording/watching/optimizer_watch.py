@@ -91,6 +91,11 @@ class OpacusWatch:
         return int(self._changed) + self.hooks.disordered
 
     @property
+    def other_parameters(self) -> int:
+        """The number of gathered parameters that differ from the rows of this rank."""
+        return self.ghost.other_parameters if isinstance(self.ghost, ShardedGhostSums) else 0
+
+    @property
     def recomputed_sums(self) -> list[float] | None:
         if self.ghost is not None:
             return self.ghost.recomputed

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import math
 import random
+import sys
 from collections.abc import Callable, Sequence
+from types import FrameType
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils import checkpoint
 
 from dpspec.recording.fingerprints import Tally
 from dpspec.recording.ranks.shards import local
@@ -144,11 +147,21 @@ class _ForwardHook:
         self._watch, self._guarded = watch, guarded
 
     def __call__(self, module: nn.Module, _: Any) -> None:
-        if not torch.compiler.is_compiling() and torch.is_grad_enabled() and module.training:
+        if torch.compiler.is_compiling() or not module.training:
+            return
+        if torch.is_grad_enabled() or _is_recomputed_later():
             self._guarded(lambda: self._watch.observe("forward"))
 
     def __reduce__(self) -> Any:
         return no_hook, ()
+
+
+def _is_recomputed_later() -> bool:
+    """Whether a pass without gradients is one of ``torch.utils.checkpoint``, whose output enters the loss."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_code.co_filename != checkpoint.__file__:
+        frame = frame.f_back
+    return frame is not None
 
 
 def no_hook() -> Callable[..., None]:

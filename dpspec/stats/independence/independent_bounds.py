@@ -24,6 +24,14 @@ from dpspec.stats.independence.order_statistics import Guesses
 #: Quantities of the bounds, which no claim has.
 MU, EPSILON, WITH_LUCK = "mu-if-independent", "epsilon-if-independent", "epsilon-if-conditionally-independent"
 
+#: The statements of the assumptions, by name.
+TEXTS = {
+    "independent-canaries": "given the run-level information of the release, each canary adds one part to it, which "
+    "depends on the canary's own inclusion bit and separate randomness only",
+    "no-shared-randomness": "the canaries of a run share no randomness",
+    "gaussian-curve": "the privacy curve of each canary is the same Gaussian one down to the delta of the bound",
+}
+
 #: Level of the tests of runs, steps and shape.
 LEVEL = 0.05
 
@@ -95,9 +103,8 @@ def independent_bounds(
     gaussian = Assumption(
         name="gaussian-curve",
         status=curve,
-        text="the privacy curve of each canary is the same Gaussian one down to "
-        f"delta = {at['delta']:g}; the test of the shape sees error rates above 1/{max(map(len, ranked))}, and cannot "
-        "support that below",
+        text=f"{TEXTS['gaussian-curve']} (delta = {at['delta']:g}); the test of the shape sees error rates above "
+        f"1/{max(map(len, ranked))}, and cannot support that below",
         test=assumption_tests.CURVE_TEST,
         level=LEVEL,
     )
@@ -113,10 +120,7 @@ def independent_bounds(
 
 def _independence(luck: Sequence[StepDependence], layers: float | None) -> Assumption:
     name = "independent-canaries"
-    text = (
-        "given what the release tells of the run as a whole, each canary adds a part of its own to it, made without "
-        "the coins and the luck of others"
-    )
+    text = TEXTS[name]
     if layers is not None and layers <= LAYERS_LEVEL:
         text += "; layers share their noise, and canaries that lie in them with it"
         return Assumption(name=name, status="false", text=text, test=residual_tests.LAYERS_TEST, level=LAYERS_LEVEL)
@@ -134,7 +138,7 @@ def _independence(luck: Sequence[StepDependence], layers: float | None) -> Assum
 
 
 def _no_luck(runs: Sequence[Guesses], correct: Sequence[int]) -> Assumption:
-    text = "the canaries of a run share no randomness"
+    text = TEXTS["no-shared-randomness"]
     agree = assumption_tests.runs_agree(runs, correct)
     if agree is None:
         text += "; it cannot be seen in one run, five runs would show luck that comes in up to 55% of them"

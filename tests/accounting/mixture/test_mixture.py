@@ -67,14 +67,6 @@ def test_swapping_the_directions(pair: Mixture, epsilon: float) -> None:
     assert float(pair.delta(epsilon, ABSENT)) == pytest.approx(swapped, abs=1e-13)
 
 
-@given(mixtures, st.floats(0.0, 10.0), st.sampled_from([PRESENT, ABSENT]), st.floats(0.01, 100.0))
-def test_scaling_everything_changes_nothing(pair: Mixture, epsilon: float, direction: str, factor: float) -> None:
-    scaled = Mixture(pair.sensitivities * factor, pair.probabilities, pair.sigma * factor)
-    assert float(scaled.log_delta(epsilon, direction)) == pytest.approx(
-        float(pair.log_delta(epsilon, direction)), rel=1e-9, abs=1e-9
-    )
-
-
 @given(mixtures)
 def test_the_inverse_undoes_the_log_ratio(pair: Mixture) -> None:
     x = np.linspace(-8.0 * pair.sigma, float(pair.sensitivities[-1]) + 10.0 * pair.sigma, 3000)

@@ -117,19 +117,6 @@ def test_guesses_save_values_and_change_nothing_else(limits, share, increasing, 
         assert abs(second.value - second.fails_at) <= 1e-3 * max(second.value, second.fails_at)
 
 
-def test_a_good_guess_needs_few_values():
-    def epsilon(noise: float) -> float:
-        return 1.1 / noise * (1.0 + 0.2 * math.sin(0.5 * math.log(noise)))
-
-    def guess(one: float, other: float) -> float:
-        a, b = math.log(epsilon(one)), math.log(epsilon(other))
-        return one * (other / one) ** (a / (a - b))
-
-    found = find_boundary(lambda x: epsilon(x) <= 1.0, 0.0, 1e6, increasing=True, start=1.0, guess=guess)
-    assert found.evaluations <= 6
-    assert epsilon(found.value) <= 1.0 < epsilon(found.fails_at)
-
-
 @pytest.mark.parametrize("relative", [1e-2, 1e-3, 1e-5])
 def test_values_can_be_written_down(relative):
     found = find_boundary(Threshold(math.pi, increasing=True), 0.0, 1e6, increasing=True, relative=relative, start=1.0)

@@ -111,21 +111,6 @@ def test_both_ends_were_asked_and_stand_beside_each_other(root, steepness, bend)
     assert len(asked) <= 60
 
 
-def test_smooth_functions_take_few_evaluations():
-    asked = []
-
-    def margin(x):
-        asked.append(x)
-        return math.log1p(x) - 0.4 * math.sqrt(x) - 0.2
-
-    crossing(margin, 3.0, 0.5)
-    assert len(asked) <= 20
-    asked.clear()
-    true, false = crossing(margin, 3.0, 0.5, within=1e-7)
-    assert 0.0 < true - false <= 1e-7
-    assert len(asked) <= 12
-
-
 def test_ends_that_are_none_come_back():
     assert crossing(lambda x: x - 5.0, 3.0, -1.0) == (3.0, -1.0)
     assert crossing(lambda x: x + 5.0, 3.0, -1.0) == (3.0, -1.0)

@@ -138,23 +138,6 @@ def test_epsilon_of_a_large_group_is_where_the_whole_sum_is_delta(
     assert at_lower == pytest.approx(delta, rel=1e-6)
 
 
-def test_a_group_of_a_hundred_thousand_takes_few_evaluations(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Bisection of both ends took 248; the closed form of such a group takes milliseconds each."""
-    pair, evaluations = Mixture.poisson(100_000, 0.01, 50.0), 0
-    bounds = Mixture.log_delta_bounds
-
-    def counted(self: Mixture, epsilon: float, direction: Direction) -> tuple[float, float]:
-        nonlocal evaluations
-        evaluations += 1
-        return bounds(self, epsilon, direction)
-
-    monkeypatch.setattr(Mixture, "log_delta_bounds", counted)
-    found = PrivacyLoss.of(pair).epsilon(1e-5)
-    assert found.lower == pytest.approx(303.687812756, rel=1e-9)
-    assert evaluations <= 100
-    assert len(pair.ratio.relevant(np.array([2.0]), np.array([np.inf])).shifts) < 5000
-
-
 # --- Of two directions the larger answer is asked for, and the other is narrowed no further than that takes.
 
 

@@ -68,24 +68,11 @@ def test_a_curve_holds_what_is_known_of_each_delta_alone(step: Mixture, steps: i
         assert found.relative_width <= 1e-4
 
 
-def test_a_curve_of_three_digits_takes_one_stage(stages: list[tuple[float, int]]) -> None:
-    loss = PrivacyLoss.of(Mixture.poisson(1, 0.01, 1.2), "present-first").compose(2000)
-    assert all(found.relative_width <= 1e-3 for found in loss.epsilons(DELTAS[1:], width=1e-3))
-    assert [count for _, count in stages] == [5]
-
-
 def test_what_is_asked_more_finely_is_refined_by_itself(stages: list[tuple[float, int]]) -> None:
     loss = PrivacyLoss.of(Mixture.poisson(1, 0.01, 1.2), "present-first").compose(2000)
     found = loss.epsilons(DELTAS[1:], width=[1e-3, 1e-3, 1e-4, 1e-3, 1e-3])
     assert found[2].relative_width <= 1e-4
     assert [count for _, count in stages] == [5, 1]
-
-
-def test_epsilons_far_apart_share_no_fine_grid(stages: list[tuple[float, int]]) -> None:
-    """Read e^25 away from the place of the tilt, no finer grid makes an epsilon narrow."""
-    PrivacyLoss.of(Mixture.poisson(8, 0.118, 4.19), "absent-first").compose(1258).epsilons(DELTAS, width=1e-3)
-    assert all(count < len(DELTAS) for _, count in stages)
-    assert min(width for width, _ in stages) > 1e-5
 
 
 def test_a_delta_at_an_epsilon_takes_one_grid_where_the_first_is_narrow_enough(

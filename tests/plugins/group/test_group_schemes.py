@@ -339,19 +339,6 @@ def test_a_loop_that_draws_otherwise_deviates(
         assert min(c.p_value for c in audit.checks if c.assumption != "sampling") > 1e-6
 
 
-@pytest.mark.parametrize(
-    "audit",
-    [
-        "audit={method: one-run, canary: {space: input, kind: mislabelled, count: 32}, seed: 1}",
-        "audit={method: many-run, runs: 16, canary: {space: gradient, kind: orthogonal}, seed: 1}",
-    ],
-)
-def test_other_attacks_run_on_allocated_batches(audit: str, tmp_path: Path) -> None:
-    found = audited(tmp_path, *ALLOCATED, "mechanism.steps=10", audit, text=TEXT)
-    assert found.conformance.status == "no-deviation-found"
-    assert found.evidence
-
-
 def test_planted_records_fill_batches_when_noise_is_ruled_out(tmp_path: Path) -> None:
     """The declared 100 records never fill a batch of 150: with 400 planted ones a record may displace another."""
     spec = attacked(

@@ -146,10 +146,11 @@ def test_who_sees_to_the_bound_is_said() -> None:
     phase = POISSON
     assert bounded(spec_of(phase, 4, 1)).status == "declared"
     assert bounded(spec_of(phase, 4, 1, user="who")).text == (
-        "no user has more than 4 records: data with more is rejected; two spellings of a user count as two users"
+        "no user has more than the declared number of records, 4: data with more is rejected; two spellings of a user "
+        "count as two users"
     )
     dropping = bounded(spec_of(phase, 1, 1, user="who", max_records_per_user=1))
-    assert (dropping.status, "at most 1 record are" in dropping.text) == ("by-construction", True)
+    assert (dropping.status, "records, 1: others are dropped" in dropping.text) == ("by-construction", True)
 
 
 DECLARED = """\

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from itertools import product
 from math import comb
 from pathlib import Path
@@ -15,7 +14,6 @@ from support.attacks import attacked, audited, diagnosed, errors, written
 
 import dpspec
 from dpspec.accounting import Mixture, PrivacyLoss
-from dpspec.contract import Check, Plan
 from dpspec.engine.preparing.prepare import prepare
 from dpspec.registry.loader import load_catalog
 from dpspec.reporters.limits import limits
@@ -162,29 +160,6 @@ def test_planted_records_are_scored_by_estimates_too(tmp_path: Path) -> None:
     assert audit.conformance.status == "no-deviation-found"
     (update,) = [c for c in audit.checks if c.assumption == "update" and "at each step" not in c.test]
     assert update.p_value > 1e-3
-
-
-def test_what_is_seen_depends_on_the_number_of_records(tmp_path: Path) -> None:
-    """Fewer records see less of a drift, and of what a planted record adds, which is said beforehand as well."""
-    seen, foreseen = {}, {}
-    for records in (30, 300):
-        overrides = (ITERATES, f"audit.expected_from={records}")
-        seen[records] = detectable(audited(tmp_path, *overrides, text=TEXT).checks)
-        foreseen[records] = detectable(plan(tmp_path, *overrides).checks)
-    assert seen[30]["update"] > seen[300]["update"]
-    assert foreseen[30]["sensitivity"] > foreseen[300]["sensitivity"]
-
-
-def detectable(checks: Iterable[Check]) -> dict[str, float]:
-    """The least deviation that is seen of what is measured over all steps."""
-    notes = {"relative to rate * sum of clipped gradients", "of an inserted canary, relative to rate * clip norm"}
-    measured = (check for check in checks if check.observed == "measured" and check.note in notes)
-    return {check.assumption: float(check.detectable or 0.0) for check in measured}
-
-
-def plan(folder: Path, *overrides: str) -> Plan:
-    prepared = prepare(attacked(folder, *overrides, text=TEXT), load_catalog())
-    return prepared.audit.plan(prepared.spec, prepared.facts)
 
 
 @pytest.mark.parametrize(

@@ -9,17 +9,11 @@ import numpy as np
 import pytest
 from scipy.optimize import brentq
 from scipy.special import log_ndtr
+from support.modelmix_densities import FIGURE
 
 from dpspec.accounting import PrivacyLoss
-from dpspec_modelmix import density, published, theory
+from dpspec_modelmix import density, theory
 from dpspec_modelmix.options import Segment
-
-
-def mixed(rate: float, steps: int, noise: float, ratio: float, batch: float, clip: float, p: int = 1) -> Segment:
-    return Segment(steps, rate, 1.0 / noise, ratio * batch / (noise * clip), p)
-
-
-FIGURE = {(r, p): mixed(0.02, 5000, 0.3675, r, 1000, 20, p) for r in (0.075, 0.15, 0.3) for p in (1, 25, 100)}
 
 
 def panels(low: float, high: float, width: float) -> tuple[np.ndarray, np.ndarray]:
@@ -108,20 +102,6 @@ def test_the_truth_lies_at_or_below_the_bound_in_many_settings() -> None:
         assert improved <= bound * (1 + 1e-9)
         count += 1
     assert count >= 30
-
-
-def test_the_truth_of_many_coordinates_tends_to_a_gaussian_of_the_fisher_information() -> None:
-    noise = 0.3675 / math.sqrt(published.fisher_information(FIGURE[0.3, 100].gap))
-    limit = PrivacyLoss.gaussian(noise, 1.0, 0.02, "present-first").compose(5000).epsilon(1e-5)
-    values = [density.pair_epsilon([mixed(0.02, 5000, 0.3675, 0.3, 1000, 20, p)], 1e-5) for p in (100, 10_000)]
-    assert values[0] == pytest.approx(3.932, abs=2e-3)
-    assert values[1] == pytest.approx(limit.upper, rel=1e-3)
-    assert (
-        limit.lower * (1 - 1e-4)
-        < values[1]
-        < values[0]
-        < theory.mixed_epsilon([FIGURE[0.3, 100]], 1e-5, "improved").epsilon
-    )
 
 
 def test_the_truth_without_mixing_is_that_of_the_accountant() -> None:

@@ -12,7 +12,7 @@ import pytest
 import torch
 from scipy import integrate
 from support import specs
-from support.modelmix_densities import log_density_of_sum
+from support.modelmix_densities import FIGURE, log_density_of_sum, mixed
 
 from dpspec.accounting import PrivacyLoss
 from dpspec.contract import Finding, Series
@@ -21,13 +21,6 @@ from dpspec_modelmix import density, published, theory
 from dpspec_modelmix.attack import log_laplace_density
 from dpspec_modelmix.clipping import Absolute
 from dpspec_modelmix.options import Segment
-
-
-def mixed(rate: float, steps: int, noise: float, ratio: float, batch: float, clip: float, p: int = 1) -> Segment:
-    return Segment(steps, rate, 1.0 / noise, ratio * batch / (noise * clip), p)
-
-
-FIGURE = {(r, p): mixed(0.02, 5000, 0.3675, r, 1000, 20, p) for r in (0.075, 0.15, 0.3) for p in (1, 25, 100)}
 
 
 def test_fisher_information() -> None:
@@ -131,17 +124,6 @@ def test_one_step_against_mpmath(q: float, s: float, t: float, order: float) -> 
     assert found == pytest.approx(exact, rel=1e-9)
     if order == int(order):
         assert theory.step_rdp([int(order)], Segment(1, q, s, t))[0] == pytest.approx(exact, rel=1e-9)
-
-
-def test_a_wider_gap_and_more_sparsity_never_hurt() -> None:
-    values = [
-        theory.mixed_epsilon([Segment(100, 0.1, 1.0, t)], 1e-5).epsilon for t in (0.0, 0.01, 1.0, 2.0, 5.0, 10.0, 100.0)
-    ]
-    assert values == sorted(values, reverse=True)
-    values = [theory.mixed_epsilon([Segment(100, 0.1, 1.0, 10.0, p)], 1e-5).epsilon for p in (1, 2, 5, 25, 400)]
-    assert values == sorted(values, reverse=True)
-    limit = theory.gaussian_epsilon(published.limit([Segment(100, 0.1, 1.0, 10.0)]), 1e-5).epsilon
-    assert limit <= values[-1]
 
 
 def test_the_one_hot_gradient_is_the_worst_of_those_looked_at() -> None:

@@ -14,7 +14,7 @@ from scipy import stats
 from support import specs
 from support.attacks import trials_of
 
-from dpspec.contract import Evidence, Finding, FrozenMap, Resumable, Spec, TrainingJob, Trial
+from dpspec.contract import Finding, FrozenMap, Resumable, Spec, TrainingJob, Trial
 from dpspec.engine.preparing.context import RunContext
 from dpspec.engine.preparing.prepare import prepare
 from dpspec.registry.loader import load_catalog
@@ -23,7 +23,6 @@ from dpspec.training.gradients import flat_model
 from dpspec_modelmix import density, evidence, theory
 from dpspec_modelmix.attack import Canaries, Reader, log_density
 from dpspec_modelmix.clipping import Absolute
-from dpspec_modelmix.mechanism import ModelMixAudit
 from dpspec_modelmix.options import Attack, segments_of
 from dpspec_modelmix.training import MixingUpdate, Rules, enforce, rules_of, train
 
@@ -212,19 +211,6 @@ def test_thresholds_follow_the_learning_rate_and_phases() -> None:
     ]
     rule = rules_of(phases, {"learning_rate": 9.0}, 1.0, layout, "cpu")
     assert [(rule.rate(s), rule.threshold(s)) for s in (1, 2, 3, 4)] == [(0.5, 2.0)] * 2 + [(0.1, 3.0)] * 2
-
-
-def test_a_trial_records_gaps_and_accuracies(tmp_path: Path) -> None:
-    spec = spec_of(tmp_path)
-    (trial,) = trials_of(spec, 0)
-    assert trial.evidence["internal"]["gap"]["least"] >= 1.0
-    assert trial.arrays["gaps"].shape == (10, 3)
-    assert len(trial.evidence["outcome"]) == 100
-    found = list(ModelMixAudit().conclude(spec, [trial]))
-    accuracy = {f.quantity for f in found if isinstance(f, Finding) and f.quantity.startswith("accuracy")}
-    assert accuracy == {"accuracy", "accuracy-same-noise", "accuracy-same-epsilon"}
-    assert trial.evidence["twins"]["noise_factor"] > 1.0
-    assert any(isinstance(f, Evidence) and f.kind == "one-run-ladder" for f in found)
 
 
 def test_the_twin_of_equal_epsilon_has_that_epsilon(tmp_path: Path) -> None:

@@ -240,27 +240,6 @@ def test_orders_and_rules_of_composition_train_nothing_again(both, tmp_path: Pat
         assert [t.key for t in result.audits[0].trials] == [t.key for t in audit.trials]
 
 
-def test_one_direction_for_all_records(tmp_path: Path) -> None:
-    """All records share their runs; a fraction claim is supported by the estimate, never proved by it."""
-    fraction = "claims.five={kind: per-instance-dp, epsilon: %s, delta: 1e-4, fraction: 0.1, population: train}"
-    only = ["threat_model={points: all, direction: remove}", "audit.attack=null", "audit.mean_rule=null"]
-    only += ["mechanism.noise_multiplier=2", "mechanism.steps=30", "training.learning_rate=2", "data.features=16"]
-    result, store = audited(tmp_path, *only, "claims.five.record=null", fraction % "6")
-    first = result.audits[0]
-    assert first.verdicts[1].verdict == "proved"
-    estimates = [f for f in first.findings if f.bound == "estimate" and f.quantity == "epsilon"]
-    tenth = next(f.value for f in estimates if f.at.get("fraction") == 0.1)
-    assert tenth < first.verdicts[1].upper
-    result, _ = audited(tmp_path, *only, "claims.five.record=null", fraction % (tenth * 1.01), store=store)
-    assert result.audits[0].verdicts[1].verdict == "supported"
-    records = table(result.audits[0], "records")
-    assert len(records.columns["record"]) == 80
-    assert records.privacy == "per-record"
-    ratio = table(result.audits[0], "ratio-over-training")
-    assert ratio.privacy == "data-dependent"
-    assert ratio.columns["mean"][0] > 1.0 or ratio.columns["mean"][-1] < ratio.columns["mean"][0]
-
-
 def test_without_an_audit_there_are_bounds_alone(tmp_path: Path) -> None:
     result, _ = audited(tmp_path, "audit=null", "data={kind: declared, records: 60000, features: 784}")
     assert result.complete

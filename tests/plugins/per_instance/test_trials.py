@@ -283,21 +283,6 @@ def test_sharing_out_changes_keys_and_no_seed(folder: Path) -> None:
     assert contexts[0].seed(2, "training") != contexts[1].seed(1, "training")
 
 
-def test_more_runs_make_none_again(folder: Path) -> None:
-    few, many = (planned(loaded(folder, SHARED, f"audit.runs={runs}")) for runs in (3, 5))
-    assert many.chunks[: len(few.chunks)] == few.chunks == tuple((index,) for index in range(15))
-    assert many.trials == 25
-
-
-def test_the_plan_tells_what_is_trained_again(folder: Path) -> None:
-    one, five = planned(loaded(folder)), planned(loaded(folder, SHARED))
-    assert one.seconds < five.seconds < 5.0 * one.seconds
-    assert five.memory_bytes < one.memory_bytes
-    assert five.checks == one.checks
-    assert any("trained 5 times to measure up to 16 records" in note for note in five.notes)
-    assert not any("shard_records" in note for note in one.notes)
-
-
 def test_a_long_run_is_told_to_be_shared_out(folder: Path) -> None:
     large = ["data.records=1000000", "model.hidden=[2048]", "mechanism.steps=400", "mechanism.sampling.rate=0.001"]
     spec = loaded(folder, *large, "audit.attack=null", "audit.mean_rule=null")

@@ -17,7 +17,6 @@ from dpspec_preprocessing.private import (
     compose,
     composed_slope,
     group_divergence,
-    rdp_slope,
     repaired_divergence,
     repaired_rdp,
     sampled_curve,
@@ -28,7 +27,6 @@ from dpspec_preprocessing.published import (
     largest_sampled_order,
     pca_printed,
     printed_rdp,
-    printed_srdp,
     table_2_divergence,
     theorem_2_divergence,
 )
@@ -94,55 +92,15 @@ SETTINGS = {
 }  # fmt: skip
 
 
-def group_rdp(curve: Callable[[float], float], order: float, k: int) -> float:
-    """Mironov 2017, Proposition 2: 3^c curve(2^c a) for groups of k <= 2^c records and orders a of at least 2."""
-    doublings = (k - 1).bit_length()
-    return curve(order) if doublings == 0 else 3.0**doublings * curve(2.0**doublings * max(order, 2.0))
-
-
-def theorem_2_at(
-    m: PrivateMechanism, order: float, tau: float, changed: float, p: float = 2.0, q: float = 2.0
-) -> float:
-    """max(T1(p), T2(q)) with the paper's curves, as the theorem states it; its limit p = 1 for constant curves."""
-    if m.kind in ("laplace", "exponential"):
-        return printed_rdp(m, order) + printed_srdp(m, order, tau, changed)
-
-    def rdp(a: float) -> float:
-        return printed_rdp(m, a)
-
-    def srdp(a: float) -> float:
-        return printed_srdp(m, a, tau, changed)
-
-    first = (order * p - 1.0) / (p * (order - 1.0)) * srdp(order * p) + rdp((p * order - 1.0) / (p - 1.0))
-    second = (order * q - 1.0) / (q * (order - 1.0)) * rdp(order * q) + srdp((q * order - 1.0) / (q - 1.0))
-    return max(first, second)
-
-
-def epsilon_of_line(slope: float, delta: float) -> float:
-    """slope + 2 sqrt(slope ln(1 / delta)): the classical conversion of D(a) = slope a."""
-    return slope + 2.0 * math.sqrt(slope * -math.log(delta))
-
-
-def by_groups(m: PrivateMechanism, order: float, changed: int) -> float:
-    """The reference's baseline: the mechanism's own, and for one-record steps the general one of the paper's curves."""
-    if m.kind == "sgd-sampled":
-        return group_rdp(lambda a: 0.5 * (a * m.noise) ** 2, order, changed)
-    if m.kind == "sgd-iterated":
-        return group_rdp(lambda a: 0.5 * a * m.noise**2, order, changed + 1)
-    if m.kind == "laplace":
-        return m.noise * min(m.records, changed + 1)
-    return group_divergence(m, order, changed)
-
-
 @pytest.mark.parametrize("name", SETTINGS)
 def test_settings(name: str) -> None:
     m, order, tabulated, tau, changed, (base, printed, theorem, best, group) = SETTINGS[name]
     kappa = changed if m.kind == "sgd-iterated" else 0
     assert printed_rdp(m, order) == near(base)
     assert table_2_divergence(m, order, tabulated, kappa) == near(printed)
-    assert theorem_2_at(m, order, tau, kappa) == near(theorem)
     assert theorem_2_divergence(m, order, tau, kappa) == near(best)
-    assert by_groups(m, order, changed) == near(group)
+    if m.kind in (GAUSSIAN, GD, "exponential"):  # of other mechanisms the reference has a general formula
+        assert group_divergence(m, order, changed) == near(group)
     assert base <= best <= theorem * (1 + 1e-12) <= printed * (1 + 1e-12)
 
 
@@ -184,31 +142,6 @@ def test_e2_sampled_gradients() -> None:
 def test_e3_repaired_iterated_gradients(name: str, value: float) -> None:
     m, order, _, tau, *_ = SETTINGS[name]
     assert smooth_divergence(m, order, tau) == near(value)
-
-
-def table_2(m: PrivateMechanism, tau: float) -> float:
-    curve = lambda order: table_2_divergence(m, order, tau, 0.0)  # noqa: E731
-    return conversion.convert_curve(curve, 1e-5, lowest=11.0, conversion="mironov")
-
-
-def line(value: float) -> float:
-    return epsilon_of_line(value, 1e-5)
-
-
-@pytest.mark.parametrize(
-    ("name", "base", "printed", "best", "group"),
-    [
-        ("R03", 1.999410365, 3.019769001, 2.219182093, 305.9699286),
-        ("R07", 3.059115547, 5.771292546, 4.15882073, 2126.97067),
-        ("R04", 0.2411762956, 28.0411363, 8.670783956, 432.4631478),
-    ],
-)
-def test_e4_to_e6_conversions(name: str, base: float, printed: float, best: float, group: float) -> None:
-    m, _, tabulated, tau, changed, _ = SETTINGS[name]
-    assert line(rdp_slope(m)) == near(base)
-    assert table_2(m, tabulated) == near(printed)
-    assert line(theorem_2_divergence(m, 2.0, tau, 0.0) / 2.0) == near(best)
-    assert line(group_divergence(m, 2.0, changed) / 2.0) == near(group)
 
 
 def test_e4_exact_conversions() -> None:

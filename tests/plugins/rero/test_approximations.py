@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 from scipy import integrate, stats
-from support.rero_values import BY_NAME, CIFAR, IMAGENET, IMAGENET_RATE, Value
+from support.rero_values import BY_NAME, CIFAR, IMAGENET, IMAGENET_RATE
 
 from dpspec_rero import approximations
 from dpspec_rero.approximations import (
@@ -35,15 +35,11 @@ RENYI = {
 }
 
 
-def steps_of(value: Value) -> tuple[Steps, ...]:
-    return (Steps(noise=value.noise, effect=value.effect, rate=value.rate, count=value.steps),)  # type: ignore[arg-type]
-
-
 @pytest.mark.parametrize("name", sorted(EDGEWORTH))
 def test_edgeworth_of_every_order(name: str) -> None:
     value = BY_NAME[name]
     for order, expected in enumerate(EDGEWORTH[name]):
-        (found,) = approximations.gammas_edgeworth([value.kappa], steps_of(value), order)
+        (found,) = approximations.gammas_edgeworth([value.kappa], value.phases, order)
         assert found == pytest.approx(expected, abs=1.0e-10), order
 
 
@@ -62,7 +58,7 @@ def test_an_effect_beyond_floating_point_is_certain() -> None:
 @pytest.mark.parametrize("name", sorted(RENYI))
 def test_renyi(name: str) -> None:
     value = BY_NAME[name]
-    ((gamma, order),) = approximations.gammas_rdp([value.kappa], steps_of(value))
+    ((gamma, order),) = approximations.gammas_rdp([value.kappa], value.phases)
     expected, at = RENYI[name]
     assert gamma == pytest.approx(expected, rel=1e-8 if len(str(expected)) > 10 else 1e-5)
     assert order == pytest.approx(at, rel=5e-3)
@@ -181,7 +177,7 @@ def test_no_effect_leaves_guessing() -> None:
 
 
 def test_the_prior_at_which_gamma_reaches_a_value_is_its_inverse() -> None:
-    for phases in (steps_of(BY_NAME["G1"]), steps_of(BY_NAME["L3"])):
+    for phases in (BY_NAME["G1"].phases, BY_NAME["L3"].phases):
         leak = Leakage(phases)
         prior = leak.prior(0.5)
         assert leak.gammas([prior.lower])[0].upper == pytest.approx(0.5, rel=1e-9)

@@ -6,21 +6,17 @@ import math
 
 import numpy as np
 import pytest
-from support.rero_values import BY_NAME, Value
+from support.rero_values import BY_NAME
 
 from dpspec_rero.comparison import gammas_monte_carlo, log_ratios
 from dpspec_rero.options import Steps
-
-
-def steps_of(value: Value) -> tuple[Steps, ...]:
-    return (Steps(noise=value.noise, effect=value.effect, rate=value.rate, count=value.steps),)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("name", ["S5", "S6", "S9", "B4", "B5", "L8"])
 def test_the_estimate_is_near_and_the_interval_contains_the_truth(name: str) -> None:
     value = BY_NAME[name]
     truth = value.gamma if isinstance(value.gamma, float) else value.gamma[0]
-    found = [gammas_monte_carlo([value.kappa], steps_of(value), 20_000, seed)[0] for seed in range(5)]
+    found = [gammas_monte_carlo([value.kappa], value.phases, 20_000, seed)[0] for seed in range(5)]
     assert all(truth in one.interval for one in found)
     values = [one.value for one in found]
     assert abs(np.mean(values) - truth) < 3.0 * np.std(values)
@@ -31,7 +27,7 @@ def test_intervals_miss_no_more_often_than_stated() -> None:
     """100 seeds at confidence 0.8: 36 misses would be four deviations too many. They are far too careful for that."""
     value = BY_NAME["S5"]
     misses = sum(
-        value.gamma not in gammas_monte_carlo([value.kappa], steps_of(value), 1000, seed, 0.8)[0].interval  # type: ignore[operator]
+        value.gamma not in gammas_monte_carlo([value.kappa], value.phases, 1000, seed, 0.8)[0].interval  # type: ignore[operator]
         for seed in range(100)
     )
     assert misses <= 36
@@ -49,7 +45,7 @@ def test_heavy_tails_fool_the_estimate_but_not_the_interval() -> None:
 
 def test_at_small_baselines_the_interval_says_that_nothing_is_known() -> None:
     truth = 9.9236e-5  # N = 100, kappa = 1e-7
-    (found,) = gammas_monte_carlo([1e-7], steps_of(BY_NAME["S6"]), 20_000, seed=2)
+    (found,) = gammas_monte_carlo([1e-7], BY_NAME["S6"].phases, 20_000, seed=2)
     assert truth in found.interval
     assert found.interval.upper > 100.0 * truth
 
@@ -63,7 +59,7 @@ def test_ratios_average_to_one_under_the_null() -> None:
 
 
 def test_draws_are_decided_by_the_seed_and_do_not_depend_on_kappas() -> None:
-    phases = steps_of(BY_NAME["S5"])
+    phases = BY_NAME["S5"].phases
     assert np.array_equal(log_ratios(phases, 500, 1), log_ratios(phases, 500, 1))
     assert not np.array_equal(log_ratios(phases, 500, 1), log_ratios(phases, 500, 2))
     one = gammas_monte_carlo([0.1], phases, 1000, 1)[0]

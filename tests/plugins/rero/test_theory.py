@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
 import math
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -23,10 +21,6 @@ def steps(noise: str, effect: float, rate: float, count: int) -> tuple[Steps, ..
     return (Steps(noise=noise, effect=effect, rate=rate, count=count),)  # type: ignore[arg-type]
 
 
-def leak_of(value: Value) -> Leakage:
-    return Leakage(steps(value.noise, value.effect, value.rate, value.steps))
-
-
 def contains(interval: Interval, value: float, relative: float = 1e-10) -> bool:
     """The given digits may end before the interval does."""
     return interval.lower * (1.0 - relative) <= value <= interval.upper * (1.0 + relative)
@@ -34,7 +28,7 @@ def contains(interval: Interval, value: float, relative: float = 1e-10) -> bool:
 
 @pytest.mark.parametrize("value", VALUES, ids=lambda v: v.name)
 def test_reference_values(value: Value) -> None:
-    (found,) = leak_of(value).gammas([value.kappa])
+    (found,) = Leakage(value.phases).gammas([value.kappa])
     assert found.relative_width < 1e-4
     if isinstance(value.gamma, float):
         assert contains(found, value.gamma)
@@ -79,7 +73,7 @@ def test_more_laplace_steps_against_the_finite_sum(name: str) -> None:
     value = BY_NAME[name]
     exact = laplace_oracle.gamma(repr(value.kappa), repr(value.effect), value.steps)
     assert abs(exact - mpf(value.gamma)) < 1e-14  # type: ignore[arg-type]
-    assert contains(leak_of(value).gammas([value.kappa])[0], float(exact))
+    assert contains(Leakage(value.phases).gammas([value.kappa])[0], float(exact))
 
 
 def test_the_top_atom_decides_small_baselines() -> None:
@@ -111,26 +105,10 @@ def test_phases_of_different_noise_compose() -> None:
             assert Leakage((alone,)).gammas([kappa])[0].upper < both[at].lower
 
 
-@pytest.mark.parametrize("noise", ["gaussian", "laplace"])
-def test_monotone_in_everything(noise: str) -> None:
-    """gamma rises with kappa, effect, rate and steps, is concave in kappa and never below it."""
-    base = steps(noise, 0.7, 0.2, 15)[0]
-    kappas = list(np.geomspace(1e-7, 1.0, 12))
-    found = Leakage((base,)).gammas(kappas)
-    assert all(one.upper <= two.upper for one, two in itertools.pairwise(found))
-    assert all(interval.upper >= kappa for interval, kappa in zip(found, kappas, strict=True))
-    rises = [two.upper - one.upper for one, two in itertools.pairwise(found)]
-    chords = [rise / (b - a) for rise, (a, b) in zip(rises, itertools.pairwise(kappas), strict=True)]
-    assert all(later <= earlier * (1.0 + 1e-3) for earlier, later in itertools.pairwise(chords))
-    for more in (replace(base, effect=0.8), replace(base, rate=0.3), replace(base, count=20)):
-        larger = Leakage((more,)).gammas(kappas[:-1])
-        assert all(one.upper < two.lower for one, two in zip(found, larger, strict=False))
-
-
 @pytest.mark.slow
 def test_the_symmetrised_curve_is_looser() -> None:
     """A valid bound, and at large baselines far above: the other direction's curve lies there."""
-    leak = leak_of(BY_NAME["S1"])
+    leak = Leakage(BY_NAME["S1"].phases)
     kappas = [0.01, 0.1, 0.5, 0.9]
     curves = zip(leak.symmetrised(kappas), leak.gammas(kappas), leak.tprs(kappas, "add"), strict=True)
     assert all(loose.upper >= max(tight.lower, other.lower) for loose, tight, other in curves)
@@ -138,7 +116,7 @@ def test_the_symmetrised_curve_is_looser() -> None:
 
 
 def test_membership_beside_it() -> None:
-    leak = leak_of(BY_NAME["S6"])
+    leak = Leakage(BY_NAME["S6"].phases)
     advantage = leak.advantage()
     grid = list(np.linspace(0.01, 0.99, 50))
     gaps = [interval.upper - level for level, interval in zip(grid, leak.gammas(grid), strict=True)]

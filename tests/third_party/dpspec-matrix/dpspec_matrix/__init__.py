@@ -1,4 +1,4 @@
-"""Audits DP-FTRL: training whose noise is correlated across steps by a matrix, banded or of a binary tree."""
+"""Audits DP-FTRL: training whose noise is correlated across steps by a banded matrix."""
 
 from __future__ import annotations
 

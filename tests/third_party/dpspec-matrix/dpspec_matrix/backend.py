@@ -15,8 +15,8 @@ from torch import Tensor
 
 import dpspec.contract as dps
 from dpspec.training.loop.native import parts_of, train_with
-from dpspec_matrix.encoders import Encoder, encoder_of
-from dpspec_matrix.noise import noise_of
+from dpspec_matrix.encoders import Banded, encoder_of
+from dpspec_matrix.noise import BandedNoise
 
 
 @dataclass
@@ -63,13 +63,13 @@ class Correlated:
             noise_multiplier=self.noise_multiplier(phase.noise_multiplier, encoder),
         )
         schedule = replace(parts.schedule, phases=(phase,))
-        train_with(job, replace(parts, schedule=schedule, noise=noise_of(encoder)))
+        train_with(job, replace(parts, schedule=schedule, noise=BandedNoise(encoder)))
 
     def separation(self, declared: int) -> int:
         """After how many steps a record takes part again."""
         return declared
 
-    def noise_multiplier(self, declared: float, encoder: Encoder) -> float:
+    def noise_multiplier(self, declared: float, encoder: Banded) -> float:
         """The deviation of Z, per clip norm."""
         return declared
 
@@ -77,9 +77,9 @@ class Correlated:
 class Thrifty(Correlated):
     """Takes the encoder for one whose columns are normalised, which it is not."""
 
-    def noise_multiplier(self, declared: float, encoder: Encoder) -> float:
+    def noise_multiplier(self, declared: float, encoder: Banded) -> float:
         """The declared one over the largest norm of a column."""
-        return declared / float(encoder.worst_slot(encoder.steps)[1]) ** 0.5
+        return declared / float(encoder.moved(encoder.steps)) ** 0.5
 
 
 class Eager(Correlated):

@@ -1,7 +1,7 @@
-"""What whoever sees all models decodes of them: the noisy sums, made white, and what a record adds to them.
+"""What an adversary who sees all models decodes: the noisy sums, made white, and what a record adds to them.
 
-The noisy sums G (T,) along a direction have noise of the covariance deviation^2 L L^T, so that W = L^-1 makes it white:
-W G = W X e + deviation * (standard normal). For a square encoder W is C itself.
+The noisy sums G (T,) along a direction are X e + C^-1 Z: C makes their noise white, and C G = C X e + deviation *
+(standard normal).
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from dpspec_matrix.encoders import Banded, Encoder, Tree
+from dpspec_matrix.encoders import Banded
 
 Array: TypeAlias = np.ndarray[Any, Any]
 
@@ -18,32 +18,15 @@ Array: TypeAlias = np.ndarray[Any, Any]
 LOOKS = 64
 
 
-def whitener(encoder: Encoder) -> Array:
-    """W (T, T), lower triangular, for which W times the noise of a run is white: C, or the inverse factor of B B^T."""
-    steps = encoder.steps
-    if isinstance(encoder, Banded):
-        matrix = np.zeros((steps, steps))
-        for step in range(steps):
-            for row, entry in encoder.column(step).items():
-                matrix[row, step] = float(entry * encoder.unit)
-        return matrix
-    if not isinstance(encoder, Tree):
-        raise TypeError(f"no noise is known for {type(encoder).__name__}")
-    sums = np.zeros((steps + 1, encoder.number(steps.bit_length(), 0)))
-    for step in range(steps):
-        sums[step + 1, encoder.prefix(step)] = 1.0
-    decoder = np.diff(sums, axis=0)
-    return np.linalg.inv(np.linalg.cholesky(decoder @ decoder.T))
+def whitener(encoder: Banded) -> Array:
+    """C (T, T), lower triangular."""
+    matrix = np.zeros((encoder.steps, encoder.steps))
+    for step in range(encoder.steps):
+        for row, entry in encoder.column(step).items():
+            matrix[row, step] = float(entry * encoder.unit)
+    return matrix
 
 
 def expected(white: Array, slot: int, separation: int) -> Array:
-    """What a record of ``slot`` adds to W G, (T,), in units of the clip norm; ``white`` is W (T, T)."""
+    """What a record of ``slot`` adds to C G, (T,), in units of the clip norm; ``white`` is C (T, T)."""
     return white[:, slot::separation].sum(axis=1)
-
-
-def worst_slot(encoder: Encoder, separation: int) -> tuple[int, Array]:
-    """The slot whose record this attack sees best, and what it adds to W G, (T,)."""
-    white = whitener(encoder)
-    seen = [expected(white, slot, separation) for slot in range(min(separation, encoder.steps))]
-    slot = max(range(len(seen)), key=lambda j: float(seen[j] @ seen[j]))
-    return slot, seen[slot]

@@ -1,4 +1,4 @@
-"""Encoders C of the matrix mechanism, and how far one record moves C X: exact, in whole numbers.
+"""The encoder C of the matrix mechanism, and how far one record moves C X: exact, in whole numbers.
 
 Training releases X + C^-1 Z noise_multiplier clip_norm, one row a step, for the clipped gradient sums X (T, parameters)
 and a standard normal Z; running sums of it are A X + A C^-1 Z ..., with A the lower triangle of ones (Kairouz et al.
@@ -12,7 +12,6 @@ Batches are cyclic: a record is in steps j, j + b, j + 2b, ... of its slot j < b
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -22,37 +21,8 @@ from math import comb, inf, nextafter, sqrt
 from typing import Any
 
 
-class Encoder(ABC):
-    """A matrix of as many columns as there are ``steps``, T >= 1; steps count from 0. Entries count ``unit``."""
-
-    steps: int
-
-    @property
-    @abstractmethod
-    def unit(self) -> Fraction:
-        """What an entry of 1 in :meth:`column` stands for."""
-
-    @abstractmethod
-    def column(self, step: int) -> Mapping[int, int]:
-        """The entries of column ``step`` that are not 0, by row, in units."""
-
-    def squared(self, pattern: Iterable[int]) -> Fraction:
-        """||sum of the columns in ``pattern``||^2."""
-        rows: Counter[int] = Counter()
-        for step in pattern:
-            rows.update(self.column(step))
-        return self.unit**2 * sum(value * value for value in rows.values())
-
-    def worst_slot(self, separation: int) -> tuple[int, Fraction]:
-        """The slot j < b = ``separation`` whose record moves C X most, and the square of how far, per clip norm."""
-        slots = range(min(_separation(separation), self.steps))
-        squares = [self.squared(range(slot, self.steps, separation)) for slot in slots]
-        worst = max(slots, key=lambda slot: squares[slot])
-        return worst, squares[worst]
-
-
 @dataclass(frozen=True)
-class Banded(Encoder):
+class Banded:
     """Row t is sum_(k < bands) c_k x_(t-k) with c_k = binom(2k, k) / 4^k: the first ``bands`` diagonals of A^(1/2).
 
     C^2 = A where bands >= steps (Fichtenberger, Henzinger and Upadhyay 2023); 1 band is DP-SGD without amplification.
@@ -66,7 +36,7 @@ class Banded(Encoder):
 
     @property
     def unit(self) -> Fraction:
-        """4^-(bands - 1)."""
+        """What an entry of 1 in :meth:`column` stands for: 4^-(bands - 1)."""
         return Fraction(1, 4 ** (self.width - 1))
 
     @property
@@ -80,56 +50,24 @@ class Banded(Encoder):
         return tuple(comb(2 * k, k) * 4 ** (self.width - 1 - k) for k in range(self.width))
 
     def column(self, step: int) -> Mapping[int, int]:
-        """The coefficients from the diagonal down."""
+        """The entries of column ``step`` that are not 0, by row, in units."""
         return {step + k: c for k, c in enumerate(self.coefficients) if step + k < self.steps}
 
-    def worst_slot(self, separation: int) -> tuple[int, Fraction]:
-        """Slot 0, and the square of how far its record moves C X."""
-        return 0, self.squared(range(0, self.steps, _separation(separation)))
+    def squared(self, pattern: Iterable[int]) -> Fraction:
+        """||sum of the columns in ``pattern``||^2."""
+        rows: Counter[int] = Counter()
+        for step in pattern:
+            rows.update(self.column(step))
+        return self.unit**2 * sum(value * value for value in rows.values())
+
+    def moved(self, separation: int) -> Fraction:
+        """The square of how far the record of slot 0 moves C X, per clip norm."""
+        return self.squared(range(0, self.steps, separation))
 
 
-@dataclass(frozen=True)
-class Tree(Encoder):
-    """A row for each node of the binary tree over the steps that some running sum is put together of.
-
-    Node (l, i) sums steps i 2^l to (i + 1) 2^l - 1. The sum up to step t takes one node for each binary digit 1 of
-    t + 1, all with even i, so that others are never drawn (Dwork et al. 2010; Chan, Shi and Song 2011). One step moves
-    at most floor(log2 T) + 1 of them, by 1 each.
-    """
-
-    steps: int
-
-    @property
-    def unit(self) -> Fraction:
-        """1."""
-        return Fraction(1)
-
-    def column(self, step: int) -> Mapping[int, int]:
-        """1 for each node that ``step`` is in, by the node's number (see :meth:`number`)."""
-        levels = range(self.steps.bit_length())
-        nodes = ((level, step >> level) for level in levels)
-        return {self.number(*node): 1 for node in nodes if node[1] % 2 == 0 and (node[1] + 1) << node[0] <= self.steps}
-
-    def number(self, level: int, place: int) -> int:
-        """The number of node (level, place)."""
-        return level * self.steps + place
-
-    def prefix(self, step: int) -> list[int]:
-        """The nodes that the running sum up to and including ``step`` is put together of."""
-        count = step + 1
-        return [self.number(k, (count >> k) - 1) for k in range(count.bit_length()) if count >> k & 1]
-
-
-def encoder_of(block: Mapping[str, Any]) -> Encoder:
-    """The encoder that a mechanism's keys ``encoder``, ``steps`` and ``bands`` name."""
-    steps = int(block["steps"])
-    return Tree(steps) if block["encoder"] == "tree" else Banded(steps, int(block.get("bands", steps)))
-
-
-def _separation(separation: int) -> int:
-    if separation < 1:
-        raise ValueError(f"separation must be at least 1, got {separation}")
-    return separation
+def encoder_of(block: Mapping[str, Any]) -> Banded:
+    """The encoder that a mechanism's keys ``steps`` and ``bands`` name."""
+    return Banded(int(block["steps"]), int(block["bands"]))
 
 
 def root(square: Fraction) -> tuple[float, float]:
@@ -143,12 +81,12 @@ def root(square: Fraction) -> tuple[float, float]:
 
 
 @lru_cache(maxsize=64)
-def effect(encoder: Encoder, separation: int, noise_multiplier: float, group_size: int = 1) -> tuple[float, float]:
+def effect(encoder: Banded, separation: int, noise_multiplier: float, group_size: int = 1) -> tuple[float, float]:
     """mu, from below and from above: Z and Z + mu e are what groups of ``group_size`` can be told apart by.
 
     mu = group_size max_S ||sum_(t in S) C e_t|| / noise_multiplier, whose records have the same slot and gradient. It
     bounds adaptive training too: given all that was released, a step's rows of C X are known but for the record's, and
     the squares of what it moves add up to no more than this (Denisov et al. 2022, Theorem 2.1).
     """
-    square = encoder.worst_slot(separation)[1] * group_size**2 / Fraction(noise_multiplier) ** 2
+    square = encoder.moved(separation) * group_size**2 / Fraction(noise_multiplier) ** 2
     return root(square)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import dpspec.contract as dps
 from dpspec import kit
-from dpspec_matrix.encoders import Banded, effect, encoder_of
+from dpspec_matrix.encoders import effect, encoder_of
 
 if TYPE_CHECKING:
     import numpy as np
@@ -32,24 +32,22 @@ _ATTAINED = "a record in the worst slot whose gradient has the clip norm and one
 
 _ASSUMPTIONS = kit.dp_sgd_assumptions(
     noise_scale="the noise is C^-1 Z, with Gaussian Z of the declared scale",
-    independent_noise="the rows of Z, and what the nodes of a tree add, are independent",
+    independent_noise="the rows of Z are independent",
     sampling="batches are cyclic: a record takes part once in every separation steps",
 )
 
 
 class Matrix(kit.AttackedMechanism):
-    """DP-FTRL: clipped gradients of cyclic batches, with noise correlated by a banded matrix or a binary tree."""
+    """DP-FTRL: clipped gradients of cyclic batches, with noise correlated by a banded matrix."""
 
     kind = "matrix"
     schema: ClassVar = {
-        "encoder": kit.choice(
-            "Which matrix C correlates the noise, C^-1 Z: banded, the first bands of the square root of the prefix "
-            "sums; tree, a binary tree over the steps.",
-            "banded",
-            "tree",
-            default="banded",
+        "bands": kit.integer(
+            "How many bands C has: the first of the square root of the prefix sums, the diagonal among them.",
+            least=1,
+            most=64,
+            default=4,
         ),
-        "bands": kit.integer("How many bands C has, the diagonal among them (banded).", least=1, most=64, default=4),
         "separation": kit.integer("A record takes part once in every so many steps.", least=1, most=10**5),
         "noise_multiplier": kit.number(
             "Standard deviation of Z in units of the clip norm, whatever the sensitivity of C.", least=1e-3, most=1e6
@@ -114,12 +112,11 @@ class Matrix(kit.AttackedMechanism):
     def bound(self, spec: dps.Spec, context: dps.Context) -> Iterable[dps.Finding]:
         """Epsilon and mu of every group size; also from below, where they are attained.
 
-        That is where models show all noisy sums and these all of C X + noise: of a square encoder, with plain descent.
-        Under a tree they show less than the noisy sums of its nodes.
+        That is where models show all noisy sums: with plain descent.
         """
         from dpspec.accounting import Interval, certified_lower, certified_upper
 
-        attained = isinstance(encoder_of(spec.phases[0]), Banded) and spec.training.get("optimizer") is None
+        attained = spec.training.get("optimizer") is None
         found = list(super().bound(spec, context))
         for size in sorted({*spec.threat_model.group_size, *(claim.group_size for claim in spec.claims)}):
             between = Interval(*self.mu(spec, size)).by("exact whole numbers, square root rounded outward")
@@ -145,14 +142,14 @@ class Matrix(kit.AttackedMechanism):
         plan = super().plan(spec, facts)
         if spec.audit is None:
             return plan
-        from dpspec_matrix.decoding import LOOKS, worst_slot
+        from dpspec_matrix.decoding import LOOKS
 
         options = spec.phases[0]
-        seen = worst_slot(encoder_of(options), int(options["separation"]))[1]
+        moved = math.sqrt(encoder_of(options).moved(int(options["separation"])))
         each, made = options.noise_multiplier, spec.audit.runs * int(spec.audit.options["releases"])
         power = []
         for size in spec.threat_model.group_size:
-            mu = size * math.sqrt(float(seen @ seen)) / each
+            mu = size * moved / each
             for delta in kit.claimed_deltas(spec, size):
                 shown = _expected(made - made // 2, made // 2, mu, delta, spec.audit.confidence)
                 at = dps.FrozenMap({"delta": delta, "group_size": size})
@@ -175,12 +172,12 @@ class Matrix(kit.AttackedMechanism):
         import numpy as np
 
         from dpspec_matrix.attack import Watch, direction_of, looks_of, plant
-        from dpspec_matrix.decoding import whitener, worst_slot
+        from dpspec_matrix.decoding import expected, whitener
 
         phase = dps.Phase.all_of(inputs["mechanism"])[0]
         encoder, separation = encoder_of(phase), int(phase["separation"])
-        slot, added = worst_slot(encoder, separation)
         white = whitener(encoder)
+        added = expected(white, 0, separation)
         scores, noises, told = [], [], {"astray": 0, "drawn": 0}
         base = self.job(inputs, context, index, phase)
         scale = float(base.options["learning_rate"])
@@ -194,7 +191,7 @@ class Matrix(kit.AttackedMechanism):
             job = replace(
                 base,
                 seed=context.seed(index, "training", str(group_size), str(number)),
-                canaries=plant(direction, bool(coin), slot, len(base.x), group_size, phase),
+                canaries=plant(direction, bool(coin), 0, len(base.x), group_size, phase),
                 observers=(watch,),
             )
             context.trainer.train(job)

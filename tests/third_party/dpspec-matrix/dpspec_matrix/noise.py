@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dpspec_matrix.encoders import Banded, Encoder, Tree
+from dpspec_matrix.encoders import Banded
 
 Memory = Mapping[str, np.ndarray[Any, Any]]
 
@@ -27,7 +27,7 @@ class BandedNoise:
 
     def __call__(self, total: Tensor, deviation: float, source: torch.Generator) -> Tensor:
         """The step's noise, like ``total`` (P,)."""
-        noise = _normal(total, source) * deviation
+        noise = torch.randn(total.shape, generator=source, device=total.device, dtype=total.dtype) * deviation
         for weight, earlier in zip(self._weights, self._last, strict=False):
             noise = noise - weight * earlier.to(total)
         self._last = [noise, *self._last][: len(self._weights)]
@@ -40,46 +40,3 @@ class BandedNoise:
     def restore(self, state: Memory) -> None:
         """Go on after them; an empty memory begins anew."""
         self._last = [torch.tensor(state[name]) for name in sorted(state)]
-
-
-class TreeNoise:
-    """n_t = P_t - P_(t-1), where P_t sums the noise of the nodes that the running sum of step t is put together of."""
-
-    def __init__(self, encoder: Tree) -> None:
-        self._encoder = encoder
-        self._step = 0
-        self._open: dict[int, Tensor] = {}
-
-    def __call__(self, total: Tensor, deviation: float, source: torch.Generator) -> Tensor:
-        """The step's noise, like ``total`` (P,). Nodes that the next sum does without are forgotten."""
-        before = {node: noise.to(total) for node, noise in self._open.items()}
-        nodes = self._encoder.prefix(self._step)
-        self._open = {node: before[node] for node in nodes if node in before}
-        for node in nodes:
-            if node not in before:
-                self._open[node] = _normal(total, source) * deviation
-        self._step += 1
-        return sum(self._open.values(), torch.zeros_like(total)) - sum(before.values(), torch.zeros_like(total))
-
-    def state(self) -> Memory:
-        """The step and the open nodes by number."""
-        return {"step": np.array(self._step), **{f"node{n}": noise.cpu().numpy() for n, noise in self._open.items()}}
-
-    def restore(self, state: Memory) -> None:
-        """Go on after that step; an empty memory begins anew."""
-        self._step = int(state.get("step", 0))
-        self._open = {int(name[4:]): torch.tensor(noise) for name, noise in state.items() if name.startswith("node")}
-
-
-def noise_of(encoder: Encoder) -> BandedNoise | TreeNoise:
-    """The noise part of an encoder; raises ``TypeError`` for one that has none."""
-    match encoder:
-        case Banded():
-            return BandedNoise(encoder)
-        case Tree():
-            return TreeNoise(encoder)
-    raise TypeError(f"no noise is known for {type(encoder).__name__}")
-
-
-def _normal(like: Tensor, source: torch.Generator) -> Tensor:
-    return torch.randn(like.shape, generator=source, device=like.device, dtype=like.dtype)

@@ -13,23 +13,23 @@ import torch
 from dpspec_matrix import Matrix
 from dpspec_matrix.attack import Watch, direction_of, looks_of, plant
 from dpspec_matrix.backend import Correlated, Eager, Thrifty
-from dpspec_matrix.decoding import expected, whitener, worst_slot
-from dpspec_matrix.encoders import Banded, Encoder, Tree, encoder_of
-from dpspec_matrix.noise import noise_of
+from dpspec_matrix.decoding import expected, whitener
+from dpspec_matrix.encoders import Banded, encoder_of
+from dpspec_matrix.noise import BandedNoise
 from scipy import stats
 
 import dpspec.contract as dps
 
-ENCODERS = [Banded(7, 1), Banded(7, 3), Banded(7, 7), Tree(7), Tree(8)]
+ENCODERS = [Banded(7, 1), Banded(7, 3), Banded(7, 7)]
 
 
-def noises(encoder: Encoder, count: int, *, stop: int | None = None) -> np.ndarray:
+def noises(encoder: Banded, count: int, *, stop: int | None = None) -> np.ndarray:
     """The noise of a run, (T, count); with ``stop`` the part is replaced after so many steps by one that is told."""
-    part, source = noise_of(encoder), torch.Generator().manual_seed(3)
+    part, source = BandedNoise(encoder), torch.Generator().manual_seed(3)
     rows = []
     for step in range(encoder.steps):
         if step == stop:
-            fresh = noise_of(encoder)
+            fresh = BandedNoise(encoder)
             fresh.restore(part.state())
             part = fresh
         rows.append(part(torch.zeros(count, dtype=torch.float64), 2.0, source).numpy())
@@ -37,7 +37,7 @@ def noises(encoder: Encoder, count: int, *, stop: int | None = None) -> np.ndarr
 
 
 @pytest.mark.parametrize("encoder", ENCODERS)
-def test_white_noise_is_what_decoding_leaves(encoder: Encoder) -> None:
+def test_white_noise_is_what_decoding_leaves(encoder: Banded) -> None:
     """One standard deviation of an entry of the covariance of 40,000 columns is at most 0.0071: five are allowed."""
     count = 40_000
     white = whitener(encoder) @ noises(encoder, count) / 2.0
@@ -46,27 +46,20 @@ def test_white_noise_is_what_decoding_leaves(encoder: Encoder) -> None:
 
 
 @pytest.mark.parametrize("encoder", [Banded(7, 3), Banded(7, 7)])
-def test_banded_noise_is_solved_from_what_was_drawn(encoder: Encoder) -> None:
+def test_banded_noise_is_solved_from_what_was_drawn(encoder: Banded) -> None:
     source = torch.Generator().manual_seed(3)
     drawn = np.array([torch.randn(5, generator=source, dtype=torch.float64).numpy() for _ in range(7)])
     assert whitener(encoder) @ noises(encoder, 5) / 2.0 == pytest.approx(drawn)
 
 
-@pytest.mark.parametrize("steps", [7, 8])
-def test_running_sums_of_tree_noise_have_a_node_for_each_binary_digit(steps: int) -> None:
-    count = 40_000
-    variances = np.cumsum(noises(Tree(steps), count), axis=0).var(axis=1) / 4.0
-    assert variances == pytest.approx([(step + 1).bit_count() for step in range(steps)], rel=5 * math.sqrt(2.0 / count))
-
-
 @pytest.mark.parametrize("encoder", ENCODERS)
 @pytest.mark.parametrize("stop", [1, 4])
-def test_a_part_that_is_told_its_memory_goes_on_to_the_last_bit(encoder: Encoder, stop: int) -> None:
+def test_a_part_that_is_told_its_memory_goes_on_to_the_last_bit(encoder: Banded, stop: int) -> None:
     assert np.array_equal(noises(encoder, 3, stop=stop), noises(encoder, 3))
 
 
 def block(**options: Any) -> dps.FrozenMap:
-    usual = {"encoder": "banded", "bands": 2, "steps": 4, "separation": 2, "noise_multiplier": 1.0, "clip_norm": 0.5}
+    usual = {"bands": 2, "steps": 4, "separation": 2, "noise_multiplier": 1.0, "clip_norm": 0.5}
     return dps.FrozenMap({**usual, **options})
 
 
@@ -118,10 +111,9 @@ def released(mechanism: dps.FrozenMap, coins: list[int], trainer: Any = None, si
     return Matrix().release(inputs(mechanism), World(trainer), 0, size, np.array(coins))
 
 
-@pytest.mark.parametrize("encoder", ["banded", "tree"])
-def test_planted_records_add_the_clip_norm_in_their_steps_and_nothing_else(encoder: str) -> None:
+def test_planted_records_add_the_clip_norm_in_their_steps_and_nothing_else() -> None:
     """Two runs of one seed, with the group and with it zeroed out, differ by what is declared."""
-    mechanism = block(encoder=encoder, steps=6, separation=3)
+    mechanism = block(steps=6, separation=3)
     phase, world = dps.Phase.all_of(mechanism)[0], World()
     seen = []
     for coin in (True, False):
@@ -135,16 +127,15 @@ def test_planted_records_add_the_clip_norm_in_their_steps_and_nothing_else(encod
     assert seen[0] - seen[1] == pytest.approx([0, 2 * 0.5, 0, 0, 2 * 0.5, 0], abs=1e-4)
 
 
-@pytest.mark.parametrize("encoder", ["banded", "tree"])
-def test_scores_are_those_of_the_gaussian_curve(encoder: str) -> None:
+def test_scores_are_those_of_the_gaussian_curve() -> None:
     """Likelihood ratios of N(0, 1) and N(mu, 1), up to a constant: 60 on either side, by Kolmogorov and Smirnov.
 
     A correct attack fails with probability 2e-3 over seeds; this one is fixed.
     """
-    mechanism = block(encoder=encoder)
+    mechanism = block()
     coins = [0, 1] * 60
     found = released(mechanism, coins)
-    added = worst_slot(encoder_of(mechanism), 2)[1]
+    added = expected(whitener(encoder_of(mechanism)), 0, 2)
     mu = float(np.linalg.norm(added))
     standard = found.scores / mu
     for coin in (0, 1):
@@ -156,7 +147,7 @@ def test_scores_are_those_of_the_gaussian_curve(encoder: str) -> None:
 def test_what_iterates_of_a_banded_encoder_show_is_all_that_the_bound_allows() -> None:
     encoder = Banded(12, 4)
     seen = expected(whitener(encoder), 0, 4)
-    assert float(seen @ seen) == pytest.approx(float(encoder.worst_slot(4)[1]))
+    assert float(seen @ seen) == pytest.approx(float(encoder.moved(4)))
 
 
 def test_thrifty_noise_is_seen_in_what_is_told_of_it() -> None:
