@@ -289,6 +289,14 @@ def test_an_audit_that_cannot_run_is_no_obstacle(load, refusing):
     assert calibrate_spec(load()[0], support.catalog(), vary=KEY).proved is not None
 
 
+def test_the_data_is_described_once(load, monkeypatch):
+    described = []
+    facts = support.Nothing.facts
+    monkeypatch.setattr(support.Nothing, "facts", lambda self: described.append(1) or facts(self))
+    calibrate_spec(load()[0], support.catalog(), vary=KEY)
+    assert len(described) == 1
+
+
 def test_each_cell_of_a_matrix_is_calibrated(load):
     specs = load(more="\nmatrix: {claims.held.epsilon: [1.5, 3.0]}\n")
     found = calibrate_specs(specs, support.catalog(), vary=KEY)

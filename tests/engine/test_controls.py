@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+import dpspec.engine.running.controls as controls
 from dpspec.contract import Diagnostic
 from dpspec.engine.preparing.prepare import prepare
 from dpspec.engine.running.controls import controls_decided_by_theory
@@ -67,6 +68,16 @@ def test_other_claims_get_no_warning(tmp_path, control):
 
 def test_a_spec_without_an_audit_gets_no_warning(tmp_path):
     assert warnings(tmp_path, LOW, SPEC[: SPEC.index("audit:")]) == []
+
+
+def test_bounds_are_computed_for_suspects_only(tmp_path, monkeypatch):
+    asked = []
+    compute = controls.compute
+    monkeypatch.setattr(controls, "compute", lambda *given, **plan: asked.append(given) or compute(*given, **plan))
+    warnings(tmp_path, LOW.replace("refuted}", "proved}"))
+    assert not asked
+    warnings(tmp_path, LOW)
+    assert len(asked) == 1
 
 
 def test_bounds_that_need_rows_give_no_warning(tmp_path):

@@ -83,6 +83,16 @@ def test_keys_that_conditions_forbid_are_unknown(load):
         numeric_key(spec, load_catalog(), "mechanism.sampling.rate")
 
 
+def test_messages_list_the_numbers_that_are_there(load):
+    with pytest.raises(UsageError) as info:
+        numeric_key(load(), load_catalog(), "mechanism.nose")
+    assert "did you mean 'mechanism.noise_multiplier'?" in str(info.value)
+    listed = str(info.value).partition("numbers of this spec: ")[2].rstrip(")").split(", ")
+    assert {"mechanism.sampling.rate", "claims.0.epsilon", "claims.one.epsilon"} <= set(listed)
+    assert "claims.one.record" not in listed  # it is not given
+    assert "threat_model.group_size.0" not in listed
+
+
 @pytest.mark.parametrize("place", ["mechanism.sampling", "mechanism.sampling.scheme", "claims.one.expect"])
 def test_what_is_no_number(load, place):
     with pytest.raises(UsageError, match="is not a number; "):

@@ -15,6 +15,7 @@ from support.checked_runs import CheckedRun, Question, check_run
 from support.jobs import Job, RankedJobs, kill
 
 import dpspec
+from dpspec.engine.recorded import recorded_run
 from dpspec.engine.recorded.joined_checks import RECOUNTED
 from dpspec.engine.recorded.schedule import phases_of
 from dpspec.errors import RecordingError, UsageError
@@ -164,6 +165,22 @@ def test_repeated_random_numbers_deviate(given: dict[str, Any], steps: int, test
     found = checked(tmp_path / "run")
     assert tests <= rejected(found)
     assert "seed each part differently" in doubts(found)
+
+
+def test_repeated_noise_is_found_in_long_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of long parts, the noise of some steps is kept in memory, at the beginning and the end of each part."""
+    monkeypatch.setattr(recorded_run, "KEPT", 6)
+    checkpoint = Job(tmp_path / "run", seed=5).run()
+    Job(tmp_path / "run", seed=5, steps=30).run(checkpoint)
+    found = checked(tmp_path / "run")
+    assert len(found.run.rows) == 6 + 3 + 3 + 6
+    assert "noise of two steps along each other" in rejected(found)
+
+
+def test_a_seed_of_batches_that_draws_noise_later_leaves_the_claim_open(tmp_path: Path) -> None:
+    checkpoint = Job(tmp_path / "run", change=batch_generator).run()
+    Job(tmp_path / "run", change=noise_generator).run(checkpoint)
+    assert "part 2 draws its noise as earlier steps did" in doubts(checked(tmp_path / "run"))
 
 
 def test_a_seed_that_is_used_again_at_other_numbers_leaves_the_claim_open(tmp_path: Path) -> None:
@@ -387,6 +404,10 @@ def test_a_part_of_another_run_or_without_states_leaves_the_claim_open(first: An
     shutil.rmtree(tmp_path / "mixed" / "part-2")
     shutil.copytree(tmp_path / "other" / "part-2", tmp_path / "mixed" / "part-2")
     assert "part 2 starts with parameters" in doubts(checked(tmp_path / "mixed"))
+    states = (begun / "part-2" / STATES).read_bytes()
+    (begun / "part-2" / STATES).write_bytes(states[: len(states) // 2 + 10])
+    with pytest.raises(RecordingError, match="lacks the state at the end of the recording: the file was cut"):
+        open_run(begun)
     (begun / "part-2" / STATES).unlink()
     assert "part 2 has no state of its start" in doubts(checked(begun))
 
@@ -438,6 +459,12 @@ def test_jobs_that_are_killed_before_their_first_step_are_omitted(tmp_path: Path
     found = checked(jobs.folder)
     assert (found.verdict, found.run.folder.numbers) == ("proved", (2, 4))
     assert "Part 4 continues step 3 of part 2." in found.cautions
+
+
+def test_ranks_with_the_seed_of_another_rank_leave_the_claim_open(tmp_path: Path) -> None:
+    jobs = RankedJobs(tmp_path)
+    assert jobs.run(seed_of=1) == jobs.run(seed_of=2) == [0, 0]
+    assert "rank 0 of part 2 draws its noise as earlier steps did" in doubts(checked(jobs.folder))
 
 
 def test_ranks_with_the_seeds_of_an_earlier_part_deviate(tmp_path: Path) -> None:

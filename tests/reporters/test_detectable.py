@@ -61,6 +61,10 @@ def test_what_was_assumed_and_tested_elsewhere_is_not_said_to_be_untested():
     assert [row.name for row in detectable.limits(audit(check("steps", 0.0), assumptions=assumed), 1)] == ["steps"]
 
 
+def test_without_a_test_there_is_no_figure():
+    assert detectable.figure(audit(status="not-run"), 0) is None
+
+
 @given(low=st.floats(1e-6, 1e4), factor=st.floats(1.0, 1e4))
 def test_the_parts_of_a_bar_end_at_the_detection_limits(low: float, factor: float):
     """Oracle: places on a logarithmic axis from 0.01% at least to 10,000% at most."""

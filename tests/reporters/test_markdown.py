@@ -104,6 +104,14 @@ def test_markdown_says_what_each_number_is_of(result):
     assert "adding or removing records (direction: add), seeing every iterate" in text.replace("&#58;", ":")
 
 
+def test_markdown_repeats_no_claimed_value(result):
+    assert "| Statement | Claimed | Interval |" in markdown.render(result)
+    audit = result.audits[0]
+    said = tuple(v for v in audit.verdicts if v.text.startswith("epsilon "))
+    text = markdown.render(dataclasses.replace(result, audits=(dataclasses.replace(audit, verdicts=said),)))
+    assert "| Statement | Interval |" in text
+
+
 def test_a_fence_is_longer_than_what_it_holds(result):
     environment = {**result.environment, "command": ["dpspec", "run", "```.yaml"]}
     text = markdown.render(dataclasses.replace(result, environment=environment))

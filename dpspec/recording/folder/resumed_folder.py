@@ -20,7 +20,7 @@ from typing import Any, TypeAlias
 from dpspec.errors import RecordingError, UsageError
 from dpspec.recording.folder.header import MOST_PARTS, Header
 from dpspec.recording.folder.joined_folder import JOIN, Comparison, End, JoinedFolder, joined_comparison, open_part
-from dpspec.recording.folder.run_folder import INTERNAL, MARK, STEPS, RunFolder, Scored
+from dpspec.recording.folder.run_folder import END, INTERNAL, MARK, STATES, STEP, STEPS, RunFolder, Scored
 from dpspec.recording.folder.saved_state import SavedState
 from dpspec.recording.folder.step_record import UNSEEN, InternalStep, OptionChange, PublicStep
 
@@ -67,6 +67,7 @@ def open_run(path: Path) -> RunFolder | JoinedFolder | ResumedFolder:
             raise RecordingError(f"{part.path}: not the recording of this part")
         if other := parts[0].header.differs(part.header):
             raise RecordingError(f"{part.path}: has another {other} than the first part")
+        _require_whole(part)
     states = [_states(part) for part in parts]
     seams = [_seam(numbers[: n + 1], states[:n], states[n]) for n in range(1, len(states))]
     saved = tuple(min((one[-1].step if one else 0 for one in ranks), default=0) for ranks in states)
@@ -222,6 +223,13 @@ def _states(part: Part) -> list[list[SavedState]]:
     return [one.states() for one in (part.ranks if isinstance(part, JoinedFolder) else (part,))]
 
 
+def _require_whole(part: Part) -> None:
+    for one in part.ranks if isinstance(part, JoinedFolder) else (part,):
+        kinds, states = one.kinds(), one.states()
+        if END in kinds and states and (states[-1].step, states[-1].facts) != (kinds.count(STEP), None):
+            raise RecordingError(f"{one.path / STATES}: lacks the state at the end of the recording: the file was cut")
+
+
 def _interim(part: Part) -> tuple[int, End | None]:
     """The last facts of a part without an end, and the number of steps that they cover."""
     noted = [[one for one in states if one.facts is not None] for states in _states(part)]
@@ -251,7 +259,7 @@ def _seam(numbers: Sequence[int], earlier: Sequence[list[list[SavedState]]], own
     if same:
         for rank, one in enumerate(starts):
             where = name if len(starts) == 1 else f"rank {rank} of {name}"
-            doubts += [f"{where} {text}" for text in _doubts(one, state, [ranks[rank:][:1] for ranks in earlier])]
+            doubts += [f"{where} {text}" for text in _doubts(one, state, earlier, rank)]
     return Seam(
         source=(part, state.step) if same else None,
         state=state if same else next((one for _, one in reversed(saved)), nothing),
@@ -271,10 +279,13 @@ def _likeness(start: SavedState, state: SavedState) -> int:
     return sum(_agree(start, state, name) for name in ("frozen", "optimizer", "accountant", "noise_state"))
 
 
-def _doubts(start: SavedState, state: SavedState, earlier: Sequence[Sequence[list[SavedState]]]) -> Iterator[str]:
-    """The differences of a rank's start from the state that it continues, and from earlier states of this rank.
+def _doubts(
+    start: SavedState, state: SavedState, earlier: Sequence[Sequence[list[SavedState]]], rank: int
+) -> Iterator[str]:
+    """The differences of a rank's start from the state that it continues, and from earlier parts.
 
-    A generator may go on from the last saved state of a part: later steps of a killed part are not released.
+    No generator may have a seed of an earlier part, of any rank, for noise or batches, unless it continues the last
+    saved state of a part: later steps of a killed part are not released.
     """
     if not _agree(start, state, "parameters"):
         yield "starts with other parameters than another rank"
@@ -282,19 +293,20 @@ def _doubts(start: SavedState, state: SavedState, earlier: Sequence[Sequence[lis
         yield "starts with other buffers, frozen parameters or extra state than the checkpoint's"
     if not (_agree(start, state, "optimizer") or start.fresh):
         yield "starts with another state of the optimizer than the checkpoint's"
-    before = [one for ranks in earlier for states in ranks for one in states]
+    before = [one for ranks in earlier for states in ranks[rank : rank + 1] for one in states]
     if any(one.secret != start.secret for one in before):
         yield "records its noise along other directions, so that it cannot be compared with earlier noise"
     if any(one.digests["data"] != start.digests["data"] for one in before):
         yield "has other records at the same places of the dataset"
-    for kind, what in (("noise", "noise"), ("batch", "batches")):
-        seeded = any(_agree(start, one, f"{kind}_seed") for one in before)
+    every, kinds = [states for ranks in earlier for states in ranks], ("noise", "batch")
+    for kind, what in zip(kinds, ("noise", "batches"), strict=True):
+        seed, now = (start.digests[f"{kind}_{name}"] for name in ("seed", "state"))
+        seeded = any(seed and seed == one.digests[f"{k}_seed"] for states in every for one in states for k in kinds)
         used = [
             one.step < states[-1].step
-            for ranks in earlier
-            for states in ranks
+            for states in every
             for one in states
-            if _agree(start, one, f"{kind}_state")
+            if now and now in (one.digests["noise_state"], one.digests["batch_state"])
         ]
         if seeded and (not used or any(used)):
             how = "as earlier steps did" if used else "from the seed of an earlier part"

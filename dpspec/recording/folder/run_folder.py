@@ -184,6 +184,10 @@ class RunFolder:
                 raise RecordingError(f"{self.path / STATES}: frame {frame.number}: {error}") from None
         return found
 
+    def kinds(self) -> list[int]:
+        """The kinds of the public frames."""
+        return [frame.kind for frame in self._frames(STEPS)]
+
     @property
     def has_internal(self) -> bool:
         return (self.path / INTERNAL).exists()
