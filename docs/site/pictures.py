@@ -42,7 +42,7 @@ SHOWN = {
     "tests-of-membership.png": Picture("quickstart.yaml", "Maximum power of membership inference"),
     "groups.png": Picture("quickstart.yaml", "Delta against epsilon"),
     "records.png": Picture("per-instance/digits.yaml", "Every audited record", internal=True),
-    "training.png": Picture("per-instance/digits.yaml", "What a step adds", internal=True),
+    "training.png": Picture("per-instance/digits.yaml", "Contribution of a step", internal=True),
     "reconstruction.png": Picture("rero/digits.yaml", "Reconstruction: gamma"),
     "modelmix.png": Picture("modelmix/digits.yaml", "Epsilon at delta 0.0001 against threshold", internal=True),
     "preprocessing.png": Picture("preprocessing/dedup-side-channel.yaml", "Epsilon with and without"),

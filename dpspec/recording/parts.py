@@ -161,10 +161,9 @@ class Parts:
             notes.append(f"the model is Opacus' {wrapped}, and the optimizer {_kind(optimizer) or 'None'} is not")
         own, planted = self.clipping is None, self.planted
         expected = getattr(optimizer, "expected_batch_size", None)
-        opacus = sys.modules.get("opacus")
         versions = {"dpspec": VERSION, "torch": str(torch.__version__)}
-        if opacus is not None:
-            versions["opacus"] = str(getattr(opacus, "__version__", ""))
+        libraries = {name: sys.modules.get(name) for name in ("opacus", "jax", "optax")}
+        versions |= {name: str(getattr(one, "__version__", "")) for name, one in libraries.items() if one is not None}
         records = self.declared["records"] or (None if sampler is None else sampler.records)
         return Header(
             versions=versions,

@@ -46,13 +46,6 @@ _WHOLE = ("DistributedDataParallel", "DifferentiallyPrivateDistributedDataParall
 #: Classes that give each process a part of the parameters, or clip by layers in several processes.
 _REFUSED = ("FullyShardedDataParallel", "SimpleDistributedPerLayerOptimizer")
 
-#: Wrappers of optimizers, and the expression for the one inside.
-_WRAPPERS = {
-    "LightningOptimizer": "optimizer.optimizer",
-    "AcceleratedOptimizer": "optimizer.optimizer",
-    "GradScaler": "the optimizer that it scales for",
-}
-
 #: The packages of wrappers that delegate ``step`` to the optimizer in their attribute ``optimizer``.
 _DELEGATING = {
     "LightningOptimizer": ("lightning", "pytorch_lightning"),
@@ -91,9 +84,6 @@ def clipping_of(optimizer: Any) -> str | None:
     """The clipping of Opacus' optimizer; None for an optimizer of torch; ``UsageError`` that names anything else."""
     kind = type(optimizer)
     refuse_parts("optimizer", optimizer)
-    if kind.__name__ in _WRAPPERS:
-        inner = _WRAPPERS[kind.__name__]
-        raise UsageError(f"the recorder does not know the wrapper {kind.__name__}: give {inner} for optimizer")
     if kind.__name__ in CLIPPING and is_opacus(optimizer, kind.__name__):
         return CLIPPING[kind.__name__]
     opacus = sys.modules.get("opacus.optimizers")

@@ -216,7 +216,7 @@ def _subject(audit: AuditResult, described: Mapping[str, str]) -> str:
 
 
 def _mechanism(kind: str, described: Mapping[str, str]) -> str:
-    return f"{described[kind]} (the mechanism {kind})" if kind in described else f"the mechanism {kind}"
+    return f"{described[kind]} (mechanism {kind})" if kind in described else f"the mechanism {kind}"
 
 
 def _kind(block: object) -> str:

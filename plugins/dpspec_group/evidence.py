@@ -28,11 +28,11 @@ _MANY_RUN_SOURCE = "Clopper & Pearson 1934; Kairouz, Oh & Viswanath 2015"
 _GUESSES = dps.Assumption(
     name="guess-count",
     status="declared",
-    text="the number of guesses follows from the spec; claims, confidence and runs were chosen before seeing results",
+    text="the spec fixes the number of guesses; claims, confidence and runs were chosen before the results were seen",
 )
 
 _THRESHOLD = dps.Assumption(
-    name="threshold", status="declared", text="the threshold follows from the spec, chosen before seeing results"
+    name="threshold", status="declared", text="the spec fixes the threshold, chosen before the results were seen"
 )
 
 _RUNS = dps.Assumption(

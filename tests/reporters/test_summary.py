@@ -180,7 +180,7 @@ def test_mechanisms_and_assumptions_have_descriptions_and_names() -> None:
     environment = FrozenMap({"mechanisms": {"group": "training with noise"}})
     one = factory.result(audit(findings=(finding,), planned_trials=1), environment=environment)
     answers = dict(summary(one))
-    assert answers["Audited"][0].endswith("by training with noise (the mechanism group).")
+    assert answers["Audited"][0].endswith("by training with noise (mechanism group).")
     text = " ".join(answers["Not tested"])
     assert "False assumption of some numbers: batches are drawn by chance (sampling)." in text
     assert "Unchecked assumption: every step draws fresh noise (independent-noise)." in text

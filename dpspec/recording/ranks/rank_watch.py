@@ -108,7 +108,7 @@ class RankWatch:
         places, foreign, order = self._places(drawn)
         made = RankStep(
             gradients=self._gradients,
-            parameters=self._digest(self._trained),
+            parameters=bytes(16) if self.sharded else self._digest(self._trained),
             seed=self._seed(self._sampler),
             noise_seed=self._seed(self._optimizer),
             noise_state=self._state,

@@ -155,6 +155,8 @@ def render_brief(result: Result, *, internal: bool = False, width: int = 80, col
     for sentence in (*result.notes, *(note for one in apart(result) for note in stored_trials(one))):
         page.item(sentence)
     page.blank()
+    if any(audit.recording is not None for audit in result.audits):
+        page.line("dpspec explain NAME describes an assumption, a channel or a check.")
     page.line(_MORE)
     return page.text()
 
