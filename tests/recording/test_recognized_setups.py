@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from opacus.utils.batch_memory_manager import BatchMemoryManager
 from support.checked_runs import CheckedRun, Question, check_run
 from support.opacus_training import Training
 from torch.nn.functional import cross_entropy
@@ -386,6 +387,20 @@ def test_accelerates_accumulated_gradients_are_refused_by_opacus(tmp_path: Path)
     accelerator, parts = accelerated(training, gradient_accumulation_steps=2)
     with pytest.raises(ValueError, match="consider using BatchMemoryManager"):
         recorded(tmp_path / "run", training, lambda: prepared_loop(training, accelerator, parts), **parts)
+
+
+@pytest.mark.parametrize("clipping", ["flat", "ghost"])
+def test_physical_batches_of_accelerates_loader_are_proved(clipping: str, tmp_path: Path) -> None:
+    training = built(clipping=clipping)
+    accelerator, parts = accelerated(training)
+    logical, inner = parts["loader"], parts["optimizer"].optimizer
+
+    def train() -> None:
+        with BatchMemoryManager(data_loader=logical, max_physical_batch_size=8, optimizer=inner) as physical:
+            prepared_loop(training, accelerator, {**parts, "loader": physical})
+
+    found = recorded(tmp_path / "run", training, train, **parts)
+    assert (found.verdict, found.conformance.status) == ("proved", "no-deviation-found")
 
 
 def test_accumulated_gradients_of_shuffled_batches_have_no_amplification(tmp_path: Path) -> None:
