@@ -29,3 +29,8 @@ def test_an_attack_is_not_proved(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("sharded", [False, True])
 def test_a_killed_rank_is_not_proved(sharded: bool, tmp_path: Path) -> None:
     assert campaign.kill(tmp_path / "run", 0.5, sharded=sharded) != "PROVED"
+
+
+@pytest.mark.ci
+def test_jobs_that_are_killed_are_not_proved_wrongly(tmp_path: Path) -> None:
+    assert not campaign.resumed(tmp_path).startswith("wrong")

@@ -73,7 +73,8 @@ def test_a_loop_that_leaks_more_than_its_schedule_allows_contradicts_its_recordi
     run.score(copy_of(model), loss)
     found = checked(tmp_path / "run", epsilon=100.0)
     assert (found.verdict, found.conformance.status, found.exit_code) == ("open", "deviates", ExitCode.UNEXPECTED)
-    assert "lower bound by canaries, above the bound of the recorded schedule" in found.reason
+    assert "nothing-unseen" in found.reason
+    assert "lower bound by canaries, above the bound of the recorded schedule" in found.conformance.reason
     assert found.canaries.p_value <= 1e-6
     main(["check", str(tmp_path / "run")])
     page = " ".join(capsys.readouterr().out.split())
@@ -126,7 +127,7 @@ def test_canaries_that_were_never_scored_decide_no_claim_and_say_so_on_top(raise
     found = checked(tmp_path / "run", epsilon=2.5)
     assert (found.verdict, found.exit_code) == ("open", ExitCode.UNEXPECTED)
     missing = "400 canaries were inserted and not scored: run.score was not called, or it raised"
-    assert "inserted canaries without a score" in found.reason
+    assert "inserted canaries without a score" in found.conformance.reason
     assert checked(tmp_path / "run").exit_code == ExitCode.UNEXPECTED
     assert main(["check", str(tmp_path / "run"), "--epsilon", "2.5"]) == 1
     page = " ".join(capsys.readouterr().out.split())

@@ -42,7 +42,7 @@ class StateWatch:
         """inner: the optimizer of torch. secret: of the first part."""
         self._parts, self._inner, self._trained = parts, inner, list(trained)
         self._frozen, self._secret = model_state.digest(), secret
-        dataset = getattr(parts.loader, "dataset", None)
+        dataset = getattr(parts.planted or parts.loader, "dataset", None)
         self._data = data_digest(Group(0, 1, bytes.fromhex(secret)), dataset) if dataset is not None else ""
         self._started, self._spent, self._busy = time.monotonic(), 0.0, False
         self._noted: Any = None
