@@ -2,9 +2,9 @@
 
     python tests/campaigns/language_models.py [sound|faults|memory]
 
-Nothing is downloaded: small configurations are initialized at random. Batches are split by ``BatchMemoryManager``, and
+Small configurations are initialized at random, without a download. Batches are split by ``BatchMemoryManager``, and
 the trainings of two processes use ``gloo``. A sound training must be proved and a fault must not be. ``memory`` prints
-how much the recorder adds to the peak memory of a process with a large frozen model.
+the peak memory of a process with a large frozen model, with and without the recorder.
 """
 
 from __future__ import annotations
@@ -181,9 +181,9 @@ def sound(folder: Path) -> int:
             start = time.monotonic()
             found = checked(Adapted(folder / f"{name}-{world}", make, world))
             wrong += (found.verdict, found.conformance.status) != ("proved", "no-deviation-found")
-            model, (upper,) = found.run.header.model, [cost.interval.upper for cost in found.costs.values()]
+            (upper,) = [cost.interval.upper for cost in found.costs.values()]
             print(
-                f"{model}, {found.run.header.parameters} trained parameters, {world} process(es): {found.verdict}, "
+                f"{name}, {found.run.header.parameters} trained parameters, {world} process(es): {found.verdict}, "
                 f"epsilon <= {upper:.4g}, {found.run.steps} steps, {time.monotonic() - start:.0f} s"
             )
     return wrong

@@ -1,4 +1,4 @@
-"""Canaries of token ids: tokens of their own, one distribution for included and omitted ones, and groups of copies."""
+"""Canaries of token ids: separate tokens, one distribution for included and omitted ones, and groups of copies."""
 
 from __future__ import annotations
 
@@ -187,7 +187,7 @@ def of_each(model, batch):
 
 
 def repeated(count):
-    """Written canaries: one id, then an id of their own all along."""
+    """Written canaries: one id, then a separate id in each place."""
     return [Window(torch.full((LENGTH,), 7), torch.full((LENGTH,), USED + number)) for number in range(count)]
 
 
