@@ -44,7 +44,7 @@ def printed_names(catalog: Catalog) -> dict[str, list[str]]:
 
 
 def _assumptions(catalog: Catalog) -> Iterator[tuple[str, str]]:
-    from dpspec.accounting.findings import library_accuracy
+    from dpspec.accounting import library_accuracy
 
     of_plugins = (name for offered in catalog.mechanisms.values() for name in offered.provider.assumptions)
     for name in (*_MODULES, *of_plugins):

@@ -39,14 +39,14 @@ CASES = [
     ),
     (
         claim("per-instance-dp", epsilon=1.0, delta=1e-5, fraction=0.9, population="train"),
-        "epsilon <= 1 at delta = 1e-5 for 90% of train",
+        "epsilon <= 1 at delta = 1e-5 for at least 90% of the train records",
         finding("epsilon", 0.5, delta=1e-5, fraction=0.95, population="train", scope=Scope(data="this")),
     ),
     (claim("membership", tpr=0.1, fpr=0.01), "membership tpr <= 0.1 at fpr = 0.01", finding("tpr", 0.1, fpr=0.01)),
     (claim("membership", advantage=0.3), "membership advantage <= 0.3", finding("advantage", 0.3)),
     (
         approx(40.0, group_size=8, over="collection"),
-        "epsilon <= 40 at delta = 1e-9 for groups of 8 over collection",
+        "epsilon <= 40 at delta = 1e-9 for groups of 8 over the collection",
         finding("epsilon", 39.0, delta=1e-9, group_size=8, scope=Scope(data="collection")),
     ),
 ]

@@ -85,5 +85,5 @@ def test_a_plugin_that_is_gone_is_named_by_its_package(ran: tuple[Result, Store]
     result, _ = ran
     plugins = {**result.environment["plugins"], "counting": "dpspec-counting 1.2"}
     environment = FrozenMap({**result.environment, "plugins": plugins})
-    with pytest.raises(PluginError, match=r"audits kind 'counting'.*dpspec-counting 1\.2, not installed here"):
+    with pytest.raises(PluginError, match=r"mechanism kind 'counting'.*dpspec-counting 1\.2, not installed here"):
         verify(dataclasses.replace(result, environment=environment), Catalog())

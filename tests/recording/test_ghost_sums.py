@@ -13,7 +13,7 @@ from opacus.optimizers import optimizer_fast_gradient_clipping
 from opacus.utils.fast_gradient_clipping_utils import DPTensorFastGradientClipping as Losses
 from support import opacus_training
 from support.checked_runs import CheckedRun, Question, check_run
-from support.opacus_training import Training, two_passes
+from support.opacus_training import Training, second_pass_of_equal_weights, two_passes
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, linear
 from torch.utils.data import DataLoader, TensorDataset
@@ -219,15 +219,7 @@ def test_norms_that_count_padding_may_be_too_long(shortened: bool, tmp_path: Pat
 
 
 def test_a_second_pass_without_coefficients_deviates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def backward(self: Any) -> None:
-        self.loss_per_sample.mean().backward(retain_graph=True)
-        self.optimizer.zero_grad()
-        self.module.get_clipping_coef()
-        self.module.disable_hooks()
-        self.loss_per_sample.sum().backward()
-        self.module.enable_hooks()
-
-    monkeypatch.setattr(Losses, "backward", backward)
+    monkeypatch.setattr(Losses, "backward", second_pass_of_equal_weights)
     assert {checks.SECOND_PASS, checks.CLIPPED_SUMS} <= found_by(recorded(tmp_path / "run"))
 
 

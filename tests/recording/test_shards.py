@@ -21,6 +21,7 @@ from opacus.grad_sample.grad_sample_module_fast_gradient_clipping_fsdp import (
 from opacus.optimizers import FSDPOptimizerFastGradientClipping as Optimizer
 from opacus.utils.fast_gradient_clipping_utils import DPTensorFastGradientClipping as Losses
 from support.checked_runs import CheckedRun, Question, check_run
+from support.opacus_training import second_pass_of_equal_weights
 from support.ranks import Ranked
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
@@ -192,15 +193,7 @@ def coefficients_of_one(training: Ranked, rank: int) -> None:
 
 
 def second_pass_without_coefficients(training: Ranked, rank: int) -> None:
-    def backward(self: Any) -> None:
-        self.loss_per_sample.mean().backward(retain_graph=True)
-        self.optimizer.zero_grad()
-        self.module.get_clipping_coef()
-        self.module.disable_hooks()
-        self.loss_per_sample.sum().backward()
-        self.module.enable_hooks()
-
-    Losses.backward = backward
+    Losses.backward = second_pass_of_equal_weights
 
 
 def smaller_norms(training: Ranked, rank: int) -> None:

@@ -224,14 +224,14 @@ class ClaimEvaluator:
     ) -> str:
         if view is None:
             return reasons.undecided(None, None, None, attacked=bool(tested.hypotheses))
-        if tested.claim.kind == "metric" and not self.audit.trials:
-            return "Not decided: nothing was measured, because no training was run."
         beyond = _refuting_bound(views)
         if beyond is not None:
             return reasons.control(beyond[0].part, beyond[1], attacked=bool(tested.hypotheses))
         scope = tested.scope if tested.statement.about_privacy else None
         short = false_assumption(view.part, scope, self.findings) if scope is not None else ""
         short = short or (view.unbounded_by if view.unbounded else scope_shortfall(view.part, scope, self.findings))
+        if tested.claim.kind == "metric" and not (self.audit.trials or view.proof or short):
+            return "Not decided: nothing was measured, because no training was run."
         return reasons.undecided(
             view.part,
             view.proof,

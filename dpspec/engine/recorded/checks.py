@@ -97,6 +97,7 @@ _SCALE, _LAYER = "relative to the declared scale", "chi-square of the quietest l
 _SCALED = (
     *(_LAYER, noise_checks.QUIET, noise_checks.SHIFTED, noise_checks.ROWS, noise_checks.STEPS),
     *(noise_checks.DIRECTIONS, noise_checks.WINDOWS, noise_checks.SHAPE, noise_checks.SUMS, noise_checks.NORMS),
+    noise_checks.ALONG,
 )
 
 _POISSON = "draw each record independently, as torch.rand(records) < rate does, or account for the actual batches."
