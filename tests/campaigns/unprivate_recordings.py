@@ -23,17 +23,25 @@ from support.checked_runs import Question, check_run
 from unprivate import model_state, noise, sensitivity, update_rule
 from unprivate.trainings import SCRIPTS, Run
 
+from dpspec.errors import NothingToRunError
+
 #: The modules that register scripts.
 CHANNELS = (model_state, update_rule, sensitivity, noise)
 
 
 def judge(script: Run) -> tuple[int, set[str], tuple[str, ...]]:
-    """The exit code, the channels as ``STATUS CHANNEL`` that are violated or open, and what the proof assumes."""
+    """The exit code, the channels as ``STATUS CHANNEL`` that are violated or open, and the assumptions of the proof.
+
+    A recording that ended before its first step is ``refused recording``.
+    """
     with tempfile.TemporaryDirectory() as scratch, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         folder = Path(scratch) / "run"
         script(folder)
-        found = check_run(folder, Question(delta=1e-5, epsilon=100.0))
+        try:
+            found = check_run(folder, Question(delta=1e-5, epsilon=100.0))
+        except NothingToRunError as error:
+            return int(error.exit_code), {"refused recording"}, ()
         flagged = {f"{one.status} {one.name}" for one in found.channels if one.status in ("violated", "open")}
         assumed = found.audit.recording.assumes if found.audit.recording is not None else ()
         return int(found.exit_code), flagged, tuple(assumed)
@@ -50,7 +58,7 @@ def main() -> int:
             continue
         code, flagged, assumed = judge(script)
         named = expected == "assumes" and code == 0 and where in assumed
-        caught = code == 1 and f"{expected} {where}" in flagged
+        caught = code != 0 and f"{expected} {where}" in flagged
         counts["named" if named else "caught" if caught else "missed"] += 1
         missed += [] if named or caught else [name]
         words = ", ".join(sorted(flagged)) or f"assumes {', '.join(assumed)}"

@@ -64,7 +64,7 @@ class Boosted(torch.Tensor):
         return found.as_subclass(torch.Tensor) * 10 if func is torch.einsum else found
 
 
-@leaks("violated", "sensitivity")
+@leaks("refused", "recording")
 def sums_of_a_tensor_subclass(folder: Path) -> None:
     def between(t: Any) -> None:
         for p in t.opt.params:

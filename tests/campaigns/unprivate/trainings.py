@@ -28,7 +28,7 @@ SCRIPTS: list[tuple[str, str, str, Run]] = []
 
 
 def leaks(expected: str, where: str) -> Callable[[Run], Run]:
-    """Register a script. ``expected``: the status of the channel ``where``, or "assumes" for an assumption."""
+    """Register a script. ``expected``: the status of the channel ``where``, "assumes" or "refused"."""
 
     def register(script: Run) -> Run:
         SCRIPTS.append((script.__name__, expected, where, script))
