@@ -310,7 +310,7 @@ class WatchedTraining:
     def _watch_sampler(self) -> tuple[SamplerWatch | None, list[str]]:
         sampler = self._parts.sampler
         if sampler is None:
-            return None, ["no loader was given: who was drawn is not seen"]
+            return None, ["no loader was given: the drawn records are not observed"]
         notes = [sampler.note] if sampler.note else []
         if sampler.batches is None:
             return None, notes
@@ -318,7 +318,7 @@ class WatchedTraining:
         there = list if planted is None else planted.present
         watch = SamplerWatch(sampler.batches, ahead=self._parts.ahead, present=there)
         if not watch.attach():
-            return None, [*notes, f"sampler {sampler.kind} cannot be watched: who was drawn is not seen"]
+            return None, [*notes, f"sampler {sampler.kind} cannot be watched: the drawn records are not observed"]
         return watch, notes
 
     def _probing(self) -> Probing | None:

@@ -89,7 +89,7 @@ def test_what_is_not_said_is_unknown(tmp_path):
     assert kept.members is None
     assert math.isnan(kept.largest)
     assert kept.update_norm == pytest.approx(math.sqrt(12))
-    assert header.notes == ("no loader was given: who was drawn is not seen",)
+    assert header.notes == ("no loader was given: the drawn records are not observed",)
 
 
 def test_moves_beside_the_optimizer_are_seen_before_and_after_it(tmp_path):

@@ -27,6 +27,16 @@ def test_golden_internal(result):
     assert render(result, internal=True) == (GOLDEN / "report-80-internal.txt").read_text("utf-8")
 
 
+@pytest.mark.parametrize("status", ["deviates", "checks-missing"])
+def test_missing_checks_are_named_beside_rejected_ones(status: str) -> None:
+    reason = "A check that the plan promised was not made: sampling (reported)."
+    conformance = factory.conformance(status, expected=False, reason=reason)
+    audit = dataclasses.replace(deviating(), conformance=conformance, promised=(check("sampling"),))
+    text = " ".join(render_brief(several(audit)).split())
+    assert "- noise-scale: chi-square, p = 0" in text
+    assert reason in text
+
+
 @pytest.mark.parametrize("width", [40, 80, 120])
 def test_nothing_is_cut_and_no_line_is_too_long(result, width):
     text = render(result, width=width)

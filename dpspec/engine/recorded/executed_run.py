@@ -80,7 +80,9 @@ class ObservedRun:
 def observe(path: Path) -> ObservedRun:
     run = read_run(path)
     if run.steps == 0:
-        raise NothingToRunError(f"{path}: no step was recorded: the optimizer that was given never stepped")
+        raise NothingToRunError(
+            f"{path}: no step was recorded: the optimizer never stepped, or the recorder stopped before, with a warning"
+        )
     phases = sampling_phases(run)
     internal = internal_sums(run, phases)
     poisson = all(rate is not None for rate in poisson_rates(run))

@@ -179,7 +179,7 @@ def _problem(key: str, value: Any) -> str | None:
         fits = isinstance(value, list) and len(value) <= MOST_LAYERS
         fits = fits and all(type(pair) is list and len(pair) == 2 for pair in value)
         fits = fits and all(type(n) is int and 0 <= n < 2**48 for pair in value for n in pair)
-        return None if fits else f"a list of at most {MOST_LAYERS} pairs of whole numbers"
+        return None if fits else f"a list of at most {MOST_LAYERS} pairs of integers"
     if key == "layers":
         fits = (
             isinstance(value, list)

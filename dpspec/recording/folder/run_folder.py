@@ -154,7 +154,7 @@ class RunFolder:
 
     def internal(self) -> Iterator[InternalStep]:
         if not (self.path / INTERNAL).exists():
-            raise RecordingError(f"{self.path / INTERNAL}: missing; it was kept back")
+            raise RecordingError(f"{self.path / INTERNAL}: missing; it was withheld")
         frames, length = self._frames(INTERNAL), 0
         for public, digest in self._public():
             if not isinstance(public, PublicStep):
@@ -175,7 +175,7 @@ class RunFolder:
             yield internal
 
     def states(self) -> list[SavedState]:
-        """The saved states in order, the first one of the start; none if the file was kept back."""
+        """The saved states in order, the first one of the start; none if the file was withheld."""
         found = []
         for frame in self._frames(STATES):
             try:

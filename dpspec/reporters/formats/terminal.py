@@ -9,7 +9,7 @@ import math
 from dataclasses import replace
 
 from dpspec.contract import Finding
-from dpspec.engine.judging.conformance_status import rejected
+from dpspec.engine.judging.conformance_status import missing, rejected
 from dpspec.engine.redact import redact
 from dpspec.engine.results import decimals, recording
 from dpspec.engine.results.joined import apart, sources
@@ -255,8 +255,9 @@ def _deviation(page: Page, audit: AuditResult) -> None:
     conformance = audit.conformance
     label = labels.conformance_label(conformance.status)
     worst = sorted((check for check in audit.checks if rejected(check, 1)), key=lambda check: check.p_value)
-    # the rows below repeat the reason
-    _row(page, label, labels.conformance_outcome(audit), "" if worst else f": {conformance.reason}")
+    # The rows below name the rejected checks; only the reason names missing ones.
+    said = worst and conformance.status == "deviates" and not missing(audit.promised, audit.checks)
+    _row(page, label, labels.conformance_outcome(audit), "" if said else f": {conformance.reason}")
     for check in worst:
         page.item(phrases.check(check), indent=4)
     rest = len(audit.checks) - len(worst)
