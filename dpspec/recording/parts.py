@@ -61,8 +61,7 @@ class Parts:
         declared = sorted(name for name, value in given.items() if value is not None)
         if self.clipping is not None and declared:
             raise UsageError(f"{', '.join(declared)}: Opacus' optimizer and loader say so themselves; leave it out")
-        if self.clipping is None:
-            recognized.refuse_engine(engine, optimizer)
+        recognized.refuse_engine(engine, optimizer)
         self.loss = _probed(loss, self.clipping, loader)
         self.sampler = None if loader is None else recognized.sampler_of(loader)
         self.accountant = None if engine is None else recognized.AccountantWatch(engine)
