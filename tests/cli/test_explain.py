@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dpspec.cli.spec_keys import Condition, find, keys
+from dpspec.cli.explain import Condition, find, keys
 
 GROUP = {
     "properties": {
