@@ -98,7 +98,7 @@ def test_a_plugin_has_few_modules() -> None:
 
 
 #: Modules of the mechanism ``selection``.
-OWN_MECHANISMS = {"dpspec/language/selection.py"}
+OWN_MECHANISMS = {"dpspec/language/blocks.py"}
 #: Kinds with another meaning: a claim kind and a status of values.
 OTHER_MEANINGS = {"rero", "recorded"}
 

@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, product
 from textwrap import fill
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from dpspec.cli.output import emit, page_width
 from dpspec.contract.attacks import Canary, Score
 from dpspec.errors import ExitCode, UsageError
-from dpspec.reporters.labels import value
 from dpspec.text import close_matches, joined, plain, quoted
 
 if TYPE_CHECKING:
     from dpspec.contract.catalog import Offered
-
-Node = Mapping[str, Any]
-Conditions = tuple["Condition", ...]
+    from dpspec.language.blocks import Plain
 
 _LIMITS = {
     "minimum": "at least {}",
@@ -52,19 +49,19 @@ class Condition:
 
 @dataclass(frozen=True, kw_only=True)
 class Key:
-    """Exists if all ``conditions`` hold. Paths do not contain list indices."""
+    """A key of a spec, which exists if all ``conditions`` hold. Paths do not contain list indices."""
 
     path: str
     type: str
     description: str
-    conditions: Conditions
+    conditions: tuple[Condition, ...]
 
 
-def keys(schema: Node) -> Iterator[Key]:
-    """Parents first, without conditional repetitions of an unconditional key."""
+def keys(schema: Plain) -> Iterator[Key]:
+    """Keys of a schema without references, parents first, without conditional repetitions of an unconditional key."""
     seen: set[Key] = set()
     always: dict[str, str] = {}
-    for key in _walk(schema, schema, "", (), ()):
+    for key in _walk(schema, "", ()):
         if not key.conditions:
             always[key.path] = key.description
         elif key.path in always and key.description in ("", always[key.path]):
@@ -84,88 +81,65 @@ def choices(key: Key) -> tuple[str, ...]:
     return tuple(first.split(" | ")) if " | " in first else ()
 
 
-def _walk(root: Node, node: Node, path: str, conditions: Conditions, open_: tuple[int, ...]) -> Iterator[Key]:
-    """``open_`` has the parents, to end recursive schemas."""
-    node = _resolved(root, node)
-    if id(node) in open_:
-        return
-    open_ = (*open_, id(node))
-    required = node.get("required", ())
-    for name, below in node.get("properties", {}).items():
-        if not isinstance(below, Mapping):
+def _walk(node: Plain, path: str, conditions: tuple[Condition, ...]) -> Iterator[Key]:
+    for name, inner in node.get("properties", {}).items():
+        if not isinstance(inner, dict):
             continue
-        inner = _resolved(root, below)
         place = f"{path}.{name}" if path else name
         if set(inner) - {"const"} or not conditions:
-            text = type_of(root, inner, required=name in required)
-            yield Key(path=place, type=text, description=_description(below, inner), conditions=conditions)
-        yield from _walk(root, inner, place, conditions, open_)
+            text = _type_of(inner, required=name in node.get("required", ()))
+            yield Key(path=place, type=text, description=inner.get("description", ""), conditions=conditions)
+        yield from _walk(inner, place, conditions)
     for keyword in ("allOf", "anyOf", "oneOf", "items", "additionalProperties", "else"):
         parts = node.get(keyword)
         for part in parts if isinstance(parts, list | tuple) else (parts,):
-            if isinstance(part, Mapping):
-                yield from _walk(root, part, path, conditions, open_)
-    then = node.get("then")
-    if isinstance(then, Mapping):
-        yield from _walk(root, then, path, (*conditions, *_condition(node.get("if", {}), path)), open_)
+            if isinstance(part, dict):
+                yield from _walk(part, path, conditions)
+    if isinstance(node.get("then"), dict):
+        yield from _walk(node["then"], path, (*conditions, *_condition(node.get("if", {}), path)))
 
 
-def _resolved(root: Node, node: Node) -> Node:
-    for _ in range(32):
-        reference = node.get("$ref")
-        if not isinstance(reference, str) or not reference.startswith("#/"):
-            break
-        target: Any = root
-        for part in reference[2:].split("/"):
-            target = target[part.replace("~1", "/").replace("~0", "~")]
-        node = target
-    return node
-
-
-def _condition(test: Node, path: str) -> Iterator[Condition]:
+def _condition(test: Plain, path: str) -> Iterator[Condition]:
     for name, part in test.get("properties", {}).items():
         place = f"{path}.{name}" if path else name
-        if "const" in part:
-            yield Condition(place, (str(part["const"]),))
-        elif "enum" in part:
-            yield Condition(place, tuple(str(choice) for choice in part["enum"]))
+        if "const" in part or "enum" in part:
+            yield Condition(place, tuple(map(str, [part["const"]] if "const" in part else part["enum"])))
         else:
             yield from _condition(part, place)
 
 
-def _description(outer: Node, inner: Node) -> str:
-    return str(outer.get("description") or inner.get("description") or "")
-
-
-def type_of(root: Node, node: Node, *, required: bool = False) -> str:
+def _type_of(node: Plain, *, required: bool) -> str:
     """``number, above 0, at most 1; required``."""
-    parts = [_shape(root, node)]
-    parts += [_limit(words, node[keyword]) for keyword, words in _LIMITS.items() if node.get(keyword, _ANY) != _ANY]
+    from dpspec.reporters.labels import value
+
+    parts = [_shape(node)]
+    for keyword, words in _LIMITS.items():
+        limit = node.get(keyword, _ANY)
+        if limit == 1 and keyword in ("minLength", "minItems"):
+            parts.append("not empty")
+        elif limit == 1 and keyword in ("maxLength", "maxItems"):
+            parts.append(words.format(1).removesuffix("s"))
+        elif limit != _ANY:
+            parts.append(words.format(value(limit)))
     text = ", ".join(parts)
     if required:
         return f"{text}; required"
     return f"{text}; default {value(node['default']) or 'empty'}" if "default" in node else text
 
 
-def _limit(words: str, number: Any) -> str:
-    if number == 1 and words.endswith((" characters", " items")):
-        return "not empty" if words.startswith("at least") else words.format(1).removesuffix("s")
-    return words.format(value(number))
+def _shape(node: Plain) -> str:
+    from dpspec.reporters.labels import value
 
-
-def _shape(root: Node, node: Node) -> str:
     if "const" in node:
         return f"always {value(node['const'])}"
     if "enum" in node:
         return " | ".join(value(choice) for choice in node["enum"])
     alternatives = node.get("anyOf") or node.get("oneOf")
     if alternatives:
-        return " or ".join(dict.fromkeys(_shape(root, _resolved(root, part)) for part in alternatives))
+        return " or ".join(dict.fromkeys(map(_shape, alternatives)))
     kind = node.get("type", "any value")
     name = " or ".join(_NAMES.get(one, one) for one in (kind if isinstance(kind, list) else [str(kind)]))
-    if name == "list" and isinstance(node.get("items"), Mapping):
-        return f"list of {_shape(root, _resolved(root, node['items']))}"
-    return name
+    return f"list of {_shape(node['items'])}" if name == "list" and isinstance(node.get("items"), dict) else name
 
 
 #: The values of conditions on the same paths, in the order of the paths.
@@ -182,36 +156,31 @@ def alike(keys: Iterable[Key]) -> list[list[Key]]:
 
 def when(keys: Sequence[Key], known: Sequence[Key]) -> list[tuple[Condition, ...]]:
     """Alternatives of conditions of keys of one path; those that hold for all ``known`` kinds are dropped."""
+
+    def cases(some: Sequence[Key]) -> dict[tuple[str, ...], list[_Case]]:
+        found: dict[tuple[str, ...], list[_Case]] = {}
+        for key in some:
+            found.setdefault(tuple(c.path for c in key.conditions), []).append(tuple(c.values for c in key.conditions))
+        return found
+
+    every = cases(known)
     alternatives: list[tuple[Condition, ...]] = []
-    for paths in dict.fromkeys(_paths(key) for key in keys):
-        cases = dict.fromkeys(_values(key) for key in keys if _paths(key) == paths)
-        every = {_values(key) for key in known if _paths(key) == paths}
-        alternatives += _factored(paths, list(cases), every)
+    for paths, own in cases(keys).items():
+        alternatives += _factored(paths, list(dict.fromkeys(own)), set(every.get(paths, ())))
     return alternatives
 
 
 def _factored(paths: tuple[str, ...], cases: list[_Case], every: set[_Case]) -> list[tuple[Condition, ...]]:
     for place in range(len(paths)):
-        others = dict.fromkeys(_without(case, place) for case in cases)
-        if {case for case in every if _without(case, place) in others} == set(cases):
-            rest = {_without(case, place) for case in every}
-            return _factored((*paths[:place], *paths[place + 1 :]), list(others), rest)
+        without = {case: case[:place] + case[place + 1 :] for case in (*cases, *every)}
+        others = dict.fromkeys(without[case] for case in cases)
+        if {case for case in every if without[case] in others} == set(cases):
+            rest = {without[case] for case in every}
+            return _factored(paths[:place] + paths[place + 1 :], list(others), rest)
     options = [list(dict.fromkeys(case[place] for case in cases)) for place in range(len(paths))]
     if every & set(product(*options)) == set(cases):
         cases = [tuple(tuple(dict.fromkeys(chain(*values))) for values in options)]
     return [tuple(map(Condition, paths, case)) for case in cases]
-
-
-def _paths(key: Key) -> tuple[str, ...]:
-    return tuple(condition.path for condition in key.conditions)
-
-
-def _values(key: Key) -> _Case:
-    return tuple(condition.values for condition in key.conditions)
-
-
-def _without(case: _Case, place: int) -> _Case:
-    return (*case[:place], *case[place + 1 :])
 
 
 #: The providers' families in the catalog, the name of each, and the key that selects a kind.
@@ -264,7 +233,8 @@ def explain(
         blocks.append(f"claim kind {what}\n\n{_listed(claims)}")
     blocks += [_key(cases, all_keys) for cases in alike(find(what, all_keys))]
     names = {} if code is not None or "." in what else printed_names(catalog)
-    blocks += [_named(block) for block in names.get(what, ())]
+    for head, *lines in (block.split("\n") for block in names.get(what, ())):
+        blocks.append("\n".join([head, *map(_folded, lines)]))
     if not blocks:  # keys with a choice that includes the word, else string keys whose description names it
         word = re.compile(rf"(?<![\w-]){re.escape(what)}(?![\w-])")
         chosen = [key for key in all_keys if what in choices(key)]
@@ -284,11 +254,6 @@ def explain(
         raise UsageError(f"unknown code, key, kind, choice or name in a report {quoted(what)}{suggestion}")
     emit("\n\n".join(blocks))
     return ExitCode.OK
-
-
-def _named(block: str) -> str:
-    head, *lines = block.split("\n")
-    return "\n".join([head, *map(_folded, lines)])
 
 
 def _provider(name: str, chooser: str, kind: str, offered: Offered, known: Sequence[Key]) -> str:
@@ -347,16 +312,17 @@ def _key(cases: Sequence[Key], known: Sequence[Key]) -> str:
     if key.description:
         lines.append(_folded(key.description))
     lines += [_folded(f"where {' and '.join(map(str, conditions))}") for conditions in when(cases, known) if conditions]
-    below = {k.path: k for k in known if k.path.rpartition(".")[0] == key.path and any(_along(c, k) for c in cases)}
+    below = {}
+    for inner in known:  # keys that exist for all choices inside this one: ``data.kind``, not ``data.path``
+        if inner.path.rpartition(".")[0] == key.path and any(
+            set(case.conditions) <= set(inner.conditions)
+            and not any(c.path.startswith(f"{key.path}.") for c in set(inner.conditions) - set(case.conditions))
+            for case in cases
+        ):
+            below[inner.path] = inner
     if below:
         lines.append(f"\n{_listed(list(below.values()))}")
     return "\n".join(lines)
-
-
-def _along(key: Key, below: Key) -> bool:
-    """Whether a key below another exists for all choices inside the other: ``data.kind``, not ``data.path``."""
-    further = set(below.conditions) - set(key.conditions)
-    return set(key.conditions) <= set(below.conditions) and not any(c.path.startswith(f"{key.path}.") for c in further)
 
 
 def _folded(text: str, *, indent: int = 4, hang: int = 0) -> str:
