@@ -93,9 +93,9 @@ def refusals(spec: dps.Spec) -> Iterator[dps.Diagnostic]:
                 f"{len(thrown)} rows{of}: {spec.audit.method} needs at least {least}", (*_SCORES, "path")
             )
             continue
-        from dpspec.stats import coins
+        from dpspec.stats import binomial
 
-        for test in coins.examine(thrown):
+        for test in binomial.coin_tests(thrown):
             if test.p_value <= level:
                 yield specs.bad_value(
                     f"the coins{of} are not fair: {test.text}, p = {test.p_value:.1g} ({test.name})",

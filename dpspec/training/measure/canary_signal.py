@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from dpspec.contract.providers import TrainingJob
+from dpspec.stats.attacks.independence import CANARIES_OF_STEPS, dependence_of_steps, moments
 from dpspec.stats.conformance.canary_contributions import GroupSums, PlantedSums, StepDependence, StepTotals
 from dpspec.stats.conformance.evidence import number
-from dpspec.stats.independence.assumption_tests import CANARIES_OF_STEPS, dependence_of_steps, moments
 from dpspec.training.gradients.clipping import Flat, clipper
 from dpspec.training.loop.dpsgd import Schedule
 from dpspec.training.loop.samplers import inclusion_moments

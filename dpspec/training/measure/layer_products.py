@@ -1,4 +1,4 @@
-"""Inner products of the residuals of two layers at each step: see ``stats.conformance.residual_tests``."""
+"""Inner products of the residuals of two layers at each step: see ``stats.conformance.noise_tests``."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from dpspec.stats.conformance import residual_tests
-from dpspec.stats.conformance.residual_tests import SharedLayers
+from dpspec.stats.conformance import noise_tests
+from dpspec.stats.conformance.noise_tests import SharedLayers
 from dpspec.training.loop.checkpoint import Memory
 
 Array: TypeAlias = np.ndarray[Any, Any]
@@ -27,7 +27,7 @@ class LayerProducts:
 
     def __init__(self, parts: Sequence[tuple[str, int]], planned: int) -> None:
         starts = np.cumsum([0, *(size for _, size in parts)]).tolist()
-        largest = sorted(range(len(parts)), key=lambda place: -parts[place][1])[: residual_tests.MOST_LAYERS]
+        largest = sorted(range(len(parts)), key=lambda place: -parts[place][1])[: noise_tests.MOST_LAYERS]
         self._planned = planned
         self._pairs = [
             (parts[i][0], parts[j][0], starts[i], starts[j], min(parts[i][1], parts[j][1]))
