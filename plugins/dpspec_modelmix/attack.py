@@ -17,12 +17,11 @@ from torch import Tensor
 
 import dpspec.contract as dps
 from dpspec.stats.conformance.evidence import joined
-from dpspec.training.device import generator
-from dpspec.training.gradients.fetching import send
+from dpspec.training.device import generator, send
 from dpspec.training.gradients.flat_model import Layout
 from dpspec.training.gradients.persample import FlatModel
 from dpspec.training.loop.checkpoint import Memory, tensor, tensors
-from dpspec.training.loop.dpsgd import Schedule, ScheduledPhase
+from dpspec.training.loop.native import Schedule, ScheduledPhase
 from dpspec.training.loop.native import tensors as rows_on
 from dpspec.training.measure.population import population
 from dpspec.training.measure.run_evidence import WatchedRun

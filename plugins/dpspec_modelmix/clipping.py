@@ -14,10 +14,9 @@ import torch
 from torch import Tensor
 
 import dpspec.contract as dps
-from dpspec.training.device import full_precision, generator
+from dpspec.training.device import full_precision, generator, send
 from dpspec.training.gradients import flat_model
 from dpspec.training.gradients.clipping import Clip, clip_factors, clipper, no_norms
-from dpspec.training.gradients.fetching import send
 from dpspec.training.gradients.persample import ClippedSum, FlatModel
 from dpspec.training.loop.checkpoint import GeneratorState, Memory
 from dpspec.training.loop.native import tensors

@@ -15,14 +15,13 @@ from torch import Tensor
 
 import dpspec.contract as dps
 from dpspec import kit
-from dpspec.training.device import generator
-from dpspec.training.gradients.fetching import SyncedAttribute, TransferQueue
+from dpspec.training.device import SyncedAttribute, TransferQueue, generator
 from dpspec.training.gradients.flat_model import Layout
 from dpspec.training.gradients.persample import FlatModel
 from dpspec.training.loop import native
 from dpspec.training.loop.checkpoint import Memory, tensor, tensors
 from dpspec.training.loop.learning_rates import rates_of
-from dpspec.training.measure.accuracy import right_answers
+from dpspec.training.measure.scores import right_answers
 from dpspec_modelmix.clipping import RowClip, WrittenOut, make_row_clip
 from dpspec_modelmix.options import (
     Mixing,

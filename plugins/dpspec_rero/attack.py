@@ -16,9 +16,9 @@ import torch
 import dpspec.contract as dps
 from dpspec.stats.conformance.evidence import joined
 from dpspec.training.loop.native import tensors
-from dpspec.training.measure.accuracy import right_answers
 from dpspec.training.measure.residuals import Residuals
 from dpspec.training.measure.run_evidence import WatchedRun
+from dpspec.training.measure.scores import right_answers
 from dpspec_rero.evidence import LOGGED, LOOKS, sums_are_tested
 from dpspec_rero.options import Candidates, adds_laplace, read_candidates
 from dpspec_rero.reader import Array, Reader, make_job, train_all

@@ -19,14 +19,12 @@ from torch.func import functional_call, grad, vmap
 import dpspec.contract as dps
 from dpspec import kit
 from dpspec.contract.providers import Observer, TrainingJob
-from dpspec.training.device import full_precision
+from dpspec.training.device import full_precision, send
 from dpspec.training.gradients import flat_model, memory
 from dpspec.training.gradients.clipping import Clip, clip_factors, clipper, no_norms
-from dpspec.training.gradients.fetching import send
 from dpspec.training.gradients.persample import ClippedSum, FlatModel
 from dpspec.training.gradients.stacked_models import StackedModel
-from dpspec.training.loop.dpsgd import Schedule, ScheduledPhase
-from dpspec.training.loop.native import parts_of, tensors, train_many, train_with
+from dpspec.training.loop.native import Schedule, ScheduledPhase, parts_of, tensors, train_many, train_with
 from dpspec.training.loop.optimizers import Invertible, update_of
 from dpspec_rero.options import adds_laplace, trained_phases
 
