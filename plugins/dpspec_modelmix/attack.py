@@ -25,10 +25,21 @@ from dpspec.training.loop.native import Schedule, ScheduledPhase
 from dpspec.training.loop.native import tensors as rows_on
 from dpspec.training.measure.population import population
 from dpspec.training.measure.run_evidence import WatchedRun
-from dpspec_modelmix.clipping import CANARY_CHUNK, Absolute, RowClip, TwoParts, WrittenOut, make_row_clip
 from dpspec_modelmix.density import NARROW
 from dpspec_modelmix.options import Attack, PhaseOptions, mixed_norm
-from dpspec_modelmix.training import Rules, make_job, rules_of, train, twin_accuracies
+from dpspec_modelmix.training import (
+    CANARY_CHUNK,
+    Absolute,
+    RowClip,
+    Rules,
+    TwoParts,
+    WrittenOut,
+    make_job,
+    make_row_clip,
+    rules_of,
+    train,
+    twin_accuracies,
+)
 
 #: Norm of a canary's gradient in clip norms. Clipping always applies to it.
 CANARY_NORM = 10.0

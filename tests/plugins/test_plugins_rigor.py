@@ -18,11 +18,10 @@ from dpspec.engine.results.result import Verdict
 from dpspec.training.loop.learning_rates import iterates_reveal_sums
 from dpspec_group import theory as group_theory
 from dpspec_group.mechanism import GroupAudit
-from dpspec_modelmix import bounds as modelmix_bounds
-from dpspec_modelmix.mechanism import ModelMixAudit
+from dpspec_modelmix import ModelMixAudit
+from dpspec_modelmix import findings as modelmix_bounds
 from dpspec_per_instance.mechanism import PerInstanceAudit
-from dpspec_rero import tables, theory
-from dpspec_rero.mechanism import ReroAudit
+from dpspec_rero import ReroAudit, theory
 
 DPSGD: dict[str, Any] = {
     "noise_multiplier": 1.0,
