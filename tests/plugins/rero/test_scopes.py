@@ -15,7 +15,7 @@ from support import scope_oracle as oracle
 from dpspec.contract import Finding, Phase
 from dpspec.training.gradients.persample import FlatModel
 from dpspec.training.loop.native import parts_of, tensors
-from dpspec_rero import ReroAudit, theory
+from dpspec_rero import ReroAudit, comparison, theory
 from dpspec_rero.attack import AbsoluteSum
 from dpspec_rero.options import trained_phases
 
@@ -29,7 +29,7 @@ def no_curves(request: pytest.FixtureRequest) -> Any:
     Nor is a symmetrised curve of fewer corners, which is looser; with ``--run-slow`` it is the plugin's.
     """
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(tables, "CURVE", ())
+        patch.setattr(comparison, "CURVE", ())
         patch.setattr(theory, "WIDTH", 1e-3)
         if not request.config.getoption("--run-slow"):
             patch.setattr(theory, "tradeoff_bounds", functools.partial(theory.tradeoff_bounds, nodes=32, width=1e-3))
