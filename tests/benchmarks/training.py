@@ -103,7 +103,7 @@ def one(mode: str, kind: str, shape: list[int], batch: int, device: str, threads
     import torch
 
     from dpspec.contract import Facts, FrozenMap
-    from dpspec.models.providers import MODELS
+    from dpspec.models.architectures import MODELS
 
     if mode != "dpspec":
         import opacus  # noqa: F401  counted among the libraries, not among what a step needs

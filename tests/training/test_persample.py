@@ -15,7 +15,7 @@ from torch import nn
 from torch.nn import functional
 
 from dpspec.contract import Facts, FrozenMap
-from dpspec.models.providers import MODELS
+from dpspec.models.architectures import MODELS
 from dpspec.training.gradients import persample
 from dpspec.training.gradients.clipping import Flat
 from dpspec.training.gradients.flat_model import written_out

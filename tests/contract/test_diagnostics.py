@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dpspec.contract.renamed import ASSUMPTIONS, KEYS, STATUSES, rename, rename_in_result, with_old_words
+from dpspec.contract.diagnostics import ASSUMPTIONS, KEYS, STATUSES, rename, rename_in_result, with_old_words
 from dpspec.language.load import Loaded, from_document, load_specs
 from dpspec.registry.loader import load_catalog
 
@@ -113,6 +113,6 @@ def test_no_file_uses_an_old_word_outside_the_table() -> None:
     files = [*root.glob("dpspec/**/*.py"), *root.glob("plugins/**/*.py"), *root.glob("specs/*.yaml")]
     for path in files:
         text = path.read_text(encoding="utf-8")
-        if path.name not in ("renamed.py", "codes.yaml"):
+        if path.name not in ("diagnostics.py", "codes.yaml"):
             assert not [word for word in old if word in text], path
-    assert json.loads((root / "dpspec/language/validating/schemas/v1/audit.json").read_text())
+    assert json.loads((root / "dpspec/language/schemas/v1/audit.json").read_text())

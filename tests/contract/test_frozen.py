@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from dpspec.contract import FrozenMap
-from dpspec.contract.canonical import canonical_json
+from dpspec.contract.frozen import canonical_json
 
 
 @pytest.mark.parametrize(

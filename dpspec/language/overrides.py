@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dpspec.contract import Diagnostic, Path, Span
-from dpspec.language.reading.tree import Node, claim_ids
-from dpspec.language.reading.yaml_source import read_yaml
+from dpspec.language.tree import Node, claim_ids
+from dpspec.language.yaml_source import read_yaml
 from dpspec.text import closest, did_you_mean, listed, quoted, visible
 
 MAX_KEYS = 64

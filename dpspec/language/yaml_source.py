@@ -11,8 +11,8 @@ from typing import Any
 import yaml
 
 from dpspec.contract import Diagnostic, Json, Path, Span
-from dpspec.language.reading.spec_files import FORBIDDEN, read_text, span_after
-from dpspec.language.reading.tree import Node
+from dpspec.language.spec_files import FORBIDDEN, read_text, span_after
+from dpspec.language.tree import Node
 from dpspec.text import clipped, quoted
 
 _NULL = frozenset({"", "~", "null", "Null", "NULL"})

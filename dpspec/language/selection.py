@@ -8,14 +8,24 @@ audited separately.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from dpspec.contract import Diagnostic, FrozenMap, Span, Spec, thaw
-from dpspec.language.composing.compose import Composed
-from dpspec.language.reading.tree import Node, child, from_plain, plain, value_at
-from dpspec.language.selections import CELL_BLOCKS, CLAIM_KIND, SELECTION, named_after
+from dpspec.language.compose import Composed
+from dpspec.language.tree import Node, child, from_plain, plain, value_at
 from dpspec.text import quoted
+
+#: Kind of the mechanism that publishes the best cell, and kind of the claims about it.
+SELECTION, CLAIM_KIND = "selection", "approx-dp"
+
+#: Blocks of a cell that determine its privacy loss. All cells share the data block.
+CELL_BLOCKS = ("mechanism", "model", "training", "threat_model")
+
+#: Maximum length of a spec name, and the suffix of a selection's name.
+_LONGEST_NAME = 80
+_NAMED = re.compile(r" best of [0-9]+$")
 
 #: Values that must be equal in all cells, because one claim covers all cells.
 _SHARED = (("data",), ("threat_model",), ("training", "backend"), ("model", "initial"))
@@ -137,3 +147,13 @@ def _text(node: Node, key: str) -> str | None:
 def _span_of(node: Node, key: str) -> Span | None:
     found = child(node, key)
     return None if found is None else found.span
+
+
+def best_of(name: str) -> str:
+    """Possibly truncated."""
+    return _NAMED.sub("", name)
+
+
+def named_after(name: str, cells: int) -> str:
+    suffix = f" best of {cells}"
+    return name[: _LONGEST_NAME - len(suffix)] + suffix

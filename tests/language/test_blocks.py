@@ -7,10 +7,10 @@ import pytest
 from jsonschema import Draft7Validator, Draft202012Validator
 
 from dpspec.contract.catalog import Catalog
-from dpspec.language.bundle import bundle, reference
+from dpspec.language.blocks import bundle, reference
 from dpspec.language.load import Loaded
-from dpspec.language.reading.tree import plain
-from dpspec.language.reading.yaml_source import read_yaml
+from dpspec.language.tree import plain
+from dpspec.language.yaml_source import read_yaml
 
 Load = Callable[..., Loaded]
 BOTH = pytest.mark.parametrize("validator", [Draft202012Validator, Draft7Validator])

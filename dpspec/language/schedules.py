@@ -25,7 +25,7 @@ from dataclasses import replace
 from pathlib import Path as FilePath
 
 from dpspec.contract import Diagnostic, Json, Path, Span
-from dpspec.language.reading.tree import Node, plain, value_at
+from dpspec.language.tree import Node, plain, value_at
 from dpspec.regular_files import read_text
 from dpspec.text import quoted, shown
 

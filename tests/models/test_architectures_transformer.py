@@ -14,7 +14,7 @@ from dpspec.contract import Facts, FrozenMap, LoadedData
 from dpspec.engine.preparing.context import rows_flaw
 from dpspec.engine.preparing.prepare import check, prepare
 from dpspec.language.load import from_document, load_specs
-from dpspec.models.transformer import Transformer
+from dpspec.models.architectures import Transformer
 from dpspec.registry.loader import load_catalog
 
 FACTS = Facts(records=9, features=6, classes=3, shape=(6,), vocabulary=11)

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from dpspec.contract import Diagnostic, Json, Path, format_path, thaw
-from dpspec.language.reading.yaml_source import NOT_FINITE, read_scalar
-from dpspec.language.validating.blocks import Plain
+from dpspec.language.blocks import Plain
+from dpspec.language.yaml_source import NOT_FINITE, read_scalar
 from dpspec.text import choice, clipped, closest, did_you_mean, joined, listed, number, quoted, shown, visible
 
 _MOST_KEYS = 50

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dpspec.contract import Facts, FrozenMap, ModelFactory
-from dpspec.models.providers import MODELS
+from dpspec.models.architectures import MODELS
 
 CASES: list[tuple[str, dict[str, Any], tuple[int, ...]]] = [
     ("linear", {}, (7,)),
@@ -258,7 +258,7 @@ def test_counting_does_not_import_torch() -> None:
 import sys
 from importlib import import_module
 from dpspec.contract import Facts, FrozenMap
-from dpspec.models.providers import MODELS
+from dpspec.models.architectures import MODELS
 for model in MODELS:
     shape = (784,) if model.kind in ("tabular-mlp", "transformer") else (1, 28, 28)
     vocabulary = 9 if model.kind == "transformer" else None
