@@ -168,7 +168,7 @@ def training_job(
 
 def canary_free_accuracy(job: dps.TrainingJob, context: dps.Context) -> dict[str, dict[str, int]]:
     """Train the canary-free ``job`` and count correct predictions per split: ``{train: {right, records}, ...}``."""
-    from dpspec.training.measure.accuracy import right_answers
+    from dpspec.training.measure.scores import right_answers
 
     context.trainer.train(job)
     return right_answers(job.model, context.data, context.device)

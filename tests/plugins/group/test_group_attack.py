@@ -19,8 +19,7 @@ from dpspec.kit import coins_by_size
 from dpspec.registry.loader import load_catalog
 from dpspec.stats.attacks import evidence_tests, gaussian_fit, one_run_curve
 from dpspec.training.loop import native
-from dpspec.training.loop.dpsgd import Update
-from dpspec.training.loop.native import parts_of
+from dpspec.training.loop.native import Update, parts_of
 from dpspec_group import attack, design, evidence, theory
 from dpspec_group.options import Attack
 from dpspec_group.scores import score_distribution

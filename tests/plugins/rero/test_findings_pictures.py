@@ -19,8 +19,8 @@ from dpspec.engine.verification.verify import verify
 from dpspec.registry.loader import load_catalog
 from dpspec.reporters import html
 from dpspec.reporters.formats import data_files as json
-from dpspec_rero import tables
-from dpspec_rero.tables import PICTURED_TRIALS, encode_pictures, picture_series
+from dpspec_rero import comparison
+from dpspec_rero.findings import PICTURED_TRIALS, encode_pictures, picture_series
 
 DIGITS = "data={kind: digits, split: {test: 0.2}}"
 SHORT = ("mechanism.steps=2", "audit.runs=10", "mechanism.noise_multiplier=0.3")
@@ -68,7 +68,7 @@ def test_a_series_of_the_trials_that_kept_pictures(tmp_path: Path) -> None:
 def no_curves() -> Iterator[None]:
     """Curves at other baselines take time and add nothing."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(tables, "CURVE", ())
+        patch.setattr(comparison, "CURVE", ())
         yield
 
 

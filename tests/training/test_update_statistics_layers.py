@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from dpspec.training.measure.layer_products import LayerProducts
+from dpspec.training.measure.update_statistics import LayerProducts
 
 PARTS = [("a", 7), ("b", 3), ("c", 40), ("d", 12)]
 TOTAL = sum(size for _, size in PARTS)

@@ -14,9 +14,9 @@ from dpspec.stats.conformance import canary_contributions
 from dpspec.stats.conformance.canary_contributions import PlantedSums
 from dpspec.training.canaries import CanaryGroups, SignBlocks
 from dpspec.training.loop.native import NativeTrainer
-from dpspec.training.measure.canary_signal import canary_sums
-from dpspec.training.measure.observers import ProjectionObserver
 from dpspec.training.measure.population import Sample
+from dpspec.training.measure.run_evidence import canary_sums
+from dpspec.training.measure.scores import ProjectionObserver
 
 PARAMETERS, GROUPS, RECORDS = 300, 150, 200
 

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from dpspec.contract import LoadedData
-from dpspec.training.measure.accuracy import accuracy, right_answers
+from dpspec.training.measure.scores import accuracy, right_answers
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from dpspec.stats.conformance import table
 from dpspec.stats.conformance.evidence import RunEvidence, write_run
 from dpspec.training.gradients import flat_model
 from dpspec.training.loop.native import NativeTrainer
-from dpspec.training.measure.replayed_step import replayed_step
+from dpspec.training.measure.run_evidence import replayed_step
 
 PHASE = {"steps": 30, "noise_multiplier": 1.0, "clip_norm": 0.7, "sampling": {"scheme": "poisson", "rate": 0.2}}
 

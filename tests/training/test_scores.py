@@ -12,7 +12,7 @@ from dpspec.contract import FrozenMap
 from dpspec.training.canaries import CanaryGroups, SignBlocks
 from dpspec.training.loop.native import NativeTrainer
 from dpspec.training.measure.logs import NoiseLog, NormLog, SamplingLog
-from dpspec.training.measure.observers import ProjectionObserver
+from dpspec.training.measure.scores import ProjectionObserver
 
 
 def audited(job, directions):

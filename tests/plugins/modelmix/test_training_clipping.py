@@ -17,10 +17,9 @@ from dpspec.engine.preparing.prepare import prepare
 from dpspec.registry.loader import load_catalog
 from dpspec.training.gradients.clipping import Flat, Truncated
 from dpspec.training.gradients.persample import FlatModel
-from dpspec_modelmix import density, published, theory
-from dpspec_modelmix.clipping import Anchors, TwoParts, WrittenOut
-from dpspec_modelmix.mechanism import ModelMixAudit
+from dpspec_modelmix import ModelMixAudit, density, published, theory
 from dpspec_modelmix.options import Embedding, Segment, embedding_of, segments_of
+from dpspec_modelmix.training import Anchors, TwoParts, WrittenOut
 
 
 @pytest.mark.parametrize(

@@ -14,8 +14,8 @@ from dpspec.stats.conformance import canary_contributions
 from dpspec.stats.conformance.measurement import Abstention
 from dpspec.training.canaries import CanaryGroups, SignBlocks
 from dpspec.training.loop.native import NativeTrainer
-from dpspec.training.measure.canary_signal import canary_sums
-from dpspec.training.measure.observers import ProjectionObserver
+from dpspec.training.measure.run_evidence import canary_sums
+from dpspec.training.measure.scores import ProjectionObserver
 
 MOMENTUM = FrozenMap({"learning_rate": 0.1, "reduction": "mean", "optimizer": {"kind": "momentum", "momentum": 0.5}})
 

@@ -15,8 +15,8 @@ from dpspec.training.canaries import Records, plant
 from dpspec.training.gradients import flat_model
 from dpspec.training.gradients.persample import FlatModel
 from dpspec.training.loop.native import NativeTrainer
-from dpspec.training.measure import path_scores
-from dpspec.training.measure.path_scores import PathScores
+from dpspec.training.measure import scores as path_scores
+from dpspec.training.measure.scores import PathScores
 
 
 def some(count: int, features: int = 6) -> Records:

@@ -13,8 +13,8 @@ from dpspec.training.canaries import Records, plant
 from dpspec.training.gradients import flat_model
 from dpspec.training.gradients.persample import FlatModel
 from dpspec.training.loop.native import NativeTrainer
-from dpspec.training.measure.observers import RecordScores, margins
 from dpspec.training.measure.residuals import Residuals
+from dpspec.training.measure.scores import RecordScores, margins
 
 
 class Kept(RecordScores):

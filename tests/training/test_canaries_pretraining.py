@@ -8,8 +8,8 @@ import torch
 
 from dpspec.contract import Facts, FrozenMap
 from dpspec.models.architectures import Linear
+from dpspec.training.canaries import TARGET_LOSS, PretrainedFactory, fit
 from dpspec.training.gradients.persample import FlatModel
-from dpspec.training.pretraining import TARGET_LOSS, PretrainedFactory, fit
 
 RNG = np.random.default_rng(0)
 Y = RNG.integers(0, 3, size=90)

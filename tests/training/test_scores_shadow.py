@@ -16,8 +16,8 @@ from dpspec.training.canaries import Records, plant
 from dpspec.training.device import derive
 from dpspec.training.gradients import flat_model
 from dpspec.training.loop.native import run_batched
-from dpspec.training.measure import final_scores
-from dpspec.training.measure.observers import margins
+from dpspec.training.measure import scores as final_scores
+from dpspec.training.measure.scores import margins
 
 #: At most so many of 400 seeds may lie above the truth at level 95%: more has a chance of 1 in 100 (binomial).
 SEEDS, MOST = 400, 31

@@ -14,8 +14,7 @@ from dpspec.contract import Cancelled, FrozenMap
 from dpspec.training.device import generator
 from dpspec.training.gradients import flat_model
 from dpspec.training.gradients.persample import FlatModel, per_example_gradients
-from dpspec.training.loop.dpsgd import Schedule, laplace_noise, noise_of
-from dpspec.training.loop.native import NativeTrainer, parts_of, train_with
+from dpspec.training.loop.native import NativeTrainer, Schedule, laplace_noise, noise_of, parts_of, train_with
 from dpspec.training.loop.samplers import Full, Poisson
 
 
