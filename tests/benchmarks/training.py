@@ -36,8 +36,7 @@ Work = Callable[[], Any]
 def ours(module: Any, x: Any, y: Any) -> tuple[Work, Work]:
     """The native backend's own loop, one step at a time, and its clipped sum."""
     from dpspec.contract import FrozenMap, TrainingJob
-    from dpspec.training.loop.dpsgd import run
-    from dpspec.training.loop.native import parts_of
+    from dpspec.training.loop.native import parts_of, run
 
     phase = {"steps": 1, "noise_multiplier": 1.0, "clip_norm": 1.0, "sampling": {"scheme": "full"}}
     job = TrainingJob(
