@@ -14,8 +14,7 @@ from typing import Literal, NamedTuple
 import dpspec.contract as dps
 from dpspec import kit
 from dpspec.accounting import Interval
-from dpspec.kit.scores_elsewhere.assumptions import assumptions, contradiction
-from dpspec.kit.scores_elsewhere.score_trial import recorded_outcomes, table_of
+from dpspec.kit.scores_elsewhere import assumptions, contradiction, recorded_outcomes, table_of
 from dpspec.stats.attacks import gaussian_fit, guess_counts, many_run, one_run_curve, sequential, thresholds
 from dpspec.stats.conformance import table
 from dpspec.stats.conformance.canary_contributions import StepDependence

@@ -55,7 +55,7 @@ class RecordsAudit(dps.Audit):
         found = [*epsilons, *bounds.lower_bounds(spec, curves, records)]
         found += bounds.whole_curve_bounds(spec, curves, records)
         if _external_scores(spec):
-            from dpspec.kit.scores_elsewhere.assumptions import as_executed
+            from dpspec.kit.scores_elsewhere import as_executed
 
             found = [as_executed(finding) if finding.bound == "upper" else finding for finding in found]
         yield from found
@@ -106,7 +106,7 @@ class RecordsAudit(dps.Audit):
         For external scores, the digest of the table and the inputs of its trial.
         """
         if _external_scores(spec):
-            from dpspec.kit.scores_elsewhere.score_trial import trial_inputs
+            from dpspec.kit.scores_elsewhere import trial_inputs
 
             return trial_inputs(spec)
         inputs = kit.select_inputs(
@@ -128,7 +128,7 @@ class RecordsAudit(dps.Audit):
 
     def trials(self, inputs: dps.FrozenMap, context: dps.Context, indices: Sequence[int]) -> Iterator[dps.Trial]:
         if "scores" in inputs["audit"]:
-            from dpspec.kit.scores_elsewhere.score_trial import run_trials as read_scores
+            from dpspec.kit.scores_elsewhere import run_trials as read_scores
 
             yield from read_scores(inputs, context, indices)
             return
