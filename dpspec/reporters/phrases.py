@@ -13,9 +13,8 @@ from dpspec.contract import Assumption, Check, Finding
 from dpspec.contract.findings import AS_RUN
 from dpspec.engine.judging.conformance_status import family_sizes, rejected
 from dpspec.engine.results import decimals
-from dpspec.engine.results.joined import apart
 from dpspec.engine.results.recording import AccountantReport, RecordedPhase, Recording
-from dpspec.engine.results.result import AuditResult, Result
+from dpspec.engine.results.result import AuditResult, Result, apart
 from dpspec.reporters import labels
 
 _STATUS_ORDER = ("false", "unchecked", "reported", "declared", "not-rejected", "by-construction")

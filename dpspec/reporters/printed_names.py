@@ -19,8 +19,8 @@ _MODULES = (
     "dpspec.kit.scores_elsewhere.assumptions",
     "dpspec.stats.independence.independent_bounds",
     "dpspec.engine.preparing.outcome_assumptions",
-    "dpspec.engine.preparing.initial_weights",
-    "dpspec.engine.selection.audit",
+    "dpspec.engine.preparing.outcome_assumptions",
+    "dpspec.engine.selection",
 )
 
 

@@ -16,8 +16,8 @@ from support.ranked_coins import gaussian, ranked
 
 from dpspec.accounting import PrivacyLoss
 from dpspec.contract import Finding, FrozenMap, Scope
+from dpspec.engine.judging.claim_tests import Concluded
 from dpspec.engine.judging.judge import judge
-from dpspec.engine.judging.judge_input import Concluded
 from dpspec.stats.attacks import gaussian_fit
 from dpspec.stats.conformance import residual_tests
 from dpspec.stats.conformance.canary_contributions import StepDependence

@@ -13,11 +13,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Literal, TypeAlias
 
-from dpspec.engine.judging.proven_curves import proven_curves
+from dpspec.engine.judging.evidence_weight import proven_curves
 from dpspec.engine.redact import redact
 from dpspec.engine.results import decimals
-from dpspec.engine.results.joined import apart
-from dpspec.engine.results.result import AuditResult, Result, Verdict
+from dpspec.engine.results.result import AuditResult, Result, Verdict, apart
 from dpspec.reporters import labels
 from dpspec.text import json_text, markdown
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from types import SimpleNamespace
 
 from dpspec.contract import Series
-from dpspec.engine.judging.proven_curves import is_profile
+from dpspec.engine.judging.evidence_weight import is_profile
 from dpspec.engine.results import decimals
 from dpspec.engine.results.result import AuditResult, Verdict
 from dpspec.reporters import labels
