@@ -18,9 +18,9 @@ from collections.abc import Hashable, Iterator, Mapping, Sequence
 from typing import Any, get_args
 
 from dpspec.contract import Assumption, Check, Evidence, Finding, FrozenMap, Json
-from dpspec.contract.canonical import canonical_json
 from dpspec.contract.catalog import Catalog
 from dpspec.contract.findings import Privacy
+from dpspec.contract.frozen import canonical_json
 from dpspec.engine.judging.claim_tests import Concluded
 from dpspec.engine.judging.conformance_status import inspections, rejected
 from dpspec.engine.judging.judge import as_expected

@@ -44,9 +44,9 @@ from dpspec.engine.running.runner import assemble
 from dpspec.engine.storage.trial_store import Store, StoredTrial
 from dpspec.errors import DpspecError, PluginError, SpecError
 from dpspec.json_records import write
-from dpspec.language.composing.matrix import Cell, place_cell, suffixes
+from dpspec.language.compose import Cell, place_cell, suffixes
 from dpspec.language.load import from_document
-from dpspec.language.reading.tree import from_plain, plain
+from dpspec.language.tree import from_plain, plain
 from dpspec.models.weights_file import FromFile
 
 #: The parts of an audit that follow from its spec and its trials.

@@ -24,11 +24,26 @@ from dpspec.contract import (
     hookimpl,
 )
 from dpspec.contract.attacks import Canary, Score
-from dpspec.data.providers import DATASETS
-from dpspec.language.selections import CELL_BLOCKS, CLAIM_KIND, SELECTION
-from dpspec.language.validating.blocks import core
-from dpspec.models.providers import MODELS
+from dpspec.data import arrays, fileless, huggingface, images, table_files, tokens
+from dpspec.language.blocks import core
+from dpspec.language.selection import CELL_BLOCKS, CLAIM_KIND, SELECTION
+from dpspec.models import architectures
 from dpspec.training.providers import BACKENDS, CANARIES, SCORES
+
+DATASETS = (
+    fileless.BREAST_CANCER,
+    table_files.CSV,
+    fileless.DECLARED,
+    fileless.DIGITS,
+    huggingface.DATASET,
+    arrays.IDX,
+    images.DATASET,
+    arrays.NPZ,
+    table_files.PARQUET,
+    fileless.SYNTHETIC,
+    tokens.SYNTHETIC,
+    tokens.TOKENS,
+)
 
 KIND = "recorded"
 
@@ -260,7 +275,7 @@ def dpspec_datasets() -> Iterable[Dataset]:
 
 @hookimpl
 def dpspec_models() -> Iterable[Model]:
-    return MODELS
+    return architectures.MODELS
 
 
 @hookimpl

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from dpspec.contract import FrozenMap, Trial
-from dpspec.contract.canonical import digest
+from dpspec.contract.frozen import digest
 from dpspec.engine.storage.trial_store import ArrayError, Store, file_digest, read_array
 
 KEY = "ab" * 32

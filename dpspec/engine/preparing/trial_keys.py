@@ -18,8 +18,8 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from dpspec.contract import Facts, FrozenMap, Json
-from dpspec.contract.canonical import digest
 from dpspec.contract.catalog import Offered
+from dpspec.contract.frozen import digest
 from dpspec.registry.loader import GROUP, normalise
 
 _SEED_BITS = 63

@@ -16,8 +16,8 @@ from datetime import datetime
 from typing import Any, Literal, Union, get_args, get_origin
 
 from dpspec.contract import Evidence, Finding, FrozenMap, Json, Outcome, Series
+from dpspec.contract.diagnostics import rename_in_result
 from dpspec.contract.frozen import deeper_than
-from dpspec.contract.renamed import rename_in_result
 from dpspec.engine.results.result import SCHEMA, SCHEMA_1, AuditResult, Result
 from dpspec.errors import ResultError
 from dpspec.json_records import hints_of, read, write

@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from dpspec.contract import Cancelled, DataError, Facts, FrozenMap, Spec
-from dpspec.contract.canonical import canonical_json
 from dpspec.contract.catalog import Catalog
 from dpspec.contract.events import Event, Progressed, StageStarted
+from dpspec.contract.frozen import canonical_json
 from dpspec.engine.preparing.context import RunContext
 from dpspec.engine.preparing.prepare import Prepared, offers_of, prepare
 from dpspec.engine.preparing.trial_keys import known_code

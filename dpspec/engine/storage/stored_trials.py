@@ -12,9 +12,9 @@ from importlib import metadata
 from pathlib import Path
 
 from dpspec.contract import FrozenMap, Json, Plan, Trial
-from dpspec.contract.canonical import canonical_json
 from dpspec.contract.catalog import Catalog, Offered
 from dpspec.contract.events import Event, Noticed, TrialFinished
+from dpspec.contract.frozen import canonical_json
 from dpspec.engine.preparing.prepare import Prepared
 from dpspec.engine.preparing.trial_keys import code_in, describe_maker, trial_key, unknown
 from dpspec.engine.results.result import AuditResult, TrialRecord
