@@ -17,7 +17,7 @@ _MODULES = (
     "dpspec.kit.users",
     "dpspec.kit.findings",
     "dpspec.kit.scores_elsewhere",
-    "dpspec.stats.independence.independent_bounds",
+    "dpspec.stats.attacks.independent_bounds",
     "dpspec.engine.preparing.outcome_assumptions",
     "dpspec.engine.preparing.outcome_assumptions",
     "dpspec.engine.selection",
