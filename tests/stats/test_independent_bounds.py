@@ -18,16 +18,10 @@ from dpspec.accounting import PrivacyLoss
 from dpspec.contract import Finding, FrozenMap, Scope
 from dpspec.engine.judging.claim_tests import Concluded
 from dpspec.engine.judging.judge import judge
-<<<<<<< HEAD
-from dpspec.stats.attacks import gaussian_fit
-from dpspec.stats.conformance import residual_tests
-=======
-from dpspec.engine.judging.judge_input import Concluded
 from dpspec.stats.attacks import curve_lines, independence
 from dpspec.stats.attacks import independent_bounds as independent
 from dpspec.stats.attacks.independent_bounds import dependence_of_size, layers_share
 from dpspec.stats.conformance import noise_tests
->>>>>>> main
 from dpspec.stats.conformance.canary_contributions import StepDependence
 
 AT = FrozenMap({"delta": 1e-5, "group_size": 1})
