@@ -25,7 +25,7 @@ from dpspec.contract import (
 )
 from dpspec.contract.attacks import Canary, Score
 from dpspec.data import arrays, fileless, huggingface, images, table_files, tokens
-from dpspec.language.blocks import core
+from dpspec.language.blocks import CELL_BLOCKS, CLAIM_KIND, SELECTION, core
 from dpspec.models import architectures
 from dpspec.training.providers import BACKENDS, CANARIES, SCORES
 
@@ -129,7 +129,7 @@ _SCHEMA: dict[str, Json] = {
             "items": {
                 "type": "object",
                 "description": "One of the runs.",
-                "properties": {key: {"type": "object", "description": text} for key, text in _OF_A_CELL.items()},
+                "properties": {key: {"type": "object", "description": _OF_A_CELL[key]} for key in CELL_BLOCKS},
                 "required": ["mechanism"],
                 "additionalProperties": False,
             },
@@ -161,11 +161,11 @@ claims:
 """
 
 SELECTION_MECHANISM = Mechanism(
-    kind="selection",
+    kind=SELECTION,
     summary="The best of several runs on the same data, chosen by their releases and published",
     description="choosing the best of several trainings",
     schemas=Schemas(mechanism=_SCHEMA),
-    claims=frozenset({"approx-dp"}),
+    claims=frozenset({CLAIM_KIND}),
     audit="dpspec.engine.selection:SelectionAudit",
     example=_SELECTION_EXAMPLE,
     steps=False,
