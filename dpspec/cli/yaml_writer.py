@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import yaml
 
 from dpspec.contract import Json, Path
-from dpspec.language.reading.yaml_source import read_scalar
+from dpspec.language.yaml_source import read_scalar
 
 #: Commands to runners of continuous integration, at any place of a log.
 _COMMAND = re.compile(r"##(?=\w*\[)")

@@ -55,7 +55,7 @@ class RecordsAudit(dps.Audit):
         epsilons = list(upper_bounds(spec, curves, records))
         found = [*epsilons, *lower_bounds(spec, curves, records), *whole_curve_bounds(spec, curves, records)]
         if _external_scores(spec):
-            from dpspec.kit.scores_elsewhere.assumptions import as_executed
+            from dpspec.kit.scores_elsewhere import as_executed
 
             found = [as_executed(finding) if finding.bound == "upper" else finding for finding in found]
         yield from found
@@ -108,7 +108,7 @@ class RecordsAudit(dps.Audit):
         For external scores, the digest of the table and the inputs of its trial.
         """
         if _external_scores(spec):
-            from dpspec.kit.scores_elsewhere.score_trial import trial_inputs
+            from dpspec.kit.scores_elsewhere import trial_inputs
 
             return trial_inputs(spec)
         inputs = kit.select_inputs(
@@ -130,7 +130,7 @@ class RecordsAudit(dps.Audit):
 
     def trials(self, inputs: dps.FrozenMap, context: dps.Context, indices: Sequence[int]) -> Iterator[dps.Trial]:
         if "scores" in inputs["audit"]:
-            from dpspec.kit.scores_elsewhere.score_trial import run_trials as read_scores
+            from dpspec.kit.scores_elsewhere import run_trials as read_scores
 
             yield from read_scores(inputs, context, indices)
             return

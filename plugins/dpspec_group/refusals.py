@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import dpspec.contract as dps
 from dpspec import kit
 from dpspec.contract.attacks import USUAL
-from dpspec.kit.scores_elsewhere import scores_block
+from dpspec.kit import scores_elsewhere
 from dpspec.training.loop.learning_rates import updates_invertible
 from dpspec_group.options import Attack
 from dpspec_group.schemes import ADD_REMOVE, SCHEMES, scheme_of
@@ -140,7 +140,7 @@ def _attack(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Diagnostic]:
                 ("model", "initial"),
                 "remove initial",
             )
-        yield from scores_block.refusals(spec)
+        yield from scores_elsewhere.refusals(spec)
         return
     canary = spec.audit.options.get("canary")
     if canary is None:

@@ -12,8 +12,7 @@ from functools import lru_cache
 
 import dpspec.contract as dps
 from dpspec import kit
-from dpspec.kit.scores_elsewhere.assumptions import assumptions, contradiction
-from dpspec.kit.scores_elsewhere.score_trial import recorded_outcomes, table_of
+from dpspec.kit.scores_elsewhere import assumptions, contradiction, recorded_outcomes, table_of
 from dpspec.stats.attacks import thresholds
 from dpspec_group import theory
 from dpspec_group.design import attack_delta, one_run_design

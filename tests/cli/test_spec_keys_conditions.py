@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dpspec.cli.spec_keys import Condition, Key, alike, keys, when
-from dpspec.language.bundle import reference
+from dpspec.language.blocks import reference
 from dpspec.registry.loader import load_catalog
 
 PAIRS = [("a", "x"), ("a", "y"), ("b", "x"), ("b", "z"), ("c", "y")]

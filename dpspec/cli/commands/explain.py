@@ -46,7 +46,7 @@ def explain(
 ) -> int:
     """Explain a diagnostic code, a key, kind or choice of a spec, or a name in a report."""
     from dpspec.cli.spec_keys import alike, choices, find, keys
-    from dpspec.language.bundle import reference
+    from dpspec.language.blocks import reference
     from dpspec.language.diagnostics import CODES
     from dpspec.language.diagnostics import explain as explain_code
     from dpspec.registry.loader import load_catalog

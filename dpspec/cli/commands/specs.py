@@ -111,7 +111,7 @@ def schema(
 
 
 def spec_schema() -> str:
-    from dpspec.language.bundle import bundle
+    from dpspec.language.blocks import bundle
     from dpspec.registry.loader import load_catalog
 
     return json_text(json.dumps(bundle(load_catalog()), indent=2)) + "\n"

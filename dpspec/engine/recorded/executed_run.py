@@ -53,7 +53,7 @@ from dpspec.engine.results.result import AuditResult
 from dpspec.errors import NothingToRunError, SpecError, UsageError
 from dpspec.kit.findings import lower_from
 from dpspec.kit.specs import DEFAULT_DELTA, claimed_deltas
-from dpspec.language.reading.tree import locate
+from dpspec.language.tree import locate
 from dpspec.recording.folder.run_folder import FILES
 from dpspec.stats.conformance import table
 from dpspec.stats.conformance.measurement import exact

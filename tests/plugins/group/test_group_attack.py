@@ -12,15 +12,14 @@ import pytest
 from support.attacks import attacked, moments, outcomes_of, trials_of
 
 from dpspec.contract import Check, Evidence, Finding, FrozenMap, Spec, TrainingJob, Trial
-from dpspec.contract.canonical import canonical_json
+from dpspec.contract.frozen import canonical_json
 from dpspec.engine.preparing.context import RunContext
 from dpspec.engine.preparing.prepare import prepare
 from dpspec.kit import coins_by_size
 from dpspec.registry.loader import load_catalog
 from dpspec.stats.attacks import evidence_tests, gaussian_fit, one_run_curve
 from dpspec.training.loop import native
-from dpspec.training.loop.dpsgd import Update
-from dpspec.training.loop.native import parts_of
+from dpspec.training.loop.native import Update, parts_of
 from dpspec_group import attack, design, evidence, theory
 from dpspec_group.options import Attack
 from dpspec_group.scores import score_distribution

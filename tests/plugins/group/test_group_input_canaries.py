@@ -12,9 +12,9 @@ from support.attacks import attacked, outcomes_of, spec_at, trials_of
 
 from dpspec.contract import Check, Evidence, Finding
 from dpspec.contract.attacks import Observed, Records, Score
-from dpspec.contract.canonical import canonical_json
+from dpspec.contract.frozen import canonical_json
 from dpspec.registry.descriptors import FAMILIES
-from dpspec.training.measure import final_scores
+from dpspec.training.measure import scores as final_scores
 from dpspec_group import design, scores
 
 pytestmark = pytest.mark.usefixtures("no_independent_bounds")

@@ -9,7 +9,7 @@ import pytest
 from support.attacks import attacked, outcomes_of, trials_of
 
 from dpspec.contract import Check, Evidence, Finding, FrozenMap, Spec, Trial
-from dpspec.contract.canonical import canonical_json
+from dpspec.contract.frozen import canonical_json
 from dpspec.stats.attacks import evidence_tests, many_run, thresholds
 from dpspec_group import design
 from dpspec_group.evidence import counts, many_run_bounds, runs_of

@@ -17,7 +17,7 @@ from dpspec.engine.results.result import Result
 from dpspec.engine.running.runner import run
 from dpspec.engine.storage.trial_store import Store
 from dpspec.engine.verification.verify import verify
-from dpspec.kit.scores_elsewhere.score_trial import shuffled_ties
+from dpspec.kit.scores_elsewhere import shuffled_ties
 from dpspec.registry.loader import load_catalog
 from dpspec.stats.attacks import guess_counts, thresholds
 from dpspec_group.design import blind
