@@ -11,11 +11,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from dpspec.contract import Diagnostic, FrozenMap, Span, Spec, thaw
-from dpspec.language.compose import Composed
 from dpspec.language.tree import Node, child, from_plain, plain, value_at
 from dpspec.text import quoted
+
+if TYPE_CHECKING:  # the descriptor of the mechanism imports this module, and descriptors are light
+    from dpspec.language.compose import Composed
 
 #: Kind of the mechanism that publishes the best cell, and kind of the claims about it.
 SELECTION, CLAIM_KIND = "selection", "approx-dp"
@@ -70,7 +73,7 @@ class Split:
         if tries is not None:
             mechanism["tries"] = tries
         entries["mechanism"] = Node(mechanism, first.matrix.span, first.matrix.key)
-        return Composed(root=Node(entries, first.root.span, first.root.key), cell=FrozenMap(), suffix="")
+        return replace(first, root=Node(entries, first.root.span, first.root.key), cell=FrozenMap(), suffix="")
 
 
 def split_claims(cells: Sequence[Composed]) -> Split:

@@ -14,7 +14,7 @@ from functools import lru_cache
 
 import dpspec.contract as dps
 from dpspec import kit
-from dpspec.stats.attacks import guess_counts, many_run, one_run, sequential, thresholds
+from dpspec.stats.attacks import guess_counts, one_run, sequential, thresholds
 from dpspec_group.options import DEFAULT_DELTA, EDGES, Attack
 from dpspec_group.scores import ScoreDistribution, canary_pairs, end_to_end, score_distribution
 
@@ -95,7 +95,7 @@ def threshold(
         hits = present * tpr - deviations * math.sqrt(present * tpr * (1.0 - tpr))
         false = absent * fpr + deviations * math.sqrt(absent * fpr * (1.0 - fpr))
         counts = max(0, math.floor(hits)), min(absent, math.ceil(false - 1e-9))
-        return many_run.epsilon_lower(present, absent, *counts, delta, confidence)
+        return thresholds.fixed_epsilon_lower(present, absent, *counts, delta, confidence)
 
     def worth(score: float) -> tuple[float, float]:
         tpr, fpr = law.rates(score)
@@ -161,7 +161,8 @@ def power(spec: dps.Spec, records: int) -> tuple[dps.Power, ...]:
             what, largest = f"{what} at most", sequential.largest(runs, delta, confidence)
         else:
             fixed, sides = many_run_design(spec, records, runs, size), (runs - runs // 2, runs // 2)
-            largest = (thresholds if fixed is None else many_run).largest(*sides, delta, confidence)
+            strongest = thresholds.largest if fixed is None else thresholds.fixed_largest
+            largest = strongest(*sides, delta, confidence)
             expected = math.nan if fixed is None else fixed.expected_epsilon
         powers.append(
             dps.Power(

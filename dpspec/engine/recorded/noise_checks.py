@@ -18,7 +18,7 @@ from dpspec.contract import Check
 from dpspec.engine.recorded.joined_checks import covered_steps
 from dpspec.engine.recorded.recorded_run import RecordedRun
 from dpspec.recording.folder.joined_folder import JoinedFolder
-from dpspec.stats import gaussian_noise, step_correlations
+from dpspec.stats import gaussian_noise
 from dpspec.stats.conformance import noise_tests
 from dpspec.stats.conformance.measurement import Measurement, check, exact, worst
 
@@ -146,10 +146,10 @@ def _directions(run: RecordedRun) -> Iterator[Check]:
             measured = gaussian_noise.spread(squares, degrees, DIRECTIONS)
             yield check("independent-noise", measured, "reported", "along the recorder's directions")
         made = [
-            step_correlations.pairs(rows, PAIRS),
-            step_correlations.distances(rows, DISTANCES),
-            *step_correlations.earlier_sums(rows, EARLIER),
-            *step_correlations.windows(rows, WINDOWS),
+            gaussian_noise.pair_correlation(rows, PAIRS),
+            gaussian_noise.lag_correlation(rows, DISTANCES),
+            *gaussian_noise.earlier_sums(rows, EARLIER),
+            *gaussian_noise.window_sums(rows, WINDOWS),
         ]
         yield worst("independent-noise", made, "reported", f"of {len(rows)} steps, along the recorder's directions")
 

@@ -10,7 +10,7 @@ from support.attacks import attacked, outcomes_of, trials_of
 
 from dpspec.contract import Check, Evidence, Finding, FrozenMap, Spec, Trial
 from dpspec.contract.frozen import canonical_json
-from dpspec.stats.attacks import evidence_tests, many_run, thresholds
+from dpspec.stats.attacks import evidence_tests, thresholds
 from dpspec_group import design
 from dpspec_group.evidence import counts, many_run_bounds, runs_of
 from dpspec_group.options import EDGES, Attack
@@ -53,7 +53,7 @@ def test_counts_are_those_of_the_designed_threshold(tmp_path: Path) -> None:
         "true_positives": says[coins == 1].sum(),
         "false_positives": says[coins == 0].sum(),
     }
-    assert finding.value == many_run.epsilon_lower(*evidence.statistics.values(), 1e-5, 0.95)
+    assert finding.value == thresholds.fixed_epsilon_lower(*evidence.statistics.values(), 1e-5, 0.95)
     assert (evidence.scope.adversary, evidence.scope.access) == ("gradient", "all-iterates")
 
 
@@ -68,7 +68,8 @@ def test_without_a_law_the_threshold_is_chosen_and_paid_for(tmp_path: Path) -> N
     assert finding.value == evidence_tests.epsilon_lower(evidence, 1e-5, 0.95) > 0.3
     runs = runs_of(Attack.of(spec), told(list(coins), list(scores)))[1]
     best = max(
-        many_run.epsilon_lower(**counts(runs, edge), delta=1e-5, confidence=0.95) for edge in range(0, len(EDGES), 16)
+        thresholds.fixed_epsilon_lower(**counts(runs, edge), delta=1e-5, confidence=0.95)
+        for edge in range(0, len(EDGES), 16)
     )
     assert finding.value < best
     assert evidence.scope.adversary == "record"

@@ -16,8 +16,7 @@ from dpspec.contract import Finding, Outcome, Spec
 from dpspec.engine.preparing.prepare import prepare
 from dpspec.language.load import load_specs
 from dpspec.registry.loader import load_catalog
-from dpspec.stats.attacks import gaussian_fit, guess_counts, one_run, one_run_curve
-from dpspec.stats.independence import order_statistics
+from dpspec.stats.attacks import curve_lines, guess_counts, independence, one_run
 from dpspec_group import design, theory
 from dpspec_group.scores import ScoreDistribution
 
@@ -139,7 +138,7 @@ def test_over_two_hundred_seeds(epsilon: int) -> None:
         spec = spec_at(ATTACKS / f"epsilon-{epsilon}.yaml", SMALL, f"audit.seed={seed}")
         found = outcomes_of(spec, trials_of(spec, 0))
         shown += lower(found).values()
-        of_mu += [gaussian_fit.epsilon(mu, 1e-5) for mu in lower(found, quantity="mu").values()]
+        of_mu += [curve_lines.gaussian_epsilon(mu, 1e-5) for mu in lower(found, quantity="mu").values()]
     assert abs(truth(spec) - epsilon) < 0.015 * epsilon
     assert sum(value > truth(spec) for value in shown) <= 21
     assert sum(value < 0.8 * expected(spec) for value in shown) <= 10
@@ -159,7 +158,7 @@ def test_mu_over_two_hundred_seeds_of_the_law_of_scores(epsilon: int) -> None:
     law = design.declared_distribution(spec, prepare(spec, load_catalog()).facts.records, 1)
     assert law is not None
     laws = [np.cumsum(masses) / np.sum(masses) for masses in (law.absent, law.present)]
-    side, run = guess_counts.of_curve(20_000)[0], order_statistics.design(20_000)
+    side, run = guess_counts.of_curve(20_000)[0], independence.design(20_000)
     of_curve, of_extremes = [], []
     for seed in range(200):
         source = np.random.default_rng(seed)
@@ -167,16 +166,16 @@ def test_mu_over_two_hundred_seeds_of_the_law_of_scores(epsilon: int) -> None:
         scores = np.where(coins == 1, np.interp(u, laws[1], law.scores), np.interp(u, laws[0], law.scores))
         ordered = coins[np.argsort(scores)]
         of_curve.append(int((ordered[:side] == 0).sum() + ordered[-side:].sum()))
-        of_extremes.append(order_statistics.right("".join(map(str, ordered)), run))
+        of_extremes.append(independence.right("".join(map(str, ordered)), run))
     true = truth(spec)
-    mu = one_run_curve.mu_lower(20_000, 2 * side, sorted(of_curve)[100], 0.95)
-    assert 0.66 * true < gaussian_fit.epsilon(mu, 1e-5) < 0.75 * true
-    largest = one_run_curve.mu_lower(20_000, 2 * side, sorted(of_curve)[190], 0.95)
-    assert gaussian_fit.epsilon(largest, 1e-5) < true  # so that 4.5% are above the truth at most
-    independent = order_statistics.mu_lower([run], sorted(of_extremes)[100], 0.95)
-    assert 0.93 * true < gaussian_fit.epsilon(independent, 1e-5) < true
-    surprising = order_statistics.mu_lower([run], sorted(of_extremes)[178], 0.95)
-    assert gaussian_fit.epsilon(surprising, 1e-5) < true  # at most 21, the 99.9% quantile of Bin(200, 0.05)
+    mu = one_run.mu_lower(20_000, 2 * side, sorted(of_curve)[100], 0.95)
+    assert 0.66 * true < curve_lines.gaussian_epsilon(mu, 1e-5) < 0.75 * true
+    largest = one_run.mu_lower(20_000, 2 * side, sorted(of_curve)[190], 0.95)
+    assert curve_lines.gaussian_epsilon(largest, 1e-5) < true  # so that 4.5% are above the truth at most
+    independent = independence.mu_lower([run], sorted(of_extremes)[100], 0.95)
+    assert 0.93 * true < curve_lines.gaussian_epsilon(independent, 1e-5) < true
+    surprising = independence.mu_lower([run], sorted(of_extremes)[178], 0.95)
+    assert curve_lines.gaussian_epsilon(surprising, 1e-5) < true  # at most 21, the 99.9% quantile of Bin(200, 0.05)
 
 
 @pytest.mark.slow

@@ -10,7 +10,7 @@ import pytest
 from scipy import stats
 
 from dpspec.stats.conformance.measurement import Measurement
-from dpspec.stats.step_correlations import distances, earlier_sums, pairs, windows
+from dpspec.stats.gaussian_noise import earlier_sums, lag_correlation, pair_correlation, window_sums
 
 
 def noise(steps: int, width: int, seed: int) -> np.ndarray:
@@ -18,7 +18,12 @@ def noise(steps: int, width: int, seed: int) -> np.ndarray:
 
 
 def everything(vectors: np.ndarray) -> list[Measurement]:
-    return [pairs(vectors, "p"), distances(vectors, "d"), *earlier_sums(vectors, "e"), *windows(vectors, "w")]
+    return [
+        pair_correlation(vectors, "p"),
+        lag_correlation(vectors, "d"),
+        *earlier_sums(vectors, "e"),
+        *window_sums(vectors, "w"),
+    ]
 
 
 def smallest(vectors: np.ndarray) -> float:
@@ -31,12 +36,12 @@ def test_values_and_p_values_are_those_of_the_definitions() -> None:
     steps, width = n.shape
     each = {(k, j): float(n[k] @ n[j] / np.linalg.norm(n[j])) for k in range(steps) for j in range(k)}
     worst = max(each.values(), key=abs)
-    found = pairs(n, "p")
+    found = pair_correlation(n, "p")
     assert found.measured == pytest.approx(worst / math.sqrt(width))
     assert found.p_value == pytest.approx(min(1.0, len(each) * 2 * stats.norm.sf(abs(worst))))
     sums = {d: sum(each[k, k - d] for k in range(d, steps)) / math.sqrt(steps - d) for d in range(1, steps)}
     distance = max(sums, key=lambda d: abs(sums[d]))
-    found = distances(n, "d")
+    found = lag_correlation(n, "d")
     assert found.measured == pytest.approx(sums[distance] / math.sqrt((steps - distance) * width))
     assert found.p_value == pytest.approx(min(1.0, (steps - 1) * 2 * stats.norm.sf(abs(sums[distance]))))
     before = [n[:k].sum(axis=0) for k in range(1, steps)]
@@ -45,7 +50,7 @@ def test_values_and_p_values_are_those_of_the_definitions() -> None:
     assert one.measured == pytest.approx(max(scores, key=abs) / math.sqrt(width))
     assert total.measured == pytest.approx(sum(scores) / (steps - 1) / math.sqrt(width))
     assert total.p_value == pytest.approx(2 * stats.norm.sf(abs(sum(scores)) / math.sqrt(steps - 1)))
-    window = windows(n, "w")[3]
+    window = window_sums(n, "w")[3]
     parts = [n[i * 137 : (i + 1) * 137].sum(axis=0) for i in range(8)]
     squares = sum(float(part @ part) for part in parts) / 137
     assert window.measured == pytest.approx(math.sqrt(squares / 40))

@@ -9,9 +9,9 @@ import pytest
 from scipy import stats
 
 from dpspec import json_records
-from dpspec.stats.conformance import residual_tests
+from dpspec.stats.conformance import noise_tests
 from dpspec.stats.conformance.measurement import LEVEL
-from dpspec.stats.conformance.residual_tests import SharedLayers, drift, least_seen
+from dpspec.stats.conformance.noise_tests import SharedLayers, drift, least_seen
 
 Array = np.ndarray
 STEPS, SIZE = 20, 100
@@ -48,11 +48,11 @@ def adaptive(source: np.random.Generator, gain: float) -> tuple[Array, Array, Ar
 @pytest.mark.parametrize("gain", [0.0, 0.5, 2.0])
 def test_the_bound_on_all_that_is_no_noise_holds(monkeypatch: pytest.MonkeyPatch, gain: float) -> None:
     """At a = 0.2 it is missed in at most 20% of 400 runs (99.9% quantile), and not by far more than it needs."""
-    monkeypatch.setattr(residual_tests, "_MISSED", 0.2)
+    monkeypatch.setattr(noise_tests, "_MISSED", 0.2)
     missed, ratios = 0, []
     for seed in range(400):
         _, other, gradients = adaptive(np.random.default_rng(seed), gain)
-        bound = residual_tests._others(float((other**2).sum()), other.size, other.size)
+        bound = noise_tests._others(float((other**2).sum()), other.size, other.size)
         missed += float((gradients**2).sum()) > bound
         ratios.append(bound / max(1.0, float((gradients**2).sum())))
     assert missed <= stats.binom.ppf(0.999, 400, 0.2)
@@ -62,8 +62,8 @@ def test_the_bound_on_all_that_is_no_noise_holds(monkeypatch: pytest.MonkeyPatch
 
 def test_the_bound_on_the_rest_holds_and_is_near(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without gradients, and none allowed for, p is that of a normal sum by Ville: rejected at 5% in at most 5%."""
-    monkeypatch.setattr(residual_tests, "_others", lambda *_: 0.0)
-    monkeypatch.setattr(residual_tests, "_AIMED", 0.1)
+    monkeypatch.setattr(noise_tests, "_others", lambda *_: 0.0)
+    monkeypatch.setattr(noise_tests, "_AIMED", 0.1)
     shares = [p_value(*noise(np.random.default_rng(seed))) <= 0.2 for seed in range(400)]
     assert 1 <= sum(shares) <= stats.binom.ppf(0.999, 400, 0.2)
 

@@ -10,10 +10,10 @@ import pytest
 from scipy.stats import binom
 
 from dpspec.contract import FrozenMap, Phase
+from dpspec.stats.binomial import TruncatedSize
 from dpspec.stats.conformance import sampling, step_tests, table
 from dpspec.stats.conformance.batch_checks import BatchSums, SamplingSums
 from dpspec.stats.conformance.evidence import RunEvidence
-from dpspec.stats.truncated_binomial import TruncatedSize
 
 RECORDS, RATE, CAP, STEPS = 400, 0.1, 44, 300
 

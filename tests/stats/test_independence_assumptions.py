@@ -10,8 +10,8 @@ import pytest
 from scipy import stats
 from support.ranked_coins import gaussian, ranked
 
+from dpspec.stats.attacks import independence
 from dpspec.stats.conformance.canary_contributions import StepDependence
-from dpspec.stats.independence import assumption_tests, order_statistics
 
 Array, Source = np.ndarray, np.random.Generator
 STEPS, CANARIES = 30, 300
@@ -46,10 +46,10 @@ def lucky_run(source: Source) -> Array:
 
 def p_value(values: Array, sampled: float = 0.0, phases: Array | None = None) -> float | None:
     number = np.zeros(len(values), dtype=int) if phases is None else phases
-    steps = [assumption_tests.moments(row) for row in values]
-    found = assumption_tests.dependence_of_steps(values.shape[1], steps, np.full(len(values), sampled), number)
+    steps = [independence.moments(row) for row in values]
+    found = independence.dependence_of_steps(values.shape[1], steps, np.full(len(values), sampled), number)
     classes = [] if found is None else [StepDependence(1, 0, values.shape[1], *found)]
-    return assumption_tests.steps_p_value(classes)
+    return independence.steps_p_value(classes)
 
 
 def rejected(draw: Callable[[Source], Array], seeds: int) -> int:
@@ -75,8 +75,8 @@ def test_luck_of_the_run_is_not_seen() -> None:
 def test_both_statistics_are_sums_over_the_steps() -> None:
     """Of one phase they are those of textbooks: analysis of variance by scipy, and the sample variance's law."""
     values = drawn_alone(np.random.default_rng(3))
-    rows = [assumption_tests.moments(row) for row in values]
-    degrees, means, spreads = assumption_tests.dependence_of_steps(CANARIES, rows, np.zeros(STEPS), np.zeros(STEPS))
+    rows = [independence.moments(row) for row in values]
+    degrees, means, spreads = independence.dependence_of_steps(CANARIES, rows, np.zeros(STEPS), np.zeros(STEPS))
     assert degrees == STEPS - 1
     assert means / degrees == pytest.approx(stats.f_oneway(*values).statistic, rel=1e-12)
     variances = values.var(axis=1, ddof=1)
@@ -109,13 +109,13 @@ def test_where_nothing_repeats_nothing_is_said() -> None:
     assert p_value(source.standard_normal((STEPS, 99))) is None
     assert p_value(source.standard_normal((1, 300))) is None
     assert p_value(np.zeros((STEPS, 300))) is None
-    assert assumption_tests.least_seen([], 0.05) == math.inf
+    assert independence.least_seen([], 0.05) == math.inf
 
 
 def test_the_least_that_is_seen_is_seen() -> None:
     """Correlation r, seeds 0 to 199: rejected by the means alone in 95%, within five standard deviations."""
     told = [StepDependence(1, 0, CANARIES, STEPS - 1, 1.0, 1.0)]
-    least, seen = assumption_tests.least_seen(told, 0.05), 0
+    least, seen = independence.least_seen(told, 0.05), 0
     for seed in range(200):
         source = np.random.default_rng(seed)
         shared = source.standard_normal((STEPS, 1))
@@ -140,7 +140,7 @@ def laplace(epsilon: float, canaries: int, source: Source) -> str:
 
 
 def rejected_share(draw: Callable[[Source], str], seeds: int) -> float:
-    found = [assumption_tests.gaussian_shape([draw(np.random.default_rng(seed))]) for seed in range(seeds)]
+    found = [independence.gaussian_shape([draw(np.random.default_rng(seed))]) for seed in range(seeds)]
     return sum(one is not None and one.p_value <= 0.05 for one in found) / seeds
 
 
@@ -165,21 +165,21 @@ def test_the_fitted_mu_is_the_true_one_and_any_rising_function_of_scores_will_do
     source = np.random.default_rng(5)
     coins = source.integers(0, 2, 4000)
     scores = source.standard_normal(4000) + 1.1 * coins
-    found = assumption_tests.gaussian_shape([ranked(scores, coins)])
+    found = independence.gaussian_shape([ranked(scores, coins)])
     assert found is not None
     assert found.mu == pytest.approx(1.1, abs=0.12)
-    assert assumption_tests.gaussian_shape([ranked(np.exp(scores), coins)]) == found
-    assert assumption_tests.gaussian_shape(["01" * 200]) is None
+    assert independence.gaussian_shape([ranked(np.exp(scores), coins)]) == found
+    assert independence.gaussian_shape(["01" * 200]) is None
 
 
 def test_runs_that_share_luck_do_not_agree() -> None:
     """Four runs of 1000; the luck of mu = 1 comes with chance one half: all alike in 1 of 8."""
-    run, seen, quiet = order_statistics.design(1000), 0, 0
+    run, seen, quiet = independence.design(1000), 0, 0
     for seed in range(8):
         source = np.random.default_rng(seed)
         lucky = source.integers(0, 2, 4)
-        correct = [order_statistics.right(gaussian(float(luck), 1000, source), run) for luck in lucky]
-        p = assumption_tests.runs_agree([run] * 4, correct)
+        correct = [independence.right(gaussian(float(luck), 1000, source), run) for luck in lucky]
+        p = independence.runs_agree([run] * 4, correct)
         assert p is not None
         if 0 < lucky.sum() < 4:
             assert p < 1e-6
@@ -191,8 +191,8 @@ def test_runs_that_share_luck_do_not_agree() -> None:
 
 
 def test_one_run_shows_no_luck_and_equal_runs_agree() -> None:
-    run = order_statistics.design(2000)
-    assert assumption_tests.runs_agree([run], [700]) is None
-    assert assumption_tests.runs_agree([run] * 3, [700, 700, 700]) == pytest.approx(1.0)
+    run = independence.design(2000)
+    assert independence.runs_agree([run], [700]) is None
+    assert independence.runs_agree([run] * 3, [700, 700, 700]) == pytest.approx(1.0)
     with pytest.raises(ValueError, match="2 runs"):
-        assumption_tests.runs_agree([run] * 2, [700])
+        independence.runs_agree([run] * 2, [700])

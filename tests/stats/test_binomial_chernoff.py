@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import optimize, special
 
-from dpspec.stats import chernoff
+from dpspec.stats import binomial
 
 
 def least_exponent(logs: np.ndarray, values: np.ndarray, number: int, least: float, most: float) -> float:
@@ -36,7 +36,7 @@ def test_no_other_exponent_is_smaller(law: list[tuple[float, int]], number: int,
     mean, top = float(chances @ values), float(values.max())
     centred = values - (mean + share * (top - mean))
     logs = np.log(chances)
-    found = chernoff.log_tail(chernoff.discrete(logs, centred), number, 1e-6, 1e4)
+    found = binomial.chernoff_log_tail(binomial.cumulant_of(logs, centred), number, 1e-6, 1e4)
     best = least_exponent(logs, centred, number, 1e-6, 1e4)
     assert found == pytest.approx(best, rel=1e-8, abs=1e-8 * number)
 
@@ -50,26 +50,26 @@ def test_it_is_no_less_than_the_exact_tail(number: int, at: float) -> None:
     law = reduce(np.convolve, [places] * number)
     sums = np.arange(len(law)) - 2.0 * number
     exact = float(law[sums >= number * at].sum())
-    found = chernoff.log_tail(chernoff.discrete(np.log(chances), values - at), number, 1e-6, 1e4)
+    found = binomial.chernoff_log_tail(binomial.cumulant_of(np.log(chances), values - at), number, 1e-6, 1e4)
     assert math.log(exact) <= found + 1e-9
     assert found <= 0.0
 
 
 def test_closed_forms() -> None:
-    gaussian = chernoff.log_tail(lambda u: (0.5 * u * u - 3.0 * u, u - 3.0), 7, 1e-6, 1e6)
+    gaussian = binomial.chernoff_log_tail(lambda u: (0.5 * u * u - 3.0 * u, u - 3.0), 7, 1e-6, 1e6)
     assert gaussian == pytest.approx(-0.5 * 7 * 3.0**2, rel=1e-10)
     logs, values = np.log(np.array([0.9, 0.1])), np.array([0.0, 1.0])
-    binomial = chernoff.log_tail(chernoff.discrete(logs, values - 0.3), 100, 1e-6, 1e6)
-    assert binomial == pytest.approx(-100 * (0.3 * math.log(3.0) + 0.7 * math.log(0.7 / 0.9)), rel=1e-10)
+    found = binomial.chernoff_log_tail(binomial.cumulant_of(logs, values - 0.3), 100, 1e-6, 1e6)
+    assert found == pytest.approx(-100 * (0.3 * math.log(3.0) + 0.7 * math.log(0.7 / 0.9)), rel=1e-10)
 
 
 def test_what_is_not_surprising_is_not_bounded() -> None:
     logs = np.log(np.array([0.5, 0.5]))
     for value in (-1.0, 0.0):
-        law = chernoff.discrete(logs, np.array([value, 1.0]))
-        assert chernoff.log_tail(law, 10, 1e-6, 1e6) == 0.0
+        law = binomial.cumulant_of(logs, np.array([value, 1.0]))
+        assert binomial.chernoff_log_tail(law, 10, 1e-6, 1e6) == 0.0
 
 
 def test_a_sum_beyond_all_values_has_no_chance() -> None:
-    law = chernoff.discrete(np.log(np.array([0.5, 0.5])), np.array([-2.0, -1.0]))
-    assert chernoff.log_tail(law, 3, 1e-6, 1e3) == pytest.approx(-3e3, rel=1e-2)
+    law = binomial.cumulant_of(np.log(np.array([0.5, 0.5])), np.array([-2.0, -1.0]))
+    assert binomial.chernoff_log_tail(law, 3, 1e-6, 1e3) == pytest.approx(-3e3, rel=1e-2)

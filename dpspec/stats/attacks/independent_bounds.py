@@ -14,12 +14,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal
 
 from dpspec.contract import Assumption, Finding, FrozenMap, Json, Scope
-from dpspec.stats.attacks import gaussian_fit
-from dpspec.stats.conformance import residual_tests
+from dpspec.stats.attacks import curve_lines, independence
+from dpspec.stats.attacks.independence import Guesses
+from dpspec.stats.conformance import noise_tests
 from dpspec.stats.conformance.canary_contributions import StepDependence
 from dpspec.stats.conformance.evidence import read_all
-from dpspec.stats.independence import assumption_tests, order_statistics
-from dpspec.stats.independence.order_statistics import Guesses
 
 #: Quantities of the bounds, which no claim has.
 MU, EPSILON, WITH_LUCK = "mu-if-independent", "epsilon-if-independent", "epsilon-if-conditionally-independent"
@@ -67,14 +66,14 @@ def independent_bounds(
         layers: The p-value of the test for shared noise of two layers, if it was computed.
         curve: Status of the assumption of a Gaussian curve. Without support (None), there is no bound on epsilon.
     """
-    ranked = [coins for coins in outcomes if len(coins) >= order_statistics.LEAST_CANARIES]
+    ranked = [coins for coins in outcomes if len(coins) >= independence.LEAST_CANARIES]
     if not ranked:
         return
-    runs = [order_statistics.design(len(coins)) for coins in ranked]
-    correct = [order_statistics.right(coins, run) for coins, run in zip(ranked, runs, strict=True)]
-    independence, no_luck = _independence(luck, layers), _no_luck(runs, correct)
-    mu = order_statistics.mu_lower(runs, sum(correct), confidence)
-    shape = None if curve is None else assumption_tests.gaussian_shape(ranked)
+    runs = [independence.design(len(coins)) for coins in ranked]
+    correct = [independence.right(coins, run) for coins, run in zip(ranked, runs, strict=True)]
+    independent, no_luck = _independence(luck, layers), _no_luck(runs, correct)
+    mu = independence.mu_lower(runs, sum(correct), confidence)
+    shape = None if curve is None else independence.gaussian_shape(ranked)
 
     def bound(quantity: str, value: float, at: FrozenMap, how: str, also: str = "", *more: Assumption) -> Finding:
         return Finding(
@@ -84,28 +83,28 @@ def independent_bounds(
             rigor="statistical",
             at=at,
             scope=scope,
-            method=f"if canaries are independent ({independence.status}){also}, decides no claim: {method}, {how}",
-            source=order_statistics.SOURCE,
-            assumptions=(independence, *more, *assumed),
+            method=f"if canaries are independent ({independent.status}){also}, decides no claim: {method}, {how}",
+            source=independence.SOURCE,
+            assumptions=(independent, *more, *assumed),
             confidence=confidence,
         )
 
     if curve is None:
         why = "; no epsilon, as nothing says that the curve is Gaussian"
     elif shape is None:
-        why = f"; no epsilon, as fewer than {assumption_tests.CANARIES_OF_CURVE} canaries show no shape"
+        why = f"; no epsilon, as fewer than {independence.CANARIES_OF_CURVE} canaries show no shape"
     else:
         why = "; no epsilon, as the curve is not Gaussian" if shape.p_value <= LEVEL else ""
     guesses = sum(run.low + run.high for run in runs)
     yield bound(MU, mu, FrozenMap({"group_size": at["group_size"]}), f"{guesses} guesses{why}")
-    if curve is None or why or independence.status == "false":
+    if curve is None or why or independent.status == "false":
         return
     gaussian = Assumption(
         name="gaussian-curve",
         status=curve,
         text=f"{TEXTS['gaussian-curve']} (delta = {at['delta']:g}); the test of the shape sees error rates above "
         f"1/{max(map(len, ranked))}, and cannot support that below",
-        test=assumption_tests.CURVE_TEST,
+        test=independence.CURVE_TEST,
         level=LEVEL,
     )
     value = epsilon_lower(runs, correct, at["delta"], confidence)
@@ -114,7 +113,7 @@ def independent_bounds(
     if no_luck.status == "false":
         return
     also = f" and share no luck ({no_luck.status})"
-    value = gaussian_fit.epsilon(mu, at["delta"])
+    value = curve_lines.gaussian_epsilon(mu, at["delta"])
     yield bound(EPSILON, value, at, f"that mu {how}", also, no_luck, gaussian)
 
 
@@ -123,23 +122,23 @@ def _independence(luck: Sequence[StepDependence], layers: float | None) -> Assum
     text = TEXTS[name]
     if layers is not None and layers <= LAYERS_LEVEL:
         text += "; layers share their noise, and canaries that lie in them with it"
-        return Assumption(name=name, status="false", text=text, test=residual_tests.LAYERS_TEST, level=LAYERS_LEVEL)
-    shared, level = assumption_tests.steps_p_value(luck), LEVEL if layers is None else LEVEL - LAYERS_LEVEL
+        return Assumption(name=name, status="false", text=text, test=noise_tests.LAYERS_TEST, level=LAYERS_LEVEL)
+    shared, level = independence.steps_p_value(luck), LEVEL if layers is None else LEVEL - LAYERS_LEVEL
     if shared is None:
         return Assumption(name=name, status="unchecked", text=text)
-    seen = assumption_tests.least_seen(luck, level)
+    seen = independence.least_seen(luck, level)
     return Assumption(
         name=name,
         status="false" if shared <= level else "not-rejected",
         text=f"{text}; a correlation of {seen:.2g} between two canaries' parts of a step would mostly have been seen",
-        test="; ".join([assumption_tests.STEPS_TEST, *([] if layers is None else [residual_tests.LAYERS_TEST])]),
+        test="; ".join([independence.STEPS_TEST, *([] if layers is None else [noise_tests.LAYERS_TEST])]),
         level=LEVEL,
     )
 
 
 def _no_luck(runs: Sequence[Guesses], correct: Sequence[int]) -> Assumption:
     text = TEXTS["no-shared-randomness"]
-    agree = assumption_tests.runs_agree(runs, correct)
+    agree = independence.runs_agree(runs, correct)
     if agree is None:
         text += "; it cannot be seen in one run, five runs would show luck that comes in up to 55% of them"
         return Assumption(name="no-shared-randomness", status="unchecked", text=text)
@@ -149,7 +148,7 @@ def _no_luck(runs: Sequence[Guesses], correct: Sequence[int]) -> Assumption:
         name="no-shared-randomness",
         status="false" if agree <= LEVEL else "not-rejected",
         text=f"{text}; luck with a chance above {rarest:.2g} in each run can go unseen in {len(runs)} runs",
-        test=assumption_tests.RUNS_TEST,
+        test=independence.RUNS_TEST,
         level=LEVEL,
     )
 
@@ -173,8 +172,8 @@ def epsilon_lower(runs: Sequence[Guesses], correct: Sequence[int], delta: float,
     if delta >= shared:
         return 0.0
     guessed = zip(runs, correct, strict=True)
-    least = min(order_statistics.mu_lower([run], right, 1.0 - (both - shared)) for run, right in guessed)
-    return gaussian_fit.epsilon(least, delta / shared)
+    least = min(independence.mu_lower([run], right, 1.0 - (both - shared)) for run, right in guessed)
+    return curve_lines.gaussian_epsilon(least, delta / shared)
 
 
 def dependence_of_size(evidence: Sequence[Mapping[str, Json]], size: int) -> list[StepDependence]:
