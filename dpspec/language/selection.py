@@ -57,6 +57,8 @@ class Split:
 
     def best(self, specs: Sequence[Spec]) -> Composed:
         """The document of the selection among the specs of the cells."""
+        from dpspec.language.compose import Composed
+
         first = self.cells[0]
         assert isinstance(first.root.value, dict)
         assert first.matrix is not None
@@ -73,7 +75,7 @@ class Split:
         if tries is not None:
             mechanism["tries"] = tries
         entries["mechanism"] = Node(mechanism, first.matrix.span, first.matrix.key)
-        return replace(first, root=Node(entries, first.root.span, first.root.key), cell=FrozenMap(), suffix="")
+        return Composed(root=Node(entries, first.root.span, first.root.key), cell=FrozenMap(), suffix="")
 
 
 def split_claims(cells: Sequence[Composed]) -> Split:
