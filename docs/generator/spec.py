@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from dpspec.cli.spec_keys import Key, alike, keys, when
+from dpspec.cli.explain import Key, alike, keys, when
 from dpspec.contract.catalog import Catalog
 from dpspec.language.blocks import reference
 from generator.markdown import cell, tidy

@@ -11,20 +11,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from dpspec.contract import Diagnostic, FrozenMap, Span, Spec, thaw
+from dpspec.language.blocks import CELL_BLOCKS, CLAIM_KIND, SELECTION
+from dpspec.language.compose import Composed
 from dpspec.language.tree import Node, child, from_plain, plain, value_at
 from dpspec.text import quoted
-
-if TYPE_CHECKING:  # the descriptor of the mechanism imports this module, and descriptors are light
-    from dpspec.language.compose import Composed
-
-#: Kind of the mechanism that publishes the best cell, and kind of the claims about it.
-SELECTION, CLAIM_KIND = "selection", "approx-dp"
-
-#: Blocks of a cell that determine its privacy loss. All cells share the data block.
-CELL_BLOCKS = ("mechanism", "model", "training", "threat_model")
 
 #: Maximum length of a spec name, and the suffix of a selection's name.
 _LONGEST_NAME = 80
@@ -57,8 +49,6 @@ class Split:
 
     def best(self, specs: Sequence[Spec]) -> Composed:
         """The document of the selection among the specs of the cells."""
-        from dpspec.language.compose import Composed
-
         first = self.cells[0]
         assert isinstance(first.root.value, dict)
         assert first.matrix is not None

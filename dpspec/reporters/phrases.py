@@ -206,7 +206,7 @@ _MODULES = (
     "dpspec.kit.findings",
     "dpspec.kit.users",
     "dpspec.kit.scores_elsewhere",
-    "dpspec.stats.independence.independent_bounds",
+    "dpspec.stats.attacks.independent_bounds",
     "dpspec.engine.preparing.outcome_assumptions",
     "dpspec.engine.preparing.initial_weights",
     "dpspec.engine.selection.audit",

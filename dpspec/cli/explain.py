@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain, product
 from textwrap import fill
 from typing import TYPE_CHECKING, Annotated
 
@@ -16,8 +17,171 @@ from dpspec.errors import ExitCode, UsageError
 from dpspec.text import close_matches, joined, plain, quoted
 
 if TYPE_CHECKING:
-    from dpspec.cli.spec_keys import Key
     from dpspec.contract.catalog import Offered
+    from dpspec.language.blocks import Plain
+
+_LIMITS = {
+    "minimum": "at least {}",
+    "exclusiveMinimum": "above {}",
+    "maximum": "at most {}",
+    "exclusiveMaximum": "below {}",
+    "minLength": "at least {} characters",
+    "maxLength": "at most {} characters",
+    "minItems": "at least {} items",
+    "maxItems": "at most {} items",
+    "pattern": "matching {}",
+}
+
+#: The largest integer of any spec, which is not a limit of a key.
+_ANY = 2**63 - 1
+
+_NAMES = {"object": "map", "array": "list", "boolean": "true | false"}
+
+
+@dataclass(frozen=True)
+class Condition:
+    path: str
+    values: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return f"{self.path} is {joined(self.values, 'or')}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Key:
+    """A key of a spec, which exists if all ``conditions`` hold. Paths do not contain list indices."""
+
+    path: str
+    type: str
+    description: str
+    conditions: tuple[Condition, ...]
+
+
+def keys(schema: Plain) -> Iterator[Key]:
+    """Keys of a schema without references, parents first, without conditional repetitions of an unconditional key."""
+    seen: set[Key] = set()
+    always: dict[str, str] = {}
+    for key in _walk(schema, "", ()):
+        if not key.conditions:
+            always[key.path] = key.description
+        elif key.path in always and key.description in ("", always[key.path]):
+            continue
+        if key not in seen:
+            seen.add(key)
+            yield key
+
+
+def find(name: str, known: Sequence[Key]) -> list[Key]:
+    exact = [key for key in known if key.path == name]
+    return exact or [key for key in known if key.path.endswith(f".{name}")]
+
+
+def choices(key: Key) -> tuple[str, ...]:
+    first = key.type.partition(";")[0]
+    return tuple(first.split(" | ")) if " | " in first else ()
+
+
+def _walk(node: Plain, path: str, conditions: tuple[Condition, ...]) -> Iterator[Key]:
+    for name, inner in node.get("properties", {}).items():
+        if not isinstance(inner, dict):
+            continue
+        place = f"{path}.{name}" if path else name
+        if set(inner) - {"const"} or not conditions:
+            text = _type_of(inner, required=name in node.get("required", ()))
+            yield Key(path=place, type=text, description=inner.get("description", ""), conditions=conditions)
+        yield from _walk(inner, place, conditions)
+    for keyword in ("allOf", "anyOf", "oneOf", "items", "additionalProperties", "else"):
+        parts = node.get(keyword)
+        for part in parts if isinstance(parts, list | tuple) else (parts,):
+            if isinstance(part, dict):
+                yield from _walk(part, path, conditions)
+    if isinstance(node.get("then"), dict):
+        yield from _walk(node["then"], path, (*conditions, *_condition(node.get("if", {}), path)))
+
+
+def _condition(test: Plain, path: str) -> Iterator[Condition]:
+    for name, part in test.get("properties", {}).items():
+        place = f"{path}.{name}" if path else name
+        if "const" in part or "enum" in part:
+            yield Condition(place, tuple(map(str, [part["const"]] if "const" in part else part["enum"])))
+        else:
+            yield from _condition(part, place)
+
+
+def _type_of(node: Plain, *, required: bool) -> str:
+    """``number, above 0, at most 1; required``."""
+    from dpspec.reporters.labels import value
+
+    parts = [_shape(node)]
+    for keyword, words in _LIMITS.items():
+        limit = node.get(keyword, _ANY)
+        if limit == 1 and keyword in ("minLength", "minItems"):
+            parts.append("not empty")
+        elif limit == 1 and keyword in ("maxLength", "maxItems"):
+            parts.append(words.format(1).removesuffix("s"))
+        elif limit != _ANY:
+            parts.append(words.format(value(limit)))
+    text = ", ".join(parts)
+    if required:
+        return f"{text}; required"
+    return f"{text}; default {value(node['default']) or 'empty'}" if "default" in node else text
+
+
+def _shape(node: Plain) -> str:
+    from dpspec.reporters.labels import value
+
+    if "const" in node:
+        return f"always {value(node['const'])}"
+    if "enum" in node:
+        return " | ".join(value(choice) for choice in node["enum"])
+    alternatives = node.get("anyOf") or node.get("oneOf")
+    if alternatives:
+        return " or ".join(dict.fromkeys(map(_shape, alternatives)))
+    kind = node.get("type", "any value")
+    name = " or ".join(_NAMES.get(one, one) for one in (kind if isinstance(kind, list) else [str(kind)]))
+    return f"list of {_shape(node['items'])}" if name == "list" and isinstance(node.get("items"), dict) else name
+
+
+#: The values of conditions on the same paths, in the order of the paths.
+_Case = tuple[tuple[str, ...], ...]
+
+
+def alike(keys: Iterable[Key]) -> list[list[Key]]:
+    """Groups of keys with equal path, type and description."""
+    groups: dict[tuple[str, str, str], list[Key]] = {}
+    for key in keys:
+        groups.setdefault((key.path, key.type, key.description), []).append(key)
+    return list(groups.values())
+
+
+def when(keys: Sequence[Key], known: Sequence[Key]) -> list[tuple[Condition, ...]]:
+    """Alternatives of conditions of keys of one path; those that hold for all ``known`` kinds are dropped."""
+
+    def cases(some: Sequence[Key]) -> dict[tuple[str, ...], list[_Case]]:
+        found: dict[tuple[str, ...], list[_Case]] = {}
+        for key in some:
+            found.setdefault(tuple(c.path for c in key.conditions), []).append(tuple(c.values for c in key.conditions))
+        return found
+
+    every = cases(known)
+    alternatives: list[tuple[Condition, ...]] = []
+    for paths, own in cases(keys).items():
+        alternatives += _factored(paths, list(dict.fromkeys(own)), set(every.get(paths, ())))
+    return alternatives
+
+
+def _factored(paths: tuple[str, ...], cases: list[_Case], every: set[_Case]) -> list[tuple[Condition, ...]]:
+    for place in range(len(paths)):
+        without = {case: case[:place] + case[place + 1 :] for case in (*cases, *every)}
+        others = dict.fromkeys(without[case] for case in cases)
+        if {case for case in every if without[case] in others} == set(cases):
+            rest = {without[case] for case in every}
+            return _factored(paths[:place] + paths[place + 1 :], list(others), rest)
+    options = [list(dict.fromkeys(case[place] for case in cases)) for place in range(len(paths))]
+    if every & set(product(*options)) == set(cases):
+        cases = [tuple(tuple(dict.fromkeys(chain(*values))) for values in options)]
+    return [tuple(map(Condition, paths, case)) for case in cases]
+
 
 #: The providers' families in the catalog, the name of each, and the key that selects a kind.
 _FAMILIES = (
@@ -45,7 +209,6 @@ def explain(
     ],
 ) -> int:
     """Explain a diagnostic code, a key, kind or choice of a spec, or a name in a report."""
-    from dpspec.cli.spec_keys import alike, choices, find, keys
     from dpspec.language.blocks import reference
     from dpspec.language.diagnostics import CODES
     from dpspec.language.diagnostics import explain as explain_code
@@ -70,7 +233,8 @@ def explain(
         blocks.append(f"claim kind {what}\n\n{_listed(claims)}")
     blocks += [_key(cases, all_keys) for cases in alike(find(what, all_keys))]
     names = {} if code is not None or "." in what else printed_names(catalog)
-    blocks += [_named(block) for block in names.get(what, ())]
+    for head, *lines in (block.split("\n") for block in names.get(what, ())):
+        blocks.append("\n".join([head, *map(_folded, lines)]))
     if not blocks:  # keys with a choice that includes the word, else string keys whose description names it
         word = re.compile(rf"(?<![\w-]){re.escape(what)}(?![\w-])")
         chosen = [key for key in all_keys if what in choices(key)]
@@ -90,11 +254,6 @@ def explain(
         raise UsageError(f"unknown code, key, kind, choice or name in a report {quoted(what)}{suggestion}")
     emit("\n\n".join(blocks))
     return ExitCode.OK
-
-
-def _named(block: str) -> str:
-    head, *lines = block.split("\n")
-    return "\n".join([head, *map(_folded, lines)])
 
 
 def _provider(name: str, chooser: str, kind: str, offered: Offered, known: Sequence[Key]) -> str:
@@ -132,8 +291,6 @@ def _needs(provider: Canary | Score) -> Iterator[str]:
 
 
 def _of_kind(chooser: str, kind: str, known: Sequence[Key]) -> list[Key]:
-    from dpspec.cli.spec_keys import Condition
-
     block, chosen = chooser.partition(".")[0], Condition(chooser, (kind,))
     own = [key for key in known if chosen in key.conditions and key.path.startswith(f"{block}.")]
     return list({(key.path, key.type, key.description): key for key in own}.values())
@@ -150,23 +307,22 @@ def _listed(keys: Sequence[Key]) -> str:
 
 
 def _key(cases: Sequence[Key], known: Sequence[Key]) -> str:
-    from dpspec.cli.spec_keys import when
-
     key = cases[0]
     lines = [key.path, _folded(key.type)]
     if key.description:
         lines.append(_folded(key.description))
     lines += [_folded(f"where {' and '.join(map(str, conditions))}") for conditions in when(cases, known) if conditions]
-    below = {k.path: k for k in known if k.path.rpartition(".")[0] == key.path and any(_along(c, k) for c in cases)}
+    below = {}
+    for inner in known:  # keys that exist for all choices inside this one: ``data.kind``, not ``data.path``
+        if inner.path.rpartition(".")[0] == key.path and any(
+            set(case.conditions) <= set(inner.conditions)
+            and not any(c.path.startswith(f"{key.path}.") for c in set(inner.conditions) - set(case.conditions))
+            for case in cases
+        ):
+            below[inner.path] = inner
     if below:
         lines.append(f"\n{_listed(list(below.values()))}")
     return "\n".join(lines)
-
-
-def _along(key: Key, below: Key) -> bool:
-    """Whether a key below another exists for all choices inside the other: ``data.kind``, not ``data.path``."""
-    further = set(below.conditions) - set(key.conditions)
-    return set(key.conditions) <= set(below.conditions) and not any(c.path.startswith(f"{key.path}.") for c in further)
 
 
 def _folded(text: str, *, indent: int = 4, hang: int = 0) -> str:

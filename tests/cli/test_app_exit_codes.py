@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 import typer
 
-from dpspec.cli.app import main
-from dpspec.cli.exit_codes import run_to_exit_code
+from dpspec.cli.app import main, run_to_exit_code
 from dpspec.contract import Diagnostic
 from dpspec.errors import (
     IncompleteError,
@@ -122,7 +121,7 @@ def run_python(code: str, **options) -> subprocess.Popen:
 
 def test_a_reader_that_goes_away_changes_nothing_about_the_outcome():
     code = (
-        "import sys\nfrom dpspec.cli.exit_codes import run_to_exit_code\n"
+        "import sys\nfrom dpspec.cli.app import run_to_exit_code\n"
         "from dpspec.cli.output import emit\n"
         "def command():\n    sys.stdin.readline()\n    [emit('x' * 10000) for _ in range(100)]\n    return 1\n"
         "sys.exit(run_to_exit_code(command, []))"

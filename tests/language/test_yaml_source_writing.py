@@ -5,9 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dpspec.cli.yaml_writer import to_yaml
 from dpspec.language.tree import plain
-from dpspec.language.yaml_source import read_yaml
+from dpspec.language.yaml_source import read_yaml, to_yaml
 
 TEXTS = st.text(
     st.characters(exclude_categories=["Cs", "Cc", "Zl", "Zp"], exclude_characters="\ufeff\ufffe\uffff"), max_size=12

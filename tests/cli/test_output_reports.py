@@ -11,7 +11,7 @@ import pytest
 from support import specs
 
 from dpspec.cli.app import main
-from dpspec.cli.report_files import write_file
+from dpspec.cli.output import write_file
 from dpspec.errors import UsageError
 
 SPEC = specs.BOUNDS

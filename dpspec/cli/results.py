@@ -39,7 +39,7 @@ def report(
     internal: Internal = False,
 ) -> int:
     """Show results or convert them to another format, several to one report, without recomputation."""
-    from dpspec.cli.report_files import COMMANDS, find_format, show_on_terminal, write_file
+    from dpspec.cli.output import COMMANDS, find_format, show_on_terminal, write_file
     from dpspec.registry.loader import load_catalog
     from dpspec.reporters.read_results import read_results
 
@@ -69,7 +69,7 @@ def diff(
 
     Ends with 1 if a value got worse, or a claim was changed or removed.
     """
-    from dpspec.cli.report_files import require_known
+    from dpspec.cli.output import require_known
     from dpspec.engine.results.diff import diff as compare
     from dpspec.engine.results.diff import failing
     from dpspec.reporters.data_files import CHANGE_FORMATS

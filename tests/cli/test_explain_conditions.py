@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dpspec.cli.spec_keys import Condition, Key, alike, keys, when
+from dpspec.cli.explain import Condition, Key, alike, keys, when
 from dpspec.language.blocks import reference
 from dpspec.registry.loader import load_catalog
 

@@ -74,7 +74,7 @@ def show(
 ) -> int:
     """Print specs resolved, as YAML: one document for each cell of a matrix."""
     from dpspec.cli.arguments import loaded_specs
-    from dpspec.cli.yaml_writer import to_yaml
+    from dpspec.language.yaml_source import to_yaml
     from dpspec.registry.loader import load_catalog
 
     def comment(spec: Spec, path: Place) -> str:
@@ -103,7 +103,7 @@ def schema(
     if output is None:
         emit(text)
     else:
-        from dpspec.cli.report_files import write_file
+        from dpspec.cli.output import write_file
 
         write_file(output, text)
         note(f"wrote {output}")
