@@ -82,7 +82,9 @@ def main() -> None:
     parser.add_argument("--layers", type=int, default=3)
     parser.add_argument("--steps", type=int, default=60)
     options = parser.parse_args()
-    print("ranks  parameters  layers   ms per step, median    means         bytes sent by all ranks  bytes of the folder")
+    print(
+        "ranks  parameters  layers   ms per step, median    means         bytes sent by all ranks  bytes of the folder"
+    )
     print("                            without    with        without with  without    with          per step and rank")
     for world in options.world:
         for width in options.width:
