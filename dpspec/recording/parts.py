@@ -11,10 +11,8 @@ from torch import nn
 
 from dpspec.errors import UsageError
 from dpspec.recording import recognized
-from dpspec.recording.folder.canaries import GRADIENTS
-from dpspec.recording.folder.header import Header
-from dpspec.recording.planting.gradients import GradientCanaries, refuse_unfit
-from dpspec.recording.planting.planted import Planted
+from dpspec.recording.folder.header import GRADIENTS, Header
+from dpspec.recording.planting.planted import GradientCanaries, Planted, refuse_unfit
 from dpspec.recording.ranks.group import Group
 from dpspec.recording.ranks.rank_watch import data_digest
 from dpspec.recording.ranks.shards import local, refuse_precision, shard_of

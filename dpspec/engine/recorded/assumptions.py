@@ -11,10 +11,9 @@ import numpy as np
 from dpspec.contract import Assumption
 from dpspec.contract.findings import AssumptionStatus
 from dpspec.engine.recorded.channels import HYPERPARAMETERS, TEXTS
-from dpspec.engine.recorded.evidence import InternalSums
 from dpspec.engine.recorded.joined_checks import joined_parts
 from dpspec.engine.recorded.noise_checks import why_noise_unconfirmed
-from dpspec.engine.recorded.recorded_run import Array, RecordedRun
+from dpspec.engine.recorded.recorded_run import Array, InternalSums, RecordedRun
 from dpspec.engine.recorded.schedule import ADD_REMOVE
 from dpspec.recording.folder.joined_folder import Comparison
 from dpspec.recording.folder.resumed_folder import ResumedFolder

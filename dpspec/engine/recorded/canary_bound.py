@@ -19,8 +19,7 @@ from dpspec.engine.recorded.channels import TEXTS
 from dpspec.engine.recorded.recorded_run import Array, RecordedRun
 from dpspec.engine.recorded.schedule import ZERO_OUT, ScheduleEpsilon
 from dpspec.errors import RecordingError
-from dpspec.recording.folder.canaries import BYTES, GRADIENTS, CoinSource
-from dpspec.recording.folder.header import MOST_CANARIES
+from dpspec.recording.folder.header import BYTES, GRADIENTS, MOST_CANARIES, CoinSource
 from dpspec.recording.folder.run_folder import CANARIES, STEPS
 from dpspec.regular_files import NotRegularError, read_regular
 from dpspec.stats.attacks import guess_counts

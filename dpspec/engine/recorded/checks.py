@@ -10,8 +10,7 @@ import numpy as np
 
 from dpspec.contract import Check
 from dpspec.engine.recorded import joined_checks, noise_checks
-from dpspec.engine.recorded.evidence import InternalSums, contribution_gaps, scaled_squares
-from dpspec.engine.recorded.recorded_run import Array, RecordedRun
+from dpspec.engine.recorded.recorded_run import Array, InternalSums, RecordedRun, contribution_gaps, scaled_squares
 from dpspec.engine.recorded.schedule import poisson_rates
 from dpspec.engine.results.decimals import nearest
 from dpspec.recording.folder.step_record import ROUNDING

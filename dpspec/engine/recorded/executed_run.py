@@ -34,9 +34,8 @@ from dpspec.engine.recorded.assumptions import assumptions, computed_from_record
 from dpspec.engine.recorded.canary_bound import CONFIDENCE, CanaryBound, canary_bound, evidence_of
 from dpspec.engine.recorded.channels import ASSUMABLE, HYPERPARAMETERS, TEXTS, complete, require_known
 from dpspec.engine.recorded.checks import own_checks
-from dpspec.engine.recorded.evidence import InternalSums, evidence, internal_sums
 from dpspec.engine.recorded.joined_checks import rank_checks, resume_checks
-from dpspec.engine.recorded.recorded_run import Array, RecordedRun, read_run
+from dpspec.engine.recorded.recorded_run import Array, InternalSums, RecordedRun, evidence, internal_sums, read_run
 from dpspec.engine.recorded.schedule import (
     ADD_REMOVE,
     ZERO_OUT,

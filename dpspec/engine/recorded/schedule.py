@@ -12,8 +12,7 @@ import numpy as np
 from dpspec.accounting import Interval, Mixture, PrivacyLoss
 from dpspec.contract import Check, Phase
 from dpspec.engine.judging.conformance_status import rejected
-from dpspec.engine.recorded.evidence import InternalSums, layers_without_noise, scaled_squares
-from dpspec.engine.recorded.recorded_run import RecordedRun
+from dpspec.engine.recorded.recorded_run import InternalSums, RecordedRun, layers_without_noise, scaled_squares
 from dpspec.engine.results.recording import RecordedPhase
 from dpspec.stats.conformance.measurement import CLIP_TOLERANCE
 

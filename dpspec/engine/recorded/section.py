@@ -30,7 +30,7 @@ from dpspec.engine.recorded.schedule import (
 )
 from dpspec.engine.results.decimals import duration, exact, nearest
 from dpspec.engine.results.recording import AccountantReport, Recording
-from dpspec.recording.folder.canaries import NEW_TOKENS
+from dpspec.recording.folder.header import NEW_TOKENS
 
 #: Kinds of canaries that repeat records or their beginnings.
 _REPEATED = ("mislabelled", "duplicate", NEW_TOKENS)

@@ -21,8 +21,7 @@ from dpspec.errors import RecordingError, UsageError
 from dpspec.recording.folder.header import MOST_PARTS, Header
 from dpspec.recording.folder.joined_folder import JOIN, Comparison, End, JoinedFolder, joined_comparison, open_part
 from dpspec.recording.folder.run_folder import END, INTERNAL, MARK, STATES, STEP, STEPS, RunFolder, Scored
-from dpspec.recording.folder.saved_state import SavedState
-from dpspec.recording.folder.step_record import UNSEEN, InternalStep, OptionChange, PublicStep
+from dpspec.recording.folder.step_record import UNSEEN, InternalStep, OptionChange, PublicStep, SavedState
 
 _PART = re.compile(r"part-([1-9][0-9]{0,3})", re.ASCII)
 

@@ -23,7 +23,7 @@ import dpspec
 from dpspec.cli.app import main
 from dpspec.errors import ExitCode, RecordingError, UsageError
 from dpspec.recording.folder.run_folder import CANARIES, RunFolder
-from dpspec.recording.planting.gradients import MOST_COORDINATES, GradientCanaries
+from dpspec.recording.planting.planted import MOST_COORDINATES, GradientCanaries
 
 N, M, FEATURES = 60, 200, 400
 

@@ -7,7 +7,7 @@ import hashlib
 import pytest
 
 from dpspec.errors import RecordingError
-from dpspec.recording.folder.journal import LONGEST, JournalWriter, read_frames
+from dpspec.recording.folder.run_folder import LONGEST, JournalWriter, read_frames
 
 FIRST = hashlib.sha256(b"header").digest()
 PAYLOADS = [b"one", b"", b"three" * 40]

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from dpspec.contract import Phase
-from dpspec.engine.recorded.evidence import BatchLog
+from dpspec.engine.recorded.recorded_run import BatchLog
 from dpspec.training.measure.logs import SamplingLog
 
 

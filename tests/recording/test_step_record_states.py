@@ -11,10 +11,8 @@ import pytest
 
 from dpspec.errors import RecordingError
 from dpspec.recording.folder.header import Header
-from dpspec.recording.folder.journal import JournalWriter
-from dpspec.recording.folder.run_folder import MARK, STATE, STATES, RunFolder, RunWriter
-from dpspec.recording.folder.saved_state import DIGESTS, SavedState
-from dpspec.recording.folder.step_record import OptionChange
+from dpspec.recording.folder.run_folder import MARK, STATE, STATES, JournalWriter, RunFolder, RunWriter
+from dpspec.recording.folder.step_record import DIGESTS, OptionChange, SavedState
 
 STATE_OF_A_RUN = SavedState(
     step=7,

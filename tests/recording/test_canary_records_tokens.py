@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader, TensorDataset
 import dpspec
 from dpspec.cli.app import main
 from dpspec.errors import ExitCode, RecordingError, UsageError
-from dpspec.recording.planting.token_canaries import IGNORED
+from dpspec.recording.planting.canary_records import IGNORED
 
 USED, LENGTH, SIZE = 20, 6, 100
 
