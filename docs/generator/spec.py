@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from dpspec.cli.spec_keys import Key, alike, keys, when
+from dpspec.cli.explain import Key, alike, keys, when
 from dpspec.contract.catalog import Catalog
-from dpspec.language.bundle import reference
+from dpspec.language.blocks import reference
 from generator.markdown import cell, tidy
 
 #: Limits that no ordinary spec reaches; ``dpspec explain`` prints them.

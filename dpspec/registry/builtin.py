@@ -6,11 +6,26 @@ from collections.abc import Iterable
 
 from dpspec.contract import HOOK_API, Backend, Dataset, Executor, Mechanism, Model, Reporter, hookimpl
 from dpspec.contract.attacks import Canary, Score
-from dpspec.data.providers import DATASETS
-from dpspec.models.providers import MODELS
+from dpspec.data import arrays, fileless, huggingface, images, table_files, tokens
+from dpspec.models import architectures
 from dpspec.registry.recorded_schedule import RECORDED_MECHANISM
 from dpspec.registry.selection import SELECTION_MECHANISM
 from dpspec.training.providers import BACKENDS, CANARIES, SCORES
+
+DATASETS = (
+    fileless.BREAST_CANCER,
+    table_files.CSV,
+    fileless.DECLARED,
+    fileless.DIGITS,
+    huggingface.DATASET,
+    arrays.IDX,
+    images.DATASET,
+    arrays.NPZ,
+    table_files.PARQUET,
+    fileless.SYNTHETIC,
+    tokens.SYNTHETIC,
+    tokens.TOKENS,
+)
 
 EXECUTORS = (
     Executor(
@@ -110,7 +125,7 @@ def dpspec_datasets() -> Iterable[Dataset]:
 
 @hookimpl
 def dpspec_models() -> Iterable[Model]:
-    return MODELS
+    return architectures.MODELS
 
 
 @hookimpl

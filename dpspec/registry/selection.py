@@ -6,8 +6,7 @@ Specs come by it where a claim is ``over: matrix``; one may also be written by h
 from __future__ import annotations
 
 from dpspec.contract import Json, Mechanism, Schemas
-from dpspec.language.selections import CELL_BLOCKS, CLAIM_KIND, SELECTION
-from dpspec.language.validating.blocks import core
+from dpspec.language.blocks import CELL_BLOCKS, CLAIM_KIND, SELECTION, core
 
 _OF_A_CELL = {
     "mechanism": "The mechanism of the cell, as in a spec.",

@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from dpspec.contract import Audit, Finding, FrozenMap, Outcome, Scope, Spec, Trial
-from dpspec.contract.canonical import canonical_json
 from dpspec.contract.catalog import Catalog
 from dpspec.contract.events import Event, TrialFinished
+from dpspec.contract.frozen import canonical_json
 from dpspec.engine.preparing import prepare
 from dpspec.engine.preparing.prepare import check
 from dpspec.engine.results import codec

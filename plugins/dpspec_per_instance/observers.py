@@ -15,12 +15,12 @@ import torch
 from torch import Tensor, nn
 
 from dpspec.contract.providers import Observer, TrainingJob
+from dpspec.training.device import Number, SyncedAttribute, TransferQueue, float_on_cpu
 from dpspec.training.gradients import memory
 from dpspec.training.gradients.clipping import clipper
-from dpspec.training.gradients.fetching import Number, SyncedAttribute, TransferQueue, float_on_cpu
 from dpspec.training.gradients.persample import FlatModel
 from dpspec.training.gradients.stacked_models import StackedModel, tiles
-from dpspec.training.loop.dpsgd import Schedule, ScheduledPhase
+from dpspec.training.loop.native import Schedule, ScheduledPhase
 from dpspec.training.loop.optimizers import Invertible, update_of
 
 Array: TypeAlias = np.ndarray[Any, Any]

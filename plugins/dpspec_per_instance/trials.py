@@ -23,9 +23,9 @@ from dpspec.stats.conformance.evidence import joined
 from dpspec.training.gradients.persample import FlatModel
 from dpspec.training.loop.learning_rates import updates_invertible
 from dpspec.training.loop.native import tensors, train_many
-from dpspec.training.measure.accuracy import right_answers
 from dpspec.training.measure.residuals import Residuals
 from dpspec.training.measure.run_evidence import WatchedRun
+from dpspec.training.measure.scores import right_answers
 from dpspec_per_instance import mean_rule
 from dpspec_per_instance.observers import NormObserver, RecordAttack, Target
 from dpspec_per_instance.options import (

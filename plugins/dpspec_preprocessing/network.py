@@ -16,11 +16,11 @@ import numpy as np
 import torch
 
 import dpspec.contract as dps
+from dpspec.training.device import TransferQueue
 from dpspec.training.gradients import flat_model
-from dpspec.training.gradients.fetching import TransferQueue
 from dpspec.training.loop.native import train_many
-from dpspec.training.measure.accuracy import accuracy
 from dpspec.training.measure.logs import StateLog
+from dpspec.training.measure.scores import accuracy
 from dpspec_preprocessing.engines import NoiseTally, require_declared_count
 from dpspec_preprocessing.private import PrivateMechanism
 

@@ -39,7 +39,7 @@ from support.forger.specs import KINDS, spec_of
 from support.leaves import VALUES, leaves, replaced
 from support.remembering import remembering
 
-from dpspec.contract.canonical import digest
+from dpspec.contract.frozen import digest
 from dpspec.engine.judging.judge import judge
 from dpspec.engine.judging.judge_input import Concluded
 from dpspec.engine.preparing.prepare import prepare

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from dpspec.contract import Plan, Spec
-from dpspec.contract.canonical import canonical_json
+from dpspec.contract.frozen import canonical_json
 from dpspec.engine.preparing.prepare import prepare
 from dpspec.engine.results.result import Result
 from dpspec.engine.running.runner import run

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from dpspec.contract import FrozenMap, Trial
-from dpspec.contract.canonical import digest
+from dpspec.contract.frozen import digest
 from dpspec.engine.storage.trial_arrays import ArrayError, file_digest, read_array
 from dpspec.engine.storage.trial_store import Store
 

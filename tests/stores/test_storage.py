@@ -19,7 +19,7 @@ import pytest
 from support import counting
 
 from dpspec.contract import FrozenMap, Trial
-from dpspec.contract.canonical import digest
+from dpspec.contract.frozen import digest
 from dpspec.engine.results.result import Result
 from dpspec.engine.running.runner import run
 from dpspec.engine.storage import trial_store as store_module

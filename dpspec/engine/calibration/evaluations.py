@@ -27,7 +27,7 @@ from dpspec.engine.results.result import Verdict
 from dpspec.errors import SpecError, UsageError
 from dpspec.language.load import from_document
 from dpspec.language.numeric_values import NumericKey, with_value
-from dpspec.language.reading.tree import locate
+from dpspec.language.tree import locate
 from dpspec.text import listed
 
 #: Number of non-divisors next to the start that are tested, to distinguish divisors from a range without gaps.

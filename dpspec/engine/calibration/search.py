@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 from dpspec.accounting import NeverHoldsError, find_boundary
 from dpspec.contract import Json, Spec
-from dpspec.contract.canonical import canonical_json
 from dpspec.contract.catalog import Catalog
 from dpspec.contract.events import Event
+from dpspec.contract.frozen import canonical_json
 from dpspec.engine.calibration.evaluations import (
     Evaluations,
     Point,
@@ -27,7 +27,7 @@ from dpspec.engine.calibration.evaluations import (
 from dpspec.engine.judging.inequalities import statement
 from dpspec.errors import UsageError
 from dpspec.language.numeric_values import NumericKey, dotted, given_numbers, numeric_key, with_value
-from dpspec.language.reading.tree import source_file
+from dpspec.language.tree import source_file
 from dpspec.text import closest, did_you_mean, joined, listed, quoted
 
 #: Relative precision of real values.

@@ -74,7 +74,7 @@ class RunContext:
             raise ValueError(f"spec {self.prepared.spec.name!r} has no model")
         if not chosen(self.prepared.spec):
             return self.prepared.model
-        from dpspec.training.pretraining import PretrainedFactory
+        from dpspec.training.canaries import PretrainedFactory
 
         return PretrainedFactory(
             self.prepared.model, lambda: (self.data.train_x, self.data.train_y), lambda: self.device

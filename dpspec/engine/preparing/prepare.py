@@ -36,7 +36,7 @@ from dpspec.engine.preparing.refusals import kinds_with, refusals
 from dpspec.engine.preparing.trial_keys import maker
 from dpspec.errors import SpecError
 from dpspec.language.load import from_document
-from dpspec.language.reading.tree import locate
+from dpspec.language.tree import locate
 from dpspec.registry.foreign_code import is_foreign, made, misbehaved, resolve
 
 #: Statuses of constants, the weakest first.

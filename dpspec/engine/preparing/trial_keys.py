@@ -12,8 +12,8 @@ import uuid
 from collections.abc import Iterator, Mapping, Sequence
 
 from dpspec.contract import Facts, FrozenMap, Json
-from dpspec.contract.canonical import digest
 from dpspec.contract.catalog import Offered
+from dpspec.contract.frozen import digest
 from dpspec.registry.loader import normalise
 from dpspec.registry.sources import UnknownCodeError, require_unchanged, requirements, source_digest
 

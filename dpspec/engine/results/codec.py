@@ -8,8 +8,8 @@ import types
 from typing import Any, Literal, Union, get_args, get_origin
 
 from dpspec.contract import FrozenMap, Json
+from dpspec.contract.diagnostics import rename_in_result
 from dpspec.contract.frozen import deeper_than
-from dpspec.contract.renamed import rename_in_result
 from dpspec.engine.results.result import SCHEMA, SCHEMA_1, Result
 from dpspec.engine.results.result_validation import require_sound
 from dpspec.errors import ResultError

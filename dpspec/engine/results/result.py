@@ -17,7 +17,7 @@ from dpspec.errors import ExitCode, UsageError
 
 SCHEMA = "dpspec/result/v2"
 
-#: Schema of versions before 0.3, which has other words for statuses and checks (:mod:`dpspec.contract.renamed`).
+#: Schema of versions before 0.3, which has other words for statuses and checks (:mod:`dpspec.contract.diagnostics`).
 SCHEMA_1 = "dpspec/result/v1"
 
 VerdictName: TypeAlias = Literal["contradicted", "refuted", "proved", "supported", "open"]

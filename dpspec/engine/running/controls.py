@@ -14,7 +14,7 @@ from dpspec.engine.preparing.prepare import Prepared
 from dpspec.engine.running.bounding import compute
 from dpspec.engine.running.conclude import Bounded, conclude
 from dpspec.errors import PluginError
-from dpspec.language.reading.tree import locate
+from dpspec.language.tree import locate
 
 _OTHER_OUTCOMES = {"proved", "supported", "open"}
 

@@ -26,8 +26,8 @@ from dpspec.engine.storage.origins import environment
 from dpspec.engine.storage.stored_trials import Listener
 from dpspec.engine.storage.trial_store import Store
 from dpspec.errors import NothingToRunError, SpecError
-from dpspec.language.reading.tree import locate, source_file
-from dpspec.language.selections import best_of
+from dpspec.language.selection import best_of
+from dpspec.language.tree import locate, source_file
 
 
 def run(

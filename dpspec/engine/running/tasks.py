@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from dpspec.contract import DataError, Facts, FrozenMap, Spec
-from dpspec.contract.canonical import canonical_json
 from dpspec.contract.catalog import Catalog
 from dpspec.contract.events import Event
+from dpspec.contract.frozen import canonical_json
 from dpspec.engine.preparing.attacks import offers_of
 from dpspec.engine.preparing.context import RunContext
 from dpspec.engine.preparing.prepare import Prepared, prepare

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from dpspec.contract import FrozenMap, Plan, Trial
-from dpspec.contract.canonical import canonical_json
 from dpspec.contract.events import Event, Noticed, TrialFinished
+from dpspec.contract.frozen import canonical_json
 from dpspec.engine.preparing.prepare import Prepared
 from dpspec.engine.preparing.trial_keys import code_in, trial_key, unknown
 from dpspec.engine.results.result import TrialRecord

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dpspec.contract import FrozenMap, Json, Trial, freeze, thaw
-from dpspec.contract.canonical import canonical_json, digest
+from dpspec.contract.frozen import canonical_json, digest
 from dpspec.engine.results.result import TrialRecord
 from dpspec.engine.storage.trial_arrays import KINDS, MOST_BYTES, ArrayError, file_digest, read_array
 from dpspec.errors import UsageError

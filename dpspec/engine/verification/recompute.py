@@ -29,9 +29,9 @@ from dpspec.engine.verification.differences import Mismatch, compare, short
 from dpspec.engine.verification.verify_redacted import merged
 from dpspec.errors import DpspecError, SpecError
 from dpspec.json_records import write
-from dpspec.language.composing.matrix import Cell, place_cell, suffixes
+from dpspec.language.compose import Cell, place_cell, suffixes
 from dpspec.language.load import from_document
-from dpspec.language.reading.tree import from_plain, plain
+from dpspec.language.tree import from_plain, plain
 from dpspec.models.weights_file import FromFile
 
 

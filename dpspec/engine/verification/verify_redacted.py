@@ -13,8 +13,8 @@ from collections.abc import Hashable, Iterator, Sequence
 from typing import Any, get_args
 
 from dpspec.contract import Assumption, Check, Evidence, Finding
-from dpspec.contract.canonical import canonical_json
 from dpspec.contract.findings import Privacy
+from dpspec.contract.frozen import canonical_json
 from dpspec.engine.judging.conformance_status import inspections, rejected
 from dpspec.engine.judging.judge import as_expected
 from dpspec.engine.judging.judge_input import Concluded

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from dpspec.contract import Json
-from dpspec.contract.canonical import digest
+from dpspec.contract.frozen import digest
 from dpspec.engine.redact import redact
 from dpspec.engine.results.joined import apart
 from dpspec.engine.results.result import AuditResult, Result

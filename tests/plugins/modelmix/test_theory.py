@@ -19,8 +19,8 @@ from dpspec.contract import Finding, Series
 from dpspec.engine.results.result import AuditResult
 from dpspec_modelmix import density, published, theory
 from dpspec_modelmix.attack import log_laplace_density
-from dpspec_modelmix.clipping import Absolute
 from dpspec_modelmix.options import Segment
+from dpspec_modelmix.training import Absolute
 
 
 def test_fisher_information() -> None:

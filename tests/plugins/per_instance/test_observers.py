@@ -13,8 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from dpspec.contract import FrozenMap, Phase, TrainingJob
-from dpspec.training.loop.dpsgd import Schedule
-from dpspec.training.loop.native import run_batched
+from dpspec.training.loop.native import Schedule, run_batched
 from dpspec_per_instance import mean_rule
 from dpspec_per_instance.observers import NormObserver, RecordAttack, RecordView, Target, step_score
 from dpspec_per_instance.trials import RunSetup

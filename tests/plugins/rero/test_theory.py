@@ -12,8 +12,8 @@ from support.rero_values import BY_NAME, CIFAR, FIXED_EPSILON, IMAGENET, IMAGENE
 
 from dpspec.accounting import Interval, LaplaceTradeOff, NeverHoldsError
 from dpspec_rero.approximations import gamma_from_epsilon_delta
+from dpspec_rero.comparison import least_noise
 from dpspec_rero.options import Steps
-from dpspec_rero.tables import least_noise
 from dpspec_rero.theory import Leakage, pure_epsilon, scale_noise
 
 

@@ -136,7 +136,7 @@ class _Remembering:
         return self._once(("plan", _key(spec), repr(facts)), lambda: self._audit.plan(spec, facts))
 
     def conclude(self, spec: Any, trials: Any) -> Any:
-        from dpspec.contract.canonical import canonical_json
+        from dpspec.contract.frozen import canonical_json
 
         made = [(trial.index, canonical_json(trial.evidence), sorted(trial.arrays)) for trial in trials]
         key = ("conclude", _key(spec), repr(made))
@@ -149,6 +149,6 @@ class _Remembering:
 
 
 def _key(spec: Any) -> str:
-    from dpspec.contract.canonical import canonical_json
+    from dpspec.contract.frozen import canonical_json
 
     return canonical_json(spec.document) + spec.name
