@@ -72,7 +72,7 @@ def diff(
     from dpspec.cli.output import require_known
     from dpspec.engine.results.diff import diff as compare
     from dpspec.engine.results.diff import failing
-    from dpspec.reporters.formats.data_files import CHANGE_FORMATS
+    from dpspec.reporters.data_files import CHANGE_FORMATS
     from dpspec.reporters.read_results import read_result
 
     require_known("format", format_, CHANGE_FORMATS)
@@ -130,7 +130,7 @@ def verify(
         text = f"{_place(stored, one)}\n    recorded:   {plain(one.recorded)}\n    recomputed: {plain(one.recomputed)}"
         emit(f"{text}\n    because:    {plain(one.because)}" if one.because else text)
     if page is not None:
-        from dpspec.reporters.html.edited_pages import compared
+        from dpspec.reporters.page import compared
 
         edits, reason = compared(page, stored)
         if reason:

@@ -53,7 +53,7 @@ from dpspec.engine.storage.trial_arrays import file_digest
 from dpspec.engine.storage.trial_store import Store, StoredTrial
 from dpspec.language.load import load_specs
 from dpspec.registry.loader import load_catalog
-from dpspec.reporters.formats.terminal import render
+from dpspec.reporters.terminal import render
 
 #: Seconds of processor time and bytes that one case may take.
 SECONDS, BYTES = 2.0, 1 << 30

@@ -24,7 +24,7 @@ from dpspec.engine.storage.stored_trials import trial_key
 from dpspec.engine.storage.trial_store import Store
 from dpspec.engine.verification.verify import verify
 from dpspec.registry import sources
-from dpspec.reporters.formats import markdown, terminal
+from dpspec.reporters import markdown, terminal
 
 FAMILIES = {"mechanism": "mechanisms", "data": "datasets", "backend": "backends"}
 NAMES = {"mechanism": ("audit", "Audit"), "data": ("source", "Source"), "backend": ("trainer", "Trainer")}

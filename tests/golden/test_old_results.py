@@ -19,8 +19,8 @@ from dpspec.engine.results import codec
 from dpspec.engine.verification import differences
 from dpspec.engine.verification.verify import verify
 from dpspec.registry.loader import load_catalog
-from dpspec.reporters import html
-from dpspec.reporters.formats import markdown
+from dpspec.reporters import markdown
+from dpspec.reporters import page as html
 
 CORPUS = Path(__file__).parent / "results-0.1.0"
 NAMES = sorted(path.stem for path in CORPUS.glob("*.json"))

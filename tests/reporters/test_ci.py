@@ -22,8 +22,8 @@ from dpspec.engine.running.runner import run
 from dpspec.engine.storage.trial_store import Store
 from dpspec.language.load import load_specs
 from dpspec.registry.loader import load_catalog
-from dpspec.reporters.formats import ci
-from dpspec.reporters.formats import data_files as csv_format
+from dpspec.reporters import ci
+from dpspec.reporters import data_files as csv_format
 
 PLACES = FrozenMap(
     {

@@ -77,7 +77,7 @@ class Bench:
 
     def pages(self, kind: str) -> Iterator[Subject]:
         """Pages of a trained result of a plugin."""
-        from dpspec.reporters import html
+        from dpspec.reporters import page as html
 
         trained = self.result(kind, trained=True, public=False)
         store = str(self.folder / "store")
@@ -99,7 +99,7 @@ class Bench:
     def remembering(self) -> Iterator[None]:
         """What follows from equal specs, facts and trials alone is made once, and so are pages of equal results."""
         from dpspec.engine.verification import recompute
-        from dpspec.reporters.html import edited_pages as edited
+        from dpspec.reporters import page as edited
 
         prepare, render = recompute.prepare, edited.render
 

@@ -108,7 +108,7 @@ def forge_pages(bench: Bench, subject: Subject, chance: random.Random, most: int
 
 def _drawn_alike(page: str, other: str) -> bool:
     """Whether pages differ in nothing but coordinates of drawings, by less than anybody sees."""
-    from dpspec.reporters.html.edited_pages import FIGURE, same_drawing
+    from dpspec.reporters.page import FIGURE, same_drawing
 
     drawn, due = FIGURE.findall(page), FIGURE.findall(other)
     rest = FIGURE.sub("", page) == FIGURE.sub("", other)

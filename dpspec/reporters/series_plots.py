@@ -1,4 +1,4 @@
-"""Drawings of series: curves, sorted values, dots by name, or pictures."""
+"""Drawings of series: curves, sorted values, dots by name, or pictures; claims and attacks as points on curves."""
 
 from __future__ import annotations
 
@@ -7,18 +7,21 @@ import binascii
 import math
 import struct
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from dpspec.contract import Json, Series
+from dpspec.engine.judging.claim_tests import group_size
 from dpspec.engine.results.result import AuditResult
+from dpspec.language.load import claim_options
 from dpspec.reporters import labels
-from dpspec.reporters.html.curves import marks
-from dpspec.reporters.html.drawing import Drawing, Line
+from dpspec.reporters.drawing import Drawing, Line
 from dpspec.reporters.layout import pictures
 from dpspec.text import plain
 
 _KINDS = ("lines", "dots", "sorted")
 
+#: The maximum number of points of sorted values.
 _RANKS = 201
 
 
@@ -30,89 +33,56 @@ def drawing(series: Series, audit: AuditResult) -> Drawing | None:
     needed = [*ys, *([x] if kind != "sorted" else []), *_names(plot.get("band"))]
     if kind not in _KINDS or not ys or any(name not in series.columns for name in needed):
         return None
-    if kind == "dots":
-        return _dots(series, x, ys)
-    if kind == "sorted":
-        lines = list(_sorted(series, ys))
-    else:
-        lines = list(_curves(series, x, ys))
+    names = list(dict.fromkeys(labels.value(item) for item in series.columns[x])) if kind == "dots" else []
+    lines = list(_lines(series, kind, x, ys, names))
+    if kind == "lines":
         by_size = plot.get("by") == "group_size"
         sizes = list(dict.fromkeys(sorted(map(int, series.columns["group_size"])))) if by_size else []
         lines += marks(audit, x, ys[0], sizes, len(lines))
-    log = _names(plot.get("log"))
+    log, value = _names(plot.get("log")), _axis(series, ys[0]) if len(ys) == 1 else ""
+    if kind == "dots":
+        y = "" if len(names) > 1 else _axis(series, x)
+        return Drawing(series.title, lines, value, y, log_x="y" in log, names=tuple(names))
     return Drawing(
         title=series.title,
         lines=lines,
         x="share of the rows, in ascending order" if kind == "sorted" else _axis(series, x),
-        y=_axis(series, ys[0]) if len(ys) == 1 else "",
+        y=value,
         log_x="x" in log,
         log_y="y" in log,
         identity=bool(plot.get("identity", False)),
     )
 
 
-def _curves(series: Series, x: str, ys: Sequence[str]) -> Iterator[Line]:
-    band = _names(series.plot.get("band"))
-    groups = _groups(series)
+def _lines(series: Series, kind: str, x: str, ys: Sequence[str], names: Sequence[str]) -> Iterator[Line]:
+    """A line for each column and group; of sorted values also one for all rows; dots in a row for each of ``names``."""
+    band, groups = _names(series.plot.get("band")), _groups(series)
+    if kind == "sorted":
+        every = ("all rows", list(range(len(series.columns[ys[0]]))))
+        groups = [every, *groups] if len(groups) > 1 else [every]
     for j, y in enumerate(ys):
+        estimate = series.bounds and not {x, y} & set(series.bounds)
         for i, (group, rows) in enumerate(groups):
-            parts = [group, y] if group and len(ys) > 1 else [group or y]
-            yield Line(
-                f"{', '.join(map(label, parts))}{_no_bound(series, x, y)}",
-                _values(series, x, rows),
-                _values(series, y, rows),
-                colour=i if len(groups) > 1 else j,
-                dash=j,
-                band=(_values(series, band[0], rows), _values(series, band[1], rows)) if len(band) == 2 else None,
-            )
-
-
-def _sorted(series: Series, ys: Sequence[str]) -> Iterator[Line]:
-    """Values in ascending order, of all rows and of each group."""
-    every = [("", list(range(len(series.columns[ys[0]]))))]
-    groups = _groups(series)
-    for j, y in enumerate(ys):
-        for i, (group, rows) in enumerate([*every, *groups] if len(groups) > 1 else every):
-            values = sorted(value for value in _values(series, y, rows) if math.isfinite(value))
-            if values:
+            text = ", ".join(map(label, [group, y] if group and len(ys) > 1 else [group or y]))
+            values = _values(series, y, rows)
+            if kind == "sorted":
+                values = sorted(filter(math.isfinite, values))
                 last = len(values) - 1
                 ranks = sorted({round(last * k / (_RANKS - 1)) for k in range(_RANKS)})
-                parts = [group or "all rows", *([y] if len(ys) > 1 else [])]
-                yield Line(
-                    ", ".join(map(label, parts)),
-                    [rank / last if last else 0.5 for rank in ranks],
-                    [values[rank] for rank in ranks],
-                    colour=i,
-                    dash=j if len(ys) > 1 else i // 8,
-                )
-
-
-def _dots(series: Series, x: str, ys: Sequence[str]) -> Drawing:
-    """A row for each name in column ``x``."""
-    names = list(dict.fromkeys(labels.value(item) for item in series.columns[x]))
-    lines: list[Line] = []
-    for y in ys:
-        for group, rows in _groups(series):
-            parts = [group, y] if group and len(ys) > 1 else [group or y]
-            places = [float(names.index(labels.value(series.columns[x][row]))) for row in rows]
-            values = _values(series, y, rows)
-            lines.append(
-                Line(
-                    f"{', '.join(map(label, parts))}{_no_bound(series, x, y)}",
-                    values,
-                    places,
-                    colour=len(lines),
-                    marker="osD^"[len(lines) % 4],
-                )
-            )
-    return Drawing(
-        title=series.title,
-        lines=lines,
-        x=_axis(series, ys[0]) if len(ys) == 1 else "",
-        y="" if len(names) > 1 else _axis(series, x),
-        log_x="y" in _names(series.plot.get("log")),
-        names=tuple(names),
-    )
+                dash = j if len(ys) > 1 else i // 8
+                if values:
+                    shares = [rank / last if last else 0.5 for rank in ranks]
+                    yield Line(text, shares, [values[rank] for rank in ranks], i, dash)
+                continue
+            text += " (no bound)" if estimate else ""
+            if kind == "dots":
+                number = j * len(groups) + i
+                places = [float(names.index(labels.value(series.columns[x][row]))) for row in rows]
+                yield Line(text, values, places, number, marker="osD^"[number % 4])
+            else:
+                colour = i if len(groups) > 1 else j
+                edges = (_values(series, band[0], rows), _values(series, band[1], rows)) if len(band) == 2 else None
+                yield Line(text, _values(series, x, rows), values, colour, dash=j, band=edges)
 
 
 def _groups(series: Series) -> list[tuple[str, list[int]]]:
@@ -132,12 +102,12 @@ def _groups(series: Series) -> list[tuple[str, list[int]]]:
 
 
 def _values(series: Series, column: str, rows: Sequence[int]) -> list[float]:
-    return [_number(series.columns[column][row]) for row in rows]
+    cells = (series.columns[column][row] for row in rows)
+    return [float(cell) if _is_number(cell) else math.nan for cell in cells]
 
 
-def _no_bound(series: Series, x: str, y: str) -> str:
-    """Marks lines of estimates in a series that also has bounds."""
-    return " (no bound)" if series.bounds and not {x, y} & set(series.bounds) else ""
+def _is_number(cell: Any) -> bool:
+    return isinstance(cell, int | float) and not isinstance(cell, bool)
 
 
 def _names(value: Json) -> list[str]:
@@ -153,8 +123,31 @@ def label(name: str) -> str:
     return name.replace("_", " ")
 
 
-def _number(item: Json) -> float:
-    return float(item) if isinstance(item, int | float) and not isinstance(item, bool) else math.nan
+CAPTION = "Diamonds are claims, dots are attack results."
+
+ATTACKS, CLAIMS = "o", "D"
+
+
+def marks(audit: AuditResult, x: str, y: str, sizes: Sequence[int], lines: int) -> list[Line]:
+    """Points for claims and for lower bounds by attacks whose numbers are exactly ``x`` and ``y``."""
+    known: list[tuple[str, Mapping[str, Any], Any, str]] = []
+    for verdict in audit.verdicts:
+        block = labels.claim_block(audit, verdict)
+        if block.get("record") is None:
+            options = {**claim_options(block), verdict.quantity: verdict.claimed}
+            known.append((f"claim {verdict.claim}", options, block.get("group_size") or 1, CLAIMS))
+    for finding in audit.findings:
+        if finding.bound == "lower" and finding.rigor == "statistical":
+            at = {key: value for key, value in finding.at.items() if key != "group_size"}
+            size = group_size(finding)
+            text = f"attack{labels.groups(size, finding.scope.unit)}"
+            known.append((text, {**at, finding.quantity: finding.value}, size, ATTACKS))
+    found = []
+    for text, numbers, size, marker in known:
+        if set(numbers) == {x, y} and all(map(_is_number, numbers.values())):
+            colour = sizes.index(int(size)) if int(size) in sizes else lines
+            found.append(Line(text, [float(numbers[x])], [float(numbers[y])], colour, marker=marker))
+    return found
 
 
 #: The maximum number of pixels per side of a picture, and of rows.
@@ -219,12 +212,10 @@ def png(cell: Json, shape: tuple[int, int, int]) -> str | None:
     stride = width * channels
     rows = b"".join(b"\0" + pixels[i : i + stride] for i in range(0, len(pixels), stride))
     header = struct.pack(">IIBBBBB", width, height, 8, 0 if channels == 1 else 2, 0, 0, 0)
-    chunks = [_chunk(b"IHDR", header), _chunk(b"IDAT", zlib.compress(rows, 9)), _chunk(b"IEND", b"")]
-    return base64.b64encode(b"\x89PNG\r\n\x1a\n" + b"".join(chunks)).decode("ascii")
-
-
-def _chunk(kind: bytes, data: bytes) -> bytes:
-    return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+    data = b"\x89PNG\r\n\x1a\n"
+    for chunk in (b"IHDR" + header, b"IDAT" + zlib.compress(rows, 9), b"IEND"):
+        data += struct.pack(">I", len(chunk) - 4) + chunk + struct.pack(">I", zlib.crc32(chunk))
+    return base64.b64encode(data).decode("ascii")
 
 
 def _shape(value: Json) -> tuple[int, int, int] | None:

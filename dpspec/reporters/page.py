@@ -1,7 +1,9 @@
-"""Render a result as one self-contained HTML page.
+"""Render a result as one self-contained HTML page, and detect manual edits of a page.
 
 The page needs no server and no scripts (they sort and filter only), prints, and contains the result as JSON, which
-``dpspec verify`` and ``dpspec report`` read.
+``dpspec verify`` and ``dpspec report`` read. ``verify`` renders that result again and compares text, markup, styles,
+scripts and drawings. Drawings are equal if they differ only in coordinates, and by less than a rounding error of
+another machine.
 """
 
 from __future__ import annotations
@@ -10,7 +12,11 @@ import hashlib
 import re
 import shlex
 from base64 import b64encode
+from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import cache
+from html import unescape
+from itertools import zip_longest
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
@@ -20,18 +26,18 @@ from dpspec.engine.results import decimals
 from dpspec.engine.results.codec import dump, reread
 from dpspec.engine.results.joined import sources
 from dpspec.engine.results.result import AuditResult, Result, Verdict, base_name
-from dpspec.reporters import labels, matrices, phrases
-from dpspec.reporters.html import detectable, matrix_views
-from dpspec.reporters.html.figures import bar, figures
+from dpspec.reporters import bars, labels, matrices, phrases
+from dpspec.reporters.figures import figures
 from dpspec.reporters.limits import limits, recipes
-from dpspec.reporters.read_results import ELEMENT, embedded
+from dpspec.reporters.read_results import ELEMENT, embedded, with_plain_result
 from dpspec.reporters.risk import Rate, rates, risk, weakest
 from dpspec.reporters.summary import NOT_TESTED, RISK, details, failed, outcomes, summary, tally, verdict_sentence
-from dpspec.text import plain
+from dpspec.text import plain, shortened
 
 if TYPE_CHECKING:
     from jinja2 import Environment
     from markupsafe import Markup
+
 
 #: The warning of a page with all values.
 INTERNAL_MARK = "Internal: this page contains values that depend on the data. Do not publish it."
@@ -79,7 +85,7 @@ def render(result: Result, *, internal: bool = False) -> str:
         .render(
             result=result,
             audits=audits,
-            matrices=tuple(matrix_views.view(matrix, i, names) for i, matrix in enumerate(result.matrices)),
+            matrices=tuple(matrices.view(matrix, i, names) for i, matrix in enumerate(result.matrices)),
             verdict=verdict_sentence(result),
             tally=tally(result),
             controls=[view for view in audits if view.made_to_deviate],
@@ -98,7 +104,6 @@ def render(result: Result, *, internal: bool = False) -> str:
             channel_columns=phrases.CHANNEL_COLUMNS,
             executed=phrases.EXECUTED,
             accountant=phrases.ACCOUNTANT,
-            detectable=detectable,
             internal=internal,
             internal_mark=INTERNAL_MARK,
             generator=generator(),
@@ -147,7 +152,7 @@ def _environment() -> Environment:
     from markupsafe import Markup, escape
 
     environment = Environment(
-        loader=PackageLoader("dpspec.reporters.html", "assets"),
+        loader=PackageLoader("dpspec.reporters", "assets"),
         autoescape=True,
         undefined=StrictUndefined,
         finalize=lambda value: plain(value) if type(value) is str else value,
@@ -194,12 +199,15 @@ def _anchor(term: str) -> str:
 def _asset(name: str) -> str:
     from importlib.resources import files
 
-    return (files("dpspec.reporters.html") / "assets" / name).read_text(encoding="utf-8")
+    return (files("dpspec.reporters") / "assets" / name).read_text(encoding="utf-8")
 
 
 def _audit(audit: AuditResult, name: str, origin: str, family: int, cell: str, drawn: bool) -> SimpleNamespace:
     """The values of one audit for the template; ``family`` is the number of checks that its own were judged among."""
-    conformance = audit.conformance
+    conformance, tests = audit.conformance, labels.count(len(audit.checks), "test")
+    reason = conformance.reason
+    if conformance.status == "no-deviation-found":  # the figure shows the limits
+        reason = f"{tests}, none rejected. The figure shows the smallest deviation that each kind of test detects."
     # Unexpected claims first, then privacy, controls and utility.
     ordered = sorted(audit.verdicts, key=lambda one: (one.expected, one.kind == "metric", labels.is_control(one)))
     listed = phrases.findings(audit)
@@ -222,10 +230,10 @@ def _audit(audit: AuditResult, name: str, origin: str, family: int, cell: str, d
         claims=tuple(_claim(audit, verdict) for verdict in ordered),
         status=labels.conformance_label(conformance.status),
         conformance=labels.conformance_outcome(audit),
-        tests=labels.count(len(audit.checks), "test"),
-        reason=detectable.reason(audit),
+        tests=tests,
+        reason=reason,
         checks=tuple((bad, _check(check)) for check, bad in phrases.ranked(audit.checks, family)),
-        detectable=detectable.figure(audit, family),
+        detectable=bars.detection_figure(audit, family),
         made_to_deviate=conformance.status == "deviates" and conformance.expected,
         power=tuple(
             f"{power.method}: epsilon {decimals.lower(power.epsilon)} at {labels.conditions(power.at)}"
@@ -257,7 +265,7 @@ def _claim(audit: AuditResult, verdict: Verdict) -> SimpleNamespace:
         value="" if verdict.claimed is None else decimals.exact(verdict.claimed),
         outcome=labels.outcome(audit, verdict),
         control=labels.is_control(verdict) and verdict.expected,
-        bar=bar(verdict),
+        bar=bars.interval_bar(verdict),
     )
 
 
@@ -286,3 +294,90 @@ def _finding(finding: Finding) -> SimpleNamespace:
         printed=printed,
         refuted=refuted,
     )
+
+
+#: A drawing in a page; drawings are not nested.
+FIGURE = re.compile(r"<svg[ >].*?</svg>", re.DOTALL)
+
+#: The maximum difference of equal coordinates.
+_TOLERANCE = 0.05
+
+#: The maximum length of a shown difference, and the number of characters before a difference in markup.
+_SHOWN, _BEFORE = 300, 60
+
+_TAG = re.compile(r"(<[^>]*>)")
+_NUMBER = re.compile(r"(?<![\w.#-])-?\d+(?:\.\d+)?(?:e-?\d+)?(?![\w.])")
+_HEADING = re.compile(r"<(h[123]|caption)\b[^>]*>(.*?)</\1>", re.DOTALL)
+_GENERATOR = re.compile(r'<meta name="generator" content="([^"]*)">')
+
+
+@dataclass(frozen=True)
+class Edited:
+    """A difference: the heading above it, the page's text and the text that its result renders to."""
+
+    under: str
+    shown: str
+    expected: str
+
+
+def compared(page: str, result: Result) -> tuple[list[Edited], str]:
+    """Differences, and the reason why a page of another version cannot be compared."""
+    named, here = _GENERATOR.findall(page), generator()
+    writer = named[0] if len(named) == 1 else ""
+    if writer != here:
+        return [], f"rendered by {writer or 'an unknown program'}, and this is {here}"
+    return list(edited(page, result)), ""
+
+
+def edited(page: str, result: Result) -> Iterator[Edited]:
+    """Each line that differs from the rendered result; the first one if the numbers of lines differ."""
+    again = render(result, internal=INTERNAL_MARK in page)
+    again = again if again.endswith("\n") or not page.endswith("\n") else f"{again}\n"
+    if page == again:
+        return
+    page, again = with_plain_result(page), with_plain_result(again)
+    shown, due = FIGURE.findall(page), FIGURE.findall(again)
+    if len(shown) == len(due) and all(map(same_drawing, shown, due)):
+        page, again = FIGURE.sub("<svg>", page), FIGURE.sub("<svg>", again)
+    lines, expected = page.split("\n"), again.split("\n")
+    different = [i for i, (line, other) in enumerate(zip_longest(lines, expected)) if line != other]
+    for number in different if len(lines) == len(expected) else different[:1]:
+        yield _difference(lines, expected, number)
+
+
+def _difference(lines: list[str], expected: list[str], number: int) -> Edited:
+    headings = _HEADING.findall("\n".join(expected[: number + 1]))
+    under = " ".join(_words(headings[-1][1]).split()) if headings else f"line {number + 1}"
+    line, other = (one[number] if number < len(one) else "" for one in (lines, expected))
+    a, b = _words(line).split(), _words(other).split()
+    if a == b:
+        at = next((i for i, (x, y) in enumerate(zip(line, other, strict=False)) if x != y), min(len(line), len(other)))
+        start = max(0, at - _BEFORE)
+        return Edited(under, *(text[start : start + _SHOWN] or "nothing" for text in (line, other)))
+    while a and b and a[0] == b[0]:
+        a, b = a[1:], b[1:]
+    while a and b and a[-1] == b[-1]:
+        a, b = a[:-1], b[:-1]
+    return Edited(under, *(shortened(" ".join(text), _SHOWN) or "nothing" for text in (a, b)))
+
+
+def _words(markup: str) -> str:
+    return unescape(_TAG.sub(" ", markup)).strip()
+
+
+def same_drawing(one: str, other: str) -> bool:
+    """Equal except for rounding errors of coordinates in tags."""
+    if one == other:
+        return True
+    a, b = (_TAG.split(text) for text in (one, other))
+    if len(a) != len(b) or a[::2] != b[::2]:
+        return False
+    for tag, due in zip(a[1::2], b[1::2], strict=True):
+        if tag == due:
+            continue
+        if "data:" in tag or _NUMBER.sub("0", tag) != _NUMBER.sub("0", due):
+            return False  # digits of a picture are not coordinates
+        pairs = zip(_NUMBER.findall(tag), _NUMBER.findall(due), strict=True)
+        if any(abs(float(x) - float(y)) > _TOLERANCE for x, y in pairs):
+            return False
+    return True

@@ -10,7 +10,7 @@ import pytest
 from dpspec.engine.recorded.channels import ASSUMABLE
 from dpspec.registry.loader import load_catalog
 from dpspec.reporters.labels import CHECKED
-from dpspec.reporters.printed_names import printed_names
+from dpspec.reporters.phrases import printed_names
 from dpspec.stats.conformance.table import TABLE
 
 ROOT = Path(__file__).parents[2]

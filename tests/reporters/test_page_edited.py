@@ -10,9 +10,8 @@ from support import results as factory
 from dpspec.contract import FrozenMap
 from dpspec.engine.results.codec import load
 from dpspec.engine.results.result import Result
-from dpspec.reporters import html
-from dpspec.reporters.html.edited_pages import compared, edited, same_drawing
-from dpspec.reporters.html.page import generator
+from dpspec.reporters import page as html
+from dpspec.reporters.page import compared, edited, generator, same_drawing
 from dpspec.reporters.phrases import place
 from dpspec.reporters.read_results import extract
 

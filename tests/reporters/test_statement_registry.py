@@ -17,7 +17,7 @@ from dpspec.engine.running.runner import run
 from dpspec.engine.storage.trial_store import Store
 from dpspec.language.load import load_specs
 from dpspec.registry.loader import load_catalog
-from dpspec.reporters.formats import deployment_record as registry
+from dpspec.reporters import statement as registry
 
 CLAIMS = (
     {"id": "family", "kind": "approx-dp", "epsilon": 20.0, "delta": 1e-6, "group_size": 8},
@@ -40,7 +40,7 @@ def audit(*verdicts: Any, **changes: object) -> AuditResult:
 
 
 def deployments(*audits: AuditResult) -> list[dict[str, Any]]:
-    records = list(yaml.safe_load_all(registry.render(factory.result(*audits))))
+    records = list(yaml.safe_load_all(registry.render_registry(factory.result(*audits))))
     assert [error for record in records for error in registry_errors(record)] == []
     return [record["deployment"] for record in records]
 
@@ -86,7 +86,7 @@ def test_a_control_that_fails_as_it_should_is_not_published() -> None:
 def test_every_audit_is_a_document_of_its_own() -> None:
     found = deployments(audit(name="One [a]"), audit(name="two"))
     assert [record["basic"]["name"] for record in found] == ["One \\[a\\]", "two"]
-    text = registry.render(factory.result(audit(name="One [a]"), audit(name="two")))
+    text = registry.render_registry(factory.result(audit(name="One [a]"), audit(name="two")))
     assert [record["url_slug"] for record in yaml.safe_load_all(text)] == ["one-a", "two"]
 
 
@@ -97,14 +97,14 @@ def test_nothing_of_the_data_and_no_folded_text() -> None:
     )  # fmt: skip
     base = audit()
     result = factory.result(dataclasses.replace(base, findings=(*base.findings, secret)))
-    text = registry.render(result, internal=True)
+    text = registry.render_registry(result, internal=True)
     assert "0.987654" not in text
     styles = {token.style for token in yaml.scan(text) if isinstance(token, yaml.ScalarToken)}
     assert styles <= {None, "'", '"', "|"}  # the registry's own check refuses others
 
 
 def test_the_pinned_schema_sees_what_is_wrong() -> None:
-    record = yaml.safe_load(registry.render(factory.result(audit())))
+    record = yaml.safe_load(registry.render_registry(factory.result(audit())))
     record["deployment"]["surprise"] = 1
     record["deployment"]["basic"]["data_product_type"] = "Surprise"
     del record["deployment"]["administrative"]["tier"]
@@ -114,7 +114,7 @@ def test_the_pinned_schema_sees_what_is_wrong() -> None:
 def test_the_record_of_a_real_run_is_valid(tmp_path: Path) -> None:
     loaded = load_specs([Path(__file__).parents[2] / "specs" / "bounds-only.yaml"], load_catalog())
     result = run(loaded.specs, load_catalog(), store=Store(tmp_path), device="cpu")
-    record = yaml.safe_load(registry.render(result))
+    record = yaml.safe_load(registry.render_registry(result))
     assert registry_errors(record) == []
     details = record["deployment"]["privacy_loss"]["privacy_parameters_details"]
     assert "mu-GDP with mu at most" in details

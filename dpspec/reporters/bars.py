@@ -1,7 +1,4 @@
-"""The detection limits of conformance tests, as one ranked figure of bars.
-
-A bar has three parts: deviations that no test detects, that some tests detect, and that all tests detect.
-"""
+"""Bars on the page: the interval of a claim, and the detection limits of conformance tests."""
 
 from __future__ import annotations
 
@@ -11,9 +8,48 @@ from types import SimpleNamespace
 
 from dpspec.contract import Check
 from dpspec.engine.results import decimals
-from dpspec.engine.results.result import AuditResult
+from dpspec.engine.results.result import AuditResult, Verdict
 from dpspec.reporters import labels, phrases
-from dpspec.reporters.html.axes import Axis
+from dpspec.reporters.drawing import Axis
+
+#: The ratio of the bar's end to the largest number on it.
+_ROOM = 1.12
+
+#: Numbers with a larger ratio are on a logarithmic scale.
+_SPREAD = 40.0
+
+
+def interval_bar(verdict: Verdict) -> SimpleNamespace | None:
+    """Places in percent of the width; None without a positive finite number."""
+    lower, upper, claimed = (
+        number if number is not None and math.isfinite(number) else None
+        for number in (verdict.lower, verdict.upper, verdict.claimed)
+    )
+    ends = [number for number in (lower, upper, claimed) if number is not None and number >= 0.0]
+    largest = max(ends, default=0.0)
+    if largest <= 0.0 or (verdict.lower is None and verdict.upper is None):
+        return None
+    positive = [number for number in ends if number > 0.0]
+    logarithmic = largest / min(positive) > _SPREAD
+    least, most = min(positive) / _ROOM**4 if logarithmic else 0.0, largest * _ROOM
+    axis = Axis.between(least, most, log=logarithmic)
+    low, high, place = (
+        None if number is None else 100.0 * min(1.0, max(0.0, axis.share(max(number, least))))
+        for number in (lower, upper, claimed)
+    )
+    low, high = low or 0.0, 100.0 if high is None else high
+    return SimpleNamespace(
+        low=min(low, high),
+        width=max(abs(high - low), 0.6),
+        claimed=place,
+        open_below=lower is None,
+        open_above=upper is None,
+        crossed=low > high,
+        logarithmic=logarithmic,
+        least=decimals.nearest(least, digits=2),
+        most=decimals.nearest(most, digits=2),
+    )
+
 
 #: The minimum and maximum relative deviation on the axis.
 _LEAST, _MOST = 1e-4, 100.0
@@ -25,15 +61,6 @@ _UNTESTED = {
     "unchecked": "not tested",
     "reported": "not tested, reported by the backend",
 }
-
-TITLE = "Smallest detectable deviation"
-
-CAPTION = (
-    "Hatched: no test detects a deviation of that size. Light: some tests detect it. Full: all tests with a detection "
-    "limit detect it, with probability 0.99. 100% = twice the declared value, or zero. Limits are rounded up."
-)
-
-HEAD = ("assumption", "some tests detect from", "all tests detect from", "tests with a detection limit")
 
 
 @dataclass(frozen=True)
@@ -57,15 +84,8 @@ class Limit:
         low, high = _percent(self.low), _percent(self.high)
         return low if low == high else f"{low} to {high}"
 
-    @property
-    def row(self) -> tuple[str, ...]:
-        ends = (self.text, "")
-        if self.low is not None and self.high is not None and not self.rejected:
-            ends = _percent(self.low), _percent(self.high)
-        return self.name, *ends, f"{self.sized} of {self.tests}"
 
-
-def limits(audit: AuditResult, family: int) -> list[Limit]:
+def detection_limits(audit: AuditResult, family: int) -> list[Limit]:
     """Rejected assumptions, then those without a detection limit, then the others by descending limit."""
     by_name: dict[str, list[tuple[Check, bool]]] = {}
     for check, is_rejected in phrases.ranked(audit.checks, family):
@@ -83,45 +103,40 @@ def limits(audit: AuditResult, family: int) -> list[Limit]:
         for one in reversed(phrases.by_status(held))  # the first of each name
         if one.name not in by_name and one.test is None and one.status in _UNTESTED
     }
-    return sorted([*found, *reversed(untested.values())], key=_rank)
+
+    def rank(limit: Limit) -> tuple[int, int, float]:
+        if limit.rejected:
+            return 0, 0, 0.0
+        return (1, limit.tests > 0, 0.0) if limit.low is None else (2, 0, -limit.low)
+
+    return sorted([*found, *reversed(untested.values())], key=rank)
 
 
-def _rank(limit: Limit) -> tuple[int, int, float]:
-    if limit.rejected:
-        return 0, 0, 0.0
-    if limit.low is None:
-        return 1, limit.tests > 0, 0.0
-    return 2, 0, -limit.low
+def detection_figure(audit: AuditResult, family: int) -> SimpleNamespace | None:
+    """Bars of three parts: deviations that no test detects, that some tests detect, and that all tests detect.
 
-
-def figure(audit: AuditResult, family: int) -> SimpleNamespace | None:
-    """Bars, ticks as pairs of a place in percent and a text, and the rows of the table."""
-    ranked = limits(audit, family) if audit.checks else []
+    ``ticks`` are pairs of a place in percent and a text; the ends of a bar's first two parts are in percent too.
+    """
+    ranked = detection_limits(audit, family) if audit.checks else []
     if not ranked:
         return None
     sizes = [size for one in ranked for size in (one.low, one.high) if size]
     axis = Axis.between(100.0 * max(_LEAST, min([0.01, *sizes])), 100.0 * min(_MOST, max([1.0, *sizes])), log=True)
-    ticks = tuple((100.0 * share, f"{text}%") for share, text in axis.ticks(_TICKS))
-    bars = []
+    bars, rows = [], []
     for one in ranked:
-        subject, low, high = labels.CHECKED.get(one.name, ""), 100.0, 100.0
+        low, high, ends = 100.0, 100.0, (one.text, "")
         if one.low is not None and one.high is not None and not one.rejected:
             low, high = (
                 100.0 * min(1.0, max(0.0, axis.share(100.0 * size))) if size else 0.0 for size in (one.low, one.high)
             )
+            ends = _percent(one.low), _percent(one.high)
+        subject = labels.CHECKED.get(one.name, "")
         name = f"{subject} ({one.name})" if subject else one.name
-        # The ends of a bar's first two parts are in percent of the width.
         bars.append(SimpleNamespace(name=name, text=one.text, low=low, high=high, rejected=one.rejected))
-    return SimpleNamespace(bars=tuple(bars), ticks=ticks, rows=tuple(one.row for one in ranked))
+        rows.append((one.name, *ends, f"{one.sized} of {one.tests}"))
+    ticks = tuple((100.0 * share, f"{text}%") for share, text in axis.ticks(_TICKS))
+    return SimpleNamespace(bars=bars, ticks=ticks, rows=rows)
 
 
 def _percent(size: float) -> str:
     return f"{decimals.upper(100.0 * size, digits=2)}%" if size > 0.0 else "any"
-
-
-def reason(audit: AuditResult) -> str:
-    """Without the limits that the figure shows."""
-    if audit.conformance.status != "no-deviation-found":
-        return audit.conformance.reason
-    tests = labels.count(len(audit.checks), "test")
-    return f"{tests}, none rejected. The figure shows the smallest deviation that each kind of test detects."

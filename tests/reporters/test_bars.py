@@ -13,8 +13,8 @@ from support import results as factory
 from dpspec.contract import Assumption, Check
 from dpspec.engine.results.result import AuditResult
 from dpspec.reporters import phrases
-from dpspec.reporters.html import detectable
-from dpspec.reporters.html.page import render
+from dpspec.reporters.bars import detection_figure, detection_limits
+from dpspec.reporters.page import render
 
 
 def check(name: str, detectable: float | None, p_value: float = 0.5) -> Check:
@@ -41,7 +41,7 @@ def test_rejected_then_unseen_then_the_bluntest_first():
         check("clipping", 0.1, p_value=0.0),
         assumptions=assumed,
     )
-    found = detectable.limits(one, len(one.checks))
+    found = detection_limits(one, len(one.checks))
     assert [row.name for row in found] == ["clipping", "released", "batches", "update", "noise-scale", "steps"]
     assert [row.text for row in found] == [
         "REJECTED: deviation found",
@@ -51,24 +51,24 @@ def test_rejected_then_unseen_then_the_bluntest_first():
         "0.5% to 25%",
         "any",
     ]
-    figure = detectable.figure(one, len(one.checks))
+    figure = detection_figure(one, len(one.checks))
     assert figure is not None
     assert figure.rows[4] == ("noise-scale", "0.5%", "25%", "2 of 2")
 
 
 def test_what_was_assumed_and_tested_elsewhere_is_not_said_to_be_untested():
     assumed = (Assumption(name="library-accuracy", status="not-rejected", test="compared with mpmath"),)
-    assert [row.name for row in detectable.limits(audit(check("steps", 0.0), assumptions=assumed), 1)] == ["steps"]
+    assert [row.name for row in detection_limits(audit(check("steps", 0.0), assumptions=assumed), 1)] == ["steps"]
 
 
 def test_without_a_test_there_is_no_figure():
-    assert detectable.figure(audit(status="not-run"), 0) is None
+    assert detection_figure(audit(status="not-run"), 0) is None
 
 
 @given(low=st.floats(1e-6, 1e4), factor=st.floats(1.0, 1e4))
 def test_the_parts_of_a_bar_end_at_the_detection_limits(low: float, factor: float):
     """Oracle: places on a logarithmic axis from 0.01% at least to 10,000% at most."""
-    figure = detectable.figure(audit(check("a", low), check("a", low * factor)), 2)
+    figure = detection_figure(audit(check("a", low), check("a", low * factor)), 2)
     assert figure is not None
     (bar,) = figure.bars
     ends = math.log10(max(1e-4, min(0.01, low))), math.log10(min(100.0, max(1.0, low * factor)))
