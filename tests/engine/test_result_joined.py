@@ -13,12 +13,11 @@ from support.results import audit, result
 from dpspec.contract import Check, FrozenMap
 from dpspec.engine.redact import redact
 from dpspec.engine.results import codec
-from dpspec.engine.results.joined import apart, join, sources, split
-from dpspec.engine.results.result import Result
-from dpspec.engine.results.result_validation import require_sound
+from dpspec.engine.results.codec import require_sound
+from dpspec.engine.results.result import Result, apart, join, sources, split
 from dpspec.engine.running.runner import run
 from dpspec.engine.storage.trial_store import Store
-from dpspec.engine.verification.verify import verify
+from dpspec.engine.verify import verify
 from dpspec.errors import ResultError
 
 NAMES = st.lists(st.sampled_from(["a", "b", "c", "d"]), min_size=1, max_size=3, unique=True)

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-import dpspec.engine.running.controls as controls
+import dpspec.engine.running.runner as controls
 from dpspec.contract import Diagnostic
 from dpspec.engine.preparing.prepare import prepare
-from dpspec.engine.running.controls import controls_decided_by_theory
+from dpspec.engine.running.runner import controls_decided_by_theory
 from dpspec.language.load import load_specs
 from dpspec.registry.loader import load_catalog
 
@@ -72,8 +72,8 @@ def test_a_spec_without_an_audit_gets_no_warning(tmp_path):
 
 def test_bounds_are_computed_for_suspects_only(tmp_path, monkeypatch):
     asked = []
-    compute = controls.compute
-    monkeypatch.setattr(controls, "compute", lambda *given, **plan: asked.append(given) or compute(*given, **plan))
+    context = controls._PublicContext
+    monkeypatch.setattr(controls, "_PublicContext", lambda *given, **on: asked.append(given) or context(*given, **on))
     warnings(tmp_path, LOW.replace("refuted}", "proved}"))
     assert not asked
     warnings(tmp_path, LOW)

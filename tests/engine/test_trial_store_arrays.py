@@ -14,8 +14,7 @@ import pytest
 
 from dpspec.contract import FrozenMap, Trial
 from dpspec.contract.frozen import digest
-from dpspec.engine.storage.trial_arrays import ArrayError, file_digest, read_array
-from dpspec.engine.storage.trial_store import Store
+from dpspec.engine.storage.trial_store import ArrayError, Store, file_digest, read_array
 
 KEY = "ab" * 32
 TRIAL = Trial(index=0, evidence=FrozenMap({"hits": 3}), arrays={"x": np.arange(9.0)})

@@ -12,11 +12,11 @@ from support import counting
 
 from dpspec.contract import FrozenMap, MissingArrayError
 from dpspec.contract.catalog import Catalog
+from dpspec.engine.differences import Mismatch
 from dpspec.engine.results.result import Result
 from dpspec.engine.running.runner import run
 from dpspec.engine.storage.trial_store import Store
-from dpspec.engine.verification.differences import Mismatch
-from dpspec.engine.verification.verify import verify
+from dpspec.engine.verify import verify
 from dpspec.errors import PluginError
 
 

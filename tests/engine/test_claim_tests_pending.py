@@ -21,7 +21,7 @@ from dpspec.engine.running.conclude import Bounded, conclude
 from dpspec.engine.running.run_options import RunOptions
 from dpspec.engine.running.runner import run
 from dpspec.engine.storage.trial_store import Store
-from dpspec.engine.verification.verify import verify
+from dpspec.engine.verify import verify
 from dpspec.errors import ExitCode
 
 

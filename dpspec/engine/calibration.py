@@ -14,7 +14,7 @@ from dpspec.contract import Json, Spec
 from dpspec.contract.catalog import Catalog
 from dpspec.contract.events import Event
 from dpspec.contract.frozen import canonical_json
-from dpspec.engine.calibration.evaluations import (
+from dpspec.engine.evaluations import (
     Evaluations,
     Point,
     ValidIntegers,

@@ -24,10 +24,10 @@ from dpspec.engine.results.result import Result
 from dpspec.engine.running.runner import run
 from dpspec.engine.storage import trial_store as store_module
 from dpspec.engine.storage.trial_store import Store
-from dpspec.engine.verification.verify import verify
+from dpspec.engine.verify import verify
 from dpspec.errors import UsageError
+from dpspec.stores.folder import shown
 from dpspec.stores.remote import RemoteStorage
-from dpspec.stores.storage import shown
 
 KEY, OTHER = "ab" * 32, "cd" * 32
 TABLE = np.arange(6.0)

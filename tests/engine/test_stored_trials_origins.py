@@ -15,9 +15,9 @@ from dpspec.contract.catalog import Catalog
 from dpspec.engine.results.result import Result, TrialRecord
 from dpspec.engine.running.runner import run
 from dpspec.engine.running.tasks import gpu_name
-from dpspec.engine.storage.origins import mixture_notices
+from dpspec.engine.storage.stored_trials import mixture_notices
 from dpspec.engine.storage.trial_store import Store
-from dpspec.engine.verification.verify import verify
+from dpspec.engine.verify import verify
 
 
 def made(**recorded: str | None) -> TrialRecord:

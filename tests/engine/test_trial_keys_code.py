@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from dpspec.registry import sources
-from dpspec.registry.sources import UnknownCodeError, requirements, source_digest
+from dpspec.engine.preparing import trial_keys as sources
+from dpspec.engine.preparing.trial_keys import UnknownCodeError, requirements, source_digest
 
 Digest = Callable[..., str]
 

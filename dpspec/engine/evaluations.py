@@ -16,10 +16,10 @@ from itertools import islice
 from dpspec.contract import DataError, Finding, Json, Spec
 from dpspec.contract.catalog import Catalog
 from dpspec.contract.events import Event, Progressed, StageStarted
+from dpspec.engine.judging.claim_tests import Concluded
 from dpspec.engine.judging.evidence_weight import claim_scope, weighed_findings
 from dpspec.engine.judging.inequalities import statement
 from dpspec.engine.judging.judge import judge
-from dpspec.engine.judging.judge_input import Concluded
 from dpspec.engine.preparing.context import RunContext
 from dpspec.engine.preparing.outcome_assumptions import with_assumptions
 from dpspec.engine.preparing.prepare import Prepared, audit_of, data_unreadable, prepare
@@ -122,7 +122,7 @@ def _divisors(number: int) -> list[int]:
 
 @dataclass(frozen=True, kw_only=True)
 class Point:
-    """The chosen claims at one value of the key; ``problem`` says why there is no verdict.
+    """The chosen claims at one value of the key; ``problem`` is the reason of a missing verdict.
 
     ``private``: a verdict depends on a data-dependent number.
     """

@@ -7,8 +7,7 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
-from dpspec.engine.running.dispatch import QueuedChunk, dispatch
-from dpspec.engine.running.tasks import AuditTask
+from dpspec.engine.running.tasks import QueuedChunk, TrainTrials, dispatch
 from dpspec.executors import Message, PartialResult, Resources, Task, TaskFinished, WorkerLost
 
 
@@ -34,8 +33,8 @@ class Scripted:
 
 
 def queued(name: str, missing: Sequence[int]) -> QueuedChunk:
-    def task(indices: Sequence[int]) -> AuditTask:
-        return AuditTask.__new__(AuditTask)
+    def task(indices: Sequence[int]) -> TrainTrials:
+        return TrainTrials.__new__(TrainTrials)
 
     return QueuedChunk(audit=0, name=name, needs=Resources(), missing=list(missing), task=task)
 
@@ -65,7 +64,7 @@ def test_a_lost_piece_that_nobody_asks_for_is_let_go(decided: bool) -> None:
         return True
 
     emit = lambda event: None  # noqa: E731
-    dispatch(pool, [first, second], "trials", emit, on_part=hear, on_error=failed, on_loss=retried)
+    dispatch(pool, [first, second], emit, on_trial=hear, on_error=failed, on_loss=retried, seconds_left=lambda: None)
     assert heard == ([0] if decided else [0, 1])
     assert not pool.said
     assert reasons == ([] if decided else ["second: its process was killed"])

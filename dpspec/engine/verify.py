@@ -1,38 +1,168 @@
-"""Recomputation of one audit of a result, from its spec and the records of its trials.
+"""Verification of a result: recompute it from its spec and its trials' evidence, and compare.
 
-Inputs that are not available are taken from the result and reported: the arrays of trials, which only the store holds;
-a table of scores that trials read; the folder of a recorded run. The comparison includes the audit's values about its
-spec: its name, its cell of a matrix, and the places of its claims.
+It trains nothing. Bounds, conclusions and verdicts are recomputed; a value that was edited no longer follows and is
+reported. Values that cannot be recomputed because an input is missing are reported with the affected claims.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from dpspec.contract import DataError, Finding, FrozenMap, MissingArrayError, Plan, Series, Spec, Trial, thaw
+from dpspec.contract import (
+    DataError,
+    Facts,
+    Finding,
+    FrozenMap,
+    Json,
+    MissingArrayError,
+    Plan,
+    Series,
+    Spec,
+    Trial,
+    thaw,
+)
 from dpspec.contract.audit import NO_TRIALS
 from dpspec.contract.catalog import Catalog
-from dpspec.engine.judging.judge_input import Concluded, PendingTests
+from dpspec.engine.differences import VERDICT, Mismatch, absent_packages, comparable, compare, merged, short
+from dpspec.engine.judging.claim_tests import Concluded, PendingTests, pending_tests
+from dpspec.engine.judging.judge import judge
 from dpspec.engine.preparing.context import RunContext
-from dpspec.engine.preparing.initial_weights import path_of
+from dpspec.engine.preparing.outcome_assumptions import weights_path
 from dpspec.engine.preparing.prepare import Prepared, out_of_range, prepare, require_auditable
+from dpspec.engine.preparing.trial_keys import code_in, revisions_of, trial_key
+from dpspec.engine.preparing.trial_keys import differences as code_differences
 from dpspec.engine.redact import INTERNAL
 from dpspec.engine.results.recording import ExecutedRun
-from dpspec.engine.results.result import AuditResult, TrialRecord
+from dpspec.engine.results.result import AuditResult, Result, TrialRecord, apart, join, split
 from dpspec.engine.running.conclude import Bounded, EarlyStop, Trained, conclude
-from dpspec.engine.storage.origins import trials_from_other_revisions
+from dpspec.engine.running.runner import assemble
 from dpspec.engine.storage.trial_store import Store, StoredTrial
-from dpspec.engine.verification.differences import Mismatch, compare, short
-from dpspec.engine.verification.verify_redacted import merged
-from dpspec.errors import DpspecError, SpecError
+from dpspec.errors import DpspecError, PluginError, SpecError
 from dpspec.json_records import write
 from dpspec.language.compose import Cell, place_cell, suffixes
 from dpspec.language.load import from_document
 from dpspec.language.tree import from_plain, plain
 from dpspec.models.weights_file import FromFile
+
+#: The parts of an audit that follow from its spec and its trials.
+_RECOMPUTED = (
+    "findings",
+    "series",
+    "checks",
+    "evidence",
+    "verdicts",
+    "conformance",
+    "planned_trials",
+    "settled_after",
+    "promised",
+    "power",
+    "notes",
+    "left_out",
+    "recording",
+)
+
+
+def verify(
+    result: Result, catalog: Catalog, *, directory: str | None = None, store: Store | None = None, vouched: bool = False
+) -> tuple[Mismatch, ...]:
+    """All values that do not follow, and all that could not be recomputed.
+
+    Values that follow from nothing are not verified (``dpspec.engine.differences``).
+
+    Args:
+        result: The result.
+        catalog: The installed providers.
+        directory: The base folder of the specs' data files; by default the folder of each spec's file.
+        store: Provides arrays, and evidence to compare with.
+        vouched: Whether to report trials that the store lacks.
+
+    Raises:
+        PluginError: A kind of the result is not installed.
+    """
+    if result.parts:
+        return tuple(_of_parts(result, catalog, directory, store, vouched=vouched))
+    names = Counter(audit.name for audit in result.audits)
+    mismatches = [
+        Mismatch(name, "name", f"{n} audits", "an invocation has one audit of a name")
+        for name, n in names.items()
+        if n > 1
+    ]
+    recomputed_audits: list[Recomputed] = []
+    planned = [([v.kind for v in a.verdicts], a.planned_trials, a.power) for a in result.audits]
+    for audit, others in zip(result.audits, pending_tests(planned, result.confidence), strict=True):
+        try:
+            again, differences = recompute(audit, catalog, directory, store, others, vouched=vouched)
+        except PluginError as error:
+            packages = ", ".join(absent_packages(result, catalog))
+            text = f"{error} (made with {packages}, not installed here)" if packages else str(error)
+            raise PluginError(text, error.diagnostics) from None
+        except (SpecError, DataError, OSError, ValueError, KeyError) as error:
+            text = str(error) or type(error).__name__
+            mismatches.append(Mismatch(audit.name, "audit", "a result", text))
+            continue
+        mismatches.extend(differences)
+        recomputed_audits.append(again)
+    if len(recomputed_audits) < len(result.audits):
+        mismatches.extend(
+            Mismatch(
+                again.recorded.name,
+                "its verdicts",
+                ", ".join(dict.fromkeys(v.verdict for v in again.recorded.verdicts)) or "none",
+                "they share a family with an audit that cannot be recomputed",
+                differs=False,
+                claims=tuple(v.claim for v in again.recorded.verdicts),
+            )
+            for again in recomputed_audits
+        )
+        return tuple(mismatches)
+    concluded = [again.concluded for again in recomputed_audits]
+    try:
+        judged = judge(concluded)
+    except (TypeError, ValueError) as error:  # recorded values may be inconsistent
+        none = Mismatch("", "verdicts", "verdicts", f"none can be given: {error}")
+        return (*mismatches, none)
+    recomputed = assemble([again.trained for again in recomputed_audits], concluded, judged, catalog)
+    family = sum(len(audit.checks) for audit in recomputed.audits)
+    for again, new in zip(recomputed_audits, recomputed.audits, strict=True):
+        old = again.recorded
+        if old.left_out:
+            old, new, differences = comparable(old, new, family, again.taken)
+            mismatches.extend(differences)
+        if new.promised and not old.promised:
+            # Results of version 0.1.0 lack their plans' promises.
+            told = f"taken from the plan, which promises {len(new.promised)}"
+            without = Mismatch(new.name, "promised", "no checks", told, differs=False)
+            mismatches.append(without)
+            old = dataclasses.replace(old, promised=new.promised)
+        for what in _RECOMPUTED:
+            for mismatch in compare(old.name, what, write(getattr(old, what)), write(getattr(new, what))):
+                if (verdict := VERDICT.fullmatch(mismatch.what)) is not None:
+                    mismatch = dataclasses.replace(mismatch, because=new.verdicts[int(verdict[1])].reason)
+                mismatches.append(mismatch)
+    for what in ("confidence", "notes"):
+        mismatches.extend(compare("", what, write(getattr(result, what)), write(getattr(recomputed, what))))
+    return tuple(mismatches)
+
+
+def _of_parts(
+    result: Result, catalog: Catalog, directory: str | None, store: Store | None, *, vouched: bool
+) -> Iterator[Mismatch]:
+    parts = split(result)
+    for source, part, named in zip((recorded.source for recorded in result.parts), parts, apart(result), strict=True):
+        names = {old.name: new.name for old, new in zip(part.audits, named.audits, strict=True)}
+        for mismatch in verify(part, catalog, directory=directory, store=store, vouched=vouched):
+            what = mismatch.what if mismatch.audit else f"{source}: {mismatch.what}"
+            yield dataclasses.replace(mismatch, audit=names.get(mismatch.audit, mismatch.audit), what=what)
+    again = join([(recorded.source, part) for recorded, part in zip(result.parts, parts, strict=True)])
+    names_now, names_then = ([audit.name for audit in whole.audits] for whole in (result, again))
+    yield from compare("", "names", write(names_now), write(names_then))
+    for what in ("confidence", "created", "environment", "notes"):
+        yield from compare("", what, write(getattr(result, what)), write(getattr(again, what)))
 
 
 def counted_trials(number: int) -> str:
@@ -135,7 +265,7 @@ def recompute(
     trials = [_trial(record, stored_trial) for record, stored_trial in pairs]
     at_hand = all(stored_trial is not None or INTERNAL in record.evidence for record, stored_trial in pairs)
     taken: tuple[str, ...] | None = None
-    if differences and audit.left_out:  # checks of a recording that is gone may be told without their digits
+    if differences and audit.left_out:  # checks of a missing recording may lack digits
         taken = ("checks",) * len(audit.checks)
     try:
         concluded, stopped = _concluded(bounded, trials, others)
@@ -167,7 +297,7 @@ def _recording(audit: AuditResult, prepared: Prepared) -> tuple[ExecutedRun | No
         return reader.read(prepared.spec, prepared.facts), []
     except DpspecError as error:
         gone = _taken_as_recorded(audit, "recording", "; ".join(setup[-1:]) or "a recorded run", f": {error}")
-        if not isinstance(error, SpecError):  # otherwise there is no such folder
+        if not isinstance(error, SpecError):  # a SpecError reports a missing folder
             gone = dataclasses.replace(gone, differs=True, recomputed=str(error))
         return reader.from_result(audit), [gone]
 
@@ -250,7 +380,7 @@ def _origins(
             "other inputs, data or revisions of plugins",
             f"no {'trial' if len(indices) == 1 else 'trials'} of this spec",
         )
-    for (part, then, now), indices in origins.by_code.items():  # whether that makes the same trials, nobody knows
+    for (part, then, now), indices in origins.by_code.items():  # other code may make the same trials
         yield Mismatch(
             audit.name,
             f"{counted_trials(len(indices))}, {part}",
@@ -267,7 +397,9 @@ def _unseen(audit: AuditResult, prepared: Prepared) -> Iterator[Mismatch]:
         yield _taken_as_recorded(audit, "facts", f"{audit.facts.records} records", f", without the data: {error}")
     if prepared.facts.initial_weights is not None and not isinstance(prepared.model, FromFile):
         recorded = f"digest {prepared.facts.initial_weights[:12]}"
-        yield _taken_as_recorded(audit, "initial weights", recorded, f", without the file {path_of(prepared.spec)}")
+        yield _taken_as_recorded(
+            audit, "initial weights", recorded, f", without the file {weights_path(prepared.spec)}"
+        )
 
 
 def _taken_as_recorded(audit: AuditResult, what: str, recorded: str, why: str) -> Mismatch:
@@ -298,3 +430,58 @@ def _altered(audit: str, record: TrialRecord, stored: StoredTrial | None) -> Ite
     # A trial that was repeated with its chunk differs in its time only.
     of_result, of_store = ({k: v for k, v in r.recorded.items() if k not in _WHEN} for r in (record, stored.record))
     yield from compare(audit, f"{where}.recorded", write(of_result), write(of_store))
+
+
+#: Parts that differ from the installed ones, as (part, kind, revision): ``("mechanism", "group", 6)``.
+Revisions = tuple[tuple[str, str, int], ...]
+
+#: A part whose code or version differs: the part, its maker, and the installed one.
+OtherCode = tuple[str, str, str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class OtherOrigins:
+    """The indices of trials whose makers differ from the installed ones.
+
+    ``unexplained``: the key does not follow from the spec with the recorded makers, or with the installed ones if the
+    record names none.
+    """
+
+    by_revisions: dict[Revisions, list[int]] = field(default_factory=dict)
+    by_code: dict[OtherCode, list[int]] = field(default_factory=dict)
+    unexplained: list[int] = field(default_factory=list)
+
+
+def trials_from_other_revisions(
+    trials: Sequence[TrialRecord],
+    chunk_of: Mapping[int, Sequence[int]],
+    inputs: FrozenMap,
+    facts: Facts,
+    installed: FrozenMap,
+) -> OtherOrigins:
+    origins = OtherOrigins()
+    revisions = revisions_of(installed)
+    for record in trials:
+        chunk, makers = chunk_of.get(record.index, ()), record.recorded.get("by")
+        # Records of version 0.1.0 lack their makers.
+        if isinstance(makers, FrozenMap) and set(makers) == set(revisions) and all(map(_is_maker, makers.values())):
+            named = trial_key(inputs, facts, revisions_of(makers), chunk, record.index, code_in(makers))
+            if named == record.key:
+                others: Revisions = tuple(
+                    (part, str(maker["kind"]), maker["revision"])
+                    for part, maker in makers.items()
+                    if (maker["kind"], maker["revision"]) != tuple(revisions[part])
+                )
+                if others:
+                    origins.by_revisions.setdefault(others, []).append(record.index)
+                for difference in code_differences(makers, installed):
+                    origins.by_code.setdefault(difference, []).append(record.index)
+                continue
+        codes = (FrozenMap(), code_in(installed))
+        if record.key not in [trial_key(inputs, facts, revisions, chunk, record.index, code) for code in codes]:
+            origins.unexplained.append(record.index)
+    return origins
+
+
+def _is_maker(value: Json) -> bool:
+    return isinstance(value, FrozenMap) and {"kind", "revision"} <= set(value)

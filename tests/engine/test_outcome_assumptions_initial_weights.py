@@ -17,7 +17,7 @@ from dpspec.engine.preparing.trial_keys import code_in, trial_key
 from dpspec.engine.running.run_options import RunOptions
 from dpspec.engine.running.runner import run
 from dpspec.engine.storage.trial_store import Store
-from dpspec.engine.verification.verify import verify
+from dpspec.engine.verify import verify
 from dpspec.errors import SpecError
 from dpspec.language.load import from_document, load_specs
 from dpspec.models.architectures import Linear
