@@ -214,7 +214,7 @@ def explain(
     from dpspec.language.diagnostics import explain as explain_code
     from dpspec.registry.loader import load_catalog
     from dpspec.reporters.labels import VERDICTS
-    from dpspec.reporters.printed_names import printed_names
+    from dpspec.reporters.phrases import printed_names
 
     catalog = load_catalog()
     all_keys = list(keys(reference(catalog)))

@@ -227,7 +227,7 @@ def find_format(name: str, catalog: Catalog) -> Callable[..., str]:
 
 
 def show_on_terminal(result: Result, *, internal: bool, brief: bool = False) -> None:
-    from dpspec.reporters.formats import terminal
+    from dpspec.reporters import terminal
 
     render = terminal.render_brief if brief else terminal.render
     emit(render(result, internal=internal, width=page_width(), color=wants_color(results())))

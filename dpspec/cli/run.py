@@ -147,7 +147,7 @@ def run(
 def _against(baseline: Result, result: Result, allow_changed_claims: bool, *, reasons: bool) -> ExitCode:
     """Other changes of an audit that got worse may be the cause. A raised confidence does not fail the run."""
     from dpspec.engine.results.diff import CONFIDENCE, diff, regressions
-    from dpspec.reporters.formats.data_files import change_line
+    from dpspec.reporters.data_files import change_line
 
     worse = regressions(baseline, result, allow_changed_claims=allow_changed_claims)
     audits = {change.audit for change in worse}
