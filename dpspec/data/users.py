@@ -127,7 +127,7 @@ class TableOfUsers(Table):
 
 
 def _rows(kept: Sequence[Sequence[int]], held: frozenset[int], records: int, whole: LoadedData) -> LoadedData:
-    """The rows of each user's ``kept`` records, ascending, with those of the ``held`` users for testing."""
+    """The rows of each user's ``kept`` records, ascending; the ``held`` users are for testing."""
     import numpy as np
 
     if len(whole.train_y) != records:
