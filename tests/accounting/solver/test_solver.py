@@ -23,8 +23,8 @@ from dpspec.accounting import (
     refinement,
 )
 from dpspec.accounting.grid import Pair
+from dpspec.accounting.privacy_loss import solve
 from dpspec.accounting.profiles import Question
-from dpspec.accounting.solver import solve
 
 # --- Outcomes that miss the nodes of a finer grid: where they lie well on a coarser one's, its interval counts too.
 
