@@ -268,7 +268,7 @@ _HALVINGS = 6
 _LADDER, _LADDERS = 40, 2
 
 #: Relative precision of a tilt: every tilt gives valid bounds, and close to the best as good ones.
-_NEAR = 1e-4
+_PRECISION = 1e-4
 
 
 @dataclass(frozen=True)
@@ -340,7 +340,7 @@ class Cumulants:
         for _ in range(_HALVINGS):
             middle = 0.5 * (low + high)
             low, high = (middle, high) if excess(middle) < 0.0 else (low, middle)
-        high, low = crossing(excess, high, low, within=_NEAR)
+        high, low = crossing(excess, high, low, within=_PRECISION)
         (found,) = self.points(np.exp([0.5 * (low + high)]))
         if epsilon is not None:
             found = replace(found, epsilon=epsilon, log_delta=found.log_delta + found.tilt * (found.epsilon - epsilon))
