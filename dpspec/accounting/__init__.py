@@ -7,7 +7,7 @@ contains the exact value, if library functions are accurate (:func:`library_accu
   with a cap), :class:`RandomAllocation` (an epoch of balls-in-bins batches), or a custom :class:`Pair`.
 * Composition: :class:`PrivacyLoss` and :func:`group_curve`, with epsilon, delta, powers of tests and reconstruction.
 * Renyi divergences (:func:`composed_rdp`, ...) and their conversions (:func:`best_epsilon`, ...).
-* Trade-off curves: :class:`GaussianTradeOff`, :class:`LaplaceTradeOff`, :class:`Polygon`, :func:`tradeoff_bounds`.
+* Trade-off curves: :class:`GaussianTradeOff`, :class:`Polygon` and :func:`fit_gdp`.
 * :func:`find_boundary`: the smallest noise, or the largest number of steps, for which a condition holds.
 * :func:`certified_upper` and :func:`certified_lower` turn an end of an interval into a finding.
 
@@ -102,13 +102,8 @@ if TYPE_CHECKING:
     from dpspec.accounting.tradeoff import (
         GaussianTradeOff as GaussianTradeOff,
         GdpFit as GdpFit,
-        LaplaceTradeOff as LaplaceTradeOff,
-        Lines as Lines,
         Polygon as Polygon,
-        TradeOff as TradeOff,
-        TradeOffBounds as TradeOffBounds,
         fit_gdp as fit_gdp,
-        tradeoff_bounds as tradeoff_bounds,
     )
 
 #: The public names of each module.
@@ -133,7 +128,7 @@ _NAMES = {
         "sampled_gaussian_integer_rdp sampled_gaussian_rdp sampled_laplace_rdp selection_rdp"
     ),
     "moments": "log_excess_power",
-    "tradeoff": "GaussianTradeOff GdpFit LaplaceTradeOff Lines Polygon TradeOff TradeOffBounds fit_gdp tradeoff_bounds",
+    "tradeoff": "GaussianTradeOff GdpFit Polygon fit_gdp",
 }
 _HOME = {name: module for module, names in _NAMES.items() for name in names.split()}
 

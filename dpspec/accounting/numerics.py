@@ -200,7 +200,8 @@ def bisect(
     false: float,
     *,
     halvings: int | None = None,
-    enough: Callable[[float, float], bool] | None = None,
+    within: float = 0.0,
+    relative: float = 0.0,
 ) -> tuple[float, float]:
     """Halve the bracket between ``true`` and ``false``, in either order; returns both ends, ``true`` first.
 
@@ -209,11 +210,14 @@ def bisect(
         true: one end.
         false: the other end.
         halvings: their exact number; by default until no double is between the ends.
-        enough: ends the search early if it returns True for the two ends.
+        within: a distance of the ends at which to stop before.
+        relative: the same, relative to the larger end.
     """
     for _ in range(_ALL if halvings is None else halvings):
         middle = 0.5 * (true + false)
-        if (halvings is None and middle in (true, false)) or (enough is not None and enough(true, false)):
+        if (halvings is None and middle in (true, false)) or (
+            abs(true - false) <= max(within, relative * max(abs(true), abs(false))) > 0.0
+        ):
             break
         true, false = (middle, false) if holds(middle) else (true, middle)
     return true, false
@@ -297,10 +301,6 @@ def bisect_by_margin(
 
     ``crossing`` runs first, so that only midpoints between its ends are evaluated in addition; see it for ``margin``.
     """
-
-    def enough(one: float, other: float) -> bool:
-        return abs(one - other) <= relative * max(abs(one), abs(other))
-
     near, far = crossing(margin, true, false, within=0.25 * relative * max(abs(true), abs(false)))
 
     def holds(x: float) -> bool:
@@ -308,7 +308,7 @@ def bisect_by_margin(
             return True
         return not min(far, false) <= x <= max(far, false) and margin(x) >= 0.0
 
-    return bisect(holds, true, false, enough=enough)
+    return bisect(holds, true, false, relative=relative)
 
 
 #: The smallest positive real value that is tried.
@@ -331,11 +331,6 @@ class Boundary:
     fails_at: float | None
     evaluations: int
     contradictions: tuple[float, ...] = ()
-
-    @property
-    def monotone(self) -> bool:
-        """Whether all values tried agree with a monotone condition."""
-        return not self.contradictions
 
 
 class NeverHoldsError(ValueError):
@@ -397,7 +392,7 @@ def find_boundary(
         first = min(max(float(math.floor(first)) if integer else first, low), high)
     if not low <= first <= high or (integer and not first.is_integer()):
         raise ValueError(f"start must be {'a whole number' if integer else 'a value'} of the range, got {start!r}")
-    search = (_Integers if integer else _Search)(holds, relative)
+    search = _Search(holds, relative, integer=integer)
     worse, better = (low, high) if increasing else (high, low)
     value: float | None
     fails_at: float | None
@@ -421,12 +416,11 @@ def find_boundary(
 
 
 class _Search:
-    """The evaluated real values, and the steps from one to the next."""
+    """The evaluated values, and the steps from one to the next; real ones have few decimal digits."""
 
-    parameter: type[float] = float
-
-    def __init__(self, holds: Callable[[float], bool], relative: float) -> None:
-        self._holds, self._relative = holds, relative
+    def __init__(self, holds: Callable[[float], bool], relative: float, *, integer: bool) -> None:
+        self._holds, self._relative, self._integer = holds, relative, integer
+        self.parameter: type[float] = int if integer else float
         #: Two decimal digits more than the precision needs.
         self._digits = min(17, 2 - math.floor(math.log10(relative)))
         self.asked: dict[float, bool] = {}
@@ -473,6 +467,8 @@ class _Search:
         return (self.parameter(far),) if self.ask(far) != self.ask(end) else ()
 
     def step_towards(self, x: float, limit: float, factor: int) -> float:
+        if self._integer:
+            return min(limit, max(x * factor, x + 1.0)) if limit >= x else max(limit, float(x // factor))
         if limit >= x:
             return min(limit, self._short(max(x, LEAST_TRIED) * factor))
         smallest = LEAST_TRIED if x > LEAST_TRIED else 0.0
@@ -480,38 +476,28 @@ class _Search:
 
     def find_middle(self, low: float, high: float) -> float | None:
         """The middle of a bracket, None if it is narrow enough."""
+        if self._integer:
+            if high - low <= 1.0:
+                return None
+            middle = math.sqrt(low * high) if high > 4.0 * low > 0.0 else (low + high) / 2.0
+            return min(max(float(math.floor(middle)), low + 1.0), high - 1.0)
         if low == 0.0 or high - low <= self._relative * high:
             return None
         middle = math.sqrt(low) * math.sqrt(high)
-        for candidate in (self._short(middle), middle):
-            if low < candidate < high:
-                return candidate
-        return None
+        return next((x for x in (self._short(middle), middle) if low < x < high), None)
 
     def snap_guess(self, expected: float, low: float, high: float) -> float | None:
         """A value between two ends, as near to an expected one as useful, or None."""
+        if not low <= expected <= high:
+            return None
+        if self._integer:
+            return min(max(float(round(expected)), low + 1.0), high - 1.0)
         # Just within reach of an end, so that the bracket closes if the boundary is as near to that end as it seems.
         step = 0.8 * self._relative
-        if not low <= expected <= high or low == 0.0 or high * (1.0 - step) <= low * (1.0 + step):
+        if low == 0.0 or high * (1.0 - step) <= low * (1.0 + step):
             return None
         candidate = self._short(min(max(expected, low * (1.0 + step)), high * (1.0 - step)))
         return candidate if low < candidate < high else None
 
     def _short(self, x: float) -> float:
         return float(f"{x:.{self._digits - 1}e}")
-
-
-class _Integers(_Search):
-    parameter = int
-
-    def step_towards(self, x: float, limit: float, factor: int) -> float:
-        return min(limit, max(x * factor, x + 1.0)) if limit >= x else max(limit, float(x // factor))
-
-    def find_middle(self, low: float, high: float) -> float | None:
-        if high - low <= 1.0:
-            return None
-        middle = math.sqrt(low * high) if high > 4.0 * low > 0.0 else (low + high) / 2.0
-        return min(max(float(math.floor(middle)), low + 1.0), high - 1.0)
-
-    def snap_guess(self, expected: float, low: float, high: float) -> float | None:
-        return min(max(float(round(expected)), low + 1.0), high - 1.0) if low <= expected <= high else None
