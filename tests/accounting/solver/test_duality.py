@@ -17,8 +17,8 @@ PRESENT, ABSENT = "present-first", "absent-first"
 
 
 def composed(noise: str, effect: float, rate: float, steps: int) -> PrivacyLoss:
-    make = PrivacyLoss.gaussian if noise == "gaussian" else PrivacyLoss.laplace
-    return make(1.0 / effect, rate=rate).compose(steps)
+    pair = Mixture.poisson(1, rate, 1.0 / effect) if noise == "gaussian" else Laplace(1.0 / effect, rate=rate)
+    return PrivacyLoss.of(pair).compose(steps)
 
 
 def test_steps_of_different_noise() -> None:
