@@ -2,7 +2,7 @@
 
 Masses are tilted by e^(s loss), convolved by the FFT, and weighted back: Theorem 16 of
 ``docs/explanation/proofs/grids.md``. Compositions without a rare step, or with exactly one, each with a separate tilt:
-Theorem 17, m^T = b^T + T b^(T - 1) j + rest for a step's measure m = b + j.
+Theorem 17, m^T = b^T + T b^(T - 1) j + ..., where m = b + j is a step's measure.
 """
 
 from __future__ import annotations
