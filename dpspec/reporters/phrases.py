@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from dpspec.contract import Assumption, Check, Finding
+from dpspec.contract import Assumption, Check, Finding, Printed
 from dpspec.contract.catalog import Catalog
 from dpspec.contract.findings import AS_RUN
 from dpspec.engine.judging.conformance_status import family_sizes, rejected
@@ -44,6 +44,11 @@ def assumption(of: Assumption, *, tested_above: bool = False) -> str:
         details.append(detectable(of.detectable))
     known = ", ".join(detail for detail in details if detail)
     return f"{text} ({known})" if known else text
+
+
+def printed(of: Printed) -> str:
+    state = "known to be wrong, backs no verdict" if of.refuted else "not known to be wrong"
+    return f"the formula as printed, {state}{f': {of.reason}' if of.reason else ''}"
 
 
 def families(result: Result) -> list[int]:
