@@ -16,7 +16,7 @@ from dpspec.contract.findings import AS_RUN
 from dpspec.engine.judging.conformance_status import family_sizes, rejected
 from dpspec.engine.results import decimals
 from dpspec.engine.results.joined import apart
-from dpspec.engine.results.recording import AccountantReport, RecordedPhase, Recording
+from dpspec.engine.results.recording import AccountantReport, Recording
 from dpspec.engine.results.result import AuditResult, Result
 from dpspec.registry.foreign_code import resolve
 from dpspec.reporters import labels
@@ -164,20 +164,20 @@ CHANNEL_COLUMNS = ("channel", "status", "requirement, and evidence in the record
 
 
 def executed(recording: Recording) -> list[str]:
-    shown = [*recording.setup, *map(_phase, recording.phases[:_MOST_PHASES])]
+    shown = list(recording.setup)
+    for phase in recording.phases[:_MOST_PHASES]:
+        last = phase.first + phase.steps - 1
+        steps = f"step {phase.first}" if phase.steps == 1 else f"steps {phase.first} to {last}"
+        noise = "noise not observed"
+        if phase.noise_multiplier is not None:
+            noise = (
+                f"noise multiplier {decimals.nearest(phase.noise_multiplier)}" if phase.noise_multiplier else "no noise"
+            )
+        clip = "" if phase.clip_norm is None else f", clip norm {decimals.nearest(phase.clip_norm)}"
+        rate = "no Poisson sample" if phase.rate is None else f"rate {decimals.nearest(phase.rate)}"
+        shown.append(f"{steps}: {rate}, {noise}{clip}")
     more = len(recording.phases) - _MOST_PHASES + recording.more_phases
     return [*shown, f"and {more} more phases"] if more > 0 else shown
-
-
-def _phase(phase: RecordedPhase) -> str:
-    last = phase.first + phase.steps - 1
-    steps = f"step {phase.first}" if phase.steps == 1 else f"steps {phase.first} to {last}"
-    noise = "noise not observed"
-    if phase.noise_multiplier is not None:
-        noise = f"noise multiplier {decimals.nearest(phase.noise_multiplier)}" if phase.noise_multiplier else "no noise"
-    clip = "" if phase.clip_norm is None else f", clip norm {decimals.nearest(phase.clip_norm)}"
-    rate = "no Poisson sample" if phase.rate is None else f"rate {decimals.nearest(phase.rate)}"
-    return f"{steps}: {rate}, {noise}{clip}"
 
 
 def channel_rows(recording: Recording) -> list[tuple[str, str, str]]:

@@ -118,8 +118,10 @@ def render_brief(result: Result, *, internal: bool = False, width: int = 80, col
                 )
             for line in lines:
                 page.line(line, indent=2, hang=2)
-            for claim, text in matrices.statements(matrix).items():
-                page.line(f"{claim}: {text}", indent=2, hang=2)
+            for claim in matrices.claims_of(matrix):
+                texts = {verdict.text for one in matrix.audits if (verdict := matrices.verdict_of(one, claim))}
+                if len(texts) == 1:  # the same in all cells
+                    page.line(f"{claim}: {texts.pop()}", indent=2, hang=2)
             for note in dict.fromkeys(note for one in matrix.audits for note in one.notes):
                 page.item(note)
             continue
