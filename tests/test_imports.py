@@ -82,7 +82,7 @@ def test_a_reader_of_a_folder_sees_a_dozen_names() -> None:
     root = Path(dpspec.__path__[0])
     unseen = {"__init__.py", "__pycache__", "py.typed"}
     folders = [root, *(path for path in root.rglob("*") if path.is_dir() and path.name != "__pycache__")]
-    assert len(folders) > 40
+    assert len(folders) > 20
     for folder in folders:
         names = {path.name for path in folder.iterdir() if path.is_file() or set(_names(path)) - unseen} - unseen
         most = MANY_NAMES.get(folder.relative_to(root.parent).as_posix(), 12)

@@ -31,7 +31,7 @@ def leave_report(error: BaseException, arguments: Sequence[str]) -> tuple[str, E
     """Return a text for stderr, with the report if no file can be written."""
     from dpspec.registry.foreign_code import one_line
     from dpspec.registry.loader import raised_by
-    from dpspec.stores.storage import shown
+    from dpspec.stores.folder import shown
     from dpspec.text import harmless
     from dpspec.version import VERSION
 

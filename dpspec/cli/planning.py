@@ -15,8 +15,8 @@ from dpspec.text import json_text
 
 if TYPE_CHECKING:
     from dpspec.contract import Json
-    from dpspec.engine.calibration.evaluations import Point
-    from dpspec.engine.calibration.search import Calibration
+    from dpspec.engine.calibration import Calibration
+    from dpspec.engine.evaluations import Point
     from dpspec.reporters.layout import Page
 
 
@@ -98,7 +98,7 @@ def calibrate(
     """
     from dpspec.cli.arguments import loaded_specs
     from dpspec.cli.progress import Progress
-    from dpspec.engine.calibration.search import calibrate_specs
+    from dpspec.engine.calibration import calibrate_specs
     from dpspec.registry.loader import load_catalog, notify
 
     if not 0.0 < precision < 1.0:

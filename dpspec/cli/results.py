@@ -23,8 +23,8 @@ from dpspec.errors import ExitCode, UsageError
 from dpspec.text import plain
 
 if TYPE_CHECKING:
+    from dpspec.engine.differences import Mismatch
     from dpspec.engine.results.result import Result
-    from dpspec.engine.verification.differences import Mismatch
 
 
 def report(
@@ -109,9 +109,9 @@ def verify(
     stored = read_result(result)
     page = page_at(result)
 
+    from dpspec.engine.differences import other_versions, unverified
     from dpspec.engine.storage.trial_store import Store, read_key
-    from dpspec.engine.verification.differences import other_versions, unverified
-    from dpspec.engine.verification.verify import verify as recompute
+    from dpspec.engine.verify import verify as recompute
     from dpspec.registry.loader import load_catalog
 
     catalog = load_catalog()
@@ -148,7 +148,7 @@ def verify(
 
 
 def _of_others(stored: Result, differing: Sequence[Mismatch], others: Sequence[str]) -> tuple[int, int]:
-    from dpspec.engine.verification.differences import changed, tally
+    from dpspec.engine.differences import changed, tally
     from dpspec.reporters.labels import count
 
     emit(f"recorded by {plain(', '.join(others))}: differences may come from other rules, or from an edit")

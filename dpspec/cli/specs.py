@@ -62,7 +62,7 @@ def _problems_of(spec: Spec, catalog: Catalog) -> Iterator[Diagnostic]:
     suspect = any("refuted" in claim.expect and claim.refuted_by != "attack" for claim in spec.claims)
     errors = any(d.severity == "error" for d in prepared.diagnostics)
     if suspect and spec.audit is not None and not errors:
-        from dpspec.engine.running.controls import controls_decided_by_theory  # imports numeric libraries
+        from dpspec.engine.running.runner import controls_decided_by_theory  # imports numeric libraries
 
         yield from controls_decided_by_theory(prepared, catalog)
 

@@ -12,8 +12,7 @@ from urllib.parse import quote
 from dpspec.contract import Json
 from dpspec.contract.frozen import digest
 from dpspec.engine.redact import redact
-from dpspec.engine.results.joined import apart
-from dpspec.engine.results.result import AuditResult, Result
+from dpspec.engine.results.result import AuditResult, Result, apart
 from dpspec.reporters import labels
 from dpspec.reporters.summary import tally
 from dpspec.text import json_text, plain

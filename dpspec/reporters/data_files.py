@@ -12,8 +12,7 @@ from dataclasses import asdict
 from dpspec.engine.redact import redact
 from dpspec.engine.results.codec import dump
 from dpspec.engine.results.diff import Change
-from dpspec.engine.results.joined import sources
-from dpspec.engine.results.result import Result
+from dpspec.engine.results.result import Result, sources
 from dpspec.reporters import labels
 from dpspec.text import json_text, markdown, plain
 

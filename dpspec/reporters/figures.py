@@ -8,9 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from dpspec.contract import Evidence, Series
-from dpspec.engine.judging.claim_tests import group_size
+from dpspec.engine.judging.evidence_weight import group_size, is_profile, polygon, proven_curves
 from dpspec.engine.judging.inequalities import implied_points
-from dpspec.engine.judging.proven_curves import is_profile, polygon, proven_curves
 from dpspec.engine.results import decimals
 from dpspec.engine.results.result import AuditResult
 from dpspec.language.load import claim_options

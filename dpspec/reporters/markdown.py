@@ -9,8 +9,7 @@ from dataclasses import replace
 from dpspec.contract import Finding
 from dpspec.engine.judging.conformance_status import rejected
 from dpspec.engine.redact import redact
-from dpspec.engine.results.joined import sources
-from dpspec.engine.results.result import AuditResult, Result, Verdict
+from dpspec.engine.results.result import AuditResult, Result, Verdict, sources
 from dpspec.reporters import labels, phrases
 from dpspec.reporters.limits import limits, recipes
 from dpspec.reporters.summary import tally

@@ -23,8 +23,7 @@ from dpspec.contract import Check
 from dpspec.engine.redact import redact
 from dpspec.engine.results import decimals
 from dpspec.engine.results.codec import dump, reread
-from dpspec.engine.results.joined import sources
-from dpspec.engine.results.result import AuditResult, Result, Verdict, base_name
+from dpspec.engine.results.result import AuditResult, Result, Verdict, base_name, sources
 from dpspec.reporters import bars, labels, matrices, phrases
 from dpspec.reporters.figures import figures
 from dpspec.reporters.limits import limits, recipes

@@ -15,9 +15,8 @@ from dpspec.contract.catalog import Catalog
 from dpspec.contract.findings import AS_RUN
 from dpspec.engine.judging.conformance_status import family_sizes, rejected
 from dpspec.engine.results import decimals
-from dpspec.engine.results.joined import apart
 from dpspec.engine.results.recording import AccountantReport, Recording
-from dpspec.engine.results.result import AuditResult, Result
+from dpspec.engine.results.result import AuditResult, Result, apart
 from dpspec.registry.foreign_code import resolve
 from dpspec.reporters import labels
 from dpspec.text import joined
@@ -213,8 +212,7 @@ _MODULES = (
     "dpspec.kit.scores_elsewhere",
     "dpspec.stats.attacks.independent_bounds",
     "dpspec.engine.preparing.outcome_assumptions",
-    "dpspec.engine.preparing.initial_weights",
-    "dpspec.engine.selection.audit",
+    "dpspec.engine.selection",
 )
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from dpspec.contract import Json, Series
-from dpspec.engine.judging.claim_tests import group_size
+from dpspec.engine.judging.evidence_weight import group_size
 from dpspec.engine.results.result import AuditResult
 from dpspec.language.load import claim_options
 from dpspec.reporters import labels

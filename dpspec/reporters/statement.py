@@ -20,11 +20,10 @@ from dataclasses import asdict, dataclass
 from typing import Literal, TypeAlias
 
 from dpspec.contract import Json
-from dpspec.engine.judging.proven_curves import proven_curves
+from dpspec.engine.judging.evidence_weight import proven_curves
 from dpspec.engine.redact import redact
 from dpspec.engine.results import decimals
-from dpspec.engine.results.joined import apart
-from dpspec.engine.results.result import AuditResult, Result, Verdict
+from dpspec.engine.results.result import AuditResult, Result, Verdict, apart
 from dpspec.reporters import labels
 from dpspec.reporters.limits import ALWAYS
 from dpspec.text import json_text, markdown

@@ -12,8 +12,7 @@ from dpspec.contract import Finding
 from dpspec.engine.judging.conformance_status import missing, rejected
 from dpspec.engine.redact import redact
 from dpspec.engine.results import decimals, recording
-from dpspec.engine.results.joined import apart, sources
-from dpspec.engine.results.result import AuditResult, Result, Verdict
+from dpspec.engine.results.result import AuditResult, Result, Verdict, apart, sources
 from dpspec.reporters import labels, matrices, phrases
 from dpspec.reporters.layout import Page, constants, pictures, rounding, series_table, text_table
 from dpspec.reporters.limits import limits, recipes, stored_trials

@@ -30,7 +30,7 @@ MAX_SEQUENTIAL_RUNS = 10**5
 #: Why single records have no profile for black-box conversions, by sampling scheme.
 _NO_PROFILE = {
     "truncated-poisson": "their profile is an interval",
-    "random-allocation": "their profile is not that of a mixture of Gaussians",
+    "random-allocation": "no mixture of Gaussians has their profile",
 }
 
 _CANARY = ("audit", "canary")

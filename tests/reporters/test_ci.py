@@ -16,8 +16,7 @@ from support import results as factory
 from support.schemas import sarif_errors
 
 from dpspec.contract import FrozenMap
-from dpspec.engine.results.joined import join
-from dpspec.engine.results.result import Result
+from dpspec.engine.results.result import Result, join
 from dpspec.engine.running.runner import run
 from dpspec.engine.storage.trial_store import Store
 from dpspec.language.load import load_specs

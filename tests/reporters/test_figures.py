@@ -12,7 +12,7 @@ import pytest
 from support import results as factory
 
 from dpspec.contract import Assumption, Evidence, Finding, FrozenMap, Printed, Scope, Series
-from dpspec.engine.judging.proven_curves import proven_curves
+from dpspec.engine.judging.evidence_weight import proven_curves
 from dpspec.engine.results.result import AuditResult
 from dpspec.reporters import labels
 from dpspec.reporters.drawing import Drawing, Line, svg

@@ -18,8 +18,7 @@ from support import results as factory
 from dpspec.contract import Finding, FrozenMap
 from dpspec.engine.redact import redact
 from dpspec.engine.results.codec import dump, load
-from dpspec.engine.results.joined import join
-from dpspec.engine.results.result import Result
+from dpspec.engine.results.result import Result, join
 from dpspec.errors import ResultError
 from dpspec.reporters import page as html
 from dpspec.reporters.bars import interval_bar

@@ -26,8 +26,7 @@ from support.schemas import registry_errors, sarif_errors
 
 from dpspec.contract import Assumption, FrozenMap
 from dpspec.engine.results.codec import result_schema
-from dpspec.engine.results.joined import join
-from dpspec.engine.results.result import Result
+from dpspec.engine.results.result import Result, join
 from dpspec.reporters import ci, markdown, statement, terminal
 from dpspec.reporters import data_files as csv_format
 from dpspec.reporters import data_files as json_format

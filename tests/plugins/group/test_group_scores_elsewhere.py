@@ -16,7 +16,7 @@ from dpspec.engine.preparing.trial_keys import trial_key
 from dpspec.engine.results.result import Result
 from dpspec.engine.running.runner import run
 from dpspec.engine.storage.trial_store import Store
-from dpspec.engine.verification.verify import verify
+from dpspec.engine.verify import verify
 from dpspec.kit.scores_elsewhere import shuffled_ties
 from dpspec.registry.loader import load_catalog
 from dpspec.stats.attacks import guess_counts, thresholds

@@ -15,7 +15,7 @@ from dpspec.engine.redact import redact
 from dpspec.engine.results.result import Result
 from dpspec.engine.running.runner import run
 from dpspec.engine.storage.trial_store import Store
-from dpspec.engine.verification.verify import verify
+from dpspec.engine.verify import verify
 from dpspec.registry.loader import load_catalog
 from dpspec.reporters import data_files as json
 from dpspec.reporters import page as html

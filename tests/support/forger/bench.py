@@ -57,7 +57,7 @@ class Bench:
         """Results of a plugin: bounds only, trained, for internal use or not, with their store or without."""
         from dpspec.engine.redact import redact
         from dpspec.engine.results import codec
-        from dpspec.engine.results.joined import join
+        from dpspec.engine.results.result import join
 
         store = str(self.folder / "store")
         bounds = self.result(kind, trained=False)
@@ -98,7 +98,7 @@ class Bench:
     @contextlib.contextmanager
     def remembering(self) -> Iterator[None]:
         """What follows from equal specs, facts and trials alone is made once, and so are pages of equal results."""
-        from dpspec.engine.verification import recompute
+        from dpspec.engine import verify as recompute
         from dpspec.reporters import page as edited
 
         prepare, render = recompute.prepare, edited.render
