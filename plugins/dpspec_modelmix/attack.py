@@ -20,7 +20,7 @@ from dpspec.stats.conformance.evidence import joined
 from dpspec.training.device import generator, send
 from dpspec.training.gradients.flat_model import Layout
 from dpspec.training.gradients.persample import FlatModel
-from dpspec.training.loop.checkpoint import Memory, tensor, tensors
+from dpspec.training.loop.checkpoint import Memory, Remembering
 from dpspec.training.loop.native import Schedule, ScheduledPhase
 from dpspec.training.loop.native import tensors as rows_on
 from dpspec.training.measure.population import population
@@ -91,8 +91,10 @@ class Canaries:
         return self.coordinates[members], self._norm / math.sqrt(self.width) * self.signs[members]
 
 
-class Reader(dps.Observer):
+class Reader(Remembering, dps.Observer):
     """Scores canaries during training: log-likelihood ratios of inclusion, summed over steps, float64 (m,)."""
+
+    kept = ("_current", "_kept", "scores", "steps")
 
     def __init__(
         self,
@@ -118,9 +120,10 @@ class Reader(dps.Observer):
         previous, self._current = self._current, state.double().clone()
         if previous is None:
             return
+        previous = previous.to(state.device)
         self.steps = step
         rules, phase = self._rules, next(self._phases)
-        ends = rules.ends(step, previous, previous if self._kept is None else self._kept)
+        ends = rules.ends(step, previous, previous if self._kept is None else self._kept.to(previous))
         self._kept = ends.first
         if phase.deviation == 0.0:
             return
@@ -173,20 +176,9 @@ class Reader(dps.Observer):
             (), clip_norm / (width if isinstance(self._clipping, Absolute) else math.sqrt(width))
         )
 
-    def state(self) -> Memory:
-        return {
-            **tensors(current=self._current, kept=self._kept, scores=self.scores),
-            "steps": np.array(self.steps),
-        }
-
     def restore(self, state: Memory) -> None:
-        self.steps = int(state.get("steps", 0))
+        super().restore(state)
         self._phases = islice(iter(self._schedule), self.steps, None)
-        current, kept, scores = (tensor(state, name) for name in ("current", "kept", "scores"))
-        device = self.scores.device
-        self._current = None if current is None else current.to(device)
-        self._kept = None if kept is None else kept.to(device)
-        self.scores = torch.zeros_like(self.scores) if scores is None else scores.to(device)
 
 
 def log_density(o: Tensor, width: Tensor) -> Tensor:

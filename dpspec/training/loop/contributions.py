@@ -25,7 +25,7 @@ from dpspec.training.device import all_equal, generator, send
 from dpspec.training.gradients import memory
 from dpspec.training.gradients.clipping import Clip, Clipper, Flat, add_clipped, clip_factors, clipper, no_norms
 from dpspec.training.gradients.persample import ClippedSum, FlatModel
-from dpspec.training.loop.checkpoint import GeneratorState, Memory
+from dpspec.training.loop.checkpoint import GeneratorState, Remembering
 
 
 @runtime_checkable
@@ -200,11 +200,13 @@ def clipped_user_sum(model: FlatModel, state: Tensor, x: Tensor, y: Tensor, weig
     return ClippedSum(total, torch.cat(norms))
 
 
-class UsersAndCanaries(RecordsAndCanaries):
+class UsersAndCanaries(RecordsAndCanaries, Remembering):
     """Contributions of n users, followed by ``count`` gradient canaries, which are one contribution each.
 
     A separate, resumable generator chooses the records of users.
     """
+
+    kept = ("_place",)
 
     def __init__(
         self, model: FlatModel, x: Tensor, y: Tensor, canaries: GradientCanaries | None = None, *, most: int, seed: int
@@ -216,15 +218,8 @@ class UsersAndCanaries(RecordsAndCanaries):
             raise ValueError("every user needs a record")
         super().__init__(model, x, y, canaries)
         self._existing = (y >= 0).cpu()
-        self._most, self._seed = most, seed
-        self.restore({})
-
-    def state(self) -> Memory:
-        return GeneratorState(self._source).state()
-
-    def restore(self, state: Memory) -> None:
-        self._source = generator(self._seed, "records of users")
-        GeneratorState(self._source).restore(state)
+        self._most, self._source = most, generator(seed, "records of users")
+        self._place = GeneratorState(self._source)
 
     def _real(self, state: Tensor, rows: Tensor, clip_norm: Clip) -> ClippedSum:
         weights = random_choice_weights(self._existing[rows.cpu()], self._most, self._source)

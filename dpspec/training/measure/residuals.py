@@ -18,7 +18,7 @@ from dpspec.stats.conformance.evidence import looked
 from dpspec.training.device import Array, SyncedAttribute, TransferQueue, full_precision
 from dpspec.training.device import tensors as rows_on
 from dpspec.training.gradients.persample import FlatModel
-from dpspec.training.loop.checkpoint import Memory, part, tensor, tensors
+from dpspec.training.loop.checkpoint import Memory, Remembering
 from dpspec.training.loop.native import Schedule, ScheduledPhase
 from dpspec.training.loop.optimizers import Invertible, RecoveredUpdate, update_of
 from dpspec.training.loop.samplers import PoissonUsers
@@ -69,7 +69,7 @@ class NoiseScale:
 Known: TypeAlias = Population | Estimated | Drawn
 
 
-class Residuals(Observer):
+class Residuals(Remembering, Observer):
     """Invert each update with the declared parameters and measure its residual.
 
     r_t = (noisy sum behind the step to theta_t) - (expected clipped sum at theta_{t-1}): in a run as declared, noise
@@ -94,8 +94,10 @@ class Residuals(Observer):
     rounding: SyncedAttribute[Tensor] = SyncedAttribute()
     expected: SyncedAttribute[Tensor] = SyncedAttribute()
 
-    #: Names of the tensors in a checkpoint.
-    kept: tuple[str, ...] = ("squares", "spread", "rounding", "expected")
+    kept: tuple[str, ...] = (
+        *("squares", "spread", "rounding", "expected", "steps"),
+        *("_previous", "_estimated", "_update", "log"),
+    )
 
     def __init__(
         self,
@@ -155,6 +157,7 @@ class Residuals(Observer):
         previous, self._previous = self._previous, state.clone()
         if previous is None:
             return
+        previous = previous.to(state.device)  # restored on the CPU
         self.steps = step
         phase = next(self._phases, None)
         if phase is None:
@@ -176,7 +179,9 @@ class Residuals(Observer):
             if self.log is not None:
                 # Expected direction of the update, independent of the step's sample: an earlier or another estimate.
                 direction, self._estimated = self._estimated, known.sum
-                if direction is None or step == 1 or not self.looked[step - 2]:
+                if direction is not None and step > 1 and self.looked[step - 2]:
+                    direction = direction.to(previous.device)
+                else:
                     direction = self._estimate(step, phase, previous, self._sample, 1).sum
         elif self.populations is None:
             most = phase.sampler.most if isinstance(phase.sampler, PoissonUsers) else None
@@ -235,25 +240,6 @@ class Residuals(Observer):
         sigma = torch.tensor([phase.noise_multiplier for phase in self.schedule], dtype=torch.float64)
         return (self.expected <= MAX_ROUNDING * sqrt(self.model.size) * sigma) | (sigma.square() == 0.0)
 
-    def state(self) -> Memory:
-        remembered = {f"update.{name}": value for name, value in self._update.state().items()}
-        kept = {name: getattr(self, name) for name in self.kept}
-        if self.log is not None:
-            remembered |= {f"log.{name}": value for name, value in self.log.state().items()}
-        last = tensors(previous=self._previous, estimated=self._estimated)
-        return {**last, **tensors(**kept), **remembered, "steps": np.array(self.steps)}
-
     def restore(self, state: Memory) -> None:
-        self.transfers.clear()
-        self._update.restore(part(state, "update"))
-        if self.log is not None:
-            self.log.restore(part(state, "log"))
-        self.steps = int(state.get("steps", 0))
+        super().restore(state)
         self._phases = islice(iter(self.schedule), self.steps, None)
-        previous, last = tensor(state, "previous"), tensor(state, "estimated")
-        self._previous = None if previous is None else previous.to(self.x.device)
-        self._estimated = None if last is None else last.to(self.x.device)
-        for name in self.kept:
-            current: Tensor = getattr(self, name)
-            found = tensor(state, name)
-            setattr(self, name, torch.zeros_like(current) if found is None else found.to(current))
