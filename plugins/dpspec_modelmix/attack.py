@@ -23,7 +23,7 @@ from dpspec.training.gradients.persample import FlatModel
 from dpspec.training.loop.checkpoint import Memory, Remembering
 from dpspec.training.loop.native import Schedule, ScheduledPhase
 from dpspec.training.loop.native import tensors as rows_on
-from dpspec.training.measure.population import population
+from dpspec.training.measure.residuals import population
 from dpspec.training.measure.run_evidence import WatchedRun
 from dpspec_modelmix.density import NARROW
 from dpspec_modelmix.options import Attack, PhaseOptions, mixed_norm

@@ -14,7 +14,7 @@ from dpspec.stats.conformance import canary_contributions
 from dpspec.stats.conformance.canary_contributions import PlantedSums
 from dpspec.training.canaries import CanaryGroups, SignBlocks
 from dpspec.training.loop.native import NativeTrainer
-from dpspec.training.measure.population import Sample
+from dpspec.training.measure.residuals import Sample
 from dpspec.training.measure.run_evidence import canary_sums
 from dpspec.training.measure.scores import ProjectionObserver
 

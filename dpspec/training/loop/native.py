@@ -206,7 +206,7 @@ def train_many(trainer: Trainer, jobs: Sequence[TrainingJob]) -> None:
         trainer.train(job)
 
 
-def run_batched(jobs: Sequence[TrainingJob], *, members: Sequence[Tensor] | None = None) -> Tensor:
+def run_batched(jobs: Sequence[TrainingJob]) -> Tensor:
     """Run R jobs in one batch; returns their final parameters (R, P). The jobs' models are not changed.
 
     Jobs share phases, options, expected batch size, device and kind of model. Rows that are the same array are copied
@@ -225,7 +225,7 @@ def run_batched(jobs: Sequence[TrainingJob], *, members: Sequence[Tensor] | None
             raise ValueError("jobs that run together must have the same kind of model")
         if len(job.x) != len(job.y):
             raise ValueError(f"{len(job.x)} records but {len(job.y)} labels")
-    runs = _Runs(jobs, members)
+    runs = _Runs(jobs)
     device = torch.device(first.device)
     schedules = [Schedule.of(job.phases, count) for job, count in zip(jobs, runs.records, strict=True)]
     total = schedules[0].total
@@ -257,19 +257,14 @@ def run_batched(jobs: Sequence[TrainingJob], *, members: Sequence[Tensor] | None
 
 
 class _Runs:
-    def __init__(self, jobs: Sequence[TrainingJob], members: Sequence[Tensor] | None) -> None:
-        if members is not None and len(members) != len(jobs):
-            raise ValueError(f"{len(jobs)} jobs but {len(members)} members")
+    def __init__(self, jobs: Sequence[TrainingJob]) -> None:
         # Concatenate all distinct arrays of rows, with each run's offsets.
         arrays = {(id(job.x), id(job.y)): job for job in jobs}
         pooled = {key: tensors(job.x, job.y, job.device) for key, job in arrays.items()}
         starts = dict(zip(pooled, np.cumsum([0, *(len(x) for x, _ in pooled.values())]).tolist(), strict=False))
         self._x = torch.cat([x for x, _ in pooled.values()])
         self._y = torch.cat([y for _, y in pooled.values()])
-        self._rows: list[Tensor] = []
-        for place, job in enumerate(jobs):
-            own = torch.arange(len(job.x)) if members is None else members[place].to("cpu", torch.int64)
-            self._rows.append(own + starts[id(job.x), id(job.y)])
+        self._rows = [torch.arange(len(job.x)) + starts[id(job.x), id(job.y)] for job in jobs]
         self._most: int | None = None
         model, none = FlatModel(jobs[0].model, device=jobs[0].device), (self._x[:0], self._y[:0])
         self._stacked = StackedModel(jobs[0].model, self._x, self._y)

@@ -23,8 +23,7 @@ from dpspec.training.gradients.persample import FlatModel
 from dpspec.training.loop.native import ScheduledPhase
 from dpspec.training.loop.optimizers import update_of
 from dpspec.training.loop.samplers import covariance
-from dpspec.training.measure.population import Drawn, Estimated, Population, Sample, population
-from dpspec.training.measure.residuals import Known, NoiseScale, Residuals
+from dpspec.training.measure.residuals import Drawn, Estimated, NoiseScale, Population, Residuals, Sample, population
 from dpspec.training.providers import SHADOWS
 
 
@@ -52,7 +51,7 @@ class ProjectionObserver(Residuals):
         self.directions = directions
         self.projections = torch.zeros(self.schedule.total, directions.count, dtype=torch.float32)
 
-    def seen(self, step: int, phase: ScheduledPhase, previous: Tensor, residual: Tensor, known: Known) -> None:
+    def seen(self, step: int, phase: ScheduledPhase, previous: Tensor, residual: Tensor, known: Population) -> None:
         def keep(along: Array) -> None:
             self.projections[step - 1] = torch.from_numpy(along)
 
@@ -102,7 +101,7 @@ class RecordScores(Residuals):
         self._counts = torch.arange(int(copies.max()) + 1, dtype=torch.float64, device=job.device)
         self.scores = torch.zeros(len(copies), dtype=torch.float64, device=job.device)
 
-    def seen(self, step: int, phase: ScheduledPhase, previous: Tensor, residual: Tensor, known: Known) -> None:
+    def seen(self, step: int, phase: ScheduledPhase, previous: Tensor, residual: Tensor, known: Population) -> None:
         finite = residual.isfinite().all()
         if finite.device.type == "cpu" and not bool(finite):
             return
@@ -133,9 +132,7 @@ class RecordScores(Residuals):
         ratio = torch.logsumexp(torch.where(j <= copies, terms, -torch.inf), dim=1)
         self.scores += torch.where(finite & (failed == 0), ratio, 0.0)
 
-    def _sampling(
-        self, state: Tensor, rows: Tensor, phase: ScheduledPhase, known: Population | Estimated | None = None
-    ) -> Tensor:
+    def _sampling(self, state: Tensor, rows: Tensor, phase: ScheduledPhase, known: Population | None = None) -> Tensor:
         """Covariance (m, m) of the drawn real records along ``rows`` (m, P), including the error of an estimate."""
         q, total = phase.sampler.inclusion, torch.zeros(len(rows), len(rows), dtype=torch.float64, device=rows.device)
         along = torch.zeros(len(rows), dtype=torch.float64, device=rows.device)

@@ -10,6 +10,7 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from itertools import accumulate, combinations
 from math import sqrt
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -41,7 +42,9 @@ from dpspec.training.loop.native import Schedule
 from dpspec.training.loop.optimizers import RecoveredUpdate
 from dpspec.training.loop.samplers import FixedSize, Shuffled, TruncatedPoisson, epoch_of
 from dpspec.training.measure.logs import spaced
-from dpspec.training.measure.population import Drawn, Estimated, Population
+
+if TYPE_CHECKING:
+    from dpspec.training.measure.residuals import Population
 
 #: Steps are not measured if rounding may exceed this fraction of the declared noise's norm.
 MAX_ROUNDING = 0.25
@@ -119,7 +122,7 @@ class ResidualLog(Remembering):
         step: int,
         previous: Tensor,
         recovered: RecoveredUpdate,
-        known: Population | Estimated | Drawn,
+        known: Population,
         direction: Tensor | None = None,
     ) -> None:
         """Add a step from the model ``previous`` (P,).

@@ -82,11 +82,11 @@ def test_a_step_by_hand(literal: bool, new: list[float], kept: list[float]) -> N
     assert torch.allclose(mixed, torch.tensor(new, dtype=torch.float64), atol=1e-8)
     # The part of the loop does the same with weights of its own.
     update = MixingUpdate(rules(0.1, rate=0.2, divisor=10.0, literal=literal), 5, "cpu")
-    update.restore({"step": np.array(3), "kept": before.numpy()})
+    update._step, update._kept = 3, before
     weights = torch.rand(4, generator=generator(5, "mixing"), dtype=torch.float64)
     again = weights * first + (1 - weights) * second - 0.2 / 10.0 * noisy
     assert torch.equal(update(current, noisy), again)
-    assert torch.equal(torch.as_tensor(np.array(update.state()["kept"])), first)
+    assert torch.equal(torch.as_tensor(np.array(update.state()["_kept"])), first)
 
 
 def test_ties_are_broken_unless_they_are_printed() -> None:
