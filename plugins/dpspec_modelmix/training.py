@@ -30,10 +30,8 @@ from dpspec_modelmix.options import (
     Mixing,
     PhaseOptions,
     Twins,
-    embedding_of,
     learning_rate,
     mixed_norm,
-    mixing_of,
     segments_of,
     unmet_in,
 )
@@ -181,7 +179,7 @@ class WrittenOut(Remembering):
 def make_row_clip(job: dps.TrainingJob, context: dps.Context, index: int) -> RowClip | None:
     if dps.Phase.of(job.phases[0]).noise == "laplace":
         return Absolute()
-    embedding = embedding_of(job.phases[0])
+    embedding = PhaseOptions.of(job.phases[0]).embedding
     if embedding is None:
         return None
     anchors = None
@@ -302,7 +300,7 @@ def train(job: dps.TrainingJob, clipping: RowClip | None, rules: Rules | None) -
     """Train with ModelMix, or with plain DP-SGD without ``rules``; return the gaps of :class:`MixingUpdate`, (n, 3)."""
     parts = native.parts_of(job)
     if clipping is not None:
-        embedding = embedding_of(job.phases[0])
+        embedding = PhaseOptions.of(job.phases[0]).embedding
         contributions = WrittenOut(
             FlatModel(job.model, device=job.device),
             *native.tensors(job.x, job.y, job.device),
@@ -347,7 +345,7 @@ def twin_accuracies(
         louder = []
         for phase in phases:
             changed: dict[str, Any] = {"noise_multiplier": times * phase.noise_multiplier}
-            embedding = embedding_of(phase)
+            embedding = PhaseOptions.of(phase).embedding
             if embedding is not None:
                 changed["embedding"] = {**phase["embedding"], "noise_multiplier": times * embedding.noise_multiplier}
             louder.append(phase.replace(**changed))
@@ -372,10 +370,10 @@ def rules_of(
         return learning_rate(phase_at(step), training) if own else schedule(step)
 
     def threshold(step: int) -> float:
-        mixing = mixing_of(phase_at(step))
+        mixing = PhaseOptions.of(phase_at(step)).mixing
         return mixing.threshold * (rate(step) if mixing.relative else 1.0)
 
-    rule = mixing_of(phases[0])
+    rule = PhaseOptions.of(phases[0]).mixing
     return Rules(
         rate=rate,
         threshold=threshold,

@@ -147,7 +147,7 @@ def test_short_runs_leave_nothing(make_job, tmp_path, monkeypatch):
 
 
 def test_nothing_is_saved_unless_asked_for(make_job, monkeypatch):
-    monkeypatch.setattr(checkpoint, "collect", lambda named: pytest.fail("a memory was collected"))
+    monkeypatch.setattr(checkpoint.Checkpoint, "save", lambda *given: pytest.fail("a memory was collected"))
     monkeypatch.setattr(native, "job_digest", lambda *job: pytest.fail("a job was digested"))
     NativeTrainer().train(make_job())
 

@@ -180,17 +180,6 @@ def test_plain_descent_is_the_straightforward_loop_to_the_last_bit(make_job, mak
     assert torch.equal(observe(job).states[-1], state)
 
 
-def test_parts_can_be_run_again(make_job):
-    """A run clears the memory of its parts: momentum and epochs begin anew."""
-    options = FrozenMap({"learning_rate": 0.5, "reduction": "mean", "optimizer": {"kind": "momentum"}})
-    job = make_job(options=options, sampling={"scheme": "shuffled", "batch_size": 13}, steps=6)
-    parts, finals = parts_of(job), []
-    for _ in range(2):
-        train_with(job, parts)
-        finals.append(flat_model.flatten(job.model))
-    assert torch.equal(*finals)
-
-
 def test_phases_share_the_law_of_their_noise(make_job):
     phase = make_job().phases[0]
     assert parts_of(make_job(phases=(FrozenMap({**phase, "noise": "laplace"}),))).noise is laplace_noise
@@ -235,16 +224,7 @@ def test_phases_follow_each_other():
     assert schedule.phases[0].deviation == 1.5
 
 
-@pytest.mark.parametrize(
-    ("key", "value"),
-    [
-        ("steps", 0),
-        ("noise_multiplier", -1.0),
-        ("noise_multiplier", float("nan")),
-        ("clip_norm", 0.0),
-        ("clip_norm", float("inf")),
-    ],
-)
-def test_refused(key, value):
-    with pytest.raises(ValueError, match=key):
-        Schedule.of([{**PHASE, key: value}], 7)
+@pytest.mark.parametrize("value", [0.0, float("inf")])
+def test_clip_norms_that_bound_nothing_are_refused(value):
+    with pytest.raises(ValueError, match="clip_norm"):
+        Schedule.of([{**PHASE, "clip_norm": value}], 7)

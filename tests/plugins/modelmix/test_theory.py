@@ -140,9 +140,6 @@ def test_densities_integrate_to_one(width: float) -> None:
 
 
 def test_what_means_nothing_is_refused() -> None:
-    for wrong in ((0, 0.1, 1.0, 1.0), (1, 0.0, 1.0, 1.0), (1, 0.1, -1.0, 1.0), (1, 0.1, 1.0, math.nan)):
-        with pytest.raises(ValueError, match="must be"):
-            Segment(*wrong)
     with pytest.raises(ValueError, match="p = 1"):
         published.real_step_rdp([1.5], Segment(1, 0.1, 1.0, 1.0, 4))
     with pytest.raises(ValueError, match="Gaussian"):

@@ -18,7 +18,7 @@ from dpspec.registry.loader import load_catalog
 from dpspec.training.gradients.clipping import Flat, Truncated
 from dpspec.training.gradients.persample import FlatModel
 from dpspec_modelmix import ModelMixAudit, density, published, theory
-from dpspec_modelmix.options import Embedding, Segment, embedding_of, segments_of
+from dpspec_modelmix.options import Embedding, PhaseOptions, Segment, segments_of
 from dpspec_modelmix.training import Anchors, TwoParts, WrittenOut
 
 
@@ -158,7 +158,7 @@ def test_a_trial(tmp_path: Path, form: str) -> None:
     spec = specs.spec_of(tmp_path, TEXT.replace("FORM", form))
     prepared = prepare(spec, load_catalog())
     (segment,) = segments_of(spec.phases, spec.training.options, prepared.facts) or ()
-    embedding = embedding_of(spec.phases[0])
+    embedding = PhaseOptions.of(spec.phases[0]).embedding
     assert embedding is not None
     expected = (math.hypot(1.0, 0.5) / 0.75, 0.0) if embedding.floor else (1.0 / 1.5, 1.0 / 1.2)
     assert (segment.effect, segment.embedded) == pytest.approx(expected)
