@@ -60,20 +60,22 @@ def assumptions(rows: int, sizes: int) -> tuple[dps.Assumption, ...]:
         rows: Number of rows of a group size.
         sizes: Number of group sizes.
     """
-    from dpspec.stats import coins
+    from dpspec.stats import binomial
 
     level = coins_level(sizes)
     found = [dps.Assumption(name=name, status="declared", text=text) for name, text in TEXTS.items()]
     tested = "exact binomial tests of balance and alternation"
-    found[0] = replace(found[0], test=tested, level=level, detectable=2.0 * (coins.least_seen(rows, level) - 0.5))
+    found[0] = replace(
+        found[0], test=tested, level=level, detectable=2.0 * (binomial.least_imbalance(rows, level) - 0.5)
+    )
     return tuple(found)
 
 
 def coins_level(sizes: int) -> float:
     """Level of each of the two tests of inclusion bits, for a total of 1e-6 over all ``sizes`` of a table."""
-    from dpspec.stats.coins import LEVEL
+    from dpspec.stats.binomial import COIN_LEVEL
 
-    return LEVEL / (2 * sizes)
+    return COIN_LEVEL / (2 * sizes)
 
 
 def contradiction(
@@ -181,9 +183,9 @@ def refusals(spec: dps.Spec) -> Iterator[dps.Diagnostic]:
                 f"{len(thrown)} rows{of}: {spec.audit.method} needs at least {least}", (*_SCORES, "path")
             )
             continue
-        from dpspec.stats import coins
+        from dpspec.stats import binomial
 
-        for test in coins.examine(thrown):
+        for test in binomial.coin_tests(thrown):
             if test.p_value <= level:
                 yield specs.bad_value(
                     f"the coins{of} are not fair: {test.text}, p = {test.p_value:.1g} ({test.name})",

@@ -201,9 +201,9 @@ def expected_checks(
         canary_free_run: Whether each run is accompanied by one without canaries.
         estimated: Number of records that estimate the contribution of all at each step; None for no estimate.
     """
-    from dpspec.stats.conformance import expectations
+    from dpspec.stats.conformance import table
 
-    run = expectations.Run(
+    run = table.Run(
         phases=spec.phases if phases is None else phases,
         records=facts.records + planted,
         parameters=facts.parameters or 0,
@@ -216,7 +216,7 @@ def expected_checks(
         estimated=estimated,
         told=spec.threat_model.access == "transcript",
     )
-    return tuple(expectations.foresee(run))
+    return tuple(table.foresee(run))
 
 
 R = TypeVar("R", bound=Record)

@@ -11,7 +11,7 @@ import torch
 
 from dpspec.contract.attacks import Observed
 from dpspec.contract.frozen import FrozenMap
-from dpspec.stats.attacks import guess_counts, one_run_curve
+from dpspec.stats.attacks import guess_counts, one_run
 from dpspec.training.canaries import Records, plant
 from dpspec.training.device import derive
 from dpspec.training.gradients import flat_model
@@ -114,7 +114,7 @@ def bounds(scores: np.ndarray, coins: np.ndarray) -> tuple[float, float]:
     guesses, right = guess_counts.counts([ordered], [guess_counts.of_curve(len(ordered))])
     return (
         guess_counts.epsilon_lower(len(ordered), *found, 1e-5, 0.95),
-        one_run_curve.mu_lower(len(ordered), guesses[0], right[0], 0.95),
+        one_run.mu_lower(len(ordered), guesses[0], right[0], 0.95),
     )
 
 

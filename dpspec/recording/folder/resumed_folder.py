@@ -162,7 +162,7 @@ class ResumedFolder:
     @property
     def comparison(self) -> Comparison | None:
         """The comparison of ranks over all parts."""
-        found = [part.found for part in self.parts if isinstance(part, JoinedFolder)]
+        found = [part.comparison for part in self.parts if part.comparison is not None]
         return joined_comparison(found) if found else None
 
     def steps(self) -> Iterator[PublicStep | End | Scored]:
@@ -219,11 +219,11 @@ class ResumedFolder:
 
 def _states(part: Part) -> list[list[SavedState]]:
     """The saved states of each rank of a part, of one rank for a single process."""
-    return [one.states() for one in (part.ranks if isinstance(part, JoinedFolder) else (part,))]
+    return [one.states() for one in part.ranks]
 
 
 def _require_whole(part: Part) -> None:
-    for one in part.ranks if isinstance(part, JoinedFolder) else (part,):
+    for one in part.ranks:
         kinds, states = one.kinds(), one.states()
         if END in kinds and states and (states[-1].step, states[-1].facts) != (kinds.count(STEP), None):
             raise RecordingError(f"{one.path / STATES}: lacks the state at the end of the recording: the file was cut")
@@ -235,7 +235,7 @@ def _interim(part: Part) -> tuple[int, End | None]:
     if not all(noted):
         return 0, None
     covered = min(states[-1].step for states in noted)
-    return covered, part.found.interim if isinstance(part, JoinedFolder) else noted[0][-1].facts
+    return covered, noted[0][-1].facts if part.comparison is None else part.comparison.interim
 
 
 def _seam(numbers: Sequence[int], earlier: Sequence[list[list[SavedState]]], own: list[list[SavedState]]) -> Seam:

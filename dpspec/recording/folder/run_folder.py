@@ -23,7 +23,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from dpspec.errors import RecordingError, UsageError
 from dpspec.recording.folder.header import MOST_BYTES, Header, read_header
@@ -207,6 +207,11 @@ class RunFolder:
     path: Path
     header: Header
     first: bytes
+    comparison: ClassVar[None] = None
+
+    @property
+    def ranks(self) -> tuple[RunFolder]:
+        return (self,)
 
     @classmethod
     def open(cls, path: Path) -> RunFolder:

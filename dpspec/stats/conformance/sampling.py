@@ -13,8 +13,8 @@ from scipy import special
 
 from dpspec.accounting import bisect
 from dpspec.stats import binomial
+from dpspec.stats.binomial import TruncatedSize
 from dpspec.stats.conformance.measurement import LEVEL, POWER, Measurement
-from dpspec.stats.truncated_binomial import TruncatedSize
 
 #: Factor by which Chernoff's bound exceeds a tail near the level.
 LOOSE = 20.0

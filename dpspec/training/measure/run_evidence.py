@@ -17,6 +17,7 @@ from torch import Tensor
 from dpspec.contract.frozen import FrozenMap, Json
 from dpspec.contract.phase import Phase, poisson_sampling
 from dpspec.contract.providers import Cancelled, Observer, Trainer, TrainingJob
+from dpspec.stats.attacks.independence import CANARIES_OF_STEPS, dependence_of_steps, moments
 from dpspec.stats.conformance import step_tests
 from dpspec.stats.conformance.batch_checks import BatchSums, Common, SamplingSums
 from dpspec.stats.conformance.canary_contributions import GroupSums, PlantedSums, StepDependence, StepTotals
@@ -31,7 +32,6 @@ from dpspec.stats.conformance.evidence import (
     number,
     write_run,
 )
-from dpspec.stats.independence.assumption_tests import CANARIES_OF_STEPS, dependence_of_steps, moments
 from dpspec.training.device import Array
 from dpspec.training.gradients import flat_model
 from dpspec.training.gradients.clipping import Flat, clipper

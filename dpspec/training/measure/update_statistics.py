@@ -19,7 +19,7 @@ from torch import Tensor
 
 from dpspec.contract import attacks
 from dpspec.contract.providers import TrainingJob
-from dpspec.stats.conformance import noise_tests, residual_tests
+from dpspec.stats.conformance import noise_tests
 from dpspec.stats.conformance.evidence import (
     HUGE,
     Directions,
@@ -32,7 +32,7 @@ from dpspec.stats.conformance.evidence import (
     kept_width,
     number,
 )
-from dpspec.stats.conformance.residual_tests import SharedLayers
+from dpspec.stats.conformance.noise_tests import SharedLayers
 from dpspec.training.device import Array, SyncedAttribute, TransferQueue, float_on_cpu, tensors
 from dpspec.training.gradients.clipping import Flat, clipper
 from dpspec.training.gradients.persample import ClippedSum, FlatModel
@@ -278,7 +278,7 @@ class LayerProducts(Remembering):
 
     def __init__(self, parts: Sequence[tuple[str, int]], planned: int) -> None:
         starts = np.cumsum([0, *(size for _, size in parts)]).tolist()
-        largest = sorted(range(len(parts)), key=lambda place: -parts[place][1])[: residual_tests.MOST_LAYERS]
+        largest = sorted(range(len(parts)), key=lambda place: -parts[place][1])[: noise_tests.MOST_LAYERS]
         self._planned = planned
         self._pairs = [
             (parts[i][0], parts[j][0], starts[i], starts[j], min(parts[i][1], parts[j][1]))
