@@ -25,7 +25,8 @@ from dpspec_group import scores
 from dpspec_group.options import EDGES, Attack
 
 if TYPE_CHECKING:
-    from dpspec.training.measure.residuals import Residuals, Sample
+    from dpspec.training.loop.contributions import Sample
+    from dpspec.training.measure.residuals import Residuals
     from dpspec.training.measure.run_evidence import WatchedRun
 
 #: Norm of canary gradients in clip norms, so that every canary is clipped.
@@ -253,7 +254,7 @@ def _records(
 
 
 def _sample(attack: Attack, context: dps.Context, index: int) -> Sample | None:
-    from dpspec.training.measure.residuals import Sample
+    from dpspec.training.loop.contributions import Sample
 
     if attack.expected_from is None:
         return None

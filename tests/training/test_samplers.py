@@ -17,6 +17,7 @@ from scipy.stats import binom, chi2
 from dpspec.contract import FrozenMap
 from dpspec.testing.backend import small_job
 from dpspec.training.device import generator
+from dpspec.training.loop.contributions import Population
 from dpspec.training.loop.native import NativeTrainer, Schedule
 from dpspec.training.loop.samplers import (
     FixedSize,
@@ -32,7 +33,7 @@ from dpspec.training.loop.samplers import (
     sampler_of,
 )
 from dpspec.training.measure.logs import SamplingLog
-from dpspec.training.measure.residuals import Population, Residuals
+from dpspec.training.measure.residuals import Residuals
 
 
 def counts(sampler, draws, seed=0):

@@ -53,7 +53,7 @@ class GeneratorState:
 
 
 class Remembering:
-    """Saves the attributes that ``kept`` names: tensors, arrays, numbers, lists of them, and objects with state."""
+    """Saves the attributes that ``kept`` names: tensors, arrays, numbers, lists, and objects with state."""
 
     kept: tuple[str, ...] = ()
 

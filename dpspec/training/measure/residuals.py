@@ -1,7 +1,6 @@
 """Residuals: each released update minus its expectation, for an adversary who knows the real records.
 
-All measurements on released models start from them. The contribution of real records to a step is expected, estimated,
-or that of a known batch.
+All measurements on released models start from them.
 """
 
 from __future__ import annotations
@@ -19,144 +18,18 @@ from torch import Tensor, nn
 from dpspec.contract.attacks import Directions
 from dpspec.contract.providers import Observer, TrainingJob
 from dpspec.stats.conformance.evidence import looked
-from dpspec.training.device import Array, Number, SyncedAttribute, TransferQueue, float_on_cpu, full_precision, send
+from dpspec.training.device import Array, SyncedAttribute, TransferQueue, float_on_cpu, full_precision
 from dpspec.training.device import tensors as rows_on
 from dpspec.training.gradients import memory
 from dpspec.training.gradients.clipping import Clip, clipper
 from dpspec.training.gradients.persample import FlatModel
 from dpspec.training.gradients.stacked_models import StackedModel, tiles
 from dpspec.training.loop.checkpoint import Memory, Remembering
-from dpspec.training.loop.contributions import all_choice_weights, clipped_sum, clipped_user_sum
+from dpspec.training.loop.contributions import Estimated, Population, Sample, drawn, estimated, population
 from dpspec.training.loop.native import Schedule, ScheduledPhase
 from dpspec.training.loop.optimizers import Invertible, RecoveredUpdate, update_of
-from dpspec.training.loop.samplers import PoissonUsers, Sampler, covariance
+from dpspec.training.loop.samplers import PoissonUsers
 from dpspec.training.measure.update_statistics import MAX_ROUNDING, ResidualLog
-
-
-@dataclass(frozen=True)
-class Population:
-    """Clipped gradients of all real records at one model: ``sum`` (P,), and sum of squared norms.
-
-    For users, the mean contribution over the choice of their records. ``within``: upper bound on the sum of variances
-    over this choice; 0 for records.
-    """
-
-    sum: Tensor
-    squares: Number = 0.0
-    within: float = 0.0
-
-    def mean(self, sampler: Sampler, planted: Tensor | None = None) -> Tensor:
-        """Expected clipped sum of a batch (P,): inclusion probability times ``sum`` plus ``planted``."""
-        return sampler.inclusion * (self.sum if planted is None else self.sum + planted)
-
-    def spread(self, sampler: Sampler) -> Number:
-        """Expected squared distance of a batch's clipped sum from its mean, without canaries.
-
-        With covariance c of two records' inclusions: (q (1 - q) - c) sum ||g||^2 + c ||sum g||^2. For users with random
-        G: q E||G||^2 - q^2 ||E G||^2 each, which is q (1 - q) E||G||^2 + q^2 Var G.
-        """
-        q, c = sampler.inclusion, covariance(sampler)
-        if c == 0.0:
-            return q * (1.0 - q) * self.squares + q * q * self.within
-        length = float_on_cpu(torch.linalg.vector_norm(self.sum, dtype=torch.float64))
-        return (q * (1.0 - q) - c) * self.squares + c * length**2
-
-
-class Drawn(Population):
-    """Clipped gradients of a step's known real records: ``sum`` (P,), without spread."""
-
-    def mean(self, sampler: Sampler, planted: Tensor | None = None) -> Tensor:
-        """The sum itself (P,), plus the expected contribution of ``planted`` records, whose draws are unknown."""
-        return self.sum if planted is None else self.sum + sampler.inclusion * planted
-
-    def spread(self, sampler: Sampler) -> float:
-        return 0.0
-
-
-@dataclass(frozen=True)
-class Sample:
-    """Random subsets of ``count`` real records, drawn independently at each step."""
-
-    count: int
-    seed: int
-
-    def at(self, step: int, records: int, number: int = 0) -> Tensor:
-        """Indices (count,) among ``records`` of the step's sample ``number``, without replacement, ascending."""
-        drawn = np.random.default_rng((self.seed, step, number)).choice(records, self.count, replace=False)
-        return torch.from_numpy(np.sort(drawn))
-
-
-@dataclass(frozen=True, kw_only=True)
-class Estimated(Population):
-    """Estimate of the contribution of all n records from s sampled without replacement, ``places`` (s,).
-
-    ``sum`` (P,) is ``factor`` = n / s times the sample's clipped sum, and ``sampled`` the sum of its squared norms.
-    Along any direction, the variance of a step without noise is at most q (1 - q) squares + q^2 within, with squares =
-    n C^2 and within = n^2 C^2 / s for the clip norm C, since sum ||g||^2 <= n C^2. If s >= q n, no draw adds more than
-    one clip norm, and Freedman's inequality holds with this variance: a sum w sum_S <g, u>, w = q n / s, has
-    exponential moments no larger than with replacement (Hoeffding 1963, theorem 4), with increments w <g_I, u> <= 1
-    (Bennett).
-    """
-
-    sampled: Number
-    places: Tensor
-    factor: float
-
-    def spread(self, sampler: Sampler) -> Number:
-        """Unbiased, for Poisson batches: q (1 - q) n/s sum_S ||g||^2 from the batch, and from the estimate
-        q^2 n (n - s) / (s (s - 1)) (sum_S ||g||^2 - ||sum_S g||^2 / s).
-        """
-        q, s = sampler.inclusion, len(self.places)
-        n = round(self.factor * s)
-        length = float_on_cpu(torch.linalg.vector_norm(self.sum, dtype=torch.float64)) / self.factor
-        scatter = (self.sampled - length**2 / s) / (s - 1)
-        return q * (1.0 - q) * self.factor * self.sampled + q * q * self.factor * (n - s) * scatter
-
-
-def population(
-    model: FlatModel, state: Tensor, x: Tensor, y: Tensor, clip: Clip, records_per_user: int | None = None
-) -> Population:
-    """Sum the clipped gradients at ``state`` (P,) of all real records (n, ...), or users (n, k, ...), in chunks.
-
-    For users, average over all choices of ``records_per_user`` records.
-    """
-    if records_per_user is None:
-        clipped = clipped_sum(model, state, x, y, clip)
-        return Population(clipped.sum, float_on_cpu(clipped.norms.square().sum()))
-    total, squares, within = torch.zeros_like(state), 0.0, 0.0
-    counts = (y >= 0).sum(1)
-    for count in torch.unique(counts).tolist():
-        at = counts == count
-        choices = all_choice_weights(count, records_per_user)
-        weights = choices.expand(int(at.sum()), *choices.shape)
-        clipped = clipped_user_sum(model, state, x[at, :count], y[at, :count], weights, clip)
-        total += clipped.sum / len(choices)
-        square = float(clipped.norms.square().sum()) / len(choices)
-        squares += square
-        within += square if len(choices) > 1 else 0.0
-    return Population(total, squares, within)
-
-
-def drawn(model: FlatModel, state: Tensor, x: Tensor, y: Tensor, indices: Tensor, clip: Clip) -> Drawn:
-    at = send(indices, x.device)
-    return Drawn(clipped_sum(model, state, x[at], y[at], clip).sum)
-
-
-def estimated(
-    model: FlatModel, state: Tensor, x: Tensor, y: Tensor, places: Tensor, clip: Clip, clip_norm: float
-) -> Estimated:
-    """Estimate from at least two records ``places`` (s,) of ``x`` (n, ...), ``y`` (n,) at ``state`` (P,)."""
-    at = send(places, x.device)
-    clipped = model.clipped_sum(state, x[at], y[at], clip)
-    factor, squares = len(x) / len(places), len(x) * clip_norm**2
-    return Estimated(
-        factor * clipped.sum,
-        squares,
-        factor * squares,
-        sampled=float_on_cpu(clipped.norms.square().sum()),
-        places=places,
-        factor=factor,
-    )
 
 
 @dataclass(frozen=True)

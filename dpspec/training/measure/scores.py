@@ -20,10 +20,11 @@ from dpspec.contract.providers import TrainingJob
 from dpspec.training.device import Array, SyncedAttribute, tensors
 from dpspec.training.gradients.clipping import clipper, squares_of
 from dpspec.training.gradients.persample import FlatModel
+from dpspec.training.loop.contributions import Drawn, Estimated, Population, Sample, population
 from dpspec.training.loop.native import ScheduledPhase
 from dpspec.training.loop.optimizers import update_of
 from dpspec.training.loop.samplers import covariance
-from dpspec.training.measure.residuals import Drawn, Estimated, NoiseScale, Population, Residuals, Sample, population
+from dpspec.training.measure.residuals import NoiseScale, Residuals
 from dpspec.training.providers import SHADOWS
 
 
@@ -212,7 +213,12 @@ class PathScores(RecordScores):
         schedule = list(self.schedule)
         points = min(_POINTS, len(schedule))
         effect: Tensor | None = None
-        residual = (first - last) / self._scale(len(schedule))
+        # Movement of the model over all steps per unit of every step's sum.
+        update = update_of(self._job.options, self._job.expected_batch_size, len(schedule))
+        moved = torch.zeros(1, dtype=torch.float64)
+        for _ in schedule:
+            moved = update(moved, torch.ones(1, dtype=torch.float64))
+        residual = (first - last) / (-float(moved) / len(schedule))
         noise, drifts, sampled = 0.0, [], []
         for k in range(points):
             steps = schedule[k * len(schedule) // points : (k + 1) * len(schedule) // points]
@@ -246,14 +252,6 @@ class PathScores(RecordScores):
             shift = (signal.T @ (seen - gram @ mean) + strength * mean) / alone
             scores = self._copies * shift - 0.5 * self._copies**2 * strength / alone
         return scores
-
-    def _scale(self, steps: int) -> float:
-        """Movement of the model over all steps per unit of every step's sum."""
-        update = update_of(self._job.options, self._job.expected_batch_size, steps)
-        state = torch.zeros(1, dtype=torch.float64)
-        for _ in range(steps):
-            state = update(state, torch.ones(1, dtype=torch.float64))
-        return -float(state) / steps
 
 
 #: Minimum standard deviation of log-odds, in case all shadow models agree.

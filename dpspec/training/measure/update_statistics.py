@@ -10,7 +10,6 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from itertools import accumulate, combinations
 from math import sqrt
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -37,14 +36,11 @@ from dpspec.training.device import Array, SyncedAttribute, TransferQueue, float_
 from dpspec.training.gradients.clipping import Flat, clipper
 from dpspec.training.gradients.persample import ClippedSum, FlatModel
 from dpspec.training.loop.checkpoint import Remembering
-from dpspec.training.loop.contributions import RecordsAndCanaries
+from dpspec.training.loop.contributions import Population, RecordsAndCanaries
 from dpspec.training.loop.native import Schedule
 from dpspec.training.loop.optimizers import RecoveredUpdate
 from dpspec.training.loop.samplers import FixedSize, Shuffled, TruncatedPoisson, epoch_of
 from dpspec.training.measure.logs import spaced
-
-if TYPE_CHECKING:
-    from dpspec.training.measure.residuals import Population
 
 #: Steps are not measured if rounding may exceed this fraction of the declared noise's norm.
 MAX_ROUNDING = 0.25

@@ -38,7 +38,7 @@ def test_both_forms_at_the_settings_of_the_paper(noise: float, ratio: float, flo
 
 @pytest.mark.parametrize(("rate", "effect", "gap", "embedded"), [(0.3, 1.5, 4.0, 0.8), (1.0, 0.7, 10.0, 1.2)])
 def test_the_residual_form_by_direct_integration(rate: float, effect: float, gap: float, embedded: float) -> None:
-    (found,) = theory.step_rdp([3], Segment(1, rate, effect, gap, embedded=embedded))
+    (found,) = theory.step_rdp((3,), Segment(1, rate, effect, gap, embedded=embedded))
     o, w = density.nodes(effect, gap, 3.0)
     e, u = density.nodes(embedded, 0.0, 3.0)
     first, second = np.exp(density.log_ratio(o, effect, gap)), np.exp(density.log_ratio(e, embedded, 0.0))

@@ -15,9 +15,10 @@ from torch import Tensor
 
 from dpspec.contract.attacks import Records
 from dpspec.training.gradients.persample import FlatModel
+from dpspec.training.loop.contributions import Estimated, Sample, estimated, population
 from dpspec.training.loop.native import NativeTrainer
 from dpspec.training.loop.samplers import Poisson
-from dpspec.training.measure.residuals import Estimated, Residuals, Sample, estimated, population
+from dpspec.training.measure.residuals import Residuals
 from dpspec.training.measure.scores import RecordScores
 from dpspec.training.measure.update_statistics import ResidualLog
 
