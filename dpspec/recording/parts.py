@@ -177,7 +177,7 @@ class Parts:
             records=records if planted is None else len(planted),
             batch_size=None if sampler is None else sampler.batch_size,
             workers=int(getattr(self.loader, "num_workers", 0)),
-            reduction="" if own else str(optimizer.loss_reduction),
+            reduction="" if own else optimizer.loss_reduction,
             expected_batch_size=None if own or expected is None else float(expected),
             accountant="" if self.accountant is None else self.accountant.mechanism,
             told_before=0 if self.accountant is None else self.accountant.told()[2],

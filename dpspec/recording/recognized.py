@@ -25,9 +25,10 @@ from torch.utils.data import (
 from torch.utils.data.distributed import DistributedSampler
 
 from dpspec.errors import UsageError
+from dpspec.recording.folder.header import Clipping, Scheme
 
 #: Opacus' optimizers by class, and their clipping.
-CLIPPING = {
+CLIPPING: dict[str, Clipping] = {
     "DPOptimizer": "flat",
     "DPPerLayerOptimizer": "per-layer",
     "AdaClipDPOptimizer": "adaptive",
@@ -60,7 +61,7 @@ _MOST, _DEEPEST = 2**26, 100
 class Sampler:
     """The sampling of a loader: its scheme, the rate of a Poisson sampler, and the object that yields batches."""
 
-    scheme: str
+    scheme: Scheme
     kind: str
     rate: float | None = None
     records: int | None = None
@@ -80,7 +81,7 @@ def is_registered(kind: type) -> bool:
     return getattr(sys.modules.get(kind.__module__), kind.__name__, None) is kind
 
 
-def clipping_of(optimizer: Any) -> str | None:
+def clipping_of(optimizer: Any) -> Clipping | None:
     """The clipping of Opacus' optimizer; None for an optimizer of torch; ``UsageError`` that names anything else."""
     kind = type(optimizer)
     refuse_parts("optimizer", optimizer)
@@ -208,7 +209,7 @@ def sampler_of(loader: Any) -> Sampler:
         return Sampler("poisson", _name(type(batches)), rate, int(batches.total_size), batches=batches)
     if type(batches) is BatchSampler:
         inner: Any = batches.sampler
-        kinds: dict[type, str] = {SequentialSampler: "sequential", WeightedRandomSampler: "weighted"}
+        kinds: dict[type, Scheme] = {SequentialSampler: "sequential", WeightedRandomSampler: "weighted"}
         kinds |= {RandomSampler: "shuffled", DistributedSampler: "shuffled"}
         scheme = kinds.get(type(inner), "unknown")
         if scheme == "shuffled" and getattr(inner, "replacement", False):
