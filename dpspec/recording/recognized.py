@@ -38,6 +38,9 @@ CLIPPING: dict[str, Clipping] = {
     "FSDPOptimizerFastGradientClipping": "ghost",
 }
 
+#: Opacus' Poisson samplers, and their attribute for the number of records.
+_POISSON = {"UniformWithReplacementSampler": "num_samples", "DistributedUniformWithReplacementSampler": "total_size"}
+
 #: Opacus' optimizer for a model that FSDP2 shards.
 _SHARDED = "FSDPOptimizerFastGradientClipping"
 
@@ -130,12 +133,6 @@ def uncompiled(model: Any) -> Any:
     return uncompiled(model._orig_mod) if compiled and is_registered(kind) else model
 
 
-def loads_ahead(loader: Any) -> bool:
-    """Whether a loader draws batches before the batch of the step: its worker processes, or accelerate's loader."""
-    kind = type(loader)
-    return int(getattr(loader, "num_workers", 0)) > 0 or kind.__module__.partition(".")[0] == "accelerate"
-
-
 def refuse_parts(what: str, thing: Any) -> None:
     """Raise ``UsageError`` for a part of a training in several processes that the recorder cannot compare."""
     names = [kind.__name__ for kind in type(thing).__mro__]
@@ -201,12 +198,10 @@ def sampler_of(loader: Any) -> Sampler:
         records = max(1, len(loader.dataset))
     except (AttributeError, TypeError):
         records = None
-    if is_opacus(batches, "UniformWithReplacementSampler"):
-        rate = float(batches.sample_rate)
-        return Sampler("poisson", _name(type(batches)), rate, int(batches.num_samples), batches=batches)
-    if is_opacus(batches, "DistributedUniformWithReplacementSampler"):
-        rate = float(batches.sample_rate)
-        return Sampler("poisson", _name(type(batches)), rate, int(batches.total_size), batches=batches)
+    for known, size in _POISSON.items():
+        if is_opacus(batches, known):
+            rate, drawn_from = float(batches.sample_rate), int(getattr(batches, size))
+            return Sampler("poisson", _name(type(batches)), rate, drawn_from, batches=batches)
     if type(batches) is BatchSampler:
         inner: Any = batches.sampler
         kinds: dict[type, Scheme] = {SequentialSampler: "sequential", WeightedRandomSampler: "weighted"}
