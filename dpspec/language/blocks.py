@@ -18,6 +18,12 @@ from dpspec.contract import Backend, Dataset, Json, Mechanism, Model, thaw
 from dpspec.contract.attacks import USUAL, Canary, Score
 from dpspec.contract.catalog import Catalog
 
+#: Kind of the mechanism that publishes the best cell of a matrix, and kind of the claims about it.
+SELECTION, CLAIM_KIND = "selection", "approx-dp"
+
+#: Blocks of a cell that determine its privacy loss. All cells share the data block.
+CELL_BLOCKS = ("mechanism", "model", "training", "threat_model")
+
 #: A schema as plain dicts; never changed in place.
 Plain = dict[str, Any]
 

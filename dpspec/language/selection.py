@@ -13,15 +13,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from dpspec.contract import Diagnostic, FrozenMap, Span, Spec, thaw
+from dpspec.language.blocks import CELL_BLOCKS, CLAIM_KIND, SELECTION
 from dpspec.language.compose import Composed
 from dpspec.language.tree import Node, child, from_plain, plain, value_at
 from dpspec.text import quoted
-
-#: Kind of the mechanism that publishes the best cell, and kind of the claims about it.
-SELECTION, CLAIM_KIND = "selection", "approx-dp"
-
-#: Blocks of a cell that determine its privacy loss. All cells share the data block.
-CELL_BLOCKS = ("mechanism", "model", "training", "threat_model")
 
 #: Maximum length of a spec name, and the suffix of a selection's name.
 _LONGEST_NAME = 80

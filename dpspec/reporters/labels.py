@@ -16,7 +16,7 @@ from dpspec.engine.results.result import AuditResult, Verdict
 from dpspec.text import several
 
 if TYPE_CHECKING:
-    from dpspec.engine.judging.proven_curves import ProvenCurve
+    from dpspec.engine.judging.evidence_weight import ProvenCurve
 
 #: The condition of each verdict; the first that applies.
 VERDICTS = {

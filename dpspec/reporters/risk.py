@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from dpspec.engine.judging.proven_curves import ProvenCurve, proven_curves
+from dpspec.engine.judging.evidence_weight import ProvenCurve, proven_curves
 from dpspec.engine.results import decimals
 from dpspec.engine.results.result import AuditResult
 from dpspec.reporters import labels

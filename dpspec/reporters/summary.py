@@ -12,8 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dpspec.contract import Assumption, FrozenMap, Json
 from dpspec.contract.spec import unit_in_words
 from dpspec.engine.results import decimals
-from dpspec.engine.results.joined import apart
-from dpspec.engine.results.result import AuditResult, Result, Verdict
+from dpspec.engine.results.result import AuditResult, Result, Verdict, apart
 from dpspec.reporters import labels, matrices
 from dpspec.reporters.phrases import assumptions_of
 from dpspec.reporters.risk import compared, risk

@@ -8,19 +8,20 @@ earlier runs with a sequential test.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
 from typing import Literal, NamedTuple
 
 import dpspec.contract as dps
 from dpspec import kit
 from dpspec.accounting import Interval
+from dpspec.kit.scores_elsewhere import assumptions, contradiction, recorded_outcomes, table_of
 from dpspec.stats.attacks import curve_lines, guess_counts, independence, one_run, sequential, thresholds
 from dpspec.stats.attacks.independent_bounds import dependence_of_size, independent_bounds, layers_share
 from dpspec.stats.conformance import table
 from dpspec.stats.conformance.canary_contributions import StepDependence
 from dpspec_group import theory
-from dpspec_group.design import attack_delta, many_run_design, one_run_design
 from dpspec_group.options import EDGES, Attack
-from dpspec_group.schemes import scheme_of
+from dpspec_group.scores import attack_delta, many_run_design, one_run_design
 
 _MANY_RUN_SOURCE = "Clopper & Pearson 1934; Kairouz, Oh & Viswanath 2015"
 
@@ -150,7 +151,7 @@ def _status_of_gaussian_curve(spec: dps.Spec) -> Literal["declared", "unchecked"
     attack = Attack.of(spec)
     if attack.elsewhere:
         return "declared" if spec.audit.options["scores"].get("gaussian_curve") else None
-    if spec.threat_model.direction == "add" and any(scheme_of(phase).sampled for phase in spec.phases):
+    if spec.threat_model.direction == "add" and theory.drawn(spec.phases) != {"full"}:
         return None
     noisy = not any(phase.noiseless for phase in spec.phases)
     return "declared" if attack.space == "gradient" and noisy else "unchecked"
@@ -315,7 +316,7 @@ def conformance(spec: dps.Spec, trials: Sequence[dps.Trial]) -> Iterator[dps.Out
         records, direction = _records(trials), spec.threat_model.direction
 
         def epsilons(phases: Sequence[dps.Phase], size: int, deltas: Sequence[float]) -> list[Interval]:
-            return theory.worst_epsilons(phases, size, records, deltas, direction)
+            return theory.group_epsilons(phases, size, records, deltas, direction)
 
         yield from kit.epsilon_as_run(spec, trials, epsilons)
 
@@ -334,3 +335,58 @@ def predict_checks(spec: dps.Spec, facts: dps.Facts) -> tuple[dps.Check, ...]:
         canary_free_run=attack.canary_free_run,
         estimated=None if attack.expected_from == facts.records else attack.expected_from,
     )
+
+
+def plan_external(spec: dps.Spec, facts: dps.Facts) -> dps.Plan:
+    assert spec.audit is not None
+    table, attack, confidence = table_of(spec.document, spec.directory), Attack.of(spec), spec.audit.confidence
+    powers = []
+    for size in table.sizes:
+        coins, _ = table.of_size(size)
+        delta, rows, present = attack_delta(spec, size), len(coins), int(coins.sum())
+        if attack.method == "many-run":
+            largest, what = thresholds.largest(present, rows - present, delta, confidence), f"{rows} runs of"
+        else:
+            largest, what = one_run_design(spec, facts.records, rows, size).largest_epsilon, f"{rows} canary"
+        powers.append(
+            dps.Power(
+                at=dps.FrozenMap({"delta": delta, "group_size": size}),
+                epsilon=largest,
+                method=f"{attack.description}, {what} groups of {size}",
+                note="the expected bound is unknown",
+            )
+        )
+    return dps.Plan(
+        chunks=((0,),),
+        seconds=5e-6 * len(table),
+        memory_bytes=2**26 + 400 * len(table),
+        power=tuple(powers),
+        notes=("No training: the scores come from an external program.",),
+    )
+
+
+def conclude_external(spec: dps.Spec, trials: Sequence[dps.Trial]) -> Iterator[dps.Outcome]:
+    attack = Attack.of(spec)
+    # Without an applicable theorem no score can contradict the declaration.
+    unknown = theory.uncovered(spec.phases, [spec.threat_model.adjacency])
+    for trial in trials:
+        records = kit.recorded_number(trial, "records")
+        outcomes = recorded_outcomes(spec, trial)
+        for size, coins in outcomes.items():
+            assumed = assumptions(len(coins), len(outcomes))
+            if attack.method == "many-run":
+                found = list(ranked_outcomes(spec, records, size, coins, coins=assumed, rests_on=assumed))
+            else:
+                found = list(one_run_outcomes(spec, records, size, [coins], coins=assumed, rests_on=assumed))
+            yield from found
+            for evidence in found:
+                if isinstance(evidence, dps.Evidence) and not unknown:
+                    yield from contradiction(evidence, _declared_curve(spec.phases, size, records), size)
+
+
+@lru_cache(maxsize=64)
+def _declared_curve(phases: Sequence[dps.Phase], size: int, records: int) -> tuple[tuple[float, float], ...]:
+    """Finite (epsilon, delta) pairs of the bound for a group size, as the maximum over both directions."""
+    bounds = theory.group_epsilons(phases, size, records, kit.CURVE_DELTAS, "both", width=theory.CURVE_WIDTH)
+    pairs = zip((bound.upper for bound in bounds), kit.CURVE_DELTAS, strict=True)
+    return tuple((epsilon, delta) for epsilon, delta in pairs if epsilon < float("inf"))

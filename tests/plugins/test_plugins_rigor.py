@@ -12,8 +12,8 @@ from support import solved_once
 
 from dpspec.accounting import Interval, Laplace, Mixture, PrivacyLoss, certified_upper, findings, solver
 from dpspec.contract import Audit, Claim, Finding, FrozenMap, Scope
+from dpspec.engine.judging.claim_tests import Concluded
 from dpspec.engine.judging.judge import judge
-from dpspec.engine.judging.judge_input import Concluded
 from dpspec.engine.results.result import Verdict
 from dpspec.training.loop.learning_rates import iterates_reveal_sums
 from dpspec_group import theory as group_theory

@@ -12,7 +12,7 @@ from dpspec.contract import Finding, FrozenMap, Series
 from dpspec.engine.results import codec
 from dpspec.engine.results.result import Result
 from dpspec.errors import ResultError
-from dpspec.reporters.formats import terminal
+from dpspec.reporters import terminal
 from dpspec.reporters.layout import constants, findings_table, rounding, series_cell, series_table, text_table
 
 

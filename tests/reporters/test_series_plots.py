@@ -15,9 +15,9 @@ from support import results as factory
 from dpspec.contract import Series
 from dpspec.engine.results.codec import dump
 from dpspec.registry.loader import load_catalog, resolve
-from dpspec.reporters import html
 from dpspec.reporters import layout as grid
-from dpspec.reporters.html import series_plots as pictures
+from dpspec.reporters import page as html
+from dpspec.reporters import series_plots as pictures
 
 
 def encoded(*pixels: int) -> str:

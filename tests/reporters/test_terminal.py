@@ -12,8 +12,8 @@ from support import results as factory
 
 from dpspec.contract import Check, FrozenMap
 from dpspec.engine.results.result import AuditResult, Conformance, Result
-from dpspec.reporters.formats.terminal import render, render_brief
 from dpspec.reporters.summary import tally
+from dpspec.reporters.terminal import render, render_brief
 
 GOLDEN = Path(__file__).parent / "golden"
 ANSI = re.compile(r"\x1b\[[0-9;]*m")

@@ -16,8 +16,8 @@ from support.ranked_coins import gaussian, ranked
 
 from dpspec.accounting import PrivacyLoss
 from dpspec.contract import Finding, FrozenMap, Scope
+from dpspec.engine.judging.claim_tests import Concluded
 from dpspec.engine.judging.judge import judge
-from dpspec.engine.judging.judge_input import Concluded
 from dpspec.stats.attacks import curve_lines, independence
 from dpspec.stats.attacks import independent_bounds as independent
 from dpspec.stats.attacks.independent_bounds import dependence_of_size, layers_share

@@ -20,7 +20,7 @@ from dpspec.engine.results.result import AuditResult, Conformance, Result
 from dpspec.errors import ExitCode
 from dpspec.language.load import from_document
 from dpspec.registry.loader import load_catalog
-from dpspec.reporters.formats import terminal
+from dpspec.reporters import terminal
 
 __all__ = ["CheckedRun", "Question", "check_run", "run_page"]
 

@@ -20,7 +20,7 @@ from dpspec.registry.loader import load_catalog
 from dpspec.stats.attacks import curve_lines, evidence_tests, one_run
 from dpspec.training.loop import native
 from dpspec.training.loop.native import Update, parts_of
-from dpspec_group import attack, design, evidence, theory
+from dpspec_group import attack, evidence, scores, theory
 from dpspec_group.options import Attack
 from dpspec_group.scores import score_distribution
 
@@ -180,7 +180,7 @@ def test_the_lower_bound_of_perfect_guesses_is_what_the_design_said(tmp_path: Pa
     proof, bound, mu, estimate, *_ = evidence.lower_bounds(spec, [trial])
     assert isinstance(proof, Evidence)
     assert isinstance(bound, Finding)
-    assert bound.value == proof.power == design.one_run_design(spec, 120, 400, 1).largest_epsilon
+    assert bound.value == proof.power == scores.one_run_design(spec, 120, 400, 1).largest_epsilon
     assert isinstance(mu, Finding)
     assert (mu.quantity, mu.bound, mu.rigor, mu.at) == ("mu", "lower", "statistical", FrozenMap({"group_size": 1}))
     assert mu.value == one_run.mu_lower(400, 100, 100, 0.95) > 1.0

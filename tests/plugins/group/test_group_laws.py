@@ -16,8 +16,7 @@ from support.attacks import audited, moments
 from dpspec.accounting import Mixture
 from dpspec.stats.attacks import guess_counts, one_run, thresholds
 from dpspec.training.canaries import CanaryGroups, Intermittent, SignBlocks
-from dpspec_group.design import blind, design, threshold
-from dpspec_group.scores import ScoreDistribution, end_to_end, score_distribution
+from dpspec_group.scores import ScoreDistribution, blind, design, end_to_end, score_distribution, threshold
 
 
 def simulated(mixture: Mixture, size: int, rate: float, steps: int, count: int) -> tuple[np.ndarray, np.ndarray]:

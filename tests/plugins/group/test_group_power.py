@@ -17,7 +17,7 @@ from dpspec.engine.preparing.prepare import prepare
 from dpspec.language.load import load_specs
 from dpspec.registry.loader import load_catalog
 from dpspec.stats.attacks import curve_lines, guess_counts, independence, one_run
-from dpspec_group import design, theory
+from dpspec_group import scores, theory
 from dpspec_group.scores import ScoreDistribution
 
 ATTACKS = Path(__file__).parents[3] / "specs" / "attacks"
@@ -41,7 +41,7 @@ def lower_of(spec: Spec, *indices: int) -> dict[int, float]:
 
 def truth(spec: Spec, size: int = 1) -> float:
     """The epsilon of the mechanism as declared, from below: some adversary reaches it."""
-    delta = design.attack_delta(spec, size)
+    delta = scores.attack_delta(spec, size)
     records = prepare(spec, load_catalog()).facts.records
     return max(theory.group_epsilons(spec.phases, size, records, [delta], side)[0].lower for side in ("remove", "add"))
 
@@ -50,7 +50,7 @@ def expected(spec: Spec, size: int = 1) -> float:
     """What ``plan`` says can be expected of one run."""
     assert spec.audit is not None
     count = int(spec.audit.options["canary"]["count"]) // len(spec.threat_model.group_size)
-    return design.one_run_design(spec, prepare(spec, load_catalog()).facts.records, count, size).expected_epsilon
+    return scores.one_run_design(spec, prepare(spec, load_catalog()).facts.records, count, size).expected_epsilon
 
 
 @pytest.mark.parametrize("path", sorted(ATTACKS.glob("*.yaml")), ids=lambda path: path.stem)
@@ -72,9 +72,9 @@ def test_no_guess_counts_are_expected_to_show_more_than_those_designed(mu: float
         shown = one_run.epsilon_lower(canaries, guesses, unlucky, delta, confidence)
         return shown, (right - 0.5 * guesses) / math.sqrt(guesses)
 
-    sides = sorted({0, *(round(share * canaries) for share in design._SHARES), canaries // 2})
+    sides = sorted({0, *(round(share * canaries) for share in scores._SHARES), canaries // 2})
     best = max((rung for rung in itertools.product(sides, sides) if sum(rung) >= min(8, canaries)), key=worth)
-    assert design.design(law, canaries, delta, confidence).rungs == guess_counts.around(*best, canaries)
+    assert scores.design(law, canaries, delta, confidence).rungs == guess_counts.around(*best, canaries)
 
 
 def test_twenty_thousand_canaries_show_half_of_an_epsilon_of_four() -> None:
@@ -112,7 +112,7 @@ def test_small_audits_exceed_the_truth_hardly_ever(tmp_path: Path) -> None:
 def test_more_runs_show_more(tmp_path: Path) -> None:
     spec = attacked(tmp_path, "mechanism.noise_multiplier=4.0", "threat_model.group_size=[4]", "audit.runs=4")
     assert lower_of(spec, 0, 1, 2, 3)[4] > lower_of(spec)[4]
-    one, four = (design.one_run_design(spec, 60, count, 4).expected_epsilon for count in (200, 800))
+    one, four = (scores.one_run_design(spec, 60, count, 4).expected_epsilon for count in (200, 800))
     assert one < four
 
 
@@ -155,7 +155,7 @@ def test_mu_over_two_hundred_seeds_of_the_law_of_scores(epsilon: int) -> None:
     """Seeds 0 to 199 of the scores' law if all is as declared, without training. Bounds rise with the right guesses, so
     that the median bound is that of their median, and those above the truth are those of large counts."""
     spec = spec_at(ATTACKS / f"epsilon-{epsilon}.yaml")
-    law = design.declared_distribution(spec, prepare(spec, load_catalog()).facts.records, 1)
+    law = scores.declared_distribution(spec, prepare(spec, load_catalog()).facts.records, 1)
     assert law is not None
     laws = [np.cumsum(masses) / np.sum(masses) for masses in (law.absent, law.present)]
     side, run = guess_counts.of_curve(20_000)[0], independence.design(20_000)
@@ -163,8 +163,8 @@ def test_mu_over_two_hundred_seeds_of_the_law_of_scores(epsilon: int) -> None:
     for seed in range(200):
         source = np.random.default_rng(seed)
         coins, u = source.integers(0, 2, 20_000), source.random(20_000)
-        scores = np.where(coins == 1, np.interp(u, laws[1], law.scores), np.interp(u, laws[0], law.scores))
-        ordered = coins[np.argsort(scores)]
+        shown = np.where(coins == 1, np.interp(u, laws[1], law.scores), np.interp(u, laws[0], law.scores))
+        ordered = coins[np.argsort(shown)]
         of_curve.append(int((ordered[:side] == 0).sum() + ordered[-side:].sum()))
         of_extremes.append(independence.right("".join(map(str, ordered)), run))
     true = truth(spec)

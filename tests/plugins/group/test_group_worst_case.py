@@ -15,7 +15,7 @@ from dpspec.engine.preparing.context import RunContext
 from dpspec.engine.preparing.prepare import check, prepare
 from dpspec.engine.running.runner import run
 from dpspec.engine.storage.trial_store import Store
-from dpspec.engine.verification.verify import verify
+from dpspec.engine.verify import verify
 from dpspec.errors import SpecError
 from dpspec.language.load import from_document
 from dpspec.registry.loader import load_catalog

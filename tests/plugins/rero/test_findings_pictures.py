@@ -15,10 +15,10 @@ from dpspec.engine.redact import redact
 from dpspec.engine.results.result import Result
 from dpspec.engine.running.runner import run
 from dpspec.engine.storage.trial_store import Store
-from dpspec.engine.verification.verify import verify
+from dpspec.engine.verify import verify
 from dpspec.registry.loader import load_catalog
-from dpspec.reporters import html
-from dpspec.reporters.formats import data_files as json
+from dpspec.reporters import data_files as json
+from dpspec.reporters import page as html
 from dpspec_rero import comparison
 from dpspec_rero.findings import PICTURED_TRIALS, encode_pictures, picture_series
 
