@@ -169,7 +169,7 @@ def measurements_of(
     return [
         (index, e)
         for index, e, at in measured
-        if e.quantity == part.quantity and part.speaks_of(at) and usable(e.assumptions)
+        if e.quantity == part.quantity and part.matches(at, opposing=True) and usable(e.assumptions)
     ]
 
 
@@ -177,7 +177,7 @@ def counts_of(part: Part, scope: Scope, evidence: Sequence[Evidence]) -> list[tu
     return [
         (index, e)
         for index, e in enumerate(evidence)
-        if e.kind == "binomial" and e.quantity == part.quantity and part.speaks_of(e.at)
+        if e.kind == "binomial" and e.quantity == part.quantity and part.matches(e.at, opposing=True)
         if covers(scope, e.scope) and usable(e.assumptions)
     ]
 
@@ -200,7 +200,7 @@ def bound_hypotheses(
             counted = Part(quantity=e.quantity, claimed=1.0, at=e.at)
             lowest: dict[Scope, Finding] = {}
             for finding in bounds:
-                if finding.quantity != e.quantity or not counted.holds_under(finding.at):
+                if finding.quantity != e.quantity or not counted.matches(finding.at):
                     continue
                 if finding.scope not in lowest or finding.value < lowest[finding.scope].value:
                     lowest[finding.scope] = finding

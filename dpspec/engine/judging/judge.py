@@ -187,7 +187,7 @@ class ClaimEvaluator:
             return ""
         recording = self.audit.recording
         for finding in self.findings:
-            in_scope = finding.scope.adjacency == tested.scope.adjacency and view.part.holds_under(finding.at)
+            in_scope = finding.scope.adjacency == tested.scope.adjacency and view.part.matches(finding.at)
             if in_scope and (finding.quantity, finding.bound) == (view.part.quantity, "upper"):
                 for one in finding.assumptions:
                     if one.status == "unchecked" and not recording.ended:
