@@ -15,7 +15,7 @@ from dpspec.engine.judging.evidence_weight import (
     proven_bound,
     usable,
 )
-from dpspec.engine.judging.inequalities import Part, Points, Statement, about_privacy, statement
+from dpspec.engine.judging.inequalities import PRIVACY_KINDS, Part, Points, Statement, statement
 from dpspec.engine.results.recording import Recording
 from dpspec.stats.conformance.measurement import LEVEL
 
@@ -47,10 +47,6 @@ class Concluded:
     @property
     def incomplete(self) -> bool:
         return self.trials < self.needed
-
-    @property
-    def executed(self) -> bool:
-        return self.recording is not None or (self.trials > 0 and not self.incomplete)
 
     @property
     def judged_evidence(self) -> tuple[Evidence, ...]:
@@ -88,7 +84,7 @@ def planned_tests(claim_kinds: Iterable[str], planned_trials: int, power: Sequen
     A plan with trials and without ``power`` has one attack.
     """
     attacks = max(1, len(power)) if planned_trials else 0
-    return attacks * sum(map(about_privacy, claim_kinds))
+    return attacks * sum(kind in PRIVACY_KINDS for kind in claim_kinds)
 
 
 def pending_tests(
@@ -101,7 +97,7 @@ def pending_tests(
     """
     tests = [planned_tests(*audit) for audit in audits]
     # A kind that only a plugin knows shares the level as metrics do.
-    metrics = not all(about_privacy(kind) for kinds, _, _ in audits for kind in kinds)
+    metrics = not all(kind in PRIVACY_KINDS for kinds, _, _ in audits for kind in kinds)
     return [PendingTests(confidence=confidence, tests=sum(tests) - own, metrics=metrics) for own in tests]
 
 

@@ -73,7 +73,8 @@ class Statement:
 #: The options of a claim: the keys of its kind.
 Options: TypeAlias = Mapping[str, Json]
 
-#: Kinds of claims about privacy, with the option that alone determines the implied points, if there is one.
+#: Kinds of claims about privacy; metrics and kinds of plugins are not. The value is the option that alone determines
+#: the implied points, if there is one.
 PRIVACY_KINDS: Mapping[str, str] = {
     "approx-dp": "epsilon",
     "pure-dp": "epsilon",
@@ -84,11 +85,6 @@ PRIVACY_KINDS: Mapping[str, str] = {
     "per-instance-dp": "",
     "membership": "",
 }
-
-
-def about_privacy(kind: str) -> bool:
-    """Claims about metrics and kinds of plugins are not about privacy."""
-    return kind in PRIVACY_KINDS
 
 
 def statement(claim: Claim) -> Statement:
@@ -115,7 +111,11 @@ def implied_points(kind: str, options: Options) -> Points:
     """The (epsilon, delta) pairs that a claim implies. Raises various errors if it is invalid."""
     if kind in ("approx-dp", "pure-dp", "per-instance-dp"):
         of_some = "fraction" in options or "population" in options  # attacks concern all records
-        return () if of_some and kind == "per-instance-dp" else ((float(options["epsilon"]), _delta(options)),)
+        return (
+            ()
+            if of_some and kind == "per-instance-dp"
+            else ((float(options["epsilon"]), float(options.get("delta", 0.0))),)
+        )
     if kind not in ("renyi-dp", "gdp", "tradeoff"):
         return ()
     from dpspec.stats.attacks import curve_lines
@@ -131,7 +131,7 @@ def _inequalities(kind: str, o: Any) -> tuple[str, str, list[tuple[str, float, O
     """The text, its end behind the scope, and per inequality the quantity, its upper limit and the conditions."""
     match kind:
         case "approx-dp" | "pure-dp" | "per-instance-dp":
-            epsilon, delta = float(o["epsilon"]), _delta(o)
+            epsilon, delta = float(o["epsilon"]), float(o.get("delta", 0.0))
             population = {key: o[key] for key in ("fraction", "population") if key in o}
             among = ""
             if kind == "per-instance-dp" and "fraction" in o:
@@ -156,10 +156,6 @@ def _inequalities(kind: str, o: Any) -> tuple[str, str, list[tuple[str, float, O
     text = ", ".join(f"{exact(tpr)} at fpr = {exact(fpr)}" for tpr, fpr in points)
     prefix = "membership " if kind == "membership" else ""
     return f"{prefix}tpr <= {text}", "", [("tpr", tpr, {"fpr": fpr}) for tpr, fpr in points]
-
-
-def _delta(options: Options) -> float:
-    return float(options.get("delta", 0.0))
 
 
 def _narrowing(claim: Claim) -> str:

@@ -127,8 +127,8 @@ class ClaimEvaluator:
             reason=reason,
             quantity=view.part.quantity if view is not None else "",
             claimed=view.part.claimed if view is not None else None,
-            upper=_finite(upper),
-            lower=_finite(lower),
+            upper=None if upper is None or math.isinf(upper.value) else upper.value,
+            lower=None if lower is None or math.isinf(lower.value) else lower.value,
             upper_finding=upper.index if upper is not None else None,
             lower_finding=lower.index if lower is not None else None,
             provable=view.proof.value if view is not None and view.proof is not None else None,
@@ -250,11 +250,6 @@ class ClaimEvaluator:
         )
 
 
-def _finite(end: WeighedFinding | None) -> float | None:
-    """The value of an end; None for an infinite one, which JSON cannot hold."""
-    return None if end is None or math.isinf(end.value) else end.value
-
-
 def _tester(evidence: Evidence, stated: Statement) -> str:
     name = attack_name(evidence)
     return f"The attack ({name})" if stated.about_privacy else f"The measurement ({name})"
@@ -281,7 +276,8 @@ def judge(audits: Sequence[Concluded], others: PendingTests = NO_PENDING) -> tup
     judged = []
     for number, audit in enumerate(audits):
         expect = audit.spec.audit.expect if audit.spec.audit is not None else "no-deviation-found"
-        conformance = conformance_of(expect, audit.checks, families[number], audit.promised, executed=audit.executed)
+        executed = audit.recording is not None or (audit.trials > 0 and not audit.incomplete)
+        conformance = conformance_of(expect, audit.checks, families[number], audit.promised, executed=executed)
         deviating = dict.fromkeys(check.assumption for check in audit.checks if is_rejected(check, families[number]))
         evaluator = ClaimEvaluator(
             audit=audit,
