@@ -20,7 +20,7 @@ from dpspec.training.loop.contributions import reuse_last_sum
 from dpspec.training.loop.native import NativeTrainer, run_batched
 from dpspec.training.measure.run_evidence import RunLogs, WatchedRun
 from dpspec.training.measure.scores import ProjectionObserver, RecordScores
-from dpspec_per_instance.observers import RecordAttack, Target
+from dpspec_per_instance.trials import RecordAttack, Target
 
 #: Of the runs that are compared, both shorter than a block that is fetched at once.
 FEW, MANY = 4, 12

@@ -15,8 +15,7 @@ from torch.utils._pytree import tree_leaves
 from dpspec.contract import FrozenMap, Phase, TrainingJob
 from dpspec.training.loop.native import Schedule, run_batched
 from dpspec_per_instance import mean_rule
-from dpspec_per_instance.observers import NormObserver, RecordAttack, RecordView, Target, step_score
-from dpspec_per_instance.trials import RunSetup
+from dpspec_per_instance.trials import NormObserver, RecordAttack, RecordView, RunSetup, Target, step_score
 
 
 def job_of(

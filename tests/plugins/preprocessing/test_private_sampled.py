@@ -10,8 +10,7 @@ import numpy.typing as npt
 import pytest
 
 from dpspec.accounting import sampled_gaussian_integer_rdp
-from dpspec_preprocessing.private import PrivateMechanism, repaired_rdp
-from dpspec_preprocessing.sampled import compose_sampled, divergences
+from dpspec_preprocessing.private import PrivateMechanism, compose_sampled, divergences, repaired_rdp
 
 Floats = npt.NDArray[np.float64]
 

@@ -13,9 +13,8 @@ from dpspec.engine.preparing.context import RunContext
 from dpspec.engine.preparing.prepare import prepare
 from dpspec.engine.results.result import AuditResult
 from dpspec.registry.loader import load_catalog
-from dpspec_preprocessing import bounds, conversion
-from dpspec_preprocessing.engines import NoiseTally
-from dpspec_preprocessing.network import NetworkEngine
+from dpspec_preprocessing import bounds
+from dpspec_preprocessing.engines import NetworkEngine, NoiseTally
 from dpspec_preprocessing.private import PrivateMechanism, rdp_slope
 
 BASE = """\
@@ -63,7 +62,7 @@ def test_a_network_is_trained_and_has_the_group_bound(tmp_path: Path, kind: str,
     assert {f.source for f in over} == {f"{bounds.GROUP}: {bounds.NOT_SMOOTH}"}
     if kind == "dp-gd":
         one = rdp_slope(PrivateMechanism(kind=kind, noise=0.5, records=200, lipschitz=0.8, steps=6))
-        group = conversion.gaussian_epsilon(41.0 * (2.0 * one) ** 0.5, 1e-5)
+        group = bounds.gaussian_epsilon(41.0 * (2.0 * one) ** 0.5, 1e-5)
         assert next(f.value for f in over if f.at["delta"] == 1e-5) == pytest.approx(group, rel=1e-9)
     assert {f.at["split"] for f in audit.findings if f.quantity == "accuracy"} == {"train", "test"}
     released = [("steps", "measured")]
