@@ -32,7 +32,7 @@ from dpspec.contract import (
 )
 from dpspec.engine.recorded.assumptions import assumptions, computed_from_records, maybe_computed
 from dpspec.engine.recorded.canary_bound import CONFIDENCE, CanaryBound, canary_bound, evidence_of
-from dpspec.engine.recorded.channels import ASSUMABLE, HYPERPARAMETERS, TEXTS, complete, require_known
+from dpspec.engine.recorded.channels import ASSUMABLE, HYPERPARAMETERS, complete, require_known, stated
 from dpspec.engine.recorded.checks import own_checks
 from dpspec.engine.recorded.recorded_run import Array, RecordedRun, evidence, read_run
 from dpspec.engine.recorded.schedule import ADD_REMOVE, ZERO_OUT, epsilon_of, measured_epsilon, noise_multipliers
@@ -161,8 +161,7 @@ def _executed(spec: Spec, facts: Facts, run: RecordedRun, tested: tuple[Check, .
     needed = assumptions_of(strictest, first)
     unbounded = next((f for f in findings if f.bound == "upper" and math.isinf(f.value)), None)
     if unbounded is not None:  # phases that the spec declares still have a bound
-        text = f"{TEXTS['bounded']}, but {unbounded.method}"
-        needed = (*needed, Assumption(name="bounded", status="false", text=text))
+        needed = (*needed, stated("bounded", f", but {unbounded.method}", "false"))
     return ExecutedRun(
         checks=checks,
         assumptions=tuple(map(_marked, needed)),
@@ -205,8 +204,7 @@ def _doubts(canaries: CanaryBound | None) -> Iterator[Assumption]:
         return
     found = f"{canaries.canaries} canaries show epsilon >= {lower(canaries.lower)} at {CONFIDENCE:.0%} confidence"
     if not canaries.final:
-        text = f"{TEXTS['scored-model']}; its parameters differ"
-        yield Assumption(name="scored-model", status="unchecked", text=f"{text}, and {found}")
+        yield stated("scored-model", f"; its parameters differ, and {found}", "unchecked")
     elif not canaries.contradicts:
         text = (
             f"{found}, above the certified bound; one in twenty sound runs shows that: train again with other "
