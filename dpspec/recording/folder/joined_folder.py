@@ -65,9 +65,10 @@ class Comparison:
     in different orders of the records. compared: steps with observations of all ranks. overlaps: of pairs of ranks,
     [expected number of places that both draw, number, smallest logarithm of the p-value of a step]; equal: the expected
     number if the draws were equal. parallel: of the noise of sharded ranks, the squared components along each other and
-    their number. squares: the number of layers and steps at which two ranks' rows have the same sum of squared noise,
-    and the expected number. other_data: whether records at the same places differ. ended: whether all ranks have an
-    end; interim: otherwise the facts that they noted last, None unless all noted some.
+    their number. along: of the noise of one rank along the sum of the others, the number of steps, and the total and
+    the largest of its squares. squares: the number of layers and steps at which two ranks' rows have the same sum of
+    squared noise, and the expected number. other_data: whether records at the same places differ. ended: whether all
+    ranks have an end; interim: otherwise the facts that they noted last, None unless all noted some.
     """
 
     lengths: list[int] = field(default_factory=list)
@@ -82,6 +83,7 @@ class Comparison:
     overlaps: list[tuple[float, int, float]] = field(default_factory=list)
     equal: float = 0.0
     parallel: tuple[float, int] = (0.0, 0)
+    along: tuple[int, float, float] = (0, 0.0, 0.0)
     squares: tuple[int, float] = (0, 0.0)
     other_data: bool = False
     ended: bool = False
@@ -193,6 +195,7 @@ class JoinedFolder:
         found.unequal = found.summed = found.shared = found.seeds = found.foreign = found.compared = 0
         every = combinations(range(world), 2) if world <= _ALL_PAIRS else pairwise(range(world))
         pairs, found.equal, found.parallel = dict.fromkeys(every, (0.0, 0, 0.0)), 0.0, (0.0, 0)
+        found.along = (0, 0.0, 0.0)
         holders = self._holders
         for steps, *parts in zip(
             zip(*(one.steps() for one in self.ranks), strict=False),
@@ -252,8 +255,17 @@ class JoinedFolder:
         self.comparison.squares = count, expected
 
     def _compare_noise(self, observed: Sequence[RankStep], std: float) -> None:
-        """Add the components of the noise of the ranks along each other: equal draws for different rows show there."""
+        """Add the components of the noise of the ranks along each other: equal draws for different rows show there.
+
+        If one rank adds the noise, add its component along the sum of the other ranks, which may not depend on it.
+        """
         rows = [one.noise for one in observed if len(one.noise)]
+        if len(rows) == 1 and std > 0.0 and len({len(one.own) for one in observed} | {len(rows[0])}) == 1:
+            others = np.sum([one.own for one in observed if not len(one.noise)], axis=0, dtype=np.float64)
+            if (length := float(np.linalg.norm(others))) > 0.0:
+                square = float(np.nan_to_num(np.dot(rows[0].astype(np.float64), others) / length / std)) ** 2
+                steps, total, largest = self.comparison.along
+                self.comparison.along = steps + 1, total + square, max(largest, square)
         if len(rows) > 1 and std > 0.0 and len({len(row) for row in rows}) == 1:
             squares, degrees = gaussian_noise.dependence(np.nan_to_num(np.stack(rows).astype(np.float64) / std))
             self.comparison.parallel = self.comparison.parallel[0] + squares, self.comparison.parallel[1] + degrees
@@ -273,6 +285,11 @@ def joined_comparison(every: Sequence[Comparison]) -> Comparison:
             (sum(one[0] for one in pair), sum(one[1] for one in pair), min(one[2] for one in pair))
             for pair in zip(*pairs, strict=False)
         ],
+        along=(
+            sum(one.along[0] for one in every),
+            sum(one.along[1] for one in every),
+            max(one.along[2] for one in every),
+        ),
         other_data=any(one.other_data for one in every),
     )
 
