@@ -72,12 +72,12 @@ def diff(
     from dpspec.cli.output import require_known
     from dpspec.engine.results.diff import diff as compare
     from dpspec.engine.results.diff import failing
-    from dpspec.reporters.data_files import CHANGE_FORMATS
+    from dpspec.reporters.data_files import CHANGE_FORMATS, render_changes
     from dpspec.reporters.read_results import read_result
 
     require_known("format", format_, CHANGE_FORMATS)
     changes = compare(read_result(before), read_result(after))
-    emit(CHANGE_FORMATS[format_](changes))
+    emit(render_changes(changes, format_))
     failures = failing(changes, allow_changed_claims=allow_changed_claims)
     if any(change.of_claim for change in failures):
         note("Claims were changed or removed; --allow-changed-claims accepts that.")

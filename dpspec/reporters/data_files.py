@@ -6,7 +6,7 @@ import csv
 import io
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 
 from dpspec.engine.redact import redact
@@ -57,39 +57,27 @@ def _text(text: str) -> str:
     return _FORMULA.sub(r"\g<0>'", plain(text))
 
 
-MARKS = {"better": "+", "worse": "-", "other": "~"}
+CHANGE_FORMATS = ("text", "markdown", "json")
 
 
-def changes_text(changes: Sequence[Change]) -> str:
-    return "\n".join(map(change_line, changes)) if changes else "no change"
-
-
-def change_line(change: Change) -> str:
-    return (
-        f"{MARKS[change.trend]} {plain(_place(change))}: {change.what} {plain(change.before)} -> {plain(change.after)}"
-    )
-
-
-def changes_markdown(changes: Sequence[Change]) -> str:
-    if not changes:
-        return "No change."
+def render_changes(changes: Sequence[Change], form: str) -> str:
+    """In one of :data:`CHANGE_FORMATS`."""
+    if form == "json":
+        return json_text(json.dumps([asdict(change) for change in changes], indent=2))
+    if form == "text":
+        return "\n".join(map(change_line, changes)) if changes else "no change"
     rows = [
         f"| {change.trend} | {markdown(_place(change))} | {change.what} | {markdown(change.before)} | "
         f"{markdown(change.after)} |"
         for change in changes
     ]
-    return "\n".join(["| Trend | Place | Value | Before | After |", "|---|---|---|---|---|", *rows])
+    head = ["| Trend | Place | Value | Before | After |", "|---|---|---|---|---|"]
+    return "\n".join([*head, *rows]) if rows else "No change."
 
 
-def changes_json(changes: Sequence[Change]) -> str:
-    return json_text(json.dumps([asdict(change) for change in changes], indent=2))
-
-
-CHANGE_FORMATS: Mapping[str, Callable[[Sequence[Change]], str]] = {
-    "text": changes_text,
-    "markdown": changes_markdown,
-    "json": changes_json,
-}
+def change_line(change: Change) -> str:
+    mark = {"better": "+", "worse": "-", "other": "~"}[change.trend]
+    return f"{mark} {plain(_place(change))}: {change.what} {plain(change.before)} -> {plain(change.after)}"
 
 
 def _place(change: Change) -> str:

@@ -232,7 +232,7 @@ class _Frame:
             up = Axis.between(*drawing.limits[1], log=drawing.log_y)
         if drawing.names:
             up = Axis.between(len(drawing.names) - 0.5, -0.5, log=False)
-            texts, height = [_short(one) for one in drawing.names], _NAME_ROW * len(drawing.names)
+            texts, height = [_label(one, _NAME_WIDTH) for one in drawing.names], _NAME_ROW * len(drawing.names)
         else:
             texts, height = [text for _, text in up.ticks(_TICKS_Y)], _HEIGHT
         left = 8.0 + _DIGIT * max(map(len, texts), default=0) + (_BESIDE if drawing.y else 0.0)
@@ -263,7 +263,10 @@ def _shown(line: Line, drawing: Drawing) -> Line:
 def _grid(frame: _Frame, drawing: Drawing) -> Iterator[str]:
     across = [(frame.left + (frame.right - frame.left) * at, text) for at, text in frame.x.ticks(_TICKS_X)]
     if drawing.names:
-        up = [(frame.bottom - (frame.bottom - _TOP) * frame.y.share(i), _short(n)) for i, n in enumerate(drawing.names)]
+        up = [
+            (frame.bottom - (frame.bottom - _TOP) * frame.y.share(i), _label(n, _NAME_WIDTH))
+            for i, n in enumerate(drawing.names)
+        ]
     else:
         up = [(frame.bottom - (frame.bottom - _TOP) * at, text) for at, text in frame.y.ticks(_TICKS_Y)]
     behind = [f"M {_n(x)} {_n(_TOP)} V {_n(frame.bottom)}" for x, _ in across]
@@ -366,9 +369,5 @@ def _n(value: float) -> str:
     return "0" if text == "-0" else text
 
 
-def _label(text: str) -> str:
-    return shortened(plain(text), _LABEL)
-
-
-def _short(name: str) -> str:
-    return shortened(plain(name), _NAME_WIDTH)
+def _label(text: str, most: int = _LABEL) -> str:
+    return shortened(plain(text), most)

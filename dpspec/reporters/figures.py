@@ -163,8 +163,7 @@ def _attack_rates(evidence: Evidence) -> list[tuple[float, float]]:
 
 
 def _of_series(series: Series, name: str, audit: AuditResult) -> Figure:
-    head = tuple(column for column in series.columns if column not in pictures(series))
-    rows = list(zip(*(series.columns[column] for column in head), strict=True))
+    pictured, rows = pictures(series), len(next(iter(series.columns.values()), ()))
     drawing = series_plots.drawing(series, audit)
     rounded = rounding(series) if series.bounds else ""
     caption = "; ".join(part for part in (labels.value(series.rigor), series.source, rounded) if part)
@@ -175,8 +174,16 @@ def _of_series(series: Series, name: str, audit: AuditResult) -> Figure:
     return Figure(
         title=series.title,
         caption=caption,
-        svg=series_plots.svg(series, name) if drawing is None else svg(drawing, name),
-        head=head,
-        rows=tuple(tuple(map(series_cell, [series] * len(head), head, row)) for row in rows[:MOST_ROWS]),
-        cut=max(0, len(rows) - MOST_ROWS),
+        svg="" if drawing is None else svg(drawing, name),
+        head=tuple(series.columns),
+        rows=tuple(
+            tuple(
+                series_plots.picture(series, column, row)
+                if column in pictured
+                else series_cell(series, column, cells[row])
+                for column, cells in series.columns.items()
+            )
+            for row in range(min(rows, MOST_ROWS))
+        ),
+        cut=max(0, rows - MOST_ROWS),
     )

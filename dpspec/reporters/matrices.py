@@ -48,15 +48,6 @@ def claims_of(matrix: Matrix) -> tuple[str, ...]:
     return tuple(dict.fromkeys(verdict.claim for audit in matrix.audits for verdict in audit.verdicts))
 
 
-def statements(matrix: Matrix) -> dict[str, str]:
-    """The text of each claim that is the same in all cells."""
-    texts: dict[str, set[str]] = {}
-    for audit in matrix.audits:
-        for verdict in audit.verdicts:
-            texts.setdefault(verdict.claim, set()).add(verdict.text)
-    return {claim: next(iter(found)) for claim, found in texts.items() if len(found) == 1}
-
-
 def verdict_of(audit: AuditResult, claim: str) -> Verdict | None:
     return next((verdict for verdict in audit.verdicts if verdict.claim == claim), None)
 
@@ -67,19 +58,15 @@ def table(matrix: Matrix) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
     head = (*matrix.axes.values(), *claims, *(("conformance",) if executed else ()))
     rows = []
     for audit in matrix.audits:
-        verdicts = [_verdict(audit, verdict_of(audit, claim)) for claim in claims]
-        wrong = labels.wrong_conformance(audit)
-        conformance = labels.conformance_label(audit.conformance.status) + (", NOT AS EXPECTED" if wrong else "")
-        axes = map(cell_value, matrix.values(audit).values())
-        rows.append((*axes, *verdicts, *((conformance,) if executed else ())))
+        row = list(map(cell_value, matrix.values(audit).values()))
+        for verdict in (verdict_of(audit, claim) for claim in claims):
+            shown = verdict and f"{labels.verdict_label(audit, verdict)} {labels.interval(audit, verdict)}"
+            row.append(f"{shown or ''}{'' if verdict is None or verdict.expected else ', NOT AS EXPECTED'}")
+        if executed:
+            wrong = ", NOT AS EXPECTED" if labels.wrong_conformance(audit) else ""
+            row.append(labels.conformance_label(audit.conformance.status) + wrong)
+        rows.append(tuple(row))
     return head, rows
-
-
-def _verdict(audit: AuditResult, verdict: Verdict | None) -> str:
-    if verdict is None:
-        return ""
-    wrong = "" if verdict.expected else ", NOT AS EXPECTED"
-    return f"{labels.verdict_label(audit, verdict)} {labels.interval(audit, verdict)}{wrong}"
 
 
 def view(matrix: Matrix, number: int, ids: Sequence[str]) -> SimpleNamespace:

@@ -12,7 +12,6 @@ import hashlib
 import re
 import shlex
 from base64 import b64encode
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from html import unescape
@@ -20,7 +19,7 @@ from itertools import zip_longest
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
-from dpspec.contract import Check, Finding
+from dpspec.contract import Check
 from dpspec.engine.redact import redact
 from dpspec.engine.results import decimals
 from dpspec.engine.results.codec import dump, reread
@@ -50,15 +49,15 @@ _MOST_CONTROLS, _MOST_RATES = 3, 4
 #: Text without a line break. The lookbehind starts one match per run of digits, to avoid quadratic time.
 _WHOLE = re.compile(r"((?<![0-9.])[0-9.]+(?:e-[0-9]+| %)|DP-SGD)")
 
-#: Words that link to their definition in the page's terms.
+#: Words that link to their definition in the page's terms, with its id.
 _LINKED = {
-    "false-positive rate": "false-positive rate",
-    "negative control": "control",
-    "negative controls": "control",
-    "epsilon": "epsilon, delta",
-    "lower bound": "lower bound",
-    "upper bound": "upper bound",
-    "canary": "canary",
+    "false-positive rate": "term-false-positive-rate",
+    "negative control": "term-control",
+    "negative controls": "term-control",
+    "epsilon": "term-epsilon-delta",
+    "lower bound": "term-lower-bound",
+    "upper bound": "term-upper-bound",
+    "canary": "term-canary",
 }
 _TERM = re.compile(rf"\b({'|'.join(sorted(_LINKED, key=len, reverse=True))})\b")
 
@@ -97,12 +96,10 @@ def render(result: Result, *, internal: bool = False) -> str:
             not_tested=NOT_TESTED,
             limits=(*result.notes, *limits(result)),
             recipes=tuple((one.of, shlex.join(map(plain, one.command)), one.facts) for one in recipes(result)),
-            legend=(labels.VERDICTS, labels.CONFORMANCE, labels.RIGOR),
-            conformance_label=labels.conformance_label,
-            terms=labels.TERMS,
-            channel_columns=phrases.CHANNEL_COLUMNS,
-            executed=phrases.EXECUTED,
-            accountant=phrases.ACCOUNTANT,
+            details=details,
+            labels=labels,
+            phrases=phrases,
+            decimals=decimals,
             internal=internal,
             internal_mark=INTERNAL_MARK,
             generator=generator(),
@@ -162,7 +159,6 @@ def _environment() -> Environment:
     environment.filters["linked"] = _linked
     # A name may be broken after its underscores only.
     environment.filters["parted"] = lambda name: Markup("_<wbr>").join(map(escape, plain(name).split("_")))
-    environment.filters["anchor"] = _anchor
     return environment
 
 
@@ -185,14 +181,10 @@ def _linked(sentences: tuple[str, ...]) -> Markup:
         term = _LINKED.get(part, "") if i % 2 else ""
         if term and term not in seen:
             seen.add(term)
-            parts.append(Markup('<a class="term" href="#{}">{}</a>').format(_anchor(term), part))
+            parts.append(Markup('<a class="term" href="#{}">{}</a>').format(term, part))
         else:
             parts.append(_whole(part))
     return Markup("").join(parts)
-
-
-def _anchor(term: str) -> str:
-    return "term-" + re.sub(r"[^a-z0-9]+", "-", term.lower())
 
 
 def _asset(name: str) -> str:
@@ -209,46 +201,24 @@ def _audit(audit: AuditResult, name: str, origin: str, family: int, cell: str, d
         reason = f"{tests}, none rejected. The figure shows the smallest deviation that each kind of test detects."
     # Unexpected claims first, then privacy, controls and utility.
     ordered = sorted(audit.verdicts, key=lambda one: (one.expected, one.kind == "metric", labels.is_control(one)))
-    listed = phrases.findings(audit)
-    recording, found = None, audit.recording
-    if found is not None:
-        recording = SimpleNamespace(
-            executed=tuple(phrases.executed(found)),
-            channels=tuple(phrases.channel_rows(found)),
-            accountant=phrases.accountant(found.accountant),
-            notes=tuple(filter(None, (phrases.declared(found), *phrases.recording_notes(found)))),
-        )
     return SimpleNamespace(
         audit=audit,
         name=name,
         origin=origin,
         description=str(audit.document.get("description") or ""),
-        details=tuple(details(audit)),
         outcomes=tuple(outcomes([audit], [audit.name])),
         risk=risk(audit),
         claims=tuple(_claim(audit, verdict) for verdict in ordered),
-        status=labels.conformance_label(conformance.status),
-        conformance=labels.conformance_outcome(audit),
         tests=tests,
         reason=reason,
         checks=tuple((bad, _check(check)) for check, bad in phrases.ranked(audit.checks, family)),
         detectable=bars.detection_figure(audit, family),
         made_to_deviate=conformance.status == "deviates" and conformance.expected,
-        power=tuple(
-            f"{power.method}: epsilon {decimals.lower(power.epsilon)} at {labels.conditions(power.at)}"
-            + (f"; {power.note}" if power.note else "")
-            for power in audit.power
-        ),
         figures=tuple(figures(audit, name)) if drawn else (),
         drawn=drawn,
         cell=cell,
         title=f"{base_name(audit)}, {cell}" if cell else audit.name,
-        as_run=phrases.as_run(audit),
-        numbers=labels.count(len(listed), "number"),
-        findings=tuple(map(_finding, listed)) if drawn else (),
-        assumptions=tuple((one.status, one.name, phrases.assumption(one)) for one in phrases.assumptions_of(audit)),
-        notes=tuple(note for note in (*audit.notes, labels.omitted(audit)) if note),
-        recording=recording,
+        findings=phrases.findings(audit),
     )
 
 
@@ -276,25 +246,6 @@ def _check(check: Check) -> tuple[str, ...]:
     return name, check.test, decimals.upper(check.p_value, digits=2), declared, found, check.observed, limit
 
 
-def _finding(finding: Finding) -> SimpleNamespace:
-    printed, refuted = "", False
-    if finding.printed is not None:
-        refuted = finding.printed.refuted
-        state = "known to be wrong, backs no verdict" if refuted else "not known to be wrong"
-        printed = f"the formula as printed, {state}. {finding.printed.reason}"
-    return SimpleNamespace(
-        number=labels.statement(finding),
-        tight="" if finding.lower is None else f"true value at least {decimals.lower(finding.lower)}",
-        at=labels.conditions(finding.at),
-        of=labels.scope(finding),
-        rigor=labels.rigor(finding),
-        method=finding.method,
-        source=finding.source,
-        printed=printed,
-        refuted=refuted,
-    )
-
-
 #: A drawing in a page; drawings are not nested.
 FIGURE = re.compile(r"<svg[ >].*?</svg>", re.DOTALL)
 
@@ -320,28 +271,26 @@ class Edited:
 
 
 def compared(page: str, result: Result) -> tuple[list[Edited], str]:
-    """Differences, and the reason why a page of another version cannot be compared."""
+    """Differences, and the reason why a page of another version cannot be compared.
+
+    A difference is a line that differs from the rendered result, or the first one if the numbers of lines differ.
+    """
     named, here = _GENERATOR.findall(page), generator()
     writer = named[0] if len(named) == 1 else ""
     if writer != here:
         return [], f"rendered by {writer or 'an unknown program'}, and this is {here}"
-    return list(edited(page, result)), ""
-
-
-def edited(page: str, result: Result) -> Iterator[Edited]:
-    """Each line that differs from the rendered result; the first one if the numbers of lines differ."""
     again = render(result, internal=INTERNAL_MARK in page)
     again = again if again.endswith("\n") or not page.endswith("\n") else f"{again}\n"
     if page == again:
-        return
+        return [], ""
     page, again = with_plain_result(page), with_plain_result(again)
     shown, due = FIGURE.findall(page), FIGURE.findall(again)
     if len(shown) == len(due) and all(map(same_drawing, shown, due)):
         page, again = FIGURE.sub("<svg>", page), FIGURE.sub("<svg>", again)
     lines, expected = page.split("\n"), again.split("\n")
     different = [i for i, (line, other) in enumerate(zip_longest(lines, expected)) if line != other]
-    for number in different if len(lines) == len(expected) else different[:1]:
-        yield _difference(lines, expected, number)
+    shown_ones = different if len(lines) == len(expected) else different[:1]
+    return [_difference(lines, expected, number) for number in shown_ones], ""
 
 
 def _difference(lines: list[str], expected: list[str], number: int) -> Edited:
@@ -374,8 +323,8 @@ def same_drawing(one: str, other: str) -> bool:
     for tag, due in zip(a[1::2], b[1::2], strict=True):
         if tag == due:
             continue
-        if "data:" in tag or _NUMBER.sub("0", tag) != _NUMBER.sub("0", due):
-            return False  # digits of a picture are not coordinates
+        if _NUMBER.sub("0", tag) != _NUMBER.sub("0", due):
+            return False
         pairs = zip(_NUMBER.findall(tag), _NUMBER.findall(due), strict=True)
         if any(abs(float(x) - float(y)) > _TOLERANCE for x, y in pairs):
             return False

@@ -10,12 +10,12 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from dpspec.contract import Assumption, Check, Finding
+from dpspec.contract import Assumption, Check, Finding, Printed
 from dpspec.contract.catalog import Catalog
 from dpspec.contract.findings import AS_RUN
 from dpspec.engine.judging.conformance_status import family_sizes, rejected
 from dpspec.engine.results import decimals
-from dpspec.engine.results.recording import AccountantReport, RecordedPhase, Recording
+from dpspec.engine.results.recording import AccountantReport, Recording
 from dpspec.engine.results.result import AuditResult, Result, apart
 from dpspec.registry.foreign_code import resolve
 from dpspec.reporters import labels
@@ -43,6 +43,11 @@ def assumption(of: Assumption, *, tested_above: bool = False) -> str:
         details.append(detectable(of.detectable))
     known = ", ".join(detail for detail in details if detail)
     return f"{text} ({known})" if known else text
+
+
+def printed(of: Printed) -> str:
+    state = "known to be wrong, backs no verdict" if of.refuted else "not known to be wrong"
+    return f"the formula as printed, {state}{f': {of.reason}' if of.reason else ''}"
 
 
 def families(result: Result) -> list[int]:
@@ -158,20 +163,20 @@ CHANNEL_COLUMNS = ("channel", "status", "requirement, and evidence in the record
 
 
 def executed(recording: Recording) -> list[str]:
-    shown = [*recording.setup, *map(_phase, recording.phases[:_MOST_PHASES])]
+    shown = list(recording.setup)
+    for phase in recording.phases[:_MOST_PHASES]:
+        last = phase.first + phase.steps - 1
+        steps = f"step {phase.first}" if phase.steps == 1 else f"steps {phase.first} to {last}"
+        noise = "noise not observed"
+        if phase.noise_multiplier is not None:
+            noise = (
+                f"noise multiplier {decimals.nearest(phase.noise_multiplier)}" if phase.noise_multiplier else "no noise"
+            )
+        clip = "" if phase.clip_norm is None else f", clip norm {decimals.nearest(phase.clip_norm)}"
+        rate = "no Poisson sample" if phase.rate is None else f"rate {decimals.nearest(phase.rate)}"
+        shown.append(f"{steps}: {rate}, {noise}{clip}")
     more = len(recording.phases) - _MOST_PHASES + recording.more_phases
     return [*shown, f"and {more} more phases"] if more > 0 else shown
-
-
-def _phase(phase: RecordedPhase) -> str:
-    last = phase.first + phase.steps - 1
-    steps = f"step {phase.first}" if phase.steps == 1 else f"steps {phase.first} to {last}"
-    noise = "noise not observed"
-    if phase.noise_multiplier is not None:
-        noise = f"noise multiplier {decimals.nearest(phase.noise_multiplier)}" if phase.noise_multiplier else "no noise"
-    clip = "" if phase.clip_norm is None else f", clip norm {decimals.nearest(phase.clip_norm)}"
-    rate = "no Poisson sample" if phase.rate is None else f"rate {decimals.nearest(phase.rate)}"
-    return f"{steps}: {rate}, {noise}{clip}"
 
 
 def channel_rows(recording: Recording) -> list[tuple[str, str, str]]:

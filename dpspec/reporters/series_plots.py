@@ -8,7 +8,7 @@ import math
 import struct
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dpspec.contract import Json, Series
 from dpspec.engine.judging.evidence_weight import group_size
@@ -18,6 +18,9 @@ from dpspec.reporters import labels
 from dpspec.reporters.drawing import Drawing, Line
 from dpspec.reporters.layout import pictures
 from dpspec.text import plain
+
+if TYPE_CHECKING:
+    from markupsafe import Markup
 
 _KINDS = ("lines", "dots", "sorted")
 
@@ -150,53 +153,24 @@ def marks(audit: AuditResult, x: str, y: str, sizes: Sequence[int], lines: int) 
     return found
 
 
-#: The maximum number of pixels per side of a picture, and of rows.
-_SIDE, _ROWS = 256, 32
-
-#: Sizes in the drawing: a picture, a gap, a row's name, and the head.
-_CELL, _GAP, _NAME, _HEAD = 40, 6, 150, 18
+#: The maximum number of pixels per side of a picture.
+_SIDE = 256
 
 
-def svg(series: Series, name: str) -> str:
-    """Cells that are not pictures of the declared shape are omitted."""
-    from markupsafe import escape
+def picture(series: Series, column: str, row: int) -> Markup:
+    """A cell of a column of pictures; empty if it is not a picture of the declared shape."""
+    from markupsafe import Markup
 
-    names = pictures(series)
-    shape = _shape(series.plot.get("shape"))
-    if not names or shape is None:
-        return ""
-    framed = series.columns.get(str(series.plot.get("frame")), ())
-    others = [column for column in series.columns if column not in names]
-    count = min(_ROWS, len(series.columns[names[0]]))
-    height = _HEAD + count * (_CELL + _GAP)
-    width = _NAME + len(names) * (_CELL + _GAP)
-
-    def text(x: int, y: int, content: str) -> str:
-        return f'<text x="{x}" y="{y}" font-size="8" fill="currentColor">{escape(plain(content))}</text>'
-
-    parts = [text(_NAME + j * (_CELL + _GAP), _HEAD - 6, column) for j, column in enumerate(names)]
-    for i in range(count):
-        y = _HEAD + i * (_CELL + _GAP)
-        about = ", ".join(f"{column} {labels.value(series.columns[column][i])}" for column in others)
-        parts.append(text(0, y + _CELL // 2, about))
-        for j, column in enumerate(names):
-            x, picture = _NAME + j * (_CELL + _GAP), png(series.columns[column][i], shape)
-            if picture is None:
-                continue
-            parts.append(
-                f'<image x="{x}" y="{y}" width="{_CELL}" height="{_CELL}" style="image-rendering:pixelated" '
-                f'href="data:image/png;base64,{picture}">'
-                f"<title>{escape(plain(f'{column}, {about}'))}</title></image>"
-            )
-            if framed[i : i + 1] == (j,):
-                parts.append(
-                    f'<rect x="{x - 2}" y="{y - 2}" width="{_CELL + 4}" height="{_CELL + 4}" fill="none" '
-                    'stroke="currentColor" stroke-width="1.5"/>'
-                )
-    title = escape(plain(series.title))
-    return (
-        f'<svg class="pictures" viewBox="0 0 {width} {height}" role="img" aria-labelledby="{name}-title">'
-        f'<title id="{name}-title">{title}</title>{"".join(parts)}</svg>'
+    shape, names = _shape(series.plot.get("shape")), pictures(series)
+    data = None if shape is None else png(series.columns[column][row], shape)
+    if data is None:
+        return Markup("")
+    framed = series.columns.get(str(series.plot.get("frame")), ())[row : row + 1] == (names.index(column),)
+    about = ", ".join(
+        f"{name} {labels.value(series.columns[name][row])}" for name in series.columns if name not in names
+    )
+    return Markup('<img{} alt="{}" src="data:image/png;base64,{}">').format(
+        Markup(' class="framed"') if framed else "", plain(f"{column}, {about}"), data
     )
 
 

@@ -14,7 +14,7 @@ from dpspec.engine.redact import redact
 from dpspec.engine.results import decimals, recording
 from dpspec.engine.results.result import AuditResult, Result, Verdict, apart, sources
 from dpspec.reporters import labels, matrices, phrases
-from dpspec.reporters.layout import Page, constants, findings_table, pictures, rounding, series_table, text_table
+from dpspec.reporters.layout import Page, constants, pictures, rounding, series_table, text_table
 from dpspec.reporters.limits import limits, recipes, stored_trials
 from dpspec.reporters.summary import adversary, tally
 
@@ -117,8 +117,10 @@ def render_brief(result: Result, *, internal: bool = False, width: int = 80, col
                 )
             for line in lines:
                 page.line(line, indent=2, hang=2)
-            for claim, text in matrices.statements(matrix).items():
-                page.line(f"{claim}: {text}", indent=2, hang=2)
+            for claim in matrices.claims_of(matrix):
+                texts = {verdict.text for one in matrix.audits if (verdict := matrices.verdict_of(one, claim))}
+                if len(texts) == 1:  # the same in all cells
+                    page.line(f"{claim}: {texts.pop()}", indent=2, hang=2)
             for note in dict.fromkeys(note for one in matrix.audits for note in one.notes):
                 page.item(note)
             continue
@@ -369,25 +371,12 @@ def _group(page: Page, group: list[Finding]) -> None:
     page.line(f"by {first.method}; {first.source}", indent=4, hang=2)
     page.line(f"of {labels.scope(first)}", indent=4, hang=2)
     if first.printed is not None:
-        state = "known to be wrong, backs no verdict" if first.printed.refuted else "not known to be wrong"
-        reason = f": {first.printed.reason}" if first.printed.reason else ""
-        page.line((f"the formula as printed, {state}{reason}", "yellow"), indent=4, hang=2)
+        page.line((phrases.printed(first.printed), "yellow"), indent=4, hang=2)
     for direction in directions:
         if len(directions) > 1:
             page.line("either direction" if direction == "both" else f"direction: {direction}", indent=4)
         found = [finding for finding in group if finding.scope.direction == direction]
-        if (table := findings_table(found, page.width - 6)) is not None:
-            title, lines = table
-            privacy = _privacy(found[0])
-            if title or privacy:
-                page.line(title, privacy, indent=6, hang=2)
-            for line in lines:
-                page.line((line, "cyan"), indent=6)
-            continue
         for finding in found:
             at = f"  at {labels.conditions(finding.at)}" if finding.at else ""
-            page.line((labels.statement(finding), "cyan"), _tight(finding), at, _privacy(finding), indent=6, hang=2)
-
-
-def _privacy(finding: Finding) -> str:
-    return "" if finding.privacy == "public" else f"  [{finding.privacy}]"
+            privacy = "" if finding.privacy == "public" else f"  [{finding.privacy}]"
+            page.line((labels.statement(finding), "cyan"), _tight(finding), at, privacy, indent=6, hang=2)

@@ -152,7 +152,7 @@ def average_at_least(successes: Sequence[int], records: int, value: float) -> fl
     least = math.log(_LEAST)
     if rejected(least):
         return 0.0
-    return min(1.0, math.exp(bisect(rejected, 0.0, least, enough=lambda high, low: high - low <= 1e-7)[0]))
+    return min(1.0, math.exp(bisect(rejected, 0.0, least, within=1e-7)[0]))
 
 
 def average_at_most(successes: Sequence[int], records: int, value: float) -> float:
@@ -168,4 +168,4 @@ def _above(value: float, rate: float) -> float:
     def near(share: float) -> bool:
         return float(special.rel_entr(share, value) + special.rel_entr(1.0 - share, 1.0 - value)) < rate
 
-    return bisect(near, value, 1.0, enough=lambda low, high: high - low <= 1e-12)[1]
+    return bisect(near, value, 1.0, within=1e-12)[1]

@@ -40,7 +40,8 @@ def test_missing_checks_are_named_beside_rejected_ones(status: str) -> None:
 @pytest.mark.parametrize("width", [40, 80, 120])
 def test_nothing_is_cut_and_no_line_is_too_long(result, width):
     text = render(result, width=width)
-    assert all(cell_len(line) <= width for line in text.split("\n"))
+    command = "    dpspec run "  # one line, which can be copied
+    assert all(cell_len(line) <= width for line in text.split("\n") if not line.startswith(command))
     squeezed = re.sub(r"\s", "", text)
     for verdict in result.audits[0].verdicts[:4]:
         assert re.sub(r"\s", "", f"{verdict.claim}: {verdict.text}") in squeezed

@@ -143,6 +143,6 @@ def gaussian_epsilon(mu: float, delta: float) -> float:
         lambda value: gaussian_delta(mu, value) > delta,
         low,
         high,
-        enough=lambda low, high: high - low <= 1e-9 * high,
+        relative=1e-9,
     )
     return above[0]

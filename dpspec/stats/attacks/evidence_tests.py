@@ -190,7 +190,7 @@ def metric_extreme(evidence: Evidence, side: str, level: float) -> float:
     def refuted(value: float) -> bool:
         return test(*worst, value) <= level
 
-    return bisect(refuted, end, 1.0 - end, enough=lambda one, other: abs(one - other) <= 1e-6)[0]
+    return bisect(refuted, end, 1.0 - end, within=1e-6)[0]
 
 
 def about(evidence: Evidence) -> str:

@@ -57,7 +57,8 @@ def fixed_p_value(
         lambda fpr: from_present(fpr) < from_absent(fpr),
         0.0,
         1.0,
-        enough=lambda low, high: high - low <= 1e-12 * high or high <= 1e-300,
+        within=1e-300,
+        relative=1e-12,
     )
     # The minimum is smaller to the left of low and to the right of high; between them this is an upper bound.
     return min(1.0, 2.0 * min(from_present(high), from_absent(low)))

@@ -232,7 +232,7 @@ def evenness(epochs: int, spread: float, records: int, epoch_steps: int) -> Meas
     even = epochs * epoch_steps * (share - round(share)) ** 2 / mean
     half, seen = 0.5 * epochs * (epoch_steps - 1), None
     if rejects(even):
-        ratio = bisect(rejects, even, 1.0, enough=lambda seen, unseen: unseen - seen <= 1e-3)[0]
+        ratio = bisect(rejects, even, 1.0, within=1e-3)[0]
         seen = max(0.0, 1.0 - ratio * half / float(special.gammaincinv(half, POWER)))
     return Measurement(
         test="spread of batch sizes within epochs, lower tail",

@@ -10,9 +10,8 @@ import numpy as np
 import pytest
 
 from dpspec.accounting import Direction, Mixture, PrivacyLoss
-from dpspec.accounting.composition import UNSURE, ComposedProfile, compose
+from dpspec.accounting.composition import UNSURE, ComposedProfile, compose, split_rare_steps
 from dpspec.accounting.grid import Atoms
-from dpspec.accounting.rare_steps import split_rare_steps
 from dpspec_group.black_box import log_delta
 
 PRESENT = "present-first"

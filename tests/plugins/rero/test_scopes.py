@@ -23,16 +23,11 @@ FEATURES = (0.0, 1e-6, 0.5, -1.0, 3.0, -40.0, 1e4, 1e30, float("nan"))
 
 
 @pytest.fixture(autouse=True, scope="module")
-def no_curves(request: pytest.FixtureRequest) -> Any:
-    """Curves at other baselines take time and add nothing; wider intervals are no less certified.
-
-    Nor is a symmetrised curve of fewer corners, which is looser; with ``--run-slow`` it is the plugin's.
-    """
+def no_curves() -> Any:
+    """Curves at other baselines take time and add nothing; wider intervals are no less certified."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(comparison, "CURVE", ())
         patch.setattr(theory, "WIDTH", 1e-3)
-        if not request.config.getoption("--run-slow"):
-            patch.setattr(theory, "tradeoff_bounds", functools.partial(theory.tradeoff_bounds, nodes=32, width=1e-3))
         yield
 
 
