@@ -44,7 +44,7 @@ ADVICE = {
         "Ranks gave their rows the same noise, which a difference of two rows removes: draw noise of the whole shape "
         "on each rank, as Opacus does, or seed each rank differently.",
     ),
-    CANCELED: "The sum of a rank contains noise of another rank: give each rank a generator of its own, and let no "
+    CANCELED: "The sum of a rank contains noise of another rank: give each rank a private generator, and let no "
     "script copy it or know its seed.",
     UNEQUAL: "Every rank must step with the gradients of reduce_gradients, from the same parameters: call step() of "
     "make_private's optimizer on every rank, for every batch.",
