@@ -36,6 +36,10 @@ MOST_PARTS = 1000
 MOST_BYTES, MOST_LAYERS, _LONGEST = 1 << 21, 10_000, 400
 
 
+#: The schemes of recorded sampling in rising order of risk.
+SCHEMES = ("none", "poisson", "shuffled", "sequential", "weighted", "unknown")
+
+
 @dataclass(frozen=True, kw_only=True)
 class Header:
     """The parts of a run by the names of their classes; "" or None if unknown.
@@ -90,6 +94,15 @@ class Header:
     shards: tuple[tuple[int, int], ...] = ()
     part: int = 0
     notes: tuple[str, ...] = ()
+
+    @property
+    def is_poisson(self) -> bool:
+        return self.scheme == "poisson"
+
+    @property
+    def in_epochs(self) -> bool:
+        """Whether each epoch takes every record once."""
+        return self.scheme in ("shuffled", "sequential")
 
     def write(self) -> bytes:
         written = asdict(self)
@@ -154,7 +167,7 @@ _OF_ALL_PARTS = (
 _WORDS = {
     "source": ("opacus", "own-loop"),
     "clipping": ("flat", "per-layer", "adaptive", "ghost", "own"),
-    "scheme": ("poisson", "shuffled", "sequential", "weighted", "unknown", "none"),
+    "scheme": SCHEMES,
     "reduction": ("mean", "sum", ""),
 }
 _COUNTS = {"records": (1, MOST_RECORDS), "batch_size": (1, MOST_RECORDS), "workers": (0, 10**6), "width": (0, 4096)}

@@ -309,7 +309,7 @@ def _joined_header(headers: Sequence[Header]) -> Header:
     known = [share for share in shares if share is not None]
     own = len(known) == world and first.records is not None and sum(known) == first.records
     scheme = first.scheme if all(header.scheme == first.scheme for header in headers) else "unknown"
-    if scheme == "poisson" and not own:
+    if first.is_poisson and not own:
         scheme = "unknown"
     expected = first.expected_batch_size
     return replace(

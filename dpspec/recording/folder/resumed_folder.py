@@ -18,15 +18,12 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from dpspec.errors import RecordingError, UsageError
-from dpspec.recording.folder.header import MOST_PARTS, Header
+from dpspec.recording.folder.header import MOST_PARTS, SCHEMES, Header
 from dpspec.recording.folder.joined_folder import JOIN, Comparison, End, JoinedFolder, joined_comparison, open_part
 from dpspec.recording.folder.run_folder import END, INTERNAL, MARK, STATES, STEP, STEPS, RunFolder, Scored
 from dpspec.recording.folder.step_record import UNSEEN, InternalStep, OptionChange, PublicStep, SavedState
 
 _PART = re.compile(r"part-([1-9][0-9]{0,3})", re.ASCII)
-
-#: The schemes of sampling in rising order of risk.
-_SCHEMES = ("none", "poisson", "shuffled", "sequential", "weighted", "unknown")
 
 Part: TypeAlias = RunFolder | JoinedFolder
 
@@ -327,7 +324,7 @@ def _joined_header(headers: Sequence[Header]) -> Header:
     def common(name: str) -> Any:
         return " and ".join(dict.fromkeys(getattr(header, name) for header in headers))
 
-    worst = max(headers, key=lambda header: _SCHEMES.index(header.scheme))
+    worst = max(headers, key=lambda header: SCHEMES.index(header.scheme))
     return replace(
         headers[0],
         **{name: common(name) for name in ("optimizer", "inner", "model", "loader", "run")},
