@@ -191,7 +191,6 @@ def require_apart(reports: Sequence[RequestedReport], loaded: Loaded, key: Path 
     for spec in loaded.specs:
         values = {part: value for part, value in spec.to_json().items() if part not in _NO_FILES}
         found |= {os.path.join(spec.directory, text) for text in _texts(values)}
-        found |= {span.file for span in spec.origin.values()}  # a table of phases is not among the values
     for report in reports:
         if not report.to_stdout and os.path.lexists(report.path):
             target = os.lstat(report.path)  # a link is replaced, not its target

@@ -238,7 +238,7 @@ def _load(
 
 
 def _build_cell(composed: Composed, path: Path, catalog: Catalog) -> tuple[Spec | None, list[Diagnostic]]:
-    root, unclear = schedules.expand(composed.root, path.parent)
+    root, unclear = schedules.expand(composed.root)
     spans = origin(root)
     if unclear:
         return None, [locate(d, spans) for d in unclear]

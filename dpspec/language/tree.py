@@ -134,7 +134,7 @@ def locate(diagnostic: Diagnostic, spans: Mapping[Path, Span]) -> Diagnostic:
         span = key if at_key and key is not None else spans.get(path)
         if span is not None:
             file, hint = source_file(spans), diagnostic.help
-            own = span.file in (file, "--set") or span.file.endswith(".csv")
+            own = span.file in (file, "--set")
             if diagnostic.code == "unknown-key" and file and not own:  # the spec inherits the key from a parent
                 drop = f"it is inherited: {format_path(diagnostic.path)}: null in {file} drops it"
                 hint = f"{hint}; {drop}" if hint else drop
