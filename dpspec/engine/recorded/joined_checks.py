@@ -100,7 +100,7 @@ def rank_checks(run: RecordedRun) -> Iterator[Check]:
     note = f"of {found.compared} steps, along random directions"
     yield exact("update", NO_SUM, "measured", found.summed == 0, 0, found.summed, note, detectable=SUMMED)
     yield exact("sampling", SHARED, "reported", found.shared == 0, 0, found.shared, "in total", detectable=None)
-    if run.header.scheme == "poisson":
+    if run.header.is_poisson:
         yield exact("sampling", SEEDS, "reported", found.seeds == 0, 0, found.seeds, note, detectable=None)
         yield exact("sampling", FOREIGN, "reported", found.foreign == 0, 0, found.foreign, note, detectable=None)
         yield from _places(found)
