@@ -68,7 +68,7 @@ def assumptions(
 def _assumptions(run: RecordedRun, adjacency: str, public: Collection[str], group_size: int) -> Iterator[Assumption]:
     header = run.header
     yield _constants(run, adjacency, public)
-    if header.scheme == "poisson" or np.isfinite(run["rate"]).any():
+    if header.is_poisson or np.isfinite(run["rate"]).any():
         yield from _sampling(run)
     yield from _clipping(run)
     if run.sums_type:
@@ -89,7 +89,7 @@ def _assumptions(run: RecordedRun, adjacency: str, public: Collection[str], grou
     yield from _model_state(run)
     yield _released_model(run)
     yield from _records(run, group_size)
-    if header.scheme in ("shuffled", "sequential"):
+    if header.in_epochs:
         yield stated("order")
 
 

@@ -104,7 +104,7 @@ def rank_checks(run: RecordedRun) -> Iterator[Check]:
     note = f"of {found.compared} steps, along random directions"
     yield none_found("update", NO_SUM, "measured", found.summed, note, SUMMED)
     yield none_found("sampling", SHARED, "reported", found.shared, "in total", None)
-    if run.header.scheme == "poisson":
+    if run.header.is_poisson:
         yield none_found("sampling", SEEDS, "reported", found.seeds, note, None)
         yield none_found("sampling", FOREIGN, "reported", found.foreign, note, None)
         yield from _places(found)
