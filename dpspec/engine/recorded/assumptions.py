@@ -53,7 +53,7 @@ def assumptions(
 ) -> tuple[Assumption, ...]:
     header = run.header
     found = [_constants(run, adjacency, public)]
-    if header.scheme == "poisson" or np.isfinite(run["rate"]).any():
+    if header.is_poisson or np.isfinite(run["rate"]).any():
         found += _sampling(run)
     found += _clipping(run)
     if run.sums_type:
@@ -75,7 +75,7 @@ def assumptions(
         found.append(joined_parts(run.resumed))
     found += [*_update_rule(run, public), *_model_state(run), _released_model(run)]
     found += _records(run, group_size)
-    if header.scheme in ("shuffled", "sequential"):
+    if header.in_epochs:
         found.append(_declared("order"))
     return _with_absent_evidence(run, found)
 

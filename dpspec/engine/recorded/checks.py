@@ -303,14 +303,14 @@ def _sampled(
 def _batches(run: RecordedRun) -> Iterator[Check]:
     header = run.header
     assumed = header.accountant != "" or bool(np.isfinite(run["rate"]).any())
-    if header.scheme not in ("poisson", "none") and assumed:
+    if not header.is_poisson and header.scheme != "none" and assumed:
         yield exact("sampling", f"{_ORDERED} {header.scheme}", "reported", False, 1, 0, "scheme")
         return
-    if header.scheme == "poisson" or np.isfinite(run["rate"]).any():
+    if header.is_poisson or np.isfinite(run["rate"]).any():
         unseen = run.rates.count(None)
         test = "steps without an observed batch"
         yield exact("sampling", test, "reported", unseen == 0, 0, unseen, "every step has a batch")
-    if header.scheme == "poisson" and np.isfinite(run["batches"]).any():
+    if header.is_poisson and np.isfinite(run["batches"]).any():
         several = int((np.nan_to_num(run["batches"], nan=1.0) != 1).sum())
         test = "steps with several drawn batches"
         yield exact("sampling", test, "reported", several == 0, 0, several, "one batch a step")

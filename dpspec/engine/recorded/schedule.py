@@ -132,9 +132,9 @@ def _bounded(run: RecordedRun, noise: Sequence[float], adjacency: str, delta: fl
         if run.header.world:
             return _ranked_epsilon(run.header.world, run.header.share or 0, noise, rates, delta, size)
         return poisson_epsilon(noise, rates, delta, size)
-    if scheme not in ("shuffled", "sequential"):
-        reasons = {"none": "were not reported", "poisson": "were not observed at every step"}
-        why = reasons.get(scheme, f"are {scheme} ({run.header.sampler})")
+    if not run.header.in_epochs:
+        why = "were not reported" if scheme == "none" else f"are {scheme} ({run.header.sampler})"
+        why = "were not observed at every step" if run.header.is_poisson else why
         return unbounded(f"the distribution of the batches is unknown: they {why}")
     if adjacency == ADD_REMOVE:
         return unbounded(f"{scheme} batches all change when a record is added: nothing bounds that")

@@ -327,8 +327,8 @@ def _other_schedule(run: RecordedRun, history: History) -> list[str]:
     drawn = sorted({rate for rate in rates if rate is not None})
     counted_rates = sorted({rate for _, rate, _ in history})
     if len(drawn) == 0:
-        scheme = run.header.scheme
-        how = "the batches were not observed" if scheme in ("none", "poisson") else f"the batches are {scheme}"
+        unseen = run.header.is_poisson or run.header.scheme == "none"
+        how = "the batches were not observed" if unseen else f"the batches are {run.header.scheme}"
         found.append(f"it assumes Poisson samples, but {how}")
     elif not _equal(drawn, counted_rates):
         found.append(f"its sampling rate is {_range_text(counted_rates)}, the run's is {_range_text(drawn)}")
