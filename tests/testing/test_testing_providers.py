@@ -96,7 +96,11 @@ class Shared(Rows):
         (stating(test_records=2), "test_facts_equal_the_rows", "test_x has shape"),
         (changed(train_x=np.zeros((6, 2, 2))), "test_facts_equal_the_rows", "train_x is float64, not float32"),
         (changed(train_y=np.zeros(6, np.int32)), "test_facts_equal_the_rows", "train_y is int32, not int64"),
-        (changed(train_x=np.full((6, 2, 2), np.nan)), "test_facts_equal_the_rows", "train_x holds values that are not"),
+        (
+            changed(train_x=np.full((6, 2, 2), np.nan, np.float32)),
+            "test_facts_equal_the_rows",
+            "train_x holds values that are not",
+        ),
         (FolderInDigest, "test_facts_are_stable", "different facts|depend on the folder"),
         (Shared, "test_rows_are_the_same_every_time", "loading twice gives different rows"),
     ],
