@@ -55,6 +55,8 @@ class RunContext:
         like: RunContext | None = None,
     ) -> None:
         self.prepared = prepared
+        self.facts = prepared.facts
+        self.directory = Path(prepared.spec.directory)
         self.inputs = inputs
         self.wanted_device = device
         self._catalog = catalog
@@ -71,10 +73,6 @@ class RunContext:
         same_digest = prepared.facts.digest is not None and other.facts.digest == prepared.facts.digest
         if same_digest and (other.spec.data, other.spec.directory) == (prepared.spec.data, prepared.spec.directory):
             self.__dict__["data"] = like.data
-
-    @property
-    def facts(self) -> Facts:
-        return self.prepared.facts
 
     @cached_property
     def data(self) -> LoadedData:
@@ -111,10 +109,6 @@ class RunContext:
         from dpspec.training.device import resolve_device
 
         return resolve_device(self.wanted_device)
-
-    @property
-    def directory(self) -> Path:
-        return Path(self.prepared.spec.directory)
 
     @property
     def device_used(self) -> str | None:
