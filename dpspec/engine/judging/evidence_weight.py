@@ -156,10 +156,11 @@ def is_metric(quantity: str, findings: Sequence[Finding]) -> bool:
 
 
 def missing_measurements(verdicts: Sequence[Verdict], findings: Sequence[Finding]) -> Iterator[str]:
-    measured = sorted({finding.quantity for finding in findings if measures(finding)})
-    quantities = {finding.quantity for finding in findings}
     for verdict in verdicts:
-        if verdict.kind == "metric" and verdict.verdict == "open" and measured and verdict.quantity not in quantities:
+        if verdict.kind != "metric" or verdict.verdict != "open":
+            continue
+        measured = sorted({finding.quantity for finding in findings if measures(finding)})
+        if measured and verdict.quantity not in {finding.quantity for finding in findings}:
             yield f"claim {verdict.claim}: {verdict.quantity!r} was not measured; measured were {', '.join(measured)}"
 
 

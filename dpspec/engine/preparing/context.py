@@ -27,16 +27,14 @@ from dpspec.contract import (
 from dpspec.contract.attacks import Array, Asked, Attacker, Canary, Directions, Observed, Records, Score
 from dpspec.contract.catalog import Catalog, Offered
 from dpspec.contract.events import Event, Progressed
-from dpspec.engine.preparing.prepare import offers_of, options_of
-from dpspec.registry.foreign_code import made
+from dpspec.contract.frozen import digest
+from dpspec.engine.preparing.outcome_assumptions import chosen_weights
+from dpspec.engine.preparing.prepare import Prepared, find, offers_of, options_of
+from dpspec.engine.preparing.refusals import texts_flaw
+from dpspec.registry.foreign_code import is_foreign, made, misbehaved
 
 if TYPE_CHECKING:
     import numpy as np
-from dpspec.contract.frozen import digest
-from dpspec.engine.preparing.outcome_assumptions import chosen_weights
-from dpspec.engine.preparing.prepare import Prepared
-from dpspec.engine.preparing.refusals import texts_flaw
-from dpspec.registry.foreign_code import is_foreign, misbehaved
 
 #: Minimum number of seconds between progress events.
 _EVERY = 0.1
@@ -98,7 +96,12 @@ class RunContext:
 
     @cached_property
     def trainer(self) -> Trainer:
-        return self.prepared.trainer(self._catalog)
+        offered = find(self._catalog.backends, self.prepared.spec.training.kind, "backend kind")
+        trainer = made(offered, offered.provider.trainer, "its trainer")
+        if not callable(getattr(trainer, "train", None)):
+            what = f"{offered.provider.trainer} makes a {type(trainer).__name__}"
+            raise misbehaved(offered, f"{what}, which has no train()")
+        return cast(Trainer, trainer)
 
     @cached_property
     def attack(self) -> Attacker:
