@@ -199,7 +199,7 @@ class ComparedGradients:
 
     product, of_got, of_noise: the sums of g . n, g . g and n . n, with D g in place of g if D was fitted. most: the
     upper limit of D at the median step. summed: the number of steps with a reported sum; apart: of those whose gradient
-    is not sum and noise. room: noise that rounding can hide, in standard deviations. fixed: the constant c of the bound.
+    is not sum and noise. room: noise that rounding can hide, in standard deviations. fixed: c of the bound.
     """
 
     steps: int
