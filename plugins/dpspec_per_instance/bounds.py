@@ -24,10 +24,10 @@ from dpspec.accounting import (
     Floats,
     Interval,
     Mixture,
+    PrivacyLoss,
     best_epsilon,
     certified_lower,
     certified_upper,
-    group_curve,
 )
 from dpspec.training.loop.learning_rates import iterates_reveal_sums
 from dpspec_per_instance import theory
@@ -168,7 +168,7 @@ def tight_epsilons(spec: dps.Spec, direction: str) -> dict[float, Interval]:
         sampled = phase.sampling.is_poisson
         noise = phase.noise_multiplier
         pairs.append((Mixture.poisson(1, phase.rate(), noise) if sampled else Mixture.full(1, noise), phase.steps))
-    curves = [group_curve(pairs, deltas, DIRECTIONS[side]) for side in one_sided(direction)]
+    curves = [PrivacyLoss(tuple(pairs), DIRECTIONS[side]).epsilons(deltas) for side in one_sided(direction)]
     worst = [ends[0] if len(ends) == 1 else ends[0].worse(ends[1]) for ends in zip(*curves, strict=True)]
     return dict(zip(deltas, worst, strict=True))
 
