@@ -36,11 +36,11 @@ from dpspec.training.gradients import flat_model
 from dpspec.training.gradients.clipping import Flat, clipper
 from dpspec.training.loop.native import Schedule
 from dpspec.training.loop.samplers import (
+    Poisson,
     RandomAllocation,
     TruncatedPoisson,
     epoch_of,
     inclusion_moments,
-    independent,
 )
 from dpspec.training.measure.logs import NoiseLog, NormLog, SamplingLog, StateLog
 from dpspec.training.measure.residuals import Residuals
@@ -166,7 +166,7 @@ def _batches(schedule: Schedule, log: SamplingLog) -> Iterator[BatchSums]:
         sampler, epochs = phase.sampler, log.epochs.get(index)
         overlaps = zip(log.lags, log.overlaps[index].tolist(), strict=True)
         # Whether sizes are random, with a distribution that is tested.
-        random = independent(sampler) and 0.0 < sampler.inclusion < 1.0
+        random = isinstance(sampler, Poisson | RandomAllocation) and 0.0 < sampler.inclusion < 1.0
         random = random or (isinstance(sampler, TruncatedPoisson) and sampler.rate < 1.0)
         allocated = None
         if isinstance(sampler, RandomAllocation):
