@@ -215,13 +215,9 @@ SCORES = (
         learns=True,
     ),
     _score(
-        "path",
-        "Likelihood ratio of the final weights, assuming a straight path from the first model",
-        gradients=True,
+        "path", "Likelihood ratio of the final weights, assuming a straight path from the first model", gradients=True
     ),
     _score(
-        "shadow",
-        "Loss of the canary relative to shadow models trained with independent inclusion bits",
-        models=SHADOWS,
+        "shadow", "Loss of the canary relative to shadow models trained with independent inclusion bits", models=SHADOWS
     ),
 )

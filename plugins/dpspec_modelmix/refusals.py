@@ -9,13 +9,7 @@ from dataclasses import replace
 import dpspec.contract as dps
 from dpspec import kit
 from dpspec.training.loop.learning_rates import optimizer_kind
-from dpspec_modelmix.options import (
-    KINDS,
-    Attack,
-    PhaseOptions,
-    gap_on_sum,
-    unmet_conditions,
-)
+from dpspec_modelmix.options import KINDS, Attack, PhaseOptions, gap_on_sum, unmet_conditions
 
 #: Gap in units of the noise below which the amplification is negligible.
 _NEGLIGIBLE = 0.5

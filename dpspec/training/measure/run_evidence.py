@@ -35,13 +35,7 @@ from dpspec.training.device import Array
 from dpspec.training.gradients import flat_model
 from dpspec.training.gradients.clipping import Flat, clipper
 from dpspec.training.loop.native import Schedule
-from dpspec.training.loop.samplers import (
-    Poisson,
-    RandomAllocation,
-    TruncatedPoisson,
-    epoch_of,
-    inclusion_moments,
-)
+from dpspec.training.loop.samplers import Poisson, RandomAllocation, TruncatedPoisson, epoch_of, inclusion_moments
 from dpspec.training.measure.logs import NoiseLog, NormLog, SamplingLog, StateLog
 from dpspec.training.measure.residuals import Residuals
 from dpspec.training.measure.scores import ProjectionObserver
@@ -107,12 +101,7 @@ def compared_lags(schedule: Schedule) -> tuple[int, ...]:
 
 
 def evidence_of(
-    logs: RunLogs,
-    second: RunLogs | None,
-    watcher: Residuals | None,
-    job: TrainingJob,
-    sizes: Array,
-    coins: Array,
+    logs: RunLogs, second: RunLogs | None, watcher: Residuals | None, job: TrainingJob, sizes: Array, coins: Array
 ) -> dict[str, Json]:
     """Collect all evidence of a run, with the noise of a ``second`` run with independent seeds.
 
