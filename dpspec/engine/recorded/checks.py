@@ -137,7 +137,6 @@ def own_checks(run: RecordedRun) -> Iterator[Check]:
     """All checks of a run with one step or more."""
     yield from _noise(run)
     yield from noise_checks.noise_checks(run)
-    yield from noise_checks.seed_checks(run)
     yield from _moved(run)
     yield from _contributions(run)
     yield from _gradients(run)
