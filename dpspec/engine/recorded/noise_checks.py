@@ -86,11 +86,6 @@ def noise_checks(run: RecordedRun) -> Iterator[Check]:
         yield replace(least, p_value=min(1.0, len(same) * least.p_value))
     if parts:
         yield from _directions(run)
-    shared, public = run.counts_at_end("seeds", 2) or (None, None)
-    if shared is not None and public is not None:
-        note = f"of {run.steps} steps"
-        yield none_found("independent-noise", SHARED_SEED, "measured", shared, note, None)
-        yield none_found("secret-randomness", PUBLIC_SEED, "measured", public, note, None)
 
 
 def _independence(found: Mapping[str, Any], layers: Layers) -> Iterator[tuple[str, Check]]:
