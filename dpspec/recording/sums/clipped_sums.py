@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 import random
+import threading
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from functools import partial
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -14,8 +16,10 @@ from torch.overrides import TorchFunctionMode
 from dpspec.recording.fingerprints import Fingerprint, Tally, differs, fingerprint, require_plain
 from dpspec.recording.ranks.shards import local
 
-_NORMS = (torch.Tensor.norm, torch.norm)
-_OBSERVED = frozenset((*_NORMS, torch.einsum))
+_OBSERVED = frozenset((torch.Tensor.norm, torch.norm, torch.einsum))
+
+#: Torch's own functions at the import of this module. ``Tensor.norm`` calls ``torch.norm``.
+_OWN = (torch.einsum, torch.norm, torch.Tensor.norm)
 
 #: Types of numbers with eleven or eight significant bits.
 HALVES = {torch.float16: "float16", torch.bfloat16: "bfloat16"}
@@ -33,6 +37,9 @@ class Contributions(TorchFunctionMode):
     Each sum is a call ``torch.einsum("i,i...", f, g)``. The norm of f_i g_i over all parameters is the contribution of
     record i. Norms of g from Opacus are reused, except in half precision, which rounds them to a percent.
 
+    ``torch.einsum`` and ``torch.norm`` are replaced during the call, which is faster than a mode of torch. If the
+    script replaced them, or ``Tensor.norm``, the mode observes the functions that theirs call.
+
     Attributes:
         norm_type: The half precision in which Opacus computed norms, or "".
         sum_type: The half precision in which Opacus computed sums, or "".
@@ -49,13 +56,34 @@ class Contributions(TorchFunctionMode):
         self._fault: Exception | None = None
         self.norm_type, self.sum_type = "", ""
 
+    def __enter__(self) -> Self:
+        self._replaces = all(one is own for one, own in zip(_functions(), _OWN, strict=True))
+        if not self._replaces:
+            return super().__enter__()  # type: ignore[no-untyped-call, no-any-return]
+        self._thread = threading.get_ident()
+        setattr(torch, "einsum", partial(self._observed, _OWN[0]))  # noqa: B010  # for the type checker
+        setattr(torch, "norm", partial(self._observed, _OWN[1]))  # noqa: B010
+        return self
+
+    def __exit__(self, *raised: Any) -> None:
+        if not self._replaces:
+            super().__exit__(*raised)  # type: ignore[no-untyped-call]
+            return
+        setattr(torch, "einsum", _OWN[0])  # noqa: B010
+        setattr(torch, "norm", _OWN[1])  # noqa: B010
+
+    def _observed(self, func: Any, *args: Any, **kwargs: Any) -> Any:
+        if threading.get_ident() != self._thread:
+            return func(*args, **kwargs)
+        return self.__torch_function__(func, (), args, kwargs)
+
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         result = func(*args, **kwargs) if kwargs else func(*args)
         if func in _OBSERVED:
             try:
-                if func is not torch.einsum:
+                if func is not _OWN[0]:
                     self._norms(args, kwargs or {}, result)
                 elif len(args) == 3 and args[0] == "i,i...":
                     self._sum(args[1], args[2])
@@ -100,6 +128,10 @@ class Contributions(TorchFunctionMode):
         self._lengths.append(norms.detach())
 
 
+def _functions() -> tuple[Any, ...]:
+    return torch.einsum, torch.norm, torch.Tensor.norm
+
+
 def _address(tensor: Tensor) -> int:
     return int(tensor.untyped_storage().data_ptr())
 
@@ -116,14 +148,16 @@ class SummedGradients:
     def __init__(self, optimizer: Any) -> None:
         self._optimizer = optimizer
         self._left: Fingerprint | None = None
+        self._used = False
         self._changed, self._compared = Tally(), 0
 
     @property
     def found(self) -> list[int]:
         return [self._compared, int(self._changed)]
 
-    def keep(self) -> None:
-        self._left = self._fingerprint()
+    def keep(self, *, used: bool = False) -> None:
+        """A call has left the sums. used: Opacus' own code adds noise to them now, and no other code runs before."""
+        self._used, self._left = used, None if used else self._fingerprint()
 
     def compare(self) -> None:
         then, now = self._left, self._fingerprint()
@@ -133,8 +167,11 @@ class SummedGradients:
 
     def use(self) -> None:
         """``add_noise`` begins; ``zero_grad`` removes the sum afterwards."""
-        self.compare()
-        self._left = None
+        if self._used:
+            self._compared += 1
+        else:
+            self.compare()
+        self._used, self._left = False, None
 
     def _fingerprint(self) -> Fingerprint | None:
         sums = summed_gradients(self._optimizer)

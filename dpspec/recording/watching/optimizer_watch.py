@@ -33,7 +33,7 @@ from dpspec.recording.sums.ghost_sums import GhostSums
 from dpspec.recording.sums.sharded_ghost_sums import ShardedGhostSums
 from dpspec.recording.watching.noise_sketch import NoiseSketch
 from dpspec.recording.watching.noise_watch import NoiseWatch
-from dpspec.recording.watching.step_hooks import ReplacedMethods, StepHooks
+from dpspec.recording.watching.step_hooks import ReplacedMethods, StepHooks, is_of
 
 #: An observation of the recorder.
 Moment = Callable[[], None]
@@ -104,6 +104,9 @@ class OpacusWatch:
     def attach(self, before: Moment, after: Moment, use: Moment, guarded: Callable[[Moment], None]) -> None:
         optimizer, self._guarded, sums = self._optimizer, guarded, self.sums
         self._ids = [id(p) for p in optimizer.params]
+        kind = type(optimizer)
+        methods = [getattr(optimizer.pre_step, "__func__", None), kind._check_skip_next_step, kind.add_noise]
+        self._genuine = all(is_of(method, ("opacus",)) for method in methods)
         if self.recomputed is None:
             ghost = self.ghost
             assert ghost is not None
@@ -121,6 +124,7 @@ class OpacusWatch:
         self._wrap(optimizer, "scale_grad", [self._before_scaling], [self._after_scaling])
         if self._rank is not None and not self._sharded:
             self._wrap(optimizer, "reduce_gradients", [self._before_reduction], [self._after_reduction])
+        self._own_code = self._code()
         self._undo.append(self.hooks.remove)
         guarded(lambda: self.replaced.check(self._wrappers))
 
@@ -166,7 +170,7 @@ class OpacusWatch:
     @contextlib.contextmanager
     def _pre_step(self) -> Iterator[None]:
         """Opacus' own code calls add_noise and scale_grad: no other code runs between them."""
-        self._inside = True
+        self._inside = self._genuine
         try:
             yield
         finally:
@@ -196,8 +200,21 @@ class OpacusWatch:
         else:
             self.step.add_rows(len(self._optimizer.grad_samples[0]))
         self._contributions = None
-        self.sums.keep()
         self.recomputed.compare()
+        self.sums.keep(used=self._inside and self._adds_noise())
+
+    def _adds_noise(self) -> bool:
+        """Whether ``pre_step`` continues with ``add_noise``, without code of the script between."""
+        queue = vars(self._optimizer).get("_step_skip_queue")
+        same = all(now is then for now, then in zip(self._code(), self._own_code, strict=True))
+        return same and type(queue) is list and (not queue or queue[0] is False)
+
+    def _code(self) -> list[Any]:
+        """Everything that decides what runs between the clipped sum and ``add_noise``."""
+        kind, own = type(self._optimizer), vars(self._optimizer)
+        methods = [getattr(kind, name, None) for name in ("_check_skip_next_step", "add_noise", "__getattribute__")]
+        put = [own.get(name) for name in ("_check_skip_next_step", "add_noise")]
+        return [kind, *methods, *(getattr(method, "__code__", None) for method in methods), *put]
 
     def _probe_ghost(self) -> None:
         size, self._coefficients = self._coefficients, 0
@@ -205,7 +222,7 @@ class OpacusWatch:
             self._probing(0 if self.step.rows == UNSEEN else self.step.rows, size, None)
 
     def _after_ghost(self, _: Any) -> None:
-        self.sums.keep()
+        self.sums.keep(used=self._inside and self._adds_noise())
         assert self.ghost is not None
         clipped = self.ghost.after_accumulate()
         self.norm_type, self.sum_type = self.ghost.norm_type, self.ghost.sum_type

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from types import FrameType
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.utils import checkpoint
@@ -22,6 +23,9 @@ _HUGE, _TINY = 1e300, 1e-30
 #: Integers of the same size as a number.
 _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
+#: Numbers that are subtracted at one time, in the processor's cache.
+_CHUNK = 2**18
+
 #: One in this number of further passes of a step compares values.
 _FURTHER = 8
 
@@ -31,8 +35,13 @@ _Guarded = Callable[[Callable[[], None]], None]
 class ParameterWatch:
     def __init__(self, parameters: Sequence[nn.Parameter]) -> None:
         self._every = list(parameters)
-        self._last = [p.detach().clone() for p in self._parameters]
         self._on_host = all(p.device.type == "cpu" for p in self._parameters)
+        # A copy of all bits: in the host's memory their bytes, which are compared fastest.
+        self._bytes = [bytearray(_host_bits(p)) for p in self._parameters] if self._on_host else []
+        if self._on_host:
+            self._last = [_tensor(kept, p) for p, kept in zip(self._parameters, self._bytes, strict=True)]
+        else:
+            self._last = [p.detach().clone() for p in self._parameters]
 
     @property
     def _parameters(self) -> list[Tensor]:
@@ -41,8 +50,10 @@ class ParameterWatch:
 
     def same(self) -> bool:
         """Whether all parameters are in the host's memory and have the bits of the copy, signs of zeros included."""
-        pairs = zip(self._parameters, self._last, strict=True)
-        return self._on_host and all(torch.equal(_bits(p), _bits(q)) for p, q in pairs)
+        return self._on_host and all(
+            p.dtype == q.dtype and p.shape == q.shape and kept == _host_bits(p)
+            for p, q, kept in zip(self._parameters, self._last, self._bytes, strict=True)
+        )
 
     @torch.no_grad()
     def moved(self) -> Tensor:
@@ -64,14 +75,30 @@ class ParameterWatch:
         if not pairs:
             return torch.zeros((), dtype=torch.float64)
         if self._on_host:
-            apart = torch.stack([torch.linalg.vector_norm(p.detach() - q) for p, q in pairs]).double()
-            if 0.0 < (distance := float(torch.linalg.vector_norm(apart))) < math.inf:
-                return torch.tensor(distance, dtype=torch.float64)
+            square = 0.0
+            for p, q in pairs:
+                parts = zip(torch.split(p.reshape(-1), _CHUNK), torch.split(q.reshape(-1), _CHUNK), strict=True)
+                square += sum(float(torch.linalg.vector_norm(one - other)) ** 2 for one, other in parts)
+            if 0.0 < square < math.inf:
+                return torch.tensor(math.sqrt(square), dtype=torch.float64)
         device = self._last[0].device
         apart = torch.stack([torch.linalg.vector_norm(_difference(p, q)).to(device) for p, q in pairs])
         norm: Tensor = torch.linalg.vector_norm(apart.double())
         other = torch.stack([(_bits(p) != _bits(q)).any().to(device) for p, q in pairs])
         return torch.maximum(norm.nan_to_num(nan=_HUGE, posinf=_HUGE), other.any().double() * _TINY)
+
+
+def _host_bits(p: Tensor) -> Any:
+    """The bits of a tensor in the host's memory, as an array that shares its memory if this is contiguous."""
+    p = p.detach()
+    if p.dtype not in (torch.float32, torch.float64):
+        p = _bits(p)
+    return np.ascontiguousarray(p.numpy())
+
+
+def _tensor(kept: bytearray, p: Tensor) -> Tensor:
+    """A tensor of the shape of ``p`` in given memory."""
+    return torch.frombuffer(kept, dtype=p.dtype).view(p.shape) if kept else torch.empty_like(p)
 
 
 def _difference(p: Tensor, q: Tensor) -> Tensor:

@@ -107,7 +107,7 @@ class ReplacedMethods:
             return
         self._seen = objects
         for name, thing, packages in places:
-            if not _is_of(thing, packages):
+            if not is_of(thing, packages):
                 self._names.setdefault(name[:100])
 
     def _places(self, watched: Mapping[str, Any]) -> Iterator[tuple[str, Any, tuple[str, ...]]]:
@@ -152,7 +152,7 @@ def _links(put: Any, method: Any) -> Iterator[Any]:
         link = getattr(link, "__wrapped__", None)
 
 
-def _is_of(method: Any, packages: tuple[str, ...]) -> bool:
+def is_of(method: Any, packages: tuple[str, ...]) -> bool:
     if not isinstance(method, FunctionType):
         return False
     roots = [getattr(sys.modules.get(package), "__file__", None) for package in packages]
