@@ -35,6 +35,9 @@ from dpspec.recording.watching.noise_sketch import NoiseSketch
 from dpspec.recording.watching.noise_watch import NoiseWatch
 from dpspec.recording.watching.step_hooks import ReplacedMethods, StepHooks, is_of
 
+#: Methods of Opacus' optimizer whose code runs between a clipped sum and its noise.
+_BETWEEN = ("clip_and_accumulate", "accumulate", "_check_skip_next_step", "add_noise")
+
 #: An observation of the recorder.
 Moment = Callable[[], None]
 
@@ -212,9 +215,9 @@ class OpacusWatch:
     def _code(self) -> list[Any]:
         """Everything that decides what runs between the clipped sum and ``add_noise``."""
         kind, own = type(self._optimizer), vars(self._optimizer)
-        methods = [getattr(kind, name, None) for name in ("_check_skip_next_step", "add_noise", "__getattribute__")]
-        put = [own.get(name) for name in ("_check_skip_next_step", "add_noise")]
-        return [kind, *methods, *(getattr(method, "__code__", None) for method in methods), *put]
+        methods = [getattr(kind, name, None) for name in _BETWEEN]
+        put = [own.get(name) for name in _BETWEEN]
+        return [kind, kind.__getattribute__, *methods, *(getattr(one, "__code__", None) for one in methods), *put]
 
     def _probe_ghost(self) -> None:
         size, self._coefficients = self._coefficients, 0
