@@ -1,7 +1,7 @@
 """An append-only file: frames under a chain of digests, readable up to the last complete one.
 
 A frame is its length (4 bytes, little-endian), its kind (1 byte), its payload, and SHA-256 of the digest of the frame
-before it, the length, the kind and the payload. The first frame follows the digest of the run's header. Each frame is
+before it, the length, the kind and the payload. The first frame follows the digest of the run's header. Frames are
 written by one call, so a killed process leaves at most one incomplete frame, which readers skip.
 """
 
@@ -43,18 +43,22 @@ class JournalWriter:
         self._file = os.open(path, os.O_WRONLY | made | os.O_APPEND | getattr(os, "O_BINARY", 0), 0o600)
         self.digest = digest
 
-    def append(self, kind: int, payload: bytes) -> bytes:
-        """Write one frame and return its digest; raises ``ValueError`` if it is too long."""
-        if len(payload) > LONGEST:
-            raise ValueError(f"a frame holds at most {LONGEST} bytes, got {len(payload)}")
-        head = _HEAD.pack(len(payload), kind)
-        digest = hashlib.sha256(self.digest + head + payload).digest()
-        whole = head + payload + digest
+    def append(self, kind: int, *payloads: bytes) -> list[bytes]:
+        """Write frames by one call and return their digests; raises ``ValueError`` if one is too long."""
+        parts, digests, digest = list[bytes](), list[bytes](), self.digest
+        for payload in payloads:
+            if len(payload) > LONGEST:
+                raise ValueError(f"a frame holds at most {LONGEST} bytes, got {len(payload)}")
+            head = _HEAD.pack(len(payload), kind)
+            digest = hashlib.sha256(digest + head + payload).digest()
+            parts += (head, payload, digest)
+            digests.append(digest)
+        whole = b"".join(parts)
         written = os.write(self._file, whole)
         if written != len(whole):
             raise OSError(f"wrote {written} of {len(whole)} bytes")
         self.digest = digest
-        return digest
+        return digests
 
     def close(self) -> None:
         os.close(self._file)

@@ -83,10 +83,10 @@ class RunWriter:
         self._states = JournalWriter(folder / STATES, first)
         self.steps = 0
 
-    def write(self, public: PublicStep, internal: InternalStep) -> None:
-        digest = self._internal.append(STEP, internal.encode())
-        self._steps.append(STEP, public.encode(digest))
-        self.steps += 1
+    def write(self, *steps: tuple[PublicStep, InternalStep]) -> None:
+        digests = self._internal.append(STEP, *(internal.encode() for _, internal in steps))
+        self._steps.append(STEP, *(public.encode(digest) for (public, _), digest in zip(steps, digests, strict=True)))
+        self.steps += len(steps)
 
     def save(self, state: SavedState) -> None:
         self._states.append(STATE, state.encode())

@@ -91,15 +91,17 @@ class Contributions(TorchFunctionMode):
                 self._fault = error
         return result
 
-    def norms(self, parameters: int) -> tuple[Tensor, Tensor] | None:
-        """(b,) the norm of each contribution, and of each gradient before clipping.
+    def records(self, parameters: int) -> int | None:
+        """The number of contributions; None unless there was one sum for each of ``parameters``.
 
-        Returns None unless there was one sum for each of ``parameters``. Raises the recorder's fault if there was one.
+        Raises the recorder's fault if there was one.
         """
         if self._fault is not None:
             raise self._fault
-        if len(self._lengths) != parameters or not parameters:
-            return None
+        return len(self._lengths[0]) if parameters and len(self._lengths) == parameters else None
+
+    def norms(self) -> tuple[Tensor, Tensor]:
+        """(b,) the norm of each contribution, and of each gradient before clipping."""
         device = self._lengths[0].device
         lengths = torch.stack([one.to(device) for one in self._lengths]).double()
         shared = all(one is self._factors[0] for one in self._factors)

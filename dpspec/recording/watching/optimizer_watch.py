@@ -35,6 +35,9 @@ from dpspec.recording.watching.noise_sketch import NoiseSketch
 from dpspec.recording.watching.noise_watch import NoiseWatch
 from dpspec.recording.watching.step_hooks import ReplacedMethods, StepHooks, is_of
 
+#: Steps that are read together, and numbers of gradients that are kept for it.
+_STEPS, _NUMBERS = 32, 2**19
+
 #: Methods of Opacus' optimizer whose code runs between a clipped sum and its noise.
 _BETWEEN = ("clip_and_accumulate", "accumulate", "_check_skip_next_step", "add_noise")
 
@@ -47,6 +50,49 @@ Entering = Callable[[float], Tensor]
 #: Gets the first row of a physical batch in its step, the number of its rows and its per-sample gradients, None for
 #: ghost clipping.
 Probing = Callable[[int, int, Sequence[Tensor] | None], None]
+
+
+class StepRows:
+    """Copies of the noisy gradients and the sums of a few steps of a small model, which are read together.
+
+    Reading one step takes longer than its training: 30 calls of torch for each layer.
+    """
+
+    def __init__(self, shapes: Sequence[torch.Size], count: int) -> None:
+        self.sizes, self.count = [shape.numel() for shape in shapes], count
+        self._gradients, self._sums = (torch.empty(count, sum(self.sizes)) for _ in range(2))
+        self._views = [
+            [part.view(shape) for row in rows for part, shape in zip(torch.split(row, self.sizes), shapes, strict=True)]
+            for rows in zip(self._gradients, self._sums, strict=True)
+        ]
+        self.steps: list[PendingStep] = []
+
+    @classmethod
+    def of(cls, parameters: Sequence[Tensor]) -> StepRows | None:
+        """None for a large model, on another device or in other precision."""
+        count = min(_STEPS, _NUMBERS // max(1, sum(p.numel() for p in parameters)))
+        plain = all(p.is_cpu and p.dtype == torch.float32 for p in parameters)
+        return cls([p.shape for p in parameters], count) if plain and count > 1 else None
+
+    @property
+    def full(self) -> bool:
+        return len(self.steps) == self.count
+
+    def keep(self, step: PendingStep, gradients: Sequence[Tensor], sums: Sequence[Tensor | None]) -> bool:
+        """Copy the tensors of a step; False if they have another type or shape than the parameters."""
+        every, views = [*gradients, *(one for one in sums if one is not None)], self._views[len(self.steps)]
+        if len(every) != len(views) or any(
+            one.dtype != torch.float32 or one.shape != view.shape for one, view in zip(every, views, strict=True)
+        ):
+            return False
+        torch._foreach_copy_(views, every)
+        self.steps.append(step)
+        return True
+
+    def take(self) -> tuple[list[PendingStep], Tensor, Tensor]:
+        """The steps, and (k, coordinates) their gradients and sums, in memory that the next steps use again."""
+        steps, self.steps = self.steps, []
+        return steps, self._gradients[: len(steps)], self._sums[: len(steps)]
 
 
 class OpacusWatch:
@@ -69,7 +115,7 @@ class OpacusWatch:
         self._wrappers: dict[str, Any] = {}
         self._during = contextlib.ExitStack()
         self._contributions: Contributions | None = None
-        self._unscaled = torch.zeros(())
+        self._unscaled: Tensor | None = None
         self._scaled: Fingerprint | None = None
         self._inside = False
         self._stepped_with: Fingerprint | None = None
@@ -83,6 +129,12 @@ class OpacusWatch:
             self.ghost = ShardedGhostSums(model, optimizer, rank)
         self.recomputed = None if clipping == "ghost" else RecomputedSums(optimizer, clipping)
         self.scaling = SizeScaling()
+        self._rows = None if rank is not None else StepRows.of(list(optimizer.params))
+
+    @property
+    def together(self) -> int:
+        """The number of steps that are best read together."""
+        return 1 if self._rows is None else self._rows.count
 
     @property
     def meddled(self) -> int:
@@ -194,14 +246,10 @@ class OpacusWatch:
         assert self.recomputed is not None
         self.norm_type = seen.norm_type or self.norm_type
         self.sum_type = seen.sum_type or self.sum_type
-        norms = seen.norms(len(parameters))
-        if norms is not None:
-            contributed, lengths = norms
-            self.step.add_rows(len(contributed))
-            self.step.norms.append(contributed)
-            self.scaling.add(lengths)
-        else:
-            self.step.add_rows(len(self._optimizer.grad_samples[0]))
+        records = seen.records(len(parameters))
+        self.step.add_rows(len(self._optimizer.grad_samples[0]) if records is None else records)
+        if records is not None:
+            self.step.norms.append(seen)
         self._contributions = None
         self.recomputed.compare()
         self.sums.keep(used=self._inside and self._adds_noise())
@@ -261,6 +309,16 @@ class OpacusWatch:
         step.noise_multiplier = min(float(optimizer.noise_multiplier), multiplier)
         step.clip_norm = float(optimizer.max_grad_norm)
         step.deviation = multiplier * step.clip_norm
+        step.noised = True
+        if self._rows is not None and self._rows.keep(step, [p.grad for p in parameters], summed_gradients(optimizer)):
+            if self._rows.full:
+                self._read_rows()
+        else:
+            self._read_noise(step)
+        self._scaled = None if self._inside else self._fingerprint()
+
+    def _read_noise(self, step: PendingStep) -> None:
+        optimizer, parameters = self._optimizer, self._optimizer.params
         sums = [one.detach().reshape(-1) for one in summed_gradients(optimizer) if one is not None]
         noise = [local(p.grad).detach().reshape(-1) - s for p, s in zip(parameters, sums, strict=True)]
         starts: Iterable[int] = repeat(0)
@@ -269,12 +327,36 @@ class OpacusWatch:
                 sums, noise = ([self._rank.group.world * part for part in parts] for parts in (sums, noise))
             self._rank.after_noise(sums, noise)
             starts = self._rank.starts
-        step.sketch, step.noised = self._sketch.of(noise, starts), True
+        step.sketch = self._sketch.of(noise, starts)
         if self._rank is None or bool(step.sketch.any()):  # one rank adds the noise
             self._noise.add(noise, sums, step.deviation)
         norms = [torch.linalg.vector_norm(summed).to(sums[0].device) for summed in sums]
         step.sum_norm = torch.linalg.vector_norm(torch.stack(norms).double())
-        self._scaled = None if self._inside else self._fingerprint()
+
+    def read(self, steps: Sequence[PendingStep]) -> None:
+        """Compute what the records of these steps, the last ones, need and :meth:`_after_noise` put off."""
+        self._read_rows()
+        for step in steps:
+            for place, seen in enumerate(step.norms):
+                if isinstance(seen, Contributions):
+                    step.norms[place], lengths = seen.norms()
+                    self.scaling.add(lengths)
+
+    @torch.no_grad()
+    def _read_rows(self) -> None:
+        if self._rows is None or not self._rows.steps:
+            return
+        steps, gradients, sums = self._rows.take()
+        first = next((size for size in self._rows.sizes if size), 0)
+        unscaled = torch.linalg.vector_norm(gradients[:, :first], dim=1).tolist()
+        lengths = torch.linalg.vector_norm(sums, dim=1, dtype=torch.float64).tolist()
+        noise = gradients.sub_(sums)
+        sketches = self._sketch.of_rows(noise, self._rows.sizes).double().numpy()
+        self._noise.add_rows(noise, sums, [step.deviation for step in steps])
+        for step, sketch, before, length in zip(steps, sketches, unscaled, lengths, strict=True):
+            step.sketch, step.sum_norm = sketch, length
+            if step.divided is not None:
+                step.divided = before, step.divided[1]
 
     def _first_norm(self) -> Tensor:
         own = (local(p.grad) for p in self._optimizer.params)
@@ -282,7 +364,8 @@ class OpacusWatch:
         return norm
 
     def _before_scaling(self) -> None:
-        self._unscaled = self._first_norm()
+        kept = self._rows is not None and self._rows.steps[-1:] and self._rows.steps[-1] is self.step
+        self._unscaled = None if kept else self._first_norm()
         if not self._inside:
             self._compare(self._scaled)
 

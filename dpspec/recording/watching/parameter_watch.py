@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.utils import checkpoint
 
 from dpspec.recording.fingerprints import Tally
+from dpspec.recording.pending_step import Scalar
 from dpspec.recording.ranks.shards import local
 
 #: The distance of a parameter that became or was NaN, and of one in which only the sign of a zero changed.
@@ -56,31 +57,34 @@ class ParameterWatch:
         )
 
     @torch.no_grad()
-    def moved(self) -> Tensor:
+    def moved(self) -> Scalar:
         """The l2 distance of the parameters from the copy, 0 only if all bits are the same, and never NaN.
 
         Infinities and NaN that stayed do not count; if one appeared or disappeared the distance is huge.
         """
-        return torch.zeros((), dtype=torch.float64) if self.same() else self._distance()
+        return 0.0 if self.same() else self._distance()
 
     @torch.no_grad()
-    def advance(self) -> Tensor:
+    def advance(self) -> Scalar:
         distance = self._distance()
         for p, q in zip(self._parameters, self._last, strict=True):
             q.copy_(p)
         return distance
 
-    def _distance(self) -> Tensor:
+    def _distance(self) -> Scalar:
         pairs = list(zip(self._parameters, self._last, strict=True))
         if not pairs:
-            return torch.zeros((), dtype=torch.float64)
-        if self._on_host:
+            return 0.0
+        if self._on_host and all(p.dtype in (torch.float32, torch.float64) for p, _ in pairs):
             square = 0.0
             for p, q in pairs:
-                parts = zip(torch.split(p.reshape(-1), _CHUNK), torch.split(q.reshape(-1), _CHUNK), strict=True)
-                square += sum(float(torch.linalg.vector_norm(one - other)) ** 2 for one, other in parts)
+                now, then = (part.detach().reshape(-1).numpy() for part in (p, q))
+                for start in range(0, len(now), _CHUNK):
+                    with np.errstate(all="ignore"):
+                        moved = now[start : start + _CHUNK] - then[start : start + _CHUNK]
+                    square += float(np.dot(moved, moved))
             if 0.0 < square < math.inf:
-                return torch.tensor(math.sqrt(square), dtype=torch.float64)
+                return math.sqrt(square)
         device = self._last[0].device
         apart = torch.stack([torch.linalg.vector_norm(_difference(p, q)).to(device) for p, q in pairs])
         norm: Tensor = torch.linalg.vector_norm(apart.double())
