@@ -17,6 +17,9 @@ from dpspec.recording.folder.step_record import UNSEEN, Indices, InternalStep, O
 Scalar: TypeAlias = Tensor | float
 
 
+_QUARTILES = np.array((0.0, 0.25, 0.5, 0.75, 1.0))
+
+
 @dataclass
 class PendingStep:
     """Numbers are NaN and counts ``UNSEEN`` until they are observed; tensors stay on their device until the end.
@@ -120,13 +123,12 @@ class PendingStep:
     def _quartiles(self, clip: float) -> list[float]:
         if not self.norms:
             return [math.nan] * 5
-        device = self.norms[0].device
-        norms = torch.cat([n.reshape(-1).to(device, torch.float64) for n in self.norms]).cpu().numpy()
+        norms = torch.cat([n.reshape(-1).to(self.norms[0].device, torch.float64) for n in self.norms]).cpu().numpy()
         if len(norms) == 0:
             return [0.0] * 5
         if not np.isfinite(norms).all():
             return [math.nan] * 4 + [math.inf]
-        places = np.array((0.0, 0.25, 0.5, 0.75, 1.0)) * (len(norms) - 1)
+        places = _QUARTILES * (len(norms) - 1)
         found: list[float] = (np.interp(places, np.arange(len(norms)), np.sort(norms)) / clip).tolist()
         return found
 

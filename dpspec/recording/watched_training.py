@@ -68,7 +68,7 @@ class WatchedTraining:
         self._parts = parts
         self._folder = part_of(folder, part) / rank
         self.samples, notes = self._watch_sampler()
-        header = parts.header(notes, group, part if part > 1 else 0)
+        header = parts.header(notes, group, part if resume else 0)
         secret = secrets.token_hex(32)
         try:
             if part > 1 and isinstance(parts.optimizer, ReportedUpdates):
@@ -91,7 +91,7 @@ class WatchedTraining:
             raise
         self._pid, self._started = os.getpid(), time.monotonic()
         self._waiting: list[tuple[PendingStep, Callable[[], tuple[PublicStep, InternalStep]]]] = []
-        self._written = 0.0
+        self._written, self._resumes = 0.0, resume
         self._layers = header.layers
         self._sizes = [size for _, size in header.layers]
         self._sketch = NoiseSketch(self._sizes, seed=int(secret, 16))
@@ -325,7 +325,7 @@ class WatchedTraining:
         if sampler.batches is None:
             return None, notes
         planted = self._parts.planted
-        there = list if planted is None else planted.present
+        there = None if planted is None else planted.present
         watch = SamplerWatch(sampler.batches, ahead=self._parts.ahead, present=there)
         if not watch.attach():
             return None, [*notes, f"sampler {sampler.kind} cannot be watched: the drawn records are not observed"]
@@ -411,7 +411,8 @@ class WatchedTraining:
             step.finish, number, now, len(self._sizes), drawn, rate, told, update, self._options.changes(), ranked
         )
         self._waiting.append((step, finish))
-        together = 1 if self._opacus is None else self._opacus.together
+        # A later part may continue a killed one, all steps of which count.
+        together = 1 if self._opacus is None or self._resumes else self._opacus.together
         if number == 1 or len(self._waiting) >= together or now - self._written > _SECONDS:
             self._write_waiting()
         if self._saved is not None and self._saved.received():

@@ -55,7 +55,7 @@ def open_run(path: Path) -> RunFolder | JoinedFolder | ResumedFolder:
     numbers = [1, *_numbers(path)]
     if len(numbers) == 1:
         first = open_part(path)
-        if first.header.part:
+        if first.header.part > 1:
             raise RecordingError(f"{path}: part {first.header.part} of a run: check the folder that holds all parts")
         return first
     if numbers != list(range(1, len(numbers) + 1)) or len(numbers) > MOST_PARTS:
@@ -63,13 +63,15 @@ def open_run(path: Path) -> RunFolder | JoinedFolder | ResumedFolder:
     numbers = [number for number in numbers if not _is_empty(part_of(path, number))] or [1]
     parts = [open_part(part_of(path, number)) for number in numbers]
     for number, part in zip(numbers, parts, strict=True):
-        if part.header.part != (number if number > 1 else 0):
+        if part.header.part != number and (number, part.header.part) != (1, 0):
             raise RecordingError(f"{part.path}: not the recording of this part")
         if other := parts[0].header.differs(part.header):
             raise RecordingError(f"{part.path}: has another {other} than the first part")
         _require_whole(part)
     states = [_states(part) for part in parts]
     seams = [_seam(numbers[: n + 1], states[:n], states[n]) for n in range(1, len(states))]
+    if seams and isinstance(parts[0], RunFolder) and not parts[0].header.part and END not in parts[0].kinds():
+        seams[0].doubts.append("part 1 was killed and recorded without resume=True: its last steps may be missing")
     saved = tuple(min((one[-1].step if one else 0 for one in ranks), default=0) for ranks in states)
     header = _joined_header([part.header for part in parts])
     options = states[0][0][0].options if states[0] and states[0][0] else {}

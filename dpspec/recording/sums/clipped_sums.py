@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, Self
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
@@ -49,7 +50,7 @@ class Contributions(TorchFunctionMode):
         super().__init__()
         kept = [getattr(p, "grad_sample", None) for p in parameters]
         # The memory of these tensors is not reused during the call, so an address identifies a gradient.
-        self._lasting = {_address(g) for g in kept if isinstance(g, Tensor)}
+        self._lasting = {g.data_ptr() for g in kept if isinstance(g, Tensor)}
         self._known: dict[tuple[int, int], tuple[int, Tensor]] = {}
         self._factors: list[Tensor] = []
         self._lengths: list[Tensor] = []
@@ -103,6 +104,10 @@ class Contributions(TorchFunctionMode):
     def norms(self) -> tuple[Tensor, Tensor]:
         """(b,) the norm of each contribution, and of each gradient before clipping."""
         device = self._lengths[0].device
+        if device.type == "cpu" and all(one is self._factors[0] for one in self._factors):
+            every = np.array([one.float().numpy() for one in self._lengths], dtype=np.float64)
+            whole = np.sqrt((every**2).sum(axis=0))
+            return torch.from_numpy(np.abs(self._factors[0].double().numpy()) * whole), torch.from_numpy(whole)
         lengths = torch.stack([one.to(device) for one in self._lengths]).double()
         shared = all(one is self._factors[0] for one in self._factors)
         factors = self._factors[0] if shared else torch.stack([one.to(device) for one in self._factors])
@@ -116,12 +121,12 @@ class Contributions(TorchFunctionMode):
             return
         if of.dtype in HALVES:
             self.norm_type = HALVES[of.dtype]
-        elif _address(of) in self._lasting:
-            self._known[_address(of), of.numel()] = (of._version, result)
+        elif of.data_ptr() in self._lasting:
+            self._known[of.data_ptr(), of.numel()] = (of._version, result)
 
     def _sum(self, factors: Tensor, gradients: Tensor) -> None:
         self.sum_type = HALVES.get(gradients.dtype, self.sum_type)
-        version, norms = self._known.get((_address(gradients), gradients.numel()), (-1, None))
+        version, norms = self._known.get((gradients.data_ptr(), gradients.numel()), (-1, None))
         if norms is None or version != gradients._version or len(norms) != len(gradients):
             gradients = gradients if gradients.dim() > 1 else gradients[:, None]
             exact = torch.float32 if gradients.dtype in HALVES else None
@@ -132,10 +137,6 @@ class Contributions(TorchFunctionMode):
 
 def _functions() -> tuple[Any, ...]:
     return torch.einsum, torch.norm, torch.Tensor.norm
-
-
-def _address(tensor: Tensor) -> int:
-    return int(tensor.untyped_storage().data_ptr())
 
 
 def summed_gradients(optimizer: Any) -> list[Tensor | None]:
@@ -150,7 +151,7 @@ class SummedGradients:
     def __init__(self, optimizer: Any) -> None:
         self._optimizer = optimizer
         self._left: Fingerprint | None = None
-        self._used = False
+        self.used = False
         self._changed, self._compared = Tally(), 0
 
     @property
@@ -159,7 +160,7 @@ class SummedGradients:
 
     def keep(self, *, used: bool = False) -> None:
         """A call has left the sums. used: Opacus' own code adds noise to them now, and no other code runs before."""
-        self._used, self._left = used, None if used else self._fingerprint()
+        self.used, self._left = used, None if used else self._fingerprint()
 
     def compare(self) -> None:
         then, now = self._left, self._fingerprint()
@@ -169,11 +170,11 @@ class SummedGradients:
 
     def use(self) -> None:
         """``add_noise`` begins; ``zero_grad`` removes the sum afterwards."""
-        if self._used:
+        if self.used:
             self._compared += 1
         else:
             self.compare()
-        self._used, self._left = False, None
+        self.used, self._left = False, None
 
     def _fingerprint(self) -> Fingerprint | None:
         sums = summed_gradients(self._optimizer)

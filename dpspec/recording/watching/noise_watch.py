@@ -194,7 +194,7 @@ class NoiseWatch:
         self._rounding = max(self._rounding, unit * (float(largest[precise].max()) + 16.0))
         self._add_along(read[precise, 2], read[precise, 3], std[precise])
         self._add_norms(read[precise, 4:], std[precise, None])
-        self._add_squares(noise, np.where(precise, std**-2, 0.0))
+        self._add_squares(noise if precise.all() else noise[torch.as_tensor(precise)], std[precise] ** -2)
         for row in np.flatnonzero(precise).tolist():
             if every[row] or len(self._rows) < _KEPT:
                 _keep(self._rows, (_array(noise[row, self._kept]) / std[row]).astype(np.float32))

@@ -167,18 +167,23 @@ class OpacusWatch:
             assert ghost is not None
             self._undo.append(ghost.attach(guarded))
             begin = [sums.compare, self._probe_ghost, ghost.before_accumulate]
-            self._wrap(optimizer, "accumulate", begin, [self._after_ghost])
+            self._wrap(optimizer, "accumulate", begin, self._after_ghost)
             if callable(getattr(self._model, "get_clipping_coef", None)):
-                self._wrap(self._model, "get_clipping_coef", [use], [self._after_coefficients])
+                self._wrap(self._model, "get_clipping_coef", [use], self._after_coefficients)
         else:
             begin = [use, sums.compare, self.recomputed.expect, self._probe, self._begin_sum]
-            self._wrap(optimizer, "clip_and_accumulate", begin, [self._after_sum])
+            self._wrap(optimizer, "clip_and_accumulate", begin, self._after_sum)
+
+        def use_again() -> None:
+            if not sums.used or self.ghost is not None:  # otherwise no code ran since ``clip_and_accumulate`` began
+                use()
+
         self.hooks = StepHooks(optimizer.original_optimizer, partial(guarded, before), partial(guarded, after))
-        self._wrap(optimizer, "pre_step", [], [], self._pre_step)
-        self._wrap(optimizer, "add_noise", [use, sums.use, self._enter, self._before_noise], [self._after_noise])
-        self._wrap(optimizer, "scale_grad", [self._before_scaling], [self._after_scaling])
+        self._wrap(optimizer, "pre_step", [], None, self._pre_step)
+        self._wrap(optimizer, "add_noise", [use_again, sums.use, self._enter, self._before_noise], self._after_noise)
+        self._wrap(optimizer, "scale_grad", [self._before_scaling], self._after_scaling)
         if self._rank is not None and not self._sharded:
-            self._wrap(optimizer, "reduce_gradients", [self._before_reduction], [self._after_reduction])
+            self._wrap(optimizer, "reduce_gradients", [self._before_reduction], self._after_reduction)
         self._own_code = self._code()
         self._undo.append(self.hooks.remove)
         guarded(lambda: self.replaced.check(self._wrappers))
@@ -193,18 +198,21 @@ class OpacusWatch:
         thing: Any,
         name: str,
         before: Sequence[Moment],
-        after: Sequence[Callable[[Any], None]],
+        after: Callable[[Any], None] | None,
         around: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext,
     ) -> None:
         own, original = vars(thing).get(name), getattr(thing, name)
 
-        def replaced(this: Any, *given: Any, **named: Any) -> Any:
+        def begin() -> None:
             for observe in before:
-                self._guarded(observe)
+                observe()
+
+        def replaced(this: Any, *given: Any, **named: Any) -> Any:
+            self._guarded(begin)
             with around(), self._during:
                 result = original(*given, **named)
-            for observe_result in after:
-                self._guarded(partial(observe_result, result))
+            if after is not None:
+                self._guarded(partial(after, result))
             return result
 
         put = MethodType(replaced, thing)
@@ -355,7 +363,7 @@ class OpacusWatch:
         self._noise.add_rows(noise, sums, [step.deviation for step in steps])
         for step, sketch, before, length in zip(steps, sketches, unscaled, lengths, strict=True):
             step.sketch, step.sum_norm = sketch, length
-            if step.divided is not None:
+            if step.divided is not None and step.divided[0] is None:
                 step.divided = before, step.divided[1]
 
     def _first_norm(self) -> Tensor:
@@ -364,7 +372,8 @@ class OpacusWatch:
         return norm
 
     def _before_scaling(self) -> None:
-        kept = self._rows is not None and self._rows.steps[-1:] and self._rows.steps[-1] is self.step
+        rows = self._rows.steps[-1:] if self._rows is not None and self._inside else []
+        kept = any(step is self.step for step in rows)
         self._unscaled = None if kept else self._first_norm()
         if not self._inside:
             self._compare(self._scaled)

@@ -35,7 +35,8 @@ _Guarded = Callable[[Callable[[], None]], None]
 
 class ParameterWatch:
     def __init__(self, parameters: Sequence[nn.Parameter]) -> None:
-        self._every = list(parameters)
+        self._every: list[Tensor] = list(parameters)
+        self._sharded = any(local(p) is not p for p in self._every)
         self._on_host = all(p.device.type == "cpu" for p in self._parameters)
         # A copy of all bits: in the host's memory their bytes, which are compared fastest.
         self._bytes = [bytearray(_host_bits(p)) for p in self._parameters] if self._on_host else []
@@ -47,14 +48,16 @@ class ParameterWatch:
     @property
     def _parameters(self) -> list[Tensor]:
         """The parameters, of sharded ones the rows of this process, whose memory may be another than before."""
-        return [local(p) for p in self._every]
+        return [local(p) for p in self._every] if self._sharded else self._every
 
     def same(self) -> bool:
         """Whether all parameters are in the host's memory and have the bits of the copy, signs of zeros included."""
-        return self._on_host and all(
-            p.dtype == q.dtype and p.shape == q.shape and kept == _host_bits(p)
-            for p, q, kept in zip(self._parameters, self._last, self._bytes, strict=True)
-        )
+        if not self._on_host:
+            return False
+        for p, q, kept in zip(self._parameters, self._last, self._bytes, strict=True):
+            if p.dtype != q.dtype or p.shape != q.shape or kept != _host_bits(p):
+                return False
+        return True
 
     @torch.no_grad()
     def moved(self) -> Scalar:
@@ -77,12 +80,12 @@ class ParameterWatch:
             return 0.0
         if self._on_host and all(p.dtype in (torch.float32, torch.float64) for p, _ in pairs):
             square = 0.0
-            for p, q in pairs:
-                now, then = (part.detach().reshape(-1).numpy() for part in (p, q))
-                for start in range(0, len(now), _CHUNK):
-                    with np.errstate(all="ignore"):
+            with np.errstate(all="ignore"):
+                for p, q in pairs:
+                    now, then = p.detach().reshape(-1).numpy(), q.numpy().reshape(-1)
+                    for start in range(0, len(now), _CHUNK):
                         moved = now[start : start + _CHUNK] - then[start : start + _CHUNK]
-                    square += float(np.dot(moved, moved))
+                        square += float(np.dot(moved, moved))
             if 0.0 < square < math.inf:
                 return math.sqrt(square)
         device = self._last[0].device
@@ -95,9 +98,8 @@ class ParameterWatch:
 def _host_bits(p: Tensor) -> Any:
     """The bits of a tensor in the host's memory, as an array that shares its memory if this is contiguous."""
     p = p.detach()
-    if p.dtype not in (torch.float32, torch.float64):
-        p = _bits(p)
-    return np.ascontiguousarray(p.numpy())
+    array = (p if p.dtype in (torch.float32, torch.float64) else _bits(p)).numpy()
+    return array if array.flags.c_contiguous else np.ascontiguousarray(array)
 
 
 def _tensor(kept: bytearray, p: Tensor) -> Tensor:

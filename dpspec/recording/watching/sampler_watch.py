@@ -19,7 +19,7 @@ from dpspec.recording.folder.step_record import Indices
 
 
 class SamplerWatch:
-    def __init__(self, sampler: Any, ahead: bool, present: Callable[[Indices], Any] = list) -> None:
+    def __init__(self, sampler: Any, ahead: bool, present: Callable[[Indices], Any] | None = None) -> None:
         """sampler: yields lists of indices. ahead: whether batches are drawn before they are used. present: returns
         the indices of a batch that contribute, all by default."""
         self._sampler, self._class = sampler, type(sampler)
@@ -64,7 +64,9 @@ class SamplerWatch:
     def add(self, batch: Any, number: int) -> None:
         self.drawn += 1
         drawn = np.asarray(batch, dtype=np.int64).reshape(-1)
-        self._waiting.append((number, np.asarray(self._present(drawn), dtype=np.int64)))
+        if self._present is not None:
+            drawn = np.asarray(self._present(drawn), dtype=np.int64)
+        self._waiting.append((number, drawn))
 
     def latest(self) -> Indices:
         return self._waiting[-1][1] if self._waiting else np.zeros(0, dtype=np.int64)
