@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from dpspec.engine.results.diff import diff
     from dpspec.engine.results.result import Result, Verdict
     from dpspec.engine.storage.trial_store import Store
-    from dpspec.engine.verification.verify import verify
+    from dpspec.engine.verify import verify
     from dpspec.language.load import load_specs
     from dpspec.recording.planting.planted import plant
     from dpspec.recording.recorder import record
@@ -51,7 +51,7 @@ _HOME = {
     "record": "dpspec.recording.recorder",
     "replay": "dpspec.recording.replaying.replay",
     "run": "dpspec.api",
-    "verify": "dpspec.engine.verification.verify",
+    "verify": "dpspec.engine.verify",
 }
 
 __all__ = [

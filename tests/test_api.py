@@ -130,7 +130,7 @@ def test_one_call_audits_a_file_and_one_reads_what_it_left(spec: Path, tmp_path:
     assert dpspec.load(saved) == result == dpspec.load(str(saved))
     assert dpspec.verify(result, dpspec.load_catalog()) == ()
     page = tmp_path / "report.html"
-    from dpspec.reporters.html import render
+    from dpspec.reporters.page import render
 
     page.write_text(render(result), encoding="utf-8")
     assert dpspec.load(page).audits[0].verdicts == result.audits[0].verdicts

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from dpspec.cli.spec_keys import Key, alike, keys, when
+from dpspec.cli.explain import Key, alike, keys, when
 from dpspec.contract.catalog import Catalog
-from dpspec.language.bundle import reference
+from dpspec.language.blocks import reference
 from generator.markdown import cell, tidy
 
 #: Limits that no ordinary spec reaches; ``dpspec explain`` prints them.
@@ -24,14 +24,24 @@ def page(catalog: Catalog) -> str:
         "# The spec: every key\n",
         "`dpspec explain KEY` prints the full description and limits of a key, also of installed plugins; "
         "`dpspec schema` prints the JSON Schema for editors. `mechanism.phases` is a list of maps with keys of "
-        "`mechanism` and their own `steps`.\n",
+        "`mechanism` and their own `steps`. A value is described where it first appears.\n",
     ]
     for top in dict.fromkeys(key.path.split(".")[0] for key in known):
         block = [key for key in known if key.path == top or key.path.startswith(f"{top}.")]
         head = next(key for key in block if key.path == top and not key.conditions)
         lines += [f"\n## `{top}`\n", f"{cell(head.description)} ({cell(head.type)})\n"]
         lines += _lists(_merged([key for key in block if key is not head], known))
+    lines = list(_once("\n".join(lines).split("\n")))
     return tidy("\n".join(lines))
+
+
+def _once(lines: Sequence[str]) -> Iterator[str]:
+    """The lines without the descriptions of values that stand under an earlier key."""
+    seen = set()
+    for line in lines:
+        if not line.startswith("    - ") or line not in seen:
+            yield line
+        seen.add(line)
 
 
 def _merged(block: Sequence[Key], known: Sequence[Key]) -> list[tuple[tuple[str, ...], Key]]:

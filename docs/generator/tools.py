@@ -18,9 +18,8 @@ _ROOT = Path(dpspec.__file__).parent
 #: Modules that the guides refer to. Their names may change with any version.
 _UNSTABLE = (
     "stats.attacks.evidence_tests",
-    "stats.attacks.gaussian_fit",
+    "stats.attacks.curve_lines",
     "stats.attacks.thresholds",
-    "stats.conformance.expectations",
     "stats.conformance.table",
     "stats.utility",
     "training.canaries",

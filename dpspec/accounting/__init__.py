@@ -7,20 +7,20 @@ contains the exact value, if library functions are accurate (:func:`library_accu
   with a cap), :class:`RandomAllocation` (an epoch of balls-in-bins batches), or a custom :class:`Pair`.
 * Composition: :class:`PrivacyLoss` and :func:`group_curve`, with epsilon, delta, powers of tests and reconstruction.
 * Renyi divergences (:func:`composed_rdp`, ...) and their conversions (:func:`best_epsilon`, ...).
-* Trade-off curves: :class:`GaussianTradeOff`, :class:`LaplaceTradeOff`, :class:`Polygon`, :func:`tradeoff_bounds`.
+* Trade-off curves: :class:`GaussianTradeOff`, :class:`Polygon` and :func:`fit_gdp`.
 * :func:`find_boundary`: the smallest noise, or the largest number of steps, for which a condition holds.
 * :func:`certified_upper` and :func:`certified_lower` turn an end of an interval into a finding.
 
 Each module imports only modules above it:
 
-* ``numerics``: rounding, arguments, intervals, root finding; ``boundary``: searches that report both sides
+* ``numerics``: rounding, arguments, intervals, root finding, searches that report both sides
 * ``findings``: certified findings and the accuracy of libraries
 * ``grid``: the interface of a step, its outcomes as cells of privacy loss, and measures above and below them
 * ``gaussian``, ``bounded``, ``mixture`` (on ``densities``): steps
-* ``truncated_poisson``, ``allocation`` (on ``convex_sums``): sampling schemes with other steps
-* ``composition``, ``rare_steps``: convolution of measures on a grid with every error bounded
-* ``profiles``, ``refinement``, ``solver``, ``privacy_loss``: certified answers about a composition
-* ``rdp``, ``moments``, ``tradeoff``, ``curves``: Renyi divergences and f-DP
+* ``truncated_poisson``, ``allocation``: sampling schemes with other steps
+* ``composition``: convolution of measures on a grid with every error bounded
+* ``profiles``, ``refinement``, ``privacy_loss``: certified answers about a composition
+* ``rdp``, ``moments``, ``tradeoff``: Renyi divergences and f-DP
 
 Names are imported on first use, numpy and scipy with them.
 """
@@ -36,17 +36,21 @@ if TYPE_CHECKING:
     # isort: off
     from dpspec.accounting import gaussian as gaussian
     from dpspec.accounting.numerics import (
+        Boundary as Boundary,
         DIRECTIONS as DIRECTIONS,
         Direction as Direction,
         Directions as Directions,
         EPS as EPS,
         Floats as Floats,
         Interval as Interval,
+        LEAST_TRIED as LEAST_TRIED,
+        NeverHoldsError as NeverHoldsError,
         OPPOSITE as OPPOSITE,
         bisect as bisect,
         bisect_by_margin as bisect_by_margin,
         crossing as crossing,
         directions as directions,
+        find_boundary as find_boundary,
         finite as finite,
         inside as inside,
         one_direction as one_direction,
@@ -54,12 +58,6 @@ if TYPE_CHECKING:
         round_down as round_down,
         round_up as round_up,
         whole as whole,
-    )
-    from dpspec.accounting.boundary import (
-        Boundary as Boundary,
-        LEAST_TRIED as LEAST_TRIED,
-        NeverHoldsError as NeverHoldsError,
-        find_boundary as find_boundary,
     )
     from dpspec.accounting.findings import (
         certified_lower as certified_lower,
@@ -79,8 +77,7 @@ if TYPE_CHECKING:
     from dpspec.accounting.truncated_poisson import Revealed as Revealed, TruncatedPoisson as TruncatedPoisson
     from dpspec.accounting.allocation import EqualMembers as EqualMembers, RandomAllocation as RandomAllocation
     from dpspec.accounting.profiles import CLOSED as CLOSED, ONE_STEP as ONE_STEP
-    from dpspec.accounting.solver import GRID as GRID
-    from dpspec.accounting.privacy_loss import PrivacyLoss as PrivacyLoss, group_curve as group_curve
+    from dpspec.accounting.privacy_loss import GRID as GRID, PrivacyLoss as PrivacyLoss, group_curve as group_curve
     from dpspec.accounting.rdp import (
         Best as Best,
         BestEpsilon as BestEpsilon,
@@ -105,21 +102,17 @@ if TYPE_CHECKING:
     from dpspec.accounting.tradeoff import (
         GaussianTradeOff as GaussianTradeOff,
         GdpFit as GdpFit,
-        LaplaceTradeOff as LaplaceTradeOff,
-        Lines as Lines,
         Polygon as Polygon,
-        TradeOff as TradeOff,
         fit_gdp as fit_gdp,
     )
-    from dpspec.accounting.curves import TradeOffBounds as TradeOffBounds, tradeoff_bounds as tradeoff_bounds
 
 #: The public names of each module.
 _NAMES = {
     "numerics": (
-        "DIRECTIONS Direction Directions EPS Floats Interval OPPOSITE bisect bisect_by_margin crossing "
-        "directions finite inside one_direction positive round_down round_up whole"
+        "Boundary DIRECTIONS Direction Directions EPS Floats Interval LEAST_TRIED NeverHoldsError OPPOSITE bisect "
+        "bisect_by_margin crossing directions find_boundary finite inside one_direction positive round_down round_up "
+        "whole"
     ),
-    "boundary": "Boundary LEAST_TRIED NeverHoldsError find_boundary",
     "findings": "certified_lower certified_upper library_accuracy",
     "grid": "Bins Cells Pair TooLongError TruncatedPair",
     "bounded": "Discrete Laplace",
@@ -127,17 +120,15 @@ _NAMES = {
     "mixture": "Mixture",
     "truncated_poisson": "Revealed TruncatedPoisson",
     "allocation": "EqualMembers RandomAllocation",
-    "solver": "GRID",
     "profiles": "CLOSED ONE_STEP",
-    "privacy_loss": "PrivacyLoss group_curve",
+    "privacy_loss": "GRID PrivacyLoss group_curve",
     "rdp": (
         "Best BestEpsilon Conversion SELECTION_ORDERS Tries best_epsilon best_log_delta checked_orders "
         "composed_rdp drawn_cell_rdp epsilon_at_orders gaussian_rdp laplace_rdp log_delta_at_orders "
         "sampled_gaussian_integer_rdp sampled_gaussian_rdp sampled_laplace_rdp selection_rdp"
     ),
     "moments": "log_excess_power",
-    "tradeoff": "GaussianTradeOff GdpFit LaplaceTradeOff Lines Polygon TradeOff fit_gdp",
-    "curves": "TradeOffBounds tradeoff_bounds",
+    "tradeoff": "GaussianTradeOff GdpFit Polygon fit_gdp",
 }
 _HOME = {name: module for module, names in _NAMES.items() for name in names.split()}
 

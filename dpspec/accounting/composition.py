@@ -1,17 +1,12 @@
 """Composition of steps on a grid: delta at any epsilon near a reference, with every error bounded.
 
 Masses are tilted by e^(s loss), convolved by the FFT, and weighted back: Theorem 16 of
-``docs/explanation/proofs/grids.md``. ``Cumulants`` estimates the place of an answer: with K(s) the cumulant generating
-function of the composed loss under the first distribution,
-
-    ln delta(epsilon) ~ K(s) - s epsilon - ln s - ln(1 + s) - ln(2 pi v) / 2,  v = K''(s) + s^-2 + (1 + s)^-2,
-
-at the s > 0 with K'(s) - epsilon - 1/s - 1/(1 + s) = 0. It affects only the width of certified intervals.
+``docs/explanation/proofs/grids.md``. Compositions without a rare step, or with exactly one, each with a separate tilt:
+Theorem 17, m^T = b^T + T b^(T - 1) j + ..., where m = b + j is a step's measure.
 """
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -21,8 +16,8 @@ import numpy as np
 import numpy.typing as npt
 from scipy.fft import irfft, next_fast_len, rfft
 
-from dpspec.accounting.grid import Atoms, Pair, TooLongError, TruncatedPair
-from dpspec.accounting.numerics import EPS, Direction, Floats, Index, Interval, crossing
+from dpspec.accounting.grid import Atoms, TooLongError
+from dpspec.accounting.numerics import EPS, Floats, Index, bisect, log_or_minus_infinity
 
 #: The maximum mass of the tilted composition outside the window on either side.
 OUTSIDE = 1e-15
@@ -44,111 +39,6 @@ _ROW = 256
 
 #: Over this distance e^-x is below any rounding error.
 _FADE = 45.0
-
-#: ln of the tilts searched.
-_TILTS = (math.log(1e-9), math.log(1e9))
-
-#: Halvings of that range before the search follows the slope.
-_HALVINGS = 6
-
-#: Tilts per table from which several saddle points are interpolated, and the number of tables.
-_LADDER, _LADDERS = 40, 2
-
-#: Relative precision of a tilt: every tilt gives valid bounds, and close to the best as good ones.
-_NEAR = 1e-4
-
-
-@dataclass(frozen=True)
-class SaddlePoint:
-    """A point of the privacy profile: ``tilt`` is -d ln delta / d epsilon, ``spread`` the std of the tilted loss."""
-
-    tilt: float
-    epsilon: float
-    log_delta: float
-    spread: float
-
-
-class Cumulants:
-    """K and its derivatives for a composition of phases (one step, steps), from tables of losses and log masses."""
-
-    def __init__(self, parts: Sequence[tuple[TruncatedPair, int]]) -> None:
-        self._phases: list[tuple[Floats, Floats, int]] = []
-        for part, steps in parts:
-            self._phases.append((*part.table(), steps))
-        self._known: dict[float, SaddlePoint] = {}
-
-    def points(self, tilts: Floats) -> list[SaddlePoint]:
-        value, mean, variance = np.zeros((3, len(tilts)))
-        for losses, logs, steps in self._phases:
-            weights = logs + tilts[:, None] * losses
-            top = weights.max(axis=1)
-            weights = np.exp(weights - top[:, None])
-            mass = weights.sum(axis=1)
-            mean_of_one = weights @ losses / mass
-            value += steps * (top + np.log(mass))
-            mean += steps * mean_of_one
-            variance += steps * np.einsum("ij,ij->i", weights, np.square(losses - mean_of_one[:, None])) / mass
-        epsilons = mean - 1.0 / tilts - 1.0 / (1.0 + tilts)
-        around = 2.0 * math.pi * (variance + tilts**-2 + (1.0 + tilts) ** -2)
-        log_deltas = value - tilts * epsilons - np.log(tilts) - np.log1p(tilts) - 0.5 * np.log(around)
-        rows = np.column_stack((tilts, epsilons, log_deltas, np.sqrt(variance)))
-        return list(itertools.starmap(SaddlePoint, rows.tolist()))
-
-    def find(
-        self,
-        *,
-        epsilon: float | None = None,
-        log_delta: float | None = None,
-        log_level: float | None = None,
-        log_power: float | None = None,
-    ) -> SaddlePoint:
-        """The saddle point of an epsilon, a delta (at epsilon >= 0), or of a test that its line decides.
-
-        The line is delta plus level times e^epsilon; the level is -d delta / d epsilon over e^epsilon, the power
-        delta (1 + tilt).
-        """
-
-        def excess(log_tilt: float) -> float:
-            """Rises with the tilt; 0 at the saddle point."""
-            tilt = math.exp(log_tilt)
-            if tilt not in self._known:  # searches for several answers begin with the same tilts
-                (self._known[tilt],) = self.points(np.array([tilt]))
-            point = self._known[tilt]
-            if epsilon is not None:
-                return point.epsilon - epsilon
-            if log_delta is not None:
-                return log_delta - point.log_delta
-            if log_level is not None:
-                return log_level - (math.log(point.tilt) + point.log_delta - point.epsilon)
-            assert log_power is not None
-            return log_power - point.log_delta - math.log1p(point.tilt)
-
-        low, high = _TILTS
-        for _ in range(_HALVINGS):
-            middle = 0.5 * (low + high)
-            low, high = (middle, high) if excess(middle) < 0.0 else (low, middle)
-        high, low = crossing(excess, high, low, within=_NEAR)
-        (found,) = self.points(np.exp([0.5 * (low + high)]))
-        if epsilon is not None:
-            found = replace(found, epsilon=epsilon, log_delta=found.log_delta + found.tilt * (found.epsilon - epsilon))
-        return found if log_delta is None or found.epsilon > 0.0 else self.find(epsilon=0.0)
-
-    def for_deltas(self, log_deltas: Sequence[float]) -> list[SaddlePoint]:
-        """``find`` for several deltas by interpolation, whose tilts are within a few percent; exact for one."""
-        if len(log_deltas) == 1:
-            return [self.find(log_delta=log_deltas[0])]
-        asked = np.array(log_deltas, dtype=np.float64)
-        tilts = np.exp(np.linspace(*_TILTS, _LADDER))
-        for _ in range(_LADDERS):
-            values = np.array([point.log_delta for point in self.points(tilts)])
-            over, under = np.flatnonzero(values > asked.max()), np.flatnonzero(values < asked.min())
-            first = over[-1] if len(over) else 0
-            last = under[0] if len(under) and under[0] > first else len(tilts) - 1
-            ladder = tilts
-            tilts = np.geomspace(tilts[first], tilts[last], _LADDER)
-        order = np.argsort(values)
-        chosen = np.exp(np.interp(asked, values[order], np.log(ladder)[order]))
-        return [point if point.epsilon > 0.0 else self.find(epsilon=0.0) for point in self.points(chosen)]
 
 
 @dataclass(frozen=True, eq=False)
@@ -338,7 +228,7 @@ class Composition:
         return max(value, 0.0), rounding + outside
 
 
-#: A composition is split if the relative error of its sum at the reference exceeds this; see ``rare_steps``.
+#: A composition is split if the relative error of its sum at the reference exceeds this.
 UNSURE = 1e-5
 
 #: Compositions that add up to one profile, with ln of their multiplicities, and ln of what its upper bound adds.
@@ -460,16 +350,6 @@ def chance_of_any(chances: Sequence[tuple[float, int]]) -> float:
     return -math.expm1(math.fsum(never))
 
 
-def loss_extremes(phases: Sequence[tuple[Pair, int]], direction: Direction) -> tuple[float, Interval]:
-    finite, infinite = [], []
-    for pair, steps in phases:
-        finite.append(pair.largest_loss(direction) * steps)
-        infinite.append((pair.infinite_mass(direction), steps))
-    chance = chance_of_any(infinite)
-    largest = math.fsum(finite) * (1.0 + 1e-15)
-    return largest, Interval(chance * (1.0 - 1e-12), min(1.0, chance * (1.0 + 1e-12)))
-
-
 def _from_above(values: Floats) -> Floats:
     """Sums over i..end for each i, with a final zero; in blocks, so that few roundings add up."""
     rows = -(-len(values) // _BLOCK)
@@ -479,3 +359,79 @@ def _from_above(values: Floats) -> Floats:
     np.cumsum(table, axis=1, out=table)
     table[1:] += np.cumsum(table[:-1, -1])[:, None]
     return padded[len(values) :: -1]
+
+
+#: The maximum probability of such a step, as a share of the root of delta.
+_SHARE = 1e-3
+
+#: The maximum number of phases that are split.
+_KINDS = 4
+
+
+def split_rare_steps(
+    whole: Composition, phases: Sequence[tuple[Atoms, int]], floor: float, limit: int, log_delta: float
+) -> Split:
+    """The ``whole`` composition of ``phases``, whose sum at its reference is imprecise, split if that is possible.
+
+    ``log_delta``: ln of the wanted delta at the reference; ``floor`` and ``limit`` as for ``compose``.
+    """
+    alone = ((whole, 0.0),), -math.inf
+    if len(phases) > _KINDS:
+        return alone
+    reference = whole.reference
+    halves = [_cut(atoms, steps, _SHARE * math.exp(0.5 * log_delta)) for atoms, steps in phases]
+    if not any(jump.masses.any() for _, jump in halves):
+        return alone
+    calm = [(bulk, steps) for (bulk, _), (_, steps) in zip(halves, phases, strict=True)]
+    # infinite losses are counted once, with the first term
+    finite = [(replace(bulk, infinity=0.0), steps) for bulk, steps in calm]
+    members, chance = [], 0.0
+    try:
+        members.append((compose(calm, _tilt(calm, reference), reference, floor, limit), 0.0))
+        for i, ((_, jump), (_, steps)) in enumerate(zip(halves, phases, strict=True)):
+            if not jump.masses.any():
+                continue
+            once = [(part, count - (k == i)) for k, (part, count) in enumerate(finite) if count > (k == i)]
+            once.append((jump, 1))
+            members.append((compose(once, _tilt(once, reference), reference, floor, limit), math.log(steps)))
+            chance += steps * float(jump.masses.sum())
+    except TooLongError:
+        return alone
+    return tuple(members), log_or_minus_infinity(0.5 * chance * chance * (1.0 + 1e-6))
+
+
+def _cut(atoms: Atoms, steps: int, largest: float) -> tuple[Atoms, Atoms]:
+    """The atoms up to a loss, and the atoms above it, of probability up to ``largest`` over all steps."""
+    above = np.cumsum(atoms.masses[::-1])[::-1] * steps
+    first = int(np.searchsorted(-above, -largest))
+    if not 0 < first < len(above):
+        first = len(above)
+    bulk = replace(atoms, index=atoms.index[:first], masses=atoms.masses[:first])
+    start = int(atoms.index[min(first, len(above) - 1)])
+    jump = replace(
+        atoms,
+        lowest=atoms.lowest + atoms.spacing * start,
+        index=atoms.index[first:] - start,
+        masses=atoms.masses[first:],
+        infinity=0.0,
+    )
+    return bulk, jump
+
+
+def _tilt(phases: Sequence[tuple[Atoms, int]], epsilon: float) -> float:
+    """The tilt s at which the tilted mean of the sum is about epsilon + 1 / s + 1 / (1 + s)."""
+    tables = []
+    for atoms, steps in phases:
+        used = atoms.masses > 0.0
+        tables.append((atoms.lowest + atoms.spacing * atoms.index[used], np.log(atoms.masses[used]), steps))
+
+    def is_low(log_tilt: float) -> bool:
+        s, mean = math.exp(log_tilt), 0.0
+        for losses, logs, steps in tables:
+            exponents = logs + s * losses
+            weights = np.exp(exponents - exponents.max())
+            mean += steps * float(weights @ losses) / float(weights.sum())
+        return mean < epsilon + 1.0 / s + 1.0 / (1.0 + s)
+
+    low, high = bisect(is_low, math.log(1e-9), -math.log(phases[0][0].spacing), halvings=50)
+    return math.exp(0.5 * (low + high))

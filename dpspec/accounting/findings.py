@@ -8,22 +8,15 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 from scipy import fft, special
 
 from dpspec.accounting.numerics import EPS, Floats, Interval
 from dpspec.contract import Assumption, Finding, FrozenMap, Json, Scope
-
-Evaluate: TypeAlias = Callable[[Floats], Floats]
-
-#: A library function: its name, arguments, implementations, the same in mpmath, and the bound on its absolute error.
-_Function: TypeAlias = tuple[
-    str, Floats, Sequence[Evaluate], Callable[[Any, Any], Any], Callable[[Floats, Floats], Floats]
-]
 
 #: Digits of the reference values.
 _DIGITS = 40
@@ -51,69 +44,51 @@ def library_accuracy() -> Assumption:
 def find_inaccurate_functions() -> tuple[str, ...]:
     """The names of functions less accurate than charged, cached for the process.
 
-    Among exp, expm1, log, log1p, log_ndtr, erfcx, betainc, sqrt, fft and subnormals.
+    Among exp, expm1, log, log1p, sqrt, log_ndtr, erfcx, betainc, fft and subnormals.
     """
     import mpmath
 
+    signed = _signed(1e-300, 700.0, 33)
+    above = np.concatenate((np.geomspace(5e-324, 1e300, 41), 1.0 + _signed(1e-16, 0.5, 21)))
+    over = np.concatenate((_signed(1e-300, 0.9, 33), np.geomspace(1e-3, 1e300, 21), [-1.0 + 2.0**-40]))
+    tails = np.concatenate((np.linspace(-38.0, 9.0, 60), _signed(1e-3, 1.0, 9), [-300.0, -1e4]))
+    ratios = np.concatenate((np.linspace(-18.0, 6.0, 49), np.geomspace(6.0, 1e6, 13)))
+    shares = np.geomspace(1e-3, 0.99, 9)
+    checks: list[tuple[str, list[float], list[Any], Floats]] = []  # name, values, exact values, allowed errors
     names = []
     with mpmath.workdps(_DIGITS):
-        for name, arguments, implementations, true, absolute in _functions():
-            exact = [true(mpmath, mpmath.mpf(float(x))) for x in arguments]
-            allowed = absolute(arguments, np.array([float(value) for value in exact]))
-            found = np.concatenate([evaluate(arguments) for evaluate in implementations])
-            rows = zip(found, exact * len(implementations), [*allowed] * len(implementations), strict=True)
+        for name, x, units in (
+            ("exp", signed, 4.0),
+            ("expm1", signed, 4.0),
+            ("log", above, 4.0),
+            ("log1p", over, 4.0),
+            ("sqrt", above, 1.0),
+        ):
+            values = [*map(getattr(math, name), x.tolist()), *getattr(np, name)(x).tolist()]
+            exact = [*map(getattr(mpmath, name), x.tolist())] * 2
+            checks.append((name, values, exact, units * EPS * np.abs(np.array(exact, dtype=np.float64))))
+        exact = [mpmath.log(mpmath.erfc(-mpmath.mpf(x) / mpmath.sqrt(2)) / 2) for x in tails.tolist()]
+        allowed = 2.0 * EPS * (8.0 + np.square(np.minimum(tails, 0.0)))
+        checks.append(("log_ndtr", special.log_ndtr(tails).tolist(), exact, allowed))
+        exact = [mpmath.exp(mpmath.mpf(x) ** 2) * mpmath.erfc(x) for x in ratios.tolist()]
+        allowed = 8.0 * EPS * (1.0 + np.square(np.minimum(ratios, 0.0))) * np.array(exact, dtype=np.float64)
+        checks.append(("erfcx", special.erfcx(ratios).tolist(), exact, allowed))
+        exact = [mpmath.betainc(6, 95, 0, x, regularized=True) for x in shares.tolist()]
+        allowed = 1e-11 * np.array(exact, dtype=np.float64)
+        checks.append(("betainc", special.betainc(6.0, 95.0, shares).tolist(), exact, allowed))
+        for name, values, exact, allowed in checks:
+            rows = zip(values, exact, allowed.tolist(), strict=True)
             # NaN fails
-            if not all(abs(mpmath.mpf(float(v)) - t) <= mpmath.mpf(float(a)) + mpmath.mpf(5e-324) for v, t, a in rows):
+            if not all(abs(mpmath.mpf(value) - true) <= mpmath.mpf(error) + 5e-324 for value, true, error in rows):
                 names.append(name)
-    if not all(_transforms(length) for length in _LENGTHS):
+    if not all(map(_is_accurate_transform, _LENGTHS)):
         names.append("fft")
     if not (np.float64(5e-324) > 0.0 and float(np.exp(np.array([-740.0]))[0]) > 0.0):
         names.append("subnormals")
     return tuple(names)
 
 
-def _functions() -> list[_Function]:
-    def both(scalar: Callable[[float], float], vectorized: Evaluate) -> list[Evaluate]:
-        return [lambda x: np.array([scalar(float(value)) for value in x]), vectorized]
-
-    def units(count: float) -> Callable[[Floats, Floats], Floats]:
-        return lambda x, value: count * EPS * np.abs(value)
-
-    signed = _signed(1e-300, 700.0, 33)
-    above = np.concatenate((np.geomspace(5e-324, 1e300, 41), 1.0 + _signed(1e-16, 0.5, 21)))
-    over = np.concatenate((_signed(1e-300, 0.9, 33), np.geomspace(1e-3, 1e300, 21), [-1.0 + 2.0**-40]))
-    tails = np.concatenate((np.linspace(-38.0, 9.0, 60), _signed(1e-3, 1.0, 9), [-300.0, -1e4]))
-    return [
-        ("exp", signed, both(math.exp, np.exp), lambda m, x: m.exp(x), units(4.0)),
-        ("expm1", signed, both(math.expm1, np.expm1), lambda m, x: m.expm1(x), units(4.0)),
-        ("log", above, both(math.log, np.log), lambda m, x: m.log(x), units(4.0)),
-        ("log1p", over, both(math.log1p, np.log1p), lambda m, x: m.log1p(x), units(4.0)),
-        ("sqrt", above, both(math.sqrt, np.sqrt), lambda m, x: m.sqrt(x), units(1.0)),
-        (
-            "log_ndtr",
-            tails,
-            [lambda x: np.asarray(special.log_ndtr(x), dtype=np.float64)],
-            lambda m, x: m.log(m.erfc(-x / m.sqrt(2)) / 2),
-            lambda x, value: 2.0 * EPS * (8.0 + np.square(np.minimum(x, 0.0))),
-        ),
-        (
-            "erfcx",
-            np.concatenate((np.linspace(-18.0, 6.0, 49), np.geomspace(6.0, 1e6, 13))),
-            [lambda x: np.asarray(special.erfcx(x), dtype=np.float64)],
-            lambda m, x: m.exp(x * x) * m.erfc(x),
-            lambda x, value: 8.0 * EPS * (1.0 + np.square(np.minimum(x, 0.0))) * value,
-        ),
-        (
-            "betainc",
-            np.geomspace(1e-3, 0.99, 9),
-            [lambda x: np.asarray(special.betainc(6.0, 95.0, x), dtype=np.float64)],
-            lambda m, x: m.betainc(6, 95, 0, x, regularized=True),
-            lambda x, value: 1e-11 * value,
-        ),
-    ]
-
-
-def _transforms(length: int) -> bool:
+def _is_accurate_transform(length: int) -> bool:
     """Whether unit vectors, and a distribution there and back, are within 8 log2(length) roundings."""
     most = 8.0 * EPS * math.log2(length)
     for place in (1, length // 3, length - 2):
@@ -156,6 +131,9 @@ def certified_upper(
     Raises:
         ValueError: neither the interval nor ``method`` names a method.
     """
+    method = method or interval.method
+    if not method:
+        raise ValueError("a finding needs a method, and the interval has none: pass method")
     return Finding(
         quantity=quantity,
         value=interval.upper,
@@ -164,7 +142,7 @@ def certified_upper(
         rigor="certified",
         at=FrozenMap(at or {}),
         scope=scope,
-        method=_named(method or interval.method),
+        method=method,
         source=source,
         assumptions=(*assumptions, library_accuracy()),
     )
@@ -183,18 +161,14 @@ def certified_lower(upper: Finding, interval: Interval, *, source: str, min_reco
     """
     if not 0.0 < interval.lower < math.inf:
         return None
+    if not interval.lower_method:
+        raise ValueError("a finding needs a method, and the interval has none")
     return replace(
         upper,
         value=interval.lower,
         lower=None,
         bound="lower",
         scope=replace(upper.scope, min_records=max(min_records, upper.scope.min_records)),
-        method=f"{_named(interval.lower_method)}, by datasets that attain it",
+        method=f"{interval.lower_method}, by datasets that attain it",
         source=source,
     )
-
-
-def _named(method: str) -> str:
-    if not method:
-        raise ValueError("a finding needs a method, and the interval has none: pass method")
-    return method

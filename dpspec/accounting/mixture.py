@@ -143,19 +143,9 @@ class Mixture(Pair):
         """
         ratio, top = self.ratio, float(self.ratio.shifts[-1])
         if direction == "present-first":
-
-            def is_near(left: float, right: float) -> bool:
-                return right - left <= 1e-3
-
-            low, _ = bisect(
-                lambda z: ratio.log_tail(z, upper=False) <= log_far, float(ndtri_exp(log_far)), top, enough=is_near
-            )
-            high, _ = bisect(
-                lambda z: ratio.log_tail(z, upper=True) > log_edge,
-                -10.0,
-                top - float(ndtri_exp(log_edge)),
-                enough=is_near,
-            )
+            start, end = float(ndtri_exp(log_far)), top - float(ndtri_exp(log_edge))
+            low, _ = bisect(lambda z: ratio.log_tail(z, upper=False) <= log_far, start, top, within=1e-3)
+            high, _ = bisect(lambda z: ratio.log_tail(z, upper=True) > log_edge, -10.0, end, within=1e-3)
             trimmed, dropped = _trim(ratio, log_edge - math.log(1e3))
             return TruncatedMixture(direction, low, high, trimmed, dropped, 0.0)
         low, high = float(ndtri_exp(log_edge)), -float(ndtri_exp(log_far))

@@ -7,17 +7,19 @@ F(t) = delta(ln t) + a t.
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
+import numpy as np
 from scipy.special import ndtri_exp
 
 from dpspec.accounting import gaussian
-from dpspec.accounting.composition import loss_extremes
-from dpspec.accounting.grid import Pair
-from dpspec.accounting.numerics import EPS, Direction, Interval, crossing
+from dpspec.accounting.composition import chance_of_any
+from dpspec.accounting.grid import Pair, TruncatedPair
+from dpspec.accounting.numerics import EPS, Direction, Floats, Interval, crossing
 
 #: Methods of an answer: the closed form of the plain Gaussian steps, or of Gaussian pairs that dominate.
 CLOSED, DOMINATED = "closed form", "closed form of a dominating pair"
@@ -244,3 +246,119 @@ def bound_without_grid(question: Question, phases: Sequence[tuple[Pair, int]], s
         if all(infinite.upper == 0.0 for _, infinite in extremes):
             found = found.intersect(Interval(0.0, max(largest for largest, _ in extremes)).by(LARGEST))
     return found
+
+
+def loss_extremes(phases: Sequence[tuple[Pair, int]], direction: Direction) -> tuple[float, Interval]:
+    finite, infinite = [], []
+    for pair, steps in phases:
+        finite.append(pair.largest_loss(direction) * steps)
+        infinite.append((pair.infinite_mass(direction), steps))
+    chance = chance_of_any(infinite)
+    largest = math.fsum(finite) * (1.0 + 1e-15)
+    return largest, Interval(chance * (1.0 - 1e-12), min(1.0, chance * (1.0 + 1e-12)))
+
+
+#: ln of the tilts searched.
+_TILTS = (math.log(1e-9), math.log(1e9))
+
+#: Halvings of that range before the search follows the slope.
+_HALVINGS = 6
+
+#: Tilts per table from which several saddle points are interpolated, and the number of tables.
+_LADDER, _LADDERS = 40, 2
+
+#: Relative precision of a tilt: every tilt gives valid bounds, and close to the best as good ones.
+_PRECISION = 1e-4
+
+
+@dataclass(frozen=True)
+class SaddlePoint:
+    """A point of the privacy profile: ``tilt`` is -d ln delta / d epsilon, ``spread`` the std of the tilted loss."""
+
+    tilt: float
+    epsilon: float
+    log_delta: float
+    spread: float
+
+
+class Cumulants:
+    """K and its derivatives for a composition of phases (one step, steps), from tables of losses and log masses."""
+
+    def __init__(self, parts: Sequence[tuple[TruncatedPair, int]]) -> None:
+        self._phases: list[tuple[Floats, Floats, int]] = []
+        for part, steps in parts:
+            self._phases.append((*part.table(), steps))
+        self._known: dict[float, SaddlePoint] = {}
+
+    def points(self, tilts: Floats) -> list[SaddlePoint]:
+        value, mean, variance = np.zeros((3, len(tilts)))
+        for losses, logs, steps in self._phases:
+            weights = logs + tilts[:, None] * losses
+            top = weights.max(axis=1)
+            weights = np.exp(weights - top[:, None])
+            mass = weights.sum(axis=1)
+            mean_of_one = weights @ losses / mass
+            value += steps * (top + np.log(mass))
+            mean += steps * mean_of_one
+            variance += steps * np.einsum("ij,ij->i", weights, np.square(losses - mean_of_one[:, None])) / mass
+        epsilons = mean - 1.0 / tilts - 1.0 / (1.0 + tilts)
+        around = 2.0 * math.pi * (variance + tilts**-2 + (1.0 + tilts) ** -2)
+        log_deltas = value - tilts * epsilons - np.log(tilts) - np.log1p(tilts) - 0.5 * np.log(around)
+        rows = np.column_stack((tilts, epsilons, log_deltas, np.sqrt(variance)))
+        return list(itertools.starmap(SaddlePoint, rows.tolist()))
+
+    def find(
+        self,
+        *,
+        epsilon: float | None = None,
+        log_delta: float | None = None,
+        log_level: float | None = None,
+        log_power: float | None = None,
+    ) -> SaddlePoint:
+        """The saddle point of an epsilon, a delta (at epsilon >= 0), or of a test that its line decides.
+
+        The line is delta plus level times e^epsilon; the level is -d delta / d epsilon over e^epsilon, the power
+        delta (1 + tilt).
+        """
+
+        def excess(log_tilt: float) -> float:
+            """Rises with the tilt; 0 at the saddle point."""
+            tilt = math.exp(log_tilt)
+            if tilt not in self._known:  # searches for several answers begin with the same tilts
+                (self._known[tilt],) = self.points(np.array([tilt]))
+            point = self._known[tilt]
+            if epsilon is not None:
+                return point.epsilon - epsilon
+            if log_delta is not None:
+                return log_delta - point.log_delta
+            if log_level is not None:
+                return log_level - (math.log(point.tilt) + point.log_delta - point.epsilon)
+            assert log_power is not None
+            return log_power - point.log_delta - math.log1p(point.tilt)
+
+        low, high = _TILTS
+        for _ in range(_HALVINGS):
+            middle = 0.5 * (low + high)
+            low, high = (middle, high) if excess(middle) < 0.0 else (low, middle)
+        high, low = crossing(excess, high, low, within=_PRECISION)
+        (found,) = self.points(np.exp([0.5 * (low + high)]))
+        if epsilon is not None:
+            found = replace(found, epsilon=epsilon, log_delta=found.log_delta + found.tilt * (found.epsilon - epsilon))
+        return found if log_delta is None or found.epsilon > 0.0 else self.find(epsilon=0.0)
+
+    def for_deltas(self, log_deltas: Sequence[float]) -> list[SaddlePoint]:
+        """``find`` for several deltas by interpolation, whose tilts are within a few percent; exact for one."""
+        if len(log_deltas) == 1:
+            return [self.find(log_delta=log_deltas[0])]
+        asked = np.array(log_deltas, dtype=np.float64)
+        tilts = np.exp(np.linspace(*_TILTS, _LADDER))
+        for _ in range(_LADDERS):
+            values = np.array([point.log_delta for point in self.points(tilts)])
+            over, under = np.flatnonzero(values > asked.max()), np.flatnonzero(values < asked.min())
+            first = over[-1] if len(over) else 0
+            last = under[0] if len(under) and under[0] > first else len(tilts) - 1
+            ladder = tilts
+            tilts = np.geomspace(tilts[first], tilts[last], _LADDER)
+        order = np.argsort(values)
+        chosen = np.exp(np.interp(asked, values[order], np.log(ladder)[order]))
+        return [point if point.epsilon > 0.0 else self.find(epsilon=0.0) for point in self.points(chosen)]

@@ -14,11 +14,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from dpspec.accounting.composition import UNSURE, ComposedProfile, Cumulants, SaddlePoint, compose
+from dpspec.accounting.composition import UNSURE, ComposedProfile, compose, split_rare_steps
 from dpspec.accounting.grid import WIDEST, Atoms, Pair, TooLongError, TruncatedPair
 from dpspec.accounting.numerics import EPS, Direction, Interval, crossing
-from dpspec.accounting.profiles import TESTS, LogProfile, Question, bound_test
-from dpspec.accounting.rare_steps import split_rare_steps
+from dpspec.accounting.profiles import TESTS, Cumulants, LogProfile, Question, SaddlePoint, bound_test
 
 #: The largest number of cells of one step, and of nodes of a transform: a few hundred megabytes.
 CELLS, NODES = 1 << 19, 6 << 20

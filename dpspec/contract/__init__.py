@@ -2,6 +2,7 @@
 
 from dpspec.contract.audit import Audit, Context, Outcome, Plan, Power, Trial
 from dpspec.contract.diagnostics import Diagnostic, Path, Span, format_path
+from dpspec.contract.events import HOOK_API, DpspecHooks, hookimpl, hookspec
 from dpspec.contract.findings import (
     PRIVACY_QUANTITIES,
     Assumption,
@@ -16,12 +17,6 @@ from dpspec.contract.findings import (
 )
 from dpspec.contract.fragments import in_phase, other_adjacencies, untrainable
 from dpspec.contract.frozen import FrozenMap, Json, freeze, thaw
-from dpspec.contract.hookspecs import (
-    HOOK_API,
-    DpspecHooks,
-    hookimpl,
-    hookspec,
-)
 from dpspec.contract.phase import Phase, Sampling
 from dpspec.contract.providers import (
     CAPABILITIES,

@@ -1,1 +1,1 @@
-"""Data kinds of specs. :mod:`dpspec.data.providers` lists them."""
+"""Data kinds of specs. :mod:`dpspec.registry.builtin` lists them."""

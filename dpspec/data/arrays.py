@@ -12,9 +12,8 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, cast
 
 from dpspec.contract import DataError, Dataset, Facts, Json, LoadedData
-from dpspec.data.files import check_count, locate, sha256
 from dpspec.data.options import CLASSES, path, schema
-from dpspec.data.source import Source, whole_facts, whole_rows
+from dpspec.data.source import Source, check_count, locate, sha256, whole_facts, whole_rows
 from dpspec.text import shortened
 
 if TYPE_CHECKING:

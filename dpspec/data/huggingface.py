@@ -13,12 +13,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dpspec.contract import DataError, Dataset, Facts, Json, LoadedData
-from dpspec.data.declared import DECLARED, declared_shape
-from dpspec.data.files import MAX_BYTES, check_count, import_optional
+from dpspec.data.fileless import DECLARED, declared_shape
 from dpspec.data.images import KEYS as PICTURES
 from dpspec.data.images import check_shape, decoded
 from dpspec.data.options import schema
-from dpspec.data.source import whole_facts, whole_rows
+from dpspec.data.source import MAX_BYTES, check_count, import_optional, whole_facts, whole_rows
 from dpspec.data.table import KEYS, Columns, Table, column_values, listed
 
 if TYPE_CHECKING:

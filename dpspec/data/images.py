@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dpspec.contract import DataError, Dataset, Facts, Json, LoadedData
-from dpspec.data.files import MAX_BYTES, check_count, import_optional, locate, sha256
 from dpspec.data.options import path, schema
-from dpspec.data.source import Source, whole_facts, whole_rows
+from dpspec.data.source import MAX_BYTES, Source, check_count, import_optional, locate, sha256, whole_facts, whole_rows
 
 if TYPE_CHECKING:
     import numpy as np

@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from dpspec.contract import DataError, Dataset, Facts, Json, LoadedData
 from dpspec.data import users
-from dpspec.data.files import MAX_BYTES, check_count, import_optional, locate, sha256
 from dpspec.data.options import path, schema
-from dpspec.data.source import whole_facts, whole_rows
+from dpspec.data.source import MAX_BYTES, check_count, import_optional, locate, sha256, whole_facts, whole_rows
 from dpspec.data.table import KEYS, Columns, column_values, csv_lines, is_text, text_of, unknown_category
 from dpspec.data.users import TableOfUsers
 from dpspec.text import shortened

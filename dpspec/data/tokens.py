@@ -16,9 +16,8 @@ from typing import TYPE_CHECKING
 
 from dpspec.contract import DataError, Dataset, Facts, Json, LoadedData
 from dpspec.data.arrays import has_test, npy_header, npy_values, open_archive
-from dpspec.data.files import check_count, locate, sha256
 from dpspec.data.options import CLASSES, path, schema
-from dpspec.data.source import GENERATE, Source, generator, whole_facts, whole_rows
+from dpspec.data.source import GENERATE, Source, check_count, generator, locate, sha256, whole_facts, whole_rows
 
 if TYPE_CHECKING:
     from dpspec.data.source import Rows

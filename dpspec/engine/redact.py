@@ -18,8 +18,7 @@ from collections.abc import Mapping, Sequence
 from dpspec.contract import Assumption, Check, FrozenMap
 from dpspec.engine.judging.conformance_status import inspections, missing, reason, rejected
 from dpspec.engine.results import decimals
-from dpspec.engine.results.joined import apart
-from dpspec.engine.results.result import AuditResult, Result, Verdict
+from dpspec.engine.results.result import AuditResult, Result, Verdict, apart
 from dpspec.stats.conformance.measurement import LEVEL
 
 #: The key of a trial's evidence that no report may show.

@@ -26,6 +26,8 @@ from multiprocessing.process import BaseProcess
 from typing import Any
 
 from dpspec.executors import (
+    InlineContext,
+    InlinePool,
     Message,
     PartialResult,
     Pool,
@@ -37,7 +39,6 @@ from dpspec.executors import (
     TaskProgress,
     WorkerLost,
 )
-from dpspec.executors.pools import InlineContext, InlinePool
 
 _VARIABLE = "PYTHONSAFEPATH"
 

@@ -23,6 +23,7 @@ from typing import Any
 from dpspec.contract.events import Progressed
 from dpspec.errors import ExitCode, UsageError
 from dpspec.executors import (
+    InlineContext,
     Message,
     PartialResult,
     Pool,
@@ -34,7 +35,6 @@ from dpspec.executors import (
     TaskProgress,
     WorkerLost,
 )
-from dpspec.executors.pools import InlineContext
 from dpspec.executors.processes import portable, safe_path
 
 #: Number of submitted tasks per task that can run, so that no CPU waits for the next one.

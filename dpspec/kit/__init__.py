@@ -10,28 +10,19 @@ computed by other programs. Importing this package imports neither numpy nor tor
 """
 
 from dpspec.contract.fragments import requires_capabilities, requires_data, requires_model
-from dpspec.kit.as_run import epsilon_as_run
 from dpspec.kit.findings import (
     ASSUMPTIONS,
     COINS,
     coins,
     columns_of,
     dp_sgd_assumptions,
+    epsilon_as_run,
     executed_scope,
     lower_from,
     series,
     theorem_upper,
 )
 from dpspec.kit.mechanisms import AttackedMechanism, Releases, SimpleMechanism
-from dpspec.kit.recorded import (
-    coins_by_size,
-    fair_coins,
-    recorded,
-    recorded_number,
-    recorded_part,
-    scored_coins,
-    whole_number,
-)
 from dpspec.kit.specs import (
     CURVE_DELTAS,
     DEFAULT_DELTA,
@@ -53,13 +44,20 @@ from dpspec.kit.specs import (
 from dpspec.kit.trials import (
     canary_free_accuracy,
     chunks,
+    coins_by_size,
     expected_checks,
+    fair_coins,
+    recorded,
+    recorded_number,
+    recorded_part,
     runs_together,
+    scored_coins,
     select_inputs,
     shard_notes,
     training_bytes,
     training_job,
     training_seconds,
+    whole_number,
 )
 from dpspec.kit.users import UsersAsGroups, draws_users
 

@@ -8,20 +8,20 @@ from pathlib import Path
 
 from dpspec.contract import AuditOptions, Claim, Diagnostic, FrozenMap, Json, Section, Span, Spec, ThreatModel, thaw
 from dpspec.contract import Path as SpecPath
-from dpspec.contract.canonical import digest
 from dpspec.contract.catalog import Catalog
-from dpspec.contract.renamed import rename, with_old_words
+from dpspec.contract.diagnostics import rename, with_old_words
+from dpspec.contract.frozen import digest
 from dpspec.contract.spec import unit_in_words
 from dpspec.errors import PluginError, SpecError
-from dpspec.language.composing import overrides as command_line
-from dpspec.language.composing import schedules, selection
-from dpspec.language.composing.compose import Composed, compose, read_family
-from dpspec.language.reading.spec_files import find_specs
-from dpspec.language.reading.tree import Node, from_plain, json_problem, locate, origin, plain
-from dpspec.language.validating.blocks import core
-from dpspec.language.validating.installed import PLUGIN_CODES
-from dpspec.language.validating.problems import problems
-from dpspec.language.validating.validate import Checked, check
+from dpspec.language import overrides as command_line
+from dpspec.language import schedules, selection
+from dpspec.language.blocks import core
+from dpspec.language.compose import Composed, compose, read_family
+from dpspec.language.installed import PLUGIN_CODES
+from dpspec.language.problems import problems
+from dpspec.language.spec_files import find_specs
+from dpspec.language.tree import Node, from_plain, json_problem, locate, origin, plain
+from dpspec.language.validate import Checked, check
 
 #: Keys that do not affect an audit, or that composition has already consumed.
 OUTSIDE_DIGEST = frozenset(

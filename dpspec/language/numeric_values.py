@@ -10,10 +10,10 @@ from dpspec.accounting import LEAST_TRIED
 from dpspec.contract import Json, Path, Spec, thaw
 from dpspec.contract.catalog import Catalog
 from dpspec.errors import UsageError
-from dpspec.language.reading.tree import value_at
-from dpspec.language.validating import blocks
-from dpspec.language.validating.blocks import Plain
-from dpspec.language.validating.problems import is_valid
+from dpspec.language import blocks
+from dpspec.language.blocks import Plain
+from dpspec.language.problems import is_valid
+from dpspec.language.tree import value_at
 from dpspec.text import closest, did_you_mean, listed, quoted, shown
 
 #: Upper limit if the schema gives none.

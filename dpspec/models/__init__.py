@@ -1,1 +1,1 @@
-"""Model kinds of specs. :mod:`dpspec.models.providers` lists them."""
+"""Model kinds of specs. :mod:`dpspec.models.architectures` lists them."""

@@ -11,10 +11,8 @@ from torch import nn
 
 from dpspec.errors import UsageError
 from dpspec.recording import recognized
-from dpspec.recording.folder.canaries import GRADIENTS
-from dpspec.recording.folder.header import Header
-from dpspec.recording.planting.gradients import GradientCanaries, refuse_unfit
-from dpspec.recording.planting.planted import Planted
+from dpspec.recording.folder.header import GRADIENTS, Header
+from dpspec.recording.planting.planted import GradientCanaries, Planted, refuse_unfit
 from dpspec.recording.ranks.group import Group
 from dpspec.recording.ranks.rank_watch import data_digest
 from dpspec.recording.ranks.shards import local, refuse_precision, shard_of
@@ -63,8 +61,7 @@ class Parts:
         declared = sorted(name for name, value in given.items() if value is not None)
         if self.clipping is not None and declared:
             raise UsageError(f"{', '.join(declared)}: Opacus' optimizer and loader say so themselves; leave it out")
-        if self.clipping is None:
-            recognized.refuse_engine(engine, optimizer)
+        recognized.refuse_engine(engine, optimizer)
         self.loss = _probed(loss, self.clipping, loader)
         self.sampler = None if loader is None else recognized.sampler_of(loader)
         self.accountant = None if engine is None else recognized.AccountantWatch(engine)

@@ -99,8 +99,13 @@ def clipping_of(optimizer: Any) -> str | None:
 
 
 def refuse_engine(engine: Any, optimizer: Any) -> None:
-    """Raise ``UsageError`` for Opacus' engine with an optimizer of torch, which would count as a custom loop's."""
-    if is_opacus(engine, "PrivacyEngine"):
+    """Raise ``UsageError`` for an engine that the recorder has no bound for, or that does not fit the optimizer."""
+    if is_opacus(engine, "PrivacyEngineAdaptiveClipping"):
+        raise UsageError(
+            "engine is Opacus' PrivacyEngineAdaptiveClipping: its clip norm follows the norms of the records, and the "
+            "recorder has no bound for that; use PrivacyEngine with grad_sample_mode='ghost'"
+        )
+    if is_opacus(engine, "PrivacyEngine") and not is_opacus(optimizer, type(optimizer).__name__):
         given = f"optimizer is {_name(type(optimizer))}, which is not Opacus'"
         what = "no optimizer was given" if optimizer is None else given
         raise UsageError(

@@ -22,7 +22,7 @@ from dpspec.recording.folder.run_folder import RunWriter
 from dpspec.recording.folder.step_record import UNSEEN, Indices, InternalStep, PublicStep
 from dpspec.recording.parts import Parts
 from dpspec.recording.pending_step import PendingStep
-from dpspec.recording.planting.gradients import GradientCanaries
+from dpspec.recording.planting.planted import GradientCanaries
 from dpspec.recording.ranks.group import meet
 from dpspec.recording.ranks.rank_watch import RankWatch
 from dpspec.recording.ranks.shards import local

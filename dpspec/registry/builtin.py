@@ -1,16 +1,180 @@
-"""The providers of dpspec itself, registered by its own entry point as for a third party."""
+"""The mechanism ``recorded`` as a light value: the schedule that a recorded training executed."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
-from dpspec.contract import HOOK_API, Backend, Dataset, Executor, Mechanism, Model, Reporter, hookimpl
+from dpspec.contract import (
+    HOOK_API,
+    Audit,
+    Backend,
+    Context,
+    Dataset,
+    Diagnostic,
+    Executor,
+    Facts,
+    Finding,
+    Json,
+    Mechanism,
+    Model,
+    Reporter,
+    Schemas,
+    Series,
+    Spec,
+    hookimpl,
+)
 from dpspec.contract.attacks import Canary, Score
-from dpspec.data.providers import DATASETS
-from dpspec.models.providers import MODELS
-from dpspec.registry.recorded_schedule import RECORDED_MECHANISM
-from dpspec.registry.selection import SELECTION_MECHANISM
+from dpspec.data import arrays, fileless, huggingface, images, table_files, tokens
+from dpspec.language.blocks import CELL_BLOCKS, CLAIM_KIND, SELECTION, core
+from dpspec.models import architectures
 from dpspec.training.providers import BACKENDS, CANARIES, SCORES
+
+DATASETS = (
+    fileless.BREAST_CANCER,
+    table_files.CSV,
+    fileless.DECLARED,
+    fileless.DIGITS,
+    huggingface.DATASET,
+    arrays.IDX,
+    images.DATASET,
+    arrays.NPZ,
+    table_files.PARQUET,
+    fileless.SYNTHETIC,
+    tokens.SYNTHETIC,
+    tokens.TOKENS,
+)
+
+KIND = "recorded"
+
+_RECORDED_EXAMPLE = """\
+dpspec: 1
+name: recorded-example
+description: A recorded training without a declared schedule
+
+mechanism: {kind: recorded}
+
+data: {kind: declared, records: 1000, features: 16, classes: 2}
+
+training: {backend: recorded, run: run}
+
+threat_model: {adjacency: zero-out}
+
+claims:
+  - {id: one-record, kind: approx-dp, epsilon: 8.0, delta: 1e-5}
+"""
+
+
+class RecordedSchedule(Audit):
+    """The recording states the bounds: :mod:`dpspec.engine.recorded.executed_run`."""
+
+    def check(self, spec: Spec, facts: Facts) -> Iterator[Diagnostic]:
+        if spec.training.kind != KIND:
+            yield Diagnostic(
+                code="unsupported",
+                message="the mechanism 'recorded' is the schedule of a recorded training",
+                path=("training", "backend"),
+                help="write training: {backend: recorded, run: FOLDER}",
+            )
+
+    def bound(self, spec: Spec, context: Context) -> Iterator[Finding | Series]:
+        return iter(())
+
+
+RECORDED_MECHANISM = Mechanism(
+    kind=KIND,
+    summary="The executed schedule of a recorded training, compared with no declared one",
+    description="the executed schedule of batches and noise",
+    schemas=Schemas(
+        mechanism={
+            "type": "object",
+            "properties": {
+                "delta": {
+                    "type": "number",
+                    "exclusiveMinimum": 0,
+                    "exclusiveMaximum": 1,
+                    "default": 1e-5,
+                    "description": "The delta at which epsilon is reported if no claim names one.",
+                }
+            },
+            "additionalProperties": False,
+        },
+    ),
+    claims=frozenset({"approx-dp"}),
+    audit="dpspec.registry.builtin:RecordedSchedule",
+    example=_RECORDED_EXAMPLE,
+    steps=False,
+    recordable=True,
+    optional_claims=True,
+    units=frozenset({"record"}),
+    missing=True,
+    tokens=True,
+)
+
+
+_OF_A_CELL = {
+    "mechanism": "The mechanism of the cell, as in a spec.",
+    "model": "The architecture of the cell.",
+    "training": "The training of the cell; default: the spec's.",
+    "threat_model": "The threat model of the cell, with the keys of its mechanism; default: the spec's.",
+}
+
+_SCHEMA: dict[str, Json] = {
+    "type": "object",
+    "properties": {
+        "cells": {
+            "type": "array",
+            "minItems": 1,
+            "maxItems": 1000,
+            "description": "The runs whose best result is published, each with all parameters of its privacy.",
+            "items": {
+                "type": "object",
+                "description": "One of the runs.",
+                "properties": {key: {"type": "object", "description": _OF_A_CELL[key]} for key in CELL_BLOCKS},
+                "required": ["mechanism"],
+                "additionalProperties": False,
+            },
+        },
+        "tries": core("spec")["properties"]["tuning"]["properties"]["tries"],
+    },
+    "required": ["cells"],
+    "additionalProperties": False,
+}
+
+_SELECTION_EXAMPLE = """\
+dpspec: 1
+name: selection-example
+description: DP-SGD at three noises on the same data; the best is published
+
+mechanism:
+  kind: group
+  noise_multiplier: 1.0
+  clip_norm: 1.0
+  sampling: {scheme: poisson, rate: 0.05}
+  steps: 100
+
+data: {kind: declared, records: 1000, features: 16, classes: 2}
+
+matrix: {mechanism.noise_multiplier: [1.0, 1.5, 2.0]}
+
+claims:
+  - {id: best, kind: approx-dp, epsilon: 6.0, delta: 1e-5, over: matrix}
+"""
+
+SELECTION_MECHANISM = Mechanism(
+    kind=SELECTION,
+    summary="The best of several runs on the same data, chosen by their releases and published",
+    description="choosing the best of several trainings",
+    schemas=Schemas(mechanism=_SCHEMA),
+    claims=frozenset({CLAIM_KIND}),
+    audit="dpspec.engine.selection:SelectionAudit",
+    example=_SELECTION_EXAMPLE,
+    steps=False,
+    units=frozenset({"record", "user"}),
+    missing=True,
+    tokens=True,
+    chosen_weights=True,
+)
+
 
 EXECUTORS = (
     Executor(
@@ -32,67 +196,67 @@ REPORTERS = (
     Reporter(
         format="json",
         summary="The whole result, of the published schema dpspec/result/v2",
-        render="dpspec.reporters.formats.data_files:render_json",
+        render="dpspec.reporters.data_files:render_json",
         suffix=".json",
     ),
     Reporter(
         format="text",
-        summary="What the terminal shows, without colours",
-        render="dpspec.reporters.formats.terminal:render",
+        summary="The output of the terminal without colors",
+        render="dpspec.reporters.terminal:render",
         suffix=".txt",
     ),
     Reporter(
         format="markdown",
         summary="A report for pull requests and wikis",
-        render="dpspec.reporters.formats.markdown:render",
+        render="dpspec.reporters.markdown:render",
         suffix=".md",
     ),
     Reporter(
         format="html",
         summary="One self-contained page with figures, tables and the whole result inside",
-        render="dpspec.reporters.html:render",
+        render="dpspec.reporters.page:render",
         suffix=".html",
     ),
     Reporter(
         format="statement",
         summary="A privacy statement to publish, along the blocks of NIST SP 800-226",
-        render="dpspec.reporters.formats.statement:render",
+        render="dpspec.reporters.statement:render",
         suffix=".md",
     ),
     Reporter(
         format="statement-json",
         summary="The privacy statement as JSON",
-        render="dpspec.reporters.formats.statement:render_json",
+        render="dpspec.reporters.statement:render_json",
         suffix=".json",
     ),
     Reporter(
         format="registry",
         summary="YAML for the OpenDP Differential Privacy Deployments Registry, to be completed by hand",
-        render="dpspec.reporters.formats.deployment_record:render",
+        render="dpspec.reporters.statement:render_registry",
         suffix=".yaml",
     ),
     Reporter(
         format="junit",
         summary="JUnit XML for continuous integration: a suite per audit, a case per claim",
-        render="dpspec.reporters.formats.ci:render_junit",
+        render="dpspec.reporters.ci:render_junit",
         suffix=".xml",
     ),
     Reporter(
         format="sarif",
-        summary="SARIF 2.1.0 for code scanning: a result at the line of every claim that came out wrong",
-        render="dpspec.reporters.formats.ci:render_sarif",
+        summary="SARIF 2.1.0 for code scanning: a result at the line of every unexpected verdict",
+        render="dpspec.reporters.ci:render_sarif",
         suffix=".sarif",
     ),
     Reporter(
         format="github",
-        summary="GitHub workflow commands: an annotation at the line of every claim that came out wrong",
-        render="dpspec.reporters.formats.ci:render_github",
+        summary="GitHub workflow commands: an annotation at the line of every unexpected verdict",
+        render="dpspec.reporters.ci:render_github",
         suffix=".txt",
     ),
     Reporter(
         format="csv",
         summary="One row per claim, for spreadsheets and data frames",
-        render="dpspec.reporters.formats.data_files:render_csv",
+        render="dpspec.reporters.data_files:render_csv",
         suffix=".csv",
     ),
 )
@@ -110,7 +274,7 @@ def dpspec_datasets() -> Iterable[Dataset]:
 
 @hookimpl
 def dpspec_models() -> Iterable[Model]:
-    return MODELS
+    return architectures.MODELS
 
 
 @hookimpl

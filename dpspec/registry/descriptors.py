@@ -26,8 +26,8 @@ from dpspec.contract import (
     Reporter,
 )
 from dpspec.contract.attacks import USUAL, Canary, Score
+from dpspec.contract.diagnostics import ASSUMPTIONS
 from dpspec.contract.findings import AssumptionStatus
-from dpspec.contract.renamed import ASSUMPTIONS
 from dpspec.text import closest, did_you_mean
 
 #: The arguments of every hook, by its name.
@@ -106,7 +106,7 @@ class Family:
 
     @property
     def field(self) -> str:
-        """The field of :class:`~dpspec.contract.catalog.Catalog`."""
+        """The field of :class:`~dpspec.contract.providers.Catalog`."""
         return f"{self.name.removesuffix('y')}ies" if self.name.endswith("y") else f"{self.name}s"
 
     def key(self, provider: Any) -> Any:

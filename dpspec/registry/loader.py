@@ -26,8 +26,7 @@ import pluggy
 
 from dpspec.contract import HOOK_API, DpspecHooks
 from dpspec.contract.catalog import BrokenPlugin, Catalog, Offered
-from dpspec.contract.events import Event
-from dpspec.contract.hookspecs import PROJECT
+from dpspec.contract.events import PROJECT, Event
 from dpspec.registry.descriptors import FAMILIES, Family, hook_problems, problems
 from dpspec.registry.foreign_code import Failed, attempt, one_line, resolve
 

@@ -5,7 +5,7 @@ Text from specs, plugins and papers is returned unescaped: each format escapes i
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from dpspec.contract import Finding, Json
@@ -16,7 +16,7 @@ from dpspec.engine.results.result import AuditResult, Verdict
 from dpspec.text import several
 
 if TYPE_CHECKING:
-    from dpspec.engine.judging.proven_curves import ProvenCurve
+    from dpspec.engine.judging.evidence_weight import ProvenCurve
 
 #: The condition of each verdict; the first that applies.
 VERDICTS = {
@@ -27,21 +27,6 @@ VERDICTS = {
     "deviates, the label is: proved as declared, run deviates.",
     "supported": "Only statistical, approximate or conditional evidence is within the claim.",
     "open": "Neither proved nor refuted. The reason names the bound that exceeds the claim.",
-}
-
-CONFORMANCE = {
-    "no-deviation-found": "No test found a deviation of the executed run from its declaration. Each test states the "
-    "smallest deviation that it detects.",
-    "deviates": "A test found that the executed run deviates from its declaration.",
-    "checks-missing": "Planned tests of the executed run were not made.",
-    "not-run": "No executed run was tested.",
-}
-
-RIGOR = {
-    "certified": "A proved formula, with an interval that includes all numerical error.",
-    "theorem": "A proved formula, evaluated in float64.",
-    "statistical": "True with the stated confidence.",
-    "approximate": "An estimate without a guarantee.",
 }
 
 #: The property that each conformance test checks, by the name of its assumption.
@@ -69,33 +54,6 @@ CHECKED = {
     "radius": "size of the records",
 }
 
-TERMS = {
-    "epsilon, delta": "Adding or removing one record (or the unit that a claim names) changes the probability of any "
-    "outcome of the training by a factor of at most e^epsilon, up to a probability of delta. Smaller is more private; "
-    "0 is perfect.",
-    "mu": "The same for all delta together: as hard as distinguishing two normal distributions of variance 1 whose "
-    "means differ by mu.",
-    "neighbours": "Two datasets that differ by the protected unit: one record, a group of records, or a user with all "
-    "records.",
-    "adversary": "The party that tries to learn about a record. A proof against a strong adversary holds against all "
-    "weaker ones.",
-    "false-positive rate": "The share of records outside the training that an attacker names as members.",
-    "lower bound": "The loss is at least this large: found by an attack, or certified by theory.",
-    "upper bound": "The loss is at most this large, by proof.",
-    "canary": "A record or a gradient that a coin flip inserts into the training, for an attack to detect.",
-    "interval": "From the best lower to the best upper bound: it contains the true value if the bounds hold.",
-    "direction": "The ordered pair of neighbours: a bound limits the evidence for the presence of a record (remove), "
-    "or for its absence (add).",
-    "gamma, kappa": "The probability that an adversary reconstructs or names a record from the release (gamma), if a "
-    "guess without the release is right with probability kappa.",
-    "Renyi divergence, order": "A distance between two probability distributions; large orders weigh rare outcomes.",
-    "p": "The probability of a measurement at least this extreme if the run is as declared or claimed. A small p is "
-    "evidence against it.",
-    "noise_multiplier, clip_norm": "The largest contribution of one record to a step (clip_norm), and the standard "
-    "deviation of the added noise relative to it. More noise is more private.",
-    "control": "A claim that is false on purpose: if the audit refutes it, the audit can detect such a violation.",
-}
-
 #: Precedes an approximate value.
 _ABOUT = "about "
 
@@ -106,31 +64,33 @@ _RIGOR = {
     "approximate": "approximate, no guarantee",
 }
 
-_ADJACENCY = {
-    "add-remove": "adding or removing records",
-    "replace-one": "replacing a record",
-    "zero-out": "replacing records by null records (zero-out)",
+#: Words for the parts of a scope.
+_SCOPE = {
+    "adjacency": {
+        "add-remove": "adding or removing records",
+        "replace-one": "replacing a record",
+        "zero-out": "replacing records by null records (zero-out)",
+    },
+    "access": {
+        "all-iterates": "seeing every iterate",
+        "final-model": "seeing the final model",
+        "transcript": "seeing every iterate and the other drawn records",
+    },
+    "adversary": {
+        "gradient": "an adversary who chooses gradients",
+        "record": "an adversary who chooses records",
+        "none": "no adversary",
+    },
+    "data": {
+        "all": "any dataset",
+        "collection": "the declared collection of datasets",
+        "this": "this dataset",
+        "planted": "this dataset with canaries",
+    },
 }
 
-#: The same for units other than records.
+#: Adjacencies of units other than records.
 _OF_UNITS = {"add-remove": "adding or removing a", "replace-one": "replacing a"}
-
-_ACCESS = {
-    "all-iterates": "seeing every iterate",
-    "final-model": "seeing the final model",
-    "transcript": "seeing every iterate and the other drawn records",
-}
-_ADVERSARY = {
-    "gradient": "an adversary who chooses gradients",
-    "record": "an adversary who chooses records",
-    "none": "no adversary",
-}
-_DATA = {
-    "all": "any dataset",
-    "collection": "the declared collection of datasets",
-    "this": "this dataset",
-    "planted": "this dataset with canaries",
-}
 
 _CONFORMANCE = {
     "no-deviation-found": "no deviation found",
@@ -244,22 +204,18 @@ def bounds(audit: AuditResult, verdict: Verdict) -> str:
 
 def _ends(audit: AuditResult, verdict: Verdict) -> tuple[str, str]:
     """The lower and the upper bound; an empty string for a missing one."""
-    low = high = ""
-    if verdict.lower is not None:
-        low = _about(audit, verdict.lower_finding) + decimals.lower(verdict.lower, against=verdict.claimed)
-    if verdict.upper is not None:
-        high = _about(audit, verdict.upper_finding) + decimals.upper(verdict.upper, against=verdict.claimed)
-    return low, high
+
+    def end(value: float | None, index: int | None, rounded: Callable[..., str]) -> str:
+        known = index is not None and 0 <= index < len(audit.findings)
+        about = _ABOUT if known and audit.findings[index or 0].rigor == "approximate" else ""
+        return "" if value is None else about + rounded(value, against=verdict.claimed)
+
+    low = end(verdict.lower, verdict.lower_finding, decimals.lower)
+    return low, end(verdict.upper, verdict.upper_finding, decimals.upper)
 
 
 def _crossed(verdict: Verdict) -> bool:
     return verdict.lower is not None and verdict.upper is not None and verdict.lower > verdict.upper
-
-
-def _about(audit: AuditResult, index: int | None) -> str:
-    if index is not None and 0 <= index < len(audit.findings) and audit.findings[index].rigor == "approximate":
-        return _ABOUT
-    return ""
 
 
 def verdict_line(audit: AuditResult, verdict: Verdict) -> str:
@@ -299,13 +255,8 @@ def statement(finding: Finding) -> str:
     sign = {"upper": "<=", "lower": ">=", "estimate": "="}[finding.bound]
     if finding.rigor == "approximate":
         sign = "~"
-    return f"{finding.quantity} {sign} {number(finding)}"
-
-
-def number(finding: Finding) -> str:
-    if finding.bound == "upper":
-        return decimals.upper(finding.value)
-    return decimals.lower(finding.value) if finding.bound == "lower" else decimals.nearest(finding.value)
+    rounded = {"upper": decimals.upper, "lower": decimals.lower}.get(finding.bound, decimals.nearest)
+    return f"{finding.quantity} {sign} {rounded(finding.value)}"
 
 
 def rigor(finding: Finding) -> str:
@@ -330,8 +281,7 @@ def conditions(at: Mapping[str, Json]) -> str:
 def scope(finding: Finding) -> str:
     """One sentence without a full stop; an estimate has no adversary."""
     of = finding.scope
-    any_unit = f"any {of.unit.partition(' (')[0]}"
-    data, record = _DATA.get(of.data, of.data), any_unit
+    data, record = scope_part("data", of.data), f"any {of.unit.partition(' (')[0]}"
     if isinstance(of.record, int):
         record = f"record {of.record}"
     elif of.record != "all":  # a name that states why it was chosen
@@ -344,19 +294,18 @@ def scope(finding: Finding) -> str:
     alike = f" (neighbours: {of.neighbours})" if of.neighbours != "all" and of.data in ("all", "collection") else ""
     return (
         f"the mechanism as {of.pipeline}, {neighbours(of.adjacency, of.unit)}{direction}{alike}, "
-        f"{_ACCESS.get(of.access, of.access)}, {_ADVERSARY.get(of.adversary, of.adversary)}, {data}{least}, {record}"
+        f"{scope_part('access', of.access)}, {scope_part('adversary', of.adversary)}, {data}{least}, {record}"
     )
 
 
 def neighbours(adjacency: str, unit: str) -> str:
     if unit == "record":
-        return _ADJACENCY.get(adjacency, adjacency)
+        return scope_part("adjacency", adjacency)
     return f"{_OF_UNITS[adjacency]} {unit}" if adjacency in _OF_UNITS else f"{adjacency} (unit: {unit})"
 
 
 def scope_part(key: str, value: str) -> str:
-    parts = {"adjacency": _ADJACENCY, "access": _ACCESS, "adversary": _ADVERSARY, "data": _DATA}
-    return parts.get(key, {}).get(value, f"{key} {value}")
+    return _SCOPE[key].get(value, f"{key} {value}") if key in _SCOPE else f"{key} {value}"
 
 
 def curve(of: ProvenCurve) -> str:

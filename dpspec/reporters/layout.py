@@ -1,4 +1,4 @@
-"""Text layout for terminals: folded paragraphs and rich tables of findings and series.
+"""Text layout for terminals: folded paragraphs and rich tables.
 
 No text is cut. Styles disappear if color is off.
 """
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.text import Text
 
-from dpspec.contract import Finding, Json, Series
+from dpspec.contract import Json, Series
 from dpspec.engine.results import decimals
 from dpspec.reporters import labels
 from dpspec.text import plain
@@ -28,9 +28,6 @@ _GAP = 2
 _LEAST = 20
 _UNLIMITED = 100_000
 _LEAST_WIDTH = 30
-
-#: Fewer findings than this are listed one per line.
-_FEW = 6
 
 #: The maximum number of rows of a series in the terminal.
 _MOST_ROWS = 24
@@ -58,35 +55,6 @@ def text_table(
     out = io.StringIO()
     Console(file=out, width=width or _UNLIMITED, color_system=None, force_terminal=False).print(table, crop=False)
     return tuple(line.rstrip() for line in out.getvalue().splitlines())
-
-
-def findings_table(findings: Sequence[Finding], room: int) -> tuple[str, tuple[str, ...]] | None:
-    """Shared conditions and lines; None for few findings, different quantities or privacy classes, or a wide table."""
-    first = findings[0]
-    kind = (first.quantity, first.bound, first.privacy, set(first.at))
-    varying = [key for key in first.at if len({f.at.get(key) for f in findings}) > 1]
-    if (
-        len(findings) < _FEW
-        or not varying
-        or any((f.quantity, f.bound, f.privacy, set(f.at)) != kind for f in findings)
-    ):
-        return None
-    tight = any(f.lower is not None for f in findings)
-    sign = labels.statement(first).removesuffix(labels.number(first)).strip()
-    rows = [(*varying, sign, *(("exact value >=",) if tight else ()))]
-    for finding in sorted(findings, key=lambda f: [_order(f.at[key]) for key in varying]):
-        lower = "-" if finding.lower is None else decimals.lower(finding.lower)
-        values = (labels.value(finding.at[key]) for key in varying)
-        rows.append((*values, labels.number(finding), *((lower,) if tight else ())))
-    lines = text_table(rows, justify="right")
-    shared = labels.conditions({key: item for key, item in first.at.items() if key not in varying})
-    return (f"at {shared}" if shared else "", lines) if len(max(lines, key=len)) <= room else None
-
-
-def _order(value: Json) -> tuple[bool, float, str]:
-    """Numbers by size, then other values by text."""
-    number = isinstance(value, int | float)
-    return (not number, float(value) if number else 0.0, str(value))
 
 
 def pictures(series: Series) -> tuple[str, ...]:
@@ -184,17 +152,8 @@ class Page:
             self.line(line, indent=indent)
 
     def command(self, arguments: Sequence[str], indent: int = 4) -> None:
-        """Can be copied; continued with backslashes between its arguments."""
-        line, lines = "", []
-        for argument in arguments:
-            word = shlex.quote(plain(argument))
-            if line and indent + len(line) + 1 + len(word) + 2 > self.width:
-                lines.append(f"{line} \\")
-                line = f"  {word}"
-            else:
-                line = f"{line} {word}" if line else word
-        for text in (*lines, line):
-            self._console.print(Text(" " * indent + text))
+        """One line, which can be copied."""
+        self._console.print(Text(" " * indent + shlex.join(map(plain, arguments))))
 
     def text(self) -> str:
         return "\n".join(line.rstrip() for line in self._out.getvalue().split("\n")).lstrip("\n")

@@ -6,9 +6,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from dpspec.engine.results import decimals
-from dpspec.engine.results.joined import apart
-from dpspec.engine.results.result import AuditResult, Result
-from dpspec.engine.storage.origins import origin_summary, version_notices
+from dpspec.engine.results.result import AuditResult, Result, apart
+from dpspec.engine.storage.stored_trials import origin_summary, version_notices
 from dpspec.reporters import labels
 from dpspec.text import joined
 

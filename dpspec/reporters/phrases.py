@@ -1,4 +1,4 @@
-"""Phrases for the parts of a result: assumptions, conformance tests, recordings, and places of values.
+"""Phrases for the parts of a result: assumptions, conformance tests, recordings, places of values, and printed names.
 
 Text from specs, plugins and recordings is returned unescaped: each format escapes it.
 """
@@ -7,16 +7,19 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
-from dpspec.contract import Assumption, Check, Finding
+from dpspec.contract import Assumption, Check, Finding, Printed
+from dpspec.contract.catalog import Catalog
 from dpspec.contract.findings import AS_RUN
 from dpspec.engine.judging.conformance_status import family_sizes, rejected
 from dpspec.engine.results import decimals
-from dpspec.engine.results.joined import apart
-from dpspec.engine.results.recording import AccountantReport, RecordedPhase, Recording
-from dpspec.engine.results.result import AuditResult, Result
+from dpspec.engine.results.recording import AccountantReport, Recording
+from dpspec.engine.results.result import AuditResult, Result, apart
+from dpspec.registry.foreign_code import resolve
 from dpspec.reporters import labels
+from dpspec.text import joined
 
 _STATUS_ORDER = ("false", "unchecked", "reported", "declared", "not-rejected", "by-construction")
 
@@ -40,6 +43,11 @@ def assumption(of: Assumption, *, tested_above: bool = False) -> str:
         details.append(detectable(of.detectable))
     known = ", ".join(detail for detail in details if detail)
     return f"{text} ({known})" if known else text
+
+
+def printed(of: Printed) -> str:
+    state = "known to be wrong, backs no verdict" if of.refuted else "not known to be wrong"
+    return f"the formula as printed, {state}{f': {of.reason}' if of.reason else ''}"
 
 
 def families(result: Result) -> list[int]:
@@ -155,20 +163,20 @@ CHANNEL_COLUMNS = ("channel", "status", "requirement, and evidence in the record
 
 
 def executed(recording: Recording) -> list[str]:
-    shown = [*recording.setup, *map(_phase, recording.phases[:_MOST_PHASES])]
+    shown = list(recording.setup)
+    for phase in recording.phases[:_MOST_PHASES]:
+        last = phase.first + phase.steps - 1
+        steps = f"step {phase.first}" if phase.steps == 1 else f"steps {phase.first} to {last}"
+        noise = "noise not observed"
+        if phase.noise_multiplier is not None:
+            noise = (
+                f"noise multiplier {decimals.nearest(phase.noise_multiplier)}" if phase.noise_multiplier else "no noise"
+            )
+        clip = "" if phase.clip_norm is None else f", clip norm {decimals.nearest(phase.clip_norm)}"
+        rate = "no Poisson sample" if phase.rate is None else f"rate {decimals.nearest(phase.rate)}"
+        shown.append(f"{steps}: {rate}, {noise}{clip}")
     more = len(recording.phases) - _MOST_PHASES + recording.more_phases
     return [*shown, f"and {more} more phases"] if more > 0 else shown
-
-
-def _phase(phase: RecordedPhase) -> str:
-    last = phase.first + phase.steps - 1
-    steps = f"step {phase.first}" if phase.steps == 1 else f"steps {phase.first} to {last}"
-    noise = "noise not observed"
-    if phase.noise_multiplier is not None:
-        noise = f"noise multiplier {decimals.nearest(phase.noise_multiplier)}" if phase.noise_multiplier else "no noise"
-    clip = "" if phase.clip_norm is None else f", clip norm {decimals.nearest(phase.clip_norm)}"
-    rate = "no Poisson sample" if phase.rate is None else f"rate {decimals.nearest(phase.rate)}"
-    return f"{steps}: {rate}, {noise}{clip}"
 
 
 def channel_rows(recording: Recording) -> list[tuple[str, str, str]]:
@@ -194,3 +202,49 @@ def declared(recording: Recording) -> str:
 def recording_notes(recording: Recording, *, cautions: bool = True) -> list[str]:
     unknown = [f"not recognized: {one}" for one in recording.unrecognized]
     return [*(recording.cautions if cautions else ()), *recording.advice, *unknown]
+
+
+#: Core's modules with assumptions as values, or with their texts by name in TEXTS.
+_MODULES = (
+    "dpspec.engine.recorded.channels",
+    "dpspec.kit.findings",
+    "dpspec.kit.users",
+    "dpspec.kit.scores_elsewhere",
+    "dpspec.stats.attacks.independent_bounds",
+    "dpspec.engine.preparing.outcome_assumptions",
+    "dpspec.engine.selection",
+)
+
+
+def printed_names(catalog: Catalog) -> dict[str, list[str]]:
+    """By name, one block per meaning: a line with kind and name, then lines of text."""
+    from dpspec.engine.recorded.channels import KINDS, channel_of
+    from dpspec.reporters.labels import CHECKED, sentence
+
+    found: dict[str, list[str]] = {}
+    for name, kind in KINDS.items():
+        of_channel = joined([own for own in kind.names if own != name]) or f"all called {name}"
+        text = f"Channel by which records can reach a recorded model; requirement: {kind.text}"
+        found.setdefault(name, []).append(f"channel {name}\n{text}.\nIts checks and assumptions: {of_channel}.")
+    for name, text in CHECKED.items():
+        found.setdefault(name, []).append(f"check {name}\n{sentence(text)}.")
+    for name, text in dict.fromkeys(_assumptions(catalog)):
+        found.setdefault(name, []).append(f"assumption {name}\n{sentence(text)}.")
+    for name in (name for kind in KINDS.values() for name in kind.names if name not in found):
+        found[name] = [f"check {name}\nA check of recorded runs, in the channel {channel_of(name)}."]
+    return found
+
+
+def _assumptions(catalog: Catalog) -> Iterator[tuple[str, str]]:
+    from dpspec.accounting import library_accuracy
+
+    of_plugins = (name for offered in catalog.mechanisms.values() for name in offered.provider.assumptions)
+    for name in (*_MODULES, *of_plugins):
+        module: Any = resolve(f"{name}:__dict__")
+        yield from module.get("TEXTS", {}).items()
+        for value in module.values():
+            for one in value if isinstance(value, tuple) else (value,):
+                if isinstance(one, Assumption):
+                    yield one.name, one.text
+    stated = library_accuracy()
+    yield stated.name, stated.text

@@ -93,7 +93,7 @@ def page_at(path: Path) -> str | None:
 
 def read_results(paths: Sequence[Path]) -> Result:
     """Joined if there are several; ``UsageError`` if a file is given twice."""
-    from dpspec.engine.results.joined import join
+    from dpspec.engine.results.result import join
 
     seen: dict[str, Path] = {}
     for path in paths:

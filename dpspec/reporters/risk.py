@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from dpspec.engine.judging.proven_curves import ProvenCurve, proven_curves
+from dpspec.engine.judging.evidence_weight import proven_curves
 from dpspec.engine.results import decimals
 from dpspec.engine.results.result import AuditResult
 from dpspec.reporters import labels
@@ -94,11 +94,18 @@ def rates(audit: AuditResult) -> tuple[Rate, ...]:
     """
     if _deviates(audit):
         return ()
-    curves = proven_curves(audit)
-    found = [
-        Rate(_scope(one), _members(one), tuple(min(1.0, float(one.polygon.tpr(rate))) for rate in FALSE_POSITIVES))
-        for one in curves
-    ]
+    found = []
+    for curve in proven_curves(audit):
+        of, size = curve.scope, curve.group_size
+        scope = labels.curve(curve).removeprefix(labels.groups(size, of.unit)).removeprefix(", ")
+        if "access" not in curve.varying and of.access != "all-iterates":
+            scope = ", ".join(filter(None, (scope, labels.scope_part("access", of.access))))
+        name, bracket, most = of.unit.partition(" (")
+        member = "members" if name == "record" else f"member {name}s"
+        member = member if size == 1 else f"groups of {size} {member}"
+        replaced = " rather than their replacements" if of.adjacency == "replace-one" else ""
+        powers = tuple(min(1.0, float(curve.polygon.tpr(rate))) for rate in FALSE_POSITIVES)
+        found.append(Rate(scope, f"{member}{bracket}{most}{replaced}", powers))
     return tuple(found) or tuple(_one_sided(audit))
 
 
@@ -144,21 +151,6 @@ def _one_sided(audit: AuditResult) -> Iterator[Rate]:
                 f"This follows from the certified bound of claim {verdict.claim}, which holds for removing a record "
                 "only.",
             )
-
-
-def _scope(curve: ProvenCurve) -> str:
-    text = labels.curve(curve).removeprefix(labels.groups(curve.group_size, curve.scope.unit)).removeprefix(", ")
-    if "access" not in curve.varying and curve.scope.access != "all-iterates":
-        text = ", ".join(filter(None, (text, labels.scope_part("access", curve.scope.access))))
-    return text
-
-
-def _members(curve: ProvenCurve) -> str:
-    name, bracket, most = curve.scope.unit.partition(" (")
-    member = "members" if name == "record" else f"member {name}s"
-    member = member if curve.group_size == 1 else f"groups of {curve.group_size} {member}"
-    replaced = " rather than their replacements" if curve.scope.adjacency == "replace-one" else ""
-    return f"{member}{bracket}{most}{replaced}"
 
 
 def compared(audits: Sequence[AuditResult], titles: Sequence[str]) -> Iterator[str]:

@@ -12,8 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dpspec.contract import Assumption, FrozenMap, Json
 from dpspec.contract.spec import unit_in_words
 from dpspec.engine.results import decimals
-from dpspec.engine.results.joined import apart
-from dpspec.engine.results.result import AuditResult, Result, Verdict
+from dpspec.engine.results.result import AuditResult, Result, Verdict, apart
 from dpspec.reporters import labels, matrices
 from dpspec.reporters.phrases import assumptions_of
 from dpspec.reporters.risk import compared, risk
@@ -174,7 +173,11 @@ def _untrained(audit: AuditResult) -> bool:
 
 def _audited(result: Result) -> Iterator[str]:
     """Each matrix by its axes, then the other audits by name."""
-    described = _described(result)
+    described: dict[str, str] = {}
+    for part in apart(result):
+        held = part.environment.get("mechanisms")
+        if isinstance(held, Mapping):
+            described |= {str(kind): shortened(str(text), _LONGEST) for kind, text in held.items()}
     if len(result.audits) == 1:
         yield _subject(result.audits[0], described)
         return
@@ -192,15 +195,6 @@ def _audited(result: Result) -> Iterator[str]:
         yield f"{'Also ' if within else ''}{_named([audit.name for audit in others])}."
         kinds = dict.fromkeys(_kind(audit.document.get("mechanism")) for audit in others)
         yield f"Each is {' or '.join(_mechanism(kind, described) for kind in kinds)}."
-
-
-def _described(result: Result) -> dict[str, str]:
-    found: dict[str, str] = {}
-    for part in apart(result):
-        held = part.environment.get("mechanisms")
-        if isinstance(held, Mapping):
-            found |= {str(kind): shortened(str(text), _LONGEST) for kind, text in held.items()}
-    return found
 
 
 def _subject(audit: AuditResult, described: Mapping[str, str]) -> str:
@@ -265,10 +259,17 @@ def details(audit: AuditResult) -> Iterator[tuple[str, str]]:
         if document.get(key):
             yield term, shortened(str(document[key]), _LONGEST)
     yield "Mechanism", _block(document.get("mechanism"), "kind")
-    yield "Data", "; ".join(part for part in (_block(document.get("data"), "kind"), _records(audit)) if part)
+    facts = audit.facts
+    sizes = [labels.count(facts.records, "record")]
+    if facts.features:
+        sizes.append(labels.count(facts.features, "token" if facts.vocabulary else "feature"))
+    if facts.classes:
+        sizes.append(f"{facts.classes} classes" if facts.classes != 1 else "1 class")
+    if facts.test_records:
+        sizes.append(f"{facts.test_records} test records")
+    yield "Data", "; ".join(filter(None, (_block(document.get("data"), "kind"), ", ".join(sizes))))
     if document.get("model"):
-        count = audit.facts.parameters
-        size = f"; {labels.count(count, 'parameter')}" if count is not None else ""
+        size = f"; {labels.count(facts.parameters, 'parameter')}" if facts.parameters is not None else ""
         yield "Model", f"{_block(document.get('model'), 'kind')}{size}"
     if not _untrained(audit):
         yield "Training", _block(document.get("training"), "backend")
@@ -287,18 +288,6 @@ def _block(block: Json, kind: str, omit: tuple[str, ...] = ()) -> str:
     if isinstance(cells, list | tuple) and len(cells) > 1 and all(isinstance(one, Mapping) for one in cells):
         rest["cells"] = f"({len(cells)})"
     return shortened(": ".join(part for part in (name, labels.conditions(rest)) if part), _LONGEST)
-
-
-def _records(audit: AuditResult) -> str:
-    facts = audit.facts
-    parts = [labels.count(facts.records, "record")]
-    if facts.features:
-        parts.append(labels.count(facts.features, "token" if facts.vocabulary else "feature"))
-    if facts.classes:
-        parts.append(f"{facts.classes} classes" if facts.classes != 1 else "1 class")
-    if facts.test_records:
-        parts.append(f"{facts.test_records} test records")
-    return ", ".join(parts)
 
 
 def adversary(document: FrozenMap) -> str:

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from dpspec.errors import UsageError
-from dpspec.stores.storage import (
+from dpspec.stores.folder import (
     CONTENT,
     KEY,
     MARK,

@@ -13,11 +13,9 @@ The plugin must be installed. The docstring of every test states a requirement. 
 ``dpspec[test]``.
 """
 
-from dpspec.testing.attacks import CanarySuite, ScoreSuite
 from dpspec.testing.backend import BackendSuite
-from dpspec.testing.dataset import DatasetSuite
+from dpspec.testing.inputs import CanarySuite, DatasetSuite, ModelSuite, ScoreSuite
 from dpspec.testing.mechanism import MechanismSuite
-from dpspec.testing.model import ModelSuite
 from dpspec.testing.outcomes import Trend, decreasing, increasing
 from dpspec.testing.provider import ProviderSuite
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from dpspec.contract import Cancelled, FrozenMap, Json, Observer, TrainingJob
-from dpspec.language.validating.blocks import training_block
+from dpspec.language.blocks import training_block
 from dpspec.testing.provider import ProviderSuite, filled, impurities, require
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ from typing import Any
 from dpspec.registry.descriptors import FAMILIES, Family
 from dpspec.registry.foreign_code import describe
 from dpspec.registry.loader import Registry
-from dpspec.testing.attacks import CanarySuite, ScoreSuite
 from dpspec.testing.backend import BackendSuite
+from dpspec.testing.inputs import CanarySuite, ScoreSuite
 from dpspec.testing.mechanism import MechanismSuite
 from dpspec.testing.provider import ProviderSuite
 

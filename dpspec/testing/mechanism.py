@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from dpspec.contract import Audit, Finding, FrozenMap, Outcome, Scope, Spec, Trial
-from dpspec.contract.canonical import canonical_json
 from dpspec.contract.catalog import Catalog
 from dpspec.contract.events import Event, TrialFinished
+from dpspec.contract.frozen import canonical_json
 from dpspec.engine.preparing import prepare
 from dpspec.engine.preparing.prepare import check
 from dpspec.engine.results import codec
@@ -28,7 +28,7 @@ from dpspec.engine.results.codec import result_schema
 from dpspec.engine.results.result import Result
 from dpspec.engine.running.runner import run
 from dpspec.engine.storage.trial_store import MAX_EVIDENCE_BYTES, Store
-from dpspec.engine.verification.verify import verify
+from dpspec.engine.verify import verify
 from dpspec.language.diagnostics import render
 from dpspec.language.load import load_specs
 from dpspec.registry.foreign_code import describe

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, TypeVar
 
 from dpspec.contract import FrozenMap, Json, thaw
 from dpspec.contract.catalog import Catalog, Offered
-from dpspec.language.validating.problems import cast, fill
+from dpspec.language.problems import cast, fill
 from dpspec.registry.descriptors import FAMILIES, fragments
 from dpspec.registry.loader import Registry, load_registry, resolve
 

@@ -1,26 +1,25 @@
 """Canaries: gradients along orthonormal directions, in groups that share a direction, and unusual records.
 
 A group of input canaries consists of equal records, all inserted or none. The seed determines the canaries, the
-inclusion bits determine which are inserted.
+inclusion bits determine which are inserted. The adversary may also choose the initial weights.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import cached_property
 from math import cos, pi, sin, sqrt
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from dpspec.contract import ModelFactory
 from dpspec.contract.attacks import Asked, Directions, Records
 from dpspec.contract.providers import Observer
-from dpspec.training.device import generator
-from dpspec.training.gradients.fetching import send
+from dpspec.training.device import Array, full_precision, generator, send, tensors
 from dpspec.training.providers import MOST_FEATURES
-
-Array: TypeAlias = np.ndarray[Any, Any]
 
 
 class StoredDirections:
@@ -288,3 +287,71 @@ def _rows(asked: Asked) -> tuple[Array, Array]:
     if asked.x is None or asked.y is None or len(asked.x) == 0:
         raise ValueError("canaries of this kind require training records")
     return asked.x, asked.y
+
+
+#: Mean cross-entropy of a pass at which training stops, and the maximum number of passes.
+TARGET_LOSS, _PASSES = 0.01, 200
+
+#: Batch size and Adam's learning rate.
+_BATCH, _RATE = 256, 0.01
+
+
+class PretrainedFactory:
+    """A :class:`~dpspec.contract.ModelFactory` whose modules all start from the same fitted weights.
+
+    The adversary fits them to the real records (Annamalai and De Cristofaro 2024): gradients are small near
+    convergence, so a canary's clipped gradient dominates. They are fitted when the first module is built, and its seed
+    has no effect.
+    """
+
+    def __init__(
+        self, factory: ModelFactory, rows: Callable[[], tuple[Array, Array]], device: Callable[[], str]
+    ) -> None:
+        """``rows`` returns features (n, ...) and labels (n,), n >= 1; ``device`` returns the device for fitting."""
+        self._factory = factory
+        self._rows = rows
+        self._device = device
+
+    def parameters(self) -> int:
+        return self._factory.parameters()
+
+    def build(self, seed: int) -> nn.Module:
+        module = self._factory.build(0)
+        module.load_state_dict(self._weights)
+        return module
+
+    @cached_property
+    def _weights(self) -> dict[str, torch.Tensor]:
+        module = self._factory.build(0)
+        fit(module, *self._rows(), device=self._device())
+        return module.state_dict()
+
+
+def fit(module: nn.Module, x: Array, y: Array, *, device: str = "cpu") -> float:
+    """Fit a module in place by cross-entropy and Adam, and move it back to the CPU. Returns the last mean loss.
+
+    The order of records is deterministic. Raises ``ValueError`` without records, or if the loss is not finite.
+    """
+    if len(x) == 0:
+        raise ValueError("initial weights cannot be fitted without records")
+    features, labels = tensors(x, y, device)
+    order, mean = generator(0, "pretraining"), 0.0
+    module.to(device).eval()  # the mode of the attack, without random layers
+    with full_precision(torch.device(device)), torch.enable_grad():
+        optimizer = torch.optim.Adam(module.parameters(), lr=_RATE)
+        for _ in range(_PASSES):
+            total = 0.0
+            for some in torch.split(torch.randperm(len(x), generator=order), _BATCH):
+                at = some.to(device)
+                losses = nn.functional.cross_entropy(module(features[at]), labels[at], reduction="none")
+                optimizer.zero_grad()
+                torch.autograd.backward(losses.mean())
+                optimizer.step()
+                total += float(losses.detach().sum())
+            mean = total / len(x)
+            if not np.isfinite(mean):
+                raise ValueError("initial weights cannot be fitted to the records: the loss is not finite")
+            if mean <= TARGET_LOSS:
+                break
+    module.to("cpu").train()
+    return mean

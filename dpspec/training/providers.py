@@ -202,7 +202,7 @@ SHADOWS = 32
 
 
 def _score(kind: str, summary: str, **properties: Any) -> Score:
-    score = f"dpspec.training.measure.final_scores:{kind.replace('-', '_')}"
+    score = f"dpspec.training.measure.scores:{kind.replace('-', '_')}"
     return Score(kind=kind, summary=summary, score=score, **properties)
 
 

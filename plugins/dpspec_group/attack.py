@@ -100,8 +100,7 @@ def _prepare_run(attack: Attack, inputs: dps.FrozenMap, context: dps.Context, in
 
 def _conclude_run(attack: Attack, inputs: dps.FrozenMap, context: dps.Context, run: _Run) -> dps.Trial:
     from dpspec.stats.conformance.evidence import RunEvidence, joined, write_run
-    from dpspec.training.measure.replayed_step import replayed_step
-    from dpspec.training.measure.run_evidence import RunLogs
+    from dpspec.training.measure.run_evidence import RunLogs, replayed_step
 
     other_logs = None
     values = scores.replace_non_finite(run.planted.score())
@@ -145,8 +144,8 @@ def _gradients(
 
     from dpspec.training.canaries import CanaryGroups, Intermittent
     from dpspec.training.gradients import flat_model
-    from dpspec.training.measure.observers import ProjectionObserver
     from dpspec.training.measure.residuals import Residuals
+    from dpspec.training.measure.scores import ProjectionObserver
 
     initial, phases = flat_model.flatten(job.model), [dps.Phase.of(phase) for phase in job.phases]
     directions = context.attack.directions(len(sizes), context.seed(index, "directions"))
@@ -195,8 +194,8 @@ def _records(
 ) -> AttackedRun:
     from dpspec.training import canaries as input_canaries
     from dpspec.training.gradients import flat_model
-    from dpspec.training.measure.observers import RecordScores, margins
     from dpspec.training.measure.residuals import Residuals
+    from dpspec.training.measure.scores import RecordScores, margins
 
     # Many runs share the same canaries.
     which = 0 if attack.method == "many-run" else index

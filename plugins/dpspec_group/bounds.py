@@ -11,20 +11,17 @@ from dataclasses import dataclass, replace
 
 import dpspec.contract as dps
 from dpspec import kit
-from dpspec.accounting import Interval, PrivacyLoss, certified_lower, certified_upper
+from dpspec.accounting import Interval, Mixture, PrivacyLoss, certified_lower, certified_upper
 from dpspec.kit import CURVE_DELTAS
 from dpspec.training.loop.learning_rates import iterates_reveal_sums
 from dpspec_group import theory
-from dpspec_group.schemes import allocates, has_lower, scheme_of, truncates
+from dpspec_group.options import DEFAULT_DELTA
 
 #: Deltas of the privacy profile that is shown for every group size.
 PROFILE_DELTAS = tuple(float(f"{digit}e-{power}") for power in range(1, 13) for digit in (3, 1))
 
 #: Delta at which the epsilon implied by mu is reported if no claim names one.
 _DEFAULT_DELTA = 1e-5
-
-#: Source of a trivial bound without a theorem.
-_UNKNOWN = "no theorem"
 
 
 @dataclass(frozen=True)
@@ -60,13 +57,13 @@ def epsilon_curves(spec: dps.Spec, context: dps.Context) -> Curves:
         whole_curve = any("mu" in claim.options and claim.group_size == size for claim in spec.claims)
         claimed = set(deltas if whole_curve else named)
         widths = [theory.WIDTH if delta in claimed else theory.CURVE_WIDTH for delta in deltas]
-        first = theory.group_epsilons(phases, size, records, deltas, directions[0], widths=widths)
+        first = theory.group_epsilons(phases, size, records, deltas, directions[0], width=widths)
         if len(directions) == 1:
             intervals[size] = {whole: dict(zip(deltas, first, strict=True))}
             continue
         others = [None if delta in claimed else known for delta, known in zip(deltas, first, strict=True)]
         second = theory.group_epsilons(
-            phases, size, records, deltas, directions[1], widths=widths, other_direction=others
+            phases, size, records, deltas, directions[1], width=widths, other_direction=others
         )
         intervals[size] = {
             direction: {delta: one for delta, one in zip(deltas, curve, strict=True) if delta in claimed}
@@ -79,33 +76,25 @@ def epsilon_curves(spec: dps.Spec, context: dps.Context) -> Curves:
 
 
 def upper_bounds(spec: dps.Spec, curves: Curves, records: int) -> Iterator[dps.Finding]:
-    nothing = theory.uncovered(spec.phases, adjacencies(spec))
+    source = theory.source_of(spec.phases)
     for size, by_direction in curves.intervals.items():
         claimed = kit.claimed_deltas(spec, size, default=None)
         for direction, curve in by_direction.items():
             for delta, epsilon in curve.items():
                 if delta in claimed or (direction == curves.whole and delta in CURVE_DELTAS):
+                    at: dict[str, dps.Json] = {"delta": delta, "group_size": size}
                     for adjacency in adjacencies(spec):
-                        for scope in _all_datasets(direction) if nothing else scopes(spec, size, records, direction):
-                            finding = _upper(spec.phases, size, delta, epsilon, replace(scope, adjacency=adjacency))
-                            yield replace(finding, source=_UNKNOWN) if nothing else finding
+                        yield from _upper(spec, records, "epsilon", epsilon, at, direction, adjacency, source)
 
 
 def lower_bounds(spec: dps.Spec, curves: Curves, records: int) -> Iterator[dps.Finding]:
     """Lower bounds on epsilon for claims about all iterates, if the worst case is attained."""
-    least = attaining_records(spec)
-    if least is None:
-        return
     asked = [c for c in spec.claims if c.kind == "approx-dp" and c.access != "final-model"]
     points = {(c.group_size, c.direction, float(c["delta"]), c.adjacency, c.access) for c in asked}
     for size, direction, delta, adjacency, access in sorted(points):
-        interval = curves.intervals[size][direction][delta]
-        scope = replace(next(scopes(spec, size, records, direction)), adjacency=adjacency, access=access)
-        scope = attained_scope(spec.phases, size, records, scope)
-        upper = _upper(spec.phases, size, delta, interval, scope)
-        lower = certified_lower(upper, interval, source=attained_source(spec.phases), min_records=least)
-        if lower is not None:
-            yield lower
+        interval, at = curves.intervals[size][direction][delta], {"delta": delta, "group_size": size}
+        upper, *_ = _upper(spec, records, "epsilon", interval, at, direction, adjacency, theory.source_of(spec.phases))
+        yield from _lower(spec, records, replace(upper, scope=replace(upper.scope, access=access)), interval)
 
 
 def whole_curve_bounds(spec: dps.Spec, curves: Curves, records: int) -> Iterator[dps.Finding]:
@@ -113,9 +102,10 @@ def whole_curve_bounds(spec: dps.Spec, curves: Curves, records: int) -> Iterator
 
     No bounds for phases without noise; infinite upper bounds if no theorem applies.
     """
-    if any(phase.noise_multiplier < theory.NO_NOISE for phase in spec.phases):
+    phases = spec.phases
+    if any(phase.noise_multiplier < theory.NO_NOISE for phase in phases):
         return
-    least, nothing = attaining_records(spec), theory.uncovered(spec.phases, adjacencies(spec))
+    nothing = theory.uncovered(phases, adjacencies(spec))
     asked: set[tuple[str, int, str, str, float]] = set()
     for claim in spec.claims:
         about, rates = (claim.group_size, claim.direction, claim.adjacency), kit.claimed_fprs([claim])
@@ -125,15 +115,13 @@ def whole_curve_bounds(spec: dps.Spec, curves: Curves, records: int) -> Iterator
         if "advantage" in claim.options and not rates:
             asked.add(("advantage", *about, 0.0))
     for quantity, size, direction, adjacency, fpr in sorted(asked):
-        method = ""
-        at: dict[str, dps.Json] = {"group_size": size}
-        if quantity == "tpr":
-            at = {"fpr": fpr, **at}
+        method, source = "", theory.MU_SOURCE if quantity == "mu" else theory.source_of(phases)
+        at: dict[str, dps.Json] = {"fpr": fpr, "group_size": size} if quantity == "tpr" else {"group_size": size}
         if nothing:
             interval = Interval(0.0, math.inf).by(nothing)
         elif quantity == "mu":
             curve = curves.intervals[size][direction]
-            interval = theory.mu_interval(spec.phases, size, records, curve)
+            interval = theory.mu_interval(phases, size, records, curve)
             # the method shows the implied and the certified epsilon at one delta
             delta = kit.claimed_deltas(spec, size, default=_DEFAULT_DELTA)[-1]
             implied = PrivacyLoss.gaussian(1.0 / interval.upper).epsilon(delta).upper
@@ -142,42 +130,103 @@ def whole_curve_bounds(spec: dps.Spec, curves: Curves, records: int) -> Iterator
             method = f"without amplification by sampling; implies epsilon {implied:.4g} at delta {where}{certified}"
         elif quantity == "advantage":
             # equal in both directions
-            advantage = theory.loss_intervals(spec.phases, size, records, "remove", lambda loss: [loss.advantage()])
-            interval = advantage[0]
+            (interval,) = theory.loss_intervals(phases, size, records, "remove", lambda loss: [loss.advantage()])
         else:
-            interval = theory.tpr_interval(spec.phases, size, records, fpr, direction)
-        uppers = [
-            certified_upper(
-                quantity,
-                interval,
-                at=at,
-                scope=replace(scope, adjacency=adjacency),
-                source=_UNKNOWN if nothing else theory.MU_SOURCE if quantity == "mu" else theory.source_of(spec.phases),
-                assumptions=kit.ASSUMPTIONS,
-                method=method,
-            )
-            for scope in (_all_datasets(direction) if nothing else scopes(spec, size, records, direction))
-        ]
+            interval = theory.tpr_interval(phases, size, records, fpr, direction)
+        uppers = list(_upper(spec, records, quantity, interval, at, direction, adjacency, source, method))
         yield from uppers
-        if least is not None and not nothing:
-            upper = replace(uppers[0], scope=attained_scope(spec.phases, size, records, uppers[0].scope))
-            lower = certified_lower(upper, interval, source=attained_source(spec.phases), min_records=least)
-            if lower is not None:
-                yield lower
+        yield from _lower(spec, records, uppers[0], interval)
+
+
+def _upper(
+    spec: dps.Spec,
+    records: int,
+    quantity: str,
+    interval: Interval,
+    at: Mapping[str, dps.Json],
+    direction: str,
+    adjacency: str,
+    source: str,
+    method: str = "",
+) -> Iterator[dps.Finding]:
+    """An upper bound for each scope, or an infinite one for all datasets if no theorem applies."""
+    scopes = _scopes(spec, int(at["group_size"]), records, direction)
+    if theory.uncovered(spec.phases, adjacencies(spec)):
+        scopes = [dps.Scope(direction=direction, access="all-iterates", adversary="gradient")]
+        source = "no theorem"
+    for scope in scopes:
+        yield certified_upper(
+            quantity,
+            interval,
+            at=at,
+            scope=replace(scope, adjacency=adjacency),
+            source=source,
+            assumptions=kit.ASSUMPTIONS,
+            method=method,
+        )
+
+
+def _lower(spec: dps.Spec, records: int, upper: dps.Finding, interval: Interval) -> Iterator[dps.Finding]:
+    """The lower bound of an upper bound's interval, if the worst case is attained: for datasets of the claimed size.
+
+    The scope of fixed-size and truncated batches already has a minimum size.
+    """
+    schemes, scope = theory.drawn(spec.phases), upper.scope
+    # Worst cases of phases that need different gradients of the other records do not combine.
+    mixed = "fixed" in schemes and not schemes <= {"fixed", "full"}
+    if mixed or "shuffled" in schemes or not iterates_reveal_sums(spec.training.options, spec.steps):
+        return
+    sized = bool(schemes & {"fixed", "truncated-poisson"})
+    where = "section 3.3"
+    if "truncated-poisson" in schemes:
+        scope = replace(scope, data="all", min_records=max(records - int(upper.at["group_size"]), 0))
+        where = "dpspec.accounting.TruncatedPoisson"
+    if "random-allocation" in schemes:
+        where += ", dpspec.accounting.RandomAllocation"
+    lower = certified_lower(
+        replace(upper, scope=scope),
+        interval,
+        source=f"{theory.source_of(spec.phases)}; attained: {where}",
+        min_records=0 if sized else max((claim.min_records for claim in spec.claims), default=0),
+    )
+    if lower is not None:
+        yield lower
 
 
 def dominating(spec: dps.Spec, records: int, claim: dps.Claim) -> dps.audit.Dominating | None:
     phases, size = spec.phases, claim.group_size
     if theory.uncovered(phases, [claim.adjacency]) or any(phase.noise_multiplier < theory.NO_NOISE for phase in phases):
         return None
+    scopes = _scopes(spec, size, records, claim.direction)
     return dps.audit.Dominating(
         phases=theory.composed(phases, size, records),
-        scopes=tuple(
-            replace(scope, adjacency=claim.adjacency) for scope in scopes(spec, size, records, claim.direction)
-        ),
+        scopes=tuple(replace(scope, adjacency=claim.adjacency) for scope in scopes),
         source=theory.source_of(phases),
         assumptions=kit.ASSUMPTIONS,
     )
+
+
+def adjacencies(spec: dps.Spec) -> set[str]:
+    """Adjacencies of the threat model and the claims. Bounds are equal for all covered adjacencies."""
+    return {spec.threat_model.adjacency, *(claim.adjacency for claim in spec.claims)}
+
+
+def _scopes(spec: dps.Spec, size: int, records: int, direction: str) -> list[dps.Scope]:
+    """Scopes of a bound: all datasets, or datasets of a minimum size and separately the declared dataset.
+
+    If the other drawn records are independent of the group, the bound also holds for access ``transcript``. The
+    bound for truncated batches needs a maximum size, which scopes cannot express, so it covers only the declared
+    dataset.
+    """
+    schemes = theory.drawn(spec.phases)
+    least = max(records - size, 0) if "fixed" in schemes else 0
+    least = records if "shuffled" in schemes else least
+    access = "transcript" if spec.threat_model.access == "transcript" else "all-iterates"
+    scope = dps.Scope(direction=direction, access=access, adversary="gradient", min_records=least)
+    this = replace(scope, data="this", min_records=0)
+    if "truncated-poisson" in schemes:
+        return [this]
+    return [scope, this] if least > 0 else [scope]
 
 
 def profile_series(spec: dps.Spec, curves: Curves) -> dps.Series:
@@ -204,62 +253,47 @@ def profile_series(spec: dps.Spec, curves: Curves) -> dps.Series:
     )
 
 
-def attaining_records(spec: dps.Spec) -> int | None:
-    """Minimum number of records of datasets that attain the worst case, as named by claims.
+def size_series(spec: dps.Spec, whole: str, records: int, findings: Sequence[dps.Finding]) -> dps.Series:
+    """Epsilon against the group size at the largest claimed delta, with the baselines, in the direction ``whole``."""
+    delta = kit.claimed_deltas(spec, 1, default=DEFAULT_DELTA)[-1]
+    at = {f.at["group_size"]: f.value for f in findings if f.at["delta"] == delta and f.scope.direction == whole}
+    sizes, one = sorted(at), at.get(1)
+    if not one and theory.uncovered(spec.phases, [spec.threat_model.adjacency]):
+        one = math.inf
+    one = one or theory.group_epsilons(spec.phases, 1, records, [delta], whole)[0].upper
+    columns: dict[str, list[dps.Json]] = {"group_size": [*sizes], "epsilon": [at[size] for size in sizes]}
+    source = [theory.source_of(spec.phases)]
+    for name in spec.mechanism.get("baselines", ()):
+        if not math.isfinite(one):
+            columns[name] = [math.inf] * len(sizes)
+        elif name == "linear":
+            # not a bound: over many steps the epsilon of a group exceeds it, over one step it can be smaller
+            columns[name] = [size * one for size in sizes]
+        elif name == "full-batch":
+            # every member in every batch: the Gaussian pairs that dominate the steps (Ganesh 2024, Lemma 2.9)
+            composed = [theory.composed(spec.phases, size, records) for size in sizes]
+            pairs = [[(Mixture([p.dominating_effect], [1.0], 1.0), count) for p, count in each] for each in composed]
+            columns[name] = [PrivacyLoss(tuple(each)).epsilon(delta).upper for each in pairs]
+        else:
+            from dpspec_group.black_box import converted_epsilons
 
-    0 keeps the scope's number (fixed-size and truncated batches). None if the worst case is not attained.
-    """
-    schemes = [scheme_of(phase) for phase in spec.phases]
-    # Worst cases of phases that need different gradients of the other records do not combine.
-    mixed = any(a.displaces for a in schemes) and any(not a.displaces and a.sampled for a in schemes)
-    if not iterates_reveal_sums(spec.training.options, spec.steps) or mixed or not has_lower(spec.phases):
-        return None
-    if any(scheme.displaces or scheme.interval for scheme in schemes):
-        return 0
-    return max((claim.min_records for claim in spec.claims), default=0)
-
-
-def attained_scope(phases: Sequence[dps.Phase], size: int, records: int, scope: dps.Scope) -> dps.Scope:
-    """Scope of the lower bound for an upper bound's scope; truncated batches need datasets of a minimum size."""
-    return replace(scope, data="all", min_records=max(records - size, 0)) if truncates(phases) else scope
-
-
-def attained_source(phases: Sequence[dps.Phase]) -> str:
-    where = "dpspec.accounting.TruncatedPoisson" if truncates(phases) else "section 3.3"
-    if allocates(phases):
-        where += ", dpspec.accounting.RandomAllocation"
-    return f"{theory.source_of(phases)}; attained: {where}"
-
-
-def adjacencies(spec: dps.Spec) -> list[str]:
-    """Adjacencies of the threat model and the claims. Bounds are equal for all covered adjacencies."""
-    return sorted({spec.threat_model.adjacency, *(claim.adjacency for claim in spec.claims)})
-
-
-def scopes(spec: dps.Spec, size: int, records: int, direction: str) -> Iterator[dps.Scope]:
-    """Scopes of a bound: all datasets, or datasets of a minimum size and separately the declared dataset.
-
-    If the other drawn records are independent of the group, the bound also holds for access ``transcript``. The
-    bound for truncated batches needs a maximum size, which scopes cannot express, so it covers only the declared
-    dataset.
-    """
-    phases = spec.phases
-    least = max(scheme_of(phase).min_records(size, records) for phase in phases)
-    access = "transcript" if spec.threat_model.access == "transcript" else "all-iterates"
-    scope = dps.Scope(direction=direction, access=access, adversary="gradient", min_records=least)
-    if truncates(phases):
-        yield replace(scope, data="this", min_records=0)
-        return
-    yield scope
-    if least > 0:
-        yield replace(scope, data="this", min_records=0)
-
-
-def _all_datasets(direction: str) -> list[dps.Scope]:
-    return [dps.Scope(direction=direction, access="all-iterates", adversary="gradient")]
-
-
-def _upper(phases: Sequence[dps.Phase], size: int, delta: float, epsilon: Interval, scope: dps.Scope) -> dps.Finding:
-    at: dict[str, dps.Json] = {"delta": delta, "group_size": size}
-    source = theory.source_of(phases)
-    return certified_upper("epsilon", epsilon, at=at, scope=scope, source=source, assumptions=kit.ASSUMPTIONS)
+            columns[name] = converted_epsilons(theory.composed(spec.phases, 1, records), sizes, delta, name)
+    if "linear" in columns:
+        columns["ratio"] = [
+            epsilon / linear if math.isfinite(epsilon) and math.isfinite(linear) and linear else None
+            for epsilon, linear in zip(columns["epsilon"], columns["linear"], strict=True)
+        ]
+    if any(name.startswith("vadhan") for name in columns):
+        source.append("Vadhan 2017, Lemma 2.2")
+    shown = [name for name in columns if name not in ("group_size", "ratio")]
+    return kit.series(
+        "epsilon-by-group-size",
+        f"Epsilon by group size at delta {delta:g}".replace("e-0", "e-"),
+        columns,
+        units={"group_size": "records"},
+        rigor="certified" if len(columns) == 2 else "approximate",
+        source="; ".join(source),
+        x="group_size",
+        y=shown,
+        upper=[name for name in shown if name != "linear"],
+    )

@@ -8,20 +8,20 @@ earlier runs with a sequential test.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
 from typing import Literal, NamedTuple
 
 import dpspec.contract as dps
 from dpspec import kit
 from dpspec.accounting import Interval
-from dpspec.stats.attacks import gaussian_fit, guess_counts, many_run, one_run_curve, sequential, thresholds
+from dpspec.kit.scores_elsewhere import assumptions, contradiction, recorded_outcomes, table_of
+from dpspec.stats.attacks import curve_lines, guess_counts, independence, one_run, sequential, thresholds
+from dpspec.stats.attacks.independent_bounds import dependence_of_size, independent_bounds, layers_share
 from dpspec.stats.conformance import table
 from dpspec.stats.conformance.canary_contributions import StepDependence
-from dpspec.stats.independence import order_statistics
-from dpspec.stats.independence.independent_bounds import dependence_of_size, independent_bounds, layers_share
 from dpspec_group import theory
-from dpspec_group.design import attack_delta, many_run_design, one_run_design
 from dpspec_group.options import EDGES, Attack
-from dpspec_group.schemes import scheme_of
+from dpspec_group.scores import attack_delta, many_run_design, one_run_design
 
 _MANY_RUN_SOURCE = "Clopper & Pearson 1934; Kairouz, Oh & Viswanath 2015"
 
@@ -119,20 +119,20 @@ def one_run_outcomes(
     method = f"{attack.description}, {canaries} canary groups of {size}"
     yield kit.lower_from(evidence, confidence, method=method, assumptions=(*coins, _GUESSES))
     of_curve, right = guess_counts.counts(outcomes, [guess_counts.of_curve(canaries)])
-    mu = one_run_curve.mu_lower(canaries, of_curve[0], right[0], confidence)
+    mu = one_run.mu_lower(canaries, of_curve[0], right[0], confidence)
     present = records + max(attack.share, canaries) * sum(attack.sizes)  # canaries also fill truncated batches
     mu_method = f"{method}, {of_curve[0]} guesses{_ruled_out(spec, size, present, mu)}"
-    yield _mu(mu, size, evidence.scope, mu_method, one_run_curve.SOURCE, (*coins, _GUESSES), confidence)
+    yield _mu(mu, size, evidence.scope, mu_method, one_run.CURVE_SOURCE, (*coins, _GUESSES), confidence)
     if any("0" in ordered and "1" in ordered for ordered in outcomes):
         yield dps.Finding(
             quantity="epsilon",
-            value=gaussian_fit.epsilon(gaussian_fit.estimate(outcomes), at["delta"]),
+            value=curve_lines.gaussian_epsilon(curve_lines.estimate_mu(outcomes), at["delta"]),
             bound="estimate",
             rigor="approximate",
             at=at,
             scope=evidence.scope,
             method=f"{attack.description}, assuming a Gaussian mechanism",
-            source=gaussian_fit.SOURCE,
+            source=curve_lines.GAUSSIAN_SOURCE,
             assumptions=(_GAUSSIAN,),
         )
     assumed = (*coins, _GUESSES)
@@ -151,7 +151,7 @@ def _status_of_gaussian_curve(spec: dps.Spec) -> Literal["declared", "unchecked"
     attack = Attack.of(spec)
     if attack.elsewhere:
         return "declared" if spec.audit.options["scores"].get("gaussian_curve") else None
-    if spec.threat_model.direction == "add" and any(scheme_of(phase).sampled for phase in spec.phases):
+    if spec.threat_model.direction == "add" and theory.drawn(spec.phases) != {"full"}:
         return None
     noisy = not any(phase.noiseless for phase in spec.phases)
     return "declared" if attack.space == "gradient" and noisy else "unchecked"
@@ -160,19 +160,19 @@ def _status_of_gaussian_curve(spec: dps.Spec) -> Literal["declared", "unchecked"
 def mu_of_runs(spec: dps.Spec, records: int, size: int, ranked: str) -> Iterator[dps.Finding]:
     """Lower bound on mu from runs with and without one group, for any mechanism; empty for fewer than four runs."""
     assert spec.audit is not None
-    if len(ranked) < order_statistics.LEAST_CANARIES:
+    if len(ranked) < independence.LEAST_CANARIES:
         return
-    attack, guesses = Attack.of(spec), order_statistics.design(len(ranked))
-    correct = order_statistics.right(ranked, guesses)
-    mu = order_statistics.mu_lower([guesses], correct, spec.audit.confidence)
+    attack, guesses = Attack.of(spec), independence.design(len(ranked))
+    correct = independence.right(ranked, guesses)
+    mu = independence.mu_lower([guesses], correct, spec.audit.confidence)
     delta, assumptions = attack_delta(spec, size), (kit.COINS, _RUNS)
-    implied = f"; for a Gaussian mechanism epsilon {gaussian_fit.epsilon(mu, delta):.4g} at delta {delta:g}"
+    implied = f"; for a Gaussian mechanism epsilon {curve_lines.gaussian_epsilon(mu, delta):.4g} at delta {delta:g}"
     method = (
         f"{attack.description}, {len(ranked)} runs with and without a group of {size}, "
         f"{guesses.low + guesses.high} guesses{implied if mu > 0.0 else ''}"
         f"{_ruled_out(spec, size, records + sum(attack.sizes), mu)}"
     )
-    source, scope = order_statistics.SOURCE, attack.scope(spec, records)
+    source, scope = independence.SOURCE, attack.scope(spec, records)
     yield _mu(mu, size, scope, method, source, assumptions, spec.audit.confidence)
 
 
@@ -253,7 +253,7 @@ def many_run_bounds(spec: dps.Spec, trials: Sequence[dps.Trial]) -> Iterator[dps
             yield from ranked_outcomes(spec, records, size, ranked)
         else:
             counted: dict[str, dps.Json] = dict(counts(runs, EDGES.index(fixed.score)))
-            power = many_run.largest(*sides, delta, confidence)
+            power = thresholds.fixed_largest(*sides, delta, confidence)
             kind, assumed = ("many-run", _MANY_RUN_SOURCE), (kit.COINS, _THRESHOLD)
             yield from _many_run_outcomes(spec, records, size, len(runs), kind, counted, power, assumed)
         yield from mu_of_runs(spec, records, size, ranked)
@@ -316,7 +316,7 @@ def conformance(spec: dps.Spec, trials: Sequence[dps.Trial]) -> Iterator[dps.Out
         records, direction = _records(trials), spec.threat_model.direction
 
         def epsilons(phases: Sequence[dps.Phase], size: int, deltas: Sequence[float]) -> list[Interval]:
-            return theory.worst_epsilons(phases, size, records, deltas, direction)
+            return theory.group_epsilons(phases, size, records, deltas, direction)
 
         yield from kit.epsilon_as_run(spec, trials, epsilons)
 
@@ -335,3 +335,58 @@ def predict_checks(spec: dps.Spec, facts: dps.Facts) -> tuple[dps.Check, ...]:
         canary_free_run=attack.canary_free_run,
         estimated=None if attack.expected_from == facts.records else attack.expected_from,
     )
+
+
+def plan_external(spec: dps.Spec, facts: dps.Facts) -> dps.Plan:
+    assert spec.audit is not None
+    table, attack, confidence = table_of(spec.document, spec.directory), Attack.of(spec), spec.audit.confidence
+    powers = []
+    for size in table.sizes:
+        coins, _ = table.of_size(size)
+        delta, rows, present = attack_delta(spec, size), len(coins), int(coins.sum())
+        if attack.method == "many-run":
+            largest, what = thresholds.largest(present, rows - present, delta, confidence), f"{rows} runs of"
+        else:
+            largest, what = one_run_design(spec, facts.records, rows, size).largest_epsilon, f"{rows} canary"
+        powers.append(
+            dps.Power(
+                at=dps.FrozenMap({"delta": delta, "group_size": size}),
+                epsilon=largest,
+                method=f"{attack.description}, {what} groups of {size}",
+                note="the expected bound is unknown",
+            )
+        )
+    return dps.Plan(
+        chunks=((0,),),
+        seconds=5e-6 * len(table),
+        memory_bytes=2**26 + 400 * len(table),
+        power=tuple(powers),
+        notes=("No training: the scores come from an external program.",),
+    )
+
+
+def conclude_external(spec: dps.Spec, trials: Sequence[dps.Trial]) -> Iterator[dps.Outcome]:
+    attack = Attack.of(spec)
+    # Without an applicable theorem no score can contradict the declaration.
+    unknown = theory.uncovered(spec.phases, [spec.threat_model.adjacency])
+    for trial in trials:
+        records = kit.recorded_number(trial, "records")
+        outcomes = recorded_outcomes(spec, trial)
+        for size, coins in outcomes.items():
+            assumed = assumptions(len(coins), len(outcomes))
+            if attack.method == "many-run":
+                found = list(ranked_outcomes(spec, records, size, coins, coins=assumed, rests_on=assumed))
+            else:
+                found = list(one_run_outcomes(spec, records, size, [coins], coins=assumed, rests_on=assumed))
+            yield from found
+            for evidence in found:
+                if isinstance(evidence, dps.Evidence) and not unknown:
+                    yield from contradiction(evidence, _declared_curve(spec.phases, size, records), size)
+
+
+@lru_cache(maxsize=64)
+def _declared_curve(phases: Sequence[dps.Phase], size: int, records: int) -> tuple[tuple[float, float], ...]:
+    """Finite (epsilon, delta) pairs of the bound for a group size, as the maximum over both directions."""
+    bounds = theory.group_epsilons(phases, size, records, kit.CURVE_DELTAS, "both", width=theory.CURVE_WIDTH)
+    pairs = zip((bound.upper for bound in bounds), kit.CURVE_DELTAS, strict=True)
+    return tuple((epsilon, delta) for epsilon, delta in pairs if epsilon < float("inf"))

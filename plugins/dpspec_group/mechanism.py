@@ -48,19 +48,19 @@ class RecordsAudit(dps.Audit):
         return refusals(spec, facts)
 
     def bound(self, spec: dps.Spec, context: dps.Context) -> Iterator[dps.Finding | dps.Series]:
-        from dpspec_group.bounds import epsilon_curves, lower_bounds, profile_series, upper_bounds, whole_curve_bounds
-        from dpspec_group.printed.blackbox import size_series
+        from dpspec_group import bounds
 
-        curves, records = epsilon_curves(spec, context), context.facts.records
-        epsilons = list(upper_bounds(spec, curves, records))
-        found = [*epsilons, *lower_bounds(spec, curves, records), *whole_curve_bounds(spec, curves, records)]
+        curves, records = bounds.epsilon_curves(spec, context), context.facts.records
+        epsilons = list(bounds.upper_bounds(spec, curves, records))
+        found = [*epsilons, *bounds.lower_bounds(spec, curves, records)]
+        found += bounds.whole_curve_bounds(spec, curves, records)
         if _external_scores(spec):
-            from dpspec.kit.scores_elsewhere.assumptions import as_executed
+            from dpspec.kit.scores_elsewhere import as_executed
 
             found = [as_executed(finding) if finding.bound == "upper" else finding for finding in found]
         yield from found
-        yield profile_series(spec, curves)
-        yield size_series(spec, records, epsilons)
+        yield bounds.profile_series(spec, curves)
+        yield bounds.size_series(spec, curves.whole, records, epsilons)
 
     def dominating(self, spec: dps.Spec, facts: dps.Facts, claim: dps.Claim) -> dps.audit.Dominating | None:
         from dpspec_group.bounds import dominating
@@ -68,13 +68,11 @@ class RecordsAudit(dps.Audit):
         return dominating(spec, facts.records, claim)
 
     def plan(self, spec: dps.Spec, facts: dps.Facts) -> dps.Plan:
+        from dpspec_group.evidence import plan_external, predict_checks
+        from dpspec_group.scores import power
+
         if _external_scores(spec):
-            from dpspec_group.scores_elsewhere import plan
-
-            return plan(spec, facts)
-        from dpspec_group.design import power
-        from dpspec_group.evidence import predict_checks
-
+            return plan_external(spec, facts)
         assert spec.audit is not None
         attack, runs = Attack.of(spec), spec.audit.runs
         many = attack.method == "many-run"
@@ -108,7 +106,7 @@ class RecordsAudit(dps.Audit):
         For external scores, the digest of the table and the inputs of its trial.
         """
         if _external_scores(spec):
-            from dpspec.kit.scores_elsewhere.score_trial import trial_inputs
+            from dpspec.kit.scores_elsewhere import trial_inputs
 
             return trial_inputs(spec)
         inputs = kit.select_inputs(
@@ -130,7 +128,7 @@ class RecordsAudit(dps.Audit):
 
     def trials(self, inputs: dps.FrozenMap, context: dps.Context, indices: Sequence[int]) -> Iterator[dps.Trial]:
         if "scores" in inputs["audit"]:
-            from dpspec.kit.scores_elsewhere.score_trial import run_trials as read_scores
+            from dpspec.kit.scores_elsewhere import run_trials as read_scores
 
             yield from read_scores(inputs, context, indices)
             return
@@ -139,14 +137,12 @@ class RecordsAudit(dps.Audit):
         yield from run_trials(inputs, context, indices)
 
     def conclude(self, spec: dps.Spec, trials: Sequence[dps.Trial]) -> Iterator[dps.Outcome]:
-        if _external_scores(spec):
-            from dpspec_group.scores_elsewhere import conclude
-
-            yield from conclude(spec, trials)
-            return
         from dpspec.stats.utility import accuracies
-        from dpspec_group.evidence import conformance, lower_bounds
+        from dpspec_group.evidence import conclude_external, conformance, lower_bounds
 
+        if _external_scores(spec):
+            yield from conclude_external(spec, trials)
+            return
         yield from lower_bounds(spec, trials)
         if not Attack.of(spec).chosen_weights:  # accuracy from adversarial initial weights is meaningless
             yield from accuracies(spec, trials)

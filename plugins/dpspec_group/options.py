@@ -10,7 +10,7 @@ import dpspec.contract as dps
 from dpspec import kit
 from dpspec.contract.attacks import USUAL, USUAL_SCORE, Score
 from dpspec.contract.fragments import CLIP_NORM, NOISE_MULTIPLIER, SAMPLING, SHARD_RUNS
-from dpspec.kit.scores_elsewhere import scores_block
+from dpspec.kit import scores_elsewhere
 from dpspec.training.loop.learning_rates import updates_invertible
 
 #: Delta of tables and lower bounds if no claim names one.
@@ -45,7 +45,7 @@ MECHANISM_SCHEMA: dict[str, dps.Json] = kit.block(
 
 AUDIT_SCHEMA: dict[str, dps.Json] = kit.block(
     None,
-    scores=scores_block.SCHEMA,
+    scores=scores_elsewhere.SCHEMA,
     score={
         "type": "string",
         "minLength": 1,

@@ -7,10 +7,10 @@ from collections.abc import Iterator, Sequence
 import dpspec.contract as dps
 from dpspec import kit
 from dpspec.contract.attacks import USUAL
-from dpspec.kit.scores_elsewhere import scores_block
+from dpspec.kit import scores_elsewhere
 from dpspec.training.loop.learning_rates import updates_invertible
 from dpspec_group.options import Attack
-from dpspec_group.schemes import ADD_REMOVE, SCHEMES, scheme_of
+from dpspec_group.theory import SCHEMES, drawn
 
 #: Smallest supported noise multiplier. Anything lower is a typo and outside the accountant's range.
 MIN_NOISE = 1e-6
@@ -27,16 +27,22 @@ _MIN_CANARIES, _MIN_RUNS = 8, 16
 #: Maximum number of runs of the sequential test (``stats.attacks.evidence_tests``).
 MAX_SEQUENTIAL_RUNS = 10**5
 
+#: Why single records have no profile for black-box conversions, by sampling scheme.
+_NO_PROFILE = {
+    "truncated-poisson": "their profile is an interval",
+    "random-allocation": "no mixture of Gaussians has their profile",
+}
+
 _CANARY = ("audit", "canary")
 
 
 def refusals(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Diagnostic]:
     # Zero-out adjacency is supported where sums have the same distribution, and without an attack.
-    schemes = [scheme_of(phase) for phase in spec.phases]
-    named = {claim.adjacency for claim in spec.claims} | {spec.threat_model.adjacency}
-    both = all(scheme.zero_out and scheme.add_remove for scheme in schemes) and named <= {"add-remove", "zero-out"}
+    named, schemes = {claim.adjacency for claim in spec.claims} | {spec.threat_model.adjacency}, drawn(spec.phases)
     only_zero_out = spec.audit is None and named == {"zero-out"}
-    if not (spec.audit is None and both) and not (only_zero_out and all(scheme.zero_out for scheme in schemes)):
+    displaced = schemes & {"fixed", "truncated-poisson"}
+    both = spec.audit is None and "shuffled" not in schemes and named <= {"add-remove", "zero-out"}
+    if displaced or not (both or only_zero_out):
         help = "Ganesh 2024 covers groups that are added or removed, not replaced groups"
         yield from dps.other_adjacencies(spec, "add-remove", "the group theory", help)
     yield from _transcripts(spec)
@@ -50,7 +56,7 @@ def refusals(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Diagnostic]:
                 path=path,
                 help=f"write at most {facts.records}",
             )
-    yield from _mechanism(spec, facts, tuple(SCHEMES) if only_zero_out or spec.audit is not None else ADD_REMOVE)
+    yield from _mechanism(spec, facts, only_zero_out or spec.audit is not None)
     if spec.audit is not None:
         yield from _attack(spec, facts)
 
@@ -65,7 +71,7 @@ def _transcripts(spec: dps.Spec) -> Iterator[dps.Diagnostic]:
             ("threat_model", "access"),
             "write access: all-iterates",
         )
-    for scheme in sorted({phase.sampling.scheme for phase in spec.phases if not scheme_of(phase).independent}):
+    for scheme in sorted(drawn(spec.phases) - set(dps.Sampling.INDEPENDENT)):
         yield kit.unsupported(
             f"no bound covers a transcript of {scheme} sampling, where the other drawn records depend on the group",
             ("threat_model", "access"),
@@ -73,30 +79,28 @@ def _transcripts(spec: dps.Spec) -> Iterator[dps.Diagnostic]:
         )
 
 
-def _mechanism(spec: dps.Spec, facts: dps.Facts, supported: tuple[str, ...]) -> Iterator[dps.Diagnostic]:
+def _mechanism(spec: dps.Spec, facts: dps.Facts, shuffled: bool) -> Iterator[dps.Diagnostic]:
     black_box = {"vadhan-literal", "vadhan-sharp"} & set(spec.mechanism.get("baselines", ()))
-    drawn = {phase.sampling.scheme for phase in spec.phases}
-    for name, scheme in SCHEMES.items():
-        if black_box and name in drawn and scheme.no_profile:
+    for name, why in _NO_PROFILE.items():
+        if black_box and name in drawn(spec.phases):
             yield kit.unsupported(
-                f"{' and '.join(sorted(black_box))} cannot be computed for {name} batches: {scheme.no_profile}",
+                f"{' and '.join(sorted(black_box))} cannot be computed for {name} batches: {why}",
                 ("mechanism", "baselines"),
                 "remove them; linear and full-batch are supported",
             )
     largest = max([*spec.threat_model.group_size, *(c.group_size for c in spec.claims)])
     for i, phase in enumerate(spec.phases):
-        sampling, noise, scheme = phase.sampling, phase.noise_multiplier, scheme_of(phase)
-        why = "" if scheme.add_remove else ": adding or removing a record changes all batches of an epoch"
+        sampling, noise = phase.sampling, phase.noise_multiplier
         yield from kit.other_scheme(
             spec,
             i,
-            supported,
-            f"no theorem here covers {{batches}}{why}",
+            [name for name in SCHEMES if shuffled or name != "shuffled"],
+            "no theorem here covers {batches}: adding or removing a record changes all batches of an epoch",
             "train with poisson or fixed sampling; the bound for one does not hold for the other. Shuffled batches "
             "with adjacency: zero-out and without audit have a bound without amplification. With an audit block, "
             "shuffled batches are attacked, and claims can only be refuted",
         )
-        without = largest if scheme.displaces else 0
+        without = largest if sampling.scheme == "fixed" else 0
         if (sampling.batch_size or 0) > facts.records - without:
             group = f" without a group of {largest}" if without else ""
             yield kit.bad_value(
@@ -140,7 +144,7 @@ def _attack(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Diagnostic]:
                 ("model", "initial"),
                 "remove initial",
             )
-        yield from scores_block.refusals(spec)
+        yield from scores_elsewhere.refusals(spec)
         return
     canary = spec.audit.options.get("canary")
     if canary is None:

@@ -1,18 +1,189 @@
-"""Group privacy of DP-SGD: epsilon, rates, advantage and mu of a spec's phases.
+"""Group privacy of DP-SGD: the theorem of each sampling scheme, and epsilon, rates, advantage and mu of phases.
 
-``docs/explanation/proofs/groups.md`` has the theorems (20 and 21). In the direction remove a test detects the presence
-of the group, in the direction add its absence.
+``docs/explanation/proofs/groups.md`` has the theorems (20 and 21). Sensitivities are in units of the clip norm. In the
+direction remove a test detects the presence of the group, in the direction add its absence.
 """
 
 from __future__ import annotations
 
 import functools
 import math
+import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, Final, TypeAlias
 
-from dpspec.accounting import Direction, EqualMembers, Interval, Mixture, PrivacyLoss, round_up
+from dpspec import accounting  # loads numpy at the first use
 from dpspec.contract import Phase
-from dpspec_group.schemes import SCHEMES, Composed, allocates, has_lower, scheme_of, truncates
+
+if TYPE_CHECKING:
+    from dpspec.accounting import Direction, Interval, Mixture, Pair, PrivacyLoss, TruncatedPoisson
+
+#: Pairs with the number of compositions of each.
+Composed: TypeAlias = "tuple[tuple[Pair, int], ...]"
+
+#: Below this noise, in clip norms, the bound of random allocation assumes that its steps are revealed.
+MIN_ALLOCATED_NOISE: Final = 0.1
+
+#: Rounding error of a product of two correctly rounded numbers.
+_LAST_PLACE = 4.0 * sys.float_info.epsilon
+
+
+class SchemeTheory:
+    """Poisson and full batches: the dominating pair is attained."""
+
+    #: Source of the bound.
+    source = "Ganesh 2024, Theorem 3.1"
+
+    def composed(self, phase: Phase, group_size: int, records: int) -> Composed:
+        """Pairs that dominate a phase, for groups of up to ``group_size`` in datasets of ``records``."""
+        return ((self.step(phase, group_size, records), phase.steps),)
+
+    def revealed(self, phase: Phase, group_size: int, records: int) -> Composed:
+        """Pairs that dominate a phase if shared steps of random allocation are revealed; none out of its range."""
+        return self.composed(phase, group_size, records)
+
+    def attained(self, phase: Phase, group_size: int, records: int, members: int) -> Composed:
+        """Pairs that all steps of a phase attain on some data; ``members`` matters for random allocation only."""
+        return ((self.step(phase, group_size, records), phase.steps),)
+
+    def step(self, phase: Phase, group_size: int, records: int) -> Mixture:
+        rate = phase.rate()
+        if rate < 1.0:
+            return accounting.Mixture.poisson(group_size, rate, phase.noise_multiplier)
+        return accounting.Mixture.full(group_size, phase.noise_multiplier)
+
+    def log_hidden(self, phase: Phase, group_size: int, records: int) -> float:
+        """ln of the probability that no member is in a batch of the phase; 0 if unknown."""
+        drawn = self.step(phase.replace(noise_multiplier=1.0), group_size, records)
+        missed = float(drawn.log_probabilities[0]) if drawn.sensitivities[0] == 0.0 else -math.inf
+        return phase.steps * missed
+
+
+class _Full(SchemeTheory):
+    source = "Ganesh 2024, Theorem 3.1 at rate 1"
+
+
+class _Fixed(SchemeTheory):
+    source = "Ganesh 2024, Theorem 3.3"
+
+    def step(self, phase: Phase, group_size: int, records: int) -> Mixture:
+        size = int(phase["sampling"]["batch_size"])
+        return accounting.Mixture.fixed(group_size, records - group_size, size, phase.noise_multiplier)
+
+
+class _Truncated(SchemeTheory):
+    """The smaller dataset has ``records - group_size`` to ``records`` records."""
+
+    source = "Ganesh 2024, Lemma 2.9, given which batches are full; one record: Ganesh 2025"
+
+    def composed(self, phase: Phase, group_size: int, records: int) -> Composed:
+        fewest = max(0, records - group_size)
+        return ((self._capped(phase, group_size, records, fewest).above(), phase.steps),)
+
+    def step(self, phase: Phase, group_size: int, records: int) -> Mixture:
+        return self._capped(phase, group_size, max(0, records - group_size)).attained()
+
+    @staticmethod
+    def _capped(phase: Phase, group_size: int, smaller: int, fewest: int = 0) -> TruncatedPoisson:
+        cap = int(phase["sampling"]["max_batch"])
+        return accounting.TruncatedPoisson(group_size, phase.rate(), cap, smaller, phase.noise_multiplier, fewest)
+
+
+class _Shuffled(SchemeTheory):
+    """One Gaussian release of sensitivity k per epoch dominates, under zero-out adjacency.
+
+    Given the orders, every member is in one batch per epoch, and the total shift of an epoch's sums has norm at most k.
+    Unknown orders leak at most as much (joint convexity). A phase begins ceil(steps / ceil(records / batch_size))
+    epochs, and no more with more records. Under add-remove adjacency an additional record shifts all later records in
+    the order of an epoch.
+    """
+
+    source = "one Gaussian release per epoch, without amplification"
+
+    def composed(self, phase: Phase, group_size: int, records: int) -> Composed:
+        batches = -(-records // int(phase["sampling"]["batch_size"]))
+        return ((accounting.Mixture.full(group_size, phase.noise_multiplier), -(-phase.steps // batches)),)
+
+    def log_hidden(self, phase: Phase, group_size: int, records: int) -> float:
+        return 0.0
+
+
+class _Allocated(SchemeTheory):
+    """One pair per member with a share of the noise, or Gaussian pairs if that noise is out of range (Theorem 21)."""
+
+    source = "Chua et al. 2025 and Feldman & Shenfeld 2025, one record; groups: proofs, Theorems 1 and 2"
+
+    def composed(self, phase: Phase, group_size: int, records: int) -> Composed:
+        epochs, steps = self.epochs(phase)
+        sigma, times = phase.noise_multiplier, phase.sampling.batches_per_epoch
+        # the noise is split among the members, rounded down
+        each = sigma if group_size == 1 else sigma / math.sqrt(group_size) * (1.0 - _LAST_PLACE)
+        if each < MIN_ALLOCATED_NOISE:
+            # No step has more than k members, and all steps have k r: the squared shifts sum to at most k^2 r.
+            return ((accounting.Mixture.full(group_size, sigma), epochs * times),)
+        short, longer = divmod(steps, times)
+        blocks = ((short, times - longer), (short + 1, longer))
+        return tuple(
+            (accounting.RandomAllocation(length, each), epochs * group_size * count)
+            for length, count in blocks
+            if count
+        )
+
+    def revealed(self, phase: Phase, group_size: int, records: int) -> Composed:
+        """Theorem 2."""
+        if not is_alike(phase, group_size) or not 1 < group_size <= accounting.RandomAllocation.most_members:
+            return ()
+        epochs, steps = self.epochs(phase)
+        return ((accounting.RandomAllocation(steps, phase.noise_multiplier, group_size), epochs),)
+
+    def attained(self, phase: Phase, group_size: int, records: int, members: int) -> Composed:
+        """The pair of ``members`` with one gradient; if 0 or out of range, the sum over an epoch with all members."""
+        epochs, steps = self.epochs(phase)
+        if members and is_alike(phase, members):
+            kind = accounting.RandomAllocation if members == 1 else accounting.EqualMembers
+            return ((kind(steps, phase.noise_multiplier, members), epochs),)
+        shift = group_size * phase.sampling.batches_per_epoch / math.sqrt(steps) * (1.0 - 2.0 * _LAST_PLACE)
+        return ((accounting.Mixture([shift], [1.0], phase.noise_multiplier), epochs),)
+
+    def log_hidden(self, phase: Phase, group_size: int, records: int) -> float:
+        return -math.inf  # every member is in every epoch
+
+    @staticmethod
+    def epochs(phase: Phase) -> tuple[int, int]:
+        """Number of epochs, and of steps in each."""
+        steps = int(phase["sampling"]["epoch_steps"])
+        epochs, rest = divmod(phase.steps, steps)
+        if rest:
+            raise ValueError(f"steps must be a multiple of {steps}, the steps of an epoch, got {phase.steps}")
+        return epochs, steps
+
+
+#: The theory of each sampling scheme.
+SCHEMES: Mapping[str, SchemeTheory] = {
+    "poisson": SchemeTheory(),
+    "truncated-poisson": _Truncated(),
+    "fixed": _Fixed(),
+    "full": _Full(),
+    "random-allocation": _Allocated(),
+    "shuffled": _Shuffled(),
+}
+
+
+def scheme_of(phase: Phase) -> SchemeTheory:
+    return SCHEMES[phase.sampling.scheme]
+
+
+def drawn(phases: Sequence[Phase]) -> set[str]:
+    """Names of the sampling schemes of the phases."""
+    return {phase.sampling.scheme for phase in phases}
+
+
+def is_alike(phase: Phase, members: int) -> bool:
+    """Whether the phase attains the pair of ``members`` with one gradient."""
+    if phase.sampling.scheme != "random-allocation":
+        return True
+    return phase.noise_multiplier >= MIN_ALLOCATED_NOISE * members and phase.sampling.batches_per_epoch == 1
+
 
 #: Directions of specs, and of the accountant: present-first compares the dataset with the group to the one without.
 DIRECTIONS: dict[str, Direction] = {"remove": "present-first", "add": "absent-first"}
@@ -26,23 +197,17 @@ _MAX_NOISE_RATIO = 10.0
 #: Rounding error of a square root of a sum of at most 10^6 products.
 _ROUNDING = 1e-9
 
-#: Default relative width of intervals of epsilon.
-WIDTH = 1e-4
-
-#: Relative width of epsilon in curves without a claim. One composition per direction computes a curve at this width.
-CURVE_WIDTH = 1e-3
-
-#: Source of the bound for records in several batches per epoch.
-_SEVERAL = "several batches per epoch: one block of steps each"
+#: Relative widths of intervals of epsilon: default, and without a claim (one composition per direction gives a curve).
+WIDTH, CURVE_WIDTH = 1e-4, 1e-3
 
 #: Source of the bound on mu.
 MU_SOURCE = "Ganesh 2024, Lemma 2.9; Dong, Roth & Su 2022, Corollary 3.3"
 
 
 def source_of(phases: Sequence[Phase]) -> str:
-    found = [SCHEMES[scheme].source for scheme in sorted({phase.sampling.scheme for phase in phases})]
+    found = [SCHEMES[scheme].source for scheme in sorted(drawn(phases))]
     several = any(phase.sampling.batches_per_epoch > 1 for phase in phases)
-    return "; ".join([*found, _SEVERAL] if several else found)
+    return "; ".join([*found, "several batches per epoch: one block of steps each"] if several else found)
 
 
 def composed(phases: Sequence[Phase], group_size: int, records: int) -> Composed:
@@ -51,15 +216,17 @@ def composed(phases: Sequence[Phase], group_size: int, records: int) -> Composed
 
 
 def _from_below(phases: Sequence[Phase], group_size: int, records: int) -> list[Composed]:
-    """Alternative pairs that all steps attain on some data; empty if the dominating pairs are attained."""
-    allocated = allocates(phases)
-    alike = all(scheme_of(phase).is_alike(phase, group_size) for phase in phases)
-    if not truncates(phases) and (not allocated or (alike and group_size == 1)):
+    """Alternative pairs that all steps attain on some data; empty if the dominating pairs are attained, or if no lower
+    bound is known (shuffled batches).
+    """
+    schemes = drawn(phases)
+    if "shuffled" in schemes or not schemes & {"truncated-poisson", "random-allocation"}:
         return []
-    if alike and group_size <= EqualMembers.most_members:
-        choices: tuple[int, ...] = (group_size,)
-    else:
-        choices = (1, 0) if allocated else (0,)
+    choices: tuple[int, ...] = (1, 0) if "random-allocation" in schemes else (0,)
+    if all(is_alike(phase, group_size) for phase in phases):
+        if group_size == 1 and "truncated-poisson" not in schemes:
+            return []
+        choices = (group_size,) if group_size <= accounting.EqualMembers.most_members else choices
     return [
         tuple(pair for phase in phases for pair in scheme_of(phase).attained(phase, group_size, records, members))
         for members in choices
@@ -68,7 +235,7 @@ def _from_below(phases: Sequence[Phase], group_size: int, records: int) -> list[
 
 def uncovered(phases: Sequence[Phase], adjacencies: Collection[str]) -> str:
     """Reason why no theorem bounds these phases under one of the adjacencies; empty if a theorem does."""
-    if "add-remove" in adjacencies and not all(scheme_of(phase).add_remove for phase in phases):
+    if "add-remove" in adjacencies and "shuffled" in drawn(phases):
         return "no theorem covers shuffled batches under add-remove adjacency: all batches of an epoch change"
     return ""
 
@@ -85,22 +252,24 @@ def loss_intervals(
     The upper end is the value of the dominating pairs, the lower end the value of the attained pairs, or 0 for shuffled
     batches.
     """
-    highs = question(PrivacyLoss(composed(phases, group_size, records), DIRECTIONS[direction]))
-    # Alternative pairs with the shared steps of random allocation revealed; none without it or out of range.
-    parts = [scheme_of(phase).revealed(phase, group_size, records) for phase in phases] if allocates(phases) else []
-    if parts and all(parts):
-        shared = tuple(pair for part in parts for pair in part)
-        alternatives = question(PrivacyLoss(shared, DIRECTIONS[direction]))
-        highs = [min(pair, key=lambda high: high.upper) for pair in zip(highs, alternatives, strict=True)]
-    if not has_lower(phases):
-        return [Interval(0.0, high.upper, high.method, "no lower bound is known") for high in highs]
+
+    def answers(pairs: Composed) -> list[Interval]:
+        return question(accounting.PrivacyLoss(pairs, DIRECTIONS[direction]))
+
+    highs, schemes = answers(composed(phases, group_size, records)), drawn(phases)
+    if "random-allocation" in schemes:  # alternative pairs with its shared steps revealed, unless out of range
+        parts = [scheme_of(phase).revealed(phase, group_size, records) for phase in phases]
+        if all(parts):
+            alternatives = answers(tuple(pair for part in parts for pair in part))
+            highs = [min(pair, key=lambda high: high.upper) for pair in zip(highs, alternatives, strict=True)]
+    if "shuffled" in schemes:
+        return [accounting.Interval(0.0, high.upper, high.method, "no lower bound is known") for high in highs]
     attained_pairs = _from_below(phases, group_size, records)
     if not attained_pairs:
         return highs
-    candidates = zip(*(question(PrivacyLoss(pairs, DIRECTIONS[direction])) for pairs in attained_pairs), strict=True)
-    lows = (max(ends, key=lambda low: low.lower) for ends in candidates)
+    lows = [max(ends, key=lambda low: low.lower) for ends in zip(*map(answers, attained_pairs), strict=True)]
     return [
-        Interval(min(low.lower, high.upper), high.upper, high.method, low.lower_method)
+        accounting.Interval(min(low.lower, high.upper), high.upper, high.method, low.lower_method)
         for low, high in zip(lows, highs, strict=True)
     ]
 
@@ -113,7 +282,8 @@ def canary_mixture(phase: Phase, group_size: int, records: int, *, spread: float
     """
     sigma = phase.noise_multiplier / math.cos(spread)
     rate = phase.rate(records)
-    return Mixture.full(group_size, sigma) if rate >= 1.0 else Mixture.poisson(group_size, rate, sigma)
+    full, poisson = accounting.Mixture.full, accounting.Mixture.poisson
+    return full(group_size, sigma) if rate >= 1.0 else poisson(group_size, rate, sigma)
 
 
 def group_epsilons(
@@ -123,34 +293,22 @@ def group_epsilons(
     deltas: Sequence[float],
     direction: str,
     *,
-    widths: Sequence[float] | None = None,
+    width: float | Sequence[float] = WIDTH,
     other_direction: Sequence[Interval | None] | None = None,
 ) -> list[Interval]:
-    """Epsilon at each delta for groups of up to ``group_size`` in one direction, with its worst-case value in each
-    interval.
+    """Epsilon at each delta for groups of up to ``group_size``, with its worst-case value in each interval of relative
+    ``width``; ``both`` is the larger of both directions.
 
     Without noise it has no upper bound, and is infinite if delta is below the probability of outcomes that are
     impossible on the other dataset.
     """
-    each = tuple(widths) if widths is not None else (WIDTH,) * len(deltas)
-    others = None if other_direction is None else tuple(other_direction)
-    return list(_epsilons(tuple(phases), group_size, records, tuple(deltas), direction, each, others))
-
-
-def worst_epsilons(
-    phases: Sequence[Phase],
-    group_size: int,
-    records: int,
-    deltas: Sequence[float],
-    direction: str,
-    *,
-    width: float = WIDTH,
-) -> list[Interval]:
-    widths = [width] * len(deltas)
+    arguments = tuple(phases), group_size, records, tuple(deltas)
+    widths = (width,) * len(deltas) if isinstance(width, float) else tuple(width)
     if direction != "both":
-        return group_epsilons(phases, group_size, records, deltas, direction, widths=widths)
-    remove = group_epsilons(phases, group_size, records, deltas, "remove", widths=widths)
-    add = group_epsilons(phases, group_size, records, deltas, "add", widths=widths, other_direction=remove)
+        others = None if other_direction is None else tuple(other_direction)
+        return list(_epsilons(*arguments, direction, widths, others))
+    remove = _epsilons(*arguments, "remove", widths, None)
+    add = _epsilons(*arguments, "add", widths, remove)
     return [one.worse(other) for one, other in zip(remove, add, strict=True)]
 
 
@@ -171,20 +329,24 @@ def _epsilons(
         log_hidden = math.fsum(scheme_of(phase).log_hidden(phase, group_size, records) for phase in quiet)
         seen = 0.0 if direction == "add" else -math.expm1(log_hidden) * (1.0 - 1e-9)
         seen = 1.0 if log_hidden == -math.inf else seen
-        return tuple(Interval(math.inf if delta < seen else 0.0, math.inf).by("without noise") for delta in deltas)
-    if has_lower(phases) and _from_below(phases, group_size, records):  # two pairs: refine fully
+        ends = (math.inf if delta < seen else 0.0 for delta in deltas)
+        return tuple(accounting.Interval(end, math.inf).by("without noise") for end in ends)
+    if _from_below(phases, group_size, records):  # two pairs: refine fully
         other_direction = None
-    question = functools.partial(PrivacyLoss.epsilons, deltas=deltas, width=widths, other_direction=other_direction)
-    return tuple(loss_intervals(phases, group_size, records, direction, question))
+
+    def epsilons(loss: PrivacyLoss) -> list[Interval]:
+        return loss.epsilons(deltas, width=widths, other_direction=other_direction)
+
+    return tuple(loss_intervals(phases, group_size, records, direction, epsilons))
 
 
 def tpr_interval(phases: Sequence[Phase], group_size: int, records: int, fpr: float, direction: str) -> Interval:
     """The maximum true-positive rate at a false-positive rate in (0, 1], in a direction of the spec."""
     rates = []
     for side in DIRECTIONS if direction == "both" else (direction,):
-        question = functools.partial(PrivacyLoss.reros, kappas=[fpr], direction=DIRECTIONS[side])
+        question = functools.partial(accounting.PrivacyLoss.reros, kappas=[fpr], direction=DIRECTIONS[side])
         rates += loss_intervals(phases, group_size, records, side, question)
-    return functools.reduce(Interval.worse, rates)
+    return functools.reduce(accounting.Interval.worse, rates)
 
 
 def mu_interval(phases: Sequence[Phase], group_size: int, records: int, epsilons: Mapping[float, Interval]) -> Interval:
@@ -199,10 +361,10 @@ def mu_interval(phases: Sequence[Phase], group_size: int, records: int, epsilons
         low, high = 0.0, upper  # the delta of ``low`` at this epsilon is certainly below the attained one
         while high - low > 1e-6 * upper:
             middle = 0.5 * (low + high)
-            below = PrivacyLoss.gaussian(1.0 / middle).delta(epsilon.lower).upper < delta
+            below = accounting.PrivacyLoss.gaussian(1.0 / middle).delta(epsilon.lower).upper < delta
             low, high = (middle, high) if below else (low, middle)
         lower = max(lower, low)
-    return Interval(min(lower, upper), upper).by("one mu for all deltas")
+    return accounting.Interval(min(lower, upper), upper).by("one mu for all deltas")
 
 
 def mu_of_all_steps(phases: Sequence[Phase], group_size: int, records: int) -> float:
@@ -225,5 +387,5 @@ def noise_ruled_out(phases: Sequence[Phase], group_size: int, records: int, mu: 
         return ""
     declared = {phase.noise_multiplier for phase in phases}
     if len(declared) > 1:
-        return f"; rules out noise of at least {round_up(times, 4)} times the declared noise"
-    return f"; rules out noise multipliers >= {round_up(times * declared.pop(), 4)} at these rates and steps"
+        return f"; rules out noise of at least {accounting.round_up(times, 4)} times the declared noise"
+    return f"; rules out noise multipliers >= {accounting.round_up(times * declared.pop(), 4)} at these rates and steps"

@@ -17,19 +17,29 @@ from torch import Tensor
 
 import dpspec.contract as dps
 from dpspec.stats.conformance.evidence import joined
-from dpspec.training.device import generator
-from dpspec.training.gradients.fetching import send
+from dpspec.training.device import generator, send
 from dpspec.training.gradients.flat_model import Layout
 from dpspec.training.gradients.persample import FlatModel
 from dpspec.training.loop.checkpoint import Memory, tensor, tensors
-from dpspec.training.loop.dpsgd import Schedule, ScheduledPhase
+from dpspec.training.loop.native import Schedule, ScheduledPhase
 from dpspec.training.loop.native import tensors as rows_on
 from dpspec.training.measure.population import population
 from dpspec.training.measure.run_evidence import WatchedRun
-from dpspec_modelmix.clipping import CANARY_CHUNK, Absolute, RowClip, TwoParts, WrittenOut, make_row_clip
 from dpspec_modelmix.density import NARROW
 from dpspec_modelmix.options import Attack, PhaseOptions, mixed_norm
-from dpspec_modelmix.training import Rules, make_job, rules_of, train, twin_accuracies
+from dpspec_modelmix.training import (
+    CANARY_CHUNK,
+    Absolute,
+    RowClip,
+    Rules,
+    TwoParts,
+    WrittenOut,
+    make_job,
+    make_row_clip,
+    rules_of,
+    train,
+    twin_accuracies,
+)
 
 #: Norm of a canary's gradient in clip norms. Clipping always applies to it.
 CANARY_NORM = 10.0

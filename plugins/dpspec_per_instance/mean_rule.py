@@ -20,9 +20,15 @@ from dpspec import kit
 from dpspec.accounting import Floats, whole
 from dpspec_per_instance import theory
 from dpspec_per_instance.analysis import Analysis
-from dpspec_per_instance.one_step import SOURCE as COROLLARY_SOURCE
-from dpspec_per_instance.one_step import best_corollary, epsilons, one_step, split, stratified_distances
 from dpspec_per_instance.options import AuditBlock
+from dpspec_per_instance.statements import (
+    COROLLARY_SOURCE,
+    best_corollary,
+    epsilons,
+    one_step,
+    split,
+    stratified_distances,
+)
 
 Array: TypeAlias = np.ndarray[Any, Any]
 
@@ -246,11 +252,10 @@ def _step_epsilon(
     others: int, rate: float, sigma: float, delta: float, norm: float, sampled: dict[int, Array] | None
 ) -> float:
     inner, slack = split(rate, delta)
-    distances, log_masses = stratified_distances(others, rate, norm, 1.0, sampled)
+    distances, log_masses = stratified_distances(others, rate, norm, sampled)
     places = np.minimum(np.ceil(distances * _DISTANCES), _DISTANCES).astype(np.int64)
     losses = _tabulated_epsilons(inner, sigma)[places]
-    best, _ = best_corollary(rate, losses, log_masses, inner, slack, _EXPONENTS)
-    return best.epsilon
+    return best_corollary(rate, losses, log_masses, slack, _EXPONENTS)
 
 
 @cache

@@ -12,7 +12,7 @@ from typing import Any
 import dpspec.contract as dps
 from dpspec import kit
 from dpspec.training.loop.learning_rates import updates_invertible
-from dpspec_per_instance import schema
+from dpspec_per_instance import options
 from dpspec_per_instance.options import (
     LOGGED_RUNS,
     MEASURED_STEPS,
@@ -69,7 +69,7 @@ PER_INSTANCE = dps.Mechanism(
     summary="DP-SGD: per-instance privacy loss of each record, from its gradients during training",
     assumptions=("dpspec_per_instance.findings",),
     description="training with noise (DP-SGD), with a bound for every single record",
-    schemas=dps.Schemas(mechanism=schema.MECHANISM, threat_model=schema.THREAT_MODEL, audit=schema.AUDIT),
+    schemas=dps.Schemas(mechanism=options.MECHANISM, threat_model=options.THREAT_MODEL, audit=options.AUDIT),
     claims=frozenset({"per-instance-dp", "approx-dp", "metric"}),
     audit="dpspec_per_instance.mechanism:PerInstanceAudit",
     example=EXAMPLE,
@@ -189,7 +189,7 @@ class PerInstanceAudit(dps.Audit):
     def conclude(self, spec: dps.Spec, trials: Sequence[dps.Trial]) -> Iterator[dps.Outcome]:
         from dpspec.stats import utility
         from dpspec.stats.conformance import table
-        from dpspec_per_instance import analysis, figures, findings, mean_rule, statements
+        from dpspec_per_instance import analysis, findings, mean_rule, statements
 
         # A redacted result has no arrays. The public part does not need them.
         redacted = not any("internal" in trial.evidence for trial in trials) and spec.data_privacy != "public"
@@ -198,11 +198,11 @@ class PerInstanceAudit(dps.Audit):
             records = analysis.Analysis(spec, runs)
             yield from findings.record_findings(spec, records)
             yield analysis.record_table(records)
-            yield from (figures.over_training(records), figures.by_correctness(records), figures.by_runs(records))
-            yield figures.by_exponent(spec, records)
+            yield from (analysis.over_training(records), analysis.by_correctness(records), analysis.by_runs(records))
+            yield analysis.by_exponent(spec, records)
             yield from statements.record_series(records)
             yield from mean_rule.mean_rule_tables(spec, records)
-            yield from figures.reference_table(spec, records)
+            yield from analysis.reference_table(spec, records)
         if runs:
             yield findings.estimability(spec, runs)
         yield from findings.lower_bounds(spec, first_shards)

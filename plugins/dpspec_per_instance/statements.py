@@ -1,62 +1,316 @@
-"""Further statements of the paper for the declared mechanism, with their printed forms."""
+"""Further statements of the paper for the declared mechanism, with their printed forms: one step as (epsilon, delta)
+(Lemma A.1 and Corollary 3.1, figures 8 to 11), orders, numbers of runs (Fact 3.5) and unlearning (Fact 5.2).
+
+Formulas: ``docs/explanation/proofs/per-instance.md``.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+from scipy.stats import binom
 
 import dpspec.contract as dps
 from dpspec import kit
-from dpspec.accounting import Floats, checked_orders, inside
-from dpspec_per_instance import bounds, one_step, theory
+from dpspec.accounting import Floats, checked_orders, gaussian
+from dpspec_per_instance import theory
 from dpspec_per_instance.analysis import Analysis
-from dpspec_per_instance.bounds import Composer
+from dpspec_per_instance.bounds import DIRECTIONS, Composer, one_sided, spoken_directions
+from dpspec_per_instance.theory import entropic_mean
 
-SOURCE = "Thudi et al. 2024, Fact 5.2"
+COROLLARY_SOURCE = "Thudi et al. 2024, Corollary 3.1, with the exact profile of the Gaussian mechanism"
+UNLEARNING_SOURCE = "Thudi et al. 2024, Fact 5.2"
+_PROVED = f"{UNLEARNING_SOURCE}, with the constant of its proof"
+
+#: Log-probability below which a batch size is negligible for every tried p.
+_NEVER = -1e4
+
+#: Exponents of the search.
+_EXPONENTS = tuple(np.geomspace(1.5, 1e4, 60).tolist())
+
+#: Clipped norms, in clip norms, in the table of one step.
+NORMS = (0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 1.0)
+
+#: False-positive rates of attacks.
+RATES = (1e-6, 1e-5, 1e-4, 1e-3, 3e-3, 0.01, 0.03, 0.1, 0.2, 0.5)
+
+#: Required accuracy of an expectation, relative to its distance from the data-independent value.
+ACCURACY = 0.1
 
 #: Maximum number of deletions, and largest order, in tables.
 DELETIONS, MOST_ORDER = 3, 512.0
+
+#: Status of values that use the classical constant within and outside its range.
+_HOLDS = dps.Printed(refuted=False, reason="with the classical Gaussian constant, which holds at this distance")
+CLASSICAL = dps.Printed(refuted=True, reason="the classical Gaussian constant does not hold at this distance")
+
+#: Error of Theorem 3.3 as printed.
+MISPRINT = dps.Printed(
+    refuted=False,
+    reason="the statement's recursion subtracts 1 / p where its proof subtracts 1 / (p - 1): valid, and looser",
+)
+
+#: Error of Fact 3.5 as printed. The repaired count uses a two-sided Hoeffding inequality.
+FACT_PRINTED = dps.Printed(refuted=True, reason="wrong sign in the exponent, the range not squared, one side only")
 
 #: The constant of algorithm NPIU as printed: undefined at order 2, negative below, needlessly large above.
 NPIU_PRINTED = dps.Printed(refuted=True, reason="the proof has (a - 1/2) / (a - 1), the algorithm another constant")
 
 
-def triangle_constant(order: float) -> float:
-    """c = (a - 1/2) / (a - 1) in D_a(P || Q) <= c D_2a(P || S) + D_(2a - 1)(S || Q) (Mironov 2017, Corollary 4)."""
-    a = float(checked_orders(order))
-    return (a - 0.5) / (a - 1.0)
+def classical_constant(delta: float, sigma: float) -> float:
+    """sqrt(2 ln(1.25 / delta)) / sigma: times the distance, the textbook epsilon."""
+    return math.sqrt(2.0 * math.log(1.25 / delta)) / sigma
 
 
-def printed_constant(order: float) -> float:
-    """(a - 1) / (a - 2) as printed in algorithm NPIU, see ``NPIU_PRINTED``; infinite at 2."""
-    a = float(checked_orders(order))
-    return math.inf if a == 2.0 else (a - 1.0) / (a - 2.0)
+def epsilons(distances: npt.ArrayLike, delta: float, sigma: float) -> Floats:
+    """Epsilon of the Gaussian mechanism at ``delta`` for each distance >= 0, by its exact profile."""
+    far = np.asarray(distances, dtype=np.float64)
+    least = np.zeros(far.shape)
+    least[far > 0] = gaussian.epsilon(delta, far[far > 0] / sigma)
+    return least
+
+
+def lemma(rate: float, log_norm: float, delta: float, p: float, fpr: npt.ArrayLike) -> Floats:
+    """The largest true-positive rate at false-positive rates ``fpr`` (Lemma A.1), at most 1; log_norm is ln N_p."""
+    at = np.asarray(fpr, dtype=np.float64)
+    with np.errstate(divide="ignore"):
+        log_drawn = math.log(rate) + log_norm + (1.0 - 1.0 / p) * np.log(at)
+    drawn = np.exp(np.minimum(log_drawn, 1.0))  # values above 1 are trivial
+    return np.asarray(np.minimum(1.0, drawn + rate * delta + (1.0 - rate) * at), dtype=np.float64)
+
+
+def best_lemma(rate: float, sigma: float, norm: float, delta: float, fpr: npt.ArrayLike) -> Floats:
+    """Minimum over exponents of Lemma A.1's rates at ``fpr`` (k,), for a sum that the record changes by ``norm``."""
+    inner, _ = split(rate, delta)
+    log_norm = float(epsilons(norm, inner, sigma))
+    return np.asarray(np.min([lemma(rate, log_norm, inner, p, fpr) for p in _EXPONENTS], axis=0), dtype=np.float64)
+
+
+def split(rate: float, delta: float, *, whole: bool = False) -> tuple[float, float]:
+    """Split ``delta`` into the delta of a batch with the record, below 1, and slack: half each; ``whole``: no slack."""
+    inner = min(delta * (1.0 if whole else 0.5) / rate, 0.5)
+    return inner, delta - rate * inner
+
+
+def corollary(rate: float, log_norm: float, slack: float, p: float) -> float:
+    """Corollary 3.1 with delta' = ``slack``; ``log_norm`` is ln N_p.
+
+    With delta the one of N_p, P[with in S] <= e^epsilon P[without in S] + rate delta + slack for every S, without the
+    reverse inequality.
+    """
+    log_drawn = (p * (math.log(rate) + log_norm) - math.log(slack)) / (p - 1.0)
+    rest = math.log1p(-rate) if rate < 1.0 else -math.inf
+    return max(0.0, float(np.logaddexp(log_drawn, rest)))
+
+
+def amplified(rate: float, epsilon: float) -> float:
+    """ln(1 + q (e^epsilon - 1)), at q delta: the limit of the corollary for p -> inf, and never larger than it."""
+    rest = math.log1p(-rate) if rate < 1.0 else -math.inf
+    return float(np.logaddexp(math.log(rate) + epsilon, rest))
+
+
+def stratified_distances(
+    records: int, rate: float, norm: float, sampled: Mapping[int, npt.ArrayLike] | None = None
+) -> tuple[Floats, Floats]:
+    """Distances of the mean rule and their log-probabilities, shape (k,) each, for sizes ~ Binomial(records, rate).
+
+    In clip norms. A size b in ``sampled`` uses distances of sampled batches; others the bound (norm + 1) / (b + 1), the
+    empty batch ``norm``. Rare small batches, which dominate for large p, thus never depend on sampling.
+    """
+    given, sizes = dict(sampled or {}), np.arange(records + 1)
+    log_sizes = binom.logpmf(sizes, records, rate)
+    rest = log_sizes > _NEVER
+    rest[list(given)] = False
+    bounds = np.where(sizes == 0, norm, (norm + 1.0) / (sizes + 1.0))
+    distances, logs = [bounds[rest]], [log_sizes[rest]]
+    for size, some in given.items():
+        drawn = np.atleast_1d(np.asarray(some, dtype=np.float64))
+        distances.append(drawn)
+        logs.append(np.full(len(drawn), log_sizes[size] - math.log(len(drawn))))
+    return np.concatenate(distances), np.concatenate(logs)
+
+
+def best_corollary(
+    rate: float,
+    epsilon: npt.ArrayLike,
+    log_masses: npt.ArrayLike,
+    slack: float,
+    ps: Sequence[float] = _EXPONENTS,
+) -> float:
+    """Minimum epsilon' over exponents, from the epsilon (k,) of each batch and log-probabilities (k,)."""
+    return min(corollary(rate, float(entropic_mean(epsilon, p, log_masses)), slack, p) for p in ps)
+
+
+class OneStep(NamedTuple):
+    """Present-first epsilon of one step. ``amplified``: the limit for large p. ``printed``: by the paper's constant."""
+
+    corollary: float
+    amplified: float
+    printed: float
+    holds: bool
+
+
+def one_step(rate: float, sigma: float, norm: float, delta: float) -> OneStep:
+    """One step of a sum of clipped gradients; ``norm`` of the record and noise ``sigma`` are in clip norms."""
+    inner, slack = split(rate, delta)
+    whole, _ = split(rate, delta, whole=True)
+    exact, classical = float(epsilons(norm, inner, sigma)), classical_constant(inner, sigma) * norm
+    repaired, printed = (best_corollary(rate, [e], [0.0], slack) for e in (exact, classical))
+    return OneStep(
+        corollary=repaired,
+        amplified=amplified(rate, float(epsilons(norm, whole, sigma))),
+        printed=printed,
+        holds=norm == 0.0 or float(gaussian.delta(classical, norm / sigma)) <= inner,
+    )
+
+
+def true_positive_rate(fpr: npt.ArrayLike, order: npt.ArrayLike, divergence: npt.ArrayLike) -> Floats:
+    """Maximum true-positive rate (e^d fpr)^((a - 1) / a), at most 1; arrays broadcast.
+
+    D_a(P || Q) <= d gives P(S) <= (e^d Q(S))^((a - 1) / a) for every S.
+    """
+    a = checked_orders(order)
+    with np.errstate(divide="ignore"):
+        log_rate = (a - 1.0) / a * (np.log(np.asarray(fpr, dtype=np.float64)) + np.asarray(divergence))
+    return np.asarray(np.exp(np.minimum(log_rate, 0.0)), dtype=np.float64)
+
+
+def statements(spec: dps.Spec) -> Iterator[dps.Finding | dps.Series]:
+    delta = kit.claimed_deltas(spec)[-1]
+    side = one_sided(spoken_directions(spec)[0])[0]
+    composer = Composer(spec.mechanism.options, DIRECTIONS[side])
+    order = composer.best(delta).order
+    yield from _step_statements(spec, delta)
+    first = float(theory.recursion(order, composer.count, composer.p).orders[0])
+    orders: list[tuple[float, dps.Printed | None]] = [(first, None)]
+    if isinstance(composer.p, int | float):
+        orders.append((printed_order(order, composer.p, composer.count - 1), MISPRINT))
+    for value, printed in orders:
+        yield kit.theorem_upper(
+            "first_order",
+            value,
+            at={"alpha": order},
+            scope=dps.Scope(direction=side),
+            method="the recursion of orders, at the first step",
+            source=theory.RUN_SOURCE,
+            printed=printed,
+        )
+    if spec.audit is not None:
+        failure, fact = 1.0 - spec.audit.confidence, "Thudi et al. 2024, Fact 3.5"
+        as_printed, count = fact_3_5(order, composer.baseline(order), composer.baseline(2.0 * order), ACCURACY, failure)
+        forms = (max(1.0, count), f"Hoeffding 1963, for {fact}", None), (as_printed, fact, FACT_PRINTED)
+        for value, source, printed in forms:
+            yield kit.theorem_upper(
+                "runs_enough",
+                value,
+                at={"alpha": order},
+                scope=dps.Scope(direction=side, data="this"),
+                method=f"number of runs that estimate one step's expectation to {ACCURACY:g} of its distance from the "
+                f"data-independent value, except with probability {failure:.2g}",
+                source=source,
+                printed=printed,
+            )
+    yield from _unlearning_statements(spec, order)
+
+
+def _step_statements(spec: dps.Spec, delta: float) -> Iterator[dps.Finding | dps.Series]:
+    """The worst step for a saturated record, by clipped norm, and the power of attacks."""
+    steps = [(phase.rate(), phase.noise_multiplier) for phase in spec.phases]
+    by_norm = {
+        norm: max((one_step(*step, norm, delta) for step in steps), key=lambda one: one.corollary) for norm in NORMS
+    }
+    worst, method = by_norm[1.0], "one step of a saturated record"
+    forms = [
+        (worst.corollary, COROLLARY_SOURCE, method, None),
+        (worst.amplified, f"{COROLLARY_SOURCE}, for p to infinity", f"{method}, amplified", None),
+        (worst.printed, "Thudi et al. 2024, Corollary 3.1", method, _HOLDS if worst.holds else CLASSICAL),
+    ]
+    for value, source, method, printed in forms:
+        yield kit.theorem_upper(
+            "step_epsilon",
+            value,
+            at={"delta": delta},
+            scope=dps.Scope(direction="remove"),
+            method=method,
+            source=source,
+            assumptions=kit.ASSUMPTIONS,
+            printed=printed,
+        )
+    rows = [(norm, *one[:3], "yes" if one.holds else "no") for norm, one in by_norm.items()]
+    yield kit.series(
+        "one-step",
+        f"Epsilon of one step at delta {delta:g}, present-first, by the record's clipped norm".replace("e-0", "e-"),
+        kit.columns_of(("norm", "corollary", "amplified", "printed", "printed_holds"), rows),
+        upper=("corollary", "amplified"),
+        rigor="theorem",
+        source=COROLLARY_SOURCE,
+        x="norm",
+        y=["corollary", "amplified"],
+        log=["x", "y"],
+    )
+    composer, fpr = Composer(spec.mechanism.options, "present-first"), np.array(RATES)
+    single = np.max([best_lemma(*step, 1.0, delta, fpr) for step in steps], axis=0)
+    whole = np.min([true_positive_rate(fpr, a, composer.baseline(a)) for a in composer.orders], axis=0)
+    yield kit.series(
+        "attack-limits",
+        "Maximum true-positive rate of attacks on one record, in one step and in the run",
+        kit.columns_of(("fpr", "one_step", "run"), zip(RATES, single.tolist(), whole.tolist(), strict=True)),
+        upper=("one_step", "run"),
+        rigor="theorem",
+        source="Thudi et al. 2024, Lemma A.1, with the exact profile of the Gaussian mechanism, and Theorem 3.2",
+        x="fpr",
+        y=["one_step", "run"],
+        log=["x", "y"],
+        identity=True,
+    )
+
+
+def printed_order(order: float, p: float, turns: int) -> float:
+    """The order after ``turns`` iterations of the recursion as printed: g(a) = p / (p - 1) a - 1 / p."""
+    for _ in range(turns):
+        order = p / (p - 1.0) * order - 1.0 / p
+    return order
+
+
+def fact_3_5(
+    order: float, epsilon: float, epsilon_doubled: float, accuracy: float, failure: float
+) -> tuple[float, float]:
+    """Runs for P[|estimate - truth| >= c e^(3 (a - 1) epsilon)] <= J at order a; p = 3n: printed, and by Hoeffding.
+
+    epsilon, epsilon_doubled: the classical divergences of the whole run at orders a and 2a. accuracy: c. failure: J.
+    """
+    low, high = 3.0 * (order - 1.0) * epsilon, 3.0 * (2.0 * order - 1.0) * epsilon_doubled
+    log_one_sided = math.log(-math.log(failure)) - 2.0 * math.log(accuracy)
+    log_two_sided = math.log(math.log(2.0 / failure)) - math.log(2.0) - 2.0 * math.log(accuracy)
+    log_range = high + math.log(-math.expm1(-high)) if high > 0.0 else -math.inf
+    logs = log_one_sided + 2.0 * low - high, log_two_sided + 2.0 * log_range - 2.0 * low
+    printed, hoeffding = (math.exp(log) if log < 700.0 else math.inf for log in logs)
+    return printed, hoeffding
 
 
 def deletion_orders(order: float, deletions: int) -> Floats:
     """Orders 2 b - 1, b = a, 2a, 4a, ..., shape (deletions,), of the divergences that ``unlearned`` needs."""
-    return np.asarray(2.0 * float(checked_orders(order)) * 2.0 ** np.arange(deletions) - 1.0, dtype=np.float64)
+    return np.asarray(2.0 * order * 2.0 ** np.arange(deletions) - 1.0, dtype=np.float64)
 
 
-def unlearned(
-    order: float, deletions: int, divergence: npt.ArrayLike, constant: Callable[[float], float] = triangle_constant
-) -> Floats:
+def unlearned(order: float, deletions: int, divergence: npt.ArrayLike, *, printed: bool = False) -> Floats:
     """d_s(a) = c(a) d_{s-1}(2a) + D_{2a - 1}, d_0 = 0 (Fact 5.2): divergence after deletions without retraining.
 
-    ``divergence`` at ``deletion_orders``, shape (deletions, ...), from the last deletion to the first; ``constant`` is
-    c.
+    ``divergence`` at ``deletion_orders``, shape (deletions, ...), from the last deletion to the first. The constant is
+    c = (a - 1/2) / (a - 1) in D_a(P || Q) <= c D_2a(P || S) + D_(2a - 1)(S || Q) (Mironov 2017, Corollary 4), or
+    (a - 1) / (a - 2) as ``printed`` in algorithm NPIU, for orders above 2.
     """
     terms = np.asarray(divergence, dtype=np.float64)
-    if terms.shape[:1] != (deletions,):
-        raise ValueError(f"need one divergence for each of {deletions} deletions, got shape {terms.shape}")
     total = np.zeros(terms.shape[1:])
     for turn in range(deletions - 1, -1, -1):
+        a = 2.0**turn * order
+        constant = (a - 1.0) / (a - 2.0) if printed else (a - 0.5) / (a - 1.0)
         with np.errstate(invalid="ignore"):
-            total = np.where(total > 0.0, constant(2.0**turn * order) * total, 0.0) + terms[turn]
+            total = np.where(total > 0.0, constant * total, 0.0) + terms[turn]
     return np.asarray(total, dtype=np.float64)
 
 
@@ -68,35 +322,35 @@ def _possible_deletions(orders: Sequence[float], most: float) -> Iterator[tuple[
                 yield order, deletions
 
 
-def findings_and_series(spec: dps.Spec, best_order: float) -> Iterator[dps.Finding | dps.Series]:
+def _unlearning_statements(spec: dps.Spec, best_order: float) -> Iterator[dps.Finding | dps.Series]:
     composer = Composer(spec.mechanism.options, "present-first")
     shown = sorted({best_order, *(order for order in (2.0, 8.0) if order in composer.orders)})
     rows: list[tuple[float, int, float, float | None]] = []
     for order, deletions in _possible_deletions(shown, MOST_ORDER):
         terms = [composer.baseline(float(a)) for a in deletion_orders(order, deletions)]
         repaired = float(unlearned(order, deletions, terms))
-        printed = float(unlearned(order, deletions, terms, printed_constant)) if order > 2.0 else None
+        printed = float(unlearned(order, deletions, terms, printed=True)) if order > 2.0 else None
         rows.append((order, deletions, repaired, printed))
-        if deletions == 2:
-            for value, how in ((repaired, None), (printed, NPIU_PRINTED)):
-                if value is not None:
-                    yield kit.theorem_upper(
-                        "unlearning_divergence",
-                        value,
-                        at={"alpha": order, "deletions": deletions},
-                        scope=dps.Scope(direction="remove"),
-                        method="keeping the model while records are deleted one by one",
-                        source=SOURCE + (", with the constant of its proof" if how is None else ""),
-                        assumptions=kit.ASSUMPTIONS,
-                        printed=how,
-                    )
+        forms = ((repaired, None, _PROVED), (printed, NPIU_PRINTED, UNLEARNING_SOURCE)) if deletions == 2 else ()
+        for value, how, source in forms:
+            if value is not None:
+                yield kit.theorem_upper(
+                    "unlearning_divergence",
+                    value,
+                    at={"alpha": order, "deletions": deletions},
+                    scope=dps.Scope(direction="remove"),
+                    method="keeping the model while records are deleted one by one",
+                    source=source,
+                    assumptions=kit.ASSUMPTIONS,
+                    printed=how,
+                )
     yield kit.series(
         "unlearning",
         "Renyi divergence from the kept model to one trained without the deleted records, for any records",
         kit.columns_of(("order", "deletions", "divergence", "printed"), rows),
         upper=("divergence",),
         rigor="theorem",
-        source=f"{SOURCE}, with the constant of its proof",
+        source=_PROVED,
     )
 
 
@@ -120,92 +374,6 @@ def record_series(records: Analysis) -> Iterator[dps.Series]:
         kit.columns_of(("order", "deletions", "data_independent", "p10", "median"), rows),
         upper=("data_independent",),
         rigor="approximate",
-        source=f"{SOURCE}, with the constant of its proof",
+        source=_PROVED,
         privacy=records.privacy,
     )
-
-
-#: Required accuracy of an expectation, relative to its distance from the data-independent value.
-ACCURACY = 0.1
-
-#: Error of Theorem 3.3 as printed.
-MISPRINT = dps.Printed(
-    refuted=False,
-    reason="the statement's recursion subtracts 1 / p where its proof subtracts 1 / (p - 1): valid, and looser",
-)
-
-#: Error of Fact 3.5 as printed. The repaired count uses a two-sided Hoeffding inequality.
-FACT_PRINTED = dps.Printed(refuted=True, reason="wrong sign in the exponent, the range not squared, one side only")
-
-
-def statements(spec: dps.Spec) -> Iterator[dps.Finding | dps.Series]:
-    delta = kit.claimed_deltas(spec)[-1]
-    side = bounds.one_sided(bounds.spoken_directions(spec)[0])[0]
-    composer = bounds.Composer(spec.mechanism.options, bounds.DIRECTIONS[side])
-    order = composer.best(delta).order
-    steps = [(phase.rate(), phase.noise_multiplier) for phase in spec.phases]
-    yield from one_step.step_statements(spec, steps, delta)
-    first = float(theory.recursion(order, composer.count, composer.p).orders[0])
-    orders: list[tuple[float, dps.Printed | None]] = [(first, None)]
-    if isinstance(composer.p, int | float):
-        orders.append((printed_order(order, composer.p, composer.count - 1), MISPRINT))
-    for value, printed in orders:
-        yield kit.theorem_upper(
-            "first_order",
-            value,
-            at={"alpha": order},
-            scope=dps.Scope(direction=side),
-            method="the recursion of orders, at the first step",
-            source=theory.RUN_SOURCE,
-            printed=printed,
-        )
-    if spec.audit is not None:
-        failure = 1.0 - spec.audit.confidence
-        counts = fact_3_5(order, composer.baseline(order), composer.baseline(2.0 * order), ACCURACY, failure)
-        repaired = max(1.0, counts.hoeffding), "Hoeffding 1963, for Thudi et al. 2024, Fact 3.5", None
-        for value, source, printed in (repaired, (counts.printed, "Thudi et al. 2024, Fact 3.5", FACT_PRINTED)):
-            yield kit.theorem_upper(
-                "runs_enough",
-                value,
-                at={"alpha": order},
-                scope=dps.Scope(direction=side, data="this"),
-                method=f"number of runs that estimate one step's expectation to {ACCURACY:g} of its distance from the "
-                f"data-independent value, except with probability {failure:.2g}",
-                source=source,
-                printed=printed,
-            )
-    yield from findings_and_series(spec, order)
-
-
-def printed_order(order: float, p: float, turns: int) -> float:
-    """The order after ``turns`` iterations of the recursion as printed: g(a) = p / (p - 1) a - 1 / p."""
-    a = float(checked_orders(order))
-    for _ in range(turns):
-        a = theory.checked_exponent(p) / (p - 1.0) * a - 1.0 / p
-    return a
-
-
-class Counts(NamedTuple):
-    """Number of runs in Fact 3.5: as printed, and by Hoeffding's inequality."""
-
-    printed: float
-    hoeffding: float
-
-
-def fact_3_5(order: float, epsilon: float, epsilon_doubled: float, accuracy: float, failure: float) -> Counts:
-    """Runs for P[|estimate - truth| >= c e^(3 (a - 1) epsilon)] <= J at order a; p = 3n.
-
-    epsilon, epsilon_doubled: the classical divergences of the whole run at orders a and 2a. accuracy: c. failure: J.
-    """
-    low, high = 3.0 * (order - 1.0) * epsilon, 3.0 * (2.0 * order - 1.0) * epsilon_doubled
-    log_one_sided = math.log(-math.log(inside("failure", failure))) - 2.0 * math.log(accuracy)
-    log_two_sided = math.log(math.log(2.0 / failure)) - math.log(2.0) - 2.0 * math.log(accuracy)
-    log_range = high + math.log(-math.expm1(-high)) if high > 0.0 else -math.inf
-    return Counts(
-        printed=_count(log_one_sided + 2.0 * low - high),
-        hoeffding=_count(log_two_sided + 2.0 * log_range - 2.0 * low),
-    )
-
-
-def _count(log_count: float) -> float:
-    return math.exp(log_count) if log_count < 700.0 else math.inf

@@ -3,18 +3,24 @@
 Queries release a weighted sum of processed rows, weight w = min(L, sensitivity / (2 R)), which satisfies both declared
 constants: gaussian all d sums, laplace the sum of the first feature, exponential the index of a feature, chosen by its
 sum. Gradient mechanisms train a linear model without intercept on labels -1 and 1, with parameters theta projected to a
-ball. The spec's backend trains networks (:mod:`dpspec_preprocessing.network`).
+ball. The spec's backend trains networks; torch is loaded only then.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
+import dpspec.contract as dps
 from dpspec_preprocessing.private import GRADIENT, Private, PrivateMechanism
+
+if TYPE_CHECKING:
+    import torch
+
+    from dpspec.training.device import TransferQueue
 
 Array: TypeAlias = np.ndarray[Any, Any]
 
@@ -147,3 +153,112 @@ def score_output(m: PrivateMechanism, output: Array, present: Array, absent: Arr
         return 0.0
     unit = 1.0 if m.kind != "gaussian" else m.sigma / length
     return float((output - 0.5 * (present + absent)) @ towards / (length * length * unit))
+
+
+#: Number of runs per training batch, and replacement of infinite parameters.
+_TOGETHER, _LARGE = 16, 1e30
+
+
+@dataclass(frozen=True, kw_only=True)
+class NetworkEngine:
+    """Training of the spec's model by its backend, with per-record clipping and noise. The last model is released.
+
+    dp-gd uses all records in every step, sgd-sampled one random record. The mechanisms declare the noise of a mean
+    gradient, a backend the noise of a sum: sqrt(T) / noise times the clip norm L, and sqrt(c T) / (noise n).
+    """
+
+    private: PrivateMechanism
+    training: dps.FrozenMap
+    context: dps.Context
+
+    @property
+    def batch_size(self) -> int:
+        return self.private.records if self.private.kind == "dp-gd" else 1
+
+    @property
+    def multiplier(self) -> float:
+        """Noise multiplier of a sum of gradients: sigma * batch size / L."""
+        return self.private.sigma * self.batch_size / self.private.lipschitz
+
+    def execute_without_noise(self, x: Array, y: Array) -> Array:
+        """Parameters of the last model without noise, with the same initial model and batches for all datasets."""
+        job = self._job(self._shaped(x), y, self.context.seed(0, "noiseless"), 0.0)
+        self.context.trainer.train(job)
+        return _parameters(job.model)
+
+    def execute(
+        self, sides: Sequence[Array], y: Array, which: Sequence[int], random: np.random.Generator, tally: NoiseTally
+    ) -> Iterator[Array]:
+        from dpspec.training.device import TransferQueue
+        from dpspec.training.loop.native import train_many
+        from dpspec.training.measure.logs import StateLog
+
+        shaped = [self._shaped(x) for x in sides]
+        for start in range(0, len(which), _TOGETHER):
+            some, queue = which[start : start + _TOGETHER], TransferQueue()
+            noise = _NoiseLog(tally, self.multiplier * self.private.lipschitz, queue)
+            logs = [StateLog() for _ in some]
+            jobs = [
+                self._job(shaped[side], y, int(random.integers(2**63)), self.multiplier, (noise, log))
+                for side, log in zip(some, logs, strict=True)
+            ]
+
+            def report(done: int, total: int, start: int = start, together: int = len(some)) -> None:
+                steps, records = start * total + together * done, float(self.batch_size)
+                self.context.progress(steps, len(which) * total, "training", unit="steps", records=records)
+
+            train_many(self.context.trainer, [replace(jobs[0], progress=report), *jobs[1:]])
+            queue.flush()
+            tally.released += [log.evidence(job) for job, log in zip(jobs, logs, strict=True)]
+            yield from (_parameters(job.model) for job in jobs)
+
+    def count_right(self, output: Array, x: Array, y: Array) -> int:
+        import torch
+
+        from dpspec.training.gradients import flat_model
+        from dpspec.training.measure.scores import accuracy
+
+        model = self.context.model.build(self.context.seed(0, "model"))
+        flat_model.load(model, torch.tensor(output, dtype=torch.float32))
+        return round(accuracy(model, self._shaped(x), y, device=self.context.device) * len(x))
+
+    def _shaped(self, x: Array) -> Array:
+        return np.asarray(x.reshape(len(x), *self.context.facts.shape), dtype=np.float32)
+
+    def _job(
+        self, x: Array, y: Array, seed: int, multiplier: float, observers: tuple[dps.Observer, ...] = ()
+    ) -> dps.TrainingJob:
+        m = self.private
+        require_declared_count(m, x)
+        sampling = {"scheme": "full"} if m.kind == "dp-gd" else {"scheme": "fixed", "batch_size": 1}
+        phase = {"steps": m.steps, "noise_multiplier": multiplier, "clip_norm": m.lipschitz, "sampling": sampling}
+        return dps.TrainingJob(
+            x=x,
+            y=y,
+            model=self.context.model.build(self.context.seed(0, "model")),
+            phases=(dps.Phase(phase),),
+            options=self.training,
+            expected_batch_size=float(self.batch_size),
+            device=self.context.device,
+            seed=seed,
+            observers=observers,
+            cancelled=self.context.cancelled,
+        )
+
+
+class _NoiseLog(dps.Observer):
+    def __init__(self, tally: NoiseTally, std: float, queue: TransferQueue) -> None:
+        self._tally, self._std, self._queue = tally, std, queue
+
+    def noised(self, step: int, noise: torch.Tensor) -> None:
+        self._queue.add(self._count, noise.clone())
+
+    def _count(self, noise: Array) -> None:
+        self._tally.add(noise.astype(np.float64) / self._std)
+
+
+def _parameters(model: torch.nn.Module) -> Array:
+    from dpspec.training.gradients import flat_model
+
+    parameters = flat_model.flatten(model).double().cpu().numpy()
+    return np.nan_to_num(np.asarray(parameters, dtype=np.float64), nan=0.0, posinf=_LARGE, neginf=-_LARGE)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import dpspec.contract as dps
 from dpspec import kit
-from dpspec_preprocessing import schema
+from dpspec_preprocessing import options
 from dpspec_preprocessing.options import AuditBlock, Declaration
 from dpspec_preprocessing.sensitivity import Scaling
 
@@ -81,7 +81,7 @@ class PreprocessingAudit(dps.Audit):
 
     def plan(self, spec: dps.Spec, facts: dps.Facts) -> dps.Plan:
         from dpspec.stats.attacks import thresholds
-        from dpspec_preprocessing.conclusions import predict_checks
+        from dpspec_preprocessing.attack import predict_checks
 
         assert spec.audit is not None
         private, runs = Declaration.of(spec.mechanism.options).private, spec.audit.runs
@@ -131,7 +131,7 @@ class PreprocessingAudit(dps.Audit):
         yield from run_trials(inputs, context, indices)
 
     def conclude(self, spec: dps.Spec, trials: Sequence[dps.Trial]) -> Iterator[dps.Outcome]:
-        from dpspec_preprocessing.conclusions import conclude_trials
+        from dpspec_preprocessing.attack import conclude_trials
 
         yield from conclude_trials(spec, trials)
 
@@ -139,10 +139,10 @@ class PreprocessingAudit(dps.Audit):
 PREPROCESSING = dps.Mechanism(
     kind="preprocessing",
     summary="Privacy cost of noiseless pre-processing before a private mechanism",
-    assumptions=("dpspec_preprocessing.bounds", "dpspec_preprocessing.conclusions"),
+    assumptions=("dpspec_preprocessing.bounds", "dpspec_preprocessing.attack"),
     description="preparing the records without noise (such as filling gaps or removing copies), then a private "
     "computation",
-    schemas=dps.Schemas(mechanism=schema.MECHANISM, threat_model=schema.THREAT_MODEL, audit=schema.AUDIT),
+    schemas=dps.Schemas(mechanism=options.MECHANISM, threat_model=options.THREAT_MODEL, audit=options.AUDIT),
     claims=frozenset({"approx-dp", "pure-dp", "renyi-dp", "gdp", "metric"}),
     audit="dpspec_preprocessing.mechanism:PreprocessingAudit",
     example=EXAMPLE,

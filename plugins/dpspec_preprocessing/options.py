@@ -10,7 +10,6 @@ from typing import Any
 import dpspec.contract as dps
 from dpspec import kit
 from dpspec_preprocessing.private import Private, PrivateMechanism
-from dpspec_preprocessing.schema import OLD_REPAIRED
 from dpspec_preprocessing.sensitivity import (
     Imputation,
     Projection,
@@ -189,3 +188,248 @@ def bound_scope(
         min_records=min_records,
         neighbours=neighbours,
     )
+
+
+#: Former value of ``accounting`` for ``repaired``. "certified" is a rigor that these formulas do not have.
+OLD_REPAIRED = "certified"
+
+_STEP: dict[str, dps.Json] = {
+    **kit.block(
+        "One pre-processing step, named by its first key and fitted on training records; test records pass through the "
+        "same maps.",
+        impute=kit.choice(
+            "Replacement of a missing value: the feature's mean, median or trimmed mean, or a least-squares fit on "
+            "complete records. Other imputations, such as nearest neighbours, have unbounded sensitivity.",
+            "mean",
+            "median",
+            "trimmed",
+            "regression",
+        ),
+        mask=kit.choice(
+            "any (default): a record and its replacement may have different missing entries. same: both have the same "
+            "missing entries (mean imputation); bounds then cover only such neighbours, and claims need neighbours: "
+            "same-missing-values.",
+            "any",
+            "same",
+        ),
+        trim=kit.integer("Number of values dropped at each end of a feature (trimmed).", least=1),
+        deduplicate=kit.number(
+            "eta, a Euclidean distance. One record of each cluster within this distance is kept; the others become "
+            "zero.",
+            least=0,
+        ),
+        quantise=kit.number(
+            "eta, a Euclidean distance. All records of a cluster within this distance become its representative.",
+            least=0,
+        ),
+        pca=kit.integer(
+            "k: records are projected onto the first k principal directions, in the original space, with a full "
+            "solver. No bound is known for reduced coordinates, whitening or approximate solvers.",
+            least=1,
+        ),
+        affine=kit.flag("Project around the mean, as inverse_transform(transform(x)) does (pca)."),
+        scale=kit.choice("Subtract each feature's mean and divide by its standard deviation.", "standard"),
+        clip=kit.number(
+            "Scaled records are clipped to this l2 norm (scale). The constants of a known loss follow from it; "
+            "declared constants must hold for it.",
+            above=0,
+        ),
+    ),
+    "minProperties": 1,
+    "anyOf": [{"required": [key]} for key in ("impute", "deduplicate", "quantise", "pca", "scale")],
+}
+
+_PRIVATE: dict[str, dps.Json] = kit.block(
+    "The private mechanism on the processed records. Only its output is released.",
+    ["kind", "eps_noise"],
+    kind=kit.choice(
+        "gaussian: a weighted sum of all records plus noise. laplace: the same sum of the first feature only. "
+        "exponential: selection of a feature with a large sum. dp-gd: projected noisy full-gradient steps. "
+        "sgd-sampled: one random record per step. sgd-iterated: one pass in order, stopped at a random step; the last "
+        "iterate is released.",
+        "gaussian",
+        "laplace",
+        "exponential",
+        "dp-gd",
+        "sgd-sampled",
+        "sgd-iterated",
+    ),
+    eps_noise=kit.number(
+        "The paper's noise parameter, not the epsilon of a guarantee. Standard deviation or scale of the noise: "
+        "queries sensitivity / eps_noise; dp-gd L sqrt(steps) / (eps_noise n); sgd-sampled L sqrt(factor steps) / "
+        "(eps_noise n); sgd-iterated 8 sqrt(2 ln n) L / (eps_noise sqrt(n)).",
+        above=0,
+        most=1e6,
+    ),
+    lipschitz=kit.number(
+        "L. Queries: Lipschitz constant in the sum of the distances between records (1 / n for a mean, not "
+        "1 / sqrt(n) as in the Frobenius norm). Gradients: the maximum norm of a record's gradient. Default: the "
+        "constant of the loss, else 1.",
+        above=0,
+    ),
+    smooth=kit.number(
+        "mu: Lipschitz constant of a record's gradient as a function of the record. Default: the constant of the loss. "
+        "If neither is known, only group privacy is proved.",
+        above=0,
+    ),
+    sensitivity=kit.number("Sensitivity of the query or quality to one replaced record. Default: 1.", above=0),
+    loss=kit.choice(
+        "The loss of gradient mechanisms. logistic, squared: a linear model without intercept on two classes, -1 and "
+        "1; its constants follow from theta_radius and the norm of processed records. cross-entropy: the spec's model "
+        "with its training block, each record's gradient clipped to lipschitz; without smooth only group privacy is "
+        "proved.",
+        "logistic",
+        "squared",
+        "cross-entropy",
+    ),
+    theta_radius=kit.number("Parameters of a linear model are projected to this l2 norm. Default: 1.", above=0),
+    steps=kit.integer("T, the number of steps (dp-gd, sgd-sampled).", least=1),
+    factor=kit.number(
+        "c, the noise variance relative to the paper's (sgd-sampled). The paper's closed form needs 4, the default.",
+        above=0,
+    ),
+    learning_rate=kit.number("Learning rate of a linear model. Default: 0.5.", above=0),
+)
+
+_COLLECTION: dict[str, dps.Json] = kit.block(
+    "The declared collection: datasets of the declared number of records within these limits. Both neighbours must be "
+    "in the collection. The limits are public constants, not measured; a dataset outside is an error.",
+    max_missing_rows=kit.integer("Maximum number of records with a missing value.", least=0),
+    max_missing_in_row=kit.integer(
+        "Maximum number of missing values in a record. Default: the number of features.", least=1
+    ),
+    min_observed=kit.integer("Minimum number of observed values of a feature.", least=1),
+    max_mean_norm=kit.number("Maximum l2 norm of the vector of observed means.", least=0),
+    max_spread=kit.number(
+        "Maximum difference, over the collection, of the two order statistics that enclose a feature's median or "
+        "trimmed values.",
+        least=0,
+    ),
+    min_eigenvalue=kit.number("Minimum eigenvalue of X^T X over complete records (regression).", above=0),
+    max_eigenvalue=kit.number("Maximum eigenvalue of X^T X over complete records (regression).", above=0),
+    max_ball=kit.integer("Maximum number of records within 8 eta of a record, which counts itself.", least=1),
+    max_cluster=kit.integer("Maximum size of a good cluster; only printed formulas read it.", least=1),
+    min_eigengap=kit.number("Minimum gap between eigenvalues k and k + 1 of the covariance.", above=0),
+    min_std=kit.number("Minimum population standard deviation of a feature.", above=0),
+)
+
+_TABLE: dict[str, dps.Json] = kit.block(
+    "Also show Table 2 of the paper, with every mechanism and every pre-processing, for these parameters and the "
+    "declared eps_noise.",
+    ["order", "changed", "eta", "ball", "eigengap", "steps"],
+    order=kit.number("The Renyi order.", above=1),
+    changed=kit.integer(
+        "p: Delta_inf of deduplication and quantization, and the number of records with missing values.", least=1
+    ),
+    eta=kit.number("The radius of quantization.", least=0),
+    ball=kit.integer("Maximum number of records within 8 eta, for the repaired columns.", least=1),
+    eigengap=kit.number("The eigengap.", above=0),
+    steps=kit.integer("T, the number of steps of sampled gradients.", least=1),
+)
+
+MECHANISM: dict[str, dps.Json] = kit.block(
+    None,
+    ["pipeline", "private"],
+    pipeline=kit.array(
+        "The pre-processing steps, fitted on the records without noise. A single step has the bounds of this plugin; "
+        "for a chain only group privacy for all records is proved.",
+        _STEP,
+        least=1,
+        most=16,
+    ),
+    private=_PRIVATE,
+    collection=_COLLECTION,
+    radius=kit.number("Maximum l2 norm of a record.", above=0, default=1.0),
+    clip_rows=kit.flag(
+        "Scale longer records down to radius before the first step. Otherwise longer records are an error.",
+        default=False,
+    ),
+    accounting=kit.choice(
+        "repaired: corrected formulas; only these prove claims. theorem2: Theorem 2 with the paper's sensitivities. "
+        "printed: Table 2 as published. certified: former name of repaired.",
+        "repaired",
+        "theorem2",
+        "printed",
+        OLD_REPAIRED,
+        default="repaired",
+    ),
+    also=kit.array(
+        "Accounting methods that the table shows for comparison. They prove nothing.",
+        kit.choice(
+            "ignored: only the private mechanism, not a bound on the pipeline. group: group privacy.",
+            "ignored",
+            "printed",
+            "theorem2",
+            "group",
+        ),
+        unique=True,
+        default=["ignored", "printed", "theorem2", "group"],
+    ),
+    orders=kit.array(
+        "Renyi orders of the table of divergences.",
+        kit.number("An order above 1.", above=1, most=512),
+        least=1,
+        most=100,
+        unique=True,
+        default=[1.5, 2.0, 4.0, 8.0, 11.0, 16.0, 32.0],
+    ),
+    ptr=kit.block(
+        "Propose-test-release: a noisy test refuses datasets near the edge of the collection, and the bound holds for "
+        "all datasets of at least the declared number of records (min_records in claims). The test proposes the "
+        "collection's limit.",
+        ["epsilon", "delta"],
+        epsilon=kit.number("Epsilon of the test.", above=0),
+        delta=kit.number("Delta of the test and of the guarantee.", above=0, below=1),
+    ),
+    sweep=kit.block(
+        "Also plot epsilon against one varied value.",
+        ["over", "values"],
+        over=kit.choice(
+            "The varied value. max_missing_rows: all other records are complete. max_ball: the largest cluster has "
+            "half as many records.",
+            "eps_noise",
+            "eta",
+            "max_ball",
+            "max_missing_rows",
+            "min_eigengap",
+            "records",
+        ),
+        values=kit.array("The values, in order.", kit.number("A value.", above=0), least=2, most=200, unique=True),
+    ),
+    table=_TABLE,
+)
+
+THREAT_MODEL: dict[str, dps.Json] = kit.block(
+    None,
+    adversary=kit.choice(
+        "The adversary chooses the replaced record. Chosen gradients are not supported, because pre-processing reads "
+        "records.",
+        "record",
+        default="record",
+    ),
+    released=kit.array(
+        "Released values. Bounds hold for the output only; other releases are refused.",
+        kit.choice(
+            "output: the output of the private mechanism. fitted: imputed values, centers, directions or standard "
+            "deviations. kept-rows: the indices of kept records. removed-count: the number of removed records.",
+            "output",
+            "fitted",
+            "kept-rows",
+            "removed-count",
+        ),
+        unique=True,
+        default=["output"],
+    ),
+)
+
+AUDIT: dict[str, dps.Json] = kit.block(
+    None,
+    repeats=kit.integer(
+        "Number of executions of the private mechanism per run, each on one of the two datasets chosen at random.",
+        least=1,
+        most=20000,
+        default=1,
+    ),
+    clusters=kit.integer("Number of inserted clusters around the canary (deduplicate, quantise). Default: 5.", least=1),
+    members=kit.integer("Number of near-duplicates per inserted cluster (deduplicate, quantise). Default: 3.", least=1),
+)

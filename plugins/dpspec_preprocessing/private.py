@@ -8,12 +8,15 @@ infinite at orders without a proof.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Final, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
-from dpspec import kit
+from dpspec import accounting, kit  # accounting loads numpy at the first use
+
+if TYPE_CHECKING:
+    from dpspec.accounting import Floats
 
 #: The mechanisms: two queries, one selection, and three trainings with noisy gradients.
 KINDS: Final = ("gaussian", "laplace", "exponential", "dp-gd", "sgd-sampled", "sgd-iterated")
@@ -150,7 +153,7 @@ def repaired_rdp(m: PrivateMechanism, order: float) -> float:
     if m.kind == "gaussian":
         return 0.5 * order * e * e
     if m.kind == "laplace":
-        return _laplace(order, e)
+        return float(accounting.laplace_rdp(order, e))
     if m.kind == "exponential":
         return e
     if m.kind == "sgd-sampled":
@@ -164,7 +167,7 @@ def repaired_srdp(m: PrivateMechanism, order: float, tau: float) -> float:
     """The smooth RDP at ``order`` for datasets at distance ``tau``, whichever rows differ."""
     moved = m.reach * tau
     if m.kind == "laplace":
-        return _laplace(order, m.noise * moved)
+        return float(accounting.laplace_rdp(order, m.noise * moved))
     if m.kind == "exponential":
         return m.noise * moved
     if m.kind == "gaussian":
@@ -198,8 +201,6 @@ def srdp_slope(m: PrivateMechanism, tau: float) -> float:
 
 @lru_cache(maxsize=16)
 def sampled_curve(m: PrivateMechanism, replaced: int = 1) -> list[float]:
-    from dpspec_preprocessing.sampled import divergences
-
     each = divergences(LARGEST_ORDER, min(1.0, replaced / m.records), 2.0 * m.lipschitz / m.sigma)
     return [math.nan, math.nan, *(m.steps * each).tolist()]
 
@@ -217,12 +218,6 @@ def harmonic(n: int) -> float:
     return math.log(n) + 0.57721566490153286061 + 1.0 / (2 * n) - 1.0 / (12 * n**2) + 1.0 / (120 * n**4)
 
 
-def _laplace(order: float, shift: float) -> float:
-    from dpspec.accounting import laplace_rdp
-
-    return float(laplace_rdp(order, shift))
-
-
 #: A divergence as a function of the order, infinite at orders without a proof.
 Curve: TypeAlias = Callable[[float], float]
 
@@ -238,8 +233,6 @@ def smooth_divergence(m: PrivateMechanism, order: float, tau: float) -> float:
     if m.kind in ("gaussian", "dp-gd"):
         return order * composed_slope(rdp_slope(m), srdp_slope(m, tau))
     if m.kind == "sgd-sampled":
-        from dpspec_preprocessing.sampled import compose_sampled
-
         return compose_sampled(sampled_curve(m), srdp_slope(m, tau), order)
     return compose_lines(lambda a: repaired_rdp(m, a), lambda a: repaired_srdp(m, a, tau), order)
 
@@ -300,3 +293,34 @@ def _minimum(value: Callable[[float], float]) -> float:
             break
         low, high = node - width, node + width
     return minimum
+
+
+def divergences(largest: int, rate: float, effect: float) -> Floats:
+    """Divergence of one step at integer orders 2 to ``largest``, shape (largest - 1,): ln(1 + excess) / (order - 1)."""
+    import numpy as np
+
+    orders = np.arange(2.0, largest + 1.0)
+    if rate == 1.0:
+        return accounting.gaussian_rdp(orders, effect)
+    logs = (orders - 1.0) * accounting.sampled_gaussian_integer_rdp(orders, rate, 1.0 / effect)
+    excess = logs + np.log(-np.expm1(-logs))  # ln(E[r^m] - 1)
+    above = 0.5 * (1.0 + math.erf(1.5 * effect / math.sqrt(2.0)))
+    share = above - np.exp((orders - 2.0) * math.log1p(-rate)) * (1.0 - above)
+    variance = effect**2 + math.log(-math.expm1(-(effect**2)))
+    added = np.log(0.5 * orders * (orders - 1.0) * share) + 2.0 * math.log(rate) + variance
+    return np.asarray(np.logaddexp(0.0, np.logaddexp(excess, added)) / (orders - 1.0), dtype=np.float64)
+
+
+def compose_sampled(curve: Sequence[float], slope: float, order: float) -> float:
+    """Minimum of Theorem 2's T2 at q = k / a over integer orders k > a, for a curve e at integer orders.
+
+    The minimum over k of a (k - 1) / (k (a - 1)) e(k) + s a (k - 1) / (k - a); infinite beyond the curve's end.
+    """
+    import numpy as np
+
+    k = np.arange(math.floor(order) + 1, len(curve), dtype=np.float64)
+    if not len(k):
+        return math.inf
+    values = order * (k - 1.0) / (k * (order - 1.0)) * np.asarray(curve)[k.astype(int)]
+    values += slope * order * (k - 1.0) / (k - order)
+    return float(values.min())

@@ -9,7 +9,7 @@ from typing import Any
 
 import dpspec.contract as dps
 from dpspec import kit
-from dpspec_preprocessing.options import AuditBlock, Declaration, Pipeline
+from dpspec_preprocessing.options import OLD_REPAIRED, AuditBlock, Declaration, Pipeline
 from dpspec_preprocessing.published import (
     PRINTED_ORDER,
     PRINTED_RECORDS,
@@ -18,7 +18,6 @@ from dpspec_preprocessing.published import (
     table_2_sensitivity,
     theorem_2_sensitivity,
 )
-from dpspec_preprocessing.schema import OLD_REPAIRED
 from dpspec_preprocessing.sensitivity import REQUIRED_LIMITS, TESTABLE, Imputation, Merging, Projection, Scaling
 
 #: Options of each step, by the key that names the step.

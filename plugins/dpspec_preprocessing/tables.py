@@ -18,11 +18,11 @@ from dpspec_preprocessing.bounds import (
     COLLECTION,
     PAPER,
     bounded_deltas,
+    convert_curve,
     proved_divergence,
     proved_epsilon,
     tested_epsilon,
 )
-from dpspec_preprocessing.conversion import convert_curve
 from dpspec_preprocessing.options import (
     SAME_MASK,
     Declaration,

@@ -2,12 +2,269 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 
 import dpspec.contract as dps
-from dpspec_rero.mechanism import RERO
+from dpspec import kit
+from dpspec.contract.fragments import CLIP_NORM, NOISE_MULTIPLIER, SAMPLING, SHARD_RUNS
+from dpspec_rero.options import refusals
 
 DPSPEC_API = 1
+
+#: Methods that can be compared with the certified bound.
+BASELINES = ("clt", "clt-printed", "edgeworth", "contour", "rdp", "epsilon-delta", "absent-first", "symmetrised")
+
+_SENSITIVITY: dict[str, dps.Json] = {
+    **kit.block(
+        "Largest change of a step's query by one record: in the l1 norm for Laplace noise, in the l2 norm for "
+        "Gaussian noise. Replaces clip_norm.",
+        l1=kit.number("The sensitivity in the l1 norm.", above=0),
+        l2=kit.number("The sensitivity in the l2 norm.", above=0),
+    ),
+    "minProperties": 1,
+    "maxProperties": 1,
+}
+
+_MECHANISM: dict[str, dps.Json] = {
+    **kit.block(
+        None,
+        ["sampling"],
+        noise=kit.choice("Distribution of the noise in every step.", "gaussian", "laplace", default="gaussian"),
+        noise_multiplier=NOISE_MULTIPLIER,
+        clip_norm=CLIP_NORM,
+        scale=kit.number(
+            "Noise in units of the query: the scale b of Laplace noise, the standard deviation of Gaussian noise. "
+            "Replaces noise_multiplier.",
+            least=0,
+        ),
+        sensitivity=_SENSITIVITY,
+        sampling=SAMPLING,
+        baselines=kit.array(
+            "Methods to compare with the certified bound. They change neither the bound nor a trial.",
+            kit.choice(
+                "clt and edgeworth: approximations, neither upper nor lower bounds; clt-printed: with the exponent in "
+                "the paper's main text. contour: about eleven digits, for Gaussian noise. rdp and "
+                "epsilon-delta: bounds from Renyi divergences and from one epsilon. absent-first: the other "
+                "direction, not a bound. symmetrised: the curve for both directions, a looser bound.",
+                *BASELINES,
+            ),
+            unique=True,
+            default=["clt", "edgeworth", "rdp"],
+        ),
+        edgeworth_order=kit.integer("The order of the Edgeworth series.", least=0, most=4, default=4),
+        noise_factors=kit.array(
+            "Factors on the noise of all phases: also tabulate gamma, epsilon and the membership advantage for each.",
+            kit.number("A factor on the noise of all phases.", least=1e-6, most=1e6),
+            least=1,
+            most=100,
+            unique=True,
+        ),
+        rates=kit.array(
+            "Sampling rates for all phases: also tabulate gamma for each, with the smallest noise that has the same "
+            "epsilon at the last claimed delta. The table shows how gamma varies at equal epsilon.",
+            kit.number("A sampling rate.", above=0, most=1),
+            least=1,
+            most=20,
+            unique=True,
+        ),
+        monte_carlo=kit.block(
+            "Also estimate by Monte Carlo, with a confidence interval.",
+            samples=kit.integer(
+                "Number of sampled outputs of the whole composition.", least=100, most=100000000, default=1000000
+            ),
+            confidence=kit.number("Joint confidence of all intervals.", above=0, below=1, default=0.95),
+            seed=kit.integer("Seed of the samples.", least=0, default=0),
+        ),
+    ),
+    "if": {"required": ["scale"]},
+    "then": {"required": ["sensitivity"], "properties": {"noise_multiplier": False, "clip_norm": False}},
+    "else": {"required": ["noise_multiplier", "clip_norm"], "properties": {"sensitivity": False}},
+}
+
+_THREAT_MODEL: dict[str, dps.Json] = kit.block(
+    None,
+    prior={
+        **kit.block(
+            "The adversary's prior knowledge about the record.",
+            **{
+                "kappa": {
+                    "type": ["number", "array"],
+                    "exclusiveMinimum": 0,
+                    "maximum": 1,
+                    "minItems": 1,
+                    "maxItems": 100,
+                    "uniqueItems": True,
+                    "items": kit.number("A baseline success.", above=0, most=1),
+                    "description": "Success probability of the best guess without the release; a list requests a "
+                    "bound at each value.",
+                },
+                "candidates": kit.integer(
+                    "Number of candidate records that the adversary knows; the baseline is 1 / candidates unless "
+                    "probabilities or top are set.",
+                    least=2,
+                    most=4096,
+                ),
+                "from": kit.choice(
+                    "Source of the attack's candidates: all training records, records of the same class, or planted: "
+                    "synthetic records with one non-zero feature each, which come close to the worst case of the "
+                    "bound.",
+                    "all",
+                    "same-class",
+                    "planted",
+                    default="all",
+                ),
+                "probabilities": kit.array(
+                    "Prior probability of each candidate; uniform by default.",
+                    kit.number("A probability.", least=0, most=1),
+                    least=2,
+                    most=4096,
+                ),
+                "top": kit.integer(
+                    "The adversary wins if the record is among this number of best candidates.", least=1, default=1
+                ),
+            },
+        ),
+        "minProperties": 1,
+    },
+)
+
+EXAMPLE = """\
+dpspec: 1
+name: rero-example
+description: DP-SGD on synthetic points. How well could one record of sixteen known candidates be reconstructed?
+
+mechanism:
+  kind: rero
+  noise_multiplier: 1.0
+  clip_norm: 1.0
+  sampling: {scheme: poisson, rate: 0.1}
+  steps: 20
+
+data: {kind: synthetic, pattern: blobs, records: 200, features: 16, classes: 2}
+model: {kind: linear}
+training: {backend: native, learning_rate: 0.1}
+
+threat_model:
+  prior: {candidates: 16}
+
+claims:
+  - {id: one-of-sixteen, kind: rero, kappa: 0.0625, gamma: 0.25}
+  - {id: one-in-a-million, kind: rero, kappa: 1e-6, gamma: 1e-4}
+  - {id: membership, kind: membership, advantage: 0.5}
+  - {id: epsilon, kind: approx-dp, epsilon: 6.0, delta: 1e-5}
+
+audit: {method: many-run, runs: 40, seed: 1}
+"""
+
+RERO = dps.Mechanism(
+    kind="rero",
+    summary="Reconstruction robustness of DP-SGD and similar mechanisms, from hypothesis testing",
+    assumptions=("dpspec_rero.findings",),
+    description="training with noise (DP-SGD), with a bound on the success of reconstructing a record",
+    schemas=dps.Schemas(mechanism=_MECHANISM, threat_model=_THREAT_MODEL, audit=kit.block(None, shard_runs=SHARD_RUNS)),
+    claims=frozenset({"rero", "approx-dp", "pure-dp", "membership", "tradeoff", "metric"}),
+    audit="dpspec_rero:ReroAudit",
+    example=EXAMPLE,
+    trial_revision=3,
+)
+
+#: Keys of the mechanism that only bounds read.
+_BOUNDS_ONLY = ("baselines", "edgeworth_order", "monte_carlo", "noise_factors", "rates")
+
+#: Largest number of runs per chunk, and largest number of bytes of their records.
+_TOGETHER, _ROWS_BYTES = 64, 1 << 28
+
+
+class ReroAudit(dps.Audit):
+    def check(self, spec: dps.Spec, facts: dps.Facts) -> Iterable[dps.Diagnostic]:
+        return refusals(spec, facts)
+
+    def bound(self, spec: dps.Spec, context: dps.Context) -> Iterator[dps.Finding | dps.Series]:
+        from dpspec_rero.comparison import CURVE, compare, curve_series, gamma_findings, noise_series, rates_series
+        from dpspec_rero.findings import membership_findings, prior_finding
+        from dpspec_rero.options import KAPPAS, Comparisons, Prior, declared_steps
+        from dpspec_rero.theory import Leakage
+
+        phases = declared_steps(spec.phases)
+        leakage = Leakage(phases)
+        prior, delta = Prior.of(spec.threat_model.options), kit.claimed_deltas(spec)[-1]
+        named = {*prior.kappas, *(float(claim["kappa"]) for claim in spec.claims if claim.kind == "rero")}
+        if prior.candidates is not None:
+            named.add(prior.candidates.kappa)
+        kappas = sorted(named or KAPPAS)
+        all_kappas = sorted({*kappas, *CURVE})
+        context.progress(0, 4, "gamma")
+        certified = leakage.gammas(all_kappas)
+        context.progress(1, 4, "baselines")
+        comparison = compare(spec, phases, all_kappas, certified, delta)
+        yield from gamma_findings(comparison.only(kappas))
+        yield prior_finding(leakage)
+        context.progress(2, 4, "membership")
+        yield from membership_findings(spec, leakage)
+        yield curve_series(comparison)
+        context.progress(3, 4, "tables")
+        asked = Comparisons.of(spec.mechanism.options)
+        if asked.noise_factors:
+            yield noise_series(spec, phases, kappas, asked.noise_factors)
+        by_rate = rates_series(phases, CURVE[1::3], asked.rates, delta) if asked.rates else None
+        if by_rate is not None:
+            yield by_rate
+        context.progress(4, 4, "tables")
+
+    def plan(self, spec: dps.Spec, facts: dps.Facts) -> dps.Plan:
+        from dpspec.accounting import round_down
+        from dpspec.stats import binomial
+        from dpspec_rero.findings import foreseen_checks
+        from dpspec_rero.options import adds_laplace, read_candidates
+
+        assert spec.audit is not None
+        candidates = read_candidates(spec.threat_model.options)
+        assert candidates is not None
+        runs, parameters = spec.audit.runs, facts.parameters or 0
+        row_bytes = 4 * max(1, facts.features)
+        planted = candidates.count if candidates.source == "planted" else 0
+        laplace = adds_laplace(spec.phases)  # these runs train one by one
+        limit = 1 if laplace else min(_TOGETHER, int(spec.audit.options.get("shard_runs") or _TOGETHER))
+        together = max(1, min(limit, _ROWS_BYTES // (row_bytes * (facts.records + planted))))
+        rate = max(phase.sampling.rate or 1.0 for phase in spec.phases)
+        gradients = 2.0 * rate * facts.records + candidates.count
+        steps = runs * spec.steps
+        chunks = kit.chunks(runs, together)
+        seconds = kit.training_seconds(parameters, steps * gradients, steps / together)
+        return dps.Plan(
+            chunks=chunks,
+            seconds=seconds,
+            memory_bytes=3 * together * row_bytes * facts.records + (1 << 29),
+            notes=(
+                f"{runs} trials that all name the target show gamma >= "
+                f"{round_down(binomial.lower(runs, runs, spec.audit.confidence), 3):g} at kappa {candidates.kappa:.3g}",
+                *kit.shard_notes(runs, len(chunks), seconds),
+            ),
+            checks=tuple(foreseen_checks(spec, facts)),
+        )
+
+    def trials(self, inputs: dps.FrozenMap, context: dps.Context, indices: Sequence[int]) -> Iterator[dps.Trial]:
+        from dpspec_rero.attack import run_trials
+
+        return run_trials(inputs, context, indices)
+
+    def conclude(self, spec: dps.Spec, trials: Sequence[dps.Trial]) -> Iterator[dps.Outcome]:
+        from dpspec_rero.findings import outcomes
+
+        return outcomes(spec, trials)
+
+    def trial_inputs(self, spec: dps.Spec) -> dps.FrozenMap:
+        inputs = kit.select_inputs(
+            super().trial_inputs(spec),
+            mechanism_without=_BOUNDS_ONLY,
+            threat_model=("adjacency", "access", "prior"),
+            audit_without=("shard_runs",),
+        )
+        threat = inputs["threat_model"]
+        if threat["prior"] is None:
+            return inputs
+        prior = {key: value for key, value in threat["prior"].items() if key not in ("kappa", "top")}
+        return dps.FrozenMap({**inputs, "threat_model": {**threat, "prior": prior}})
 
 
 @dps.hookimpl

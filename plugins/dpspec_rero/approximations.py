@@ -47,7 +47,8 @@ def gamma_from_epsilon_delta(kappa: float, epsilon: float, delta: float, *, both
 
 def gamma_clt(kappa: float, phases: Sequence[Steps], *, as_printed: bool = False) -> float:
     """Phi(Phi^-1(kappa) + m); ``as_printed`` (Gaussian noise only): e^mu for e^(mu^2), as in the paper's main text."""
-    return GaussianTradeOff(min(clt_effect(phases, as_printed=as_printed), 1e300)).rero(kappa)
+    effect = min(clt_effect(phases, as_printed=as_printed), 1e300)
+    return float(GaussianTradeOff(effect).tpr(inside("kappa", kappa, one=True)))
 
 
 def clt_effect(phases: Sequence[Steps], *, as_printed: bool = False) -> float:

@@ -1,28 +1,316 @@
 """Reconstruction trials: the adversary identifies a hidden target record among k candidates from released models.
 
 Each trial trains a separate run, so that a binomial distribution dominates the number of successes
-(``docs/explanation/proofs/reconstruction.md``).
+(``docs/explanation/proofs/reconstruction.md``). An l1 norm requires materialized gradients, so Laplace noise replaces a
+part of the native loop.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
+from torch.func import functional_call, grad, vmap
 
 import dpspec.contract as dps
+from dpspec import kit
+from dpspec.contract.providers import Observer, TrainingJob
 from dpspec.stats.conformance.evidence import joined
-from dpspec.training.loop.native import tensors
-from dpspec.training.measure.accuracy import right_answers
+from dpspec.training.device import full_precision, send
+from dpspec.training.gradients import flat_model, memory
+from dpspec.training.gradients.clipping import Clip, clip_factors, clipper, no_norms
+from dpspec.training.gradients.persample import ClippedSum, FlatModel
+from dpspec.training.gradients.stacked_models import StackedModel
+from dpspec.training.loop.native import Schedule, ScheduledPhase, parts_of, tensors, train_many, train_with
+from dpspec.training.loop.optimizers import Invertible, update_of
 from dpspec.training.measure.residuals import Residuals
 from dpspec.training.measure.run_evidence import WatchedRun
-from dpspec_rero.evidence import LOGGED, LOOKS, sums_are_tested
-from dpspec_rero.options import Candidates, adds_laplace, read_candidates
-from dpspec_rero.reader import Array, Reader, make_job, train_all
-from dpspec_rero.tables import PICTURED_GUESSES, PICTURED_TRIALS, encode_pictures
+from dpspec.training.measure.scores import right_answers
+from dpspec_rero.findings import LOGGED, LOOKS, PICTURED_GUESSES, PICTURED_TRIALS, encode_pictures, sums_are_tested
+from dpspec_rero.options import Candidates, adds_laplace, read_candidates, trained_phases
+
+#: Bytes of materialized gradients per chunk.
+_BYTES = 48 * 2**20
+
+
+def make_job(
+    inputs: dps.FrozenMap, context: dps.Context, index: int, rows: tuple[Array, Array], purpose: str = "training"
+) -> dps.TrainingJob:
+    phases = trained_phases(dps.Phase.all_of(inputs["mechanism"]))
+    return kit.training_job(
+        inputs, context, index, purpose, rows=rows, phases=phases, records=len(rows[0]), resumable=False
+    )
+
+
+def train_all(context: dps.Context, jobs: Sequence[dps.TrainingJob]) -> None:
+    if not adds_laplace(jobs[0].phases):
+        train_many(context.trainer, jobs)
+        return
+    for job in jobs:
+        _train_laplace(job)
+
+
+def scale_rows(rows: Tensor, bound: float, ord: int) -> Tensor:
+    """Scale gradients (..., P) down to an l1 or l2 norm of ``bound``; gradients that are not finite become 0."""
+    norms = torch.linalg.vector_norm(rows, ord=ord, dim=-1, dtype=torch.float64)
+    return torch.nan_to_num(rows * clip_factors(norms, bound).unsqueeze(-1), nan=0.0, posinf=0.0, neginf=0.0)
+
+
+class AbsoluteSum:
+    """The part ``contributions`` of the loop: a sum of gradients g, each times min(1, clip_norm / ||g||_1)."""
+
+    def __init__(self, model: FlatModel, x: Tensor, y: Tensor) -> None:
+        self._model, self._x, self._y = model, x, y
+        self._chunk = max(1, _BYTES // (4 * model.size))
+
+    def __call__(self, state: Tensor, indices: Tensor, clip: Clip) -> ClippedSum:
+        total, norms = torch.zeros_like(state), [no_norms(state.device)]
+        for chunk in torch.split(send(indices, state.device), self._chunk):
+            rows = self._model.rows(state, self._x[chunk], self._y[chunk])
+            clipped = scale_rows(rows, clipper(clip).clip_norm, ord=1)
+            total += clipped.sum(0)
+            norms.append(torch.linalg.vector_norm(clipped, ord=1, dim=1, dtype=torch.float64))
+        return ClippedSum(total, torch.cat(norms))
+
+
+def _train_laplace(job: dps.TrainingJob) -> None:
+    rows = tensors(job.x, job.y, job.device)
+    train_with(job, replace(parts_of(job), contributions=AbsoluteSum(FlatModel(job.model, device=job.device), *rows)))
+
+
+#: Smallest noise standard deviation that the likelihood assumes, in clip norms.
+_LEAST_NOISE = 1e-3
+
+
+class Reader:
+    """Processes R runs during training, each with known records and the target as its last record.
+
+    Args:
+        jobs: The runs' jobs. They differ only in rows, seeds and initial models.
+        rows: Per run, the positions of its records in ``x`` (n, ...) and ``y`` (n,), the target last.
+        candidates: Positions of the candidates, shape (R, k).
+        iterates: Whether the adversary sees all iterates or only the final model.
+
+    Attributes:
+        scores: Log-likelihood ratios of the candidates, float64, shape (R, k).
+        noise: Chi-square over the noisy steps, shape (R,): squares in declared variances (Gaussian), or twice the
+            absolute values in declared scales (Laplace).
+    """
+
+    def __init__(
+        self,
+        jobs: Sequence[TrainingJob],
+        rows: Sequence[Tensor],
+        candidates: Tensor,
+        x: Tensor,
+        y: Tensor,
+        *,
+        iterates: bool,
+    ) -> None:
+        first = jobs[0]
+        self._layout = flat_model.Layout.of(first.model)
+        self._schedule = Schedule.of(first.phases, len(rows[0]))
+        self._phases = list(self._schedule)
+        self._update = update_of(first.options, first.expected_batch_size, self._schedule.total)
+        self._jobs, self._iterates, self._laplace = jobs, iterates, adds_laplace(first.phases)
+        self._x, self._y, self._rows, self._candidates = x, y, rows, candidates
+        self._rowwise = _RowWise(first.model, x.device)
+        self._stacked = StackedModel(first.model, x, y)
+        self._width = max(1, memory.chunk_size(3 * 4 * self._layout.size, x.device) // len(rows))
+        self._chunk = max(1, self._stacked.chunk(clipper(1.0)) // len(rows))
+        self._most: dict[bool, int | None] = {}
+        self._states: dict[int, Tensor] = {}
+        self._batches: dict[int, Tensor] = {}
+        self._start = self._previous = torch.zeros(0)
+        self.steps = 0
+        self.scores = torch.zeros(candidates.shape, dtype=torch.float64, device=x.device)
+        self.noise = torch.zeros(len(rows), dtype=torch.float64, device=x.device)
+        noisy = sum(phase.steps for phase in self._schedule.phases if phase.noise_multiplier > 0.0)
+        self.degrees = noisy * self._layout.size * (2 if self._laplace else 1) if iterates else 0
+        self.included: list[list[int] | None] = [None for _ in rows]
+
+    def observers(self) -> list[Observer]:
+        return [_RunObserver(self, run) for run in range(len(self._rows))]
+
+    def take_batch(self, run: int, step: int, indices: Tensor) -> None:
+        self._batches[run] = indices.to("cpu")
+        included = self.included[run] or [0] * len(self._schedule.phases)
+        self.included[run] = included
+        done = 0
+        for number, phase in enumerate(self._schedule.phases):
+            if done < step <= done + phase.steps:
+                included[number] += len(indices)
+            done += phase.steps
+
+    def take_model(self, run: int, step: int, state: Tensor) -> None:
+        self._states[run] = state.detach().clone()
+        if len(self._states) < len(self._rows):
+            return
+        now = torch.stack([self._states[r] for r in range(len(self._rows))]).to(self._x.device)
+        batches = [self._batches.get(r) for r in range(len(self._rows))]
+        self._states, self._batches = {}, {}
+        if step == 0:
+            self._start = self._previous = now
+            return
+        self.steps += 1
+        if self._iterates and step <= len(self._phases):
+            with full_precision(now.device):
+                self._read(self._phases[step - 1], self._previous, now, batches)
+        self._previous = now
+
+    def finish(self) -> None:
+        """Score the candidates by the final models, if only these were released."""
+        if self._iterates or self.steps == 0:
+            return
+        with full_precision(self._x.device):
+            start, end = self._start, self._previous
+            first = self._jobs[0]
+            # Effect of a sum on the model by the first step's update rule. A later change of the rule only costs power.
+            update = update_of(first.options, first.expected_batch_size, len(self._phases))
+            scale = -float(update(torch.zeros(1), torch.ones(1)))
+            everyone = [rows[:-1] for rows in self._rows]
+            known, spread, times = torch.zeros_like(start), 0.0, 0.0
+            for phase in self._schedule.phases:
+                q, clip = phase.sampler.inclusion, phase.clip_norm
+                for state in (start, end):
+                    known += 0.5 * phase.steps * q * self._sums(state, everyone, clip)
+                spread += phase.steps * (max(phase.noise_multiplier, _LEAST_NOISE) * clip) ** 2
+                times += phase.steps * q
+            rest = (start - end) / scale - known
+
+            def loss(places: Tensor) -> Tensor:
+                total = 0.5 * times * (self._clipped(start, places, clip) + self._clipped(end, places, clip))
+                return _shift(total, rest) / spread
+
+            self._score(loss)
+
+    def _read(self, phase: ScheduledPhase, before: Tensor, after: Tensor, batches: Sequence[Tensor | None]) -> None:
+        assert isinstance(self._update, Invertible)
+        known, present = [], []
+        for rows, batch in zip(self._rows, batches, strict=True):
+            if batch is None:  # a backend that keeps no log of full batches
+                batch = torch.arange(len(rows))
+            known.append(rows[batch[batch < len(rows) - 1]])
+            present.append(bool((batch == len(rows) - 1).any()))
+        clip, q = phase.clip_norm, phase.sampler.inclusion
+        rest = (self._update.invert(before, after).noisy - self._sums(before, known, clip)) / clip
+        sigma = max(phase.noise_multiplier, _LEAST_NOISE)
+
+        def drawn_or_not(places: Tensor) -> Tensor:
+            loss = self._losses(before, places, rest, clip, sigma)
+            if q < 1.0:
+                loss = torch.logaddexp(torch.full_like(loss, math.log1p(-q)), loss + math.log(q))
+            return loss
+
+        self._score(drawn_or_not)
+        if phase.noise_multiplier > 0.0:
+            targets = send(torch.stack([rows[-1:] for rows in self._rows]), self._x.device)
+            own = self._clipped(before, targets, clip)[:, 0] / clip
+            there = send(torch.tensor(present), own.device)[:, None]
+            noise = torch.where(there, rest - own, rest).double() / phase.noise_multiplier
+            self.noise += math.sqrt(8.0) * noise.abs().sum(1) if self._laplace else noise.square().sum(1)
+
+    def _losses(self, before: Tensor, places: Tensor, rest: Tensor, clip: float, sigma: float) -> Tensor:
+        """Log-likelihood ratios (R, c) of ``rest`` (R, P), in clip norms, if a step drew each of ``places`` (R, c)."""
+        if self._laplace:
+            means = self._clipped(before, places, clip) / clip
+            seen = rest.unsqueeze(1)
+            return (seen.abs() - (seen - means).abs()).sum(2, dtype=torch.float64) * math.sqrt(2.0) / sigma
+        products, squares = self._stacked.along(before, rest, self._x[places], self._y[places])
+        squares = squares / clip**2
+        factors = squares.clamp(min=1.0).rsqrt()
+        return (factors * products / clip - 0.5 * factors.square() * squares) / sigma**2
+
+    def _score(self, loss: Callable[[Tensor], Tensor]) -> None:
+        """Add ``loss`` (R, c) of all candidates to the scores; values of diverged models count as 0."""
+        candidates = send(self._candidates, self._x.device)
+
+        def found(width: int) -> Tensor:
+            return torch.cat([loss(places) for places in torch.split(candidates, width, dim=1)], dim=1)
+
+        values = self._halving(found, written=self._laplace or not self._iterates)
+        self.scores += torch.nan_to_num(values, nan=0.0, posinf=0.0, neginf=0.0)
+
+    def _halving(self, work: Callable[[int], Tensor], *, written: bool) -> Tensor:
+        size = self._width if written else self._chunk
+        found, self._most[written] = memory.halving(work, size, self._most.get(written))
+        return found
+
+    def _sums(self, states: Tensor, places: Sequence[Tensor], clip: float) -> Tensor:
+        """The sums (R, P) of the clipped gradients of each run's records at ``places``, at models ``states`` (R, P)."""
+        longest = max(len(run_places) for run_places in places)
+        padded = torch.zeros(len(places), longest, dtype=torch.int64)
+        inside = torch.zeros(len(places), longest, dtype=torch.bool)
+        for run, run_places in enumerate(places):
+            padded[run, : len(run_places)] = run_places
+            inside[run, : len(run_places)] = True
+        padded, inside = send(padded, states.device), send(inside, states.device)
+        clipping = clipper(clip)
+
+        def added(width: int) -> Tensor:
+            total = torch.zeros_like(states)
+            for some, there in zip(torch.split(padded, width, dim=1), torch.split(inside, width, dim=1), strict=True):
+                if self._laplace:
+                    weights = there.to(states.dtype)
+                    total += torch.einsum("rcp,rc->rp", self._clipped(states, some, clip), weights)
+                else:
+                    self._stacked.add_clipped(total, states, self._x[some], self._y[some], there, clipping)
+            return total
+
+        return self._halving(added, written=self._laplace)
+
+    def _clipped(self, states: Tensor, places: Tensor, clip: float) -> Tensor:
+        """The clipped gradients (R, c, P) of records ``places`` (R, c) at ``states`` (R, P); zero where not finite."""
+        rows = self._rowwise(states, self._x[places], self._y[places])
+        return scale_rows(rows, clip, ord=1 if self._laplace else 2)
+
+
+class _RowWise:
+    def __init__(self, module: torch.nn.Module, device: torch.device) -> None:
+        self._module, self._layout = module, flat_model.Layout.of(module)
+        self._trained = flat_model.trained(module)
+        self._constants = {
+            place: value.detach().to(device)
+            for place, value in flat_model.places(module).items()
+            if place not in self._trained
+        }
+        self._gradients = vmap(vmap(grad(self._loss), in_dims=(None, 0, 0)), in_dims=(0, 0, 0))
+
+    def __call__(self, states: Tensor, x: Tensor, y: Tensor) -> Tensor:
+        """The gradients (R, c, P) of records ``x`` (R, c, ...), ``y`` (R, c) at ``states`` (R, P)."""
+        layout = self._layout
+        pieces = torch.split(states, list(layout.sizes), dim=1)
+        named = {n: p.view(len(p), *s) for n, p, s in zip(layout.names, pieces, layout.shapes, strict=True)}
+        return layout.flatten(self._gradients(named, x, y), leading=2)
+
+    def _loss(self, parameters: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
+        trained = {place: parameters[name] for place, name in self._trained.items()}
+        given = {**self._constants, **trained}
+        outputs = functional_call(self._module, given, (x.unsqueeze(0),), tie_weights=False)
+        return torch.nn.functional.cross_entropy(outputs, y.unsqueeze(0))
+
+
+def _shift(means: Tensor, seen: Tensor) -> Tensor:
+    """<x, m> - |m|^2 / 2 in float64, shape (R, c), for means m (R, c, P) and observations x (R, P)."""
+    return torch.einsum("rcp,rp->rc", means, seen).double() - 0.5 * means.square().sum(2).double()
+
+
+class _RunObserver(Observer):
+    def __init__(self, reader: Reader, run: int) -> None:
+        self._reader = reader
+        self._run = run
+
+    def sampled(self, step: int, indices: Tensor) -> None:
+        self._reader.take_batch(self._run, step, indices)
+
+    def released(self, step: int, state: Tensor) -> None:
+        self._reader.take_model(self._run, step, state)
+
 
 #: Number of best candidates that a trial stores.
 KEPT_GUESSES = 5
@@ -170,3 +458,6 @@ def _evidence(reader: Reader, run: int, hidden: HiddenTarget, order: Array) -> d
             "named": [int(place) for place in hidden.places[order[:KEPT_GUESSES]]],
         },
     }
+
+
+Array = np.ndarray[Any, Any]

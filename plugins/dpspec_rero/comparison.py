@@ -1,21 +1,23 @@
-"""gamma by every requested method, and Monte Carlo (``docs/explanation/proofs/reconstruction.md``)."""
+"""gamma by every requested method and Monte Carlo, as findings and as curves over kappa, noise and rate."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
 import dpspec.contract as dps
-from dpspec.accounting import Floats, Interval, inside, whole
+from dpspec import kit
+from dpspec.accounting import Boundary, Floats, Interval, find_boundary, inside, round_up, whole
 from dpspec.stats import binomial
 from dpspec_rero import approximations
 from dpspec_rero.approximations import CLT_MISPRINT, CLT_SOURCE, gamma_clt, gamma_from_epsilon_delta
-from dpspec_rero.bounds import ASSUMPTIONS, certified, scope_of
+from dpspec_rero.findings import ASSUMPTIONS, certified, scope_of
 from dpspec_rero.options import Comparisons, Steps, noisy_steps, revealed_probability
-from dpspec_rero.theory import THEOREM, Leakage, gamma_source, with_revealed
+from dpspec_rero.theory import THEOREM, Leakage, gamma_source, scale_noise, with_revealed
 
 MONTE_CARLO_SOURCE = "Hayes et al. 2023, Algorithm 1"
 INTERVAL_SOURCE = f"{MONTE_CARLO_SOURCE}; Maurer & Pontil 2009; Clopper & Pearson 1934"
@@ -278,3 +280,146 @@ def _each_or_none(method: Callable[..., Sequence[float | None]], kappas: Sequenc
         except ArithmeticError:
             values.append(None)
     return values
+
+
+Array = np.ndarray[Any, Any]
+
+#: The baselines of the curve.
+CURVE = tuple(float(kappa) for kappa in np.geomspace(1e-7, 1.0, 50))
+
+
+def curve_series(comparison: Comparison) -> dps.Series:
+    return _gamma_series(
+        "gamma-by-kappa",
+        "Reconstruction: gamma by baseline success kappa, on logarithmic axes",
+        {"kappa": list(comparison.kappas), **_columns(comparison)},
+        comparison,
+        comparison.certified,
+        x="kappa",
+        identity=True,
+    )
+
+
+def noise_series(
+    spec: dps.Spec, phases: Sequence[Steps], kappas: Sequence[float], factors: Sequence[float]
+) -> dps.Series:
+    delta = kit.claimed_deltas(spec)[-1]
+    columns: dict[str, list[dps.Json]] = {}
+    intervals: list[Interval] = []
+    for factor in factors:
+        scaled = scale_noise(phases, factor)
+        leakage = Leakage(scaled)
+        comparison = compare(spec, scaled, kappas, leakage.gammas(kappas), delta)
+        (epsilon,), advantage = leakage.epsilons([delta], "both"), leakage.advantage()
+        rows = len(kappas)
+        added: dict[str, list[dps.Json]] = {
+            "factor": [factor] * rows,
+            "effect": [max(phase.effect for phase in scaled)] * rows,
+            "kappa": list(kappas),
+            **_columns(comparison),
+            "epsilon": [epsilon.upper] * rows,
+            "advantage": [advantage.upper] * rows,
+        }
+        intervals.extend(comparison.certified)
+        for name, values in added.items():
+            columns.setdefault(name, []).extend(values)
+    title = f"Reconstruction and membership by noise, epsilon at delta {delta:g}".replace("e-0", "e-")
+    return _gamma_series("gamma-by-noise", title, columns, comparison, intervals, x="factor", by="kappa")
+
+
+def _columns(comparison: Comparison) -> dict[str, list[dps.Json]]:
+    indices = range(len(comparison.kappas))
+    columns: dict[str, list[dps.Json]] = {
+        "gamma": [interval.upper for interval in comparison.certified],
+        "gamma-lower": [interval.lower for interval in comparison.certified],
+    }
+    columns |= {name: list(values) for name, values in comparison.others.items()}
+    for name in APPROXIMATE:
+        if name in comparison.others:
+            columns[f"{name}-error"] = [comparison.error(name, i) for i in indices]
+    if comparison.drawn:
+        columns["monte-carlo"] = [one.value for one in comparison.drawn]
+        columns["monte-carlo-lower"] = [one.interval.lower for one in comparison.drawn]
+        columns["monte-carlo-upper"] = [one.interval.upper for one in comparison.drawn]
+        columns["monte-carlo-error"] = [comparison.drawn[i].value / comparison.reference(i) - 1.0 for i in indices]
+    return columns
+
+
+def _gamma_series(
+    name: str,
+    title: str,
+    columns: Mapping[str, list[dps.Json]],
+    comparison: Comparison,
+    intervals: Sequence[Interval],
+    *,
+    x: str,
+    by: str | None = None,
+    identity: bool = False,
+) -> dps.Series:
+    upper = {"gamma", "epsilon", "advantage", "monte-carlo-upper", *(set(comparison.others) - set(APPROXIMATE))}
+    return kit.series(
+        name,
+        title,
+        columns,
+        rigor="approximate" if comparison.others or comparison.drawn else "certified",
+        source=gamma_source(*intervals),
+        x=x,
+        y=["gamma", *comparison.others, *(["monte-carlo"] if comparison.drawn else [])],
+        by=by,
+        log=("x", "y"),
+        identity=identity,
+        upper=[column for column in columns if column in upper],
+        lower=[column for column in columns if column in ("gamma-lower", "monte-carlo-lower")],
+    )
+
+
+#: Relative accuracy of the noise that matches the declared epsilon.
+_RELATIVE = 1e-4
+
+#: Smallest and largest factor on the noise in the search.
+_LEAST, _MOST = 1e-6, 1e9
+
+
+def least_noise(phases: Sequence[Steps], holds: Callable[[Leakage], bool], *, relative: float = 1e-3) -> Boundary:
+    return find_boundary(
+        lambda factor: holds(Leakage(scale_noise(phases, factor))),
+        _LEAST,
+        _MOST,
+        increasing=True,
+        relative=relative,
+        start=1.0,
+    )
+
+
+def rates_series(
+    phases: Sequence[Steps], kappas: Sequence[float], rates: Sequence[float], delta: float
+) -> dps.Series | None:
+    """The smallest noise keeps the epsilon of ``phases`` at ``delta``, both directions; None if it is 0 or infinite."""
+    (epsilon,) = Leakage(tuple(phases)).epsilons([delta], "both")
+    if not 0.0 < epsilon.upper < math.inf:
+        return None
+    rows: list[tuple[float, ...]] = []
+    intervals: list[Interval] = []
+    for rate in rates:
+        sampled = [replace(phase, rate=rate) for phase in phases]
+        least = least_noise(
+            sampled, lambda leakage: leakage.epsilons([delta], "both")[0].upper <= epsilon.upper, relative=_RELATIVE
+        )
+        gammas = Leakage(scale_noise(sampled, least.value)).gammas(kappas)
+        intervals.extend(gammas)
+        rows += [(rate, least.value, kappa, g.upper, g.lower) for kappa, g in zip(kappas, gammas, strict=True)]
+    shown = f"{round_up(epsilon.upper, 4):g}"
+    return kit.series(
+        "gamma-by-rate",
+        f"Reconstruction at epsilon {shown}, delta {delta:g}, by sampling rate".replace("e-0", "e-"),
+        kit.columns_of(("rate", "factor", "kappa", "gamma", "gamma-lower"), rows),
+        rigor="certified",
+        source=gamma_source(*intervals),
+        x="kappa",
+        y=("gamma",),
+        by="rate",
+        log=("x", "y"),
+        identity=True,
+        upper=("gamma",),
+        lower=("gamma-lower",),
+    )

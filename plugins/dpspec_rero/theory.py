@@ -22,7 +22,6 @@ from dpspec.accounting import (
     Mixture,
     Pair,
     PrivacyLoss,
-    tradeoff_bounds,
 )
 from dpspec_rero.options import Steps, noisy_steps, revealed_probability
 
@@ -90,8 +89,8 @@ class Leakage:
         """The power that the lower envelope of both directions' curves allows: a looser bound on gamma."""
         if self._symmetric:
             return self.gammas(kappas)
-        bounds = tradeoff_bounds(_compose(self._noisy, "both"), floor=1e-6 * min(kappas))
-        return [_add_revealed(bounds.tpr(kappa), self._revealed) for kappa in kappas]
+        powers = _compose(self._noisy, "both").reros(kappas, direction="both", width=WIDTH)
+        return [_add_revealed(power, self._revealed) for power in powers]
 
     def advantage(self) -> Interval:
         """The largest tpr - fpr of a membership attack, the same in both directions."""

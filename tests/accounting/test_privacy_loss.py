@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from support.accounting_oracle import two_step_delta
 
 from dpspec.accounting import Interval, Mixture, PrivacyLoss, gaussian, refinement
-from dpspec_group.printed.contour import Contour
+from dpspec_group.black_box import log_delta
 
 PRESENT, ABSENT = "present-first", "absent-first"
 DIRECTIONS = (PRESENT, ABSENT)
@@ -44,9 +44,8 @@ def holds(interval: Interval, value: float, digits: float) -> bool:
 
 def meets_the_contour(phases: list[tuple[Mixture, int]], direction: str, delta: float, found: Interval) -> bool:
     """Whether a contour integral converges; then delta at the ends of the interval is on either side of ``delta``."""
-    contour = Contour.of(phases, direction)
     try:
-        above, below = contour.log_delta(found.lower), contour.log_delta(found.upper)
+        above, below = (log_delta(phases, direction, epsilon) for epsilon in (found.lower, found.upper))
     except ArithmeticError:
         return False
     assert below - 1e-8 <= math.log(delta) <= above + 1e-8

@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from dpspec.accounting import Mixture, PrivacyLoss
+from dpspec.accounting import Laplace, Mixture, PrivacyLoss
 
 #: Its name for a direction and ours.
 SIDES = {"present-first": "_pmf_remove", "absent-first": "_pmf_add"}
@@ -73,7 +73,7 @@ def test_the_laplace_mechanism(scale: float, rate: float, steps: int) -> None:
         scale, sampling_prob=rate, value_discretization_interval=1e-3
     ).self_compose(steps)
     for direction, attribute in SIDES.items():
-        ours = PrivacyLoss.laplace(scale, rate=rate, direction=direction).compose(steps).epsilon(1e-5)
+        ours = PrivacyLoss.of(Laplace(scale, rate=rate), direction).compose(steps).epsilon(1e-5)
         value = float(getattr(theirs, attribute).get_epsilon_for_delta(1e-5))
         assert ours.lower - 1e-6 <= value <= ours.upper + 1e-3
 

@@ -10,7 +10,7 @@ import numpy as np
 from peer_bounds import Array
 from scipy.special import ndtri
 
-from dpspec.stats.attacks import gaussian_fit
+from dpspec.stats.attacks import curve_lines
 
 DELTA = 1e-5
 
@@ -30,7 +30,7 @@ def mu_of(epsilon: float) -> float:
     low, high = 0.0, 20.0
     while high - low > 1e-9:
         middle = 0.5 * (low + high)
-        low, high = (middle, high) if gaussian_fit.epsilon(middle, DELTA) < epsilon else (low, middle)
+        low, high = (middle, high) if curve_lines.gaussian_epsilon(middle, DELTA) < epsilon else (low, middle)
     return high if epsilon else 0.0
 
 
@@ -63,7 +63,7 @@ def not_gaussian() -> list[Case]:
         def draw(m: int, source: np.random.Generator) -> tuple[Array, Array]:
             return _normal(float(source.random() < chance), m, source)
 
-        return Case(f"shared luck, g = {chance:g}", draw, 0.5, gaussian_fit.epsilon(1.0, DELTA / chance), 1.0)
+        return Case(f"shared luck, g = {chance:g}", draw, 0.5, curve_lines.gaussian_epsilon(1.0, DELTA / chance), 1.0)
 
     fpr = np.linspace(1e-6, 1.0 - 1e-6, 200_001)
     power = np.where(

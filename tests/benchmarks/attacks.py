@@ -32,8 +32,7 @@ from attack_cases import DELTA, Case, gaussian, mu_of, not_gaussian, samples
 from peer_bounds import Array
 from support.guess_design import gaussian_design
 
-from dpspec.stats.attacks import curve_lines, gaussian_fit, guess_counts, one_run_curve
-from dpspec.stats.independence import assumption_tests, independent_bounds, order_statistics
+from dpspec.stats.attacks import curve_lines, guess_counts, independence, independent_bounds, one_run
 
 CONFIDENCE = 0.95
 
@@ -72,26 +71,26 @@ def _curve_count(scores: Array, coins: Array, case: Case) -> int:
 def _curve_rejects(canaries: int, correct: int, mu: float) -> bool:
     guesses = sum(guess_counts.of_curve(canaries))
     points = curve_lines.gaussian(mu)
-    return one_run_curve.p_value(canaries, guesses, correct, points) <= 1.0 - CONFIDENCE
+    return one_run.curve_p_value(canaries, guesses, correct, points) <= 1.0 - CONFIDENCE
 
 
 #: What dpspec reports as mu.
 CURVE = Counted(
     _curve_count,
-    lambda m, count: one_run_curve.mu_lower(m, sum(guess_counts.of_curve(m)), count, CONFIDENCE),
+    lambda m, count: one_run.mu_lower(m, sum(guess_counts.of_curve(m)), count, CONFIDENCE),
     _curve_rejects,
 )
 
 
 def _independent_count(scores: Array, coins: Array, case: Case) -> int:
-    return order_statistics.right(ranked(scores, coins), order_statistics.design(len(coins)))
+    return independence.right(ranked(scores, coins), independence.design(len(coins)))
 
 
 #: What dpspec reports as mu if canaries are independent.
 INDEPENDENT = Counted(
     _independent_count,
-    lambda m, count: _independent_mu(order_statistics.design(m), count),
-    lambda m, count, mu: order_statistics.p_value([order_statistics.design(m)], count, mu) <= 1.0 - CONFIDENCE,
+    lambda m, count: _independent_mu(independence.design(m), count),
+    lambda m, count, mu: independence.p_value([independence.design(m)], count, mu) <= 1.0 - CONFIDENCE,
 )
 
 #: Other programs' rules of that kind: a mu above another one is theirs to say.
@@ -114,7 +113,7 @@ def _if_gaussian(scores: Array, coins: Array, case: Case) -> int:
 
 @lru_cache(maxsize=1 << 12)
 def _may_be_gaussian(coins: str) -> bool:
-    shape = assumption_tests.gaussian_shape([coins])
+    shape = independence.gaussian_shape([coins])
     return shape is not None and shape.p_value > 0.05
 
 
@@ -127,13 +126,13 @@ PRINTED = Counted(
 WITH_LUCK = Counted(
     _if_gaussian,
     lambda m, count: mu_of(_given_luck(m, count)),
-    lambda m, count, mu: _given_luck(m, count) > gaussian_fit.epsilon(mu, DELTA),
+    lambda m, count, mu: _given_luck(m, count) > curve_lines.gaussian_epsilon(mu, DELTA),
 )
 
 
 @lru_cache(maxsize=1 << 16)
 def _given_luck(canaries: int, correct: int) -> float:
-    run = order_statistics.design(canaries)
+    run = independence.design(canaries)
     return independent_bounds.epsilon_lower([run], [correct], DELTA, CONFIDENCE) if correct >= 0 else 0.0
 
 
@@ -141,9 +140,9 @@ _remembered: dict[tuple[object, ...], float] = {}
 _designs: dict[tuple[int, float], tuple[guess_counts.Rung, ...]] = {}
 
 
-def _independent_mu(run: order_statistics.Guesses, correct: int) -> float:
+def _independent_mu(run: independence.Guesses, correct: int) -> float:
     if (run, correct) not in _remembered:
-        _remembered[run, correct] = order_statistics.mu_lower([run], correct, CONFIDENCE)
+        _remembered[run, correct] = independence.mu_lower([run], correct, CONFIDENCE)
     return _remembered[run, correct]
 
 
@@ -177,14 +176,14 @@ def median_and_above(rule: Rule, case: Case, drawn: Sequence[tuple[Array, Array]
     """The median epsilon of a rule, and the share of samples in which it is above that of mu on a Gaussian curve."""
     if not isinstance(rule, Counted):
         found = np.array([rule(x, b, case) for x, b in drawn])
-        return float(np.median(found)), float((found > gaussian_fit.epsilon(mu, DELTA) + 1e-9).mean())
+        return float(np.median(found)), float((found > curve_lines.gaussian_epsilon(mu, DELTA) + 1e-9).mean())
     canaries = len(drawn[0][1])
     counts = sorted(rule.count(x, b, case) for x, b in drawn)
     low, high = 0, len(counts)
     while low < high:
         middle = (low + high) // 2
         low, high = (low, middle) if rule.rejects(canaries, counts[middle], mu) else (middle + 1, high)
-    shown = gaussian_fit.epsilon(rule.mu(canaries, counts[(len(counts) - 1) // 2]), DELTA)
+    shown = curve_lines.gaussian_epsilon(rule.mu(canaries, counts[(len(counts) - 1) // 2]), DELTA)
     return shown, (len(counts) - low) / len(counts)
 
 
@@ -251,12 +250,12 @@ def _five_runs(cases: Sequence[Case], made: Sequence[list[tuple[Array, Array]]])
         wrong = 0
         for first in range(0, len(drawn) - 4, 5):
             told = [ranked(x, b) for x, b in drawn[first : first + 5]]
-            runs = [order_statistics.design(len(coins)) for coins in told]
-            right = [order_statistics.right(coins, run) for coins, run in zip(told, runs, strict=True)]
-            agree, shape = assumption_tests.runs_agree(runs, right), assumption_tests.gaussian_shape(told)
+            runs = [independence.design(len(coins)) for coins in told]
+            right = [independence.right(coins, run) for coins, run in zip(told, runs, strict=True)]
+            agree, shape = independence.runs_agree(runs, right), independence.gaussian_shape(told)
             if agree is None or shape is None or min(agree, shape.p_value) <= 0.05:
                 continue
-            wrong += order_statistics.p_value(runs, sum(right), mu_of(case.epsilon)) <= 1.0 - CONFIDENCE
+            wrong += independence.p_value(runs, sum(right), mu_of(case.epsilon)) <= 1.0 - CONFIDENCE
         cells.append(f"{wrong / (len(drawn) // 5):.3f}")
     return " | ".join(cells)
 
@@ -271,7 +270,7 @@ def main() -> None:
     RULES[:] = [rule for rule in RULES if given.rules in rule[1]]
     shown([gaussian(epsilon) for epsilon in (1.0, 2.0, 4.0, 8.0)], given.canaries, given.seeds)
     nothing(given.canaries, given.seeds)
-    elsewhere([m for m in given.canaries if m >= assumption_tests.CANARIES_OF_CURVE], given.seeds)
+    elsewhere([m for m in given.canaries if m >= independence.CANARIES_OF_CURVE], given.seeds)
 
 
 if __name__ == "__main__":

@@ -26,7 +26,7 @@ from dpspec.engine.preparing.context import RunContext
 from dpspec.engine.preparing.prepare import prepare
 from dpspec.registry.loader import load_catalog
 from dpspec.stats.attacks import guess_counts
-from dpspec.training.measure import final_scores
+from dpspec.training.measure import scores as final_scores
 from dpspec_group import scores
 from dpspec_group.attack import plant
 from dpspec_group.options import Attack

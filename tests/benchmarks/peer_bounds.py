@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from scipy import special, stats
 
-from dpspec.stats.attacks import gaussian_fit, one_run
+from dpspec.stats.attacks import curve_lines, one_run
 
 Array: TypeAlias = np.ndarray[Any, Any]
 
@@ -50,7 +50,7 @@ def gdp(scores: Array, coins: Array, delta: float, *, corrected: bool) -> float:
         false = len(absent) - int(np.searchsorted(absent, threshold))
         fnr, fpr = _highest(missed, len(present), level), _highest(false, len(absent), level)
         best = max(best, -float(special.ndtri(fpr)) - float(special.ndtri(fnr)))
-    return gaussian_fit.epsilon(best, delta)
+    return curve_lines.gaussian_epsilon(best, delta)
 
 
 def _right(scores: Array, coins: Array, centre: float) -> Array:

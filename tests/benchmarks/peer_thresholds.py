@@ -13,7 +13,7 @@ import numpy as np
 from peer_bounds import LEVEL, Array, fdp_mu
 from scipy import special
 
-from dpspec.stats.attacks import gaussian_fit
+from dpspec.stats.attacks import curve_lines
 
 
 def corners(scores: Array, coins: Array) -> Array:
@@ -46,7 +46,7 @@ def gdp(scores: Array, coins: Array, delta: float) -> float:
     if not told.any():
         return 0.0
     mu = float(np.abs(-special.ndtri(fpr[told]) - special.ndtri(fnr[told])).max())
-    return gaussian_fit.epsilon(mu, delta)
+    return curve_lines.gaussian_epsilon(mu, delta)
 
 
 def steinke(scores: Array, coins: Array, delta: float) -> float:
@@ -72,7 +72,7 @@ def steinke(scores: Array, coins: Array, delta: float) -> float:
 
 def fdp(scores: Array, coins: Array, delta: float) -> float:
     """``epsilon_one_run_fdp``: Mahloujifar et al. 2025 with Gaussian curves, likewise."""
-    return _largest(scores, coins, lambda m, k, v, level: gaussian_fit.epsilon(fdp_mu(m, k, v, level), delta))
+    return _largest(scores, coins, lambda m, k, v, level: curve_lines.gaussian_epsilon(fdp_mu(m, k, v, level), delta))
 
 
 def _largest(scores: Array, coins: Array, shown: Callable[[int, int, int, float], float]) -> float:

@@ -18,7 +18,7 @@ from math import prod
 import torch
 
 from dpspec.contract import Facts, FrozenMap
-from dpspec.models.providers import MODELS
+from dpspec.models.architectures import MODELS
 from dpspec.training.gradients.persample import FlatModel
 
 #: Kind, options, shape of a record, records of a look, records of a loop, classes.

@@ -36,8 +36,7 @@ Work = Callable[[], Any]
 def ours(module: Any, x: Any, y: Any) -> tuple[Work, Work]:
     """The native backend's own loop, one step at a time, and its clipped sum."""
     from dpspec.contract import FrozenMap, TrainingJob
-    from dpspec.training.loop.dpsgd import run
-    from dpspec.training.loop.native import parts_of
+    from dpspec.training.loop.native import parts_of, run
 
     phase = {"steps": 1, "noise_multiplier": 1.0, "clip_norm": 1.0, "sampling": {"scheme": "full"}}
     job = TrainingJob(
@@ -104,7 +103,7 @@ def one(mode: str, kind: str, shape: list[int], batch: int, device: str, threads
     import torch
 
     from dpspec.contract import Facts, FrozenMap
-    from dpspec.models.providers import MODELS
+    from dpspec.models.architectures import MODELS
 
     if mode != "dpspec":
         import opacus  # noqa: F401  counted among the libraries, not among what a step needs

@@ -41,7 +41,7 @@ from dpspec.text import harmless
 SECONDS, BYTES = 2.0, 1 << 30
 
 #: What takes most of the time, and follows from what most cases leave as it is.
-PURE = ("dpspec.accounting.tradeoff:fit_gdp", "dpspec.reporters.html.drawing:svg")
+PURE = ("dpspec.accounting.tradeoff:fit_gdp", "dpspec.reporters.drawing:svg")
 
 #: Formats that take most of the rest: with ``--sampled``, of how many cases one is shown.
 SLOW = {"html": 25, "json": 3, "registry": 3, "text": 3}

@@ -39,21 +39,19 @@ from support.forger.specs import KINDS, spec_of
 from support.leaves import VALUES, leaves, replaced
 from support.remembering import remembering
 
-from dpspec.contract.canonical import digest
+from dpspec.contract.frozen import digest
+from dpspec.engine.judging.claim_tests import Concluded
 from dpspec.engine.judging.judge import judge
-from dpspec.engine.judging.judge_input import Concluded
 from dpspec.engine.preparing.prepare import prepare
 from dpspec.engine.results.codec import dump, load
-from dpspec.engine.running.bounding import bound
 from dpspec.engine.running.conclude import Trained
-from dpspec.engine.running.runner import assemble, conclude_trained, run
+from dpspec.engine.running.runner import assemble, bound, conclude_trained, run
 from dpspec.engine.running.tasks import WorkerCache
 from dpspec.engine.storage.stored_trials import StoredTrials
-from dpspec.engine.storage.trial_arrays import file_digest
-from dpspec.engine.storage.trial_store import Store, StoredTrial
+from dpspec.engine.storage.trial_store import Store, StoredTrial, file_digest
 from dpspec.language.load import load_specs
 from dpspec.registry.loader import load_catalog
-from dpspec.reporters.formats.terminal import render
+from dpspec.reporters.terminal import render
 
 #: Seconds of processor time and bytes that one case may take.
 SECONDS, BYTES = 2.0, 1 << 30

@@ -26,9 +26,9 @@ from dpspec.engine.judging.conformance_status import rejected
 from dpspec.stats.conformance import table
 from dpspec.training.canaries import CanaryGroups, SignBlocks
 from dpspec.training.loop.native import NativeTrainer
-from dpspec.training.measure.observers import ProjectionObserver
 from dpspec.training.measure.residuals import Residuals
 from dpspec.training.measure.run_evidence import RunLogs, evidence_of
+from dpspec.training.measure.scores import ProjectionObserver
 
 #: Levels at which p-values are counted; checks that say that they were not tested are counted apart.
 LEVELS = (0.05, 0.01, 0.001)

@@ -101,7 +101,7 @@ def run_whole(tmp_path_factory):
 
 def test_the_exit_code_says_so_and_the_result_verifies(run_whole):
     from dpspec.engine.results.codec import dump, load
-    from dpspec.engine.verification.verify import verify
+    from dpspec.engine.verify import verify
 
     result, catalog, store = run_whole
     (audit,) = result.audits
@@ -113,7 +113,7 @@ def test_the_exit_code_says_so_and_the_result_verifies(run_whole):
 
 def test_verify_objects_to_promises_that_were_edited_away(run_whole):
     from dpspec.engine.results.codec import dump, load
-    from dpspec.engine.verification.verify import verify
+    from dpspec.engine.verify import verify
 
     result, catalog, _ = run_whole
     edited = json.loads(dump(result))
@@ -126,7 +126,7 @@ def test_verify_objects_to_promises_that_were_edited_away(run_whole):
 
 def test_a_result_of_the_version_before_says_what_its_plan_promises_now(run_whole):
     from dpspec.engine.results.codec import dump, load
-    from dpspec.engine.verification.verify import verify
+    from dpspec.engine.verify import verify
 
     result, catalog, _ = run_whole
     old = json.loads(dump(result))

@@ -11,10 +11,10 @@ import pytest
 from support.results import audit, result, verdict
 
 from dpspec.contract import FrozenMap, Trial
+from dpspec.engine.differences import Mismatch
 from dpspec.engine.redact import LEFT_OUT_REASON
 from dpspec.engine.results.codec import dump
 from dpspec.engine.storage.trial_store import Store
-from dpspec.engine.verification.differences import Mismatch
 
 
 @pytest.fixture
@@ -165,7 +165,7 @@ def test_verify_tells_what_was_left_out_from_what_differs(dpspec, stored, monkey
     stored.write_text(dump(without), encoding="utf-8")
     omitted = "depends on values that this result omits"
     gone = Mismatch("demo", "the verdict of one", "proved", omitted, differs=False, claims=("one",))
-    monkeypatch.setattr("dpspec.engine.verification.verify.verify", lambda *args, **options: (gone,))
+    monkeypatch.setattr("dpspec.engine.verify.verify", lambda *args, **options: (gone,))
     ended = dpspec("verify", stored)
     assert ended.code == 7
     first, last, unverified = ended.out.splitlines()
@@ -173,7 +173,7 @@ def test_verify_tells_what_was_left_out_from_what_differs(dpspec, stored, monkey
     assert unverified.startswith("not verified, because a result does not imply it: the measurements of 1 trial, ")
     assert last == f"{stored}: could not be recomputed: 1 of 1 verdict"
     wrong = dataclasses.replace(gone, what="confidence", recorded="0.9", recomputed="0.95", differs=True, claims=())
-    monkeypatch.setattr("dpspec.engine.verification.verify.verify", lambda *args, **options: (gone, wrong))
+    monkeypatch.setattr("dpspec.engine.verify.verify", lambda *args, **options: (gone, wrong))
     ended = dpspec("verify", stored)
     assert ended.code == 1
     assert "recomputed: 0.95\n" in ended.out

@@ -10,7 +10,7 @@ import time
 import pytest
 
 from dpspec.cli import interrupt
-from dpspec.cli.exit_codes import run_to_exit_code
+from dpspec.cli.app import run_to_exit_code
 
 
 @pytest.fixture

@@ -12,8 +12,8 @@ from dpspec.engine.running.runner import run
 from dpspec.engine.storage.trial_store import Store
 from dpspec.language.load import load_specs
 from dpspec.registry.loader import load_catalog
-from dpspec.reporters import html
-from dpspec.reporters.html.page import generator
+from dpspec.reporters import page as html
+from dpspec.reporters.page import generator
 from dpspec.reporters.read_results import extract
 
 SPEC = specs.BOUNDS

@@ -17,7 +17,7 @@ import pytest
 
 import dpspec.contract
 from dpspec.contract import attacks
-from dpspec.contract.hookspecs import DpspecHooks
+from dpspec.contract.events import DpspecHooks
 
 ROOT = Path(__file__).parents[2]
 RECORD = Path(__file__).parent / "hook_api_1.json"
@@ -43,7 +43,7 @@ def test_the_promise_names_the_public_packages() -> None:
 def test_guides_and_templates_for_plugins_import_public_modules() -> None:
     guides = [*ROOT.glob("docs/plugins/*.md"), ROOT / "docs/how-to/write-a-plugin.md"]
     templates = [*ROOT.glob("dpspec/cli/plugin_template/*.py.tmpl")]
-    public = (*PUBLIC, "dpspec.contract.attacks", "dpspec.contract.catalog", "dpspec.contract.events")
+    public = (*PUBLIC, "dpspec.contract.attacks", "dpspec.contract.providers", "dpspec.contract.events")
     for path in (*guides, *templates):
         text = path.read_text(encoding="utf-8")
         imported = re.findall(r"^\s*(?:from|import) (dpspec[.\w]*)", text, re.MULTILINE)

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from dpspec.contract import DataSource, FrozenMap
-from dpspec.data.providers import DATASETS
+from dpspec.registry.builtin import DATASETS
 
 CSV = "a,b,label\n" + "".join(f"{i},{i / 7},{('yes', 'no')[i % 2]}\n" for i in range(12))
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from support.refused import refused
 
 from dpspec.contract import DataError, DataSource, LoadedData
-from dpspec.data import files as limits
+from dpspec.data import source as limits
 
 Make = Callable[..., DataSource]
 

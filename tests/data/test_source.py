@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from dpspec.contract import DataError, DataSource, Facts, LoadedData
-from dpspec.data.providers import DATASETS
+from dpspec.registry.builtin import DATASETS
 
 Make = Callable[..., DataSource]
 
@@ -204,7 +204,7 @@ import sys
 from importlib import import_module
 from pathlib import Path
 from dpspec.contract import FrozenMap
-from dpspec.data.providers import DATASETS
+from dpspec.registry.builtin import DATASETS
 assert "numpy" not in sys.modules
 texts = {{"path": "texts.jsonl", "vocabulary": 9, "length": 4, "classes": 2}}
 cases = {[*CASES.values(), *REMOTE.values()]!r} + [("declared", {{"records": 3}}), ("tokens", texts)]

@@ -13,7 +13,7 @@ import pytest
 from support.refused import refused
 
 from dpspec.contract import DataSource
-from dpspec.data import files as limits
+from dpspec.data import source as limits
 from dpspec.data import table_files as kind
 
 pa = pytest.importorskip("pyarrow")

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from dpspec.contract import Plan, Spec
-from dpspec.contract.canonical import canonical_json
+from dpspec.contract.frozen import canonical_json
 from dpspec.engine.preparing.prepare import prepare
 from dpspec.engine.results.result import Result
 from dpspec.engine.running.runner import run
 from dpspec.engine.storage.trial_store import Store
-from dpspec.engine.verification.verify import verify
+from dpspec.engine.verify import verify
 from dpspec.language.load import load_specs
 from dpspec.registry.loader import load_catalog
 

@@ -9,8 +9,8 @@ import pytest
 from support import counting as support
 
 from dpspec.contract import Diagnostic, Finding, FrozenMap, Scope
-from dpspec.engine.calibration.evaluations import Evaluations
-from dpspec.engine.calibration.search import calibrate_spec, calibrate_specs
+from dpspec.engine.calibration import calibrate_spec, calibrate_specs
+from dpspec.engine.evaluations import Evaluations
 from dpspec.errors import SpecError, UsageError
 from dpspec.language.load import load_specs
 from dpspec.registry.loader import load_catalog

@@ -9,8 +9,8 @@ from support import audits
 from support.audits import HERE, approx, attack, bound, spec, unjudged, verdict, verdicts
 
 from dpspec.contract import Evidence, Finding, FrozenMap, Scope
+from dpspec.engine.judging.claim_tests import Concluded
 from dpspec.engine.judging.judge import judge
-from dpspec.engine.judging.judge_input import Concluded
 from dpspec.engine.results.result import Verdict
 from dpspec.stats import binomial
 from dpspec.stats.attacks import evidence_tests, one_run

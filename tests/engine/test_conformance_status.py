@@ -20,7 +20,7 @@ from dpspec.engine.redact import redact
 from dpspec.engine.results.result import AuditResult, Result
 from dpspec.engine.running.runner import run
 from dpspec.engine.storage.trial_store import Store
-from dpspec.engine.verification.verify import verify
+from dpspec.engine.verify import verify
 from dpspec.language.load import from_document
 from dpspec.registry.loader import load_catalog
 from dpspec.training.providers import NATIVE_CONSTANTS

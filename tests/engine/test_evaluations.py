@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from dpspec.engine.calibration.evaluations import valid_beyond, valid_integers
+from dpspec.engine.evaluations import valid_beyond, valid_integers
 
 LOW, HIGH = 1.0, 600.0
 

@@ -10,7 +10,7 @@ from support.specs import document
 
 from dpspec.contract import Assumption, Finding, Spec
 from dpspec.contract.catalog import Catalog, Offered
-from dpspec.engine.calibration.search import calibrate_spec
+from dpspec.engine.calibration import calibrate_spec
 from dpspec.engine.preparing.outcome_assumptions import CONSTANTS as NAME
 from dpspec.engine.preparing.outcome_assumptions import constants_of, with_assumptions
 from dpspec.engine.results.result import AuditResult

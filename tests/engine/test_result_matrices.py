@@ -6,8 +6,7 @@ import pytest
 from support import results
 
 from dpspec.contract import FrozenMap, Series
-from dpspec.engine.results.joined import join
-from dpspec.engine.results.result import AuditResult, Result
+from dpspec.engine.results.result import AuditResult, Result, join
 from dpspec.errors import UsageError
 
 

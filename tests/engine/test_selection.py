@@ -13,10 +13,9 @@ from dpspec.contract import Finding, Scope, Spec
 from dpspec.engine.preparing.prepare import check
 from dpspec.engine.results.result import AuditResult, Result
 from dpspec.engine.running.runner import run
-from dpspec.engine.selection.audit import COSTS
-from dpspec.engine.selection.bounds import common_scopes
+from dpspec.engine.selection import COSTS, common_scopes
 from dpspec.engine.storage.trial_store import Store
-from dpspec.engine.verification.verify import verify
+from dpspec.engine.verify import verify
 from dpspec.errors import ExitCode, SpecError
 from dpspec.json_records import read, write
 from dpspec.language.load import load_specs

@@ -13,8 +13,8 @@ from support import counting, fragile
 from support.counting import notices
 
 from dpspec.contract import Outcome, Spec, Trial
-from dpspec.contract.canonical import canonical_json, digest
 from dpspec.contract.events import Event
+from dpspec.contract.frozen import canonical_json, digest
 from dpspec.engine.results.result import Result
 from dpspec.engine.running.run_options import RunOptions
 from dpspec.engine.running.runner import run

@@ -12,7 +12,7 @@ from dpspec.engine.preparing.prepare import Prepared, prepare
 from dpspec.engine.running import tasks
 from dpspec.engine.storage.stored_trials import NewTrial
 from dpspec.errors import UsageError
-from dpspec.executors.pools import InlineContext
+from dpspec.executors import InlineContext
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support import counting, fragile
+from support import counting, fragile, gpu_cases
 from support.counting import notices
 
 from dpspec.contract import Plan, Spec
@@ -21,6 +21,8 @@ from dpspec.engine.storage.trial_store import Store
 from dpspec.errors import ExitCode, PluginError, SpecError
 from dpspec.executors import processes
 from dpspec.json_records import write
+from dpspec.language.load import load_specs
+from dpspec.registry.loader import load_catalog
 
 PAIR = RunOptions(executor="pair")
 CELLS = counting.EXAMPLE + "matrix: {mechanism.epsilon: [0.5, 0.75, 1.0, 1.25]}\n"
@@ -161,3 +163,21 @@ def test_progress_through_many_audits_is_told_of_all_of_them(load: Any, tmp_path
     audited(specs, tmp_path / "store", told=told)
     whole = [(event.what, event.done) for event in told if isinstance(event, Progressed) and event.total == 9]
     assert whole == [(stage, done) for stage in ("bound", "conclude") for done in range(1, 10)]
+
+
+@pytest.mark.ci
+def test_processes_find_for_every_mechanism_what_one_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(processes, "_WORTHWHILE", 0.0)
+    catalog, files = load_catalog(), []
+    for name in ("group", "modelmix", "per-instance", "preprocessing", "rero"):
+        folder = tmp_path / name
+        folder.mkdir()
+        files.append(gpu_cases.write_case(name, folder, steps=2))
+        with files[-1].open("a", encoding="utf-8") as file:
+            file.write("matrix: {audit.seed: [1, 2]}\n")
+    specs = load_specs(files, catalog).specs
+    results = []
+    for workers in (1, 2):
+        options = RunOptions(executor="local", workers=workers, device="cpu")
+        results.append(run(specs, catalog, store=Store(tmp_path / str(workers)), options=options))
+    assert found(results[0]) == found(results[1])

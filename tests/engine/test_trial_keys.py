@@ -15,16 +15,16 @@ from dpspec.contract import FrozenMap
 from dpspec.contract.catalog import Catalog, Offered
 from dpspec.contract.events import Event, Noticed
 from dpspec.engine.preparing import trial_keys
+from dpspec.engine.preparing import trial_keys as sources
 from dpspec.engine.preparing.prepare import prepare
 from dpspec.engine.results import codec
 from dpspec.engine.results.result import Result
 from dpspec.engine.running.runner import run
-from dpspec.engine.storage import origins
+from dpspec.engine.storage import stored_trials as origins
 from dpspec.engine.storage.stored_trials import trial_key
 from dpspec.engine.storage.trial_store import Store
-from dpspec.engine.verification.verify import verify
-from dpspec.registry import sources
-from dpspec.reporters.formats import markdown, terminal
+from dpspec.engine.verify import verify
+from dpspec.reporters import markdown, terminal
 
 FAMILIES = {"mechanism": "mechanisms", "data": "datasets", "backend": "backends"}
 NAMES = {"mechanism": ("audit", "Audit"), "data": ("source", "Source"), "backend": ("trainer", "Trainer")}

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from dpspec.contract import FrozenMap, Trial
-from dpspec.contract.canonical import canonical_json, digest
+from dpspec.contract.frozen import canonical_json, digest
 from dpspec.engine.storage.trial_store import Store, is_sealed, read_key, seal_of
 from dpspec.errors import UsageError
 

@@ -15,13 +15,13 @@ import pytest
 from support.forger.bench import Bench
 from support.forger.pairs import LEFT_OUT
 
+from dpspec.engine.judging.claim_tests import Concluded
 from dpspec.engine.judging.judge import judge
-from dpspec.engine.judging.judge_input import Concluded
 from dpspec.engine.redact import LEFT_OUT_REASON, redact
 from dpspec.engine.results import codec
 from dpspec.engine.running.runner import run
 from dpspec.engine.storage.trial_store import Store
-from dpspec.engine.verification.verify import verify
+from dpspec.engine.verify import verify
 from dpspec.errors import SpecError
 from dpspec.language.load import from_document, load_specs
 from dpspec.registry.loader import load_catalog

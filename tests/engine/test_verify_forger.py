@@ -69,5 +69,5 @@ def test_it_would_notice(bench: Bench, monkeypatch: pytest.MonkeyPatch, tmp_path
     """A ``verify`` that never objects lets everything pass, and the forger says so."""
     subject = next(bench.subjects("group"))
     edits = [e for e in edits_of(subject, random.Random(1), 1, 1) if e.paths[0][2:3] == ("verdicts",)][:20]
-    monkeypatch.setattr("dpspec.engine.verification.verify.verify", lambda *given, **options: ())
+    monkeypatch.setattr("dpspec.engine.verify.verify", lambda *given, **options: ())
     assert len(forge(bench, subject, edits).wrong) > 5

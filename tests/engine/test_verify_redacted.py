@@ -16,7 +16,7 @@ from dpspec.engine.results import codec
 from dpspec.engine.results.result import Result
 from dpspec.engine.running.runner import run
 from dpspec.engine.storage.trial_store import Store
-from dpspec.engine.verification.verify import verify
+from dpspec.engine.verify import verify
 from dpspec.language.load import load_specs
 from dpspec.registry.foreign_code import resolve
 from dpspec.registry.loader import load_catalog

@@ -16,6 +16,7 @@ import pytest
 from support import tasks
 
 from dpspec.executors import (
+    InlinePool,
     Message,
     PartialResult,
     Pool,
@@ -28,7 +29,6 @@ from dpspec.executors import (
     WorkerLost,
     processes,
 )
-from dpspec.executors.pools import InlinePool
 from dpspec.executors.processes import Processes
 
 

@@ -97,7 +97,7 @@ def _shown(value: Any) -> str:
 def trial_keys(path: Path) -> dict[str, list[str]]:
     """Of each audit of a spec that trains: its first trial's key, and a digest of all its keys. Trains nothing."""
     from dpspec import load_catalog, load_specs
-    from dpspec.contract.canonical import digest
+    from dpspec.contract.frozen import digest
     from dpspec.engine.preparing.prepare import prepare
     from dpspec.engine.preparing.trial_keys import trial_key
 

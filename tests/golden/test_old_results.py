@@ -15,12 +15,12 @@ import pytest
 
 from dpspec.cli.app import main
 from dpspec.contract import FrozenMap
+from dpspec.engine import differences
 from dpspec.engine.results import codec
-from dpspec.engine.verification import differences
-from dpspec.engine.verification.verify import verify
+from dpspec.engine.verify import verify
 from dpspec.registry.loader import load_catalog
-from dpspec.reporters import html
-from dpspec.reporters.formats import markdown
+from dpspec.reporters import markdown
+from dpspec.reporters import page as html
 
 CORPUS = Path(__file__).parent / "results-0.1.0"
 NAMES = sorted(path.stem for path in CORPUS.glob("*.json"))
@@ -69,7 +69,7 @@ def test_every_verdict_that_would_be_another_is_told_in_a_line(
 ) -> None:
     result = codec.load((CORPUS / f"{name}.json").read_text(encoding="utf-8"))
     found = verify(result, load_catalog(), directory=str(tmp_path))
-    monkeypatch.setattr("dpspec.engine.verification.verify.verify", lambda *given, **options: found)
+    monkeypatch.setattr("dpspec.engine.verify.verify", lambda *given, **options: found)
     differing = [one for one in found if one.differs]
     others = {one.what: one.recomputed for one in differing if one.what.endswith("].verdict")}
     refused = [one for one in differing if one.what == "audit"]

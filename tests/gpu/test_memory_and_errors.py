@@ -23,7 +23,7 @@ from dpspec.training.loop.native import NativeTrainer, run_batched
 from dpspec.training.measure.population import SharedPopulations
 from dpspec.training.measure.residuals import Residuals
 from dpspec.training.measure.run_evidence import RunLogs
-from dpspec_rero.reader import Reader
+from dpspec_rero.attack import Reader
 
 
 def limit(machine: Machine, more: int) -> None:

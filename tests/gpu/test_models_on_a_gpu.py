@@ -11,7 +11,7 @@ from support.gpu_cases import job_of
 from support.pretend_gpu import pretend_gpu
 
 from dpspec.contract import FrozenMap, TrainingJob
-from dpspec.models.providers import MODELS
+from dpspec.models.architectures import MODELS
 from dpspec.training.gradients import flat_model
 from dpspec.training.loop.native import NativeTrainer, run_batched
 from dpspec.training.measure.run_evidence import RunLogs

@@ -15,12 +15,12 @@ from support.pretend_gpu import Account, pretend_gpu
 from dpspec.contract import Observer, TrainingJob
 from dpspec.contract.attacks import Records
 from dpspec.training.canaries import CanaryGroups, SignBlocks
-from dpspec.training.gradients.fetching import TransferQueue, fetch
+from dpspec.training.device import TransferQueue, fetch
 from dpspec.training.loop.contributions import reuse_last_sum
 from dpspec.training.loop.native import NativeTrainer, run_batched
-from dpspec.training.measure.observers import ProjectionObserver, RecordScores
 from dpspec.training.measure.run_evidence import RunLogs, WatchedRun
-from dpspec_per_instance.observers import RecordAttack, Target
+from dpspec.training.measure.scores import ProjectionObserver, RecordScores
+from dpspec_per_instance.trials import RecordAttack, Target
 
 #: Of the runs that are compared, both shorter than a block that is fetched at once.
 FEW, MANY = 4, 12

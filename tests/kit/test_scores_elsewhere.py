@@ -12,8 +12,8 @@ import pytest
 
 import dpspec.contract as dps
 from dpspec import kit
-from dpspec.kit.scores_elsewhere import score_trial, scores_block
-from dpspec.kit.scores_elsewhere.assumptions import TRAINED_AS_DECLARED, as_executed, assumptions, contradiction
+from dpspec.kit import scores_elsewhere
+from dpspec.kit.scores_elsewhere import TRAINED_AS_DECLARED, as_executed, assumptions, contradiction
 from dpspec.stats.attacks import thresholds
 
 
@@ -47,13 +47,13 @@ def told_apart(rows: int, shift: float) -> tuple[list[int], list[float]]:
 
 def trial_of(given: Any) -> dps.Trial:
     context: Any = SimpleNamespace(directory=given.directory, facts=SimpleNamespace(records=90))
-    (trial,) = score_trial.run_trials(score_trial.trial_inputs(given), context, [0])
+    (trial,) = scores_elsewhere.run_trials(scores_elsewhere.trial_inputs(given), context, [0])
     return trial
 
 
 def conclude(given: Any, trial: dps.Trial, epsilon: float) -> Iterator[dps.Outcome]:
     """What a plugin writes: evidence of its own kind, and the check against its bound, (epsilon, 1e-5)."""
-    outcomes = score_trial.recorded_outcomes(given, trial)
+    outcomes = scores_elsewhere.recorded_outcomes(given, trial)
     for size, ranked in outcomes.items():
         assumed = assumptions(len(ranked), len(outcomes))
         evidence = dps.Evidence(
@@ -75,7 +75,7 @@ def test_a_bound_that_scores_reject_is_contradicted_and_a_true_one_is_not(tmp_pa
     coins, scores = told_apart(600, 3.0)
     table(tmp_path, coins, scores)
     given = spec(tmp_path)
-    assert list(scores_block.refusals(given)) == []
+    assert list(scores_elsewhere.refusals(given)) == []
     trial = trial_of(given)
     evidence, lower, check = conclude(given, trial, 0.1)
     assert isinstance(evidence, dps.Evidence)
@@ -112,14 +112,14 @@ def test_an_upper_bound_says_that_nobody_saw_what_ran() -> None:
 )
 def test_what_does_not_fit_is_located(changes: dict[str, Any], path: dps.Path, text: str, tmp_path: Path) -> None:
     table(tmp_path, *told_apart(600, 1.0))
-    (diagnostic,) = scores_block.refusals(spec(tmp_path, **changes))
+    (diagnostic,) = scores_elsewhere.refusals(spec(tmp_path, **changes))
     assert diagnostic.path == path
     assert text in diagnostic.message
 
 
 def test_the_trial_reads_the_table_that_it_was_promised(tmp_path: Path) -> None:
     table(tmp_path, *told_apart(600, 1.0))
-    inputs = score_trial.trial_inputs(spec(tmp_path))
+    inputs = scores_elsewhere.trial_inputs(spec(tmp_path))
     table(tmp_path, *told_apart(600, 2.0))
     with pytest.raises(dps.DataError, match="changed during the run"):
-        score_trial.table_of(inputs, tmp_path)
+        scores_elsewhere.table_of(inputs, tmp_path)

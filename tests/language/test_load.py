@@ -14,8 +14,8 @@ from dpspec.contract.catalog import Catalog
 from dpspec.errors import DpspecError, PluginError, SpecError
 from dpspec.language.diagnostics import render
 from dpspec.language.load import Loaded, from_document, load_specs
-from dpspec.language.reading.tree import plain
-from dpspec.language.reading.yaml_source import read_yaml
+from dpspec.language.tree import plain
+from dpspec.language.yaml_source import read_yaml
 
 Load = Callable[..., Loaded]
 

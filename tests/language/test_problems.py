@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from dpspec.language.validating.problems import problems
+from dpspec.language.problems import problems
 
 NUMBER = {"type": "number"}
 EITHER = {"anyOf": [{"type": "number", "minimum": 0}, {"enum": ["auto", "none"]}]}

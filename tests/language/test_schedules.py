@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dpspec.contract import Spec, thaw
-from dpspec.language.composing.schedules import expand
 from dpspec.language.load import Loaded
-from dpspec.language.reading.tree import from_plain, plain
+from dpspec.language.schedules import expand
+from dpspec.language.tree import from_plain, plain
 
 Load = Callable[..., Loaded]
 

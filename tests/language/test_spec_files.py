@@ -10,9 +10,9 @@ import pytest
 
 from dpspec.contract.catalog import Catalog
 from dpspec.errors import UsageError
+from dpspec.language import spec_files
 from dpspec.language.load import load_specs
-from dpspec.language.reading import spec_files
-from dpspec.language.reading.spec_files import find_specs, is_spec
+from dpspec.language.spec_files import find_specs, is_spec
 
 
 def write(path: Path, text: str = "dpspec: 1\n") -> Path:

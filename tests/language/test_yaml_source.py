@@ -9,8 +9,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from dpspec.contract import Span
-from dpspec.language.reading.tree import origin, plain
-from dpspec.language.reading.yaml_source import MAX_DEPTH, MAX_EVENTS, Source, read_file, read_yaml
+from dpspec.language.tree import origin, plain
+from dpspec.language.yaml_source import MAX_DEPTH, MAX_EVENTS, Source, read_file, read_yaml
 
 YAMLISH = st.text(alphabet="[]{},:-&*!|>'\"%@`#?~ \n\t\\ab01.e+xu\x85\u2028é", max_size=80)
 

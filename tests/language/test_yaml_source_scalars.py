@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dpspec.language.reading.yaml_source import NOT_FINITE, read_scalar
+from dpspec.language.yaml_source import NOT_FINITE, read_scalar
 
 
 @pytest.mark.parametrize(

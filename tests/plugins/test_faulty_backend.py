@@ -20,8 +20,8 @@ from dpspec.contract import FrozenMap, TrainingJob
 from dpspec.stats.conformance import table
 from dpspec.training.canaries import CanaryGroups, SignBlocks
 from dpspec.training.loop.native import NativeTrainer
-from dpspec.training.measure.observers import ProjectionObserver
 from dpspec.training.measure.run_evidence import RunLogs, evidence_of
+from dpspec.training.measure.scores import ProjectionObserver
 
 PACKAGE = Path(__file__).parent / "dpspec_faulty"
 

@@ -12,17 +12,16 @@ from support import solved_once
 
 from dpspec.accounting import Interval, Laplace, Mixture, PrivacyLoss, certified_upper, findings, solver
 from dpspec.contract import Audit, Claim, Finding, FrozenMap, Scope
+from dpspec.engine.judging.claim_tests import Concluded
 from dpspec.engine.judging.judge import judge
-from dpspec.engine.judging.judge_input import Concluded
 from dpspec.engine.results.result import Verdict
 from dpspec.training.loop.learning_rates import iterates_reveal_sums
 from dpspec_group import theory as group_theory
 from dpspec_group.mechanism import GroupAudit
-from dpspec_modelmix import bounds as modelmix_bounds
-from dpspec_modelmix.mechanism import ModelMixAudit
+from dpspec_modelmix import ModelMixAudit
+from dpspec_modelmix import findings as modelmix_bounds
 from dpspec_per_instance.mechanism import PerInstanceAudit
-from dpspec_rero import tables, theory
-from dpspec_rero.mechanism import ReroAudit
+from dpspec_rero import ReroAudit, comparison, theory
 
 DPSGD: dict[str, Any] = {
     "noise_multiplier": 1.0,
@@ -48,7 +47,7 @@ DELTA = 1e-5
 
 @pytest.fixture(autouse=True)
 def no_curves(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tables, "CURVE", ())
+    monkeypatch.setattr(comparison, "CURVE", ())
     monkeypatch.setattr(theory, "WIDTH", 1e-4)
     solved_once.patch(monkeypatch)  # claims that differ in the number they allow ask the accountant the same
 

@@ -8,7 +8,7 @@ import pytest
 from support.specs import spec_of
 
 from dpspec import kit
-from dpspec.contract.canonical import canonical_json
+from dpspec.contract.frozen import canonical_json
 from dpspec.engine.preparing.context import RunContext
 from dpspec.engine.preparing.prepare import Prepared, prepare
 from dpspec.engine.preparing.trial_keys import trial_key

@@ -13,7 +13,7 @@ from support.opacus_training import Training
 
 from dpspec.cli.app import main
 from dpspec.engine.recorded.executed_run import observe
-from dpspec.engine.recorded.schedule import noise_multipliers, poisson_rates
+from dpspec.engine.recorded.schedule import noise_multipliers
 
 SPEC = """\
 dpspec: 1
@@ -169,8 +169,8 @@ def test_what_has_no_bound_has_none_by_phases_that_were_written_after_it(place: 
     """Adaptive clipping computes each clip norm from the records: to declare what came out makes it no constant."""
     shutil.rmtree(place / "run")
     Training(epochs=4, clipping="adaptive").run(place / "run")
-    run = observe(place / "run").run
-    steps = zip(noise_multipliers(run), poisson_rates(run), run["clip_norm"].tolist(), strict=True)
+    run = observe(place / "run")[0]
+    steps = zip(noise_multipliers(run), run.rates, run["clip_norm"].tolist(), strict=True)
     document = yaml.safe_load(SPEC.format(**DECLARED))
     document["claims"][0]["epsilon"] = 50.0
     document["mechanism"] = {

@@ -99,7 +99,7 @@ def test_schedule_and_cost_are_those_of_one_process(sound: Path, tmp_path: Path)
 
 
 def test_a_joined_step_is_the_union_of_the_ranks(sound: Path) -> None:
-    joined, ranks = observe(sound).run, [RunFolder.open(sound / f"rank-{rank}") for rank in range(2)]
+    joined, ranks = observe(sound)[0], [RunFolder.open(sound / f"rank-{rank}") for rank in range(2)]
     steps = zip(*(list(one.steps())[:-1] for one in ranks), *(list(one.internal()) for one in ranks), strict=True)
     for number, (made, whole) in enumerate(zip(steps, joined.folder.internal(), strict=True)):
         first, second, mine, theirs = made

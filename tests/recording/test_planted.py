@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader, Subset, TensorDataset
 
 import dpspec
 from dpspec.errors import UsageError
-from dpspec.recording.folder.canaries import CoinSource
+from dpspec.recording.folder.header import CoinSource
 from dpspec.recording.planting.planted import Planted
 
 N, M = 30, 40

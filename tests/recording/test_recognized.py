@@ -12,6 +12,7 @@ import torch
 from opacus.data_loader import DPDataLoader
 from opacus.optimizers import DPOptimizer
 from opacus.optimizers.ddp_perlayeroptimizer import SimpleDistributedPerLayerOptimizer
+from opacus.utils.adaptive_clipping.adaptive_clipping_utils import PrivacyEngineAdaptiveClipping
 from support.checked_runs import CheckedRun, Question, check_run
 from support.opacus_training import RECORDS, Training
 from torch import nn
@@ -112,6 +113,14 @@ def test_the_optimizer_inside_is_refused_beside_opacus_engine(way, tmp_path):
     assert told.endswith("gives engine=engine.accountant")
     assert refused(tmp_path, model=way.model, engine=way.engine).startswith("no optimizer was given, and engine is")
     dpspec.record(tmp_path / "own", model=way.model, optimizer=raw, engine=way.engine.accountant)
+
+
+@pytest.mark.filterwarnings("ignore:Secure RNG")
+def test_an_engine_whose_clip_norm_follows_the_records_is_refused(way, tmp_path):
+    engine = PrivacyEngineAdaptiveClipping()
+    message = refused(tmp_path, model=way.model, optimizer=way.optimizer_, loader=way.loader, engine=engine)
+    assert message.startswith("engine is Opacus' PrivacyEngineAdaptiveClipping: its clip norm follows the norms of")
+    assert message.endswith("use PrivacyEngine with grad_sample_mode='ghost'")
 
 
 def test_what_opacus_says_itself_is_not_to_be_said_again(way, tmp_path):

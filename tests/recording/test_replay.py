@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset, random_
 import dpspec
 from dpspec.errors import UsageError
 from dpspec.recording.replaying.made import digest, text_of
-from dpspec.recording.replaying.neighbors import neighbors_of
+from dpspec.recording.replaying.replay import neighbors_of
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 

@@ -15,10 +15,18 @@ from support.checked_runs import Question, check_run
 from torch import nn
 
 import dpspec
-from dpspec.engine.recorded.evidence import _summed_norms
+from dpspec.engine.recorded.recorded_run import _summed_norms
 from dpspec.errors import RecordingError
-from dpspec.recording.folder.journal import JournalWriter, read_frames
-from dpspec.recording.folder.run_folder import END, INTERNAL, MARK, STEPS, RunFolder, _require_sane
+from dpspec.recording.folder.run_folder import (
+    END,
+    INTERNAL,
+    MARK,
+    STEPS,
+    JournalWriter,
+    RunFolder,
+    _require_sane,
+    read_frames,
+)
 from dpspec.recording.folder.step_record import InternalStep, PublicStep
 from dpspec.stats.conformance.noise_tests import log_lower_tail
 

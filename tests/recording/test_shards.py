@@ -94,7 +94,7 @@ def test_four_ranks_are_proved_as_one_process(tmp_path: Path) -> None:
 
 
 def test_a_joined_step_has_the_rows_of_all_ranks(trainings: Path) -> None:
-    run, ranks = observe(trainings / "sgd").run, [RunFolder.open(trainings / "sgd" / f"rank-{rank}") for rank in (0, 1)]
+    run, ranks = observe(trainings / "sgd")[0], [RunFolder.open(trainings / "sgd" / f"rank-{rank}") for rank in (0, 1)]
     assert [name for name, _ in run.header.layers[:2]] == ["0.weight on rank 0", "0.bias on rank 0"]
     assert run.header.parameters == 16 * 7 + 2 * 17
     steps = zip(*(list(one.steps())[:-1] for one in ranks), *(list(one.internal()) for one in ranks), strict=True)

@@ -12,7 +12,7 @@ from types import ModuleType
 
 import pytest
 
-from dpspec.cli.exit_codes import run_to_exit_code
+from dpspec.cli.app import run_to_exit_code
 from dpspec.contract import Model
 from dpspec.contract.catalog import BrokenPlugin, Offered
 from dpspec.contract.events import RunFinished

@@ -16,14 +16,13 @@ from support import results as factory
 from support.schemas import sarif_errors
 
 from dpspec.contract import FrozenMap
-from dpspec.engine.results.joined import join
-from dpspec.engine.results.result import Result
+from dpspec.engine.results.result import Result, join
 from dpspec.engine.running.runner import run
 from dpspec.engine.storage.trial_store import Store
 from dpspec.language.load import load_specs
 from dpspec.registry.loader import load_catalog
-from dpspec.reporters.formats import ci
-from dpspec.reporters.formats import data_files as csv_format
+from dpspec.reporters import ci
+from dpspec.reporters import data_files as csv_format
 
 PLACES = FrozenMap(
     {

@@ -11,8 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dpspec.reporters.html.axes import Axis
-from dpspec.reporters.html.drawing import Drawing, Line, svg
+from dpspec.reporters.drawing import Axis, Drawing, Line, svg
 
 #: All that a figure may be given.
 NUMBERS = st.floats(allow_nan=True, allow_infinity=True) | st.floats(-10, 10) | st.just(0.0)

@@ -12,13 +12,12 @@ import pytest
 from support import results as factory
 
 from dpspec.contract import Assumption, Evidence, Finding, FrozenMap, Printed, Scope, Series
-from dpspec.engine.judging.proven_curves import proven_curves
+from dpspec.engine.judging.evidence_weight import proven_curves
 from dpspec.engine.results.result import AuditResult
 from dpspec.reporters import labels
-from dpspec.reporters.html import curves
-from dpspec.reporters.html.drawing import Drawing, Line, svg
-from dpspec.reporters.html.figures import figures
-from dpspec.reporters.html.series_plots import drawing
+from dpspec.reporters.drawing import Drawing, Line, svg
+from dpspec.reporters.figures import figures, power, profile
+from dpspec.reporters.series_plots import drawing
 
 EMPTY = factory.audit(findings=(), verdicts=(), evidence=(), series=())
 
@@ -172,7 +171,7 @@ def test_a_proved_profile_adds_its_points(rigor: Any, points: int) -> None:
 
 
 def lines_of(audit: AuditResult) -> dict[str, Line]:
-    found = curves.power(audit)
+    found = power(audit)
     assert found is not None
     return {line.label: line for line in found[0].lines}
 
@@ -215,9 +214,9 @@ def test_attacks_are_points(kind: str, statistics: dict[str, Any], points: list[
 
 
 def test_a_curve_that_says_nothing_is_not_drawn() -> None:
-    assert curves.power(dataclasses.replace(EMPTY, findings=(upper(50.0, 1e-3),))) is None
-    assert curves.power(EMPTY) is None
-    assert curves.profile(dataclasses.replace(EMPTY, findings=(upper(1.0, 1e-3),))) is None
+    assert power(dataclasses.replace(EMPTY, findings=(upper(50.0, 1e-3),))) is None
+    assert power(EMPTY) is None
+    assert profile(dataclasses.replace(EMPTY, findings=(upper(1.0, 1e-3),))) is None
 
 
 def test_delta_against_epsilon_is_drawn_once() -> None:

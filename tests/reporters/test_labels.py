@@ -11,8 +11,7 @@ import pytest
 from dpspec.engine.results.result import Conformance, Result
 from dpspec.registry.foreign_code import resolve
 from dpspec.registry.loader import load_catalog
-from dpspec.reporters import labels
-from dpspec.reporters.formats import terminal
+from dpspec.reporters import labels, terminal
 
 LABEL = "proved as declared, run deviates"
 

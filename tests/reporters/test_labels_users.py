@@ -11,9 +11,7 @@ import dpspec
 from dpspec.contract import FrozenMap, Scope
 from dpspec.engine.results.diff import statement as said
 from dpspec.engine.results.result import Result
-from dpspec.reporters import labels
-from dpspec.reporters.formats import deployment_record, markdown, statement
-from dpspec.reporters.html import page
+from dpspec.reporters import labels, markdown, page, statement
 from dpspec.reporters.risk import rates
 from dpspec.reporters.summary import details
 
@@ -59,7 +57,7 @@ def test_the_statement_says_who_saw_to_the_bound(result: Result) -> None:
 
 
 def test_a_deployment_record_names_the_unit(result: Result) -> None:
-    loss = yaml.safe_load(deployment_record.render(result))["deployment"]["privacy_loss"]
+    loss = yaml.safe_load(statement.render_registry(result))["deployment"]["privacy_loss"]
     assert loss["privacy_unit"] == "user (at most 5 records)"
     assert f"for {ONE}" in loss["privacy_parameters_details"]
 

@@ -1,4 +1,4 @@
-"""Tables fold and never cut; findings and series are tables if they fit."""
+"""Tables fold and never cut; series are tables if they fit."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ import json
 import pytest
 from support import results as factory
 
-from dpspec.contract import Finding, FrozenMap, Series
+from dpspec.contract import FrozenMap, Series
 from dpspec.engine.results import codec
 from dpspec.engine.results.result import Result
 from dpspec.errors import ResultError
-from dpspec.reporters.formats import terminal
-from dpspec.reporters.layout import constants, findings_table, rounding, series_cell, series_table, text_table
+from dpspec.reporters import terminal
+from dpspec.reporters.layout import constants, rounding, series_cell, series_table, text_table
 
 
 def test_the_terminal_and_foreign_text_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -21,48 +21,6 @@ def test_the_terminal_and_foreign_text_change_nothing(monkeypatch: pytest.Monkey
     monkeypatch.setenv("TERM", "dumb")
     assert text_table([("a [red]x[/red] :smile:", "b" * 200)]) == ("a [red]x[/red] :smile:  " + "b" * 200,)
     assert "a\\x1b[0m" in text_table([("a\x1b[0m", "b", "c")])[0]
-
-
-def found(delta: float, group_size: int, value: float, **changes: object) -> Finding:
-    finding = Finding(
-        quantity="epsilon", value=value, bound="upper", rigor="theorem", method="m", source="s",
-        at=FrozenMap({"delta": delta, "group_size": group_size, "step": 7}),
-    )  # fmt: skip
-    return dataclasses.replace(finding, **changes)  # type: ignore[arg-type]
-
-
-SIX = [found(d, k, k / 8 + 0.12345678 - d) for k in (8, 1) for d in (1e-4, 1e-6, 1e-5)]
-
-
-def test_findings_are_rows_sorted_by_their_conditions_and_rounded_their_way() -> None:
-    table = findings_table(SIX, 74)
-    assert table is not None
-    title, lines = table
-    assert title == "at step 7"
-    assert lines[0].split() == ["delta", "group_size", "epsilon", "<="]
-    assert [line.split() for line in lines[1:3]] == [["1e-6", "1", "0.2485"], ["1e-6", "8", "1.124"]]
-    below = findings_table([dataclasses.replace(f, bound="lower", lower=None) for f in SIX], 74)
-    assert below is not None
-    assert below[1][0].endswith("epsilon >=")
-    assert below[1][1].split()[2] == "0.2484"
-    tight = findings_table([dataclasses.replace(f, lower=0.1) for f in SIX], 74)
-    assert tight is not None
-    assert tight[1][0].endswith("exact value >=")
-
-
-@pytest.mark.parametrize(
-    ("findings", "room"),
-    [
-        (SIX, 20),
-        (SIX[:5], 74),
-        ([*SIX[:5], dataclasses.replace(SIX[5], quantity="mu")], 74),
-        ([*SIX[:5], dataclasses.replace(SIX[5], privacy="per-record")], 74),
-        ([dataclasses.replace(f, at=FrozenMap()) for f in SIX], 74),
-        ([*SIX[:5], dataclasses.replace(SIX[5], at=FrozenMap({"alpha": 2.0}))], 74),
-    ],
-)
-def test_few_wide_or_different_findings_are_no_table(findings: list[Finding], room: int) -> None:
-    assert findings_table(findings, room) is None
 
 
 SERIES = factory.series(

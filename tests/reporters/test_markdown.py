@@ -12,8 +12,8 @@ import pytest
 from dpspec.contract import Scope
 from dpspec.engine.redact import redact
 from dpspec.engine.results.codec import load
-from dpspec.reporters.formats import data_files as json_report
-from dpspec.reporters.formats import markdown
+from dpspec.reporters import data_files as json_report
+from dpspec.reporters import markdown
 from dpspec.reporters.limits import recipes
 
 

@@ -16,10 +16,9 @@ from dpspec.engine.results.codec import load
 from dpspec.engine.results.result import AuditResult, Result
 from dpspec.errors import ResultError
 from dpspec.reporters import matrices, read_results
-from dpspec.reporters.formats.terminal import render_brief
-from dpspec.reporters.html.edited_pages import edited
-from dpspec.reporters.html.page import render
+from dpspec.reporters.page import compared, render
 from dpspec.reporters.read_results import ELEMENT, extract
+from dpspec.reporters.terminal import render_brief
 
 
 def _packed(text: str, level: int) -> str:
@@ -69,12 +68,14 @@ def test_a_narrow_page_and_200_cells_have_a_line_for_each() -> None:
 
 def test_the_figure_is_lines_along_the_numbers_with_most_values() -> None:
     (matrix,) = grid(k=(1, 8), noise=(0.5, 1.0, 2.0)).matrices
-    drawn = matrices.across(matrix)
+    drawn = matrices.across(matrix, "n")
     assert drawn is not None
-    assert (drawn.x, drawn.claim, drawn.claimed) == ("noise", "main", 3.0)
-    assert [(label, [(x, high) for x, _, high in ends]) for label, ends in drawn.curves.items()] == [
-        ("k=1", [(0.5, 1.0), (1.0, 2.0), (2.0, 3.0)]),
-        ("k=8", [(0.5, 4.0), (1.0, 5.0), (2.0, 6.0)]),
+    assert drawn.title == "main: epsilon against noise"
+    assert ">claimed<" in drawn.svg
+    assert drawn.head == ("cells", "noise", "lower bound", "upper bound")
+    assert [(cells, x, high) for cells, x, _, high in drawn.rows] == [
+        *(("k=1", "0.5", "1"), ("k=1", "1", "2"), ("k=1", "2", "3")),
+        *(("k=8", "0.5", "4"), ("k=8", "1", "5"), ("k=8", "2", "6")),
     ]
 
 
@@ -92,7 +93,7 @@ def test_the_figure_is_lines_along_the_numbers_with_most_values() -> None:
     ],
 )
 def test_many_lines_no_bounds_and_values_that_are_no_numbers_are_a_table_only(result: Result) -> None:
-    assert matrices.across(result.matrices[0]) is None
+    assert matrices.across(result.matrices[0], "n") is None
     assert "sweep: " in render(result)
 
 
@@ -135,10 +136,10 @@ def test_the_page_of_a_large_result_is_packed_and_read_back(monkeypatch: pytest.
     packed = render(result)
     assert len(packed) < len(plain)
     assert json.loads(extract(packed)) == json.loads(extract(plain))
-    assert list(edited(packed, load(extract(packed)))) == []
+    assert compared(packed, load(extract(packed))) == ([], "")
     again = re.sub(r"zlib:[^<]*", _packed(extract(packed), 1), packed)
     assert again != packed
-    assert list(edited(again, load(extract(again)))) == []
+    assert compared(again, load(extract(again))) == ([], "")
 
 
 @pytest.mark.parametrize("text", ["zlib:", "zlib:!", "zlib:AAAA", _packed("0" * 10**6, 9), _packed("{}", 9)[:-4]])

@@ -18,11 +18,10 @@ from support import results as factory
 from dpspec.contract import Finding, FrozenMap
 from dpspec.engine.redact import redact
 from dpspec.engine.results.codec import dump, load
-from dpspec.engine.results.joined import join
-from dpspec.engine.results.result import Result
+from dpspec.engine.results.result import Result, join
 from dpspec.errors import ResultError
-from dpspec.reporters import html
-from dpspec.reporters.html.figures import bar
+from dpspec.reporters import page as html
+from dpspec.reporters.bars import interval_bar
 from dpspec.reporters.read_results import ELEMENT, extract, is_page
 
 
@@ -173,22 +172,25 @@ def page_with(text: str) -> str:
 
 
 @pytest.mark.parametrize(
-    ("lower", "upper", "claimed", "scale"),
-    [(0.5, 2.0, 3.0, "linear"), (None, 2.0, 3.0, "linear"), (0.5, math.inf, 3.0, "linear"), (0.01, 50.0, 3.0, "log")],
+    ("lower", "upper", "claimed", "logarithmic"),
+    [(0.5, 2.0, 3.0, False), (None, 2.0, 3.0, False), (0.5, math.inf, 3.0, False), (0.01, 50.0, 3.0, True)],
 )
-def test_bars_keep_the_order_of_the_numbers(lower: float | None, upper: float, claimed: float, scale: str) -> None:
-    found = bar(factory.verdict(lower=lower, upper=upper, claimed=claimed))
+def test_bars_keep_the_order_of_the_numbers(
+    lower: float | None, upper: float, claimed: float, logarithmic: bool
+) -> None:
+    found = interval_bar(factory.verdict(lower=lower, upper=upper, claimed=claimed))
     assert found is not None
     assert found.claimed is not None
-    assert (found.open_below, found.open_above, found.scale) == (lower is None, math.isinf(upper), scale)
-    assert 0.0 <= found.low < found.high <= 100.0
-    assert (found.claimed > found.high) == (claimed > upper)
+    found_ends = found.open_below, found.open_above, found.logarithmic
+    assert found_ends == (lower is None, math.isinf(upper), logarithmic)
+    assert 0.0 <= found.low < found.low + found.width <= 100.0
+    assert (found.claimed > found.low + found.width) == (claimed > upper)
     assert not found.crossed
-    contradicted = bar(factory.verdict(lower=4.0, upper=2.0, claimed=3.0))
+    contradicted = interval_bar(factory.verdict(lower=4.0, upper=2.0, claimed=3.0))
     assert contradicted is not None
     assert contradicted.crossed
 
 
 def test_without_numbers_there_is_no_bar() -> None:
-    assert bar(factory.verdict(lower=None, upper=None)) is None
-    assert bar(factory.verdict(lower=0.0, upper=0.0, claimed=None)) is None
+    assert interval_bar(factory.verdict(lower=None, upper=None)) is None
+    assert interval_bar(factory.verdict(lower=0.0, upper=0.0, claimed=None)) is None

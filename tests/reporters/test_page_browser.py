@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from support import results as factory
 
-from dpspec.reporters import html
+from dpspec.reporters import page as html
 
 selenium = pytest.importorskip("selenium.webdriver")
 if shutil.which("chromium") is None or shutil.which("chromedriver") is None:

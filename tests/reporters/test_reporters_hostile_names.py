@@ -26,12 +26,11 @@ from support.schemas import registry_errors, sarif_errors
 
 from dpspec.contract import Assumption, FrozenMap
 from dpspec.engine.results.codec import result_schema
-from dpspec.engine.results.joined import join
-from dpspec.engine.results.result import Result
-from dpspec.reporters.formats import ci, markdown, statement, terminal
-from dpspec.reporters.formats import data_files as csv_format
-from dpspec.reporters.formats import data_files as json_format
-from dpspec.reporters.formats import deployment_record as registry
+from dpspec.engine.results.result import Result, join
+from dpspec.reporters import ci, markdown, statement, terminal
+from dpspec.reporters import data_files as csv_format
+from dpspec.reporters import data_files as json_format
+from dpspec.reporters import statement as registry
 
 #: Text that means something to a terminal, a shell, a browser, Markdown, YAML, XML, a spreadsheet or a CI runner.
 HOSTILE = (
@@ -179,7 +178,7 @@ FORMATS: dict[str, tuple[Callable[[Result], str], Callable[[str], Any]]] = {
     "json": (json_format.render_json, shape),
     "junit": (ci.render_junit, xml),
     "markdown": (markdown.render, tokens),
-    "registry": (registry.render, records),
+    "registry": (registry.render_registry, records),
     "sarif": (ci.render_sarif, findings),
     "statement": (statement.render, tokens),
     "statement-json": (statement.render_json, blocks),

@@ -15,9 +15,9 @@ from support import results as factory
 from dpspec.contract import Series
 from dpspec.engine.results.codec import dump
 from dpspec.registry.loader import load_catalog, resolve
-from dpspec.reporters import html
 from dpspec.reporters import layout as grid
-from dpspec.reporters.html import series_plots as pictures
+from dpspec.reporters import page as html
+from dpspec.reporters import series_plots as pictures
 
 
 def encoded(*pixels: int) -> str:
@@ -59,35 +59,35 @@ def test_a_png_holds_the_very_pixels(channels: int) -> None:
     assert decoded(png) == (3, 2, channels, bytes(pixels))
 
 
+def images(shown: Series) -> list[dict[str, str]]:
+    """The attributes of the pictures in the table of the page."""
+    page = html.render(factory.result(factory.audit(series=(shown,))))
+    elements = [ET.fromstring(f"{tag[:-1]}/>") for tag in re.findall(r"<img [^>]*>", page)]
+    return [dict(element.attrib) for element in elements]
+
+
 def test_the_picture_that_a_column_names_is_framed_and_text_is_text() -> None:
     one, other = encoded(1, 2, 3, 4, 5, 6), encoded(6, 5, 4, 3, 2, 1)
-    text = pictures.svg(series(one, other, one, name="<b>"), "n")
-    root = ET.fromstring(text)
-    images = root.findall("image")
-    assert len(images) == 6
-    assert all(image.get("href", "").startswith("data:image/png;base64,") for image in images)
-    assert len(root.findall("rect")) == 1
-    assert [t.text for t in root.findall("text")] == [
-        "first",
-        "<b>",
-        "row 0, place 1",
-        "row 1, place 7",
-        "row 2, place 1",
+    found = images(series(one, other, one, name="<b>"))
+    assert [image["alt"] for image in found] == [
+        *("first, row 0, place 1", "<b>, row 0, place 1"),
+        *("first, row 1, place 7", "<b>, row 1, place 7"),
+        *("first, row 2, place 1", "<b>, row 2, place 1"),
     ]
-    assert root.findtext("title") == "<Titles> & more"
+    assert all(image["src"].startswith("data:image/png;base64,") for image in found)
+    assert [image.get("class") for image in found] == [None, "framed", None, None, None, None]
 
 
 @pytest.mark.parametrize("cell", [None, 7, "", "not base64!", encoded(1, 2), ["x"], "\u00fc"])
 def test_what_is_no_picture_is_left_out(cell: Any) -> None:
-    text = pictures.svg(series(encoded(1, 2, 3, 4, 5, 6), cell), "n")
-    assert len(ET.fromstring(text).findall("image")) == 3
+    assert len(images(series(encoded(1, 2, 3, 4, 5, 6), cell))) == 3
 
 
 @pytest.mark.parametrize(
     "shape", [None, 3, "231", (2, 3), (0, 3, 1), (2, 3, 2), (2, 3, 1.0), (10**6, 10**6, 1), (True, 3, 1)]
 )
 def test_a_shape_that_is_none_draws_nothing(shape: Any) -> None:
-    assert pictures.svg(series(encoded(1, 2, 3, 4, 5, 6), shape=shape), "n") == ""
+    assert images(series(encoded(1, 2, 3, 4, 5, 6), shape=shape)) == []
 
 
 def test_pictures_are_printed_as_text_in_no_table() -> None:

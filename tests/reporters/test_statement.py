@@ -12,7 +12,7 @@ from support import results as factory
 
 from dpspec.contract import Assumption, Finding, FrozenMap
 from dpspec.engine.results.result import AuditResult, Conformance, Result
-from dpspec.reporters.formats import statement
+from dpspec.reporters import statement
 from dpspec.stats.attacks import curve_lines
 
 DOCUMENT = FrozenMap(

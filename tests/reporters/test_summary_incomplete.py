@@ -10,8 +10,8 @@ import pytest
 from support import results as factory
 
 from dpspec.engine.results.result import Conformance, Result
-from dpspec.reporters import html
-from dpspec.reporters.formats import ci, markdown, terminal
+from dpspec.reporters import ci, markdown, terminal
+from dpspec.reporters import page as html
 from dpspec.reporters.limits import limits
 from dpspec.reporters.summary import tally
 

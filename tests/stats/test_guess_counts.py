@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from scipy import optimize, sparse, special, stats
 from support.guess_design import gaussian_design
 
-from dpspec.stats.attacks import curve_lines, gaussian_fit, guess_counts, one_run, one_run_curve
+from dpspec.stats.attacks import curve_lines, guess_counts, one_run
 
 
 def laws(guesses: tuple[int, ...], q: float) -> list[tuple[float, tuple[int, ...]]]:
@@ -82,7 +82,7 @@ def attack(mu: float, m: int, rungs: tuple[guess_counts.Rung, ...], seed: int) -
 def test_the_lower_bound_covers_a_gaussian_mechanism_and_is_worth_having(m: int, mu: float, seeds: int) -> None:
     # Seeds 0, 1, ..., 95%: at most the 99.9% quantile of the binomial above the truth: 21 of 200.
     delta = 1e-5
-    true = gaussian_fit.epsilon(mu, delta)  # 4.38; slow: 2, 4 and 8
+    true = curve_lines.gaussian_epsilon(mu, delta)  # 4.38; slow: 2, 4 and 8
     rungs = gaussian_design(m, mu, delta, 0.95)
     found = [guess_counts.epsilon_lower(m, *attack(mu, m, rungs, seed), delta, 0.95) for seed in range(seeds)]
     assert sum(value > true for value in found) <= stats.binom.ppf(0.999, seeds, 0.05)
@@ -116,8 +116,8 @@ def test_the_lower_bound_lies_between_bonferroni_and_the_best_single_count(
 def test_a_whole_curve_costs_nothing_and_one_count_is_one_test() -> None:
     points = curve_lines.gaussian(1.0)
     several = guess_counts.p_value(400, (80, 400), (79, 330), points)
-    assert several <= 2 * one_run_curve.p_value(400, 80, 79, points) * (1 + 1e-9)
-    assert guess_counts.p_value(400, (80,), (79,), points) == one_run_curve.p_value(400, 80, 79, points)
+    assert several <= 2 * one_run.curve_p_value(400, 80, 79, points) * (1 + 1e-9)
+    assert guess_counts.p_value(400, (80,), (79,), points) == one_run.curve_p_value(400, 80, 79, points)
     assert guess_counts.p_value(400, (80, 400), (79, 330), ()) == 1.0
     assert guess_counts.p_value(400, (80, 400), (0, 0), points) == 1.0
 

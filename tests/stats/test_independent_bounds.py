@@ -16,14 +16,13 @@ from support.ranked_coins import gaussian, ranked
 
 from dpspec.accounting import PrivacyLoss
 from dpspec.contract import Finding, FrozenMap, Scope
+from dpspec.engine.judging.claim_tests import Concluded
 from dpspec.engine.judging.judge import judge
-from dpspec.engine.judging.judge_input import Concluded
-from dpspec.stats.attacks import gaussian_fit
-from dpspec.stats.conformance import residual_tests
+from dpspec.stats.attacks import curve_lines, independence
+from dpspec.stats.attacks import independent_bounds as independent
+from dpspec.stats.attacks.independent_bounds import dependence_of_size, layers_share
+from dpspec.stats.conformance import noise_tests
 from dpspec.stats.conformance.canary_contributions import StepDependence
-from dpspec.stats.independence import independent_bounds as independent
-from dpspec.stats.independence import order_statistics
-from dpspec.stats.independence.independent_bounds import dependence_of_size, layers_share
 
 AT = FrozenMap({"delta": 1e-5, "group_size": 1})
 
@@ -52,22 +51,22 @@ def status(finding: Finding, name: str) -> str:
 def test_one_run_bounds_mu_and_epsilon_under_an_assumption_that_nobody_checked() -> None:
     coins = gaussian(1.0, 1000, 0)
     mu, with_luck, epsilon = found_in(coins)
-    run = order_statistics.design(1000)
+    run = independence.design(1000)
     assert (mu.quantity, mu.bound, mu.rigor, mu.at) == (
         "mu-if-independent",
         "lower",
         "statistical",
         FrozenMap({"group_size": 1}),
     )
-    assert mu.value == order_statistics.mu_lower([run], order_statistics.right(coins, run), 0.95) > 0.6
+    assert mu.value == independence.mu_lower([run], independence.right(coins, run), 0.95) > 0.6
     assert mu.method.startswith("if canaries are independent (unchecked), decides no claim: an attack, 640 guesses")
     assert status(mu, "independent-canaries") == "unchecked"
     assert (epsilon.quantity, epsilon.at) == ("epsilon-if-independent", AT)
-    assert epsilon.value == gaussian_fit.epsilon(mu.value, 1e-5)
+    assert epsilon.value == curve_lines.gaussian_epsilon(mu.value, 1e-5)
     assert status(epsilon, "gaussian-curve") == status(with_luck, "gaussian-curve") == "declared"
     assert status(epsilon, "no-shared-randomness") == "unchecked"
     assert (with_luck.quantity, with_luck.at) == ("epsilon-if-conditionally-independent", AT)
-    assert with_luck.value == independent.epsilon_lower([run], [order_statistics.right(coins, run)], 1e-5, 0.95)
+    assert with_luck.value == independent.epsilon_lower([run], [independence.right(coins, run)], 1e-5, 0.95)
     assert 1.0 < with_luck.value < epsilon.value
     assert with_luck.method.endswith("whatever luck they share for the run, on a Gaussian curve (declared)")
 
@@ -102,7 +101,7 @@ def test_shared_randomness_of_steps_and_layers_is_the_status_of_the_assumption(
     assert {status(one, "independent-canaries") for one in found} == {expected}
     assert text in found[0].assumptions[0].text
     steps = "chi-square tests of means and spreads over the steps"
-    tests = [steps] * bool(luck) + [residual_tests.LAYERS_TEST] * (layers is not None)
+    tests = [steps] * bool(luck) + [noise_tests.LAYERS_TEST] * (layers is not None)
     assert found[0].assumptions[0].test == (None if expected == "unchecked" else "; ".join(tests))
 
 
@@ -228,7 +227,7 @@ def test_it_holds_under_luck_of_any_kind(runs: int, chance: float, lucky: float,
         middle = 0.5 * (low + high)
         told = [0.0 if curve is None else curve.delta(middle).upper for curve in curves]
         low, high = (middle, high) if chance * told[0] + (1.0 - chance) * told[1] > delta else (low, middle)
-    design, above = order_statistics.design(1000), 0
+    design, above = independence.design(1000), 0
     first, last = 0, design.low + design.high  # how many right guesses in each run are needed to be above
     while last - first > 1:
         count = (first + last) // 2
@@ -238,24 +237,24 @@ def test_it_holds_under_luck_of_any_kind(runs: int, chance: float, lucky: float,
         source = np.random.default_rng(seed)
         luck = source.random(runs) < chance
         ordered = [gaussian(lucky if one else quiet, 1000, source) for one in luck]
-        above += min(order_statistics.right(coins, design) for coins in ordered) >= last
+        above += min(independence.right(coins, design) for coins in ordered) >= last
     assert above <= stats.binom.ppf(0.999, 200, 0.05)
 
 
 def test_it_shows_most_of_what_independence_alone_would() -> None:
     for canaries, share in ((1000, 0.6), (10_000, 0.74)):
-        run = order_statistics.design(canaries)
-        right = round(order_statistics.moments(run, 0.925)[0])
-        true = gaussian_fit.epsilon(0.925, 1e-5)
+        run = independence.design(canaries)
+        right = round(independence.guess_moments(run, 0.925)[0])
+        true = curve_lines.gaussian_epsilon(0.925, 1e-5)
         one = independent.epsilon_lower([run], [right], 1e-5, 0.95)
         five = independent.epsilon_lower([run] * 5, [right] * 5, 1e-5, 0.95)
         assert share * true < one < five < true
-        mu = order_statistics.mu_lower([run], right, 1.0 - 0.0125)
-        assert one == pytest.approx(gaussian_fit.epsilon(mu, 1e-5 / 0.0375), rel=1e-9)
+        mu = independence.mu_lower([run], right, 1.0 - 0.0125)
+        assert one == pytest.approx(curve_lines.gaussian_epsilon(mu, 1e-5 / 0.0375), rel=1e-9)
 
 
 def test_what_no_luck_can_be_told_of() -> None:
-    run = order_statistics.design(300)
+    run = independence.design(300)
     assert independent.epsilon_lower([], [], 1e-5, 0.95) == 0.0
     assert independent.epsilon_lower([run], [190], 0.04, 0.95) == 0.0  # more than is left to luck
     with pytest.raises(ValueError, match="delta"):

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import optimize, sparse, special, stats
 
-from dpspec.stats.attacks import curve_lines, guess_counts, one_run, one_run_curve
+from dpspec.stats.attacks import curve_lines, guess_counts, one_run
 
 Points = tuple[tuple[float, float], ...]
 
@@ -56,7 +56,7 @@ def best_law(canaries: int, guesses: int, correct: int, points: Points) -> float
 def test_it_is_close_to_the_best_that_any_law_can_do(canaries: int, guesses: int, points: Points) -> None:
     seen = 0
     for correct in range(guesses // 2, guesses + 1, 2):
-        bound, best = one_run_curve.p_value(canaries, guesses, correct, points), 0.0
+        bound, best = one_run.curve_p_value(canaries, guesses, correct, points), 0.0
         if bound < 0.25:
             best = best_law(canaries, guesses, correct, points)
             assert best <= bound * (1 + 1e-7)
@@ -88,7 +88,7 @@ def test_without_an_error_it_is_what_a_recursion_gives(canaries: int, guesses: i
     for _ in range(60):
         middle = math.sqrt(low * high)
         low, high = (middle, high) if mass(middle) <= 1.0 else (low, middle)
-    bound = one_run_curve.p_value(canaries, guesses, guesses, points)
+    bound = one_run.curve_p_value(canaries, guesses, guesses, points)
     assert low * (1 - 1e-6) <= bound
     assert bound <= (1.5 if low > 1e-6 else 10.0) * low or bound > 0.25
 
@@ -132,7 +132,7 @@ def test_no_mechanism_beats_it(canaries: int, guesses: int, points: Points) -> N
                 gain[i * k + t] = 1.0 / n
         found = optimize.linprog(-gain, A_ub=sparse.csr_array(np.array(rows)), b_ub=limits, A_eq=sums, b_eq=np.ones(n))
         assert found.success
-        bound = one_run_curve.p_value(canaries, guesses, correct, points)
+        bound = one_run.curve_p_value(canaries, guesses, correct, points)
         assert -found.fun <= bound + 1e-9
         if len(points) == 1:
             assert -found.fun == pytest.approx(bound, rel=1e-6)
@@ -154,7 +154,7 @@ def test_mechanisms_whose_leaks_come_together_stay_below(
     )
     for correct in range(guesses + 1):
         tail = (1 - often) * stats.binom.sf(correct - 1, guesses, q1) + often * stats.binom.sf(correct - 1, guesses, q2)
-        assert tail <= one_run_curve.p_value(canaries, guesses, correct, points) * (1 + 1e-9)
+        assert tail <= one_run.curve_p_value(canaries, guesses, correct, points) * (1 + 1e-9)
 
 
 @pytest.mark.parametrize("mu", [0.3, 1.0, 2.0])
@@ -166,25 +166,25 @@ def test_it_holds_for_a_gaussian_mechanism(mu: float) -> None:
         coins = rng.integers(0, 2, m)
         order = coins[np.argsort(rng.standard_normal(m) + mu * coins)]
         correct = int(order[-r // 2 :].sum() + r // 2 - order[: r // 2].sum())
-        rejected += one_run_curve.p_value(m, r, correct, points) <= 0.05
+        rejected += one_run.curve_p_value(m, r, correct, points) <= 0.05
     assert rejected <= stats.binom.ppf(0.999, 200, 0.05)
 
 
 def test_one_line_is_the_test_of_that_line() -> None:
     for correct in (20, 40, 49):
         single = one_run.p_value(60, 50, correct, 1.0, 1e-3)
-        assert one_run_curve.p_value(60, 50, correct, ((1.0, 1e-3),)) == single
+        assert one_run.curve_p_value(60, 50, correct, ((1.0, 1e-3),)) == single
         dominated = ((1.0, 1e-3), (1.2, 1e-3), (900.0, 0.0))
-        assert one_run_curve.p_value(60, 50, correct, dominated) == single
-    assert one_run_curve.p_value(60, 50, 50, ()) == 1.0
+        assert one_run.curve_p_value(60, 50, correct, dominated) == single
+    assert one_run.curve_p_value(60, 50, 50, ()) == 1.0
 
 
 @pytest.mark.parametrize("counts", [(400, 80, 78), (2000, 200, 177), (50, 50, 50)])
 def test_lower_bound_on_mu_inverts_the_p_value(counts: tuple[int, int, int]) -> None:
-    low = one_run_curve.mu_lower(*counts, 0.95)
+    low = one_run.mu_lower(*counts, 0.95)
     assert low > 0
-    assert one_run_curve.p_value(*counts, curve_lines.gaussian(low)) <= 0.05
-    assert one_run_curve.p_value(*counts, curve_lines.gaussian(1.02 * low)) > 0.05
+    assert one_run.curve_p_value(*counts, curve_lines.gaussian(low)) <= 0.05
+    assert one_run.curve_p_value(*counts, curve_lines.gaussian(1.02 * low)) > 0.05
 
 
 @pytest.mark.parametrize("canaries", [1, 2, 7, 32, 100, 249, 250, 2000, 2001, 100_000])
@@ -198,18 +198,18 @@ def test_the_guesses_of_a_curve_are_a_part_of_the_canaries(canaries: int) -> Non
 
 
 def test_lower_bound_on_mu_without_evidence_is_nothing() -> None:
-    assert one_run_curve.mu_lower(100, 100, 50, 0.95) == 0.0
+    assert one_run.mu_lower(100, 100, 50, 0.95) == 0.0
     with pytest.raises(ValueError, match="confidence"):
-        one_run_curve.mu_lower(100, 100, 50, 1.0)
+        one_run.mu_lower(100, 100, 50, 1.0)
     with pytest.raises(ValueError, match="need"):
-        one_run_curve.p_value(5, 6, 1, CURVE)
+        one_run.curve_p_value(5, 6, 1, CURVE)
 
 
 @pytest.mark.parametrize(("guesses", "correct"), [(30, 30), (60, 50), (4000, 3000), (20_000, 13_000)])
 @pytest.mark.parametrize("steep", [0.2, 1.5])
 def test_what_is_found_meets_the_inequalities_that_the_proof_needs(guesses: int, correct: int, steep: float) -> None:
     slopes = np.exp(0.3 + steep * (np.arange(1, correct + 1) / correct) ** 8)
-    found = one_run_curve._meet(guesses, correct, slopes.tolist(), 10.0)
+    found = one_run._meet(guesses, correct, slopes.tolist(), 10.0)
     assert found is not None
     a = np.array([0.0, *found.weights])
     steps = np.diff(a[: correct + 1])
@@ -230,15 +230,15 @@ def test_what_is_found_meets_the_inequalities_that_the_proof_needs(guesses: int,
 )
 def test_any_points_and_counts_have_a_p_value(counts: tuple[int, int, int], points: list[tuple[float, float]]) -> None:
     correct, guesses, canaries = sorted(counts)
-    p = one_run_curve.p_value(canaries, guesses, correct, points)
+    p = one_run.curve_p_value(canaries, guesses, correct, points)
     assert 0.0 <= p <= 1.0
-    assert p <= one_run_curve.by_point(canaries, guesses, correct, points) * (1 + 1e-9)
-    again = one_run_curve.p_value(canaries, guesses, correct, one_run_curve.support(points))
+    assert p <= one_run.by_point(canaries, guesses, correct, points) * (1 + 1e-9)
+    again = one_run.curve_p_value(canaries, guesses, correct, one_run.support(points))
     assert p == pytest.approx(again, rel=1e-9)
 
 
 def test_many_guesses_take_no_time_and_huge_epsilons_no_digits() -> None:
-    assert one_run_curve.p_value(20_000, 20_000, 19_990, curve_lines.gaussian(1.0)) < 1e-8
-    assert 0.0 < one_run_curve.p_value(20_000, 300, 300, curve_lines.gaussian(0.7)) < 1e-5
-    told = one_run_curve.p_value(1000, 1000, 1000, ((0.5, 1e-2), (750.0, 0.0)))
+    assert one_run.curve_p_value(20_000, 20_000, 19_990, curve_lines.gaussian(1.0)) < 1e-8
+    assert 0.0 < one_run.curve_p_value(20_000, 300, 300, curve_lines.gaussian(0.7)) < 1e-5
+    told = one_run.curve_p_value(1000, 1000, 1000, ((0.5, 1e-2), (750.0, 0.0)))
     assert told == one_run.p_value(1000, 1000, 1000, 0.5, 1e-2)

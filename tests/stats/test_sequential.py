@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from dpspec.stats.attacks import gaussian_fit, sequential
+from dpspec.stats.attacks import curve_lines, sequential
 
 POINTS = [(0.0, 0.0), (0.0, 0.3), (0.7, 0.0), (0.7, 1e-5), (2.0, 0.1), (5.0, 1e-3)]
 
@@ -90,7 +90,7 @@ def test_looking_after_every_run_is_paid_for(epsilon: float, delta: float) -> No
 @pytest.mark.parametrize("mu", [0.5, 2.0])
 def test_the_lower_bound_covers_a_gaussian_mechanism_whenever_one_stops(mu: float) -> None:
     """Seeds 0 to 59, stopped where the bound is largest of four looks."""
-    true = gaussian_fit.epsilon(mu, 1e-3)
+    true = curve_lines.gaussian_epsilon(mu, 1e-3)
     wrong, shown = 0, []
     for seed in range(60):
         coins, scores = gaussian(mu, 240, seed)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from dpspec.stats.attacks import curve_lines, gaussian_fit, many_run, thresholds
+from dpspec.stats.attacks import curve_lines, thresholds
 
 
 def ranked(mu: float, present: int, absent: int, seed: int) -> str:
@@ -32,7 +32,7 @@ def test_it_is_valid_where_scores_say_nothing(present: int) -> None:
 @pytest.mark.parametrize("mu", [0.5, 1.5])
 def test_the_lower_bound_covers_a_gaussian_mechanism(mu: float) -> None:
     # Seeds 0 to 199, 95%: at most the 99.9% quantile of Bin(200, 0.05) above the truth.
-    true = gaussian_fit.epsilon(mu, 1e-3)
+    true = curve_lines.gaussian_epsilon(mu, 1e-3)
     found = [thresholds.epsilon_lower(ranked(mu, 150, 150, seed), 1e-3, 0.95) for seed in range(200)]
     assert sum(value > true for value in found) <= stats.binom.ppf(0.999, 200, 0.05)
     assert np.median(found) > 0.1 * true or mu < 1.0
@@ -50,7 +50,7 @@ def test_ties_are_ordered_against_the_attack() -> None:
 def test_the_best_threshold_is_one_of_those_tried() -> None:
     epsilon = thresholds.epsilon_lower(50 * "0" + "10" + 49 * "1", 1e-5, 0.95)
     tries = 2 * len([0, 1, 2, 4, 8, 16, 32])
-    expected = many_run.epsilon_lower(50, 51, 49, 0, 1e-5, 1 - 0.05 / tries)
+    expected = thresholds.fixed_epsilon_lower(50, 51, 49, 0, 1e-5, 1 - 0.05 / tries)
     assert epsilon == pytest.approx(expected, rel=1e-9)
     assert thresholds.p_value(50 * "0" + "10" + 49 * "1", ((epsilon, 1e-5),)) == pytest.approx(0.05, rel=1e-4)
 
@@ -71,7 +71,7 @@ def test_sides_without_runs_show_nothing() -> None:
 
 def test_power_is_what_perfect_scores_show() -> None:
     each = 1 - 0.05 / 20  # 0, 1, 2, ..., 256 errors of either kind
-    assert thresholds.largest(500, 500, 1e-5, 0.95) == many_run.largest(500, 500, 1e-5, each)
+    assert thresholds.largest(500, 500, 1e-5, 0.95) == thresholds.fixed_largest(500, 500, 1e-5, each)
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ import pytest
 from dpspec.contract import FrozenMap, Trial
 from dpspec.engine.storage.trial_store import Store
 from dpspec.errors import UsageError
-from dpspec.stores.storage import MARK
+from dpspec.stores.folder import MARK
 
 KEY, OTHER = "ab" * 32, "cd" * 32
 TRIAL = Trial(index=0, evidence=FrozenMap({"x": 1}))

@@ -17,8 +17,8 @@ from dpspec.contract import (
     Spec,
     ThreatModel,
 )
+from dpspec.engine.judging.claim_tests import Concluded
 from dpspec.engine.judging.judge import judge
-from dpspec.engine.judging.judge_input import Concluded
 from dpspec.engine.results.result import Verdict
 
 SCOPE_KEYS = ("adjacency", "access", "direction", "group_size", "min_records", "neighbours", "record", "over")

@@ -12,15 +12,15 @@ from dpspec.contract.findings import Channel
 from dpspec.engine.recorded import check
 from dpspec.engine.recorded.canary_bound import CanaryBound, canary_bound
 from dpspec.engine.recorded.check import RunClaim as Question
-from dpspec.engine.recorded.executed_run import ObservedRun, RecordedRuns, observe
+from dpspec.engine.recorded.executed_run import RecordedRuns, observe
 from dpspec.engine.recorded.recorded_run import RecordedRun
-from dpspec.engine.recorded.schedule import ZERO_OUT, ScheduleEpsilon, epsilon_of
+from dpspec.engine.recorded.schedule import ScheduleEpsilon, epsilon_of
 from dpspec.engine.results.recording import UNKNOWN, AccountantReport, RecordedPhase
 from dpspec.engine.results.result import AuditResult, Conformance, Result
 from dpspec.errors import ExitCode
 from dpspec.language.load import from_document
 from dpspec.registry.loader import load_catalog
-from dpspec.reporters.formats import terminal
+from dpspec.reporters import terminal
 
 __all__ = ["CheckedRun", "Question", "check_run", "run_page"]
 
@@ -100,26 +100,18 @@ class CheckedRun:
         return found[0] if found else None
 
     @cached_property
-    def observed(self) -> ObservedRun:
-        return observe(self.path)
-
-    @property
     def run(self) -> RecordedRun:
-        return self.observed.run
+        return observe(self.path)[0]
 
     @cached_property
     def costs(self) -> dict[int, ScheduleEpsilon]:
         """By group size."""
         of = self.question
-        return {size: self._cost(of.adjacency, of.delta, size) for size in of.group_sizes}
-
-    def _cost(self, adjacency: str, delta: float, size: int) -> ScheduleEpsilon:
-        return epsilon_of(self.run, self.observed.internal, adjacency, delta, size)
+        return {size: epsilon_of(self.run, of.adjacency, of.delta, size) for size in of.group_sizes}
 
     @cached_property
     def canaries(self) -> CanaryBound | None:
-        size = self.run.header.copies
-        return canary_bound(self.run, self.question.delta, lambda delta: self._cost(ZERO_OUT, delta, size))
+        return canary_bound(self.run, self.question.delta)
 
     @cached_property
     def assumptions(self) -> tuple[Assumption, ...]:

@@ -14,7 +14,7 @@ import numpy as np
 import yaml
 
 from dpspec.contract import Facts, FrozenMap, TrainingJob
-from dpspec.models.providers import MODELS
+from dpspec.models.architectures import MODELS
 
 _DATA = "digits, size: 40, split: {test: 10}"
 

@@ -16,7 +16,7 @@ from dpspec.engine.preparing.prepare import prepare
 from dpspec.registry.loader import load_catalog
 from dpspec.training.loop import native
 from dpspec.training.loop.native import NativeTrainer
-from dpspec_rero.mechanism import ReroAudit
+from dpspec_rero import ReroAudit
 from support import specs
 from support.audits import unjudged
 

@@ -35,8 +35,7 @@ from dpspec.contract import (
     ThreatModel,
     TrainingJob,
 )
-from dpspec.training.loop.dpsgd import Parts, ScheduledPhase
-from dpspec.training.loop.native import parts_of
+from dpspec.training.loop.native import Parts, ScheduledPhase, parts_of
 from dpspec.training.loop.samplers import FixedSize, Full, Poisson, Sampler
 
 Array = np.ndarray[Any, Any]

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from support import warm
 
-from dpspec.cli.commands.new import write_plugin
+from dpspec.cli.new import write_plugin
 from dpspec.errors import UsageError
 
 Environment = Callable[..., dict[str, str]]

@@ -15,7 +15,7 @@ from dpspec.training.gradients.persample import FlatModel
 from dpspec.training.loop.contributions import RecordsAndCanaries
 from dpspec.training.loop.native import NativeTrainer
 from dpspec.training.measure.logs import SamplingLog
-from dpspec.training.measure.observers import ProjectionObserver
+from dpspec.training.measure.scores import ProjectionObserver
 
 
 @pytest.mark.parametrize(("parameters", "count"), [(63, 1), (63, 10), (63, 63), (100, 7)])

@@ -14,7 +14,7 @@ from dpspec.training.gradients import flat_model
 from dpspec.training.loop import checkpoint, native
 from dpspec.training.loop.native import NativeTrainer
 from dpspec.training.measure.logs import NoiseLog, NormLog, SamplingLog
-from dpspec.training.measure.observers import ProjectionObserver
+from dpspec.training.measure.scores import ProjectionObserver
 
 STEPS = 20
 DIRECTIONS = SignBlocks(63, 20, seed=0)

@@ -22,9 +22,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from dpspec.contract import Cancelled, FrozenMap, Resumable, TrainingJob
 from dpspec.training.canaries import CanaryGroups, SignBlocks
+from dpspec.training.device import all_equal
 from dpspec.training.gradients import flat_model
 from dpspec.training.gradients.clipping import Clip, Flat, PerLayer, Truncated
-from dpspec.training.gradients.fetching import all_equal
 from dpspec.training.gradients.persample import ClippedSum, FlatModel, per_example_gradients
 from dpspec.training.loop import contributions
 from dpspec.training.loop.checkpoint import Memory
@@ -35,12 +35,11 @@ from dpspec.training.loop.contributions import (
     clipped_sum,
     reuse_last_sum,
 )
-from dpspec.training.loop.dpsgd import Contributions, Parts
-from dpspec.training.loop.native import NativeTrainer, parts_of, run_batched, train_with
+from dpspec.training.loop.native import Contributions, NativeTrainer, Parts, parts_of, run_batched, train_with
 from dpspec.training.loop.samplers import Poisson, PoissonUsers, sampler_of
 from dpspec.training.measure.population import population
-from dpspec.training.measure.replayed_step import replayed_step
 from dpspec.training.measure.residuals import Residuals
+from dpspec.training.measure.run_evidence import replayed_step
 
 
 class Dense:

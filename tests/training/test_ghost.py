@@ -14,8 +14,12 @@ from dpspec.training.gradients import ghost_calls
 from dpspec.training.gradients.clipping import Flat
 from dpspec.training.gradients.flat_model import load
 from dpspec.training.gradients.ghost import PerExample
-from dpspec.training.gradients.ghost_calls import Convolution, Embedding, GroupNorm, LayerNorm, Linear
-from dpspec.training.gradients.ghost_parameters import (
+from dpspec.training.gradients.ghost_calls import (
+    Convolution,
+    Embedding,
+    GroupNorm,
+    LayerNorm,
+    Linear,
     Lookup,
     Outer,
     Rows,

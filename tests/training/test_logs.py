@@ -12,11 +12,10 @@ from support.seen_run import SeenRun
 from dpspec.contract import FrozenMap
 from dpspec.stats.conformance.evidence import write_run
 from dpspec.training.canaries import CanaryGroups, SignBlocks
-from dpspec.training.loop.dpsgd import Schedule
-from dpspec.training.loop.native import NativeTrainer
+from dpspec.training.loop.native import NativeTrainer, Schedule
 from dpspec.training.measure.logs import SamplingLog, spaced
-from dpspec.training.measure.observers import ProjectionObserver
 from dpspec.training.measure.run_evidence import RunLogs, compared_lags, reported_evidence
+from dpspec.training.measure.scores import ProjectionObserver
 
 
 @pytest.fixture

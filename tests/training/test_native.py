@@ -14,7 +14,7 @@ from dpspec.training.canaries import CanaryGroups, SignBlocks
 from dpspec.training.gradients import flat_model
 from dpspec.training.loop import native
 from dpspec.training.loop.native import NativeTrainer, run_batched, train_many
-from dpspec.training.measure.observers import ProjectionObserver
+from dpspec.training.measure.scores import ProjectionObserver
 
 RUNS = 5
 

@@ -15,12 +15,12 @@ from torch import nn
 from torch.nn import functional
 
 from dpspec.contract import Facts, FrozenMap
-from dpspec.models.providers import MODELS
+from dpspec.models.architectures import MODELS
 from dpspec.training.gradients import persample
 from dpspec.training.gradients.clipping import Flat
+from dpspec.training.gradients.flat_model import written_out
 from dpspec.training.gradients.ghost import PerExample
 from dpspec.training.gradients.persample import FlatModel, per_example_gradients
-from dpspec.training.gradients.recurrent import written_out
 
 
 def norms_of(model, x, y):

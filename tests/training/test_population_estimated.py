@@ -17,9 +17,9 @@ from dpspec.contract.attacks import Records
 from dpspec.training.gradients.persample import FlatModel
 from dpspec.training.loop.native import NativeTrainer
 from dpspec.training.loop.samplers import Poisson
-from dpspec.training.measure.observers import RecordScores
 from dpspec.training.measure.population import Estimated, Sample, estimated, population
 from dpspec.training.measure.residuals import Residuals
+from dpspec.training.measure.scores import RecordScores
 from dpspec.training.measure.update_statistics import ResidualLog
 
 #: Gradients of no more than one clip norm; the first two are the same, which Poisson batches do not keep apart.

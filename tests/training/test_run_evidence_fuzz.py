@@ -19,8 +19,8 @@ from dpspec.stats.conformance import table
 from dpspec.stats.conformance.evidence import read_run, write_run
 from dpspec.training.canaries import CanaryGroups, SignBlocks
 from dpspec.training.loop.native import NativeTrainer
-from dpspec.training.measure.observers import ProjectionObserver
 from dpspec.training.measure.run_evidence import RunLogs, evidence_of, reported_evidence
+from dpspec.training.measure.scores import ProjectionObserver
 
 OLD = Path(__file__).parents[1] / "golden" / "results-0.1.0"
 

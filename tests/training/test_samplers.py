@@ -17,8 +17,7 @@ from scipy.stats import binom, chi2
 from dpspec.contract import FrozenMap
 from dpspec.testing.backend import small_job
 from dpspec.training.device import generator
-from dpspec.training.loop.dpsgd import Schedule
-from dpspec.training.loop.native import NativeTrainer
+from dpspec.training.loop.native import NativeTrainer, Schedule
 from dpspec.training.loop.samplers import (
     FixedSize,
     Full,

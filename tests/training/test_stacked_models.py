@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from dpspec.contract import Facts, FrozenMap
-from dpspec.models.transformer import Transformer
+from dpspec.models.architectures import Transformer
 from dpspec.training.gradients import flat_model
 from dpspec.training.gradients.clipping import Flat, PerLayer, Truncated, clipper
 from dpspec.training.gradients.persample import per_example_gradients

@@ -12,12 +12,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from dpspec.contract import Evidence, Finding, Scope
-from dpspec.engine.judging import reasons
 from dpspec.engine.judging.claim_tests import (
+    NO_PENDING,
     ClaimTests,
+    Concluded,
+    PendingTests,
     RejectedBound,
     TestedClaim,
-    group_size,
     reject_bounds,
     rejection_of,
 )
@@ -28,14 +29,16 @@ from dpspec.engine.judging.evidence_weight import (
     covers,
     enough_records,
     false_assumption,
+    group_size,
     reaches,
     scope_shortfall,
     weighed_findings,
 )
 from dpspec.engine.judging.inequalities import Part, Statement
-from dpspec.engine.judging.judge_input import NO_PENDING, Concluded, PendingTests
 from dpspec.engine.results import decimals
+from dpspec.engine.results.decimals import exact, lower, upper
 from dpspec.engine.results.result import Conformance, Verdict, VerdictName
+from dpspec.text import several
 
 
 def as_expected(verdict: VerdictName, expect: Sequence[str]) -> bool:
@@ -111,7 +114,7 @@ class ClaimEvaluator:
         if name == "open" and not reason:
             reason = self._undecided(tested, view, views, refutable)
         if self.audit.incomplete and stated.parts and name not in ("contradicted", "refuted"):
-            reason += reasons.missing(self.audit.trials, self.audit.needed, self.tests.waits_for_trials(tested))
+            reason += missing_trials(self.audit.trials, self.audit.needed, self.tests.waits_for_trials(tested))
         smallest = self.tests.smallest(tested)
         upper, lower = view.ends() if view is not None else (None, None)
         return Verdict(
@@ -139,11 +142,11 @@ class ClaimEvaluator:
         weakest = min(views, key=lambda view: view.rank, default=None)
         if (rejected := self._contradiction(tested, views)) is not None:
             deviates = self.conformance.status == "deviates"
-            return "contradicted", reasons.contradicted(rejected, deviates), weakest
+            return "contradicted", contradicted_reason(rejected, deviates), weakest
         smallest = self.tests.smallest(tested)
         if smallest is not None and smallest[0] <= self.tests.level(tested):
             clash = weakest is not None and weakest.rank == 2
-            reason = reasons.refuted(_tester(smallest[1], stated), smallest[0], self.tests.confidence, clash)
+            reason = refuted_reason(_tester(smallest[1], stated), smallest[0], self.tests.confidence, clash)
             return "refuted", reason, weakest
         unproved = self._unproved(tested, weakest) if tested.claim.kind != "metric" else ""
         beyond = (
@@ -151,7 +154,7 @@ class ClaimEvaluator:
         )
         if beyond is not None:
             view, bound = beyond
-            reason = f"{reasons.opposing_bound(view.part, bound)}."
+            reason = f"{opposing_bound(view.part, bound)}."
             if smallest is not None:
                 reason += f" {_tester(smallest[1], stated)} does not reject it: p = {decimals.upper(smallest[0])}."
             return "refuted", reason, view
@@ -161,10 +164,10 @@ class ClaimEvaluator:
             return "open", "", weakest
         if weakest.rank == 2:
             deviates = tested.claim.kind != "metric" and self.conformance.status == "deviates"
-            return "proved", reasons.proved(weakest.part, weakest.best, deviates=deviates), weakest
+            return "proved", proved_reason(weakest.part, weakest.best, deviates=deviates), weakest
         scope = tested.scope if tested.statement.about_privacy else None
         enough = enough_records(weakest.part, scope, self.findings)
-        return "supported", reasons.supported(weakest.part, weakest.best, enough), weakest
+        return "supported", supported_reason(weakest.part, weakest.best, enough), weakest
 
     def _deviating_recording(self) -> bool:
         return self.audit.recording is not None and self.conformance.status != "no-deviation-found"
@@ -223,16 +226,16 @@ class ClaimEvaluator:
         self, tested: TestedClaim, view: PartView | None, views: Sequence[PartView], refutable: float | None
     ) -> str:
         if view is None:
-            return reasons.undecided(None, None, None, attacked=bool(tested.hypotheses))
+            return undecided_reason(None, None, None, attacked=bool(tested.hypotheses))
         beyond = _refuting_bound(views)
         if beyond is not None:
-            return reasons.control(beyond[0].part, beyond[1], attacked=bool(tested.hypotheses))
+            return control_reason(beyond[0].part, beyond[1], attacked=bool(tested.hypotheses))
         scope = tested.scope if tested.statement.about_privacy else None
         short = false_assumption(view.part, scope, self.findings) if scope is not None else ""
         short = short or (view.unbounded_by if view.unbounded else scope_shortfall(view.part, scope, self.findings))
         if tested.claim.kind == "metric" and not (self.audit.trials or view.proof or short):
             return "Not decided: nothing was measured, because no training was run."
-        return reasons.undecided(
+        return undecided_reason(
             view.part,
             view.proof,
             refutable,
@@ -252,7 +255,7 @@ def _finite(end: WeighedFinding | None) -> float | None:
 
 
 def _tester(evidence: Evidence, stated: Statement) -> str:
-    name = reasons.attack_name(evidence)
+    name = attack_name(evidence)
     return f"The attack ({name})" if stated.about_privacy else f"The measurement ({name})"
 
 
@@ -290,3 +293,119 @@ def judge(audits: Sequence[Concluded], others: PendingTests = NO_PENDING) -> tup
         verdicts = tuple(evaluator.verdict(tested) for tested in tests.claims if tested.number == number)
         judged.append(Judged(verdicts=verdicts, conformance=conformance, findings=findings[number]))
     return tuple(judged)
+
+
+def contradicted_reason(rejected: RejectedBound, deviates: bool) -> str:
+    from dpspec.stats.attacks import evidence_tests
+
+    evidence, points, finding = rejected.evidence, rejected.points, rejected.findings[0]
+    if evidence.kind == "binomial":
+        at = ", ".join(f"{key} = {exact(value)}" for key, value in finding.at.items())
+        bound = f"the proved bound {finding.quantity} <= {upper(finding.value)}{' at ' + at if at else ''} itself"
+    else:
+        epsilon, delta = min(points, key=lambda point: evidence_tests.p_value(evidence, *point))
+        what, more = ("bound", "") if len(points) == 1 else ("curve", f", all {len(points)} points")
+        bound = f"the proved {what} epsilon <= {upper(epsilon)} at delta = {exact(delta)} itself{more}"
+    text = (
+        f"The attack ({attack_name(evidence)}) rejects {bound}, p = {upper(rejected.p_value)} over the invocation: "
+        "theory, implementation or attack is wrong."
+    )
+    return text + (" The executed run deviates from its declaration, which can explain it." if deviates else "")
+
+
+def refuted_reason(method: str, p_value: float, confidence: float, clash: bool) -> str:
+    text = f"{method} rejects the claim: p = {upper(p_value)}, family-wise at confidence {exact(confidence)}."
+    return text + (" A proved bound is within the claim: one of the two is wrong." if clash else "")
+
+
+def opposing_bound(part: Part, weighed: WeighedFinding) -> str:
+    if part.side == "at-most":
+        side, value, beyond = "lower", lower(weighed.value, against=part.claimed), "exceeds"
+    else:
+        side, value, beyond = "upper", upper(weighed.value, against=part.claimed), "is below"
+    return f"The certified {side} bound {value} ({weighed.finding.method}) {beyond} the claimed {exact(part.claimed)}"
+
+
+def proved_reason(part: Part, weighed: WeighedFinding, *, deviates: bool) -> str:
+    side, value = _proving(part, weighed.value)
+    text = f"The {_rigor(weighed)} {side} bound of {value} ({weighed.finding.method}) is within the claim."
+    warning = " Proved as declared, run deviates: the bound does not apply to the executed run."
+    return text + (warning if deviates else "")
+
+
+def supported_reason(part: Part, weighed: WeighedFinding, enough: int | None) -> str:
+    finding, (side, value) = weighed.finding, _proving(part, weighed.value)
+    if weighed.strength == "approximate":
+        return f"Only the approximate value {value} ({finding.method}) is within the claim; it carries no guarantee."
+    if weighed.strength == "statistical":
+        at = f"confidence {exact(finding.confidence)}" if finding.confidence is not None else "an unstated confidence"
+        return f"The {side} bound of {value} ({finding.method}) within the claim is statistical, at {at}."
+    whose = "for the declared collection of datasets" if finding.scope.data == "collection" else "for this dataset"
+    unchecked = [a.name for a in finding.assumptions if a.status == "unchecked"]
+    given = f"under unchecked assumptions ({', '.join(unchecked)})" if unchecked else whose
+    text = f"The {side} bound of {value} ({finding.method}) is within the claim only {given}."
+    if unchecked:
+        return text
+    if enough is None:
+        return f"{text} Set over: this in the claim." if finding.scope.data == "this" else text
+    return f"{text} It is proved for datasets of at least {enough} records: set min_records."
+
+
+def undecided_reason(
+    part: Part | None,
+    proof: WeighedFinding | None,
+    refutable: float | None,
+    *,
+    attacked: bool,
+    unbounded: bool = False,
+    shortfall: str = "",
+) -> str:
+    if part is None:
+        return "Not proved: this claim kind has no numeric bound to compare with."
+    side = "upper" if part.side == "at-most" else "lower"
+    if proof is not None:
+        if part.side == "at-most":
+            value, beyond = upper(proof.value, against=part.claimed), "exceeds"
+        else:
+            value, beyond = lower(proof.value, against=part.claimed), "is below"
+        text = f"the {_rigor(proof)} bound {value} {beyond} the claimed {exact(part.claimed)}"
+    else:
+        text = f"no finite {side} bound is proved" if unbounded else f"no proved {side} bound applies to this claim"
+        text += f" ({shortfall})" if shortfall else ""
+    if refutable is not None:
+        limit = f"up to {lower(refutable)}" if part.side == "at-most" else f"down to {upper(refutable)}"
+        weak = f"with perfect results, the evidence could refute claims {limit}"
+    elif attacked:
+        weak = "the evidence cannot refute this claim"
+    else:
+        weak = "no attack tested it"
+    return f"Not proved: {text}. Not refuted: {weak}."
+
+
+def control_reason(part: Part, weighed: WeighedFinding, *, attacked: bool) -> str:
+    """The reason of an open claim that a certified bound refutes, if only an attack may."""
+    attack = "the attack does not reject it" if attacked else "no attack tested it"
+    return (
+        f"Not decided: only an attack may refute this claim (refuted_by: attack), and {attack}. "
+        f"{opposing_bound(part, weighed)}."
+    )
+
+
+def missing_trials(available: int, needed: int, waiting: bool) -> str:
+    tests = "the tests of a fixed number of trials, for which there is evidence, are" if waiting else "their tests are"
+    return f" {available} of {needed} trials are available; {tests} judged once all are."
+
+
+def attack_name(evidence: Evidence) -> str:
+    groups = evidence.at.get("group_size", 1)
+    if evidence.scope.unit != "record":
+        return f"{evidence.method}, {several(groups, evidence.scope.unit)}"
+    return evidence.method if groups == 1 else f"{evidence.method}, groups of {groups}"
+
+
+def _proving(part: Part, value: float) -> tuple[str, str]:
+    return ("upper", upper(value)) if part.side == "at-most" else ("lower", lower(value))
+
+
+def _rigor(weighed: WeighedFinding) -> str:
+    return "certified" if weighed.finding.rigor == "certified" else "proved"

@@ -1,18 +1,85 @@
-"""Assumptions that core adds to the outcomes of an audit: public constants, attack code and initial weights.
+"""``model.initial``: initial weights from a file that the user declares public, or chosen by the adversary.
 
-A backend declares where its constants (divisor, rate, clip norm, schedule) come from. A divisor that counts the records
-reveals their number at any noise, so no bound holds. Every proof therefore contains the backend's statement.
+Bounds cover what training reveals of the records. Weights that were trained on these records reveal them from the
+start, and a file does not show its training data. So every proof of a spec with ``model.initial`` assumes that its
+weights do not depend on the private records. ``worst-case`` is for attacks: Theorem R5 of
+``docs/explanation/proofs/recorded-runs.md``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
+from pathlib import Path
 
-from dpspec.contract import Assumption, Backend, Evidence, Finding, Outcome, Spec, is_privacy_quantity
+from dpspec.contract import (
+    Assumption,
+    Backend,
+    DataError,
+    Evidence,
+    Facts,
+    Finding,
+    ModelFactory,
+    Outcome,
+    Spec,
+    is_privacy_quantity,
+)
 from dpspec.contract.catalog import Offered
-from dpspec.engine.preparing import initial_weights
+from dpspec.models.weights_file import FromFile
 from dpspec.registry.foreign_code import made, misbehaved, resolve
+
+#: The key of a model block that core reads and removes from the factory's options.
+INITIAL = "initial"
+
+#: Its value if the adversary chooses.
+WORST_CASE = "worst-case"
+
+PUBLIC = Assumption(
+    name="public-initial-weights",
+    status="declared",
+    text="the initial weights (model.initial) do not depend on the private records",
+)
+
+SAME = Assumption(
+    name="same-initial-weights",
+    status="declared",
+    text="all compared datasets have the same initial weights, chosen by an adversary; a pipeline that computes its "
+    "weights from private records is not covered",
+)
+
+CHOSEN = Assumption(
+    name="worst-case-initial-weights",
+    status="by-construction",
+    text="an adversary chose the initial weights, fitted to the real records before canaries and inclusion bits were "
+    "drawn: this refutes claims about any initial weights, and not about one model's own",
+)
+
+
+def with_initial_weights(spec: Spec, factory: ModelFactory, recorded: Facts | None) -> tuple[ModelFactory, str | None]:
+    """The factory whose models start from the spec's file, and the file's digest.
+
+    ``recorded``: the facts of a result, whose digest replaces the digest of a missing file.
+    """
+    path = weights_path(spec)
+    if path is None:
+        return factory, None
+    try:
+        made = FromFile(factory, path)
+    except DataError:
+        if recorded is None or recorded.initial_weights is None:
+            raise
+        return factory, recorded.initial_weights
+    return made, made.digest
+
+
+def weights_path(spec: Spec) -> Path | None:
+    initial = None if spec.model is None else spec.model.get(INITIAL)
+    return None if initial is None or chosen_weights(spec) else Path(spec.directory) / str(initial["path"])
+
+
+def chosen_weights(spec: Spec) -> bool:
+    return spec.model is not None and spec.model.get(INITIAL) == WORST_CASE
+
 
 #: The assumption of findings that a backend's statement is about.
 CONSTANTS = "data-independent-hyperparameters"
@@ -56,7 +123,7 @@ def with_assumptions(
     attack = [(part, offers[part]) for part in ("canary", "score") if part in offers]
     parts = [f"{part} {kind!r} of {offered.distribution}" for part, (kind, offered) in attack]
     code = replace(ATTACK_CODE, text=f"{ATTACK_CODE.text} ({' and '.join(parts)})")
-    chosen = initial_weights.chosen(spec)
+    chosen = chosen_weights(spec)
     for outcome in outcomes:
         more: list[Assumption] = []
         if isinstance(outcome, Evidence) and attack and is_privacy_quantity(outcome.quantity):
@@ -66,11 +133,11 @@ def with_assumptions(
             match outcome.bound, outcome.scope.pipeline:
                 case "lower", "executed":
                     more += [code] if attack else []
-                    more += [initial_weights.CHOSEN] if chosen else []
+                    more += [CHOSEN] if chosen else []
                 case "upper", "declared" if chosen:
-                    more.append(initial_weights.SAME)
-                case "upper", "declared" if initial_weights.path_of(spec) is not None:
-                    more.append(initial_weights.PUBLIC)
+                    more.append(SAME)
+                case "upper", "declared" if weights_path(spec) is not None:
+                    more.append(PUBLIC)
         if more and isinstance(outcome, Evidence | Finding):
             outcome = replace(outcome, assumptions=(*outcome.assumptions, *more))
         yield outcome

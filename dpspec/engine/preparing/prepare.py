@@ -7,7 +7,7 @@ exception: they are compared with the model.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any, cast
@@ -28,15 +28,13 @@ from dpspec.contract import (
 from dpspec.contract import Path as SpecPath
 from dpspec.contract.audit import NO_TRIALS
 from dpspec.contract.catalog import Catalog, Offered
-from dpspec.engine.preparing.attacks import find, limited, offers_of
-from dpspec.engine.preparing.initial_weights import KEY as INITIAL
-from dpspec.engine.preparing.initial_weights import started
-from dpspec.engine.preparing.outcome_assumptions import constants_of
+from dpspec.engine.preparing.outcome_assumptions import INITIAL, constants_of, with_initial_weights
 from dpspec.engine.preparing.refusals import kinds_with, refusals
 from dpspec.engine.preparing.trial_keys import maker
-from dpspec.errors import SpecError
+from dpspec.errors import PluginError, SpecError
 from dpspec.language.load import from_document
-from dpspec.language.reading.tree import locate
+from dpspec.language.tree import locate
+from dpspec.registry.descriptors import CORE_KEYS
 from dpspec.registry.foreign_code import is_foreign, made, misbehaved, resolve
 
 #: Statuses of constants, the weakest first.
@@ -131,7 +129,7 @@ def prepare(spec: Spec, catalog: Catalog, *, recorded: Facts | None = None) -> P
         except ValueError as error:
             raise SpecError([model_mismatch(error, ("model",), spec)]) from None
         try:
-            model, digest = started(spec, factory, recorded)
+            model, digest = with_initial_weights(spec, factory, recorded)
             facts = dataclasses.replace(facts, initial_weights=digest)
         except DataError as error:
             raise SpecError([data_unreadable(error, spec)]) from None
@@ -218,3 +216,45 @@ def out_of_range(error: ArithmeticError, spec: Spec) -> Diagnostic:
 
 def model_mismatch(error: ValueError, place: SpecPath, spec: Spec) -> Diagnostic:
     return locate(Diagnostic(code="model-mismatch", message=str(error), path=place), spec.origin)
+
+
+def offers_of(spec: Spec, catalog: Catalog) -> dict[str, tuple[str, Offered]]:
+    audit, found = spec.audit, {}
+    if audit is not None and audit.canary is not None:
+        found["canary"] = audit.canary.kind, find(catalog.canaries, audit.canary.kind, "canary")
+    if audit is not None and audit.score is not None:
+        found["score"] = audit.score.kind, find(catalog.scores, audit.score.kind, "score")
+    return found
+
+
+def find(offers: Mapping[str, Offered], kind: str, what: str) -> Offered:
+    if kind not in offers:
+        raise PluginError(f"no installed plugin offers {what} {kind!r} (see `dpspec plugins`)")
+    return offers[kind]
+
+
+def limited(spec: Spec, facts: Facts, catalog: Catalog) -> Iterator[Diagnostic]:
+    chosen = offers_of(spec, catalog).get("canary")
+    if chosen is None or not chosen[1].provider.limit:
+        return
+    offered = chosen[1]
+    limit = made(offered, offered.provider.limit, "limit()", facts, options_of(spec))
+    if limit is None:
+        return
+    fits = isinstance(limit, tuple) and len(limit) == 2 and isinstance(limit[0], int) and isinstance(limit[1], str)
+    if not fits:
+        raise misbehaved(offered, f"limit() returns {limit!r}, not a number and why, or None")
+    most, why = limit
+    sizes = len(set(spec.threat_model.group_size))
+    count = int(_block(spec).get("count", sizes)) // sizes * sizes
+    if count > most:
+        message = f"count must be at most {most}, got {count}: {why}"
+        yield Diagnostic(code="bad-value", message=message, path=("audit", "canary", "count"))
+
+
+def options_of(spec: Spec) -> FrozenMap:
+    return FrozenMap({key: value for key, value in _block(spec).items() if key not in CORE_KEYS["canary"]})
+
+
+def _block(spec: Spec) -> Mapping[str, Any]:
+    return (spec.audit.options.get("canary") if spec.audit is not None else None) or {}

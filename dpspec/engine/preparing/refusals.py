@@ -10,7 +10,7 @@ from typing import Any
 from dpspec.contract import DataError, DataSource, Diagnostic, Facts, Path, Sampling, Spec, in_phase
 from dpspec.contract.catalog import Catalog, Offered
 from dpspec.contract.spec import records_per_user
-from dpspec.engine.preparing import initial_weights
+from dpspec.engine.preparing.outcome_assumptions import INITIAL, chosen_weights
 from dpspec.registry.foreign_code import resolve
 
 #: Maximum number of choices of a user's records over which an expected contribution is averaged.
@@ -75,9 +75,9 @@ def refusals(
 def _of_chosen_weights(
     spec: Spec, kind: str, mechanism: Offered, backend: Offered, catalog: Catalog
 ) -> Iterator[Diagnostic]:
-    if not initial_weights.chosen(spec):
+    if not chosen_weights(spec):
         return
-    path = ("model", initial_weights.KEY)
+    path = ("model", INITIAL)
     if not mechanism.provider.chosen_weights:
         yield _unsupported(
             f"the bounds of {kind!r} do not hold for weights that an adversary chose",

@@ -11,13 +11,11 @@ import numpy as np
 from dpspec.contract import Assumption
 from dpspec.contract.findings import AssumptionStatus
 from dpspec.engine.recorded.channels import HYPERPARAMETERS, TEXTS
-from dpspec.engine.recorded.evidence import InternalSums
 from dpspec.engine.recorded.joined_checks import joined_parts
 from dpspec.engine.recorded.noise_checks import why_noise_unconfirmed
 from dpspec.engine.recorded.recorded_run import Array, RecordedRun
 from dpspec.engine.recorded.schedule import ADD_REMOVE
 from dpspec.recording.folder.joined_folder import Comparison
-from dpspec.recording.folder.resumed_folder import ResumedFolder
 
 #: The assumption of runs in which not every contribution was observed, such as those with ghost clipping.
 PER_RECORD_CLIPPING = "per-record-clipping"
@@ -51,18 +49,13 @@ _NEEDED = {
 
 
 def assumptions(
-    run: RecordedRun,
-    internal: InternalSums | None,
-    adjacency: str,
-    *,
-    public: Collection[str] = (),
-    group_size: int = 1,
+    run: RecordedRun, adjacency: str, *, public: Collection[str], group_size: int
 ) -> tuple[Assumption, ...]:
     header = run.header
     found = [_constants(run, adjacency, public)]
     if header.scheme == "poisson" or np.isfinite(run["rate"]).any():
-        found += _sampling(run, internal)
-    found += _clipping(run, observed=internal is not None and bool(np.isfinite(internal.largest).any()))
+        found += _sampling(run)
+    found += _clipping(run)
     if run.sums_type:
         text = f"{TEXTS['precision']}; sums are rounded to {run.sums_type}, and nothing bounds the effect"
         found.append(Assumption(name="precision", status="unchecked", text=text))
@@ -77,9 +70,9 @@ def assumptions(
         text += f"; the recording does not confirm the reported noise in the gradients: {why}" if why else ""
         found.append(Assumption(name="loop-reports", status="unchecked" if why else "declared", text=text))
     if header.world:
-        found.append(_joined_ranks(run, internal))
-    if isinstance(run.folder, ResumedFolder):
-        found.append(joined_parts(run.folder))
+        found.append(_joined_ranks(run))
+    if run.resumed is not None:
+        found.append(joined_parts(run.resumed))
     found += [*_update_rule(run, public), *_model_state(run), _released_model(run)]
     found += _records(run, group_size)
     if header.scheme in ("shuffled", "sequential"):
@@ -169,7 +162,8 @@ def _constants(run: RecordedRun, adjacency: str, public: Collection[str]) -> Ass
     return Assumption(name="data-independent-hyperparameters", status=status, text=text)
 
 
-def _sampling(run: RecordedRun, internal: InternalSums | None) -> Iterator[Assumption]:
+def _sampling(run: RecordedRun) -> Iterator[Assumption]:
+    internal = run.internal
     seen = internal is not None and internal.sampling is not None
     text = TEXTS["sampling"]
     if not seen:
@@ -185,10 +179,10 @@ def _sampling(run: RecordedRun, internal: InternalSums | None) -> Iterator[Assum
         yield Assumption(name="unused-batches", status="unchecked" if often else "declared", text=text)
 
 
-def _joined_ranks(run: RecordedRun, internal: InternalSums | None) -> Assumption:
+def _joined_ranks(run: RecordedRun) -> Assumption:
     text = f"{TEXTS['joined-ranks']} ({run.header.world} ranks)"
-    found = run.comparison or Comparison()
-    compared, doubts = found.compared if internal is not None else 0, ""
+    found = run.folder.comparison or Comparison()
+    compared, doubts = found.compared if run.internal is not None else 0, ""
     if compared < run.steps:
         doubts += f", but only {compared} of {run.steps} steps have the observations that compare ranks"
     if found.other_data:
@@ -210,9 +204,9 @@ def unused_text(unused: int) -> str:
     return "one batch was drawn and not used" if unused == 1 else f"{unused} batches were drawn and not used"
 
 
-def _clipping(run: RecordedRun, *, observed: bool) -> Iterator[Assumption]:
-    """The assumption that contributions are clipped, unless each was ``observed`` and so checked."""
-    ghost = run.header.clipping == "ghost"
+def _clipping(run: RecordedRun) -> Iterator[Assumption]:
+    """The assumption that contributions are clipped, unless each was observed and so checked."""
+    ghost, observed = run.header.clipping == "ghost", run.has_contributions
     if observed and not ghost:
         return
     text = f"{TEXTS[PER_RECORD_CLIPPING]}; single contributions were not observed"

@@ -8,19 +8,20 @@ recorder writes before the first step.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from dpspec.contract import Assumption, DataError, Evidence, FrozenMap, Scope
+from dpspec.contract.findings import AssumptionStatus
 from dpspec.data.score_table import Wanted, read_columns
 from dpspec.engine.recorded.channels import TEXTS
 from dpspec.engine.recorded.recorded_run import Array, RecordedRun
-from dpspec.engine.recorded.schedule import ZERO_OUT, ScheduleEpsilon
+from dpspec.engine.recorded.schedule import ZERO_OUT, epsilon_of
 from dpspec.errors import RecordingError
-from dpspec.recording.folder.canaries import BYTES, GRADIENTS, CoinSource
-from dpspec.recording.folder.header import MOST_CANARIES
+from dpspec.recording.folder.header import BYTES, GRADIENTS, MOST_CANARIES, CoinSource
 from dpspec.recording.folder.run_folder import CANARIES, STEPS
 from dpspec.regular_files import NotRegularError, read_regular
 from dpspec.stats.attacks import guess_counts
@@ -28,16 +29,18 @@ from dpspec.stats.attacks import guess_counts
 #: Maximum size of the file: a byte and a float64 for each canary, and the overhead of an archive.
 _MOST_BYTES = 9 * MOST_CANARIES + 2**16
 
+#: Confidence of the lower bound.
+CONFIDENCE = 0.95
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class CanaryScores:
-    """coins (m,): int8, 1 for an included canary. scores (m,): float64 without NaN, higher for "included"."""
+#: Largest p-value of the schedule's own curve at which canaries contradict the schedule.
+CONTRADICTED = 1e-6
 
-    coins: Array
-    scores: Array
+#: Smaller deltas at which the curve is also tested, falling.
+_DELTAS = (1e-6, 1e-8, 1e-10, 1e-12)
 
 
-def read_canaries(run: RecordedRun) -> CanaryScores | None:
+def read_canaries(run: RecordedRun) -> tuple[Array, Array] | None:
+    """Inclusion bits (m,) int8, 1 if included, and scores (m,) float64, higher for "included"; None if not scored."""
     path, scored, header = run.folder.path / CANARIES, run.scored, run.header
     if scored is None:
         if path.exists():
@@ -65,33 +68,18 @@ def read_canaries(run: RecordedRun) -> CanaryScores | None:
         raise RecordingError(f"{path}: has {read.rows} canaries instead of {header.canaries}")
     if np.isnan(scores).any():
         raise RecordingError(f"{path}: a score is NaN, which no recorder writes")
-    _require_coins(run, coins, secret, str(path))
-    return CanaryScores(coins=coins.astype(np.int8), scores=scores)
-
-
-def _require_coins(run: RecordedRun, coins: Array, secret: Array, name: str) -> None:
-    header = run.header
     if len(secret) != BYTES or not np.isin(secret, np.arange(256)).all():
-        raise RecordingError(f"{name}: secret must be {BYTES} bytes")
+        raise RecordingError(f"{path}: secret must be {BYTES} bytes")
     source = CoinSource(secret.astype(np.uint8).tobytes(), header.canary_seed)
     given = header.canary_seed is not None and CoinSource.of(header.canary_seed) != source
     if source.commitment != header.commitment or given:
-        raise RecordingError(f"{name}: its coins follow from other bytes than those fixed before training")
+        raise RecordingError(f"{path}: its coins follow from other bytes than those fixed before training")
     if not np.array_equal(coins, source.coins(header.canaries)):
-        raise RecordingError(f"{name}: its coins are not those fixed before training")
+        raise RecordingError(f"{path}: its coins are not those fixed before training")
     left_out = int((coins == 0).sum()) * header.copies
     if left_out != header.left_out:
-        raise RecordingError(f"{name}: {left_out} places were excluded, but the header says {header.left_out}")
-
-
-#: Confidence of the lower bound.
-CONFIDENCE = 0.95
-
-#: Largest p-value of the schedule's own curve at which canaries contradict the schedule.
-CONTRADICTED = 1e-6
-
-#: Smaller deltas at which the curve is also tested, falling.
-_DELTAS = (1e-6, 1e-8, 1e-10, 1e-12)
+        raise RecordingError(f"{path}: {left_out} places were excluded, but the header says {header.left_out}")
+    return coins.astype(np.int8), scores
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,34 +87,26 @@ class CanaryBound:
     """The result of the canary attack.
 
     Attributes:
-        delta: The delta of the bounds.
-        group_size: The number of records of a canary; the bounds are for groups of this size.
+        delta: The delta of the bounds, which are for groups of the copies of a canary.
         canaries: Number of canaries.
-        present: Number of included canaries.
         guesses: Number of guessed bits, per rung, in the order of confidence.
         correct: Number of correct guesses per rung.
         lower: Lower bound on epsilon at :data:`CONFIDENCE`.
-        largest: The lower bound for only correct guesses.
         upper: The certified epsilon of the schedule for the group; None if nothing bounds it.
         p_value: p-value of the schedule's curve, including smaller deltas if they may contradict it.
         final: Whether the scored model is the recorded one after its last step; always true for gradient canaries.
-        gradients: Whether canaries are gradients.
         constant: Whether all scores are equal.
         further: Smaller deltas at which the schedule was also tested.
     """
 
     delta: float
-    group_size: int
     canaries: int
-    present: int
     guesses: tuple[int, ...]
     correct: tuple[int, ...]
     lower: float
-    largest: float
     upper: float | None
     p_value: float
     final: bool
-    gradients: bool
     constant: bool
     further: tuple[float, ...]
     assumptions: tuple[Assumption, ...]
@@ -142,39 +122,39 @@ class CanaryBound:
         return self.p_value <= CONTRADICTED
 
 
-def canary_bound(run: RecordedRun, delta: float, cost: Callable[[float], ScheduleEpsilon]) -> CanaryBound | None:
+def canary_bound(run: RecordedRun, delta: float) -> CanaryBound | None:
+    """The bound from scored canaries at ``delta``, and the schedule's, in zero-out adjacency."""
     read = read_canaries(run)
     if read is None:
         return None
-    number = len(read.coins)
-    guesses, correct = guess_counts.counts([outcomes(read)], guess_counts.blind(number))
-    interval = cost(delta).interval
-    upper_end = None if interval is None else interval.upper
-    points: list[tuple[float, float]] = []
-    further: tuple[float, ...] = ()
-    if upper_end is not None and upper_end < float("inf"):
-        points = [(upper_end, delta)]
-        # Bounds at smaller deltas are larger: if this one at the smallest delta rejects nothing, neither do the others.
-        if guess_counts.p_value(number, guesses, correct, [(upper_end, _DELTAS[-1])]) <= CONTRADICTED:
-            found = [(cost(at).interval, at) for at in _DELTAS if at < delta]
-            points += [(interval.upper, at) for interval, at in found if interval is not None]
-            further = tuple(at for interval, at in found if interval is not None)
+    (coins, scores), number = read, run.header.canaries
+    ordered = coins[np.argsort(scores, kind="stable")]
+    outcomes = bytes(ordered.astype(np.uint8) + ord("0")).decode("ascii")
+    guesses, correct = guess_counts.counts([outcomes], guess_counts.blind(number))
+
+    def bounds(deltas: Sequence[float]) -> list[tuple[float, float]]:
+        found = [(epsilon_of(run, ZERO_OUT, at, run.header.copies).interval, at) for at in deltas]
+        return [(interval.upper, at) for interval, at in found if interval is not None]
+
+    first = bounds([delta])
+    points = [(upper, at) for upper, at in first if upper < math.inf]
+    further: list[tuple[float, float]] = []
+    # Bounds at smaller deltas are larger: if this one at the smallest delta rejects nothing, neither do the others.
+    smallest = [(upper, _DELTAS[-1]) for upper, _ in points]
+    if points and guess_counts.p_value(number, guesses, correct, smallest) <= CONTRADICTED:
+        further = bounds([at for at in _DELTAS if at < delta])
     return CanaryBound(
         delta=delta,
-        group_size=run.header.copies,
         canaries=number,
-        present=int(read.coins.sum()),
         guesses=tuple(guesses),
         correct=tuple(correct),
         lower=guess_counts.epsilon_lower(number, guesses, correct, delta, CONFIDENCE),
-        largest=guess_counts.largest(number, guesses, delta, CONFIDENCE),
-        upper=upper_end,
-        p_value=guess_counts.p_value(number, guesses, correct, points),
+        upper=first[0][0] if first else None,
+        p_value=guess_counts.p_value(number, guesses, correct, [*points, *further]),
         final=run.scored is not None and run.scored.final,
-        gradients=_of_gradients(run),
-        further=further,
-        constant=bool((read.scores == read.scores[0]).all()),
-        assumptions=_assumptions(run),
+        further=tuple(at for _, at in further),
+        constant=bool((scores == scores[0]).all()),
+        assumptions=tuple(_assumptions(run)),
     )
 
 
@@ -183,7 +163,7 @@ def evidence_of(run: RecordedRun, found: CanaryBound, adjacency: str = ZERO_OUT)
 
     ``adjacency`` is zero-out, or add-remove if no constant follows from the number of records.
     """
-    header, gradients = run.header, found.gradients
+    header, gradients = run.header, run.header.canary_kind == GRADIENTS
     return Evidence(
         id="canaries" if adjacency == ZERO_OUT else f"canaries/{adjacency}",
         kind="one-run-ladder",
@@ -202,37 +182,20 @@ def evidence_of(run: RecordedRun, found: CanaryBound, adjacency: str = ZERO_OUT)
         method=f"one run, {'all noisy gradients' if gradients else 'final model'}, {found.canaries} canaries"
         f"{f' of {header.copies} equal records' if header.copies > 1 else ''} of a recorded script",
         source=guess_counts.SOURCE,
-        power=found.largest,
+        power=guess_counts.largest(found.canaries, found.guesses, found.delta, CONFIDENCE),
         assumptions=found.assumptions,
     )
 
 
-def outcomes(read: CanaryScores) -> str:
-    ordered = read.coins[np.argsort(read.scores, kind="stable")]
-    return bytes(ordered.astype(np.uint8) + ord("0")).decode("ascii")
-
-
-def _of_gradients(run: RecordedRun) -> bool:
-    return run.header.canary_kind == GRADIENTS
-
-
-def _assumptions(run: RecordedRun) -> tuple[Assumption, ...]:
+def _assumptions(run: RecordedRun) -> Iterator[Assumption]:
     header = run.header
-    found = [
-        Assumption(name="blind-training", status="declared", text=TEXTS["blind-training"]),
-        Assumption(
-            name="fair-coins",
-            status="reported" if header.canary_seed is None else "declared",
-            text=f"{TEXTS['fair-coins']}; "
-            + (
-                "they follow from the system's randomness, fixed by its digest"
-                if header.canary_seed is None
-                else f"they follow from the seed {header.canary_seed}, which was not chosen for its bits"
-            ),
-        ),
-        Assumption(name="scored-once", status="declared", text=TEXTS["scored-once"]),
-    ]
+    status: AssumptionStatus = "reported" if header.canary_seed is None else "declared"
+    source = "the system's randomness, fixed by its digest"
+    if header.canary_seed is not None:
+        source = f"the seed {header.canary_seed}, which was not chosen for its bits"
     if run.scored is not None and not run.scored.final:
         text = f"{TEXTS['scored-model']}; its parameters differ"
-        found.insert(0, Assumption(name="scored-model", status="unchecked", text=text))
-    return tuple(found)
+        yield Assumption(name="scored-model", status="unchecked", text=text)
+    yield Assumption(name="blind-training", status="declared", text=TEXTS["blind-training"])
+    yield Assumption(name="fair-coins", status=status, text=f"{TEXTS['fair-coins']}; they follow from {source}")
+    yield Assumption(name="scored-once", status="declared", text=TEXTS["scored-once"])

@@ -16,7 +16,7 @@ from dpspec.contract.catalog import Catalog
 from dpspec.engine.recorded.channels import ASSUMABLE, HYPERPARAMETERS, require_known
 from dpspec.errors import ExitCode
 from dpspec.recording.folder.resumed_folder import open_run
-from dpspec.registry.recorded_schedule import KIND
+from dpspec.registry.builtin import KIND
 
 if TYPE_CHECKING:
     from dpspec.engine.results.result import Result

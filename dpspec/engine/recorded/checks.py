@@ -10,9 +10,7 @@ import numpy as np
 
 from dpspec.contract import Check
 from dpspec.engine.recorded import joined_checks, noise_checks
-from dpspec.engine.recorded.evidence import InternalSums, contribution_gaps, scaled_squares
 from dpspec.engine.recorded.recorded_run import Array, RecordedRun
-from dpspec.engine.recorded.schedule import poisson_rates
 from dpspec.engine.results.decimals import nearest
 from dpspec.recording.folder.step_record import ROUNDING
 from dpspec.stats.conformance import noise_tests
@@ -134,14 +132,13 @@ def advice(found: Check, rejected: Collection[Check] = ()) -> str:
     return next((words for name, words in _ADVICE.items() if found.test.startswith(name)), "")
 
 
-def own_checks(run: RecordedRun, internal: InternalSums | None) -> Iterator[Check]:
-    if run.steps == 0:
-        return
+def own_checks(run: RecordedRun) -> Iterator[Check]:
+    """All checks of a run with one step or more."""
     yield from _noise(run)
     yield from noise_checks.noise_checks(run)
     yield from noise_checks.seed_checks(run)
-    yield from _moved(run, internal)
-    yield from _contributions(run, internal)
+    yield from _moved(run)
+    yield from _contributions(run)
     yield from _gradients(run)
     yield from _batches(run)
     yield from _accountant(run)
@@ -150,6 +147,8 @@ def own_checks(run: RecordedRun, internal: InternalSums | None) -> Iterator[Chec
         scored = run.scored is not None and run.folder.has_canaries
         missing = 0 if scored else run.header.canaries
         yield exact("canaries", UNSCORED, "reported", scored, 0, missing, detectable=None)
+    yield from joined_checks.rank_checks(run)
+    yield from joined_checks.resume_checks(run)
 
 
 def _noise(run: RecordedRun) -> Iterator[Check]:
@@ -166,7 +165,7 @@ def _noise(run: RecordedRun) -> Iterator[Check]:
         for (name, size), total in zip(run.header.layers, run.layers, strict=True)
         if size
     }
-    if scaled_squares(run) is None or not parts:
+    if run.scaled_squares is None or not parts:
         return
     name, quiet = noise_tests.quietest(parts)
     yield check("per-layer-noise", quiet, "reported", f"in each layer, least in {name}")
@@ -181,7 +180,8 @@ def _noise(run: RecordedRun) -> Iterator[Check]:
         yield check("per-layer-noise", quiet, "reported", "in each layer, each step")
 
 
-def _moved(run: RecordedRun, internal: InternalSums | None) -> Iterator[Check]:
+def _moved(run: RecordedRun) -> Iterator[Check]:
+    internal = run.internal
     updates = run["updates"]
     if np.isfinite(updates).any():
         wrong = int((updates != 1).sum())
@@ -215,10 +215,9 @@ def _moved(run: RecordedRun, internal: InternalSums | None) -> Iterator[Check]:
         yield exact("steps", "noisy gradients without an update", "reported", not vain, 0, float(vain), "at the end")
 
 
-def _contributions(run: RecordedRun, internal: InternalSums | None) -> Iterator[Check]:
-    missing, steps = contribution_gaps(run)
-    unseen = internal is None or not np.isfinite(internal.largest).any()
-    if unseen and missing is not None and steps is not None:
+def _contributions(run: RecordedRun) -> Iterator[Check]:
+    internal, (missing, steps) = run.internal, run.contribution_gaps
+    if not run.has_contributions and missing is not None and steps is not None:
         test = "drawn records without a separate contribution"
         yield exact("clipping", test, "reported", missing == 0, 0, missing, detectable=None)
         test = "steps with more or fewer contributions than drawn records"
@@ -308,7 +307,7 @@ def _batches(run: RecordedRun) -> Iterator[Check]:
         yield exact("sampling", f"{_ORDERED} {header.scheme}", "reported", False, 1, 0, "scheme")
         return
     if header.scheme == "poisson" or np.isfinite(run["rate"]).any():
-        unseen = sum(rate is None for rate in poisson_rates(run))
+        unseen = run.rates.count(None)
         test = "steps without an observed batch"
         yield exact("sampling", test, "reported", unseen == 0, 0, unseen, "every step has a batch")
     if header.scheme == "poisson" and np.isfinite(run["batches"]).any():
@@ -328,7 +327,7 @@ def _accountant(run: RecordedRun) -> Iterator[Check]:
     configured, noise = run["noise_multiplier"], run["told_noise"]
     wrong = ~np.isclose(noise, configured, rtol=1e-9, atol=0.0, equal_nan=False)
     yield _reported("noise multiplier of the accountant", wrong, configured, noise, "noise")
-    rates = np.array([np.nan if rate is None else rate for rate in poisson_rates(run)])
+    rates = np.array([np.nan if rate is None else rate for rate in run.rates])
     if np.isfinite(rates).any():
         wrong = ~np.isclose(run["told_rate"], rates, rtol=1e-9, atol=0.0) & np.isfinite(rates)
         yield _reported("sampling rate of the accountant", wrong, rates, run["told_rate"], "rate")

@@ -11,7 +11,7 @@ import hashlib
 import itertools
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -34,19 +34,8 @@ from dpspec.engine.recorded.assumptions import assumptions, computed_from_record
 from dpspec.engine.recorded.canary_bound import CONFIDENCE, CanaryBound, canary_bound, evidence_of
 from dpspec.engine.recorded.channels import ASSUMABLE, HYPERPARAMETERS, TEXTS, complete, require_known
 from dpspec.engine.recorded.checks import own_checks
-from dpspec.engine.recorded.evidence import InternalSums, evidence, internal_sums
-from dpspec.engine.recorded.joined_checks import rank_checks, resume_checks
-from dpspec.engine.recorded.recorded_run import Array, RecordedRun, read_run
-from dpspec.engine.recorded.schedule import (
-    ADD_REMOVE,
-    ZERO_OUT,
-    ScheduleEpsilon,
-    epsilon_of,
-    measured_epsilon,
-    noise_multipliers,
-    poisson_rates,
-    sampling_phases,
-)
+from dpspec.engine.recorded.recorded_run import Array, RecordedRun, evidence, read_run
+from dpspec.engine.recorded.schedule import ADD_REMOVE, ZERO_OUT, epsilon_of, measured_epsilon, noise_multipliers
 from dpspec.engine.recorded.section import section
 from dpspec.engine.results.decimals import lower, upper
 from dpspec.engine.results.recording import SOURCE, UNKNOWN, ExecutedRun, Recording
@@ -54,7 +43,7 @@ from dpspec.engine.results.result import AuditResult
 from dpspec.errors import NothingToRunError, SpecError, UsageError
 from dpspec.kit.findings import lower_from
 from dpspec.kit.specs import DEFAULT_DELTA, claimed_deltas
-from dpspec.language.reading.tree import locate
+from dpspec.language.tree import locate
 from dpspec.recording.folder.run_folder import FILES
 from dpspec.stats.conformance import table
 from dpspec.stats.conformance.measurement import exact
@@ -68,35 +57,17 @@ _INVERTIBLE = frozenset({"torch.optim.sgd.SGD", "torch.optim.SGD", "SGD"})
 _SOURCE = f"{SOURCE}; Ganesh 2024, Theorem 3.1; Dong, Roth & Su 2022, Corollary 3.3"
 
 
-@dataclass(frozen=True, kw_only=True)
-class ObservedRun:
-    """A run, the aggregates of its internal part (None if the folder lacks it), and all its checks."""
-
-    run: RecordedRun
-    internal: InternalSums | None
-    checks: tuple[Check, ...]
-
-
-def observe(path: Path) -> ObservedRun:
+def observe(path: Path) -> tuple[RecordedRun, tuple[Check, ...]]:
+    """A run and all its checks that need no declaration."""
     run = read_run(path)
     if run.steps == 0:
         raise NothingToRunError(
             f"{path}: no step was recorded: the optimizer never stepped, or the recorder stopped before, with a warning"
         )
-    phases = sampling_phases(run)
-    internal = internal_sums(run, phases)
-    poisson = all(rate is not None for rate in poisson_rates(run))
-    found = table.of_runs(phases, [evidence(run, internal, poisson=poisson)])
-    return ObservedRun(
-        run=run, internal=internal, checks=(*found, *own_checks(run, internal), *rank_checks(run), *resume_checks(run))
-    )
+    return run, (*table.of_runs(run.phases, [evidence(run)]), *own_checks(run))
 
 
 class RecordedRuns:
-    @staticmethod
-    def folder(spec: Spec) -> Path:
-        return Path(spec.directory) / str(spec.training["run"])
-
     @staticmethod
     def check(spec: Spec, comparable: Sequence[str]) -> Iterator[Diagnostic]:
         if spec.mechanism.kind not in comparable:
@@ -124,7 +95,7 @@ class RecordedRuns:
                     help="remove unit and records_per_user from sampling: a user is then a group of "
                     "data.records_per_user records",
                 )
-            if phase.sampling.scheme != "poisson":
+            if not phase.sampling.is_poisson:
                 own = spec.mechanism.get("phases") is not None and "sampling" in spec.mechanism["phases"][i]
                 yield Diagnostic(
                     code="unsupported",
@@ -135,13 +106,13 @@ class RecordedRuns:
 
     @staticmethod
     def read(spec: Spec, facts: Facts) -> ExecutedRun:
-        folder = RecordedRuns.folder(spec)
+        folder = Path(spec.directory) / str(spec.training["run"])
         try:
-            observed = observe(folder)
+            run, tested = observe(folder)
         except UsageError as error:
             place = Diagnostic(code="bad-value", message=str(error), path=("training", "run"))
             raise SpecError([locate(place, spec.origin)]) from None
-        return _executed(spec, facts, observed, digest_of(folder))
+        return _executed(spec, facts, run, tested, digest_of(folder))
 
     @staticmethod
     def from_result(audit: AuditResult) -> ExecutedRun:
@@ -156,38 +127,35 @@ class RecordedRuns:
         )
 
 
-def _executed(spec: Spec, facts: Facts, observed: ObservedRun, digest: str) -> ExecutedRun:
-    run, internal = observed.run, observed.internal
+def _executed(spec: Spec, facts: Facts, run: RecordedRun, tested: tuple[Check, ...], digest: str) -> ExecutedRun:
     assumed, public = _declared_names(spec)
     deltas = claimed_deltas(spec, default=float(spec.mechanism.get("delta", DEFAULT_DELTA)))
     first = min((claim.group_size for claim in spec.claims), default=1)
-    sizes = sorted({*spec.threat_model.group_size, *(claim.group_size for claim in spec.claims)})
+    sizes = {*spec.threat_model.group_size, *(claim.group_size for claim in spec.claims)}
     adjacencies = sorted({spec.threat_model.adjacency, *(claim.adjacency for claim in spec.claims)})
     strictest = ADD_REMOVE if ADD_REMOVE in adjacencies else ZERO_OUT
-    copies = run.header.copies
-    canaries = canary_bound(run, deltas[-1], lambda delta: epsilon_of(run, internal, ZERO_OUT, delta, copies))
+    canaries = canary_bound(run, deltas[-1])
     if canaries is not None and canaries.upper is not None and math.isfinite(canaries.upper):
-        sizes = sorted({*sizes, copies})
-    checks = (*observed.checks, *declared_checks(run, _declared_phases(spec), facts.records), *canary_checks(canaries))
+        sizes.add(run.header.copies)
+    checks = (*tested, *declared_checks(run, _declared_phases(spec), facts.records), *canary_checks(canaries))
 
     def assumptions_of(adjacency: str, size: int) -> tuple[Assumption, ...]:
-        known = assumptions(run, internal, adjacency, public=public, group_size=size)
-        return complete(observed.checks, (*known, *_doubts(canaries)), assumed)
+        known = assumptions(run, adjacency, public=public, group_size=size)
+        return complete(tested, (*known, *_doubts(canaries)), assumed)
 
     findings: list[Finding] = []
     guesses: list[Evidence] = []
     for adjacency in adjacencies:
-        for size in sizes:
+        for size in sorted(sizes):
             needed = tuple(map(_marked, assumptions_of(adjacency, size)))
-            further = canaries.further if canaries is not None and size == canaries.group_size else ()
+            further = canaries.further if canaries is not None and size == run.header.copies else ()
             for delta in (*deltas, *(delta for delta in further if delta not in deltas)):
-                found = epsilon_of(run, internal, adjacency, delta, size)
-                findings += _bounds(run, found, delta, size, adjacency, needed)
+                findings += _bounds(run, delta, size, adjacency, needed)
         counted = computed_from_records(run) or maybe_computed(run, public)
         if canaries is not None and not (adjacency == ADD_REMOVE and counted):
             guesses.append(evidence_of(run, canaries, adjacency))
             findings.append(lower_from(guesses[-1], CONFIDENCE))
-    measured = measured_epsilon(run, internal, checks, strictest, deltas[-1])
+    measured = measured_epsilon(run, checks, strictest, deltas[-1])
     if measured is not None:
         findings.append(_estimate(measured, deltas[-1], strictest))
     needed = assumptions_of(strictest, first)
@@ -206,7 +174,7 @@ def _executed(spec: Spec, facts: Facts, observed: ObservedRun, digest: str) -> E
             checks=checks,
             assumptions=needed,
             delta=deltas[-1],
-            cost=epsilon_of(run, internal, strictest, deltas[-1], 1),
+            cost=epsilon_of(run, strictest, deltas[-1], 1),
             infinite=unbounded is not None,
             canaries=canaries,
             assumed=assumed,
@@ -248,13 +216,9 @@ def _doubts(canaries: CanaryBound | None) -> Iterator[Assumption]:
 
 
 def _bounds(
-    run: RecordedRun,
-    found: ScheduleEpsilon,
-    delta: float,
-    size: int,
-    adjacency: str,
-    needed: tuple[Assumption, ...],
+    run: RecordedRun, delta: float, size: int, adjacency: str, needed: tuple[Assumption, ...]
 ) -> Iterator[Finding]:
+    found = epsilon_of(run, adjacency, delta, size)
     at = {"delta": delta, "group_size": size}
     scope = Scope(adjacency=adjacency, access="all-iterates", adversary="gradient")
     if found.interval is None or math.isinf(found.interval.upper):
@@ -319,7 +283,7 @@ def declared_checks(run: RecordedRun, phases: Sequence[Phase], records: int) -> 
     executed = np.array([math.nan if sigma is None else sigma for sigma in noise_multipliers(run)])
     declared = _each(phases, [phase.noise_multiplier for phase in phases], run.steps)
     yield _same("noise-scale", "noise multiplier that the spec declares", declared, executed)
-    rates = np.array([math.nan if rate is None else rate for rate in poisson_rates(run)])
+    rates = np.array([math.nan if rate is None else rate for rate in run.rates])
     declared = _each(phases, [phase.rate(records) for phase in phases], run.steps)
     yield _same("sampling", "sampling rate that the spec declares", declared, rates)
     declared = _each(phases, [phase.clip_norm for phase in phases], run.steps)

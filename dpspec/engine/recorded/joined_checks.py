@@ -57,7 +57,7 @@ ADVICE = {
 
 
 def rank_checks(run: RecordedRun) -> Iterator[Check]:
-    found, world = run.comparison, run.header.world
+    found, world = run.folder.comparison, run.header.world
     if found is None:
         return
     longest = max(found.lengths, default=0)
@@ -122,10 +122,10 @@ def _places(found: Comparison) -> Iterator[Check]:
 
 
 def resume_checks(run: RecordedRun) -> Iterator[Check]:
-    if not isinstance(run.folder, ResumedFolder) or not run.header.accountant:
+    if run.resumed is None or not run.header.accountant:
         return
-    named = [f"part {number}" for number, seam in run.folder.joints if seam.recounted]
-    note = ", ".join(named[:5]) or f"{len(run.folder.parts)} parts"
+    named = [f"part {number}" for number, seam in run.resumed.joints if seam.recounted]
+    note = ", ".join(named[:5]) or f"{len(run.resumed.parts)} parts"
     yield exact("accounting", RECOUNTED, "reported", not named, 0, len(named), note, detectable=None)
 
 
@@ -141,18 +141,11 @@ def joined_parts(folder: ResumedFolder) -> Assumption:
     return Assumption(name="joined-parts", status="unchecked" if doubts else "declared", text=text)
 
 
-def covered_steps(run: RecordedRun) -> int:
-    """The number of steps without those that killed parts made after their last checkpoint."""
-    return sum(run.folder.covered) if isinstance(run.folder, ResumedFolder) else run.steps
-
-
 def seam_notes(run: RecordedRun) -> Iterator[str]:
-    if not isinstance(run.folder, ResumedFolder):
-        return
-    for number, seam in run.folder.joints:
-        if seam.source is not None:
+    for number, seam in () if run.resumed is None else run.resumed.joints:
+        if seam.source is not None and run.resumed is not None:
             place, step = seam.source
-            part, after = run.folder.numbers[place], run.folder.lengths[place] - step
+            part, after = run.resumed.numbers[place], run.resumed.lengths[place] - step
             steps = f"{after} steps" if after > 1 else "step"
             charged = (
                 f"; the {steps} of part {part} after it {'are' if after > 1 else 'is'} charged too" if after else ""

@@ -15,10 +15,9 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from dpspec.contract import Check
-from dpspec.engine.recorded.joined_checks import covered_steps
 from dpspec.engine.recorded.recorded_run import RecordedRun
 from dpspec.recording.folder.joined_folder import JoinedFolder
-from dpspec.stats import gaussian_noise, step_correlations
+from dpspec.stats import gaussian_noise
 from dpspec.stats.conformance import noise_tests
 from dpspec.stats.conformance.measurement import Measurement, check, exact, worst
 
@@ -146,10 +145,10 @@ def _directions(run: RecordedRun) -> Iterator[Check]:
             measured = gaussian_noise.spread(squares, degrees, DIRECTIONS)
             yield check("independent-noise", measured, "reported", "along the recorder's directions")
         made = [
-            step_correlations.pairs(rows, PAIRS),
-            step_correlations.distances(rows, DISTANCES),
-            *step_correlations.earlier_sums(rows, EARLIER),
-            *step_correlations.windows(rows, WINDOWS),
+            gaussian_noise.pair_correlation(rows, PAIRS),
+            gaussian_noise.lag_correlation(rows, DISTANCES),
+            *gaussian_noise.earlier_sums(rows, EARLIER),
+            *gaussian_noise.window_sums(rows, WINDOWS),
         ]
         yield worst("independent-noise", made, "reported", f"of {len(rows)} steps, along the recorder's directions")
 
@@ -379,7 +378,9 @@ def why_noise_unconfirmed(run: RecordedRun) -> str:
         )
     if found.summed < found.sums.steps:
         return "the loop does not report the sum, so a part of the noise may be missing: call run.summed"
-    if found.sums.steps < (steps := covered_steps(run)):
+    # without the steps that killed parts made after their last checkpoint
+    steps = run.steps if run.resumed is None else sum(run.resumed.covered)
+    if found.sums.steps < steps:
         return f"only {found.sums.steps} of {steps} steps could be compared with their gradients"
     if found.apart:
         return f"gradients of {found.apart} steps are not the reported sum and noise"

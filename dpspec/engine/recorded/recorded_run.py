@@ -1,22 +1,33 @@
-"""A recorded run in memory: a column per quantity of a step, aggregates of the rest, and the history of its options."""
+"""A recorded run in memory: a column per quantity of a step, the history of its options, and aggregates of the rest.
+
+One pass reads the public steps, a second one the internal steps.
+"""
 
 from __future__ import annotations
 
 from array import array
 from collections import deque
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import groupby
+from math import ceil, floor, isnan
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
 
+from dpspec.contract import Phase
 from dpspec.engine.results.decimals import nearest
+from dpspec.errors import RecordingError
 from dpspec.recording.folder.header import Header
-from dpspec.recording.folder.joined_folder import Comparison, JoinedFolder
+from dpspec.recording.folder.joined_folder import JoinedFolder
 from dpspec.recording.folder.resumed_folder import ResumedFolder, open_run
-from dpspec.recording.folder.run_folder import RunFolder, Scored
-from dpspec.recording.folder.step_record import COLUMNS, MOST_OPTIONS, UNREAD, UNSEEN, OptionChange
+from dpspec.recording.folder.run_folder import INTERNAL, RunFolder, Scored
+from dpspec.recording.folder.step_record import COLUMNS, MOST_OPTIONS, UNREAD, UNSEEN, InternalStep, OptionChange
+from dpspec.stats.conformance import sampling, step_tests
+from dpspec.stats.conformance.batch_checks import BatchSums, Common, SamplingSums
+from dpspec.stats.conformance.evidence import NoiseSums, NormSums, ReportedSteps, RunEvidence
 
 Array: TypeAlias = np.ndarray[Any, Any]
 
@@ -26,8 +37,17 @@ KEPT = 4096
 #: Largest integer that a recorder writes.
 _LARGEST = 2**63
 
-#: Replaces infinite squares.
-_HUGE = 1e70
+#: Replace infinite squares of a layer, and infinite sums.
+_HUGE, _HUGE_SUM = 1e70, 1e300
+
+#: Maximum number of records whose inclusions are counted one by one: 256 MiB.
+MOST_COUNTED = 2**26
+
+#: Maximum total number of records in the batches that are kept for comparison.
+_REMEMBERED = 2**23
+
+#: Maximum number of phases that are tested one by one.
+MOST_PHASES = 100
 
 #: Unit roundoff of half precision types.
 _UNIT = {"bfloat16": 2.0**-8, "float16": 2.0**-11}
@@ -73,7 +93,10 @@ class OptionHistory:
             elif change.by:
                 self.schedulers.add(change.by)
             else:
-                first, groups, steps = self.unexplained.get(name, (step, _changed_groups(self._last, name, change), 0))
+                old = self._last[name].values if name in self._last else ()
+                new = enumerate(change.values)
+                changed = tuple(i for i, value in new if i >= len(old) or repr(old[i]) != repr(value))
+                first, groups, steps = self.unexplained.get(name, (step, changed, 0))
                 self.unexplained[name] = (first, groups, steps + 1)
             self._last[name] = change
 
@@ -109,9 +132,27 @@ def public_name(option: str) -> str:
     return _NAMES.get(name, name)
 
 
-def _changed_groups(last: Mapping[str, OptionChange], name: str, after: OptionChange) -> tuple[int, ...]:
-    old = last[name].values if name in last else ()
-    return tuple(i for i, value in enumerate(after.values) if i >= len(old) or repr(old[i]) != repr(value))
+@dataclass(frozen=True, kw_only=True)
+class InternalSums:
+    """Aggregates of the internal part of a recording.
+
+    Attributes:
+        largest: (T,) largest norm after clipping, in clip norms.
+        sum_norm: (T,) norm of the sum.
+        reported: (T,) upper bound on the sum of the contributions' norms, in clip norms, from their quartiles.
+        update: (T,) norm of the parameter change by the optimizer.
+        outside: (T,) norm of the parameter change outside the optimizer.
+        sampling: Sampling evidence; None unless every step lists its records.
+        most_often: Maximum number of batches of one record; None if unknown.
+    """
+
+    largest: Array
+    sum_norm: Array
+    reported: Array
+    update: Array
+    outside: Array
+    sampling: SamplingSums | None
+    most_often: int | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,6 +179,9 @@ class RecordedRun:
     options: OptionHistory
     scored: Scored | None = None
 
+    def __getitem__(self, name: str) -> Array:
+        return self.columns[name]
+
     @property
     def header(self) -> Header:
         return self.folder.header
@@ -147,21 +191,53 @@ class RecordedRun:
         return len(self.columns["step"])
 
     @property
-    def comparison(self) -> Comparison | None:
-        """The comparison of ranks; None for a single process."""
-        return None if isinstance(self.folder, RunFolder) else self.folder.comparison
+    def resumed(self) -> ResumedFolder | None:
+        """The folder of a training in several parts."""
+        return self.folder if isinstance(self.folder, ResumedFolder) else None
+
+    @cached_property
+    def rates(self) -> list[float | None]:
+        """Per step, the rate of its Poisson sample; None if it is not a Poisson sample or was not observed."""
+        poisson = self.header.scheme == "poisson" or (self.header.scheme, self.header.source) == ("none", "own-loop")
+        seen = zip(self["rate"].tolist(), self["drawn"].tolist(), strict=True)
+        return [rate if poisson and 0.0 < rate <= 1.0 and not isnan(size) else None for rate, size in seen]
+
+    @cached_property
+    def phases(self) -> list[Phase]:
+        """Phases of equal sampling rate. Noise and norms are 1, because checks use the units of each step."""
+        found: list[Phase] = []
+        for rate, same in groupby(self.rates):
+            sampling = {"scheme": "full"} if rate is None else {"scheme": "poisson", "rate": rate}
+            steps = sum(1 for _ in same)
+            found.append(Phase({"steps": steps, "noise_multiplier": 1.0, "clip_norm": 1.0, "sampling": sampling}))
+        return found
+
+    @cached_property
+    def scaled_squares(self) -> Array | None:
+        """(T,) squared noise of each step in units of the configured variance; None unless all were observed."""
+        deviation, squares = self["deviation"], self["noise_squares"]
+        if not self.steps or not np.all(deviation > 0.0) or np.isnan(squares).any() or not np.isfinite(deviation).all():
+            return None
+        with np.errstate(over="ignore"):
+            found: Array = np.clip(squares / deviation / deviation, 0.0, _HUGE_SUM / self.steps)
+        return found
+
+    @cached_property
+    def internal(self) -> InternalSums | None:
+        """The aggregates of the internal part; None if the folder lacks it."""
+        return _internal_sums(self) if self.folder.has_internal else None
 
     @property
-    def lags(self) -> Collection[int]:
-        """Distances between steps with equal draws if a part repeats random numbers; none for a run in one part."""
-        return self.folder.lags if isinstance(self.folder, ResumedFolder) else ()
+    def has_contributions(self) -> bool:
+        """Whether the norm of some contribution was observed."""
+        return self.internal is not None and bool(np.isfinite(self.internal.largest).any())
 
-    def is_lost(self, step: int) -> bool:
-        """Whether a killed part made this step after its last checkpoint."""
-        return isinstance(self.folder, ResumedFolder) and self.folder.is_lost(step)
-
-    def __getitem__(self, name: str) -> Array:
-        return self.columns[name]
+    @property
+    def contribution_gaps(self) -> tuple[int | None, int | None]:
+        """The number of drawn records without a contribution, and of steps with another number of contributions."""
+        both = np.isfinite(self["drawn"]) & np.isfinite(self["rows"])
+        apart = (self["drawn"] - self["rows"])[both]
+        return (int(apart.sum()), int((apart != 0).sum())) if both.any() else (None, None)
 
     def at_end(self, name: str) -> Any:
         """A value of the end record; None if it is absent, or of a type that no recorder writes."""
@@ -172,9 +248,8 @@ class RecordedRun:
 
     def names_at_end(self, key: str) -> list[str]:
         value = self.at_end(key)
-        return (
-            [name for name in value if isinstance(name, str) and name.isprintable()] if isinstance(value, list) else []
-        )
+        names = value if isinstance(value, list) else []
+        return [name for name in names if isinstance(name, str) and name.isprintable()]
 
     def counts_at_end(self, key: str, length: int) -> list[int] | None:
         """``length`` counts of the end record; None for anything else."""
@@ -182,11 +257,9 @@ class RecordedRun:
         fits = isinstance(found, list) and len(found) == length and all(type(n) is int and n >= 0 for n in found)
         return found if fits else None
 
-    def numbers_at_end(self, key: str, length: int) -> list[float] | None:
-        """``length`` numbers of at most 1e9 of the end record; None for anything else."""
-        found = self.at_end(key)
-        fits = isinstance(found, list) and len(found) == length and all(type(n) in (int, float) for n in found)
-        return [float(n) for n in found] if fits and all(abs(n) <= 1e9 for n in found) else None
+    def numbers_at_end(self, key: str, length: int, most: float = 1e9) -> list[float] | None:
+        """``length`` numbers of at most ``most`` of the end record; None for anything else."""
+        return numbers(self.at_end(key), length, least=-most, most=most)
 
     @property
     def norm_excess(self) -> float:
@@ -201,6 +274,14 @@ class RecordedRun:
         """The half precision type in which clipped gradients were summed; empty for full precision."""
         kind = str(self.at_end("sum_type"))
         return kind if kind in _UNIT else ""
+
+
+def numbers(value: Any, length: int, *, least: float = 0.0, most: float) -> list[float] | None:
+    """``length`` numbers in a range; None for anything else."""
+    if not isinstance(value, Sequence) or isinstance(value, str) or len(value) != length:
+        return None
+    fits = all(type(n) in (int, float) and least <= n <= most for n in value)
+    return [float(n) for n in value] if fits else None
 
 
 def read_run(path: Path) -> RecordedRun:
@@ -254,4 +335,133 @@ def read_run(path: Path) -> RecordedRun:
         options=options,
         end=end,
         scored=scored,
+    )
+
+
+class BatchLog:
+    """Counts of the drawn records of a phase, and of those that batches at some distances share."""
+
+    def __init__(
+        self, phase: Phase, records: int, among: int = 1, *, places: int | None = None, lags: Collection[int] = ()
+    ) -> None:
+        """lags: distances of further batches to compare with."""
+        places = places or records
+        scheme, rate = phase.sampling.scheme, phase.sampling.rate
+        self._rate = rate if scheme == "poisson" and rate is not None else 1.0
+        self._random = 0.0 < self._rate < 1.0
+        self._sizes: list[int] = []
+        self.repeats = 0
+        self._counts = np.zeros(places, dtype=np.int32) if places * among <= MOST_COUNTED else None
+        tried = {lag for lag in (1, 2, floor(1.0 / self._rate), ceil(1.0 / self._rate)) if lag <= 10_000} | {*lags}
+        fitting = (lag for lag in tried if 0 < lag < phase.steps and lag * (self._rate * records) <= _REMEMBERED)
+        compared = sorted(fitting) if self._random else []
+        self._earlier: deque[Array] = deque(maxlen=max(compared, default=1))
+        self._overlaps = dict.fromkeys(compared, (0, 0))
+
+    def add(self, members: Array, *, lost: bool = False) -> None:
+        """lost: a later part may draw the same batch again, so a random one is not compared."""
+        if lost and self._random:
+            return
+        self._sizes.append(len(members))
+        once = np.unique(members)
+        self.repeats += len(members) - len(once)
+        if self._counts is not None:
+            np.add.at(self._counts, members, 1)
+        for lag, (total, of) in self._overlaps.items():
+            if lag <= len(self._earlier):
+                earlier = self._earlier[-lag]
+                places = np.minimum(np.searchsorted(once, earlier), max(0, len(once) - 1))
+                common = int((once[places] == earlier).sum()) if len(once) else 0
+                self._overlaps[lag] = total + common, of + len(earlier)
+        self._earlier.append(once)
+
+    def sums(self) -> BatchSums:
+        sizes = np.array(self._sizes, dtype=np.int64)
+        spread = None if self._counts is None else int((self._counts.astype(np.int64) ** 2).sum())
+        above = None if self._counts is None else sampling.excess(self._counts, len(sizes) * self._rate)
+        return BatchSums(
+            steps=len(sizes),
+            total=int(sizes.sum()),
+            squares=int((sizes**2).sum()),
+            spread=spread,
+            above=above,
+            sizes=step_tests.summary(sizes) if self._random and len(sizes) else None,
+            overlaps=tuple(Common(lag, *told) for lag, told in self._overlaps.items() if told[1]),
+        )
+
+    def most_often(self) -> int | None:
+        return None if self._counts is None or not len(self._counts) else int(self._counts.max())
+
+
+def _internal_sums(run: RecordedRun) -> InternalSums:
+    records, present, phases = run.header.records, run.header.present or 1, run.phases
+    members_seen = records is not None and len(phases) <= MOST_PHASES
+    lags = run.resumed.lags if run.resumed is not None else ()
+    logs = [BatchLog(phase, present, len(phases), places=records, lags=lags) for phase in phases if members_seen]
+    ends = np.cumsum([phase.steps for phase in phases])
+    columns: list[list[float]] = [[], [], [], []]
+    reported = []
+    for step in run.folder.internal():
+        for column, name in zip(columns, ("largest", "sum_norm", "update_norm", "outside"), strict=True):
+            column.append(float(getattr(step, name)))
+        reported.append(_summed_norms(step, run["rows"][step.step - 1]))
+        if step.members is None or records is None or not logs:
+            members_seen = False
+            continue
+        where = f"{run.folder.path / INTERNAL}: step {step.step}"
+        if len(step.members) and step.members[-1] >= records:
+            raise RecordingError(f"{where}: record {step.members[-1]} was drawn, of {records}")
+        if len(step.members) != run["drawn"][step.step - 1]:
+            raise RecordingError(f"{where}: lists {len(step.members)} records, and the step counts another number")
+        lost = run.resumed is not None and run.resumed.is_lost(step.step)
+        logs[int(np.searchsorted(ends, step.step))].add(step.members, lost=lost)
+    largest, sum_norm, update, outside = (np.array(column) for column in columns)
+    found, most = None, None
+    if members_seen and logs:
+        batches = tuple(log.sums() for log in logs)
+        found = SamplingSums(records=present, repeats=sum(log.repeats for log in logs), batches=batches)
+        often = [log.most_often() for log in logs]
+        most = None if None in often else sum(count for count in often if count is not None)
+    return InternalSums(
+        largest=largest,
+        sum_norm=sum_norm,
+        reported=np.array(reported),
+        update=update,
+        outside=outside,
+        sampling=found,
+        most_often=most,
+    )
+
+
+def _summed_norms(step: InternalStep, rows: float) -> float:
+    """An upper bound on the sum of n norms, in clip norms; NaN if norms or n are unknown.
+
+    The quantile at q interpolates between sorted norms, so norms 0 to floor(q (n - 1)) are at most the quantile.
+    """
+    if not np.isfinite(rows):
+        return np.nan
+    counts = [int(q * (rows - 1.0)) + 1 if rows else 0 for q in (0.25, 0.5, 0.75, 1.0)]
+    upper = (step.lower, step.middle, step.upper, step.largest)
+    return float(sum(count * norm for count, norm in zip(np.diff([0, *counts]).tolist(), upper, strict=True)))
+
+
+def evidence(run: RecordedRun) -> RunEvidence:
+    """The conformance evidence of a run, as of a backend's trial."""
+    internal, scaled, count = run.internal, run.scaled_squares, run.header.parameters
+    seen = {
+        "batches": int(np.isfinite(run["drawn"]).sum()),
+        "noise": int((run["noise_squares"] > 0.0).sum()),
+        "norms": int(np.isfinite(run["rows"]).sum()),
+    }
+    norms = None
+    if internal is not None and run.has_contributions:
+        largest = np.nan_to_num(internal.largest, nan=0.0, posinf=_HUGE_SUM).max()
+        missing, astray = run.contribution_gaps
+        longest = float(np.clip(largest, 0.0, _HUGE_SUM)) / (1.0 + run.norm_excess)
+        norms = NormSums(largest=longest, missing=missing, astray=astray)
+    return RunEvidence(
+        told=ReportedSteps(**{name: count for name, count in seen.items() if count}),
+        sampling_log=internal.sampling if internal is not None and None not in run.rates else None,
+        noise_log=NoiseSums.of(scaled, run.rows, count) if scaled is not None and count and run.header.width else None,
+        norm_log=norms,
     )

@@ -10,9 +10,8 @@ from itertools import groupby
 import numpy as np
 
 from dpspec.accounting import Interval, Mixture, PrivacyLoss
-from dpspec.contract import Check, Phase
+from dpspec.contract import Check
 from dpspec.engine.judging.conformance_status import rejected
-from dpspec.engine.recorded.evidence import InternalSums, layers_without_noise, scaled_squares
 from dpspec.engine.recorded.recorded_run import RecordedRun
 from dpspec.engine.results.recording import RecordedPhase
 from dpspec.stats.conformance.measurement import CLIP_TOLERANCE
@@ -28,7 +27,7 @@ _SMALLEST, _LARGEST = 1e-100, 1e9
 
 def phases_of(run: RecordedRun) -> list[RecordedPhase]:
     clip_norms = [None if math.isnan(value) else float(value) for value in run["clip_norm"].tolist()]
-    keys = zip(noise_multipliers(run), clip_norms, poisson_rates(run), strict=True)
+    keys = zip(noise_multipliers(run), clip_norms, run.rates, strict=True)
     found: list[RecordedPhase] = []
     first = 1
     for (multiplier, clip, rate), same in groupby(keys):
@@ -50,26 +49,6 @@ def configured_multipliers(run: RecordedRun) -> list[float | None]:
         None if not sigma < _LARGEST or math.isnan(squares) else (0.0 if squares == 0.0 else float(sigma))
         for sigma, squares in zip(run["noise_multiplier"].tolist(), run["noise_squares"].tolist(), strict=True)
     ]
-
-
-def poisson_rates(run: RecordedRun) -> list[float | None]:
-    """Per step, the rate of its Poisson sample; None if it is not a Poisson sample or was not observed."""
-    if run.header.scheme not in ("poisson", "none" if run.header.source == "own-loop" else ""):
-        return [None] * run.steps
-    return [
-        None if math.isnan(rate) or math.isnan(size) or not 0.0 < rate <= 1.0 else rate
-        for rate, size in zip(run["rate"].tolist(), run["drawn"].tolist(), strict=True)
-    ]
-
-
-def sampling_phases(run: RecordedRun) -> list[Phase]:
-    """Phases of equal sampling rate. Noise and norms are 1, because checks use the units of each step."""
-    phases: list[Phase] = []
-    for rate, same in groupby(poisson_rates(run)):
-        sampling = {"scheme": "full"} if rate is None else {"scheme": "poisson", "rate": rate}
-        steps = sum(1 for _ in same)
-        phases.append(Phase({"steps": steps, "noise_multiplier": 1.0, "clip_norm": 1.0, "sampling": sampling}))
-    return phases
 
 
 def composed(noise: Sequence[float], rates: Sequence[float | None]) -> dict[tuple[float, float | None], int]:
@@ -100,30 +79,25 @@ class ScheduleEpsilon:
     tight: bool = True
 
 
-def epsilon_of(
-    run: RecordedRun, internal: InternalSums | None, adjacency: str, delta: float, size: int
-) -> ScheduleEpsilon:
+def epsilon_of(run: RecordedRun, adjacency: str, delta: float, size: int) -> ScheduleEpsilon:
     """Epsilon of the executed schedule at ``delta`` for groups of ``size`` records."""
     noise = noise_multipliers(run)
     known = [sigma for sigma in noise if sigma is not None]
     if len(known) < len(noise):
         why = f"the noise multiplier or the noise was not observed at {len(noise) - len(known)} of {len(noise)} steps"
         return ScheduleEpsilon(interval=None, method=why)
-    return _bounded(run, internal, known, adjacency, delta, size)
+    return _bounded(run, known, adjacency, delta, size)
 
 
-def measured_epsilon(
-    run: RecordedRun, internal: InternalSums | None, checks: Sequence[Check], adjacency: str, delta: float
-) -> float | None:
+def measured_epsilon(run: RecordedRun, checks: Sequence[Check], adjacency: str, delta: float) -> float | None:
     """Epsilon of one record with the measured noise of each step over the largest norm; None if options hold.
 
     A step whose noise is within four standard deviations of the expected size counts with its configured multiplier.
     """
-    longest = 1.0
-    if internal is not None:
-        longest = max([1.0, *(v for v in internal.largest.tolist() if math.isfinite(v))])
+    norms = [] if run.internal is None else run.internal.largest.tolist()
+    longest = max([1.0, *filter(math.isfinite, norms)])
     noise_off = any(c.assumption == "noise-scale" and rejected(c, len(checks)) for c in checks)
-    scaled, configured = scaled_squares(run), configured_multipliers(run)
+    scaled, configured = run.scaled_squares, configured_multipliers(run)
     known = [sigma for sigma in configured if sigma is not None]
     count = run.header.parameters
     longer = longest > (1.0 + CLIP_TOLERANCE) * (1.0 + run.norm_excess)
@@ -132,18 +106,11 @@ def measured_epsilon(
     sizes = [math.sqrt(float(squares) / count) for squares in scaled]
     likely = [size if abs(size - 1.0) > 4.0 / math.sqrt(2.0 * count) else 1.0 for size in sizes]
     noise = [float(f"{sigma * size / longest:.3g}") for sigma, size in zip(known, likely, strict=True)]
-    found = _bounded(run, internal, noise, adjacency, delta, 1)
+    found = _bounded(run, noise, adjacency, delta, 1)
     return None if found.interval is None else found.interval.upper
 
 
-def _bounded(
-    run: RecordedRun,
-    internal: InternalSums | None,
-    noise: Sequence[float],
-    adjacency: str,
-    delta: float,
-    size: int,
-) -> ScheduleEpsilon:
+def _bounded(run: RecordedRun, noise: Sequence[float], adjacency: str, delta: float, size: int) -> ScheduleEpsilon:
     def unbounded(why: str) -> ScheduleEpsilon:
         return ScheduleEpsilon(interval=None, method=why)
 
@@ -155,10 +122,12 @@ def _bounded(
     if bare := sum(sigma < _SMALLEST for sigma in noise):
         why = f"{bare} of {len(noise)} updates got no noise: no epsilon is finite"
         return ScheduleEpsilon(interval=Interval(0.0, math.inf), method=why, tight=False)
-    if quiet := layers_without_noise(run):
+    sized = zip(run.header.layers, run.quietest, strict=True)
+    quiet = [] if run.scaled_squares is None else [name for (name, size), least in sized if size and least == 0.0]
+    if quiet:
         named = ", ".join(quiet[:3]) + (f" and {len(quiet) - 3} more" if len(quiet) > 3 else "")
         return unbounded(f"some updates of {named} got no noise: nothing bounds what these parameters show")
-    rates = [rate for rate in poisson_rates(run) if rate is not None]
+    rates = [rate for rate in run.rates if rate is not None]
     if len(rates) == len(noise):
         if run.header.world:
             return _ranked_epsilon(run.header.world, run.header.share or 0, noise, rates, delta, size)
@@ -169,8 +138,8 @@ def _bounded(
         return unbounded(f"the distribution of the batches is unknown: they {why}")
     if adjacency == ADD_REMOVE:
         return unbounded(f"{scheme} batches all change when a record is added: nothing bounds that")
-    sampling = internal.sampling if internal is not None else None
-    if internal is None or internal.most_often is None or sampling is None or sampling.repeats:
+    internal = run.internal
+    if internal is None or internal.most_often is None or internal.sampling is None or internal.sampling.repeats:
         return unbounded("the number of batches of a record was not observed, or some are in one batch twice")
     return ordered_epsilon(noise, internal.most_often, delta, size)
 

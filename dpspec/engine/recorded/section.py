@@ -21,16 +21,10 @@ from dpspec.engine.recorded.checks import advice
 from dpspec.engine.recorded.joined_checks import seam_notes
 from dpspec.engine.recorded.noise_checks import compared, why_noise_unconfirmed
 from dpspec.engine.recorded.recorded_run import RecordedRun
-from dpspec.engine.recorded.schedule import (
-    ScheduleEpsilon,
-    composed,
-    configured_multipliers,
-    phases_of,
-    poisson_rates,
-)
+from dpspec.engine.recorded.schedule import ScheduleEpsilon, composed, configured_multipliers, phases_of
 from dpspec.engine.results.decimals import duration, exact, nearest
 from dpspec.engine.results.recording import AccountantReport, Recording
-from dpspec.recording.folder.canaries import NEW_TOKENS
+from dpspec.recording.folder.header import NEW_TOKENS
 
 #: Kinds of canaries that repeat records or their beginnings.
 _REPEATED = ("mislabelled", "duplicate", NEW_TOKENS)
@@ -329,7 +323,7 @@ def _other_schedule(run: RecordedRun, history: History) -> list[str]:
     if steps != run.steps:
         earlier = f" ({before} before the recording)" if before else ""
         found.append(f"it counted {steps} steps{earlier}, the run has {run.steps}")
-    rates, noise = poisson_rates(run), configured_multipliers(run)
+    rates, noise = run.rates, configured_multipliers(run)
     drawn = sorted({rate for rate in rates if rate is not None})
     counted_rates = sorted({rate for _, rate, _ in history})
     if len(drawn) == 0:

@@ -1,17 +1,24 @@
-"""The JSON text of results, and its JSON Schema."""
+"""The JSON text of results, its JSON Schema, and validation beyond types.
+
+Files are untrusted: every value that later code uses as a name, index, count or statistic is checked here once and
+refused with its place. Kinds and keys of plugins that are not installed pass; ``verify`` builds a spec from the
+document and finds the rest.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import types
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import datetime
 from typing import Any, Literal, Union, get_args, get_origin
 
-from dpspec.contract import FrozenMap, Json
+from dpspec.contract import Evidence, Finding, FrozenMap, Json, Outcome, Series
+from dpspec.contract.diagnostics import rename_in_result
 from dpspec.contract.frozen import deeper_than
-from dpspec.contract.renamed import rename_in_result
-from dpspec.engine.results.result import SCHEMA, SCHEMA_1, Result
-from dpspec.engine.results.result_validation import require_sound
+from dpspec.engine.results.result import SCHEMA, SCHEMA_1, AuditResult, Result
 from dpspec.errors import ResultError
 from dpspec.json_records import hints_of, read, write
 from dpspec.text import json_text, shortened
@@ -118,3 +125,224 @@ def _schema(hint: Any, definitions: dict[str, Json]) -> dict[str, Json]:
         return {"anyOf": [{"type": "number"}, {"enum": ["inf", "-inf"]}]}
     plain = {FrozenMap: "object", int: "integer", str: "string", bool: "boolean", type(None): "null"}
     return {"type": plain[hint]}
+
+
+#: The mappings of a spec, and the key of each that names its kind.
+_BLOCKS = {"mechanism": "kind", "data": "kind", "model": "kind", "training": "backend", "threat_model": "", "audit": ""}
+
+_TEXTS = ("adjacency", "unit", "access", "direction", "neighbours", "over", "refuted_by", "id", "kind")
+_NUMBERS = ("epsilon", "delta", "alpha", "mu", "kappa", "gamma", "fpr", "tpr", "value", "fraction")
+
+
+def _is_text(value: Json) -> bool:
+    return isinstance(value, str)
+
+
+def _is_number(value: Json) -> bool:
+    """JSON writes infinity as a text."""
+    finite = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    return value in ("inf", "-inf") or finite
+
+
+def _is_count(value: Json, least: int = 0) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and least <= value < 2**63
+
+
+def _are(value: Json, right: Callable[[Json], bool]) -> bool:
+    return all(map(right, value if isinstance(value, tuple | list) else (value,)))
+
+
+#: Rules for core's keys of a claim or a threat model.
+_RULES: Mapping[str, tuple[Callable[[Json], bool], str]] = {
+    **dict.fromkeys(_TEXTS, (_is_text, "a text")),
+    **dict.fromkeys(_NUMBERS, (_is_number, "a number")),
+    **dict.fromkeys(("record", "min_records"), (_is_count, "a count")),
+    "group_size": (
+        lambda value: value not in ((), []) and _are(value, lambda size: _is_count(size, 1)),
+        "a count or counts from 1",
+    ),
+    "expect": (lambda value: _are(value, _is_text), "verdicts"),
+}
+
+
+def _of_document(document: Mapping[str, Json]) -> Iterator[tuple[str, str]]:
+    for key in ("name", "description", "system", "owner", "contact"):
+        if key in document and not _is_text(document[key]):
+            yield key, _must_be("a text", document[key])
+    for key, names in _BLOCKS.items():
+        block = document.get(key)
+        if block is None and (key not in document or key in ("model", "audit", "training", "threat_model")):
+            continue
+        if not isinstance(block, Mapping):
+            yield key, _must_be("a mapping", block)
+        elif names in block and not _is_text(block[names]):
+            yield f"{key}.{names}", _must_be("a text", block[names])
+    threat, claims = document.get("threat_model"), document.get("claims", ())
+    if isinstance(threat, Mapping):
+        yield from (("threat_model." + key, wrong) for key, wrong in _of_values(threat))
+    if not isinstance(claims, tuple | list):
+        yield "claims", _must_be("a list", claims)
+        return
+    for i, claim in enumerate(claims):
+        if not isinstance(claim, Mapping):
+            yield f"claims[{i}]", _must_be("a mapping", claim)
+            continue
+        yield from ((f"claims[{i}].{key}", wrong) for key, wrong in _of_values(claim))
+        # Points of a threat model belong to its plugin.
+        points: Any = claim.get("points")
+        for point in points if isinstance(points, tuple | list) else () if points is None else (None,):
+            if not isinstance(point, Mapping) or next(_of_values(point), None) is not None:
+                yield f"claims[{i}].points", _must_be("points of a curve", point)
+                break
+
+
+def _of_values(block: Mapping[str, Json]) -> Iterator[tuple[str, str]]:
+    for key, value in block.items():
+        if value is not None and key in _RULES and not _RULES[key][0](value):  # null means omitted
+            yield key, _must_be(_RULES[key][1], value)
+
+
+#: Conditions that are numbers, wherever they stand; others may be any scalar.
+_NUMERIC = frozenset({"delta", "alpha", "kappa", "fpr", "mu", "fraction", "epsilon"})
+_INTEGRAL = frozenset({"group_size", "step"})
+
+#: Maximum length of the name of a record, such as "most exposed 1".
+_LONGEST_NAME = 100
+
+#: Keys of a series' plot with names of columns, and whether they take several.
+_NAMES = {"x": False, "by": False, "kind": False, "y": True, "log": True, "band": True}
+_COLUMNS = ("x", "by", "y", "band")
+
+
+def require_sound(result: Result) -> None:
+    """Raise ``ResultError`` for the first invalid value."""
+    for place, wrong in _of_result(result):
+        raise ResultError(f"result.{place} {wrong}")
+
+
+def _of_result(result: Result) -> Iterator[tuple[str, str]]:
+    between, when = "must lie between 0 and 1, got", "a date and a time"
+    if not (0.0 < result.confidence < 1.0 or (result.parts and result.confidence == 0.0)):
+        yield "confidence", f"{between} {result.confidence}"
+    if not result.audits:
+        yield "audits", "must hold one audit or more"
+    if not _is_time(result.created):
+        yield "created", _must_be(when, result.created)
+    for i, part in enumerate(result.parts):
+        if not _is_time(part.created):
+            yield f"parts[{i}].created", _must_be(when, part.created)
+        if not 0.0 < part.confidence < 1.0:
+            yield f"parts[{i}].confidence", f"{between} {part.confidence}"
+    if result.parts and sum(len(part.names) for part in result.parts) != len(result.audits):
+        yield "parts", "must name every audit once"
+    for i, audit in enumerate(result.audits):
+        yield from ((f"audits[{i}].{place}", wrong) for place, wrong in _of_audit(audit))
+
+
+def _of_audit(audit: AuditResult) -> Iterator[tuple[str, str]]:
+    for i, verdict in enumerate(audit.verdicts):
+        for name in ("upper_finding", "lower_finding"):
+            index = getattr(verdict, name)
+            if index is not None and not 0 <= index < len(audit.findings):
+                yield f"verdicts[{i}].{name}", f"must be the place of a finding, got {index}"
+    for name in ("findings", "series", "evidence"):
+        for i, outcome in enumerate(getattr(audit, name)):
+            for key, wrong in flaws_of(outcome):
+                yield f"{name}[{i}].{key}", wrong
+    for i, power in enumerate(audit.power):
+        for key, wrong in _of_conditions(power.at):
+            yield f"power[{i}].at.{key}", wrong
+    for i, evidence in enumerate(audit.evidence):
+        from dpspec.stats.attacks import evidence_tests
+
+        try:
+            evidence_tests.require_counts(evidence)
+        except ValueError as error:
+            yield f"evidence[{i}].statistics", f"make no sense: {error}"
+    for key, wrong in _of_document(audit.document):
+        yield f"document.{key}", wrong
+    if audit.settled_after is not None and not _is_count(audit.settled_after, 1):
+        yield "settled_after", _must_be("a count", audit.settled_after)
+    if not 0 <= audit.stored_trials <= len(audit.trials):
+        yield "stored_trials", f"must count some of {len(audit.trials)} trials, got {audit.stored_trials}"
+    for key, number in audit.left_out.items():
+        if not _is_count(number, 0):
+            yield f"left_out.{key}", _must_be("a count", number)
+    for key, place in audit.places.items():
+        if not isinstance(place, Mapping) or not all(_is_count(place.get(name), 1) for name in ("line", "column")):
+            yield f"places.{key}", "must hold a file, a line and a column"
+        elif not isinstance(place.get("file"), str):
+            yield f"places.{key}.file", _must_be("a text", place.get("file"))
+
+
+def flaws_of(outcome: Outcome) -> Iterator[tuple[str, str]]:
+    if isinstance(outcome, Finding | Evidence):
+        for key, wrong in _of_conditions(outcome.at):
+            yield f"at.{key}", wrong
+    if isinstance(outcome, Finding):
+        record = outcome.scope.record
+        if isinstance(record, str) and not (record.isprintable() and 0 < len(record) <= _LONGEST_NAME):
+            yield "scope.record", _must_be("'all', an index or a short name", record)
+    if isinstance(outcome, Series):
+        yield from _of_series(outcome)
+
+
+def _of_conditions(at: Mapping[str, Json]) -> Iterator[tuple[str, str]]:
+    for key, value in at.items():
+        if key in _NUMERIC and not _is_number(value):
+            yield key, _must_be("a number", value)
+        elif key == "delta" and not (isinstance(value, int | float) and 0.0 <= value <= 1.0):
+            yield key, f"must lie between 0 and 1, got {_quoted(value)}"
+        elif key in _INTEGRAL and not _is_count(value, 0):
+            yield key, _must_be("a count", value)
+        elif not _is_scalar(value):
+            yield key, _must_be("a single value", value)
+
+
+def _of_series(series: Series) -> Iterator[tuple[str, str]]:
+    lengths = set()
+    for name, column in series.columns.items():
+        if not isinstance(column, Sequence) or isinstance(column, str):
+            yield f"columns.{name}", "must be a list"
+            continue
+        lengths.add(len(column))
+        if name == "group_size" and not all(_is_count(value, 0) for value in column):
+            yield f"columns.{name}", "must hold counts"
+        if not all(_is_scalar(value) for value in column):
+            yield f"columns.{name}", "must hold single values"
+    if len(lengths) != 1:
+        yield "columns", f"must be lists of equal length, got {sorted(lengths) or 'none'}"
+    if not all(isinstance(unit, str) for unit in series.units.values()):
+        yield "units", "must be texts"
+    for column, way in series.bounds.items():
+        if column not in series.columns or way not in ("upper", "lower"):
+            yield f"bounds.{column}", f"must name a column and say upper or lower, got {_quoted(way)}"
+    for key, several in _NAMES.items():
+        value = series.plot.get(key)
+        names: list[Any] = [] if value is None else [value]
+        if several and isinstance(value, tuple):
+            names = list(value)
+        if value is not None and not all(isinstance(name, str) for name in names):
+            yield f"plot.{key}", f"must be a {'list of texts' if several else 'text'}, got {_quoted(value)}"
+        elif key in _COLUMNS and (absent := [name for name in names if name and name not in series.columns]):
+            yield f"plot.{key}", f"names no column: {_quoted(absent[0])}"
+
+
+def _is_time(text: str) -> bool:
+    try:
+        datetime.fromisoformat(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _is_scalar(value: Json) -> bool:
+    return value is None or isinstance(value, bool | int | float | str)
+
+
+def _must_be(what: str, value: Json) -> str:
+    return f"must be {what}, got {_quoted(value)}"
+
+
+def _quoted(value: Json) -> str:
+    return repr(shortened(str(value), 60))

@@ -6,7 +6,7 @@ The stages of a run pass one value per audit.
 stage    made by                          gives
 ======== ================================ =======================================
 prepare  ``preparing.prepare``            ``Prepared``: the spec and its providers
-bounds   ``running.bounding.bound``       :class:`Bounded`
+bounds   ``running.runner.bound``         :class:`Bounded`
 trials   ``running.train.Training.run``   :class:`Trained`
 conclude ``running.conclude.conclude``    ``Concluded``: the judge's input
 judge    ``judging.judge.judge``          ``Judged``: verdicts and conformance
@@ -33,13 +33,13 @@ from typing import Any, TypeVar, get_args
 from dpspec.contract import Check, Evidence, Finding, Outcome, Plan, Series, Trial
 from dpspec.contract.audit import NO_TRIALS
 from dpspec.contract.findings import Rigor
+from dpspec.engine.judging.claim_tests import Concluded, PendingTests, planned_tests
 from dpspec.engine.judging.inequalities import about_privacy, statement
 from dpspec.engine.judging.judge import judge
-from dpspec.engine.judging.judge_input import Concluded, PendingTests, planned_tests
 from dpspec.engine.preparing.outcome_assumptions import with_assumptions
 from dpspec.engine.preparing.prepare import Prepared
+from dpspec.engine.results.codec import flaws_of
 from dpspec.engine.results.recording import ExecutedRun
-from dpspec.engine.results.result_validation import flaws_of
 from dpspec.engine.storage.trial_store import StoredTrial
 from dpspec.errors import PluginError
 from dpspec.json_records import read, write

@@ -12,8 +12,7 @@ from dpspec.contract import Plan
 from dpspec.contract.catalog import Catalog
 from dpspec.engine.results.decimals import duration
 from dpspec.errors import PluginError
-from dpspec.executors import Pool, PoolRequest, TaskProgress
-from dpspec.executors.pools import InlinePool
+from dpspec.executors import InlinePool, Pool, PoolRequest, TaskProgress
 from dpspec.registry.foreign_code import made, misbehaved
 
 #: Names of devices.
@@ -57,40 +56,23 @@ class RunOptions:
         return max(1, cores() // chunks)
 
 
-class Workers:
-    """The worker processes of a run, started for the first stage that needs them and kept for the next one.
-
-    ``on_progress`` receives progress reports of tasks in this process.
-    """
-
-    def __init__(self, options: RunOptions, catalog: Catalog, on_progress: Callable[[TaskProgress], None]) -> None:
-        self._options, self._catalog, self._on_progress = options, catalog, on_progress
-        self._pool: Pool | None = None
-
-    def pool(self, *, tasks: int, seconds: float, device: str) -> Pool:
-        if self._pool is not None:
-            return self._pool
-        executor, offers = self._options.executor, self._catalog.executors
-        if executor is None:
-            return InlinePool(self._on_progress)
-        if executor not in offers:
-            valid = ", ".join(sorted(offers))
-            raise PluginError(f"no installed plugin offers executor {executor!r} (installed: {valid})")
-        workers, address = self._options.workers, self._options.address
-        demand = PoolRequest(tasks=tasks, seconds=seconds, device=device, workers=workers, address=address)
-        offered = offers[executor]
-        pool = cast(Pool, made(offered, offered.provider.pool, "its pool", demand))
-        if not all(callable(getattr(pool, name, None)) for name in ("room", "start", "messages", "close")):
-            raise misbehaved(offered, f"{offered.provider.pool} makes a {type(pool).__name__}, not a Pool")
-        if isinstance(pool, InlinePool):  # which gives way to processes once there is more to do
-            return InlinePool(self._on_progress)
-        self._pool = pool
-        return pool
-
-    def close(self) -> None:
-        pool, self._pool = self._pool, None
-        if pool is not None:
-            pool.close()
+def open_pool(
+    options: RunOptions, catalog: Catalog, *, tasks: int, seconds: float, on_progress: Callable[[TaskProgress], None]
+) -> Pool:
+    """The workers of a run; ``on_progress`` receives progress reports of tasks in this process."""
+    executor, offers = options.executor, catalog.executors
+    if executor is None:
+        return InlinePool(on_progress)
+    if executor not in offers:
+        valid = ", ".join(sorted(offers))
+        raise PluginError(f"no installed plugin offers executor {executor!r} (installed: {valid})")
+    workers, address = options.workers, options.address
+    demand = PoolRequest(tasks=tasks, seconds=seconds, device=options.device, workers=workers, address=address)
+    offered = offers[executor]
+    pool = cast(Pool, made(offered, offered.provider.pool, "its pool", demand))
+    if not all(callable(getattr(pool, name, None)) for name in ("room", "start", "messages", "close")):
+        raise misbehaved(offered, f"{offered.provider.pool} makes a {type(pool).__name__}, not a Pool")
+    return InlinePool(on_progress) if isinstance(pool, InlinePool) else pool
 
 
 #: Factors and seconds that bound the time of a trial relative to its plan on one idle core. Plans count operations;

@@ -1,33 +1,39 @@
 """The pipeline: load, prepare, bounds, trials, conclude, judge, result. Each stage is one function.
 
 ``load`` is ``dpspec.language.load.load_specs``; :func:`run` calls the others in order. All run in the caller's process,
-except trials, which go to an executor, and the bounds of many audits, which the executor's workers may share.
+except trials, which go to an executor.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
+from typing import NoReturn
 
 from dpspec.contract import DataError, Diagnostic, FrozenMap, Spec
+from dpspec.contract.audit import NO_TRIALS
 from dpspec.contract.catalog import Catalog
 from dpspec.contract.events import Event, Noticed, Progressed, RunFinished, RunStarted, StageStarted
+from dpspec.engine.judging.claim_tests import Concluded, confidence_of
 from dpspec.engine.judging.evidence_weight import missing_measurements
+from dpspec.engine.judging.inequalities import about_privacy
 from dpspec.engine.judging.judge import Judged, judge
-from dpspec.engine.judging.judge_input import Concluded, confidence_of
-from dpspec.engine.preparing.prepare import Prepared, data_unreadable, prepare
+from dpspec.engine.preparing.context import RunContext
+from dpspec.engine.preparing.prepare import Prepared, data_unreadable, out_of_range, prepare
 from dpspec.engine.results.result import AuditResult, Result
-from dpspec.engine.running.bounding import MANY, Bounding
-from dpspec.engine.running.conclude import Trained, conclude
-from dpspec.engine.running.run_options import RunOptions, Workers
+from dpspec.engine.running.conclude import Bounded, Trained, conclude
+from dpspec.engine.running.run_options import RunOptions
 from dpspec.engine.running.tasks import WorkerCache
 from dpspec.engine.running.train import Training
-from dpspec.engine.storage.origins import environment
-from dpspec.engine.storage.stored_trials import Listener
+from dpspec.engine.storage.stored_trials import Listener, environment
 from dpspec.engine.storage.trial_store import Store
-from dpspec.errors import NothingToRunError, SpecError
-from dpspec.language.reading.tree import locate, source_file
-from dpspec.language.selections import best_of
+from dpspec.errors import NothingToRunError, PluginError, SpecError
+from dpspec.language.selection import best_of
+from dpspec.language.tree import locate, source_file
+
+#: Number of audits above which the progress through a stage is reported.
+_MANY = 8
 
 
 def run(
@@ -60,18 +66,21 @@ def run(
     for audit in prepared:
         for warning in audit.diagnostics:
             emit(Noticed(audit=audit.spec.name, message=f"warning[{warning.code}]: {warning.message}"))
-    cache, workers = WorkerCache(prepared), Workers(options, catalog, on_progress=lambda report: emit(report.value))
+    cache = WorkerCache(prepared)
     try:
-        bounded = Bounding(prepared, catalog, options, cache, workers, emit, plan=train).run()
+        bounded = []
+        for number, audit in enumerate(prepared):
+            emit(StageStarted(audit=audit.spec.name, stage="bound"))
+            bounded.append(bound(audit, catalog, cache=cache, plan=train, emit=emit))
+            _report_progress("bound", number + 1, len(prepared), emit)
         planned = train and any(each.plan.chunks for each in bounded)
-        training = Training(bounded, catalog, store, options, cache, workers, emit) if planned else None
+        training = Training(bounded, catalog, store, options, cache, emit) if planned else None
         trained = training.run() if training is not None else [Trained(bounded=each) for each in bounded]
         concluded, errors = conclude_all(trained, emit)
         while errors and training is not None:  # a stored trial may be no trial that could have been made
             trained = training.repeat_doubted(errors)
             concluded, errors = conclude_all(trained, emit)
     finally:
-        workers.close()
         cache.close()
     judged = judge(concluded)
     result = assemble(trained, concluded, judged, catalog)
@@ -109,6 +118,28 @@ def prepare_all(specs: Sequence[Spec], catalog: Catalog) -> list[Prepared]:
     return ready
 
 
+def bound(
+    prepared: Prepared, catalog: Catalog, *, cache: WorkerCache, plan: bool, emit: Callable[[Event], None]
+) -> Bounded:
+    from dpspec.training.threads import limited
+
+    began, spec = time.monotonic(), prepared.spec
+    try:
+        with limited(1):
+            context = cache.context(spec, catalog, prepared.facts, device="cpu", emit=emit)
+            bounds = list(prepared.audit.bound(spec, context))
+            planned = prepared.plan() if plan else NO_TRIALS
+        recording = None if prepared.recording is None else prepared.recording.read(spec, prepared.facts)
+    except DataError as error:
+        raise SpecError([data_unreadable(error, spec)]) from error
+    except ZeroDivisionError:
+        raise
+    except ArithmeticError as error:
+        raise SpecError([out_of_range(error, spec)]) from error
+    seconds = time.monotonic() - began
+    return Bounded(prepared=prepared, bounds=bounds, plan=planned, seconds=seconds, recording=recording)
+
+
 def conclude_all(trained: Sequence[Trained], emit: Listener) -> tuple[list[Concluded], dict[int, Exception]]:
     """The conclusions of every audit, and by number the errors of audits with trials from the store.
 
@@ -116,7 +147,6 @@ def conclude_all(trained: Sequence[Trained], emit: Listener) -> tuple[list[Concl
     """
     concluded: list[Concluded] = []
     errors: dict[int, Exception] = {}
-    total = len(trained)
     for number, audit in enumerate(trained):
         emit(StageStarted(audit=audit.bounded.prepared.spec.name, stage="conclude"))
         try:
@@ -127,10 +157,13 @@ def conclude_all(trained: Sequence[Trained], emit: Listener) -> tuple[list[Concl
             if not audit.from_store:
                 raise
             errors[number] = error
-        if total > MANY:
-            name = f"{total} audits"
-            emit(Progressed(audit=name, what="conclude", done=number + 1, total=total, unit="audits"))
+        _report_progress("conclude", number + 1, len(trained), emit)
     return concluded, errors
+
+
+def _report_progress(stage: str, done: int, total: int, emit: Listener) -> None:
+    if total > _MANY:
+        emit(Progressed(audit=f"{total} audits", what=stage, done=done, total=total, unit="audits"))
 
 
 def conclude_trained(trained: Trained) -> Concluded:
@@ -210,3 +243,52 @@ def _notes(audits: Sequence[AuditResult], composed: Sequence[bool]) -> tuple[str
             f"{chosen[source, name]!r} judges the privacy loss of publishing the best of them."
         )
     return tuple(notes)
+
+
+_OTHER_OUTCOMES = {"proved", "supported", "open"}
+
+
+def controls_decided_by_theory(prepared: Prepared, catalog: Catalog) -> Iterator[Diagnostic]:
+    """Yield a warning for each control of a spec with an attack that a certified bound refutes on its own.
+
+    A claim is checked if it expects ``refuted`` and does not set ``refuted_by``. Bounds are computed only for such
+    claims; bounds that need rows or cannot be computed give no warning.
+    """
+    spec = prepared.spec
+    claims = spec.document["claims"]
+    suspects = {
+        claim.id: number
+        for number, claim in enumerate(spec.claims)
+        if "refuted" in claim.expect
+        and not set(claim.expect) & _OTHER_OUTCOMES
+        and about_privacy(claim.kind)
+        and "refuted_by" not in claims[number]
+    }
+    # A recording drops the lower bounds of theory.
+    if not suspects or spec.audit is None or prepared.recording is not None or prepared.components:
+        return
+    context = _PublicContext(prepared, catalog, prepared.audit.trial_inputs(spec), device="cpu")
+    try:
+        bounded = Bounded(prepared=prepared, bounds=list(prepared.audit.bound(spec, context)))
+        (judged,) = judge([conclude(bounded, ())])
+    except (DataError, PluginError, ValueError, ArithmeticError, MemoryError):
+        return
+    finally:
+        context.close()
+    for verdict in judged.verdicts:
+        if verdict.claim in suspects and verdict.verdict == "refuted":
+            reason = verdict.reason[:1].lower() + verdict.reason[1:].rstrip(".")
+            warning = Diagnostic(
+                code="control-without-attack",
+                message=f"claim {verdict.claim!r} is refuted without the attack: {reason}",
+                path=("claims", suspects[verdict.claim], "expect"),
+                help="add refuted_by: attack, so that only the attack can refute it; refuted_by: any if theory may",
+                severity="warning",
+            )
+            yield locate(warning, spec.origin)
+
+
+class _PublicContext(RunContext):
+    @property
+    def data(self) -> NoReturn:
+        raise DataError("rows are not read here")

@@ -1,4 +1,4 @@
-"""The work of executors: trials of one audit, with its spec and providers.
+"""The work of executors, trials of one audit with its spec and providers, and the queue of this work.
 
 A worker recreates the rest once per process: data source, model and rows, which the next audit reuses if it
 reads the same rows.
@@ -9,23 +9,23 @@ from __future__ import annotations
 import dataclasses
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from dpspec.contract import DataError, Facts, FrozenMap, Spec
-from dpspec.contract.canonical import canonical_json
+from dpspec.contract import Cancelled, DataError, Facts, FrozenMap, Spec
 from dpspec.contract.catalog import Catalog
-from dpspec.contract.events import Event
-from dpspec.engine.preparing.attacks import offers_of
+from dpspec.contract.events import Event, Progressed, StageStarted
+from dpspec.contract.frozen import canonical_json
 from dpspec.engine.preparing.context import RunContext
-from dpspec.engine.preparing.prepare import Prepared, prepare
+from dpspec.engine.preparing.prepare import Prepared, offers_of, prepare
 from dpspec.engine.preparing.trial_keys import known_code
-from dpspec.engine.storage.origins import environment, offers_for_trials, version_of
-from dpspec.engine.storage.stored_trials import NewTrial
+from dpspec.engine.storage.stored_trials import NewTrial, environment, offers_for_trials, version_of
 from dpspec.errors import UsageError
-from dpspec.executors import TaskContext
+from dpspec.executors import PartialResult, Pool, Resources, Task, TaskContext, TaskFailed, TaskProgress, WorkerLost
 from dpspec.registry.foreign_code import misbehaved
 from dpspec.registry.loader import mark
 
@@ -72,17 +72,24 @@ _CACHE = WorkerCache()
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class AuditTask:
-    """Picklable work on one audit; ``versions`` are the sender's. The ``cache`` is not sent."""
+class TrainTrials:
+    """Picklable work: the trials of one chunk.
+
+    ``versions`` are the sender's. ``folders`` has the folder of each trial's state, None if it cannot be kept. The
+    ``cache`` is not sent.
+    """
 
     spec: Spec
     catalog: Catalog
     facts: Facts
+    indices: tuple[int, ...]
     threads: int = 1
     cache: WorkerCache | None = None
     versions: Mapping[str, str | None] = dataclasses.field(default_factory=dict)
+    makers: FrozenMap = dataclasses.field(default_factory=FrozenMap)
+    folders: Mapping[int, Path | None] = dataclasses.field(default_factory=dict)
 
-    def __call__(self, place: TaskContext) -> Iterator[Any]:
+    def __call__(self, place: TaskContext) -> Iterator[NewTrial]:
         from dpspec.training.threads import limited
 
         if self.versions and (here := _versions(self.catalog)) != self.versions:
@@ -99,35 +106,24 @@ class AuditTask:
                 self.spec, self.catalog, self.facts, device=place.device, emit=place.tell, stop=place.stopped
             )
             try:
-                yield from self.run(context)
+                yield from self._train(context)
             except Exception as error:
                 mark(error)
                 raise
 
-    def run(self, context: RunContext) -> Iterator[Any]:
-        raise NotImplementedError
-
     def __getstate__(self) -> dict[str, Any]:
-        """The sent state: without places in files, with the spec's providers only, and an absolute folder."""
-        spec = dataclasses.replace(self.spec, origin={}, directory=str(Path(self.spec.directory).absolute()))
+        """The sent state: without places in files, with the spec's providers only, and absolute folders."""
         catalog = named(self.spec, self.catalog)
-        return {**self.__dict__, "spec": spec, "catalog": catalog, "cache": None, "versions": _versions(catalog)}
+        return {
+            **self.__dict__,
+            "spec": dataclasses.replace(self.spec, origin={}, directory=str(Path(self.spec.directory).absolute())),
+            "catalog": catalog,
+            "cache": None,
+            "versions": _versions(catalog),
+            "folders": {index: folder and folder.absolute() for index, folder in self.folders.items()},
+        }
 
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class TrainTrials(AuditTask):
-    """Trials of one chunk; ``folders`` has the folder of each trial's state, None if it cannot be kept."""
-
-    indices: tuple[int, ...]
-    makers: FrozenMap = dataclasses.field(default_factory=FrozenMap)
-    folders: Mapping[int, Path | None] = dataclasses.field(default_factory=dict)
-
-    def __getstate__(self) -> dict[str, Any]:
-        """A worker may have another current folder than the caller."""
-        folders = {index: None if folder is None else folder.absolute() for index, folder in self.folders.items()}
-        return {**super().__getstate__(), "folders": folders}
-
-    def run(self, context: RunContext) -> Iterator[NewTrial]:
+    def _train(self, context: RunContext) -> Iterator[NewTrial]:
         import numpy as np
 
         spec, model = context.prepared.spec, context.prepared.model
@@ -206,3 +202,67 @@ def _versions(catalog: Catalog) -> dict[str, str | None]:
 
 def _identity(spec: Spec) -> tuple[str, str, str]:
     return spec.digest, spec.name, spec.directory
+
+
+@dataclass
+class QueuedChunk:
+    """The ``missing`` trials of a chunk, which does not start without any; ``losses`` is the number of lost workers."""
+
+    audit: int
+    name: str
+    needs: Resources
+    missing: list[int]
+    task: Callable[[Sequence[int]], TrainTrials]
+    losses: int = 0
+
+
+def dispatch(
+    pool: Pool,
+    chunks: Iterable[QueuedChunk],
+    emit: Callable[[Event], None],
+    *,
+    on_trial: Callable[[QueuedChunk, NewTrial], None],
+    on_error: Callable[[QueuedChunk, BaseException], None],
+    on_loss: Callable[[QueuedChunk, str], bool],
+    seconds_left: Callable[[], float | None],
+) -> None:
+    """Run all chunks with ``missing`` trials on a pool, in their order while there is room.
+
+    ``on_trial`` receives every trial as it arrives, ``on_error`` the error of a chunk. ``on_loss`` receives
+    the reason why a worker is lost, and returns whether the chunk starts again. ``seconds_left`` is the time until the
+    deadline; after it nothing starts, and running tasks are stopped.
+    """
+    waiting, running, started = deque(chunks), dict[int, QueuedChunk](), 0
+    while waiting or running:
+        while (left := seconds_left()) is None or left >= 0.0:
+            while waiting and not waiting[0].missing:
+                waiting.popleft()
+            if not waiting or not pool.room(waiting[0].needs):
+                break
+            chunk = waiting.popleft()
+            started += 1
+            emit(StageStarted(audit=chunk.name, stage="trials"))
+            work = chunk.task(tuple(chunk.missing))
+            try:
+                pool.start(Task(number=started, name=chunk.name, needs=chunk.needs, work=work, seconds=left))
+            except UsageError as error:
+                on_error(chunk, error)
+            else:
+                running[started] = chunk
+        if not running:
+            return
+        for message in pool.messages():
+            chunk = running[message.task]
+            if not isinstance(message, TaskProgress | PartialResult):
+                del running[message.task]
+            match message:
+                case TaskProgress(value=event):
+                    # While several chunks run, only their joint progress is shown.
+                    if not (isinstance(event, Progressed) and len(running) > 1):
+                        emit(event)
+                case PartialResult(value=trial):
+                    on_trial(chunk, trial)
+                case TaskFailed(error=raised) if not isinstance(raised, Cancelled):
+                    on_error(chunk, raised)
+                case WorkerLost(reason=reason) if chunk.missing and on_loss(chunk, reason):
+                    waiting.appendleft(chunk)

@@ -15,18 +15,16 @@ from dpspec.contract import DataError, ModelError
 from dpspec.contract.audit import NO_TRIALS
 from dpspec.contract.catalog import Catalog
 from dpspec.contract.events import Noticed, Progressed, TrialsPlanned
+from dpspec.engine.judging.claim_tests import confidence_of, pending_tests
 from dpspec.engine.judging.judge import judge
-from dpspec.engine.judging.judge_input import confidence_of, pending_tests
 from dpspec.engine.preparing.prepare import data_unreadable, model_mismatch
 from dpspec.engine.running.conclude import Bounded, EarlyStop, Trained, conclude
-from dpspec.engine.running.dispatch import QueuedChunk, dispatch
-from dpspec.engine.running.run_options import RunOptions, Workers
-from dpspec.engine.running.tasks import TrainTrials, WorkerCache
+from dpspec.engine.running.run_options import RunOptions, open_pool
+from dpspec.engine.running.tasks import QueuedChunk, TrainTrials, WorkerCache, dispatch
 from dpspec.engine.storage.stored_trials import Listener, NewTrial, StoredTrials
 from dpspec.engine.storage.trial_store import Store
 from dpspec.errors import SpecError
-from dpspec.executors import Resources
-from dpspec.executors.pools import InlinePool
+from dpspec.executors import InlinePool, Resources
 
 #: Number of lost workers after which a chunk is given up.
 TRIES = 3
@@ -70,11 +68,9 @@ class Training:
         store: Store,
         options: RunOptions,
         cache: WorkerCache,
-        workers: Workers,
         emit: Listener,
     ) -> None:
         self._catalog, self._options, self._cache, self._emit = catalog, options, cache, emit
-        self._workers = workers
         specs = [bounded.prepared.spec for bounded in audits]
         planned = [
             ([claim.kind for claim in spec.claims], bounded.plan.trials, bounded.plan.power)
@@ -120,11 +116,16 @@ class Training:
             fitting = sum(count <= most for count in accumulate(len(missing) for _, missing in waiting))
             chosen = waiting[: max(1, fitting)]
         if not chosen:
-            self._workers.close()
             return
         plans = [(audit.bounded.plan, audit.trials.missing_trials) for audit in self.audits]
         seconds = sum(plan.seconds * missing / max(1, plan.trials) for plan, missing in plans)
-        pool = self._workers.pool(tasks=len(chosen), seconds=seconds, device=self._options.device)
+        pool = open_pool(
+            self._options,
+            self._catalog,
+            tasks=len(chosen),
+            seconds=seconds,
+            on_progress=lambda report: self._emit(report.value),
+        )
         done, total, doubted = 0, sum(len(missing) for _, missing in chosen), self._doubted()
         everything = self.audits[0].name if len(self.audits) == 1 else f"{len(self.audits)} audits"
 
@@ -165,15 +166,14 @@ class Training:
             dispatch(
                 pool,
                 queue,
-                "trials",
                 self._emit,
-                on_part=on_trial,
+                on_trial=on_trial,
                 on_error=on_error,
                 on_loss=on_loss,
                 seconds_left=self._options.seconds_left,
             )
         finally:
-            self._workers.close()
+            pool.close()
         if self._doubted() - doubted:
             self._make_missing()
             return

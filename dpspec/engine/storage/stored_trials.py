@@ -1,20 +1,23 @@
-"""The trials of one audit in a store: existing ones, missing ones, and new ones."""
+"""The trials of one audit in a store (existing, missing and new ones), and the origins of trials."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import platform
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import cache
+from importlib import metadata
 from pathlib import Path
 
-from dpspec.contract import FrozenMap, Plan, Trial
-from dpspec.contract.canonical import canonical_json
+from dpspec.contract import FrozenMap, Json, Plan, Trial
+from dpspec.contract.catalog import Catalog, Offered
 from dpspec.contract.events import Event, Noticed, TrialFinished
+from dpspec.contract.frozen import canonical_json
 from dpspec.engine.preparing.prepare import Prepared
-from dpspec.engine.preparing.trial_keys import code_in, trial_key, unknown
-from dpspec.engine.results.result import TrialRecord
-from dpspec.engine.storage.origins import environment, mixture_notices, version_notices
+from dpspec.engine.preparing.trial_keys import code_in, describe_maker, trial_key, unknown
+from dpspec.engine.results.result import AuditResult, TrialRecord
 from dpspec.engine.storage.trial_store import AT_ONCE, Store, StoredTrial
 from dpspec.text import clipped
 
@@ -149,3 +152,83 @@ class StoredTrials:
 
 def _content(record: TrialRecord) -> str:
     return canonical_json({"evidence": record.evidence, "arrays": record.arrays})
+
+
+_ENVIRONMENT = ("dpspec", "numpy", "scipy", "scikit-learn", "torch")
+
+
+def offers_for_trials(catalog: Catalog) -> list[tuple[str, Offered]]:
+    families = (
+        *(catalog.mechanisms, catalog.datasets, catalog.models, catalog.backends),
+        *(catalog.canaries, catalog.scores),
+    )
+    return [offered for family in families for offered in family.items()]
+
+
+def environment(catalog: Catalog | None) -> FrozenMap:
+    values: dict[str, Json] = dict(_base())
+    if catalog is not None:
+        offers = offers_for_trials(catalog)
+        values["plugins"] = {offered.plugin: f"{offered.distribution} {offered.version}" for _, offered in offers}
+    return FrozenMap(values)
+
+
+@cache
+def _base() -> FrozenMap:
+    values: dict[str, Json] = {"python": platform.python_version(), "platform": platform.platform(terse=True)}
+    return FrozenMap({**values, **{library: version_of(library) for library in _ENVIRONMENT}})
+
+
+@cache
+def version_of(distribution: str) -> str | None:
+    try:
+        return metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+#: Versions that determine the results of trials.
+_RECORDED = ("dpspec", "torch", "numpy", "scipy", "scikit-learn", "python")
+
+#: Keys of trial records that should be equal within an audit.
+_MIXED = ("device", "gpu", "dpspec", "torch")
+
+
+def mixture_notices(records: Sequence[TrialRecord]) -> list[str]:
+    notices = []
+    for what in _MIXED:
+        describe_maker = [record.recorded.get(what) for record in records]
+        values = sorted({str(value).partition(":")[0] for value in describe_maker if value is not None})
+        if len(values) > 1:
+            notices.append(f"its trials have different {what}: {', '.join(values)}")
+    return notices
+
+
+def version_notices(records: Sequence[TrialRecord], environment: Mapping[str, Json]) -> Iterator[str]:
+    for what in _RECORDED:
+        here = environment.get(what)
+        made = [str(r.recorded[what]) for r in records if r.recorded.get(what) not in (None, here)]
+        if made and here is not None:
+            number = f"{len(made)} of its {len(records)} trials were" if len(records) > 1 else "its trial was"
+            yield f"{number} made with {what} {', '.join(sorted(set(made)))}; {here} is what judged them"
+
+
+def origin_summary(audit: AuditResult) -> str:
+    if not audit.trials:
+        return ""
+    dates = sorted({made[:10] for t in audit.trials if isinstance(made := t.recorded.get("made"), str)})
+    versions = [
+        f"{what} {', '.join(seen)}"
+        for what in ("dpspec", "torch")
+        if (seen := sorted({str(t.recorded[what]) for t in audit.trials if t.recorded.get(what)}))
+    ]
+    makers: dict[str, None] = {}  # of parts whose code matters or that plugins provide
+    for trial in audit.trials:
+        by = trial.recorded.get("by")
+        for part, each in by.items() if isinstance(by, Mapping) else ():
+            if isinstance(each, Mapping) and ("code" in each or each.get("distribution") != "dpspec"):
+                makers[f"{part} of {describe_maker(each)}"] = None
+    made_with = [*versions, *makers]
+    text = f"{audit.stored_trials} of {len(audit.trials)} trials from the store" if audit.stored_trials else ""
+    text += f"{', ' if text else 'trials '}made by {', '.join(made_with)}" if made_with else ""
+    return text + (f" on {' to '.join(dict.fromkeys((dates[0], dates[-1])))}" if text and dates else "")

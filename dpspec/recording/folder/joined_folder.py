@@ -95,7 +95,7 @@ class JoinedFolder:
     path: Path
     ranks: tuple[RunFolder, ...]
     header: Header
-    found: Comparison = field(default_factory=Comparison)
+    comparison: Comparison = field(default_factory=Comparison)
 
     @classmethod
     def open(cls, path: Path) -> JoinedFolder:
@@ -134,12 +134,8 @@ class JoinedFolder:
     def has_canaries(self) -> bool:
         return False
 
-    @property
-    def comparison(self) -> Comparison:
-        return self.found
-
     def steps(self) -> Iterator[PublicStep | End | Scored]:
-        found, world = self.found, len(self.ranks)
+        found, world = self.comparison, len(self.ranks)
         facts = {name: {getattr(one.header, name) for one in self.ranks} for name in (*_COMMON, "data")}
         found.other = {name: None for name in _COMMON if len(facts[name]) > 1}
         found.other_data, found.noise, found.squares = len(facts["data"]) > 1, 0, (0, 0.0)
@@ -193,7 +189,7 @@ class JoinedFolder:
         return [rank for rank, one in enumerate(self.ranks) if one.header.shards and one.header.parameters]
 
     def internal(self) -> Iterator[InternalStep]:
-        found, world = self.found, len(self.ranks)
+        found, world = self.comparison, len(self.ranks)
         found.unequal = found.summed = found.shared = found.seeds = found.foreign = found.compared = 0
         every = combinations(range(world), 2) if world <= _ALL_PAIRS else pairwise(range(world))
         pairs, found.equal, found.parallel = dict.fromkeys(every, (0.0, 0, 0.0)), 0.0, (0.0, 0)
@@ -221,7 +217,7 @@ class JoinedFolder:
     def _compare(
         self, observed: Sequence[RankStep], rate: float, pairs: dict[tuple[int, int], tuple[float, int, float]]
     ) -> None:
-        found, first = self.found, observed[0]
+        found, first = self.comparison, observed[0]
         found.compared += 1
         sharded = bool(self.header.shards)
         if not sharded:
@@ -243,7 +239,7 @@ class JoinedFolder:
 
     def _compare_squares(self, layers: Sequence[Floats]) -> None:
         """Count equal sums of squared noise: of equal noise in rows of one size, for a single layer too."""
-        count, expected = self.found.squares
+        count, expected = self.comparison.squares
         for one, other in pairwise(range(len(layers))):
             sizes = np.array([size for _, size in self.ranks[one].header.layers], dtype=np.float64)
             same = sizes == [size for _, size in self.ranks[other].header.layers]
@@ -253,14 +249,14 @@ class JoinedFolder:
                 count += int((np.abs(theirs[used] / mine[used] - 1.0) <= _EQUAL_SQUARES).sum())
                 # the density of the ratio of two chi-square variables of n degrees at 1 is below sqrt(n) / 3
                 expected += float((2.0 * _EQUAL_SQUARES * np.sqrt(sizes[used]) / 3.0).sum())
-        self.found.squares = count, expected
+        self.comparison.squares = count, expected
 
     def _compare_noise(self, observed: Sequence[RankStep], std: float) -> None:
         """Add the components of the noise of the ranks along each other: equal draws for different rows show there."""
         rows = [one.noise for one in observed if len(one.noise)]
         if len(rows) > 1 and std > 0.0 and len({len(row) for row in rows}) == 1:
             squares, degrees = gaussian_noise.dependence(np.nan_to_num(np.stack(rows).astype(np.float64) / std))
-            self.found.parallel = self.found.parallel[0] + squares, self.found.parallel[1] + degrees
+            self.comparison.parallel = self.comparison.parallel[0] + squares, self.comparison.parallel[1] + degrees
 
 
 def joined_comparison(every: Sequence[Comparison]) -> Comparison:

@@ -21,8 +21,7 @@ from dpspec.errors import RecordingError, UsageError
 from dpspec.recording.folder.header import MOST_PARTS, Header
 from dpspec.recording.folder.joined_folder import JOIN, Comparison, End, JoinedFolder, joined_comparison, open_part
 from dpspec.recording.folder.run_folder import END, INTERNAL, MARK, STATES, STEP, STEPS, RunFolder, Scored
-from dpspec.recording.folder.saved_state import SavedState
-from dpspec.recording.folder.step_record import UNSEEN, InternalStep, OptionChange, PublicStep
+from dpspec.recording.folder.step_record import UNSEEN, InternalStep, OptionChange, PublicStep, SavedState
 
 _PART = re.compile(r"part-([1-9][0-9]{0,3})", re.ASCII)
 
@@ -165,7 +164,7 @@ class ResumedFolder:
     @property
     def comparison(self) -> Comparison | None:
         """The comparison of ranks over all parts."""
-        found = [part.found for part in self.parts if isinstance(part, JoinedFolder)]
+        found = [part.comparison for part in self.parts if part.comparison is not None]
         return joined_comparison(found) if found else None
 
     def steps(self) -> Iterator[PublicStep | End | Scored]:
@@ -222,11 +221,11 @@ class ResumedFolder:
 
 def _states(part: Part) -> list[list[SavedState]]:
     """The saved states of each rank of a part, of one rank for a single process."""
-    return [one.states() for one in (part.ranks if isinstance(part, JoinedFolder) else (part,))]
+    return [one.states() for one in part.ranks]
 
 
 def _require_whole(part: Part) -> None:
-    for one in part.ranks if isinstance(part, JoinedFolder) else (part,):
+    for one in part.ranks:
         kinds, states = one.kinds(), one.states()
         if END in kinds and states and (states[-1].step, states[-1].facts) != (kinds.count(STEP), None):
             raise RecordingError(f"{one.path / STATES}: lacks the state at the end of the recording: the file was cut")
@@ -238,7 +237,7 @@ def _interim(part: Part) -> tuple[int, End | None]:
     if not all(noted):
         return 0, None
     covered = min(states[-1].step for states in noted)
-    return covered, part.found.interim if isinstance(part, JoinedFolder) else noted[0][-1].facts
+    return covered, noted[0][-1].facts if part.comparison is None else part.comparison.interim
 
 
 def _seam(numbers: Sequence[int], earlier: Sequence[list[list[SavedState]]], own: list[list[SavedState]]) -> Seam:

@@ -1,27 +1,40 @@
-"""``dpspec.plant``: a dataset that contains canaries, or not, by fair inclusion bits.
+"""Canaries in a recorded training: included by fair inclusion bits, and scored after the training.
 
-The dataset has one place for each record and one for each canary, for any inclusion bits. Samplers draw places, so
-Opacus' rate and divisor do not depend on the bits. Fetching a batch skips omitted canaries. So two vectors of bits that
-differ in one place make two trainings that differ in whether one record contributes to the batches that draw its place.
-That is zero-out adjacency, and add-remove as well if constants do not follow from the number of records. Replacing an
-omitted canary by another record would bound the epsilon of replace-one, which may be twice as large.
+The planted dataset has one place for each record and one for each canary, for any inclusion bits. Samplers draw places,
+so Opacus' rate and divisor do not depend on the bits. Fetching a batch skips omitted canaries. So two vectors of bits
+that differ in one place make two trainings that differ in whether one record contributes to the batches that draw its
+place. That is zero-out adjacency, and add-remove as well if constants do not follow from the number of records.
+Replacing an omitted canary by another record would bound the epsilon of replace-one, which may be twice as large.
+
+Gradient canaries are unit vectors that enter the clipped sum as records do, so that only clipping is not tested. If a
+step drew the place of an included one, the recorder adds its vector, as long as the clip norm, to the sum before noise;
+of several batches drawn since the step before, the last one counts. Canary i owns ``b`` coordinates with random signs,
+fixed before the first step. Its score is the inner product of its direction with the sum of all gradients that the
+inner optimizer stepped with. DP-SGD releases these gradients, so its epsilon bounds every test on them (Nasr et al.
+2023, https://arxiv.org/abs/2302.07956, and Steinke et al. 2023, https://arxiv.org/abs/2305.08846, attack in this way).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils.data import Dataset
 
 from dpspec.errors import UsageError
-from dpspec.recording.folder.canaries import GRADIENTS, Array, CoinSource
-from dpspec.recording.folder.header import MOST_CANARIES
-from dpspec.recording.planting.canary_records import Collate, Recipe, require_alike
-from dpspec.recording.planting.token_canaries import TOKEN_KINDS, Vocabulary, token_canaries
+from dpspec.recording.folder.header import GRADIENTS, MOST_CANARIES, Array, CoinSource
+from dpspec.recording.planting.canary_records import (
+    TOKEN_KINDS,
+    Collate,
+    Recipe,
+    Vocabulary,
+    require_alike,
+    token_canaries,
+)
 
 #: The smallest number of canaries that can show anything, and the largest number that is read.
 LEAST, MOST = 8, MOST_CANARIES
@@ -201,3 +214,144 @@ class Planted(Dataset[Any]):
         if index < self._records:
             return self.dataset[index]
         return self.canaries[(index - self._records) // self.copies]
+
+
+#: Largest number of coordinates of a direction: more would take memory and improve no score.
+MOST_COORDINATES = 256
+
+#: A canary is shorter than the clip norm by this relative amount, so that rounding makes none longer.
+_SHORTER = 1e-6
+
+
+class GradientCanaries:
+    """The canaries of one recording, in the coordinates of its noisy parameters.
+
+    It keeps ``m`` sums and m directions of at most :data:`MOST_COORDINATES` coordinates, and draws from the planted
+    dataset's own stream of randomness.
+    """
+
+    def __init__(self, planted: Planted, parameters: Sequence[nn.Parameter]) -> None:
+        """parameters: those with noise, in order. Raises ``UsageError`` if they are in half precision, or have fewer
+        coordinates than there are canaries."""
+        kinds = {p.dtype for p in parameters}
+        if not kinds <= {torch.float32, torch.float64}:
+            raise UsageError(
+                "gradient canaries need parameters in float32 or float64, as half precision rounds their entries: "
+                "train in mixed precision, or plant records"
+            )
+        size, count = sum(p.numel() for p in parameters), planted.count
+        if size < count:
+            raise UsageError(
+                f"{count} gradient canaries need a coordinate each, and {size} are trained: plant {size} at most"
+            )
+        self._parameters, self._first = list(parameters), len(planted) - count
+        own = min(size // count, MOST_COORDINATES)
+        chance = planted.source.generator()
+        places = chance.choice(size, size=(count, own), replace=False)
+        signs = 1.0 - 2.0 * chance.integers(0, 2, size=(count, own))
+        device = self._parameters[0].device
+        self._places = torch.from_numpy(places.astype(np.int64)).to(device)
+        self._directions = torch.from_numpy(signs / np.sqrt(own)).to(device)
+        self._sums = torch.zeros(count, dtype=torch.float64, device=device)
+
+    def enter(self, drawn: Array, clip_norm: float) -> Tensor:
+        """Add the canaries among the drawn places, (b,), to ``summed_grad`` of each parameter.
+
+        Returns the norm of each contribution, (k,) float64: one for each time that a canary was drawn.
+        """
+        numbers = drawn[drawn >= self._first] - self._first
+        length = clip_norm * (1.0 - _SHORTER)
+        norms = torch.full((len(numbers),), length, dtype=torch.float64)
+        if not len(numbers):
+            return norms
+        times = torch.from_numpy(np.bincount(numbers, minlength=len(self._sums))).to(self._places.device)
+        sizes = [p.numel() for p in self._parameters]
+        flat = torch.zeros(sum(sizes), dtype=self._parameters[0].dtype, device=self._places.device)
+        flat[self._places] = (self._directions * (times * length)[:, None]).to(flat)
+        with torch.no_grad():
+            for p, part in zip(self._parameters, torch.split(flat, sizes), strict=True):
+                summed: Any = p.summed_grad  # type: ignore[attr-defined]
+                summed.add_(part.view_as(summed).to(summed))
+        return norms
+
+    def before_step(self) -> None:
+        device = self._places.device
+        grads = [torch.zeros_like(p) if p.grad is None else p.grad.detach() for p in self._parameters]
+        flat = torch.cat([g.reshape(-1).to(device) for g in grads])
+        self._sums += (flat[self._places].double() * self._directions).sum(1)
+
+    def scores(self) -> Array:
+        values: Array = self._sums.cpu().numpy()
+        require_numbers(values, "the gradients of a step overflowed")
+        return values
+
+
+def refuse_unfit(clipping: str | None, optimizer: Any, batches: Any, *, ahead: bool) -> None:
+    why = ""
+    if clipping is None:
+        why = "the recorder cannot add to the sums of a custom loop"
+    elif clipping != "flat":
+        why = f"with {clipping} clipping no single clip norm bounds what all parameters of a record contribute"
+        why = "with ghost clipping no gradient of a single record is there" if clipping == "ghost" else why
+    elif batches is None:
+        why = "the recorder does not see who is drawn: give it the loader over the planted dataset"
+    elif ahead:
+        why = (
+            "its loader draws ahead, so that the batch of a step is not known in time: set num_workers=0, and do not "
+            "let accelerate prepare the loader"
+        )
+    elif "add_noise" in vars(optimizer):
+        why = "add_noise of this optimizer was replaced, by another recorder or the script: each could add them"
+    if why:
+        hint = "" if ":" in why else "; plant records, or use Opacus' DPOptimizer with flat clipping"
+        raise UsageError(f"gradient canaries cannot enter this training: {why}{hint}")
+
+
+#: The loss of each record of a batch, (b,), under a model.
+Loss = Callable[[Any, Any], Tensor]
+
+
+def scores_of(
+    model: nn.Module, loss: Loss, canaries: Sequence[Any], collate: Callable[[list[Any]], Any], batch_size: int
+) -> Array:
+    """Minus the loss of each canary, (m,) float64, in evaluation mode.
+
+    Raises ``UsageError`` if ``loss`` does not return one number per record, or returns NaN.
+    """
+    if type(batch_size) is not int or batch_size < 1:
+        raise UsageError(f"batch_size must be an integer of at least 1, got {batch_size!r}")
+    found: list[Array] = []
+    with _evaluated(model), torch.no_grad():
+        for start in range(0, len(canaries), batch_size):
+            batch = list(canaries[start : start + batch_size])
+            losses = loss(model, collate(batch))
+            if not isinstance(losses, Tensor) or tuple(losses.shape) != (len(batch),):
+                what = f"shape {tuple(losses.shape)}" if isinstance(losses, Tensor) else type(losses).__name__
+                raise UsageError(
+                    f"loss(model, batch) must give the loss of each of {len(batch)} records, shape ({len(batch)},), "
+                    f"got {what}: give a loss of torch reduction='none'"
+                )
+            found.append(-losses.detach().double().cpu().numpy())
+    values: Array = np.concatenate(found)
+    require_numbers(values, "check the weights of the model, and the loss")
+    return values
+
+
+def require_numbers(scores: Array, advice: str) -> None:
+    unusable = np.flatnonzero(np.isnan(scores))
+    if unusable.size:
+        raise UsageError(
+            f"{unusable.size} of {len(scores)} canaries have the score NaN, canary {unusable[0]} first: a score must "
+            f"be a number; {advice}"
+        )
+
+
+@contextmanager
+def _evaluated(model: nn.Module) -> Iterator[None]:
+    training = [module for module in model.modules() if module.training]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module in training:
+            module.training = True

@@ -16,8 +16,7 @@ import torch
 from torch import Tensor
 
 from dpspec.recording.fingerprints import readable_digest, tensor_digest
-from dpspec.recording.folder.saved_state import SavedState
-from dpspec.recording.folder.step_record import OptionChange
+from dpspec.recording.folder.step_record import OptionChange, SavedState
 from dpspec.recording.parts import Parts
 from dpspec.recording.ranks.group import Group
 from dpspec.recording.ranks.rank_watch import data_digest

@@ -1,4 +1,4 @@
-"""The (epsilon, delta) pairs that a claim about a whole curve implies, for tests of attacks.
+"""The (epsilon, delta) pairs that a claim about a whole curve implies, and the fit of a Gaussian curve.
 
 The pairs are implied exactly or with slack, so together they never exceed the claim.
 """
@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from itertools import accumulate, pairwise
 
 from scipy import special
+
+from dpspec.accounting import bisect
 
 #: Deltas at which Renyi claims are tested.
 DELTAS = tuple(10.0 ** (-k / 2.0) for k in range(2, 25))
@@ -100,3 +102,47 @@ def _upper_hull(points: Sequence[Point]) -> list[Point]:
             hull.pop()
         hull.append((x, y))
     return hull
+
+
+#: Source of estimates of this kind.
+GAUSSIAN_SOURCE = "Dong, Roth & Su 2022; Hanley & McNeil 1982, for normal scores of equal spread"
+
+#: Largest finite mu.
+_LARGEST_MU = 11.0
+
+
+def estimate_mu(outcomes: Sequence[str]) -> float:
+    """Estimate mu, at most 11, from each trial's inclusion bits by ascending score; not a bound.
+
+    A present canary scores above an absent one with probability Phi(mu / sqrt 2). Pairs are compared within trials
+    only; ``ValueError`` if no trial has any. A share below one half is evidence for mu = 0 only.
+    """
+    pairs = sum(coins.count("1") * coins.count("0") for coins in outcomes)
+    if pairs == 0:
+        raise ValueError("no trial has both a present and an absent canary")
+    wins = 0  # pairs in which the present canary scores above the absent one
+    for coins in outcomes:
+        absent = 0
+        for coin in coins:
+            absent, wins = (absent + 1, wins) if coin == "0" else (absent, wins + absent)
+    return min(_LARGEST_MU, max(0.0, math.sqrt(2.0) * float(special.ndtri(wins / pairs))))
+
+
+def gaussian_epsilon(mu: float, delta: float) -> float:
+    """Epsilon of mu-GDP at ``delta`` > 0, within a relative 1e-9."""
+    if not delta > 0.0:
+        raise ValueError(f"delta must be positive, got {delta}")
+    if not mu > 0.0 or gaussian_delta(mu, 0.0) <= delta:
+        return 0.0
+    if math.isinf(mu):
+        return math.inf
+    low, high = 0.0, 1.0
+    while gaussian_delta(mu, high) > delta:
+        low, high = high, 2.0 * high
+    above = bisect(
+        lambda value: gaussian_delta(mu, value) > delta,
+        low,
+        high,
+        relative=1e-9,
+    )
+    return above[0]

@@ -13,8 +13,8 @@ from typing import Any, TypeAlias, TypeVar
 
 from dpspec.accounting import bisect
 from dpspec.contract import Evidence, FrozenMap
-from dpspec.stats import averages, binomial
-from dpspec.stats.attacks import guess_counts, many_run, one_run, one_run_curve, sequential, thresholds
+from dpspec.stats import binomial, utility
+from dpspec.stats.attacks import guess_counts, one_run, sequential, thresholds
 from dpspec.stats.attacks.curve_lines import Point
 
 _T = TypeVar("_T")
@@ -87,8 +87,8 @@ _METRICS: dict[str, _Metric] = {
         possible=lambda successes, records: records > 0 and all(count <= records for count in successes),
         anytime=True,
         about="pipeline",
-        at_least=averages.at_least,
-        at_most=averages.at_most,
+        at_least=utility.average_at_least,
+        at_most=utility.average_at_most,
         no_success=lambda successes, records: ((0,) * len(successes), records),
         no_failure=lambda successes, records: ((records,) * len(successes), records),
     ),
@@ -98,7 +98,7 @@ _KINDS: dict[str, _Privacy] = {
     "one-run": _Privacy(
         statistics={"canaries": int, "guesses": int, "correct": int},
         possible=lambda canaries, guesses, correct: correct <= guesses <= canaries,
-        p_value=one_run_curve.p_value,
+        p_value=one_run.curve_p_value,
         epsilon_lower=one_run.epsilon_lower,
         perfect=lambda canaries, guesses, correct: (canaries, guesses, guesses),
     ),
@@ -112,8 +112,8 @@ _KINDS: dict[str, _Privacy] = {
     "many-run": _Privacy(
         statistics={"present": int, "absent": int, "true_positives": int, "false_positives": int},
         possible=lambda present, absent, true, false: true <= present and false <= absent,
-        p_value=many_run.curve_p_value,
-        epsilon_lower=many_run.epsilon_lower,
+        p_value=thresholds.fixed_curve_p_value,
+        epsilon_lower=thresholds.fixed_epsilon_lower,
         perfect=lambda present, absent, true, false: (present, absent, present, 0),
     ),
     "many-run-ranked": _Privacy(
@@ -190,7 +190,7 @@ def metric_extreme(evidence: Evidence, side: str, level: float) -> float:
     def refuted(value: float) -> bool:
         return test(*worst, value) <= level
 
-    return bisect(refuted, end, 1.0 - end, enough=lambda one, other: abs(one - other) <= 1e-6)[0]
+    return bisect(refuted, end, 1.0 - end, within=1e-6)[0]
 
 
 def about(evidence: Evidence) -> str:

@@ -3,7 +3,8 @@
 Guesses are ranked by confidence before coins are known. Count k takes the r_k most confident ones, r_1 < ... < r_K
 fixed in advance: Theorem 7 of ``docs/explanation/proofs/one-run.md``. The thresholds are those at which each count
 alone has a p-value of at most the minimum over the counts. They are integers, so the p-value is made monotone in
-epsilon by its maximum over a fixed grid. A whole curve is tested by ``one_run_curve`` at every count (Bonferroni).
+epsilon by its maximum over a fixed grid. A whole curve is tested by ``one_run.curve_p_value`` at every count
+(Bonferroni).
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from functools import lru_cache
 import numpy as np
 from scipy import special
 
-from dpspec.stats.attacks import curve_lines, one_run, one_run_curve
+from dpspec.stats.attacks import curve_lines, one_run
 
 #: Numbers of lowest scores guessed "absent" and of highest scores guessed "present".
 Rung = tuple[int, int]
@@ -100,14 +101,14 @@ def p_value(
     ``guesses`` are strictly ascending, and ``correct[k]`` of the most confident ``guesses[k]`` are right.
     """
     _check(canaries, guesses, correct)
-    lines = one_run_curve.support(points)
+    lines = one_run.support(points)
     if len(lines) == 1 and len(guesses) > 1:
         return _monotone(canaries, tuple(guesses), tuple(correct), *lines[0])
     least = 1.0
     pairs = zip(guesses, correct, strict=True)
-    for single, r, v in sorted((one_run_curve.by_point(canaries, r, v, lines), r, v) for r, v in pairs):
+    for single, r, v in sorted((one_run.by_point(canaries, r, v, lines), r, v) for r, v in pairs):
         if single < _HOPELESS * least:
-            least = min(least, one_run_curve.p_value(canaries, r, v, lines))
+            least = min(least, one_run.curve_p_value(canaries, r, v, lines))
     return min(1.0, len(guesses) * least)
 
 
@@ -115,7 +116,7 @@ def rejects(
     canaries: int, guesses: Sequence[int], correct: Sequence[int], points: Sequence[curve_lines.Point], level: float
 ) -> bool:
     _check(canaries, guesses, correct)
-    lines = one_run_curve.support(points)
+    lines = one_run.support(points)
     if len(lines) != 1 or len(guesses) == 1:
         return p_value(canaries, guesses, correct, points) <= level
     return _monotone(canaries, tuple(guesses), tuple(correct), *lines[0], level) <= level

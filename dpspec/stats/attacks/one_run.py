@@ -5,22 +5,40 @@ Each of m canaries is inserted by an independent fair coin. An attack guesses r 
 W ~ Bin(r, q), q = 1 / (1 + e^-epsilon), by Theorem 6 of ``docs/explanation/proofs/one-run.md``,
 
     P[V >= v] <= beta + m delta beta (1 - beta) / (v P[W = v]),    beta = P[W >= v].
+
+*A whole trade-off curve* (f-DP): the null is (epsilon_i, delta_i)-DP for several i, the lines that support the curve
+(Mahloujifar, Melis & Chaudhuri 2025, whose recursion over tails this sharpens). With t_i = e^epsilon_i, p_k = P[V = k],
+
+    sum over k of max(0, k p_k - t_i (r - k + 1) p_(k-1)) <= m delta_i                                              (1)
+
+for every i. Linear programming duality gives P[V >= v] <= z + m sum_i y_i delta_i for any weights a_k, b_k with
+
+    [d >= v] <= z + d a_d - (r - d) b_(d+1)    for every d from 0 to r.                                             (2)
+
+``docs/explanation/proofs/one-run.md`` has the proof and the choice of weights (Theorem 8). A poor choice costs
+tightness only.
 """
 
 from __future__ import annotations
 
 import math
-from functools import lru_cache
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
 
+import numpy as np
+import numpy.typing as npt
 from scipy import special
 
 from dpspec.accounting import bisect_by_margin
+from dpspec.stats.attacks import curve_lines
 
 #: Source of evidence and bounds of this kind.
 SOURCE = "Steinke, Nasr & Jagielski 2023, Theorem 5.2, with the exact correction for delta > 0"
 
 #: Bound on the relative error of gammaln, added to the log of the correction.
-_ROUNDING = 1e-15
+_GAMMALN_ERROR = 1e-15
 
 
 @lru_cache(maxsize=1 << 16)  # searches over several guess counts repeat the same arguments
@@ -100,5 +118,239 @@ def _log_tail_ratio(guesses: int, correct: int, epsilon: float, beta: float) -> 
     log_mass = choose + correct * special.log_expit(epsilon) + (guesses - correct) * special.log_expit(-epsilon)
     if beta > 1e-280:
         size = guesses * (1.0 + math.log(guesses + 1.0) + epsilon)
-        return math.log(beta) - float(log_mass) + _ROUNDING * size
+        return math.log(beta) - float(log_mass) + _GAMMALN_ERROR * size
     return -math.log1p(-(guesses - correct) / (correct + 1.0) * math.exp(epsilon))
+
+
+#: Source of evidence and bounds of this kind.
+CURVE_SOURCE = "Mahloujifar, Melis & Chaudhuri 2025, by linear programming duality"
+
+Floats = npt.NDArray[np.float64]
+
+#: Smaller p-values are those of the best single line: they are far below any level, and (2) would overflow.
+_TINY = 1e-200
+
+#: First and last step of the search over the logarithm of the factor; the power moves a quarter as far.
+_FIRST_STEP, _LAST_STEP = math.log(2.0), 0.1
+
+#: Larger p-values are those of the best single line too: no test needs them.
+_LARGE = 0.25
+
+#: Largest mu of the search.
+_LARGEST_MU = 100.0
+
+#: Start of the recursion from above, in square roots of r above v.
+_FAR = 6.0
+
+#: Relative rounding error of the recursions, more than that of a million steps.
+_ROUNDING = 1e-9
+
+
+def curve_p_value(canaries: int, guesses: int, correct: int, points: Sequence[curve_lines.Point]) -> float:
+    """At most the p-value of any single point: all bound the probability of the same event; 1 without points."""
+    return _curve_p_value(canaries, guesses, correct, tuple(points))
+
+
+def support(points: Sequence[curve_lines.Point]) -> tuple[curve_lines.Point, ...]:
+    return _Lines.of(points, 1).points
+
+
+def by_point(canaries: int, guesses: int, correct: int, points: Sequence[curve_lines.Point]) -> float:
+    return min((p_value(canaries, guesses, correct, *point) for point in points), default=1.0)
+
+
+def mu_lower(canaries: int, guesses: int, correct: int, confidence: float) -> float:
+    """Lower bound on the smallest mu for which the release is mu-GDP per canary, within 1e-4; at most 100.
+
+    Valid for all mechanisms. It implies no epsilon at a single delta, which may be smaller without a Gaussian curve.
+    """
+    if not 0.0 < confidence < 1.0:
+        raise ValueError(f"confidence must lie strictly between 0 and 1, got {confidence}")
+    level = 1.0 - confidence
+
+    def rejected(mu: float, test: Callable[[int, int, int, Sequence[curve_lines.Point]], float]) -> bool:
+        return test(canaries, guesses, correct, curve_lines.gaussian(mu)) <= level
+
+    if not rejected(0.0, curve_p_value):
+        return 0.0
+    # Single points reject less but are faster, so they give the start of the search.
+    low, high = 0.0, 1.0
+    for test, precision in ((by_point, 1e-2), (curve_p_value, 1e-4)):
+        while high < _LARGEST_MU and rejected(high, test):
+            low, high = high, 2.0 * high
+        while high - low > precision * high and high > 1e-6:
+            middle = 0.5 * (low + high)
+            low, high = (middle, high) if rejected(middle, test) else (low, middle)
+        high = 1.25 * low if low > 0.0 else 1.0
+    return low
+
+
+@lru_cache(maxsize=4096)
+def _curve_p_value(canaries: int, guesses: int, correct: int, points: tuple[curve_lines.Point, ...]) -> float:
+    lines = _Lines.of(points, canaries)
+    singles = [p_value(canaries, guesses, correct, e, d) for e, d in lines.points]
+    best = min(singles, default=1.0)
+    if len(singles) < 2 or not _TINY < best < _LARGE:
+        return best
+    search = _Search(guesses, correct, lines, singles.index(best), best)
+    return min(best, search.run() * (1.0 + _ROUNDING))
+
+
+@dataclass(frozen=True, eq=False)
+class _Lines:
+    """The lines of F(x) = min_i (offsets_i + slopes_i x), x >= 0, with rising slopes and falling offsets, (n,)."""
+
+    points: tuple[curve_lines.Point, ...]
+    slopes: Floats
+    offsets: Floats
+
+    @classmethod
+    def of(cls, points: Sequence[curve_lines.Point], canaries: int) -> _Lines:
+        """Lower envelope of lines with slope e^epsilon, epsilon <= 700."""
+        kept: list[tuple[float, float, curve_lines.Point]] = []
+        for epsilon, delta in sorted(points):
+            slope, offset = math.exp(min(epsilon, 700.0)), canaries * delta
+            if epsilon > 700.0 or (kept and offset >= kept[-1][1]):
+                continue
+            while kept and slope <= kept[-1][0] * (1.0 + _ROUNDING):  # the same slope and lower: omitting is valid
+                kept.pop()
+            while len(kept) > 1:
+                (before, above, _), (last, low, _) = kept[-2:]
+                if (low - offset) * (last - before) < (above - low) * (slope - last):
+                    break
+                kept.pop()
+            kept.append((slope, offset, (epsilon, delta)))
+        return cls(
+            points=tuple(point for *_, point in kept),
+            slopes=np.array([slope for slope, *_ in kept]),
+            offsets=np.array([offset for _, offset, _ in kept]),
+        )
+
+    @cached_property
+    def _starts(self) -> Floats:
+        """The x from which each line except the steepest is the lowest, ascending."""
+        return np.asarray((-np.diff(self.offsets) / np.diff(self.slopes))[::-1], dtype=np.float64)
+
+    def at(self, x: Floats) -> npt.NDArray[np.intp]:
+        return len(self.slopes) - 1 - np.searchsorted(self._starts, x, side="left")
+
+
+class _Search:
+    """Search for slopes with a small bound, starting from those of the best single line."""
+
+    def __init__(self, guesses: int, correct: int, lines: _Lines, line: int, p_value: float) -> None:
+        self._r, self._v, self._lines = guesses, correct, lines
+        self._single, self._start = p_value, 1.0 / p_value - 1.0
+        self._log_x = self._first(line)
+
+    def run(self) -> float:
+        best, factor, power, step = self._bound(0.0, 1.0), 0.0, 1.0, _FIRST_STEP
+        while step > _LAST_STEP:
+            tried = [(factor + step, power), (factor - step, power)]
+            tried += [(factor, power + 0.25 * step), (factor, power - 0.25 * step)]
+            bounds = [self._bound(f, p) for f, p in tried]
+            least = min(bounds)
+            if least < best:
+                best, (factor, power) = least, tried[bounds.index(least)]
+            elif best > self._single:  # several lines do not help here
+                return best
+            else:
+                step *= 0.5
+        return best
+
+    def _first(self, line: int) -> Floats:
+        """ln x for k = 1, ..., v, from the p and a of the single line: two pieces of a binomial distribution."""
+        r, v = self._r, self._v
+        slope, offset = float(self._lines.slopes[line]), float(self._lines.offsets[line])
+        k = np.arange(r + 1)
+        log_mass = special.gammaln(r + 1) - special.gammaln(k + 1) - special.gammaln(r - k + 1)
+        log_mass = log_mass + k * math.log(slope / (1.0 + slope)) - (r - k) * math.log1p(slope)
+        mass = np.exp(log_mass)
+        above = float(mass[v:].sum())
+        extra = offset * math.exp(-float(log_mass[v]) - math.log(v)) if log_mass[v] > -700.0 else math.inf
+        low = max(0.0, 1.0 - extra * above) if math.isfinite(extra) else 1.0
+        p = np.where(k < v, low, 0.0) * mass
+        if above > 0.0:
+            p[v:] = (1.0 - float(p[:v].sum())) * mass[v:] / above
+        weight = (r - k[1:] + 1) * p[:-1]
+        found = _meet(r, v, [slope] * v, self._start)
+        if found is None:
+            order = np.argsort(np.abs(k[1:] - v), kind="stable")
+        else:
+            order = np.argsort(-np.array(found.weights), kind="stable")
+        x = np.empty(r)
+        x[order] = np.cumsum(weight[order])
+        return np.asarray(np.log(np.maximum(x[:v], 1e-290)), dtype=np.float64)
+
+    def _bound(self, log_factor: float, power: float) -> float:
+        x = np.exp(np.minimum(log_factor + power * self._log_x, 600.0))
+        # x falls and the slopes rise with k, except for rounding of equal weights.
+        line = np.maximum.accumulate(self._lines.at(x))
+        found = _meet(self._r, self._v, self._lines.slopes[line].tolist(), self._start)
+        if found is None:
+            return math.inf
+        self._start = 1.0 / found.z - 1.0
+        steps = np.diff(np.array([0.0, *found.weights[: self._v]]))
+        return float((1.0 + steps @ self._lines.offsets[line]) * found.z)
+
+
+@dataclass(frozen=True)
+class _Solution:
+    """Solution of (2): z, and a_k / z for k = 1, ..., r."""
+
+    z: float
+    weights: list[float]
+
+
+def _meet(guesses: int, correct: int, slopes: list[float], start: float) -> _Solution | None:
+    """Smallest z at which both recursions meet, in units of z; None on overflow.
+
+    ``start`` is a guess of 1 / z - 1. The recursion from above is convex and piecewise linear in it, so bracketed
+    Newton steps find the root. Far above v the starting point does not matter, and the recursion starts from a_v.
+    """
+    r, v = guesses, correct
+    far = min(r, v + 40 + int(_FAR * math.sqrt(r)))
+    a, b = [0.0], [0.0]
+    for d in range(v):
+        b.append((1.0 + d * a[d]) / (r - d))
+        a.append(a[d] + (b[d + 1] - b[d]) / slopes[d])
+    top = a[v]
+
+    def from_above(rest: float, kept: list[float] | None = None) -> tuple[float, float]:
+        """a_v and its derivative; B continues with its last slope."""
+        if far < r and far * top - (r - far) * b[v] >= rest:
+            first, x, rise = far, top, 0.0
+        else:
+            first, x, rise = r, rest / r, 1.0 / r
+        if kept is not None:
+            kept.extend([x] * (r - first))
+        for d in range(first - 1, v - 1, -1):
+            if kept is not None:
+                kept.append(x)
+            if x > 1e6 * top:
+                return math.inf, 1.0
+            i = min(bisect_right(a, x), v)
+            slope = slopes[i - 1]
+            x, rise = (rest + (r - d) * (b[i - 1] + slope * (x - a[i - 1]))) / d, (1.0 + (r - d) * slope * rise) / d
+        return x, rise
+
+    low, high, rest = 0.0, math.inf, start
+    for _ in range(60):
+        x, rise = from_above(rest)
+        low, high = (rest, high) if x <= top else (low, rest)
+        if low > 0.0 and (high - low <= 1e-9 * low or 0.0 <= top - x <= 1e-9 * top):
+            break
+        step = (rest + (top - x) / rise) * (1.0 - 1e-10) if math.isfinite(x) else math.inf
+        if low < step < high:
+            rest = step
+        elif high < math.inf:
+            rest = math.sqrt(low * high) if low > 0.0 else 0.1 * high
+        else:
+            rest = 10.0 * low
+        if not 1e-300 < rest < 1e300:
+            return None
+    if low == 0.0 or not math.isfinite(top):
+        return None
+    above: list[float] = []
+    from_above(low, above)
+    return _Solution(z=1.0 / (1.0 + low), weights=[*a[1:], *reversed(above)])

@@ -65,7 +65,7 @@ def epsilon_lower(coins: str, scores: Sequence[int], delta: float, confidence: f
     low, high = 0.0, 1.0
     while high < _LARGEST and refuted(high):
         low, high = high, 2.0 * high
-    return bisect(refuted, low, high, enough=lambda low, high: high - low <= 1e-9 * high)[0]
+    return bisect(refuted, low, high, relative=1e-9)[0]
 
 
 def largest(runs: int, delta: float, confidence: float) -> float:

@@ -47,7 +47,7 @@ class GroupSums(Row):
 
 @dataclass(frozen=True)
 class StepDependence(Row):
-    """Dependence within steps between groups of one size and coin; see ``stats.independence.assumption_tests``."""
+    """Dependence within steps between groups of one size and coin; see ``stats.attacks.independence``."""
 
     size: Positive
     coin: Count

@@ -21,7 +21,7 @@ from scipy import special
 
 from dpspec.accounting import bisect
 from dpspec.json_records import Amount, Count, Positive, Record, Row
-from dpspec.stats import chernoff
+from dpspec.stats.binomial import chernoff_log_tail, cumulant_of
 from dpspec.stats.conformance.measurement import LEVEL, POWER, Measurement
 
 Array: TypeAlias = npt.NDArray[Any]
@@ -232,7 +232,7 @@ def evenness(epochs: int, spread: float, records: int, epoch_steps: int) -> Meas
     even = epochs * epoch_steps * (share - round(share)) ** 2 / mean
     half, seen = 0.5 * epochs * (epoch_steps - 1), None
     if rejects(even):
-        ratio = bisect(rejects, even, 1.0, enough=lambda seen, unseen: unseen - seen <= 1e-3)[0]
+        ratio = bisect(rejects, even, 1.0, within=1e-3)[0]
         seen = max(0.0, 1.0 - ratio * half / float(special.gammaincinv(half, POWER)))
     return Measurement(
         test="spread of batch sizes within epochs, lower tail",
@@ -251,7 +251,7 @@ def _lower_tail(epochs: int, spread: float, records: int, epoch_steps: int) -> f
     logs = sizes * math.log(share) - share - special.gammaln(sizes + 1.0)
     squares = np.square(sizes - share)
     # Sizes outside of the window have a probability below 1e-26 (Bernstein) and the smallest exponentials: negligible.
-    one = chernoff.discrete(logs, spread / (epochs * epoch_steps) - squares)
+    one = cumulant_of(logs, spread / (epochs * epoch_steps) - squares)
     log_all = records * math.log(records) - records - float(special.gammaln(records + 1))
-    log_tail = chernoff.log_tail(one, epochs * epoch_steps, 1e-6 / max(1.0, share), 1e2)
+    log_tail = chernoff_log_tail(one, epochs * epoch_steps, 1e-6 / max(1.0, share), 1e2)
     return min(1.0, math.exp(min(0.0, log_tail - epochs * log_all)))

@@ -20,7 +20,7 @@ from dpspec.json_records import INLINE, AboveZero, Amount, Count, Positive, Real
 from dpspec.stats.conformance import noise_tests
 from dpspec.stats.conformance.batch_checks import SamplingSums
 from dpspec.stats.conformance.canary_contributions import PlantedSums
-from dpspec.stats.conformance.residual_tests import MOST_LAYERS, SharedLayers
+from dpspec.stats.conformance.noise_tests import MOST_LAYERS, SharedLayers
 from dpspec.stats.conformance.step_tests import StepSums, summary
 
 Array: TypeAlias = np.ndarray[Any, Any]

@@ -8,7 +8,7 @@ from functools import partial
 
 import numpy as np
 
-from dpspec.stats.conformance import canary_contributions, noise_tests, residual_tests
+from dpspec.stats.conformance import canary_contributions, noise_tests
 from dpspec.stats.conformance.evidence import Runs
 from dpspec.stats.conformance.measurement import (
     CLIP_TOLERANCE,
@@ -161,7 +161,7 @@ def update(runs: Runs) -> Outcome:
     found = [run.directions for run in runs.of(lambda run: run.measured) if run.directions is not None]
     if not found:
         return _without_directions(runs)
-    return residual_tests.drift(
+    return noise_tests.drift(
         _less(sum(run.drift.total for run in found), sum(run.rounding for run in found)),
         sum(run.variance for run in found),
         sum(run.least for run in found),
@@ -186,7 +186,7 @@ def released_noise_at_lags(runs: Runs) -> Outcome:
         more = any(run.hidden + run.steps > 1 for run in found if run.hidden)
         return _without_directions(runs) if _depend(runs) or more else None
     measured = [
-        residual_tests.drift(
+        noise_tests.drift(
             _less(run.lag.total, run.rounding),
             run.variance,
             run.least,

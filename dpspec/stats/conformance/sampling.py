@@ -13,8 +13,8 @@ from scipy import special
 
 from dpspec.accounting import bisect
 from dpspec.stats import binomial
+from dpspec.stats.binomial import TruncatedSize
 from dpspec.stats.conformance.measurement import LEVEL, POWER, Measurement
-from dpspec.stats.truncated_binomial import TruncatedSize
 
 #: Factor by which Chernoff's bound exceeds a tail near the level.
 LOOSE = 20.0
@@ -173,7 +173,7 @@ def _detectable_excess(records: int, steps: int, rate: float) -> float | None:
 
     if not rejects(most):
         return None
-    seen = 1.0 if rejects(1.0) else bisect(rejects, most, 1.0, enough=lambda seen, unseen: seen - unseen <= 1e-3)[0]
+    seen = 1.0 if rejects(1.0) else bisect(rejects, most, 1.0, within=1e-3)[0]
     return seen + least - 2.0
 
 
@@ -216,7 +216,7 @@ def _detectable_overlap(chances: int, rate: float, *, fewer: bool) -> float | No
     for end in (0, chances)[0 if fewer else 1 :]:
         if not rejected(end):
             return None
-        seen = bisect(rejected, end, mean, enough=lambda seen, unseen: abs(seen - unseen) <= 1e-6)[0]
+        seen = bisect(rejected, end, mean, within=1e-6)[0]
         if end:
             first = math.ceil(seen)
             other = float(special.betaincinv(first, chances - first + 1, POWER)) * (1.0 + _MARGIN)

@@ -12,10 +12,10 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from dpspec.json_records import Amount, Positive, Record, Row
+from dpspec.stats.binomial import TruncatedSize
 from dpspec.stats.conformance.measurement import LEVEL, Measurement
 from dpspec.stats.conformance.noise_tests import StepNoise
 from dpspec.stats.conformance.sampling import BatchSize
-from dpspec.stats.truncated_binomial import TruncatedSize
 
 Array: TypeAlias = np.ndarray[Any, Any]
 

@@ -1,19 +1,47 @@
-"""The conformance checks of an executed DP-SGD run, in one table with a row per check.
+"""The conformance checks of an executed DP-SGD run, in one table with a row per check, and the checks of a planned run.
 
-If several trials show the same quantity, the smallest p-value counts, with a Bonferroni correction.
+If several trials show the same quantity, the smallest p-value counts, with a Bonferroni correction. Planned checks have
+the detection limits of the tests of a run exactly as declared.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+import math
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+from scipy import special
 
 from dpspec.contract import Check, FrozenMap, Phase
 from dpspec.contract.findings import Privacy
-from dpspec.stats.conformance import batch_checks, run_checks
-from dpspec.stats.conformance.batch_checks import Drawn
-from dpspec.stats.conformance.evidence import RunEvidence, Runs
+from dpspec.stats.binomial import TruncatedSize
+from dpspec.stats.conformance import batch_checks, canary_contributions, epochs, run_checks
+from dpspec.stats.conformance.batch_checks import BatchSums, Common, Drawn, SamplingSums
+from dpspec.stats.conformance.canary_contributions import GroupSums, PlantedSums, StepTotals
+from dpspec.stats.conformance.epochs import Closest, EpochSums, TogetherSums
+from dpspec.stats.conformance.evidence import (
+    Directions,
+    Drift,
+    Everywhere,
+    LagProducts,
+    LagSum,
+    LeastCoordinate,
+    NoiseSums,
+    NormSums,
+    OutsideNoise,
+    ReportedSteps,
+    ResidualSums,
+    RunEvidence,
+    Runs,
+    States,
+    TwinProducts,
+    kept_width,
+    looked,
+)
 from dpspec.stats.conformance.measurement import Outcome, Row
+from dpspec.stats.conformance.step_tests import summary
 
 #: All checks, in the order of results.
 TABLE: tuple[Row, ...] = (
@@ -91,3 +119,255 @@ def _outcomes(row: Row, runs: Runs) -> Iterator[tuple[str, Outcome]]:
         if batches and phase.sampling.scheme in row.schemes:
             where = f"{'users of ' if phase.sampling.of_users else ''}phase {number + 1}"
             yield f"{row.compares}, {where}", row.test(Drawn(phase, batches))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """Public facts of a planned run.
+
+    Attributes:
+        records: Number of real records, plus the mean number of inserted canaries.
+        parameters: Number of trained parameters.
+        groups: Per group size, the number of groups of gradient canaries; empty for other canaries.
+        twin: Whether each run has a second run with another seed.
+        looks: Number of measured steps; None for all.
+        undone: Whether updates can be inverted.
+        estimated: Number of records that estimate the expected update.
+        told: Whether the adversary knows the drawn real records.
+    """
+
+    phases: Sequence[FrozenMap]
+    records: int
+    parameters: int
+    groups: Mapping[int, int]
+    capabilities: Collection[str]
+    trials: int = 1
+    twin: bool = True
+    looks: int | None = None
+    undone: bool = True
+    estimated: int | None = None
+    told: bool = False
+
+
+def foresee(run: Run) -> Iterator[Check]:
+    """Yield the checks of a run with their detection limits; ``p_value`` is 1.
+
+    Gradients are as long as the clip norm, the worst case.
+    """
+    runs = [as_declared(run)] * run.trials
+    for check in of_runs([Phase.of(phase) for phase in run.phases], runs, privacy="public"):
+        test = check.test.partition(", ")[0]
+        yield replace(check, test=test, p_value=1.0, declared=None, measured=None)
+
+
+def as_declared(run: Run) -> RunEvidence:
+    """Return the evidence of a run with all sums at their means."""
+    phases = [Phase.of(phase) for phase in run.phases]
+    total = sum(phase.steps for phase in phases)
+    parts = np.split(looked(total, run.looks), np.cumsum([phase.steps for phase in phases])[:-1])
+    phase_parts = [_Part.of(phase, run.records, part) for phase, part in zip(phases, parts, strict=True)]
+    gaussian = all(phase.noise == "gaussian" for phase in phases)
+    noisy = sum(part.steps for part in phase_parts if part.noisy) if gaussian else 0
+    noisy_seen = sum(part.seen for part in phase_parts if part.noisy) if gaussian else 0
+    width = min(run.parameters, kept_width(total))
+    evidence = RunEvidence()
+    if "iterates" in run.capabilities:
+        evidence = replace(evidence, steps=total, states=States(still=0, apart=0, blind=False))
+    if "iterates" in run.capabilities and run.undone:
+        evidence = replace(
+            evidence,
+            noise=_outside(run, phase_parts, noisy_seen),
+            measured=_measured(run, phase_parts, noisy_seen, width) if noisy_seen else None,
+            signal=_signal(run, phase_parts) if _compared(run, phases) else None,
+        )
+    if "noise-log" in run.capabilities and noisy == total:
+        log = NoiseSums(
+            statistic=float(run.parameters * total),
+            degrees=run.parameters * total,
+            each=summary(np.full(total, float(run.parameters)), count=run.parameters),
+            steps=total,
+            width=width,
+            lag=LagProducts(lag=1 if total > 1 else 0, products=0.0),
+            pair=0.0,
+            twin=TwinProducts(largest=0.0) if run.twin else None,
+        )
+        evidence = replace(evidence, noise_log=log)
+    if "sampling-log" in run.capabilities:
+        batches = tuple(_batches(run.records, part, total) for part in phase_parts)
+        evidence = replace(evidence, sampling_log=SamplingSums(records=run.records, batches=batches))
+    if "norm-log" in run.capabilities:
+        missing = 0 if "sampling-log" in run.capabilities else None
+        evidence = replace(evidence, norm_log=NormSums(largest=1.0, missing=missing, astray=missing))
+    told = ReportedSteps(
+        batches=None if evidence.sampling_log is None else total,
+        noise=None if evidence.noise_log is None else total,
+        norms=None if evidence.norm_log is None else total,
+    )
+    return replace(evidence, told=told)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Part:
+    """Numbers of one phase, with ``seen`` measured steps.
+
+    Attributes:
+        varies: Whether batch sizes are random.
+        first: Number of measured first steps of epochs; ``seen`` if steps are independent.
+        inclusion: Variance of the number of measured batches with a given record.
+        cap: Largest batch, if truncated.
+        shuffled: Batch size of shuffled batches.
+        epoch: Steps of an epoch of random allocation, with a given record in ``times`` batches.
+    """
+
+    steps: int
+    seen: int
+    sigma: float
+    rate: float
+    varies: bool
+    first: int
+    inclusion: float
+    cap: int | None
+    shuffled: int | None
+    epoch: int | None
+    times: int
+
+    @classmethod
+    def of(cls, phase: Phase, records: int, seen: npt.NDArray[np.bool_]) -> _Part:
+        """Compute from the mask ``seen`` (steps,) of measured steps."""
+        rate, epoch, times = phase.rate(records), phase.sampling.epoch_steps, phase.sampling.batches_per_epoch
+        drawn = seen.reshape(-1, epoch or 1).sum(axis=1) * (rate / times)
+        apart = 1.0 if epoch is None or times == 1 else times * (epoch - times) / (epoch - 1)
+        return cls(
+            steps=phase.steps,
+            seen=int(seen.sum()),
+            sigma=phase.noise_multiplier,
+            rate=rate,
+            varies=phase.sampling.rate is not None or epoch is not None,
+            first=int(seen[:: epoch or 1].sum()),
+            inclusion=max(0.0, apart * float((drawn * (1.0 - drawn)).sum())),
+            cap=phase.sampling.max_batch,
+            shuffled=phase.sampling.batch_size if phase.sampling.is_shuffled else None,
+            epoch=epoch,
+            times=times,
+        )
+
+    @property
+    def noisy(self) -> bool:
+        """Whether the variance of the noise is above 0 in floating point."""
+        return self.sigma * self.sigma > 0.0
+
+
+def _sampled(run: Run, part: _Part) -> float:
+    """Mean squared norm that the draw of a step's records adds, plus the error of its estimate."""
+    batch = part.rate * (1.0 - part.rate) * run.records
+    return batch if run.estimated is None else batch + (part.rate * run.records) ** 2 / run.estimated
+
+
+def _compared(run: Run, phases: Sequence[Phase]) -> bool:
+    """Whether there are enough groups of gradient canaries, and clipping keeps their directions."""
+    flat = all(phase.clipping_scheme == "flat" for phase in phases)
+    enough = run.groups and all(count // 2 >= canary_contributions.LEAST for count in run.groups.values())
+    return bool(flat and enough and "gradient-canaries" in run.capabilities)
+
+
+def _outside(run: Run, parts: Sequence[_Part], noisy: int) -> OutsideNoise:
+    """Mean squares of noise and sampling at each step; one step has the expected maximum of all."""
+    free = run.parameters - sum(run.groups.values())
+    degrees = free * noisy
+    if not degrees:
+        return OutsideNoise(statistic=float(degrees), degrees=degrees)
+    share = free / run.parameters
+    each = [np.full(part.seen, free + share * _sampled(run, part) / part.sigma**2) for part in parts if part.noisy]
+    squares = np.concatenate(each)
+    most = int(np.argmax(squares))
+    deviation = math.sqrt(max(0.0, 4.0 * squares[most] - 2.0 * free))
+    squares[most] += deviation * float(special.ndtri(max(0.5, 1.0 - 1.0 / len(squares))))
+    return OutsideNoise(statistic=float(degrees), degrees=degrees, each=summary(squares, count=free))
+
+
+def _measured(run: Run, parts: Sequence[_Part], noisy: int, width: int) -> ResidualSums:
+    sums = [(part.first, part.sigma, _sampled(run, part)) for part in parts if part.noisy and not part.shuffled]
+    steps = sum(n for n, _, _ in sums)
+    directions = None
+    if steps:
+        least = sum(n * s * s for n, s, _ in sums)
+        variance = sum(n * (s * s + sampled) for n, s, sampled in sums)
+        square = least / steps
+        again = square * width / math.sqrt(width * (square + (variance - least) / steps / run.parameters))
+        directions = Directions(
+            rounding=0.0,
+            least=least,
+            variance=variance,
+            drift=Drift(total=0.0, unit=0.0),
+            lag=LagSum(lag=1 if steps > 1 else 0, total=0.0, unit=again * (steps - 1)),
+        )
+    everywhere = Everywhere(coordinates=LeastCoordinate(least=float(noisy), count=run.parameters))
+    return ResidualSums(steps=steps, seen=noisy, everywhere=everywhere, directions=directions)
+
+
+def _signal(run: Run, parts: Sequence[_Part]) -> PlantedSums:
+    draws = sum(part.seen * part.rate for part in parts)
+    noise = sum(part.seen * part.sigma * part.sigma for part in parts)
+    inclusion = sum(part.inclusion for part in parts)
+    sampled = sum(part.seen * _sampled(run, part) for part in parts)
+    outside = noise + sampled / run.parameters
+    moments: list[GroupSums] = []
+    for size, count in run.groups.items():
+        for coin in (0, 1):
+            number, mean = count // 2, coin * size * draws
+            variance = outside + coin * size * inclusion
+            squares = number * mean**2 + max(0, number - 1) * variance
+            moments.append(GroupSums(size, coin, number, number * mean, squares))
+    by_step = None
+    if not run.told and sampled > 0.0 and sum(part.steps for part in parts) > 1:
+        steps = sum(part.seen for part in parts)
+        lengths = [one.count * (outside + one.coin * one.size * inclusion) * (steps - 1) / steps for one in moments]
+        products = tuple((0.0,) * number + (length,) for number, length in enumerate(lengths))
+        by_step = StepTotals(steps=steps, products=products)
+    return PlantedSums(
+        draws=draws, moments=tuple(moments), outside=outside, inclusion=inclusion, rounding=0.0, by_step=by_step
+    )
+
+
+def _batches(records: int, part: _Part, total: int) -> BatchSums:
+    length, rate = part.steps, part.rate
+    if part.shuffled:
+        return _of_epochs(records, part.shuffled, length)
+    size, variance = round(records * rate), records * rate * (1.0 - rate) if part.varies else 0.0
+    if part.cap is not None and 0.0 < rate < 1.0:
+        law = TruncatedSize(records, rate, part.cap)
+        size, variance = round(law.mean), law.variance
+    spread = records * length * rate * (1.0 - rate) + (length * size) ** 2 / records
+    epoch = {part.epoch or 1, math.floor(min(1.0 / rate, total))} if 0.0 < rate < 1.0 else set()
+    lags = [lag for lag in epoch if (part.epoch or 1) <= lag < min(length, total)]
+    above = records * TruncatedSize(length, rate, length).moments_of_excess()[0] if 0.0 < rate < 1.0 else 0.0
+    whole = length // (part.epoch or 1)
+    apart = whole * records * part.times * (1.0 - part.times / (part.epoch or 1))
+    return BatchSums(
+        steps=length,
+        total=length * size,
+        squares=round(length * (size * size + variance)),
+        spread=max(round(spread), math.ceil(above)),
+        above=above,
+        overlaps=tuple(Common(lag, round((length - lag) * size * rate), (length - lag) * size) for lag in lags),
+        sizes=summary(np.full(length, size)) if part.varies and 0.0 < rate < 1.0 else None,
+        epochs=None if part.epoch is None else EpochSums(whole=whole, astray=0, spread=apart),
+    )
+
+
+def _of_epochs(records: int, size: int, steps: int) -> BatchSums:
+    total, squares = epochs.sizes_of(records, size, steps)
+    full, rest = divmod(total, records)
+    pairs = epochs.pairs_of(records, size, steps)
+    common = max(2 * size - records, round(size * size / records))
+    return BatchSums(
+        steps=steps,
+        total=total,
+        squares=squares,
+        spread=records * full * full + rest * (2 * full + 1),
+        above=0.0,
+        together=TogetherSums(
+            pairs=pairs, closest=Closest(math.ceil(records / size), common, size, size) if pairs else None
+        ),
+        early=0,
+    )

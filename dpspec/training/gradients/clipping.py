@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from dpspec.contract.phase import Phase
-from dpspec.training.gradients.ghost_parameters import Gradients, Rows
-from dpspec.training.gradients.ghost_parameters import squares_of as squares_of
+from dpspec.training.gradients.ghost_calls import Gradients, Rows
+from dpspec.training.gradients.ghost_calls import squares_of as squares_of
 
 #: Relative margin for float64 rounding when a bound is split among layers.
 _ROOM = 2.0**-40

@@ -17,8 +17,16 @@ from torch.func import vmap
 from torch.overrides import TorchFunctionMode
 
 from dpspec.models.modules import max_pool2d
-from dpspec.training.gradients.ghost_calls import Call, Convolution, Embedding, GroupNorm, LayerNorm, Linear
-from dpspec.training.gradients.ghost_parameters import Gradients, Rows
+from dpspec.training.gradients.ghost_calls import (
+    Call,
+    Convolution,
+    Embedding,
+    Gradients,
+    GroupNorm,
+    LayerNorm,
+    Linear,
+    Rows,
+)
 
 #: Functions with a rule, as torch's modules call them.
 RULES: dict[Any, type[Call]] = {

@@ -15,10 +15,9 @@ from dpspec.models.modules import FastPooling
 from dpspec.training.device import full_precision
 from dpspec.training.gradients import flat_model, memory
 from dpspec.training.gradients.clipping import Clip, add_clipped, clipper, no_norms
-from dpspec.training.gradients.flat_model import record_by_record, require_uncoupled
+from dpspec.training.gradients.flat_model import call, record_by_record, require_uncoupled, written_out
 from dpspec.training.gradients.ghost import PerExample
-from dpspec.training.gradients.ghost_parameters import Gradients
-from dpspec.training.gradients.recurrent import call, written_out
+from dpspec.training.gradients.ghost_calls import Gradients
 
 #: Tensors by parameter name.
 Named: TypeAlias = Mapping[str, Tensor]

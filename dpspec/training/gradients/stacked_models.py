@@ -19,8 +19,7 @@ from torch.overrides import TorchFunctionMode
 from dpspec.training.device import full_precision
 from dpspec.training.gradients import flat_model, memory
 from dpspec.training.gradients.clipping import Clipper, add_clipped, squares_of
-from dpspec.training.gradients.flat_model import require_uncoupled
-from dpspec.training.gradients.recurrent import call, written_out
+from dpspec.training.gradients.flat_model import call, require_uncoupled, written_out
 
 #: Tensors by parameter name.
 Named = Mapping[str, Tensor]

@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dpspec.contract.canonical import digest
+from dpspec.contract.frozen import digest
 from dpspec.contract.providers import Resumable, TrainingJob
 from dpspec.regular_files import open_regular
 from dpspec.version import VERSION

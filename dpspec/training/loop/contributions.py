@@ -21,10 +21,9 @@ import torch
 from torch import Tensor
 
 from dpspec.contract.providers import GradientCanaries
-from dpspec.training.device import generator
+from dpspec.training.device import all_equal, generator, send
 from dpspec.training.gradients import memory
 from dpspec.training.gradients.clipping import Clip, Clipper, Flat, add_clipped, clip_factors, clipper, no_norms
-from dpspec.training.gradients.fetching import all_equal, send
 from dpspec.training.gradients.persample import ClippedSum, FlatModel
 from dpspec.training.loop.checkpoint import GeneratorState, Memory
 

@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 from dpspec.contract.frozen import FrozenMap
-from dpspec.training.gradients.fetching import Number, float_on_cpu
+from dpspec.training.device import Number, float_on_cpu
 from dpspec.training.loop.checkpoint import Memory, tensor, tensors
 from dpspec.training.loop.learning_rates import Rates, rates_of
 

@@ -21,11 +21,11 @@ from dpspec.contract.providers import Observer, TrainingJob
 from dpspec.stats.conformance.epochs import EpochLog
 from dpspec.stats.conformance.evidence import States, kept_width
 from dpspec.stats.conformance.sampling import excess
+from dpspec.training.device import Array, SyncedAttribute, TransferQueue
 from dpspec.training.gradients import flat_model
-from dpspec.training.gradients.fetching import Array, SyncedAttribute, TransferQueue
 from dpspec.training.loop.checkpoint import Memory, part, tensor, tensors
-from dpspec.training.loop.dpsgd import Schedule
 from dpspec.training.loop.learning_rates import rates_of
+from dpspec.training.loop.native import Schedule
 
 
 class SamplingLog(Observer):

@@ -10,9 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from dpspec.training.device import Number, float_on_cpu, send
 from dpspec.training.gradients import memory
 from dpspec.training.gradients.clipping import Clip, clipper
-from dpspec.training.gradients.fetching import Number, float_on_cpu, send
 from dpspec.training.gradients.persample import FlatModel
 from dpspec.training.gradients.stacked_models import StackedModel, tiles
 from dpspec.training.loop.contributions import all_choice_weights, clipped_sum, clipped_user_sum

@@ -15,12 +15,11 @@ from torch import Tensor
 from dpspec.contract.attacks import Directions
 from dpspec.contract.providers import Observer, TrainingJob
 from dpspec.stats.conformance.evidence import looked
-from dpspec.training.device import full_precision
+from dpspec.training.device import Array, SyncedAttribute, TransferQueue, full_precision
 from dpspec.training.device import tensors as rows_on
-from dpspec.training.gradients.fetching import Array, SyncedAttribute, TransferQueue
 from dpspec.training.gradients.persample import FlatModel
 from dpspec.training.loop.checkpoint import Memory, part, tensor, tensors
-from dpspec.training.loop.dpsgd import Schedule, ScheduledPhase
+from dpspec.training.loop.native import Schedule, ScheduledPhase
 from dpspec.training.loop.optimizers import Invertible, RecoveredUpdate, update_of
 from dpspec.training.loop.samplers import PoissonUsers
 from dpspec.training.measure.population import (

@@ -5,42 +5,49 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator
 from dataclasses import replace
 from math import ceil, floor
-from typing import Any, TypeAlias
 
 import numpy as np
+import torch
+from torch import Tensor
 
-from dpspec.contract.frozen import Json
-from dpspec.contract.providers import Observer, TrainingJob
+from dpspec.contract.frozen import FrozenMap, Json
+from dpspec.contract.phase import Phase, poisson_sampling
+from dpspec.contract.providers import Cancelled, Observer, Trainer, TrainingJob
+from dpspec.stats.attacks.independence import CANARIES_OF_STEPS, dependence_of_steps, moments
 from dpspec.stats.conformance import step_tests
 from dpspec.stats.conformance.batch_checks import BatchSums, Common, SamplingSums
+from dpspec.stats.conformance.canary_contributions import GroupSums, PlantedSums, StepDependence, StepTotals
 from dpspec.stats.conformance.epochs import EpochSums
 from dpspec.stats.conformance.evidence import (
     NoiseSums,
     NormSums,
     OutsideNoise,
+    ReplayedStep,
     ReportedSteps,
     RunEvidence,
     number,
     write_run,
 )
-from dpspec.training.loop.dpsgd import Schedule
+from dpspec.training.device import Array
+from dpspec.training.gradients import flat_model
+from dpspec.training.gradients.clipping import Flat, clipper
+from dpspec.training.loop.native import Schedule
 from dpspec.training.loop.samplers import (
     RandomAllocation,
     Shuffled,
     TruncatedPoisson,
     epoch_of,
+    inclusion_moments,
     independent,
 )
-from dpspec.training.measure.canary_signal import canary_sums
 from dpspec.training.measure.logs import NoiseLog, NormLog, SamplingLog, StateLog
-from dpspec.training.measure.observers import ProjectionObserver
 from dpspec.training.measure.residuals import Residuals
+from dpspec.training.measure.scores import ProjectionObserver
 from dpspec.training.measure.update_statistics import replace_non_finite, residual_sums
-
-Array: TypeAlias = np.ndarray[Any, Any]
 
 #: Maximum number of remembered records; batches further back are not compared.
 _REMEMBERED = 2**24
@@ -210,3 +217,160 @@ def _scaled(logs: RunLogs) -> Array | None:
         return None
     rows: Array = np.stack(logs.noise.rows).astype(np.float64) / deviations[:, None]
     return replace_non_finite(rows)
+
+
+def canary_sums(watcher: ProjectionObserver, job: TrainingJob, sizes: Array, coins: Array) -> PlantedSums | None:
+    """Moments of projections on the canaries' directions, for groups of ``sizes`` with inclusion bits ``coins`` (m,).
+
+    ``draws`` is the mean number of measured batches that include a canary, times its gradient's component along its
+    direction. ``outside`` assumes that real records deviate equally in all directions.
+    """
+    schedule = Schedule.of(job.phases, len(job.x) + (0 if job.canaries is None else job.canaries.count))
+    flat = all(isinstance(clipper(phase.clip), Flat) for phase in schedule.phases)
+    if not flat or job.canaries is None or job.canaries.count == 0:
+        return None
+    row = job.canaries.gradients(torch.tensor([0]))[0]
+    along = float(watcher.directions.project(row).max() / row.norm())
+    measured = watcher.looked & watcher.resolvable
+    sums = watcher.projections[measured].double().sum(0).numpy()
+    sums_of_groups: list[GroupSums] = []
+    for size in np.unique(sizes):
+        for coin in (0, 1):
+            some = replace_non_finite(sums[(sizes == size) & (coins == coin)])
+            sums_of_groups.append(GroupSums(int(size), coin, len(some), float(some.sum()), float((some**2).sum())))
+    looked = [phase for phase, seen in zip(schedule, measured.tolist(), strict=True) if seen]
+    ends = np.cumsum([phase.steps for phase in schedule.phases])[:-1]
+    parts = zip(schedule.phases, np.split(measured.numpy(), ends), strict=True)
+    means, variances = zip(*(inclusion_moments(phase.sampler, part) for phase, part in parts), strict=True)
+    noise = sum(phase.noise_multiplier**2 for phase in looked)
+    return PlantedSums(
+        draws=along * float(np.concatenate(means).sum()),
+        moments=tuple(sums_of_groups),
+        outside=number(noise + float(watcher.spread[measured].sum()) / watcher.directions.parameters),
+        inclusion=along**2 * float(np.concatenate(variances).sum()),
+        rounding=number(float(watcher.rounding[measured].sum())),
+        hidden=int((watcher.looked & ~watcher.resolvable).sum()),
+        luck=tuple(_step_effects(watcher, measured, sizes, coins)),
+        by_step=_step_totals(watcher, measured, sizes, coins, along),
+    )
+
+
+def _step_effects(
+    watcher: ProjectionObserver, measured: Tensor, sizes: Array, coins: Array
+) -> Iterator[StepDependence]:
+    schedule = watcher.schedule
+    noisy = np.array([phase.noise_multiplier > 0.0 for phase in schedule], dtype=bool)
+    at = np.flatnonzero(measured.numpy() & noisy)
+    numbers = np.repeat(np.arange(len(schedule.phases)), [phase.steps for phase in schedule.phases])[at]
+    sampled = watcher.spread.numpy()[at] / watcher.directions.parameters
+    for size in np.unique(sizes):
+        for coin in (0, 1):
+            which = torch.from_numpy(np.flatnonzero((sizes == size) & (coins == coin)))
+            if len(which) < CANARIES_OF_STEPS:
+                continue
+            rows = (watcher.projections[step].index_select(0, which).double().numpy() for step in at)
+            found = dependence_of_steps(len(which), [moments(row) for row in rows], sampled, numbers)
+            if found is not None:
+                degrees, means, spreads = found
+                yield StepDependence(int(size), coin, len(which), degrees, number(means), number(spreads))
+
+
+def _step_totals(
+    watcher: ProjectionObserver, measured: Tensor, sizes: Array, coins: Array, along: float
+) -> StepTotals | None:
+    """Covariance over the ``measured`` (steps,) steps, if real records are drawn at random after the first step.
+
+    A drawn canary contributes ``along`` clip norms along its direction.
+    """
+    at = np.flatnonzero(measured.numpy())
+    if not np.any(watcher.spread.numpy()[at[at > 0]] != 0.0):
+        return None
+    rates = np.array([phase.sampler.inclusion for phase in watcher.schedule])[at]
+    totals = []
+    for size in np.unique(sizes):
+        for coin in (0, 1):
+            which = np.flatnonzero((sizes == size) & (coins == coin))
+            rows = (watcher.projections[step].double().numpy()[which] for step in at)
+            seen = np.array([replace_non_finite(row).sum() for row in rows])
+            totals.append(seen - coin * len(which) * size * along * rates)
+    apart = np.stack(totals) - np.mean(totals, axis=1, keepdims=True)
+    products = apart @ apart.T
+    return StepTotals(
+        steps=len(at),
+        products=tuple(tuple(number(value) for value in row[: i + 1]) for i, row in enumerate(products.tolist())),
+    )
+
+
+#: Maximum number of records in each of the four datasets.
+_RECORDS = 8
+
+#: Relative rounding error of float32.
+_HALF_ULP = 2.0**-24
+
+
+def replayed_step(trainer: Trainer, job: TrainingJob) -> ReplayedStep | None:
+    """Test by replaying one step that updates of disjoint datasets add up, as they do for public constants.
+
+    At rate 1 and without noise a step moves the model by
+
+        u(A) = c + learning rate / divisor * (sum over A of clipped gradients),
+
+    with c independent of the records, for example weight decay. If learning rate, divisor, clip norm and preprocessing
+    of a record do not depend on other records, then u(A + B) - u(A) - u(B) = -c up to rounding, for all A and B. The
+    test compares two pairs of datasets on the CPU. Training on A is repeated with another seed and reversed records,
+    because the backend's own randomness makes the result inconclusive.
+
+    Returns None if the trainer rejects the step or there are too few records.
+    """
+    places = np.unique(np.linspace(0, len(job.x) - 1, 4 * _RECORDS).round().astype(int))
+    if len(places) < 4:
+        return None
+    before = flat_model.flatten(job.model).detach().cpu().double()
+    phase = Phase.of(job.phases[0])
+    everything = poisson_sampling(1.0)
+    if phase.sampling.is_poisson:
+        everything = {"scheme": phase.sampling.scheme, "rate": 1.0}
+    if phase.sampling.of_users:
+        everything = {**everything, "unit": "user", "records_per_user": job.y.shape[1]}
+    # Plain descent replaces the declared optimizer, because Adam's updates are not additive.
+    plain = {key: value for key, value in job.options.items() if key not in ("optimizer", "schedule")}
+    step = replace(
+        job,
+        phases=(phase.replace(steps=1, noise_multiplier=0.0, sampling=everything),),
+        options=FrozenMap(plain),
+        device="cpu",
+        records=job.public_records,
+        canaries=None,
+        observers=(),
+        progress=None,
+        resumable=None,
+    )
+    sets = [places[k::4] for k in range(4)]
+    try:
+        alone = [_update(trainer, step, rows, before) for rows in sets]
+        pairs = [np.sort(np.concatenate(two)) for two in (sets[:2], sets[2:])]
+        both = [_update(trainer, step, rows, before) for rows in pairs]
+        again = _update(trainer, replace(step, seed=step.seed + 1), sets[0][::-1].copy(), before)
+    except Cancelled:
+        raise
+    except Exception:  # backends raise arbitrary errors for unsupported jobs
+        return None
+    length = float(sum(update.norm() for update in alone))
+    apart = (both[0] - alone[0] - alone[1]) - (both[1] - alone[2] - alone[3])
+    found = [float(apart.norm()), float((again - alone[0]).norm())]
+    # Updates are differences of rounded parameters, bounded by the start plus the distance.
+    reached = before.abs() + torch.stack([update.abs() for update in (*alone, *both)]).amax(0)
+    rounding = 6.0 * _HALF_ULP * float(reached.norm())
+    if not np.isfinite([length, rounding, *found]).all() or length == 0.0:
+        return None
+    return ReplayedStep(
+        records=len(places), apart=found[0] / length, random=found[1] / length, rounding=rounding / length
+    )
+
+
+def _update(
+    trainer: Trainer, job: TrainingJob, rows: np.ndarray[tuple[int], np.dtype[np.int64]], before: Tensor
+) -> Tensor:
+    alone = replace(job, x=job.x[rows], y=job.y[rows], model=copy.deepcopy(job.model))
+    trainer.train(alone)
+    return flat_model.flatten(alone.model).detach().cpu().double() - before

@@ -7,9 +7,9 @@ of squares are at least those of the noise. Unlike an adversary, this log knows 
 from __future__ import annotations
 
 from bisect import bisect_left
-from itertools import accumulate
+from collections.abc import Sequence
+from itertools import accumulate, combinations
 from math import sqrt
-from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -31,20 +31,17 @@ from dpspec.stats.conformance.evidence import (
     kept_width,
     number,
 )
-from dpspec.training.device import tensors
+from dpspec.stats.conformance.noise_tests import SharedLayers
+from dpspec.training.device import Array, SyncedAttribute, TransferQueue, float_on_cpu, tensors
 from dpspec.training.gradients.clipping import Flat, clipper
-from dpspec.training.gradients.fetching import SyncedAttribute, TransferQueue, float_on_cpu
 from dpspec.training.gradients.persample import ClippedSum, FlatModel
 from dpspec.training.loop.checkpoint import Memory
 from dpspec.training.loop.contributions import RecordsAndCanaries
-from dpspec.training.loop.dpsgd import Schedule
+from dpspec.training.loop.native import Schedule
 from dpspec.training.loop.optimizers import RecoveredUpdate
 from dpspec.training.loop.samplers import Shuffled, epoch_of, exclusive
-from dpspec.training.measure.layer_products import LayerProducts
 from dpspec.training.measure.logs import spaced
 from dpspec.training.measure.population import Drawn, Estimated, Population
-
-Array: TypeAlias = np.ndarray[Any, Any]
 
 #: Steps are not measured if rounding may exceed this fraction of the declared noise's norm.
 MAX_ROUNDING = 0.25
@@ -278,3 +275,65 @@ def _directions(log: ResidualLog) -> Directions:
         drift=Drift(total=number(float(along[:, 0].sum())), unit=number(max(0.0, float(along[:, 1].sum())))),
         lag=LagSum(lag=lag, total=number(float(sums[lag])), unit=float(again.sum())),
     )
+
+
+#: Replaces non-finite sums, so that the test has no power.
+_HUGE = 1e300
+
+
+class LayerProducts:
+    """Sums over steps for every pair of the largest layers, over the first coordinates of each.
+
+    ``sums`` (pairs, 4) float64, in units of the declared noise: inner products, their rounding bounds, and the squared
+    norms of both layers, including rounding.
+    """
+
+    def __init__(self, parts: Sequence[tuple[str, int]], planned: int) -> None:
+        starts = np.cumsum([0, *(size for _, size in parts)]).tolist()
+        largest = sorted(range(len(parts)), key=lambda place: -parts[place][1])[: noise_tests.MOST_LAYERS]
+        self._planned = planned
+        self._pairs = [
+            (parts[i][0], parts[j][0], starts[i], starts[j], min(parts[i][1], parts[j][1]))
+            for i, j in combinations(sorted(largest), 2)
+        ]
+        self.restore({})
+
+    def add(self, residual: Array, error: float, sigma: float) -> None:
+        """Add a step's residual (P,), float64, with its rounding bound and the noise's standard deviation."""
+        self.steps += 1
+        slack = error / sigma
+        with np.errstate(over="ignore", invalid="ignore"):  # a model that has just diverged
+            scaled = residual / sigma
+            for row, (_, _, i, j, size) in zip(self.sums, self._pairs, strict=True):
+                one, other = scaled[i : i + size], scaled[j : j + size]
+                first, second = float(np.sqrt(one @ one)), float(np.sqrt(other @ other))
+                row += (
+                    float(one @ other),
+                    slack * (first + second + slack),
+                    (first + slack) ** 2,
+                    (second + slack) ** 2,
+                )
+
+    def worst(self) -> SharedLayers | None:
+        if not self._pairs or not self.steps:
+            return None
+        found = []
+        for row, (one, other, _, _, size) in zip(self.sums, self._pairs, strict=True):
+            product, rounding, first, second = row.tolist() if np.isfinite(row).all() else (0.0, 0.0, _HUGE, _HUGE)
+            sums = SharedLayers(
+                squares={one: first, other: second},
+                product=product,
+                rounding=rounding,
+                count=self.steps * size,
+                planned=max(self.steps, self._planned) * size,
+                pairs=len(self._pairs),
+            )
+            found.append(sums)
+        return max(found, key=SharedLayers.surprise)
+
+    def state(self) -> Memory:
+        return {"pairs": self.sums.copy(), "paired": np.array(self.steps)}
+
+    def restore(self, state: Memory) -> None:
+        self.sums: Array = np.array(state.get("pairs", np.zeros((len(self._pairs), 4))))
+        self.steps = int(state.get("paired", 0))

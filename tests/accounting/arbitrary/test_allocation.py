@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from scipy.stats import norm
 
 from dpspec.accounting import Mixture, PrivacyLoss, RandomAllocation, gaussian
-from dpspec.accounting.convex_sums import Law, combine, sum_of
+from dpspec.accounting.allocation import Law, combine, sum_of
 from dpspec.accounting.numerics import DIRECTIONS, Direction, Floats
 
 

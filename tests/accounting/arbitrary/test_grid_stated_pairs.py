@@ -112,13 +112,13 @@ def hockey_stick(present: list[float], absent: list[float], steps: int, epsilon:
 def test_finitely_many_outcomes_by_brute_force(present: list[float], absent: list[float], epsilon: float) -> None:
     for direction, one, two in ((PRESENT, present, absent), (ABSENT, absent, present)):
         for steps in (1, 4):
-            found = PrivacyLoss.discrete(present, absent, direction).compose(steps).delta(epsilon, width=1e-2)
+            found = PrivacyLoss.of(Discrete(present, absent), direction).compose(steps).delta(epsilon, width=1e-2)
             truth = hockey_stick(one, two, steps, epsilon)
             assert found.lower - 1e-15 <= truth <= found.upper + 1e-15
 
 
 def test_randomised_response_composed_is_binomial() -> None:
-    loss = PrivacyLoss.discrete([0.75, 0.25], [0.25, 0.75]).compose(200)
+    loss = PrivacyLoss.of(Discrete([0.75, 0.25], [0.25, 0.75])).compose(200)
     gap = math.log(3.0)
     with mpmath.workdps(40):
         for epsilon in (10.0, 100.0, 180.0):
@@ -134,7 +134,7 @@ def test_randomised_response_composed_is_binomial() -> None:
 
 
 def test_outcomes_that_only_one_law_produces_cost_an_infinite_epsilon() -> None:
-    loss = PrivacyLoss.discrete([0.89, 0.1, 0.01], [0.9, 0.1, 0.0]).compose(10)
+    loss = PrivacyLoss.of(Discrete([0.89, 0.1, 0.01], [0.9, 0.1, 0.0])).compose(10)
     always = 1.0 - 0.99**10
     assert holds(loss.delta(5.0), always)
     assert loss.epsilon(0.9 * always) == Interval(math.inf, math.inf)
@@ -143,7 +143,7 @@ def test_outcomes_that_only_one_law_produces_cost_an_infinite_epsilon() -> None:
 
 
 def test_equal_laws_leak_nothing() -> None:
-    loss = PrivacyLoss.discrete([0.2, 0.8], [0.2, 0.8]).compose(7)
+    loss = PrivacyLoss.of(Discrete([0.2, 0.8], [0.2, 0.8])).compose(7)
     assert loss.epsilon(1e-9) == Interval(0.0, 0.0)
     assert loss.rero(0.3).upper == pytest.approx(0.3, rel=1e-14)
 
@@ -153,7 +153,7 @@ def test_phases_of_different_kinds_compose(direction: Direction) -> None:
     """One Gaussian and one sampled Laplace step: the first's closed form averaged over the second's loss."""
     gauss, laplace = (
         PrivacyLoss.gaussian(2.0, direction=direction),
-        PrivacyLoss.laplace(1.5, rate=0.3, direction=direction),
+        PrivacyLoss.of(Laplace(1.5, rate=0.3), direction),
     )
     both = gauss + laplace
     assert both.phases == (laplace + gauss).phases[::-1]

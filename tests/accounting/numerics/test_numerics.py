@@ -125,11 +125,7 @@ def test_by_a_margin_bisection_ends_where_it_would(name, upwards, relative):
     margin = rising if upwards else lambda x: -rising(x)
     ends = (3.0, -1.0) if upwards else (-1.0, 3.0)
     by_margin = bisect_by_margin(margin, *ends, relative=relative)
-
-    def enough(one, other):
-        return abs(one - other) <= relative * max(abs(one), abs(other))
-
-    assert by_margin == bisect(lambda x: margin(x) >= 0.0, *ends, enough=enough)
+    assert by_margin == bisect(lambda x: margin(x) >= 0.0, *ends, relative=relative)
 
 
 @given(st.floats(1e-6, 7.99), st.floats(0.1, 10.0), st.sampled_from([1e-3, 1e-6, 1e-10]))
@@ -144,5 +140,5 @@ def test_by_a_margin_a_small_root_is_as_near(root, steepness, relative):
     assert true <= root < false
     assert false - true <= relative * false
     halvings = []
-    bisect(lambda x: halvings.append(x) or x <= root, 0.0, 8.0, enough=lambda a, b: b - a <= relative * b)
+    bisect(lambda x: halvings.append(x) or x <= root, 0.0, 8.0, relative=relative)
     assert len(asked) <= 1.5 * len(halvings) + 12

@@ -23,8 +23,8 @@ from dpspec.accounting import (
     refinement,
 )
 from dpspec.accounting.grid import Pair
+from dpspec.accounting.privacy_loss import solve
 from dpspec.accounting.profiles import Question
-from dpspec.accounting.solver import solve
 
 # --- Outcomes that miss the nodes of a finer grid: where they lie well on a coarser one's, its interval counts too.
 
@@ -38,7 +38,7 @@ def test_few_outcomes_are_known_as_well_as_asked(
 ) -> None:
     """Oracle: the sum over all numbers of each outcome. The lower ends were 0.57 and 0.22 of the upper ones too low."""
     first, second = ([one / sum(law) for one in law] for law in (present, absent))
-    found = PrivacyLoss.discrete(first, second, "present-first").compose(steps).delta(epsilon, width=1e-2)
+    found = PrivacyLoss.of(Discrete(first, second), "present-first").compose(steps).delta(epsilon, width=1e-2)
     true = math.fsum(
         max(0.0, ways * (_chance(first, counts) - math.exp(epsilon) * _chance(second, counts)))
         for ways, counts in _counts(steps, len(first))
@@ -83,7 +83,7 @@ def test_outcomes_of_one_loss_but_for_rounding_are_like_one_outcome() -> None:
     """Oracle: the same law with the two outcomes' probabilities equal. The interval used to begin at 0."""
     absent = [0.2, 0.2, 0.25, 0.35]
     pairs = ([first, 0.3, 0.25, 0.15] for first in (0.3, 0.1 + 0.2))
-    same, nearly = (PrivacyLoss.discrete(pair, absent, "present-first").compose(20) for pair in pairs)
+    same, nearly = (PrivacyLoss.of(Discrete(pair, absent), "present-first").compose(20) for pair in pairs)
     for width in (1e-2, 1e-3, 1e-4):
         found, exact = nearly.epsilon(DELTA, width=width), same.epsilon(DELTA, width=1e-6)
         assert found.relative_width <= width

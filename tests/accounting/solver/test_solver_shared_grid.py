@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dpspec.accounting import DIRECTIONS, Interval, Laplace, Mixture, PrivacyLoss
-from dpspec.accounting.composition import Cumulants
 from dpspec.accounting.grid import Pair
 from dpspec.accounting.numerics import Direction
+from dpspec.accounting.profiles import Cumulants
 from dpspec.accounting.refinement import GridRefinement, truncate_phases
 
 DELTAS = [0.3, 0.03, 1e-3, 1e-5, 1e-8, 1e-12]

@@ -12,16 +12,15 @@ import pytest
 from support.attacks import attacked, moments, outcomes_of, trials_of
 
 from dpspec.contract import Check, Evidence, Finding, FrozenMap, Spec, TrainingJob, Trial
-from dpspec.contract.canonical import canonical_json
+from dpspec.contract.frozen import canonical_json
 from dpspec.engine.preparing.context import RunContext
 from dpspec.engine.preparing.prepare import prepare
 from dpspec.kit import coins_by_size
 from dpspec.registry.loader import load_catalog
-from dpspec.stats.attacks import evidence_tests, gaussian_fit, one_run_curve
+from dpspec.stats.attacks import curve_lines, evidence_tests, one_run
 from dpspec.training.loop import native
-from dpspec.training.loop.dpsgd import Update
-from dpspec.training.loop.native import parts_of
-from dpspec_group import attack, design, evidence, theory
+from dpspec.training.loop.native import Update, parts_of
+from dpspec_group import attack, evidence, scores, theory
 from dpspec_group.options import Attack
 from dpspec_group.scores import score_distribution
 
@@ -113,11 +112,11 @@ def test_an_estimate_as_if_gaussian_and_mu_are_near_the_truth_of_a_gaussian_mech
     found = [o for o in outcomes_of(spec, trials_of(spec, 0)) if isinstance(o, Finding)]
     (estimate,) = (o for o in found if o.bound == "estimate" and o.quantity == "epsilon")
     true = 4 * 10**0.5 / 10
-    low, high = (gaussian_fit.epsilon(true + d, 1e-5) for d in (-0.4, 0.4))
+    low, high = (curve_lines.gaussian_epsilon(true + d, 1e-5) for d in (-0.4, 0.4))
     assert low < estimate.value < high
     (mu,) = (o for o in found if o.quantity == "mu")
     (epsilon,) = (o for o in found if o.quantity == "epsilon" and o.bound == "lower")
-    assert epsilon.value < gaussian_fit.epsilon(mu.value, 1e-5)
+    assert epsilon.value < curve_lines.gaussian_epsilon(mu.value, 1e-5)
     assert mu.value < true
 
 
@@ -181,10 +180,10 @@ def test_the_lower_bound_of_perfect_guesses_is_what_the_design_said(tmp_path: Pa
     proof, bound, mu, estimate, *_ = evidence.lower_bounds(spec, [trial])
     assert isinstance(proof, Evidence)
     assert isinstance(bound, Finding)
-    assert bound.value == proof.power == design.one_run_design(spec, 120, 400, 1).largest_epsilon
+    assert bound.value == proof.power == scores.one_run_design(spec, 120, 400, 1).largest_epsilon
     assert isinstance(mu, Finding)
     assert (mu.quantity, mu.bound, mu.rigor, mu.at) == ("mu", "lower", "statistical", FrozenMap({"group_size": 1}))
-    assert mu.value == one_run_curve.mu_lower(400, 100, 100, 0.95) > 1.0
+    assert mu.value == one_run.mu_lower(400, 100, 100, 0.95) > 1.0
     assert "400 canary groups of 1, 100 guesses; rules out noise multipliers >= " in mu.method
     assert isinstance(estimate, Finding)
     assert (estimate.bound, estimate.rigor) == ("estimate", "approximate")

@@ -13,8 +13,8 @@ from support.attacks import audited as audited_at
 
 from dpspec.contract import Check, Finding, FrozenMap, Trial, thaw
 from dpspec.contract.findings import AS_RUN
+from dpspec.engine.judging.claim_tests import Concluded
 from dpspec.engine.judging.judge import judge
-from dpspec.engine.judging.judge_input import Concluded
 from dpspec.engine.preparing.prepare import prepare
 from dpspec.engine.results.result import AuditResult
 from dpspec.registry.loader import load_catalog

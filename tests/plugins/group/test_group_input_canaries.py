@@ -12,10 +12,10 @@ from support.attacks import attacked, outcomes_of, spec_at, trials_of
 
 from dpspec.contract import Check, Evidence, Finding
 from dpspec.contract.attacks import Observed, Records, Score
-from dpspec.contract.canonical import canonical_json
+from dpspec.contract.frozen import canonical_json
 from dpspec.registry.descriptors import FAMILIES
-from dpspec.training.measure import final_scores
-from dpspec_group import design, scores
+from dpspec.training.measure import scores as final_scores
+from dpspec_group import scores
 
 pytestmark = pytest.mark.usefixtures("no_independent_bounds")
 
@@ -79,9 +79,9 @@ def test_evidence_holds_no_score_and_no_record(tmp_path: Path) -> None:
 
 def test_nothing_is_promised_of_records_but_what_perfect_guesses_show(tmp_path: Path) -> None:
     spec = attacked(tmp_path, canary("noise", 200))
-    power = design.power(spec, 60)
+    power = scores.power(spec, 60)
     assert all("unknown" in p.note for p in power)
-    assert design.one_run_design(spec, 60, 100, 1).rungs == ((8, 8), (24, 24), (50, 50))
+    assert scores.one_run_design(spec, 60, 100, 1).rungs == ((8, 8), (24, 24), (50, 50))
 
 
 def test_loss_scores_by_hand() -> None:

@@ -14,10 +14,9 @@ from hypothesis import strategies as st
 from support.attacks import audited, moments
 
 from dpspec.accounting import Mixture
-from dpspec.stats.attacks import guess_counts, many_run, one_run
+from dpspec.stats.attacks import guess_counts, one_run, thresholds
 from dpspec.training.canaries import CanaryGroups, Intermittent, SignBlocks
-from dpspec_group.design import blind, design, threshold
-from dpspec_group.scores import ScoreDistribution, end_to_end, score_distribution
+from dpspec_group.scores import ScoreDistribution, blind, design, end_to_end, score_distribution, threshold
 
 
 def simulated(mixture: Mixture, size: int, rate: float, steps: int, count: int) -> tuple[np.ndarray, np.ndarray]:
@@ -107,11 +106,11 @@ def test_a_threshold_is_where_the_expected_counts_show_most() -> None:
     scores = [x / 4 for x in range(-48, 49)]
     found = threshold(law, scores, 500, 500, 1e-5, 0.95)
     tpr, fpr = law.rates(found.score)
-    assert found.expected_epsilon == many_run.epsilon_lower(
+    assert found.expected_epsilon == thresholds.fixed_epsilon_lower(
         500, 500, math.floor(500 * tpr), math.ceil(500 * fpr), 1e-5, 0.95
     )
     assert found.expected_epsilon > 0.9 * threshold(law, [0.0], 500, 500, 1e-5, 0.95).expected_epsilon
-    assert 0.0 < found.expected_epsilon < many_run.largest(500, 500, 1e-5, 0.95)
+    assert 0.0 < found.expected_epsilon < thresholds.fixed_largest(500, 500, 1e-5, 0.95)
 
 
 def test_where_nothing_can_be_expected_the_design_still_discriminates() -> None:

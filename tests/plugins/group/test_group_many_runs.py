@@ -9,12 +9,11 @@ import pytest
 from support.attacks import attacked, outcomes_of, trials_of
 
 from dpspec.contract import Check, Evidence, Finding, FrozenMap, Spec, Trial
-from dpspec.contract.canonical import canonical_json
-from dpspec.stats.attacks import evidence_tests, many_run, thresholds
-from dpspec_group import design
+from dpspec.contract.frozen import canonical_json
+from dpspec.stats.attacks import evidence_tests, thresholds
 from dpspec_group.evidence import counts, many_run_bounds, runs_of
 from dpspec_group.options import EDGES, Attack
-from dpspec_group.scores import ScoreDistribution
+from dpspec_group.scores import ScoreDistribution, declared_distribution, many_run_design
 
 MANY = "audit={method: many-run, canary: {space: gradient}, runs: 200, seed: 3}"
 RECORDS = "audit={method: many-run, canary: {space: input, kind: noise}, runs: 200, seed: 3}"
@@ -40,7 +39,7 @@ def found(spec: Spec, trials: list[Trial]) -> tuple[Evidence, Finding]:
 
 def test_counts_are_those_of_the_designed_threshold(tmp_path: Path) -> None:
     spec = attacked(tmp_path, MANY, "threat_model.group_size=1", "claims.four.group_size=1")
-    planned = design.many_run_design(spec, 60, 200, 1)
+    planned = many_run_design(spec, 60, 200, 1)
     assert planned is not None
     rng = np.random.default_rng(0)
     coins = rng.integers(0, 2, 200)
@@ -53,7 +52,7 @@ def test_counts_are_those_of_the_designed_threshold(tmp_path: Path) -> None:
         "true_positives": says[coins == 1].sum(),
         "false_positives": says[coins == 0].sum(),
     }
-    assert finding.value == many_run.epsilon_lower(*evidence.statistics.values(), 1e-5, 0.95)
+    assert finding.value == thresholds.fixed_epsilon_lower(*evidence.statistics.values(), 1e-5, 0.95)
     assert (evidence.scope.adversary, evidence.scope.access) == ("gradient", "all-iterates")
 
 
@@ -68,7 +67,8 @@ def test_without_a_law_the_threshold_is_chosen_and_paid_for(tmp_path: Path) -> N
     assert finding.value == evidence_tests.epsilon_lower(evidence, 1e-5, 0.95) > 0.3
     runs = runs_of(Attack.of(spec), told(list(coins), list(scores)))[1]
     best = max(
-        many_run.epsilon_lower(**counts(runs, edge), delta=1e-5, confidence=0.95) for edge in range(0, len(EDGES), 16)
+        thresholds.fixed_epsilon_lower(**counts(runs, edge), delta=1e-5, confidence=0.95)
+        for edge in range(0, len(EDGES), 16)
     )
     assert finding.value < best
     assert evidence.scope.adversary == "record"
@@ -125,7 +125,7 @@ def test_scores_of_runs_follow_the_law_that_thresholds_rest_on(tmp_path: Path) -
     overrides = (MANY, "threat_model.group_size=4", "claims.one.group_size=4", "data.records=20")
     spec = attacked(tmp_path, *overrides)
     trials = trials_of(spec, *range(60))
-    law = design.declared_distribution(spec, 20, 4)
+    law = declared_distribution(spec, 20, 4)
     assert isinstance(law, ScoreDistribution)
     runs = runs_of(Attack.of(spec), trials)[4]
     edge = reached(0.0) - 1

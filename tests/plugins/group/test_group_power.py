@@ -16,9 +16,8 @@ from dpspec.contract import Finding, Outcome, Spec
 from dpspec.engine.preparing.prepare import prepare
 from dpspec.language.load import load_specs
 from dpspec.registry.loader import load_catalog
-from dpspec.stats.attacks import gaussian_fit, guess_counts, one_run, one_run_curve
-from dpspec.stats.independence import order_statistics
-from dpspec_group import design, theory
+from dpspec.stats.attacks import curve_lines, guess_counts, independence, one_run
+from dpspec_group import scores, theory
 from dpspec_group.scores import ScoreDistribution
 
 ATTACKS = Path(__file__).parents[3] / "specs" / "attacks"
@@ -42,7 +41,7 @@ def lower_of(spec: Spec, *indices: int) -> dict[int, float]:
 
 def truth(spec: Spec, size: int = 1) -> float:
     """The epsilon of the mechanism as declared, from below: some adversary reaches it."""
-    delta = design.attack_delta(spec, size)
+    delta = scores.attack_delta(spec, size)
     records = prepare(spec, load_catalog()).facts.records
     return max(theory.group_epsilons(spec.phases, size, records, [delta], side)[0].lower for side in ("remove", "add"))
 
@@ -51,7 +50,7 @@ def expected(spec: Spec, size: int = 1) -> float:
     """What ``plan`` says can be expected of one run."""
     assert spec.audit is not None
     count = int(spec.audit.options["canary"]["count"]) // len(spec.threat_model.group_size)
-    return design.one_run_design(spec, prepare(spec, load_catalog()).facts.records, count, size).expected_epsilon
+    return scores.one_run_design(spec, prepare(spec, load_catalog()).facts.records, count, size).expected_epsilon
 
 
 @pytest.mark.parametrize("path", sorted(ATTACKS.glob("*.yaml")), ids=lambda path: path.stem)
@@ -73,9 +72,9 @@ def test_no_guess_counts_are_expected_to_show_more_than_those_designed(mu: float
         shown = one_run.epsilon_lower(canaries, guesses, unlucky, delta, confidence)
         return shown, (right - 0.5 * guesses) / math.sqrt(guesses)
 
-    sides = sorted({0, *(round(share * canaries) for share in design._SHARES), canaries // 2})
+    sides = sorted({0, *(round(share * canaries) for share in scores._SHARES), canaries // 2})
     best = max((rung for rung in itertools.product(sides, sides) if sum(rung) >= min(8, canaries)), key=worth)
-    assert design.design(law, canaries, delta, confidence).rungs == guess_counts.around(*best, canaries)
+    assert scores.design(law, canaries, delta, confidence).rungs == guess_counts.around(*best, canaries)
 
 
 def test_twenty_thousand_canaries_show_half_of_an_epsilon_of_four() -> None:
@@ -113,7 +112,7 @@ def test_small_audits_exceed_the_truth_hardly_ever(tmp_path: Path) -> None:
 def test_more_runs_show_more(tmp_path: Path) -> None:
     spec = attacked(tmp_path, "mechanism.noise_multiplier=4.0", "threat_model.group_size=[4]", "audit.runs=4")
     assert lower_of(spec, 0, 1, 2, 3)[4] > lower_of(spec)[4]
-    one, four = (design.one_run_design(spec, 60, count, 4).expected_epsilon for count in (200, 800))
+    one, four = (scores.one_run_design(spec, 60, count, 4).expected_epsilon for count in (200, 800))
     assert one < four
 
 
@@ -139,7 +138,7 @@ def test_over_two_hundred_seeds(epsilon: int) -> None:
         spec = spec_at(ATTACKS / f"epsilon-{epsilon}.yaml", SMALL, f"audit.seed={seed}")
         found = outcomes_of(spec, trials_of(spec, 0))
         shown += lower(found).values()
-        of_mu += [gaussian_fit.epsilon(mu, 1e-5) for mu in lower(found, quantity="mu").values()]
+        of_mu += [curve_lines.gaussian_epsilon(mu, 1e-5) for mu in lower(found, quantity="mu").values()]
     assert abs(truth(spec) - epsilon) < 0.015 * epsilon
     assert sum(value > truth(spec) for value in shown) <= 21
     assert sum(value < 0.8 * expected(spec) for value in shown) <= 10
@@ -156,27 +155,27 @@ def test_mu_over_two_hundred_seeds_of_the_law_of_scores(epsilon: int) -> None:
     """Seeds 0 to 199 of the scores' law if all is as declared, without training. Bounds rise with the right guesses, so
     that the median bound is that of their median, and those above the truth are those of large counts."""
     spec = spec_at(ATTACKS / f"epsilon-{epsilon}.yaml")
-    law = design.declared_distribution(spec, prepare(spec, load_catalog()).facts.records, 1)
+    law = scores.declared_distribution(spec, prepare(spec, load_catalog()).facts.records, 1)
     assert law is not None
     laws = [np.cumsum(masses) / np.sum(masses) for masses in (law.absent, law.present)]
-    side, run = guess_counts.of_curve(20_000)[0], order_statistics.design(20_000)
+    side, run = guess_counts.of_curve(20_000)[0], independence.design(20_000)
     of_curve, of_extremes = [], []
     for seed in range(200):
         source = np.random.default_rng(seed)
         coins, u = source.integers(0, 2, 20_000), source.random(20_000)
-        scores = np.where(coins == 1, np.interp(u, laws[1], law.scores), np.interp(u, laws[0], law.scores))
-        ordered = coins[np.argsort(scores)]
+        shown = np.where(coins == 1, np.interp(u, laws[1], law.scores), np.interp(u, laws[0], law.scores))
+        ordered = coins[np.argsort(shown)]
         of_curve.append(int((ordered[:side] == 0).sum() + ordered[-side:].sum()))
-        of_extremes.append(order_statistics.right("".join(map(str, ordered)), run))
+        of_extremes.append(independence.right("".join(map(str, ordered)), run))
     true = truth(spec)
-    mu = one_run_curve.mu_lower(20_000, 2 * side, sorted(of_curve)[100], 0.95)
-    assert 0.66 * true < gaussian_fit.epsilon(mu, 1e-5) < 0.75 * true
-    largest = one_run_curve.mu_lower(20_000, 2 * side, sorted(of_curve)[190], 0.95)
-    assert gaussian_fit.epsilon(largest, 1e-5) < true  # so that 4.5% are above the truth at most
-    independent = order_statistics.mu_lower([run], sorted(of_extremes)[100], 0.95)
-    assert 0.93 * true < gaussian_fit.epsilon(independent, 1e-5) < true
-    surprising = order_statistics.mu_lower([run], sorted(of_extremes)[178], 0.95)
-    assert gaussian_fit.epsilon(surprising, 1e-5) < true  # at most 21, the 99.9% quantile of Bin(200, 0.05)
+    mu = one_run.mu_lower(20_000, 2 * side, sorted(of_curve)[100], 0.95)
+    assert 0.66 * true < curve_lines.gaussian_epsilon(mu, 1e-5) < 0.75 * true
+    largest = one_run.mu_lower(20_000, 2 * side, sorted(of_curve)[190], 0.95)
+    assert curve_lines.gaussian_epsilon(largest, 1e-5) < true  # so that 4.5% are above the truth at most
+    independent = independence.mu_lower([run], sorted(of_extremes)[100], 0.95)
+    assert 0.93 * true < curve_lines.gaussian_epsilon(independent, 1e-5) < true
+    surprising = independence.mu_lower([run], sorted(of_extremes)[178], 0.95)
+    assert curve_lines.gaussian_epsilon(surprising, 1e-5) < true  # at most 21, the 99.9% quantile of Bin(200, 0.05)
 
 
 @pytest.mark.slow

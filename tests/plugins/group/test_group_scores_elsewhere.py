@@ -16,12 +16,12 @@ from dpspec.engine.preparing.trial_keys import trial_key
 from dpspec.engine.results.result import Result
 from dpspec.engine.running.runner import run
 from dpspec.engine.storage.trial_store import Store
-from dpspec.engine.verification.verify import verify
-from dpspec.kit.scores_elsewhere.score_trial import shuffled_ties
+from dpspec.engine.verify import verify
+from dpspec.kit.scores_elsewhere import shuffled_ties
 from dpspec.registry.loader import load_catalog
 from dpspec.stats.attacks import guess_counts, thresholds
-from dpspec_group.design import blind
-from dpspec_group.scores_elsewhere import conclude
+from dpspec_group.evidence import conclude_external
+from dpspec_group.scores import blind
 
 TEXT = """\
 dpspec: 1
@@ -84,7 +84,7 @@ def test_one_run_is_tested_as_the_own_attack_is(tmp_path: Path) -> None:
     coins, scores = scored(400, 3.0)
     written(tmp_path, coins, scores)
     spec = spec_in(tmp_path)
-    evidence, lower, mu, estimate, *_ = conclude(spec, [trial_of(spec)])
+    evidence, lower, mu, estimate, *_ = conclude_external(spec, [trial_of(spec)])
     assert isinstance(evidence, Evidence)
     assert isinstance(lower, Finding)
     assert isinstance(mu, Finding)
@@ -107,7 +107,7 @@ def test_many_runs_are_tested_as_the_own_attack_is(tmp_path: Path) -> None:
     coins, scores = scored(300, 3.0)
     written(tmp_path, coins, scores)
     spec = spec_in(tmp_path, MANY)
-    evidence, lower = conclude(spec, [trial_of(spec)])
+    evidence, lower = conclude_external(spec, [trial_of(spec)])
     assert isinstance(evidence, Evidence)
     assert isinstance(lower, Finding)
     assert evidence.kind == "many-run-ranked"
@@ -118,7 +118,7 @@ def test_many_runs_are_tested_as_the_own_attack_is(tmp_path: Path) -> None:
 
 def test_what_the_numbers_rest_on_is_named_and_declared(tmp_path: Path) -> None:
     spec = table(tmp_path, 200, 1.0)
-    evidence, lower, mu, *_ = conclude(spec, [trial_of(spec)])
+    evidence, lower, mu, *_ = conclude_external(spec, [trial_of(spec)])
     assert isinstance(evidence, Evidence)
     assert isinstance(lower, Finding)
     assert isinstance(mu, Finding)
@@ -142,7 +142,7 @@ def test_an_epsilon_that_assumes_a_gaussian_curve_is_made_where_it_is_declared(d
     seen = source.laplace(0.0, 2.0, (8, 1000)) + coins
     written(tmp_path, coins, (np.abs(seen) - np.abs(seen - 1.0)).sum(0))
     spec = spec_in(tmp_path, f"audit.scores.gaussian_curve={str(declared).lower()}")
-    found = {one.quantity: one for one in conclude(spec, [trial_of(spec)]) if isinstance(one, Finding)}
+    found = {one.quantity: one for one in conclude_external(spec, [trial_of(spec)]) if isinstance(one, Finding)}
     assert "mu-if-independent" in found
     assert ("epsilon-if-independent" in found) == declared
     if declared:
@@ -167,7 +167,7 @@ def test_sizes_are_tested_apart(tmp_path: Path) -> None:
     scores = scores + 4.0 * coins * (sizes == 8)
     written(tmp_path, coins, scores, sizes)
     spec = spec_in(tmp_path, *SIZED)
-    found = [o for o in conclude(spec, [trial_of(spec)]) if isinstance(o, Evidence)]
+    found = [o for o in conclude_external(spec, [trial_of(spec)]) if isinstance(o, Evidence)]
     assert [(e.at["group_size"], e.statistics["canaries"]) for e in found] == [(1, 300), (8, 100)]
     assert found[1].statistics["correct"][0] == 16
     assert {a.level for e in found for a in e.assumptions if a.level} == {2.5e-7}
@@ -186,7 +186,7 @@ def test_bounds_of_randomised_response_are_above_the_truth_rarely_enough(method:
         answers = np.where(source.random(200) < np.exp(2) / (1 + np.exp(2)), coins, 1 - coins).astype(float)
         order = thresholds.outcomes(answers, coins) if method == "many-run" else shuffled_ties(coins, answers, seed)
         evidence = {**trial.evidence, "outcomes": [[1, order]]}
-        found = list(conclude(spec, [Trial(index=0, evidence=FrozenMap(evidence))]))
+        found = list(conclude_external(spec, [Trial(index=0, evidence=FrozenMap(evidence))]))
         above += any(isinstance(o, Finding) and o.bound == "lower" and o.value > 2.0 for o in found)
     assert above <= 21
 
@@ -366,4 +366,4 @@ def test_stored_trials_that_no_table_makes_are_not_read(outcomes: object, tmp_pa
     spec = table(tmp_path, 200, 1.0)
     evidence = {**trial_of(spec).evidence, "outcomes": outcomes}
     with pytest.raises(ValueError, match=r"outcomes|coins"):
-        list(conclude(spec, [Trial(index=0, evidence=FrozenMap(evidence))]))
+        list(conclude_external(spec, [Trial(index=0, evidence=FrozenMap(evidence))]))

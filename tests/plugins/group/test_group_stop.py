@@ -14,7 +14,7 @@ from dpspec.engine.results.result import AuditResult, Result
 from dpspec.engine.running.run_options import RunOptions
 from dpspec.engine.running.runner import run
 from dpspec.engine.storage.trial_store import Store
-from dpspec.engine.verification.verify import verify
+from dpspec.engine.verify import verify
 from dpspec.errors import ExitCode, SpecError
 from dpspec.language.load import load_specs
 from dpspec.registry.loader import load_catalog

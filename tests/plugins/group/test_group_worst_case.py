@@ -15,11 +15,11 @@ from dpspec.engine.preparing.context import RunContext
 from dpspec.engine.preparing.prepare import check, prepare
 from dpspec.engine.running.runner import run
 from dpspec.engine.storage.trial_store import Store
-from dpspec.engine.verification.verify import verify
+from dpspec.engine.verify import verify
 from dpspec.errors import SpecError
 from dpspec.language.load import from_document
 from dpspec.registry.loader import load_catalog
-from dpspec.stats.attacks import gaussian_fit
+from dpspec.stats.attacks import curve_lines
 from dpspec_group.evidence import mu_of_runs
 
 CATALOG = load_catalog()
@@ -141,7 +141,7 @@ def test_mu_of_many_runs_says_what_it_is() -> None:
     (finding,) = mu_of_runs(spec(), 40, 1, "0" * 50 + "1" * 50)
     assert isinstance(finding, Finding)
     assert (finding.quantity, finding.bound, finding.rigor) == ("mu", "lower", "statistical")
-    assert f"epsilon {gaussian_fit.epsilon(finding.value, 1e-5):.4g} at delta 1e-05" in finding.method
+    assert f"epsilon {curve_lines.gaussian_epsilon(finding.value, 1e-5):.4g} at delta 1e-05" in finding.method
     (nothing,) = mu_of_runs(spec(), 40, 1, "10" * 50)
     assert nothing.value == 0.0
     assert "for a Gaussian mechanism" not in nothing.method

@@ -13,9 +13,8 @@ from dpspec.contract import Context, Facts, Finding, FrozenMap, LoadedData
 from dpspec.training.gradients import flat_model
 from dpspec.training.gradients.persample import FlatModel
 from dpspec.training.loop.native import parts_of, tensors
-from dpspec_modelmix.clipping import WrittenOut, make_row_clip
-from dpspec_modelmix.mechanism import ModelMixAudit
-from dpspec_modelmix.training import make_job, rules_of
+from dpspec_modelmix import ModelMixAudit
+from dpspec_modelmix.training import WrittenOut, make_job, make_row_clip, rules_of
 
 FEATURES = (0.0, 1e-6, 0.5, -1.0, 40.0, -1e4, 1e30, float("nan"))
 

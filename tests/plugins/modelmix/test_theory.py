@@ -14,13 +14,13 @@ from scipy import integrate
 from support import specs
 from support.modelmix_densities import FIGURE, log_density_of_sum, mixed
 
-from dpspec.accounting import PrivacyLoss
+from dpspec.accounting import Discrete, PrivacyLoss
 from dpspec.contract import Finding, Series
 from dpspec.engine.results.result import AuditResult
 from dpspec_modelmix import density, published, theory
 from dpspec_modelmix.attack import log_laplace_density
-from dpspec_modelmix.clipping import Absolute
 from dpspec_modelmix.options import Segment
+from dpspec_modelmix.training import Absolute
 
 
 def test_fisher_information() -> None:
@@ -164,7 +164,7 @@ def certified(steps: int, loss: float, width: float, rate: float = 1.0) -> Priva
     middles, sizes = 0.5 * (edges[1:] + edges[:-1]), np.diff(edges)
     absent, shifted = (sizes * np.exp(log_density_of_sum(middles - by, 1.0, width)) for by in (0.0, loss))
     present = (1.0 - rate) * absent + rate * shifted
-    return PrivacyLoss.discrete(present / present.sum(), absent / absent.sum()).compose(steps)
+    return PrivacyLoss.of(Discrete(present / present.sum(), absent / absent.sum())).compose(steps)
 
 
 def test_laplace() -> None:

@@ -20,11 +20,11 @@ from dpspec.engine.preparing.prepare import prepare
 from dpspec.registry.loader import load_catalog
 from dpspec.training.device import generator
 from dpspec.training.gradients import flat_model
-from dpspec_modelmix import density, evidence, theory
+from dpspec_modelmix import density, theory
 from dpspec_modelmix.attack import Canaries, Reader, log_density
-from dpspec_modelmix.clipping import Absolute
+from dpspec_modelmix.findings import lower_bounds
 from dpspec_modelmix.options import Attack, segments_of
-from dpspec_modelmix.training import MixingUpdate, Rules, enforce, rules_of, train
+from dpspec_modelmix.training import Absolute, MixingUpdate, Rules, enforce, rules_of, train
 
 TEXT = """\
 dpspec: 1
@@ -234,7 +234,7 @@ def upper_of(spec: Spec) -> float:
 
 
 def lower_of(spec: Spec) -> float:
-    found = evidence.lower_bounds(spec, trials_of(spec, 0))
+    found = lower_bounds(spec, trials_of(spec, 0))
     return next(f.value for f in found if isinstance(f, Finding))
 
 

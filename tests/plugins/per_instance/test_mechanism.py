@@ -16,7 +16,7 @@ from dpspec.engine.results.result import AuditResult, Result
 from dpspec.engine.running.runner import run
 from dpspec.engine.storage.trial_store import Store
 from dpspec.registry.loader import load_catalog
-from dpspec.reporters.formats.terminal import render
+from dpspec.reporters.terminal import render
 from dpspec.testing import MechanismSuite, decreasing, increasing
 
 TEXT = """\

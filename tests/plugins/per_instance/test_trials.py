@@ -21,7 +21,7 @@ from dpspec.engine.results.result import AuditResult, Result
 from dpspec.engine.running.run_options import RunOptions
 from dpspec.engine.running.runner import run
 from dpspec.engine.storage.trial_store import Store
-from dpspec.engine.verification.verify import verify
+from dpspec.engine.verify import verify
 from dpspec.registry.loader import load_catalog
 from dpspec_per_instance import mechanism as planning
 from dpspec_per_instance.analysis import first_shards, whole_runs

@@ -22,8 +22,8 @@ from dpspec.errors import SpecError
 from dpspec.language.load import load_specs
 from dpspec.registry.loader import load_catalog
 from dpspec.testing import MechanismSuite, increasing
+from dpspec_preprocessing.attack import check_trials
 from dpspec_preprocessing.bounds import proved_divergence, proved_epsilon
-from dpspec_preprocessing.conclusions import check_trials
 from dpspec_preprocessing.engines import LinearEngine, NoiseTally, score_output
 from dpspec_preprocessing.options import Declaration
 from dpspec_preprocessing.private import KINDS, PrivateMechanism

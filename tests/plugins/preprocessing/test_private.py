@@ -11,10 +11,11 @@ import pytest
 from support.preprocessing_steps import apply_step, count_in_balls
 
 from dpspec.accounting import sampled_gaussian_integer_rdp
-from dpspec_preprocessing import collection, conversion, sensitivity, steps
+from dpspec_preprocessing import bounds, collection, sensitivity, steps
 from dpspec_preprocessing.private import (
     PrivateMechanism,
     compose,
+    compose_sampled,
     composed_slope,
     group_divergence,
     repaired_divergence,
@@ -30,7 +31,6 @@ from dpspec_preprocessing.published import (
     table_2_divergence,
     theorem_2_divergence,
 )
-from dpspec_preprocessing.sampled import compose_sampled
 from dpspec_preprocessing.sensitivity import Sensitivity, read_step, refusal_probability, threshold
 
 GAUSSIAN, GD, LAPLACE = "gaussian", "dp-gd", "laplace"
@@ -117,7 +117,7 @@ def test_e1_repaired_projection() -> None:
     assert smooth_divergence(SETTINGS["R08"][0], 25, sensitivity.pca(0.25, 2000).tau) == near(1.643309053)
     tau = sensitivity.pca(0.6, 101).tau
     assert tau == near(7.13780919)
-    assert conversion.pure_epsilon(SETTINGS["R12"][0], tau, 101) == near(0.0813780919)
+    assert bounds.pure_epsilon(SETTINGS["R12"][0], tau, 101) == near(0.0813780919)
     assert smooth_divergence(SETTINGS["R12"][0], 11, tau) == near(0.031952958)
     assert sensitivity.pca(0.5, 1000).tau == near(8.06451613)
 
@@ -146,8 +146,8 @@ def test_e3_repaired_iterated_gradients(name: str, value: float) -> None:
 
 def test_e4_exact_conversions() -> None:
     m, _, _, tau, *_ = SETTINGS["R03"]
-    assert conversion.gaussian_epsilon(conversion.pipeline_mu(m, 0.0) or 0.0, 1e-5) == near(1.554981692)
-    assert conversion.gaussian_epsilon(conversion.pipeline_mu(m, tau) or 0.0, 1e-5) == near(1.737713452)
+    assert bounds.gaussian_epsilon(bounds.pipeline_mu(m, 0.0) or 0.0, 1e-5) == near(1.554981692)
+    assert bounds.gaussian_epsilon(bounds.pipeline_mu(m, tau) or 0.0, 1e-5) == near(1.737713452)
 
 
 def test_e7_and_e10_to_e12() -> None:
@@ -187,7 +187,7 @@ def test_bounds_move_as_they_should(name: str) -> None:
     if m.kind != "sgd-sampled":  # its curve is known at whole orders only
         assert values[0] == pytest.approx(repaired_rdp(m, order), rel=1e-3)
     assert values[0] >= repaired_rdp(m, order) * (1 - 1e-12)
-    epsilons = [conversion.repaired_epsilon(m, tau, m.records, delta) for delta in (1e-8, 1e-5, 1e-2)]
+    epsilons = [bounds.repaired_epsilon(m, tau, m.records, delta) for delta in (1e-8, 1e-5, 1e-2)]
     assert epsilons == sorted(epsilons, reverse=True)
     assert repaired_divergence(m, order, tau, 3) <= group_divergence(m, order, 3)
     assert math.isfinite(printed_rdp(m, order))

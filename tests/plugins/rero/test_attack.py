@@ -31,11 +31,9 @@ from dpspec.stats import binomial
 from dpspec.training.gradients.persample import FlatModel, per_example_gradients
 from dpspec.training.loop import native
 from dpspec.training.loop.native import parts_of
-from dpspec_rero import reader
-from dpspec_rero.attack import hide_target, make_records
-from dpspec_rero.mechanism import ReroAudit
+from dpspec_rero import ReroAudit, attack
+from dpspec_rero.attack import AbsoluteSum, Reader, hide_target, make_job, make_records, train_all
 from dpspec_rero.options import Candidates, declared_steps, trained_phases
-from dpspec_rero.reader import AbsoluteSum, Reader, make_job, train_all
 from dpspec_rero.theory import Leakage
 
 
@@ -275,8 +273,8 @@ def test_success_stays_below_the_bound_and_well_above_guessing_with_laplace_nois
 
 @pytest.fixture
 def without_noise(monkeypatch: pytest.MonkeyPatch) -> None:
-    train = reader._train_laplace
-    monkeypatch.setattr(reader, "_train_laplace", lambda job: train(quiet(job)))
+    train = attack._train_laplace
+    monkeypatch.setattr(attack, "_train_laplace", lambda job: train(quiet(job)))
 
 
 @pytest.mark.usefixtures("without_noise")

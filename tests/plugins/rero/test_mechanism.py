@@ -16,9 +16,8 @@ from dpspec.engine.storage.trial_store import Store
 from dpspec.language.load import load_specs
 from dpspec.registry.loader import load_catalog
 from dpspec.testing import MechanismSuite, decreasing, increasing
-from dpspec_rero import tables, theory
+from dpspec_rero import ReroAudit, comparison, theory
 from dpspec_rero.approximations import gamma_from_epsilon_delta, gammas_edgeworth
-from dpspec_rero.mechanism import ReroAudit
 from dpspec_rero.options import Steps, declared_steps, read_candidates
 from dpspec_rero.theory import Leakage
 
@@ -200,7 +199,7 @@ def test_imagenet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.ci
 def test_figure_3_meets_at_epsilon_and_nowhere_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tables, "CURVE", tables.CURVE[:1] + tables.CURVE[1::2])  # nine of them by rate
+    monkeypatch.setattr(comparison, "CURVE", comparison.CURVE[:1] + comparison.CURVE[1::2])  # nine of them by rate
     loaded = specs.loaded(PAPERS / "kaissis-figure-3.yaml", "mechanism.baselines=[clt, absent-first]")
     audits = run(loaded, load_catalog(), store=Store(tmp_path / "store"), device="cpu").audits
     assert all(v.verdict == "proved" for audit in audits for v in audit.verdicts)
@@ -273,7 +272,7 @@ def test_two_thirds_of_the_bound_at_three_levels_of_noise(name: str) -> None:
 def few_baselines() -> Iterator[None]:
     """Eight of the curve's fifty, and wider intervals: values that are compared lie much farther apart."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(tables, "CURVE", tables.CURVE[::7])
+        patch.setattr(comparison, "CURVE", comparison.CURVE[::7])
         patch.setattr(theory, "WIDTH", 1e-4)
         yield
 

@@ -15,25 +15,19 @@ from support import scope_oracle as oracle
 from dpspec.contract import Finding, Phase
 from dpspec.training.gradients.persample import FlatModel
 from dpspec.training.loop.native import parts_of, tensors
-from dpspec_rero import tables, theory
-from dpspec_rero.mechanism import ReroAudit
+from dpspec_rero import ReroAudit, comparison, theory
+from dpspec_rero.attack import AbsoluteSum
 from dpspec_rero.options import trained_phases
-from dpspec_rero.reader import AbsoluteSum
 
 FEATURES = (0.0, 1e-6, 0.5, -1.0, 3.0, -40.0, 1e4, 1e30, float("nan"))
 
 
 @pytest.fixture(autouse=True, scope="module")
-def no_curves(request: pytest.FixtureRequest) -> Any:
-    """Curves at other baselines take time and add nothing; wider intervals are no less certified.
-
-    Nor is a symmetrised curve of fewer corners, which is looser; with ``--run-slow`` it is the plugin's.
-    """
+def no_curves() -> Any:
+    """Curves at other baselines take time and add nothing; wider intervals are no less certified."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(tables, "CURVE", ())
+        patch.setattr(comparison, "CURVE", ())
         patch.setattr(theory, "WIDTH", 1e-3)
-        if not request.config.getoption("--run-slow"):
-            patch.setattr(theory, "tradeoff_bounds", functools.partial(theory.tradeoff_bounds, nodes=32, width=1e-3))
         yield
 
 

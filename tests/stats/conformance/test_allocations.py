@@ -15,7 +15,7 @@ from dpspec.contract import Check, FrozenMap
 from dpspec.stats.conformance import table
 from dpspec.stats.conformance.epochs import evenness
 from dpspec.stats.conformance.evidence import looked, write_run
-from dpspec.stats.conformance.expectations import Run, as_declared, foresee
+from dpspec.stats.conformance.table import Run, as_declared, foresee
 from dpspec.testing.backend import small_job
 from dpspec.training.device import generator
 from dpspec.training.loop.samplers import Poisson, RandomAllocation, Sampler, Shuffled

@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from dpspec.contract import Check, FrozenMap, Phase
-from dpspec.stats.conformance import expectations, sampling, table
+from dpspec.stats.binomial import TruncatedSize
+from dpspec.stats.conformance import sampling, table
 from dpspec.stats.conformance.batch_checks import BatchSums, SamplingSums
 from dpspec.stats.conformance.evidence import RunEvidence
 from dpspec.stats.conformance.measurement import LEVEL, POWER, Measurement
-from dpspec.stats.truncated_binomial import TruncatedSize
 
 
 @pytest.mark.parametrize("rate", [0.0, 0.02, 0.4, 0.9, 1.0])
@@ -244,8 +244,8 @@ def test_sound_batches_are_not_surprising(draw: Callable[..., Inside], phase: Fr
 
 def test_the_promised_power_is_there() -> None:
     """A mean excess as large as the plan says is rejected nearly always: of half of the records, drawn more often."""
-    run = expectations.Run(phases=[FIXED], records=RECORDS, parameters=10, groups={}, capabilities=["sampling-log"])
-    planned = {check.note.partition(",")[0]: check.detectable for check in expectations.foresee(run)}
+    run = table.Run(phases=[FIXED], records=RECORDS, parameters=10, groups={}, capabilities=["sampling-log"])
+    planned = {check.note.partition(",")[0]: check.detectable for check in table.foresee(run)}
     promised = planned["inclusions per record"]
     assert promised is not None
     assert 0.0 < promised < 2.0

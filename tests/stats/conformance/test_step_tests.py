@@ -11,7 +11,7 @@ import pytest
 from scipy import stats
 
 from dpspec import json_records
-from dpspec.stats.conformance import step_tests
+from dpspec.stats.conformance import measurement, step_tests
 from dpspec.stats.conformance.measurement import LEVEL
 from dpspec.stats.conformance.noise_tests import StepNoise, quietest
 from dpspec.stats.conformance.sampling import BatchSize
@@ -29,7 +29,7 @@ LAWS = [
 SIZES = (12, 90)
 
 
-def p_value(law: step_tests.Law, values: np.ndarray) -> float:
+def p_value(law: measurement.Law, values: np.ndarray) -> float:
     written = json.loads(json.dumps(json_records.write(step_tests.summary(values))))
     found = json_records.read(StepSums, written, "sums")
     return step_tests.single(found, law).p_value
@@ -37,7 +37,7 @@ def p_value(law: step_tests.Law, values: np.ndarray) -> float:
 
 @pytest.mark.parametrize("count", SIZES)
 @pytest.mark.parametrize(("law", "draw"), LAWS)
-def test_p_values_keep_every_level_under_the_declaration(law: step_tests.Law, draw: Draw, count: int) -> None:
+def test_p_values_keep_every_level_under_the_declaration(law: measurement.Law, draw: Draw, count: int) -> None:
     rng = np.random.default_rng(count)
     found = np.array([p_value(law, draw(rng, count)) for _ in range(300)])
     for level in (0.2, 0.05, 0.01):

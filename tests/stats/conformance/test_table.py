@@ -9,7 +9,7 @@ import pytest
 from dpspec.contract import FrozenMap, Phase, thaw
 from dpspec.contract.phase import SCHEMES
 from dpspec.engine.judging.conformance_status import conformance_of
-from dpspec.stats.conformance import expectations, table
+from dpspec.stats.conformance import table
 from dpspec.stats.conformance.evidence import OF_ROWS, ReportedSteps, RunEvidence, looked, write_run
 
 PHASE = FrozenMap(
@@ -19,7 +19,7 @@ ALL = ("iterates", "sampling-log", "noise-log", "norm-log", "gradient-canaries")
 
 
 def run(*phases, capabilities=ALL, trials=1, groups=None):
-    return expectations.Run(
+    return table.Run(
         phases=phases or (PHASE,),
         records=2000,
         parameters=3000,
@@ -30,7 +30,7 @@ def run(*phases, capabilities=ALL, trials=1, groups=None):
 
 
 def evidence(of):
-    return FrozenMap(write_run(expectations.as_declared(of)))
+    return FrozenMap(write_run(table.as_declared(of)))
 
 
 def test_a_run_as_declared_passes_everything():
@@ -125,7 +125,7 @@ def test_other_schemes_have_exact_sizes(scheme, drawn):
 
 def test_what_is_foreseen_is_what_will_be_seen():
     """The detectable deviations of a run as declared are those that the plan names."""
-    planned = {(c.assumption, c.note): c for c in expectations.foresee(run())}
+    planned = {(c.assumption, c.note): c for c in table.foresee(run())}
     made = {(c.assumption, c.note): c for c in table.checks([PHASE], [evidence(run())])}
     assert set(planned) == set(made)
     for key, check in planned.items():
@@ -137,17 +137,17 @@ def test_what_is_foreseen_is_what_will_be_seen():
 @pytest.mark.parametrize("sigma", [1e-200, 5e-324])
 def test_noise_without_a_variance_is_foreseen_as_none(sigma):
     """The variance of so little noise is 0 in floating point: there is nothing to measure."""
-    tiny, none = (list(expectations.foresee(run(FrozenMap({**PHASE, "noise_multiplier": s})))) for s in (sigma, 0.0))
+    tiny, none = (list(table.foresee(run(FrozenMap({**PHASE, "noise_multiplier": s})))) for s in (sigma, 0.0))
     assert [(c.assumption, c.test, c.observed) for c in tiny] == [(c.assumption, c.test, c.observed) for c in none]
 
 
 def test_few_looks_foresee_what_a_run_of_so_many_steps_would_see():
     """Of the released models every eighth is looked at; what the backend reports is of all steps as ever."""
     later = FrozenMap({**PHASE, "steps": 600, "noise_multiplier": 2.0})
-    few = {(c.assumption, c.note, c.observed): c for c in expectations.foresee(replace(run(PHASE, later), looks=100))}
+    few = {(c.assumption, c.note, c.observed): c for c in table.foresee(replace(run(PHASE, later), looks=100))}
     short = [FrozenMap({**phase, "steps": steps}) for phase, steps in ((PHASE, 25), (later, 75))]
-    less = {(c.assumption, c.note, c.observed): c for c in expectations.foresee(run(*short))}
-    every = {(c.assumption, c.note, c.observed): c for c in expectations.foresee(run(PHASE, later))}
+    less = {(c.assumption, c.note, c.observed): c for c in table.foresee(run(*short))}
+    every = {(c.assumption, c.note, c.observed): c for c in table.foresee(run(PHASE, later))}
     assert set(few) == set(less) == set(every)
     for key, check in few.items():
         assert check.detectable == (less if check.observed == "measured" else every)[key].detectable
@@ -160,12 +160,12 @@ def test_looks_are_spread_evenly(steps, looks, seen):
 
 
 def test_less_is_foreseen_of_a_backend_that_shows_less():
-    names = {c.assumption for c in expectations.foresee(run(capabilities=("iterates",)))}
+    names = {c.assumption for c in table.foresee(run(capabilities=("iterates",)))}
     assert names == {"steps", "noise-scale", "per-layer-noise", "update", "independent-noise"}
-    assert {c.observed for c in expectations.foresee(run(capabilities=("sampling-log",)))} == {"reported"}
-    assert list(expectations.foresee(run(capabilities=()))) == []
+    assert {c.observed for c in table.foresee(run(capabilities=("sampling-log",)))} == {"reported"}
+    assert list(table.foresee(run(capabilities=()))) == []
     quiet = FrozenMap({**PHASE, "noise_multiplier": 0.0})
-    assert {c.assumption for c in expectations.foresee(run(quiet))} == {"steps", "sampling", "clipping", "sensitivity"}
+    assert {c.assumption for c in table.foresee(run(quiet))} == {"steps", "sampling", "clipping", "sensitivity"}
 
 
 def test_two_phases_are_tested_apart():
@@ -194,7 +194,7 @@ LOGS = {"batches": "sampling_log", "noise": "noise_log", "norms": "norm_log"}
 
 def status(runs):
     checks = list(table.of_runs([Phase.of(phase) for phase in THREE.phases], runs))
-    promised = list(expectations.foresee(THREE))
+    promised = list(table.foresee(THREE))
     return conformance_of("no-deviation-found", checks, len(checks), promised, executed=True).status
 
 
@@ -208,14 +208,14 @@ def without(run, what):
 @pytest.mark.parametrize("what", [*LOGS, "states"])
 @pytest.mark.parametrize("number", [0, 2])
 def test_one_silent_run_among_three_deviates(what, number):
-    runs = [expectations.as_declared(THREE)] * 3
+    runs = [table.as_declared(THREE)] * 3
     assert status(runs) == "no-deviation-found"
     runs[number] = without(runs[number], what)
     assert status(runs) == "deviates"
 
 
 def test_runs_without_logs_conform_but_runs_with_empty_logs_deviate():
-    run = expectations.as_declared(THREE)
+    run = table.as_declared(THREE)
     assert status([run, RunEvidence(told=ReportedSteps()), run]) == "deviates"
     # Of many runs only the first ones are logged; of some, released models are not counted either.
     assert (
@@ -225,9 +225,9 @@ def test_runs_without_logs_conform_but_runs_with_empty_logs_deviate():
 
 def test_a_second_run_that_reports_nothing_is_missing():
     plan = run()
-    whole = expectations.as_declared(plan)
+    whole = table.as_declared(plan)
     silent = replace(whole, noise_log=replace(whole.noise_log, twin=None))
-    promised = list(expectations.foresee(plan))
+    promised = list(table.foresee(plan))
     found = [list(table.of_runs([Phase.of(PHASE)], [one])) for one in (whole, silent)]
     names = [conformance_of("no-deviation-found", made, 20, promised, executed=True).status for made in found]
     assert names == ["no-deviation-found", "checks-missing"]

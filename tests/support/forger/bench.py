@@ -57,7 +57,7 @@ class Bench:
         """Results of a plugin: bounds only, trained, for internal use or not, with their store or without."""
         from dpspec.engine.redact import redact
         from dpspec.engine.results import codec
-        from dpspec.engine.results.joined import join
+        from dpspec.engine.results.result import join
 
         store = str(self.folder / "store")
         bounds = self.result(kind, trained=False)
@@ -77,7 +77,7 @@ class Bench:
 
     def pages(self, kind: str) -> Iterator[Subject]:
         """Pages of a trained result of a plugin."""
-        from dpspec.reporters import html
+        from dpspec.reporters import page as html
 
         trained = self.result(kind, trained=True, public=False)
         store = str(self.folder / "store")
@@ -98,8 +98,8 @@ class Bench:
     @contextlib.contextmanager
     def remembering(self) -> Iterator[None]:
         """What follows from equal specs, facts and trials alone is made once, and so are pages of equal results."""
-        from dpspec.engine.verification import recompute
-        from dpspec.reporters.html import edited_pages as edited
+        from dpspec.engine import verify as recompute
+        from dpspec.reporters import page as edited
 
         prepare, render = recompute.prepare, edited.render
 
@@ -136,7 +136,7 @@ class _Remembering:
         return self._once(("plan", _key(spec), repr(facts)), lambda: self._audit.plan(spec, facts))
 
     def conclude(self, spec: Any, trials: Any) -> Any:
-        from dpspec.contract.canonical import canonical_json
+        from dpspec.contract.frozen import canonical_json
 
         made = [(trial.index, canonical_json(trial.evidence), sorted(trial.arrays)) for trial in trials]
         key = ("conclude", _key(spec), repr(made))
@@ -149,6 +149,6 @@ class _Remembering:
 
 
 def _key(spec: Any) -> str:
-    from dpspec.contract.canonical import canonical_json
+    from dpspec.contract.frozen import canonical_json
 
     return canonical_json(spec.document) + spec.name

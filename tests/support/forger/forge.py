@@ -24,7 +24,7 @@ OMITTED = {
     r"audits\.\*\.trials\.\*\.recorded": "the versions of a trial, which nothing verifies",
 }
 
-#: What may be edited unseen besides ``dpspec.engine.verification.differences``, and why that misleads nobody.
+#: What may be edited unseen besides ``dpspec.engine.differences``, and why that misleads nobody.
 HARMLESS = {
     r"audits(\.\*)?": "an audit that is gone, or stands elsewhere, where none of those left was judged by it",
     r"audits\.\*\.trials\.\*\.evidence\..*": "without the store: a number that was measured, and that nothing rests on",
@@ -108,7 +108,7 @@ def forge_pages(bench: Bench, subject: Subject, chance: random.Random, most: int
 
 def _drawn_alike(page: str, other: str) -> bool:
     """Whether pages differ in nothing but coordinates of drawings, by less than anybody sees."""
-    from dpspec.reporters.html.edited_pages import FIGURE, same_drawing
+    from dpspec.reporters.page import FIGURE, same_drawing
 
     drawn, due = FIGURE.findall(page), FIGURE.findall(other)
     rest = FIGURE.sub("", page) == FIGURE.sub("", other)
@@ -120,7 +120,7 @@ def _unverified_alone(page: str, subject: Subject) -> bool:
 
     Numbers may be other ones by as much as another machine may round otherwise.
     """
-    from dpspec.engine.verification.differences import TOLERANCE
+    from dpspec.engine.differences import TOLERANCE
     from dpspec.reporters.read_results import extract
 
     edited, due = extract(page), extract(subject.text)
@@ -140,7 +140,7 @@ def _unverified_alone(page: str, subject: Subject) -> bool:
 
 def allowed(place: str, subject: Subject) -> bool:
     """Whether a pattern is among those that may pass."""
-    from dpspec.engine.verification.differences import UNVERIFIED
+    from dpspec.engine.differences import UNVERIFIED
 
     if any(re.fullmatch(known.replace(".", r"\.").replace("*", r"[^ ]+"), place) for known in UNVERIFIED):
         return True

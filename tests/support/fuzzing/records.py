@@ -61,7 +61,7 @@ class Records(Target):
         name = chance.choice(sorted(self._files))
         if name != "record.json" or chance.randrange(2):
             return Given(name, mutate_bytes(chance, self._files[name]))
-        from dpspec.contract.canonical import digest
+        from dpspec.contract.frozen import digest
 
         body = mutate_tree(chance, json.loads(self._files[name]))
         if isinstance(body, dict):

@@ -72,7 +72,7 @@ class Results(Target):
     def feed(self, case: tuple[bytes, int], folder: Path) -> str:
         """Read it as the commands do; what can be read must be showable."""
         from dpspec.engine.results.diff import diff, regressions
-        from dpspec.engine.verification.verify import verify
+        from dpspec.engine.verify import verify
         from dpspec.errors import DpspecError, ResultError
         from dpspec.registry.foreign_code import resolve
         from dpspec.reporters.read_results import read_result

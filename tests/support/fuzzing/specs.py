@@ -34,7 +34,7 @@ class Specs(Target):
         """The texts and trees of our own specs, and the schema with all installed plugins."""
         import yaml
 
-        from dpspec.language.bundle import bundle
+        from dpspec.language.blocks import bundle
         from dpspec.language.load import load_specs
         from dpspec.registry.loader import load_catalog
 

@@ -59,17 +59,17 @@ class ConformdemoAudit(dps.Audit):
         """One chunk per run; a release takes about a microsecond."""
         if spec.audit is None:
             return dps.Plan(chunks=(), seconds=0.0, memory_bytes=0)
-        from dpspec.stats.attacks import many_run
+        from dpspec.stats.attacks import thresholds
 
         released = spec.audit.runs * spec.audit.options["releases"]
         confidence, power = spec.audit.confidence, []
         for size in spec.threat_model.group_size:
             right, wrong = released // 2, round(0.5 * math.exp(-size / spec.mechanism["scale"]) * released)
-            expected = many_run.epsilon_lower(released, released, right, wrong, 0.0, confidence)
+            expected = thresholds.fixed_epsilon_lower(released, released, right, wrong, 0.0, confidence)
             power.append(
                 dps.Power(
                     at=dps.FrozenMap({"delta": 0.0, "group_size": size}),
-                    epsilon=many_run.largest(released, released, 0.0, confidence),
+                    epsilon=thresholds.fixed_largest(released, released, 0.0, confidence),
                     method="many-run",
                     note=f"about {expected:.2f} expected if the pipeline is as declared",
                 )
@@ -113,7 +113,7 @@ class ConformdemoAudit(dps.Audit):
 
     def conclude(self, spec: dps.Spec, trials: Sequence[dps.Trial]) -> Iterable[dps.Outcome]:
         """What the attacks show of each group size, and whether the noise has the declared scale."""
-        from dpspec.stats.attacks import many_run
+        from dpspec.stats.attacks import thresholds
 
         assert spec.audit is not None  # without an audit there are no trials
         for size in spec.threat_model.group_size:
@@ -131,7 +131,7 @@ class ConformdemoAudit(dps.Audit):
             for delta in [delta for attacked, delta in _conditions(spec) if attacked == size]:
                 yield dps.Finding(
                     quantity="epsilon",
-                    value=many_run.epsilon_lower(**counts, delta=delta, confidence=spec.audit.confidence),
+                    value=thresholds.fixed_epsilon_lower(**counts, delta=delta, confidence=spec.audit.confidence),
                     bound="lower",
                     rigor="statistical",
                     confidence=spec.audit.confidence,

@@ -7,8 +7,7 @@ from dataclasses import replace
 from functools import partial
 
 from dpspec.contract import TrainingJob
-from dpspec.training.loop.dpsgd import Parts
-from dpspec.training.loop.native import parts_of, train_with
+from dpspec.training.loop.native import Parts, parts_of, train_with
 from dpspec_faulty import FAULTS, batches, gradients, noise, trainer_of
 
 Break = Callable[[TrainingJob, Parts], Parts]

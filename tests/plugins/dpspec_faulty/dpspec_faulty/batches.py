@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import torch
 
-from dpspec.training.loop.dpsgd import Schedule
+from dpspec.training.loop.native import Schedule
 from dpspec.training.loop.samplers import Poisson, Sampler, Shuffled, TruncatedPoisson, epoch_of
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from dpspec.training.loop.dpsgd import Noise
+from dpspec.training.loop.native import Noise
 
 
 class NoNoise:

@@ -1,1 +1,0 @@
-"""The commands of ``dpspec``, one module each."""

@@ -1,0 +1,283 @@
+"""``dpspec init`` and ``dpspec new``: a folder, a spec or a plugin to start from.
+
+A spec starts from the example of a mechanism, or from a recorded run with its proved epsilon.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+import os
+import re
+import shlex
+from importlib.resources import files
+from pathlib import Path
+from string import Template
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from dpspec.cli.output import emit, require_known
+from dpspec.contract import Json
+from dpspec.contract import Path as Place
+from dpspec.contract.catalog import Catalog
+from dpspec.errors import ExitCode, PluginError, UsageError
+from dpspec.text import quoted
+
+if TYPE_CHECKING:
+    from dpspec.engine.results.recording import Recording
+
+#: The comment with the schema's path for editors.
+MODELINE = "# yaml-language-server: $schema="
+_NAME_LINE = re.compile(r"^name:.*$", re.MULTILINE)
+_SPEC_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+
+
+def starter_spec(catalog: Catalog, mechanism: str | None, *, schema: Path, name: str) -> str:
+    """The example of ``mechanism`` (the first installed one if None) under another name."""
+    require_name(name)
+    if not catalog.mechanisms:
+        raise PluginError("no installed plugin offers a mechanism (see `dpspec plugins`)")
+    kind = sorted(catalog.mechanisms)[0] if mechanism is None else mechanism
+    require_known("mechanism", kind, sorted(catalog.mechanisms), "installed")
+    example = str(catalog.mechanisms[kind].provider.example).strip("\n")
+    lines = [line for line in example.split("\n") if not line.startswith(MODELINE)]
+    body = _NAME_LINE.sub(f"name: {name}", "\n".join(lines), count=1)
+    return f"{MODELINE}{schema.as_posix()}\n{body}\n"
+
+
+def require_name(name: str) -> None:
+    if not _SPEC_NAME.fullmatch(name):
+        raise UsageError(f"invalid spec name {quoted(name)}: use letters, digits, dots, dashes and underscores")
+
+
+_MOST_PHASES = 50
+
+#: Comments on values that a recording does not contain.
+_UNKNOWN: dict[Place, str] = {
+    ("data", "features"): "not recorded; bounds do not depend on it",
+    ("data", "classes"): "not recorded; bounds do not depend on it",
+    ("threat_model", "adjacency"): "add-remove requires constants that do not depend on the number of records",
+}
+
+
+def spec_of_run(run: Path, *, schema: Path, name: str, place: Path, delta: float = 1e-5) -> str:
+    """A spec that gets the verdict of ``dpspec check``; it declares the phases if all are noisy Poisson samples."""
+    from dpspec.engine.recorded.assumptions import PER_RECORD_CLIPPING
+    from dpspec.engine.recorded.check import RunClaim, check_run, document_of
+    from dpspec.engine.results.decimals import upper
+    from dpspec.engine.results.recording import UNKNOWN
+    from dpspec.language.yaml_source import to_yaml
+
+    require_name(name)
+    question = RunClaim(delta=delta)
+    (audit,) = check_run(run, question).audits
+    bound = next(one for one in audit.findings if (one.quantity, one.bound) == ("epsilon", "upper"))
+    if math.isinf(bound.value):
+        raise UsageError(f"{run}: no spec can be written: {bound.method}")
+    document = document_of(run, question)
+    assert audit.recording is not None
+    document["name"], document["description"] = name, f"The training that was recorded in {run.name}"
+    mechanism, training = document["mechanism"], document["training"]
+    assert isinstance(mechanism, dict)
+    assert isinstance(training, dict)
+    document["mechanism"] = _declared(audit.recording) or {"kind": mechanism["kind"]}
+    document["training"] = {"backend": training["backend"], "run": Path(os.path.relpath(run, place)).as_posix()}
+    document["threat_model"] = {"adjacency": question.adjacency}
+    claimed = float(upper(bound.value))
+    claim: dict[str, Json] = {"id": "one-record", "kind": "approx-dp", "epsilon": claimed, "delta": delta}
+    document["claims"], comments = [claim], dict(_UNKNOWN)
+    unchecked = [one.name.removesuffix(UNKNOWN) for one in bound.assumptions if one.status == "unchecked"]
+    if unchecked == [PER_RECORD_CLIPPING] and audit.conformance.status == "no-deviation-found":
+        claim["expect"] = ["open"]
+        comments["training", "run"] = (
+            f"{PER_RECORD_CLIPPING} is unchecked: record with loss=, or add assume: [{PER_RECORD_CLIPPING}]; "
+            "then remove expect"
+        )
+    ordered = ("dpspec", "name", "description", "mechanism", "data", "training", "threat_model", "claims")
+    text = to_yaml({key: document[key] for key in ordered}, lambda place: comments.get(place, ""))
+    return f"{MODELINE}{schema.as_posix()}\n{text}"
+
+
+def _declared(recording: Recording) -> dict[str, Json] | None:
+    from dpspec.registry.loader import load_catalog
+
+    offers = sorted(load_catalog().mechanisms.items())
+    kind = next((name for name, one in offers if one.provider.recordable and one.provider.steps), None)
+    phases = recording.phases
+    if kind is None or len(phases) > _MOST_PHASES or recording.more_phases:
+        return None
+    found: list[dict[str, Json]] = []
+    for phase in phases:
+        if phase.rate is None or not phase.noise_multiplier or phase.clip_norm is None:
+            return None
+        options: dict[str, Json] = {
+            "noise_multiplier": phase.noise_multiplier,
+            "clip_norm": phase.clip_norm,
+            "sampling": {"scheme": "poisson", "rate": phase.rate},
+            "steps": phase.steps,
+        }
+        found.append(options)
+    return {"kind": kind, **(found[0] if len(found) == 1 else {"phases": list[Json](found)})}
+
+
+#: The place of each template. The suffix ``.tmpl`` hides templates from tools for Python code.
+_FILES = {
+    "README.md.tmpl": "README.md",
+    "pyproject.toml.tmpl": "pyproject.toml",
+    "test_conformance.py.tmpl": "tests/test_${package}_conformance.py",
+    "test_bound.py.tmpl": "tests/test_${package}_bound.py",
+}
+_BOUNDED = {"bounded.py.tmpl": "$package/__init__.py", "bounded.yaml.tmpl": "$package/example.yaml"}
+_ATTACKED = {"attacked.py.tmpl": "$package/__init__.py", "attacked.yaml.tmpl": "$package/example.yaml"}
+
+_ATTACK_RULES = """
+* `release` reads its inputs and the context, nothing else; all randomness comes from `context.seed(...)`.
+* Stored releases are recomputed if the version or a file of the package changes. If they are expensive, set
+  `revision_only = True` in the class and raise `trial_revision` when releases change. The suite does not use them."""
+
+_PLUGIN_NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
+_LONGEST_NAME = 40
+
+#: The entry point of dpspec's own providers.
+_TAKEN = "builtin"
+
+
+def write_plugin(name: str, directory: Path, *, bounds_only: bool = False) -> list[Path]:
+    """Write the distribution ``dpspec-NAME`` into a new folder; return its files."""
+    words = _words(name) | {"attack_part": "", "attack_rules": ""}
+    if not bounds_only:
+        words |= {"attack_part": ", and the releases that are attacked", "attack_rules": _ATTACK_RULES}
+    root = directory / words["distribution"]
+    templates = files("dpspec.cli") / "plugin_template"
+    texts = {
+        root / Template(place).substitute(words): Template((templates / source).read_text("utf-8")).substitute(words)
+        for source, place in {**_FILES, **(_BOUNDED if bounds_only else _ATTACKED)}.items()
+    }
+    try:
+        root.mkdir(parents=True)
+    except FileExistsError:
+        raise UsageError(f"{root} is already there; nothing was written") from None
+    except OSError as error:
+        raise UsageError(f"cannot write {root}: {error.strerror or error}") from None
+    for path, text in texts.items():
+        try:
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(text, encoding="utf-8", newline="\n")
+        except OSError as error:
+            raise UsageError(f"cannot write {path}: {error.strerror or error}") from None
+    return list(texts)
+
+
+def _words(name: str) -> dict[str, str]:
+    if name.startswith("dpspec-"):
+        raise UsageError(f"leave out the prefix: the plugin {name.removeprefix('dpspec-')!r} is packaged as {name!r}")
+    if not _PLUGIN_NAME.fullmatch(name) or len(name) > _LONGEST_NAME:
+        raise UsageError(
+            f"invalid plugin name {name!r}: use lower case letters, digits and single hyphens, a letter first, at most "
+            f"{_LONGEST_NAME} characters"
+        )
+    if name == _TAKEN:
+        raise UsageError(f"the name {name!r} is reserved for dpspec; choose another one")
+    package = "dpspec_" + name.replace("-", "_")
+    if importlib.util.find_spec(package) is not None:
+        raise UsageError(f"a package {package!r} is already installed; choose another name")
+    title = "".join(part.capitalize() for part in name.split("-"))
+    return {"kind": name, "package": package, "distribution": f"dpspec-{name}", "title": title}
+
+
+#: The schema's place in an initialized folder.
+SCHEMA = Path(".dpspec/spec.schema.json")
+
+#: Excludes the trial store from version control, and not the schema.
+_IGNORED = "store/\n"
+
+
+def init(
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="The project's folder.")] = Path(),
+    mechanism: Annotated[
+        str | None,
+        typer.Option("--mechanism", metavar="KIND", help="The mechanism of the example."),
+    ] = None,
+) -> int:
+    """Write a first spec and the schema for editors, without overwriting files."""
+    from dpspec.cli.specs import spec_schema
+    from dpspec.registry.loader import load_catalog
+
+    spec = starter_spec(load_catalog(), mechanism, schema=Path("..") / SCHEMA, name="first")
+    place = folder / "specs" / "first.yaml"
+    written = write_new(place, spec)
+    write_new(folder / SCHEMA, spec_schema())
+    write_new(folder / SCHEMA.parent / ".gitignore", _IGNORED)
+    emit(f"\nNext:\n  dpspec validate {place}\n  dpspec run {place}" if written else "\nNothing was overwritten.")
+    return ExitCode.OK
+
+
+def write_new(path: Path, text: str) -> bool:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("x", encoding="utf-8", newline="\n") as out:
+            out.write(text)
+    except FileExistsError:
+        emit(f"kept  {path} (already exists)")
+        return False
+    except OSError as error:
+        raise UsageError(f"cannot write {path}: {error.strerror or error}") from None
+    emit(f"wrote {path}")
+    return True
+
+
+app = typer.Typer(help="Write a spec or a plugin to start from.", no_args_is_help=True)
+
+
+@app.command("spec", short_help="Write a spec that runs, to change.")
+def new_spec(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The spec's name; its file is NAME.yaml.")],
+    mechanism: Annotated[
+        str | None,
+        typer.Option("--mechanism", metavar="KIND", help="The mechanism of the example."),
+    ] = None,
+    folder: Annotated[Path, typer.Option("--in", metavar="FOLDER", help="The folder of the new file.")] = Path(),
+    run: Annotated[
+        Path | None,
+        typer.Option("--from", metavar="RUN", help="The folder of a recorded run to declare."),
+    ] = None,
+) -> int:
+    """Write NAME.yaml from a mechanism's example or a recorded run, without overwriting files."""
+    from dpspec.registry.loader import load_catalog
+
+    place = folder / f"{name}.yaml"
+    if place.exists():
+        raise UsageError(f"{place} already exists; choose another name or folder")
+    here = folder.resolve()
+    root = next((parent for parent in (here, *here.parents) if (parent / SCHEMA).is_file()), here)
+    schema = Path(os.path.relpath(root / SCHEMA, here))
+    if run is not None and mechanism is not None:
+        raise UsageError("--from determines the mechanism: remove --mechanism")
+    if run is not None:
+        text = spec_of_run(run, schema=schema, name=name, place=folder)
+    else:
+        text = starter_spec(load_catalog(), mechanism, schema=schema, name=name)
+    write_new(place, text)
+    emit(f"\nNext:\n  dpspec validate {place}")
+    return ExitCode.OK
+
+
+@app.command("plugin", short_help="Write a plugin whose own tests pass, to change.")
+def new_plugin(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The mechanism kind; the package is dpspec-NAME.")],
+    folder: Annotated[Path, typer.Option("--in", metavar="FOLDER", help="The folder of the new package.")] = Path(),
+    bounds_only: Annotated[bool, typer.Option("--bounds-only", help="An upper bound, without an attack.")] = False,
+) -> int:
+    """Write the package dpspec-NAME: a small mechanism whose own tests pass once it is installed."""
+    written = write_plugin(name, folder, bounds_only=bounds_only)
+    for path in written:
+        emit(f"wrote {path}")
+    root = folder / f"dpspec-{name}"
+    install = shlex.quote(f"{root}[test]")
+    example = root / root.name.replace("-", "_") / "example.yaml"
+    emit(
+        f"\nNext:\n  pip install -e {install}\n  python -m pytest {root}\n  dpspec plugins --check {name}\n"
+        f"  dpspec run {example}"
+    )
+    return ExitCode.OK

@@ -1,0 +1,187 @@
+"""``dpspec report``, ``diff`` and ``verify``: show, compare and recompute results."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from dpspec.cli.arguments import (
+    DEFAULT_STORE,
+    AllowChangedClaims,
+    Internal,
+    ResultFile,
+    ResultFiles,
+    StoreKey,
+    StorePlace,
+)
+from dpspec.cli.output import emit, note
+from dpspec.errors import ExitCode, UsageError
+from dpspec.text import plain
+
+if TYPE_CHECKING:
+    from dpspec.engine.differences import Mismatch
+    from dpspec.engine.results.result import Result
+
+
+def report(
+    results: ResultFiles,
+    format_: Annotated[
+        str | None,
+        typer.Option("--format", metavar="FORMAT", help="json, markdown, text, ...; the terminal's own otherwise."),
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", metavar="PATH", help="Write to a file instead of stdout.")
+    ] = None,
+    internal: Internal = False,
+) -> int:
+    """Show results or convert them to another format, several to one report, without recomputation."""
+    from dpspec.cli.output import COMMANDS, find_format, show_on_terminal, write_file
+    from dpspec.registry.loader import load_catalog
+    from dpspec.reporters.read_results import read_results
+
+    if output is not None and any(os.path.realpath(path) == os.path.realpath(output) for path in results):
+        raise UsageError(f"--output {output} would replace the result; choose another path")
+    stored = read_results(results)
+    if format_ is None and output is None:
+        show_on_terminal(stored, internal=internal)
+        return ExitCode.OK
+    text = find_format(format_ or "text", load_catalog())(stored, internal=internal)
+    if output is None:
+        emit(text, commands=format_ == COMMANDS)
+    else:
+        write_file(output, text)
+    return ExitCode.OK
+
+
+def diff(
+    before: Annotated[Path, typer.Argument(metavar="BEFORE", help="A result (JSON or HTML).")],
+    after: Annotated[Path, typer.Argument(metavar="AFTER", help="A later result.")],
+    format_: Annotated[
+        str, typer.Option("--format", metavar="FORMAT", help="text, markdown (a table for a comment) or json.")
+    ] = "text",
+    allow_changed_claims: AllowChangedClaims = False,
+) -> int:
+    """Show which claims, verdicts, bounds and declarations differ between two results (+ better, - worse, ~ other).
+
+    Ends with 1 if a value got worse, or a claim was changed or removed.
+    """
+    from dpspec.cli.output import require_known
+    from dpspec.engine.results.diff import diff as compare
+    from dpspec.engine.results.diff import failing
+    from dpspec.reporters.data_files import CHANGE_FORMATS, render_changes
+    from dpspec.reporters.read_results import read_result
+
+    require_known("format", format_, CHANGE_FORMATS)
+    changes = compare(read_result(before), read_result(after))
+    emit(render_changes(changes, format_))
+    failures = failing(changes, allow_changed_claims=allow_changed_claims)
+    if any(change.of_claim for change in failures):
+        note("Claims were changed or removed; --allow-changed-claims accepts that.")
+    if any(not change.of_claim for change in failures):
+        note("Something got worse (-).")
+    return ExitCode.UNEXPECTED if failures else ExitCode.OK
+
+
+def verify(
+    result: ResultFile,
+    store: StorePlace = DEFAULT_STORE,
+    store_key: StoreKey = None,
+    directory: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="The base folder of relative data files; by default the folder of the result's spec.",
+        ),
+    ] = None,
+) -> int:
+    """Recompute bounds, conclusions and verdicts of a result from its evidence and compare, without training.
+
+    Ends with 0 if all values are equal, with 1 if a value differs, and with 7 if a value could not be recomputed: its
+    evidence was omitted, is in another store, or another version wrote it. With --store-key this includes every trial
+    without a seal in the store.
+    """
+    from dpspec.reporters.read_results import page_at, read_result
+
+    stored = read_result(result)
+    page = page_at(result)
+
+    from dpspec.engine.differences import other_versions, unverified
+    from dpspec.engine.storage.trial_store import Store, read_key
+    from dpspec.engine.verify import verify as recompute
+    from dpspec.registry.loader import load_catalog
+
+    catalog = load_catalog()
+    trial_store = Store(store, read_key(store_key), only_read=True)
+    held = trial_store if trial_store.exists() else None
+    folder = None if directory is None else str(directory)
+    # With a key only trials with its seal count.
+    mismatches = recompute(stored, catalog, directory=folder, store=held, vouched=store_key is not None)
+    others = other_versions(stored, catalog)
+    for one in mismatches:
+        if not one.differs:
+            emit(f"{_place(stored, one)} ({plain(one.recorded)}) was not recomputed: {plain(one.recomputed)}")
+    differing = [one for one in mismatches if one.differs]
+    wrong, unclear = _of_others(stored, differing, others) if others else (len(differing), 0)
+    for one in () if others else differing:
+        text = f"{_place(stored, one)}\n    recorded:   {plain(one.recorded)}\n    recomputed: {plain(one.recomputed)}"
+        emit(f"{text}\n    because:    {plain(one.because)}" if one.because else text)
+    if page is not None:
+        from dpspec.reporters.page import compared
+
+        edits, reason = compared(page, stored)
+        if reason:
+            emit(f"the page could not be compared: {plain(reason)}")
+        for edit in edits:
+            emit(
+                f"the page differs from its result, under {plain(edit.under)!r}\n"
+                f"    shown:       {plain(edit.shown)}\n    its result:  {plain(edit.expected)}"
+            )
+        wrong += len(edits)
+        unclear += bool(reason)
+    ended = _end(plain(str(result)), stored, mismatches, wrong, unclear)
+    emit(plain(unverified(stored, held)))
+    return ended
+
+
+def _of_others(stored: Result, differing: Sequence[Mismatch], others: Sequence[str]) -> tuple[int, int]:
+    from dpspec.engine.differences import changed, tally
+    from dpspec.reporters.labels import count
+
+    emit(f"recorded by {plain(', '.join(others))}: differences may come from other rules, or from an edit")
+    changes = list(changed(stored, differing))
+    for one, text in changes:
+        emit(plain(f"{one.audit}: {text}" if one.audit else text))
+    shown = [one for one, _ in changes]
+    rest = [one for one in differing if one not in shown]
+    if rest:
+        emit(f"{count(len(rest), 'value')} differ without changing a verdict: {plain(tally(rest))}")
+    return len(changes), len(rest)
+
+
+def _place(stored: Result, one: Mismatch) -> str:
+    from dpspec.reporters.phrases import place
+
+    return plain(place(stored, one.audit, one.what))
+
+
+def _end(name: str, stored: Result, mismatches: Sequence[Mismatch], wrong: int, unclear: int) -> ExitCode:
+    from dpspec.reporters.labels import count
+
+    if wrong:
+        emit(f"{count(wrong, 'value')} of {name} {'differs' if wrong == 1 else 'differ'} from the recomputation")
+        return ExitCode.UNEXPECTED
+    claims = sum(len(audit.verdicts) for audit in stored.audits)
+    missing = [one for one in mismatches if not one.differs]
+    if missing or unclear:
+        verdicts = len({(one.audit, claim) for one in missing for claim in one.claims})
+        besides = sum(not one.claims for one in missing) + unclear
+        texts = [f"{verdicts} of {count(claims, 'verdict')}"] if verdicts else []
+        texts += [count(besides, "other value" if verdicts else "value")] if besides else []
+        emit(f"{name}: could not be recomputed: {' and '.join(texts)}")
+        return ExitCode.NOT_RECOMPUTED
+    emit(f"{name}: verified: all recomputed values equal the recorded ones ({count(claims, 'claim')})")
+    return ExitCode.OK

@@ -1,0 +1,278 @@
+"""``dpspec run``, from specs to verdicts, and ``dpspec check``, a recorded training and a claim about it."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+import time
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from dpspec.cli.arguments import DEFAULT_STORE, AllowChangedClaims, Internal, Overrides, SpecFiles, StoreKey, StorePlace
+from dpspec.cli.output import emit, note
+from dpspec.contract.events import Event, TrialsPlanned
+from dpspec.errors import ExitCode, UsageError
+from dpspec.text import plain
+
+if TYPE_CHECKING:
+    from dpspec.engine.results.result import Result
+
+
+def run(
+    specs: SpecFiles,
+    overrides: Overrides = [],  # noqa: B006 - typer copies it
+    store: StorePlace = DEFAULT_STORE,
+    store_key: StoreKey = None,
+    device: Annotated[str, typer.Option(metavar="DEVICE", help="auto, cpu, cuda or cuda:N.")] = "auto",
+    max_minutes: Annotated[
+        float | None,
+        typer.Option(min=0, metavar="M", help="Stop training after M minutes; a re-run resumes."),
+    ] = None,
+    max_trials: Annotated[
+        int | None,
+        typer.Option(min=1, metavar="N", help="Train at most about N trials, for open claims first; a re-run resumes."),
+    ] = None,
+    executor: Annotated[
+        str, typer.Option(metavar="NAME", help="Where trials run: local, ray, ... (see `dpspec plugins`).")
+    ] = "local",
+    workers: Annotated[
+        int | None,
+        typer.Option(min=1, metavar="N", help="Parallel tasks; by default limited by cores, GPUs and memory."),
+    ] = None,
+    threads: Annotated[
+        int | None,
+        typer.Option(min=1, metavar="N", help="CPU threads of each trial; one for short trials."),
+    ] = None,
+    address: Annotated[
+        str | None,
+        typer.Option("--ray-address", metavar="ADDRESS", help="The Ray cluster: auto, or HOST:PORT."),
+    ] = None,
+    bounds_only: Annotated[
+        bool, typer.Option("--bounds-only", help="Do not train: judge the claims by theory only.")
+    ] = False,
+    reports: Annotated[
+        list[str],
+        typer.Option(
+            "--report",
+            metavar="FORMAT=PATH",
+            help="Also write a report (json, markdown, text, ...; see `dpspec plugins`), '-' for stdout; repeatable.",
+        ),
+    ] = [],  # noqa: B006
+    baseline: Annotated[
+        Path | None,
+        typer.Option(metavar="RESULT", help="Fail only on regressions from this earlier result."),
+    ] = None,
+    allow_changed_claims: AllowChangedClaims = False,
+    internal: Internal = False,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", "-v", help="Print the whole report: findings, checks, assumptions, limits.")
+    ] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print only the last line, and no progress.")] = False,
+) -> int:
+    """Audit specs: bounds from theory, training, attacks, and a verdict for every claim."""
+    from dpspec.cli.arguments import loaded_specs
+    from dpspec.cli.output import parse_reports, require_apart, show_on_terminal, write_reports
+    from dpspec.cli.progress import Progress
+    from dpspec.engine.running import runner
+    from dpspec.engine.running.run_options import DEVICE, RunOptions
+    from dpspec.engine.storage.trial_store import Store, read_key
+    from dpspec.registry.loader import load_catalog, notify
+    from dpspec.reporters.read_results import read_result
+    from dpspec.reporters.summary import tally
+
+    deadline = None if max_minutes is None else time.monotonic() + 60 * max_minutes
+    if not DEVICE.fullmatch(device):
+        raise UsageError(f"--device must be auto, cpu, cuda or cuda:N, got {device!r}")
+    catalog = load_catalog()
+    report_files = parse_reports(reports, catalog)
+    earlier = None if baseline is None else read_result(baseline)
+    if executor not in catalog.executors:
+        raise UsageError(f"--executor must be one of {', '.join(sorted(catalog.executors))}, got {executor!r}")
+    if verbose and quiet:
+        raise UsageError("--verbose and --quiet exclude each other: remove one")
+    if address is not None and executor == "local":
+        raise UsageError("--ray-address requires --executor ray")
+    if allow_changed_claims and baseline is None:
+        raise UsageError("--allow-changed-claims requires --baseline RESULT")
+    trial_store = Store(store, read_key(store_key))
+
+    def require_writable_store(event: Event) -> None:
+        refusal = trial_store.refusal() if isinstance(event, TrialsPlanned) and event.total > event.stored else None
+        if refusal is not None:
+            raise UsageError(f"cannot keep trials in {trial_store.location}: {refusal}")
+
+    options = RunOptions(
+        executor=executor,
+        workers=workers,
+        threads=threads,
+        address=address,
+        device=device,
+        deadline=deadline,
+        max_trials=max_trials,
+    )
+    with loaded_specs(specs, catalog, overrides) as loaded, Progress(sys.stderr, quiet=quiet) as progress:
+        require_apart(report_files, loaded, store_key)
+        result = runner.run(
+            loaded.specs,
+            catalog,
+            store=trial_store,
+            options=options,
+            listeners=(require_writable_store, progress, notify),
+            train=not bounds_only,
+        )
+    # The options that numbers depend on.
+    command = ["dpspec", "run", *map(str, specs), *(part for one in overrides for part in ("--set", one))]
+    command += ["--device", device] if device != "auto" else []
+    command += ["--threads", str(threads)] if threads is not None else []
+    command += ["--bounds-only"] if bounds_only else []
+    environment = type(result.environment)({**result.environment, "command": command})
+    result = dataclasses.replace(result, environment=environment)
+    write_reports(report_files, result, internal=internal)
+    if any(report.to_stdout for report in report_files):
+        note(tally(result))
+    else:
+        if not quiet:
+            show_on_terminal(result, internal=internal, brief=not verbose)
+        emit(tally(result))
+    if result.exit_code is ExitCode.INCOMPLETE:
+        note("Incomplete: trials are missing. Run the same command again to resume.")
+    elif earlier is not None:
+        return _against(earlier, result, allow_changed_claims, reasons=quiet)
+    return result.exit_code
+
+
+def _against(baseline: Result, result: Result, allow_changed_claims: bool, *, reasons: bool) -> ExitCode:
+    """Other changes of an audit that got worse may be the cause. A raised confidence does not fail the run."""
+    from dpspec.engine.results.diff import CONFIDENCE, diff, regressions
+    from dpspec.reporters.data_files import change_line
+
+    worse = regressions(baseline, result, allow_changed_claims=allow_changed_claims)
+    audits = {change.audit for change in worse}
+    others = [
+        change
+        for change in diff(baseline, result)
+        if change not in worse and (change.audit in audits or (change.what == CONFIDENCE and not change.of_claim))
+    ]
+    for change in (*worse, *others):
+        note(change_line(change))
+    claims = {(change.audit, change.claim) for change in worse}
+    judged = ((audit.name, verdict) for audit in result.audits for verdict in audit.verdicts)
+    for name, verdict in judged:
+        if reasons and (name, verdict.claim) in claims and not verdict.expected:
+            note(plain(f"{name} / {verdict.claim}: {verdict.reason}"))
+    if any(change.of_claim for change in worse):
+        note("Claims differ from the earlier result; --allow-changed-claims accepts that.")
+    if any(not change.of_claim for change in worse):
+        note("Worse than the earlier result.")
+    if not worse:
+        note("No regression from the earlier result.")
+    return ExitCode.UNEXPECTED if worse else ExitCode.OK
+
+
+class Adjacency(StrEnum):
+    ZERO_OUT = "zero-out"
+    ADD_REMOVE = "add-remove"
+
+
+def check(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="The folder that dpspec.record wrote.")],
+    delta: Annotated[float, typer.Option(metavar="D", help="The delta of the claim, above 0 and below 1.")] = 1e-5,
+    epsilon: Annotated[
+        float | None,
+        typer.Option(metavar="E", help="The claimed epsilon; without a claim the command never ends with 0."),
+    ] = None,
+    group_size: Annotated[
+        list[int],
+        typer.Option(
+            "--group-size",
+            metavar="K",
+            help="The number of records of a group; the first is that of the claim. Repeatable; 1 by default.",
+        ),
+    ] = [],  # noqa: B006 - typer copies it
+    adjacency: Annotated[
+        Adjacency,
+        typer.Option(
+            "--adjacency",
+            help="zero-out: a null record replaces a record, and the number of records is public. add-remove: the "
+            "number is private.",
+        ),
+    ] = Adjacency.ZERO_OUT,
+    data_independent_hyperparameters: Annotated[
+        bool,
+        typer.Option(
+            "--data-independent-hyperparameters",
+            "--public-constants",
+            help="Declare that no hyperparameter depends on the records: --public with every name.",
+        ),
+    ] = False,
+    public: Annotated[
+        list[str],
+        typer.Option(
+            metavar="NAME",
+            help="Declare that a hyperparameter does not depend on the records: learning_rate, weight_decay, "
+            "clip_norm, divisor, ... Repeatable.",
+        ),
+    ] = [],  # noqa: B006
+    assume: Annotated[
+        list[str],
+        typer.Option(
+            metavar="NAME", help="Assume an open channel or assumption of the recording. A proof names it. Repeatable."
+        ),
+    ] = [],  # noqa: B006
+    reports: Annotated[
+        list[str],
+        typer.Option(
+            "--report",
+            metavar="FORMAT=PATH",
+            help="Also write a report (html, json, markdown, ...; see `dpspec plugins`), '-' for stdout; repeatable.",
+        ),
+    ] = [],  # noqa: B006
+    internal: Internal = False,
+    every: Annotated[
+        bool,
+        typer.Option(
+            "--verbose", "-v", "--all", help="Print the whole report: findings, every check, assumptions, limits."
+        ),
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON: --report json=-.")] = False,
+) -> int:
+    """Compare a recorded training with a claim: the executed schedule, its epsilon, its accountant's figure.
+
+    Scored canaries (dpspec.plant) are evidence: they may refute the claim, or contradict the recording.
+
+    Ends with 0 if the claim is proved for the executed schedule and the run conforms, with 1 if not, with 5 if there is
+    no claim and the run conforms, or no step was recorded, and with 3 if the folder has no recorded run, or was
+    changed. `dpspec run` of a spec that names the folder gives the same verdict.
+    """
+    if not 0.0 < delta < 1.0:
+        raise UsageError(f"--delta must be above 0 and below 1, got {delta!r}")
+    if epsilon is not None and not 0.0 <= epsilon < float("inf"):
+        raise UsageError(f"--epsilon must be finite and not negative, got {epsilon!r}")
+    if any(not 1 <= size <= 10_000 for size in group_size):
+        raise UsageError("--group-size must be from 1 to 10000")
+    from dpspec.cli.output import parse_reports, show_on_terminal, write_reports
+    from dpspec.engine.recorded.check import RunClaim, check_run, exit_code_of
+    from dpspec.registry.loader import load_catalog
+    from dpspec.reporters.summary import tally
+
+    catalog = load_catalog()
+    report_files = parse_reports([*reports, *(["json=-"] if as_json else [])], catalog)
+    sizes = tuple(dict.fromkeys([*group_size, 1] if group_size else [1]))
+    claim = RunClaim(
+        delta=delta,
+        epsilon=epsilon,
+        group_sizes=sizes,
+        adjacency=adjacency.value,
+        data_independent_hyperparameters=data_independent_hyperparameters,
+        assume=tuple(dict.fromkeys(assume)),
+        public=tuple(dict.fromkeys(public)),
+    )
+    result = check_run(run, claim, catalog)
+    write_reports(report_files, result, internal=internal)
+    if not any(report.to_stdout for report in report_files):
+        show_on_terminal(result, internal=internal, brief=not every)
+        emit(tally(result))
+    return exit_code_of(result)

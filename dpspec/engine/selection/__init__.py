@@ -1,1 +1,0 @@
-"""The audit of the mechanism ``selection``: the privacy cost of publishing the best of several runs."""

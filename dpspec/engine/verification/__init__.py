@@ -1,1 +1,0 @@
-"""Recomputation of a result and comparison."""

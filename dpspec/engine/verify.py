@@ -1,0 +1,487 @@
+"""Verification of a result: recompute it from its spec and its trials' evidence, and compare.
+
+It trains nothing. Bounds, conclusions and verdicts are recomputed; a value that was edited no longer follows and is
+reported. Values that cannot be recomputed because an input is missing are reported with the affected claims.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from dpspec.contract import (
+    DataError,
+    Facts,
+    Finding,
+    FrozenMap,
+    Json,
+    MissingArrayError,
+    Plan,
+    Series,
+    Spec,
+    Trial,
+    thaw,
+)
+from dpspec.contract.audit import NO_TRIALS
+from dpspec.contract.catalog import Catalog
+from dpspec.engine.differences import VERDICT, Mismatch, absent_packages, comparable, compare, merged, short
+from dpspec.engine.judging.claim_tests import Concluded, PendingTests, pending_tests
+from dpspec.engine.judging.judge import judge
+from dpspec.engine.preparing.context import RunContext
+from dpspec.engine.preparing.outcome_assumptions import weights_path
+from dpspec.engine.preparing.prepare import Prepared, out_of_range, prepare, require_auditable
+from dpspec.engine.preparing.trial_keys import code_in, revisions_of, trial_key
+from dpspec.engine.preparing.trial_keys import differences as code_differences
+from dpspec.engine.redact import INTERNAL
+from dpspec.engine.results.recording import ExecutedRun
+from dpspec.engine.results.result import AuditResult, Result, TrialRecord, apart, join, split
+from dpspec.engine.running.conclude import Bounded, EarlyStop, Trained, conclude
+from dpspec.engine.running.runner import assemble
+from dpspec.engine.storage.trial_store import Store, StoredTrial
+from dpspec.errors import DpspecError, PluginError, SpecError
+from dpspec.json_records import write
+from dpspec.language.compose import Cell, place_cell, suffixes
+from dpspec.language.load import from_document
+from dpspec.language.tree import from_plain, plain
+from dpspec.models.weights_file import FromFile
+
+#: The parts of an audit that follow from its spec and its trials.
+_RECOMPUTED = (
+    "findings",
+    "series",
+    "checks",
+    "evidence",
+    "verdicts",
+    "conformance",
+    "planned_trials",
+    "settled_after",
+    "promised",
+    "power",
+    "notes",
+    "left_out",
+    "recording",
+)
+
+
+def verify(
+    result: Result, catalog: Catalog, *, directory: str | None = None, store: Store | None = None, vouched: bool = False
+) -> tuple[Mismatch, ...]:
+    """All values that do not follow, and all that could not be recomputed.
+
+    Values that follow from nothing are not verified (``dpspec.engine.differences``).
+
+    Args:
+        result: The result.
+        catalog: The installed providers.
+        directory: The base folder of the specs' data files; by default the folder of each spec's file.
+        store: Provides arrays, and evidence to compare with.
+        vouched: Whether to report trials that the store lacks.
+
+    Raises:
+        PluginError: A kind of the result is not installed.
+    """
+    if result.parts:
+        return tuple(_of_parts(result, catalog, directory, store, vouched=vouched))
+    names = Counter(audit.name for audit in result.audits)
+    mismatches = [
+        Mismatch(name, "name", f"{n} audits", "an invocation has one audit of a name")
+        for name, n in names.items()
+        if n > 1
+    ]
+    recomputed_audits: list[Recomputed] = []
+    planned = [([v.kind for v in a.verdicts], a.planned_trials, a.power) for a in result.audits]
+    for audit, others in zip(result.audits, pending_tests(planned, result.confidence), strict=True):
+        try:
+            again, differences = recompute(audit, catalog, directory, store, others, vouched=vouched)
+        except PluginError as error:
+            packages = ", ".join(absent_packages(result, catalog))
+            text = f"{error} (made with {packages}, not installed here)" if packages else str(error)
+            raise PluginError(text, error.diagnostics) from None
+        except (SpecError, DataError, OSError, ValueError, KeyError) as error:
+            text = str(error) or type(error).__name__
+            mismatches.append(Mismatch(audit.name, "audit", "a result", text))
+            continue
+        mismatches.extend(differences)
+        recomputed_audits.append(again)
+    if len(recomputed_audits) < len(result.audits):
+        mismatches.extend(
+            Mismatch(
+                again.recorded.name,
+                "its verdicts",
+                ", ".join(dict.fromkeys(v.verdict for v in again.recorded.verdicts)) or "none",
+                "they share a family with an audit that cannot be recomputed",
+                differs=False,
+                claims=tuple(v.claim for v in again.recorded.verdicts),
+            )
+            for again in recomputed_audits
+        )
+        return tuple(mismatches)
+    concluded = [again.concluded for again in recomputed_audits]
+    try:
+        judged = judge(concluded)
+    except (TypeError, ValueError) as error:  # recorded values may be inconsistent
+        none = Mismatch("", "verdicts", "verdicts", f"none can be given: {error}")
+        return (*mismatches, none)
+    recomputed = assemble([again.trained for again in recomputed_audits], concluded, judged, catalog)
+    family = sum(len(audit.checks) for audit in recomputed.audits)
+    for again, new in zip(recomputed_audits, recomputed.audits, strict=True):
+        old = again.recorded
+        if old.left_out:
+            old, new, differences = comparable(old, new, family, again.taken)
+            mismatches.extend(differences)
+        if new.promised and not old.promised:
+            # Results of version 0.1.0 lack their plans' promises.
+            told = f"taken from the plan, which promises {len(new.promised)}"
+            without = Mismatch(new.name, "promised", "no checks", told, differs=False)
+            mismatches.append(without)
+            old = dataclasses.replace(old, promised=new.promised)
+        for what in _RECOMPUTED:
+            for mismatch in compare(old.name, what, write(getattr(old, what)), write(getattr(new, what))):
+                if (verdict := VERDICT.fullmatch(mismatch.what)) is not None:
+                    mismatch = dataclasses.replace(mismatch, because=new.verdicts[int(verdict[1])].reason)
+                mismatches.append(mismatch)
+    for what in ("confidence", "notes"):
+        mismatches.extend(compare("", what, write(getattr(result, what)), write(getattr(recomputed, what))))
+    return tuple(mismatches)
+
+
+def _of_parts(
+    result: Result, catalog: Catalog, directory: str | None, store: Store | None, *, vouched: bool
+) -> Iterator[Mismatch]:
+    parts = split(result)
+    for source, part, named in zip((recorded.source for recorded in result.parts), parts, apart(result), strict=True):
+        names = {old.name: new.name for old, new in zip(part.audits, named.audits, strict=True)}
+        for mismatch in verify(part, catalog, directory=directory, store=store, vouched=vouched):
+            what = mismatch.what if mismatch.audit else f"{source}: {mismatch.what}"
+            yield dataclasses.replace(mismatch, audit=names.get(mismatch.audit, mismatch.audit), what=what)
+    again = join([(recorded.source, part) for recorded, part in zip(result.parts, parts, strict=True)])
+    names_now, names_then = ([audit.name for audit in whole.audits] for whole in (result, again))
+    yield from compare("", "names", write(names_now), write(names_then))
+    for what in ("confidence", "created", "environment", "notes"):
+        yield from compare("", what, write(getattr(result, what)), write(getattr(again, what)))
+
+
+def counted_trials(number: int) -> str:
+    return f"{number} trial{'' if number == 1 else 's'}"
+
+
+#: Suffix of a cell's name if its values do not distinguish it.
+_NUMBERED = re.compile(r"\[#[1-9][0-9]*\]")
+
+
+def _of_spec(audit: AuditResult, spec: Spec, catalog: Catalog) -> Iterator[Mismatch]:
+    """Compare the audit's values about its spec with the document."""
+    yield from compare(audit.name, "digest", audit.digest, spec.digest)
+    yield from compare(audit.name, "document", write(audit.document), write(spec.document))
+    cell = Cell({place: from_plain(thaw(value)) for place, value in audit.cell.items()})
+    placed, problems = place_cell(from_plain(spec.to_json()), cell)
+    try:
+        is_cell = not problems and from_document(plain(placed), catalog, spec.directory).digest == spec.digest
+    except SpecError:
+        is_cell = False
+    if not is_cell:
+        recorded = short(thaw(audit.cell))
+        yield Mismatch(audit.name, "cell", recorded, "the document says otherwise")
+    name = str(audit.document.get("name", ""))
+    added = audit.name.removeprefix(name)
+    # Among cells with other axes, labels say which axis they are of.
+    known = (suffixes([cell])[0], suffixes([cell, Cell({"another": from_plain(None)})])[0]) if audit.cell else ("",)
+    numbered = bool(audit.cell) and _NUMBERED.fullmatch(added) is not None
+    if not audit.name.startswith(name) or not (added in known or numbered):
+        says = f"the document is named {short(write(audit.document.get('name')))}"
+        yield Mismatch(audit.name, "name", short(audit.name), says)
+    for key in audit.places:
+        if key and key not in {claim.id for claim in spec.claims}:
+            yield Mismatch(audit.name, f"places.{key}", "a place", "no such claim")
+
+
+#: Keys of a trial's record about its time.
+_WHEN = ("made", "seconds")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Recomputed:
+    """An audit of a result and its recomputed stages.
+
+    ``taken`` names, per value taken from the result, its part; None if nothing is missing.
+    """
+
+    recorded: AuditResult
+    trained: Trained
+    concluded: Concluded
+    taken: tuple[str, ...] | None
+
+
+def recompute(
+    audit: AuditResult,
+    catalog: Catalog,
+    directory: str | None,
+    store: Store | None,
+    others: PendingTests,
+    *,
+    vouched: bool = False,
+) -> tuple[Recomputed, list[Mismatch]]:
+    """Recompute an audit; ``vouched``: whether the store must contain all of its trials."""
+    folder = str(Path(audit.source).parent) if directory is None else directory
+    spec = from_document(audit.document, catalog, folder, name=audit.name, cell=audit.cell)
+    mismatches = list(_of_spec(audit, spec, catalog))
+    prepared = prepare(spec, catalog, recorded=audit.facts)
+    absent = None
+    if spec.audit is not None:
+        try:
+            prepared.audit.trial_inputs(spec)
+        except DataError as error:  # a file that trials read in addition to the data
+            absent = error
+            kept = tuple(d for d in prepared.diagnostics if d.code != "data-unreadable")
+            prepared = dataclasses.replace(prepared, diagnostics=kept)
+    prepared = require_auditable(prepared)
+    mismatches.extend(compare(audit.name, "facts", write(audit.facts), write(prepared.facts)))
+    mismatches.extend(_unseen(audit, prepared))
+    inputs = prepared.audit.trial_inputs(spec) if absent is None else FrozenMap()
+    if not audit.planned_trials and not audit.trials:  # the result has bounds only
+        plan = NO_TRIALS
+    elif absent is None:
+        plan = prepared.plan()
+    else:
+        every = (tuple(range(audit.planned_trials)),)
+        power, notes, checks = audit.power, audit.notes, audit.promised
+        plan = dataclasses.replace(NO_TRIALS, chunks=every, power=power, notes=notes, checks=checks)
+    mismatches.extend(_origins(audit, plan, inputs, prepared, absent))
+    recording, differences = _recording(audit, prepared)
+    mismatches.extend(differences)
+    bounds = _bounds(prepared, catalog, inputs)
+    bounded = Bounded(prepared=prepared, bounds=bounds, plan=plan, recording=recording)
+    stored = [None if store is None else store.get(record.key) for record in audit.trials]
+    pairs = list(zip(audit.trials, stored, strict=True))
+    for record, stored_trial in pairs:
+        mismatches.extend(_altered(audit.name, record, stored_trial))
+    if vouched and (missing := stored.count(None)):
+        why = f": the store has no seal of {'it' if missing == 1 else 'them'}"
+        mismatches.append(_taken_as_recorded(audit, "trials", counted_trials(missing), why))
+    trials = [_trial(record, stored_trial) for record, stored_trial in pairs]
+    at_hand = all(stored_trial is not None or INTERNAL in record.evidence for record, stored_trial in pairs)
+    taken: tuple[str, ...] | None = None
+    if differences and audit.left_out:  # checks of a missing recording may lack digits
+        taken = ("checks",) * len(audit.checks)
+    try:
+        concluded, stopped = _concluded(bounded, trials, others)
+    except MissingArrayError as error:
+        concluded, stopped, taken = _as_recorded(audit, conclude(bounded, ())), audit.settled_after, ()
+        mismatches.append(
+            _taken_as_recorded(audit, "what follows from the trials", f"{len(trials)} trials", f": {error}")
+        )
+    else:
+        if audit.left_out and not at_hand:
+            concluded, taken = merged(audit, concluded)
+    trained = Trained(
+        bounded=bounded,
+        trials=tuple(StoredTrial(trial=t, record=record) for t, record in zip(trials, audit.trials, strict=True)),
+        stopped_after=stopped,
+        seconds=audit.seconds,
+    )
+    concluded = dataclasses.replace(concluded, needed=trained.needed_trials)
+    return Recomputed(recorded=audit, trained=trained, concluded=concluded, taken=taken), mismatches
+
+
+def _recording(audit: AuditResult, prepared: Prepared) -> tuple[ExecutedRun | None, list[Mismatch]]:
+    """Evaluate the recorded run of a spec again, or use the result's values if its folder is missing or invalid."""
+    reader = prepared.recording
+    if reader is None:
+        return None, []
+    setup = audit.recording.setup if audit.recording is not None else audit.notes
+    try:
+        return reader.read(prepared.spec, prepared.facts), []
+    except DpspecError as error:
+        gone = _taken_as_recorded(audit, "recording", "; ".join(setup[-1:]) or "a recorded run", f": {error}")
+        if not isinstance(error, SpecError):  # a SpecError reports a missing folder
+            gone = dataclasses.replace(gone, differs=True, recomputed=str(error))
+        return reader.from_result(audit), [gone]
+
+
+def _bounds(prepared: Prepared, catalog: Catalog, inputs: FrozenMap) -> list[Finding | Series]:
+    context = RunContext(prepared, catalog, inputs, device="cpu")
+    try:
+        return list(prepared.audit.bound(prepared.spec, context))
+    except ArithmeticError as error:
+        raise SpecError([out_of_range(error, prepared.spec)]) from error
+    finally:
+        context.close()
+
+
+def _concluded(bounded: Bounded, trials: Sequence[Trial], others: PendingTests) -> tuple[Concluded, int | None]:
+    if not trials:
+        return conclude(bounded, trials), None
+    try:
+        stopped = None
+        if bounded.plan.sequential:
+            by_index = {trial.index: trial for trial in trials}
+            chunks = EarlyStop(bounded, others).chunks_needed(by_index, by_index.__getitem__)
+            stopped = None if chunks is None else sum(map(len, bounded.plan.chunks[:chunks]))
+        return conclude(bounded, trials), stopped
+    except (MissingArrayError, MemoryError):
+        raise
+    except Exception as error:  # a plugin reads what its trials wrote, and here it may read anything
+        raise ValueError(f"no conclusions follow from its trials: {str(error) or type(error).__name__}") from error
+
+
+def _as_recorded(audit: AuditResult, bounds: Concluded) -> Concluded:
+    """The recomputed bounds, with the result's own conclusions from the trials.
+
+    A result lists what follows from bounds first; a redacted one lacks data-dependent bounds.
+    """
+    every: list[Finding | Series] = [*bounds.findings, *bounds.series]
+    listed = [bound for bound in every if not audit.left_out or bound.privacy == "public"]
+    findings = sum(isinstance(bound, Finding) for bound in listed)
+    return dataclasses.replace(
+        bounds,
+        findings=(*bounds.findings, *audit.findings[findings:]),
+        series=(*bounds.series, *audit.series[len(listed) - findings :]),
+        checks=audit.checks,
+        evidence=audit.evidence,
+        trials=len(audit.trials),
+    )
+
+
+def _origins(
+    audit: AuditResult, plan: Plan, inputs: FrozenMap, prepared: Prepared, absent: DataError | None
+) -> Iterator[Mismatch]:
+    """Report trials that are not of the plan, that are of other inputs, or whose provider has changed since."""
+    indices = [record.index for record in audit.trials]
+    chunk_of = {index: chunk for chunk in plan.chunks for index in chunk}
+    if sorted(set(indices)) != indices or not all(index in chunk_of for index in indices):
+        yield Mismatch(
+            audit.name,
+            "trials",
+            short(", ".join(map(str, indices))),
+            "every trial must be planned and occur once, in order",
+        )
+    if absent is not None:
+        why = f", without the file: {absent}"
+        yield _taken_as_recorded(audit, "the file that its trials read", counted_trials(len(indices)), why)
+        return
+    origins = trials_from_other_revisions(audit.trials, chunk_of, inputs, prepared.facts, prepared.makers)
+    for revisions, indices in origins.by_revisions.items():
+        for part, kind, revision in revisions:
+            installed = prepared.revisions[part][1]
+            yield Mismatch(
+                audit.name,
+                f"{counted_trials(len(indices))}, {part} {kind!r}",
+                f"made by its revision {revision}",
+                f"its revision {installed} is installed, which trains or measures in another way",
+            )
+    if indices := origins.unexplained:
+        yield Mismatch(
+            audit.name,
+            f"trials[{indices[0]}].key" + (f" and of {len(indices) - 1} more" if len(indices) > 1 else ""),
+            "other inputs, data or revisions of plugins",
+            f"no {'trial' if len(indices) == 1 else 'trials'} of this spec",
+        )
+    for (part, then, now), indices in origins.by_code.items():  # other code may make the same trials
+        yield Mismatch(
+            audit.name,
+            f"{counted_trials(len(indices))}, {part}",
+            f"made by {then}",
+            f"taken as recorded: installed is {now}",
+            differs=False,
+        )
+
+
+def _unseen(audit: AuditResult, prepared: Prepared) -> Iterator[Mismatch]:
+    try:
+        prepared.source.facts()
+    except DataError as error:
+        yield _taken_as_recorded(audit, "facts", f"{audit.facts.records} records", f", without the data: {error}")
+    if prepared.facts.initial_weights is not None and not isinstance(prepared.model, FromFile):
+        recorded = f"digest {prepared.facts.initial_weights[:12]}"
+        yield _taken_as_recorded(
+            audit, "initial weights", recorded, f", without the file {weights_path(prepared.spec)}"
+        )
+
+
+def _taken_as_recorded(audit: AuditResult, what: str, recorded: str, why: str) -> Mismatch:
+    return Mismatch(
+        audit.name,
+        what,
+        recorded,
+        f"taken as recorded{why}",
+        differs=False,
+        claims=tuple(verdict.claim for verdict in audit.verdicts),
+    )
+
+
+def _trial(record: TrialRecord, stored: StoredTrial | None) -> Trial:
+    if stored is None:
+        return Trial(index=record.index, evidence=record.evidence)
+    more = {key: stored.record.evidence[key] for key in (INTERNAL,) if key in stored.record.evidence}
+    return Trial(index=record.index, evidence=FrozenMap({**more, **record.evidence}), arrays=stored.trial.arrays)
+
+
+def _altered(audit: str, record: TrialRecord, stored: StoredTrial | None) -> Iterator[Mismatch]:
+    if stored is None:
+        return
+    ours = {key: value for key, value in stored.record.evidence.items() if key in record.evidence or key != INTERNAL}
+    where = f"trials[{record.index}]"
+    yield from compare(audit, f"{where}.evidence", write(record.evidence), write(ours))
+    yield from compare(audit, f"{where}.arrays", write(record.arrays), write(stored.record.arrays))
+    # A trial that was repeated with its chunk differs in its time only.
+    of_result, of_store = ({k: v for k, v in r.recorded.items() if k not in _WHEN} for r in (record, stored.record))
+    yield from compare(audit, f"{where}.recorded", write(of_result), write(of_store))
+
+
+#: Parts that differ from the installed ones, as (part, kind, revision): ``("mechanism", "group", 6)``.
+Revisions = tuple[tuple[str, str, int], ...]
+
+#: A part whose code or version differs: the part, its maker, and the installed one.
+OtherCode = tuple[str, str, str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class OtherOrigins:
+    """The indices of trials whose makers differ from the installed ones.
+
+    ``unexplained``: the key does not follow from the spec with the recorded makers, or with the installed ones if the
+    record names none.
+    """
+
+    by_revisions: dict[Revisions, list[int]] = field(default_factory=dict)
+    by_code: dict[OtherCode, list[int]] = field(default_factory=dict)
+    unexplained: list[int] = field(default_factory=list)
+
+
+def trials_from_other_revisions(
+    trials: Sequence[TrialRecord],
+    chunk_of: Mapping[int, Sequence[int]],
+    inputs: FrozenMap,
+    facts: Facts,
+    installed: FrozenMap,
+) -> OtherOrigins:
+    origins = OtherOrigins()
+    revisions = revisions_of(installed)
+    for record in trials:
+        chunk, makers = chunk_of.get(record.index, ()), record.recorded.get("by")
+        # Records of version 0.1.0 lack their makers.
+        if isinstance(makers, FrozenMap) and set(makers) == set(revisions) and all(map(_is_maker, makers.values())):
+            named = trial_key(inputs, facts, revisions_of(makers), chunk, record.index, code_in(makers))
+            if named == record.key:
+                others: Revisions = tuple(
+                    (part, str(maker["kind"]), maker["revision"])
+                    for part, maker in makers.items()
+                    if (maker["kind"], maker["revision"]) != tuple(revisions[part])
+                )
+                if others:
+                    origins.by_revisions.setdefault(others, []).append(record.index)
+                for difference in code_differences(makers, installed):
+                    origins.by_code.setdefault(difference, []).append(record.index)
+                continue
+        codes = (FrozenMap(), code_in(installed))
+        if record.key not in [trial_key(inputs, facts, revisions, chunk, record.index, code) for code in codes]:
+            origins.unexplained.append(record.index)
+    return origins
+
+
+def _is_maker(value: Json) -> bool:
+    return isinstance(value, FrozenMap) and {"kind", "revision"} <= set(value)

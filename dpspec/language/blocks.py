@@ -1,0 +1,320 @@
+"""JSON Schemas of the blocks of a spec, and ``dpspec schema``: one schema of specs with all installed plugins.
+
+Validation and the schema for editors use the same blocks: core's keys and the keys of the provider that the block's
+kind selects. The schema is JSON Schema 2020-12, uses only keywords that draft-07 shares, and contains no references. If
+a spec has ``extends`` or ``matrix``, no key is required, because the parent or the cells may supply it.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Iterable, Mapping
+from functools import partial
+from pathlib import Path as FilePath
+from typing import Any
+
+from dpspec.contract import Backend, Dataset, Json, Mechanism, Model, thaw
+from dpspec.contract.attacks import USUAL, Canary, Score
+from dpspec.contract.catalog import Catalog
+
+#: Kind of the mechanism that publishes the best cell of a matrix, and kind of the claims about it.
+SELECTION, CLAIM_KIND = "selection", "approx-dp"
+
+#: Blocks of a cell that determine its privacy loss. All cells share the data block.
+CELL_BLOCKS = ("mechanism", "model", "training", "threat_model")
+
+#: A schema as plain dicts; never changed in place.
+Plain = dict[str, Any]
+
+_FOLDER = FilePath(__file__).parent / "schemas" / "v1"
+_CONDITION = ("if", "then", "else")
+
+
+@functools.cache
+def core(name: str) -> Plain:
+    """``spec``, ``mechanism``, ``claim``, ..."""
+    schema: Plain = json.loads((_FOLDER / f"{name}.json").read_text(encoding="utf-8"))
+    return schema
+
+
+def combine(first: Mapping[str, Json], second: Mapping[str, Json]) -> Plain:
+    """The keys and requirements of both; the keywords of the second take precedence."""
+    a, b = thaw(first), thaw(second)
+    merged: Plain = {**{k: v for k, v in a.items() if k not in _CONDITION}, **b}
+    for keyword in _CONDITION:
+        merged.pop(keyword, None)
+    properties = dict(a.get("properties", {}))
+    for key, schema in b.get("properties", {}).items():
+        both = isinstance(schema, dict) and isinstance(properties.get(key), dict)
+        properties[key] = combine(properties[key], schema) if both else schema
+    conditions = [{k: s[k] for k in _CONDITION if k in s} for s in (a, b) if "if" in s]
+    collected = [*a.get("allOf", []), *b.get("allOf", []), *conditions]
+    required = list(dict.fromkeys([*a.get("required", []), *b.get("required", [])]))
+    merged.update({"properties": properties} if properties else {})
+    merged.update({"required": required} if required else {})
+    merged.update({"allOf": collected} if collected else {})
+    return merged
+
+
+def mechanism_block(provider: Mechanism, *, phaseless: bool = False) -> Plain:
+    """With phases, a required key may be in each phase instead; ``phaseless`` ignores phases."""
+    schema = combine(core("mechanism"), provider.schemas.mechanism)
+    if not provider.steps:
+        return _provider_block(schema, provider.kind, provider.summary)
+    iterative = thaw(core("iterative"))
+    if phaseless:
+        plain = {"properties": iterative["properties"], "required": iterative["else"]["required"]}
+        plain["properties"]["phases"]["items"] = phase_block(provider)
+        return _provider_block(combine(schema, plain), provider.kind, provider.summary)
+    # Without phases, the block needs the required keys; with phases, each phase does.
+    required = [key for key in schema["required"] if key != "kind"]
+    iterative["else"]["required"] = [*iterative["else"]["required"], *required]
+    schema["required"] = ["kind"]
+    phase = without_required(phase_block(provider))
+    phase["required"] = ["steps"]
+    iterative["properties"]["phases"]["items"] = phase
+    return _provider_block(combine(schema, iterative), provider.kind, provider.summary)
+
+
+def phase_block(provider: Mechanism) -> Plain:
+    """One phase merged with the block; ``kind`` is a key of the block only."""
+    core_keys = core("iterative")["properties"]
+    described = {"type": "object", "description": core_keys["phases"]["items"]["description"]}
+    steps = {"properties": {"steps": core_keys["steps"]}, "required": ["steps"], "additionalProperties": False}
+    return {**combine(steps, provider.schemas.mechanism), **described}
+
+
+def kind_block(name: str, provider: Dataset | Model) -> Plain:
+    return _provider_block(combine(core(name), provider.schema), provider.kind, provider.summary)
+
+
+def training_block(provider: Backend | None) -> Plain:
+    if provider is None:
+        return core("training")
+    schema = combine(core("training"), provider.schema)
+    schema["properties"]["backend"] = {"const": provider.kind}
+    schema["description"] = core("spec")["properties"]["training"]["description"]
+    return schema
+
+
+def threat_model_block(provider: Mechanism | None) -> Plain:
+    return _core_block("threat_model", provider.schemas.threat_model if provider else None)
+
+
+def audit_block(provider: Mechanism | None, canary: Canary | None = None, score: Score | None = None) -> Plain:
+    schema = _core_block("audit", provider.schemas.audit if provider else None)
+    if score is not None and score.schema.get("properties"):
+        schema = {
+            **schema,
+            "properties": {**schema["properties"], "scoring": {**scoring_block(score.schema), "default": {}}},
+        }
+    if canary is None:
+        return schema
+    block = schema["properties"]["canary"]
+    combined = {**combine(block, canary.schema), "description": block["description"]}
+    return {**schema, "properties": {**schema["properties"], "canary": combined}}
+
+
+def scoring_block(keys: Mapping[str, Json]) -> Plain:
+    return {**thaw(keys), "description": "Options of the score."}
+
+
+def claim_block(kind: str, provider: Mechanism | None) -> Plain:
+    schema = combine(core("claim"), core("claim_kinds").get(kind, {}))
+    further = provider.schemas.claims.get(kind) if provider else None
+    if further is not None:
+        own_words = schema.get("description")
+        schema = combine(schema, further)
+        schema["description"] = own_words or schema.get("description", "")
+    schema["additionalProperties"] = False
+    schema["properties"]["kind"] = {"const": kind}
+    return schema
+
+
+def known_claim_kinds(provider: Mechanism | None) -> list[str]:
+    extra = [kind for kind in (provider.schemas.claims if provider else ()) if kind not in core("claim_kinds")]
+    return [*core("claim_kinds"), *sorted(extra)]
+
+
+def without_required(schema: Plain, *, removable: bool = False) -> Plain:
+    """For a part of a block. ``removable`` allows null, with which a child removes its parent's value."""
+
+    def inner(value: Json) -> Json:
+        return without_required(value, removable=removable) if isinstance(value, dict) else value
+
+    def of_property(value: Json) -> Json:
+        result = inner(value)
+        if removable and isinstance(value, dict) and "type" in value:
+            kinds = [value["type"]] if isinstance(value["type"], str) else value["type"]
+            result["type"] = [*kinds, "null"]
+        if removable and isinstance(value, dict) and "enum" in value:
+            result["enum"] = [*value["enum"], None]
+        return result
+
+    result: Plain = {}
+    for keyword, value in schema.items():
+        if keyword == "required":
+            continue
+        if keyword in ("properties", "patternProperties"):
+            result[keyword] = {key: of_property(v) for key, v in value.items()}
+        elif keyword in ("then", "else", "items", "additionalProperties"):
+            result[keyword] = inner(value)
+        elif keyword in ("allOf", "anyOf"):
+            result[keyword] = [inner(v) for v in value]
+        else:
+            result[keyword] = value
+    return result
+
+
+def _core_block(name: str, further: Mapping[str, Json] | None) -> Plain:
+    schema = core(name) if further is None else combine(core(name), further)
+    return {**schema, "description": core("spec")["properties"][name]["description"]}
+
+
+def _provider_block(schema: Plain, kind: str, summary: str) -> Plain:
+    # The parent schema describes ``kind``; here it only distinguishes the kinds.
+    properties = {**schema["properties"], "kind": {"const": kind}}
+    return {**schema, "description": summary, "properties": properties}
+
+
+SCHEMA = "https://json-schema.org/draft/2020-12/schema"
+
+
+def bundle(catalog: Catalog) -> dict[str, Json]:
+    def with_schedules(provider: Mechanism) -> Plain:
+        schema = mechanism_block(provider)
+        if provider.steps:  # phases may be a list, a table or a formula
+            phases = schema["properties"]["phases"]
+            either = {"description": phases["description"], "anyOf": [phases, core("schedule")]}
+            schema["properties"] = {**schema["properties"], "phases": either}
+        return schema
+
+    whole = _spec_schema(catalog, with_schedules)
+    top = {key: whole[key] for key in ("title", "description", "type")}
+    rest = {key: value for key, value in whole.items() if key not in top}
+    return {
+        "$schema": SCHEMA,
+        **top,
+        "properties": {key: {"description": value["description"]} for key, value in whole["properties"].items()},
+        "additionalProperties": False,
+        "if": {"anyOf": [{"required": ["extends"]}, {"required": ["matrix"]}]},
+        "then": without_required(rest, removable=True),
+        "else": rest,
+    }
+
+
+def reference(catalog: Catalog) -> dict[str, Json]:
+    """Without alternatives for parents, matrix and phases, for the reference pages."""
+    return _spec_schema(catalog, partial(mechanism_block, phaseless=True))
+
+
+def _spec_schema(catalog: Catalog, block_of_mechanism: Json) -> Plain:
+    training = _by_kind("training", "backend", _providers(catalog.backends), training_block)
+    del training["required"]
+    backend = {**training["properties"]["backend"], "default": "native"}
+    training["properties"] = {**core("training")["properties"], "backend": backend}
+    for case in training.get("allOf", ()):
+        if case["if"] == _has_value("backend", "native"):
+            case["if"] = {"properties": {"backend": {"const": "native"}}}
+    mechanisms = _providers(catalog.mechanisms)
+    spec = core("spec")
+    properties = {
+        **spec["properties"],
+        "mechanism": _by_kind("mechanism", "kind", mechanisms, block_of_mechanism),
+        "data": _by_kind("data", "kind", _providers(catalog.datasets), partial(kind_block, "data")),
+        "model": _by_kind("model", "kind", _providers(catalog.models), partial(kind_block, "model")),
+        "training": training,
+    }
+    cases = []
+    for provider in mechanisms.values():  # the conditions that a mechanism's kind imposes on the other blocks
+        chosen = {"mechanism": {"type": "object", **_has_value("kind", provider.kind)}}
+        imposed = {
+            "threat_model": threat_model_block(provider),
+            "audit": _audit_schema(provider, catalog),
+            "claims": {"items": _claims_schema(provider)},
+        }
+        cases.append({"if": {"properties": chosen, "required": ["mechanism"]}, "then": {"properties": imposed}})
+    return _with_cases({**spec, "properties": properties}, cases)
+
+
+def _providers(offers: Json) -> dict[str, Json]:
+    return {kind: offers[kind].provider for kind in sorted(offers)}
+
+
+def _by_kind(name: str, key: str, providers: dict[str, Json], block: Json) -> Plain:
+    described = core(name)["properties"][key]["description"]
+    summaries = "".join(f"\n{kind}: {provider.summary}" for kind, provider in providers.items())
+    schema = {
+        "type": "object",
+        "description": core("spec")["properties"][name]["description"],
+        "properties": {key: _choice(providers, described + summaries)},
+        "required": [key],
+    }
+    cases = [
+        {"if": _has_value(key, kind), "then": _without_description(block(provider))}
+        for kind, provider in providers.items()
+    ]
+    return _with_cases(schema, cases)
+
+
+def _audit_schema(provider: Mechanism, catalog: Catalog) -> Plain:
+    canaries = {k: c for k, c in _providers(catalog.canaries).items() if c.space in provider.canaries}
+    scores = _providers(catalog.scores) if provider.scores else {}
+    schema = audit_block(provider)
+    if canaries:
+        block = schema["properties"]["canary"]
+        usual = " and ".join(f"{USUAL[space]} in space {space}" for space in USUAL if space in provider.canaries)
+        kind = _provider_choice(block["properties"]["kind"], canaries, f" Default: {usual}.")
+        block = {**block, "properties": {**block["properties"], **_own_keys(canaries), "kind": kind}}
+        schema = {**schema, "properties": {**schema["properties"], "canary": block}}
+    if scores:
+        chosen = {"score": _provider_choice(schema["properties"]["score"], scores)}
+        if own := _own_keys(scores):
+            chosen["scoring"] = scoring_block({"type": "object", "properties": own, "additionalProperties": False})
+        schema = {**schema, "properties": {**schema["properties"], **chosen}}
+    return schema
+
+
+def _own_keys(providers: dict[str, Json]) -> Plain:
+    """A key with different schemas accepts any value."""
+    found: Plain = {}
+    for provider in providers.values():
+        for key, schema in thaw(provider.schema).get("properties", {}).items():
+            same = found.get(key, schema) == schema
+            found[key] = schema if same else {"description": schema.get("description", "")}
+    return found
+
+
+def _provider_choice(key: Plain, providers: dict[str, Json], usual: str = "") -> Plain:
+    return _choice(providers, key["description"] + usual + "".join(f"\n{k}: {p.summary}" for k, p in providers.items()))
+
+
+def _claims_schema(provider: Mechanism) -> Plain:
+    kinds = [kind for kind in known_claim_kinds(provider) if kind in provider.claims]
+    summaries = {kind: claim_block(kind, provider).get("description", "") for kind in kinds}
+    described = "The kind of claim." + "".join(f"\n{kind}: {text}" for kind, text in summaries.items())
+    cases = [
+        {"if": _has_value("kind", kind), "then": _without_description(claim_block(kind, provider))} for kind in kinds
+    ]
+    return _with_cases(
+        {"type": "object", "properties": {"kind": _choice(kinds, described)}, "required": ["kind"]}, cases
+    )
+
+
+def _with_cases(schema: Plain, cases: list[Plain]) -> Plain:
+    return {**schema, "allOf": cases} if cases else schema  # an empty allOf is invalid
+
+
+def _has_value(key: str, value: str) -> Plain:
+    return {"properties": {key: {"const": value}}, "required": [key]}
+
+
+def _choice(values: Iterable[str], description: str) -> Plain:
+    allowed = list(values)
+    return {"type": "string", **({"enum": allowed} if allowed else {}), "description": description}
+
+
+def _without_description(schema: Plain) -> Plain:
+    """The description would hide the description of the selecting key."""
+    return {key: value for key, value in schema.items() if key != "description"}

@@ -1,1 +1,0 @@
-"""Composition of a spec from its layers: extends, matrix, --set."""

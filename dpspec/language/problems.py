@@ -1,0 +1,336 @@
+"""Validate values against JSON Schemas with located diagnostics.
+
+Also normalizes values, so that equal specs have equal digests: defaults filled in, integers as int, numbers as float.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from dpspec.contract import Diagnostic, Json, Path, format_path, thaw
+from dpspec.language.blocks import Plain
+from dpspec.language.yaml_source import NOT_FINITE, read_scalar
+from dpspec.text import choice, clipped, closest, did_you_mean, joined, listed, number, quoted, shown, visible
+
+_MOST_KEYS = 50
+
+
+_TYPE_NAMES = {
+    "number": "a number",
+    "integer": "an integer",
+    "string": "a string",
+    "boolean": "true or false",
+    "object": "a map",
+    "array": "a list",
+    "null": "null",
+}
+
+_BOOLEANS = {"yes": "true", "on": "true", "true": "true", "no": "false", "off": "false", "false": "false"}
+
+_RANGES = {
+    "minimum": "at least",
+    "maximum": "at most",
+    "exclusiveMinimum": "above",
+    "exclusiveMaximum": "below",
+    "multipleOf": "a multiple of",
+}
+
+#: A percentage, which specs write as a fraction.
+_PERCENT = re.compile(r"([0-9]+(?:\.[0-9]+)?) ?%", re.ASCII)
+
+_LENGTHS = {
+    "minLength": "at least {} character",
+    "maxLength": "at most {} character",
+    "minItems": "at least {} item",
+    "maxItems": "at most {} item",
+    "minProperties": "at least {} entry",
+    "maxProperties": "at most {} entry",
+}
+
+
+@dataclass(frozen=True)
+class _Problem:
+    """A violation at ``path``; ``root`` is the schema of the block."""
+
+    error: Any
+    root: Plain
+    path: Path
+
+    @property
+    def name(self) -> str:
+        """The last key in the path, with the list positions after it."""
+        keys = [i for i, part in enumerate(self.path) if isinstance(part, str)]
+        return visible(format_path(self.path[keys[-1] :])) if keys else format_path(self.path)
+
+    @property
+    def place(self) -> str:
+        return visible(format_path(self.path))
+
+    @property
+    def about(self) -> str | None:
+        schema = self.error.schema
+        text = schema.get("description") if isinstance(schema, dict) else None
+        return f"{self.name}: {text}" if text else None
+
+    def tell(self, code: str, message: str, help: str | None = None, path: Path | None = None) -> Diagnostic:
+        return Diagnostic(code=code, message=message, path=self.path if path is None else path, help=help)
+
+
+def _diagnose(error: Any, root: Plain, start: Path) -> Iterator[Diagnostic]:
+    p = _Problem(error, root, (*start, *error.absolute_path))
+    keyword, wanted, value = error.validator, error.validator_value, error.instance
+    if keyword == "anyOf":
+        yield from _best_branch(p, start)
+    elif keyword == "additionalProperties":
+        yield from _unknown_keys(p)
+    elif keyword == "required":
+        yield from _missing_keys(p)
+    elif keyword == "type":
+        yield _wrong_type(p)
+    elif keyword in ("enum", "const"):
+        allowed = wanted if keyword == "enum" else [wanted]
+        texts = [a for a in allowed if isinstance(a, str)]
+        message, hint = f"{shown(value)} is not a choice for {p.name}", f"valid: {listed(allowed)}"
+        if texts and isinstance(value, str):
+            near = closest(value, texts)
+            message = f"{quoted(value)} is not a choice for {p.name}{did_you_mean(near)}"
+            hint = "; ".join(filter(None, [hint, "" if near else p.about]))
+        yield p.tell("bad-choice", message, hint)
+    elif keyword in _RANGES:
+        message = f"{p.name} must be {_RANGES[keyword]} {number(wanted)}, got {shown(value)}"
+        yield p.tell("out-of-range", message, p.about)
+    elif keyword in _LENGTHS:
+        things = _LENGTHS[keyword].format(wanted)
+        things = things if wanted == 1 else f"{things}s".replace("entrys", "entries")
+        yield p.tell("bad-length", f"{p.name} must have {things}, got {len(value)}")
+    elif keyword == "uniqueItems":
+        i, item = next((i, item) for i, item in enumerate(value) if item in value[:i])
+        yield p.tell("bad-length", f"{p.name} lists {choice(item)} twice", path=(*p.path, i))
+    elif keyword == "pattern":
+        yield p.tell("bad-format", f"{quoted(value)} is not a valid {p.name}", p.about)
+    elif keyword == "not" and wanted == {}:
+        condition, change = _condition(p)
+        message = f"{quoted(p.name)} is not allowed {condition}"
+        hint = f"remove {visible(p.name)}{change}"
+        yield Diagnostic(code="conflicting-key", message=message, path=p.path, help=hint, at_key=True)
+    else:
+        yield p.tell("not-allowed", f"{p.name} cannot be {shown(value)}", p.about)
+
+
+def _unknown_keys(p: _Problem) -> Iterator[Diagnostic]:
+    valid = _valid_keys(p.error.schema)
+    for key, near in _unknown_with_suggestions(p.error.schema, p.error.instance):
+        message = f"unknown key {quoted(key)} in {p.place}" + did_you_mean(near)
+        hint = f"valid keys: {listed(sorted(valid))}" if valid else "no keys are allowed here"
+        if key == "<<":
+            hint = "the spec language does not support YAML's merge key; use extends, or repeat the keys"
+        yield Diagnostic(code="unknown-key", message=message, path=(*p.path, key), help=hint, at_key=True)
+
+
+def _valid_keys(schema: Json) -> list[str]:
+    return [key for key, inner in schema.get("properties", {}).items() if inner != {"not": {}}]
+
+
+def _unknown_with_suggestions(schema: Json, value: Json) -> Iterator[tuple[str, str | None]]:
+    required = schema.get("required", ())
+    # Prefer keys that are required and missing; keys that are present come last.
+    likely = sorted(_valid_keys(schema), key=lambda key: (key in value, key not in required))
+    patterns = [re.compile(pattern) for pattern in schema.get("patternProperties", ())]
+    properties = schema.get("properties", {})
+    unknown = (key for key in value if key not in properties and not any(r.search(key) for r in patterns))
+    for key in itertools.islice(unknown, _MOST_KEYS):
+        yield key, closest(key, likely)
+
+
+def _missing_keys(p: _Problem) -> Iterator[Diagnostic]:
+    schema = p.error.schema if p.error.absolute_path else p.root  # the block describes keys that a condition requires
+    strict = schema.get("additionalProperties") is False
+    misspelt = {near for _, near in _unknown_with_suggestions(schema, p.error.instance)} if strict else set()
+    for key in p.error.validator_value:
+        if key in p.error.instance or key in misspelt:  # a misspelt key is reported once, as unknown
+            continue
+        about = _description(schema, key) or _description(_inside(p.root, p.error.absolute_path), key)
+        message = f"missing key {quoted(key)} in {p.place}"
+        yield Diagnostic(code="missing-key", message=message, path=p.path, help=about, at_key=True)
+
+
+def _description(schema: Json, key: str) -> str | None:
+    found = schema.get("properties", {}).get(key) if isinstance(schema, dict) else None
+    text = found.get("description") if isinstance(found, dict) else None
+    return f"{key}: {text}" if text else None
+
+
+def _inside(schema: Json, path: Iterable[str | int]) -> Json:
+    """The schema of the keys at ``path``, without conditions."""
+    for step in path:
+        schema = schema.get("items" if isinstance(step, int) else "properties", {})
+        schema = schema if isinstance(step, int) else schema.get(step, {})
+    return schema
+
+
+def _wrong_type(p: _Problem) -> Diagnostic:
+    value, kinds = (
+        p.error.instance,
+        [p.error.validator_value] if isinstance(p.error.validator_value, str) else list(p.error.validator_value),
+    )
+    numeric = "number" in kinds or "integer" in kinds
+    if numeric and isinstance(value, str) and NOT_FINITE.fullmatch(value):
+        return p.tell("bad-number", f"{p.name} must be a finite number, got {clipped(value)}")
+    hint = None
+    if value is None:
+        hint = "give it a value, or remove the key"
+    elif isinstance(value, str) and numeric and _is_number(value):
+        hint = "write it without quotes"
+    elif isinstance(value, str) and numeric and _is_number(value.replace("_", "").replace(",", "")):
+        hint = f"write it as {clipped(value.replace('_', '').replace(',', ''))}"
+    elif isinstance(value, str) and "number" in kinds and (percent := _PERCENT.fullmatch(value)):
+        hint = f"write {float(percent[1]) / 100:g}"
+    elif isinstance(value, str) and "boolean" in kinds and value.lower() in _BOOLEANS:
+        hint = f"write {_BOOLEANS[value.lower()]}"
+    elif "string" in kinds and isinstance(value, bool | int | float):
+        hint = "write it in quotes"
+    elif "array" in kinds:
+        hint = "write it in brackets: [{...}]" if isinstance(value, dict) else "write it in brackets: [...]"
+    wanted = " or ".join(_TYPE_NAMES[k] for k in kinds)
+    return p.tell("wrong-type", f"{p.name} must be {wanted}, got {shown(value)}", hint or p.about)
+
+
+def _is_number(text: str) -> bool:
+    try:
+        value = read_scalar(text.strip())
+    except ValueError:
+        return False
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _condition(p: _Problem) -> tuple[str, str]:
+    """``with scheme poisson``, ``with 'phases'``, ``without 'epsilon'``; and how to change that."""
+    schema: Any = p.root
+    test: Plain | None = None
+    holds = True
+    for step in p.error.absolute_schema_path:
+        if step in ("then", "else") and isinstance(schema, dict) and "if" in schema:
+            test, holds = schema["if"], step == "then"
+        schema = schema[step]
+    test = test or {}
+    values = [f"{key} {_compared(schema)}" for key, schema in test.get("properties", {}).items()]
+    named = values or [quoted(key) for key in test.get("required", ())]
+    if not named:
+        return "here", ""
+    if holds:
+        keys = joined(list(test.get("properties", {})), "or")
+        return f"with {' and '.join(named)}", f", or change {keys}" if values else f" or {joined(named, 'or')}"
+    return f"without {' and '.join(named)}", f", or write {joined(named)}"
+
+
+def _compared(schema: Plain) -> str:
+    return listed([schema["const"]] if "const" in schema else schema.get("enum", []))
+
+
+@functools.cache
+def validator_class() -> Any:
+    from jsonschema.exceptions import ValidationError
+    from jsonschema.validators import Draft202012Validator, extend
+
+    def pattern(validator: Any, wanted: str, value: Json, schema: Json) -> Iterator[ValidationError]:
+        # In JSON Schema, ``$`` matches only at the end; in Python also before a final line break.
+        if isinstance(value, str) and not re.search(re.sub(r"(?<!\\)\$$", r"\\Z", wanted), value):
+            yield ValidationError(f"{value!r} does not match {wanted!r}")
+
+    return extend(Draft202012Validator, {"pattern": pattern})  # type: ignore[no-untyped-call]
+
+
+def is_valid(schema: Plain, value: Json) -> bool:
+    valid: bool = validator_class()(schema).is_valid(value)
+    return valid
+
+
+def fill(schema: Json, value: Json) -> Json:
+    """Fill in defaults. Conditions apply to the value with plain defaults."""
+    return _resolved(schema, value, casting=False)
+
+
+def cast(schema: Json, value: Json) -> Json:
+    """Convert the numbers of a valid value: 1 for an integer, 1.0 for a number."""
+    return _resolved(schema, value, casting=True)
+
+
+def _resolved(schema: Json, value: Json, *, casting: bool) -> Json:
+    if not isinstance(schema, Mapping):
+        return value
+    resolved = functools.partial(_resolved, casting=casting)
+    properties, rest = schema.get("properties", {}), schema.get("additionalProperties")
+    if isinstance(value, dict):
+        value = dict(value)
+        for key, inner in properties.items():
+            if not casting and isinstance(inner, Mapping) and "default" in inner and key not in value:
+                value[key] = thaw(inner["default"])
+            if key in value:
+                value[key] = resolved(inner, value[key])
+        if casting and isinstance(rest, Mapping):
+            value = {key: item if key in properties else resolved(rest, item) for key, item in value.items()}
+    elif isinstance(value, list) and isinstance(schema.get("items"), Mapping):
+        value = [resolved(schema["items"], item) for item in value]
+    elif casting:
+        value = _number(schema.get("type"), value)
+    for part in schema.get("allOf", ()):
+        value = resolved(part, value)
+    if "if" in schema:
+        value = resolved(schema.get("then" if is_valid(schema["if"], value) else "else"), value)
+    return value
+
+
+def _number(kind: Json, value: Json) -> Json:
+    kinds = (kind,) if isinstance(kind, str) else tuple(kind or ())
+    if "number" in kinds and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    if "integer" in kinds and "number" not in kinds and isinstance(value, float) and value.is_integer():
+        return int(value)
+    return value
+
+
+def problems(schema: Plain, value: Json, path: Path = ()) -> Iterator[Diagnostic]:
+    root = _explicit(schema)
+    reported: set[Diagnostic] = set()
+    for error in validator_class()(root).iter_errors(value):
+        for diagnostic in _diagnose(error, root, path):
+            if diagnostic not in reported:  # the library repeats the list of missing keys for each key
+                reported.add(diagnostic)
+                yield diagnostic
+
+
+def _explicit(schema: Plain) -> Plain:
+    """The library reports a path for ``{"not": {}}``, and none for ``false``."""
+    result: Plain = {}
+    for keyword, inner in schema.items():
+        if keyword in ("properties", "patternProperties"):
+            result[keyword] = {k: _explicit(v) if isinstance(v, dict) else v or {"not": {}} for k, v in inner.items()}
+        elif keyword in ("allOf", "anyOf"):
+            result[keyword] = [_explicit(v) if isinstance(v, dict) else v for v in inner]
+        elif keyword in ("then", "else", "items", "additionalProperties") and isinstance(inner, dict):
+            result[keyword] = _explicit(inner)
+        else:
+            result[keyword] = inner
+    return result
+
+
+def _best_branch(p: _Problem, start: Path) -> Iterator[Diagnostic]:
+    """The alternative that the value most likely intends."""
+    errors = list(p.error.context or ())
+    if errors and all(error.validator == "required" for error in errors):
+        keys = [key for error in errors for key in error.validator_value]
+        if not {near for _, near in _unknown_with_suggestions(p.error.schema, p.error.instance)} & set(keys):
+            message = f"{p.place} needs one of {listed(keys)}"
+            yield Diagnostic(code="missing-key", message=message, path=p.path, at_key=True)
+        return
+    branches: dict[int, list[Any]] = {}
+    for error in errors:
+        branches.setdefault(error.schema_path[0], []).append(error)
+    ranked = sorted(branches.values(), key=lambda b: (any(e.validator == "type" and not e.path for e in b), len(b)))
+    for error in ranked[0] if ranked else ():
+        yield from _diagnose(error, p.root, start)

@@ -1,1 +1,0 @@
-"""Readers of spec files. The resulting trees keep the position of each value."""

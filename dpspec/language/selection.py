@@ -1,0 +1,154 @@
+"""Claims ``over: matrix``, about publishing the best of all cells, become a separate spec.
+
+The claims move from the cells to a document named ``NAME best of N``. Its mechanism, of kind ``selection``, contains
+the resolved mechanism, model, training and threat model of each cell, and the random number of tries if ``tuning``
+declares one. It is judged, reported and verified like any other spec. If the cells have no other claims, they are not
+audited separately.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from dpspec.contract import Diagnostic, FrozenMap, Span, Spec, thaw
+from dpspec.language.blocks import CELL_BLOCKS, CLAIM_KIND, SELECTION
+from dpspec.language.compose import Composed
+from dpspec.language.tree import Node, child, from_plain, plain, value_at
+from dpspec.text import quoted
+
+#: Maximum length of a spec name, and the suffix of a selection's name.
+_LONGEST_NAME = 80
+_NAMED = re.compile(r" best of [0-9]+$")
+
+#: Values that must be equal in all cells, because one claim covers all cells.
+_SHARED = (("data",), ("threat_model",), ("training", "backend"), ("model", "initial"))
+
+
+#: Keys of a threat model that core defines. The cells' blocks contain the mechanisms' keys.
+_CORE_THREAT = ("adjacency", "unit", "access", "direction", "group_size", "min_records", "neighbours")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Split:
+    """Cells without the claims over the matrix, and these claims; ``bare`` if the cells have no other claims."""
+
+    cells: list[Composed]
+    claims: tuple[Node, ...] = ()
+    over: Span | None = None
+    bare: bool = False
+    diagnostics: tuple[Diagnostic, ...] = ()
+
+    def differing(self, specs: Sequence[Spec]) -> Iterator[Diagnostic]:
+        for path in _SHARED:
+            if any(value_at(spec.document, path) != value_at(specs[0].document, path) for spec in specs):
+                message = f"cells of a claim over: matrix must agree in {'.'.join(path)}, which varies here"
+                hint = "remove it from the matrix: the claim is about the best of several runs on the same data"
+                yield Diagnostic(code="bad-matrix", message=message, span=self.over, help=hint)
+
+    def best(self, specs: Sequence[Spec]) -> Composed:
+        """The document of the selection among the specs of the cells."""
+        first = self.cells[0]
+        assert isinstance(first.root.value, dict)
+        assert first.matrix is not None
+        entries = {key: value for key, value in first.root.value.items() if key != "audit"}
+        entries["name"] = replace(entries["name"], value=named_after(plain(entries["name"]), len(specs)))
+        entries["claims"] = replace(entries["claims"], value=list(self.claims))
+        entries["training"] = from_plain(thaw(specs[0].document["training"]))
+        threat = {key: thaw(value) for key, value in specs[0].document["threat_model"].items() if key in _CORE_THREAT}
+        key = entries["threat_model"].key if "threat_model" in entries else None
+        entries["threat_model"] = replace(from_plain(threat), key=key)
+        blocks = [from_plain({key: thaw(s.document[key]) for key in CELL_BLOCKS if key in s.document}) for s in specs]
+        mechanism = {"kind": Node(SELECTION), "cells": Node(list(blocks))}
+        tries = None if first.tuning is None else child(first.tuning, "tries")
+        if tries is not None:
+            mechanism["tries"] = tries
+        entries["mechanism"] = Node(mechanism, first.matrix.span, first.matrix.key)
+        return Composed(root=Node(entries, first.root.span, first.root.key), cell=FrozenMap(), suffix="")
+
+
+def split_claims(cells: Sequence[Composed]) -> Split:
+    split = [_partition(cell.root) for cell in cells]
+    if not any(over for _, over in split):
+        message = "tuning describes the selection of a matrix cell, but no claim has over: matrix"
+        hint = "add over: matrix to a claim of kind approx-dp, or remove tuning"
+        keys = dict.fromkeys(cell.tuning.key for cell in cells if cell.tuning is not None)
+        unused = (Diagnostic(code="bad-value", message=message, span=key, help=hint) for key in keys)
+        return Split(cells=list(cells), diagnostics=tuple(unused))
+    over = next(found for _, found in split if found)
+    wrong = list(dict.fromkeys(d for claim in over for d in _invalid(claim, cells[0].matrix)))
+    if any([plain(claim) for claim in found] != [plain(claim) for claim in over] for _, found in split):
+        message = "a claim over: matrix must be equal in all cells"
+        wrong.append(Diagnostic(code="bad-matrix", message=message, span=_span_of(over[0], "over")))
+    # Invalid claims stay in the cells, so that validation reports their other errors too.
+    claims = [replace(claim, value={k: v for k, v in _entries(claim).items() if k != "over"}) for claim in over]
+    bare = not any(own for own, _ in split)
+    remaining = []
+    for cell, (own, _) in zip(cells, split, strict=True):
+        entries = _entries(cell.root)
+        held = replace(entries["claims"], value=claims if bare else own)
+        remaining.append(replace(cell, root=replace(cell.root, value={**entries, "claims": held})))
+    return Split(
+        cells=remaining,
+        claims=tuple(claims),
+        over=_span_of(over[0], "over"),
+        bare=bare,
+        diagnostics=tuple(wrong),
+    )
+
+
+def _entries(node: Node) -> dict[str, Node]:
+    assert isinstance(node.value, dict)
+    return node.value
+
+
+def _partition(root: Node) -> tuple[list[Node], list[Node]]:
+    """Own claims and claims over the matrix, with the ids that positions in the document give."""
+    claims = child(root, "claims")
+    if claims is None or not isinstance(claims.value, list):
+        return [], []
+    if not any(_text(claim, "over") == "matrix" for claim in claims.value):
+        return list(claims.value), []
+    own: list[Node] = []
+    over: list[Node] = []
+    for number, claim in enumerate(claims.value, 1):
+        if isinstance(claim.value, dict) and "id" not in claim.value:
+            claim = replace(claim, value={"id": Node(f"claim-{number}"), **claim.value})
+        (over if _text(claim, "over") == "matrix" else own).append(claim)
+    return own, over
+
+
+def _invalid(claim: Node, matrix: Node | None) -> Iterator[Diagnostic]:
+    if matrix is None:
+        message = "over: matrix needs a matrix, and this spec has none"
+        hint = "add a matrix, or remove over"
+        yield Diagnostic(code="bad-value", message=message, span=_span_of(claim, "over"), help=hint)
+    kind = _text(claim, "kind")
+    if kind is not None and kind != CLAIM_KIND:
+        message = f"a claim over: matrix must be of kind {quoted(CLAIM_KIND)}, got {quoted(kind)}"
+        hint = f"write kind: {CLAIM_KIND}, or remove over to claim it for each cell separately"
+        yield Diagnostic(code="claim-not-judged", message=message, span=_span_of(claim, "kind"), help=hint)
+    if child(claim, "record") is not None:
+        message = "a claim over: matrix covers all records and cannot have record"
+        yield Diagnostic(code="bad-value", message=message, span=_span_of(claim, "record"), help="remove record")
+
+
+def _text(node: Node, key: str) -> str | None:
+    found = child(node, key)
+    return found.value if found is not None and isinstance(found.value, str) else None
+
+
+def _span_of(node: Node, key: str) -> Span | None:
+    found = child(node, key)
+    return None if found is None else found.span
+
+
+def best_of(name: str) -> str:
+    """Possibly truncated."""
+    return _NAMED.sub("", name)
+
+
+def named_after(name: str, cells: int) -> str:
+    suffix = f" best of {cells}"
+    return name[: _LONGEST_NAME - len(suffix)] + suffix

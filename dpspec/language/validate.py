@@ -1,0 +1,327 @@
+"""Validate a resolved document, each block by core's schema and its provider's, and collect all errors."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from dpspec.contract import Diagnostic, Json, Mechanism, Path, format_path, is_privacy_quantity, thaw
+from dpspec.contract.attacks import Canary, Score
+from dpspec.contract.catalog import Catalog
+from dpspec.language import blocks, installed
+from dpspec.language.blocks import Plain, claim_block, core, known_claim_kinds
+from dpspec.language.installed import CHOOSERS, closest_kind, find
+from dpspec.language.problems import cast, fill, problems
+from dpspec.text import did_you_mean, listed, quoted, shown
+
+#: For each value of the threat model, the values that a claim may have.
+_NARROWER = {
+    "access": {
+        "transcript": ("transcript", "all-iterates", "final-model"),
+        "all-iterates": ("all-iterates", "final-model"),
+        "final-model": ("final-model",),
+    },
+    "direction": {"both": ("add", "remove", "both"), "add": ("add",), "remove": ("remove",)},
+    "neighbours": {"all": ("all", "same-missing-values"), "same-missing-values": ("same-missing-values",)},
+}
+
+
+def check_claims(
+    claims: Json, mechanism: Mechanism | None, threat_model: Mapping[str, Json] | None
+) -> tuple[Json, list[Diagnostic]]:
+    """Checks of an unknown mechanism or an invalid threat model are skipped."""
+    if claims == [] and mechanism is not None and mechanism.optional_claims:
+        return claims, []
+    found = list(problems(core("spec")["properties"]["claims"], claims, ("claims",)))
+    if not isinstance(claims, list):
+        return claims, found
+    checked: list[Json] = []
+    for i, claim in enumerate(claims):
+        checked.append(claim)
+        if not isinstance(claim, dict):
+            continue  # the schema reported it
+        named = claim if "id" in claim else {"id": f"claim-{i + 1}", **claim}
+        checked[i], wrong = _check_cached(named, mechanism, threat_model, ("claims", i))
+        found += wrong
+    seen: dict[str, int] = {}
+    for i, claim in enumerate(checked):
+        name = claim.get("id") if isinstance(claim, dict) else None
+        if not isinstance(name, str):
+            continue
+        if name in seen:
+            message = f"two claims have the id {quoted(name)}: claims[{seen[name]}] and claims[{i}]"
+            place: Path = ("claims", i, "id")
+            found.append(Diagnostic(code="duplicate-id", message=message, path=place, help="rename one of them"))
+        seen.setdefault(name, i)
+    return checked, found
+
+
+#: Results of earlier checks. Most cells of a matrix share their claims.
+_CHECKED: dict[tuple[int, str, Path], tuple[Mechanism | None, Json, list[Diagnostic]]] = {}
+
+_MAX_CHECKED = 4096
+
+
+def _check_cached(
+    claim: dict[str, Json], mechanism: Mechanism | None, threat_model: Mapping[str, Json] | None, path: Path
+) -> tuple[Json, list[Diagnostic]]:
+    """Most cells of a matrix share their claims."""
+    try:
+        key = (id(mechanism), json.dumps([claim, thaw(threat_model)]), path)
+    except (TypeError, ValueError):
+        return _check_claim(claim, mechanism, threat_model, path)
+    known = _CHECKED.get(key)
+    if known is None or known[0] is not mechanism:
+        if len(_CHECKED) >= _MAX_CHECKED:
+            _CHECKED.clear()
+        known = _CHECKED[key] = (mechanism, *_check_claim(claim, mechanism, threat_model, path))
+    return copy.deepcopy(known[1]), list(known[2])
+
+
+def _check_claim(
+    claim: dict[str, Json], mechanism: Mechanism | None, threat_model: Mapping[str, Json] | None, path: Path
+) -> tuple[Json, list[Diagnostic]]:
+    kind = claim.get("kind")
+    known = known_claim_kinds(mechanism)
+    judged = sorted(mechanism.claims) if mechanism is not None else known
+    if not isinstance(kind, str):
+        hint = f"valid: {listed(judged)}"
+        if "kind" in claim:
+            message = f"kind must be a string, got {shown(kind)}"
+            return claim, [Diagnostic(code="wrong-type", message=message, path=(*path, "kind"), help=hint)]
+        message = f"missing key 'kind' in claims[{path[-1]}]"
+        return claim, [Diagnostic(code="missing-key", message=message, path=path, help=hint, at_key=True)]
+    if kind not in known and mechanism is None:
+        return claim, []  # the unknown mechanism may define it
+    if kind not in known:
+        message = f"{quoted(kind)} is not a claim kind" + did_you_mean(closest_kind(kind, judged))
+        hint = f"valid: {listed(judged)}"
+        return claim, [Diagnostic(code="bad-choice", message=message, path=(*path, "kind"), help=hint)]
+    schema = claim_block(kind, mechanism)
+    filled = fill(schema, claim)
+    wrong = [d for d in problems(schema, filled, path) if mechanism is not None or d.code != "unknown-key"]
+    if mechanism is not None and kind not in mechanism.claims:
+        message = f"mechanism {quoted(mechanism.kind)} cannot judge claims of kind {quoted(kind)}"
+        hint = f"it judges: {listed(judged)}"
+        wrong.append(Diagnostic(code="claim-not-judged", message=message, path=(*path, "kind"), help=hint))
+    if wrong:
+        return filled, wrong
+    filled = cast(schema, filled)
+    if isinstance(filled["expect"], str):
+        filled["expect"] = [filled["expect"]]
+    return filled, [*_check_values(filled, path), *_check_scope(filled, threat_model, path)]
+
+
+def _check_values(claim: Mapping[str, Json], path: Path) -> Iterator[Diagnostic]:
+    if claim.get("over") == "matrix":  # composition has already moved valid claims of this kind out of the cells
+        message = "over: matrix needs a matrix, and this spec has none"
+        yield Diagnostic(code="bad-value", message=message, path=(*path, "over"), help="remove over")
+    points: list[tuple[Path, Mapping[str, Json]]] = []
+    if claim["kind"] == "tradeoff":
+        points = [((*path, "points", i, "tpr"), point) for i, point in enumerate(claim["points"])]
+    elif claim["kind"] == "membership" and "tpr" in claim:
+        points = [((*path, "tpr"), claim)]
+    for place, point in points:
+        if point["tpr"] < point["fpr"]:
+            message = f"tpr {shown(point['tpr'])} is below fpr {shown(point['fpr'])}, which random guessing reaches"
+            yield Diagnostic(code="bad-value", message=message, path=place, help="claim a tpr at or above the fpr")
+    if claim["kind"] != "metric":
+        return
+    if is_privacy_quantity(claim["name"]):  # a metric states no adjacency, adversary or datasets
+        message = f"{quoted(claim['name'])} is a privacy quantity and cannot be the name of a metric"
+        kinds = [kind for kind in core("claim_kinds") if kind != "metric"]
+        hint = f"use a claim with a scope: {listed(kinds)}; a metric is a number about the trained model"
+        yield Diagnostic(code="bad-value", message=message, path=(*path, "name"), help=hint)
+    for key in ("at_least", "at_most") if claim["name"] == "accuracy" else ():
+        value = claim.get(key)
+        if value is not None and not 0 <= value <= 1:
+            message = f"accuracy must be between 0 and 1, got {shown(value)}"
+            percent = f"write {value / 100:g} for {value:g} percent"
+            hint = percent if 1 < value <= 100 else "write a fraction, such as 0.8"
+            yield Diagnostic(code="bad-value", message=message, path=(*path, key), help=hint)
+
+
+def _check_scope(
+    claim: Mapping[str, Json], threat_model: Mapping[str, Json] | None, path: Path
+) -> Iterator[Diagnostic]:
+    """No finding applies to a claim that exceeds the threat model."""
+    if threat_model is None:
+        return
+
+    def exceeds(key: str, message: str, hint: str) -> Diagnostic:
+        return Diagnostic(code="claim-outside-threat-model", message=message, path=(*path, key), help=hint)
+
+    for key, within in _NARROWER.items():
+        allowed = within[threat_model.get(key, "all")]
+        if key in claim and claim[key] not in allowed:
+            message = f"the claim's {key} {quoted(claim[key])} exceeds the threat model's {quoted(threat_model[key])}"
+            yield exceeds(key, message, f"narrow it to {listed(allowed)}, or widen threat_model.{key}")
+    fewest = threat_model.get("min_records", 0)
+    if claim.get("min_records", fewest) < fewest:
+        message = f"the claim's min_records {claim['min_records']} is below the threat model's {fewest}"
+        yield exceeds("min_records", message, f"claim at least {fewest}, or lower threat_model.min_records")
+    largest = max(threat_model["group_size"])
+    if claim["group_size"] > largest:
+        message = f"the claim's group_size {claim['group_size']} exceeds the threat model's {largest}"
+        yield exceeds("group_size", message, f"add {claim['group_size']} to threat_model.group_size")
+
+
+VERSION = 1
+
+
+@dataclass
+class Checked:
+    """``document`` has defaults and converted numbers."""
+
+    document: dict[str, Json]
+    diagnostics: list[Diagnostic] = field(default_factory=list)
+    canary: Canary | None = None
+    score: Score | None = None
+
+
+def check(document: dict[str, Json], catalog: Catalog) -> Checked:
+    version = document.get("dpspec")
+    if version is not None and (isinstance(version, bool) or version != VERSION):
+        # The other rules may not apply to another version, so report nothing else.
+        message = f"this dpspec supports version {VERSION} of the spec language, got {shown(version)}"
+        hint = f"write dpspec: {VERSION}, or install a dpspec release that supports this version"
+        return Checked(document, [Diagnostic(code="unsupported-version", message=message, path=("dpspec",), help=hint)])
+    return _Checker(document, catalog).run()
+
+
+class _Checker:
+    def __init__(self, document: dict[str, Json], catalog: Catalog) -> None:
+        # Composition has consumed some keys; claims are checked separately.
+        top = dict(blocks.core("spec"))
+        for key in ("dpspec", "extends", "matrix", "claims"):
+            description = top["properties"][key]["description"]
+            top["properties"] = {**top["properties"], key: {"description": description}}
+        self.catalog = catalog
+        self.canary: Canary | None = None
+        self.score: Score | None = None
+        self.found = list(problems(top, document))
+        self.document: dict[str, Json] = fill(top, document)
+
+    def run(self) -> Checked:
+        if isinstance(self.document.get("requires"), list):
+            self.found += installed.check(self.document["requires"])
+        mechanism = self._mechanism()
+        self._selected_block("data", partial(blocks.kind_block, "data"))
+        self._selected_block("model", partial(blocks.kind_block, "model"))
+        self._training()
+        threat_model = self._threat_model(mechanism)
+        if "audit" in self.document:
+            self._audit(mechanism, threat_model)
+        if "claims" in self.document:
+            claims, wrong = check_claims(self.document["claims"], mechanism, threat_model)
+            self.document["claims"] = claims
+            self.found += wrong
+        self.document = {**self.document, "dpspec": VERSION}
+        found = list(dict.fromkeys(self.found))
+        # A missing required package may provide an unknown kind.
+        commands = [d.help for d in found if d.code == "unmet-requirement" and d.help]
+        if commands:
+            hint = f"a missing required package may provide it: {'; '.join(commands)}"
+            found = [dataclasses.replace(d, help=f"{d.help}; {hint}") if d.code == "unknown-kind" else d for d in found]
+        return Checked(self.document, found, self.canary, self.score)
+
+    def _mechanism(self) -> Mechanism | None:
+        provider = self._provider("mechanism")
+        if provider is None:
+            return None
+        block = self.document["mechanism"]
+        if provider.steps and "phases" in block:
+            self._phases(provider, block)
+        else:
+            self._block("mechanism", blocks.mechanism_block(provider))
+        return provider  # type: ignore[no-any-return]
+
+    def _phases(self, provider: Mechanism, block: dict[str, Json]) -> None:
+        """As training uses it: each phase merged over the block."""
+        phases_schema = blocks.mechanism_block(provider)["properties"]["phases"]
+        phases = block["phases"]
+        wrong = list(problems({**phases_schema, "items": {"type": "object"}}, phases, ("mechanism", "phases")))
+        if "steps" in block:
+            message = "'steps' is not allowed with 'phases': each phase has its own steps"
+            place: Path = ("mechanism", "steps")
+            wrong.append(Diagnostic(code="conflicting-key", message=message, path=place, help="remove it", at_key=True))
+        whole = blocks.phase_block(provider)
+        base = fill(whole, {k: v for k, v in block.items() if k not in ("kind", "phases", "steps")})
+        filled: list[Json] = []
+        for i, phase in enumerate(phases if isinstance(phases, list) else []):
+            if not isinstance(phase, dict):
+                continue
+            own = {key: fill(whole["properties"].get(key, {}), value) for key, value in phase.items()}
+            here: Path = ("mechanism", "phases", i)
+            for d in problems(whole, {**base, **own}, here):
+                inside = d.path[len(here) :]
+                if inside and inside[0] not in own:  # the block's value is wrong
+                    message = d.message.replace(format_path(here), "mechanism")
+                    d = dataclasses.replace(d, path=("mechanism", *inside), message=message)
+                wrong.append(d)
+            filled.append(own)
+        if not wrong:
+            base = cast(whole, base)
+            filled = [
+                {key: cast(whole["properties"].get(key, {}), value) for key, value in phase.items()} for phase in filled
+            ]
+        self.found += wrong
+        self.document["mechanism"] = {"kind": provider.kind, **base, "phases": filled}
+
+    def _selected_block(self, name: str, schema: Any) -> None:
+        provider = self._provider(name)
+        if provider is not None:
+            self._block(name, schema(provider))
+
+    def _training(self) -> None:
+        written = self.document.get("training")
+        if not isinstance(written, dict):
+            return  # the top schema reports it
+        if not written and "native" not in self.catalog.backends:
+            self._block("training", blocks.training_block(None))  # no backend selected
+            return
+        self.document["training"] = {"backend": "native", **written}
+        self._selected_block("training", blocks.training_block)
+
+    def _threat_model(self, mechanism: Mechanism | None) -> dict[str, Json] | None:
+        if not self._block("threat_model", blocks.threat_model_block(mechanism), open=mechanism is None):
+            return None
+        block: dict[str, Json] = self.document["threat_model"]
+        if isinstance(block["group_size"], int):
+            block["group_size"] = [block["group_size"]]
+        return block
+
+    def _audit(self, mechanism: Mechanism | None, threat_model: dict[str, Json] | None) -> None:
+        wrong: list[Diagnostic] = []
+        if mechanism is not None:
+            block = self.document["audit"]
+            self.canary, self.score, wrong = installed.selected_attack(block, mechanism, threat_model, self.catalog)
+        schema = blocks.audit_block(mechanism, self.canary, self.score)
+        self._block("audit", schema, open=mechanism is None or bool(wrong))
+        self.found += wrong
+
+    def _provider(self, name: str) -> Any:
+        block = self.document.get(name)
+        if not isinstance(block, dict):
+            return None  # absent, or reported by the top schema
+        found = find(block, CHOOSERS[name], self.catalog)
+        if isinstance(found, Diagnostic):
+            self.found.append(found)
+            return None
+        return found
+
+    def _block(self, name: str, schema: Plain, *, open: bool = False) -> bool:
+        """Whether it exists and is valid. ``open`` allows unknown keys, which an unknown mechanism may define."""
+        block = self.document.get(name)
+        if not isinstance(block, dict):
+            return False
+        filled = fill(schema, block)
+        wrong = [d for d in problems(schema, filled, (name,)) if not (open and d.code == "unknown-key")]
+        self.document[name] = filled if wrong else cast(schema, filled)
+        self.found += wrong
+        return not wrong

@@ -1,1 +1,0 @@
-"""Validation of documents against the schemas of core and plugins."""

@@ -1,0 +1,360 @@
+"""Read YAML into a tree with spans, and write it. Hostile files yield diagnostics in bounded time and memory."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path as FilePath
+from typing import Any
+
+import yaml
+
+from dpspec.contract import Diagnostic, Json, Path, Span
+from dpspec.language.spec_files import FORBIDDEN, read_text, span_after
+from dpspec.language.tree import Node
+from dpspec.text import clipped, quoted
+
+_NULL = frozenset({"", "~", "null", "Null", "NULL"})
+_BOOL = {"true": True, "True": True, "TRUE": True, "false": False, "False": False, "FALSE": False}
+_INT = re.compile(r"[-+]?[0-9]+")
+_BASED = re.compile(r"0o[0-7]+|0x[0-9a-fA-F]+")
+_FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
+NOT_FINITE = re.compile(r"[-+]?\.?(nan|inf|infinity)", re.IGNORECASE)
+_MAX_INTEGER = 2**63 - 1
+
+
+def read_scalar(text: str) -> Json:
+    """As in the core schema, but ``.nan`` is a string. ``ValueError`` if a number does not fit in 64 bits."""
+    if text in _NULL:
+        return None
+    if text in _BOOL:
+        return _BOOL[text]
+    if _INT.fullmatch(text):
+        return _int(text, 10)
+    if _BASED.fullmatch(text):
+        return _int(text[2:], 8 if text[1] == "o" else 16)
+    if not _FLOAT.fullmatch(text):
+        return text
+    value = float(text)
+    if value in (float("inf"), float("-inf")):
+        raise ValueError("is too large for a 64-bit float")
+    if value == 0 and re.search("[1-9]", text.lower().partition("e")[0]):
+        raise ValueError("is too small for a 64-bit float: it would become 0")
+    return value + 0.0  # turns -0.0 into 0.0, so that equal specs have equal digests
+
+
+def _int(digits: str, base: int) -> int:
+    # Check the length first: int() takes quadratic time and raises its own error from 4,300 digits on.
+    value = int(digits, base) if len(digits.lstrip("+-0")) <= 20 else _MAX_INTEGER + 1
+    if abs(value) > _MAX_INTEGER:
+        raise ValueError("is too large: the largest integer is 9223372036854775807")
+    return value
+
+
+#: Part of the parser's message, our message, and the help.
+_TEXTS: tuple[tuple[str, str, str | None], ...] = (
+    ("mapping values are not allowed", "': ' is not allowed here", "a line holds one 'key: value'; quote other colons"),
+    ("'\\t' that cannot start", "a tab is not allowed here", "indent with spaces"),
+    ("could not find expected ':'", "a key without ':'", "write 'key: value', with a space after the colon"),
+    ("expected <block end>", "this line does not fit the indentation above it", "align it with its neighbours"),
+    ("expected ',' or ']'", "a list that '[' opened is not closed here", "separate items by ',' and close with ']'"),
+    ("expected ',' or '}'", "a map that '{' opened is not closed here", "separate entries by ',' and close with '}'"),
+    ("unexpected end of stream", "a quoted text is not closed", "close it with the quote that opened it"),
+    ("unexpected document separator", "a quoted text is not closed", "close it with the quote that opened it"),
+    ("found undefined alias", "this alias has no anchor", "write &name before the value to repeat"),
+    ("found duplicate anchor", "this anchor was used before", "give each anchor its own name"),
+    ("unknown escape character", "no such escape in quotes", "use single quotes for text with backslashes"),
+    ("expected escape sequence", "an escape in quotes is not complete", "use single quotes for text with backslashes"),
+    ("cannot start any token", "this character cannot begin a value", "put the value in quotes"),
+    ("sequence entries are not allowed", "a list item cannot begin here", "begin the list on a new line"),
+    ("expected '<document start>'", "a second YAML document begins here", "a file contains one spec"),
+    ("block mapping", "this is not an entry 'key: value'", None),
+)
+
+
+MAX_EVENTS = 20_000
+MAX_NODES = 20_000
+MAX_DEPTH = 64
+_NO_TAG = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Source:
+    """One file; ``unparsed`` has paths of invalid values, so that the validator does not report them again."""
+
+    file: str
+    root: Node | None
+    text: str | None
+    diagnostics: tuple[Diagnostic, ...] = ()
+    unparsed: frozenset[Path] = frozenset()
+
+
+def read_file(path: FilePath, file: str | None = None) -> Source:
+    name = str(path) if file is None else file
+    text = read_text(path, name)
+    if isinstance(text, Diagnostic):
+        return Source(file=name, root=None, text=None, diagnostics=(text,))
+    return read_yaml(text, name)
+
+
+def read_yaml(text: str, file: str, *, line: int = 1) -> Source:
+    """``line`` is the number of the text's first line."""
+    if forbidden := FORBIDDEN.search(text):
+        message = f"character U+{ord(forbidden[0]):04X} is not allowed in a spec"
+        span = span_after(text[: forbidden.start()], file)
+        diagnostic = Diagnostic(code="bad-character", message=message, span=span, help="remove the character")
+        return Source(file=file, root=None, text=text, diagnostics=(diagnostic,))
+    reader = _Reader(file, line - 1)
+    root: Node | None = None
+    try:
+        root = reader.read(text)
+    except _ReadError as error:
+        reader.diagnostics.append(error.diagnostic)
+    return Source(
+        file=file, root=root, text=text, diagnostics=tuple(reader.diagnostics), unparsed=frozenset(reader.unparsed)
+    )
+
+
+class _ReadError(Exception):
+    def __init__(self, diagnostic: Diagnostic) -> None:
+        self.diagnostic = diagnostic
+
+
+class _Loader(yaml.SafeLoader):
+    """Limits on events and depth, without type resolution."""
+
+    def __init__(self, text: str, reader: _Reader) -> None:
+        super().__init__(text)
+        self._reader = reader
+        self._events = 0
+        self._depth = 0
+
+    def get_event(self) -> Any:
+        event = super().get_event()  # type: ignore[no-untyped-call]
+        self._events += 1
+        if self._events > MAX_EVENTS:
+            raise self._reader.error_at("too-large", f"the file has more than {MAX_EVENTS} YAML events", event)
+        if isinstance(event, yaml.CollectionStartEvent):
+            self._depth += 1
+            if self._depth > MAX_DEPTH:
+                raise self._reader.error_at("too-deep", f"values are nested deeper than {MAX_DEPTH} levels", event)
+        elif isinstance(event, yaml.CollectionEndEvent):
+            self._depth -= 1
+        if getattr(event, "tag", None) == "!":
+            event.tag = "! "  # the composer ignores the tag "!"
+        return event
+
+    def resolve(self, kind: Any, value: Any, implicit: Any) -> str:
+        """No tag; :func:`read_scalar` resolves plain scalars by YAML 1.2."""
+        return _NO_TAG
+
+
+@dataclass
+class _Reader:
+    file: str
+    lines_before: int
+    diagnostics: list[Diagnostic] = field(default_factory=list)
+    unparsed: set[Path] = field(default_factory=set)
+    nodes: int = 0
+
+    def read(self, text: str) -> Node:
+        loader = None
+        try:
+            loader = _Loader(text, self)
+            loader.get_event()
+            if loader.check_event(yaml.StreamEndEvent):
+                raise self._empty()
+            root = loader.compose_document()
+            if not loader.check_event(yaml.StreamEndEvent):
+                second = loader.peek_event()  # type: ignore[no-untyped-call]
+                message = "a second document begins here; a file contains one spec"
+                raise self.error_at("several-documents", message, second)
+            if isinstance(root, yaml.ScalarNode) and root.style is None and read_scalar_or_text(root.value) is None:
+                raise self._empty()
+        except yaml.YAMLError as error:
+            raise _ReadError(self._syntax(error)) from None
+        except (ValueError, OverflowError):  # an escape outside Unicode such as "\UFFFFFFFF"
+            assert loader is not None
+            span = self.mark(loader.get_mark())
+            message = "an escape in quotes is not a Unicode character"
+            raise _ReadError(Diagnostic(code="bad-character", message=message, span=span)) from None
+        finally:
+            if loader is not None:
+                loader.dispose()
+        return self._walk(root, (), frozenset())
+
+    def _empty(self) -> _ReadError:
+        line = self.lines_before + 1
+        return _ReadError(
+            Diagnostic(code="empty-file", message="the file is empty", span=Span(self.file, line, 1, line, 1))
+        )
+
+    def _syntax(self, error: yaml.YAMLError) -> Diagnostic:
+        problem, span = "this is not YAML", None
+        if isinstance(error, yaml.MarkedYAMLError):
+            problem = error.problem or problem
+            mark = error.problem_mark or error.context_mark
+            span = self.mark(mark) if mark is not None else None
+        text = f"{problem} {getattr(error, 'context', '') or ''}"
+        for piece, message, hint in _TEXTS:
+            if piece in text:
+                return Diagnostic(code="syntax", message=message, span=span, help=hint)
+        return Diagnostic(code="syntax", message=f"not YAML: {clipped(problem, 100)}", span=span)
+
+    def _walk(self, node: Any, path: Path, parents: frozenset[int]) -> Node:
+        self.nodes += 1
+        if self.nodes > MAX_NODES:
+            raise self.error_at("alias-bomb", f"aliases expand to more than {MAX_NODES} values", node)
+        if id(node) in parents:
+            raise self.error_at("alias-recursion", "this value contains itself through an alias", node)
+        if len(parents) > MAX_DEPTH:
+            raise self.error_at("too-deep", f"aliases expand to values nested deeper than {MAX_DEPTH} levels", node)
+        span = self.span(node)
+        if node.tag != _NO_TAG:
+            tag = node.tag.replace("tag:yaml.org,2002:", "!!").strip()
+            message = f"the tag {quoted(tag)} is not allowed; a spec contains only data"
+            self._add_unparsed(
+                path, Diagnostic(code="tag", message=message, path=path, span=span, help="remove the tag")
+            )
+        if isinstance(node, yaml.ScalarNode):
+            return Node(self._scalar(node, path, span), span)
+        inner = parents | {id(node)}
+        if isinstance(node, yaml.SequenceNode):
+            return Node([self._walk(n, (*path, i), inner) for i, n in enumerate(node.value)], span)
+        return Node(self._mapping(node, path, inner), span)
+
+    def _mapping(self, node: Any, path: Path, parents: frozenset[int]) -> dict[str, Node]:
+        items: dict[str, Node] = {}
+        for key_node, value_node in node.value:
+            span = self.span(key_node)
+            key = self._key(key_node)
+            if key is None:
+                continue
+            if key in items:
+                first = items[key].key
+                where = f"the first is on line {first.line}; keep one" if first else None
+                message = f"key {quoted(key)} appears twice"
+                self.diagnostics.append(
+                    Diagnostic(code="duplicate-key", message=message, path=path, span=span, help=where)
+                )
+                continue
+            items[key] = dataclasses.replace(self._walk(value_node, (*path, key), parents), key=span)
+        return items
+
+    def _key(self, node: Any) -> str | None:
+        span = self.span(node)
+        if not isinstance(node, yaml.ScalarNode) or node.tag != _NO_TAG:
+            message = "keys must be strings without tags, not lists or maps"
+            self.diagnostics.append(Diagnostic(code="bad-key", message=message, span=span))
+            return None
+        value = read_scalar_or_text(node.value) if node.style is None else node.value
+        if not isinstance(value, str):
+            what = "an empty key" if node.value == "" else f"the key {node.value[:40]}"
+            message = f"{what} is not a string"
+            hint = f'write "{node.value[:40]}", in quotes, to make it a string'
+            self.diagnostics.append(Diagnostic(code="bad-key", message=message, span=span, help=hint))
+            return None
+        if FORBIDDEN.search(value):
+            self.diagnostics.append(
+                Diagnostic(code="bad-character", message="a key contains a control character", span=span)
+            )
+            return None
+        return value
+
+    def _scalar(self, node: Any, path: Path, span: Span) -> Json:
+        text: str = node.value
+        if FORBIDDEN.search(text):
+            message = "this string contains a control character"
+            self._add_unparsed(path, Diagnostic(code="bad-character", message=message, path=path, span=span))
+            return text
+        if node.style is not None:
+            return text
+        try:
+            return read_scalar(text)
+        except ValueError as error:
+            message = f"{text if len(text) <= 40 else text[:37] + '...'} {error}"
+            self._add_unparsed(path, Diagnostic(code="bad-number", message=message, path=path, span=span))
+            return text
+
+    def _add_unparsed(self, path: Path, diagnostic: Diagnostic) -> None:
+        self.unparsed.add(path)
+        self.diagnostics.append(diagnostic)
+
+    def error_at(self, code: str, message: str, at: Any) -> _ReadError:
+        return _ReadError(Diagnostic(code=code, message=message, span=self.mark(at.start_mark)))
+
+    def span(self, node: Any) -> Span:
+        """From its anchor or value to its end."""
+        start, end = node.start_mark, node.end_mark
+        before = self.lines_before + 1
+        return Span(self.file, before + start.line, start.column + 1, before + end.line, end.column + 1)
+
+    def mark(self, mark: Any) -> Span:
+        line, column = self.lines_before + mark.line + 1, mark.column + 1
+        return Span(self.file, line, column, line, column + 1)
+
+
+def read_scalar_or_text(text: str) -> Json:
+    """0 for a number outside the supported range."""
+    try:
+        return read_scalar(text)
+    except ValueError:
+        return 0
+
+
+#: Commands to runners of continuous integration, at any place of a log.
+_COMMAND = re.compile(r"##(?=\w*\[)")
+
+_COMMENT_COLUMN = 40
+
+
+class _Dumper(yaml.SafeDumper):
+    """Quotes text that dpspec, which follows YAML 1.2, would read as a number; lists of scalars stay on one line."""
+
+    def ignore_aliases(self, data: object) -> bool:
+        return True
+
+
+def _text(dumper: _Dumper, text: str) -> yaml.Node:
+    try:
+        quoted = read_scalar(text) != text or not text.isprintable() or "##" in text
+    except ValueError:
+        quoted = True
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style='"' if quoted else None)
+
+
+def _list(dumper: _Dumper, items: Sequence[Json]) -> yaml.Node:
+    scalars = not any(isinstance(item, Mapping | list | tuple) for item in items)
+    return dumper.represent_sequence("tag:yaml.org,2002:seq", items, flow_style=scalars)
+
+
+_Dumper.add_representer(str, _text)
+_Dumper.add_representer(list, _list)
+_Dumper.add_representer(tuple, _list)
+
+
+def to_yaml(value: Mapping[str, Json], comment: Callable[[Path], str] | None = None) -> str:
+    """In block style; ``comment`` returns the comment of the key at a path."""
+    text = yaml.dump(
+        value, Dumper=_Dumper, sort_keys=False, default_flow_style=False, allow_unicode=True, width=float("inf")
+    )
+    text = _COMMAND.sub(r"\\x23#", text)
+    if comment is None:
+        return text
+    lines = text.splitlines()
+    for path, number in _keys(yaml.compose(text, Loader=yaml.SafeLoader), ()):
+        if remark := comment(path):
+            lines[number] = f"{lines[number].ljust(_COMMENT_COLUMN)}  # {remark}"
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _keys(node: yaml.Node | None, path: Path) -> Iterator[tuple[Path, int]]:
+    if isinstance(node, yaml.MappingNode):
+        for key, item in node.value:
+            yield (*path, key.value), key.start_mark.line
+            yield from _keys(item, (*path, key.value))
+    elif isinstance(node, yaml.SequenceNode):
+        for index, item in enumerate(node.value):
+            yield from _keys(item, (*path, index))

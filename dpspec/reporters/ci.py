@@ -1,0 +1,195 @@
+"""Formats for continuous integration: GitHub workflow commands, JUnit XML and SARIF 2.1.0."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import PurePath
+from typing import TYPE_CHECKING
+from urllib.parse import quote
+
+from dpspec.contract import Json
+from dpspec.contract.frozen import digest
+from dpspec.engine.redact import redact
+from dpspec.engine.results.result import AuditResult, Result, apart
+from dpspec.reporters import labels
+from dpspec.reporters.summary import tally
+from dpspec.text import json_text, plain
+
+if TYPE_CHECKING:
+    from junitparser import TestCase
+
+
+@dataclass(frozen=True)
+class _Problem:
+    """An unexpected claim, an unexpected conformance or missing trials; ``claim`` is empty for the latter two."""
+
+    rule: str
+    claim: str
+    level: str
+    subject: str
+    label: str
+    text: str
+
+
+def _problems(audit: AuditResult) -> Iterator[_Problem]:
+    for verdict in audit.verdicts:
+        if not verdict.expected:
+            yield _Problem(
+                rule=verdict.verdict,
+                claim=verdict.claim,
+                level="warning" if labels.pending(audit, verdict) else "error",
+                subject=f"{audit.name}, claim {verdict.claim}",
+                label=labels.headline(audit, verdict),
+                text=labels.verdict_line(audit, verdict),
+            )
+    conformance = audit.conformance
+    if labels.wrong_conformance(audit):
+        label = labels.conformance_label(conformance.status)
+        yield _Problem(conformance.status, "", "error", audit.name, label, labels.conformance_line(audit))
+    if not audit.complete:
+        yield _Problem("incomplete", "", "warning", audit.name, "incomplete", labels.missing_trials(audit))
+
+
+def render_github(result: Result, *, internal: bool = False) -> str:
+    """An annotation at the line of each unexpected claim. ``internal`` keeps data-dependent and per-record values."""
+    if not internal:
+        result = redact(result)
+    lines = []
+    for audit in result.audits:
+        for problem in _problems(audit):
+            found = audit.places.get(problem.claim)
+            place = {"file": audit.source} if audit.source else {}
+            if found is not None:
+                place = {"file": found["file"], "line": str(found["line"]), "col": str(found["column"])}
+            title = f"{problem.subject}: {problem.label}"
+            lines.append(_command(problem.level, problem.text, title=title, **place))
+    lines.append(_command("notice", tally(result), title="dpspec"))
+    return "\n".join(lines) + "\n"
+
+
+def _command(kind: str, message: str, **properties: str) -> str:
+    """Percent signs and line ends are escaped, and colons and commas in properties."""
+
+    def escaped(text: str) -> str:
+        return plain(text).replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+
+    listed = ",".join(
+        f"{name}={escaped(value).replace(':', '%3A').replace(',', '%2C')}" for name, value in properties.items()
+    )
+    return f"::{kind} {listed}::{escaped(message)}"
+
+
+def render_junit(result: Result, *, internal: bool = False) -> str:
+    """A suite per audit, a case per claim and one for the conformance; undecided ones are skipped."""
+    from junitparser import JUnitXml, TestSuite
+
+    if not internal:
+        result = redact(result)
+    document = JUnitXml("dpspec")
+    for part in apart(result):
+        for audit in part.audits:
+            suite = TestSuite(plain(audit.name))
+            suite.timestamp = plain(part.created)
+            for case in _cases(audit):
+                suite.add_testcase(case)
+            suite.time = audit.seconds
+            document.add_testsuite(suite)
+    text: bytes = document.tostring()  # type: ignore[no-untyped-call]
+    return text.decode("utf-8") + "\n"
+
+
+def _cases(audit: AuditResult) -> Iterator[TestCase]:
+    from junitparser import Error, Failure, Skipped, TestCase
+
+    name = plain(audit.name)
+    for verdict in audit.verdicts:
+        case = TestCase(plain(verdict.claim), name)
+        if labels.pending(audit, verdict):
+            case.result = [Skipped(plain(labels.verdict_line(audit, verdict)))]
+        elif not verdict.expected:
+            case.result = [Failure(plain(labels.verdict_line(audit, verdict)), labels.verdict_label(audit, verdict))]
+        case.system_out = plain(labels.verdict_line(audit, verdict))
+        yield case
+    conformance = audit.conformance
+    case = TestCase("conformance", name)
+    if labels.wrong_conformance(audit):
+        case.result = [Failure(plain(labels.conformance_line(audit)), conformance.status)]
+    elif conformance.status == "not-run":
+        case.result = [Skipped(plain(conformance.reason))]
+    yield case
+    if not audit.complete:
+        case = TestCase("trials", name)
+        case.result = [Error(plain(labels.missing_trials(audit)), "incomplete")]
+        yield case
+
+
+_SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
+
+_RULES = {
+    "contradicted": "An attack rejects a proved bound: theory, implementation or attack is wrong",
+    "refuted": "An attack or a bound rejects a claim",
+    "open": "A claim is neither proved nor refuted",
+    "supported": "A claim is supported by evidence, not proved",
+    "proved": "A claim is proved that was expected to fail",
+    "deviates": "The executed run deviates from its declaration",
+    "no-deviation-found": "No deviation found in a run that was expected to deviate",
+    "not-run": "The conformance of the executed run was not tested",
+    "checks-missing": "Planned checks of the executed run are missing",
+    "incomplete": "Trials are missing",
+}
+
+_HELP = {name: f"See `dpspec explain {name}`." for name in ("contradicted", "refuted", "open", "supported", "proved")}
+_HELP["incomplete"] = "The same command with the same store adds the missing trials."
+
+
+def render_sarif(result: Result, *, internal: bool = False) -> str:
+    """A result at the line of each unexpected claim."""
+    if not internal:
+        result = redact(result)
+    rules = [
+        {
+            "id": f"dpspec/{name}",
+            "shortDescription": {"text": text},
+            "help": {"text": _HELP.get(name, "See `dpspec explain audit.expect`.")},
+            "defaultConfiguration": {"level": "warning" if name == "incomplete" else "error"},
+        }
+        for name, text in _RULES.items()
+    ]
+    runs = []
+    for part in apart(result):
+        version = str(part.environment.get("dpspec", "0"))
+        ended = part.created.replace("+00:00", "Z")
+        runs.append(
+            {
+                "tool": {"driver": {"name": "dpspec", "semanticVersion": version, "rules": rules}},
+                "invocations": [{"executionSuccessful": True, "endTimeUtc": ended}],
+                "columnKind": "unicodeCodePoints",
+                "results": [_result(audit, problem) for audit in part.audits for problem in _problems(audit)],
+            }
+        )
+    document = {"$schema": _SCHEMA, "version": "2.1.0", "runs": runs}
+    return json_text(json.dumps(document, indent=2, allow_nan=False)) + "\n"
+
+
+def _result(audit: AuditResult, problem: _Problem) -> Json:
+    place = audit.places.get(problem.claim) or {"file": audit.source or "spec", "line": 1, "column": 1}
+    path = PurePath(place["file"]).as_posix()
+    try:
+        uri = quote(path, errors="surrogateescape")  # undecodable bytes of a name are kept
+    except UnicodeEncodeError:
+        uri = quote(path, errors="backslashreplace")
+    location = {
+        "artifactLocation": {"uri": uri},
+        "region": {"startLine": place["line"], "startColumn": place["column"]},
+    }
+    of = "conformance " if not problem.claim and problem.rule != "incomplete" else ""
+    return {
+        "ruleId": f"dpspec/{problem.rule}",
+        "ruleIndex": list(_RULES).index(problem.rule),
+        "level": problem.level,
+        "message": {"text": plain(f"{problem.subject}: {of}{problem.text}")},
+        "locations": [{"physicalLocation": location}],
+        "partialFingerprints": {"dpspec/claim/v1": digest([audit.name, problem.claim])},
+    }

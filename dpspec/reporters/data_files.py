@@ -1,0 +1,84 @@
+"""Data formats: a result as JSON or CSV, and changes between two results as text, Markdown or JSON."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import asdict
+
+from dpspec.engine.redact import redact
+from dpspec.engine.results.codec import dump
+from dpspec.engine.results.diff import Change
+from dpspec.engine.results.result import Result, sources
+from dpspec.reporters import labels
+from dpspec.text import json_text, markdown, plain
+
+
+def render_json(result: Result, *, internal: bool = False) -> str:
+    """JSON of the schema ``dpspec/result/v2``, which ``verify``, ``diff`` and ``report`` read."""
+    return dump(result if internal else redact(result))
+
+
+COLUMNS = (
+    "audit", "claim", "kind", "says", "verdict", "expected", "as_expected", "quantity", "claimed", "lower", "upper",
+    "p_value", "conformance", "reason", "file", "line", "result",
+)  # fmt: skip
+
+#: The place before a character that begins a formula, in ASCII or full width: at the start of a cell, and after a
+#: separator at which a spreadsheet may split the line.
+_FORMULA = re.compile(r"(?:^|[;|])\s*(?=[=+\-@\uff1d\uff0b\uff0d\uff20\u2212])")
+
+
+def render_csv(result: Result, *, internal: bool = False) -> str:
+    """A row per claim: full precision, ``inf`` for no bound, an empty cell for no value."""
+    if not internal:
+        result = redact(result)
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(COLUMNS)
+    for audit, source in zip(result.audits, sources(result), strict=True):
+        for verdict in audit.verdicts:
+            place = audit.places.get(verdict.claim) or {"file": audit.source, "line": ""}
+            label = labels.headline(audit, verdict)
+            texts = (audit.name, verdict.claim, verdict.kind, verdict.text, label, " or ".join(verdict.expect))
+            numbers = (verdict.claimed, verdict.lower, verdict.upper, verdict.p_value)
+            row = [*map(_text, texts), "yes" if verdict.expected else "no", _text(verdict.quantity)]
+            row += ["" if number is None else repr(float(number)) for number in numbers]
+            row += [audit.conformance.status, _text(verdict.reason), _text(place["file"]), str(place["line"])]
+            writer.writerow([*row, _text(source)])
+    return out.getvalue()
+
+
+def _text(text: str) -> str:
+    """One line, with an apostrophe before the beginning of a formula."""
+    return _FORMULA.sub(r"\g<0>'", plain(text))
+
+
+CHANGE_FORMATS = ("text", "markdown", "json")
+
+
+def render_changes(changes: Sequence[Change], form: str) -> str:
+    """In one of :data:`CHANGE_FORMATS`."""
+    if form == "json":
+        return json_text(json.dumps([asdict(change) for change in changes], indent=2))
+    if form == "text":
+        return "\n".join(map(change_line, changes)) if changes else "no change"
+    rows = [
+        f"| {change.trend} | {markdown(_place(change))} | {change.what} | {markdown(change.before)} | "
+        f"{markdown(change.after)} |"
+        for change in changes
+    ]
+    head = ["| Trend | Place | Value | Before | After |", "|---|---|---|---|---|"]
+    return "\n".join([*head, *rows]) if rows else "No change."
+
+
+def change_line(change: Change) -> str:
+    mark = {"better": "+", "worse": "-", "other": "~"}[change.trend]
+    return f"{mark} {plain(_place(change))}: {change.what} {plain(change.before)} -> {plain(change.after)}"
+
+
+def _place(change: Change) -> str:
+    return f"{change.audit} / {change.claim}" if change.claim else change.audit

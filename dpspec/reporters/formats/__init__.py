@@ -1,1 +1,0 @@
-"""A result in each format but HTML."""

@@ -1,0 +1,331 @@
+"""Render a result as one self-contained HTML page, and detect manual edits of a page.
+
+The page needs no server and no scripts (they sort and filter only), prints, and contains the result as JSON, which
+``dpspec verify`` and ``dpspec report`` read. ``verify`` renders that result again and compares text, markup, styles,
+scripts and drawings. Drawings are equal if they differ only in coordinates, and by less than a rounding error of
+another machine.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import shlex
+from base64 import b64encode
+from dataclasses import dataclass
+from functools import cache
+from html import unescape
+from itertools import zip_longest
+from types import SimpleNamespace
+from typing import TYPE_CHECKING
+
+from dpspec.contract import Check
+from dpspec.engine.redact import redact
+from dpspec.engine.results import decimals
+from dpspec.engine.results.codec import dump, reread
+from dpspec.engine.results.result import AuditResult, Result, Verdict, base_name, sources
+from dpspec.reporters import bars, labels, matrices, phrases
+from dpspec.reporters.figures import figures
+from dpspec.reporters.limits import limits, recipes
+from dpspec.reporters.read_results import ELEMENT, embedded, with_plain_result
+from dpspec.reporters.risk import Rate, rates, risk, weakest
+from dpspec.reporters.summary import NOT_TESTED, RISK, details, failed, outcomes, summary, tally, verdict_sentence
+from dpspec.text import plain, shortened
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
+    from markupsafe import Markup
+
+
+#: The warning of a page with all values.
+INTERNAL_MARK = "Internal: this page contains values that depend on the data. Do not publish it."
+
+#: The maximum number of audits with figures and findings, and of cells of a matrix; the embedded result has all.
+MOST_DRAWN, MOST_CELLS = 24, 8
+
+#: The maximum number of named controls, and of bars of risk.
+_MOST_CONTROLS, _MOST_RATES = 3, 4
+
+#: Text without a line break. The lookbehind starts one match per run of digits, to avoid quadratic time.
+_WHOLE = re.compile(r"((?<![0-9.])[0-9.]+(?:e-[0-9]+| %)|DP-SGD)")
+
+#: Words that link to their definition in the page's terms, with its id.
+_LINKED = {
+    "false-positive rate": "term-false-positive-rate",
+    "negative control": "term-control",
+    "negative controls": "term-control",
+    "epsilon": "term-epsilon-delta",
+    "lower bound": "term-lower-bound",
+    "upper bound": "term-upper-bound",
+    "canary": "term-canary",
+}
+_TERM = re.compile(rf"\b({'|'.join(sorted(_LINKED, key=len, reverse=True))})\b")
+
+
+def render(result: Result, *, internal: bool = False) -> str:
+    """The text follows from the embedded JSON for one :func:`generator`."""
+    result = reread(result if internal else redact(result))
+    origins = sources(result)
+    cells = {
+        index: matrices.cell_title(matrix, audit)
+        for matrix in result.matrices
+        for index, audit in zip(matrix.numbers, matrix.audits, strict=True)
+    }
+    names = [f"a{i}" for i in range(len(result.audits))]
+    families, drawn = phrases.families(result), _drawn(result)
+    audits = tuple(
+        _audit(audit, names[i], origins[i], families[i], cells.get(i, ""), i in drawn)
+        for i, audit in enumerate(result.audits)
+    )
+    text: str = (
+        _environment()
+        .get_template("page.html")
+        .render(
+            result=result,
+            audits=audits,
+            matrices=tuple(matrices.view(matrix, i, names) for i, matrix in enumerate(result.matrices)),
+            verdict=verdict_sentence(result),
+            tally=tally(result),
+            controls=[view for view in audits if view.made_to_deviate],
+            most_controls=_MOST_CONTROLS,
+            failed=failed(result),
+            all_in_matrices=len(cells) == len(audits) and all(len(one.audits) > MOST_CELLS for one in result.matrices),
+            summary=summary(result),
+            risk_label=RISK,
+            rates=_rates(result),
+            not_tested=NOT_TESTED,
+            limits=(*result.notes, *limits(result)),
+            recipes=tuple((one.of, shlex.join(map(plain, one.command)), one.facts) for one in recipes(result)),
+            details=details,
+            labels=labels,
+            phrases=phrases,
+            decimals=decimals,
+            internal=internal,
+            internal_mark=INTERNAL_MARK,
+            generator=generator(),
+            element=ELEMENT,
+            json=embedded(dump(result, indent=None)),
+            style=_asset("page.css"),
+            script=_asset("page.js"),
+            script_digest=b64encode(hashlib.sha256(_asset("page.js").encode("utf-8")).digest()).decode("ascii"),
+        )
+    )
+    return text
+
+
+def _drawn(result: Result) -> set[int]:
+    """Audits with figures and findings on the page; of a large matrix only its unexpected cells."""
+    large = {i for matrix in result.matrices if len(matrix.audits) > MOST_CELLS for i in matrix.numbers}
+    first = sorted(range(len(result.audits)), key=lambda i: result.audits[i].as_expected)
+    return {i for i in first if i not in large or not result.audits[i].as_expected} & set(first[:MOST_DRAWN])
+
+
+def _rates(result: Result) -> list[tuple[str, Rate]]:
+    """Each group of a single audit, or the audits with the highest risk."""
+    if len(result.audits) == 1:
+        audit = result.audits[0]
+        contradicted = any(verdict.verdict == "contradicted" for verdict in audit.verdicts)
+        found = (
+            [(", ".join(filter(None, (rate.members, rate.scope))), rate) for rate in rates(audit)]
+            if not contradicted
+            else []
+        )
+        return found[:_MOST_RATES]
+    pairs = zip(result.audits, matrices.titles(result), strict=True)
+    named = [(title, rate) for audit, title in pairs if (rate := weakest(audit)) is not None]
+    return sorted(named, key=lambda one: -one[1].powers[0])[:_MOST_RATES]
+
+
+def generator() -> str:
+    from dpspec.version import VERSION
+
+    return f"dpspec {VERSION}"
+
+
+@cache
+def _environment() -> Environment:
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+    from markupsafe import Markup, escape
+
+    environment = Environment(
+        loader=PackageLoader("dpspec.reporters", "assets"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        finalize=lambda value: plain(value) if type(value) is str else value,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["whole"] = _whole
+    environment.filters["linked"] = _linked
+    # A name may be broken after its underscores only.
+    environment.filters["parted"] = lambda name: Markup("_<wbr>").join(map(escape, plain(name).split("_")))
+    return environment
+
+
+def _whole(text: str) -> Markup:
+    """No line breaks inside numbers and names: browsers break ``1e-5`` at its hyphen."""
+    from markupsafe import Markup, escape
+
+    parts = _WHOLE.split(plain(text))
+    marked = (f'<span class="whole">{escape(part)}</span>' if i % 2 else escape(part) for i, part in enumerate(parts))
+    return Markup("").join(map(Markup, marked))
+
+
+def _linked(sentences: tuple[str, ...]) -> Markup:
+    """The first occurrence of each term links to its definition."""
+    from markupsafe import Markup
+
+    seen: set[str] = set()
+    parts = []
+    for i, part in enumerate(_TERM.split(" ".join(sentences))):
+        term = _LINKED.get(part, "") if i % 2 else ""
+        if term and term not in seen:
+            seen.add(term)
+            parts.append(Markup('<a class="term" href="#{}">{}</a>').format(term, part))
+        else:
+            parts.append(_whole(part))
+    return Markup("").join(parts)
+
+
+def _asset(name: str) -> str:
+    from importlib.resources import files
+
+    return (files("dpspec.reporters") / "assets" / name).read_text(encoding="utf-8")
+
+
+def _audit(audit: AuditResult, name: str, origin: str, family: int, cell: str, drawn: bool) -> SimpleNamespace:
+    """The values of one audit for the template; ``family`` is the number of checks that its own were judged among."""
+    conformance, tests = audit.conformance, labels.count(len(audit.checks), "test")
+    reason = conformance.reason
+    if conformance.status == "no-deviation-found":  # the figure shows the limits
+        reason = f"{tests}, none rejected. The figure shows the smallest deviation that each kind of test detects."
+    # Unexpected claims first, then privacy, controls and utility.
+    ordered = sorted(audit.verdicts, key=lambda one: (one.expected, one.kind == "metric", labels.is_control(one)))
+    return SimpleNamespace(
+        audit=audit,
+        name=name,
+        origin=origin,
+        description=str(audit.document.get("description") or ""),
+        outcomes=tuple(outcomes([audit], [audit.name])),
+        risk=risk(audit),
+        claims=tuple(_claim(audit, verdict) for verdict in ordered),
+        tests=tests,
+        reason=reason,
+        checks=tuple((bad, _check(check)) for check, bad in phrases.ranked(audit.checks, family)),
+        detectable=bars.detection_figure(audit, family),
+        made_to_deviate=conformance.status == "deviates" and conformance.expected,
+        figures=tuple(figures(audit, name)) if drawn else (),
+        drawn=drawn,
+        cell=cell,
+        title=f"{base_name(audit)}, {cell}" if cell else audit.name,
+        findings=phrases.findings(audit),
+    )
+
+
+def _claim(audit: AuditResult, verdict: Verdict) -> SimpleNamespace:
+    label = labels.verdict_label(audit, verdict)
+    return SimpleNamespace(
+        verdict=verdict,
+        label=label,
+        given=labels.headline(audit, verdict).removeprefix(label).removeprefix(", "),
+        style="as-declared" if label == labels.AS_DECLARED else verdict.verdict,
+        interval=labels.interval(audit, verdict),
+        claimed=labels.claimed(verdict),
+        value="" if verdict.claimed is None else decimals.exact(verdict.claimed),
+        outcome=labels.outcome(audit, verdict),
+        control=labels.is_control(verdict) and verdict.expected,
+        bar=bars.interval_bar(verdict),
+    )
+
+
+def _check(check: Check) -> tuple[str, ...]:
+    declared = "" if check.declared is None else decimals.given(check.declared)
+    found = "" if check.measured is None else decimals.nearest(check.measured)
+    name = f"{check.assumption}, {check.note}" if check.note else check.assumption
+    limit = "" if check.detectable is None else phrases.detectable(check.detectable).rpartition(" ")[2]
+    return name, check.test, decimals.upper(check.p_value, digits=2), declared, found, check.observed, limit
+
+
+#: A drawing in a page; drawings are not nested.
+FIGURE = re.compile(r"<svg[ >].*?</svg>", re.DOTALL)
+
+#: The maximum difference of equal coordinates.
+_TOLERANCE = 0.05
+
+#: The maximum length of a shown difference, and the number of characters before a difference in markup.
+_SHOWN, _BEFORE = 300, 60
+
+_TAG = re.compile(r"(<[^>]*>)")
+_NUMBER = re.compile(r"(?<![\w.#-])-?\d+(?:\.\d+)?(?:e-?\d+)?(?![\w.])")
+_HEADING = re.compile(r"<(h[123]|caption)\b[^>]*>(.*?)</\1>", re.DOTALL)
+_GENERATOR = re.compile(r'<meta name="generator" content="([^"]*)">')
+
+
+@dataclass(frozen=True)
+class Edited:
+    """A difference: the heading above it, the page's text and the text that its result renders to."""
+
+    under: str
+    shown: str
+    expected: str
+
+
+def compared(page: str, result: Result) -> tuple[list[Edited], str]:
+    """Differences, and the reason why a page of another version cannot be compared.
+
+    A difference is a line that differs from the rendered result, or the first one if the numbers of lines differ.
+    """
+    named, here = _GENERATOR.findall(page), generator()
+    writer = named[0] if len(named) == 1 else ""
+    if writer != here:
+        return [], f"rendered by {writer or 'an unknown program'}, and this is {here}"
+    again = render(result, internal=INTERNAL_MARK in page)
+    again = again if again.endswith("\n") or not page.endswith("\n") else f"{again}\n"
+    if page == again:
+        return [], ""
+    page, again = with_plain_result(page), with_plain_result(again)
+    shown, due = FIGURE.findall(page), FIGURE.findall(again)
+    if len(shown) == len(due) and all(map(same_drawing, shown, due)):
+        page, again = FIGURE.sub("<svg>", page), FIGURE.sub("<svg>", again)
+    lines, expected = page.split("\n"), again.split("\n")
+    different = [i for i, (line, other) in enumerate(zip_longest(lines, expected)) if line != other]
+    shown_ones = different if len(lines) == len(expected) else different[:1]
+    return [_difference(lines, expected, number) for number in shown_ones], ""
+
+
+def _difference(lines: list[str], expected: list[str], number: int) -> Edited:
+    headings = _HEADING.findall("\n".join(expected[: number + 1]))
+    under = " ".join(_words(headings[-1][1]).split()) if headings else f"line {number + 1}"
+    line, other = (one[number] if number < len(one) else "" for one in (lines, expected))
+    a, b = _words(line).split(), _words(other).split()
+    if a == b:
+        at = next((i for i, (x, y) in enumerate(zip(line, other, strict=False)) if x != y), min(len(line), len(other)))
+        start = max(0, at - _BEFORE)
+        return Edited(under, *(text[start : start + _SHOWN] or "nothing" for text in (line, other)))
+    while a and b and a[0] == b[0]:
+        a, b = a[1:], b[1:]
+    while a and b and a[-1] == b[-1]:
+        a, b = a[:-1], b[:-1]
+    return Edited(under, *(shortened(" ".join(text), _SHOWN) or "nothing" for text in (a, b)))
+
+
+def _words(markup: str) -> str:
+    return unescape(_TAG.sub(" ", markup)).strip()
+
+
+def same_drawing(one: str, other: str) -> bool:
+    """Equal except for rounding errors of coordinates in tags."""
+    if one == other:
+        return True
+    a, b = (_TAG.split(text) for text in (one, other))
+    if len(a) != len(b) or a[::2] != b[::2]:
+        return False
+    for tag, due in zip(a[1::2], b[1::2], strict=True):
+        if tag == due:
+            continue
+        if _NUMBER.sub("0", tag) != _NUMBER.sub("0", due):
+            return False
+        pairs = zip(_NUMBER.findall(tag), _NUMBER.findall(due), strict=True)
+        if any(abs(float(x) - float(y)) > _TOLERANCE for x, y in pairs):
+            return False
+    return True

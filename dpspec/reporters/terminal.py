@@ -1,0 +1,382 @@
+"""The report for terminals and logs: brief, or the whole report with ``-v``.
+
+The brief report has a line for each expected claim, and unexpected claims and deviations in full.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+from dpspec.contract import Finding
+from dpspec.engine.judging.conformance_status import missing, rejected
+from dpspec.engine.redact import redact
+from dpspec.engine.results import decimals, recording
+from dpspec.engine.results.result import AuditResult, Result, Verdict, apart, sources
+from dpspec.reporters import labels, matrices, phrases
+from dpspec.reporters.layout import Page, constants, pictures, rounding, series_table, text_table
+from dpspec.reporters.limits import limits, recipes, stored_trials
+from dpspec.reporters.summary import adversary, tally
+
+_STYLE = {
+    "contradicted": "bold white on red",
+    "refuted": "bold red",
+    "proved": "bold green",
+    labels.AS_DECLARED: "bold yellow",
+    "supported": "green",
+    "open": "yellow",
+    "no deviation found": "green",
+    "deviates": "bold red",
+    "checks missing": "bold red",
+    "not tested": "yellow",
+    "false": "bold red",
+    "unchecked": "yellow",
+}
+
+#: The row of an unexpected conformance among the claims.
+_CONFORMANCE = {
+    "deviates": "the executed run deviates from its declaration",
+    "checks-missing": "planned checks of the executed run are missing",
+    "not-run": "no executed run was tested",
+}
+
+#: The width of the column of verdicts; ``contradicted`` is the longest.
+_VERDICT_WIDTH = 12
+
+_MORE = "-v shows findings, checks, assumptions and limits; it trains nothing again."
+
+
+def render(result: Result, *, internal: bool = False, width: int = 80, color: bool = False) -> str:
+    """The whole report. Without ``internal``, data-dependent and per-record values are omitted and counted."""
+    if not internal:
+        result = redact(result)
+    page = Page(width, color=color)
+    _alarm(page, result)
+    page.heading("Claims")
+    shown_source = ""
+    for source, audit in zip(sources(result), result.audits, strict=True):
+        if source != shown_source:
+            page.line(f"From {source}", indent=2, hang=2)
+            shown_source = source
+        _claims(page, audit, named=len(result.audits) > 1)
+    page.blank()
+    page.line((tally(result), "bold"))
+    for audit, family in zip(result.audits, phrases.families(result), strict=True):
+        suffix = f": {audit.name}" if len(result.audits) > 1 else ""
+        _recording(page, audit, suffix)
+        _checks(page, audit, suffix, family)
+        _findings(page, audit, suffix)
+        page.heading(f"Assumptions{suffix}")
+        tested = {(check.assumption, check.test) for check in audit.checks}
+        distinct = phrases.assumptions_of(audit)
+        if not distinct:
+            page.line("None beyond those of the formulas' sources.", indent=2)
+        for assumption in distinct:
+            page.item(
+                (assumption.status, _STYLE.get(assumption.status, "")),
+                f"  {assumption.name}: " if assumption.text else "  ",
+                phrases.assumption(assumption, tested_above=(assumption.name, assumption.test) in tested),
+            )
+        notes = [note for note in (*audit.notes, labels.omitted(audit)) if note]
+        if notes:
+            page.heading(f"Notes{suffix}")
+        for note in notes:
+            page.item(note)
+    page.heading("Limits")
+    for sentence in (*result.notes, *limits(result)):
+        page.item(sentence)
+    page.heading("How to reproduce")
+    for recipe in recipes(result):
+        if recipe.of:
+            page.line((recipe.of, "underline"), indent=2, hang=2)
+        page.command(recipe.command)
+        for name, text in recipe.facts:
+            page.line(f"{name}: {text}", indent=4, hang=2)
+    return page.text()
+
+
+def render_brief(result: Result, *, internal: bool = False, width: int = 80, color: bool = False) -> str:
+    if not internal:
+        result = redact(result)
+    page = Page(width, color=color)
+    _alarm(page, result)
+    several = len(result.audits) > 1
+    cells = {id(one): matrix for matrix in result.matrices for one in matrix.audits}
+    for audit in result.audits:
+        matrix = cells.get(id(audit))
+        if matrix is not None:
+            if audit is not matrix.audits[0]:
+                continue
+            page.line((f"{matrix.name}, {len(matrix.audits)} cells", "underline"))
+            head, rows = matrices.table(matrix)
+            lines = text_table([head, *rows])
+            if max(map(len, lines)) > page.width - 2:  # a line for each cell instead of a table
+                lines = tuple(
+                    f"{matrices.cell_title(matrix, one)}: {'; '.join(filter(None, row[len(matrix.axes) :]))}"
+                    for one, row in zip(matrix.audits, rows, strict=True)
+                )
+            for line in lines:
+                page.line(line, indent=2, hang=2)
+            for claim in matrices.claims_of(matrix):
+                texts = {verdict.text for one in matrix.audits if (verdict := matrices.verdict_of(one, claim))}
+                if len(texts) == 1:  # the same in all cells
+                    page.line(f"{claim}: {texts.pop()}", indent=2, hang=2)
+            for note in dict.fromkeys(note for one in matrix.audits for note in one.notes):
+                page.item(note)
+            continue
+        if several:
+            page.line((audit.name, "underline"))
+        if audit.recording is not None:
+            _checked_run(page, audit, f": {audit.name}" if several else "")
+        else:
+            _expected(page, audit)
+    for audit in result.audits:
+        if audit.recording is None:
+            matrix = cells.get(id(audit))
+            name = f"{matrix.name}, {matrices.cell_title(matrix, audit)} ({audit.name})" if matrix else audit.name
+            wrong = [verdict for verdict in audit.verdicts if not verdict.expected]
+            deviating = labels.wrong_conformance(audit)
+            if wrong or deviating:
+                page.heading(f"Not as expected{f': {name}' if several else ''}")
+            for verdict in wrong:
+                _claim(page, audit, verdict)
+            if deviating:
+                _deviation(page, audit)
+    if any(
+        "proved" in verdict.expect and not verdict.expected and verdict.provable is not None
+        for audit in result.audits
+        if audit.recording is None
+        for verdict in audit.verdicts
+    ):
+        page.item("dpspec calibrate finds the noise, sampling rate or steps that prove a claim.")
+    untrained = [audit for audit in result.audits if not audit.planned_trials and audit.recording is None]
+    if untrained:
+        of = f" for {labels.count(len(untrained), 'audit')}" if several else ""
+        page.item(f"No training code was run{of}: results apply to the specification.")
+    for sentence in (*result.notes, *(note for one in apart(result) for note in stored_trials(one))):
+        page.item(sentence)
+    page.blank()
+    if any(audit.recording is not None for audit in result.audits):
+        page.line("dpspec explain NAME describes an assumption, a channel or a check.")
+    page.line(_MORE)
+    return page.text()
+
+
+def _alarm(page: Page, result: Result) -> None:
+    broken = [(audit, v) for audit in result.audits for v in audit.verdicts if v.verdict == "contradicted"]
+    for audit, verdict in broken:
+        expected = ", as expected" if verdict.expected else ""
+        page.line((f"!! CONTRADICTED: {audit.name} / {verdict.claim}{expected}", _STYLE["contradicted"]), hang=3)
+    if broken:
+        page.line(
+            "The attack exceeds the best upper bound. The theory, the implementation or the attack is wrong: "
+            "resolve this before you use any result.",
+            indent=3,
+        )
+    if broken and all(audit.conformance.status == "deviates" for audit, _ in broken):
+        page.line("The executed run deviates from its declaration, which can explain it; see Conformance.", indent=3)
+
+
+def _checked_run(page: Page, audit: AuditResult, suffix: str) -> None:
+    if not audit.verdicts:
+        page.line(("NO CLAIM", "bold yellow"), ": there is no epsilon to prove or refute", indent=2, hang=2)
+    for verdict in audit.verdicts:
+        _claim(page, audit, verdict)
+    if audit.conformance.expected:
+        _conformance(page, audit)
+    else:
+        _deviation(page, audit)
+    for note in audit.recording.cautions if audit.recording is not None else ():
+        page.item(("Note: ", "bold"), note)
+    page.heading(f"Epsilon{suffix}")
+    if text := adversary(audit.document):
+        page.line(f"{labels.sentence(text)}.", indent=2)
+    if audit.conformance.status != "no-deviation-found":
+        page.line("The run deviates: these bounds hold for the recorded schedule, not for the run.", indent=2)
+    for finding in audit.findings:
+        own = finding.source.startswith(recording.SOURCE) or finding.scope.pipeline == "executed"
+        if finding.quantity == "epsilon" and own:
+            at = labels.conditions(finding.at)
+            page.item(
+                f"{labels.statement(finding)}{_tight(finding)} at {at}, {labels.rigor(finding)}: {finding.method}"
+            )
+    _recording(page, audit, suffix, cautions=False)
+    for note in audit.notes:
+        page.item(note)
+
+
+def _tight(finding: Finding) -> str:
+    return "" if finding.lower is None else f" (exact value >= {decimals.lower(finding.lower)})"
+
+
+def _expected(page: Page, audit: AuditResult) -> None:
+    if not audit.verdicts:
+        page.line("The spec has no claims; -v shows the findings.", indent=2)
+    for verdict in audit.verdicts:
+        if verdict.expected:
+            claimed = labels.claimed(verdict)
+            wanted = "as expected" if verdict.verdict not in ("proved", "supported") else ""
+            rest = [labels.access(audit, verdict), f"claimed {claimed}" if claimed else "", wanted]
+            text = f": {', '.join([verdict.text, *filter(None, rest)])} ({labels.bounds(audit, verdict)})"
+            _row(page, labels.headline(audit, verdict), (verdict.claim, "bold"), text)
+    if not labels.wrong_conformance(audit):
+        _conformance(page, audit)
+    for series in audit.series:
+        if text := constants(series):
+            page.item(f"{series.title}: {text}")
+    for note in audit.notes:
+        page.item(note)
+
+
+def _conformance(page: Page, audit: AuditResult) -> None:
+    status, outcome = audit.conformance.status, labels.conformance_outcome(audit)
+    if not outcome:
+        return
+    label = labels.conformance_label(status)
+    if status != "no-deviation-found":
+        _row(page, label, f"{outcome}: {audit.conformance.reason}")
+        return
+    limit: dict[str, float] = {}
+    for check in audit.checks:
+        if check.detectable is not None and 0.0 <= check.detectable < math.inf:
+            limit[check.assumption] = min(check.detectable, limit.get(check.assumption, math.inf))
+    unlimited = dict.fromkeys(check.assumption for check in audit.checks if check.assumption not in limit)
+    parts = [labels.count(len(audit.checks), "check")]
+    sizes = sorted((size, name) for name, size in limit.items() if size > 0.0)
+    if sizes:
+        low, high = (f"{decimals.upper(100 * size, digits=2)}% ({name})" for size, name in (sizes[0], sizes[-1]))
+        limits = f"detection limit {low}" if low == high else f"detection limits from {low} to {high}"
+        parts.append(f"{limits} of the declared value")
+    if unlimited:
+        parts.append(f"no detection limit for {', '.join(unlimited)}")
+    _row(page, label, "; ".join(parts))
+
+
+def _deviation(page: Page, audit: AuditResult) -> None:
+    conformance = audit.conformance
+    label = labels.conformance_label(conformance.status)
+    worst = sorted((check for check in audit.checks if rejected(check, 1)), key=lambda check: check.p_value)
+    # The rows below name the rejected checks; only the reason names missing ones.
+    said = worst and conformance.status == "deviates" and not missing(audit.promised, audit.checks)
+    _row(page, label, labels.conformance_outcome(audit), "" if said else f": {conformance.reason}")
+    for check in worst:
+        page.item(phrases.check(check), indent=4)
+    rest = len(audit.checks) - len(worst)
+    if rest:
+        page.item(f"{labels.count(rest, 'other check' if worst else 'check')} with p above 1e-6", indent=4)
+
+
+def _claims(page: Page, audit: AuditResult, *, named: bool) -> None:
+    if named:
+        page.line((audit.name, "underline"), indent=2)
+    if not audit.verdicts:
+        page.line("The spec has no claims; the findings are below.", indent=2)
+    for verdict in audit.verdicts:
+        _claim(page, audit, verdict)
+    conformance = audit.conformance
+    unexpected = labels.wrong_conformance(audit)
+    if conformance.status in _CONFORMANCE and (conformance.status == "deviates" or unexpected):
+        label, outcome = labels.conformance_label(conformance.status), labels.conformance_outcome(audit)
+        _row(page, label, f"{_CONFORMANCE[conformance.status]}, {outcome}; see Conformance")
+
+
+def _claim(page: Page, audit: AuditResult, verdict: Verdict) -> None:
+    indent = 2 + _VERDICT_WIDTH + 2
+    access = labels.access(audit, verdict)
+    text = f": {verdict.text}{f', {access}' if access else ''}"
+    _row(page, labels.headline(audit, verdict), (verdict.claim, "bold"), text)
+    claimed = labels.claimed(verdict)
+    page.line(
+        f"{f'claimed {claimed}, ' if claimed else ''}{labels.bounds(audit, verdict)}, ",
+        (labels.outcome(audit, verdict), "" if verdict.expected else "bold red"),
+        indent=indent,
+        hang=2,
+    )
+    if verdict.reason:
+        page.line(verdict.reason, indent=indent)
+
+
+def _row(page: Page, word: str, *parts: str | tuple[str, str]) -> None:
+    """A line that begins with a label in capitals, in the column of verdicts."""
+    gap = " " * max(2, _VERDICT_WIDTH + 2 - len(word))
+    name, comma, rest = word.partition(",")
+    style = _STYLE.get(word, _STYLE.get(name, ""))
+    page.line((f"{name.upper()}{comma}{rest}", style), gap, *parts, indent=2, hang=_VERDICT_WIDTH + 2)
+
+
+def _recording(page: Page, audit: AuditResult, suffix: str, *, cautions: bool = True) -> None:
+    found = audit.recording
+    if found is None:
+        return
+    page.heading(f"{phrases.EXECUTED}{suffix}")
+    for line in phrases.executed(found):
+        page.item(line)
+    page.heading(f"{phrases.CHANNELS}{suffix}")
+    page.table([phrases.CHANNEL_COLUMNS, *phrases.channel_rows(found)], indent=2, folded=2)
+    if text := phrases.declared(found):
+        page.line(text, indent=2)
+    page.heading(f"{phrases.ACCOUNTANT}{suffix}")
+    page.line(phrases.accountant(found.accountant), indent=2)
+    for note in phrases.recording_notes(found, cautions=cautions):
+        page.item(("Note: ", "bold"), note)
+
+
+def _checks(page: Page, audit: AuditResult, suffix: str, family: int) -> None:
+    page.heading(f"Conformance{suffix}")
+    conformance, outcome = audit.conformance, labels.conformance_outcome(audit)
+    label = labels.conformance_label(conformance.status)
+    page.line(
+        (label.upper(), _STYLE[label]),
+        f", {outcome}" if outcome else "",
+        f": {conformance.reason}" if conformance.reason else "",
+        indent=2,
+        hang=2,
+    )
+    for check, is_rejected in phrases.ranked(audit.checks, family):
+        mark = (("REJECTED", "bold red"), "  ") if is_rejected else ()
+        page.item(*mark, phrases.check(check), indent=4)
+    for sentence in phrases.as_run(audit):
+        page.line(sentence, indent=2, hang=2)
+
+
+def _findings(page: Page, audit: AuditResult, suffix: str) -> None:
+    page.heading(f"Findings{suffix}")
+    listed = phrases.findings(audit)
+    if not listed:
+        page.line("None.", indent=2)
+    groups: dict[tuple[object, ...], list[Finding]] = {}
+    for finding in listed:
+        scope = replace(finding.scope, direction="both")
+        key = (finding.method, finding.source, scope, labels.rigor(finding), finding.printed)
+        groups.setdefault(key, []).append(finding)
+    for group in groups.values():
+        _group(page, group)
+    if audit.series:
+        page.line(("series", "bold"), indent=2)
+    for series in audit.series:
+        table = series_table(series, page.width - 6)
+        columns = rounding(series) if table else f"{', '.join(series.columns)}, in the JSON"
+        shown = f"{', '.join(pictures(series))} as pictures in the HTML report" if pictures(series) else ""
+        about = "; ".join(part for part in (columns, shown, series.rigor, series.source) if part)
+        page.line(f"{series.title}: {about}", indent=4, hang=2)
+        for line in table:
+            page.line(line, indent=6)
+
+
+def _group(page: Page, group: list[Finding]) -> None:
+    """Findings that share method, source, rigor and scope except the direction."""
+    directions = sorted({finding.scope.direction for finding in group}, key=lambda one: (one != "both", one))
+    first = group[0] if len(directions) == 1 else replace(group[0], scope=replace(group[0].scope, direction="both"))
+    page.line((labels.rigor(first), "bold"), indent=2, hang=2)
+    page.line(f"by {first.method}; {first.source}", indent=4, hang=2)
+    page.line(f"of {labels.scope(first)}", indent=4, hang=2)
+    if first.printed is not None:
+        page.line((phrases.printed(first.printed), "yellow"), indent=4, hang=2)
+    for direction in directions:
+        if len(directions) > 1:
+            page.line("either direction" if direction == "both" else f"direction: {direction}", indent=4)
+        found = [finding for finding in group if finding.scope.direction == direction]
+        for finding in found:
+            at = f"  at {labels.conditions(finding.at)}" if finding.at else ""
+            privacy = "" if finding.privacy == "public" else f"  [{finding.privacy}]"
+            page.line((labels.statement(finding), "cyan"), _tight(finding), at, privacy, indent=6, hang=2)

@@ -1,0 +1,420 @@
+"""The suites for datasets, models, canaries and scores."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping
+from dataclasses import replace
+from math import prod
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from dpspec.contract import DataError, DataSource, Facts, FrozenMap, Json, LoadedData, ModelFactory, TrainingJob, thaw
+from dpspec.contract.attacks import Asked, Canary, Observed, Records
+from dpspec.testing.provider import ProviderSuite, filled, imported_by, impurities, require
+
+if TYPE_CHECKING:
+    import numpy as np
+    import torch
+
+
+class DatasetSuite(ProviderSuite):
+    """Subclass it and set ``kind``; override :meth:`options` if the kind needs options or files.
+
+    rows: False for a kind that only declares facts.
+    """
+
+    family: ClassVar[str] = "dataset"
+    rows: ClassVar[bool] = True
+
+    def options(self, directory: Path) -> Mapping[str, Json]:
+        """The options to try. Write the files that they name into ``directory``, the spec's folder."""
+        return {}
+
+    def source(self, directory: Path) -> DataSource:
+        """Create a source."""
+        made: DataSource = self.code()(self._options(directory), directory)
+        return made
+
+    def test_options_fit_the_schema(self, tmp_path: Path) -> None:
+        """The options of this suite are valid under the kind's own schema."""
+        from jsonschema import Draft202012Validator
+
+        validator = Draft202012Validator(thaw(self.provider().schema))
+        errors = [e.message for e in validator.iter_errors(thaw(self._options(tmp_path)))]
+        require(not errors, "\n".join(errors))
+
+    def test_facts_are_light(self, tmp_path: Path) -> None:
+        """The facts import neither torch nor scipy, so that ``dpspec validate`` is fast."""
+        module, _, name = self.provider().source.partition(":")
+        statements = f"""
+            import importlib
+            from pathlib import Path
+            from dpspec.contract import FrozenMap
+            source = getattr(importlib.import_module({module!r}), {name!r})
+            source(FrozenMap({thaw(self._options(tmp_path))!r}), Path({str(tmp_path)!r})).facts()
+        """
+        heavy = imported_by(statements, ("torch", "scipy", "sklearn"))
+        require(not heavy, f"facts() imports {', '.join(heavy)}; import them inside load()")
+
+    def test_facts_are_stable(self, tmp_path: Path) -> None:
+        """Two sources, and one in another folder with the same files, return the same facts and digest."""
+        here = tmp_path / "here"
+        here.mkdir()
+        facts = self.source(here).facts()
+        require(self.source(here).facts() == facts, "two sources of the same options state different facts")
+        shutil.copytree(here, tmp_path / "there")
+        moved = self.code()(self._options(here), tmp_path / "there").facts()
+        require(moved == facts, "the facts depend on the folder: paths must not enter the digest")
+
+    def test_facts_equal_the_rows(self, tmp_path: Path) -> None:
+        """Counts, shapes, classes and dtypes of the rows equal those of the facts."""
+        source = self.source(tmp_path)
+        facts = source.facts()
+        require(facts.records >= 1, f"facts promise {facts.records} records")
+        require(facts.features == prod(facts.shape), f"{facts.features} features do not fill shape {facts.shape}")
+        if not self.rows:
+            require(facts.digest is None, "a kind without rows has no digest")
+            try:
+                source.load()
+            except DataError:
+                return
+            raise AssertionError("a kind without rows must refuse to load() with a DataError")
+        require(facts.digest, "a kind with rows must state their digest")
+        loaded = source.load()
+        for what, x, y, count in (
+            ("train", loaded.train_x, loaded.train_y, facts.records),
+            ("test", loaded.test_x, loaded.test_y, facts.test_records),
+        ):
+            require(x.shape == (count, *facts.shape), f"{what}_x has shape {x.shape}, not {(count, *facts.shape)}")
+            require(y.shape == (count,), f"{what}_y has shape {y.shape}, not {(count,)}")
+            require(str(x.dtype) == "float32", f"{what}_x is {x.dtype}, not float32")
+            require(str(y.dtype) == "int64", f"{what}_y is {y.dtype}, not int64")
+            if count:
+                low, high = int(y.min()), int(y.max())
+                require(
+                    low >= 0 and high < facts.classes, f"{what}_y runs over {low}..{high} of {facts.classes} classes"
+                )
+
+    def test_rows_are_finite(self, tmp_path: Path) -> None:
+        """The rows hold neither NaN nor infinity."""
+        if not self.rows:
+            return
+        import numpy as np
+
+        loaded = self.source(tmp_path).load()
+        for what, x in (("train", loaded.train_x), ("test", loaded.test_x)):
+            require(bool(np.isfinite(x).all()), f"{what}_x holds values that are not finite")
+
+    def test_rows_are_the_same_every_time(self, tmp_path: Path) -> None:
+        """Loading twice gives equal rows, also after the caller writes into the first ones."""
+        if not self.rows:
+            return
+        import numpy as np
+
+        first = self.source(tmp_path).load()
+        kept = [a.copy() for a in _arrays(first)]
+        for array in _arrays(first):
+            if array.flags.writeable:
+                array[...] = 0
+        again = _arrays(self.source(tmp_path).load())
+        same = all(np.array_equal(a, b) for a, b in zip(kept, again, strict=True))
+        require(same, "loading twice gives different rows")
+
+    def _options(self, directory: Path) -> Any:
+        return filled(self.provider().schema, self.options(directory))
+
+
+def _arrays(loaded: LoadedData) -> list[Any]:
+    return [loaded.train_x, loaded.train_y, loaded.test_x, loaded.test_y]
+
+
+_BATCH = 4
+
+
+class ModelSuite(ProviderSuite):
+    """Subclass it and set ``kind``; build the model with ``options`` for data with ``facts``."""
+
+    family: ClassVar[str] = "model"
+    options: ClassVar[Mapping[str, Json]] = {}
+    facts: ClassVar[Facts] = Facts(records=100, features=64, classes=10, shape=(1, 8, 8), digest="0")
+
+    @classmethod
+    def factory(cls) -> ModelFactory:
+        """Create a factory."""
+        made: ModelFactory = cls.code()(filled(cls.provider().schema, cls.options), cls.facts)
+        return made
+
+    def test_counting_parameters_is_light(self) -> None:
+        """Counting the parameters imports neither torch nor scipy, so that ``dpspec plan`` is fast."""
+        module, _, name = self.provider().factory.partition(":")
+        options = thaw(filled(self.provider().schema, self.options))
+        statements = f"""
+            import importlib
+            from dpspec.contract import Facts, FrozenMap
+            factory = getattr(importlib.import_module({module!r}), {name!r})
+            factory(FrozenMap({options!r}), {self.facts!r}).parameters()
+        """
+        heavy = imported_by(statements, ("torch", "scipy"))
+        require(not heavy, f"parameters() imports {', '.join(heavy)}; import them inside build()")
+
+    def test_parameters_are_those_of_the_built_module(self) -> None:
+        """``parameters()`` is the number of trainable parameters of the module from ``build()``."""
+        factory = self.factory()
+        built = sum(p.numel() for p in factory.build(0).parameters() if p.requires_grad)
+        require(factory.parameters() == built, f"parameters() says {factory.parameters()}, the module has {built}")
+
+    def test_module_is_float32_on_the_cpu(self) -> None:
+        """The module is float32 and on the CPU; core moves it to the training device."""
+        kinds = {(str(p.dtype), p.device.type) for p in self.factory().build(0).parameters()}
+        require(kinds == {("torch.float32", "cpu")}, f"parameters are {sorted(kinds)}")
+
+    def test_building_is_reproducible_by_seed(self) -> None:
+        """Equal seeds give equal weights, other seeds other weights, and no global generator is used."""
+        import torch
+
+        first, touched = impurities(lambda: _weights(self.factory().build(3)))
+        require(not [t for t in touched if "generator" in t], "; ".join(touched))
+        torch.rand(1)
+        require(torch.equal(first, _weights(self.factory().build(3))), "two builds of one seed differ")
+        require(not torch.equal(first, _weights(self.factory().build(4))), "the seed does not decide the weights")
+
+    def test_outputs_are_one_score_per_class(self) -> None:
+        """Records (b, *shape) give finite outputs (b, classes)."""
+        import torch
+
+        outputs = self.factory().build(0)(self._records(0))
+        wanted = (_BATCH, self.facts.classes)
+        require(tuple(outputs.shape) == wanted, f"outputs have shape {tuple(outputs.shape)}, not {wanted}")
+        require(bool(torch.isfinite(outputs).all()), "outputs are not finite")
+
+    def test_records_do_not_see_each_other(self) -> None:
+        """In training mode a record's output does not depend on the other records of its batch.
+
+        Clipping assumes this. Batch normalisation breaks it.
+        """
+        import torch
+
+        module = self.factory().build(0).train()
+        batch, others = self._records(0), self._records(1)
+        others[0] = batch[0]
+        among_some = self._first_output(module, batch)
+        among_others = self._first_output(module, others)
+        require(
+            torch.allclose(among_some, among_others, rtol=1e-5, atol=1e-6),
+            "the output of one record depends on the other records of its batch",
+        )
+
+    def test_nothing_but_parameters_remembers_records(self) -> None:
+        """A forward pass in training mode changes no buffer: running statistics leak records without noise."""
+        import torch
+
+        module = self.factory().build(0).train()
+        before = {name: b.clone() for name, b in module.named_buffers()}
+        module(self._records(0))
+        changed = [name for name, b in module.named_buffers() if not torch.equal(b, before[name])]
+        require(not changed, f"a forward pass changes the buffers {', '.join(changed)}")
+
+    def test_per_example_gradients_are_those_of_each_record_alone(self) -> None:
+        """The vectorized per-example gradients equal one backward pass per record."""
+        import torch
+
+        from dpspec.training.gradients.persample import per_example_gradients
+
+        module = self.factory().build(0)
+        x = self._records(0)
+        y = torch.arange(_BATCH) % self.facts.classes
+        rows = per_example_gradients(module, x, y)
+        for i in range(_BATCH):
+            loss = torch.nn.functional.cross_entropy(module(x[i : i + 1]), y[i : i + 1])
+            trained = [p for p in module.parameters() if p.requires_grad]
+            alone = torch.cat([g.flatten() for g in torch.autograd.grad(loss, trained)])
+            close = torch.allclose(rows[i], alone, rtol=1e-3, atol=1e-5)
+            require(close, f"the gradient of record {i} differs from the one computed alone")
+
+    def _records(self, seed: int) -> torch.Tensor:
+        import torch
+
+        shape = self.facts.shape or (self.facts.features,)
+        if self.facts.vocabulary is not None:
+            source = torch.Generator().manual_seed(seed)
+            return torch.randint(0, self.facts.vocabulary, (_BATCH, *shape), generator=source).float()
+        return torch.randn(_BATCH, *shape, generator=torch.Generator().manual_seed(seed))
+
+    def _first_output(self, module: torch.nn.Module, x: torch.Tensor) -> torch.Tensor:
+        import torch
+
+        with torch.random.fork_rng(devices=[]), torch.no_grad():
+            torch.manual_seed(0)  # dropout, where there is some, drops the same
+            output: torch.Tensor = module(x)[0]
+        return output
+
+
+def _weights(module: Any) -> torch.Tensor:
+    import torch
+
+    return torch.cat([p.detach().flatten() for p in module.parameters()])
+
+
+#: Largest deviation of the Gram matrix of directions from the identity.
+_TOLERANCE = 1e-5
+
+
+class CanarySuite(ProviderSuite):
+    """Subclass it and set ``kind``; ``options`` are the kind's keys, ``facts`` describe the data to try it on."""
+
+    family: ClassVar[str] = "canary"
+    options: ClassVar[Mapping[str, Json]] = {}
+    facts: ClassVar[Facts] = Facts(records=50, features=12, classes=3, shape=(12,), parameters=400, digest="0")
+    count: ClassVar[int] = 3
+
+    @classmethod
+    def made(cls, seed: int) -> tuple[np.ndarray[Any, Any], ...]:
+        """The canaries as arrays: x and y of records, or the rows of directions."""
+        import numpy as np
+        import torch
+
+        provider: Canary = cls.provider()
+        x, y = _rows(cls.facts)
+        asked = Asked(
+            count=cls.count,
+            seed=seed,
+            facts=cls.facts,
+            options=filled(provider.schema, cls.options),
+            x=x if provider.reads_data else None,
+            y=y if provider.reads_data else None,
+        )
+        found = cls.code()(asked)
+        if provider.space == "input":
+            require(isinstance(found, tuple) and len(found) == 2, f"make() returns a {type(found).__name__}")
+            return (np.asarray(found[0]), np.asarray(found[1]))
+        if isinstance(found, np.ndarray):
+            return (found,)
+        return (found.directions(torch.arange(cls.count)).numpy(),)
+
+    def test_it_makes_what_is_asked_for(self) -> None:
+        """Records have the shape and types of training records; directions are orthonormal."""
+        import numpy as np
+
+        made = self.made(1)
+        if self.provider().space == "gradient":
+            wanted = (self.count, self.facts.parameters)
+            require(made[0].shape == wanted, f"directions have the shape {made[0].shape}, not {wanted}")
+            products = made[0].astype(np.float64) @ made[0].astype(np.float64).T
+            off = float(np.abs(products - np.eye(self.count)).max())
+            require(off <= _TOLERANCE, f"products of directions are off by {off:.2g}: they must be orthonormal")
+            return
+        x, y = made
+        wanted_x = (self.count, *(self.facts.shape or (self.facts.features,)))
+        require(x.shape == wanted_x and x.dtype.kind == "f", f"x is {x.dtype} of shape {x.shape}, not {wanted_x}")
+        require(bool(np.isfinite(x).all()), "x holds values that are not finite")
+        require(y.shape == (self.count,) and y.dtype.kind in "iu", f"y is {y.dtype} of shape {y.shape}")
+        require(bool(((y >= 0) & (y < self.facts.classes)).all()), f"y holds labels beyond 0..{self.facts.classes - 1}")
+
+    def test_the_seed_decides(self) -> None:
+        """Equal seeds give equal canaries, and no global generator is used."""
+        first, touched = impurities(lambda: self.made(3))
+        require(not [t for t in touched if "generator" in t], "; ".join(touched))
+        again = self.made(3)
+        require(all((a == b).all() for a, b in zip(first, again, strict=True)), "two calls with one seed differ")
+
+    def test_the_limit_is_light(self) -> None:
+        """``limit`` imports neither torch nor numpy, and returns a number with its reason, or None."""
+        provider = self.provider()
+        if not provider.limit:
+            return
+        module, _, name = provider.limit.partition(":")
+        statements = f"""
+            import importlib
+            from dpspec.contract import Facts, FrozenMap
+            limit = getattr(importlib.import_module({module!r}), {name!r})
+            found = limit({self.facts!r}, FrozenMap({dict(filled(provider.schema, self.options))!r}))
+            assert found is None or (isinstance(found[0], int) and isinstance(found[1], str)), found
+        """
+        heavy = imported_by(statements, ("torch", "numpy", "scipy"))
+        require(not heavy, f"limit() imports {', '.join(heavy)}")
+
+
+class ScoreSuite(ProviderSuite):
+    """Subclass it and set ``kind``; ``options`` are the kind's keys."""
+
+    family: ClassVar[str] = "score"
+    options: ClassVar[Mapping[str, Json]] = {}
+    count: ClassVar[int] = 40
+
+    @classmethod
+    def observed(cls) -> Observed:
+        """Observations of ``count`` records: a linear model, and log-odds before and after training."""
+        import numpy as np
+        import torch
+
+        rng = np.random.default_rng(2)
+        facts = Facts(records=50, features=12, classes=3, shape=(12,), digest="0")
+        x, y = _rows(facts)
+        coins = np.full(cls.count, -1, dtype=np.int8)
+        if cls.provider().learns:
+            coins[: cls.count // 2] = rng.integers(0, 2, cls.count // 2)
+        first, last = rng.normal(size=(2, 39)).astype(np.float32)
+        model = torch.nn.Sequential(torch.nn.Linear(12, 3))
+        phase = FrozenMap(
+            {"steps": 4, "noise_multiplier": 1.0, "clip_norm": 1.0, "sampling": {"scheme": "poisson", "rate": 0.2}}
+        )
+        job = TrainingJob(
+            x=x,
+            y=y,
+            model=model,
+            phases=(phase,),
+            options=FrozenMap({"learning_rate": 0.5, "reduction": "mean", "optimizer": "sgd"}),
+            expected_batch_size=10.0,
+            device="cpu",
+            seed=0,
+        )
+
+        def ask(records: Records) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+            sums = np.asarray(records.x).reshape(len(records.x), -1).sum(1)
+            return np.tanh(sums), np.tanh(sums) + 0.5
+
+        canaries = Records(*(part[: cls.count] for part in (x, y)))
+        before, after = ask(canaries)
+        return Observed(
+            canaries=canaries,
+            copies=np.ones(cls.count, dtype=np.int64),
+            before=before,
+            after=after,
+            ask=ask,
+            first=first,
+            last=last,
+            coins=coins,
+            unit=0.1,
+            many=False,
+            planted=cls.count // 2,
+            job=job,
+            options=filled(cls.provider().schema, cls.options),
+        )
+
+    def test_it_gives_a_number_for_every_canary(self) -> None:
+        """Scores are finite real numbers, one per canary, in one run and in many."""
+        import numpy as np
+
+        for many in (False, True):
+            scores = np.asarray(self.code()(replace(self.observed(), many=many)))
+            require(scores.shape == (self.count,), f"scores have the shape {scores.shape}, not {(self.count,)}")
+            require(scores.dtype.kind in "fiu" and bool(np.isfinite(scores).all()), "scores are not finite numbers")
+
+    def test_equal_observations_have_equal_scores(self) -> None:
+        """Scores depend on the observations only; no global generator is used."""
+        import numpy as np
+
+        seen = self.observed()
+        first, touched = impurities(lambda: np.array(self.code()(seen)))
+        require(not [t for t in touched if "generator" in t], "; ".join(touched))
+        require(bool((first == np.array(self.code()(self.observed()))).all()), "two calls give different scores")
+
+
+def _rows(facts: Facts) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    import numpy as np
+
+    rng = np.random.default_rng(1)
+    shape = (facts.records, *(facts.shape or (facts.features,)))
+    x = rng.normal(size=shape) if facts.vocabulary is None else rng.integers(0, facts.vocabulary, size=shape)
+    return x.astype(np.float32), rng.integers(0, facts.classes, size=facts.records)

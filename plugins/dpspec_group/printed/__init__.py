@@ -1,1 +1,0 @@
-"""Black-box conversions from single records to groups, for comparison. They change no bound and no verdict."""

@@ -1,0 +1,408 @@
+"""Epsilon with mixing, by the repaired theorem, and without; lower bounds, gaps, accuracies and checks from trials."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import astuple, dataclass, replace
+from functools import lru_cache
+
+import numpy as np
+
+import dpspec.contract as dps
+from dpspec import kit
+from dpspec.accounting import Interval, certified_upper
+from dpspec.json_records import AboveZero, Amount, Count, Positive, Record, Row, read
+from dpspec.stats import utility
+from dpspec.stats.attacks import guess_counts
+from dpspec.stats.conformance import table
+from dpspec_modelmix import theory
+from dpspec_modelmix.options import Attack, PhaseOptions, Segment, embedding_of, segments_of, unmet_conditions
+from dpspec_modelmix.published import claimed_finding, compared, comparisons
+from dpspec_modelmix.theory import LAPLACE_SOURCE, SCOPE, SOURCE
+from dpspec_modelmix.utility import utility_findings
+
+#: Assumptions of every bound.
+BASE = kit.dp_sgd_assumptions(
+    noise_scale="noise of the declared distribution and scale in every step",
+    data_independent_hyperparameters="rate, divisor, learning rate, threshold and the first two models do not depend "
+    "on rows",
+)
+
+#: Additional assumptions of the amplification.
+MIXED = (
+    dps.Assumption(
+        name="mixing-weights",
+        status="declared",
+        text="every coordinate is mixed with an independent weight, uniform on [0, 1]",
+    ),
+    dps.Assumption(
+        name="gap", status="declared", text="the gap is at least the threshold in every coordinate and step"
+    ),
+    dps.Assumption(
+        name="hidden-weights",
+        status="declared",
+        text="neither weights nor noisy gradients nor their seeds are released",
+    ),
+)
+
+#: Additional assumption of a gradient embedding.
+SUBSPACE = dps.Assumption(
+    name="public-subspace",
+    status="declared",
+    text="the subspace depends only on public records and released models",
+)
+
+_ONE_HOT = dps.Assumption(
+    name="one-hot-worst",
+    status="unchecked",
+    text="the paper asserts without proof that the one-hot gradient is the worst",
+)
+
+#: Factors on the threshold in the first curve and on linf_truncation in the second.
+_FACTORS = (0.125, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 4.0)
+_SPARSITIES = (1, 2, 5, 10, 25, 50, 100, 250, 1000)
+
+#: The columns of a curve.
+_EPSILONS = ("epsilon", "without mixing", "variance-matched")
+
+
+def findings(spec: dps.Spec, context: dps.Context) -> Iterator[dps.Finding]:
+    segments = segments_of(spec.phases, spec.training.options, context.facts)
+    deltas = kit.claimed_deltas(spec)
+    if segments is None:
+        yield from (_theorem(delta, math.inf, "without noise", "no noise, no bound", BASE) for delta in deltas)
+        return
+    base = BASE if embedding_of(spec.phases[0]) is None else (*BASE, SUBSPACE)
+    reasons = [reason for _, reason in unmet_conditions(spec)]
+    curve = kit.CURVE_DELTAS if spec.audit is not None else ()
+    wanted = tuple(sorted({*deltas, *curve}))
+    # DP-SGD with the same noise also bounds ModelMix. No pair attains it: mixing adds noise to the output of DP-SGD.
+    plain = dict(zip(wanted, _plain(tuple(theory.without_mixing(segments)), wanted), strict=True))
+    why = f" ({'; '.join(reasons)})" if reasons else ""
+    for delta, interval in plain.items():
+        method = f"without mixing, {interval.method}{why}"
+        yield certified_upper(
+            "epsilon",
+            interval,
+            at={"delta": delta},
+            scope=SCOPE,
+            source="Ganesh 2024",
+            assumptions=base,
+            method=method,
+        )
+    by_mean = any(PhaseOptions.of(phase).by_mean for phase in spec.phases)
+    scopes: tuple[dps.Scope, ...] = (SCOPE,)
+    if by_mean and "expected_batch_size" not in spec.training.options:
+        # The divisor of an update is public and equal for both neighbors. Datasets with at least the declared number of
+        # records have an equal or larger divisor, an equal or wider gap, and equal or smaller divergences (the noise
+        # has a log-concave density). The bound does not cover smaller datasets.
+        scopes = replace(SCOPE, min_records=context.facts.records), replace(SCOPE, data="this")
+    for done, delta in enumerate(deltas):
+        context.progress(done, len(deltas), "accounting")
+        if segments[0].noise == "laplace":
+            yield from _laplace(spec, segments, delta, base, reasons, plain[delta].upper, scopes)
+        else:
+            yield from _gaussian(spec, segments, delta, base, reasons, scopes)
+    if "utility" in spec.mechanism.options:
+        yield from utility_findings(spec, context.facts, deltas[-1])
+
+
+def curves(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Series]:
+    """Epsilon by threshold, by linf_truncation and by step, compared with DP-SGD. Empty without amplification."""
+    segments = segments_of(spec.phases, spec.training.options, facts)
+    if segments is None or unmet_conditions(spec):
+        return
+    delta = kit.claimed_deltas(spec)[-1]
+    yield _curve(
+        "threshold", "times the threshold", _FACTORS, delta, lambda f: [replace(s, gap=s.gap * f) for s in segments]
+    )
+    if segments[0].noise == "gaussian":
+        most = facts.parameters or max(_SPARSITIES)
+        sparsities = sorted({p for p in (*_SPARSITIES, *(s.sparsity for s in segments)) if p <= most})
+        yield _curve(
+            "linf-truncation",
+            "coordinates",
+            sparsities,
+            delta,
+            lambda p: [replace(s, sparsity=int(p)) for s in segments],
+        )
+    total = sum(s.steps for s in segments)
+    steps = sorted({max(1, round(n)) for n in np.geomspace(1, total, 12)})
+    starts = [0, *itertools.accumulate(s.steps for s in segments)]
+    yield _curve(
+        "steps",
+        "steps",
+        steps,
+        delta,
+        lambda n: [
+            replace(s, steps=min(s.steps, int(n) - before))
+            for s, before in zip(segments, starts, strict=False)
+            if before < n
+        ],
+    )
+
+
+@lru_cache(maxsize=8)
+def _plain(segments: tuple[Segment, ...], deltas: tuple[float, ...]) -> list[Interval]:
+    """Epsilon of DP-SGD at each delta, cached for the cells of a matrix."""
+    return theory.plain_epsilons(segments, deltas)
+
+
+def _gaussian(
+    spec: dps.Spec,
+    segments: Sequence[Segment],
+    delta: float,
+    base: tuple[dps.Assumption, ...],
+    reasons: list[str],
+    scopes: Sequence[dps.Scope],
+) -> Iterator[dps.Finding]:
+    plain = theory.gaussian_epsilon(theory.without_mixing(segments), delta).epsilon
+    yield _theorem(delta, plain, "without mixing, rdp/integer-orders", "Mironov et al. 2019", base)
+    if reasons:
+        claimed = theory.mixed_epsilon(segments, delta).epsilon
+        yield claimed_finding(delta, claimed, "Theorem 4.1 as if all conditions held", reasons)
+        return
+    inflated, worst = theory.inflate_one_hot(segments, theory.mixed_epsilon(segments, delta).order)
+    best = theory.mixed_epsilon(inflated, delta)
+    improved = theory.mixed_epsilon(inflated, delta, "improved")
+    text = f"A numerical check of 16 smaller shifts is not a proof: their largest ratio to it is {worst:.6f}"
+    one_hot = replace(_ONE_HOT, text=f"{_ONE_HOT.text}. {text}")
+    assumptions = (*base, *MIXED, one_hot)
+    method, source = "rdp/integer-orders, improved conversion", f"{SOURCE}; Canonne, Kamath & Steinke 2020"
+    for scope in scopes:
+        yield _theorem(delta, best.epsilon, "rdp/integer-orders", SOURCE, assumptions, scope)
+        yield _theorem(delta, improved.epsilon, method, source, assumptions, scope)
+    edge = "at the edge of the orders searched" if best.at_edge else "within the orders searched"
+    yield compared("renyi-order", best.order, f"order used, {edge}", SOURCE, delta=delta)
+    method = "without mixing / with mixing, integer orders"
+    yield compared("amplification", plain / best.epsilon, method, SOURCE, delta=delta)
+    yield from comparisons(spec, segments, delta, (*base, *MIXED))
+
+
+def _laplace(
+    spec: dps.Spec,
+    segments: Sequence[Segment],
+    delta: float,
+    base: tuple[dps.Assumption, ...],
+    reasons: list[str],
+    plain: float,
+    scopes: Sequence[dps.Scope],
+) -> Iterator[dps.Finding]:
+    mixed = theory.freedman_epsilon(segments, delta)
+    if reasons:
+        yield claimed_finding(delta, mixed, "Lemma D.2 as if all conditions held", reasons)
+        return
+    method, assumptions = "Freedman, corrected Lemma D.2, any cut", (*base, *MIXED)
+    for scope in scopes:
+        yield _theorem(delta, mixed, method, LAPLACE_SOURCE, assumptions, scope)
+    yield compared("amplification", plain / mixed, "without mixing (pld) / with mixing", LAPLACE_SOURCE, delta=delta)
+    yield from comparisons(spec, segments, delta, assumptions)
+
+
+def _theorem(
+    delta: float,
+    value: float,
+    method: str,
+    source: str,
+    assumptions: tuple[dps.Assumption, ...],
+    scope: dps.Scope = SCOPE,
+) -> dps.Finding:
+    at = {"delta": delta}
+    return kit.theorem_upper(
+        "epsilon", value, at=at, scope=scope, method=method, source=source, assumptions=assumptions
+    )
+
+
+def _epsilons(segments: Sequence[Segment], delta: float) -> tuple[float, float, float]:
+    """Epsilon with mixing, without mixing, and of DP-SGD with the same variance."""
+    matched = theory.gaussian_epsilon(theory.variance_matched(segments), delta).epsilon
+    bare = theory.without_mixing(segments)
+    if segments[0].noise == "laplace":
+        return theory.freedman_epsilon(segments, delta), theory.plain_epsilons(bare, [delta])[0].upper, matched
+    return theory.mixed_epsilon(segments, delta).epsilon, theory.gaussian_epsilon(bare, delta).epsilon, matched
+
+
+def _curve(
+    name: str, unit: str, values: Sequence[float], delta: float, changed: Callable[[float], Sequence[Segment]]
+) -> dps.Series:
+    gaussian = changed(values[0])[0].noise == "gaussian"
+    return kit.series(
+        f"epsilon-by-{name}",
+        f"Epsilon at delta {delta:g} against {name}".replace("e-0", "e-"),
+        kit.columns_of((name, *_EPSILONS), [(value, *_epsilons(changed(value), delta)) for value in values]),
+        # A series carries no assumptions, and the worst case is proved only for Laplace noise.
+        rigor="approximate" if gaussian else "theorem",
+        source=SOURCE if gaussian else LAPLACE_SOURCE,
+        units={name: unit},
+        x=name,
+        y=_EPSILONS,
+        log=("x", "y"),
+        upper=("epsilon", "without mixing"),
+    )
+
+
+#: Smallest number of guesses per side. Each further number is three times the previous one.
+_LEAST = 4
+
+_COINS = kit.coins("each canary is included independently with probability 1/2")
+_GUESSES = dps.Assumption(
+    name="guess-count", status="declared", text="the number of guesses depends only on the number of canaries"
+)
+
+
+@dataclass(frozen=True)
+class GapsAtStep(Row):
+    """Gaps at one step: minimum in units of the threshold, fraction enforced, mean square."""
+
+    step: Positive
+    least: Amount
+    enforced: Amount
+    mean_square: Amount
+
+
+@dataclass(frozen=True, kw_only=True)
+class GapsOfRun(Record):
+    gaps: tuple[GapsAtStep, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class LeastGap(Record):
+    """Minimum gap of a run in units of the threshold (None if a gap is NaN), and number of steps below 1."""
+
+    below: Count
+    least: Amount | None = None
+
+    def problem(self) -> str | None:
+        if self.least is not None and (self.least < 1.0) != (self.below > 0):
+            return f"below must be {'above 0' if self.least < 1.0 else '0'} if the minimum gap is {self.least}"
+        return None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Twins(Record):
+    """DP-SGD runs for comparison: noise factor and epsilon of the run with equal epsilon, and the learning rate."""
+
+    noise_factor: AboveZero
+    epsilon: Amount
+    learning_rate: AboveZero
+
+
+def guess_pairs(canaries: int) -> tuple[tuple[int, int], ...]:
+    """Numbers of guesses among the lowest and the highest scores, fixed independently of the inclusion bits."""
+    most = (canaries - canaries // 2, canaries // 2)
+    halves = [_LEAST * 3**k for k in range(20) if _LEAST * 3**k < most[1]]
+    return (*((half, half) for half in halves), most)
+
+
+def attack_power(spec: dps.Spec) -> tuple[dps.Power, ...]:
+    assert spec.audit is not None
+    attack = Attack.of(spec.audit.options)
+    canaries, delta = attack.count * spec.audit.runs, kit.claimed_deltas(spec)[-1]
+    guesses = [sum(pair) for pair in guess_pairs(canaries)]
+    largest = guess_counts.largest(canaries, guesses, delta, spec.audit.confidence)
+    return (
+        dps.Power(
+            at=dps.FrozenMap({"delta": delta}),
+            epsilon=largest,
+            method=f"one-run, all-iterates, {canaries} {attack.kind} canaries",
+            note="the uniform noise of mixing hides canaries: expect much less",
+        ),
+    )
+
+
+def outcomes(spec: dps.Spec, trials: Sequence[dps.Trial]) -> Iterator[dps.Outcome]:
+    yield from lower_bounds(spec, trials)
+    run = kit.recorded_part(trials[0], GapsOfRun, "internal")
+    if run is not None and run.gaps:
+        names = ("step", "least gap", "share enforced", "mean square gap")
+        yield kit.series(
+            "gaps",
+            "Gaps of the first run, in units of the threshold",
+            kit.columns_of(names, map(astuple, run.gaps)),
+            rigor="approximate",
+            source="measured",
+            units={"step": "steps"},
+            x="step",
+            y=names[1:],
+            privacy=spec.data_privacy,
+        )
+    yield from _accuracies(spec, trials)
+    evidence = [trial.evidence for trial in trials]
+    yield from table.checks(spec.phases, evidence, privacy=spec.data_privacy)
+    recorded = [trial.evidence.get("internal", {}).get("gap") for trial in trials]
+    if not unmet_conditions(spec) and any(gap is not None for gap in recorded):  # redacted results have none
+        gaps = [
+            read(
+                LeastGap,
+                {k: v for k, v in gap.items() if v is not None} if isinstance(gap, Mapping) else gap,
+                f"evidence of trial {n}.internal.gap",
+            )
+            for n, gap in enumerate(recorded, start=1)
+        ]
+        below, known = sum(gap.below for gap in gaps), [gap.least for gap in gaps if gap.least is not None]
+        if known or below:
+            least = min(known, default=None)
+            yield dps.Check(
+                assumption="gap",
+                test="minimum gap over all coordinates and steps, in units of the threshold",
+                p_value=1.0 if below == 0 else 0.0,
+                observed="reported",
+                declared=1.0,
+                measured=least,
+                detectable=0.0,
+                note="gaps below the threshold" if below else "every gap",
+                privacy=spec.data_privacy,
+            )
+
+
+def lower_bounds(spec: dps.Spec, trials: Sequence[dps.Trial]) -> Iterator[dps.Evidence | dps.Finding]:
+    assert spec.audit is not None
+    attack = Attack.of(spec.audit.options)
+    outcomes = [kit.fair_coins(kit.recorded(trial, "outcome"), attack.count) for trial in trials]
+    canaries, confidence = sum(map(len, outcomes)), spec.audit.confidence
+    guesses, correct = guess_counts.counts(outcomes, guess_pairs(canaries))
+    delta = kit.claimed_deltas(spec)[-1]
+    method = f"one-run, all-iterates, {attack.kind} canaries"
+    evidence = dps.Evidence(
+        id=f"one-run/{attack.kind}",
+        kind="one-run-ladder",
+        statistics=dps.FrozenMap({"canaries": canaries, "guesses": guesses, "correct": correct}),
+        # Canaries stand among each other.
+        scope=kit.executed_scope(spec, adversary="gradient", data="planted", records=min(map(_records, trials))),
+        at=dps.FrozenMap({"delta": delta}),
+        method=method,
+        source=guess_counts.SOURCE,
+        power=guess_counts.largest(canaries, guesses, delta, confidence),
+    )
+    yield evidence
+    yield kit.lower_from(evidence, confidence, method=f"{method}, {canaries} of them", assumptions=(_COINS, _GUESSES))
+
+
+def _accuracies(spec: dps.Spec, trials: Sequence[dps.Trial]) -> Iterator[dps.Finding | dps.Evidence]:
+    """Mean accuracy over the trials by split: ModelMix and both DP-SGD runs."""
+    measured = [t.evidence.get("internal", {}).get("accuracy") for t in trials]
+    measured = [m for m in measured if m is not None]
+    if not measured:
+        return
+    about = next(twins for trial in trials if (twins := kit.recorded_part(trial, Twins, "twins")) is not None)
+    noise, rate = f"{about.noise_factor:.4g}", f"{about.learning_rate:.4g}"
+    words = {
+        "modelmix": "ModelMix",
+        "same-noise": f"DP-SGD with the same noise, learning rate {rate}",
+        "same-epsilon": f"DP-SGD with {noise} times the noise, epsilon {about.epsilon:.4g} like ModelMix, "
+        f"learning rate {rate}",
+    }
+    for name, text in words.items():
+        quantity = "accuracy" if name == "modelmix" else f"accuracy-{name}"
+        counts = [m[name] for m in measured]
+        yield from utility.from_counts(
+            spec, counts, f"{text}, without canaries", kit.executed_scope(spec, adversary="none"), quantity
+        )
+
+
+def _records(trial: dps.Trial) -> int:
+    """Number of real records; 0 if the backend logs no batches."""
+    log = trial.evidence.get("sampling_log")
+    return 0 if log is None else max(0, int(log["records"]) - str(trial.evidence["outcome"]).count("1"))

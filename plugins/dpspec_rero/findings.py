@@ -1,0 +1,334 @@
+"""Findings: the prior at which gamma reaches one half and membership bounds; identified targets and conformance checks.
+
+The membership bounds are attained; gamma is not known to be (``docs/explanation/proofs/reconstruction.md``). Bounds
+hold for datasets of every size. A prior enters only through its kappa.
+"""
+
+from __future__ import annotations
+
+import base64
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+import dpspec.contract as dps
+from dpspec import kit
+from dpspec.accounting import Interval, certified_lower, certified_upper, library_accuracy
+from dpspec.json_records import Amount, Count, Positive, Record, read
+from dpspec.stats import binomial, utility
+from dpspec.stats.conformance import noise_tests, sampling, table
+from dpspec.stats.conformance.measurement import check
+from dpspec.training.loop.learning_rates import iterates_reveal_sums, updates_invertible
+from dpspec_rero.approximations import printed_pure_epsilon
+from dpspec_rero.options import Candidates, Steps, adds_laplace, read_candidates, trained_phases
+from dpspec_rero.theory import Leakage, gamma_source, pure_epsilon
+
+#: False-positive rates of the membership findings if no claim names one.
+FPRS = (1e-3, 1e-1)
+
+#: Relative rounding error of a sum of a few logarithms.
+_SUM_ROUNDING = 1e-12
+
+#: The gamma whose baseline ``prior_finding`` reports.
+HALF = 0.5
+
+_MEMBERSHIP = "Kaissis et al. 2023; Dong, Roth and Su 2022"
+_ATTAINED = f"{_MEMBERSHIP}; attained by a record along one coordinate"
+
+ASSUMPTIONS = kit.dp_sgd_assumptions(
+    noise_scale="noise of the declared law and scale in every step",
+    clipping="no record moves a step by more than the sensitivity",
+    steps="training makes exactly the declared number of steps",
+)
+
+
+def scope_of(direction: str = "both") -> dps.Scope:
+    return dps.Scope(direction=direction, access="all-iterates", adversary="gradient")
+
+
+def prior_finding(leakage: Leakage) -> dps.Finding:
+    prior = leakage.prior(HALF)
+    return dps.Finding(
+        quantity="prior",
+        value=prior.lower,
+        bound="lower",
+        rigor="certified",
+        at=dps.FrozenMap({"gamma": HALF}),
+        scope=scope_of(),
+        method=prior.lower_method,
+        source=gamma_source(prior),
+        assumptions=(*ASSUMPTIONS, library_accuracy()),
+    )
+
+
+def membership_findings(spec: dps.Spec, leakage: Leakage) -> Iterator[dps.Finding]:
+    directions = sorted({claim.direction for claim in spec.claims} | {spec.threat_model.direction})
+    deltas, fprs = kit.claimed_deltas(spec), kit.claimed_fprs(spec.claims) or list(FPRS)
+    bounds: list[tuple[dps.Finding, Interval]] = []
+    for direction in directions:
+        for delta, epsilon in zip(deltas, leakage.epsilons(deltas, direction), strict=True):
+            bounds.append((certified("epsilon", epsilon, at={"delta": delta}, direction=direction), epsilon))
+        for fpr, tpr in zip(fprs, leakage.tprs(fprs, direction), strict=True):
+            bounds.append((certified("tpr", tpr, at={"fpr": fpr}, direction=direction), tpr))
+    advantage = leakage.advantage()
+    bounds.append((certified("advantage", advantage), advantage))
+    yield from (finding for finding, _ in bounds)
+    yield from _pure(leakage.phases, directions)
+    if iterates_reveal_sums(spec.training.options, spec.steps):
+        for direction in directions if pure_epsilon(leakage.phases) < math.inf else ():
+            pure = pure_epsilon(leakage.phases, direction)
+            room = Interval(pure * (1.0 - _SUM_ROUNDING), pure * (1.0 + _SUM_ROUNDING)).by("sum over steps")
+            bounds.append((certified("epsilon", room, at={"delta": 0.0}, direction=direction), room))
+        largest = max((claim.min_records for claim in spec.claims), default=0)
+        for finding, interval in bounds:
+            lower = certified_lower(finding, interval, source=_ATTAINED, min_records=largest)
+            if lower is not None:
+                yield lower
+
+
+def _pure(phases: Sequence[Steps], directions: Sequence[str]) -> Iterator[dps.Finding]:
+    if pure_epsilon(phases) == math.inf:
+        return
+    source = "Balle, Barthe and Gaboardi 2018, Theorem 9; Dwork and Roth 2014, Theorem 3.16"
+    rows: list[tuple[float, str, str, str, dps.Printed | None]] = [
+        (pure_epsilon(phases, direction), "sum over steps", source, direction, None) for direction in directions
+    ]
+    if len(phases) == 1:
+        printed = dps.Printed(refuted=False, reason="a bound, but it treats N steps as if the record were drawn once")
+        rows.append((printed_pure_epsilon(phases), "as if sampled once", "Kaissis et al. 2023", "both", printed))
+    for epsilon, method, source, direction, status in rows:
+        yield kit.theorem_upper(
+            "epsilon",
+            epsilon,
+            at={"delta": 0.0},
+            scope=scope_of(direction),
+            method=method,
+            source=source,
+            assumptions=ASSUMPTIONS,
+            printed=status,
+        )
+
+
+def certified(
+    quantity: str,
+    interval: Interval,
+    *,
+    at: dict[str, dps.Json] | None = None,
+    direction: str = "both",
+    source: str = _MEMBERSHIP,
+) -> dps.Finding:
+    scope = scope_of(direction)
+    return certified_upper(quantity, interval, at=at, scope=scope, source=source, assumptions=ASSUMPTIONS)
+
+
+SOURCE = "Clopper & Pearson 1934; Hayes et al. 2023"
+
+#: Number of runs with a full log, and number of steps per run whose residuals are measured.
+LOGGED, LOOKS = 2, 16
+
+_WORDS = {"all": "candidates", "same-class": "candidates of one class", "planted": "planted candidates"}
+
+#: The adversary's knowledge in addition to the released models.
+_ASSUMPTIONS = (
+    dps.Assumption(
+        name="targets",
+        status="by-construction",
+        text="every trial draws one target by the prior and trains a separate run",
+    ),
+    dps.Assumption(
+        name="known-draws",
+        status="by-construction",
+        text="the adversary knows which known records each batch drew, but not whether it drew the target",
+    ),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReadNoise(Record):
+    """Noise after subtracting the drawn records: a chi-square statistic and its degrees of freedom."""
+
+    statistic: Amount
+    degrees: Count
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttackedRun(Record):
+    """``included``: number of records that each phase drew, if logged."""
+
+    records: Positive
+    noise: ReadNoise
+    included: tuple[Count, ...] | None = None
+
+
+def outcomes(spec: dps.Spec, trials: Sequence[dps.Trial]) -> Iterator[dps.Outcome]:
+    assert spec.audit is not None
+    candidates = read_candidates(spec.threat_model.options)
+    assert candidates is not None
+    ranks = [kit.recorded_number(trial, "rank", least=0, most=candidates.count - 1) for trial in trials]
+    confidence = spec.audit.confidence
+    count, successes = len(ranks), sum(rank < candidates.top for rank in ranks)
+    method = f"reconstruction of {candidates.count} {_WORDS[candidates.source]}, {spec.threat_model.access}"
+    known = min(kit.recorded_number(trial, "records") for trial in trials) - 1  # the records that the adversary knows
+    evidence = dps.Evidence(
+        id=f"reconstruction/{candidates.count}/{candidates.top}",
+        kind="binomial",
+        quantity="gamma",
+        statistics=dps.FrozenMap({"trials": count, "successes": successes}),
+        scope=kit.executed_scope(spec, adversary="record", records=known),
+        at=dps.FrozenMap({"kappa": candidates.kappa}),
+        method=method,
+        source=SOURCE,
+        assumptions=_ASSUMPTIONS,
+    )
+    yield evidence
+    yield kit.lower_from(evidence, confidence, method=f"{method}, {successes} of {count} trials")
+    yield rank_series(candidates, ranks, confidence, SOURCE)
+    pictures = picture_series(spec, trials, SOURCE)
+    if pictures is not None:
+        yield pictures
+    yield from utility.accuracies(spec, trials, "canary-free run on all records")
+    values = [trial.evidence for trial in trials]
+    yield from table.checks(trained_phases(spec.phases), values, privacy=spec.data_privacy)
+    yield from _attack_checks(spec, values)
+
+
+def foreseen_checks(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Check]:
+    assert spec.audit is not None
+    phases, runs = trained_phases(spec.phases), spec.audit.runs
+    undone = sums_are_tested(phases, spec.training.options)
+    yield from kit.expected_checks(spec, facts, trials=min(LOGGED, runs), undone=undone, looks=LOOKS, phases=phases)
+    noisy = sum(phase.steps for phase in phases if not phase.noiseless)
+    degrees = noisy * (facts.parameters or 0) * (2 if adds_laplace(spec.phases) else 1)
+    if spec.threat_model.access != "all-iterates":
+        degrees = 0
+    drawn = [round(phase.steps * phase.rate(facts.records) * facts.records) for phase in phases]
+    evidence = {
+        "records": facts.records,
+        "noise": {"statistic": float(degrees), "degrees": degrees},
+        "included": drawn if "sampling-log" in facts.capabilities else None,
+    }
+    for expected in _attack_checks(spec, [dps.FrozenMap(evidence)] * runs):
+        name, _, _ = expected.test.partition(", ")
+        yield replace(expected, test=name, p_value=1.0, declared=None, measured=None)
+
+
+def sums_are_tested(phases: Sequence[dps.FrozenMap], training: dps.FrozenMap) -> bool:
+    """Whether released sums are inverted and tested: not where Adam trains, nor where noise is not Gaussian."""
+    return updates_invertible(training) and not adds_laplace(phases)
+
+
+def _attack_checks(spec: dps.Spec, evidence: Sequence[dps.FrozenMap]) -> Iterator[dps.Check]:
+    runs: list[AttackedRun] = []
+    for number, one in enumerate(evidence, start=1):
+        where = f"evidence of trial {number}"
+        run = read(AttackedRun, {key: value for key, value in one.items() if value is not None}, where)
+        if run.included is not None and len(run.included) != len(spec.phases):
+            raise ValueError(f"{where}.included must be of {len(spec.phases)} phases, got {len(run.included)}")
+        if runs and run.noise.degrees != runs[0].noise.degrees:
+            raise ValueError(f"{where}.noise.degrees must equal the value of the other trials")
+        runs.append(run)
+    degrees = sum(run.noise.degrees for run in runs)
+    if degrees:
+        measured = noise_tests.two_sided(sum(run.noise.statistic for run in runs), degrees)
+        if adds_laplace(spec.phases):
+            # Laplace noise: squares become absolute values.
+            detectable = measured.detectable
+            measured = replace(
+                measured,
+                measured=measured.measured**2,
+                detectable=None if detectable is None else (1.0 + detectable) ** 2 - 1.0,
+            )
+        yield check("noise-scale", measured, "reported", "noise in released models after subtracting drawn records")
+    if all(run.included is None for run in runs):
+        return
+    for number, phase in enumerate(spec.phases):
+        if phase.sampling.is_poisson:
+            chances = sum(run.records * phase.steps for run in runs)
+            # Runs without a log count as zero drawn records.
+            drawn = sum(run.included[number] for run in runs if run.included is not None)
+            measured = sampling.inclusions(drawn, chances, phase.rate())
+            yield check("sampling", measured, "reported", f"rate over all runs, phase {number + 1}")
+
+
+#: Number of trials that store pictures, and number of best candidates per trial.
+PICTURED_TRIALS, PICTURED_GUESSES = 8, 4
+
+#: Largest side of a stored picture in pixels. Larger pictures are subsampled.
+_SIDE = 64
+
+
+#: The columns of the candidates, best first.
+_GUESSES = tuple(f"guess {place}" for place in range(1, PICTURED_GUESSES + 1))
+
+
+def rank_series(candidates: Candidates, ranks: Sequence[int], confidence: float, source: str) -> dps.Series:
+    masses = sorted(candidates.masses or [1.0 / candidates.count] * candidates.count, reverse=True)
+    rows = []
+    for top in (1 << i for i in range(candidates.count.bit_length()) if 1 << i < candidates.count):
+        successes = sum(rank < top for rank in ranks)
+        low, high = binomial.clopper_pearson(successes, len(ranks), confidence)
+        rows.append((top, min(1.0, math.fsum(masses[:top])), successes / len(ranks), low, high))
+    return kit.series(
+        "reconstruction-by-top",
+        f"Attack: target among the first m of {candidates.count} candidates, {len(ranks)} trials",
+        kit.columns_of(("top", "kappa", "success", "lower", "upper"), rows),
+        rigor="statistical",
+        source=source,
+        units={"top": "candidates"},
+        x="kappa",
+        y=("success",),
+        band=("lower", "upper"),
+        log=("x",),
+        identity=True,
+        upper=("upper",),
+        lower=("lower",),
+    )
+
+
+def encode_pictures(records: np.ndarray[Any, Any]) -> dict[str, dps.Json] | None:
+    """Bytes in base64 with interleaved colors on a common scale, for a trial; None for records of other shapes.
+
+    ``records`` are the target and the best candidates: (height, width), (1, height, width) or (3, height, width) each.
+    """
+    if records.ndim == 3:
+        records = records[:, None]
+    if records.ndim != 4 or records.shape[1] not in (1, 3) or min(records.shape[2:]) < 2:
+        return None
+    step = -(-max(records.shape[2:]) // _SIDE)
+    thin = np.nan_to_num(records[:, :, ::step, ::step])
+    low, high = float(thin.min()), float(thin.max())
+    pixels = np.rint((thin - low) * (255.0 / max(high - low, 1e-30))).astype(np.uint8)
+    return {
+        "shape": [*pixels.shape[2:], pixels.shape[1]],
+        "pixels": [base64.b64encode(picture.transpose(1, 2, 0).tobytes()).decode() for picture in pixels],
+    }
+
+
+def picture_series(spec: dps.Spec, trials: Sequence[dps.Trial], source: str) -> dps.Series | None:
+    pictured = [(t, t.evidence["internal"]["pictures"]) for t in trials if "pictures" in t.evidence.get("internal", {})]
+    if not pictured:
+        return None
+    shape = pictured[0][1]["shape"]
+    columns: dict[str, list[dps.Json]] = {
+        "trial": [trial.index for trial, _ in pictured],
+        "place of the target": [int(trial.evidence["rank"]) + 1 for trial, _ in pictured],
+    }
+    for place, name in enumerate(("target", *_GUESSES)):
+        columns[name] = [
+            pictures["pixels"][place] if place < len(pictures["pixels"]) else None for _, pictures in pictured
+        ]
+    return dps.Series(
+        name="reconstructions",
+        title=f"Targets and guesses; a frame marks a correct guess: trials 0 to {max(columns['trial'])}",
+        columns=dps.FrozenMap(columns),
+        units=dps.FrozenMap({name: "" if name in ("trial", "place of the target") else "picture" for name in columns}),
+        rigor="statistical",
+        source=source,
+        privacy="public" if spec.data_privacy == "public" else "per-record",
+        plot=dps.FrozenMap(
+            {"kind": "pictures", "y": ["target", *_GUESSES], "shape": shape, "frame": "place of the target"}
+        ),
+    )

@@ -1,0 +1,120 @@
+"""The cost of recording a training in several processes that share its parameters with FSDP2 (gloo, CPU).
+
+    python tests/benchmarks/recorded_ranks.py [--world 1 2 4] [--width 64 512 1024] [--layers 3] [--steps 60]
+
+Each setting trains twice in the same processes, without and with a recorder, which take turns step by step. Times are
+CPU times of rank 0 with its network threads. Bytes on the network are those of the loopback device, so nothing else
+may use it (``unshare -n`` gives the script its own).
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import statistics
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+from torch import distributed, nn
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from support.ranks import FEATURES, Ranked
+
+
+def loopback() -> int:
+    """Bytes that the loopback device has sent."""
+    line = next(line for line in Path("/proc/net/dev").read_text().splitlines() if line.strip().startswith("lo:"))
+    return int(line.split(":")[1].split()[8])
+
+
+@dataclass
+class Wide(Ranked):
+    width: int = 64
+    layers: int = 3
+
+    def module(self) -> nn.Module:
+        inner = [(nn.Linear(self.width, self.width), nn.Tanh()) for _ in range(self.layers - 2)]
+        first, last = nn.Linear(FEATURES, self.width), nn.Linear(self.width, max(2, self.world))
+        return nn.Sequential(first, nn.Tanh(), *(module for pair in inner for module in pair), last)
+
+
+def steps(training: Wide, recorded: bool) -> Any:
+    with training.recorder() if recorded else contextlib.nullcontext():
+        while True:
+            for x, y in training.loader:
+                training.step(x, y)
+                yield
+
+
+def measure(training: Wide, rank: int, count: int, results: Any) -> None:
+    bare = Wide(**{**vars_of(training), "loop": None})
+    bare.build(rank)
+    pair = {"without": steps(bare, False), "with": steps(training, True)}
+    found: dict[str, list[tuple[float, int]]] = {name: [] for name in pair}
+    for _ in range(count):
+        for name, each in pair.items():
+            distributed.barrier()
+            sent, start = loopback(), time.process_time()
+            next(each)
+            spent = time.process_time() - start
+            distributed.barrier()
+            found[name].append((spent, loopback() - sent))
+    for each in pair.values():
+        each.close()
+    if rank == 0:
+        results.put(found)
+
+
+def vars_of(training: Wide) -> dict[str, Any]:
+    return {name: getattr(training, name) for name in training.__dataclass_fields__}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--world", type=int, nargs="+", default=[1, 2, 4])
+    parser.add_argument("--width", type=int, nargs="+", default=[64, 512, 1024])
+    parser.add_argument("--layers", type=int, default=3)
+    parser.add_argument("--steps", type=int, default=60)
+    options = parser.parse_args()
+    print(
+        "ranks  parameters  layers   ms per step, median    means         bytes sent by all ranks  bytes of the folder"
+    )
+    print("                            without    with        without with  without    with          per step and rank")
+    for world in options.world:
+        for width in options.width:
+            with tempfile.TemporaryDirectory() as place:
+                results = get_context("fork").Queue()
+                training = Wide(
+                    Path(place) / "run",
+                    world=world,
+                    sharded=True,
+                    batch=16 * world,
+                    width=width,
+                    layers=options.layers,
+                    loop=lambda training, rank, results=results: measure(training, rank, options.steps, results),
+                )
+                codes = training.run()
+                if codes != [0] * world:
+                    sys.exit(f"ranks ended with {codes}")
+                found = results.get()
+                folder = sum(p.stat().st_size for p in Path(place).rglob("*") if p.is_file())
+                row = [world, sum(p.numel() for p in training.module().parameters()), options.layers]
+                medians = [1e3 * statistics.median(t for t, _ in found[name]) for name in ("without", "with")]
+                means = [1e3 * statistics.fmean(t for t, _ in found[name]) for name in ("without", "with")]
+                sent = [statistics.median(n for _, n in found[name]) for name in ("without", "with")]
+                print(
+                    f"{row[0]:5d}  {row[1]:10d}  {row[2]:6d}  {medians[0]:8.2f} {medians[1]:8.2f}"
+                    f"    {means[0]:8.2f} {means[1]:8.2f}    {sent[0]:10.0f} {sent[1]:10.0f}"
+                    f"    {folder / options.steps / world:8.0f}",
+                    flush=True,
+                )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,118 @@
+"""Words that version 0.3 renamed: specs with old words load with a warning, and results of version 1 are read."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from dpspec.contract.diagnostics import ASSUMPTIONS, KEYS, STATUSES, rename, rename_in_result, with_old_words
+from dpspec.language.load import Loaded, from_document, load_specs
+from dpspec.registry.loader import load_catalog
+
+SPEC = """\
+dpspec: 1
+name: renamed
+mechanism: {kind: group, noise_multiplier: 1.0, clip_norm: 1.0, sampling: {scheme: poisson, rate: 0.01}, steps: 10}
+data: {kind: digits}
+model: {kind: linear}
+claims: [{kind: approx-dp, epsilon: 9.0, delta: 1e-5}]
+audit:
+  method: one-run
+  canary: {space: gradient, count: 100}
+  expect: EXPECT
+  TWIN: false
+"""
+
+
+def load(text: str, tmp_path: Path, *overrides: str) -> Loaded:
+    (tmp_path / "spec.yaml").write_text(text, encoding="utf-8")
+    return load_specs([tmp_path / "spec.yaml"], load_catalog(), overrides)
+
+
+def test_old_words_of_a_spec_are_accepted_with_a_located_warning(tmp_path: Path) -> None:
+    old = load(SPEC.replace("EXPECT", "conforms-within").replace("TWIN", "twin"), tmp_path)
+    new = load(SPEC.replace("EXPECT", "no-deviation-found").replace("TWIN", "canary_free_run"), tmp_path)
+    assert new.diagnostics == ()
+    assert [(d.code, d.severity, d.span.line if d.span else 0) for d in old.diagnostics] == [
+        ("renamed-word", "warning", 10),
+        ("renamed-word", "warning", 11),
+    ]
+    assert old.diagnostics[0].message == "'conforms-within' is now called 'no-deviation-found'"
+    assert old.specs[0].document == new.specs[0].document
+    assert old.specs[0].digest == new.specs[0].digest
+
+
+def test_old_words_in_a_list_are_replaced() -> None:
+    document = {"training": {"public_constants": True, "assume": ["x", "fresh-noise"]}}
+    warnings = rename(document)
+    assert document == {"training": {"data_independent_hyperparameters": True, "assume": ["x", "independent-noise"]}}
+    expected = [(("training", "public_constants"), True), (("training", "assume", 1), False)]
+    assert [(warning.path, warning.at_key) for warning in warnings] == expected
+
+
+def test_digests_and_trials_are_those_of_the_old_words(tmp_path: Path) -> None:
+    (spec,) = load(SPEC.replace("EXPECT", "deviates").replace("TWIN", "canary_free_run"), tmp_path).specs
+    assert with_old_words(spec.document)["audit"]["twin"] is False
+    audit = load_catalog().mechanisms["group"].provider
+    from dpspec.registry.foreign_code import resolve
+
+    inputs = resolve(audit.audit)().trial_inputs(spec)  # type: ignore[operator]
+    assert "canary_free_run" not in inputs["audit"]
+    assert inputs["split"]["twin"] is False
+
+
+def test_a_resolved_document_with_old_words_is_rebuilt(tmp_path: Path) -> None:
+    (spec,) = load(SPEC.replace("EXPECT", "no-deviation-found").replace("TWIN", "canary_free_run"), tmp_path).specs
+    assert from_document(with_old_words(spec.document), load_catalog(), spec.directory) == spec
+
+
+def test_overrides_may_use_old_words(tmp_path: Path) -> None:
+    text = SPEC.replace("EXPECT", "deviates").replace("  TWIN: false\n", "")
+    loaded = load(text, tmp_path, "audit.twin=false", "audit.expect=conforms-within")
+    assert {d.span.file for d in loaded.diagnostics if d.span} == {"--set"}
+    assert loaded.specs[0].audit is not None
+    assert loaded.specs[0].audit.expect == "no-deviation-found"
+    assert loaded.specs[0].audit.options["canary_free_run"] is False
+
+
+def test_an_old_word_next_to_the_new_one_is_an_error(tmp_path: Path) -> None:
+    text = SPEC.replace("EXPECT", "deviates").replace("  TWIN: false\n", "  twin: true\n  canary_free_run: false\n")
+    assert [d.code for d in load(text, tmp_path).diagnostics] == ["unknown-key"]
+
+
+@pytest.mark.parametrize("word", ["reconstruction", "Reconstruction_robustness"])
+def test_the_field_s_name_of_a_kind_leads_to_it(tmp_path: Path, word: str) -> None:
+    text = SPEC[: SPEC.index("audit:")].replace("kind: group", f"kind: {word}")
+    (diagnostic,) = load(text, tmp_path).diagnostics
+    assert "did you mean 'rero'?" in diagnostic.message
+
+
+def test_words_of_a_result_are_translated_in_their_places_only() -> None:
+    check = {"assumption": "contribution", "test": "contribution", "note": "fresh-noise"}
+    channel = {"name": "contribution", "status": "tested", "sources": ["fresh-noise", "x"], "assumes": []}
+    finding = {"quantity": "twin", "assumptions": [{"name": "public-constants", "status": "declared"}]}
+    document = {"name": "contribution", "audit": {"expect": "conforms-within", "twin": False}}
+    data = {"conformance": {"status": "conforms-within"}, "checks": [check], "channels": [channel]}
+    found = rename_in_result({**data, "findings": [finding], "document": document})
+    assert found["conformance"] == {"status": "no-deviation-found"}
+    assert found["checks"] == [{**check, "assumption": "sensitivity"}]
+    assert found["channels"] == [{**channel, "sources": ["independent-noise", "x"]}]
+    assert found["findings"][0]["assumptions"][0]["name"] == "data-independent-hyperparameters"
+    assert found["document"] == {
+        "name": "contribution",
+        "audit": {"expect": "no-deviation-found", "canary_free_run": False},
+    }
+
+
+def test_no_file_uses_an_old_word_outside_the_table() -> None:
+    root = Path(__file__).parents[2]
+    old = {*STATUSES, *(f'"{word}"' for word in ASSUMPTIONS if word != "contribution")}
+    old |= {f'"{key}"' for keys in KEYS.values() for key in keys if key != "twin"}
+    files = [*root.glob("dpspec/**/*.py"), *root.glob("plugins/**/*.py"), *root.glob("specs/*.yaml")]
+    for path in files:
+        text = path.read_text(encoding="utf-8")
+        if path.name not in ("diagnostics.py", "codes.yaml"):
+            assert not [word for word in old if word in text], path
+    assert json.loads((root / "dpspec/language/schemas/v1/audit.json").read_text())

@@ -1,0 +1,138 @@
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from jsonschema import Draft7Validator, Draft202012Validator
+
+from dpspec.contract.catalog import Catalog
+from dpspec.language.blocks import bundle, reference
+from dpspec.language.load import Loaded
+from dpspec.language.tree import plain
+from dpspec.language.yaml_source import read_yaml
+
+Load = Callable[..., Loaded]
+BOTH = pytest.mark.parametrize("validator", [Draft202012Validator, Draft7Validator])
+
+#: Keywords that mean the same in draft-07 and 2020-12.
+SHARED = {
+    *("type", "enum", "const", "properties", "required", "additionalProperties", "items", "if", "then", "else"),
+    *("allOf", "anyOf", "not", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf", "pattern"),
+    *("minLength", "maxLength", "minItems", "maxItems", "uniqueItems", "minProperties", "maxProperties"),
+    *("title", "description", "default", "examples", "$schema"),
+}
+
+
+def data(text: str) -> Any:
+    root = read_yaml(text, "f.yaml").root
+    assert root is not None
+    return plain(root)
+
+
+def schemas(schema: Any, refining: bool = False) -> Iterator[tuple[dict[str, Any], bool]]:
+    """Every schema within a schema, and whether it only refines what is described elsewhere."""
+    if not isinstance(schema, dict):
+        return
+    yield schema, refining
+    for key in ("then", "else", "items", "additionalProperties"):
+        yield from schemas(schema.get(key), refining)
+    for key in ("if", "not"):
+        yield from schemas(schema.get(key), True)
+    for part in [*schema.get("allOf", ()), *schema.get("anyOf", ())]:
+        yield from schemas(part, refining)
+    for inner in schema.get("properties", {}).values():
+        yield from schemas(inner, refining)
+
+
+@BOTH
+def test_it_is_a_schema(validator: Any, catalog: Catalog) -> None:
+    validator.check_schema(bundle(catalog))
+    validator.check_schema(bundle(Catalog()))
+    validator.check_schema(reference(catalog))
+
+
+def test_only_shared_keywords(catalog: Catalog) -> None:
+    assert {key for schema, _ in schemas(bundle(catalog)) for key in schema} <= SHARED
+
+
+def test_every_new_property_is_described(catalog: Catalog) -> None:
+    described: set[str] = set()
+    bare: set[str] = set()
+    for schema, refining in schemas(reference(catalog)):
+        for name, inner in schema.get("properties", {}).items():
+            if not isinstance(inner, dict) or refining:
+                continue
+            (described if inner.get("description") else bare).add(name)
+    # What stands bare only refines, inside a condition, what is described where it is introduced.
+    assert bare <= described
+    assert {"noise_multiplier", "canary", "group_size", "epsilon", "gap", "phases"} <= described
+
+
+@BOTH
+def test_valid_specs(validator: Any, catalog: Catalog, load: Load, valid: str) -> None:
+    schema = validator(bundle(catalog))
+    phases = valid.replace("steps: 100", "phases: [{steps: 1}, {steps: 2, clip_norm: 3}]")
+    without = phases.replace("  noise_multiplier: 1\n", "").replace("steps: 1}", "steps: 1, noise_multiplier: 1}")
+    without = without.replace("clip_norm: 3", "noise_multiplier: 3")
+    for text in (valid, phases, without, valid.replace("backend: native, ", "")):
+        assert load(text).ok
+        assert list(schema.iter_errors(data(text))) == []
+
+
+@BOTH
+def test_a_resolved_spec_is_valid(validator: Any, catalog: Catalog, load: Load, valid: str) -> None:
+    (spec,) = load(valid).specs
+    assert list(validator(bundle(catalog)).iter_errors(spec.to_json())) == []
+
+
+@BOTH
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("noise_multiplier", "nosie"),
+        ("clip_norm: 1.0", "clip_norm: 0"),
+        ("kind: noisy", "kind: other"),
+        ("rate: 0.01", "rate: 0.01, batch_size: 3"),
+        ("  steps: 100\n", ""),
+        ("steps: 100", "steps: 100\n  phases: [{steps: 1}]"),
+        ("steps: 100", "phases: [{steps: 1, nosie: 2}]"),
+        ("steps: 100", "phases: [{clip_norm: 2}]"),
+        ("kind: toy", "kind: toy, sise: 3"),
+        ("kind: toy", "size: 3"),
+        ("learning_rate: 1", "learning_rate: x"),
+        ("backend: native, learning_rate: 1", "momentun: 1"),
+        ("access: all-iterates", "adjacency: add_remove"),
+        ("epsilon: 3, ", ""),
+        ("mu: 1.5", "mu: 1.5, epsilon: 2"),
+        ("kind: gdp", "kind: metric"),
+        ("open, refuted", "open, refutde"),
+        ("kind: orthogonal", "kind: random1"),
+        ("method: one-run", "method: one-shot"),
+        ("dpspec: 1", "dpspec: 2"),
+        ("name: valid", "nmae: valid"),
+    ],
+)
+def test_it_refuses_what_validation_refuses(
+    validator: Any, catalog: Catalog, load: Load, valid: str, old: str, new: str
+) -> None:
+    assert old in valid
+    text = valid.replace(old, new)
+    assert not load(text).ok
+    assert not validator(bundle(catalog)).is_valid(data(text))
+
+
+@BOTH
+def test_children_need_not_be_whole(validator: Any, catalog: Catalog) -> None:
+    schema = validator(bundle(catalog))
+    child = "extends: base.yaml\nmechanism: {kind: noisy, steps: 3, sampling: {rate: null}}\naudit: null\n"
+    assert list(schema.iter_errors(data(child))) == []
+    assert not schema.is_valid(data("extends: base.yaml\nmechanism: {kind: noisy, stepps: 3}\n"))
+    assert not schema.is_valid(data(child.replace("extends: base.yaml", "")))
+
+
+@BOTH
+def test_cells_may_give_what_the_spec_lacks(validator: Any, catalog: Catalog, load: Load, valid: str) -> None:
+    text = valid.replace("  noise_multiplier: 1\n", "") + "matrix: {mechanism.noise_multiplier: [1, 2]}\n"
+    assert load(text).ok
+    assert list(validator(bundle(catalog)).iter_errors(data(text))) == []

@@ -1,0 +1,271 @@
+"""Every model kind: parameters are counted right, weights depend on the seed alone, odd data are refused."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from importlib import import_module
+from math import prod
+from typing import Any
+
+import jsonschema
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dpspec.contract import Facts, FrozenMap, ModelFactory
+from dpspec.models.architectures import MODELS
+
+CASES: list[tuple[str, dict[str, Any], tuple[int, ...]]] = [
+    ("linear", {}, (7,)),
+    ("linear", {"bias": False}, (1, 8, 8)),
+    ("mlp", {}, (1, 8, 8)),
+    ("mlp", {"hidden": [5, 3], "activation": "tanh"}, (30,)),
+    ("cnn-small", {}, (1, 8, 8)),
+    ("cnn-small", {"channels": [4, 6, 5], "activation": "tanh"}, (3, 11, 9)),
+    ("lenet5", {}, (1, 28, 28)),
+    ("lenet5", {"activation": "relu"}, (3, 32, 32)),
+    ("logistic", {}, (7,)),
+    ("logistic", {"bias": False}, (1, 8, 8)),
+    ("tabular-mlp", {"hidden": [6, 4]}, (7,)),
+    ("tabular-mlp", {"hidden": [6], "layer_norm": False, "activation": "tanh"}, (7,)),
+    ("resnet20", {}, (3, 8, 8)),
+    ("resnet20", {"groups": 4, "activation": "tanh"}, (1, 9, 11)),
+    ("wide-resnet-16-4", {"groups": 8}, (1, 8, 9)),
+    ("transformer", {}, (9,)),
+    ("transformer", {"width": 6, "heads": 3, "layers": 2, "hidden": 5}, (1,)),
+]
+
+#: Kinds that take texts are given ids below this.
+VOCABULARY = 11
+
+
+def _records(kind: str, count: int, shape: tuple[int, ...], seed: int) -> torch.Tensor:
+    source = torch.Generator().manual_seed(seed)
+    if kind == "transformer":
+        return torch.randint(0, VOCABULARY, (count, *shape), generator=source)
+    return torch.rand(count, *shape, generator=source, dtype=torch.float64)
+
+
+def _factory(kind: str, options: dict[str, Any], shape: tuple[int, ...], classes: int = 10) -> ModelFactory:
+    module, name = next(m.factory for m in MODELS if m.kind == kind).split(":")
+    vocabulary = VOCABULARY if kind == "transformer" else None
+    facts = Facts(records=50, features=prod(shape), classes=classes, shape=shape, vocabulary=vocabulary)
+    made: ModelFactory = getattr(import_module(module), name)(FrozenMap(options), facts)
+    return made
+
+
+def _check(kind: str, options: dict[str, Any], shape: tuple[int, ...], classes: int) -> None:
+    factory = _factory(kind, options, shape, classes)
+    module = factory.build(3)
+    assert factory.parameters() == sum(p.numel() for p in module.parameters())
+    assert all(p.requires_grad and p.dtype == torch.float32 and p.device.type == "cpu" for p in module.parameters())
+    assert not list(module.buffers())
+    scores = module(torch.zeros(4, *shape))
+    assert scores.shape == (4, classes)
+    assert torch.isfinite(scores).all()
+
+
+@pytest.mark.parametrize(("kind", "options", "shape"), CASES)
+def test_counts_and_shapes(kind: str, options: dict[str, Any], shape: tuple[int, ...]) -> None:
+    _check(kind, options, shape, 10)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    shape=st.one_of(
+        st.tuples(st.integers(1, 20)), st.tuples(st.integers(1, 3), st.integers(1, 20), st.integers(1, 20))
+    ),
+    classes=st.integers(2, 6),
+    widths=st.lists(st.integers(1, 6), min_size=1, max_size=4),
+)
+def test_whatever_is_not_refused_fits(shape: tuple[int, ...], classes: int, widths: list[int]) -> None:
+    _check("linear", {}, shape, classes)
+    _check("mlp", {"hidden": widths}, shape, classes)
+    _check("logistic", {}, shape, classes)
+    if len(shape) == 1:
+        _check("tabular-mlp", {"hidden": widths}, shape, classes)
+    try:
+        _factory("cnn-small", {"channels": widths}, shape, classes)
+    except ValueError:
+        assert len(shape) != 3 or min(shape[1:]) < max(8, 2 ** len(widths))
+    else:
+        _check("cnn-small", {"channels": widths}, shape, classes)
+
+
+def test_known_sizes() -> None:
+    assert _factory("lenet5", {}, (1, 28, 28)).parameters() == 61_706
+    assert _factory("lenet5", {}, (1, 32, 32)).parameters() == 61_706
+    assert _factory("linear", {}, (1, 8, 8)).parameters() == 650
+    assert _factory("mlp", {"hidden": [64]}, (1, 8, 8)).parameters() == 4810
+    assert _factory("logistic", {}, (30,), classes=2).parameters() == 31
+    assert _factory("tabular-mlp", {}, (30,), classes=2).parameters() == 128 * 31 + 64 * 129 + 2 * 65 + 2 * (128 + 64)
+    # As published for the originals, whose batch normalisation has as many weights: 0.27 and 2.7 million.
+    assert _factory("resnet20", {}, (3, 32, 32)).parameters() == 269_722
+    assert _factory("wide-resnet-16-4", {}, (3, 32, 32)).parameters() == 2_748_890
+
+
+def test_data_without_a_shape_is_flat() -> None:
+    from dpspec.models.architectures import Linear
+
+    assert Linear(FrozenMap({}), Facts(records=1, features=5, classes=2)).parameters() == 12
+
+
+@pytest.mark.parametrize(("kind", "options", "shape"), CASES)
+def test_weights_depend_on_the_seed_alone(kind: str, options: dict[str, Any], shape: tuple[int, ...]) -> None:
+    factory = _factory(kind, options, shape)
+    state = torch.random.get_rng_state()
+    first = factory.build(2**63 - 1)
+    assert torch.equal(torch.random.get_rng_state(), state)
+    torch.rand(3)
+    second, other = factory.build(2**63 - 1), factory.build(1)
+    normalising = {
+        f"{name}.{own}"
+        for name, inner in first.named_modules()
+        if isinstance(inner, torch.nn.GroupNorm | torch.nn.LayerNorm)
+        for own, _ in inner.named_parameters()
+    }
+    for (name, a), b, c in zip(first.named_parameters(), second.parameters(), other.parameters(), strict=True):
+        assert torch.equal(a, b)
+        assert torch.equal(a, c) == (name in normalising)
+
+
+def test_weights_do_not_follow_the_default_dtype() -> None:
+    factory, before = _factory("cnn-small", {}, (1, 8, 8)), torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    try:
+        assert {p.dtype for p in factory.build(0).parameters()} == {torch.float32}
+    finally:
+        torch.set_default_dtype(before)
+
+
+@pytest.mark.parametrize(("kind", "shape"), [("mlp", (400,)), ("cnn-small", (4, 20, 20))])
+def test_weights_have_the_law_of_torchs_own(kind: str, shape: tuple[int, ...]) -> None:
+    """Uniform on +-1/sqrt(fan in): the standard deviation is that over sqrt(3)."""
+    module = _factory(kind, {}, shape).build(5)
+    with torch.random.fork_rng(devices=[]):
+        for own in module.children():
+            if not isinstance(own, torch.nn.Linear | torch.nn.Conv2d):
+                continue
+            weight = own.weight.detach().clone()
+            own.reset_parameters()
+            assert weight.abs().max() <= weight[0].numel() ** -0.5
+            assert weight.std() == pytest.approx(float(own.weight.detach().std()), rel=0.1)
+            assert weight.mean().abs() < 0.1 * weight.std()
+
+
+def test_logistic_is_the_softmax_of_two_scores_whose_first_is_zero() -> None:
+    x, y = torch.randn(9, 4, generator=torch.Generator().manual_seed(1)), torch.arange(9) % 2
+    scores = _factory("logistic", {}, (4,), classes=2).build(0)(x)
+    logit = scores[:, 1]
+    assert torch.equal(scores[:, 0], torch.zeros(9))
+    binary = torch.nn.functional.binary_cross_entropy_with_logits(logit, y.float())
+    torch.testing.assert_close(torch.nn.functional.cross_entropy(scores, y), binary)
+
+
+def test_residual_blocks_add_what_goes_past_them() -> None:
+    """With convolutions of zeros the shortcuts alone are left: every second pixel, then zeros for new channels."""
+    module = _factory("resnet20", {}, (3, 9, 8)).build(0)
+    blocks = [inner for inner in module if type(inner).__name__ == "Sum"]
+    assert len(blocks) == 9
+    x = torch.rand(2, 16, 9, 8, generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        for block in blocks:
+            for parameter in block.body.parameters():
+                parameter.zero_()
+        first, second = blocks[0](x), blocks[3](x)
+    assert torch.equal(first, x)
+    assert second.shape == (2, 32, 5, 4)
+    assert torch.equal(second[:, :16], x[:, :, ::2, ::2])
+    assert not second[:, 16:].any()
+
+
+def test_residual_branches_of_other_shapes_are_refused() -> None:
+    from dpspec.models.architectures import Residual
+    from dpspec.models.layers import Chain, Convolution, Norm
+
+    with pytest.raises(ValueError, match=r"shape \(4, 8, 8\) has a shortcut of shape \(3, 8, 8\)"):
+        Residual(Chain((Convolution(4, kernel=3, padding=1),)), Chain(())).output((3, 8, 8))
+    with pytest.raises(ValueError, match="6 channels cannot be divided into 4 equal groups"):
+        Norm(4).output((6, 8, 8))
+
+
+@pytest.mark.parametrize(("kind", "options", "shape"), CASES)
+def test_records_do_not_mix(kind: str, options: dict[str, Any], shape: tuple[int, ...]) -> None:
+    """The gradient of a batch is the sum of the records' gradients, taken by vmap as the training does.
+
+    In float64: the float32 sums of a deep network differ by more than rounding of the last bit.
+    """
+    module = _factory(kind, options, shape).build(2).double()
+    x = _records(kind, 3, shape, 0)
+    parameters = dict(module.named_parameters())
+
+    def score(weights: dict[str, torch.Tensor], record: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = torch.func.functional_call(module, weights, (record[None],))
+        return out.square().sum()
+
+    each = torch.func.vmap(torch.func.grad(score), in_dims=(None, 0))(parameters, x)
+    module(x).square().sum().backward()
+    for name, parameter in parameters.items():
+        assert parameter.grad is not None
+        torch.testing.assert_close(each[name].sum(0), parameter.grad)
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "shape", "message"),
+    [
+        ("lenet5", {}, (1, 8, 8), r"lenet5 needs images .* of 28 x 28 or 32 x 32, got records \(1, 8, 8\)"),
+        ("lenet5", {}, (784,), "lenet5 needs images"),
+        ("lenet5", {}, (28, 28), "lenet5 needs images"),
+        ("lenet5", {}, (1, 28, 32), "lenet5 needs images"),
+        ("cnn-small", {}, (64,), "cnn-small needs images .* of at least 8 x 8"),
+        ("cnn-small", {}, (1, 7, 8), "cnn-small needs images"),
+        ("cnn-small", {"channels": [1, 1, 1, 1]}, (1, 8, 8), "images of 1 x 1 are too small for pooling"),
+        ("resnet20", {}, (3, 32, 7), r"resnet20 needs images .* of at least 8 x 8, got records \(3, 32, 7\)"),
+        ("wide-resnet-16-4", {}, (64,), r"wide-resnet-16-4 needs images .*, got records \(64,\)"),
+        ("tabular-mlp", {}, (1, 8, 8), r"tabular-mlp needs records of shape .*, got \(1, 8, 8\); use mlp"),
+    ],
+)
+def test_data_that_do_not_fit(kind: str, options: dict[str, Any], shape: tuple[int, ...], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        _factory(kind, options, shape)
+
+
+def _properties(schema: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    yield from schema.get("properties", {}).items()
+
+
+@pytest.mark.parametrize("model", MODELS, ids=lambda m: m.kind)
+def test_schema_is_valid_described_and_understood(model: Any) -> None:
+    jsonschema.Draft202012Validator.check_schema(model.schema)
+    jsonschema.Draft7Validator.check_schema(model.schema)
+    assert model.schema["additionalProperties"] is False
+    for name, inner in _properties(model.schema):
+        assert inner["description"].endswith("."), name
+        jsonschema.validate(inner["default"], inner)
+    defaults = {name: inner["default"] for name, inner in _properties(model.schema)}
+    shape = (784,) if model.kind in ("tabular-mlp", "transformer") else (1, 28, 28)
+    assert _factory(model.kind, defaults, shape).parameters() == _factory(model.kind, {}, shape).parameters()
+    for kind, options, _ in CASES:
+        if kind == model.kind:
+            jsonschema.validate(options, dict(model.schema))
+
+
+def test_counting_does_not_import_torch() -> None:
+    program = """
+import sys
+from importlib import import_module
+from dpspec.contract import Facts, FrozenMap
+from dpspec.models.architectures import MODELS
+for model in MODELS:
+    shape = (784,) if model.kind in ("tabular-mlp", "transformer") else (1, 28, 28)
+    vocabulary = 9 if model.kind == "transformer" else None
+    facts = Facts(records=5, features=784, classes=10, shape=shape, vocabulary=vocabulary)
+    module, name = model.factory.split(":")
+    assert getattr(import_module(module), name)(FrozenMap({}), facts).parameters() > 0
+print(sorted({"torch", "scipy", "sklearn", "numpy"} & set(sys.modules)))
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout.strip()) == (0, "[]"), done.stderr

@@ -1,0 +1,310 @@
+"""Canaries that are gradients: what enters which sum, what their scores are, and what they show of a run."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from opacus import PrivacyEngine
+from opacus.utils.batch_memory_manager import BatchMemoryManager
+from support.checked_runs import Question, check_run
+from support.opacus_training import Training
+from torch import nn
+from torch.nn.functional import cross_entropy
+from torch.utils.data import DataLoader, TensorDataset
+
+import dpspec
+from dpspec.cli.app import main
+from dpspec.errors import ExitCode, RecordingError, UsageError
+from dpspec.recording.folder.run_folder import CANARIES, RunFolder
+from dpspec.recording.planting.planted import MOST_COORDINATES, GradientCanaries
+
+N, M, FEATURES = 60, 200, 400
+
+
+def training(seed, *, noise=3.0, batch=65, noiseless=False):
+    """Model, optimizer, loader over N records and M gradient canaries, and engine; ``noiseless``: the step hook puts
+    the sum without its noise in the place of the noisy one."""
+    torch.manual_seed(seed)
+    x = torch.randn(N, FEATURES)
+    planted = dpspec.plant(TensorDataset(x, (x[:, 0] > 0).long()), kind="gradients", count=M, seed=seed)
+    model, engine = nn.Sequential(nn.Linear(FEATURES, 8), nn.Tanh(), nn.Linear(8, 2)), PrivacyEngine(accountant="rdp")
+    model, optimizer, loader = engine.make_private(
+        module=model,
+        optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
+        data_loader=DataLoader(planted, batch_size=batch),
+        noise_multiplier=noise,
+        max_grad_norm=1.0,
+    )
+    if noiseless:
+        told = optimizer.step_hook
+
+        def hook(this):
+            told(this)
+            for p in this.params:
+                p.grad = p.summed_grad / this.expected_batch_size
+
+        optimizer.attach_step_hook(hook)
+    return {"model": model, "optimizer": optimizer, "loader": loader, "engine": engine}
+
+
+def steps(parts, epochs=5, physical=N + M, scale=1.0):
+    manager = BatchMemoryManager(
+        data_loader=parts["loader"], max_physical_batch_size=physical, optimizer=parts["optimizer"]
+    )
+    for _ in range(epochs):
+        with manager as batches:
+            for x, y in batches:
+                parts["optimizer"].zero_grad()
+                (scale * cross_entropy(parts["model"](x), y)).backward()
+                parts["optimizer"].step()
+
+
+def recorded(folder, seed, *, physical=N + M, scale=1.0, **options):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        parts = training(seed, **options)
+        with dpspec.record(folder, **parts) as run:
+            steps(parts, physical=physical, scale=scale)
+    return run, parts
+
+
+def checked(folder, **question):
+    return check_run(folder, Question(**{"delta": 1e-5, **question}))
+
+
+def test_a_sound_run_shows_no_more_than_its_schedule_costs(tmp_path):
+    """Five seeds; the clean attack shows something, as scores of canaries that are in are larger."""
+    shown = []
+    for seed in range(5):
+        run, _ = recorded(tmp_path / f"{seed}", seed)
+        run.score()
+        found = checked(tmp_path / f"{seed}", epsilon=3.0)
+        assert found.canaries.lower <= found.costs[1].interval.upper
+        assert (found.verdict, found.conformance.status, found.exit_code) == (
+            "proved",
+            "no-deviation-found",
+            ExitCode.OK,
+        )
+        assert not found.canaries.contradicts
+        shown.append(found.canaries.lower)
+    assert max(shown) > 0.0
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_noise_that_is_taken_away_again_is_refuted_or_contradicted_by_every_iterate(seed, tmp_path, capsys):
+    run, _ = recorded(tmp_path / "run", seed, noiseless=True)
+    run.score()
+    found = checked(tmp_path / "run", epsilon=2.5)
+    assert found.costs[1].interval.upper < 2.5 < found.canaries.lower
+    assert found.verdict in ("refuted", "contradicted")
+    assert "one run, all noisy gradients, 200 canaries of a recorded script" in found.reason
+    assert main(["check", str(tmp_path / "run"), "--epsilon", "2.5"]) == 1
+    page = " ".join(capsys.readouterr().out.split())
+    assert "200 canaries (gradients), " in page
+    main(["check", str(tmp_path / "run"), "--json"])
+    (evidence,) = json.loads(capsys.readouterr().out)["audits"][0]["evidence"]
+    assert (evidence["scope"]["access"], evidence["scope"]["adjacency"]) == ("all-iterates", "zero-out")
+
+
+@pytest.mark.parametrize("access", ["all-iterates", "final-model"])
+def test_scores_of_all_steps_contradict_the_bound_that_every_claim_rests_on(access, tmp_path, monkeypatch):
+    """The bound of the schedule is for all iterates, and a claim about the final model rests on it too."""
+    run, _ = recorded(tmp_path / "run", 0, noiseless=True)
+    run.score()
+    monkeypatch.chdir(tmp_path)
+    assert main(["new", "spec", "found", "--from", "run"]) == 0
+    spec = Path("found.yaml").read_text()
+    assert spec.count("  adjacency: zero-out") == 1
+    Path("found.yaml").write_text(spec.replace("  adjacency:", f"  access: {access}\n  adjacency:"))
+    assert main(["run", "found.yaml", "--report", "json=result.json"]) == 1
+    audit = json.loads(Path("result.json").read_text())["audits"][0]
+    assert audit["verdicts"][0]["verdict"] == "contradicted"
+    assert audit["conformance"]["status"] == "deviates"
+    (evidence,) = audit["evidence"]
+    assert (evidence["scope"]["access"], evidence["scope"]["adversary"]) == ("all-iterates", "gradient")
+    assert main(["verify", "result.json"]) == 0
+
+
+@pytest.mark.parametrize("physical", [N + M, 7])
+def test_a_score_counts_the_steps_that_drew_a_canary(physical, tmp_path):
+    """Records of no gradient and no noise: the score is clip norm * times drawn / divisor, by the log of who was drawn.
+
+    In parts of seven as well, some of which hold no record.
+    """
+    run, parts = recorded(tmp_path / "run", 3, noise=0.0, physical=physical, scale=0.0)
+    run.score()
+    counts = np.zeros(M)
+    folder = RunFolder.open(tmp_path / "run")
+    for public, kept in zip(folder.steps(), folder.internal(), strict=False):
+        drawn = kept.members[kept.members >= N] - N
+        counts[drawn] += 1
+        assert public.rows == public.drawn == len(kept.members)
+        assert 1.0 - 2e-6 <= kept.largest <= 1.0
+        assert kept.sum_norm == pytest.approx(np.sqrt(len(drawn)), rel=1e-5)
+    with np.load(tmp_path / "run" / CANARIES, allow_pickle=False) as file:
+        coins, scores = file["coin"], file["score"]
+    assert scores == pytest.approx(counts / parts["optimizer"].expected_batch_size, rel=1e-5, abs=1e-9)
+    assert (counts[coins == 0] == 0).all()
+    assert counts[coins == 1].mean() == pytest.approx(20 * 0.25, abs=5 * np.sqrt(20 * 0.25 * 0.75 / coins.sum()))
+
+
+def test_of_batches_that_were_passed_over_no_canary_enters(tmp_path):
+    """A pass that was left early, and every other batch left out: each canary adds the clip norm at most once a step.
+
+    (Opacus itself refuses to add up several Poisson batches in one step.)
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        parts = training(3, noise=0.0)
+        entered = []
+        own = parts["optimizer"].step_hook
+
+        def hook(this):
+            own(this)
+            entered.append(float(torch.cat([p.summed_grad.reshape(-1) for p in this.params]).norm()))
+
+        parts["optimizer"].attach_step_hook(hook)
+        with dpspec.record(tmp_path / "run", **parts) as run:
+            next(iter(parts["loader"]))
+            drawn = []
+            for number, (x, y) in enumerate(parts["loader"]):
+                if number % 2:
+                    (0.0 * cross_entropy(parts["model"](x), y)).backward()
+                    drawn.append(run._training.samples.latest())
+                    parts["optimizer"].step()
+                    parts["optimizer"].zero_grad()
+    assert len(entered) == 2
+    assert entered == pytest.approx([np.sqrt((places >= N).sum()) for places in drawn], rel=1e-5)
+
+
+@settings(max_examples=20, deadline=None)
+@given(seed=st.integers(0, 2**63 - 1), clip=st.floats(1e-3, 1e3), count=st.integers(8, 30))
+def test_directions_are_orthogonal_no_longer_than_the_clip_norm_and_follow_from_the_seed(seed, clip, count):
+    def entered():
+        planted = dpspec.plant([torch.zeros(1)] * 5, kind="gradients", count=count, seed=seed)
+        rows = []
+        parameters = [nn.Parameter(torch.zeros(6, 5)), nn.Parameter(torch.zeros(11))]
+        for place in range(5, 5 + count):
+            for p in parameters:
+                p.summed_grad = torch.zeros_like(p)
+            canaries = GradientCanaries(planted, parameters)
+            assert len(canaries.enter(np.array([0, place]), clip)) == 1
+            rows.append(torch.cat([p.summed_grad.reshape(-1) for p in parameters]))
+        return torch.stack(rows).double()
+
+    rows = entered()
+    gram = (rows @ rows.T) / clip**2
+    assert torch.allclose(gram, torch.eye(count, dtype=torch.float64), atol=3e-6)
+    assert float(gram.max()) <= 1.0
+    assert torch.equal(rows, entered())
+
+
+def test_the_training_gets_records_alone_and_draws_the_random_numbers_that_it_drew(tmp_path):
+    planted = dpspec.plant([(torch.tensor([1.0]), 0)] * 5, kind="gradients", count=8, seed=0)
+    assert (len(planted), planted.count, planted.canaries) == (13, 8, [])
+    assert planted.__getitems__(list(range(13))) == list(planted) == [planted[i] for i in range(5)]
+    assert planted.__getitems__([-1, -13]) == planted.__getitems__([0])
+    for place in (5, 12, -1):
+        with pytest.raises(UsageError, match=f"place {place} of the planted dataset holds no record"):
+            planted[place]
+    states = []
+    for record in (False, True):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            parts = training(1)
+            if record:
+                with dpspec.record(tmp_path / "run", **parts):
+                    steps(parts, 1)
+            else:
+                steps(parts, 1)
+        states.append(torch.get_rng_state())
+    assert torch.equal(*states)
+
+
+@pytest.mark.parametrize(
+    ("way", "why"),
+    [
+        ({"clipping": "ghost"}, "with ghost clipping no gradient of a single record is there"),
+        ({"clipping": "per_layer"}, "with per-layer clipping no single clip norm"),
+        ({"clipping": "adaptive"}, "with adaptive clipping no single clip norm"),
+        ({"workers": 1}, "set num_workers=0"),
+    ],
+)
+def test_trainings_that_they_cannot_enter_are_refused_by_name(way, why, tmp_path, monkeypatch):
+    plant = dpspec.plant
+    monkeypatch.setattr(dpspec, "plant", lambda data, **_: plant(data, kind="gradients", count=20, seed=0))
+    made = Training(**way, canaries=20)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        made.build()
+    with pytest.raises(UsageError, match=why):
+        made.recorder(tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_loop_of_ones_own_a_second_recorder_and_a_small_model_are_refused(tmp_path):
+    planted = dpspec.plant([(torch.zeros(1), 0)] * 5, kind="gradients", count=8, seed=0)
+    with pytest.raises(UsageError, match="sums of a custom loop"):
+        dpspec.record(tmp_path / "own", model=nn.Linear(3, 3), planted=planted)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        parts = training(0)
+    with pytest.raises(UsageError, match="give it the loader"):
+        dpspec.record(tmp_path / "a", **{**parts, "loader": None}, planted=planted)
+    made_before = dpspec.record(tmp_path / "two", **parts)
+    with dpspec.record(tmp_path / "one", **parts):
+        with pytest.raises(UsageError, match=r"add_noise .* was replaced"):
+            dpspec.record(tmp_path / "three", **parts)
+        with pytest.raises(UsageError, match=r"add_noise .* was replaced"):
+            made_before.__enter__()
+    assert not (tmp_path / "two").exists()
+    with pytest.raises(UsageError, match="8 gradient canaries need a coordinate each, and 4 are trained"):
+        GradientCanaries(planted, [nn.Parameter(torch.zeros(4))])
+    with pytest.raises(UsageError, match="half precision"):
+        GradientCanaries(planted, [nn.Parameter(torch.zeros(40, dtype=torch.bfloat16))])
+    wide = GradientCanaries(planted, [nn.Parameter(torch.zeros(8 * MOST_COORDINATES + 99))])
+    assert wide.scores().tolist() == [0.0] * 8
+
+
+@pytest.mark.parametrize("given", [{"classes": 2}, {"label": 1}, {"collate": list}])
+def test_what_speaks_of_records_is_refused(given):
+    with pytest.raises(UsageError, match="are not records"):
+        dpspec.plant([(torch.zeros(1), 0)] * 5, kind="gradients", count=8, **given)
+    for count in (7, 10**6 + 1, True, 8.0, None):
+        with pytest.raises(UsageError, match="from 8 to 1000000 canaries"):
+            dpspec.plant([(torch.zeros(1), 0)] * 5, kind="gradients", count=count)
+    with pytest.raises(UsageError, match="did you mean 'gradients'"):
+        dpspec.plant([(torch.zeros(1), 0)] * 5, kind="gradient", count=8)
+
+
+def test_scores_are_read_held_against_their_coins_and_asked_for_once(tmp_path):
+    run, parts = recorded(tmp_path / "run", 0)
+    with pytest.raises(UsageError, match="by no model and no loss"):
+        run.score(parts["model"], lambda model, batch: torch.zeros(1))
+    assert checked(tmp_path / "run", epsilon=3.0).verdict == "open"
+    run.score()
+    with pytest.raises(UsageError, match="scored once"):
+        run.score()
+    assert checked(tmp_path / "run", epsilon=3.0).verdict == "proved"
+    path = tmp_path / "run" / CANARIES
+    path.write_bytes(path.read_bytes()[:-1] + b"x")
+    with pytest.raises(RecordingError, match="it was changed"):
+        checked(tmp_path / "run")
+
+
+def test_records_are_scored_by_a_model_and_a_loss(tmp_path):
+    made = Training(canaries=20, epochs=1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        made.build()
+        with made.recorder(tmp_path / "run") as run:
+            made.train()
+    with pytest.raises(UsageError, match=r"run\.score\(model, loss\)"):
+        run.score()

@@ -1,0 +1,54 @@
+"""``dpspec explain`` of the names of assumptions, channels and checks."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+from dpspec.engine.recorded.channels import ASSUMABLE
+from dpspec.registry.loader import load_catalog
+from dpspec.reporters.labels import CHECKED
+from dpspec.reporters.phrases import printed_names
+from dpspec.stats.conformance.table import TABLE
+
+ROOT = Path(__file__).parents[2]
+
+#: The assumption of estimates, whose text lists the missing quantities.
+UNNAMED = {"not-measured"}
+
+
+@pytest.fixture(scope="module")
+def names() -> dict[str, list[str]]:
+    return printed_names(load_catalog())
+
+
+def written() -> set[str]:
+    """The literal names of assumptions in the code."""
+    files = [*ROOT.glob("dpspec/**/*.py"), *ROOT.glob("plugins/**/*.py")]
+    calls = (node for file in files for node in ast.walk(ast.parse(file.read_text("utf-8"))))
+    found = set()
+    for call in calls:
+        if isinstance(call, ast.Call) and ast.unparse(call.func).endswith("Assumption"):
+            given = next((one.value for one in call.keywords if one.arg == "name"), None)
+            if isinstance(given, ast.Constant):
+                found.add(str(given.value))
+    return found
+
+
+def test_every_printed_name_is_explained(names: dict[str, list[str]]) -> None:
+    assert len(written()) > 40
+    assert {*written(), *ASSUMABLE, *CHECKED, *(row.assumption for row in TABLE)} - UNNAMED <= set(names)
+
+
+def test_texts_are_those_of_the_code(names: dict[str, list[str]]) -> None:
+    (text,) = names["one-record"]
+    assert text.startswith("assumption one-record\nEach index of the dataset is one record, the rows of a batch are")
+    assert {text.split("\n")[0] for text in names["noise-scale"]} == {"check noise-scale", "assumption noise-scale"}
+    assert names["model-state"][0].startswith(
+        "channel model-state\nChannel by which records can reach a recorded model"
+    )
+    assert names["replaced-methods"] == [
+        "check replaced-methods\nA check of recorded runs, in the channel sensitivity."
+    ]

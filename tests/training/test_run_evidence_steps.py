@@ -1,0 +1,102 @@
+"""Measuring some of the steps only: those are measured as ever, the others are left out of every sum."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from dpspec import json_records
+from dpspec.contract import FrozenMap
+from dpspec.stats.conformance import canary_contributions
+from dpspec.stats.conformance.measurement import Abstention
+from dpspec.training.canaries import CanaryGroups, SignBlocks
+from dpspec.training.loop.native import NativeTrainer
+from dpspec.training.measure.run_evidence import canary_sums
+from dpspec.training.measure.scores import ProjectionObserver
+
+MOMENTUM = FrozenMap({"learning_rate": 0.1, "reduction": "mean", "optimizer": {"kind": "momentum", "momentum": 0.5}})
+
+
+@pytest.mark.parametrize("options", [None, MOMENTUM])
+def test_some_steps_are_measured_and_the_others_left_out(make_job, options):
+    directions = SignBlocks(63, 20, seed=0)
+    job = make_job(steps=50, noise_multiplier=1.5, sampling={"scheme": "poisson", "rate": 0.25})
+    job = job if options is None else replace(job, options=options)
+    every, some = ProjectionObserver(job, directions), ProjectionObserver(job, directions, looks=6)
+    NativeTrainer().train(replace(job, observers=(every, some)))
+    looked = some.looked.nonzero().squeeze(1)
+    assert looked.tolist() == [0, 10, 20, 29, 39, 49]
+    assert every.looked.all()
+    assert every.steps == some.steps == 50
+    for name in ("squares", "spread", "rounding", "projections"):
+        mine, all_of_them = getattr(some, name), getattr(every, name)
+        assert torch.equal(mine[looked], all_of_them[looked])
+        assert not mine[~some.looked].any()
+    scale, whole = some.noise_scale(), every.noise_scale()
+    assert (scale.degrees, whole.degrees) == (43 * 6, 43 * 50)
+    outside = (every.squares - every.projections.double().square().sum(1)).sqrt() + every.rounding
+    assert scale.statistic == pytest.approx(float(outside[looked].square().sum()) / 1.5**2)
+
+
+@pytest.mark.parametrize(("steps", "looks"), [(1, 1), (1, 5), (3, 3), (3, 9), (7, 1), (1000, 999)])
+def test_never_more_looks_than_steps(make_job, steps, looks):
+    seen = ProjectionObserver(make_job(steps=steps), SignBlocks(63, 2, seed=0), looks=looks)
+    assert int(seen.looked.sum()) == min(steps, looks)
+    assert bool(seen.looked[0])
+
+
+def test_planted_records_are_expected_in_the_steps_that_were_looked_at(make_job):
+    """What is expected of a record is what it adds without noise at rate 1: one clip norm for each look."""
+    directions, coins = SignBlocks(63, 4, seed=0), np.array([1, 0, 1, 0])
+    canaries = CanaryGroups(directions, torch.tensor([0, 2]), norm=10.0)
+    job = make_job(steps=50, noise_multiplier=0.0, sampling={"scheme": "full"}, canaries=canaries)
+    seen = ProjectionObserver(job, directions, looks=6)
+    NativeTrainer().train(replace(job, observers=(seen,)))
+    told = json_records.write(canary_sums(seen, job, np.ones(4, dtype=np.int64), coins))
+    assert told["draws"] == pytest.approx(6.0)
+    (_, _, absent, nothing, _), (_, _, present, added, _) = told["moments"]
+    assert (absent, present) == (2, 2)
+    assert (nothing, added) == pytest.approx((0.0, 12.0), abs=0.02)
+
+
+LOST = FrozenMap({"learning_rate": 1e-9, "reduction": "sum"})
+
+
+@pytest.mark.parametrize("options", [LOST, MOMENTUM])
+def test_a_planted_record_that_is_lost_in_rounding_is_no_deviation(make_job, options, monkeypatch):
+    """At a rate of 1e-9 no update changes a float32 parameter: nothing is measured, and the check says so."""
+    directions, coins = SignBlocks(63, 60, seed=0), np.arange(60) % 2
+    canaries = CanaryGroups(directions, torch.from_numpy(np.flatnonzero(coins)), norm=10.0)
+    sampling = {"scheme": "poisson", "rate": 0.5}
+    job = replace(make_job(steps=200, noise_multiplier=0.5, sampling=sampling, canaries=canaries), options=options)
+    seen = ProjectionObserver(job, directions)
+    NativeTrainer().train(replace(job, observers=(seen,)))
+
+    def planted():
+        return canary_sums(seen, job, np.ones(60, dtype=np.int64), coins)
+
+    found = canary_contributions.test([planted()])
+    assert isinstance(found, Abstention) == (options is LOST)
+    assert isinstance(found, Abstention) or (found.p_value > 1e-3 and found.detectable is not None)
+    monkeypatch.setattr("dpspec.training.measure.residuals.MAX_ROUNDING", float("inf"))
+    careless = canary_contributions.test([replace(planted(), rounding=0.0)])
+    assert (careless.p_value <= 1e-6) == (options is LOST)
+
+
+def test_sums_along_directions_vary_as_is_told(make_job):
+    directions, coins = SignBlocks(63, 60, seed=0), np.arange(60) % 2
+    canaries = CanaryGroups(directions, torch.from_numpy(np.flatnonzero(coins)), norm=10.0)
+    sampling = {"scheme": "poisson", "rate": 0.25}
+    job = make_job(steps=200, noise_multiplier=0.5, sampling=sampling, canaries=canaries)
+    seen = ProjectionObserver(job, directions, looks=100)
+    NativeTrainer().train(replace(job, observers=(seen,)))
+    told = json_records.write(canary_sums(seen, job, np.ones(60, dtype=np.int64), coins))
+    assert told["inclusion"] == pytest.approx(100 * 0.25 * 0.75)
+    assert told["outside"] == pytest.approx(100 * 0.25 + float(seen.spread.sum()) / 63)
+    sums = seen.projections.double().sum(0).numpy()
+    for coin, variance in ((0, told["outside"]), (1, told["outside"] + told["inclusion"])):
+        # Within 4.4 standard errors of a variance estimated from 30 sums.
+        assert 1 / 2.2 < sums[coins == coin].var(ddof=1) / variance < 2.2

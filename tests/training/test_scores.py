@@ -1,0 +1,191 @@
+"""What auditors keep is right for a right run. Statistical tests reject at 1e-6, with fixed seeds."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from scipy.stats import chi2
+
+from dpspec.contract import FrozenMap
+from dpspec.training.canaries import CanaryGroups, SignBlocks
+from dpspec.training.loop.native import NativeTrainer
+from dpspec.training.measure.logs import NoiseLog, NormLog, SamplingLog
+from dpspec.training.measure.scores import ProjectionObserver
+
+
+def audited(job, directions):
+    seen = ProjectionObserver(job, directions)
+    logs = SamplingLog(len(job.x) + (job.canaries.count if job.canaries else 0)), NoiseLog(), NormLog()
+    NativeTrainer().train(replace(job, observers=(seen, *logs)))
+    return seen, *logs
+
+
+@pytest.mark.parametrize("reduction", ["sum", "mean"])
+def test_without_canaries_projections_are_noise(make_job, reduction):
+    """At full batches nothing but the noise is left: each projection is standard normal times sigma."""
+    directions = SignBlocks(63, 20, seed=0)
+    options = FrozenMap({"learning_rate": 0.01, "reduction": reduction})
+    job = make_job(steps=100, noise_multiplier=2.0, clip_norm=0.5, options=options, sampling={"scheme": "full"})
+    seen, *_ = audited(job, directions)
+    assert seen.steps == 100
+    assert seen.projections.shape == (100, 20)
+    scaled = seen.projections.double() / 2.0
+    assert chi2.ppf(1e-6, 2000) < float(scaled.square().sum()) < chi2.ppf(1 - 1e-6, 2000)
+    assert abs(float(scaled.mean())) < 4.9 / 2000**0.5
+    total = float(seen.squares.sum()) / 4.0
+    assert chi2.ppf(1e-6, 100 * 63) < total < chi2.ppf(1 - 1e-6, 100 * 63)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"optimizer": {"kind": "sgd", "weight_decay": 0.05}},
+        {"optimizer": {"kind": "momentum"}, "schedule": {"kind": "linear", "warmup": 7, "final": 0.1}},
+        {"optimizer": {"kind": "momentum", "nesterov": True, "weight_decay": 0.01}, "schedule": {"kind": "cosine"}},
+    ],
+)
+def test_whoever_knows_the_update_rule_sees_the_noise_all_the_same(make_job, options):
+    """Schedules, momentum and weight decay hide nothing: at full batches each residual is the noise that was added."""
+    directions = SignBlocks(63, 20, seed=0)
+    given = FrozenMap({"learning_rate": 0.1, "reduction": "mean", **options})
+    job = make_job(steps=40, sampling={"scheme": "full"}, clip_norm=0.5, noise_multiplier=2.0, options=given)
+    seen, _, noise, _ = audited(job, directions)
+    lengths = torch.tensor(noise.squares, dtype=torch.float64).sqrt()
+    assert torch.allclose(seen.squares.sqrt() * 0.5, lengths, rtol=1e-3)
+    scale = seen.noise_scale()
+    assert chi2.ppf(1e-6, scale.degrees) < scale.statistic < chi2.ppf(1 - 1e-6, scale.degrees)
+
+
+def test_updates_that_cannot_be_undone_are_refused(make_job):
+    options = FrozenMap({"learning_rate": 0.1, "reduction": "mean", "optimizer": {"kind": "adam"}})
+    with pytest.raises(ValueError, match="Adam cannot be inverted"):
+        ProjectionObserver(make_job(options=options), SignBlocks(63, 5, seed=0))
+
+
+@pytest.mark.parametrize("sampling", [{"scheme": "poisson", "rate": 0.25}, {"scheme": "fixed", "batch_size": 12}])
+def test_noise_scale_from_outside(make_job, sampling):
+    """With sampling and canaries the noise is still measured where no canary speaks, and what sampling adds known."""
+    directions = SignBlocks(63, 20, seed=0)
+    groups = CanaryGroups.planted(directions, torch.arange(20) % 2 == 0, 3, 10.0)
+    seen, *_ = audited(make_job(canaries=groups, steps=160, noise_multiplier=1.5, sampling=sampling), directions)
+    scale = seen.noise_scale()
+    assert scale.degrees == 43 * 160
+    assert scale.statistic > chi2.ppf(1e-6, scale.degrees)
+    assert scale.excess > 0
+    assert scale.ratio == pytest.approx(1.0, abs=5 / (2 * scale.degrees) ** 0.5 + 0.1 * scale.excess / scale.degrees)
+    # The planted directions do carry the groups: their mean is members * inclusion, in clip norms.
+    inclusion = 0.25 if sampling["scheme"] == "poisson" else 12 / 70
+    planted, absent = seen.projections[:, ::2].mean(), seen.projections[:, 1::2].mean()
+    deviation = (1.5**2 + 3 * inclusion + 1.0) ** 0.5 / (160 * 10) ** 0.5
+    assert float(planted) == pytest.approx(3 * inclusion, abs=5 * deviation)
+    assert float(absent) == pytest.approx(0.0, abs=5 * deviation)
+
+
+def test_phases_are_measured_each_in_its_own_units(make_job):
+    quiet = {"steps": 40, "noise_multiplier": 0.0, "clip_norm": 1.0, "sampling": {"scheme": "full"}}
+    loud = {"steps": 40, "noise_multiplier": 4.0, "clip_norm": 0.1, "sampling": {"scheme": "full"}}
+    seen, *_ = audited(make_job(phases=(FrozenMap(quiet), FrozenMap(loud))), SignBlocks(63, 3, seed=0))
+    scale = seen.noise_scale()
+    assert scale.degrees == 60 * 40
+    assert chi2.ppf(1e-6, scale.degrees) < scale.statistic < chi2.ppf(1 - 1e-6, scale.degrees)
+    assert float(seen.squares[:40].max()) < 1e-4
+
+
+def test_what_sampling_adds_is_predicted(make_job):
+    """With next to no noise, sampling alone is left: over random directions it adds what is predicted, on average."""
+    shares = []
+    for seed in range(10):
+        job = make_job(noise_multiplier=1e-3, clip_norm=0.2, steps=20)
+        seen, *_ = audited(job, SignBlocks(63, 40, seed=seed))
+        scale = seen.noise_scale()
+        shares.append((scale.statistic - scale.degrees) / scale.excess)
+    assert sum(shares) / len(shares) == pytest.approx(1.0, abs=0.15)
+
+
+@pytest.mark.parametrize("learning_rate", [1e-9, 1e-8, 1e-7, 1e-5, 1e5])
+def test_updates_lost_in_rounding_are_no_missing_noise(make_job, learning_rate):
+    """A float32 model hardly moves by updates below its own rounding: the noise was added all the same."""
+    options = FrozenMap({"learning_rate": learning_rate, "reduction": "mean"})
+    job = make_job(steps=20, options=options, sampling={"scheme": "full"})
+    seen, *_ = audited(job, SignBlocks(63, 5, seed=0))
+    scale = seen.noise_scale()
+    assert scale.hidden == (20 if learning_rate < 1e-6 else 0)
+    assert scale.degrees == 58 * (20 - scale.hidden)
+    assert scale.hidden == 20 or scale.statistic > chi2.ppf(1e-6, scale.degrees)
+
+
+def test_no_noise_at_all_measures_as_none(make_job):
+    """At full batches the residual is rounding alone, which must not make a sum of squares negative."""
+    job = make_job(noise_multiplier=1e-12, sampling={"scheme": "full"}, steps=20)
+    declared = make_job(noise_multiplier=1.0, sampling={"scheme": "full"}, steps=20)
+    seen = ProjectionObserver(declared, SignBlocks(63, 62, seed=0))
+    NativeTrainer().train(replace(job, observers=(seen,)))
+    assert 0.0 <= seen.noise_scale().statistic < 1e-6 * seen.noise_scale().degrees
+
+
+def test_how_many_canaries_are_planted_can_be_kept_from_the_observer(make_job):
+    """The number follows from the coins, and an adversary must not know them."""
+    directions = SignBlocks(63, 20, seed=0)
+    fixed = {"scheme": "fixed", "batch_size": 12}
+    jobs = [
+        make_job(sampling=fixed, canaries=CanaryGroups.planted(directions, torch.arange(20) < n, 3, 10.0))
+        for n in (5, 15)
+    ]
+    blind = [ProjectionObserver(job, directions, planted=30) for job in jobs]
+    knowing = [ProjectionObserver(job, directions) for job in jobs]
+    NativeTrainer().train(replace(jobs[0], observers=(*blind, *knowing)))
+    assert torch.equal(blind[0].projections, blind[1].projections)
+    assert not torch.equal(knowing[0].projections, knowing[1].projections)
+
+
+def test_steps_beyond_the_declared_ones_are_counted(make_job):
+    directions = SignBlocks(63, 5, seed=0)
+    seen = ProjectionObserver(make_job(steps=3), directions)
+    NativeTrainer().train(make_job(steps=5, observers=(seen,)))
+    assert seen.steps == 5
+    assert seen.projections.shape == (3, 5)
+    assert seen.noise_scale().degrees == 58 * 3
+    short = ProjectionObserver(make_job(steps=9), directions)
+    NativeTrainer().train(make_job(steps=5, observers=(short,)))
+    assert short.steps == 5
+    assert short.noise_scale().degrees == 58 * 5
+
+
+def test_missing_steps_are_refused(make_job):
+    seen = ProjectionObserver(make_job(), SignBlocks(63, 5, seed=0))
+    seen.released(0, torch.zeros(63))
+    with pytest.raises(ValueError, match="step 2 came after step 0"):
+        seen.released(2, torch.zeros(63))
+
+
+def test_training_the_module_in_place_does_not_disturb_the_observer(make_job, make_model):
+    """Other backends may change the module while the observer looks on."""
+    job = make_job()
+    seen = ProjectionObserver(job, SignBlocks(63, 5, seed=0))
+    plain = ProjectionObserver(make_job(), SignBlocks(63, 5, seed=0))
+    with torch.no_grad():
+        for parameter in job.model.parameters():
+            parameter.fill_(7.0)
+    job.model.register_forward_hook(lambda *_: pytest.fail("the observer runs the backend's module"))
+    NativeTrainer().train(make_job(observers=(seen, plain)))
+    assert torch.equal(seen.projections, plain.projections)
+
+
+@pytest.mark.parametrize("scheme", [{"scheme": "poisson", "rate": 0.2}, {"scheme": "full"}])
+def test_whoever_is_told_who_was_drawn_is_left_with_the_noise_alone(make_job, scheme):
+    """Whatever the sampling did: each residual is as long as the noise that was added, and no spread is expected."""
+    job = make_job(steps=20, sampling=scheme, clip_norm=0.5)
+    seen, noise = ProjectionObserver(job, SignBlocks(63, 63, seed=0), drawn=True), NoiseLog()
+    NativeTrainer().train(replace(job, observers=(seen, noise)))
+    assert torch.allclose(seen.squares.sqrt() * 0.5, torch.tensor(noise.squares, dtype=torch.float64).sqrt(), rtol=1e-3)
+    assert float(seen.spread.abs().max()) == 0.0
+
+
+def test_a_backend_that_tells_too_late_who_was_drawn_is_refused(make_job):
+    job = make_job(steps=2)
+    seen, model = ProjectionObserver(job, SignBlocks(63, 63, seed=0), drawn=True), torch.zeros(63)
+    seen.released(0, model)
+    with pytest.raises(ValueError, match="the batch of step 1 must be reported before its model is released"):
+        seen.released(1, model)
