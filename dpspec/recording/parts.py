@@ -82,7 +82,10 @@ class Parts:
                 f"optimizer: {strange} of its parameters are not in the model; give the model that it trains, "
                 "as make_private returned it"
             )
-        self.shards = _shards(self.model, self.optimizer) if recognized.is_sharded(optimizer) else ()
+        self.shards: tuple[tuple[int, int], ...] = ()
+        if recognized.is_sharded(optimizer):
+            refuse_precision(self.model)
+            self.shards = tuple(shard_of(p) for p in self.optimizer.params)
         self._require_fit()
 
     def rank_sampler(self) -> Any:
@@ -106,7 +109,9 @@ class Parts:
 
     @property
     def ahead(self) -> bool:
-        return recognized.loads_ahead(self.loader)
+        """Whether the loader draws batches before the batch of the step: by its workers, or accelerate."""
+        accelerated = type(self.loader).__module__.partition(".")[0] == "accelerate"
+        return accelerated or int(getattr(self.loader, "num_workers", 0)) > 0
 
     def noisy_parameters(self) -> list[nn.Parameter]:
         if self.clipping is not None:
@@ -157,6 +162,15 @@ class Parts:
         if wrapped.startswith("GradSampleModule") and self.clipping is None:
             notes.append(f"the model is Opacus' {wrapped}, and the optimizer {_kind(optimizer) or 'None'} is not")
         own, planted = self.clipping is None, self.planted
+        canaries: dict[str, Any] = {}
+        if planted is not None:
+            canaries = {name: getattr(planted, name) for name in ("copies", "new_ids", "left_out")}
+            canaries |= {"canaries": planted.count, "canary_kind": planted.kind, "canary_seed": planted.source.seed}
+            canaries["commitment"] = planted.source.commitment
+        ranks: dict[str, Any] = {}
+        if group is not None:
+            ranks = {"world": group.world, "rank": group.rank, "run": group.run, "share": self._share(group)}
+            ranks["data"] = data_digest(group, getattr(self.loader, "dataset", None))
         expected = getattr(optimizer, "expected_batch_size", None)
         versions = {"dpspec": VERSION, "torch": str(torch.__version__)}
         libraries = {name: sys.modules.get(name) for name in ("opacus", "jax", "optax")}
@@ -177,34 +191,19 @@ class Parts:
             records=records if planted is None else len(planted),
             batch_size=None if sampler is None else sampler.batch_size,
             workers=int(getattr(self.loader, "num_workers", 0)),
-            reduction="" if own else str(optimizer.loss_reduction),
+            reduction="" if own else optimizer.loss_reduction,
             expected_batch_size=None if own or expected is None else float(expected),
             accountant="" if self.accountant is None else self.accountant.mechanism,
             told_before=0 if self.accountant is None else self.accountant.told()[2],
             layers=layers,
             width=width_of([whole for _, whole in self.shards] or [size for _, size in layers]),
             secure=_is_cryptographic(optimizer, self._engine),
-            canaries=0 if planted is None else planted.count,
-            canary_kind="" if planted is None else planted.kind,
-            copies=1 if planted is None else planted.copies,
-            new_ids=0 if planted is None else planted.new_ids,
-            left_out=0 if planted is None else planted.left_out,
-            commitment="" if planted is None else planted.source.commitment,
-            canary_seed=None if planted is None else planted.source.seed,
-            world=0 if group is None else group.world,
-            rank=0 if group is None else group.rank,
-            run="" if group is None else group.run,
-            share=None if group is None else self._share(group),
-            data="" if group is None else data_digest(group, getattr(self.loader, "dataset", None)),
+            **canaries,
+            **ranks,
             shards=self.shards,
             part=part,
             notes=tuple(notes),
         )
-
-
-def _shards(model: nn.Module, optimizer: Any) -> tuple[tuple[int, int], ...]:
-    refuse_precision(model)
-    return tuple(shard_of(p) for p in optimizer.params)
 
 
 def checked_declaration(given: Mapping[str, Any]) -> dict[str, Any]:

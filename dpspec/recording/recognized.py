@@ -25,9 +25,10 @@ from torch.utils.data import (
 from torch.utils.data.distributed import DistributedSampler
 
 from dpspec.errors import UsageError
+from dpspec.recording.folder.header import Clipping, Scheme
 
 #: Opacus' optimizers by class, and their clipping.
-CLIPPING = {
+CLIPPING: dict[str, Clipping] = {
     "DPOptimizer": "flat",
     "DPPerLayerOptimizer": "per-layer",
     "AdaClipDPOptimizer": "adaptive",
@@ -36,6 +37,9 @@ CLIPPING = {
     "DistributedDPOptimizerFastGradientClipping": "ghost",
     "FSDPOptimizerFastGradientClipping": "ghost",
 }
+
+#: Opacus' Poisson samplers, and their attribute for the number of records.
+_POISSON = {"UniformWithReplacementSampler": "num_samples", "DistributedUniformWithReplacementSampler": "total_size"}
 
 #: Opacus' optimizer for a model that FSDP2 shards.
 _SHARDED = "FSDPOptimizerFastGradientClipping"
@@ -60,7 +64,7 @@ _MOST, _DEEPEST = 2**26, 100
 class Sampler:
     """The sampling of a loader: its scheme, the rate of a Poisson sampler, and the object that yields batches."""
 
-    scheme: str
+    scheme: Scheme
     kind: str
     rate: float | None = None
     records: int | None = None
@@ -80,7 +84,7 @@ def is_registered(kind: type) -> bool:
     return getattr(sys.modules.get(kind.__module__), kind.__name__, None) is kind
 
 
-def clipping_of(optimizer: Any) -> str | None:
+def clipping_of(optimizer: Any) -> Clipping | None:
     """The clipping of Opacus' optimizer; None for an optimizer of torch; ``UsageError`` that names anything else."""
     kind = type(optimizer)
     refuse_parts("optimizer", optimizer)
@@ -127,12 +131,6 @@ def uncompiled(model: Any) -> Any:
     kind = type(model)
     compiled = kind.__name__ == "OptimizedModule" and kind.__module__ == "torch._dynamo.eval_frame"
     return uncompiled(model._orig_mod) if compiled and is_registered(kind) else model
-
-
-def loads_ahead(loader: Any) -> bool:
-    """Whether a loader draws batches before the batch of the step: its worker processes, or accelerate's loader."""
-    kind = type(loader)
-    return int(getattr(loader, "num_workers", 0)) > 0 or kind.__module__.partition(".")[0] == "accelerate"
 
 
 def refuse_parts(what: str, thing: Any) -> None:
@@ -200,15 +198,13 @@ def sampler_of(loader: Any) -> Sampler:
         records = max(1, len(loader.dataset))
     except (AttributeError, TypeError):
         records = None
-    if is_opacus(batches, "UniformWithReplacementSampler"):
-        rate = float(batches.sample_rate)
-        return Sampler("poisson", _name(type(batches)), rate, int(batches.num_samples), batches=batches)
-    if is_opacus(batches, "DistributedUniformWithReplacementSampler"):
-        rate = float(batches.sample_rate)
-        return Sampler("poisson", _name(type(batches)), rate, int(batches.total_size), batches=batches)
+    for known, size in _POISSON.items():
+        if is_opacus(batches, known):
+            rate, drawn_from = float(batches.sample_rate), int(getattr(batches, size))
+            return Sampler("poisson", _name(type(batches)), rate, drawn_from, batches=batches)
     if type(batches) is BatchSampler:
         inner: Any = batches.sampler
-        kinds: dict[type, str] = {SequentialSampler: "sequential", WeightedRandomSampler: "weighted"}
+        kinds: dict[type, Scheme] = {SequentialSampler: "sequential", WeightedRandomSampler: "weighted"}
         kinds |= {RandomSampler: "shuffled", DistributedSampler: "shuffled"}
         scheme = kinds.get(type(inner), "unknown")
         if scheme == "shuffled" and getattr(inner, "replacement", False):

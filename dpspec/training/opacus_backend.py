@@ -9,12 +9,13 @@ from __future__ import annotations
 import copy
 import warnings
 from collections.abc import Iterator
+from itertools import chain, islice, repeat
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, Dataset, TensorDataset, WeightedRandomSampler
+from torch.utils.data import DataLoader, TensorDataset, WeightedRandomSampler
 
 from dpspec.contract import ModelError
 from dpspec.contract.frozen import FrozenMap
@@ -22,7 +23,7 @@ from dpspec.contract.phase import Phase, Sampling
 from dpspec.contract.providers import Cancelled, TrainingJob
 from dpspec.errors import UsageError
 from dpspec.text import shortened
-from dpspec.training.device import generator
+from dpspec.training.device import generator, tensors
 from dpspec.training.gradients import flat_model
 from dpspec.training.loop.learning_rates import rates_of
 from dpspec.training.loop.samplers import FixedSize
@@ -64,7 +65,11 @@ class _Run:
         self._phase = phase
         self._real = len(job.x)
         self._steps = phase.steps
-        rows = _rows(job)
+        # Canaries are blank rows, whose gradients are replaced.
+        planted = job.canaries.count if job.canaries is not None else 0
+        x = np.concatenate([job.x, np.zeros((planted, *job.x.shape[1:]), dtype=job.x.dtype)])
+        y = np.concatenate([job.y, np.zeros(planted, dtype=job.y.dtype)])
+        rows = TensorDataset(*tensors(x, y, "cpu"), torch.arange(len(x)))
         sampler = str(job.options.get("sampler", "poisson"))
         loader, poisson = _loader(rows, job.public_records, phase.sampling, sampler, job.seed)
         self._trained = copy.deepcopy(job.model).to(job.device)
@@ -93,15 +98,16 @@ class _Run:
 
     def run(self) -> None:
         job, rates = self._job, rates_of(self._job.options, self._steps)
+        reduction = str(job.options["reduction"])
         self._release(0)
-        for step, (x, y, indices) in enumerate(self._batches(), start=1):
+        epochs = chain.from_iterable(repeat(self._loader))
+        for step, (x, y, indices) in enumerate(islice(epochs, self._steps), start=1):
             if job.cancelled is not None and job.cancelled():
                 raise Cancelled
             for group in self._optimizer.param_groups:
                 group["lr"] = rates(step) * self._correction
             self._optimizer.zero_grad(set_to_none=True)
-            outputs = self._model(x.to(job.device))
-            loss = nn.functional.cross_entropy(outputs, y.to(job.device), reduction=str(job.options["reduction"]))
+            loss = nn.functional.cross_entropy(self._model(x.to(job.device)), y.to(job.device), reduction=reduction)
             torch.autograd.backward(loss)
             self._require_gradients(len(x))
             self._plant(indices)
@@ -115,6 +121,11 @@ class _Run:
                 job.progress(step, self._steps)
         flat_model.load(job.model, flat_model.flatten(self._trained).cpu())
 
+    def _release(self, step: int) -> None:
+        state = flat_model.flatten(self._trained)
+        for observer in self._job.observers:
+            observer.released(step, state)
+
     def _require_gradients(self, records: int) -> None:
         for name, parameter in self._trained.named_parameters():
             each = getattr(parameter, "grad_sample", None)
@@ -126,20 +137,6 @@ class _Run:
                     "because a positional embedding is used once for the whole batch; use training.backend: native, "
                     "which supports such layers"
                 )
-
-    def _batches(self) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-        done = 0
-        while done < self._steps:
-            for x, y, indices in self._loader:
-                yield x, y, indices
-                done += 1
-                if done == self._steps:
-                    return
-
-    def _release(self, step: int) -> None:
-        state = flat_model.flatten(self._trained)
-        for observer in self._job.observers:
-            observer.released(step, state)
 
     def _plant(self, indices: Tensor) -> None:
         canaries = self._job.canaries
@@ -173,19 +170,11 @@ class _FixedSizeBatches:
             yield self._sampler.draw(self._source).tolist()
 
 
-def _rows(job: TrainingJob) -> Dataset[tuple[Tensor, ...]]:
-    """Features, labels and indices. Canaries are blank rows, whose gradients are replaced."""
-    planted = job.canaries.count if job.canaries is not None else 0
-    x = np.concatenate([job.x, np.zeros((planted, *job.x.shape[1:]), dtype=job.x.dtype)])
-    y = np.concatenate([job.y, np.zeros(planted, dtype=job.y.dtype)])
-    return TensorDataset(torch.tensor(x, dtype=torch.float32), torch.tensor(y, dtype=torch.int64), torch.arange(len(x)))
-
-
 def _loader(
-    rows: Dataset[tuple[Tensor, ...]], public: int, sampling: Sampling, sampler: str, seed: int
+    rows: TensorDataset, public: int, sampling: Sampling, sampler: str, seed: int
 ) -> tuple[DataLoader[tuple[Tensor, ...]], bool]:
     """The loader of a user with ``public`` records, and whether ``make_private`` makes it Poisson."""
-    count, source = len(rows), generator(seed, "sampling")  # type: ignore[arg-type]
+    count, source = len(rows), generator(seed, "sampling")
     size, rate = sampling.batch_size, sampling.inclusion(public)
     if sampling.scheme == "full":
         return DataLoader(rows, batch_size=count, generator=source), False
@@ -197,7 +186,7 @@ def _loader(
     if size is not None or sampler == "shuffled":
         return DataLoader(rows, batch_size=batch, shuffle=True, generator=source), False
     if sampler == "weighted":
-        labels = rows.tensors[1]  # type: ignore[attr-defined]
+        labels = rows.tensors[1]
         weights = 1.0 / torch.bincount(labels)[labels]
         chosen = WeightedRandomSampler(weights.tolist(), count, generator=source)
         return DataLoader(rows, batch_size=batch, sampler=chosen, generator=source), False

@@ -25,7 +25,7 @@ from dpspec_group import scores
 from dpspec_group.options import EDGES, Attack
 
 if TYPE_CHECKING:
-    from dpspec.training.measure.population import Sample
+    from dpspec.training.loop.contributions import Sample
     from dpspec.training.measure.residuals import Residuals
     from dpspec.training.measure.run_evidence import WatchedRun
 
@@ -64,7 +64,7 @@ def run_trials(inputs: dps.FrozenMap, context: dps.Context, indices: Sequence[in
     """Many runs train together per chunk, and only the first one has a canary-free run."""
     from dpspec.training.loop.contributions import reuse_last_sum
     from dpspec.training.loop.native import train_many
-    from dpspec.training.measure.population import SharedPopulations
+    from dpspec.training.measure.residuals import SharedPopulations
 
     attack = Attack.chosen(inputs, context)
     if attack.method == "many-run":
@@ -254,7 +254,7 @@ def _records(
 
 
 def _sample(attack: Attack, context: dps.Context, index: int) -> Sample | None:
-    from dpspec.training.measure.population import Sample
+    from dpspec.training.loop.contributions import Sample
 
     if attack.expected_from is None:
         return None

@@ -197,10 +197,10 @@ class ModelMixAudit(dps.Audit):
         return refusals(spec, facts)
 
     def bound(self, spec: dps.Spec, context: dps.Context) -> Iterator[dps.Finding | dps.Series]:
-        from dpspec_modelmix.findings import curves, findings
+        from dpspec_modelmix.findings import findings, threshold_curve
 
         yield from findings(spec, context)
-        yield from curves(spec, context.facts)
+        yield from threshold_curve(spec, context.facts)
 
     def plan(self, spec: dps.Spec, facts: dps.Facts) -> dps.Plan:
         from dpspec_modelmix.findings import attack_power

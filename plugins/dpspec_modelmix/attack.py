@@ -17,13 +17,14 @@ from torch import Tensor
 
 import dpspec.contract as dps
 from dpspec.stats.conformance.evidence import joined
-from dpspec.training.device import generator, send
+from dpspec.training.canaries import CanaryGroups, StoredDirections
+from dpspec.training.device import generator
 from dpspec.training.gradients.flat_model import Layout
 from dpspec.training.gradients.persample import FlatModel
-from dpspec.training.loop.checkpoint import Memory, tensor, tensors
+from dpspec.training.loop.checkpoint import Memory, Remembering
+from dpspec.training.loop.contributions import population
 from dpspec.training.loop.native import Schedule, ScheduledPhase
 from dpspec.training.loop.native import tensors as rows_on
-from dpspec.training.measure.population import population
 from dpspec.training.measure.run_evidence import WatchedRun
 from dpspec_modelmix.density import NARROW
 from dpspec_modelmix.options import Attack, PhaseOptions, mixed_norm
@@ -53,56 +54,39 @@ def run_trials(inputs: dps.FrozenMap, context: dps.Context, indices: Sequence[in
         yield _trial(inputs, context, index, Attack.of(inputs["audit"]))
 
 
-class Canaries:
-    """Canaries with the gradient ``norm`` * signs / sqrt(width) on disjoint coordinates, shape (m, width) each."""
+def place_canaries(
+    attack: Attack, sparsity: int, pool: Tensor, seed: int, device: str, *, parameters: int, norm: float
+) -> StoredDirections:
+    """Gradients ``norm`` * signs / sqrt(width) on disjoint coordinates of ``pool`` (n,), before clipping.
 
-    def __init__(self, coordinates: Tensor, signs: Tensor, parameters: int, norm: float) -> None:
-        self.coordinates, self.signs = coordinates, signs
-        self._parameters, self._norm = parameters, norm
-        self.count, self.width = coordinates.shape
-
-    @classmethod
-    def placed(
-        cls, attack: Attack, sparsity: int, pool: Tensor, seed: int, device: str, *, parameters: int, norm: float
-    ) -> Canaries:
-        """One-hot canaries have as few coordinates of ``pool`` (n,) as the worst case, spread ones as many as fit."""
-        width = sparsity if attack.kind == "one-hot" else len(pool) // attack.count
-        if width < 1 or attack.count * width > len(pool):
-            raise ValueError(f"{attack.count} canaries of {width} coordinates do not fit into {len(pool)}")
-        source = generator(seed, "canaries")
-        order = torch.randperm(len(pool), generator=source)[: attack.count * width]
-        signs = torch.randint(0, 2, (attack.count, width), generator=source) * 2 - 1
-        coordinates = pool.cpu()[order].view(attack.count, width).to(device)
-        return cls(coordinates, signs.to(device, torch.float32), parameters, norm)
-
-    def included(self, present: Tensor) -> Canaries:
-        chosen = present.to(self.coordinates.device)
-        return Canaries(self.coordinates[chosen], self.signs[chosen], self._parameters, self._norm)
-
-    def gradients(self, indices: Tensor) -> Tensor:
-        """Gradients (b, parameters) of the canaries ``indices`` (b,), before clipping."""
-        coordinates, values = self.sparse(indices)
-        rows = torch.zeros(len(indices), self._parameters, device=values.device)
-        return rows.scatter_(1, coordinates, values)
-
-    def sparse(self, indices: Tensor) -> tuple[Tensor, Tensor]:
-        """Coordinates and values of the non-zero entries of these gradients, (b, width) each."""
-        members = send(indices, self.coordinates.device)
-        return self.coordinates[members], self._norm / math.sqrt(self.width) * self.signs[members]
+    One-hot canaries have as few coordinates as the worst case, spread ones as many as fit.
+    """
+    width = sparsity if attack.kind == "one-hot" else len(pool) // attack.count
+    if width < 1 or attack.count * width > len(pool):
+        raise ValueError(f"{attack.count} canaries of {width} coordinates do not fit into {len(pool)}")
+    source = generator(seed, "canaries")
+    order = torch.randperm(len(pool), generator=source)[: attack.count * width]
+    signs = torch.randint(0, 2, (attack.count, width), generator=source) * 2 - 1
+    coordinates = pool.cpu()[order].view(attack.count, width).to(device)
+    return StoredDirections(parameters, coordinates, norm / math.sqrt(width) * signs.to(device, torch.float32))
 
 
-class Reader(dps.Observer):
+class Reader(Remembering, dps.Observer):
     """Scores canaries during training: log-likelihood ratios of inclusion, summed over steps, float64 (m,)."""
+
+    kept = ("_current", "_kept", "scores", "steps")
 
     def __init__(
         self,
         job: dps.TrainingJob,
         rules: Rules,
-        owned: Canaries,
+        owned: StoredDirections,
         clipping: RowClip | None = None,
     ) -> None:
         self._rules = rules
         self._owned, self._clipping = owned, clipping
+        self._coordinates, values = owned.supports(torch.arange(owned.count))
+        self._signs = values.sign()
         self._model = FlatModel(job.model, device=job.device)
         self._x, self._y = rows_on(job.x, job.y, job.device)
         self._schedule = Schedule.of(job.phases, len(job.x))
@@ -110,7 +94,7 @@ class Reader(dps.Observer):
         self._current: Tensor | None = None
         self._kept: Tensor | None = None
         self.steps = 0
-        self.scores = torch.zeros(len(owned.coordinates), dtype=torch.float64, device=job.device)
+        self.scores = torch.zeros(owned.count, dtype=torch.float64, device=job.device)
 
     def released(self, step: int, state: Tensor) -> None:
         if step != (0 if self._current is None else self.steps + 1):
@@ -118,9 +102,10 @@ class Reader(dps.Observer):
         previous, self._current = self._current, state.double().clone()
         if previous is None:
             return
+        previous = previous.to(state.device)
         self.steps = step
         rules, phase = self._rules, next(self._phases)
-        ends = rules.ends(step, previous, previous if self._kept is None else self._kept)
+        ends = rules.ends(step, previous, previous if self._kept is None else self._kept.to(previous))
         self._kept = ends.first
         if phase.deviation == 0.0:
             return
@@ -139,12 +124,12 @@ class Reader(dps.Observer):
             square = float(line.square().sum())
             seen = seen - line * (float(line @ seen) / square if square > 0.0 else 0.0)
             gap = torch.zeros_like(gap)
-        self._add(seen[self._owned.coordinates], gap[self._owned.coordinates], phase)
+        self._add(seen[self._coordinates], gap[self._coordinates], phase)
 
     def _add(self, seen: Tensor, gap: Tensor, phase: ScheduledPhase) -> None:
         """Add one step to the scores: outputs and widths of the uniform, (m, width) each, on the scale of the sum."""
         unit = self._unit(phase)
-        shift, signed = self._shift(phase) / unit, seen * self._owned.signs / unit
+        shift, signed = self._shift(phase) / unit, seen * self._signs / unit
         law = log_laplace_density if phase.noise == "laplace" else log_density
         ratio = (law(signed - shift, gap / unit) - law(signed, gap / unit)).sum(1)
         rate = phase.sampler.inclusion
@@ -156,37 +141,26 @@ class Reader(dps.Observer):
         if phase.noise == "laplace":
             return self.scores.new_full((), phase.deviation / math.sqrt(2.0))
         if isinstance(self._clipping, TwoParts):
-            within = self._clipping.basis.double().square().sum(1)[self._owned.coordinates]
+            within = self._clipping.basis.double().square().sum(1)[self._coordinates]
             return (phase.deviation**2 + self._clipping.rule.deviation**2 * within).sqrt()
         return self.scores.new_full((), phase.deviation)
 
     def _shift(self, phase: ScheduledPhase) -> Tensor:
         """Absolute contribution of a drawn canary to each of its coordinates, (m, width) or one number."""
-        clip_norm, width = phase.clip_norm, self._owned.width
+        clip_norm, width = phase.clip_norm, self._owned.block
         if isinstance(self._clipping, TwoParts):
             shifts = []
             for chunk in torch.split(torch.arange(self._owned.count), CANARY_CHUNK):
-                rows, _ = self._clipping(self._owned.gradients(chunk), phase.clip)
-                shifts.append(rows.gather(1, self._owned.coordinates[chunk]))
-            return torch.cat(shifts).double() * self._owned.signs
+                rows, _ = self._clipping(self._owned.directions(chunk), phase.clip)
+                shifts.append(rows.gather(1, self._coordinates[chunk]))
+            return torch.cat(shifts).double() * self._signs
         return self.scores.new_full(
             (), clip_norm / (width if isinstance(self._clipping, Absolute) else math.sqrt(width))
         )
 
-    def state(self) -> Memory:
-        return {
-            **tensors(current=self._current, kept=self._kept, scores=self.scores),
-            "steps": np.array(self.steps),
-        }
-
     def restore(self, state: Memory) -> None:
-        self.steps = int(state.get("steps", 0))
+        super().restore(state)
         self._phases = islice(iter(self._schedule), self.steps, None)
-        current, kept, scores = (tensor(state, name) for name in ("current", "kept", "scores"))
-        device = self.scores.device
-        self._current = None if current is None else current.to(device)
-        self._kept = None if kept is None else kept.to(device)
-        self.scores = torch.zeros_like(self.scores) if scores is None else scores.to(device)
 
 
 def log_density(o: Tensor, width: Tensor) -> Tensor:
@@ -215,10 +189,10 @@ def _trial(inputs: dps.FrozenMap, context: dps.Context, index: int, attack: Atta
     sparsity = max(PhaseOptions.of(phase).sparsity for phase in job.phases)
     norm = CANARY_NORM * max(mixed_norm(dps.Phase.of(phase)) for phase in job.phases)
     seed = context.seed(index, "directions")
-    owned = Canaries.placed(attack, sparsity, pool, seed, context.device, parameters=size, norm=norm)
+    owned = place_canaries(attack, sparsity, pool, seed, context.device, parameters=size, norm=norm)
     coins = np.random.default_rng(context.seed(index, "coins")).integers(0, 2, size=attack.count, dtype=np.int64)
     reader = Reader(job, rules, owned, make_row_clip(job, context, index))
-    job = replace(job, canaries=owned.included(torch.from_numpy(coins == 1)))
+    job = replace(job, canaries=CanaryGroups(owned, torch.from_numpy(np.flatnonzero(coins)), 1.0))
     watched = WatchedRun(job)
     job = replace(job, observers=(reader, *watched.observers))
     gaps = train(job, make_row_clip(job, context, index), rules)

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import itertools
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass, replace
 from functools import lru_cache
-
-import numpy as np
 
 import dpspec.contract as dps
 from dpspec import kit
@@ -18,7 +15,7 @@ from dpspec.stats import utility
 from dpspec.stats.attacks import guess_counts
 from dpspec.stats.conformance import table
 from dpspec_modelmix import theory
-from dpspec_modelmix.options import Attack, PhaseOptions, Segment, embedding_of, segments_of, unmet_conditions
+from dpspec_modelmix.options import Attack, PhaseOptions, Segment, segments_of, unmet_conditions
 from dpspec_modelmix.published import claimed_finding, compared, comparisons
 from dpspec_modelmix.theory import LAPLACE_SOURCE, SCOPE, SOURCE
 from dpspec_modelmix.utility import utility_findings
@@ -60,12 +57,8 @@ _ONE_HOT = dps.Assumption(
     text="the paper asserts without proof that the one-hot gradient is the worst",
 )
 
-#: Factors on the threshold in the first curve and on linf_truncation in the second.
+#: Factors on the threshold in the curve.
 _FACTORS = (0.125, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 4.0)
-_SPARSITIES = (1, 2, 5, 10, 25, 50, 100, 250, 1000)
-
-#: The columns of a curve.
-_EPSILONS = ("epsilon", "without mixing", "variance-matched")
 
 
 def findings(spec: dps.Spec, context: dps.Context) -> Iterator[dps.Finding]:
@@ -74,7 +67,7 @@ def findings(spec: dps.Spec, context: dps.Context) -> Iterator[dps.Finding]:
     if segments is None:
         yield from (_theorem(delta, math.inf, "without noise", "no noise, no bound", BASE) for delta in deltas)
         return
-    base = BASE if embedding_of(spec.phases[0]) is None else (*BASE, SUBSPACE)
+    base = BASE if PhaseOptions.of(spec.phases[0]).embedding is None else (*BASE, SUBSPACE)
     reasons = [reason for _, reason in unmet_conditions(spec)]
     curve = kit.CURVE_DELTAS if spec.audit is not None else ()
     wanted = tuple(sorted({*deltas, *curve}))
@@ -109,38 +102,35 @@ def findings(spec: dps.Spec, context: dps.Context) -> Iterator[dps.Finding]:
         yield from utility_findings(spec, context.facts, deltas[-1])
 
 
-def curves(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Series]:
-    """Epsilon by threshold, by linf_truncation and by step, compared with DP-SGD. Empty without amplification."""
+def threshold_curve(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Series]:
+    """Epsilon by threshold, compared with DP-SGD without mixing and with the same variance, if mixing amplifies."""
     segments = segments_of(spec.phases, spec.training.options, facts)
     if segments is None or unmet_conditions(spec):
         return
-    delta = kit.claimed_deltas(spec)[-1]
-    yield _curve(
-        "threshold", "times the threshold", _FACTORS, delta, lambda f: [replace(s, gap=s.gap * f) for s in segments]
-    )
-    if segments[0].noise == "gaussian":
-        most = facts.parameters or max(_SPARSITIES)
-        sparsities = sorted({p for p in (*_SPARSITIES, *(s.sparsity for s in segments)) if p <= most})
-        yield _curve(
-            "linf-truncation",
-            "coordinates",
-            sparsities,
-            delta,
-            lambda p: [replace(s, sparsity=int(p)) for s in segments],
-        )
-    total = sum(s.steps for s in segments)
-    steps = sorted({max(1, round(n)) for n in np.geomspace(1, total, 12)})
-    starts = [0, *itertools.accumulate(s.steps for s in segments)]
-    yield _curve(
-        "steps",
-        "steps",
-        steps,
-        delta,
-        lambda n: [
-            replace(s, steps=min(s.steps, int(n) - before))
-            for s, before in zip(segments, starts, strict=False)
-            if before < n
-        ],
+    delta, laplace = kit.claimed_deltas(spec)[-1], segments[0].noise == "laplace"
+    bare, rows = theory.without_mixing(segments), []
+    for factor in _FACTORS:
+        wider = [replace(s, gap=s.gap * factor) for s in segments]
+        matched = theory.gaussian_epsilon(theory.variance_matched(wider), delta).epsilon
+        if laplace:
+            mixed, plain = theory.freedman_epsilon(wider, delta), theory.plain_epsilons(bare, [delta])[0].upper
+        else:
+            mixed = theory.mixed_epsilon(wider, delta).epsilon
+            plain = theory.gaussian_epsilon(bare, delta).epsilon
+        rows.append((factor, mixed, plain, matched))
+    names = ("epsilon", "without mixing", "variance-matched")
+    yield kit.series(
+        "epsilon-by-threshold",
+        f"Epsilon at delta {delta:g} against threshold".replace("e-0", "e-"),
+        kit.columns_of(("threshold", *names), rows),
+        # A series carries no assumptions, and the worst case is proved only for Laplace noise.
+        rigor="theorem" if laplace else "approximate",
+        source=LAPLACE_SOURCE if laplace else SOURCE,
+        units={"threshold": "times the threshold"},
+        x="threshold",
+        y=names,
+        log=("x", "y"),
+        upper=("epsilon", "without mixing"),
     )
 
 
@@ -212,34 +202,6 @@ def _theorem(
     at = {"delta": delta}
     return kit.theorem_upper(
         "epsilon", value, at=at, scope=scope, method=method, source=source, assumptions=assumptions
-    )
-
-
-def _epsilons(segments: Sequence[Segment], delta: float) -> tuple[float, float, float]:
-    """Epsilon with mixing, without mixing, and of DP-SGD with the same variance."""
-    matched = theory.gaussian_epsilon(theory.variance_matched(segments), delta).epsilon
-    bare = theory.without_mixing(segments)
-    if segments[0].noise == "laplace":
-        return theory.freedman_epsilon(segments, delta), theory.plain_epsilons(bare, [delta])[0].upper, matched
-    return theory.mixed_epsilon(segments, delta).epsilon, theory.gaussian_epsilon(bare, delta).epsilon, matched
-
-
-def _curve(
-    name: str, unit: str, values: Sequence[float], delta: float, changed: Callable[[float], Sequence[Segment]]
-) -> dps.Series:
-    gaussian = changed(values[0])[0].noise == "gaussian"
-    return kit.series(
-        f"epsilon-by-{name}",
-        f"Epsilon at delta {delta:g} against {name}".replace("e-0", "e-"),
-        kit.columns_of((name, *_EPSILONS), [(value, *_epsilons(changed(value), delta)) for value in values]),
-        # A series carries no assumptions, and the worst case is proved only for Laplace noise.
-        rigor="approximate" if gaussian else "theorem",
-        source=SOURCE if gaussian else LAPLACE_SOURCE,
-        units={name: unit},
-        x=name,
-        y=_EPSILONS,
-        log=("x", "y"),
-        upper=("epsilon", "without mixing"),
     )
 
 

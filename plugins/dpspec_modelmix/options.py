@@ -101,17 +101,9 @@ class Attack(kit.Options):
         return cls.fill(block, kind=str(canary.get("kind", KINDS[0])), count=int(canary.get("count", 0)))
 
 
-def mixing_of(phase: Mapping[str, Any]) -> Mixing:
-    return PhaseOptions.of(phase).mixing
-
-
-def embedding_of(phase: Mapping[str, Any]) -> Embedding | None:
-    return PhaseOptions.of(phase).embedding
-
-
 def mixed_norm(phase: dps.Phase) -> float:
     """Sensitivity relative to the mixed noise: of both parts with the isotropic floor, else ``clip_norm``."""
-    embedding, clip_norm = embedding_of(phase), phase.clip_norm
+    embedding, clip_norm = PhaseOptions.of(phase).embedding, phase.clip_norm
     return math.hypot(clip_norm, embedding.clip_norm) if embedding is not None and embedding.floor else clip_norm
 
 
@@ -122,7 +114,7 @@ def learning_rate(phase: dps.FrozenMap, training: Mapping[str, Any]) -> float:
 
 def gap_on_sum(phase: dps.Phase, phases: Sequence[dps.Phase], training: Mapping[str, Any], records: int) -> float:
     """(tau / eta) B: the enforced gap of a phase on the scale of the noisy sum, with B the divisor of the update."""
-    mixing = mixing_of(phase)
+    mixing = PhaseOptions.of(phase).mixing
     ratio = mixing.threshold if mixing.relative else mixing.threshold / learning_rate(phase, training)
     return ratio * divisor_of(phase, phases, training, records)
 
@@ -133,10 +125,11 @@ def divisor_of(phase: dps.Phase, phases: Sequence[dps.Phase], training: Mapping[
 
 
 def unmet_conditions(spec: dps.Spec) -> list[tuple[dps.Path, str]]:
-    unmet: list[tuple[dps.Path, str]] = []
-    for phase, key, reason in unmet_in(spec.phases, spec.training.options):
-        unmet.append((("training", key) if phase is None else dps.in_phase(spec, phase, "mixing", key), reason))
-    return list(dict.fromkeys(unmet))
+    unmet = {
+        (("training", key) if phase is None else dps.in_phase(spec, phase, "mixing", key), reason): None
+        for phase, key, reason in unmet_in(spec.phases, spec.training.options)
+    }
+    return list(unmet)
 
 
 def unmet_in(phases: Sequence[Mapping[str, Any]], training: Mapping[str, Any]) -> list[tuple[int | None, str, str]]:
@@ -145,7 +138,7 @@ def unmet_in(phases: Sequence[Mapping[str, Any]], training: Mapping[str, Any]) -
     if kind != "sgd":
         unmet.append((None, "optimizer", f"{kind} reuses noisy gradients of earlier steps, which undoes the mixing"))
     for i, phase in enumerate(phases):
-        mixing = mixing_of(phase)
+        mixing = PhaseOptions.of(phase).mixing
         if mixing.threshold == 0.0:
             unmet.append((i, "threshold", "a threshold of 0 enforces no gap"))
         if mixing.shared:
@@ -179,18 +172,6 @@ class Segment:
     embedded: float = 0.0
     noise: str = "gaussian"
 
-    def __post_init__(self) -> None:
-        if self.steps < 1:
-            raise ValueError(f"steps must be at least 1, got {self.steps}")
-        if not 0.0 < self.rate <= 1.0:
-            raise ValueError(f"rate must be above 0 and at most 1, got {self.rate}")
-        for name in ("effect", "gap", "embedded"):
-            value = getattr(self, name)
-            if not (math.isfinite(value) and value >= 0.0):
-                raise ValueError(f"{name} must be finite and not negative, got {value}")
-        if self.sparsity < 1:
-            raise ValueError(f"sparsity must be at least 1, got {self.sparsity}")
-
     @property
     def shift(self) -> float:
         """v = s / sqrt(p), the shift of one coordinate by the worst gradient."""
@@ -210,7 +191,7 @@ def segments_of(phases: Sequence[dps.Phase], training: Mapping[str, Any], facts:
     """Convert phases to segments, assuming all conditions of the amplification; None if a part has no noise."""
     segments = []
     for phase in phases:
-        embedding, sigma = embedding_of(phase), phase.deviation
+        embedding, sigma = PhaseOptions.of(phase).embedding, phase.deviation
         least = phase.noise_multiplier / (mixed_norm(phase) / phase.clip_norm)
         if embedding is not None and not embedding.floor:
             least = min(least, embedding.noise_multiplier)

@@ -13,9 +13,7 @@ from dpspec_modelmix.options import (
     KINDS,
     Attack,
     PhaseOptions,
-    embedding_of,
     gap_on_sum,
-    mixing_of,
     unmet_conditions,
 )
 
@@ -103,7 +101,7 @@ def _between_phases(spec: dps.Spec) -> Iterator[dps.Diagnostic]:
             path=("training", "schedule"),
             help="remove one of them",
         )
-    rules = [replace(mixing_of(phase), threshold=0.0, relative=True) for phase in spec.phases]
+    rules = [replace(PhaseOptions.of(phase).mixing, threshold=0.0, relative=True) for phase in spec.phases]
     for i, rule in enumerate(rules):
         if rule != rules[0]:
             path = dps.in_phase(spec, i, "mixing", "threshold")[:-1]
@@ -123,7 +121,7 @@ def _laplace(spec: dps.Spec, facts: dps.Facts, i: int, phase: dps.Phase) -> Iter
             dps.in_phase(spec, i, "linf_truncation"),
             "remove it: clip_norm bounds the l1 norm if noise is laplace",
         )
-    if embedding_of(phase) is not None:
+    if PhaseOptions.of(phase).embedding is not None:
         path = dps.in_phase(spec, i, "embedding")
         yield kit.unsupported("embedding needs l2 clipping, and Laplace noise clips to an l1 norm", path)
     if phase.noiseless or unmet_conditions(spec):
@@ -149,7 +147,7 @@ def _laplace(spec: dps.Spec, facts: dps.Facts, i: int, phase: dps.Phase) -> Iter
 
 
 def _embedding(spec: dps.Spec, facts: dps.Facts, i: int, phase: dps.Phase) -> Iterator[dps.Diagnostic]:
-    embedding = embedding_of(phase)
+    embedding = PhaseOptions.of(phase).embedding
     if embedding is None:
         return
 
@@ -202,7 +200,7 @@ def _utility(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Diagnostic]:
     schedule = (spec.training.get("schedule") or {}).get("kind", "constant")
     if len(spec.phases) > 1 or schedule != "constant":
         yield kit.unsupported("the utility theorems assume one learning rate and one threshold", path)
-    if phase.noise != "gaussian" or embedding_of(phase) is not None:
+    if phase.noise != "gaussian" or PhaseOptions.of(phase).embedding is not None:
         yield kit.unsupported("the utility theorems clip whole gradients to an l2 norm", path)
     if any(where[-1] != "threshold" for where, _ in unmet_conditions(spec)):
         message = "the utility theorems cover Algorithm 1 with plain SGD and every coordinate mixed"
@@ -273,6 +271,6 @@ def _attack(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Diagnostic]:
             f"{facts.parameters} coordinates",
             (*_CANARY, "count"),
         )
-    if any(mixing_of(phase).unmixed for phase in spec.phases) and attack.kind == "spread":
+    if any(PhaseOptions.of(phase).mixing.unmixed for phase in spec.phases) and attack.kind == "spread":
         message = "spread canaries cover all parameters: use kind: one-hot with unmixed parameters"
         yield kit.unsupported(message, (*_CANARY, "kind"))

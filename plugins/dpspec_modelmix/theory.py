@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -96,15 +96,11 @@ def plain_epsilons(segments: Sequence[Segment], deltas: Sequence[float]) -> list
 
 def mixed_epsilon(segments: Sequence[Segment], delta: float, conversion: Conversion = "mironov") -> OrderEpsilon:
     """Epsilon of the theorem for Gaussian noise: minimum over integer orders 2 to 256 of the sum over all steps."""
-    return _search_orders(lambda orders: total_rdp(step_rdp, orders, segments), delta, conversion)
+    return _search_orders(step_rdp, segments, delta, conversion)
 
 
 def gaussian_epsilon(segments: Sequence[Segment], delta: float, conversion: Conversion = "mironov") -> OrderEpsilon:
-
-    def step(orders: Sequence[int], segment: Segment) -> Floats:
-        return np.array(_gaussian_rdp(tuple(orders), segment.rate, segment.effect))
-
-    return _search_orders(lambda orders: total_rdp(step, orders, segments), delta, conversion)
+    return _search_orders(_gaussian_rdp, segments, delta, conversion)
 
 
 def freedman_epsilon(segments: Sequence[Segment], delta: float) -> float:
@@ -160,11 +156,6 @@ def inflate_one_hot(segments: Sequence[Segment], order: float) -> tuple[list[Seg
     return inflated, max(ratios)
 
 
-def step_rdp(orders: Sequence[int], segment: Segment) -> Floats:
-    """D_a of one step at integer ``orders``, shape (n,): Corollary 4.1, or Theorem 4.1 for p = 1."""
-    return np.array(_step_rdp(tuple(orders), replace(segment, steps=1)))
-
-
 def cut_moments(loss: float, width: float, cut: float) -> Moments:
     """The corrected lemma with any ``cut``, in noise scales; ``loss`` is epsilon_0, ``width`` is lambda tau."""
     if not (cut > 0.0 and 2.0 * cut + loss < width):
@@ -193,10 +184,14 @@ def freedman_total(parts: Sequence[tuple[int, Moments]], delta: float) -> float:
     return mean + linear + math.sqrt(linear**2 + 2.0 * second * log)
 
 
-def total_rdp(curve: Callable[..., Floats], orders: Sequence[float], segments: Sequence[Segment]) -> Floats:
+#: Divergences (n,) of one step of a segment at n orders.
+Divergences: TypeAlias = Callable[[tuple[Any, ...], Segment], Floats]
+
+
+def total_rdp(curve: Divergences, orders: Sequence[float], segments: Sequence[Segment]) -> Floats:
     total = np.zeros(len(orders))
     for segment in segments:
-        total += segment.steps * curve(orders, segment)
+        total += segment.steps * curve(tuple(orders), replace(segment, steps=1))
     return total
 
 
@@ -206,22 +201,25 @@ def least_epsilon(orders: Sequence[float], divergences: Floats, delta: float, co
     return OrderEpsilon(best.epsilon, best.order, float(divergences[index]), best.at_edge)
 
 
-def _search_orders(total: Callable[[Sequence[int]], Floats], delta: float, conversion: Conversion) -> OrderEpsilon:
+def _search_orders(
+    curve: Divergences, segments: Sequence[Segment], delta: float, conversion: Conversion
+) -> OrderEpsilon:
     """Search small orders first. (a - 1) D is convex in a, so an optimum below the last order is global."""
     for highest in _HIGHEST_ORDERS:
         orders = range(2, highest + 1)
-        best = least_epsilon(orders, total(orders), delta, conversion)
+        best = least_epsilon(orders, total_rdp(curve, orders, segments), delta, conversion)
         if best.order < highest:
             break
     return best._replace(at_edge=best.order in (INTEGER_ORDERS[0], INTEGER_ORDERS[-1]))
 
 
 @lru_cache(maxsize=256)
-def _step_rdp(orders: tuple[int, ...], segment: Segment) -> tuple[float, ...]:
+def step_rdp(orders: tuple[int, ...], segment: Segment) -> Floats:
+    """D_a of one step at integer ``orders``, shape (n,): Corollary 4.1, or Theorem 4.1 for p = 1."""
     if segment.noise != "gaussian":
         raise ValueError("moments require Gaussian noise")
     if segment.effect == 0.0 and segment.embedded == 0.0:
-        return (0.0,) * len(orders)
+        return np.zeros(len(orders))
     top = tuple(range(2, max(orders) + 1))
     growth = np.zeros(max(orders) + 1)
     growth[2:] = segment.inflation * segment.sparsity * density.log_moments(top, segment.shift, segment.gap)
@@ -234,13 +232,12 @@ def _step_rdp(orders: tuple[int, ...], segment: Segment) -> tuple[float, ...]:
         with np.errstate(divide="ignore"):
             logs = growth[: a + 1] + np.log(-np.expm1(-growth[: a + 1])) + _log_weights(a, segment.rate)
         divergences.append(float(np.logaddexp(0.0, np.logaddexp.reduce(logs))) / (a - 1.0))
-    return tuple(divergences)
+    return np.array(divergences)
 
 
 @lru_cache(maxsize=1024)
-def _gaussian_rdp(orders: tuple[int, ...], rate: float, effect: float) -> tuple[float, ...]:
-    divergences = sampled_gaussian_integer_rdp(np.asarray(orders, dtype=np.float64), rate, 1.0 / effect)
-    return tuple(float(x) for x in divergences)
+def _gaussian_rdp(orders: tuple[int, ...], segment: Segment) -> Floats:
+    return sampled_gaussian_integer_rdp(np.asarray(orders, dtype=np.float64), segment.rate, 1.0 / segment.effect)
 
 
 @lru_cache(maxsize=4096)

@@ -22,7 +22,7 @@ from dpspec.training.gradients.clipping import Clip, clip_factors, clipper, no_n
 from dpspec.training.gradients.flat_model import Layout
 from dpspec.training.gradients.persample import ClippedSum, FlatModel
 from dpspec.training.loop import native
-from dpspec.training.loop.checkpoint import GeneratorState, Memory, tensor, tensors
+from dpspec.training.loop.checkpoint import GeneratorState, Remembering
 from dpspec.training.loop.learning_rates import rates_of
 from dpspec.training.measure.scores import right_answers
 from dpspec_modelmix.options import (
@@ -30,10 +30,8 @@ from dpspec_modelmix.options import (
     Mixing,
     PhaseOptions,
     Twins,
-    embedding_of,
     learning_rate,
     mixed_norm,
-    mixing_of,
     segments_of,
     unmet_in,
 )
@@ -122,12 +120,14 @@ def _scaled(rows: Tensor, bound: float) -> tuple[Tensor, Tensor]:
     return rows * (factors * _BELOW)[:, None], norms * factors
 
 
-class WrittenOut:
+class WrittenOut(Remembering):
     """The part ``contributions`` of the loop, with rows clipped by ``clipping``.
 
     Adds noise of standard deviation ``deviation`` in the subspace of :class:`TwoParts` from a separate generator. The
     loop's noise covers all directions.
     """
+
+    kept = ("_place",)
 
     def __init__(
         self,
@@ -142,8 +142,8 @@ class WrittenOut:
     ) -> None:
         self._model, self._x, self._y, self._clipping = model, x, y, clipping
         self._canaries = canaries
-        self._seed, self._deviation = seed, deviation
-        self.restore({})
+        self._deviation, self._source = deviation, generator(seed, "embedded noise", x.device)
+        self._place = GeneratorState(self._source)
 
     @property
     def records(self) -> int:
@@ -175,18 +175,11 @@ class WrittenOut:
             for chunk in torch.split(send(indices[real:] - len(self._x), state.device), CANARY_CHUNK):
                 yield self._canaries.gradients(chunk).to(state)
 
-    def state(self) -> Memory:
-        return GeneratorState(self._source).state()
-
-    def restore(self, state: Memory) -> None:
-        self._source = generator(self._seed, "embedded noise", self._x.device)
-        GeneratorState(self._source).restore(state)
-
 
 def make_row_clip(job: dps.TrainingJob, context: dps.Context, index: int) -> RowClip | None:
     if dps.Phase.of(job.phases[0]).noise == "laplace":
         return Absolute()
-    embedding = embedding_of(job.phases[0])
+    embedding = PhaseOptions.of(job.phases[0]).embedding
     if embedding is None:
         return None
     anchors = None
@@ -252,22 +245,22 @@ def enforce(
     return torch.where(small, first + half, current), torch.where(small, second - half, kept), small
 
 
-class MixingUpdate:
+class MixingUpdate(Remembering):
     """The part ``update`` of the loop. A separate generator draws the weights, which are never released.
 
     Attributes:
         gaps: Per step: minimum gap / tau, fraction of enforced coordinates, mean gap^2 / tau^2; NaN if tau is 0.
     """
 
+    kept = ("_step", "_kept", "_place", "gaps")
     gaps: SyncedAttribute[list[tuple[float, float, float]]] = SyncedAttribute()
 
     def __init__(self, rules: Rules, seed: int, device: str | torch.device) -> None:
         self._rules = rules
-        self._seed = seed
-        self._device = device
         self._step = 0
         self._kept: Tensor | None = None
         self._source = generator(seed, "mixing", device)
+        self._place = GeneratorState(self._source)
         # Indices instead of a mask: indexing by a mask synchronizes with the GPU.
         self._mixed = None if rules.mixed is None else rules.mixed.nonzero().squeeze(1)
         self.transfers = TransferQueue()
@@ -276,7 +269,7 @@ class MixingUpdate:
     def __call__(self, state: Tensor, noisy: Tensor) -> Tensor:
         self._step += 1
         rules, current = self._rules, state.double()
-        ends = rules.ends(self._step, current, current if self._kept is None else self._kept)
+        ends = rules.ends(self._step, current, current if self._kept is None else self._kept.to(current))
         shape = (1,) if rules.shared else current.shape
         weights = torch.rand(shape, generator=self._source, device=current.device, dtype=torch.float64)
         descent = rules.rate(self._step) / rules.divisor * (noisy.double() + rules.decay * rules.divisor * current)
@@ -294,24 +287,6 @@ class MixingUpdate:
     def _keep(self, least: Array, share: Array, square: Array, unit: float, sizes: tuple[int, int]) -> None:
         self.gaps.append((float(least) / unit, float(share) * sizes[0] / sizes[1], float(square) / unit**2))
 
-    def state(self) -> Memory:
-        return {
-            **tensors(kept=self._kept),
-            "step": np.array(self._step),
-            "place": self._source.get_state().numpy(),
-            "gaps": np.array(self.gaps, dtype=np.float64).reshape(-1, 3),
-        }
-
-    def restore(self, state: Memory) -> None:
-        self.transfers.clear()
-        self._step = int(state.get("step", 0))
-        kept = tensor(state, "kept")
-        self._kept = None if kept is None else kept.to(self._device)
-        self._source = generator(self._seed, "mixing", self._device)
-        if "place" in state:
-            self._source.set_state(torch.tensor(state["place"], dtype=torch.uint8))
-        self.gaps = [(float(a), float(b), float(c)) for a, b, c in np.asarray(state.get("gaps", np.zeros((0, 3))))]
-
 
 def make_job(inputs: dps.FrozenMap, context: dps.Context, index: int, purpose: str) -> dps.TrainingJob:
     phases = _phases(inputs)
@@ -325,7 +300,7 @@ def train(job: dps.TrainingJob, clipping: RowClip | None, rules: Rules | None) -
     """Train with ModelMix, or with plain DP-SGD without ``rules``; return the gaps of :class:`MixingUpdate`, (n, 3)."""
     parts = native.parts_of(job)
     if clipping is not None:
-        embedding = embedding_of(job.phases[0])
+        embedding = PhaseOptions.of(job.phases[0]).embedding
         contributions = WrittenOut(
             FlatModel(job.model, device=job.device),
             *native.tensors(job.x, job.y, job.device),
@@ -370,7 +345,7 @@ def twin_accuracies(
         louder = []
         for phase in phases:
             changed: dict[str, Any] = {"noise_multiplier": times * phase.noise_multiplier}
-            embedding = embedding_of(phase)
+            embedding = PhaseOptions.of(phase).embedding
             if embedding is not None:
                 changed["embedding"] = {**phase["embedding"], "noise_multiplier": times * embedding.noise_multiplier}
             louder.append(phase.replace(**changed))
@@ -395,10 +370,10 @@ def rules_of(
         return learning_rate(phase_at(step), training) if own else schedule(step)
 
     def threshold(step: int) -> float:
-        mixing = mixing_of(phase_at(step))
+        mixing = PhaseOptions.of(phase_at(step)).mixing
         return mixing.threshold * (rate(step) if mixing.relative else 1.0)
 
-    rule = mixing_of(phases[0])
+    rule = PhaseOptions.of(phases[0]).mixing
     return Rules(
         rate=rate,
         threshold=threshold,

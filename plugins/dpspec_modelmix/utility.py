@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 import dpspec.contract as dps
 from dpspec import kit
-from dpspec_modelmix.options import divisor_of, learning_rate, mixing_of
+from dpspec_modelmix.options import PhaseOptions, divisor_of, learning_rate
 from dpspec_modelmix.published import compared
 
 
@@ -171,7 +171,7 @@ def utility_findings(spec: dps.Spec, facts: dps.Facts, delta: float) -> Iterator
 
 def _convex(declared: Mapping[str, Any], phase: dps.Phase, spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Finding]:
     steps, rate, expected = phase.steps, phase.rate(facts.records), phase.expected_batch(facts.records)
-    eta, mixing = learning_rate(phase, spec.training.options), mixing_of(phase)
+    eta, mixing = learning_rate(phase, spec.training.options), PhaseOptions.of(phase).mixing
     divisor = divisor_of(phase, spec.phases, spec.training.options, facts.records)
     setting: dict[str, Any] = {
         "distance": float(declared["distance"]),
@@ -210,7 +210,7 @@ def _non_convex(
         span=span,
         noise=_noise_square(phase, facts) / (facts.records * phase.rate(facts.records)) ** 2,
     )
-    moved = steps * dimension * _threshold(phase, spec) ** 2 * (3.0 if mixing_of(phase).literal else 1.0)
+    moved = steps * dimension * _threshold(phase, spec) ** 2 * (3.0 if PhaseOptions.of(phase).mixing.literal else 1.0)
     covered = "tail" in declared and case.covers(float(declared["tail"]))
     tail = _TAIL
     if "tail" in declared:
@@ -240,5 +240,5 @@ def _noise_square(phase: dps.Phase, facts: dps.Facts) -> float:
 
 
 def _threshold(phase: dps.Phase, spec: dps.Spec) -> float:
-    mixing = mixing_of(phase)
+    mixing = PhaseOptions.of(phase).mixing
     return mixing.threshold * (learning_rate(phase, spec.training.options) if mixing.relative else 1.0)

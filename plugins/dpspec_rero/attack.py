@@ -15,14 +15,14 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.func import functional_call, grad, vmap
+from torch.func import grad, vmap
 
 import dpspec.contract as dps
 from dpspec import kit
 from dpspec.contract.providers import Observer, TrainingJob
 from dpspec.stats.conformance.evidence import joined
 from dpspec.training.device import full_precision, send
-from dpspec.training.gradients import flat_model, memory
+from dpspec.training.gradients import memory
 from dpspec.training.gradients.clipping import Clip, clip_factors, clipper, no_norms
 from dpspec.training.gradients.persample import ClippedSum, FlatModel
 from dpspec.training.gradients.stacked_models import StackedModel
@@ -113,15 +113,15 @@ class Reader:
         iterates: bool,
     ) -> None:
         first = jobs[0]
-        self._layout = flat_model.Layout.of(first.model)
         self._schedule = Schedule.of(first.phases, len(rows[0]))
         self._phases = list(self._schedule)
         self._update = update_of(first.options, first.expected_batch_size, self._schedule.total)
         self._jobs, self._iterates, self._laplace = jobs, iterates, adds_laplace(first.phases)
         self._x, self._y, self._rows, self._candidates = x, y, rows, candidates
-        self._rowwise = _RowWise(first.model, x.device)
+        self._model = FlatModel(first.model, device=x.device)
+        self._gradients = vmap(vmap(grad(self._loss), in_dims=(None, 0, 0)), in_dims=(0, 0, 0))
         self._stacked = StackedModel(first.model, x, y)
-        self._width = max(1, memory.chunk_size(3 * 4 * self._layout.size, x.device) // len(rows))
+        self._width = max(1, memory.chunk_size(3 * 4 * self._model.size, x.device) // len(rows))
         self._chunk = max(1, self._stacked.chunk(clipper(1.0)) // len(rows))
         self._most: dict[bool, int | None] = {}
         self._states: dict[int, Tensor] = {}
@@ -131,7 +131,7 @@ class Reader:
         self.scores = torch.zeros(candidates.shape, dtype=torch.float64, device=x.device)
         self.noise = torch.zeros(len(rows), dtype=torch.float64, device=x.device)
         noisy = sum(phase.steps for phase in self._schedule.phases if phase.noise_multiplier > 0.0)
-        self.degrees = noisy * self._layout.size * (2 if self._laplace else 1) if iterates else 0
+        self.degrees = noisy * self._model.size * (2 if self._laplace else 1) if iterates else 0
         self.included: list[list[int] | None] = [None for _ in rows]
 
     def observers(self) -> list[Observer]:
@@ -266,33 +266,12 @@ class Reader:
 
     def _clipped(self, states: Tensor, places: Tensor, clip: float) -> Tensor:
         """The clipped gradients (R, c, P) of records ``places`` (R, c) at ``states`` (R, P); zero where not finite."""
-        rows = self._rowwise(states, self._x[places], self._y[places])
+        layout = self._model.layout
+        rows = layout.flatten(self._gradients(layout.split(states), self._x[places], self._y[places]), leading=2)
         return scale_rows(rows, clip, ord=1 if self._laplace else 2)
 
-
-class _RowWise:
-    def __init__(self, module: torch.nn.Module, device: torch.device) -> None:
-        self._module, self._layout = module, flat_model.Layout.of(module)
-        self._trained = flat_model.trained(module)
-        self._constants = {
-            place: value.detach().to(device)
-            for place, value in flat_model.places(module).items()
-            if place not in self._trained
-        }
-        self._gradients = vmap(vmap(grad(self._loss), in_dims=(None, 0, 0)), in_dims=(0, 0, 0))
-
-    def __call__(self, states: Tensor, x: Tensor, y: Tensor) -> Tensor:
-        """The gradients (R, c, P) of records ``x`` (R, c, ...), ``y`` (R, c) at ``states`` (R, P)."""
-        layout = self._layout
-        pieces = torch.split(states, list(layout.sizes), dim=1)
-        named = {n: p.view(len(p), *s) for n, p, s in zip(layout.names, pieces, layout.shapes, strict=True)}
-        return layout.flatten(self._gradients(named, x, y), leading=2)
-
     def _loss(self, parameters: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
-        trained = {place: parameters[name] for place, name in self._trained.items()}
-        given = {**self._constants, **trained}
-        outputs = functional_call(self._module, given, (x.unsqueeze(0),), tie_weights=False)
-        return torch.nn.functional.cross_entropy(outputs, y.unsqueeze(0))
+        return torch.nn.functional.cross_entropy(self._model.forward(parameters, x.unsqueeze(0)), y.unsqueeze(0))
 
 
 def _shift(means: Tensor, seen: Tensor) -> Tensor:

@@ -20,8 +20,7 @@ from dpspec.training.device import devices
 from dpspec.training.gradients import flat_model, memory
 from dpspec.training.gradients.persample import FlatModel
 from dpspec.training.loop.native import NativeTrainer, run_batched
-from dpspec.training.measure.population import SharedPopulations
-from dpspec.training.measure.residuals import Residuals
+from dpspec.training.measure.residuals import Residuals, SharedPopulations
 from dpspec.training.measure.run_evidence import RunLogs
 from dpspec_rero.attack import Reader
 

@@ -13,7 +13,7 @@ from support.checked_runs import CheckedRun, Question, check_run, run_page
 from torch import nn
 
 import dpspec
-from dpspec.engine.recorded.noise_checks import GradientSums
+from dpspec.engine.recorded.noise_checks import ComparedGradients
 from dpspec.errors import UsageError
 from dpspec.recording.pending_step import PendingStep
 from dpspec.recording.sums.reported_gradients import ReportedGradients
@@ -323,13 +323,13 @@ def test_what_would_have_been_seen_is_what_is_seen(missing: float) -> None:
         got = total + (1.0 - missing) * noise
         whole = total + noise
         made = [
-            GradientSums(
+            ComparedGradients(
                 steps=steps,
                 product=(one * noise).sum(),
                 of_got=(one**2).sum(),
                 of_noise=(noise**2).sum(),
                 most=1.0,
-                summed=True,
+                summed=steps,
                 fixed=steps * width,
             )
             for one in (got, whole)
@@ -350,8 +350,15 @@ def test_the_p_value_holds_its_level_at_the_true_divisor(known: bool) -> None:
         noise = source.normal(size=(steps, width))
         total = size * source.normal(size=width) + noise  # a fixed sum of gradients
         a, of_got, of_noise = (total * noise).sum(), (total**2).sum(), (noise**2).sum()
-        sums = GradientSums(
-            steps=steps, product=a, of_got=of_got, of_noise=of_noise, most=1.0, summed=known, fixed=steps * width
+        summed, fixed = steps if known else 0, steps * width
+        sums = ComparedGradients(
+            steps=steps,
+            product=a,
+            of_got=of_got,
+            of_noise=of_noise,
+            most=1.0,
+            summed=summed,
+            fixed=fixed,
         )
         found.append(sums.p_value())
     small = np.array(found)

@@ -8,16 +8,18 @@ import torch
 
 from dpspec.contract import Phase
 from dpspec.engine.recorded.recorded_run import BatchLog
+from dpspec.training.loop.native import Schedule
 from dpspec.training.measure.logs import SamplingLog
 
 
 @pytest.mark.parametrize(("rate", "records", "steps"), [(0.1, 200, 30), (0.02, 500, 80), (0.5, 10, 15)])
 def test_the_counts_are_those_of_the_log_of_backends(rate, records, steps):
     random = np.random.default_rng(3)
-    phase = Phase({"steps": steps, "sampling": {"scheme": "poisson", "rate": rate}})
+    sampling = {"scheme": "poisson", "rate": rate}
+    phase = Phase({"steps": steps, "noise_multiplier": 1.0, "clip_norm": 1.0, "sampling": sampling})
     found = BatchLog(phase, records)
     lags = sorted({lag for lag in (1, 2, int(1 / rate)) if lag < steps})
-    other = SamplingLog(records, [steps], lags)
+    other = SamplingLog(Schedule.of([phase], records), lags)
     for step in range(1, steps + 1):
         drawn = np.flatnonzero(random.random(records) < rate)
         if step == 7 and len(drawn):

@@ -204,9 +204,7 @@ def test_ghost_clipping_is_replayed_by_its_own_criterion_alone(plain: bool) -> N
 
     found = dpspec.replay(make, rows())
     if plain:
-        assert found.unseen == (
-            "one step: ghost clipping is done by the criterion of make_private; return its loss from loss",
-        )
+        assert found.unseen == ("one step: ghost clipping is done by the criterion of make_private: return its loss",)
     else:
         assert "one step" in {one.name for one in found.differences}
 

@@ -33,11 +33,11 @@ from dpspec.training.loop.contributions import (
     SparseCanaries,
     clipped_sparse_sum,
     clipped_sum,
+    population,
     reuse_last_sum,
 )
 from dpspec.training.loop.native import Contributions, NativeTrainer, Parts, parts_of, run_batched, train_with
 from dpspec.training.loop.samplers import Poisson, PoissonUsers, sampler_of
-from dpspec.training.measure.population import population
 from dpspec.training.measure.residuals import Residuals
 from dpspec.training.measure.run_evidence import replayed_step
 

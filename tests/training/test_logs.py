@@ -57,7 +57,8 @@ def test_lags_are_those_of_neighbours_and_of_an_epoch(make_job):
 
 
 def test_a_record_that_is_drawn_twice_is_noticed():
-    log = SamplingLog(5, [2], [1])
+    phase = {"steps": 2, "noise_multiplier": 1.0, "clip_norm": 1.0, "sampling": {"scheme": "poisson", "rate": 0.5}}
+    log = SamplingLog(Schedule.of([phase], 5), [1])
     log.sampled(1, torch.tensor([3, 3, 1]))
     log.sampled(2, torch.tensor([3]))
     assert log.repeats == 1

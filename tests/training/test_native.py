@@ -100,23 +100,11 @@ def test_rows_canaries_and_observers_of_its_own(make_job, make_model):
         assert torch.allclose(job.observers[1].projections, alone.observers[1].projections, atol=1e-3)
 
 
-def test_members_share_one_array(make_job, make_model):
-    jobs = jobs_of(make_job, make_model)
-    jobs = [replace(job, x=jobs[0].x, y=jobs[0].y) for job in jobs]
-    source = torch.Generator().manual_seed(0)
-    members = [torch.randperm(40, generator=source)[: 20 + run].sort().values for run in range(RUNS)]
-    run_batched(jobs, members=members)
-    for job, rows in zip(jobs, members, strict=True):
-        alone = replace(job, x=job.x[rows.numpy()], y=job.y[rows.numpy()], observers=(SeenRun(),))
-        NativeTrainer().train(alone)
-        same(job.observers[0], alone.observers[0])
-
-
 def test_shared_rows_stand_on_the_device_once(make_job, make_model):
     jobs = jobs_of(make_job, make_model)
     shared = [replace(job, x=jobs[0].x, y=jobs[0].y) for job in jobs]
-    assert len(native._Runs(shared, None)._x) == 40
-    assert len(native._Runs(jobs, None)._x) == 40 * RUNS
+    assert len(native._Runs(shared)._x) == 40
+    assert len(native._Runs(jobs)._x) == 40 * RUNS
 
 
 def test_broken_records_count_as_nothing(make_job, make_model):
@@ -170,8 +158,6 @@ def test_jobs_that_do_not_fit_together(make_job, changes, message):
         run_batched([make_job(), make_job(**changes)])
 
 
-def test_no_jobs_and_members_of_other_jobs_are_refused(make_job):
+def test_no_jobs_are_refused(make_job):
     with pytest.raises(ValueError, match="at least one job"):
         run_batched([])
-    with pytest.raises(ValueError, match="1 jobs but 2 members"):
-        run_batched([make_job()], members=[torch.arange(3), torch.arange(4)])

@@ -11,7 +11,7 @@ import torch
 
 from dpspec.contract import FrozenMap
 from dpspec.training.loop.learning_rates import Rates
-from dpspec.training.loop.optimizers import Adam, Invertible, Sgd, update_of
+from dpspec.training.loop.optimizers import Invertible, Sgd, update_of
 
 STEPS, SIZE, DIVISOR = 30, 50, 8.0
 
@@ -111,35 +111,15 @@ def test_adam_cannot_be_undone():
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
-def test_memory_goes_on_and_can_be_cleared(name):
+def test_memory_goes_on(name):
     whole, first, second = made(name), made(name), made(name)
     rows = sums(torch.float32)
     state = expected = torch.ones(SIZE)
-    states = []
     for noisy in rows:
         expected = whole(expected, noisy)
-        states.append(expected)
     for noisy in rows[:10]:
         state = first(state, noisy)
     second.restore({key: np.array(value) for key, value in first.state().items()})
     for noisy in rows[10:]:
         state = second(state, noisy)
     assert torch.equal(state, expected)
-    whole.restore({})
-    assert torch.equal(whole(torch.ones(SIZE), rows[0]), states[0])
-
-
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda rates: Sgd(rates, 0.0), "expected batch size"),
-        (lambda rates: Sgd(rates, 1.0, -1.0), "weight_decay"),
-        (lambda rates: Sgd(rates, momentum=1.0), "momentum"),
-        (lambda rates: Adam(rates, beta1=1.0), "beta1"),
-        (lambda rates: Adam(rates, beta2=-0.1), "beta2"),
-        (lambda rates: Adam(rates, eps=0.0), "eps"),
-    ],
-)
-def test_refused(make, message):
-    with pytest.raises(ValueError, match=message):
-        make(Rates(peak=0.1, total=5))

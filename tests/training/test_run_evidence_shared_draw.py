@@ -13,8 +13,8 @@ from dpspec.contract import FrozenMap, TrainingJob
 from dpspec.stats.conformance import canary_contributions
 from dpspec.stats.conformance.canary_contributions import PlantedSums
 from dpspec.training.canaries import CanaryGroups, SignBlocks
+from dpspec.training.loop.contributions import Sample
 from dpspec.training.loop.native import NativeTrainer
-from dpspec.training.measure.population import Sample
 from dpspec.training.measure.run_evidence import canary_sums
 from dpspec.training.measure.scores import ProjectionObserver
 

@@ -52,11 +52,9 @@ def observed(job, canaries: Records, copies: np.ndarray, last: torch.Tensor) -> 
 def trained(job, canaries: Records, copies: np.ndarray, coins: np.ndarray) -> torch.Tensor:
     """The last models (runs, P), a run for each row of ``coins`` (runs, m), with seeds from 0."""
     every = plant(job.x, job.y, canaries, copies, np.ones(len(copies), dtype=np.int64))
-    real = torch.arange(len(job.x))
-    owner = torch.from_numpy(every.owner)
-    members = [torch.cat([real, len(real) + torch.from_numpy(tossed)[owner].nonzero().squeeze(1)]) for tossed in coins]
-    runs = [replace(job, x=every.x, y=every.y, seed=place, records=job.public_records) for place in range(len(coins))]
-    return run_batched(runs, members=members)
+    kept = [np.concatenate([np.ones(len(job.x), dtype=bool), tossed[every.owner] == 1]) for tossed in coins]
+    rows = [(every.x[some], every.y[some]) for some in kept]
+    return run_batched([replace(job, x=x, y=y, seed=i, records=job.public_records) for i, (x, y) in enumerate(rows)])
 
 
 def test_what_they_are_by_hand(make_job) -> None:

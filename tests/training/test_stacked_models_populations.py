@@ -11,7 +11,7 @@ from dpspec.training.canaries import SignBlocks
 from dpspec.training.gradients import flat_model
 from dpspec.training.gradients.stacked_models import StackedModel, tiles
 from dpspec.training.loop.native import NativeTrainer, train_many
-from dpspec.training.measure.population import SharedPopulations
+from dpspec.training.measure.residuals import SharedPopulations
 from dpspec.training.measure.scores import ProjectionObserver
 
 

@@ -15,13 +15,15 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from dpspec.contract import Check
-from dpspec.engine.recorded.recorded_run import RecordedRun
+from dpspec.engine.recorded.recorded_run import Array, RecordedRun, numbers
 from dpspec.recording.folder.joined_folder import JoinedFolder
 from dpspec.stats import gaussian_noise
 from dpspec.stats.conformance import noise_tests
 from dpspec.stats.conformance.measurement import Measurement, check, exact, worst
 
 #: Names of the tests.
+NOT_GOT = "reported noise in the gradients of the optimizer"
+OTHERS = "gradients other than the reported sum and noise"
 REPEATED = "absolute values that repeat within a step"
 COMMON = "absolute values common to two sampled steps"
 SHIFTED = "products of coordinates at one distance or about one center"
@@ -56,8 +58,15 @@ ADVICE[PUBLIC_SEED] = "Call seed() of the generator, or manual_seed() with a sec
 #: The assumptions that the checks of seeds belong to.
 _SEEDS = ("independent-noise", "secret-randomness")
 
-#: Largest number that a recorder writes.
-_LARGEST = 1e18
+#: Number of divisors and of fractions of missing noise that are tried.
+_TRIED, _SHARES = 4096, 100
+
+#: Largest p-value at which missing noise counts as detected.
+_SEEN = 1e-9
+
+#: Smallest p-value at which reported noise counts as confirmed, and the largest fraction of a layer's noise that
+#: rounding may hide.
+_RARE, _HIDDEN = 1e-3, 0.1
 
 #: The names and sizes of the layers that statistics of noise belong to.
 Layers: TypeAlias = Sequence[tuple[str, int]]
@@ -77,64 +86,90 @@ def noise_checks(run: RecordedRun) -> Iterator[Check]:
     if isinstance(run.folder, JoinedFolder) and run.header.shards:
         layers = [one.header.layers for one in run.folder.ranks]
     parts = [(found, own) for found, own in zip(every, layers, strict=False) if isinstance(found, Mapping)]
-    tests = (_repeated, _common, _shifted, _rows, _steps, _quiet, _shape, _sums, _coarse, _along)
-    for test in tests:
-        results = [list(test(found, own)) for found, own in parts]
-        made = [one for one in results if one]  # a rank without coordinates has no statistics
-        for worst_of in zip(*made, strict=False):
-            least = min(worst_of, key=lambda one: one.p_value)
-            yield replace(least, p_value=min(1.0, len(made) * least.p_value))
+    results: dict[str, list[Check]] = {}
+    for found, own in parts:
+        for name, one in (*_independence(found, own), *_distribution(found, own)):
+            results.setdefault(name, []).append(one)
+    for same in results.values():
+        least = min(same, key=lambda one: one.p_value)
+        yield replace(least, p_value=min(1.0, len(same) * least.p_value))
     if parts:
         yield from _directions(run)
 
 
-def _repeated(found: Mapping[str, Any], layers: Layers) -> Iterator[Check]:
-    given = _numbers(found.get("repeats"), 3)
-    if given is None or not 0.0 <= given[0] <= given[2] or given[2] < 1.0:
-        return
-    count, expected, gaps = given
-    measured = gaussian_noise.repeats(int(count), expected, int(gaps), 1, REPEATED)
-    yield check("independent-noise", measured, "reported", f"among {int(gaps):,} of {_sampled(found)} sampled steps")
-
-
-def _common(found: Mapping[str, Any], layers: Layers) -> Iterator[Check]:
-    given, pairs = _numbers(found.get("common"), 3), _count(found.get("pairs"))
-    if given is None or not pairs or not 0.0 <= given[0] <= given[2] or given[2] < 1.0:
-        return
-    measured = gaussian_noise.repeats(int(given[0]), given[1], int(given[2]), pairs, COMMON)
-    yield check("independent-noise", measured, "reported", f"of {pairs} pairs of steps")
-
-
-def _shifted(found: Mapping[str, Any], layers: Layers) -> Iterator[Check]:
-    shifts, sampled = _count(found.get("shifts")), _sampled(found)
-    tried = {"shift": shifts * sampled, "pooled_shift": shifts}
+def _independence(found: Mapping[str, Any], layers: Layers) -> Iterator[tuple[str, Check]]:
+    """By statistic, whether the values of a step, its layers and the steps are independent."""
+    sampled, pairs, shifts = (_count(found.get(name)) for name in ("sampled", "pairs", "shifts"))
+    for name, test, tried, note in (
+        ("repeats", REPEATED, 1, f"of {sampled} sampled steps"),
+        ("common", COMMON, pairs, f"of {pairs} pairs of steps"),
+    ):
+        given = numbers(found.get(name), 3)
+        if given is not None and tried and given[0] <= given[2] and given[2] >= 1.0:
+            measured = gaussian_noise.repeats(int(given[0]), given[1], int(given[2]), tried, test)
+            note = f"among {int(given[2]):,} {note}" if name == "repeats" else note
+            yield name, check("independent-noise", measured, "reported", note)
     made: list[Measurement] = []
-    for name, number in tried.items():
-        given = _numbers(found.get(name), 2, signed=True)
+    for name, number in (("shift", shifts * sampled), ("pooled_shift", shifts)):
+        given = numbers(found.get(name), 2, least=-1e18)
         if given is not None and given[1] >= 1.0 and number:
             made.append(gaussian_noise.shifts(given[0], int(given[1]), number, SHIFTED))
     if made:
-        yield worst("per-layer-noise", made, "reported", f"at {sampled} sampled steps, and in total")
-
-
-def _rows(found: Mapping[str, Any], layers: Layers) -> Iterator[Check]:
-    block, blocks = _numbers(found.get("block"), 3), _numbers(found.get("blocks"), 3)
-    if block is None or blocks is None or block[0] >= len(layers) or min(blocks[0], block[2], blocks[2]) < 1.0:
-        return
-    made = [
-        gaussian_noise.spread(block[1], int(block[2]), ROWS, int(blocks[0])),
-        gaussian_noise.spread(blocks[1], int(blocks[2]), ROWS),
-    ]
-    note = f"in {int(blocks[0])} blocks, and in total; most extreme in {layers[int(block[0])][0]}"
-    yield worst("per-layer-noise", made, "reported", note)
-
-
-def _steps(found: Mapping[str, Any], layers: Layers) -> Iterator[Check]:
-    given = _numbers(found.get("steps"), 2)
+        yield "shifts", worst("per-layer-noise", made, "reported", f"at {sampled} sampled steps, and in total")
+    block, blocks = numbers(found.get("block"), 3), numbers(found.get("blocks"), 3)
+    if block and blocks and block[0] < len(layers) and min(blocks[0], block[2], blocks[2]) >= 1.0:
+        made = [
+            gaussian_noise.spread(block[1], int(block[2]), ROWS, int(blocks[0])),
+            gaussian_noise.spread(blocks[1], int(blocks[2]), ROWS),
+        ]
+        note = f"in {int(blocks[0])} blocks, and in total; most extreme in {layers[int(block[0])][0]}"
+        yield "blocks", worst("per-layer-noise", made, "reported", note)
+    given = numbers(found.get("steps"), 2)
     if given is not None and given[1] >= 1.0:
-        yield check(
-            "independent-noise", gaussian_noise.spread(given[0], int(given[1]), STEPS), "reported", "pairs of steps"
-        )
+        measured = gaussian_noise.spread(given[0], int(given[1]), STEPS)
+        yield "steps", check("independent-noise", measured, "reported", "pairs of steps")
+
+
+def _distribution(found: Mapping[str, Any], layers: Layers) -> Iterator[tuple[str, Check]]:
+    """By statistic, whether values are Gaussian, of one size, and not in the sum that they are added to."""
+    given = numbers(found.get("quietest"), 4)
+    if given is not None and min(given[1:3]) >= 1.0 and given[3] <= 1.0:
+        least, steps, count, rounding = given
+        # Rounding can bring each value of a coordinate closer to 0.
+        least = (math.sqrt(least) + math.sqrt(steps) * rounding) ** 2
+        measured = replace(noise_tests.least_coordinate(least, int(steps), int(count)), test=QUIET)
+        yield "quietest", check("per-layer-noise", measured, "reported", f"of {int(count)} coordinates")
+    room, counted = numbers([found.get("room")], 1), _count(found.get("counted"))
+    made: list[Measurement] = []
+    for name, tried in (("counts", 1), ("worst_counts", counted)):
+        counts = numbers(found.get(name), gaussian_noise.INTERVALS)
+        if room is not None and counts is not None and tried and sum(counts) >= 1.0:
+            made.append(gaussian_noise.shares([int(count) for count in counts], room[0], tried, SHAPE))
+    if made:
+        yield "counts", worst("noise-law", made, "reported", f"at each of {counted} steps, and in total")
+    filled = sum(size > 0 for _, size in layers)
+    for name, test in (("sums", SUMS), ("norms", NORMS)):
+        given = numbers(found.get(name), 3)
+        if given is None or given[0] < 1.0:
+            continue
+        made = [gaussian_noise.spread(given[2], int(given[0]), test)]
+        if filled > 1:
+            made.append(gaussian_noise.spread(given[1], int(given[0]) * filled, test))
+        successive = numbers(found.get("successive"), 2, least=-1e18)
+        if name == "norms" and successive is not None and 1.0 <= successive[0] < int(given[0]):
+            made.append(gaussian_noise.shifts(successive[1], int(successive[0]), 1, f"{test} of successive steps"))
+        yield name, worst("noise-law", made, "reported", "of each layer and of all coordinates, over all steps")
+    given = numbers(found.get("coarse"), 2)
+    if given is not None and given[0] <= given[1] and given[1] >= 1.0:
+        measured = gaussian_noise.coarse(int(given[0]), int(given[1]), COARSE)
+        yield "coarse", check("noise-law", measured, "reported", "sampled values")
+    given = numbers(found.get("along_sums"), 3)
+    if given is not None and given[0] >= 1.0 and given[2] <= given[1]:
+        made = [
+            gaussian_noise.spread(given[1], int(given[0]), ALONG),
+            gaussian_noise.spread(given[2], 1, ALONG, int(given[0])),
+        ]
+        yield "along", worst("independent-noise", made, "reported", f"at each of {int(given[0])} steps, and in total")
 
 
 def _directions(run: RecordedRun) -> Iterator[Check]:
@@ -153,103 +188,22 @@ def _directions(run: RecordedRun) -> Iterator[Check]:
         yield worst("independent-noise", made, "reported", f"of {len(rows)} steps, along the recorder's directions")
 
 
-def _quiet(found: Mapping[str, Any], layers: Layers) -> Iterator[Check]:
-    given = _numbers(found.get("quietest"), 4)
-    if given is None or min(given[1:3]) < 1.0 or given[3] > 1.0:
-        return
-    least, steps, count, rounding = given
-    # Rounding can bring each value of a coordinate closer to 0.
-    least = (math.sqrt(least) + math.sqrt(steps) * rounding) ** 2
-    measured = replace(noise_tests.least_coordinate(least, int(steps), int(count)), test=QUIET)
-    yield check("per-layer-noise", measured, "reported", f"of {int(count)} coordinates")
-
-
-def _shape(found: Mapping[str, Any], layers: Layers) -> Iterator[Check]:
-    room, steps = _numbers([found.get("room")], 1), _count(found.get("counted"))
-    made: list[Measurement] = []
-    for name, tried in (("counts", 1), ("worst_counts", steps)):
-        counts = _numbers(found.get(name), gaussian_noise.INTERVALS)
-        if room is not None and counts is not None and tried and sum(counts) >= 1.0:
-            made.append(gaussian_noise.shares([int(count) for count in counts], room[0], tried, SHAPE))
-    if made:
-        yield worst("noise-law", made, "reported", f"at each of {steps} steps, and in total")
-
-
-def _sums(found: Mapping[str, Any], layers: Layers) -> Iterator[Check]:
-    filled = sum(size > 0 for _, size in layers)
-    for name, test in (("sums", SUMS), ("norms", NORMS)):
-        given = _numbers(found.get(name), 3)
-        if given is None or given[0] < 1.0:
-            continue
-        steps = int(given[0])
-        made = [gaussian_noise.spread(given[2], steps, test)]
-        if filled > 1:
-            made.append(gaussian_noise.spread(given[1], steps * filled, test))
-        successive = _numbers(found.get("successive"), 2, signed=True)
-        if name == "norms" and successive is not None and 1.0 <= successive[0] < steps:
-            made.append(gaussian_noise.shifts(successive[1], int(successive[0]), 1, f"{test} of successive steps"))
-        yield worst("noise-law", made, "reported", "of each layer and of all coordinates, over all steps")
-
-
-def _coarse(found: Mapping[str, Any], layers: Layers) -> Iterator[Check]:
-    given = _numbers(found.get("coarse"), 2)
-    if given is None or not 0.0 <= given[0] <= given[1] or given[1] < 1.0:
-        return
-    yield check("noise-law", gaussian_noise.coarse(int(given[0]), int(given[1]), COARSE), "reported", "sampled values")
-
-
-def _along(found: Mapping[str, Any], layers: Layers) -> Iterator[Check]:
-    given = _numbers(found.get("along_sums"), 3)
-    if given is None or given[0] < 1.0 or given[2] > given[1]:
-        return
-    steps = int(given[0])
-    made = [gaussian_noise.spread(given[1], steps, ALONG), gaussian_noise.spread(given[2], 1, ALONG, steps)]
-    yield worst("independent-noise", made, "reported", f"at each of {steps} steps, and in total")
-
-
-def _sampled(found: Mapping[str, Any]) -> int:
-    return _count(found.get("sampled"))
-
-
 def _count(value: Any) -> int:
-    return value if type(value) is int and 0 < value < _LARGEST else 0
-
-
-def _numbers(value: Any, length: int, *, signed: bool = False) -> list[float] | None:
-    """``length`` finite numbers; None for anything else."""
-    if not isinstance(value, Sequence) or isinstance(value, str) or len(value) != length:
-        return None
-    if not all(type(n) in (int, float) and abs(n) < _LARGEST and (signed or n >= 0.0) for n in value):
-        return None
-    return [float(n) for n in value]
-
-
-Array: TypeAlias = np.ndarray[Any, Any]
-
-NOT_GOT = "reported noise in the gradients of the optimizer"
-OTHERS = "gradients other than the reported sum and noise"
-
-#: Number of divisors and of fractions of missing noise that are tried.
-_TRIED, _SHARES = 4096, 100
-
-#: Largest p-value at which missing noise counts as detected.
-_SEEN = 1e-9
-
-#: Smallest p-value at which reported noise counts as confirmed, and the largest fraction of a layer's noise that
-#: rounding may hide.
-_RARE, _HIDDEN = 1e-3, 0.1
+    return value if type(value) is int and 0 < value < 1e18 else 0
 
 
 @dataclass(frozen=True, kw_only=True)
-class GradientSums:
-    """Sums over ``steps`` steps of the reported noise and the gradients, as D g if D was fitted.
+class ComparedGradients:
+    """A recorder's comparison of gradients with reported sums and noise, as sums over ``steps`` steps.
 
     Attributes:
-        product: Sum of g . n.
+        product: Sum of g . n, with D g in place of g if D was fitted.
         of_got: Sum of g . g.
         of_noise: Sum of n . n.
         most: Upper limit of D at the median step.
-        summed: Whether the loop reported the sum at every step.
+        summed: Number of steps with a reported sum.
+        apart: Number of these steps whose gradient is not sum and noise.
+        room: Noise that rounding can hide, in standard deviations.
         fixed: The constant c of the bound.
     """
 
@@ -258,7 +212,9 @@ class GradientSums:
     of_got: float
     of_noise: float
     most: float
-    summed: bool
+    summed: int
+    apart: int = 0
+    room: float = 0.0
     fixed: float
 
     def log_p(self, divisors: Array, product: float) -> Array:
@@ -273,7 +229,7 @@ class GradientSums:
     @property
     def divisors(self) -> Array:
         """The possible divisors, relative to the reported one."""
-        if self.summed and self.most >= 0.5:
+        if self.summed == self.steps and self.most >= 0.5:
             return np.ones(1)
         return np.linspace(0.0, 2.0 * self.most, _TRIED + 1)[1:]
 
@@ -296,66 +252,41 @@ class GradientSums:
         return float(seen_from[0]) if len(seen_from) else None
 
 
-@dataclass(frozen=True, kw_only=True)
-class ComparedGradients:
-    """A recorder's comparison of gradients with reported sums and noise.
-
-    Attributes:
-        sums: The sums over the compared steps.
-        summed: Number of steps with a reported sum.
-        apart: Number of these steps whose gradient is not sum and noise.
-        room: Noise that rounding can hide, in standard deviations.
-    """
-
-    sums: GradientSums
-    summed: int
-    apart: int
-    room: float
-
-
 def compared(run: RecordedRun) -> ComparedGradients | None:
-    found = run.at_end("gradients")
-    if not (isinstance(found, list) and len(found) == 8 and all(map(_is_sum, found))):
+    found = run.numbers_at_end("gradients", 8, 1e100)
+    if found is None:
         return None
-    steps, product, of_got, of_noise, most, summed, apart, room = map(float, found)
+    steps, product, of_got, of_noise, most, summed, apart, room = found
     if not (1.0 <= steps <= run.steps and 0.0 <= apart <= summed <= steps and min(of_got, of_noise, most) > 0.0):
         return None
     return ComparedGradients(
-        sums=GradientSums(
-            steps=int(steps),
-            product=product,
-            of_got=of_got,
-            of_noise=of_noise,
-            most=most,
-            summed=summed == steps,
-            fixed=max(1.0, steps * run.header.width),
-        ),
+        steps=int(steps),
+        product=product,
+        of_got=of_got,
+        of_noise=of_noise,
+        most=most,
         summed=int(summed),
         apart=int(apart),
         room=max(0.0, room),
+        fixed=max(1.0, steps * run.header.width),
     )
-
-
-def _is_sum(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e100
 
 
 def reported_noise_checks(run: RecordedRun) -> Iterator[Check]:
     found = compared(run)
     if found is None:
         return
-    sums = found.sums
     if found.summed:
         note = f"sum and noise over a divisor, at {found.summed} steps"
         yield exact("update", OTHERS, "measured", found.apart == 0, 0, found.apart, note)
-    if found.apart == 0 and found.summed in (0, sums.steps):
+    if found.apart == 0 and found.summed in (0, found.steps):
         yield Check(
             assumption="update",
             test=f"{NOT_GOT}, correlation",
-            p_value=sums.p_value(),
+            p_value=found.p_value(),
             observed="measured",
-            detectable=sums.detectable(),
-            note=f"at {sums.steps} steps, " + ("with the reported sum" if sums.summed else "for every divisor"),
+            detectable=found.detectable(),
+            note=f"at {found.steps} steps, " + ("with the reported sum" if found.summed else "for every divisor"),
         )
 
 
@@ -376,17 +307,15 @@ def why_noise_unconfirmed(run: RecordedRun) -> str:
             "no gradient could be compared with it: report norms and noise, and let the given optimizer step once, "
             "before run.stepped(), with gradients that exist when step() is called, not with gradients of a closure"
         )
-    if found.summed < found.sums.steps:
+    if found.summed < found.steps:
         return "the loop does not report the sum, so a part of the noise may be missing: call run.summed"
     # without the steps that killed parts made after their last checkpoint
     steps = run.steps if run.resumed is None else sum(run.resumed.covered)
-    if found.sums.steps < steps:
-        return f"only {found.sums.steps} of {steps} steps could be compared with their gradients"
+    if found.steps < steps:
+        return f"only {found.steps} of {steps} steps could be compared with their gradients"
     if found.apart:
         return f"gradients of {found.apart} steps are not the reported sum and noise"
     smallest = min((size for _, size in run.header.layers), default=1)
     if found.room > _HIDDEN * math.sqrt(smallest):
         return "gradients are rounded so coarsely that noise could be missing in a layer"
-    return (
-        "" if found.sums.p_value() > _RARE else "the reported sum correlates with the noise, though not significantly"
-    )
+    return "" if found.p_value() > _RARE else "the reported sum correlates with the noise, though not significantly"

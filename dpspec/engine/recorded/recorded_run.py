@@ -276,7 +276,7 @@ class RecordedRun:
         return kind if kind in _UNIT else ""
 
 
-def numbers(value: Any, length: int, *, least: float = 0.0, most: float) -> list[float] | None:
+def numbers(value: Any, length: int, *, least: float = 0.0, most: float = 1e18) -> list[float] | None:
     """``length`` numbers in a range; None for anything else."""
     if not isinstance(value, Sequence) or isinstance(value, str) or len(value) != length:
         return None

@@ -11,17 +11,29 @@ import hashlib
 import io
 import json
 import secrets
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
-from typing import Any, Self, TypeAlias
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import Annotated, Any, Literal, Self, TypeAlias
 
 import numpy as np
 
+from dpspec import json_records
 from dpspec.errors import RecordingError, UsageError
+from dpspec.json_records import Between
 from dpspec.recording.folder.step_record import MOST_RECORDS
 
 #: The version of the folder's format. Folders of a single process have the first one.
 FORMAT = 2
+
+#: The clipping of an optimizer, and the sampling of a loader.
+Clipping: TypeAlias = Literal["flat", "per-layer", "adaptive", "ghost", "own"]
+Scheme: TypeAlias = Literal["poisson", "shuffled", "sequential", "weighted", "unknown", "none"]
+
+#: The facts without which parts of a training cannot be joined.
+_OF_ALL_PARTS = (
+    *("source", "clipping", "reduction", "layers", "width", "records", "accountant", "world", "rank"),
+    *("canaries", "canary_kind", "commitment", "copies", "new_ids"),
+)
 
 #: The largest number of canaries.
 MOST_CANARIES = 10**6
@@ -55,40 +67,40 @@ class Header:
     """
 
     versions: Mapping[str, str] = field(default_factory=dict)
-    source: str = "own-loop"
+    source: Literal["opacus", "own-loop"] = "own-loop"
     optimizer: str = ""
     inner: str = ""
     model: str = ""
     loader: str = ""
     sampler: str = ""
-    clipping: str = "own"
-    scheme: str = "none"
-    repeats: int = 1
-    rate: float | None = None
-    records: int | None = None
-    batch_size: int | None = None
-    workers: int = 0
-    reduction: str = ""
-    expected_batch_size: float | None = None
+    clipping: Clipping = "own"
+    scheme: Scheme = "none"
+    repeats: Annotated[int, Between(1, MOST_RECORDS)] = 1
+    rate: Annotated[float, Between(0.0, 1.0)] | None = None
+    records: Annotated[int, Between(1, MOST_RECORDS)] | None = None
+    batch_size: Annotated[int, Between(1, MOST_RECORDS)] | None = None
+    workers: Annotated[int, Between(0, 10**6)] = 0
+    reduction: Literal["mean", "sum", ""] = ""
+    expected_batch_size: Annotated[float, Between(0.0, 1e12)] | None = None
     accountant: str = ""
-    told_before: int = 0
+    told_before: Annotated[int, Between(0, 2**53)] = 0
     layers: tuple[tuple[str, int], ...] = ()
-    width: int = 0
+    width: Annotated[int, Between(0, 4096)] = 0
     secure: bool = False
-    canaries: int = 0
+    canaries: Annotated[int, Between(0, MOST_CANARIES)] = 0
     canary_kind: str = ""
-    copies: int = 1
-    new_ids: int = 0
-    left_out: int = 0
+    copies: Annotated[int, Between(1, MOST_CANARIES)] = 1
+    new_ids: Annotated[int, Between(0, MOST_CANARIES)] = 0
+    left_out: Annotated[int, Between(0, MOST_CANARIES)] = 0
     commitment: str = ""
-    canary_seed: int | None = None
-    world: int = 0
-    rank: int = 0
+    canary_seed: Annotated[int, Between(0, 2**63 - 1)] | None = None
+    world: Annotated[int, Between(0, MOST_RANKS)] = 0
+    rank: Annotated[int, Between(0, MOST_RANKS)] = 0
     run: str = ""
-    share: int | None = None
+    share: Annotated[int, Between(0, MOST_RECORDS)] | None = None
     data: str = ""
     shards: tuple[tuple[int, int], ...] = ()
-    part: int = 0
+    part: Annotated[int, Between(0, MOST_PARTS)] = 0
     notes: tuple[str, ...] = ()
 
     def write(self) -> bytes:
@@ -101,9 +113,8 @@ class Header:
 
     def differs(self, later: Header) -> str:
         """The first fact that all parts of a training have in common, and a later one has not; "" if all are equal."""
-        return next(
-            (name.replace("_", " ") for name in _OF_ALL_PARTS if getattr(self, name) != getattr(later, name)), ""
-        )
+        facts = (name for name in _OF_ALL_PARTS if getattr(self, name) != getattr(later, name))
+        return next(facts, "").replace("_", " ")
 
     @property
     def present(self) -> int | None:
@@ -126,18 +137,25 @@ def read_header(content: bytes, name: str) -> Header:
         raise RecordingError(f"{name}: dpspec-run must be an integer of at least 1")
     if version > FORMAT:
         raise RecordingError(f"{name}: format {version} is of a later version of dpspec; this one knows {FORMAT}")
-    found: dict[str, Any] = {key: read[key] for key in Header.__dataclass_fields__ if key in read}
-    for key, value in found.items():
-        problem = _problem(key, value)
-        if problem:
-            raise RecordingError(f"{name}: {key} must be {problem}")
-    if "layers" in found:
-        found["layers"] = tuple((layer, size) for layer, size in found["layers"])
-    found["notes"] = tuple(found.get("notes", ()))
-    found["shards"] = tuple((start, whole) for start, whole in found.get("shards", ()))
-    header = Header(**found)
-    fits = [start + size <= whole for (start, whole), (_, size) in zip(header.shards, header.layers, strict=False)]
-    if header.shards and (len(header.shards) != len(header.layers) or not all(fits)):
+    pairs: dict[str, Any] = {}
+    for key, first in (("layers", str), ("shards", int)):
+        given = read.get(key, [])
+        fits = isinstance(given, list) and len(given) <= MOST_LAYERS
+        fits = fits and all(type(pair) is list and [type(one) for one in pair] == [first, int] for pair in given)
+        if not fits or not all(0 <= one < 2**48 for pair in given for one in pair if type(one) is int):
+            what = "a name and a size" if first is str else "a place and a size"
+            raise RecordingError(f"{name}: {key} must be at most {MOST_LAYERS} lists of {what} below 2**48")
+        pairs[key] = tuple((one, size) for one, size in given)
+    rest = {key: read[key] for key in Header.__dataclass_fields__ if key in read and key not in pairs}
+    try:
+        header = replace(json_records.read(Header, rest, f"{name}: header"), **pairs)
+    except ValueError as error:
+        raise RecordingError(str(error)) from None
+    for key, value in vars(header).items():
+        if any(len(text) > _LONGEST for text in _texts(value)):
+            raise RecordingError(f"{name}: {key} must have texts of at most {_LONGEST} characters")
+    within = [start + size <= whole for (start, whole), (_, size) in zip(header.shards, header.layers, strict=False)]
+    if header.shards and (len(header.shards) != len(header.layers) or not all(within)):
         raise RecordingError(f"{name}: shards must have one place within a parameter for each layer")
     places = header.canaries * header.copies
     if not header.left_out <= places < (header.records or places + 1):
@@ -145,64 +163,14 @@ def read_header(content: bytes, name: str) -> Header:
     return header
 
 
-#: The facts without which parts of a training cannot be joined.
-_OF_ALL_PARTS = (
-    *("source", "clipping", "reduction", "layers", "width", "records", "accountant", "world", "rank"),
-    *("canaries", "canary_kind", "commitment", "copies", "new_ids"),
-)
-
-_WORDS = {
-    "source": ("opacus", "own-loop"),
-    "clipping": ("flat", "per-layer", "adaptive", "ghost", "own"),
-    "scheme": ("poisson", "shuffled", "sequential", "weighted", "unknown", "none"),
-    "reduction": ("mean", "sum", ""),
-}
-_COUNTS = {"records": (1, MOST_RECORDS), "batch_size": (1, MOST_RECORDS), "workers": (0, 10**6), "width": (0, 4096)}
-_COUNTS |= {"told_before": (0, 2**53), "canaries": (0, MOST_CANARIES), "left_out": (0, MOST_CANARIES)}
-_COUNTS |= {"repeats": (1, MOST_RECORDS), "copies": (1, MOST_CANARIES), "new_ids": (0, MOST_CANARIES)}
-_COUNTS["canary_seed"] = (0, 2**63 - 1)
-_COUNTS |= {"world": (0, MOST_RANKS), "rank": (0, MOST_RANKS), "share": (0, MOST_RECORDS), "part": (0, MOST_PARTS)}
-_REALS = {"rate": 1.0, "expected_batch_size": 1e12}
-
-
-def _problem(key: str, value: Any) -> str | None:
-    if key in _WORDS:
-        return None if value in _WORDS[key] else f"one of {', '.join(map(repr, _WORDS[key]))}"
-    if key in _COUNTS:
-        low, high = _COUNTS[key]
-        optional = key in ("records", "batch_size", "canary_seed", "share")
-        fits = (value is None and optional) or (type(value) is int and low <= value <= high)
-        return None if fits else f"an integer from {low} to {high}"
-    if key in _REALS:
-        fits = value is None or (type(value) in (int, float) and 0.0 <= value <= _REALS[key])
-        return None if fits else f"a number from 0 to {_REALS[key]:g}"
-    if key == "secure":
-        return None if type(value) is bool else "true or false"
-    if key == "versions":
-        fits = isinstance(value, dict) and len(value) <= 20 and all(map(_is_name, [*value, *value.values()]))
-        return None if fits else "a mapping of names to versions"
-    if key == "notes":
-        return (
-            None if isinstance(value, list) and len(value) <= 100 and all(map(_is_name, value)) else "a list of texts"
-        )
-    if key == "shards":
-        fits = isinstance(value, list) and len(value) <= MOST_LAYERS
-        fits = fits and all(type(pair) is list and len(pair) == 2 for pair in value)
-        fits = fits and all(type(n) is int and 0 <= n < 2**48 for pair in value for n in pair)
-        return None if fits else f"a list of at most {MOST_LAYERS} pairs of integers"
-    if key == "layers":
-        fits = (
-            isinstance(value, list)
-            and len(value) <= MOST_LAYERS
-            and all(type(pair) is list and len(pair) == 2 for pair in value)
-        )
-        fits = fits and all(_is_name(name) and type(size) is int and 0 <= size < 2**48 for name, size in value)
-        return None if fits else f"a list of at most {MOST_LAYERS} names with sizes"
-    return None if _is_name(value) else f"a text of at most {_LONGEST} characters"
-
-
-def _is_name(value: Any) -> bool:
-    return isinstance(value, str) and len(value) <= _LONGEST
+def _texts(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        yield from _texts((*value, *value.values()))
+    elif isinstance(value, tuple):
+        for one in value:
+            yield from _texts(one)
 
 
 Array: TypeAlias = np.ndarray[Any, Any]

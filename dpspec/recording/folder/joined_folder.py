@@ -150,7 +150,10 @@ class JoinedFolder:
             adding = [rank for rank, step in enumerate(steps) if step.noise_squares != 0.0]
             noisy = adding[0] if adding and not made else noisy
             found.noise += adding != (self._holders or [noisy])
-            found.other |= dict.fromkeys(_other_options(steps))
+            different = [name for name in _EQUAL if len({repr(getattr(step, name)) for step in steps}) > 1]
+            options = sorted({name for step in steps for name in step.options})
+            different += [name for name in options if len({repr(step.options.get(name)) for step in steps}) > 1]
+            found.other |= dict.fromkeys(different)
             if self.header.shards:
                 self._compare_squares([step.layers for step in steps])
             used = [total + step.batches % UNSEEN for total, step in zip(used, steps, strict=True)]
@@ -209,25 +212,32 @@ class JoinedFolder:
                 found.shared += sum(len(np.unique(one)) for one in members) - len(np.unique(whole))
             observed = [part.rank for part in parts if part.rank is not None]
             if len(observed) == world:
-                self._compare(observed, public[0].rate, pairs)
-                self._compare_noise(observed, public[0].deviation)
+                self._compare(observed, public[0], pairs)
             yield _joined_internal(parts, rows, whole, holders)
         found.overlaps = list(pairs.values())
 
     def _compare(
-        self, observed: Sequence[RankStep], rate: float, pairs: dict[tuple[int, int], tuple[float, int, float]]
+        self, observed: Sequence[RankStep], step: PublicStep, pairs: dict[tuple[int, int], tuple[float, int, float]]
     ) -> None:
-        found, first = self.comparison, observed[0]
+        found, first, rate = self.comparison, observed[0], step.rate
         found.compared += 1
+        rows = [one.noise for one in observed if len(one.noise)]
+        if len(rows) > 1 and step.deviation > 0.0 and len({len(row) for row in rows}) == 1:
+            # equal draws for different rows are components of the ranks' noise along each other
+            scaled = np.stack(rows).astype(np.float64) / step.deviation
+            squares, degrees = gaussian_noise.dependence(np.nan_to_num(scaled))
+            found.parallel = found.parallel[0] + squares, found.parallel[1] + degrees
         sharded = bool(self.header.shards)
         if not sharded:
             same = all((one.gradients, one.parameters) == (first.gradients, first.parameters) for one in observed)
             found.unequal += not same or first.gradients == bytes(16)
         found.summed += not _is_sum(observed, mean=self.header.reduction == "mean", sharded=sharded)
         seeds = [{one.seed, one.noise_seed} for one in observed]
+        # From one seed and state of the noise's generator, each rank takes its rows of the same draw.
+        drawn_from = {(one.noise_seed, one.noise_state) for one in observed}
         found.seeds += any(
             one & {other.seed for other in observed if other is not observed[rank]} for rank, one in enumerate(seeds)
-        ) or (sharded and len({one.noise_seed for one in observed}) != len({_drawn_from(one) for one in observed}))
+        ) or (sharded and len({seed for seed, _ in drawn_from}) != len(drawn_from))
         found.foreign += any(one.foreign or one.order != first.order for one in observed)
         if not 0.0 < rate < 1.0 or self.header.share is None:
             return
@@ -250,13 +260,6 @@ class JoinedFolder:
                 # the density of the ratio of two chi-square variables of n degrees at 1 is below sqrt(n) / 3
                 expected += float((2.0 * _EQUAL_SQUARES * np.sqrt(sizes[used]) / 3.0).sum())
         self.comparison.squares = count, expected
-
-    def _compare_noise(self, observed: Sequence[RankStep], std: float) -> None:
-        """Add the components of the noise of the ranks along each other: equal draws for different rows show there."""
-        rows = [one.noise for one in observed if len(one.noise)]
-        if len(rows) > 1 and std > 0.0 and len({len(row) for row in rows}) == 1:
-            squares, degrees = gaussian_noise.dependence(np.nan_to_num(np.stack(rows).astype(np.float64) / std))
-            self.comparison.parallel = self.comparison.parallel[0] + squares, self.comparison.parallel[1] + degrees
 
 
 def joined_comparison(every: Sequence[Comparison]) -> Comparison:
@@ -298,36 +301,32 @@ def _parameters(header: Header) -> Any:
     return bool(header.shards), [name for name, _ in header.layers], wholes, header.width
 
 
-def _drawn_from(one: RankStep) -> tuple[bytes, bytes]:
-    """The seed and state of a rank's noise generator: from equal ones, each rank takes its rows of the same draw."""
-    return one.noise_seed, one.noise_state
+def common_header(headers: Sequence[Header], **own: Any) -> Header:
+    """The first header with the worst of the others' facts, and with ``own`` facts."""
+    return replace(
+        headers[0],
+        repeats=max(header.repeats for header in headers),
+        secure=all(header.secure for header in headers),
+        notes=tuple(dict.fromkeys(note for header in headers for note in header.notes)),
+        **own,
+    )
 
 
 def _joined_header(headers: Sequence[Header]) -> Header:
     first, world = headers[0], len(headers)
-    shares = [header.share for header in headers]
-    known = [share for share in shares if share is not None]
-    own = len(known) == world and first.records is not None and sum(known) == first.records
+    known = [header.share for header in headers if header.share is not None]
+    own = len(known) == world and sum(known) == first.records
     scheme = first.scheme if all(header.scheme == first.scheme for header in headers) else "unknown"
-    if scheme == "poisson" and not own:
-        scheme = "unknown"
     expected = first.expected_batch_size
-    return replace(
-        first,
-        scheme=scheme,
+    layers = [(f"{name} on rank {rank}", size) for rank, one in enumerate(headers) for name, size in one.layers]
+    return common_header(
+        headers,
+        scheme="unknown" if scheme == "poisson" and not own else scheme,
         share=min(known) if own else None,
         expected_batch_size=None if expected is None else expected * world,
         told_before=max(header.told_before for header in headers),
-        repeats=max(header.repeats for header in headers),
-        secure=all(header.secure for header in headers),
-        layers=first.layers if not first.shards else tuple(_layers(headers)),
-        notes=tuple(dict.fromkeys(note for header in headers for note in header.notes)),
+        layers=tuple(layers) if first.shards else first.layers,
     )
-
-
-def _layers(headers: Sequence[Header]) -> Iterator[tuple[str, int]]:
-    for rank, header in enumerate(headers):
-        yield from ((f"{name} on rank {rank}", size) for name, size in header.layers)
 
 
 def _same(values: Sequence[float]) -> float:
@@ -346,15 +345,6 @@ def _rows(steps: Sequence[PublicStep]) -> int:
     return sum(drawn) + sum(abs(one - other) for one, other in zip(drawn, rows, strict=True))
 
 
-def _other_options(steps: Sequence[PublicStep]) -> list[str]:
-    first = steps[0]
-    found = [name for name in _EQUAL if len({repr(getattr(step, name)) for step in steps}) > 1]
-    names = {name for step in steps for name in step.options}
-    return found + sorted(
-        name for name in names if any(repr(s.options.get(name)) != repr(first.options.get(name)) for s in steps)
-    )
-
-
 def _joined_step(steps: Sequence[PublicStep], header: Header) -> PublicStep:
     first = steps[0]
     mean = header.world if header.reduction == "mean" else 1
@@ -363,6 +353,15 @@ def _joined_step(steps: Sequence[PublicStep], header: Header) -> PublicStep:
     measured = max(seen, key=lambda s: abs(s.measured_divisor / s.divisor - 1.0), default=first)
     updates = [step.updates for step in steps]
     common: dict[str, Any] = {name: _same([getattr(step, name) for step in steps]) for name in _EQUAL}
+    noise: dict[str, Any] = {}
+    if header.shards:
+        empty = np.zeros(len(header.shards), dtype=np.float32)
+        noise["layers"] = np.concatenate([step.layers if len(step.layers) else empty for step in steps])
+        along = np.zeros(header.width, dtype=np.float32)
+        for step in steps:
+            along += step.directions.astype(np.float32) if len(step.directions) else 0.0
+        with np.errstate(over="ignore"):
+            noise["directions"] = along.astype(np.float16)
     return replace(
         noisy[0],
         **{name: value for name, value in common.items() if name != "divisor"},
@@ -377,18 +376,8 @@ def _joined_step(steps: Sequence[PublicStep], header: Header) -> PublicStep:
         measured_divisor=mean * measured.measured_divisor,
         noise_squares=float(sum(step.noise_squares for step in noisy)),
         options=first.options,
-        **(_joined_noise(steps, header) if header.shards else {}),
+        **noise,
     )
-
-
-def _joined_noise(steps: Sequence[PublicStep], header: Header) -> dict[str, Any]:
-    count = len(header.shards)
-    layers = [step.layers if len(step.layers) else np.zeros(count, dtype=np.float32) for step in steps]
-    along = np.zeros(header.width, dtype=np.float32)
-    for step in steps:
-        along += step.directions.astype(np.float32) if len(step.directions) else 0.0
-    with np.errstate(over="ignore"):
-        return {"layers": np.concatenate(layers), "directions": along.astype(np.float16)}
 
 
 def _is_sum(observed: Sequence[RankStep], *, mean: bool, sharded: bool) -> bool:
@@ -442,20 +431,23 @@ def _joined_internal(
 _MOST = 1e300
 
 
+def columns(*kinds: Callable[[Sequence[float]], float]) -> Callable[[Sequence[Any]], Any]:
+    """Joins lists of as many numbers: sums of some places, and maxima of the others; None for anything else."""
+
+    def joined(values: Sequence[Any]) -> Any:
+        lists = [value for value in values if isinstance(value, list) and len(value) == len(kinds)]
+        numbers = all(type(n) in (int, float) and not abs(n) > _MOST for value in lists for n in value)
+        if len(lists) < len(values) or not numbers:
+            return None
+        return [kind(column) for kind, column in zip(kinds, zip(*lists, strict=True), strict=True)]
+
+    return joined
+
+
 def _added(values: Sequence[Any]) -> Any:
     if all(type(value) is int for value in values):
         return sum(values)
-    if not all(isinstance(value, list) and len(value) == len(values[0]) for value in values):
-        return None
-    numbers = all(type(n) in (int, float) and not abs(n) > _MOST for value in values for n in value)
-    return [sum(column) for column in zip(*values, strict=True)] if numbers else None
-
-
-def _recomputed(values: Sequence[Any]) -> Any:
-    found = _added(values)
-    if not isinstance(found, list) or len(found) != 4:
-        return None
-    return [*found[:3], max(value[3] for value in values)]
+    return columns(*[sum] * len(values[0]))(values) if isinstance(values[0], list) else None
 
 
 def _united(values: Sequence[Any]) -> Any:
@@ -481,8 +473,8 @@ def _scaling(values: Sequence[Any]) -> Any:
 
 def _probe(values: Sequence[Any]) -> Any:
     """[probed, removed, change, influence, confirmed, scaled] of all ranks; ``probed`` of the rank with the fewest."""
-    found = _added(values)
-    if not isinstance(found, list) or len(found) != 6:
+    found = columns(*[sum] * 6)(values)
+    if found is None:
         return None
     least, unconfirmed = min(value[0] for value in values), found[0] - found[4]
     change, influence = (max(value[n] for value in values) for n in (2, 3))
@@ -496,7 +488,7 @@ JOIN: dict[str, Callable[[Sequence[Any]], Any]] = {
     **dict.fromkeys(("outside", "passed_over", "unused_batches", "seconds"), _largest),
     **dict.fromkeys(("resumed", "untold", "noised_without_update", "loss_scaler"), _largest),
     **dict.fromkeys(("optimizer", "norm_type", "sum_type", "error", "probe_failure"), _word),
-    "recomputed": _recomputed,
+    "recomputed": columns(sum, sum, sum, max),
     "scaling": _scaling,
     "probe": _probe,
     "gradients": _word,

@@ -12,14 +12,22 @@ import re
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from itertools import accumulate
 from pathlib import Path
 from typing import Any, TypeAlias
 
 from dpspec.errors import RecordingError, UsageError
 from dpspec.recording.folder.header import MOST_PARTS, Header
-from dpspec.recording.folder.joined_folder import JOIN, Comparison, End, JoinedFolder, joined_comparison, open_part
+from dpspec.recording.folder.joined_folder import (
+    JOIN,
+    Comparison,
+    End,
+    JoinedFolder,
+    columns,
+    common_header,
+    joined_comparison,
+    open_part,
+)
 from dpspec.recording.folder.run_folder import END, INTERNAL, MARK, STATES, STEP, STEPS, RunFolder, Scored
 from dpspec.recording.folder.step_record import UNSEEN, InternalStep, OptionChange, PublicStep, SavedState
 
@@ -66,13 +74,28 @@ def open_run(path: Path) -> RunFolder | JoinedFolder | ResumedFolder:
             raise RecordingError(f"{part.path}: not the recording of this part")
         if other := parts[0].header.differs(part.header):
             raise RecordingError(f"{part.path}: has another {other} than the first part")
-        _require_whole(part)
+        for one in part.ranks:
+            kinds, saved_states = one.kinds(), one.states()
+            whole = kinds.count(STEP), None
+            if END in kinds and saved_states and (saved_states[-1].step, saved_states[-1].facts) != whole:
+                raise RecordingError(
+                    f"{one.path / STATES}: lacks the state at the end of the recording: the file was cut"
+                )
     states = [_states(part) for part in parts]
     seams = [_seam(numbers[: n + 1], states[:n], states[n]) for n in range(1, len(states))]
     if seams and isinstance(parts[0], RunFolder) and not parts[0].header.part and END not in parts[0].kinds():
         seams[0].doubts.append("part 1 was killed and recorded without resume=True: its last steps may be missing")
     saved = tuple(min((one[-1].step if one else 0 for one in ranks), default=0) for ranks in states)
-    header = _joined_header([part.header for part in parts])
+    headers = [part.header for part in parts]
+    worst = max(headers, key=lambda header: _SCHEMES.index(header.scheme))
+    names = ("optimizer", "inner", "model", "loader", "run")
+    header = common_header(
+        headers,
+        **{name: " and ".join(dict.fromkeys(getattr(header, name) for header in headers)) for name in names},
+        scheme=worst.scheme,
+        sampler=worst.sampler,
+        share=min((one.share for one in headers if one.share is not None), default=None),
+    )
     options = states[0][0][0].options if states[0] and states[0][0] else {}
     return ResumedFolder(parts[-1].path, tuple(parts), tuple(numbers), tuple(seams), header, options, saved)
 
@@ -195,7 +218,8 @@ class ResumedFolder:
                 drawn = fact.get("drawn_batches")
                 unused += max(0, drawn - used[min(covered, len(used) - 1)]) if type(drawn) is int else 0
         if end is not None:
-            yield {**_joined_facts(facts, end), "drawn_batches": batches + unused if _drawn(facts) else None}
+            known = all(type(one.get("drawn_batches")) is int for one in facts)
+            yield {**_joined_facts(facts, end), "drawn_batches": batches + unused if known else None}
             yield from after
 
     def internal(self) -> Iterator[InternalStep]:
@@ -214,21 +238,21 @@ class ResumedFolder:
         options = step.options
         if made == begun + 1:
             # The first step of a run has all options.
-            before = seam.start.options if made == 1 else _changed_options(seam)
-            options = {**before, **options}
+            now, before = seam.start.options, seam.state.options
+            changed = now
+            if made > 1:  # those that differ from the checkpoint's, set by unknown code, or had changed before it
+                changed = {name: one for name, one in before.items() if one.by != "start"}
+                for name in before.keys() | now.keys():
+                    values = now[name].values if name in now else ()
+                    if name not in before or repr(before[name].values) != repr(values):
+                        changed[name] = OptionChange("", values)
+            options = {**changed, **options}
         return replace(step, step=made, told_steps=told, options=options)
 
 
 def _states(part: Part) -> list[list[SavedState]]:
     """The saved states of each rank of a part, of one rank for a single process."""
     return [one.states() for one in part.ranks]
-
-
-def _require_whole(part: Part) -> None:
-    for one in part.ranks:
-        kinds, states = one.kinds(), one.states()
-        if END in kinds and states and (states[-1].step, states[-1].facts) != (kinds.count(STEP), None):
-            raise RecordingError(f"{one.path / STATES}: lacks the state at the end of the recording: the file was cut")
 
 
 def _interim(part: Part) -> tuple[int, End | None]:
@@ -247,7 +271,12 @@ def _seam(numbers: Sequence[int], earlier: Sequence[list[list[SavedState]]], own
     starts = [states[0] for states in own if states]
     start = starts[0] if starts else nothing
     same = [(n, one) for n, one in saved if start.digests and _agree(start, one, "parameters")]
-    part, state = max(same, key=lambda one: (_likeness(start, one[1]), one[0], one[1].step), default=(0, nothing))
+
+    def likeness(one: tuple[int, SavedState]) -> tuple[int, int, int]:
+        agreeing = (_agree(start, one[1], name) for name in ("frozen", "optimizer", "accountant", "noise_state"))
+        return sum(agreeing), one[0], one[1].step
+
+    part, state = max(same, key=likeness, default=(0, nothing))
     doubts, name = [], f"part {numbers[-1]}"
     if len(starts) < len(own) or not starts:
         doubts.append(f"{name} has no state of its start")
@@ -274,10 +303,6 @@ def _seam(numbers: Sequence[int], earlier: Sequence[list[list[SavedState]]], own
 def _agree(one: SavedState, other: SavedState, name: str) -> bool:
     found = one.digests.get(name, "")
     return found != "" and found == other.digests.get(name, "")
-
-
-def _likeness(start: SavedState, state: SavedState) -> int:
-    return sum(_agree(start, state, name) for name in ("frozen", "optimizer", "accountant", "noise_state"))
 
 
 def _doubts(
@@ -314,60 +339,16 @@ def _doubts(
             yield f"draws its {what} {how}: seed each part differently, or restore the last state of the generator"
 
 
-def _changed_options(seam: Seam) -> dict[str, OptionChange]:
-    """The options that differ from the checkpoint's, set by unknown code, and those that had changed before it."""
-    before, now = seam.state.options, seam.start.options
-    found = {name: one for name, one in before.items() if one.by != "start"}
-    for name in before.keys() | now.keys():
-        values = now[name].values if name in now else ()
-        if name not in before or repr(before[name].values) != repr(values):
-            found[name] = OptionChange("", values)
-    return found
-
-
-def _joined_header(headers: Sequence[Header]) -> Header:
-    def common(name: str) -> Any:
-        return " and ".join(dict.fromkeys(getattr(header, name) for header in headers))
-
-    worst = max(headers, key=lambda header: _SCHEMES.index(header.scheme))
-    return replace(
-        headers[0],
-        **{name: common(name) for name in ("optimizer", "inner", "model", "loader", "run")},
-        scheme=worst.scheme,
-        sampler=worst.sampler,
-        repeats=max(header.repeats for header in headers),
-        share=min((one.share for one in headers if one.share is not None), default=None),
-        secure=all(header.secure for header in headers),
-        notes=tuple(dict.fromkeys(note for header in headers for note in header.notes)),
-    )
-
-
-def _drawn(facts: Sequence[End]) -> bool:
-    return all(type(one.get("drawn_batches")) is int for one in facts)
-
-
 def _total(values: Sequence[Any]) -> Any:
     return sum(values) if all(type(value) in (int, float) for value in values) else None
-
-
-def _columns(*kinds: Callable[[Sequence[float]], float]) -> Callable[[Sequence[Any]], Any]:
-    """Joins lists of numbers: sums of some places, and maxima of the others."""
-
-    def joined(values: Sequence[Any]) -> Any:
-        lists = [value for value in values if isinstance(value, list) and len(value) == len(kinds)]
-        if len(lists) < len(values) or not all(type(n) in (int, float) for value in lists for n in value):
-            return None
-        return [kind(column) for kind, column in zip(kinds, zip(*lists, strict=True), strict=True)]
-
-    return joined
 
 
 #: Facts of parts that are joined in another way than facts of ranks.
 _JOIN_PARTS: dict[str, Callable[[Sequence[Any]], Any]] = {
     **JOIN,
     **dict.fromkeys(("passed_over", "unused_batches", "seconds"), _total),
-    "probe": _columns(sum, sum, max, max, sum, sum),
-    "gradients": _columns(sum, sum, sum, sum, max, sum, sum, max),
+    "probe": columns(sum, sum, max, max, sum, sum),
+    "gradients": columns(sum, sum, sum, sum, max, sum, sum, max),
     "noise": list,
     "resumed": lambda values: values[0],
     "history": lambda values: values[-1],
@@ -377,14 +358,10 @@ _JOIN_PARTS: dict[str, Callable[[Sequence[Any]], Any]] = {
 def _joined_facts(facts: Sequence[End], last: End) -> Mapping[str, Any]:
     """The facts of all parts; a fact that one part lacks is missing. How the training ended is the last one's."""
     found: dict[str, Any] = {}
-    for name in filter(partial(_in_all, facts), _JOIN_PARTS):
+    for name in (name for name in _JOIN_PARTS if all(name in one for one in facts)):
         known = [one[name] for one in facts if one[name] is not None]
         found[name] = _JOIN_PARTS[name](known) if known else None
         if name == "probe" and len(known) < len(facts) and found[name]:
             found[name][4] = 0  # a part without the probe confirms nothing
     ending = ("error", "untold", "left_over_rows", "noised_without_update")
     return {**found, **{name: last[name] for name in ending if name in last}}
-
-
-def _in_all(facts: Sequence[End], name: str) -> bool:
-    return all(name in one for one in facts)

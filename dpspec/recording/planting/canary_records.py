@@ -27,6 +27,9 @@ from dpspec.text import closest, did_you_mean, shortened
 #: The keys of labels in records that are mappings.
 _LABELS = ("label", "labels", "y", "target")
 
+#: Kinds that are made from records of any form.
+KINDS = ("mislabelled", "noise", "blank", "duplicate")
+
 #: The index or key of a part of a record.
 Place: TypeAlias = int | str
 
@@ -49,18 +52,42 @@ class Recipe:
             known = [*KINDS, NEW_TOKENS, RANDOM_TOKENS, GRADIENTS]
             near = did_you_mean(closest(kind, known))
             raise UsageError(f"kind must be one of {', '.join(known)}, got {kind!r}{near}")
-        return KINDS[kind](self)
+        if kind == "duplicate":
+            return list(self.drawn())
+        classes, chance, labels, made = self.classes, self.chance, list[int](), list[Any]()
+        if classes is None:
+            raise UsageError(f"kind {kind!r} needs classes, the number of labels")
+        if kind == "mislabelled" and classes < 2:
+            raise UsageError("mislabelled records need two classes or more")
+        if kind == "blank":
+            if self.count > classes:
+                raise UsageError(f"there are {classes} blank records at most, one for each label, not {self.count}")
+            labels = chance.permutation(classes).tolist()
+
+        def random(part: Tensor) -> Tensor:
+            low, high = float(part.min()), float(part.max())
+            return torch.from_numpy(chance.uniform(low, high, size=tuple(part.shape))).to(part)
+
+        for number, record in enumerate(self.drawn()):
+            place, right = self.label_of(record)
+            if kind == "mislabelled":
+                label = (right + int(chance.integers(1, classes))) % classes
+            elif kind == "noise":
+                record = _features(record, place, kind, random)
+                label = int(chance.integers(classes))
+            else:
+                record = _features(record, place, kind, torch.zeros_like)
+                label = labels[number]
+            own = record[place]
+            value = torch.full_like(own, label) if isinstance(own, Tensor) else type(own)(label)
+            made.append(rebuilt(record, {place: value}))
+        return made
 
     def drawn(self) -> Iterator[Any]:
         number = len(self.dataset)
         rounds = [self.chance.permutation(number) for _ in range(-(-self.count // number))]
         for index in np.concatenate(rounds)[: self.count].tolist():
             yield self.dataset[index]
-
-    def labelled(self, kind: str) -> int:
-        if self.classes is None:
-            raise UsageError(f"kind {kind!r} needs classes, the number of labels")
-        return self.classes
 
     def label_of(self, record: Any) -> tuple[Place, int]:
         place = self.label
@@ -82,57 +109,6 @@ class Recipe:
         if known is not None and not 0 <= int(single) < known:
             raise UsageError(f"label={place!r}: label {int(single)} is not one of the {known} classes 0 to {known - 1}")
         return place, int(single)
-
-
-def _mislabelled(recipe: Recipe) -> list[Any]:
-    classes = recipe.labelled("mislabelled")
-    if classes < 2:
-        raise UsageError("mislabelled records need two classes or more")
-    made = []
-    for record in recipe.drawn():
-        place, right = recipe.label_of(record)
-        made.append(_with(record, place, (right + int(recipe.chance.integers(1, classes))) % classes))
-    return made
-
-
-def _noise(recipe: Recipe) -> list[Any]:
-    classes, made = recipe.labelled("noise"), []
-
-    def random(part: Tensor) -> Tensor:
-        low, high = float(part.min()), float(part.max())
-        return torch.from_numpy(recipe.chance.uniform(low, high, size=tuple(part.shape))).to(part)
-
-    for record in recipe.drawn():
-        place, _ = recipe.label_of(record)
-        record = _features(record, place, "noise", random)
-        made.append(_with(record, place, int(recipe.chance.integers(classes))))
-    return made
-
-
-def _blank(recipe: Recipe) -> list[Any]:
-    classes = recipe.labelled("blank")
-    if recipe.count > classes:
-        raise UsageError(f"there are {classes} blank records at most, one for each label, not {recipe.count}")
-    labels, made = recipe.chance.permutation(classes).tolist(), []
-    for record, label in zip(recipe.drawn(), labels, strict=False):
-        place, _ = recipe.label_of(record)
-        made.append(_with(_features(record, place, "blank", torch.zeros_like), place, label))
-    return made
-
-
-#: The function that makes each kind.
-KINDS: dict[str, Callable[[Recipe], list[Any]]] = {
-    "mislabelled": _mislabelled,
-    "noise": _noise,
-    "blank": _blank,
-    "duplicate": lambda recipe: list(recipe.drawn()),
-}
-
-
-def _with(record: Any, place: Place, label: int) -> Any:
-    own = record[place]
-    value = torch.full_like(own, label) if isinstance(own, Tensor) else type(own)(label)
-    return rebuilt(record, {place: value})
 
 
 def _features(record: Any, label: Place, kind: str, change: Callable[[Tensor], Tensor]) -> Any:
@@ -301,12 +277,13 @@ class _Form:
     @classmethod
     def of(cls, records: Sequence[Any]) -> _Form:
         first = records[0]
+        one = first[0] if isinstance(first, list) and first else None
         if isinstance(first, Mapping):
             if "input_ids" not in first:
                 raise UsageError("records that are mappings need token ids at the key input_ids")
             there = {key: key if key in first else None for key in ("labels", "attention_mask")}
             form = cls("input_ids", there["labels"], there["attention_mask"])
-        elif isinstance(first, Tensor | np.ndarray) or (isinstance(first, list) and first and _is_id(first[0])):
+        elif isinstance(first, Tensor | np.ndarray) or (isinstance(one, int | np.integer) and type(one) is not bool):
             form = cls(None)
         elif isinstance(first, Sequence) and len(first) in (1, 2):
             form = cls(0, 1 if len(first) == 2 else None)
@@ -388,10 +365,6 @@ class _Form:
         if None in parts:
             return alike(record, parts[None])
         return rebuilt(record, {key: alike(record[key], ids) for key, ids in parts.items() if key is not None})
-
-
-def _is_id(value: Any) -> bool:
-    return isinstance(value, int | np.integer) and not isinstance(value, bool)
 
 
 def _follows(ids: Array, targets: Array, shifted: bool) -> bool:

@@ -187,15 +187,11 @@ class Planted(Dataset[Any]):
 
     def __getitem__(self, index: Any) -> Any:
         """One record; ``UsageError`` in the place of an omitted canary or of a gradient, ``IndexError`` beyond."""
-        if self.kind == GRADIENTS and not self._fetched([int(index)]):
+        if not self._fetched([int(index)]):
+            what = "is a gradient or nothing" if self.kind == GRADIENTS else "is omitted"
             raise UsageError(
-                f"place {int(index)} of the planted dataset holds no record, its canary is a gradient or nothing: "
-                "fetch batches, as torch's loaders do"
-            )
-        if not self.present([int(index)]):
-            raise UsageError(
-                f"place {int(index)} of the planted dataset is empty, its canary is omitted: fetch batches, as "
-                "torch's loaders do, or ask planted.present(indices) which are there"
+                f"place {int(index)} of the planted dataset is empty, its canary {what}: fetch batches, as torch's "
+                "loaders do, or ask planted.present(indices) which are there"
             )
         return self._fetch(int(index) % len(self))
 

@@ -6,9 +6,9 @@ import hashlib
 import math
 import random
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import torch
@@ -24,9 +24,6 @@ PARTS = ("model", "optimizer", "loader", "engine", "scheduler", "loss", "dataset
 #: The name of the model's initial state.
 WEIGHTS = "initial weights and buffers"
 
-#: Constants by name, in a form that is equal for equal bits.
-Constants: TypeAlias = dict[str, str]
-
 #: Updates that differ by less than this part of their length are the same, because orders of summation vary.
 TOLERANCE = 1e-4
 
@@ -34,78 +31,137 @@ TOLERANCE = 1e-4
 _GRADIENTS = 8
 
 
-class Made:
-    def __init__(self, found: Any) -> None:
+class SetUp:
+    """A training that was set up of one dataset with a seed: its parts, constants, weights and one update.
+
+    Attributes:
+        constants: By name.
+        weights: The initial parameters.
+        generator: The state of torch's generator after the set-up.
+    """
+
+    def __init__(self, make: Callable[[Any], Mapping[str, Any]], dataset: Any, seed: int) -> None:
         """Raises ``UsageError`` for anything but a mapping, and for parts that the recorder refuses by name."""
-        if not isinstance(found, Mapping) or not all(isinstance(key, str) for key in found):
-            raise UsageError(f"make must return a mapping from names to parts, got {type(found).__name__}")
-        self.model: nn.Module | None = found.get("model")
-        self.optimizer: Any = recognized.unwrapped(found.get("optimizer"))
-        self.loader: Any = found.get("loader")
-        self.scheduler: Any = found.get("scheduler")
-        self.loss: Any = found.get("loss")
-        self.dataset: Any = found.get("dataset", getattr(self.loader, "dataset", None))
-        if self.model is not None:
-            recognized.refuse_model(self.model)
-        self.clipping = None if self.optimizer is None else recognized.clipping_of(self.optimizer)
-        self._own = {key: value for key, value in found.items() if key not in PARTS}
+        self.seed = seed
+        with seeded(seed):
+            found = make(dataset)
+            if not isinstance(found, Mapping) or not all(isinstance(key, str) for key in found):
+                raise UsageError(f"make must return a mapping from names to parts, got {type(found).__name__}")
+            self.model: nn.Module | None = found.get("model")
+            self.optimizer: Any = recognized.unwrapped(found.get("optimizer"))
+            self.loss: Any = found.get("loss")
+            self.dataset: Any = found.get("dataset", getattr(found.get("loader"), "dataset", None))
+            if self.model is not None:
+                recognized.refuse_model(self.model)
+            self.clipping = None if self.optimizer is None else recognized.clipping_of(self.optimizer)
+            self.generator = torch.get_rng_state()
+        self.parameters = [] if self.model is None else list(self.model.parameters())
+        self.constants = dict(self._constants(found))
+        self.weights = [p.detach().clone() for p in self.parameters]
 
-    def parameters(self) -> list[Tensor]:
-        return [] if self.model is None else list(self.model.parameters())
-
-    def constants(self) -> Constants:
-        return dict(
-            [*self._of_model(), *self._of_optimizer(), *self._of_loader(), *self._of_scheduler(), *self._said()]
-        )
-
-    def _of_model(self) -> Iterator[tuple[str, str]]:
+    def _constants(self, found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+        optimizer, loader, scheduler = self.optimizer, found.get("loader"), found.get("scheduler")
         if self.model is not None:
             tensors = [*self.model.named_parameters(), *self.model.named_buffers()]
             yield "layers", ", ".join(f"{name} {tuple(tensor.shape)}" for name, tensor in tensors)
             yield WEIGHTS, digest([tensor for _, tensor in tensors])[:12]
-
-    def _of_optimizer(self) -> Iterator[tuple[str, str]]:
-        optimizer = self.optimizer
-        if optimizer is None:
-            return
         if self.clipping is not None:
-            mean = optimizer.loss_reduction == "mean"
-            yield "divisor", text_of(optimizer.expected_batch_size if mean else 1)
+            yield "divisor", text_of(optimizer.expected_batch_size if optimizer.loss_reduction == "mean" else 1)
             yield "clip norm", text_of(optimizer.max_grad_norm)
             yield "noise multiplier", text_of(optimizer.noise_multiplier)
-        for number, group in enumerate(optimizer.param_groups):
-            of = f" of group {number}" if len(optimizer.param_groups) > 1 else ""
+        groups = [] if optimizer is None else optimizer.param_groups
+        for number, group in enumerate(groups):
+            of = f" of group {number}" if len(groups) > 1 else ""
             for key, value in group.items():
                 if key != "params" and is_constant(value):
                     yield f"{'learning rate' if key == 'lr' else key}{of}", text_of(value)
-
-    def _of_loader(self) -> Iterator[tuple[str, str]]:
-        """The sampling. The number of batches of a loader over all records follows from the number of records, so it
-        is compared only if the script names it."""
-        if self.loader is None:
-            return
-        sampler = recognized.sampler_of(self.loader)
-        yield "sampling", sampler.scheme
-        if sampler.rate is not None:
-            yield "rate", text_of(sampler.rate)
-            yield "steps of an epoch", text_of(len(self.loader))
-        elif sampler.batch_size is not None:
-            yield "batch size", text_of(sampler.batch_size)
-
-    def _of_scheduler(self) -> Iterator[tuple[str, str]]:
-        if self.scheduler is not None:
-            for key, value in sorted(self.scheduler.state_dict().items()):
-                if is_constant(value):
-                    yield f"schedule's {key.lstrip('_')}", text_of(value)
-
-    def _said(self) -> Iterator[tuple[str, str]]:
-        for key, value in self._own.items():
-            if not is_constant(value):
+        # The number of batches of a loader over all records follows from the number of records.
+        if loader is not None:
+            sampler = recognized.sampler_of(loader)
+            yield "sampling", sampler.scheme
+            if sampler.rate is not None:
+                yield "rate", text_of(sampler.rate)
+                yield "steps of an epoch", text_of(len(loader))
+            elif sampler.batch_size is not None:
+                yield "batch size", text_of(sampler.batch_size)
+        for key, value in sorted(scheduler.state_dict().items()) if scheduler is not None else ():
+            if is_constant(value):
+                yield f"schedule's {key.lstrip('_')}", text_of(value)
+        for key, value in found.items():
+            if key not in PARTS and not is_constant(value):
                 raise UsageError(
                     f"make returns {key!r}, a {type(value).__name__}, which is not a constant; parts are "
                     f"{', '.join(PARTS)}, and all else numbers, texts, tensors, or lists of these"
                 )
-            yield key, text_of(value)
+            if key not in PARTS:
+                yield key, text_of(value)
+
+    def record(self, index: int, seed: int) -> Any:
+        """One prepared record; ``seed`` determines random transformations."""
+        with seeded(seed):
+            return self.dataset[index]
+
+    def update(self, weights: Sequence[Tensor], records: Sequence[Any]) -> Tensor | str:
+        """(2, P) float64 the change of ``weights`` by one step and its gradients; or the reason why it is impossible.
+
+        With a ``loss`` the step uses ``records``, without one gradients drawn from the seed. Raises ``UsageError`` if
+        ``loss`` returns neither one number nor one for each record.
+        """
+        model, optimizer = self.model, self.optimizer
+        if [p.shape for p in self.parameters] != [p.shape for p in weights]:
+            return "one step: the models are not of one shape"
+        with torch.no_grad():
+            for p, value in zip(self.parameters, weights, strict=True):
+                p.copy_(value)
+        if model is None or optimizer is None:
+            return "one step: make returns no model, or no optimizer"
+        if self.loss is not None and not records:
+            return "one step: make returns a loss, and no records that all datasets share"
+        if self.loss is None and self.clipping not in (None, "flat"):
+            return f"one step: {self.clipping} clipping takes gradients of records; return a loss(model, batch)"
+        if self.loss is None and self.clipping is None:
+            return "one step: gradients are clipped outside the optimizer; return a loss, or its constants"
+        generator = getattr(optimizer, "generator", None)
+        with seeded(self.seed), warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="Full backward hook is firing")
+            if isinstance(generator, torch.Generator):
+                generator.manual_seed(self.seed)
+            stepped = [p for group in optimizer.param_groups for p in group["params"]]
+            before = _flat(stepped)
+            optimizer.zero_grad(set_to_none=True)
+            if self.loss is not None:
+                model.train()
+                loss = self.loss(model, default_collate(list(records)))
+                if self.clipping == "ghost" and isinstance(loss, Tensor):
+                    return "one step: ghost clipping is done by the criterion of make_private: return its loss"
+                self._reduced(loss, len(records)).backward()
+            else:
+                _draw(optimizer.params, self.seed)
+            optimizer.step()
+            got = [torch.zeros_like(p) if p.grad is None else p.grad for p in stepped]
+            return torch.stack([_flat(stepped) - before, _flat(got)])
+
+    def _reduced(self, loss: Any, records: int) -> Any:
+        """The loss of a batch: the given one, or the losses of its records, (b,), reduced as Opacus' optimizer expects.
+
+        The loss of ghost clipping's criterion is not a tensor. Raises ``UsageError`` for anything else.
+        """
+        if not isinstance(loss, Tensor) and self.clipping == "ghost" and callable(getattr(loss, "backward", None)):
+            return loss
+        if not isinstance(loss, Tensor) or tuple(loss.shape) not in ((), (records,)):
+            what = f"shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else type(loss).__name__
+            raise UsageError(
+                f"loss(model, batch) must give the mean loss of a batch of {records} records, one number, or the loss "
+                f"of each, shape ({records},), got {what}: keep the reduction of a loss of torch, or give it "
+                "reduction='none'"
+            )
+        if not loss.requires_grad:
+            raise UsageError(
+                "loss(model, batch) gave a number that does not follow from the model's parameters: compute it with "
+                "gradients, from the model that it is given"
+            )
+        summed = getattr(self.optimizer, "loss_reduction", "mean") == "sum"
+        return loss if loss.ndim == 0 else loss.sum() if summed else loss.mean()
 
 
 def is_constant(value: Any) -> bool:
@@ -173,64 +229,6 @@ def seeded(seed: int) -> Iterator[None]:
         finally:
             random.setstate(states[0])
             np.random.set_state(states[1])
-
-
-def update(made: Made, records: Sequence[Any], seed: int) -> Tensor | str:
-    """(2, P) float64 the change of the parameters by one step and its gradients; or the reason why it is impossible.
-
-    With a ``loss`` the step uses ``records``, without one gradients drawn from ``seed``. Raises ``UsageError`` if
-    ``loss`` returns neither one number nor one for each record.
-    """
-    if made.model is None or made.optimizer is None:
-        return "one step: make returns no model, or no optimizer"
-    if made.loss is not None and not records:
-        return "one step: make returns a loss, and no records that all datasets share"
-    if made.loss is None and made.clipping not in (None, "flat"):
-        return f"one step: {made.clipping} clipping takes gradients of records; return a loss(model, batch)"
-    if made.loss is None and made.clipping is None:
-        return "one step: gradients are clipped outside the optimizer; return a loss(model, batch), or its constants"
-    generator = getattr(made.optimizer, "generator", None)
-    with seeded(seed), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Full backward hook is firing")
-        if isinstance(generator, torch.Generator):
-            generator.manual_seed(seed)
-        parameters = [p for group in made.optimizer.param_groups for p in group["params"]]
-        before = _flat(parameters)
-        made.optimizer.zero_grad(set_to_none=True)
-        if made.loss is not None:
-            made.model.train()
-            loss = made.loss(made.model, default_collate(list(records)))
-            if made.clipping == "ghost" and isinstance(loss, Tensor):
-                return "one step: ghost clipping is done by the criterion of make_private; return its loss from loss"
-            _reduced(loss, len(records), made).backward()
-        else:
-            _draw(made.optimizer.params, seed)
-        made.optimizer.step()
-        got = [torch.zeros_like(p) if p.grad is None else p.grad for p in parameters]
-        return torch.stack([_flat(parameters) - before, _flat(got)])
-
-
-def _reduced(loss: Any, records: int, made: Made) -> Any:
-    """The loss of a batch: the given one, or the losses of its records, (b,), reduced as Opacus' optimizer expects.
-
-    The loss of ghost clipping's criterion is not a tensor. Raises ``UsageError`` for anything else.
-    """
-    if not isinstance(loss, Tensor) and made.clipping == "ghost" and callable(getattr(loss, "backward", None)):
-        return loss
-    single = isinstance(loss, Tensor) and loss.ndim == 0
-    if not single and not (isinstance(loss, Tensor) and tuple(loss.shape) == (records,)):
-        what = f"shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else type(loss).__name__
-        raise UsageError(
-            f"loss(model, batch) must give the mean loss of a batch of {records} records, one number, or the loss of "
-            f"each, shape ({records},), got {what}: keep the reduction of a loss of torch, or give it reduction='none'"
-        )
-    if not loss.requires_grad:
-        raise UsageError(
-            "loss(model, batch) gave a number that does not follow from the model's parameters: compute it with "
-            "gradients, from the model that it is given"
-        )
-    summed = getattr(made.optimizer, "loss_reduction", "mean") == "sum"
-    return loss if single else loss.sum() if summed else loss.mean()
 
 
 def _draw(parameters: Sequence[nn.Parameter], seed: int) -> None:

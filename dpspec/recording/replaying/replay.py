@@ -10,106 +10,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import Dataset, Subset, TensorDataset
+from torch.utils.data import ConcatDataset, Dataset, Subset, TensorDataset
 
 from dpspec.errors import UsageError
-from dpspec.recording.replaying.made import TOLERANCE, WEIGHTS, Made, apart, digest, seeded, update
+from dpspec.recording.replaying.made import TOLERANCE, WEIGHTS, SetUp, apart, digest
 from dpspec.text import plain
-
-
-@dataclass(frozen=True)
-class Neighbor:
-    """A neighboring dataset. place: the index here of each record that both contain."""
-
-    name: str
-    dataset: Any
-    place: Mapping[int, int]
-
-
-def neighbors_of(dataset: Any, record: int, replacement: Any = None) -> list[Neighbor]:
-    """The dataset without ``record``, and its even and its odd records; or with the replacement in the others' places.
-
-    Tensor datasets, lists, tensors and arrays keep their types, so that scripts find the expected attributes.
-    """
-    every = range(len(dataset))
-    names = (f"those without record {record}", "the even ones", "the odd ones")
-    if replacement is not None:
-        names = (
-            f"those with another record {record}",
-            "the even ones and replacements",
-            "the odd ones and replacements",
-        )
-    omitted = dict(zip(names, ([record], list(every[1::2]), list(every[0::2])), strict=True))
-    found = []
-    for name, out in omitted.items():
-        gone = set(out)
-        kept = [index for index in every if index not in gone]
-        if replacement is None:
-            place = {index: number for number, index in enumerate(kept)}
-            found.append(Neighbor(name, _some(dataset, kept), place))
-        else:
-            replaced = _replaced(dataset, out, replacement)
-            found.append(Neighbor(name, replaced, {index: index for index in kept}))
-    return found
-
-
-def _some(dataset: Any, kept: list[int]) -> Any:
-    if type(dataset) is TensorDataset:
-        return TensorDataset(*(tensor[kept] for tensor in dataset.tensors))
-    if isinstance(dataset, Tensor | np.ndarray):
-        return dataset[kept]
-    return [dataset[index] for index in kept] if isinstance(dataset, list) else Subset(dataset, kept)
-
-
-def _replaced(dataset: Any, places: Sequence[int], replacement: Any) -> Any:
-    if type(dataset) is TensorDataset:
-        tensors = tuple(tensor.clone() for tensor in dataset.tensors)
-        for tensor, value in zip(tensors, replacement, strict=True):
-            tensor[list(places)] = value
-        return TensorDataset(*tensors)
-    if isinstance(dataset, Tensor | np.ndarray):
-        rows: Any = dataset.clone() if isinstance(dataset, Tensor) else dataset.copy()
-        rows[list(places)] = replacement
-        return rows
-    if isinstance(dataset, list):
-        gone = set(places)
-        return [replacement if index in gone else one for index, one in enumerate(dataset)]
-    return _Replaced(dataset, places, replacement)
-
-
-class _Replaced(Dataset[Any]):
-    def __init__(self, dataset: Any, places: Sequence[int], replacement: Any) -> None:
-        self._dataset, self._places, self._replacement = dataset, frozenset(places), replacement
-
-    def __len__(self) -> int:
-        return len(self._dataset)
-
-    def __getitem__(self, index: int) -> Any:
-        if not 0 <= index < len(self):
-            raise IndexError(index)
-        return self._replacement if index in self._places else self._dataset[index]
-
-
-def counted(dataset: Any) -> int:
-    records = length(dataset)
-    if records is None:
-        raise UsageError(f"dataset must be map-style, with a length, got {type(dataset).__name__}")
-    if records < 3:
-        raise UsageError(f"dataset must have three records or more, got {records}")
-    return records
-
-
-def length(dataset: Any) -> int | None:
-    try:
-        return len(dataset)
-    except TypeError:
-        return None
-
 
 #: The numbers of prepared records that are compared, and that are searched for one that moved.
 _RECORDS, _SEARCHED = 8, 2000
@@ -193,14 +103,18 @@ def replay(
     Raises:
         UsageError: A part cannot be compared. Errors of ``make`` pass through.
     """
-    records = counted(dataset)
+    records = length(dataset)
+    if records is None:
+        raise UsageError(f"dataset must be map-style, with a length, got {type(dataset).__name__}")
+    if records < 3:
+        raise UsageError(f"dataset must have three records or more, got {records}")
     if isinstance(record, bool) or not isinstance(record, int) or not -records <= record < records:
         raise UsageError(f"record must be the index of one of {records} records, got {record!r}")
     neighbors = neighbors_of(dataset, record % records, replacement)
-    first = _SetUp(make, dataset, seed)
+    first = SetUp(make, dataset, seed)
     comparison = _Comparison(first, records)
     for neighbor in neighbors:
-        comparison.add(_SetUp(make, neighbor.dataset, seed), neighbor)
+        comparison.add(SetUp(make, neighbor.dataset, seed), neighbor)
     return Replay(
         neighbours=tuple(neighbor.name for neighbor in neighbors),
         compared=tuple(comparison.compared),
@@ -209,44 +123,76 @@ def replay(
     )
 
 
-class _SetUp:
-    """A training that was set up with a seed, its constants, and torch's generator state after that."""
+@dataclass(frozen=True)
+class Neighbor:
+    """A neighboring dataset. place: the index here of each record that both contain."""
 
-    def __init__(self, make: Callable[[Any], Mapping[str, Any]], dataset: Any, seed: int) -> None:
-        self.seed = seed
-        with seeded(seed):
-            self.made = Made(make(dataset))
-            self.generator = torch.get_rng_state()
-        self.constants = self.made.constants()
-        self.weights = [p.detach().clone() for p in self.made.parameters()]
+    name: str
+    dataset: Any
+    place: Mapping[int, int]
 
-    def record(self, index: int, seed: int) -> Any:
-        """One prepared record; ``seed`` determines random transformations."""
-        with seeded(seed):
-            return self.made.dataset[index]
 
-    def update(self, weights: Sequence[Tensor], batch: Sequence[Any]) -> Tensor | str:
-        """One step from ``weights``, or the reason why it is impossible."""
-        mine = self.made.parameters()
-        if [p.shape for p in mine] != [p.shape for p in weights]:
-            return "one step: the models are not of one shape"
-        with torch.no_grad():
-            for p, value in zip(mine, weights, strict=True):
-                p.copy_(value)
-        return update(self.made, batch, self.seed)
+def neighbors_of(dataset: Any, record: int, replacement: Any = None) -> list[Neighbor]:
+    """The dataset without ``record``, and its even and its odd records; or with the replacement in the others' places.
+
+    Tensor datasets, lists, tensors and arrays keep their types, so that scripts find the expected attributes.
+    """
+    every = range(len(dataset))
+    names = [f"those without record {record}", "the even ones", "the odd ones"]
+    if replacement is not None:
+        names = [f"those with another record {record}", *(f"{name} and replacements" for name in names[1:])]
+    found = []
+    for name, out in zip(names, ([record], every[1::2], every[0::2]), strict=True):
+        gone = set(out)
+        kept = [index for index in every if index not in gone]
+        if replacement is None:
+            found.append(Neighbor(name, _some(dataset, kept), {index: number for number, index in enumerate(kept)}))
+        else:
+            found.append(Neighbor(name, _replaced(dataset, list(out), replacement), {index: index for index in kept}))
+    return found
+
+
+def _some(dataset: Any, kept: list[int]) -> Any:
+    if type(dataset) is TensorDataset:
+        return TensorDataset(*(tensor[kept] for tensor in dataset.tensors))
+    if isinstance(dataset, Tensor | np.ndarray):
+        return dataset[kept]
+    return [dataset[index] for index in kept] if isinstance(dataset, list) else Subset(dataset, kept)
+
+
+def _replaced(dataset: Any, places: list[int], replacement: Any) -> Any:
+    if type(dataset) is TensorDataset:
+        pairs = zip(dataset.tensors, replacement, strict=True)
+        return TensorDataset(*(_replaced(tensor, places, value) for tensor, value in pairs))
+    if isinstance(dataset, Tensor | np.ndarray):
+        rows: Any = dataset.clone() if isinstance(dataset, Tensor) else dataset.copy()
+        rows[places] = replacement
+        return rows
+    gone = set(places)
+    if isinstance(dataset, list):
+        return [replacement if index in gone else one for index, one in enumerate(dataset)]
+    size, more = len(dataset), cast("Dataset[Any]", [replacement])
+    return Subset(ConcatDataset([dataset, more]), [size if n in gone else n for n in range(size)])
+
+
+def length(dataset: Any) -> int | None:
+    try:
+        return len(dataset)
+    except TypeError:
+        return None
 
 
 class _Comparison:
-    def __init__(self, first: _SetUp, records: int) -> None:
+    def __init__(self, first: SetUp, records: int) -> None:
         self._first, self._records = first, records
         self.compared: dict[str, None] = {}
         self.differences: list[Difference] = []
         self.unseen: dict[str, None] = {}
-        there = length(first.made.dataset) if first.made.loss is not None else None
+        there = length(first.dataset) if first.loss is not None else None
         self._batch = [first.record(index, first.seed) for index in _spread(range(there or 0))]
         self._step = first.update(first.weights, self._batch)
 
-    def add(self, other: _SetUp, neighbor: Neighbor) -> None:
+    def add(self, other: SetUp, neighbor: Neighbor) -> None:
         """Compare with the training on one neighbor."""
         self._constants(other, neighbor.name)
         self._prepared(other, neighbor)
@@ -258,7 +204,7 @@ class _Comparison:
         moved = "its update" if distance <= TOLERANCE else f"one that is {distance:.3g} of its length away"
         self._compare("one step", neighbor.name, "its update", moved)
 
-    def _constants(self, other: _SetUp, neighbor: str) -> None:
+    def _constants(self, other: SetUp, neighbor: str) -> None:
         mine, theirs = self._first.constants, other.constants
         for name in {**mine, **theirs}:
             drawn = name == WEIGHTS and not torch.equal(self._first.generator, other.generator)
@@ -267,12 +213,12 @@ class _Comparison:
             else:
                 self._compare(name, neighbor, mine.get(name, "none"), theirs.get(name, "none"))
 
-    def _prepared(self, other: _SetUp, neighbor: Neighbor) -> None:
+    def _prepared(self, other: SetUp, neighbor: Neighbor) -> None:
         for one, given in ((self._first, self._records), (other, len(neighbor.dataset))):
-            if one.made.dataset is None:
+            if one.dataset is None:
                 self.unseen[f"{PREPARED}: make returns no loader, and no dataset"] = None
                 return
-            if (kept := length(one.made.dataset)) != given:
+            if (kept := length(one.dataset)) != given:
                 self.unseen[f"{PREPARED}: make keeps {kept} of {given} records"] = None
                 return
         for index in _spread(list(neighbor.place)):

@@ -84,7 +84,7 @@ class FlatModel:
     def logits(self, state: Tensor, x: Tensor) -> Tensor:
         plain = record_by_record(self._model)  # then no torch.func transforms
         with full_precision(self.device), FastPooling() if plain else nullcontext():
-            return self._forward(self.layout.unflatten(state), x)
+            return self.forward(self.layout.unflatten(state), x)
 
     def gradients(self, state: Tensor, x: Tensor, y: Tensor) -> Iterator[Tensor]:
         if len(x):
@@ -157,13 +157,14 @@ class FlatModel:
             memory.keep_freed()
             with flat_model.naming_layers(self._model):
                 self._examples = PerExample(
-                    *(self._forward, parameters, x[:1], y[:1]),
+                    *(self.forward, parameters, x[:1], y[:1]),
                     together=together,
                     constants=self._constants.values(),
                 )
         return self._examples
 
-    def _forward(self, parameters: Named, x: Tensor) -> Tensor:
+    def forward(self, parameters: Named, x: Tensor) -> Tensor:
+        """Outputs for records ``x`` (b, ...) with trainable ``parameters`` by name."""
         trained = {place: parameters[name] for place, name in self._trained.items()}
         return call(self._model, {**self._constants, **trained}, x)
 

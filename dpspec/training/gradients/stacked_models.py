@@ -17,9 +17,10 @@ from torch.func import grad, vmap
 from torch.overrides import TorchFunctionMode
 
 from dpspec.training.device import full_precision
-from dpspec.training.gradients import flat_model, memory
+from dpspec.training.gradients import memory
 from dpspec.training.gradients.clipping import Clipper, add_clipped, squares_of
-from dpspec.training.gradients.flat_model import call, require_uncoupled, written_out
+from dpspec.training.gradients.flat_model import written_out
+from dpspec.training.gradients.persample import FlatModel
 
 #: Tensors by parameter name.
 Named = Mapping[str, Tensor]
@@ -36,16 +37,8 @@ class StackedModel:
     """A module as a function of R flat parameter vectors. The module itself is never changed."""
 
     def __init__(self, module: nn.Module, x: Tensor, y: Tensor) -> None:
-        require_uncoupled(module)
-        self.layout = flat_model.Layout.of(module)
-        self._module = module
-        self._device = x.device
-        self._trained = flat_model.trained(module)
-        self._constants = {
-            place: value.detach().to(x.device)
-            for place, value in flat_model.places(module).items()
-            if place not in self._trained
-        }
+        self._model = FlatModel(module, device=x.device)
+        self.layout, self._module, self._device = self._model.layout, module, x.device
         self._dense = self._find_dense(x[0], y[0]) if len(x) else ()
         covered = {name for layer in self._dense for name in (layer.weight, layer.bias)}
         self._others = [name for name in self.layout.names if name not in covered]
@@ -146,13 +139,9 @@ class StackedModel:
         """One record's loss with ``taps`` added to the outputs of dense layers, and the inputs of those layers."""
         given = {**parameters, **others}
         with _Taps(given, taps) as mode:
-            loss = self._loss(given, x, y)
+            outputs = self._model.forward(given, x.unsqueeze(0))
+            loss = nn.functional.cross_entropy(outputs, y.unsqueeze(0))
         return loss, mode.inputs
-
-    def _loss(self, parameters: Named, x: Tensor, y: Tensor) -> Tensor:
-        trained = {place: parameters[name] for place, name in self._trained.items()}
-        outputs = call(self._module, {**self._constants, **trained}, x.unsqueeze(0))
-        return nn.functional.cross_entropy(outputs, y.unsqueeze(0))
 
     def _find_dense(self, x: Tensor, y: Tensor) -> tuple[_Dense, ...]:
         """Layers whose parameters are used exactly once, on one row; found by a trial pass."""
@@ -161,7 +150,8 @@ class StackedModel:
         anchor = torch.zeros((), device=x.device, requires_grad=True)
         with torch.enable_grad():
             with _Taps(given, None) as mode:
-                loss = self._loss(given, x, y) + anchor
+                outputs = self._model.forward(given, x.unsqueeze(0))
+                loss = nn.functional.cross_entropy(outputs, y.unsqueeze(0)) + anchor
             elsewhere = torch.autograd.grad(loss, [anchor, *given.values()], allow_unused=True)[1:]
         used = {name for name, found in zip(given, elsewhere, strict=True) if found is not None}
         names = [name for layer in mode.layers for name in (layer.weight, layer.bias) if name is not None]

@@ -38,7 +38,7 @@ class Stateful(Protocol):
         """Return arrays that later steps do not modify; None if the state cannot be saved."""
 
     def restore(self, state: Memory) -> None:
-        """Restore the result of ``state()``. An empty memory resets to the start of a run."""
+        """Restore the result of ``state()`` in a new object."""
 
 
 class GeneratorState:
@@ -49,34 +49,48 @@ class GeneratorState:
         return {"place": self._generator.get_state().numpy()}
 
     def restore(self, state: Memory) -> None:
-        if state:
-            self._generator.set_state(torch.tensor(state["place"], dtype=torch.uint8))
+        self._generator.set_state(torch.tensor(state["place"], dtype=torch.uint8))
 
 
-def collect(named: Mapping[str, Stateful]) -> dict[str, np.ndarray[Any, Any]] | None:
-    found: dict[str, np.ndarray[Any, Any]] = {}
-    for name, thing in named.items():
-        state = thing.state()
-        if state is None:
-            return None
-        found |= {f"{name}.{key}": value for key, value in state.items()}
-    return found
+class Remembering:
+    """Saves the attributes that ``kept`` names: tensors, arrays, numbers, lists, and objects with state."""
+
+    kept: tuple[str, ...] = ()
+
+    def state(self) -> Memory:
+        found: dict[str, np.ndarray[Any, Any]] = {}
+        for name in self.kept:
+            value = getattr(self, name)
+            if isinstance(value, Stateful):
+                found |= {f"{name}.{key}": array for key, array in (value.state() or {}).items()}
+            elif isinstance(value, Tensor):
+                found[name] = value.cpu().numpy().copy()
+            elif value is not None:
+                found[name] = np.array(value)
+        return found
+
+    def restore(self, state: Memory) -> None:
+        for name in self.kept:
+            value, array = getattr(self, name), state.get(name)
+            if isinstance(value, Stateful):
+                value.restore(part(state, name))
+            elif array is None or isinstance(value, np.ndarray):
+                setattr(self, name, None if array is None else array.copy())
+            elif isinstance(value, list):
+                setattr(self, name, array.tolist() if array.ndim < 2 else list(array))
+            elif isinstance(value, int | float):
+                setattr(self, name, array.item())
+            else:
+                tensor = torch.tensor(array)
+                setattr(self, name, tensor if value is None else tensor.to(value.device))
 
 
 def part(memory: Memory, name: str) -> Memory:
     return {key.removeprefix(f"{name}."): value for key, value in memory.items() if key.startswith(f"{name}.")}
 
 
-def tensors(**named: Tensor | None) -> Memory:
-    return {name: value.cpu().numpy().copy() for name, value in named.items() if value is not None}
-
-
-def tensor(memory: Memory, name: str) -> Tensor | None:
-    return torch.tensor(memory[name]) if name in memory else None
-
-
 #: Increase this number when the meaning of stored arrays changes.
-_FORMAT = 3
+_FORMAT = 4
 
 #: Minimum ratio of training time to saving time.
 _WORTH = 20.0
@@ -133,14 +147,16 @@ class Checkpoint:
         If the folder is not writable, the run continues, and restarts from the beginning if it is killed.
         """
         began = time.monotonic()
-        memory = collect(stateful) if step != self._saved_step else None
-        if memory is not None:
+        memory = {name: part.state() for name, part in stateful.items()} if step != self._saved_step else {"": None}
+        if None not in memory.values():
             self._write(step, state, memory)
         self._saved_at = time.monotonic()
         self._cost = self._saved_at - began
 
-    def _write(self, step: int, state: Tensor, memory: Memory) -> None:
-        arrays: dict[str, Any] = {f"memory.{name}": value for name, value in memory.items()}
+    def _write(self, step: int, state: Tensor, memory: Mapping[str, Memory | None]) -> None:
+        arrays: dict[str, Any] = {
+            f"memory.{name}.{key}": array for name, part in memory.items() for key, array in (part or {}).items()
+        }
         arrays |= {"identity": np.array(self._identity), "step": np.array(step), "state": state.cpu().numpy()}
         arrays["digest"] = np.array(_content(arrays))
         beside = self._file.with_name(f"{uuid4().hex}.tmp")

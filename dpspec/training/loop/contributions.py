@@ -1,4 +1,4 @@
-"""The clipped sum of a step: over real records or users, and inserted gradient canaries.
+"""The clipped sum of a step, over real records or users and gradient canaries, and its expectation for an adversary.
 
 Within :func:`reuse_last_sum`, :func:`clipped_sum` returns the cached last sum only for an equivalent model and
 identical inputs, so that an adversary who subtracts it does not trust the audited step.
@@ -14,18 +14,21 @@ import copy
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import dataclass
 from itertools import combinations
 from typing import Protocol, runtime_checkable
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from dpspec.contract.providers import GradientCanaries
-from dpspec.training.device import all_equal, generator, send
+from dpspec.training.device import Number, all_equal, float_on_cpu, generator, send
 from dpspec.training.gradients import memory
 from dpspec.training.gradients.clipping import Clip, Clipper, Flat, add_clipped, clip_factors, clipper, no_norms
 from dpspec.training.gradients.persample import ClippedSum, FlatModel
-from dpspec.training.loop.checkpoint import GeneratorState, Memory
+from dpspec.training.loop.checkpoint import GeneratorState, Remembering
+from dpspec.training.loop.samplers import Sampler, covariance
 
 
 @runtime_checkable
@@ -200,11 +203,13 @@ def clipped_user_sum(model: FlatModel, state: Tensor, x: Tensor, y: Tensor, weig
     return ClippedSum(total, torch.cat(norms))
 
 
-class UsersAndCanaries(RecordsAndCanaries):
+class UsersAndCanaries(RecordsAndCanaries, Remembering):
     """Contributions of n users, followed by ``count`` gradient canaries, which are one contribution each.
 
     A separate, resumable generator chooses the records of users.
     """
+
+    kept = ("_place",)
 
     def __init__(
         self, model: FlatModel, x: Tensor, y: Tensor, canaries: GradientCanaries | None = None, *, most: int, seed: int
@@ -216,16 +221,135 @@ class UsersAndCanaries(RecordsAndCanaries):
             raise ValueError("every user needs a record")
         super().__init__(model, x, y, canaries)
         self._existing = (y >= 0).cpu()
-        self._most, self._seed = most, seed
-        self.restore({})
-
-    def state(self) -> Memory:
-        return GeneratorState(self._source).state()
-
-    def restore(self, state: Memory) -> None:
-        self._source = generator(self._seed, "records of users")
-        GeneratorState(self._source).restore(state)
+        self._most, self._source = most, generator(seed, "records of users")
+        self._place = GeneratorState(self._source)
 
     def _real(self, state: Tensor, rows: Tensor, clip_norm: Clip) -> ClippedSum:
         weights = random_choice_weights(self._existing[rows.cpu()], self._most, self._source)
         return clipped_user_sum(self._model, state, self._x[rows], self._y[rows], weights, clip_norm)
+
+
+@dataclass(frozen=True)
+class Population:
+    """Clipped gradients of all real records at one model: ``sum`` (P,), and sum of squared norms.
+
+    For users, the mean contribution over the choice of their records. ``within``: upper bound on the sum of variances
+    over this choice; 0 for records.
+    """
+
+    sum: Tensor
+    squares: Number = 0.0
+    within: float = 0.0
+
+    def mean(self, sampler: Sampler, planted: Tensor | None = None) -> Tensor:
+        """Expected clipped sum of a batch (P,): inclusion probability times ``sum`` plus ``planted``."""
+        return sampler.inclusion * (self.sum if planted is None else self.sum + planted)
+
+    def spread(self, sampler: Sampler) -> Number:
+        """Expected squared distance of a batch's clipped sum from its mean, without canaries.
+
+        With covariance c of two records' inclusions: (q (1 - q) - c) sum ||g||^2 + c ||sum g||^2. For users with random
+        G: q E||G||^2 - q^2 ||E G||^2 each, which is q (1 - q) E||G||^2 + q^2 Var G.
+        """
+        q, c = sampler.inclusion, covariance(sampler)
+        if c == 0.0:
+            return q * (1.0 - q) * self.squares + q * q * self.within
+        length = float_on_cpu(torch.linalg.vector_norm(self.sum, dtype=torch.float64))
+        return (q * (1.0 - q) - c) * self.squares + c * length**2
+
+
+class Drawn(Population):
+    """Clipped gradients of a step's known real records: ``sum`` (P,), without spread."""
+
+    def mean(self, sampler: Sampler, planted: Tensor | None = None) -> Tensor:
+        """The sum itself (P,), plus the expected contribution of ``planted`` records, whose draws are unknown."""
+        return self.sum if planted is None else self.sum + sampler.inclusion * planted
+
+    def spread(self, sampler: Sampler) -> float:
+        return 0.0
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Random subsets of ``count`` real records, drawn independently at each step."""
+
+    count: int
+    seed: int
+
+    def at(self, step: int, records: int, number: int = 0) -> Tensor:
+        """Indices (count,) among ``records`` of the step's sample ``number``, without replacement, ascending."""
+        drawn = np.random.default_rng((self.seed, step, number)).choice(records, self.count, replace=False)
+        return torch.from_numpy(np.sort(drawn))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Estimated(Population):
+    """Estimate of the contribution of all n records from s sampled without replacement, ``places`` (s,).
+
+    ``sum`` (P,) is ``factor`` = n / s times the sample's clipped sum, and ``sampled`` the sum of its squared norms.
+    Along any direction, the variance of a step without noise is at most q (1 - q) squares + q^2 within, with squares =
+    n C^2 and within = n^2 C^2 / s for the clip norm C, since sum ||g||^2 <= n C^2. If s >= q n, no draw adds more than
+    one clip norm, and Freedman's inequality holds with this variance: a sum w sum_S <g, u>, w = q n / s, has
+    exponential moments no larger than with replacement (Hoeffding 1963, theorem 4), with increments w <g_I, u> <= 1
+    (Bennett).
+    """
+
+    sampled: Number
+    places: Tensor
+    factor: float
+
+    def spread(self, sampler: Sampler) -> Number:
+        """Unbiased, for Poisson batches: q (1 - q) n/s sum_S ||g||^2 from the batch, and from the estimate
+        q^2 n (n - s) / (s (s - 1)) (sum_S ||g||^2 - ||sum_S g||^2 / s).
+        """
+        q, s = sampler.inclusion, len(self.places)
+        n = round(self.factor * s)
+        length = float_on_cpu(torch.linalg.vector_norm(self.sum, dtype=torch.float64)) / self.factor
+        scatter = (self.sampled - length**2 / s) / (s - 1)
+        return q * (1.0 - q) * self.factor * self.sampled + q * q * self.factor * (n - s) * scatter
+
+
+def population(
+    model: FlatModel, state: Tensor, x: Tensor, y: Tensor, clip: Clip, records_per_user: int | None = None
+) -> Population:
+    """Sum the clipped gradients at ``state`` (P,) of all real records (n, ...), or users (n, k, ...), in chunks.
+
+    For users, average over all choices of ``records_per_user`` records.
+    """
+    if records_per_user is None:
+        clipped = clipped_sum(model, state, x, y, clip)
+        return Population(clipped.sum, float_on_cpu(clipped.norms.square().sum()))
+    total, squares, within = torch.zeros_like(state), 0.0, 0.0
+    counts = (y >= 0).sum(1)
+    for count in torch.unique(counts).tolist():
+        at = counts == count
+        choices = all_choice_weights(count, records_per_user)
+        weights = choices.expand(int(at.sum()), *choices.shape)
+        clipped = clipped_user_sum(model, state, x[at, :count], y[at, :count], weights, clip)
+        total += clipped.sum / len(choices)
+        square = float(clipped.norms.square().sum()) / len(choices)
+        squares += square
+        within += square if len(choices) > 1 else 0.0
+    return Population(total, squares, within)
+
+
+def drawn(model: FlatModel, state: Tensor, x: Tensor, y: Tensor, indices: Tensor, clip: Clip) -> Drawn:
+    at = send(indices, x.device)
+    return Drawn(clipped_sum(model, state, x[at], y[at], clip).sum)
+
+
+def estimated(
+    model: FlatModel, state: Tensor, x: Tensor, y: Tensor, places: Tensor, clip: Clip, clip_norm: float
+) -> Estimated:
+    """Estimate from at least two records ``places`` (s,) of ``x`` (n, ...), ``y`` (n,) at ``state`` (P,)."""
+    at = send(places, x.device)
+    clipped = model.clipped_sum(state, x[at], y[at], clip)
+    factor, squares = len(x) / len(places), len(x) * clip_norm**2
+    return Estimated(
+        factor * clipped.sum,
+        squares,
+        factor * squares,
+        sampled=float_on_cpu(clipped.norms.square().sum()),
+        places=places,
+        factor=factor,
+    )

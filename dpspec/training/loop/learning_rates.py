@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from math import cos, isfinite, pi
+from math import cos, pi
 from typing import Any
 
 
@@ -27,20 +27,6 @@ class Rates:
     final: float = 0.0
     every: int = 1
     factor: float = 1.0
-
-    def __post_init__(self) -> None:
-        if not (isfinite(self.peak) and self.peak > 0):
-            raise ValueError(f"learning_rate must be finite and above 0, got {self.peak}")
-        if self.kind not in ("constant", "linear", "cosine", "step"):
-            raise ValueError(f"schedule must be constant, linear, cosine or step, got {self.kind!r}")
-        if self.warmup < 0:
-            raise ValueError(f"warmup must be at least 0, got {self.warmup}")
-        if not 0.0 <= self.final <= 1.0:
-            raise ValueError(f"final must be within [0, 1], got {self.final}")
-        if self.every < 1:
-            raise ValueError(f"every must be at least 1, got {self.every}")
-        if not 0.0 < self.factor <= 1.0:
-            raise ValueError(f"factor must be within (0, 1], got {self.factor}")
 
     def __call__(self, step: int) -> float:
         """Learning rate of a step, counted from 1. Later steps use the last one's."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice, repeat
-from math import isfinite, sqrt
+from math import sqrt
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -44,12 +44,6 @@ class ScheduledPhase:
     noise: str = "gaussian"
 
     def __post_init__(self) -> None:
-        if self.steps < 1:
-            raise ValueError(f"steps must be at least 1, got {self.steps}")
-        if not (isfinite(self.noise_multiplier) and self.noise_multiplier >= 0):
-            raise ValueError(f"noise_multiplier must be finite and at least 0, got {self.noise_multiplier}")
-        if not (isfinite(self.clip_norm) and self.clip_norm > 0):
-            raise ValueError(f"clip_norm must be finite and above 0, got {self.clip_norm}")
         if self.steps % epoch_of(self.sampler):
             raise ValueError(f"steps must be a whole number of epochs of {epoch_of(self.sampler)}, got {self.steps}")
 
@@ -113,7 +107,7 @@ Update: TypeAlias = Callable[[Tensor, Tensor], Tensor]
 
 @dataclass(frozen=True, kw_only=True)
 class Parts:
-    """Everything that determines a run. Parts with state are :class:`Stateful` and are reset when a run starts."""
+    """Everything that determines one run. Parts with state are :class:`Stateful`."""
 
     initial: Tensor
     schedule: Schedule
@@ -150,8 +144,6 @@ def run(
     sampling = generator(seed, "sampling")
     source = generator(seed, "noise", state.device)
     total = parts.schedule.total
-    for part in parts.stateful.values():
-        part.restore({})
     stateful: dict[str, Stateful] = {
         **parts.stateful,
         "sampling": GeneratorState(sampling),
@@ -201,11 +193,8 @@ def laplace_noise(total: Tensor, deviation: float, source: torch.Generator) -> T
     return (first - second) * (deviation / sqrt(2.0))
 
 
-def noise_of(kind: str) -> Noise:
-    kinds: dict[str, Noise] = {"gaussian": gaussian_noise, "laplace": laplace_noise}
-    if kind not in kinds:
-        raise ValueError(f"noise must be gaussian or laplace, got {kind!r}")
-    return kinds[kind]
+#: Noise by the distribution of a phase.
+NOISES: dict[str, Noise] = {"gaussian": gaussian_noise, "laplace": laplace_noise}
 
 
 def train_many(trainer: Trainer, jobs: Sequence[TrainingJob]) -> None:
@@ -217,7 +206,7 @@ def train_many(trainer: Trainer, jobs: Sequence[TrainingJob]) -> None:
         trainer.train(job)
 
 
-def run_batched(jobs: Sequence[TrainingJob], *, members: Sequence[Tensor] | None = None) -> Tensor:
+def run_batched(jobs: Sequence[TrainingJob]) -> Tensor:
     """Run R jobs in one batch; returns their final parameters (R, P). The jobs' models are not changed.
 
     Jobs share phases, options, expected batch size, device and kind of model. Rows that are the same array are copied
@@ -236,11 +225,11 @@ def run_batched(jobs: Sequence[TrainingJob], *, members: Sequence[Tensor] | None
             raise ValueError("jobs that run together must have the same kind of model")
         if len(job.x) != len(job.y):
             raise ValueError(f"{len(job.x)} records but {len(job.y)} labels")
-    runs = _Runs(jobs, members)
+    runs = _Runs(jobs)
     device = torch.device(first.device)
     schedules = [Schedule.of(job.phases, count) for job, count in zip(jobs, runs.records, strict=True)]
     total = schedules[0].total
-    noise = noise_of(schedules[0].noise)
+    noise = NOISES[schedules[0].noise]
     update = update_of(first.options, first.expected_batch_size, total)
     coins = [generator(job.seed, "sampling") for job in jobs]
     sources = [generator(job.seed, "noise", device) for job in jobs]
@@ -268,19 +257,14 @@ def run_batched(jobs: Sequence[TrainingJob], *, members: Sequence[Tensor] | None
 
 
 class _Runs:
-    def __init__(self, jobs: Sequence[TrainingJob], members: Sequence[Tensor] | None) -> None:
-        if members is not None and len(members) != len(jobs):
-            raise ValueError(f"{len(jobs)} jobs but {len(members)} members")
+    def __init__(self, jobs: Sequence[TrainingJob]) -> None:
         # Concatenate all distinct arrays of rows, with each run's offsets.
         arrays = {(id(job.x), id(job.y)): job for job in jobs}
         pooled = {key: tensors(job.x, job.y, job.device) for key, job in arrays.items()}
         starts = dict(zip(pooled, np.cumsum([0, *(len(x) for x, _ in pooled.values())]).tolist(), strict=False))
         self._x = torch.cat([x for x, _ in pooled.values()])
         self._y = torch.cat([y for _, y in pooled.values()])
-        self._rows: list[Tensor] = []
-        for place, job in enumerate(jobs):
-            own = torch.arange(len(job.x)) if members is None else members[place].to("cpu", torch.int64)
-            self._rows.append(own + starts[id(job.x), id(job.y)])
+        self._rows = [torch.arange(len(job.x)) + starts[id(job.x), id(job.y)] for job in jobs]
         self._most: int | None = None
         model, none = FlatModel(jobs[0].model, device=jobs[0].device), (self._x[:0], self._y[:0])
         self._stacked = StackedModel(jobs[0].model, self._x, self._y)
@@ -346,7 +330,7 @@ def parts_of(job: TrainingJob) -> Parts:
         initial=model.initial(),
         schedule=schedule,
         contributions=contributions,
-        noise=noise_of(schedule.noise),
+        noise=NOISES[schedule.noise],
         update=update_of(job.options, job.expected_batch_size, schedule.total),
     )
 

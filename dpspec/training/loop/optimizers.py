@@ -20,13 +20,12 @@ from abc import ABC, abstractmethod
 from math import sqrt
 from typing import NamedTuple, Protocol, runtime_checkable
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from dpspec.contract.frozen import FrozenMap
 from dpspec.training.device import Number, float_on_cpu
-from dpspec.training.loop.checkpoint import Memory, tensor, tensors
+from dpspec.training.loop.checkpoint import Remembering
 from dpspec.training.loop.learning_rates import Rates, rates_of
 
 
@@ -49,14 +48,12 @@ class Invertible(Protocol):
         """Recover the noisy sum between consecutive models (P,). Call once per step, instead of the update."""
 
 
-class Optimizer(ABC):
+class Optimizer(Remembering, ABC):
     """Base class of updates. ``divisor`` is a public constant (1, or the expected batch size)."""
 
+    kept: tuple[str, ...] = ("_step",)
+
     def __init__(self, rates: Rates, divisor: float = 1.0, weight_decay: float = 0.0) -> None:
-        if not divisor > 0:
-            raise ValueError(f"the expected batch size must be above 0, got {divisor}")
-        if not weight_decay >= 0:
-            raise ValueError(f"weight_decay must be at least 0, got {weight_decay}")
         self._rates = rates
         self._divisor = divisor
         self._decay = weight_decay * divisor
@@ -64,12 +61,6 @@ class Optimizer(ABC):
 
     @abstractmethod
     def __call__(self, state: Tensor, noisy: Tensor) -> Tensor: ...
-
-    def state(self) -> Memory:
-        return {"step": np.array(self._step)}
-
-    def restore(self, state: Memory) -> None:
-        self._step = int(state.get("step", 0))
 
     def _gradient(self, state: Tensor, noisy: Tensor) -> Tensor:
         return noisy + self._decay * state if self._decay else noisy
@@ -82,6 +73,8 @@ class Optimizer(ABC):
 class Sgd(Optimizer):
     """Gradient descent, optionally with momentum, also Nesterov's. In units of sums, it multiplies only once."""
 
+    kept = ("_step", "_buffer", "_error")
+
     def __init__(
         self,
         rates: Rates,
@@ -92,8 +85,6 @@ class Sgd(Optimizer):
         nesterov: bool = False,
     ) -> None:
         super().__init__(rates, divisor, weight_decay)
-        if not 0.0 <= momentum < 1.0:
-            raise ValueError(f"momentum must be within [0, 1), got {momentum}")
         self._momentum = momentum
         self._nesterov = nesterov
         self._buffer: Tensor | None = None
@@ -134,15 +125,10 @@ class Sgd(Optimizer):
         self._buffer, self._error = direction, error
         return direction - mu * before, error + mu * known
 
-    def state(self) -> Memory:
-        return {**super().state(), **tensors(buffer=self._buffer), "error": np.array(float(self._error))}
-
-    def restore(self, state: Memory) -> None:
-        super().restore(state)
-        self._buffer, self._error = tensor(state, "buffer"), float(state.get("error", 0.0))
-
 
 class Adam(Optimizer):
+    kept = ("_step", "_first", "_second")
+
     def __init__(
         self,
         rates: Rates,
@@ -154,11 +140,6 @@ class Adam(Optimizer):
         eps: float = 1e-8,
     ) -> None:
         super().__init__(rates, divisor, weight_decay)
-        for name, beta in (("beta1", beta1), ("beta2", beta2)):
-            if not 0.0 <= beta < 1.0:
-                raise ValueError(f"{name} must be within [0, 1), got {beta}")
-        if not eps > 0:
-            raise ValueError(f"eps must be above 0, got {eps}")
         self._beta1, self._beta2, self._eps = beta1, beta2, eps * divisor
         self._first: Tensor | None = None
         self._second: Tensor | None = None
@@ -171,18 +152,9 @@ class Adam(Optimizer):
         size = self._second.sqrt() / sqrt(weights[1]) + self._eps
         return state - (rate / weights[0]) * self._first / size
 
-    def state(self) -> Memory:
-        return {**super().state(), **tensors(first=self._first, second=self._second)}
-
-    def restore(self, state: Memory) -> None:
-        super().restore(state)
-        self._first, self._second = tensor(state, "first"), tensor(state, "second")
-
 
 def update_of(options: FrozenMap, expected_batch_size: float, steps: int) -> Optimizer:
     reduction = options["reduction"]
-    if reduction not in ("sum", "mean"):
-        raise ValueError(f"reduction must be sum or mean, got {reduction!r}")
     divisor = expected_batch_size if reduction == "mean" else 1.0
     chosen = {key: value for key, value in (options.get("optimizer") or {}).items() if value is not None}
     rates, kind = rates_of(options, steps), chosen.pop("kind", "sgd")

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from dpspec import accounting
 from dpspec.contract.phase import SCHEMES
-from dpspec.training.loop.checkpoint import Memory, tensor, tensors
+from dpspec.training.loop.checkpoint import Remembering
 
 
 class Sampler(Protocol):
@@ -39,10 +39,6 @@ class Poisson:
     records: int
     rate: float
 
-    def __post_init__(self) -> None:
-        if not 0.0 <= self.rate <= 1.0:
-            raise ValueError(f"the sampling rate must be within [0, 1], got {self.rate}")
-
     @property
     def inclusion(self) -> float:
         return self.rate
@@ -62,11 +58,6 @@ class PoissonUsers(Poisson):
 
     most: int
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.most < 1:
-            raise ValueError(f"records_per_user must be at least 1, got {self.most}")
-
 
 @dataclass(frozen=True)
 class TruncatedPoisson:
@@ -75,12 +66,6 @@ class TruncatedPoisson:
     records: int
     rate: float
     max_batch: int
-
-    def __post_init__(self) -> None:
-        if not 0.0 < self.rate <= 1.0:
-            raise ValueError(f"the sampling rate must be within (0, 1], got {self.rate}")
-        if self.max_batch < 1:
-            raise ValueError(f"max_batch must be at least 1, got {self.max_batch}")
 
     @property
     def inclusion(self) -> float:
@@ -141,13 +126,14 @@ class Full:
 
 
 @dataclass
-class Shuffled:
+class Shuffled(Remembering):
     """Each epoch splits a random permutation of all records into batches of ``batch_size``; the last may be smaller.
 
     A record is in exactly one batch per epoch, so batches are dependent: accountants for Poisson or fixed-size sampling
     do not apply.
     """
 
+    kept = ("_order", "_taken")
     records: int
     batch_size: int
     _order: Tensor | None = field(default=None, init=False, repr=False, compare=False)
@@ -168,32 +154,21 @@ class Shuffled:
         self._taken += self.batch_size
         return batch.sort().values
 
-    def state(self) -> Memory:
-        return {**tensors(order=self._order), "taken": np.array(self._taken)}
-
-    def restore(self, state: Memory) -> None:
-        self._order, self._taken = tensor(state, "order"), int(state.get("taken", 0))
-
 
 @dataclass
-class RandomAllocation:
+class RandomAllocation(Remembering):
     """Each record is in k = ``batches_per_epoch`` random batches of each epoch of t = ``epoch_steps`` steps.
 
     numpy draws the steps from a 128-bit seed per epoch, k numbers per record in order, so that adding or removing the
     last record changes no other record's steps.
     """
 
+    kept = ("_steps", "_taken")
     records: int
     epoch_steps: int
     batches_per_epoch: int = 1
     _steps: Tensor | None = field(default=None, init=False, repr=False, compare=False)
     _taken: int = field(default=0, init=False, repr=False, compare=False)
-
-    def __post_init__(self) -> None:
-        if self.epoch_steps < 1:
-            raise ValueError(f"epoch_steps must be at least 1, got {self.epoch_steps}")
-        if not 1 <= self.batches_per_epoch <= self.epoch_steps:
-            raise ValueError(f"batches_per_epoch must be within 1..{self.epoch_steps}, got {self.batches_per_epoch}")
 
     @property
     def inclusion(self) -> float:
@@ -223,12 +198,6 @@ class RandomAllocation:
             steps[(steps[:, :i] == steps[:, i, None]).any(axis=1), i] = last
         return steps
 
-    def state(self) -> Memory:
-        return {**tensors(steps=self._steps), "taken": np.array(self._taken)}
-
-    def restore(self, state: Memory) -> None:
-        self._steps, self._taken = tensor(state, "steps"), int(state.get("taken", 0))
-
 
 def independent(sampler: Sampler) -> bool:
     return isinstance(sampler, Poisson | RandomAllocation)
@@ -240,11 +209,6 @@ def epoch_of(sampler: Sampler) -> int:
     Also 1 for shuffled batches, for which nothing is claimed.
     """
     return sampler.epoch_steps if isinstance(sampler, RandomAllocation) else 1
-
-
-def exclusive(sampler: Sampler) -> bool:
-    """Whether the batch size is fixed or bounded, so that inclusions are negatively correlated."""
-    return isinstance(sampler, FixedSize | TruncatedPoisson)
 
 
 def covariance(sampler: Sampler) -> float:

@@ -23,12 +23,13 @@ from dpspec.stats.conformance.evidence import States, kept_width
 from dpspec.stats.conformance.sampling import excess
 from dpspec.training.device import Array, SyncedAttribute, TransferQueue
 from dpspec.training.gradients import flat_model
-from dpspec.training.loop.checkpoint import Memory, part, tensor, tensors
+from dpspec.training.loop.checkpoint import Memory, Remembering, part
 from dpspec.training.loop.learning_rates import rates_of
 from dpspec.training.loop.native import Schedule
+from dpspec.training.loop.samplers import RandomAllocation, Shuffled, TruncatedPoisson
 
 
-class SamplingLog(Observer):
+class SamplingLog(Remembering, Observer):
     """Counts of the reported batches.
 
     Attributes:
@@ -41,35 +42,24 @@ class SamplingLog(Observer):
         astray: Per phase, the number of records with a wrong number of batches in a completed epoch.
     """
 
-    inclusions: Tensor
-    sizes: list[int]
-    repeats: int
-    spreads: list[int]
-    above: list[float]
-    overlaps: Tensor
-    astray: list[int]
-    _before: Tensor
+    kept = ("inclusions", "sizes", "repeats", "spreads", "above", "overlaps", "astray", "_before", "_epoch")
 
-    def __init__(
-        self,
-        records: int,
-        phases: Sequence[int] = (),
-        lags: Sequence[int] = (),
-        means: Sequence[float] = (),
-        orders: Sequence[int] = (),
-        epoch_steps: Sequence[int] = (),
-        per_epoch: Sequence[int] = (),
-    ) -> None:
-        self._means = list(means)
+    def __init__(self, schedule: Schedule, lags: Sequence[int] = ()) -> None:
         self.lags = tuple(lags)
-        self._records = records
-        self._phases = max(1, len(phases))
-        self._ends = list(accumulate(phases))
-        self._epoch_steps = [*epoch_steps] or [1] * self._phases
-        self._per_epoch = [*per_epoch] or [1] * self._phases
+        self._phases, records = schedule.phases, schedule.phases[0].sampler.records
+        self._ends = list(accumulate(phase.steps for phase in self._phases))
         self._earlier: deque[Tensor] = deque(maxlen=max(self.lags, default=1))
-        self.epochs = {phase: EpochLog(records, size) for phase, size in enumerate(orders) if size}
-        self.restore({})
+        sizes = {
+            i: phase.sampler.batch_size for i, phase in enumerate(self._phases) if isinstance(phase.sampler, Shuffled)
+        }
+        self.epochs = {i: EpochLog(records, size) for i, size in sizes.items()}
+        self.inclusions, self._before, self._epoch = torch.zeros(3, records, dtype=torch.int64)
+        self.overlaps = torch.zeros(len(self._phases), len(self.lags), 2, dtype=torch.int64)
+        self.sizes: list[int] = []
+        self.spreads: list[int] = []
+        self.above: list[float] = []
+        self.astray = [0] * len(self._phases)
+        self.repeats = 0
 
     def sampled(self, step: int, indices: Tensor) -> None:
         """Count a batch. Raises ``IndexError`` for an invalid index."""
@@ -89,63 +79,48 @@ class SamplingLog(Observer):
         self._earlier.append(once)
         if (epochs := self.epochs.get(phase)) is not None:
             epochs.add(once.numpy())
-        if phase < len(self._ends) and self._epoch_steps[phase] > 1:
+        if phase == len(self._phases):
+            return
+        steps, sampler = self._phases[phase].steps, self._phases[phase].sampler
+        if isinstance(sampler, RandomAllocation):
             self._epoch.index_add_(0, drawn, torch.ones_like(drawn))
-            begun = self._ends[phase - 1] if phase else 0
-            if (len(self.sizes) - begun) % self._epoch_steps[phase] == 0:
-                self.astray[phase] += int((self._epoch != self._per_epoch[phase]).sum())
+            if (len(self.sizes) - self._ends[phase]) % sampler.epoch_steps == 0:  # phases have whole epochs
+                self.astray[phase] += int((self._epoch != sampler.batches_per_epoch).sum())
                 self._epoch.zero_()
-        if len(self.sizes) in self._ends:
+        if len(self.sizes) == self._ends[phase]:
             here = self.inclusions - self._before
-            if phase < len(self._means):
-                self.above.append(excess(here.numpy(), self._means[phase]))
+            # Inclusion probabilities before truncation.
+            rate = sampler.rate if isinstance(sampler, TruncatedPoisson) else sampler.inclusion
+            self.above.append(excess(here.numpy(), steps * rate))
             self.spreads.append(int((here * here).sum()))
             self._before = self.inclusions.clone()
 
     def state(self) -> Memory:
         return {
+            **super().state(),
             **{f"epochs{p}.{name}": kept for p, log in self.epochs.items() for name, kept in log.state().items()},
-            "inclusions": self.inclusions.numpy().copy(),
-            "sizes": np.array(self.sizes, dtype=np.int64),
-            "repeats": np.array(self.repeats),
-            "spreads": np.array(self.spreads, dtype=np.int64),
-            "above": np.array(self.above, dtype=np.float64),
-            "overlaps": self.overlaps.numpy().copy(),
-            "before": self._before.numpy().copy(),
-            "astray": np.array(self.astray, dtype=np.int64),
-            "epoch": self._epoch.numpy().copy(),
             "earlier": np.concatenate([np.zeros(0, dtype=np.int64), *(b.numpy() for b in self._earlier)]),
             "lengths": np.array([len(b) for b in self._earlier], dtype=np.int64),
         }
 
     def restore(self, state: Memory) -> None:
-        none = np.zeros(self._records, dtype=np.int64)
-        self.inclusions = torch.tensor(state.get("inclusions", none))
-        self._before = torch.tensor(state.get("before", none))
-        self._epoch = torch.tensor(state.get("epoch", none))
-        self.astray = [int(n) for n in state.get("astray", np.zeros(self._phases))]
-        self.sizes = [int(n) for n in state.get("sizes", ())]
-        self.spreads = [int(n) for n in state.get("spreads", ())]
-        self.above = [float(n) for n in state.get("above", ())]
-        self.repeats = int(state.get("repeats", 0))
-        self.overlaps = torch.tensor(state.get("overlaps", np.zeros((self._phases, len(self.lags), 2), dtype=np.int64)))
+        super().restore(state)
         for phase, log in self.epochs.items():
             log.restore(part(state, f"epochs{phase}"))
-        self._earlier.clear()
-        if "lengths" in state:
-            self._earlier.extend(torch.split(torch.tensor(state["earlier"]), [int(n) for n in state["lengths"]]))
+        self._earlier.extend(torch.split(torch.tensor(state["earlier"]), state["lengths"].tolist()))
 
 
-class NoiseLog(Observer):
+class NoiseLog(Remembering, Observer):
     """Squared norm and evenly spaced coordinates of each step's noise, and its number of parameters ``count``."""
 
+    kept = ("count", "squares", "rows")
     squares: SyncedAttribute[list[float]] = SyncedAttribute()
     rows: SyncedAttribute[list[Array]] = SyncedAttribute()
 
     def __init__(self, steps: int = 1) -> None:
         self.transfers = TransferQueue()
         self._width = kept_width(steps)
-        self.restore({})
+        self.count, self.squares, self.rows = 0, [], []
 
     def noised(self, step: int, noise: Tensor) -> None:
         self.count = len(noise)
@@ -156,20 +131,11 @@ class NoiseLog(Observer):
         self.squares.append(float(length) ** 2)
         self.rows.append(row)
 
-    def state(self) -> Memory:
-        rows = {"rows": np.stack(self.rows)} if self.rows else {}
-        return {"count": np.array(self.count), "squares": np.array(self.squares), **rows}
 
-    def restore(self, state: Memory) -> None:
-        self.transfers.clear()
-        self.count = int(state.get("count", 0))
-        self.squares = [float(v) for v in state.get("squares", ())]
-        self.rows = list(state.get("rows", ()))
-
-
-class NormLog(Observer):
+class NormLog(Remembering, Observer):
     """The largest reported norm after clipping of each step, 0 for an empty batch, and the number of norms."""
 
+    kept = ("largest", "counts")
     largest: SyncedAttribute[list[float]] = SyncedAttribute()
 
     def __init__(self) -> None:
@@ -184,14 +150,6 @@ class NormLog(Observer):
     def _keep(self, largest: Array | float) -> None:
         self.largest.append(float(largest))
 
-    def state(self) -> Memory:
-        return {"largest": np.array(self.largest), "counts": np.array(self.counts, dtype=np.int64)}
-
-    def restore(self, state: Memory) -> None:
-        self.transfers.clear()
-        self.largest = [float(v) for v in state.get("largest", ())]
-        self.counts = [int(n) for n in state.get("counts", ())]
-
 
 def spaced(vector: Tensor, width: int) -> Tensor:
     """Copy at most ``width`` evenly spaced entries of a vector as float32."""
@@ -203,9 +161,10 @@ def spaced(vector: Tensor, width: int) -> Tensor:
 _LOST, _FEW = 1e-5, 8
 
 
-class StateLog(Observer):
+class StateLog(Remembering, Observer):
     """The number of released models after the initial one, and of finite ones that equal their predecessor."""
 
+    kept = ("steps", "still", "_last")
     still: SyncedAttribute[int] = SyncedAttribute()
 
     def __init__(self) -> None:
@@ -241,14 +200,6 @@ class StateLog(Observer):
     def evidence(self, job: TrainingJob) -> dict[str, Json]:
         states = self.states(job)
         return {} if states is None else {"steps": self.steps, "states": json_records.write(states)}
-
-    def state(self) -> Memory:
-        return {**tensors(last=self._last), "steps": np.array(self.steps), "still": np.array(self.still)}
-
-    def restore(self, state: Memory) -> None:
-        self.transfers.clear()
-        self.steps, self.still = int(state.get("steps", 0)), int(state.get("still", 0))
-        self._last = tensor(state, "last")
 
 
 def _smallest_move(job: TrainingJob) -> float:

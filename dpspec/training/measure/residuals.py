@@ -1,37 +1,34 @@
-"""Residuals: each released update minus its expectation. All measurements on released models start from them."""
+"""Residuals: each released update minus its expectation, for an adversary who knows the real records.
+
+All measurements on released models start from them.
+"""
 
 from __future__ import annotations
 
 import copy
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from math import sqrt
-from typing import TypeAlias
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from dpspec.contract.attacks import Directions
 from dpspec.contract.providers import Observer, TrainingJob
 from dpspec.stats.conformance.evidence import looked
-from dpspec.training.device import Array, SyncedAttribute, TransferQueue, full_precision
+from dpspec.training.device import Array, SyncedAttribute, TransferQueue, float_on_cpu, full_precision
 from dpspec.training.device import tensors as rows_on
+from dpspec.training.gradients import memory
+from dpspec.training.gradients.clipping import Clip, clipper
 from dpspec.training.gradients.persample import FlatModel
-from dpspec.training.loop.checkpoint import Memory, part, tensor, tensors
+from dpspec.training.gradients.stacked_models import StackedModel, tiles
+from dpspec.training.loop.checkpoint import Memory, Remembering
+from dpspec.training.loop.contributions import Estimated, Population, Sample, drawn, estimated, population
 from dpspec.training.loop.native import Schedule, ScheduledPhase
 from dpspec.training.loop.optimizers import Invertible, RecoveredUpdate, update_of
 from dpspec.training.loop.samplers import PoissonUsers
-from dpspec.training.measure.population import (
-    Drawn,
-    Estimated,
-    Population,
-    Sample,
-    SharedPopulations,
-    drawn,
-    estimated,
-    population,
-)
 from dpspec.training.measure.update_statistics import MAX_ROUNDING, ResidualLog
 
 
@@ -44,7 +41,6 @@ class NoiseScale:
 
     Attributes:
         statistic: Sum over steps of (||residual|| + rounding bound)^2 / variance in those directions.
-        excess: Expected contribution of sampling to ``statistic``.
         each: Terms of ``statistic`` by step, (m,) float64.
         numbers: Numbers of these steps, (m,) int64, from 1.
         hidden: Number of steps excluded because rounding may hide their noise.
@@ -52,24 +48,12 @@ class NoiseScale:
 
     statistic: float
     degrees: int
-    excess: float
     each: np.ndarray[tuple[int], np.dtype[np.float64]] = field(compare=False)
     numbers: np.ndarray[tuple[int], np.dtype[np.int64]] = field(compare=False)
     hidden: int = 0
 
-    @property
-    def ratio(self) -> float:
-        """Estimated ratio of added to declared noise; NaN without degrees of freedom."""
-        if self.degrees == 0:
-            return float("nan")
-        return sqrt(max(0.0, self.statistic - self.excess) / self.degrees)
 
-
-#: What the adversary knows about the contribution of real records.
-Known: TypeAlias = Population | Estimated | Drawn
-
-
-class Residuals(Observer):
+class Residuals(Remembering, Observer):
     """Invert each update with the declared parameters and measure its residual.
 
     r_t = (noisy sum behind the step to theta_t) - (expected clipped sum at theta_{t-1}): in a run as declared, noise
@@ -94,8 +78,10 @@ class Residuals(Observer):
     rounding: SyncedAttribute[Tensor] = SyncedAttribute()
     expected: SyncedAttribute[Tensor] = SyncedAttribute()
 
-    #: Names of the tensors in a checkpoint.
-    kept: tuple[str, ...] = ("squares", "spread", "rounding", "expected")
+    kept: tuple[str, ...] = (
+        *("squares", "spread", "rounding", "expected", "steps"),
+        *("_previous", "_estimated", "_update", "log"),
+    )
 
     def __init__(
         self,
@@ -142,7 +128,7 @@ class Residuals(Observer):
         """Also collect update statistics for conformance. ``job`` includes the canaries."""
         self.log = ResidualLog(job, self.model, len(self.x), self.directions, self.looked.numpy())
 
-    def seen(self, step: int, phase: ScheduledPhase, previous: Tensor, residual: Tensor, known: Known) -> None:
+    def seen(self, step: int, phase: ScheduledPhase, previous: Tensor, residual: Tensor, known: Population) -> None:
         """Process one step's residual (P,) in clip norms, given the real records' contribution at ``previous`` (P,)."""
 
     def sampled(self, step: int, indices: Tensor) -> None:
@@ -155,6 +141,7 @@ class Residuals(Observer):
         previous, self._previous = self._previous, state.clone()
         if previous is None:
             return
+        previous = previous.to(state.device)  # restored on the CPU
         self.steps = step
         phase = next(self._phases, None)
         if phase is None:
@@ -165,7 +152,7 @@ class Residuals(Observer):
                 self._measure(step, phase, previous, recovered)
 
     def _measure(self, step: int, phase: ScheduledPhase, previous: Tensor, recovered: RecoveredUpdate) -> None:
-        known: Known
+        known: Population
         direction: Tensor | None = None
         if self._knows_drawn:
             if self._batch is None:
@@ -176,7 +163,9 @@ class Residuals(Observer):
             if self.log is not None:
                 # Expected direction of the update, independent of the step's sample: an earlier or another estimate.
                 direction, self._estimated = self._estimated, known.sum
-                if direction is None or step == 1 or not self.looked[step - 2]:
+                if direction is not None and step > 1 and self.looked[step - 2]:
+                    direction = direction.to(previous.device)
+                else:
                     direction = self._estimate(step, phase, previous, self._sample, 1).sum
         elif self.populations is None:
             most = phase.sampler.most if isinstance(phase.sampler, PoissonUsers) else None
@@ -218,12 +207,9 @@ class Residuals(Observer):
         variance = sigma[at] ** 2
         outside = (self.squares[:kept] - inside[:kept]).clamp_min(0.0)
         each = (outside.sqrt() + self.rounding[:kept]).square()[at] / variance
-        # Sampling contributes to these directions in proportion to their number, over the random choice of directions.
-        share = free / self.model.size
         return NoiseScale(
             statistic=float(each.sum()),
             degrees=free * len(each),
-            excess=float((share * self.spread[:kept][at] / variance).sum()),
             each=each.numpy(),
             numbers=1 + at.nonzero().squeeze(1).numpy(),
             hidden=int((noisy & ~resolvable).sum()) if free else 0,
@@ -235,25 +221,51 @@ class Residuals(Observer):
         sigma = torch.tensor([phase.noise_multiplier for phase in self.schedule], dtype=torch.float64)
         return (self.expected <= MAX_ROUNDING * sqrt(self.model.size) * sigma) | (sigma.square() == 0.0)
 
-    def state(self) -> Memory:
-        remembered = {f"update.{name}": value for name, value in self._update.state().items()}
-        kept = {name: getattr(self, name) for name in self.kept}
-        if self.log is not None:
-            remembered |= {f"log.{name}": value for name, value in self.log.state().items()}
-        last = tensors(previous=self._previous, estimated=self._estimated)
-        return {**last, **tensors(**kept), **remembered, "steps": np.array(self.steps)}
-
     def restore(self, state: Memory) -> None:
-        self.transfers.clear()
-        self._update.restore(part(state, "update"))
-        if self.log is not None:
-            self.log.restore(part(state, "log"))
-        self.steps = int(state.get("steps", 0))
+        super().restore(state)
         self._phases = islice(iter(self.schedule), self.steps, None)
-        previous, last = tensor(state, "previous"), tensor(state, "estimated")
-        self._previous = None if previous is None else previous.to(self.x.device)
-        self._estimated = None if last is None else last.to(self.x.device)
-        for name in self.kept:
-            current: Tensor = getattr(self, name)
-            found = tensor(state, name)
-            setattr(self, name, torch.zeros_like(current) if found is None else found.to(current))
+
+
+class SharedPopulations:
+    """Compute the populations of all watchers at the same step in one batch, when the first of them requests its own.
+
+    Watchers of runs that train sequentially are served individually.
+    """
+
+    def __init__(self, watchers: Sequence[Residuals], module: nn.Module) -> None:
+        first = watchers[0]
+        self._watchers = tuple(watchers)
+        self._x, self._y = first.x, first.y
+        self._model = StackedModel(module, self._x, self._y)
+        self._ready: dict[int, tuple[Tensor, Population]] = {}
+        self._most: int | None = None
+        for watcher in watchers:
+            watcher.x, watcher.y, watcher.populations = self._x, self._y, self
+
+    def of(self, watcher: Residuals, state: Tensor, clip: Clip) -> Population:
+        at, population = self._ready.pop(id(watcher), (None, None))
+        if at is state and population is not None:
+            return population
+        behind = watcher.steps - 1
+        waiting = [w for w in self._watchers if w is not watcher and w.steps == behind and w.previous is not None]
+        states = [state] + [other.previous for other in waiting if other.previous is not None]
+        first, *others = self._all(torch.stack(states), clip)
+        self._ready = {id(w): (s, p) for w, s, p in zip(waiting, states[1:], others, strict=True)}
+        return first
+
+    def _all(self, states: Tensor, clip: Clip) -> list[Population]:
+        how, runs, records = clipper(clip), len(states), len(self._x)
+
+        def added(chunk: int) -> tuple[Tensor, Tensor]:
+            sums = torch.zeros_like(states)
+            squares = torch.zeros(runs, dtype=torch.float64, device=states.device)
+            for at, places in tiles(runs, records, chunk):
+                some = len(states[at])
+                x, y = (rows[places].expand(some, -1, *rows.shape[1:]) for rows in (self._x, self._y))
+                inside = torch.ones(x.shape[:2], dtype=torch.bool, device=states.device)
+                norms = self._model.add_clipped(sums[at], states[at], x, y, inside, how)
+                squares[at] += norms.square().sum(1)
+            return sums, squares
+
+        (sums, squares), self._most = memory.halving(added, self._model.chunk(how), self._most)
+        return [Population(total, float_on_cpu(square)) for total, square in zip(sums, squares, strict=True)]

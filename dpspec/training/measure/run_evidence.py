@@ -38,7 +38,6 @@ from dpspec.training.gradients.clipping import Flat, clipper
 from dpspec.training.loop.native import Schedule
 from dpspec.training.loop.samplers import (
     RandomAllocation,
-    Shuffled,
     TruncatedPoisson,
     epoch_of,
     inclusion_moments,
@@ -62,15 +61,7 @@ class RunLogs:
     def __init__(self, job: TrainingJob) -> None:
         records = len(job.x) + (job.canaries.count if job.canaries is not None else 0)
         self.schedule = Schedule.of(job.phases, records)
-        steps = [phase.steps for phase in self.schedule.phases]
-        samplers = [phase.sampler for phase in self.schedule.phases]
-        # Inclusion probabilities before truncation.
-        rates = [one.rate if isinstance(one, TruncatedPoisson) else one.inclusion for one in samplers]
-        means = [count * rate for count, rate in zip(steps, rates, strict=True)]
-        orders = [one.batch_size if isinstance(one, Shuffled) else 0 for one in samplers]
-        epochs = [epoch_of(one) for one in samplers]
-        times = [one.batches_per_epoch if isinstance(one, RandomAllocation) else 1 for one in samplers]
-        self.sampling = SamplingLog(records, steps, compared_lags(self.schedule), means, orders, epochs, times)
+        self.sampling = SamplingLog(self.schedule, compared_lags(self.schedule))
         self.noise = NoiseLog(self.schedule.total)
         self.norms = NormLog()
         self.states = StateLog()

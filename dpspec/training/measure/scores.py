@@ -20,11 +20,11 @@ from dpspec.contract.providers import TrainingJob
 from dpspec.training.device import Array, SyncedAttribute, tensors
 from dpspec.training.gradients.clipping import clipper, squares_of
 from dpspec.training.gradients.persample import FlatModel
+from dpspec.training.loop.contributions import Drawn, Estimated, Population, Sample, population
 from dpspec.training.loop.native import ScheduledPhase
 from dpspec.training.loop.optimizers import update_of
 from dpspec.training.loop.samplers import covariance
-from dpspec.training.measure.population import Drawn, Estimated, Population, Sample, population
-from dpspec.training.measure.residuals import Known, NoiseScale, Residuals
+from dpspec.training.measure.residuals import NoiseScale, Residuals
 from dpspec.training.providers import SHADOWS
 
 
@@ -52,7 +52,7 @@ class ProjectionObserver(Residuals):
         self.directions = directions
         self.projections = torch.zeros(self.schedule.total, directions.count, dtype=torch.float32)
 
-    def seen(self, step: int, phase: ScheduledPhase, previous: Tensor, residual: Tensor, known: Known) -> None:
+    def seen(self, step: int, phase: ScheduledPhase, previous: Tensor, residual: Tensor, known: Population) -> None:
         def keep(along: Array) -> None:
             self.projections[step - 1] = torch.from_numpy(along)
 
@@ -102,7 +102,7 @@ class RecordScores(Residuals):
         self._counts = torch.arange(int(copies.max()) + 1, dtype=torch.float64, device=job.device)
         self.scores = torch.zeros(len(copies), dtype=torch.float64, device=job.device)
 
-    def seen(self, step: int, phase: ScheduledPhase, previous: Tensor, residual: Tensor, known: Known) -> None:
+    def seen(self, step: int, phase: ScheduledPhase, previous: Tensor, residual: Tensor, known: Population) -> None:
         finite = residual.isfinite().all()
         if finite.device.type == "cpu" and not bool(finite):
             return
@@ -133,9 +133,7 @@ class RecordScores(Residuals):
         ratio = torch.logsumexp(torch.where(j <= copies, terms, -torch.inf), dim=1)
         self.scores += torch.where(finite & (failed == 0), ratio, 0.0)
 
-    def _sampling(
-        self, state: Tensor, rows: Tensor, phase: ScheduledPhase, known: Population | Estimated | None = None
-    ) -> Tensor:
+    def _sampling(self, state: Tensor, rows: Tensor, phase: ScheduledPhase, known: Population | None = None) -> Tensor:
         """Covariance (m, m) of the drawn real records along ``rows`` (m, P), including the error of an estimate."""
         q, total = phase.sampler.inclusion, torch.zeros(len(rows), len(rows), dtype=torch.float64, device=rows.device)
         along = torch.zeros(len(rows), dtype=torch.float64, device=rows.device)
@@ -215,7 +213,12 @@ class PathScores(RecordScores):
         schedule = list(self.schedule)
         points = min(_POINTS, len(schedule))
         effect: Tensor | None = None
-        residual = (first - last) / self._scale(len(schedule))
+        # Movement of the model over all steps per unit of every step's sum.
+        update = update_of(self._job.options, self._job.expected_batch_size, len(schedule))
+        moved = torch.zeros(1, dtype=torch.float64)
+        for _ in schedule:
+            moved = update(moved, torch.ones(1, dtype=torch.float64))
+        residual = (first - last) / (-float(moved) / len(schedule))
         noise, drifts, sampled = 0.0, [], []
         for k in range(points):
             steps = schedule[k * len(schedule) // points : (k + 1) * len(schedule) // points]
@@ -249,14 +252,6 @@ class PathScores(RecordScores):
             shift = (signal.T @ (seen - gram @ mean) + strength * mean) / alone
             scores = self._copies * shift - 0.5 * self._copies**2 * strength / alone
         return scores
-
-    def _scale(self, steps: int) -> float:
-        """Movement of the model over all steps per unit of every step's sum."""
-        update = update_of(self._job.options, self._job.expected_batch_size, steps)
-        state = torch.zeros(1, dtype=torch.float64)
-        for _ in range(steps):
-            state = update(state, torch.ones(1, dtype=torch.float64))
-        return -float(state) / steps
 
 
 #: Minimum standard deviation of log-odds, in case all shadow models agree.

@@ -35,13 +35,12 @@ from dpspec.stats.conformance.noise_tests import SharedLayers
 from dpspec.training.device import Array, SyncedAttribute, TransferQueue, float_on_cpu, tensors
 from dpspec.training.gradients.clipping import Flat, clipper
 from dpspec.training.gradients.persample import ClippedSum, FlatModel
-from dpspec.training.loop.checkpoint import Memory
-from dpspec.training.loop.contributions import RecordsAndCanaries
+from dpspec.training.loop.checkpoint import Remembering
+from dpspec.training.loop.contributions import Population, RecordsAndCanaries
 from dpspec.training.loop.native import Schedule
 from dpspec.training.loop.optimizers import RecoveredUpdate
-from dpspec.training.loop.samplers import Shuffled, epoch_of, exclusive
+from dpspec.training.loop.samplers import FixedSize, Shuffled, TruncatedPoisson, epoch_of
 from dpspec.training.measure.logs import spaced
-from dpspec.training.measure.population import Drawn, Estimated, Population
 
 #: Steps are not measured if rounding may exceed this fraction of the declared noise's norm.
 MAX_ROUNDING = 0.25
@@ -53,7 +52,7 @@ _SHORTEST = 1e-300
 _TURNED = 1e-3
 
 
-class ResidualLog:
+class ResidualLog(Remembering):
     """Collect residuals of steps with Gaussian noise; of shuffled batches only the squares.
 
     With random allocation, only the first step of an epoch enters ``along``, ``variances`` and ``rows``, because later
@@ -70,6 +69,7 @@ class ResidualLog:
         hidden: Number of steps excluded from the last three because of rounding.
     """
 
+    kept = ("coordinates", "layers", "seen", "along", "variances", "rows", "hidden", "pairs")
     coordinates: SyncedAttribute[Array] = SyncedAttribute()
     layers: SyncedAttribute[Array] = SyncedAttribute()
     seen: SyncedAttribute[int] = SyncedAttribute()
@@ -109,14 +109,16 @@ class ResidualLog:
         noisy = np.array([phase.noise_multiplier > 0.0 for phase in self._schedule], dtype=bool)
         self.pairs = LayerProducts(self._parts, int((noisy if looked is None else noisy & looked).sum()))
         self.transfers = TransferQueue()
-        self.restore({})
+        self.coordinates, self.layers = np.zeros(model.size), np.zeros(len(self._parts))
+        self.along, self.variances, self.rows = [], [], []
+        self.seen = self.hidden = 0
 
     def add(
         self,
         step: int,
         previous: Tensor,
         recovered: RecoveredUpdate,
-        known: Population | Estimated | Drawn,
+        known: Population,
         direction: Tensor | None = None,
     ) -> None:
         """Add a step from the model ``previous`` (P,).
@@ -149,7 +151,8 @@ class ResidualLog:
         if direction is not None:
             pull = torch.dot(self._free(expected).double(), towards.double()) / length.clamp_min(_SHORTEST)
         squares = known.squares + (float_on_cpu(planted.norms.square().sum()) if self._turned else 0.0)
-        without = 1.0 if exclusive(phase.sampler) and rate < 1.0 else 1.0 - rate
+        # If the batch size is fixed or bounded, inclusions are negatively correlated.
+        without = 1.0 if isinstance(phase.sampler, FixedSize | TruncatedPoisson) and rate < 1.0 else 1.0 - rate
         sampled = (rate * without * squares + rate**2 * known.within) / clip**2
         self.transfers.add(self._keep_along, product, length, pull, spaced(free, self._width), sampled, *hides, sigma)
 
@@ -197,27 +200,6 @@ class ResidualLog:
     def by_layer(self) -> dict[str, tuple[float, int]]:
         """Per layer: the sum over steps, and the degrees of freedom per step."""
         return {name: (float(total), size) for (name, size), total in zip(self._parts, self.layers, strict=True)}
-
-    def state(self) -> Memory:
-        return {
-            "coordinates": self.coordinates.copy(),
-            "layers": self.layers.copy(),
-            "counts": np.array([self.seen, self.hidden]),
-            "along": np.array(self.along).reshape(-1, 3),
-            "variances": np.array(self.variances).reshape(-1, 2),
-            "rows": np.stack(self.rows) if self.rows else np.zeros((0, 1), dtype=np.float32),
-            **self.pairs.state(),
-        }
-
-    def restore(self, state: Memory) -> None:
-        self.transfers.clear()
-        self.pairs.restore(state)
-        self.coordinates = np.array(state.get("coordinates", np.zeros(self._model.size)))
-        self.layers = np.array(state.get("layers", np.zeros(len(self._parts))))
-        self.seen, self.hidden = (int(v) for v in state.get("counts", (0, 0)))
-        self.along = [(float(a), float(b), float(c)) for a, b, c in state.get("along", ())]
-        self.variances = [(float(a), float(b)) for a, b in state.get("variances", ())]
-        self.rows = list(state.get("rows", ()))
 
 
 class _CanaryComplement:
@@ -281,12 +263,14 @@ def _directions(log: ResidualLog) -> Directions:
 _HUGE = 1e300
 
 
-class LayerProducts:
+class LayerProducts(Remembering):
     """Sums over steps for every pair of the largest layers, over the first coordinates of each.
 
     ``sums`` (pairs, 4) float64, in units of the declared noise: inner products, their rounding bounds, and the squared
     norms of both layers, including rounding.
     """
+
+    kept = ("sums", "steps")
 
     def __init__(self, parts: Sequence[tuple[str, int]], planned: int) -> None:
         starts = np.cumsum([0, *(size for _, size in parts)]).tolist()
@@ -296,7 +280,8 @@ class LayerProducts:
             (parts[i][0], parts[j][0], starts[i], starts[j], min(parts[i][1], parts[j][1]))
             for i, j in combinations(sorted(largest), 2)
         ]
-        self.restore({})
+        self.sums: Array = np.zeros((len(self._pairs), 4))
+        self.steps = 0
 
     def add(self, residual: Array, error: float, sigma: float) -> None:
         """Add a step's residual (P,), float64, with its rounding bound and the noise's standard deviation."""
@@ -330,10 +315,3 @@ class LayerProducts:
             )
             found.append(sums)
         return max(found, key=SharedLayers.surprise)
-
-    def state(self) -> Memory:
-        return {"pairs": self.sums.copy(), "paired": np.array(self.steps)}
-
-    def restore(self, state: Memory) -> None:
-        self.sums: Array = np.array(state.get("pairs", np.zeros((len(self._pairs), 4))))
-        self.steps = int(state.get("paired", 0))

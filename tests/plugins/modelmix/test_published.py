@@ -32,8 +32,8 @@ def test_a_spread_gradient_has_the_larger_delta(epsilon: float, one_hot: float, 
     assert wide > narrow
     # At integer orders above 1 it is the other way round: the theorem stands where an accountant of the pair would not.
     assert (
-        theory.step_rdp([2], Segment(1, rate, effect, gap, 100))[0]
-        < theory.step_rdp([2], Segment(1, rate, effect, gap))[0]
+        theory.step_rdp((2,), Segment(1, rate, effect, gap, 100))[0]
+        < theory.step_rdp((2,), Segment(1, rate, effect, gap))[0]
     )
 
 

@@ -18,10 +18,11 @@ from dpspec.contract import Finding, FrozenMap, Resumable, Spec, TrainingJob, Tr
 from dpspec.engine.preparing.context import RunContext
 from dpspec.engine.preparing.prepare import prepare
 from dpspec.registry.loader import load_catalog
+from dpspec.training.canaries import CanaryGroups
 from dpspec.training.device import generator
 from dpspec.training.gradients import flat_model
 from dpspec_modelmix import density, theory
-from dpspec_modelmix.attack import Canaries, Reader, log_density
+from dpspec_modelmix.attack import Reader, log_density, place_canaries
 from dpspec_modelmix.findings import lower_bounds
 from dpspec_modelmix.options import Attack, segments_of
 from dpspec_modelmix.training import Absolute, MixingUpdate, Rules, enforce, rules_of, train
@@ -82,11 +83,11 @@ def test_a_step_by_hand(literal: bool, new: list[float], kept: list[float]) -> N
     assert torch.allclose(mixed, torch.tensor(new, dtype=torch.float64), atol=1e-8)
     # The part of the loop does the same with weights of its own.
     update = MixingUpdate(rules(0.1, rate=0.2, divisor=10.0, literal=literal), 5, "cpu")
-    update.restore({"step": np.array(3), "kept": before.numpy()})
+    update._step, update._kept = 3, before
     weights = torch.rand(4, generator=generator(5, "mixing"), dtype=torch.float64)
     again = weights * first + (1 - weights) * second - 0.2 / 10.0 * noisy
     assert torch.equal(update(current, noisy), again)
-    assert torch.equal(torch.as_tensor(np.array(update.state()["kept"])), first)
+    assert torch.equal(torch.as_tensor(np.array(update.state()["_kept"])), first)
 
 
 def test_ties_are_broken_unless_they_are_printed() -> None:
@@ -172,9 +173,9 @@ def test_scores_are_likelihood_ratios(noise: str, kind: str) -> None:
     scores, coins = [], []
     for seed in range(6):
         attack, pool = Attack(kind=kind, count=100), torch.arange(600)
-        owned = Canaries.placed(attack, 1, pool, seed, "cpu", parameters=600, norm=10.0)
+        owned = place_canaries(attack, 1, pool, seed, "cpu", parameters=600, norm=10.0)
         coin = np.random.default_rng(seed).integers(0, 2, 100)
-        planted = owned.included(torch.from_numpy(coin == 1))
+        planted = CanaryGroups(owned, torch.from_numpy(np.flatnonzero(coin)), 1.0)
         reader = Reader(job, rule, owned, clipping)
         train(replace(job, canaries=planted, observers=(reader,), seed=seed), clipping, rule)
         scores.append(reader.scores.numpy())

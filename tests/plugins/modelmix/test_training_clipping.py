@@ -18,7 +18,7 @@ from dpspec.registry.loader import load_catalog
 from dpspec.training.gradients.clipping import Flat, Truncated
 from dpspec.training.gradients.persample import FlatModel
 from dpspec_modelmix import ModelMixAudit, density, published, theory
-from dpspec_modelmix.options import Embedding, Segment, embedding_of, segments_of
+from dpspec_modelmix.options import Embedding, PhaseOptions, Segment, segments_of
 from dpspec_modelmix.training import Anchors, TwoParts, WrittenOut
 
 
@@ -38,7 +38,7 @@ def test_both_forms_at_the_settings_of_the_paper(noise: float, ratio: float, flo
 
 @pytest.mark.parametrize(("rate", "effect", "gap", "embedded"), [(0.3, 1.5, 4.0, 0.8), (1.0, 0.7, 10.0, 1.2)])
 def test_the_residual_form_by_direct_integration(rate: float, effect: float, gap: float, embedded: float) -> None:
-    (found,) = theory.step_rdp([3], Segment(1, rate, effect, gap, embedded=embedded))
+    (found,) = theory.step_rdp((3,), Segment(1, rate, effect, gap, embedded=embedded))
     o, w = density.nodes(effect, gap, 3.0)
     e, u = density.nodes(embedded, 0.0, 3.0)
     first, second = np.exp(density.log_ratio(o, effect, gap)), np.exp(density.log_ratio(e, embedded, 0.0))
@@ -158,7 +158,7 @@ def test_a_trial(tmp_path: Path, form: str) -> None:
     spec = specs.spec_of(tmp_path, TEXT.replace("FORM", form))
     prepared = prepare(spec, load_catalog())
     (segment,) = segments_of(spec.phases, spec.training.options, prepared.facts) or ()
-    embedding = embedding_of(spec.phases[0])
+    embedding = PhaseOptions.of(spec.phases[0]).embedding
     assert embedding is not None
     expected = (math.hypot(1.0, 0.5) / 0.75, 0.0) if embedding.floor else (1.0 / 1.5, 1.0 / 1.2)
     assert (segment.effect, segment.embedded) == pytest.approx(expected)

@@ -17,6 +17,7 @@ from dpspec.stats.conformance import epochs, table
 from dpspec.stats.conformance.batch_checks import BatchSums, SamplingSums
 from dpspec.stats.conformance.evidence import RunEvidence
 from dpspec.training.loop import samplers
+from dpspec.training.loop.native import Schedule
 from dpspec.training.measure.logs import SamplingLog
 
 RECORDS, BATCH, STEPS = 90, 20, 33
@@ -36,7 +37,7 @@ def drawn(sampler: samplers.Sampler, seed: int = 0, steps: int = STEPS) -> Itera
 
 
 def held(batches: Iterator[torch.Tensor], records: int = RECORDS) -> list[Check]:
-    log = SamplingLog(records, [STEPS], (), [STEPS * 0.2], [BATCH])
+    log = SamplingLog(Schedule.of([PHASE], records))
     for step, batch in enumerate(batches, start=1):
         log.sampled(step, batch)
     sums = BatchSums(

@@ -15,9 +15,9 @@ from torch import Tensor
 
 from dpspec.contract.attacks import Records
 from dpspec.training.gradients.persample import FlatModel
+from dpspec.training.loop.contributions import Estimated, Sample, estimated, population
 from dpspec.training.loop.native import NativeTrainer
 from dpspec.training.loop.samplers import Poisson
-from dpspec.training.measure.population import Estimated, Sample, estimated, population
 from dpspec.training.measure.residuals import Residuals
 from dpspec.training.measure.scores import RecordScores
 from dpspec.training.measure.update_statistics import ResidualLog
@@ -29,7 +29,8 @@ CLIPPED = torch.tensor([[1.0, 0.0], [1.0, 0.0], [0.6, 0.8], [0.1, -0.3], [0.0, 0
 def of(places: tuple[int, ...]) -> Estimated:
     some = CLIPPED[list(places)]
     factor = len(CLIPPED) / len(places)
-    return Estimated(factor * some.sum(0), float(some.square().sum()), torch.tensor(places), len(CLIPPED), 1.0)
+    n, sampled = len(CLIPPED), float(some.square().sum())
+    return Estimated(factor * some.sum(0), n, factor * n, sampled=sampled, places=torch.tensor(places), factor=factor)
 
 
 def differences(q: float, size: int) -> Iterator[tuple[float, Tensor]]:

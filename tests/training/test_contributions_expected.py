@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from dpspec.training.gradients.persample import FlatModel, per_example_gradients
+from dpspec.training.loop.contributions import Population, population
 from dpspec.training.loop.samplers import FixedSize, Poisson
-from dpspec.training.measure.population import Population, population
 
 
 def test_expected_update_is_rate_times_the_clipped_sum(make_model, rows):
