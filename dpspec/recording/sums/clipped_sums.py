@@ -139,17 +139,17 @@ def _functions() -> tuple[Any, ...]:
     return torch.einsum, torch.norm, torch.Tensor.norm
 
 
-def summed_gradients(optimizer: Any) -> list[Tensor | None]:
+def summed_gradients(optimizer: Any, parameters: Sequence[Any]) -> list[Tensor | None]:
     """The sums of clipped gradients, of sharded parameters the rows of this process; None before the first pass."""
     state = getattr(optimizer, "grad_state", None)  # of Opacus' optimizer for sharded parameters
     if state is None:
-        return [getattr(p, "summed_grad", None) for p in optimizer.params]
-    return [local(state[p]["summed_grad"]) for p in optimizer.params]
+        return [getattr(p, "summed_grad", None) for p in parameters]
+    return [local(state[p]["summed_grad"]) for p in parameters]
 
 
 class SummedGradients:
     def __init__(self, optimizer: Any) -> None:
-        self._optimizer = optimizer
+        self._optimizer, self._parameters = optimizer, list(optimizer.params)
         self._left: Fingerprint | None = None
         self.used = False
         self._changed, self._compared = Tally(), 0
@@ -177,7 +177,7 @@ class SummedGradients:
         self.used, self._left = False, None
 
     def _fingerprint(self) -> Fingerprint | None:
-        sums = summed_gradients(self._optimizer)
+        sums = summed_gradients(self._optimizer, self._parameters)
         return None if all(one is None for one in sums) else fingerprint(sums)
 
 
@@ -191,7 +191,7 @@ class RecomputedSums:
 
     def __init__(self, optimizer: Any, clipping: str) -> None:
         """clipping: ``flat``, ``per-layer`` or ``adaptive``."""
-        self._optimizer, self._clipping = optimizer, clipping
+        self._optimizer, self._clipping, self._parameters = optimizer, clipping, list(optimizer.params)
         self._random = random.SystemRandom()
         self._expected: list[tuple[Tensor, Tensor]] = []
         self._calls = self._recomputed = self._different = 0
@@ -206,11 +206,11 @@ class RecomputedSums:
         """A call begins: compute the sum that it must leave, if the call is chosen."""
         self._calls += 1
         self._expected = []
-        kept = [getattr(p, "grad_sample", None) for p in self._optimizer.params]
+        kept = [getattr(p, "grad_sample", None) for p in self._parameters]
         require_plain(tensor for one in kept for tensor in (one if isinstance(one, list) else [one]))
         if self._random.random() * self._calls >= _FIRST:
             return
-        optimizer, parameters = self._optimizer, self._optimizer.params
+        optimizer, parameters = self._optimizer, self._parameters
         gradients = [g.detach().flatten(1) if g.dim() > 1 else g.detach()[:, None] for g in optimizer.grad_samples]
         exact = [torch.float64 if g.dtype == torch.float64 else torch.float32 for g in gradients]
         norms = [torch.linalg.vector_norm(g, dim=1, dtype=kind) for g, kind in zip(gradients, exact, strict=True)]
@@ -231,7 +231,7 @@ class RecomputedSums:
         if not expected:
             return
         different, lengths, rooms = False, [], []
-        for p, (total, room) in zip(self._optimizer.params, expected, strict=True):
+        for p, (total, room) in zip(self._parameters, expected, strict=True):
             apart = float(torch.linalg.vector_norm(p.summed_grad.detach().reshape(-1).to(total) - total))
             lengths.append(float(torch.linalg.vector_norm(total)))
             rooms.append(float(room))

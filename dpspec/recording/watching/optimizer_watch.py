@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import operator
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import repeat
@@ -110,6 +111,7 @@ class OpacusWatch:
         self._rank = rank
         self._entering, self._noise, self._probing = entering, noise, probing
         self._optimizer, self._clipping, self._model, self._sketch = optimizer, clipping, model, sketch
+        self._parameters: list[Any] = list(optimizer.params)
         self._coefficients = 0
         self._undo: list[Callable[[], None]] = []
         self._wrappers: dict[str, Any] = {}
@@ -129,7 +131,7 @@ class OpacusWatch:
             self.ghost = ShardedGhostSums(model, optimizer, rank)
         self.recomputed = None if clipping == "ghost" else RecomputedSums(optimizer, clipping)
         self.scaling = SizeScaling()
-        self._rows = None if rank is not None else StepRows.of(list(optimizer.params))
+        self._rows = None if rank is not None else StepRows.of(self._parameters)
 
     @property
     def together(self) -> int:
@@ -158,7 +160,6 @@ class OpacusWatch:
 
     def attach(self, before: Moment, after: Moment, use: Moment, guarded: Callable[[Moment], None]) -> None:
         optimizer, self._guarded, sums = self._optimizer, guarded, self.sums
-        self._ids = [id(p) for p in optimizer.params]
         kind = type(optimizer)
         methods = [getattr(optimizer.pre_step, "__func__", None), kind._check_skip_next_step, kind.add_noise]
         self._genuine = all(is_of(method, ("opacus",)) for method in methods)
@@ -246,15 +247,15 @@ class OpacusWatch:
             self._probing(start, len(gradients[0]), gradients)
 
     def _begin_sum(self) -> None:
-        self._contributions = self._during.enter_context(Contributions(self._optimizer.params))
+        self._contributions = self._during.enter_context(Contributions(self._parameters))
 
     def _after_sum(self, _: Any) -> None:
-        seen, parameters = self._contributions, self._optimizer.params
+        seen = self._contributions
         assert seen is not None
         assert self.recomputed is not None
         self.norm_type = seen.norm_type or self.norm_type
         self.sum_type = seen.sum_type or self.sum_type
-        records = seen.records(len(parameters))
+        records = seen.records(len(self._parameters))
         self.step.add_rows(len(self._optimizer.grad_samples[0]) if records is None else records)
         if records is not None:
             self.step.norms.append(seen)
@@ -309,16 +310,17 @@ class OpacusWatch:
             self._rank.before_noise()
 
     def _after_noise(self, _: Any) -> None:
-        step, optimizer, parameters = self.step, self._optimizer, self._optimizer.params
-        if [id(p) for p in parameters] != self._ids:
+        step, optimizer, parameters = self.step, self._optimizer, self._parameters
+        if len(found := optimizer.params) != len(parameters) or not all(map(operator.is_, found, parameters)):
             raise RuntimeError("other parameters are trained than at the beginning; record each part in its own run")
-        require_plain((*parameters, *(p.grad for p in parameters), *summed_gradients(optimizer)))
+        gradients, sums = [p.grad for p in parameters], summed_gradients(optimizer, parameters)
+        require_plain((*parameters, *gradients, *sums))
         multiplier = expected_multiplier(optimizer, self._clipping)
         step.noise_multiplier = min(float(optimizer.noise_multiplier), multiplier)
         step.clip_norm = float(optimizer.max_grad_norm)
         step.deviation = multiplier * step.clip_norm
         step.noised = True
-        if self._rows is not None and self._rows.keep(step, [p.grad for p in parameters], summed_gradients(optimizer)):
+        if self._rows is not None and self._rows.keep(step, gradients, sums):
             if self._rows.full:
                 self._read_rows()
         else:
@@ -326,8 +328,8 @@ class OpacusWatch:
         self._scaled = None if self._inside else self._fingerprint()
 
     def _read_noise(self, step: PendingStep) -> None:
-        optimizer, parameters = self._optimizer, self._optimizer.params
-        sums = [one.detach().reshape(-1) for one in summed_gradients(optimizer) if one is not None]
+        optimizer, parameters = self._optimizer, self._parameters
+        sums = [one.detach().reshape(-1) for one in summed_gradients(optimizer, parameters) if one is not None]
         noise = [local(p.grad).detach().reshape(-1) - s for p, s in zip(parameters, sums, strict=True)]
         starts: Iterable[int] = repeat(0)
         if self._rank is not None and self._rank.sharded:
@@ -367,7 +369,7 @@ class OpacusWatch:
                 step.divided = before, step.divided[1]
 
     def _first_norm(self) -> Tensor:
-        own = (local(p.grad) for p in self._optimizer.params)
+        own = (local(p.grad) for p in self._parameters)
         norm: Tensor = torch.linalg.vector_norm(next((one for one in own if one.numel()), torch.zeros(1)).detach())
         return norm
 
@@ -393,7 +395,7 @@ class OpacusWatch:
 
     def _before_reduction(self) -> None:
         assert self._rank is not None
-        require_plain(p.grad for p in self._optimizer.params)
+        require_plain(p.grad for p in self._parameters)
         scaled, self._scaled = self._scaled, None
         self._compare(scaled)
         self._rank.before_reduction()
@@ -404,7 +406,7 @@ class OpacusWatch:
         self._scaled = self._fingerprint()
 
     def before_update(self) -> None:
-        require_plain(p.grad for p in self._optimizer.params)
+        require_plain(p.grad for p in self._parameters)
         self.replaced.check(self._wrappers)
         scaled, self._scaled = self._scaled, None
         if scaled is not None or self.step.noised:
@@ -412,11 +414,11 @@ class OpacusWatch:
 
     def after_update(self) -> None:
         before, self._stepped_with = self._stepped_with, None
-        if before is not None and all(p.grad is not None for p in self._optimizer.params):
+        if before is not None and all(p.grad is not None for p in self._parameters):
             self._changed.add(differs(self._fingerprint(), before))
 
     def _fingerprint(self) -> Fingerprint:
-        return fingerprint(p.grad for p in self._optimizer.params)
+        return fingerprint(p.grad for p in self._parameters)
 
 
 def expected_multiplier(optimizer: Any, clipping: str) -> float:
