@@ -109,7 +109,15 @@ def hints_of(kind: type) -> dict[str, Any]:
 def _reader(hint: Any) -> _Reader:
     origin, inner = get_origin(hint), get_args(hint)
     if origin is Annotated:
-        return _ranged(inner[0], inner[1])
+        kind, limits = inner
+        allowed = (int,) if kind is int else (int, float)
+        rule = f"{'an integer' if kind is int else 'a number'} from {limits.least:.4g} to {limits.most:.4g}"
+        return _plain(
+            lambda value: (
+                isinstance(value, allowed) and not isinstance(value, bool) and limits.least <= value <= limits.most
+            ),
+            rule,
+        )
     if origin in (Union, UnionType):
         return _union([_reader(member) for member in inner if member is not NoneType], none=NoneType in inner)
     if origin is Literal:
@@ -161,17 +169,6 @@ def _float(value: Json, where: str) -> float:
 def _frozen(value: Json, where: str) -> FrozenMap:
     found: FrozenMap = freeze(_require_mapping(value, where))
     return found
-
-
-def _ranged(kind: type, limits: Between) -> _Reader:
-    allowed = (int,) if kind is int else (int, float)
-    rule = f"{'an integer' if kind is int else 'a number'} from {limits.least:.4g} to {limits.most:.4g}"
-    return _plain(
-        lambda value: (
-            isinstance(value, allowed) and not isinstance(value, bool) and limits.least <= value <= limits.most
-        ),
-        rule,
-    )
 
 
 def _union(readers: list[_Reader], *, none: bool) -> _Reader:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import unicodedata
 from collections.abc import Iterable, Sequence
@@ -90,7 +91,7 @@ def harmless(text: str, *, styled: bool = False, commands: bool = False) -> str:
 def json_text(text: str) -> str:
     """Escape invisible characters and commands of CI runners in the strings of a JSON text."""
     if not text.replace("\n", "").isprintable():
-        text = "".join(_json_escaped(c) if c != "\n" and unicodedata.category(c) in _HIDDEN else c for c in text)
+        text = "".join(json.dumps(c)[1:-1] if c != "\n" and unicodedata.category(c) in _HIDDEN else c for c in text)
     return _OBEYED.sub(lambda found: f"\\u{ord(found[0][0]):04x}{found[0][1:]}", text)
 
 
@@ -181,11 +182,6 @@ def _without_hidden(text: str, keeping: str = "") -> str:
     if text.isprintable():
         return text
     return "".join(_escaped(c) if c not in keeping and unicodedata.category(c) in _HIDDEN else c for c in text)
-
-
-def _json_escaped(character: str) -> str:
-    units = character.encode("utf-16-be", "surrogatepass")
-    return "".join(f"\\u{units[i]:02x}{units[i + 1]:02x}" for i in range(0, len(units), 2))
 
 
 def _escaped(character: str) -> str:

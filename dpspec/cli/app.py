@@ -20,48 +20,47 @@ from typing import Annotated, Any
 import typer
 
 from dpspec.cli import cache, explain, interrupt, new, planning, plugins, results, run, specs
-from dpspec.cli.output import emit, flush, note, results_apart, silence, tolerate_any_character, wants_color
+from dpspec.cli.arguments import show_diagnostics
+from dpspec.cli.output import emit, flush, note, results_apart, silence, tolerate_any_character
 from dpspec.errors import DpspecError, ExitCode, PluginError, SpecError, UsageError
 from dpspec.text import clipped, closest, did_you_mean, plain_lines
 
 TRACKER = "the dpspec issue tracker"
 
 
-def leave_report(error: BaseException, arguments: Sequence[str]) -> tuple[str, ExitCode]:
-    """Return a text for stderr, with the report if no file can be written."""
+def _report_bug(error: BaseException, arguments: Sequence[str]) -> ExitCode:
+    """Write a report to a file, or to stderr if no file can be written."""
     from dpspec.registry.foreign_code import one_line
     from dpspec.registry.loader import raised_by
     from dpspec.stores.folder import shown
     from dpspec.text import harmless
     from dpspec.version import VERSION
 
-    report = "\n".join(
-        [
-            "# dpspec: unexpected error",
-            "",
-            f"- dpspec: {VERSION}",
-            f"- python: {platform.python_implementation()} {platform.python_version()}",
-            f"- platform: {platform.platform()}",
-            f"- command: `{shlex.join(['dpspec', *map(shown, arguments)])}`",
-            "",
-            "```",
-            harmless("".join(traceback.format_exception(error)).rstrip()),
-            "```",
-            "",
-        ]
-    )
+    trace = harmless("".join(traceback.format_exception(error)).rstrip())
+    report = f"""\
+# dpspec: unexpected error
+
+- dpspec: {VERSION}
+- python: {platform.python_implementation()} {platform.python_version()}
+- platform: {platform.platform()}
+- command: `{shlex.join(["dpspec", *map(shown, arguments)])}`
+
+```
+{trace}
+```
+"""
     summary = one_line("".join(traceback.format_exception_only(error)).strip().partition("\n")[0])
     plugin = raised_by(error)
-    code = ExitCode.PLUGIN if plugin else ExitCode.BUG
     message = f"error: this is a bug in {f'plugin {plugin}' if plugin else 'dpspec'}: {summary}"
     try:
         handle, place = tempfile.mkstemp(prefix="dpspec-bug-", suffix=".md")
         with os.fdopen(handle, "w", encoding=sys.getfilesystemencoding(), errors="backslashreplace") as out:
             out.write(report)
+        readers = f"the authors of {plugin}" if plugin else TRACKER
+        note(f"{message}\nA report is in {Path(place)}: please review it and send it to {readers}.")
     except OSError:
-        return f"{message}\n\n{report}", code
-    readers = f"the authors of {plugin}" if plugin else TRACKER
-    return f"{message}\nA report is in {Path(place)}: please review it and send it to {readers}.", code
+        note(f"{message}\n\n{report}")
+    return ExitCode.PLUGIN if plugin else ExitCode.BUG
 
 
 #: Errors of permissions and of a full disk.
@@ -88,11 +87,11 @@ def _outcome(command: Callable[[], object], arguments: Sequence[str]) -> int:
             if interrupt.heard():  # after Ctrl-C any exception is an interruption
                 raise KeyboardInterrupt from error
             raise
-    except (SpecError, PluginError) as error:
-        tell(error)
-        return error.exit_code
     except DpspecError as error:
-        note(f"error: {_said(error)}")
+        if isinstance(error, SpecError | PluginError) and error.diagnostics:
+            show_diagnostics(error.diagnostics, {})
+        else:
+            note(f"error: {_said(error)}")
         return error.exit_code
     except typer.TyperException as error:
         _show_usage(error)
@@ -129,21 +128,6 @@ def _outcome(command: Callable[[], object], arguments: Sequence[str]) -> int:
     return answer if isinstance(answer, int) else ExitCode.OK
 
 
-def _report_bug(error: BaseException, arguments: Sequence[str]) -> ExitCode:
-    text, code = leave_report(error, arguments)
-    note(text)
-    return code
-
-
-def tell(error: SpecError | PluginError) -> None:
-    if not error.diagnostics:
-        note(f"error: {_said(error)}")
-        return
-    from dpspec.language.diagnostics import render
-
-    note(render(error.diagnostics, color=wants_color(sys.stderr)))
-
-
 def _interrupted() -> int:
     note("\nInterrupted. Finished trials are stored: run the same command again to resume.")
     return ExitCode.INTERRUPTED
@@ -161,22 +145,19 @@ def _is_out_of_memory(error: Exception) -> bool:
 _REQUIRED = {"greater_than_equal": "at least {ge:g}", "int_parsing": "an integer", "float_parsing": "a number"}
 
 
-def _usage_text(error: typer.TyperException) -> str:
+def _show_usage(error: typer.TyperException) -> None:
     cause: Any = error.__cause__
     wrong: dict[str, Any] = next(iter(cause.errors()), {}) if hasattr(cause, "errors") else {}
     required = _REQUIRED.get(wrong.get("type", ""), "").format(**wrong.get("ctx", {}))
     option = next(iter(getattr(getattr(error, "param", None), "opts", ())), "")
-    if required and option:
-        return f"{option} must be {required}, got {clipped(str(wrong.get('input')))}"
     name = getattr(error, "option_name", "")
-    if not name:
-        return error.format_message()
-    near = closest(name, getattr(error, "possibilities", None) or ())
-    return f"No such option: {clipped(name)}{did_you_mean(near)}"
-
-
-def _show_usage(error: typer.TyperException) -> None:
-    text = _usage_text(error)
+    if required and option:
+        text = f"{option} must be {required}, got {clipped(str(wrong.get('input')))}"
+    elif name:
+        near = closest(name, getattr(error, "possibilities", None) or ())
+        text = f"No such option: {clipped(name)}{did_you_mean(near)}"
+    else:
+        text = error.format_message()
     if text.startswith("Usage: "):  # a group without a command shows its help
         note(text)
         return

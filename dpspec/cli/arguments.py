@@ -86,7 +86,7 @@ def loaded_specs(paths: Sequence[Path], catalog: Catalog, overrides: Sequence[st
     loaded = load_specs(paths, catalog, overrides)
     report_skipped_files(loaded)
     if loaded.diagnostics:
-        show(loaded.diagnostics, loaded.sources)
+        show_diagnostics(loaded.diagnostics, loaded.sources)
     if not loaded.ok:
         raise typer.Exit(ExitCode.PLUGIN if loaded.missing_plugins else ExitCode.INVALID_SPEC)
     if not loaded.specs:
@@ -96,7 +96,7 @@ def loaded_specs(paths: Sequence[Path], catalog: Catalog, overrides: Sequence[st
     except (SpecError, PluginError) as error:
         if not error.diagnostics:
             raise
-        show(error.diagnostics, loaded.sources)
+        show_diagnostics(error.diagnostics, loaded.sources)
         raise typer.Exit(error.exit_code) from None
 
 
@@ -108,7 +108,7 @@ def report_skipped_files(loaded: Loaded) -> None:
     note(f"skipped (not spec files: no key 'dpspec' at the top level): {named}{more}")
 
 
-def show(diagnostics: Sequence[Diagnostic], sources: Mapping[str, str]) -> None:
+def show_diagnostics(diagnostics: Sequence[Diagnostic], sources: Mapping[str, str]) -> None:
     from dpspec.language.diagnostics import render
 
     note(render(diagnostics, color=wants_color(sys.stderr), sources=sources))

@@ -35,7 +35,6 @@ _SPEC_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 def starter_spec(catalog: Catalog, mechanism: str | None, *, schema: Path, name: str) -> str:
     """The example of ``mechanism`` (the first installed one if None) under another name."""
-    require_name(name)
     if not catalog.mechanisms:
         raise PluginError("no installed plugin offers a mechanism (see `dpspec plugins`)")
     kind = sorted(catalog.mechanisms)[0] if mechanism is None else mechanism
@@ -44,11 +43,6 @@ def starter_spec(catalog: Catalog, mechanism: str | None, *, schema: Path, name:
     lines = [line for line in example.split("\n") if not line.startswith(MODELINE)]
     body = _NAME_LINE.sub(f"name: {name}", "\n".join(lines), count=1)
     return f"{MODELINE}{schema.as_posix()}\n{body}\n"
-
-
-def require_name(name: str) -> None:
-    if not _SPEC_NAME.fullmatch(name):
-        raise UsageError(f"invalid spec name {quoted(name)}: use letters, digits, dots, dashes and underscores")
 
 
 _MOST_PHASES = 50
@@ -61,7 +55,7 @@ _UNKNOWN: dict[Place, str] = {
 }
 
 
-def spec_of_run(run: Path, *, schema: Path, name: str, place: Path, delta: float = 1e-5) -> str:
+def spec_of_run(run: Path, *, schema: Path, name: str, place: Path) -> str:
     """A spec that gets the verdict of ``dpspec check``; it declares the phases if all are noisy Poisson samples."""
     from dpspec.engine.recorded.assumptions import PER_RECORD_CLIPPING
     from dpspec.engine.recorded.check import RunClaim, check_run, document_of
@@ -69,8 +63,7 @@ def spec_of_run(run: Path, *, schema: Path, name: str, place: Path, delta: float
     from dpspec.engine.results.recording import UNKNOWN
     from dpspec.language.yaml_source import to_yaml
 
-    require_name(name)
-    question = RunClaim(delta=delta)
+    question = RunClaim(delta=1e-5)
     (audit,) = check_run(run, question).audits
     bound = next(one for one in audit.findings if (one.quantity, one.bound) == ("epsilon", "upper"))
     if math.isinf(bound.value):
@@ -85,7 +78,7 @@ def spec_of_run(run: Path, *, schema: Path, name: str, place: Path, delta: float
     document["training"] = {"backend": training["backend"], "run": Path(os.path.relpath(run, place)).as_posix()}
     document["threat_model"] = {"adjacency": question.adjacency}
     claimed = float(upper(bound.value))
-    claim: dict[str, Json] = {"id": "one-record", "kind": "approx-dp", "epsilon": claimed, "delta": delta}
+    claim: dict[str, Json] = {"id": "one-record", "kind": "approx-dp", "epsilon": claimed, "delta": question.delta}
     document["claims"], comments = [claim], dict(_UNKNOWN)
     unchecked = [one.name.removesuffix(UNKNOWN) for one in bound.assumptions if one.status == "unchecked"]
     if unchecked == [PER_RECORD_CLIPPING] and audit.conformance.status == "no-deviation-found":
@@ -246,6 +239,8 @@ def new_spec(
     """Write NAME.yaml from a mechanism's example or a recorded run, without overwriting files."""
     from dpspec.registry.loader import load_catalog
 
+    if not _SPEC_NAME.fullmatch(name):
+        raise UsageError(f"invalid spec name {quoted(name)}: use letters, digits, dots, dashes and underscores")
     place = folder / f"{name}.yaml"
     if place.exists():
         raise UsageError(f"{place} already exists; choose another name or folder")

@@ -55,7 +55,13 @@ def results_apart() -> Iterator[None]:
     """Redirect the output of plugins to stderr, so that stdout has results only."""
     global _results
     before, outer = sys.stdout, _results
-    _results = _moved(before)
+    _results = before
+    with suppress(OSError, ValueError, AttributeError):  # without a descriptor the stream stays
+        if before.fileno() == 1:
+            before.flush()
+            encoding, errors = getattr(before, "encoding", None), getattr(before, "errors", None)
+            _results = open(os.dup(1), "w", encoding=encoding, errors=errors)  # noqa: SIM115
+            os.dup2(2, 1)
     sys.stdout = _results
     foreign_code.before_first(lambda: setattr(sys, "stdout", sys.stderr))
     try:
@@ -68,20 +74,6 @@ def results_apart() -> Iterator[None]:
             with suppress(OSError):
                 os.dup2(_results.fileno(), 1)
         sys.stdout, _results = before, outer
-
-
-def _moved(stream: IO[str]) -> IO[str]:
-    """The stream on another descriptor, with stderr in its place; unchanged if that is impossible."""
-    try:
-        if stream.fileno() != 1:
-            return stream
-        stream.flush()
-        moved = open(os.dup(1), "w", encoding=getattr(stream, "encoding", None), errors=getattr(stream, "errors", None))  # noqa: SIM115
-    except (OSError, ValueError, AttributeError):
-        return stream
-    with suppress(OSError):
-        os.dup2(2, 1)
-    return moved
 
 
 def page_width() -> int:
@@ -191,12 +183,16 @@ def require_apart(reports: Sequence[RequestedReport], loaded: Loaded, key: Path 
     for spec in loaded.specs:
         values = {part: value for part, value in spec.to_json().items() if part not in _NO_FILES}
         found |= {os.path.join(spec.directory, text) for text in _texts(values)}
-        found |= {span.file for span in spec.origin.values()}  # a table of phases is not among the values
     for report in reports:
-        if not report.to_stdout and os.path.lexists(report.path):
-            target = os.lstat(report.path)  # a link is replaced, not its target
-            if any(_is(target, file) for file in found):
-                raise UsageError(f"a report to {report.path} would replace an input of the run; choose another path")
+        if report.to_stdout or not os.path.lexists(report.path):
+            continue
+        target = os.lstat(report.path)  # a link is replaced, not its target
+        for path in found:
+            with suppress(OSError, ValueError):
+                if os.path.samestat(target, os.lstat(path)) or os.path.samestat(target, os.stat(path)):
+                    raise UsageError(
+                        f"a report to {report.path} would replace an input of the run; choose another path"
+                    )
 
 
 def _texts(tree: object) -> Iterator[str]:
@@ -207,13 +203,6 @@ def _texts(tree: object) -> Iterator[str]:
             yield from _texts(value)
 
 
-def _is(target: os.stat_result, path: str) -> bool:
-    try:
-        return os.path.samestat(target, os.lstat(path)) or os.path.samestat(target, os.stat(path))
-    except (OSError, ValueError):
-        return False
-
-
 def require_known(what: str, name: str, names: Collection[str], label: str = "valid") -> None:
     if name not in names:
         suggestion = did_you_mean(closest(name, names))
@@ -221,7 +210,7 @@ def require_known(what: str, name: str, names: Collection[str], label: str = "va
 
 
 def find_format(name: str, catalog: Catalog) -> Callable[..., str]:
-    from dpspec.registry.loader import resolve
+    from dpspec.registry.foreign_code import resolve
 
     require_known("report format", name, sorted(catalog.reporters))
     return cast("Callable[..., str]", resolve(catalog.reporters[name].provider.render))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dpspec.cli.arguments import Overrides, SpecFiles
+from dpspec.cli.arguments import Overrides, SpecFiles, loaded_specs
 from dpspec.cli.output import emit, page_width
 from dpspec.errors import ExitCode, SpecError, UsageError
 from dpspec.text import json_text
@@ -25,7 +25,6 @@ def plan(
     overrides: Overrides = [],  # noqa: B006 - typer copies it
 ) -> int:
     """Print the number of trials that specs need, their cost and the epsilon that they could show, without training."""
-    from dpspec.cli.arguments import loaded_specs
     from dpspec.engine.preparing.prepare import prepare
     from dpspec.engine.results import decimals
     from dpspec.engine.running.run_options import format_time_range
@@ -96,7 +95,6 @@ def calibrate(
     The command trains no model. It judges the value that it finds and the nearest failing one. Ends with 1 if no value
     proves the claims, or if the search stopped at an invalid value with valid ones beyond it.
     """
-    from dpspec.cli.arguments import loaded_specs
     from dpspec.cli.progress import Progress
     from dpspec.engine.calibration import calibrate_specs
     from dpspec.registry.loader import load_catalog, notify

@@ -94,7 +94,18 @@ class Progress:
                     self._planned = None
             case TrialsPlanned():
                 self._trials[event.audit] = (event.stored, event.total)
-                self._plan(event)
+                if self._audits > MANY:  # many audits are summed up
+                    before = self._planned or TrialsPlanned(
+                        audit=f"{self._audits} audits", total=0, stored=0, seconds=0.0
+                    )
+                    self._planned = replace(
+                        before,
+                        total=before.total + event.total,
+                        stored=before.stored + event.stored,
+                        seconds=before.seconds + event.seconds,
+                    )
+                elif event.total > event.stored:
+                    self._say(planned(event))
             case TrialFinished():
                 done, total = self._trials.get(event.audit, (0, 0))
                 self._trials[event.audit] = (done + 1, total)
@@ -106,20 +117,6 @@ class Progress:
                 self._what, self._done, self._total = "done", 1, 1
             case _:
                 pass
-
-    def _plan(self, event: TrialsPlanned) -> None:
-        """Many audits are summed up."""
-        if self._audits <= MANY:
-            if event.total > event.stored:
-                self._say(planned(event))
-            return
-        before = self._planned or TrialsPlanned(audit=f"{self._audits} audits", total=0, stored=0, seconds=0.0)
-        self._planned = replace(
-            before,
-            total=before.total + event.total,
-            stored=before.stored + event.stored,
-            seconds=before.seconds + event.seconds,
-        )
 
     def _rate(self, event: Progressed) -> str:
         """Since the piece of work began; or empty."""

@@ -18,7 +18,7 @@ from dpspec.cli.arguments import (
     StoreKey,
     StorePlace,
 )
-from dpspec.cli.output import emit, note
+from dpspec.cli.output import COMMANDS, emit, find_format, note, require_known, show_on_terminal, write_file
 from dpspec.errors import ExitCode, UsageError
 from dpspec.text import plain
 
@@ -39,7 +39,6 @@ def report(
     internal: Internal = False,
 ) -> int:
     """Show results or convert them to another format, several to one report, without recomputation."""
-    from dpspec.cli.output import COMMANDS, find_format, show_on_terminal, write_file
     from dpspec.registry.loader import load_catalog
     from dpspec.reporters.read_results import read_results
 
@@ -69,7 +68,6 @@ def diff(
 
     Ends with 1 if a value got worse, or a claim was changed or removed.
     """
-    from dpspec.cli.output import require_known
     from dpspec.engine.results.diff import diff as compare
     from dpspec.engine.results.diff import failing
     from dpspec.reporters.data_files import CHANGE_FORMATS, render_changes
@@ -104,16 +102,15 @@ def verify(
     evidence was omitted, is in another store, or another version wrote it. With --store-key this includes every trial
     without a seal in the store.
     """
-    from dpspec.reporters.read_results import page_at, read_result
-
-    stored = read_result(result)
-    page = page_at(result)
-
     from dpspec.engine.differences import other_versions, unverified
     from dpspec.engine.storage.trial_store import Store, read_key
     from dpspec.engine.verify import verify as recompute
     from dpspec.registry.loader import load_catalog
+    from dpspec.reporters.phrases import place
+    from dpspec.reporters.read_results import page_at, read_result
 
+    stored = read_result(result)
+    page = page_at(result)
     catalog = load_catalog()
     trial_store = Store(store, read_key(store_key), only_read=True)
     held = trial_store if trial_store.exists() else None
@@ -123,11 +120,13 @@ def verify(
     others = other_versions(stored, catalog)
     for one in mismatches:
         if not one.differs:
-            emit(f"{_place(stored, one)} ({plain(one.recorded)}) was not recomputed: {plain(one.recomputed)}")
+            name = plain(place(stored, one.audit, one.what))
+            emit(f"{name} ({plain(one.recorded)}) was not recomputed: {plain(one.recomputed)}")
     differing = [one for one in mismatches if one.differs]
     wrong, unclear = _of_others(stored, differing, others) if others else (len(differing), 0)
     for one in () if others else differing:
-        text = f"{_place(stored, one)}\n    recorded:   {plain(one.recorded)}\n    recomputed: {plain(one.recomputed)}"
+        name = plain(place(stored, one.audit, one.what))
+        text = f"{name}\n    recorded:   {plain(one.recorded)}\n    recomputed: {plain(one.recomputed)}"
         emit(f"{text}\n    because:    {plain(one.because)}" if one.because else text)
     if page is not None:
         from dpspec.reporters.page import compared
@@ -160,12 +159,6 @@ def _of_others(stored: Result, differing: Sequence[Mismatch], others: Sequence[s
     if rest:
         emit(f"{count(len(rest), 'value')} differ without changing a verdict: {plain(tally(rest))}")
     return len(changes), len(rest)
-
-
-def _place(stored: Result, one: Mismatch) -> str:
-    from dpspec.reporters.phrases import place
-
-    return plain(place(stored, one.audit, one.what))
 
 
 def _end(name: str, stored: Result, mismatches: Sequence[Mismatch], wrong: int, unclear: int) -> ExitCode:

@@ -11,8 +11,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dpspec.cli.arguments import DEFAULT_STORE, AllowChangedClaims, Internal, Overrides, SpecFiles, StoreKey, StorePlace
-from dpspec.cli.output import emit, note
+from dpspec.cli.arguments import (
+    DEFAULT_STORE,
+    AllowChangedClaims,
+    Internal,
+    Overrides,
+    SpecFiles,
+    StoreKey,
+    StorePlace,
+    loaded_specs,
+)
+from dpspec.cli.output import emit, note, parse_reports, require_apart, show_on_terminal, write_reports
 from dpspec.contract.events import Event, TrialsPlanned
 from dpspec.errors import ExitCode, UsageError
 from dpspec.text import plain
@@ -73,8 +82,6 @@ def run(
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print only the last line, and no progress.")] = False,
 ) -> int:
     """Audit specs: bounds from theory, training, attacks, and a verdict for every claim."""
-    from dpspec.cli.arguments import loaded_specs
-    from dpspec.cli.output import parse_reports, require_apart, show_on_terminal, write_reports
     from dpspec.cli.progress import Progress
     from dpspec.engine.running import runner
     from dpspec.engine.running.run_options import DEVICE, RunOptions
@@ -253,7 +260,6 @@ def check(
         raise UsageError(f"--epsilon must be finite and not negative, got {epsilon!r}")
     if any(not 1 <= size <= 10_000 for size in group_size):
         raise UsageError("--group-size must be from 1 to 10000")
-    from dpspec.cli.output import parse_reports, show_on_terminal, write_reports
     from dpspec.engine.recorded.check import RunClaim, check_run, exit_code_of
     from dpspec.registry.loader import load_catalog
     from dpspec.reporters.summary import tally

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dpspec.cli.arguments import Overrides, SpecFiles
-from dpspec.cli.output import emit, note, results, wants_color
+from dpspec.cli.arguments import Overrides, SpecFiles, loaded_specs, report_skipped_files
+from dpspec.cli.output import emit, note, results, wants_color, write_file
 from dpspec.contract import Diagnostic
 from dpspec.contract import Path as Place
 from dpspec.errors import ExitCode
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
 def validate(specs: SpecFiles, overrides: Overrides = []) -> int:  # noqa: B006 - typer copies it
     """Check specs and show every problem at its place, without training or reading rows."""
-    from dpspec.cli.arguments import report_skipped_files
     from dpspec.language.load import load_specs
     from dpspec.registry.loader import load_catalog
 
@@ -73,7 +72,6 @@ def show(
     origin: Annotated[bool, typer.Option("--origin", help="Add the source of each value as a comment.")] = False,
 ) -> int:
     """Print specs resolved, as YAML: one document for each cell of a matrix."""
-    from dpspec.cli.arguments import loaded_specs
     from dpspec.language.yaml_source import to_yaml
     from dpspec.registry.loader import load_catalog
 
@@ -103,8 +101,6 @@ def schema(
     if output is None:
         emit(text)
     else:
-        from dpspec.cli.output import write_file
-
         write_file(output, text)
         note(f"wrote {output}")
     return ExitCode.OK

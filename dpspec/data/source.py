@@ -6,13 +6,13 @@ import dataclasses
 import hashlib
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from importlib import import_module
 from itertools import islice
 from math import prod
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from dpspec.contract import DataError, Facts, FrozenMap, Json, LoadedData
 from dpspec.contract.frozen import digest
@@ -128,87 +128,67 @@ def held_out_count(test: float, count: int, unit: str, key: str = "") -> int:
     return held
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class Selection:
-    """``split`` and ``size`` of a data block, resolved to counts; None without effect.
+    """The records that a data block selects from a source: their key and numbers, and the function that takes them."""
 
-    ``held`` are the indices of the ``test`` held-out records, ascending, if the spec lists them; otherwise
-    ``test_seed`` draws them.
-    """
+    key: dict[str, Json]
+    records: int
+    test_records: int
+    rows: Callable[[LoadedData], LoadedData]
+    users: int | None = None
+    dropped: int = 0
 
-    test: int | None
-    held: tuple[int, ...] | None
-    test_seed: int
-    size: int | None
-    size_seed: int
 
-    @classmethod
-    def of(cls, options: FrozenMap, whole: Facts) -> Selection:
-        split, records = options.get("split"), whole.records
-        test = held = None
-        if split is not None:
-            if whole.test_records:
-                raise DataError("split: this source already has test records")
-            if isinstance(split["test"], tuple):
-                held = tuple(sorted(int(place) for place in split["test"]))
-                test = len(held)
-                if held[-1] >= records:
-                    raise DataError(
-                        f"split.test holds out record {held[-1]}, but the last of {records} records is {records - 1}"
-                    )
-                if test == records:
-                    raise DataError(f"split.test holds out all {records} records; training needs at least one")
-            else:
-                test = held_out_count(float(split["test"]), records, "records")
-        size, rest = options.get("size"), records - (test or 0)
-        if size is not None and size > rest:
-            raise DataError(f"size is {size}, but there are only {rest} training records")
-        return cls(
-            test=test,
-            held=held,
-            test_seed=0 if split is None else int(split.get("seed", 0)),
-            size=None if size == rest else size,
-            size_seed=int(options.get("seed", 0)),
-        )
+def select(options: FrozenMap, whole: Facts) -> Selection:
+    """Resolve ``split`` and ``size`` to numbers and indices."""
+    split, records, size = options.get("split"), whole.records, options.get("size")
+    count, drawn_split, held = 0, None, list[int]()
+    if split is not None:
+        if whole.test_records:
+            raise DataError("split: this source already has test records")
+        if isinstance(split["test"], tuple):
+            held = sorted(int(place) for place in split["test"])
+            count = len(held)
+            if held[-1] >= records:
+                raise DataError(
+                    f"split.test holds out record {held[-1]}, but the last of {records} records is {records - 1}"
+                )
+            if count == records:
+                raise DataError(f"split.test holds out all {records} records; training needs at least one")
+        else:
+            count = held_out_count(float(split["test"]), records, "records")
+            drawn_split = (count, int(split.get("seed", 0)))
+    rest = records - count
+    if size is not None and size > rest:
+        raise DataError(f"size is {size}, but there are only {rest} training records")
+    drawn_size = None if size is None or size == rest else (int(size), int(options.get("seed", 0)))
 
-    def key(self) -> dict[str, Json]:
-        drawn = None if self.test is None else [self.test, self.test_seed]
-        split = drawn if self.held is None else {"held": list(self.held)}
-        return {"split": split, "size": None if self.size is None else [self.size, self.size_seed]}
-
-    def facts(self, whole: Facts) -> Facts:
-        test = self.test or 0
-        return dataclasses.replace(
-            whole, records=self.size or whole.records - test, test_records=whole.test_records + test
-        )
-
-    def rows(self, whole: LoadedData) -> LoadedData:
+    def rows(data: LoadedData) -> LoadedData:
         import numpy as np
 
-        def drawn(records: int, count: int, seed: int, purpose: int) -> np.ndarray[Any, Any]:
-            mask = np.zeros(records, dtype=bool)
-            mask[generator(seed, purpose).permutation(records)[:count]] = True
-            return mask
-
-        x, y, test = whole.train_x, whole.train_y, (whole.test_x, whole.test_y)
-        if self.test is not None:
-            if self.held is None:
-                held = drawn(len(y), self.test, self.test_seed, SPLIT)
-            else:
-                held = np.isin(np.arange(len(y)), self.held)
-            x, y, test = x[~held], y[~held], (x[held], y[held])
-        if self.size is not None:
-            kept = drawn(len(y), self.size, self.size_seed, SIZE)
+        x, y, test = data.train_x, data.train_y, (data.test_x, data.test_y)
+        if split is not None:
+            out = np.zeros(len(y), dtype=bool)
+            out[held if drawn_split is None else _drawn(len(y), *drawn_split, SPLIT)] = True
+            x, y, test = x[~out], y[~out], (x[out], y[out])
+        if drawn_size is not None:
+            kept = np.sort(_drawn(len(y), *drawn_size, SIZE))
             x, y = x[kept], y[kept]
         return whole_rows((x, y), test)
 
+    return Selection(
+        key={"split": {"held": held} if held else drawn_split, "size": drawn_size},
+        records=rest if drawn_size is None else drawn_size[0],
+        test_records=whole.test_records + count,
+        rows=rows,
+    )
 
-class RowSelection(Protocol):
-    def key(self) -> dict[str, Json]: ...
 
-    def facts(self, whole: Facts) -> Facts: ...
-
-    def rows(self, whole: LoadedData) -> LoadedData: ...
+def _drawn(records: int, count: int, seed: int, purpose: int) -> np.ndarray[Any, Any]:
+    """Draw ``count`` of ``records`` indices."""
+    indices: np.ndarray[Any, Any] = generator(seed, purpose).permutation(records)[:count]
+    return indices
 
 
 class Source(ABC):
@@ -235,14 +215,21 @@ class Source(ABC):
     def facts(self) -> Facts:
         whole = self.describe()
         check_constants(self.options, whole.shape)
-        selection = self.selection(whole)
-        key: dict[str, Json] = {"rows": whole.digest, **selection.key()}
+        chosen = self.selection(whole)
+        key: dict[str, Json] = {"rows": whole.digest, **chosen.key}
         constants, radius = self.options.get("standardise"), self.options.get("radius")
         if constants is not None:
-            key["standardise"] = [_floats(constants.get("mean", 0.0)), _floats(constants.get("std", 1.0))]
+            both = constants.get("mean", 0.0), constants.get("std", 1.0)
+            key["standardise"] = [[*map(float, c)] if isinstance(c, tuple) else float(c) for c in both]
         if radius is not None:
             key["radius"] = float(radius)
-        return dataclasses.replace(selection.facts(whole), digest=digest(key))
+        return dataclasses.replace(
+            whole,
+            records=chosen.records,
+            test_records=chosen.test_records,
+            users=chosen.users,
+            digest=digest(key),
+        )
 
     def load(self) -> LoadedData:
         """Return the records that trials use: finite float32 (NaN if missing), int64 labels. Raises ``DataError``."""
@@ -262,8 +249,8 @@ class Source(ABC):
             test_x=transformed(chosen.test_x, self.options, what_test),
         )
 
-    def selection(self, whole: Facts) -> RowSelection:
-        return Selection.of(self.options, whole)
+    def selection(self, whole: Facts) -> Selection:
+        return select(self.options, whole)
 
     def what(self, test: bool = False) -> str:
         """Return the beginning of messages about the training or test rows: the file, if there is one."""
@@ -272,7 +259,3 @@ class Source(ABC):
 
     def number(self, key: str) -> int:
         return int(self.options.get(key, _DEFAULTS.get(key)))
-
-
-def _floats(constant: Json) -> Json:
-    return [float(c) for c in constant] if isinstance(constant, tuple) else float(constant)

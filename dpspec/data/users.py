@@ -17,11 +17,12 @@ from __future__ import annotations
 
 import hashlib
 from abc import abstractmethod
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import partial
 
-from dpspec.contract import DataError, Diagnostic, Facts, FrozenMap, Json, LoadedData
-from dpspec.data.source import SPLIT, RowSelection, generator, held_out_count, whole_rows
+from dpspec.contract import DataError, Diagnostic, Facts, Json, LoadedData
+from dpspec.data.source import SPLIT, Selection, generator, held_out_count, whole_rows
 from dpspec.data.table import Table
 
 #: Schema of the maximum number of records per user.
@@ -59,21 +60,21 @@ class TableOfUsers(Table):
     @abstractmethod
     def owners(self) -> list[str]: ...
 
-    def selection(self, whole: Facts) -> RowSelection:
-        return self._users() or super().selection(whole)
-
     def remarks(self) -> Iterator[Diagnostic]:
-        users = self._users()
-        if users is not None and users.dropped:
-            most, records = self.options["max_records_per_user"], users.dropped + sum(map(len, users.places))
-            message = f"{users.dropped} of {records} records are dropped: some users have more than {most}"
+        if self.options.get("max_records_per_user") is None:
+            return
+        whole = self.describe()
+        dropped = self.selection(whole).dropped
+        if dropped:
+            most = self.options["max_records_per_user"]
+            message = f"{dropped} of {whole.records} records are dropped: some users have more than {most}"
             path = ("data", "max_records_per_user")
             yield Diagnostic(code="records-dropped", message=message, path=path, severity="warning")
 
-    def _users(self) -> UserSelection | None:
+    def selection(self, whole: Facts) -> Selection:
         options, where = self.options, self.what()
         if not any(options.get(key) is not None for key in KEYS):
-            return None
+            return super().selection(whole)
         bounds = [key for key in ("records_per_user", "max_records_per_user") if options.get(key) is not None]
         if options.get("user") is None:
             raise DataError(f"{bounds[0]} needs the key user, the column with the user of each record", bounds[0])
@@ -100,58 +101,47 @@ class TableOfUsers(Table):
             )
         most, seed = options.get("max_records_per_user"), int(options.get("seed", 0))
         kept = tuple(tuple(_kept(name, own[name], most, seed)) for name in sorted(own))
-        split, held = options.get("split"), frozenset[int]()
+        split, held, split_seed = options.get("split"), frozenset[int](), 0
         if split is not None:
+            split_seed = int(split.get("seed", 0))
             if isinstance(split["test"], tuple):
                 raise DataError("split.test must be a fraction or a number of users for tables with users", "split")
             count = held_out_count(split["test"], len(kept), "users", "split")
-            held = frozenset(generator(int(split.get("seed", 0)), SPLIT).permutation(len(kept))[:count].tolist())
-        return UserSelection(kept, held, len(owners) - sum(map(len, kept)), options)
-
-
-@dataclass(frozen=True, eq=False)
-class UserSelection:
-    """A selection of records by user: the indices of each user's kept records, ascending, users sorted by name.
-
-    ``held`` are the indices of the held-out users, ``dropped`` is the number of records not kept.
-    """
-
-    places: tuple[tuple[int, ...], ...]
-    held: frozenset[int]
-    dropped: int
-    options: FrozenMap
-
-    def key(self) -> dict[str, Json]:
-        key: dict[str, Json] = {"user": self.options["user"]}
-        if self.dropped:
-            key["kept"] = [self.options["max_records_per_user"], int(self.options.get("seed", 0))]
-        if self.held:
-            key["split"] = {"users": [len(self.held), int(self.options["split"].get("seed", 0))]}
-        return key
-
-    def facts(self, whole: Facts) -> Facts:
-        test = sum(len(self.places[user]) for user in self.held)
-        records = sum(map(len, self.places)) - test
-        if self.held and whole.test_records:
+            held = frozenset(generator(split_seed, SPLIT).permutation(len(kept))[:count].tolist())
+        if held and whole.test_records:
             raise DataError("split: this source already has test records")
-        users = len(self.places) - len(self.held)
-        return replace(whole, records=records, test_records=whole.test_records + test, users=users)
+        dropped, test_records = len(owners) - sum(map(len, kept)), sum(len(kept[user]) for user in held)
+        key: dict[str, Json] = {"user": options["user"]}
+        if dropped:
+            key["kept"] = [most, seed]
+        if held:
+            key["split"] = {"users": [len(held), split_seed]}
+        return Selection(
+            key=key,
+            records=len(owners) - dropped - test_records,
+            test_records=whole.test_records + test_records,
+            rows=partial(_rows, kept, held, len(owners)),
+            users=len(kept) - len(held),
+            dropped=dropped,
+        )
 
-    def rows(self, whole: LoadedData) -> LoadedData:
-        import numpy as np
 
-        if len(whole.train_y) != self.dropped + sum(map(len, self.places)):
-            raise DataError("the table changed while it was read: the number of records differs")
-        owners = np.full(len(whole.train_y), -1, dtype=np.int64)  # -1: dropped
-        for user, own in enumerate(self.places):
-            owners[list(own)] = user
-        held = np.isin(owners, list(self.held))
-        train, test = (owners >= 0) & ~held, held
-        rows = whole_rows((whole.train_x[train], whole.train_y[train]), (whole.test_x, whole.test_y))
-        if self.held:
-            rows = replace(rows, test_x=whole.train_x[test], test_y=whole.train_y[test])
-        # Training users are numbered in the order of their names, without the held-out ones.
-        return replace(rows, owners=np.unique(owners[train], return_inverse=True)[1].astype(np.int64))
+def _rows(kept: Sequence[Sequence[int]], held: frozenset[int], records: int, whole: LoadedData) -> LoadedData:
+    """The rows of each user's ``kept`` records, ascending; the ``held`` users are for testing."""
+    import numpy as np
+
+    if len(whole.train_y) != records:
+        raise DataError("the table changed while it was read: the number of records differs")
+    owners = np.full(records, -1, dtype=np.int64)  # -1: dropped
+    for user, own in enumerate(kept):
+        owners[list(own)] = user
+    test = np.isin(owners, list(held))
+    train = (owners >= 0) & ~test
+    rows = whole_rows((whole.train_x[train], whole.train_y[train]), (whole.test_x, whole.test_y))
+    if held:
+        rows = replace(rows, test_x=whole.train_x[test], test_y=whole.train_y[test])
+    # Training users are numbered in the order of their names, without the held-out ones.
+    return replace(rows, owners=np.unique(owners[train], return_inverse=True)[1].astype(np.int64))
 
 
 def _kept(name: str, own: list[int], most: int | None, seed: int) -> list[int]:

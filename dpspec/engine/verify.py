@@ -7,18 +7,17 @@ reported. Values that cannot be recomputed because an input is missing are repor
 from __future__ import annotations
 
 import dataclasses
+import functools
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from dpspec.contract import (
     DataError,
-    Facts,
     Finding,
     FrozenMap,
-    Json,
     MissingArrayError,
     Plan,
     Series,
@@ -33,9 +32,8 @@ from dpspec.engine.judging.claim_tests import Concluded, PendingTests, pending_t
 from dpspec.engine.judging.judge import judge
 from dpspec.engine.preparing.context import RunContext
 from dpspec.engine.preparing.outcome_assumptions import weights_path
-from dpspec.engine.preparing.prepare import Prepared, out_of_range, prepare, require_auditable
-from dpspec.engine.preparing.trial_keys import code_in, revisions_of, trial_key
-from dpspec.engine.preparing.trial_keys import differences as code_differences
+from dpspec.engine.preparing.prepare import Prepared, out_of_range, prepare
+from dpspec.engine.preparing.trial_keys import code_in, differences, revisions_of, trial_key
 from dpspec.engine.redact import INTERNAL
 from dpspec.engine.results.recording import ExecutedRun
 from dpspec.engine.results.result import AuditResult, Result, TrialRecord, apart, join, split
@@ -238,7 +236,8 @@ def recompute(
             absent = error
             kept = tuple(d for d in prepared.diagnostics if d.code != "data-unreadable")
             prepared = dataclasses.replace(prepared, diagnostics=kept)
-    prepared = require_auditable(prepared)
+    if errors := [diagnostic for diagnostic in prepared.diagnostics if diagnostic.severity == "error"]:
+        raise SpecError(errors)
     mismatches.extend(compare(audit.name, "facts", write(audit.facts), write(prepared.facts)))
     mismatches.extend(_unseen(audit, prepared))
     inputs = prepared.audit.trial_inputs(spec) if absent is None else FrozenMap()
@@ -362,25 +361,56 @@ def _origins(
     if absent is not None:
         why = f", without the file: {absent}"
         yield _taken_as_recorded(audit, "the file that its trials read", counted_trials(len(indices)), why)
-        return
-    origins = trials_from_other_revisions(audit.trials, chunk_of, inputs, prepared.facts, prepared.makers)
-    for revisions, indices in origins.by_revisions.items():
+    else:
+        yield from _other_makers(audit, chunk_of, inputs, prepared)
+
+
+def _other_makers(
+    audit: AuditResult, chunk_of: Mapping[int, Sequence[int]], inputs: FrozenMap, prepared: Prepared
+) -> Iterator[Mismatch]:
+    """Report trials whose makers differ from the installed ones, and keys that follow from neither."""
+    by_revisions: dict[tuple[tuple[str, str, int], ...], list[int]] = {}
+    by_code: dict[tuple[str, str, str], list[int]] = {}
+    unexplained: list[int] = []
+    installed = prepared.revisions
+    for record in audit.trials:
+        makers: Any = record.recorded.get("by")
+        chunk = chunk_of.get(record.index, ())
+        key = functools.partial(trial_key, inputs, prepared.facts, chunk=chunk, index=record.index)
+        # Records of version 0.1.0 lack their makers.
+        named = isinstance(makers, FrozenMap) and set(makers) == set(installed)
+        named = named and all(isinstance(m, FrozenMap) and {"kind", "revision"} <= set(m) for m in makers.values())
+        if named and key(revisions=revisions_of(makers), code=code_in(makers)) == record.key:
+            others = tuple(
+                (part, str(maker["kind"]), maker["revision"])
+                for part, maker in makers.items()
+                if (maker["kind"], maker["revision"]) != tuple(installed[part])
+            )
+            if others:
+                by_revisions.setdefault(others, []).append(record.index)
+            for difference in differences(makers, prepared.makers):
+                by_code.setdefault(difference, []).append(record.index)
+        elif record.key not in [
+            key(revisions=installed, code=code) for code in (FrozenMap(), code_in(prepared.makers))
+        ]:
+            unexplained.append(record.index)
+    for revisions, indices in by_revisions.items():
         for part, kind, revision in revisions:
-            installed = prepared.revisions[part][1]
             yield Mismatch(
                 audit.name,
                 f"{counted_trials(len(indices))}, {part} {kind!r}",
                 f"made by its revision {revision}",
-                f"its revision {installed} is installed, which trains or measures in another way",
+                f"its revision {installed[part][1]} is installed, which trains or measures in another way",
             )
-    if indices := origins.unexplained:
+    if unexplained:
+        more = f" and of {len(unexplained) - 1} more" if len(unexplained) > 1 else ""
         yield Mismatch(
             audit.name,
-            f"trials[{indices[0]}].key" + (f" and of {len(indices) - 1} more" if len(indices) > 1 else ""),
+            f"trials[{unexplained[0]}].key{more}",
             "other inputs, data or revisions of plugins",
-            f"no {'trial' if len(indices) == 1 else 'trials'} of this spec",
+            f"no {'trial' if len(unexplained) == 1 else 'trials'} of this spec",
         )
-    for (part, then, now), indices in origins.by_code.items():  # other code may make the same trials
+    for (part, then, now), indices in by_code.items():  # other code may make the same trials
         yield Mismatch(
             audit.name,
             f"{counted_trials(len(indices))}, {part}",
@@ -430,58 +460,3 @@ def _altered(audit: str, record: TrialRecord, stored: StoredTrial | None) -> Ite
     # A trial that was repeated with its chunk differs in its time only.
     of_result, of_store = ({k: v for k, v in r.recorded.items() if k not in _WHEN} for r in (record, stored.record))
     yield from compare(audit, f"{where}.recorded", write(of_result), write(of_store))
-
-
-#: Parts that differ from the installed ones, as (part, kind, revision): ``("mechanism", "group", 6)``.
-Revisions = tuple[tuple[str, str, int], ...]
-
-#: A part whose code or version differs: the part, its maker, and the installed one.
-OtherCode = tuple[str, str, str]
-
-
-@dataclass(frozen=True, kw_only=True)
-class OtherOrigins:
-    """The indices of trials whose makers differ from the installed ones.
-
-    ``unexplained``: the key does not follow from the spec with the recorded makers, or with the installed ones if the
-    record names none.
-    """
-
-    by_revisions: dict[Revisions, list[int]] = field(default_factory=dict)
-    by_code: dict[OtherCode, list[int]] = field(default_factory=dict)
-    unexplained: list[int] = field(default_factory=list)
-
-
-def trials_from_other_revisions(
-    trials: Sequence[TrialRecord],
-    chunk_of: Mapping[int, Sequence[int]],
-    inputs: FrozenMap,
-    facts: Facts,
-    installed: FrozenMap,
-) -> OtherOrigins:
-    origins = OtherOrigins()
-    revisions = revisions_of(installed)
-    for record in trials:
-        chunk, makers = chunk_of.get(record.index, ()), record.recorded.get("by")
-        # Records of version 0.1.0 lack their makers.
-        if isinstance(makers, FrozenMap) and set(makers) == set(revisions) and all(map(_is_maker, makers.values())):
-            named = trial_key(inputs, facts, revisions_of(makers), chunk, record.index, code_in(makers))
-            if named == record.key:
-                others: Revisions = tuple(
-                    (part, str(maker["kind"]), maker["revision"])
-                    for part, maker in makers.items()
-                    if (maker["kind"], maker["revision"]) != tuple(revisions[part])
-                )
-                if others:
-                    origins.by_revisions.setdefault(others, []).append(record.index)
-                for difference in code_differences(makers, installed):
-                    origins.by_code.setdefault(difference, []).append(record.index)
-                continue
-        codes = (FrozenMap(), code_in(installed))
-        if record.key not in [trial_key(inputs, facts, revisions, chunk, record.index, code) for code in codes]:
-            origins.unexplained.append(record.index)
-    return origins
-
-
-def _is_maker(value: Json) -> bool:
-    return isinstance(value, FrozenMap) and {"kind", "revision"} <= set(value)

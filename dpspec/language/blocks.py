@@ -184,7 +184,7 @@ SCHEMA = "https://json-schema.org/draft/2020-12/schema"
 def bundle(catalog: Catalog) -> dict[str, Json]:
     def with_schedules(provider: Mechanism) -> Plain:
         schema = mechanism_block(provider)
-        if provider.steps:  # phases may be a list, a table or a formula
+        if provider.steps:  # phases may be a list or a formula
             phases = schema["properties"]["phases"]
             either = {"description": phases["description"], "anyOf": [phases, core("schedule")]}
             schema["properties"] = {**schema["properties"], "phases": either}

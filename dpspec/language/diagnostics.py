@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import textwrap
 import unicodedata
 from collections.abc import Iterable, Mapping
@@ -94,8 +95,12 @@ class _Painter:
 
     def _line(self, span: Span) -> str | None:
         if span.file not in self.lines:
-            text = self.sources[span.file] if span.file in self.sources else _read(span.file)
-            self.lines[span.file] = LINE_END.split(text) if text is not None else []
+            text = self.sources.get(span.file, "")
+            if span.file not in self.sources:
+                with contextlib.suppress(OSError, ValueError):
+                    raw = read_regular(span.file, MAX_BYTES)
+                    text = raw.decode("utf-8", errors="backslashreplace").removeprefix("\ufeff")
+            self.lines[span.file] = LINE_END.split(text) if text else []
         lines = self.lines[span.file]
         return lines[span.line - 1] if 0 < span.line <= len(lines) else None
 
@@ -103,16 +108,9 @@ class _Painter:
         return f"\x1b[{_STYLES[style]}m{text}\x1b[0m" if self.color else text
 
 
-def _read(file: str) -> str | None:
-    try:
-        return read_regular(file, MAX_BYTES).decode("utf-8", errors="backslashreplace").removeprefix("\ufeff")
-    except (OSError, ValueError):
-        return None
-
-
 def _window(source: str, start: int, end: int, room: int) -> tuple[str, int, int]:
     """The part of a line that fits in ``room`` columns, the caret's column in it, and the caret's width."""
-    cells = _cells(source)
+    cells = [" " * _TAB if c == "\t" else visible(c) for c in source]
     start = min(max(start, 0), len(cells))
     end = min(max(end, start), len(cells))
     widths = [_width(cell) for cell in cells]
@@ -133,10 +131,6 @@ def _window(source: str, start: int, end: int, room: int) -> tuple[str, int, int
     first = len(head) + before
     shown = sum(widths[start : min(end, right)])
     return head + "".join(cells[left:right]) + tail, first, max(shown, 1)
-
-
-def _cells(source: str) -> list[str]:
-    return [" " * _TAB if c == "\t" else visible(c) for c in source]
 
 
 def _width(text: str) -> int:

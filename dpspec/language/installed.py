@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from dpspec.contract import Diagnostic, Json, Mechanism, Path
@@ -16,21 +15,12 @@ from dpspec.version import VERSION
 PLUGIN_CODES = frozenset({"unknown-kind", "broken-plugin", "unmet-requirement"})
 
 
-@dataclass(frozen=True)
-class Chooser:
-    """The key of a block that selects a provider, the catalog's attribute, and the message for unknown kinds."""
-
-    block: str
-    key: str
-    offers: str
-    missing: str
-
-
+#: For each block, the key that selects a provider, the catalog's attribute, and the name of its kinds.
 CHOOSERS = {
-    "mechanism": Chooser("mechanism", "kind", "mechanisms", "no installed plugin offers mechanism kind"),
-    "data": Chooser("data", "kind", "datasets", "no installed plugin offers data kind"),
-    "model": Chooser("model", "kind", "models", "no installed plugin offers model kind"),
-    "training": Chooser("training", "backend", "backends", "no installed plugin offers backend"),
+    "mechanism": ("kind", "mechanisms", "mechanism kind"),
+    "data": ("kind", "datasets", "data kind"),
+    "model": ("kind", "models", "model kind"),
+    "training": ("backend", "backends", "backend"),
 }
 
 
@@ -45,60 +35,47 @@ def selected_attack(
     canary = score = None
     if isinstance(block, Mapping) and isinstance(space, str) and space in mechanism.canaries:
         kind, path = block.get("kind", USUAL[space]), ("audit", "canary", "kind")
-        offered = catalog.canaries.get(kind) if isinstance(kind, str) else None
-        if offered is not None and offered.provider.space != space:
-            other = offered.provider.space
+        other = catalog.canaries[kind].provider.space if isinstance(kind, str) and kind in catalog.canaries else space
+        if other != space:
             message = f"{quoted(kind)} is not a kind of {space} canary"
             hint = f"it is a kind of {other} canary: write space: {other}"
             canary = Diagnostic(code="unsupported", message=message, path=path, help=hint)
-        else:
+        elif isinstance(kind, str) and kind:
             fitting = {name: each for name, each in catalog.canaries.items() if each.provider.space == space}
             canary = _find_kind(kind, fitting, f"{space} canary", path, catalog)
     # A score of final models applies to inserted records.
     scored = space == "input" and threat_model is not None and threat_model.get("access") == "final-model"
-    if mechanism.scores and ("score" in audit or scored):
-        score = _find_kind(audit.get("score", USUAL_SCORE), catalog.scores, "score", ("audit", "score"), catalog)
+    kind = audit.get("score", USUAL_SCORE)
+    if mechanism.scores and ("score" in audit or scored) and isinstance(kind, str) and kind:
+        score = _find_kind(kind, catalog.scores, "score", ("audit", "score"), catalog)
     wrong = [found for found in (canary, score) if isinstance(found, Diagnostic)]
     return canary if isinstance(canary, Canary) else None, score if isinstance(score, Score) else None, wrong
 
 
-def _find_kind(kind: Json, offers: Mapping[str, Offered], what: str, path: Path, catalog: Catalog) -> Any:
-    """The provider, a diagnostic if the kind is unknown, or None if it is not a string."""
-    if not isinstance(kind, str) or not kind:
-        return None
+def find(block: Mapping[str, Json], name: str, catalog: Catalog) -> Any | Diagnostic:
+    """The provider that the block ``name`` of a spec selects."""
+    key, field, what = CHOOSERS[name]
+    installed: Mapping[str, Offered] = getattr(catalog, field)
+    if key not in block:
+        message, hint = f"missing key {quoted(key)} in {name}", _installed_help(installed)
+        return Diagnostic(code="missing-key", message=message, path=(name,), help=hint, at_key=True)
+    if not isinstance(block[key], str):
+        message = f"{key} must be a string, got {shown(block[key])}"
+        return Diagnostic(code="wrong-type", message=message, path=(name, key), help=_installed_help(installed))
+    return _find_kind(block[key], installed, what, (name, key), catalog)
+
+
+def _find_kind(kind: str, offers: Mapping[str, Offered], what: str, path: Path, catalog: Catalog) -> Any | Diagnostic:
     if kind in offers:
         return offers[kind].provider
-    return _unknown_kind(kind, offers, f"no installed plugin offers {what}", path, catalog)
-
-
-def find(block: Mapping[str, Json], chooser: Chooser, catalog: Catalog) -> Any | Diagnostic:
-    path: Path = (chooser.block, chooser.key)
-    installed: Mapping[str, Offered] = getattr(catalog, chooser.offers)
-    if chooser.key not in block:
-        message = f"missing key {quoted(chooser.key)} in {chooser.block}"
-        return Diagnostic(
-            code="missing-key", message=message, path=path[:1], help=_installed_help(installed), at_key=True
-        )
-    kind = block[chooser.key]
-    if not isinstance(kind, str):
-        message = f"{chooser.key} must be a string, got {shown(kind)}"
-        return Diagnostic(code="wrong-type", message=message, path=path, help=_installed_help(installed))
-    if kind in installed:
-        return installed[kind].provider
-    return _unknown_kind(kind, installed, chooser.missing, path, catalog)
-
-
-def _unknown_kind(
-    kind: str, installed: Mapping[str, Offered], missing: str, path: Path, catalog: Catalog
-) -> Diagnostic:
     broken = next((b for b in catalog.broken if kind in b.kinds), None)
     if broken is not None:
         message = f"{_plugin_name(broken)} failed to load: {clipped(broken.reason, 200)} (see `dpspec plugins`)"
         hint = f"reinstall or update {broken.distribution or broken.plugin}, or report the error to its authors"
         return Diagnostic(code="broken-plugin", message=message, path=path, help=hint)
-    near = closest_kind(kind, installed)
-    message = f"{missing} {quoted(kind)}" + did_you_mean(near)
-    hint = _installed_help(installed)
+    near = closest_kind(kind, offers)
+    message = f"no installed plugin offers {what} {quoted(kind)}" + did_you_mean(near)
+    hint = _installed_help(offers)
     if near is None and catalog.broken:
         names = ", ".join(_plugin_name(b) for b in catalog.broken)
         hint += f". A plugin that failed to load may provide it: {names}"

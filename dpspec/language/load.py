@@ -20,7 +20,7 @@ from dpspec.language.compose import Composed, compose, read_family
 from dpspec.language.installed import PLUGIN_CODES
 from dpspec.language.problems import problems
 from dpspec.language.spec_files import find_specs
-from dpspec.language.tree import Node, from_plain, json_problem, locate, origin, plain
+from dpspec.language.tree import Node, Origin, json_problem, locate, origin, plain
 from dpspec.language.validate import Checked, check
 
 #: Keys that do not affect an audit, or that composition has already consumed.
@@ -30,6 +30,7 @@ OUTSIDE_DIGEST = frozenset(
 
 _THREAT_MODEL = ("adjacency", "unit", "access", "direction")
 _RESTRICTIONS = ("min_records", "neighbours")
+_INHERITED = ("adjacency", "access", "direction", *_RESTRICTIONS)
 _AUDIT = ("method", "runs", "confidence", "seed", "expect")
 _CLAIM = (
     "id",
@@ -46,14 +47,7 @@ _CLAIM = (
 )
 
 
-def build(
-    checked: Checked,
-    *,
-    name: str,
-    cell: FrozenMap,
-    origin: Mapping[SpecPath, Span],
-    directory: str,
-) -> Spec:
+def build(checked: Checked, *, name: str, cell: FrozenMap, origin: Mapping[SpecPath, Span], directory: str) -> Spec:
     document = checked.document
     threat, audit = document["threat_model"], document.get("audit")
     threat_model = ThreatModel(
@@ -65,7 +59,23 @@ def build(
     if audit is not None:
         known = {key: audit[key] for key in _AUDIT}
         options = AuditOptions(**known, options=_without(audit, _AUDIT), canary=checked.canary, score=checked.score)
-    unit = unit_in_words(threat_model.unit, document["data"])
+    claims = []
+    for claim in document["claims"]:
+        scope = {key: claim.get(key, getattr(threat_model, key)) for key in _INHERITED}
+        claims.append(
+            Claim(
+                id=claim["id"],
+                kind=claim["kind"],
+                options=claim_options(claim),
+                group_size=claim["group_size"],
+                record=claim.get("record"),
+                over=claim.get("over"),
+                expect=tuple(claim["expect"]),
+                refuted_by=claim.get("refuted_by", "any"),
+                unit=unit_in_words(threat_model.unit, document["data"]),
+                **scope,
+            )
+        )
     return Spec(
         name=name,
         description=document["description"],
@@ -74,7 +84,7 @@ def build(
         model=_section(document["model"], "kind") if "model" in document else None,
         training=_section(document["training"], "backend"),
         threat_model=threat_model,
-        claims=tuple(_claim(claim, threat_model, unit) for claim in document["claims"]),
+        claims=tuple(claims),
         audit=options,
         cell=cell,
         document=FrozenMap(document),
@@ -97,22 +107,6 @@ def claim_options(claim: Mapping[str, Json]) -> FrozenMap:
 
 def _section(block: Mapping[str, Json], key: str) -> Section:
     return Section(kind=block.get(key, "native"), options=_without(block, (key,)))
-
-
-def _claim(claim: Mapping[str, Json], threat_model: ThreatModel, unit: str) -> Claim:
-    inherited = ("adjacency", "access", "direction", "min_records", "neighbours")
-    return Claim(
-        id=claim["id"],
-        kind=claim["kind"],
-        options=claim_options(claim),
-        group_size=claim["group_size"],
-        record=claim.get("record"),
-        over=claim.get("over"),
-        expect=tuple(claim["expect"]),
-        refuted_by=claim.get("refuted_by", "any"),
-        unit=unit,
-        **{key: claim.get(key, getattr(threat_model, key)) for key in inherited},
-    )
 
 
 def _without(block: Mapping[str, Json], keys: tuple[str, ...]) -> FrozenMap:
@@ -191,18 +185,12 @@ def from_document(
     rename(plain_document)
     checked = check(plain_document, catalog)
     errors = [d for d in checked.diagnostics if d.severity == "error"]
-    if errors and _plugins_only(errors):
+    if _plugins_only(errors):
         raise PluginError("; ".join(d.message for d in errors), errors)
     if errors:
         raise SpecError(errors)
-    spans = origin(from_plain(checked.document))
-    return build(
-        checked,
-        name=checked.document["name"] if name is None else name,
-        cell=FrozenMap(cell),
-        origin=spans,
-        directory=directory,
-    )
+    name = checked.document["name"] if name is None else name
+    return build(checked, name=name, cell=FrozenMap(cell), origin=Origin(), directory=directory)
 
 
 def _load(
@@ -238,7 +226,7 @@ def _load(
 
 
 def _build_cell(composed: Composed, path: Path, catalog: Catalog) -> tuple[Spec | None, list[Diagnostic]]:
-    root, unclear = schedules.expand(composed.root, path.parent)
+    root, unclear = schedules.expand(composed.root)
     spans = origin(root)
     if unclear:
         return None, [locate(d, spans) for d in unclear]

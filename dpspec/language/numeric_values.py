@@ -104,12 +104,12 @@ def _below(path: Path, schemas: Sequence[Plain], value: Json) -> Iterator[tuple[
 
 def _applying(schema: Plain, value: Json) -> Iterator[Plain]:
     yield schema
-    for part in schema.get("allOf", ()):
-        yield from _applying(part, value)
+    inner = list(schema.get("allOf", ()))
     if "if" in schema:
-        branch = schema.get("then" if is_valid(schema["if"], value) else "else")
-        if isinstance(branch, Mapping):
-            yield from _applying(dict(branch), value)
+        inner.append(schema.get("then" if is_valid(schema["if"], value) else "else"))
+    for part in inner:
+        if isinstance(part, Mapping):
+            yield from _applying(dict(part), value)
 
 
 def _numeric(place: str, path: Path, parts: Sequence[Plain], value: Json) -> NumericKey | None:
@@ -119,13 +119,8 @@ def _numeric(place: str, path: Path, parts: Sequence[Plain], value: Json) -> Num
     if not types or not all(kinds & {"number", "integer"} for kinds in types):
         return None
     integer = not all("number" in kinds for kinds in types)
-    low, high = _limits(parts, integer)
     if isinstance(value, list):
         value = max((item for item in value if isinstance(item, int | float)), default=None)
-    return NumericKey(path=path, place=place, integer=integer, low=low, high=high, value=value)
-
-
-def _limits(parts: Sequence[Plain], integer: bool) -> tuple[float, float]:
     low, high = 0.0, LARGEST
     for part in parts:
         if "minimum" in part:
@@ -139,7 +134,7 @@ def _limits(parts: Sequence[Plain], integer: bool) -> tuple[float, float]:
         if "exclusiveMaximum" in part:
             limit = part["exclusiveMaximum"]
             high = min(high, math.ceil(limit) - 1 if integer else math.nextafter(limit, -math.inf))
-    return float(low), float(high)
+    return NumericKey(path=path, place=place, integer=integer, low=float(low), high=float(high), value=value)
 
 
 def _by_id(spec: Spec, path: Path) -> str:

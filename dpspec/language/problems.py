@@ -218,7 +218,10 @@ def _condition(p: _Problem) -> tuple[str, str]:
             test, holds = schema["if"], step == "then"
         schema = schema[step]
     test = test or {}
-    values = [f"{key} {_compared(schema)}" for key, schema in test.get("properties", {}).items()]
+    values = [
+        f"{key} {listed([schema['const']] if 'const' in schema else schema.get('enum', []))}"
+        for key, schema in test.get("properties", {}).items()
+    ]
     named = values or [quoted(key) for key in test.get("required", ())]
     if not named:
         return "here", ""
@@ -226,10 +229,6 @@ def _condition(p: _Problem) -> tuple[str, str]:
         keys = joined(list(test.get("properties", {})), "or")
         return f"with {' and '.join(named)}", f", or change {keys}" if values else f" or {joined(named, 'or')}"
     return f"without {' and '.join(named)}", f", or write {joined(named)}"
-
-
-def _compared(schema: Plain) -> str:
-    return listed([schema["const"]] if "const" in schema else schema.get("enum", []))
 
 
 @functools.cache
@@ -277,20 +276,16 @@ def _resolved(schema: Json, value: Json, *, casting: bool) -> Json:
     elif isinstance(value, list) and isinstance(schema.get("items"), Mapping):
         value = [resolved(schema["items"], item) for item in value]
     elif casting:
-        value = _number(schema.get("type"), value)
+        kind = schema.get("type")
+        kinds = (kind,) if isinstance(kind, str) else tuple(kind or ())
+        if "number" in kinds and isinstance(value, int) and not isinstance(value, bool):
+            value = float(value)
+        elif "integer" in kinds and "number" not in kinds and isinstance(value, float) and value.is_integer():
+            value = int(value)
     for part in schema.get("allOf", ()):
         value = resolved(part, value)
     if "if" in schema:
         value = resolved(schema.get("then" if is_valid(schema["if"], value) else "else"), value)
-    return value
-
-
-def _number(kind: Json, value: Json) -> Json:
-    kinds = (kind,) if isinstance(kind, str) else tuple(kind or ())
-    if "number" in kinds and isinstance(value, int) and not isinstance(value, bool):
-        return float(value)
-    if "integer" in kinds and "number" not in kinds and isinstance(value, float) and value.is_integer():
-        return int(value)
     return value
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -23,32 +23,12 @@ class Node:
     key: Span | None = None
 
 
-class Origin(Mapping[Path, Span]):
-    """Spans of values by path. Paths may name claims by id or by position: ``("claims", "family", "epsilon")``."""
+class Origin(dict[Path, Span]):
+    """Spans of values by path, and of keys (``keys_at``). Claims have a path by position and one by id."""
 
-    __slots__ = ("_claims", "_keys", "_values")
-
-    def __init__(self, values: Mapping[Path, Span], keys: Mapping[Path, Span], claims: Mapping[str, int]) -> None:
-        self._values = dict(values)
-        self._keys = dict(keys)
-        self._claims = dict(claims)
-
-    def __getitem__(self, path: Path) -> Span:
-        return self._values[self._plain(path)]
-
-    def __iter__(self) -> Iterator[Path]:
-        return iter(self._values)
-
-    def __len__(self) -> int:
-        return len(self._values)
-
-    def key(self, path: Path) -> Span | None:
-        return self._keys.get(self._plain(path))
-
-    def _plain(self, path: Path) -> Path:
-        if len(path) > 1 and path[0] == "claims" and isinstance(path[1], str) and path[1] in self._claims:
-            return ("claims", self._claims[path[1]], *path[2:])
-        return path
+    def __init__(self) -> None:
+        super().__init__()
+        self.keys_at: dict[Path, Span] = {}
 
 
 def child(node: Node, key: str) -> Node | None:
@@ -56,12 +36,9 @@ def child(node: Node, key: str) -> Node | None:
 
 
 def plain(node: Node) -> Json:
-    value = node.value
-    if isinstance(value, dict):
-        return {k: plain(v) for k, v in value.items()}
-    if isinstance(value, list):
-        return [plain(v) for v in value]
-    return value
+    if isinstance(node.value, dict):
+        return {k: plain(v) for k, v in node.value.items()}
+    return [plain(v) for v in node.value] if isinstance(node.value, list) else node.value
 
 
 def value_at(block: Json, path: Path) -> Json:
@@ -101,14 +78,22 @@ def json_problem(value: Json, path: Path = (), depth: int = 64) -> Diagnostic | 
 
 
 def origin(root: Node) -> Origin:
-    values: dict[Path, Span] = {}
-    keys: dict[Path, Span] = {}
-    for path, node in _walk(root, ()):
-        if node.span is not None:
-            values[path] = node.span
-        if node.key is not None:
-            keys[path] = node.key
-    return Origin(values, keys, claim_ids(root))
+    found = Origin()
+    ids = {i: name for name, i in claim_ids(root).items()}
+    nodes: list[tuple[Path, Node]] = [((), root)]
+    for path, node in nodes:
+        paths = [path]
+        if len(path) > 1 and path[0] == "claims" and path[1] in ids:
+            paths.append(("claims", ids[int(path[1])], *path[2:]))
+        for each in paths:
+            if node.span is not None:
+                found[each] = node.span
+            if node.key is not None:
+                found.keys_at[each] = node.key
+        if isinstance(node.value, dict | list):
+            inner = node.value.items() if isinstance(node.value, dict) else enumerate(node.value)
+            nodes.extend(((*path, key), value) for key, value in inner)
+    return found
 
 
 def claim_ids(root: Node) -> dict[str, int]:
@@ -130,11 +115,11 @@ def locate(diagnostic: Diagnostic, spans: Mapping[Path, Span]) -> Diagnostic:
         return diagnostic
     path, at_key = diagnostic.path, diagnostic.at_key
     while True:
-        key = spans.key(path) if isinstance(spans, Origin) else None
+        key = spans.keys_at.get(path) if isinstance(spans, Origin) else None
         span = key if at_key and key is not None else spans.get(path)
         if span is not None:
             file, hint = source_file(spans), diagnostic.help
-            own = span.file in (file, "--set") or span.file.endswith(".csv")
+            own = span.file in (file, "--set")
             if diagnostic.code == "unknown-key" and file and not own:  # the spec inherits the key from a parent
                 drop = f"it is inherited: {format_path(diagnostic.path)}: null in {file} drops it"
                 hint = f"{hint}; {drop}" if hint else drop
@@ -147,13 +132,3 @@ def locate(diagnostic: Diagnostic, spans: Mapping[Path, Span]) -> Diagnostic:
 def source_file(spans: Mapping[Path, Span]) -> str:
     span = spans.get(())
     return span.file if span is not None else ""
-
-
-def _walk(node: Node, path: Path) -> Iterator[tuple[Path, Node]]:
-    yield path, node
-    if isinstance(node.value, dict):
-        for key, child in node.value.items():
-            yield from _walk(child, (*path, key))
-    elif isinstance(node.value, list):
-        for i, child in enumerate(node.value):
-            yield from _walk(child, (*path, i))

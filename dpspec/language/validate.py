@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import copy
-import dataclasses
-import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
-from functools import partial
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from dpspec.contract import Diagnostic, Json, Mechanism, Path, format_path, is_privacy_quantity, thaw
+from dpspec.contract import Diagnostic, Json, Mechanism, Path, format_path, is_privacy_quantity
 from dpspec.contract.attacks import Canary, Score
 from dpspec.contract.catalog import Catalog
 from dpspec.language import blocks, installed
 from dpspec.language.blocks import Plain, claim_block, core, known_claim_kinds
-from dpspec.language.installed import CHOOSERS, closest_kind, find
+from dpspec.language.installed import closest_kind
 from dpspec.language.problems import cast, fill, problems
 from dpspec.text import did_you_mean, listed, quoted, shown
 
@@ -46,7 +42,7 @@ def check_claims(
         if not isinstance(claim, dict):
             continue  # the schema reported it
         named = claim if "id" in claim else {"id": f"claim-{i + 1}", **claim}
-        checked[i], wrong = _check_cached(named, mechanism, threat_model, ("claims", i))
+        checked[i], wrong = _check_claim(named, mechanism, threat_model, ("claims", i))
         found += wrong
     seen: dict[str, int] = {}
     for i, claim in enumerate(checked):
@@ -59,28 +55,6 @@ def check_claims(
             found.append(Diagnostic(code="duplicate-id", message=message, path=place, help="rename one of them"))
         seen.setdefault(name, i)
     return checked, found
-
-
-#: Results of earlier checks. Most cells of a matrix share their claims.
-_CHECKED: dict[tuple[int, str, Path], tuple[Mechanism | None, Json, list[Diagnostic]]] = {}
-
-_MAX_CHECKED = 4096
-
-
-def _check_cached(
-    claim: dict[str, Json], mechanism: Mechanism | None, threat_model: Mapping[str, Json] | None, path: Path
-) -> tuple[Json, list[Diagnostic]]:
-    """Most cells of a matrix share their claims."""
-    try:
-        key = (id(mechanism), json.dumps([claim, thaw(threat_model)]), path)
-    except (TypeError, ValueError):
-        return _check_claim(claim, mechanism, threat_model, path)
-    known = _CHECKED.get(key)
-    if known is None or known[0] is not mechanism:
-        if len(_CHECKED) >= _MAX_CHECKED:
-            _CHECKED.clear()
-        known = _CHECKED[key] = (mechanism, *_check_claim(claim, mechanism, threat_model, path))
-    return copy.deepcopy(known[1]), list(known[2])
 
 
 def _check_claim(
@@ -191,58 +165,83 @@ def check(document: dict[str, Json], catalog: Catalog) -> Checked:
         message = f"this dpspec supports version {VERSION} of the spec language, got {shown(version)}"
         hint = f"write dpspec: {VERSION}, or install a dpspec release that supports this version"
         return Checked(document, [Diagnostic(code="unsupported-version", message=message, path=("dpspec",), help=hint)])
-    return _Checker(document, catalog).run()
+    # Composition has consumed some keys; claims are checked separately.
+    top = dict(core("spec"))
+    for key in ("dpspec", "extends", "matrix", "claims"):
+        top["properties"] = {**top["properties"], key: {"description": top["properties"][key]["description"]}}
+    checked = _Checker(document=fill(top, document), diagnostics=list(problems(top, document)), catalog=catalog)
+    document = checked.document
+    if isinstance(document.get("requires"), list):
+        checked.diagnostics += installed.check(document["requires"])
+    mechanism = checked.provider("mechanism")
+    if mechanism is not None and mechanism.steps and "phases" in document["mechanism"]:
+        checked.phases(mechanism)
+    elif mechanism is not None:
+        checked.block("mechanism", blocks.mechanism_block(mechanism))
+    for name in ("data", "model"):
+        if (provider := checked.provider(name)) is not None:
+            checked.block(name, blocks.kind_block(name, provider))
+    written = document.get("training")
+    if written == {} and "native" not in catalog.backends:
+        checked.block("training", blocks.training_block(None))  # no backend selected
+    elif isinstance(written, dict):
+        document["training"] = {"backend": "native", **written}
+        if (backend := checked.provider("training")) is not None:
+            checked.block("training", blocks.training_block(backend))
+    threat_model: dict[str, Json] | None = None
+    if checked.block("threat_model", blocks.threat_model_block(mechanism), open=mechanism is None):
+        threat_model = document["threat_model"]
+        if isinstance(threat_model["group_size"], int):
+            threat_model["group_size"] = [threat_model["group_size"]]
+    if "audit" in document:
+        wrong: list[Diagnostic] = []
+        if mechanism is not None:
+            attack = installed.selected_attack(document["audit"], mechanism, threat_model, catalog)
+            checked.canary, checked.score, wrong = attack
+        schema = blocks.audit_block(mechanism, checked.canary, checked.score)
+        checked.block("audit", schema, open=mechanism is None or bool(wrong))
+        checked.diagnostics += wrong
+    if "claims" in document:
+        document["claims"], wrong = check_claims(document["claims"], mechanism, threat_model)
+        checked.diagnostics += wrong
+    document["dpspec"] = VERSION
+    found = list(dict.fromkeys(checked.diagnostics))
+    # A missing required package may provide an unknown kind.
+    commands = [d.help for d in found if d.code == "unmet-requirement" and d.help]
+    if commands:
+        hint = f"a missing required package may provide it: {'; '.join(commands)}"
+        found = [replace(d, help=f"{d.help}; {hint}") if d.code == "unknown-kind" else d for d in found]
+    return Checked(document, found, checked.canary, checked.score)
 
 
-class _Checker:
-    def __init__(self, document: dict[str, Json], catalog: Catalog) -> None:
-        # Composition has consumed some keys; claims are checked separately.
-        top = dict(blocks.core("spec"))
-        for key in ("dpspec", "extends", "matrix", "claims"):
-            description = top["properties"][key]["description"]
-            top["properties"] = {**top["properties"], key: {"description": description}}
-        self.catalog = catalog
-        self.canary: Canary | None = None
-        self.score: Score | None = None
-        self.found = list(problems(top, document))
-        self.document: dict[str, Json] = fill(top, document)
+@dataclass(kw_only=True)
+class _Checker(Checked):
+    catalog: Catalog
 
-    def run(self) -> Checked:
-        if isinstance(self.document.get("requires"), list):
-            self.found += installed.check(self.document["requires"])
-        mechanism = self._mechanism()
-        self._selected_block("data", partial(blocks.kind_block, "data"))
-        self._selected_block("model", partial(blocks.kind_block, "model"))
-        self._training()
-        threat_model = self._threat_model(mechanism)
-        if "audit" in self.document:
-            self._audit(mechanism, threat_model)
-        if "claims" in self.document:
-            claims, wrong = check_claims(self.document["claims"], mechanism, threat_model)
-            self.document["claims"] = claims
-            self.found += wrong
-        self.document = {**self.document, "dpspec": VERSION}
-        found = list(dict.fromkeys(self.found))
-        # A missing required package may provide an unknown kind.
-        commands = [d.help for d in found if d.code == "unmet-requirement" and d.help]
-        if commands:
-            hint = f"a missing required package may provide it: {'; '.join(commands)}"
-            found = [dataclasses.replace(d, help=f"{d.help}; {hint}") if d.code == "unknown-kind" else d for d in found]
-        return Checked(self.document, found, self.canary, self.score)
-
-    def _mechanism(self) -> Mechanism | None:
-        provider = self._provider("mechanism")
-        if provider is None:
+    def provider(self, name: str) -> Any:
+        block = self.document.get(name)
+        if not isinstance(block, dict):
+            return None  # absent, or reported by the top schema
+        found = installed.find(block, name, self.catalog)
+        if isinstance(found, Diagnostic):
+            self.diagnostics.append(found)
             return None
-        block = self.document["mechanism"]
-        if provider.steps and "phases" in block:
-            self._phases(provider, block)
-        else:
-            self._block("mechanism", blocks.mechanism_block(provider))
-        return provider  # type: ignore[no-any-return]
+        return found
 
-    def _phases(self, provider: Mechanism, block: dict[str, Json]) -> None:
+    def block(self, name: str, schema: Plain, *, open: bool = False) -> bool:
+        """Whether it exists and is valid. ``open`` allows unknown keys, which an unknown mechanism may define."""
+        block = self.document.get(name)
+        if not isinstance(block, dict):
+            return False
+        filled = fill(schema, block)
+        wrong = [d for d in problems(schema, filled, (name,)) if not (open and d.code == "unknown-key")]
+        self.document[name] = filled if wrong else cast(schema, filled)
+        self.diagnostics += wrong
+        return not wrong
+
+    def phases(self, provider: Mechanism) -> None:
         """As training uses it: each phase merged over the block."""
+        block = self.document["mechanism"]
         phases_schema = blocks.mechanism_block(provider)["properties"]["phases"]
         phases = block["phases"]
         wrong = list(problems({**phases_schema, "items": {"type": "object"}}, phases, ("mechanism", "phases")))
@@ -262,7 +261,7 @@ class _Checker:
                 inside = d.path[len(here) :]
                 if inside and inside[0] not in own:  # the block's value is wrong
                     message = d.message.replace(format_path(here), "mechanism")
-                    d = dataclasses.replace(d, path=("mechanism", *inside), message=message)
+                    d = replace(d, path=("mechanism", *inside), message=message)
                 wrong.append(d)
             filled.append(own)
         if not wrong:
@@ -270,58 +269,5 @@ class _Checker:
             filled = [
                 {key: cast(whole["properties"].get(key, {}), value) for key, value in phase.items()} for phase in filled
             ]
-        self.found += wrong
+        self.diagnostics += wrong
         self.document["mechanism"] = {"kind": provider.kind, **base, "phases": filled}
-
-    def _selected_block(self, name: str, schema: Any) -> None:
-        provider = self._provider(name)
-        if provider is not None:
-            self._block(name, schema(provider))
-
-    def _training(self) -> None:
-        written = self.document.get("training")
-        if not isinstance(written, dict):
-            return  # the top schema reports it
-        if not written and "native" not in self.catalog.backends:
-            self._block("training", blocks.training_block(None))  # no backend selected
-            return
-        self.document["training"] = {"backend": "native", **written}
-        self._selected_block("training", blocks.training_block)
-
-    def _threat_model(self, mechanism: Mechanism | None) -> dict[str, Json] | None:
-        if not self._block("threat_model", blocks.threat_model_block(mechanism), open=mechanism is None):
-            return None
-        block: dict[str, Json] = self.document["threat_model"]
-        if isinstance(block["group_size"], int):
-            block["group_size"] = [block["group_size"]]
-        return block
-
-    def _audit(self, mechanism: Mechanism | None, threat_model: dict[str, Json] | None) -> None:
-        wrong: list[Diagnostic] = []
-        if mechanism is not None:
-            block = self.document["audit"]
-            self.canary, self.score, wrong = installed.selected_attack(block, mechanism, threat_model, self.catalog)
-        schema = blocks.audit_block(mechanism, self.canary, self.score)
-        self._block("audit", schema, open=mechanism is None or bool(wrong))
-        self.found += wrong
-
-    def _provider(self, name: str) -> Any:
-        block = self.document.get(name)
-        if not isinstance(block, dict):
-            return None  # absent, or reported by the top schema
-        found = find(block, CHOOSERS[name], self.catalog)
-        if isinstance(found, Diagnostic):
-            self.found.append(found)
-            return None
-        return found
-
-    def _block(self, name: str, schema: Plain, *, open: bool = False) -> bool:
-        """Whether it exists and is valid. ``open`` allows unknown keys, which an unknown mechanism may define."""
-        block = self.document.get(name)
-        if not isinstance(block, dict):
-            return False
-        filled = fill(schema, block)
-        wrong = [d for d in problems(schema, filled, (name,)) if not (open and d.code == "unknown-key")]
-        self.document[name] = filled if wrong else cast(schema, filled)
-        self.found += wrong
-        return not wrong

@@ -57,9 +57,10 @@ _GROUPS: dict[str, Json] = {
 }
 
 
-def _model(kind: str, name: str, summary: str, properties: dict[str, Json]) -> Model:
+def _model(kind: str, name: str, summary: str, properties: dict[str, Json], *, tokens: bool = False) -> Model:
     schema: dict[str, Json] = {"type": "object", "properties": properties, "additionalProperties": False}
-    return Model(kind=kind, summary=summary, schema=schema, factory=f"dpspec.models.architectures:{name}")
+    factory = f"dpspec.models.architectures:{name}"
+    return Model(kind=kind, summary=summary, schema=schema, factory=factory, tokens=tokens)
 
 
 LINEAR = _model("linear", "Linear", "One linear score per class (multinomial logistic regression).", {"bias": _BIAS})
@@ -222,14 +223,11 @@ class Residual(Layer):
     body: Chain
     shortcut: Chain
 
-    def output(self, shape: Shape) -> Shape:
-        body, shortcut = self.body.output(shape), self.shortcut.output(shape)
+    def size(self, shape: Shape) -> tuple[Shape, int]:
+        (body, inner), (shortcut, outer) = self.body.size(shape), self.shortcut.size(shape)
         if body != shortcut:
             raise ValueError(f"a residual block of shape {body} has a shortcut of shape {shortcut}")
-        return body
-
-    def parameters(self, shape: Shape) -> int:
-        return self.body.parameters(shape) + self.shortcut.parameters(shape)
+        return body, inner + outer
 
     def module(self, shape: Shape, generator: torch.Generator) -> torch.nn.Module:
         from dpspec.models.modules import Sum
@@ -318,20 +316,16 @@ def _size(default: int, most: int, description: str) -> dict[str, Json]:
     return {"type": "integer", "minimum": 1, "maximum": most, "default": default, "description": description}
 
 
-TRANSFORMER = Model(
-    kind="transformer",
-    summary="A small transformer encoder for token sequences, with scores from the mean over all tokens.",
-    schema={
-        "type": "object",
-        "properties": {
-            "width": _size(32, 4096, "The length of a token's vector; a multiple of heads."),
-            "heads": _size(2, 64, "The number of attention heads."),
-            "layers": _size(1, 48, "The number of layers, each with attention and two dense layers."),
-            "hidden": _size(64, 65536, "The width between the two dense layers of each layer."),
-        },
-        "additionalProperties": False,
+TRANSFORMER = _model(
+    "transformer",
+    "Transformer",
+    "A small transformer encoder for token sequences, with scores from the mean over all tokens.",
+    {
+        "width": _size(32, 4096, "The length of a token's vector; a multiple of heads."),
+        "heads": _size(2, 64, "The number of attention heads."),
+        "layers": _size(1, 48, "The number of layers, each with attention and two dense layers."),
+        "hidden": _size(64, 65536, "The width between the two dense layers of each layer."),
     },
-    factory="dpspec.models.architectures:Transformer",
     tokens=True,
 )
 
@@ -355,13 +349,10 @@ class Encoder(Layer):
     depth: int
     hidden: int
 
-    def output(self, shape: Shape) -> Shape:
-        return (self.width,)
-
-    def parameters(self, shape: Shape) -> int:
+    def size(self, shape: Shape) -> tuple[Shape, int]:
         w, h = self.width, self.hidden
         each = 4 * w * (w + 1) + 4 * w + 2 * h * w + h + w
-        return w * (self.vocabulary + shape[0]) + self.depth * each + 2 * w
+        return (w,), w * (self.vocabulary + shape[0]) + self.depth * each + 2 * w
 
     def module(self, shape: Shape, generator: torch.Generator) -> torch.nn.Module:
         """Draw embeddings from N(0, 0.1^2), and dense layers by fan-in."""
@@ -384,14 +375,4 @@ class Encoder(Layer):
         return made
 
 
-MODELS = (
-    CNN_SMALL,
-    LENET5,
-    LINEAR,
-    LOGISTIC,
-    MLP,
-    RESNET20,
-    TABULAR_MLP,
-    TRANSFORMER,
-    WIDE_RESNET_16_4,
-)
+MODELS = (CNN_SMALL, LENET5, LINEAR, LOGISTIC, MLP, RESNET20, TABULAR_MLP, TRANSFORMER, WIDE_RESNET_16_4)

@@ -7,7 +7,7 @@ variance + 1e-5, initial weight 1 and bias 0.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -24,11 +24,12 @@ Shape: TypeAlias = tuple[int, ...]
 
 class Layer(ABC):
     @abstractmethod
-    def output(self, shape: Shape) -> Shape:
-        """Return the output shape for an input shape. Raises ``ValueError`` if the input shape is not supported."""
+    def size(self, shape: Shape) -> tuple[Shape, int]:
+        """Return the output shape and the number of parameters for an input shape.
 
-    def parameters(self, shape: Shape) -> int:
-        return 0
+        Raises:
+            ValueError: The input shape is not supported.
+        """
 
     @abstractmethod
     def module(self, shape: Shape, generator: torch.Generator) -> torch.nn.Module:
@@ -39,23 +40,21 @@ class Layer(ABC):
 class Chain(Layer):
     layers: tuple[Layer, ...]
 
-    def output(self, shape: Shape) -> Shape:
+    def size(self, shape: Shape) -> tuple[Shape, int]:
+        parameters = 0
         for layer in self.layers:
-            shape = layer.output(shape)
-        return shape
-
-    def parameters(self, shape: Shape) -> int:
-        return sum(layer.parameters(before) for layer, before in self._fitted(shape))
+            shape, more = layer.size(shape)
+            parameters += more
+        return shape, parameters
 
     def module(self, shape: Shape, generator: torch.Generator) -> torch.nn.Module:
         import torch
 
-        return torch.nn.Sequential(*(layer.module(before, generator) for layer, before in self._fitted(shape)))
-
-    def _fitted(self, shape: Shape) -> Iterator[tuple[Layer, Shape]]:
+        modules = []
         for layer in self.layers:
-            yield layer, shape
-            shape = layer.output(shape)
+            modules.append(layer.module(shape, generator))
+            shape, _ = layer.size(shape)
+        return torch.nn.Sequential(*modules)
 
 
 @dataclass(frozen=True)
@@ -65,8 +64,8 @@ class Plain(Layer):
     shaped: Callable[[Shape], Shape]
     made: Callable[[Any, Shape], torch.nn.Module]
 
-    def output(self, shape: Shape) -> Shape:
-        return self.shaped(shape)
+    def size(self, shape: Shape) -> tuple[Shape, int]:
+        return self.shaped(shape), 0
 
     def module(self, shape: Shape, generator: torch.Generator) -> torch.nn.Module:
         import torch
@@ -102,11 +101,8 @@ class Dense(Layer):
     width: int
     bias: bool = True
 
-    def output(self, shape: Shape) -> Shape:
-        return (self.width,)
-
-    def parameters(self, shape: Shape) -> int:
-        return (shape[0] + self.bias) * self.width
+    def size(self, shape: Shape) -> tuple[Shape, int]:
+        return (self.width,), (shape[0] + self.bias) * self.width
 
     def module(self, shape: Shape, generator: torch.Generator) -> torch.nn.Module:
         import torch
@@ -125,7 +121,7 @@ class Convolution(Layer):
     stride: int = 1
     bias: bool = True
 
-    def output(self, shape: Shape) -> Shape:
+    def size(self, shape: Shape) -> tuple[Shape, int]:
         if len(shape) != 3:
             raise ValueError(f"needs images of shape (channels, height, width), got records of shape {shape}")
         h, w = ((side + 2 * self.padding - self.kernel) // self.stride + 1 for side in shape[1:])
@@ -133,10 +129,7 @@ class Convolution(Layer):
             raise ValueError(
                 f"images of {shape[1]} x {shape[2]} are smaller than the {self.kernel} x {self.kernel} kernel"
             )
-        return (self.width, h, w)
-
-    def parameters(self, shape: Shape) -> int:
-        return (shape[0] * self.kernel**2 + self.bias) * self.width
+        return (self.width, h, w), (shape[0] * self.kernel**2 + self.bias) * self.width
 
     def module(self, shape: Shape, generator: torch.Generator) -> torch.nn.Module:
         import torch
@@ -170,13 +163,10 @@ class Norm(Layer):
 
     groups: int = 0
 
-    def output(self, shape: Shape) -> Shape:
+    def size(self, shape: Shape) -> tuple[Shape, int]:
         if self.groups and shape[0] % self.groups:
             raise ValueError(f"{shape[0]} channels cannot be divided into {self.groups} equal groups")
-        return shape
-
-    def parameters(self, shape: Shape) -> int:
-        return 2 * shape[0]
+        return shape, 2 * shape[0]
 
     def module(self, shape: Shape, generator: torch.Generator) -> torch.nn.Module:
         import torch
@@ -194,14 +184,14 @@ class Stack(ABC):
         self.facts = facts
         self._shape = facts.shape or (facts.features,)
         self._chain = Chain(tuple(self.layers()))
-        self._chain.output(self._shape)
+        _, self._parameters = self._chain.size(self._shape)
 
     @abstractmethod
     def layers(self) -> Iterable[Layer]:
         """Return the layers that map ``facts.shape`` to (classes,)."""
 
     def parameters(self) -> int:
-        return self._chain.parameters(self._shape)
+        return self._parameters
 
     def build(self, seed: int) -> torch.nn.Module:
         import torch

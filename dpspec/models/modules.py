@@ -119,7 +119,8 @@ def max_pool2d(
     if return_indices or input.ndim != 4 or input.device.type != "cpu" or input.shape[1] < _CHANNELS:
         plain: Any = nn.functional.max_pool2d
         return plain(input, *sizes, ceil_mode, return_indices)
-    return _ChannelsLast.apply(input, *(_both(size) for size in sizes), ceil_mode)  # type: ignore[no-untyped-call]
+    pairs = ([size, size] if isinstance(size, int) else list(size) * (2 // len(size)) for size in sizes)
+    return _ChannelsLast.apply(input, *pairs, ceil_mode)  # type: ignore[no-untyped-call]
 
 
 class FastPooling(TorchFunctionMode):
@@ -144,7 +145,3 @@ class _ChannelsLast(torch.autograd.Function):
         x, places = ctx.saved_tensors
         found = torch.ops.aten.max_pool2d_with_indices_backward.default(gradient, x, *ctx.options, places)
         return found, *(None for _ in ctx.options)
-
-
-def _both(size: Sizes) -> list[int]:
-    return [size, size] if isinstance(size, int) else list(size) * (2 // len(size))

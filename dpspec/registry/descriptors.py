@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, get_args
 
@@ -89,41 +89,35 @@ class Family:
 
     Attributes:
         code: The field of the descriptor that names its code.
+        field: The field of :class:`~dpspec.contract.catalog.Catalog`.
+        key: The field of the descriptor with its kind.
         block: The owner of the core keys that ``schema`` may not define; empty for descriptors without ``schema``.
         optional: Fields that name more code, or are empty.
         flags: Fields with the values True and False.
-        check: Yields further problems of a descriptor.
     """
 
     name: str
     hook: str
     type: type[Any]
     code: str
+    field: str
+    key: str = "kind"
     block: str = ""
     optional: tuple[str, ...] = ()
     flags: tuple[str, ...] = ()
-    check: Callable[[Any], Iterable[str]] = lambda provider: ()
-
-    @property
-    def field(self) -> str:
-        """The field of :class:`~dpspec.contract.providers.Catalog`."""
-        return f"{self.name.removesuffix('y')}ies" if self.name.endswith("y") else f"{self.name}s"
-
-    def key(self, provider: Any) -> Any:
-        return provider.format if self.type is Reporter else provider.kind
 
 
 def problems(provider: object, family: Family) -> list[str]:
     """Describe the errors of one descriptor; empty if it is valid."""
     if not isinstance(provider, family.type):
         return [f"{family.hook} offers a {type(provider).__name__}, not a {family.type.__name__}"]
-    key = family.key(provider)
+    key = getattr(provider, family.key)
     if not isinstance(key, str) or not _KIND.fullmatch(key):
         return [f"{family.name} {key!r}: the name must be lower-case letters, digits and single hyphens"]
-    return [f"{family.name} {key!r}: {problem}" for problem in (*_common(provider, family), *family.check(provider))]
+    return [f"{family.name} {key!r}: {problem}" for problem in _problems(provider, family)]
 
 
-def _common(provider: Any, family: Family) -> Iterator[str]:
+def _problems(provider: Any, family: Family) -> Iterator[str]:
     if not isinstance(provider.summary, str) or not provider.summary.strip() or "\n" in provider.summary:
         yield "summary must be one line of text"
     revision = getattr(provider, "trial_revision", 1)
@@ -132,17 +126,23 @@ def _common(provider: Any, family: Family) -> Iterator[str]:
     for flag in (*family.flags, "revision_only"):
         if not isinstance(getattr(provider, flag, False), bool):
             yield f"{flag} must be True or False, got {getattr(provider, flag)!r}"
-    yield from _reference(getattr(provider, family.code), family.code)
-    for name in family.optional:
-        if getattr(provider, name) != "":
-            yield from _reference(getattr(provider, name), name)
+    for name in (family.code, *family.optional):
+        value = getattr(provider, name)
+        if (name == family.code or value != "") and not (isinstance(value, str) and _REFERENCE.fullmatch(value)):
+            yield f"{name} must name code as 'package.module:Attribute', got {value!r}"
     if family.block:
         yield from _fragment(provider.schema, "schema", family.block)
-
-
-def _reference(value: object, field: str) -> Iterator[str]:
-    if not isinstance(value, str) or not _REFERENCE.fullmatch(value):
-        yield f"{field} must name code as 'package.module:Attribute', got {value!r}"
+    match provider:
+        case Mechanism():
+            yield from _of_mechanism(provider)
+        case Backend():
+            yield from _of_backend(provider)
+        case Reporter() if not isinstance(provider.suffix, str) or not re.fullmatch(r"\.[a-z0-9.]+", provider.suffix):
+            yield f"suffix must look like '.json', got {provider.suffix!r}"
+        case Canary() if provider.space not in USUAL:
+            yield f"space must be {' or '.join(sorted(USUAL))}, got {provider.space!r}"
+        case Score(models=number) if isinstance(number, bool) or not isinstance(number, int) or number < 0:
+            yield f"models must be an integer of at least 0, got {number!r}"
 
 
 def _fragment(fragment: Any, name: str, *owners: str) -> Iterator[str]:
@@ -154,7 +154,7 @@ def _fragment(fragment: Any, name: str, *owners: str) -> Iterator[str]:
         yield f"{name}.properties.{key}: this key belongs to core"
 
 
-def _mechanism(m: Any) -> Iterator[str]:
+def _of_mechanism(m: Any) -> Iterator[str]:
     if not isinstance(m.canaries, frozenset) or not m.canaries <= set(USUAL):
         yield f"canaries must be a frozenset of {' and '.join(sorted(USUAL))}, got {m.canaries!r}"
     if not isinstance(m.example, str) or not m.example.strip():
@@ -175,35 +175,20 @@ def _mechanism(m: Any) -> Iterator[str]:
         yield from _fragment(fragment, f"schemas.claims.{kind}", "claims")
 
 
-def _backend(b: Any) -> Iterator[str]:
+def _of_backend(b: Any) -> Iterator[str]:
     if isinstance(b.constants, Assumption):
         if ASSUMPTIONS.get(b.constants.name, b.constants.name) != "data-independent-hyperparameters":
             yield f"constants must be the assumption 'data-independent-hyperparameters', got {b.constants.name!r}"
         statuses = get_args(AssumptionStatus)
         if b.constants.status not in statuses:
             yield f"constants: status must be one of {', '.join(statuses)}, got {b.constants.status!r}"
-    elif b.constants != "":
-        yield from _reference(b.constants, "constants")
+    elif b.constants != "" and not (isinstance(b.constants, str) and _REFERENCE.fullmatch(b.constants)):
+        yield f"constants must name code as 'package.module:Attribute', got {b.constants!r}"
     if not isinstance(b.capabilities, frozenset):
         yield "capabilities must be a frozenset"
     elif unknown := b.capabilities - CAPABILITIES:
         names = ", ".join(repr(u) for u in sorted(map(str, unknown)))
         yield f"unknown capabilities {names} (valid: {', '.join(sorted(CAPABILITIES))})"
-
-
-def _reporter(r: Reporter) -> Iterator[str]:
-    if not isinstance(r.suffix, str) or not re.fullmatch(r"\.[a-z0-9.]+", r.suffix):
-        yield f"suffix must look like '.json', got {r.suffix!r}"
-
-
-def _canary(c: Canary) -> Iterator[str]:
-    if c.space not in USUAL:
-        yield f"space must be {' or '.join(sorted(USUAL))}, got {c.space!r}"
-
-
-def _score(s: Score) -> Iterator[str]:
-    if isinstance(s.models, bool) or not isinstance(s.models, int) or s.models < 0:
-        yield f"models must be an integer of at least 0, got {s.models!r}"
 
 
 def fragments(provider: Any) -> dict[str, Any]:
@@ -216,37 +201,37 @@ def fragments(provider: Any) -> dict[str, Any]:
 
 #: The eight families, in the order in which their hooks are called.
 FAMILIES: tuple[Family, ...] = (
-    Family(name="mechanism", hook="dpspec_mechanisms", type=Mechanism, code="audit", check=_mechanism),
-    Family(name="dataset", hook="dpspec_datasets", type=Dataset, code="source", block="data"),
-    Family(name="model", hook="dpspec_models", type=Model, code="factory", block="model"),
+    Family(name="mechanism", field="mechanisms", hook="dpspec_mechanisms", type=Mechanism, code="audit"),
+    Family(name="dataset", field="datasets", hook="dpspec_datasets", type=Dataset, code="source", block="data"),
+    Family(name="model", field="models", hook="dpspec_models", type=Model, code="factory", block="model"),
     Family(
         name="backend",
+        field="backends",
         hook="dpspec_backends",
         type=Backend,
         code="trainer",
         block="training",
         optional=("recording",),
-        check=_backend,
     ),
-    Family(name="reporter", hook="dpspec_reporters", type=Reporter, code="render", check=_reporter),
-    Family(name="executor", hook="dpspec_executors", type=Executor, code="pool"),
+    Family(name="reporter", field="reporters", hook="dpspec_reporters", type=Reporter, code="render", key="format"),
+    Family(name="executor", field="executors", hook="dpspec_executors", type=Executor, code="pool"),
     Family(
         name="canary",
+        field="canaries",
         hook="dpspec_attacks",
         type=Canary,
         code="make",
         block="canary",
         optional=("limit",),
         flags=("reads_data",),
-        check=_canary,
     ),
     Family(
         name="score",
+        field="scores",
         hook="dpspec_attacks",
         type=Score,
         code="score",
         block="score",
         flags=("learns", "gradients"),
-        check=_score,
     ),
 )

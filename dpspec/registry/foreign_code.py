@@ -10,9 +10,9 @@ import importlib
 import sys
 import sysconfig
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import PurePath
-from typing import Any, TypeVar
+from typing import Any
 
 from dpspec.contract.catalog import Offered
 from dpspec.errors import PluginError
@@ -34,20 +34,10 @@ def made(offered: Offered, reference: str, what: str, *arguments: Any, **named: 
 
 def misbehaved(offered: Offered, how: str) -> PluginError:
     """The error that names a plugin and its mistake."""
-    return PluginError(one_line(f"{said(offered)}: {how}; {_ADVICE}"))
-
-
-def said(offered: Offered) -> str:
-    """A provider as messages name it: ``mechanism 'coin' of their-plugin 1.0``."""
     family = next((f for f in FAMILIES if isinstance(offered.provider, f.type)), None)
-    kind = "provider" if family is None else f"{family.name} {family.key(offered.provider)!r}"
-    return f"{kind} of {offered.distribution} {offered.version}"
-
-
-_ADVICE = "tell its authors, or see `dpspec plugins --check`"
-
-
-T = TypeVar("T")
+    kind = "provider" if family is None else f"{family.name} {getattr(offered.provider, family.key)!r}"
+    advice = "tell its authors, or see `dpspec plugins --check`"
+    return PluginError(one_line(f"{kind} of {offered.distribution} {offered.version}: {how}; {advice}"))
 
 
 _prepare: Callable[[], None] | None = None
@@ -69,19 +59,20 @@ class Failed(Exception):  # noqa: N818 - the outcome of a call, never shown to u
     """Foreign code failed, for the reason in one line of text."""
 
 
-def attempt(function: Callable[[], T]) -> T:
-    """Call foreign code with stdout redirected to stderr; raise :class:`Failed` for any error except Ctrl-C."""
+@contextlib.contextmanager
+def foreign_code(where: str = "") -> Iterator[None]:
+    """Run foreign code with stdout redirected to stderr; raise :class:`Failed` for any error except Ctrl-C."""
     global _prepare
     if _prepare is not None:
         prepare, _prepare = _prepare, None
         prepare()
     try:
         with contextlib.redirect_stdout(sys.stderr):
-            return function()
+            yield
     except (KeyboardInterrupt, Failed):
         raise
     except BaseException as error:  # a plugin may raise SystemExit, or an exception of its own that skips Exception
-        raise Failed(describe(error)) from error
+        raise Failed(f"{where}{describe(error)}") from error
 
 
 def describe(error: BaseException) -> str:
@@ -126,13 +117,11 @@ def resolve(reference: str) -> object:
     if not (module and colon and attribute):
         raise PluginError(f"{reference!r} does not name code as 'package.module:Attribute'")
 
-    def load() -> Any:
-        found: Any = importlib.import_module(module)
-        for name in attribute.split("."):
-            found = getattr(found, name)
-        return found
-
     try:
-        return attempt(load)
+        with foreign_code():
+            found: Any = importlib.import_module(module)
+            for name in attribute.split("."):
+                found = getattr(found, name)
+            return found
     except Failed as failure:
         raise PluginError(f"cannot load {reference}: {failure}") from failure

@@ -10,6 +10,7 @@ dpspec's own kinds are the exception; a foreign plugin cannot replace them. Unco
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib
 import importlib.metadata
@@ -17,20 +18,22 @@ import itertools
 import logging
 import re
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeAlias
 
 import pluggy
 
 from dpspec.contract import HOOK_API, DpspecHooks
 from dpspec.contract.catalog import BrokenPlugin, Catalog, Offered
 from dpspec.contract.events import PROJECT, Event
-from dpspec.registry.descriptors import FAMILIES, Family, hook_problems, problems
-from dpspec.registry.foreign_code import Failed, attempt, one_line, resolve
+from dpspec.registry.descriptors import FAMILIES, hook_problems, problems
+from dpspec.registry.foreign_code import Failed, foreign_code, one_line
 
 GROUP = "dpspec"
+
+_OURS = "dpspec"
 
 
 @dataclass(frozen=True, kw_only=True, order=True)
@@ -52,6 +55,10 @@ class Candidate:
         )
 
 
+#: The providers of one plugin by kind, by the name of their family.
+Offers: TypeAlias = dict[str, dict[str, Any]]
+
+
 def normalise(distribution: str) -> str:
     """The canonical spelling of a distribution's name: ``My_Plugin`` is ``my-plugin``."""
     return re.sub(r"[-_.]+", "-", distribution).lower()
@@ -69,18 +76,21 @@ def discover() -> tuple[tuple[Candidate, ...], tuple[BrokenPlugin, ...]]:
     broken: list[BrokenPlugin] = []
     seen: set[str] = set()
     for distribution in importlib.metadata.distributions():
-        try:
-            declared = attempt(lambda d=distribution: d.read_text("entry_points.txt")) or ""  # type: ignore[misc]
-        except Failed:
-            continue  # a distribution without readable entry points offers nothing
+        declared = ""
+        with contextlib.suppress(Failed), foreign_code():  # unreadable metadata offers nothing
+            declared = distribution.read_text("entry_points.txt") or ""
         if f"[{GROUP}]" not in declared:
             continue
-        name, version = (_metadata(distribution, key) for key in ("Name", "Version"))
+        name = version = "?"
+        with contextlib.suppress(Failed), foreign_code():
+            name = str(distribution.metadata["Name"] or "?")
+            version = str(distribution.metadata["Version"] or "?")
         if normalise(name) in seen:
             continue
         seen.add(normalise(name))
         try:
-            entries = attempt(lambda d=distribution: [e for e in d.entry_points if e.group == GROUP])  # type: ignore[misc]
+            with foreign_code():
+                entries = [entry for entry in distribution.entry_points if entry.group == GROUP]
         except Failed as failure:
             reason = f"its entry points cannot be read: {failure}"
             broken.append(BrokenPlugin(plugin="", distribution=name, version=version, reason=reason))
@@ -88,58 +98,6 @@ def discover() -> tuple[tuple[Candidate, ...], tuple[BrokenPlugin, ...]]:
         candidates += [Candidate(distribution=name, version=version, plugin=e.name, value=e.value) for e in entries]
     return tuple(sorted(candidates)), tuple(broken)
 
-
-def _metadata(distribution: importlib.metadata.Distribution, key: str) -> str:
-    try:
-        return attempt(lambda: str(distribution.metadata[key] or "?"))
-    except Failed:
-        return "?"  # damaged metadata
-
-
-_OURS = "dpspec"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Offers:
-    """The providers of one plugin, by the name of their family."""
-
-    candidate: Candidate
-    providers: Mapping[str, Sequence[Any]] = field(default_factory=dict)
-
-    @property
-    def kinds(self) -> tuple[str, ...]:
-        return tuple(sorted({family.key(p) for family in FAMILIES for p in self.providers.get(family.name, ())}))
-
-
-def _table(family: Family, offers: Sequence[Offers], broken: list[BrokenPlugin]) -> Mapping[str, Offered]:
-    """The providers of a family by kind; ``broken`` gains one entry per plugin that loses a kind in a conflict."""
-    claimants: dict[str, list[tuple[Candidate, Any]]] = {}
-    for offer in offers:
-        for provider in offer.providers.get(family.name, ()):
-            claimants.setdefault(family.key(provider), []).append((offer.candidate, provider))
-    table: dict[str, Offered] = {}
-    for kind, claims in sorted(claimants.items()):
-        ours = [c for c in claims if normalise(c[0].distribution) == _OURS]
-        holders = claims if len(claims) == 1 else ours if len(ours) == 1 else []
-        for candidate, provider in holders:
-            table[kind] = Offered(
-                provider=provider,
-                plugin=candidate.plugin,
-                distribution=candidate.distribution,
-                version=candidate.version,
-            )
-        held = [candidate for candidate, _ in holders]
-        for candidate, _ in claims:
-            if candidate not in held:
-                others = held or [other for other, _ in claims if other != candidate]
-                names = ", ".join(f"{c.distribution} {c.version} ({c.plugin})" for c in others)
-                outcome = "which keeps it" if held else "so neither is used: uninstall one"
-                reason = f"{family.name} {kind!r} is also offered by {names}, {outcome}"
-                broken.append(candidate.broken(reason, (kind,)))
-    return MappingProxyType(table)
-
-
-__all__ = ["Registry", "build", "load_catalog", "load_registry", "notify", "resolve"]
 
 _MOST_OFFERS = 1000
 _log = logging.getLogger(__name__)
@@ -154,8 +112,7 @@ class Registry:
 
     def module(self, distribution: str, plugin: str) -> Any:
         """The plugin object behind an entry of the catalog, or None."""
-        candidate = Candidate(distribution=distribution, version="", plugin=plugin, value="")
-        return self.manager.get_plugin(candidate.id)
+        return self.manager.get_plugin(f"{normalise(distribution)}:{plugin}")
 
 
 @functools.cache
@@ -171,9 +128,9 @@ def load_catalog() -> Catalog:
 def notify(event: Event) -> None:
     """Pass an event to all plugins that observe. A failing observer is logged once as a warning, and ignored."""
     for caller in load_registry().manager.hook.dpspec_event.get_hookimpls():
-        arguments = [event] if "event" in caller.argnames else []
         try:
-            attempt(lambda c=caller, a=arguments: c.function(*a))  # type: ignore[misc]
+            with foreign_code():
+                caller.function(*([event] if "event" in caller.argnames else []))
         except Failed as failure:
             if caller.plugin_name not in _noted:
                 _noted.add(caller.plugin_name)
@@ -187,102 +144,101 @@ def build(candidates: Sequence[Candidate], broken: Sequence[BrokenPlugin] = ()) 
     """Load the candidates one by one; ``broken`` are plugins that cannot be read."""
     manager = pluggy.PluginManager(PROJECT)
     manager.add_hookspecs(DpspecHooks)
-    offers: list[Offers] = []
+    loaded: list[tuple[Candidate, Offers]] = []
     failures = list(broken)
     for candidate in candidates:
-        outcome = _load(candidate, manager)
-        if isinstance(outcome, Offers):
-            offers.append(outcome)
+        offers: Offers = {}
+        try:
+            _load(candidate, manager, offers)
+        except Failed as failure:
+            kinds = tuple(sorted(kind for offered in offers.values() for kind in offered))
+            failures.append(candidate.broken(str(failure), kinds))
         else:
-            failures.append(outcome)
-    tables = {family.field: _table(family, offers, failures) for family in FAMILIES}
+            loaded.append((candidate, offers))
+    tables = {family.field: _table(family.name, loaded, failures) for family in FAMILIES}
     failures.sort(key=lambda b: (normalise(b.distribution), b.plugin, b.reason))
     return Registry(manager, Catalog(**tables, broken=tuple(failures)))
 
 
-def _load(candidate: Candidate, manager: pluggy.PluginManager) -> Offers | BrokenPlugin:
-    """Import, check and register one plugin and call its hooks; on any error it is unregistered."""
-    providers: dict[str, list[Any]] = {}
-    registered = False
+def _load(candidate: Candidate, manager: pluggy.PluginManager, offers: Offers) -> None:
+    """Import, check and register one plugin, and add its providers to ``offers``.
+
+    Raises :class:`Failed`, with the plugin unregistered, at the first error.
+    """
+    plugin = None
     try:
-        plugin = attempt(lambda: _import(candidate))
-        attempt(lambda: _register(plugin, candidate, manager))
-        registered = True
+        with foreign_code():
+            module, _, attribute = candidate.value.partition("[")[0].strip().partition(":")
+            found: Any = importlib.import_module(module.strip())
+            for name in filter(None, attribute.strip().split(".")):
+                found = getattr(found, name)
+            api = getattr(found, "DPSPEC_API", None)
+            if api is None:
+                raise Failed(f"DPSPEC_API is missing; this dpspec supports plugin API {HOOK_API}")
+            if type(api) is not int or api != HOOK_API:
+                raise Failed(f"plugin API {one_line(repr(api))} is not supported; this dpspec supports {HOOK_API}")
+            for name, other in manager.list_name_plugin():
+                if other is found or name == candidate.id:
+                    raise Failed(f"{candidate.value} is already registered by {name}")
+            if flaws := list(hook_problems(found, manager)):
+                raise Failed("; ".join(flaws))
+            plugin = found
+            manager.register(plugin, name=candidate.id)
         for hook in dict.fromkeys(family.hook for family in FAMILIES):
-            for family, provider in _ask(candidate, manager, hook):
-                providers.setdefault(family.name, []).append(provider)
-    except Failed as failure:
-        if registered:
-            manager.unregister(name=candidate.id)
-        return candidate.broken(str(failure), Offers(candidate=candidate, providers=providers).kinds)
-    return Offers(candidate=candidate, providers=providers)
-
-
-def _import(candidate: Candidate) -> Any:
-    """Import the object of an entry point; raise :class:`Failed` if its API version is not supported."""
-    module, _, attribute = candidate.value.partition("[")[0].strip().partition(":")
-    plugin = importlib.import_module(module.strip())
-    for name in filter(None, attribute.strip().split(".")):
-        plugin = getattr(plugin, name)
-    api = getattr(plugin, "DPSPEC_API", None)
-    if api is None:
-        raise Failed(f"DPSPEC_API is missing; this dpspec supports plugin API {HOOK_API}")
-    if type(api) is not int or api != HOOK_API:
-        raise Failed(f"plugin API {one_line(repr(api))} is not supported; this dpspec supports {HOOK_API}")
-    return plugin
-
-
-def _register(plugin: Any, candidate: Candidate, manager: pluggy.PluginManager) -> None:
-    for name, other in manager.list_name_plugin():
-        if other is plugin or name == candidate.id:
-            raise Failed(f"{candidate.value} is already registered by {name}")
-    if problems_of_hooks := list(hook_problems(plugin, manager)):
-        raise Failed("; ".join(problems_of_hooks))
-    try:
-        manager.register(plugin, name=candidate.id)
-    except BaseException:
-        # Some versions of pluggy keep a plugin that failed its own checks.
-        if manager.get_plugin(candidate.id) is plugin:
+            for implementation in getattr(manager.hook, hook).get_hookimpls():
+                if implementation.plugin is plugin:
+                    with foreign_code(f"{hook}: "):
+                        _add_offers(hook, implementation.function(), offers)
+    except Failed:
+        if plugin is not None and manager.is_registered(plugin):  # some versions keep a plugin that fails their checks
             manager.unregister(plugin)
         raise
 
 
-def _ask(candidate: Candidate, manager: pluggy.PluginManager, hook: str) -> Iterator[tuple[Family, Any]]:
-    """Yield the valid descriptors of a plugin's hook; raise :class:`Failed` at the first invalid one."""
+def _add_offers(hook: str, offered: Any, offers: Offers) -> None:
+    """Add the valid descriptors of a hook; raise :class:`Failed` at the first invalid one."""
     families = [family for family in FAMILIES if family.hook == hook]
-    caller = getattr(manager.hook, hook)
-    for implementation in caller.get_hookimpls():
-        if implementation.plugin_name != candidate.id:
-            continue
-        try:
-            offered = attempt(lambda i=implementation: _listed(i.function(), families))  # type: ignore[misc]
-        except Failed as failure:
-            raise Failed(f"{hook}: {failure}") from failure
-        seen: set[tuple[str, str]] = set()
-        for provider in offered:
-            family = next((f for f in families if isinstance(provider, f.type)), None)
-            if family is None:
-                raise Failed(f"{hook} offers a {type(provider).__name__}, not a {_types(families)}")
-            flaws = attempt(lambda p=provider, f=family: problems(p, f))  # type: ignore[misc]
-            if flaws:
-                raise Failed(one_line("; ".join(flaws)))
-            if (family.name, family.key(provider)) in seen:
-                raise Failed(f"{family.name} {family.key(provider)!r} is offered twice")
-            seen.add((family.name, family.key(provider)))
-            yield family, provider
-
-
-def _types(families: Sequence[Family]) -> str:
-    return " or ".join(family.type.__name__ for family in families)
-
-
-def _listed(offered: Any, families: Sequence[Family]) -> list[Any]:
+    types = " or ".join(family.type.__name__ for family in families)
     if offered is None:
-        raise Failed(f"it returns None; yield or return {_types(families)} objects")
-    items = list(itertools.islice(offered, _MOST_OFFERS + 1))
-    if len(items) > _MOST_OFFERS:
-        raise Failed(f"it offers more than {_MOST_OFFERS} providers")
-    return items
+        raise Failed(f"{hook}: it returns None; yield or return {types} objects")
+    providers = list(itertools.islice(offered, _MOST_OFFERS + 1))
+    if len(providers) > _MOST_OFFERS:
+        raise Failed(f"{hook}: it offers more than {_MOST_OFFERS} providers")
+    for provider in providers:
+        family = next((f for f in families if isinstance(provider, f.type)), None)
+        if family is None:
+            raise Failed(f"{hook} offers a {type(provider).__name__}, not a {types}")
+        if flaws := problems(provider, family):
+            raise Failed(one_line("; ".join(flaws)))
+        kind, known = getattr(provider, family.key), offers.setdefault(family.name, {})
+        if kind in known:
+            raise Failed(f"{family.name} {kind!r} is offered twice")
+        known[kind] = provider
+
+
+def _table(
+    family: str, loaded: Sequence[tuple[Candidate, Offers]], broken: list[BrokenPlugin]
+) -> Mapping[str, Offered]:
+    """The providers of a family by kind; ``broken`` gains one entry per plugin that loses a kind in a conflict."""
+    claimants: dict[str, list[tuple[Candidate, Any]]] = {}
+    for candidate, offers in loaded:
+        for kind, provider in offers.get(family, {}).items():
+            claimants.setdefault(kind, []).append((candidate, provider))
+    table: dict[str, Offered] = {}
+    for kind, claims in sorted(claimants.items()):
+        ours = [claim for claim in claims if normalise(claim[0].distribution) == _OURS]
+        holders = claims if len(claims) == 1 else ours if len(ours) == 1 else []
+        for c, provider in holders:
+            table[kind] = Offered(provider=provider, plugin=c.plugin, distribution=c.distribution, version=c.version)
+        held = [candidate for candidate, _ in holders]
+        for candidate, _ in claims:
+            if candidate not in held:
+                others = held or [other for other, _ in claims if other != candidate]
+                names = ", ".join(f"{c.distribution} {c.version} ({c.plugin})" for c in others)
+                outcome = "which keeps it" if held else "so neither is used: uninstall one"
+                reason = f"{family} {kind!r} is also offered by {names}, {outcome}"
+                broken.append(candidate.broken(reason, (kind,)))
+    return MappingProxyType(table)
 
 
 _MARK = "dpspec_plugin"

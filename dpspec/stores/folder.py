@@ -108,10 +108,7 @@ class FolderStorage:
 
     def __init__(self, root: Path) -> None:
         self.root = root
-
-    @property
-    def location(self) -> str:
-        return str(self.root)
+        self.location = str(root)
 
     def exists(self) -> bool:
         return self.root.is_dir()

@@ -45,6 +45,7 @@ class RemoteStorage:
         """``files``: an fsspec file system; ``root``: its prefix; ``location``: the URL."""
         self._files, self._root, self._url = files, root.rstrip("/"), location
         self._local = Path(tempfile.mkdtemp(prefix="dpspec-store-"))
+        self.location = shown(location)
         self._looked = self._marked = False
         weakref.finalize(self, shutil.rmtree, self._local, ignore_errors=True)
 
@@ -66,10 +67,6 @@ class RemoteStorage:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return RemoteStorage.open, (self._url,)
-
-    @property
-    def location(self) -> str:
-        return shown(self._url)
 
     def exists(self) -> bool:
         """True: a prefix exists as soon as it has an object, and checking costs a request."""

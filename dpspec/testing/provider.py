@@ -16,7 +16,8 @@ from dpspec.contract import FrozenMap, Json, thaw
 from dpspec.contract.catalog import Catalog, Offered
 from dpspec.language.problems import cast, fill
 from dpspec.registry.descriptors import FAMILIES, fragments
-from dpspec.registry.loader import Registry, load_registry, resolve
+from dpspec.registry.foreign_code import resolve
+from dpspec.registry.loader import Registry, load_registry
 
 T = TypeVar("T")
 

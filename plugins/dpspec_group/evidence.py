@@ -15,6 +15,7 @@ import dpspec.contract as dps
 from dpspec import kit
 from dpspec.accounting import Interval
 from dpspec.kit.scores_elsewhere import assumptions, contradiction, recorded_outcomes, table_of
+from dpspec.stats import utility
 from dpspec.stats.attacks import curve_lines, guess_counts, independence, one_run, sequential, thresholds
 from dpspec.stats.attacks.independent_bounds import dependence_of_size, independent_bounds, layers_share
 from dpspec.stats.conformance import table
@@ -42,18 +43,6 @@ _RUNS = dps.Assumption(
 _GAUSSIAN = dps.Assumption(
     name="gaussian-scores", status="unchecked", text="scores are Gaussian, and inserting a group only shifts their mean"
 )
-
-
-class Run(NamedTuple):
-    """One of many runs: whether the canary group was present, and the number of edges that its score reaches."""
-
-    present: bool
-    reached: int
-
-
-def lower_bounds(spec: dps.Spec, trials: Sequence[dps.Trial]) -> Iterator[dps.Evidence | dps.Finding]:
-    many = Attack.of(spec).method == "many-run"
-    yield from (many_run_bounds if many else one_run_bounds)(spec, trials)
 
 
 def _records(trials: Sequence[dps.Trial]) -> int:
@@ -86,22 +75,21 @@ def one_run_outcomes(
     size: int,
     outcomes: Sequence[str],
     *,
-    coins: Sequence[dps.Assumption] = (kit.COINS,),
-    rests_on: Sequence[dps.Assumption] = (),
+    external: Sequence[dps.Assumption] = (),
     luck: Sequence[StepDependence] = (),
     layers: float | None = None,
 ) -> Iterator[dps.Evidence | dps.Finding]:
     """Evidence, bounds on epsilon and mu, and an estimate for one group size, with bounds for independent canaries.
 
-    The bound on mu concerns a whole curve, so it uses more guesses; it implies an epsilon only for a Gaussian
-    mechanism.
+    ``external`` are the assumptions about scores of an external program. The bound on mu concerns a whole curve, so it
+    uses more guesses; it implies an epsilon only for a Gaussian mechanism.
     """
     assert spec.audit is not None
     attack, confidence = Attack.of(spec), spec.audit.confidence
     canaries = sum(map(len, outcomes))
     if canaries == 0:
         return
-    at = dps.FrozenMap({"delta": attack_delta(spec, size), "group_size": size})
+    assumptions = (*(external or (kit.COINS,)), _GUESSES)
     planned = one_run_design(spec, records, canaries, size)
     guesses, correct = guess_counts.counts(outcomes, planned.rungs)
     evidence = dps.Evidence(
@@ -109,20 +97,19 @@ def one_run_outcomes(
         kind="one-run-ladder",
         statistics=dps.FrozenMap({"canaries": canaries, "guesses": guesses, "correct": correct}),
         scope=attack.scope(spec, records),
-        at=at,
+        at=dps.FrozenMap({"delta": attack_delta(spec, size), "group_size": size}),
         method=attack.description,
         source=guess_counts.SOURCE,
         power=planned.largest_epsilon,
-        assumptions=tuple(rests_on),
+        assumptions=tuple(external),
     )
     yield evidence
-    method = f"{attack.description}, {canaries} canary groups of {size}"
-    yield kit.lower_from(evidence, confidence, method=method, assumptions=(*coins, _GUESSES))
+    method, at, scope = f"{attack.description}, {canaries} canary groups of {size}", evidence.at, evidence.scope
+    yield kit.lower_from(evidence, confidence, method=method, assumptions=assumptions)
     of_curve, right = guess_counts.counts(outcomes, [guess_counts.of_curve(canaries)])
     mu = one_run.mu_lower(canaries, of_curve[0], right[0], confidence)
     present = records + max(attack.share, canaries) * sum(attack.sizes)  # canaries also fill truncated batches
-    mu_method = f"{method}, {of_curve[0]} guesses{_ruled_out(spec, size, present, mu)}"
-    yield _mu(mu, size, evidence.scope, mu_method, one_run.CURVE_SOURCE, (*coins, _GUESSES), confidence)
+    yield _mu(spec, mu, size, present, scope, f"{method}, {of_curve[0]} guesses", one_run.CURVE_SOURCE, assumptions)
     if any("0" in ordered and "1" in ordered for ordered in outcomes):
         yield dps.Finding(
             quantity="epsilon",
@@ -130,14 +117,13 @@ def one_run_outcomes(
             bound="estimate",
             rigor="approximate",
             at=at,
-            scope=evidence.scope,
+            scope=scope,
             method=f"{attack.description}, assuming a Gaussian mechanism",
             source=curve_lines.GAUSSIAN_SOURCE,
             assumptions=(_GAUSSIAN,),
         )
-    assumed = (*coins, _GUESSES)
     curve = _status_of_gaussian_curve(spec)
-    yield from independent_bounds(outcomes, at, evidence.scope, method, confidence, assumed, luck, layers, curve=curve)
+    yield from independent_bounds(outcomes, at, scope, method, confidence, assumptions, luck, layers, curve=curve)
 
 
 def _status_of_gaussian_curve(spec: dps.Spec) -> Literal["declared", "unchecked"] | None:
@@ -162,35 +148,29 @@ def mu_of_runs(spec: dps.Spec, records: int, size: int, ranked: str) -> Iterator
     assert spec.audit is not None
     if len(ranked) < independence.LEAST_CANARIES:
         return
-    attack, guesses = Attack.of(spec), independence.design(len(ranked))
-    correct = independence.right(ranked, guesses)
-    mu = independence.mu_lower([guesses], correct, spec.audit.confidence)
-    delta, assumptions = attack_delta(spec, size), (kit.COINS, _RUNS)
-    implied = f"; for a Gaussian mechanism epsilon {curve_lines.gaussian_epsilon(mu, delta):.4g} at delta {delta:g}"
-    method = (
-        f"{attack.description}, {len(ranked)} runs with and without a group of {size}, "
-        f"{guesses.low + guesses.high} guesses{implied if mu > 0.0 else ''}"
-        f"{_ruled_out(spec, size, records + sum(attack.sizes), mu)}"
-    )
-    source, scope = independence.SOURCE, attack.scope(spec, records)
-    yield _mu(mu, size, scope, method, source, assumptions, spec.audit.confidence)
-
-
-def _ruled_out(spec: dps.Spec, size: int, records: int, mu: float) -> str:
-    if theory.uncovered(spec.phases, [spec.threat_model.adjacency]):
-        return ""
-    return theory.noise_ruled_out(spec.phases, size, records, mu)
+    attack, guesses, delta = Attack.of(spec), independence.design(len(ranked)), attack_delta(spec, size)
+    mu = independence.mu_lower([guesses], independence.right(ranked, guesses), spec.audit.confidence)
+    method = f"{attack.description}, {len(ranked)} runs with and without a group of {size}"
+    method += f", {guesses.low + guesses.high} guesses"
+    if mu > 0.0:
+        method += f"; for a Gaussian mechanism epsilon {curve_lines.gaussian_epsilon(mu, delta):.4g} at delta {delta:g}"
+    present, scope = records + sum(attack.sizes), attack.scope(spec, records)
+    yield _mu(spec, mu, size, present, scope, method, independence.SOURCE, (kit.COINS, _RUNS))
 
 
 def _mu(
+    spec: dps.Spec,
     mu: float,
     size: int,
+    records: int,
     scope: dps.Scope,
     method: str,
     source: str,
     assumptions: tuple[dps.Assumption, ...],
-    confidence: float,
 ) -> dps.Finding:
+    assert spec.audit is not None
+    if not theory.uncovered(spec.phases, [spec.threat_model.adjacency]):
+        method += theory.noise_ruled_out(spec.phases, size, records, mu)
     return dps.Finding(
         quantity="mu",
         value=mu,
@@ -201,8 +181,15 @@ def _mu(
         method=method,
         source=source,
         assumptions=assumptions,
-        confidence=confidence,
+        confidence=spec.audit.confidence,
     )
+
+
+class Run(NamedTuple):
+    """One of many runs: whether the canary group was present, and the number of edges that its score reaches."""
+
+    present: bool
+    reached: int
 
 
 def runs_of(attack: Attack, trials: Sequence[dps.Trial]) -> dict[int, list[Run]]:
@@ -245,7 +232,7 @@ def many_run_bounds(spec: dps.Spec, trials: Sequence[dps.Trial]) -> Iterator[dps
             in_turn: dict[str, dps.Json] = {"coins": coins, "scores": tuple(run.reached for run in runs)}
             power = sequential.largest(len(runs), delta, confidence)
             kind = ("many-run-sequential", sequential.SOURCE)
-            yield from _many_run_outcomes(spec, records, size, len(runs), kind, in_turn, power, (kit.COINS,))
+            yield from _many_run_outcomes(spec, records, size, len(runs), kind, in_turn, power, [kit.COINS])
             continue
         ranked = thresholds.outcomes([run.reached for run in runs], [run.present for run in runs])
         fixed = many_run_design(spec, records, len(runs), size)
@@ -254,28 +241,22 @@ def many_run_bounds(spec: dps.Spec, trials: Sequence[dps.Trial]) -> Iterator[dps
         else:
             counted: dict[str, dps.Json] = dict(counts(runs, EDGES.index(fixed.score)))
             power = thresholds.fixed_largest(*sides, delta, confidence)
-            kind, assumed = ("many-run", _MANY_RUN_SOURCE), (kit.COINS, _THRESHOLD)
+            kind, assumed = ("many-run", _MANY_RUN_SOURCE), [kit.COINS, _THRESHOLD]
             yield from _many_run_outcomes(spec, records, size, len(runs), kind, counted, power, assumed)
         yield from mu_of_runs(spec, records, size, ranked)
 
 
 def ranked_outcomes(
-    spec: dps.Spec,
-    records: int,
-    size: int,
-    ranked: str,
-    *,
-    coins: Sequence[dps.Assumption] = (kit.COINS,),
-    rests_on: Sequence[dps.Assumption] = (),
+    spec: dps.Spec, records: int, size: int, ranked: str, external: Sequence[dps.Assumption] = ()
 ) -> Iterator[dps.Evidence | dps.Finding]:
     assert spec.audit is not None
     sides = (ranked.count("1"), ranked.count("0"))
     if min(sides) == 0:
         return
     power = thresholds.largest(*sides, attack_delta(spec, size), spec.audit.confidence)
+    kind, assumptions = ("many-run-ranked", thresholds.SOURCE), external or [kit.COINS]
     statistics: dict[str, dps.Json] = {"outcomes": ranked}
-    kind = ("many-run-ranked", thresholds.SOURCE)
-    yield from _many_run_outcomes(spec, records, size, len(ranked), kind, statistics, power, coins, rests_on)
+    yield from _many_run_outcomes(spec, records, size, len(ranked), kind, statistics, power, assumptions, external)
 
 
 def _many_run_outcomes(
@@ -287,9 +268,8 @@ def _many_run_outcomes(
     statistics: dict[str, dps.Json],
     power: float,
     assumptions: Sequence[dps.Assumption],
-    rests_on: Sequence[dps.Assumption] = (),
+    external: Sequence[dps.Assumption] = (),
 ) -> Iterator[dps.Evidence | dps.Finding]:
-    """Evidence with the assumptions ``rests_on``, and its lower bound with ``assumptions``."""
     assert spec.audit is not None
     attack = Attack.of(spec)
     evidence = dps.Evidence(
@@ -301,40 +281,30 @@ def _many_run_outcomes(
         method=attack.description,
         source=kind_and_source[1],
         power=power,
-        assumptions=tuple(rests_on),
+        assumptions=tuple(external),
     )
     yield evidence
     method = f"{attack.description}, {runs} runs with and without a group of {size}"
-    yield kit.lower_from(evidence, spec.audit.confidence, method=method, assumptions=tuple(assumptions))
+    yield kit.lower_from(evidence, spec.audit.confidence, method=method, assumptions=assumptions)
 
 
-def conformance(spec: dps.Spec, trials: Sequence[dps.Trial]) -> Iterator[dps.Outcome]:
-    """A check per declared property; epsilon of the executed run once all runs of a planned audit are complete."""
+def conclude_trials(spec: dps.Spec, trials: Sequence[dps.Trial]) -> Iterator[dps.Outcome]:
+    """Lower bounds, accuracy, and a check per declared property; epsilon of the executed run once all runs of a
+    planned audit are complete.
+    """
     assert spec.audit is not None
+    attack = Attack.of(spec)
+    yield from (many_run_bounds if attack.method == "many-run" else one_run_bounds)(spec, trials)
+    if not attack.chosen_weights:  # accuracy from adversarial initial weights is meaningless
+        yield from utility.accuracies(spec, trials)
     yield from table.checks(spec.phases, [trial.evidence for trial in trials], privacy=spec.data_privacy)
-    if len(trials) == spec.audit.runs and not Attack.of(spec).sequential:
+    if len(trials) == spec.audit.runs and not attack.sequential:
         records, direction = _records(trials), spec.threat_model.direction
 
         def epsilons(phases: Sequence[dps.Phase], size: int, deltas: Sequence[float]) -> list[Interval]:
             return theory.group_epsilons(phases, size, records, deltas, direction)
 
         yield from kit.epsilon_as_run(spec, trials, epsilons)
-
-
-def predict_checks(spec: dps.Spec, facts: dps.Facts) -> tuple[dps.Check, ...]:
-    assert spec.audit is not None
-    attack = Attack.of(spec)
-    return kit.expected_checks(
-        spec,
-        facts,
-        trials=spec.audit.runs if attack.method == "one-run" else min(2, spec.audit.runs),
-        undone=attack.watched(facts.capabilities, spec.training.options),
-        looks=attack.looks,
-        planted=attack.records_on_average,
-        groups=dict.fromkeys(attack.sizes, attack.share) if attack.space == "gradient" and attack.every == 1 else None,
-        canary_free_run=attack.canary_free_run,
-        estimated=None if attack.expected_from == facts.records else attack.expected_from,
-    )
 
 
 def plan_external(spec: dps.Spec, facts: dps.Facts) -> dps.Plan:
@@ -367,20 +337,20 @@ def plan_external(spec: dps.Spec, facts: dps.Facts) -> dps.Plan:
 
 def conclude_external(spec: dps.Spec, trials: Sequence[dps.Trial]) -> Iterator[dps.Outcome]:
     attack = Attack.of(spec)
-    # Without an applicable theorem no score can contradict the declaration.
-    unknown = theory.uncovered(spec.phases, [spec.threat_model.adjacency])
     for trial in trials:
-        records = kit.recorded_number(trial, "records")
-        outcomes = recorded_outcomes(spec, trial)
+        records, outcomes = kit.recorded_number(trial, "records"), recorded_outcomes(spec, trial)
         for size, coins in outcomes.items():
             assumed = assumptions(len(coins), len(outcomes))
             if attack.method == "many-run":
-                found = list(ranked_outcomes(spec, records, size, coins, coins=assumed, rests_on=assumed))
+                found = list(ranked_outcomes(spec, records, size, coins, assumed))
             else:
-                found = list(one_run_outcomes(spec, records, size, [coins], coins=assumed, rests_on=assumed))
+                found = list(one_run_outcomes(spec, records, size, [coins], external=assumed))
             yield from found
+            # Without an applicable theorem no score can contradict the declaration.
+            if theory.uncovered(spec.phases, [spec.threat_model.adjacency]):
+                continue
             for evidence in found:
-                if isinstance(evidence, dps.Evidence) and not unknown:
+                if isinstance(evidence, dps.Evidence):
                     yield from contradiction(evidence, _declared_curve(spec.phases, size, records), size)
 
 

@@ -68,11 +68,12 @@ class RecordsAudit(dps.Audit):
         return dominating(spec, facts.records, claim)
 
     def plan(self, spec: dps.Spec, facts: dps.Facts) -> dps.Plan:
-        from dpspec_group.evidence import plan_external, predict_checks
+        if _external_scores(spec):
+            from dpspec_group.evidence import plan_external
+
+            return plan_external(spec, facts)
         from dpspec_group.scores import power
 
-        if _external_scores(spec):
-            return plan_external(spec, facts)
         assert spec.audit is not None
         attack, runs = Attack.of(spec), spec.audit.runs
         many = attack.method == "many-run"
@@ -96,7 +97,19 @@ class RecordsAudit(dps.Audit):
             memory_bytes=kit.training_bytes(facts),
             notes=kit.shard_notes(runs, len(chunks), seconds) if many else (),
             power=power(spec, facts.records),
-            checks=predict_checks(spec, facts),
+            checks=kit.expected_checks(
+                spec,
+                facts,
+                trials=min(2, runs) if many else runs,
+                undone=attack.watched(facts.capabilities, spec.training.options),
+                looks=attack.looks,
+                planted=attack.records_on_average,
+                groups=dict.fromkeys(attack.sizes, attack.share)
+                if attack.space == "gradient" and attack.every == 1
+                else None,
+                canary_free_run=attack.canary_free_run,
+                estimated=None if attack.expected_from == facts.records else attack.expected_from,
+            ),
             sequential=attack.sequential,
         )
 
@@ -137,16 +150,9 @@ class RecordsAudit(dps.Audit):
         yield from run_trials(inputs, context, indices)
 
     def conclude(self, spec: dps.Spec, trials: Sequence[dps.Trial]) -> Iterator[dps.Outcome]:
-        from dpspec.stats.utility import accuracies
-        from dpspec_group.evidence import conclude_external, conformance, lower_bounds
+        from dpspec_group.evidence import conclude_external, conclude_trials
 
-        if _external_scores(spec):
-            yield from conclude_external(spec, trials)
-            return
-        yield from lower_bounds(spec, trials)
-        if not Attack.of(spec).chosen_weights:  # accuracy from adversarial initial weights is meaningless
-            yield from accuracies(spec, trials)
-        yield from conformance(spec, trials)
+        yield from (conclude_external if _external_scores(spec) else conclude_trials)(spec, trials)
 
 
 class GroupAudit(kit.UsersAsGroups):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, TypeAlias
@@ -14,7 +14,6 @@ import dpspec.contract as dps
 from dpspec import kit
 from dpspec.accounting import Floats, Interval, epsilon_at_orders, round_up
 from dpspec_per_instance import bounds, theory
-from dpspec_per_instance.bounds import DIRECTIONS, Composer
 from dpspec_per_instance.options import AuditBlock, Audited, Composition, Shards, audited_records
 
 Array: TypeAlias = np.ndarray[Any, Any]
@@ -325,83 +324,5 @@ def by_runs(records: Analysis) -> dps.Series:
     )
 
 
-def by_exponent(spec: dps.Spec, records: Analysis) -> dps.Series:
-    """The theorem holds for every exponent and schedule. The minimum of several estimates is biased."""
-    side, steps = records.shown_side, records.shown_side.composer.count
-    choices: dict[str, float | tuple[float, ...]] = {
-        "n": 1.0 * steps,
-        "3 n": 3.0 * steps,
-        "30 n": 30.0 * steps,
-        "n to 10 n": (1.0 * steps, 10.0 * steps),
-        "10 n to n": (10.0 * steps, 1.0 * steps),
-    }
-    rows: list[Sequence[dps.Json]] = []
-    mechanism = dps.FrozenMap({**spec.mechanism.options, "orders": records.shown_orders})
-    tables = None
-    for name, p in choices.items():
-        composer = Composer(mechanism, DIRECTIONS[side.direction], p if steps > 1 else 3.0, tables)
-        tables = composer.tables
-        for order in records.shown_orders:
-            total = composer.total(order, side.places, side.log_terms)
-            ratio, (last, second) = total.plug_in / total.baseline, composer.kappa(order)
-            rows.append(
-                (
-                    name,
-                    order,
-                    float(theory.recursion(order, steps, composer.p).orders[0]),
-                    float(ratio.mean()),
-                    float(np.median(ratio)),
-                    float(total.confidence_upper.mean() / total.baseline),
-                    last,
-                    second,
-                )
-            )
-    return kit.series(
-        "ratio-by-exponent",
-        f"The run by exponent of the composition over {steps} steps; schedules run from the last step to the first",
-        kit.columns_of(
-            ("exponent", "order", "first_order", "mean", "median", "confidence_upper", "estimability", "at_step_2"),
-            rows,
-        ),
-        rigor="approximate",
-        source=f"{theory.RUN_SOURCE}, with an exponent per step",
-        privacy=records.privacy,
-    )
-
-
 def _mean(values: Floats, chosen: Array) -> float | None:
     return float(values[chosen].mean()) if chosen.any() else None
-
-
-def reference_table(spec: dps.Spec, records: Analysis) -> Iterator[dps.Series]:
-    reference = (spec.audit.options.get("reference") if spec.audit is not None else None) or {}
-    step_bound = Composition.of(spec.mechanism.options).step_bound
-    if not reference or reference.get("step_bound", step_bound) != step_bound:
-        return
-    epsilons = records.epsilons(kit.claimed_deltas(spec)[-1], records.audited.widest_direction)
-    pairs: list[tuple[str, float | None, int | None, float, float]] = []
-    for ratios in reference.get("ratios", ()):
-        order, composer = float(ratios["order"]), records.shown_side.composer
-        contributions = records.total(order).contributions
-        for step, theirs in zip(ratios["steps"], ratios["means"], strict=True):
-            place = int(np.searchsorted(composer.observed, int(step)))
-            ours = float(contributions[place].mean() / composer.saturated(order, int(step)))
-            pairs.append(("mean ratio", order, int(step), ours, float(theirs)))
-    quantities = {
-        "median": ("median epsilon", float(np.median(epsilons.estimate))),
-        "tenth": ("10th percentile of epsilon", float(np.quantile(epsilons.estimate, 0.1))),
-        "share_below": ("share of records below", float(np.mean(epsilons.estimate < epsilons.renyi))),
-        "data_independent": ("data-independent epsilon", epsilons.renyi),
-    }
-    pairs += [
-        (what, None, None, ours, float(reference[key])) for key, (what, ours) in quantities.items() if key in reference
-    ]
-    rows = [(*pair, f"{100.0 * (pair[3] / pair[4] - 1.0):+.1f}%") for pair in pairs]
-    yield kit.series(
-        "against-reference",
-        f"Values of this audit and of {reference.get('source', 'the reference')}",
-        kit.columns_of(("what", "order", "step", "found", "reference", "difference"), rows),
-        rigor="approximate",
-        source=str(reference.get("source", "")),
-        privacy=records.privacy,
-    )

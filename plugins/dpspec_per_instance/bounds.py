@@ -66,14 +66,7 @@ class Total:
 class Composer:
     """Theorem 3.3 for one declared run, in one direction."""
 
-    def __init__(
-        self,
-        mechanism: dps.FrozenMap,
-        direction: Direction,
-        p: float | Sequence[float] | None = None,
-        tables: list[theory.StepTable] | None = None,
-    ) -> None:
-        """``p`` overrides the exponent of ``mechanism``; ``tables`` of its steps are used if they cover the orders."""
+    def __init__(self, mechanism: dps.FrozenMap, direction: Direction) -> None:
         composition = Composition.of(mechanism)
         self.direction: Direction = direction if composition.step_bound != "theorem" else "present-first"
         self.orders = composition.orders
@@ -82,15 +75,12 @@ class Composer:
         self._steps = [(phase.rate(), phase.noise_multiplier) for phase in phases]
         self.count = len(self._phase_of)
         self.observed = np.array(composition.observed(self.count))
-        default = 3.0 * self.count if isinstance(composition.exponent, str) else composition.exponent
-        self.p = default if p is None else p
-        self._nearest, self._given = composition.nearest, tables
+        self.p = 3.0 * self.count if isinstance(composition.exponent, str) else composition.exponent
+        self._nearest = composition.nearest
 
     @cached_property
     def tables(self) -> list[theory.StepTable]:
-        highest = float(theory.recursion(self.orders[-1], self.count, self.p).orders[0])
-        if self._given is not None and self._given[0].highest >= highest:
-            return self._given
+        highest = float(theory.exponents(self.orders[-1], self.count, self.p).orders[0])
         return [theory.step_table(*step, self.orders[0], highest, self.direction) for step in self._steps]
 
     def places(self, ratios: Sequence[Array]) -> list[npt.NDArray[np.uint16]]:
@@ -115,7 +105,7 @@ class Composer:
         """Estimability index at the last and the second step. The model before the first step is deterministic."""
         if self.count == 1:
             return 0.0, 0.0
-        e = theory.recursion(order, self.count, self.p)
+        e = theory.exponents(order, self.count, self.p)
         last, second = (float(self.saturated(float(e.orders[t]), t + 1) * e.weights[t]) for t in (self.count - 1, 1))
         return last, second
 
@@ -126,7 +116,7 @@ class Composer:
 
     def total(self, order: float, places: Sequence[npt.NDArray[np.uint16]], log_terms: float) -> Total:
         """Total at one order; ``log_terms`` is ln(s / J) over all s values that must hold jointly."""
-        e = theory.recursion(order, self.count, self.p)
+        e = theory.exponents(order, self.count, self.p)
         observed = self.observed - 1
         largest = np.concatenate(
             [self.tables[k].saturated(e.orders[self._phase_of == k]) for k in range(len(self.tables))]

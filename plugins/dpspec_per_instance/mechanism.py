@@ -166,7 +166,7 @@ class PerInstanceAudit(dps.Audit):
             inputs,
             mechanism_without=("orders", "step_bound", "composition"),
             threat_model=("adjacency", "population", "points", "direction"),
-            audit_without=("use", "reference", "shard_records"),
+            audit_without=("use", "shard_records"),
         )
         composition = {"observe_every": Composition.of(spec.mechanism.options).observe_every}
         mechanism = {**selected["mechanism"], "composition": composition}
@@ -199,10 +199,8 @@ class PerInstanceAudit(dps.Audit):
             yield from findings.record_findings(spec, records)
             yield analysis.record_table(records)
             yield from (analysis.over_training(records), analysis.by_correctness(records), analysis.by_runs(records))
-            yield analysis.by_exponent(spec, records)
             yield from statements.record_series(records)
             yield from mean_rule.mean_rule_tables(spec, records)
-            yield from analysis.reference_table(spec, records)
         if runs:
             yield findings.estimability(spec, runs)
         yield from findings.lower_bounds(spec, first_shards)

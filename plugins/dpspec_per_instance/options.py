@@ -121,27 +121,25 @@ def audited_records(spec: dps.Spec, facts: dps.Facts) -> Audited:
 class Composition(kit.Options):
     """Bounds and composition of steps in the block ``mechanism``. Trials only read ``observe_every``.
 
-    ``exponent`` is p of the composition theorem, a list from the last step to the first, or ``auto``. ``nearest``:
-    unobserved steps use the value of the last observed step.
+    ``exponent`` is p of the composition theorem or ``auto``. ``nearest``: unobserved steps use the value of the last
+    observed step.
     """
 
     orders: tuple[float, ...]
     step_bound: str = "directional"
     observe_every: int
-    exponent: str | float | tuple[float, ...]
+    exponent: str | float
     nearest: bool
 
     @classmethod
     def read(cls, block: dps.FrozenMap) -> Composition:
         composition = block.get("composition") or {}
         exponent = composition.get("exponent", "auto")
-        if not isinstance(exponent, str):
-            exponent = tuple(map(float, exponent)) if isinstance(exponent, tuple) else float(exponent)
         return cls.fill(
             block,
             orders=tuple(sorted(map(float, block.get("orders", ())))),
             observe_every=int(composition.get("observe_every", 10)),
-            exponent=exponent,
+            exponent=exponent if isinstance(exponent, str) else float(exponent),
             nearest=composition.get("unobserved", "nearest") == "nearest",
         )
 
@@ -218,14 +216,10 @@ _COMPOSITION: dict[str, dps.Json] = {
     **kit.block(
         "Composition of the steps' divergences.",
         exponent={
-            "type": ["string", "number", "array"],
+            "type": ["string", "number"],
             "exclusiveMinimum": 1,
-            "minItems": 2,
-            "maxItems": 1000,
-            "items": kit.number("An exponent above 1.", above=1),
             "default": "auto",
-            "description": "Exponent p > 1 of the composition theorem. auto: three times the number of steps. A list: "
-            "exponents from the last step to the first, spread evenly.",
+            "description": "Exponent p > 1 of the composition theorem. auto: three times the number of steps.",
         },
         observe_every=kit.integer(
             "Number of steps between measurements of all records' gradient norms. The first is before step 1.",
@@ -335,40 +329,10 @@ _MEAN_RULE: dict[str, dps.Json] = kit.block(
     inner=kit.integer("Number of tuples of batches per reference batch.", least=1, most=10000, default=20),
 )
 
-_REFERENCE: dict[str, dps.Json] = kit.block(
-    "Values of an external audit of the same experiment, for a table of comparison.",
-    ["source"],
-    source={"type": "string", "minLength": 1, "description": "Source of the values."},
-    step_bound=kit.choice(
-        "Bound on steps in the reference; the table requires the same bound here. Omit to always show it.",
-        "directional",
-        "theorem",
-    ),
-    ratios=kit.array(
-        "Ratios over training.",
-        kit.block(
-            "Mean contribution of steps at one order, relative to a saturated record.",
-            ["order", "steps", "means"],
-            order=kit.number("One of mechanism.orders.", above=1),
-            steps=kit.array("Observed steps.", kit.integer("An observed step, from 1.", least=1), most=1000),
-            means=kit.array("The mean at each of these steps.", kit.number("The mean at a step.", above=0), most=1000),
-        ),
-        most=100,
-    ),
-    median=kit.number("Median epsilon over records, from Renyi divergences.", above=0),
-    tenth=kit.number("10th percentile of epsilon over records.", above=0),
-    share_below=kit.number(
-        "Fraction of records below the data-independent epsilon of the same method.", above=0, most=1
-    ),
-    data_independent=kit.number("Data-independent epsilon from Renyi divergences.", above=0),
-)
-
-
 AUDIT: dict[str, dps.Json] = kit.block(
     None,
     attack=_ATTACK,
     mean_rule=_MEAN_RULE,
-    reference=_REFERENCE,
     shard_records=kit.integer(
         "Maximum number of audited records per trial. Each run becomes several trials that repeat its training and "
         "measure different records, so that workers share the work. By default one trial measures all records. It "

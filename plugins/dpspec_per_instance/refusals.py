@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
 
 import dpspec.contract as dps
 from dpspec import kit
@@ -73,7 +72,6 @@ def check_spec(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Diagnostic]:
             yield from _refuse_attack(spec, spec.audit.runs, options.attack, audited)
         if options.mean_rule is not None:
             yield from _refuse_mean_rule(options.mean_rule, facts)
-        yield from _refuse_reference(spec, spec.audit.options.get("reference") or {})
 
 
 def _refuse_exponent(spec: dps.Spec) -> Iterator[dps.Diagnostic]:
@@ -85,8 +83,7 @@ def _refuse_exponent(spec: dps.Spec) -> Iterator[dps.Diagnostic]:
             message = f"exponent must be auto or a number above 1, got {exponent!r}"
             yield dps.Diagnostic(code="bad-choice", message=message, path=path)
         return
-    p = min(exponent) if isinstance(exponent, tuple) else exponent
-    growth = min(700.0, -math.log1p(-1.0 / p) * (spec.steps - 1))
+    growth = min(700.0, -math.log1p(-1.0 / exponent) * (spec.steps - 1))
     first_order = 1.0 + (composition.orders[-1] - 1.0) * math.exp(growth)  # the largest order of the recursion
     if first_order > MOST_ORDER:
         yield kit.bad_value(
@@ -239,21 +236,3 @@ def _refuse_mean_rule(mean_rule: MeanRule, facts: dps.Facts) -> Iterator[dps.Dia
             path,
             "remove mean_rule, or use fewer records or a smaller model",
         )
-
-
-def _refuse_reference(spec: dps.Spec, reference: Mapping[str, Any]) -> Iterator[dps.Diagnostic]:
-    composition = Composition.of(spec.mechanism.options)
-    observed = composition.observed(spec.steps)
-    for i, ratios in enumerate(reference.get("ratios", ())):
-        path: dps.Path = ("audit", "reference", "ratios", i)
-        if float(ratios["order"]) not in composition.orders:
-            yield kit.bad_value(f"order {ratios['order']:g} is not among mechanism.orders", (*path, "order"))
-        if len(ratios["means"]) != len(ratios["steps"]):
-            yield kit.bad_value(f"{len(ratios['means'])} means for {len(ratios['steps'])} steps", (*path, "means"))
-        for j, step in enumerate(ratios["steps"]):
-            if int(step) not in observed:
-                yield kit.bad_value(
-                    f"step {step} is not observed: observed steps are 1 and every {composition.observe_every} steps "
-                    f"after it, up to {spec.steps}",
-                    (*path, "steps", j),
-                )

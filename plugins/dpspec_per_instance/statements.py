@@ -185,11 +185,8 @@ def statements(spec: dps.Spec) -> Iterator[dps.Finding | dps.Series]:
     composer = Composer(spec.mechanism.options, DIRECTIONS[side])
     order = composer.best(delta).order
     yield from _step_statements(spec, delta)
-    first = float(theory.recursion(order, composer.count, composer.p).orders[0])
-    orders: list[tuple[float, dps.Printed | None]] = [(first, None)]
-    if isinstance(composer.p, int | float):
-        orders.append((printed_order(order, composer.p, composer.count - 1), MISPRINT))
-    for value, printed in orders:
+    first = float(theory.exponents(order, composer.count, composer.p).orders[0])
+    for value, printed in ((first, None), (printed_order(order, composer.p, composer.count - 1), MISPRINT)):
         yield kit.theorem_upper(
             "first_order",
             value,

@@ -7,7 +7,6 @@ exponent p uses order a_t = 1 + rho^(n - t) (a - 1), rho = p / (p - 1), and weig
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -79,7 +78,6 @@ class StepTable:
         self, rate: float, noise_multiplier: float, lowest: float, highest: float, direction: Direction
     ) -> None:
         """Tabulate orders from ``lowest`` > 1 to ``highest``; ``noise_multiplier`` > 0 is in clip norms."""
-        self.highest = highest
         q, sigma = inside("rate", rate, one=True), positive("noise_multiplier", noise_multiplier)
         nodes = 2 + math.ceil(math.log((highest - 1.0) / (lowest - 1.0)) / math.log(_GROWTH))
         self._orders: Floats = 1.0 + np.geomspace(lowest - 1.0, highest - 1.0, nodes)
@@ -167,39 +165,9 @@ class Exponents:
 
 def exponents(order: float, steps: int, p: float) -> Exponents:
     """a_t and l_t for the divergence at ``order`` > 1 of ``steps`` >= 1 steps with exponent ``p`` > 1."""
-    n, a, growth = whole("steps", steps, 1), float(checked_orders(order)), -math.log1p(-1.0 / checked_exponent(p))
-    above = (a - 1.0) * np.exp(growth * np.arange(n - 1, -1, -1, dtype=np.float64))
+    growth = -math.log1p(-1.0 / p)
+    above = (order - 1.0) * np.exp(growth * np.arange(steps - 1, -1, -1, dtype=np.float64))
     return Exponents(orders=1.0 + above, weights=p * above)
-
-
-def exponent_schedule(order: float, ps: Sequence[float]) -> Exponents:
-    """A separate exponent for every step except the first: ``ps`` (n - 1,), from the last step.
-
-    Hoelder's inequality allows it: 1 / (a_{t-1} - 1) = 1 / (a_t - 1) - 1 / l_t.
-    """
-    above = [float(checked_orders(order)) - 1.0]
-    for p in ps:
-        above.append(above[-1] * checked_exponent(p) / (p - 1.0))
-    weights = [p * a for p, a in zip(ps, above, strict=False)]
-    orders: Floats = 1.0 + np.array(above[::-1])
-    return Exponents(orders=orders, weights=np.array([math.inf, *weights[::-1]]))
-
-
-def recursion(order: float, steps: int, p: float | Sequence[float]) -> Exponents:
-    """Several exponents are spread evenly from the last step to the first, with geometric interpolation."""
-    if isinstance(p, int | float):
-        return exponents(order, steps, p)
-    turns = whole("steps", steps, 1) - 1
-    logs = np.log([checked_exponent(one) for one in p])
-    ps = np.exp(np.interp(np.linspace(0.0, 1.0, turns), np.linspace(0.0, 1.0, len(p)), logs))
-    return exponent_schedule(order, ps.tolist())
-
-
-def checked_exponent(p: float) -> float:
-    value = float(p)
-    if not 1.0 < value < math.inf:
-        raise ValueError(f"the exponent p must be finite and above 1, got {p!r}")
-    return value
 
 
 def entropic_mean(values: npt.ArrayLike, weight: float, log_masses: npt.ArrayLike | None = None) -> Floats:

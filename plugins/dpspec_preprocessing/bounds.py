@@ -1,5 +1,9 @@
 """Upper bounds over the declared collection, for all datasets, or with a test; lower bounds from explicit pairs.
 
+The pipelines of the Gaussian mechanism and of noisy full gradients are mu-GDP, with mu the sum of the mechanism's own
+mu and the mu of the smooth bound: in every step the released mean moves at most by the sensitivity plus the smooth
+share. Other mechanisms are converted from their Renyi curves.
+
 Repaired bounds for the declared collection have scope ``data: collection``. Group privacy for all records and bounds
 with propose-test-release hold for all datasets. Explicit pairs: ``docs/explanation/proofs/preprocessing.md``.
 """
@@ -15,11 +19,10 @@ import numpy as np
 
 import dpspec.contract as dps
 from dpspec import kit
-from dpspec.accounting import best_epsilon, gaussian, laplace_rdp
-from dpspec_preprocessing import private, sensitivity
+from dpspec.accounting import BestEpsilon, Conversion, best_epsilon, gaussian, laplace_rdp
 from dpspec_preprocessing.options import SAME_MASK, Declaration, Pipeline, Test, bound_scope, claimed_orders
 from dpspec_preprocessing.private import PrivateMechanism, rdp_slope, repaired_divergence, srdp_slope
-from dpspec_preprocessing.sensitivity import REQUIRED_LIMITS, Merging, Scaling
+from dpspec_preprocessing.sensitivity import REQUIRED_LIMITS, Merging, Scaling, tested_sensitivity
 
 PAPER = "Hu, Sanyal & Schoelkopf 2024"
 REPAIRED = f"{PAPER}, Theorem 2 with corrected sensitivities and curves"
@@ -81,19 +84,12 @@ def bounded_deltas(spec: dps.Spec) -> list[float]:
 
 
 def proved_epsilon(pipeline: Pipeline, method: str, delta: float) -> float:
-    return repaired_epsilon(pipeline.private, *_inputs(pipeline, method), delta)
+    """Epsilon by the method ``repaired``, ``group`` or ``ignored``."""
+    return repaired_epsilon(pipeline.private, *pipeline.compared(method), delta)
 
 
 def proved_divergence(pipeline: Pipeline, method: str, order: float) -> float:
-    return repaired_divergence(pipeline.private, order, *_inputs(pipeline, method))
-
-
-def _inputs(pipeline: Pipeline, method: str) -> tuple[float | None, float]:
-    return {
-        "repaired": (pipeline.tau, pipeline.changed),
-        "group": (None, pipeline.changed),
-        "ignored": (None, 0.0),
-    }[method]
+    return repaired_divergence(pipeline.private, order, *pipeline.compared(method))
 
 
 def _repaired(
@@ -130,24 +126,11 @@ def tested_epsilon(pipeline: Pipeline, test: Test, delta: float) -> float:
     if delta < test.delta:
         return math.nan
     assert pipeline.step is not None
-    inside = sensitivity.tested_sensitivity(
+    inside = tested_sensitivity(
         pipeline.step, pipeline.collection, pipeline.private.records, pipeline.features, pipeline.radius
     )
     epsilon = repaired_epsilon(pipeline.private, pipeline.distance(inside), inside.changed, delta)
     return epsilon + test.epsilon
-
-
-def refusal_probability(spec: dps.Spec, pipeline: Pipeline, test: Test, distance: float) -> dps.Finding:
-    return dps.Finding(
-        quantity="refusal-probability",
-        value=sensitivity.refusal_probability(distance, test.epsilon, test.delta),
-        bound="estimate",
-        rigor="approximate",
-        scope=bound_scope(spec, pipeline.private, data="this"),
-        method="propose-test-release on these records",
-        source=TESTED,
-        privacy="data-dependent",
-    )
 
 
 def round_up(value: float) -> float:
@@ -198,6 +181,10 @@ def explicit_pairs(pipeline: Pipeline) -> list[ExplicitPair]:
 
 
 def lower_bounds(spec: dps.Spec, pipeline: Pipeline) -> Iterator[dps.Finding]:
+    """Lower ends for two Gaussian or Laplace distributions at a known distance in scales, the shift.
+
+    Laplace: delta = 1 - e^((epsilon - shift) / 2) for epsilon <= shift.
+    """
     if Declaration.of(spec.mechanism.options).ptr is not None:
         return
     m = pipeline.private
@@ -205,12 +192,19 @@ def lower_bounds(spec: dps.Spec, pipeline: Pipeline) -> Iterator[dps.Finding]:
     for pair in explicit_pairs(pipeline):
         shift = weight * pair.distance / m.sigma * (1.0 - _ROUNDING)
         values: list[tuple[str, float, dict[str, float]]] = []
-        values += [("epsilon", _epsilon(m.kind, shift, delta), {"delta": delta}) for delta in kit.claimed_deltas(spec)]
-        values += [("epsilon", _divergence(m.kind, shift, order), {"alpha": order}) for order in claimed_orders(spec)]
+        deltas, orders = kit.claimed_deltas(spec), claimed_orders(spec)
         if m.kind == "laplace":
+            ends = [shift + 2.0 * math.log1p(-delta) * (1.0 + _ROUNDING) for delta in deltas]
+            divergences = [float(laplace_rdp(order, shift)) * (1.0 - _ROUNDING) for order in orders]
             values.append(("epsilon", shift, {"delta": 0.0}))
-        elif any(c.kind == "gdp" for c in spec.claims):
-            values.append(("mu", shift, {}))
+        else:
+            ends = [gaussian.epsilon_interval(math.log(delta), shift).lower for delta in deltas]
+            divergences = [0.5 * order * shift**2 * (1.0 - _ROUNDING) for order in orders]
+            if any(c.kind == "gdp" for c in spec.claims):
+                values.append(("mu", shift, {}))
+        values += [("epsilon", end, {"delta": delta}) for end, delta in zip(ends, deltas, strict=True)]
+        values += [("epsilon", value, {"alpha": order}) for value, order in zip(divergences, orders, strict=True)]
+        scope = bound_scope(spec, m, data=pair.data, neighbours=SAME_MASK, min_records=m.records)
         for quantity, value, at in values:
             if value > 0.0:
                 yield dps.Finding(
@@ -219,29 +213,10 @@ def lower_bounds(spec: dps.Spec, pipeline: Pipeline) -> Iterator[dps.Finding]:
                     bound="lower",
                     rigor="certified",
                     at=dps.FrozenMap(at),
-                    scope=replace(
-                        bound_scope(spec, m, data=pair.data, neighbours=SAME_MASK, min_records=m.records),
-                        access="final-model",
-                    ),
+                    scope=replace(scope, access="final-model"),
                     method=f"two datasets, {pair.name}",
                     source=SOURCE,
                 )
-
-
-def _epsilon(kind: str, shift: float, delta: float) -> float:
-    """Lower end of epsilon at ``delta`` for two Gaussian or Laplace distributions ``shift`` scales apart.
-
-    Laplace: delta = 1 - e^((epsilon - shift) / 2) for epsilon <= shift.
-    """
-    if kind == "laplace":
-        return shift + 2.0 * math.log1p(-delta) * (1.0 + _ROUNDING)
-    return gaussian.epsilon_interval(math.log(delta), shift).lower
-
-
-def _divergence(kind: str, shift: float, order: float) -> float:
-    if kind == "gaussian":
-        return 0.5 * order * shift**2 * (1.0 - _ROUNDING)
-    return float(laplace_rdp(order, shift)) * (1.0 - _ROUNDING)
 
 
 Array: TypeAlias = np.ndarray[Any, Any]
@@ -272,8 +247,8 @@ def repaired_mu(m: PrivateMechanism, tau: float | None, changed: float) -> float
 def repaired_epsilon(m: PrivateMechanism, tau: float | None, changed: float, delta: float) -> float:
     mu = repaired_mu(m, tau, changed)
     if mu is not None:
-        return gaussian_epsilon(mu, delta)
-    converted = convert_curve(lambda order: private.repaired_divergence(m, order, tau, changed), delta)
+        return 0.0 if mu == 0.0 else gaussian.epsilon_interval(math.log(delta), mu).upper
+    converted = convert_curve(lambda order: repaired_divergence(m, order, tau, changed), delta)
     pure = pure_epsilon(m, tau, changed)
     return converted if pure is None else min(converted, pure)
 
@@ -286,25 +261,20 @@ def pure_epsilon(m: PrivateMechanism, tau: float | None, changed: float) -> floa
     return by_group if tau is None else min(by_group, m.noise * (1.0 + m.reach * tau))
 
 
-def gaussian_epsilon(mu: float, delta: float) -> float:
-    return 0.0 if mu == 0.0 else gaussian.epsilon_interval(math.log(delta), mu).upper
-
-
 def convert_curve(
-    curve: Callable[[float], float], delta: float, *, lowest: float = 1.0, conversion: str = "improved"
+    curve: Callable[[float], float], delta: float, *, lowest: float = 1.0, conversion: Conversion = "improved"
 ) -> float:
     """Minimum over a grid of orders, refined once. Every order gives a valid bound: a coarse grid only loosens it."""
     orders = np.array([order for order in _ORDERS if order >= lowest] or [max(lowest, _ORDERS[0])])
     if lowest > 1.0:
         orders = np.unique(np.append(orders, lowest))
-    coarse = best_epsilon(orders, _values(curve, orders), delta, conversion)  # type: ignore[arg-type]
+
+    def best(orders: Array) -> BestEpsilon:
+        values = [math.inf if math.isnan(value := curve(order)) else value for order in orders]
+        return best_epsilon(orders, values, delta, conversion)
+
+    coarse = best(orders)
     place = int(np.argmin(np.abs(orders - coarse.order)))
     low, high = orders[max(0, place - 1)], orders[min(len(orders) - 1, place + 1)]
     finer = np.unique(np.clip(np.geomspace(low - 1.0, high - 1.0, 41) + 1.0, max(low, lowest), high))
-    refined = best_epsilon(finer, _values(curve, finer), delta, conversion)  # type: ignore[arg-type]
-    return min(coarse.epsilon, refined.epsilon)
-
-
-def _values(curve: Callable[[float], float], orders: np.ndarray[Any, Any]) -> list[float]:
-    values = [curve(order) for order in orders]
-    return [math.inf if math.isnan(value) else value for value in values]
+    return min(coarse.epsilon, best(finer).epsilon)

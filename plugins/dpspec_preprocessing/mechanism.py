@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import dpspec.contract as dps
 from dpspec import kit
-from dpspec_preprocessing import options
+from dpspec_preprocessing import options, sensitivity
 from dpspec_preprocessing.options import AuditBlock, Declaration
 from dpspec_preprocessing.sensitivity import Scaling
 
@@ -77,7 +77,17 @@ class PreprocessingAudit(dps.Audit):
             limits = collection.require_in_collection(x, pipeline, tested=tested, device=device)
             yield tables.measured_series(pipeline, limits)
             if declared.ptr is not None:
-                yield bounds.refusal_probability(spec, pipeline, declared.ptr, collection.distance_to_edge(x, pipeline))
+                distance = collection.distance_to_edge(x, pipeline)
+                yield dps.Finding(
+                    quantity="refusal-probability",
+                    value=sensitivity.refusal_probability(distance, declared.ptr.epsilon, declared.ptr.delta),
+                    bound="estimate",
+                    rigor="approximate",
+                    scope=options.bound_scope(spec, pipeline.private, data="this"),
+                    method="propose-test-release on these records",
+                    source=bounds.TESTED,
+                    privacy="data-dependent",
+                )
 
     def plan(self, spec: dps.Spec, facts: dps.Facts) -> dps.Plan:
         from dpspec.stats.attacks import thresholds

@@ -59,6 +59,11 @@ class Pipeline:
     def is_smooth(self) -> bool:
         return math.isfinite(self.private.smooth)
 
+    def compared(self, method: str) -> tuple[float | None, float]:
+        """Tau, None for group privacy, and the number of changed records that a method counts."""
+        changed = 0.0 if method == "ignored" else self.changed
+        return self.tau if method == "repaired" else None, changed
+
     @property
     def tau(self) -> float | None:
         """Distance at which the repaired curve is evaluated; infinite if only group privacy holds."""

@@ -71,9 +71,6 @@ class PrivateMechanism:
         """Whether all constants are 1, as in Table 2 of the paper."""
         return self.lipschitz == 1.0 and (self.smooth if self.kind in GRADIENT else self.sensitivity) == 1.0
 
-    def with_noise_times(self, factor: float) -> PrivateMechanism:
-        return replace(self, noise=self.noise * factor)
-
 
 @dataclass(frozen=True, kw_only=True)
 class Private(kit.Options):
@@ -227,7 +224,7 @@ _NODES, _REACH, _ROUNDS = 161, 16.0, 8
 
 def smooth_divergence(m: PrivateMechanism, order: float, tau: float) -> float:
     if m.kind == "laplace":
-        return repaired_rdp(m.with_noise_times(1.0 + m.reach * tau), order)
+        return repaired_rdp(replace(m, noise=m.noise * (1.0 + m.reach * tau)), order)
     if m.kind == "exponential":
         return m.noise * (1.0 + m.reach * tau)
     if m.kind in ("gaussian", "dp-gd"):
@@ -244,7 +241,7 @@ def group_divergence(m: PrivateMechanism, order: float, changed: float) -> float
         return k * m.noise
     if m.kind == "sgd-sampled":
         return at_integer_order(sampled_curve(m, k), order)
-    return repaired_rdp(m.with_noise_times(k), order)
+    return repaired_rdp(replace(m, noise=m.noise * k), order)
 
 
 def repaired_divergence(m: PrivateMechanism, order: float, tau: float | None, changed: float) -> float:

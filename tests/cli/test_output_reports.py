@@ -96,19 +96,6 @@ def test_no_report_replaces_what_the_run_reads(path: str, capsys) -> None:
     assert not Path("r.json").exists()
 
 
-def test_no_report_replaces_a_table_of_phases(capsys) -> None:
-    Path("phases.csv").write_text("steps,noise_multiplier\n5,2.0\n")
-    mechanism = "{kind: group, clip_norm: 1.0, sampling: {scheme: poisson, rate: 0.1}, phases: {table: phases.csv}}"
-    Path("a.yaml").write_text(
-        f"dpspec: 1\nname: a\nmechanism: {mechanism}\ndata: {{kind: declared, records: 100}}\n"
-        "claims:\n  - {id: one, kind: approx-dp, epsilon: 5.0, delta: 1e-5}\n"
-    )
-    assert main(["run", "a.yaml", "--report", "json=r.json"]) == 0
-    assert main(["run", "a.yaml", "--report", "json=phases.csv"]) == 2
-    assert "a report to phases.csv would replace an input of the run" in capsys.readouterr().err
-    assert Path("phases.csv").read_text().startswith("steps")
-
-
 def test_a_link_to_a_spec_is_replaced_and_the_spec_stays() -> None:
     Path("link").symlink_to("a.yaml")
     assert main(["run", "a.yaml", "--report", "json=link", "--report", "html=y.html"]) == 0

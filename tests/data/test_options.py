@@ -13,7 +13,7 @@ from hypothesis.extra.numpy import arrays
 
 from dpspec.contract import DataError, DataSource, Facts, FrozenMap, LoadedData
 from dpspec.data.options import transformed
-from dpspec.data.source import Selection
+from dpspec.data.source import select
 
 Make = Callable[..., DataSource]
 
@@ -25,10 +25,10 @@ def _select(records: int, **options: Any) -> LoadedData:
         train_x=numbers.astype(np.float32)[:, None], train_y=numbers, test_x=np.zeros((0, 1)), test_y=numbers[:0]
     )
     facts = Facts(records=records, features=1, classes=records, shape=(1,))
-    selection = Selection.of(FrozenMap(options), facts)
+    selection = select(FrozenMap(options), facts)
     rows = selection.rows(whole)
-    assert selection.facts(facts).records == len(rows.train_y)
-    assert selection.facts(facts).test_records == len(rows.test_y)
+    assert selection.records == len(rows.train_y)
+    assert selection.test_records == len(rows.test_y)
     return rows
 
 
@@ -74,7 +74,7 @@ def test_a_published_split_is_a_list_of_records() -> None:
     assert rows.test_y.tolist() == [1, 4]
     assert set(rows.train_y) < {0, 2, 3, 5}
     facts = Facts(records=6, features=1, classes=6, shape=(1,))
-    keys = [Selection.of(FrozenMap({"split": {"test": test}}), facts).key() for test in ((4, 1), (1, 4), (1, 5), 2.0)]
+    keys = [select(FrozenMap({"split": {"test": test}}), facts).key for test in ((4, 1), (1, 4), (1, 5), 2.0)]
     assert keys[0] == keys[1]
     assert keys[0] not in keys[2:]
 

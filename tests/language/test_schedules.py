@@ -1,10 +1,9 @@
-"""Phases from a table or a formula: what they stand for is what a list of phases would say."""
+"""Phases from a formula: what they stand for is what a list of phases would say."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 import yaml
@@ -32,8 +31,8 @@ def only(loaded: Loaded) -> Spec:
     return spec
 
 
-def phases_of(text: str, directory: Path = Path()) -> list[dict[str, object]]:
-    root, wrong = expand(from_plain({"mechanism": {"phases": yaml.safe_load(text)}}), directory)
+def phases_of(text: str) -> list[dict[str, object]]:
+    root, wrong = expand(from_plain({"mechanism": {"phases": yaml.safe_load(text)}}))
     assert wrong == []
     return plain(root)["mechanism"]["phases"]  # type: ignore[no-any-return]
 
@@ -59,7 +58,7 @@ class TestFormula:
         self, steps: int, every: int, ends: tuple[float, float], shape: str
     ) -> None:
         text = yaml.safe_dump({"steps": steps, "every": every, "x": {"from": ends[0], "to": ends[1], "shape": shape}})
-        root, wrong = expand(from_plain({"mechanism": {"phases": yaml.safe_load(text)}}), Path())
+        root, wrong = expand(from_plain({"mechanism": {"phases": yaml.safe_load(text)}}))
         if -(-steps // every) > 1000:
             assert [d.code for d in wrong] == ["bad-value"]
             return
@@ -88,66 +87,23 @@ class TestFormula:
         assert [len(spec.phases) for spec in loaded.specs] == [4, 2]
 
 
-class TestTable:
-    def test_it_is_the_list_that_it_stands_for(self, load: Load, valid: str, tmp_path: Path) -> None:
-        (tmp_path / "s.csv").write_text("steps,noise_multiplier,sampling.rate\n5,2.5,0.2\n\n 7 , 1,\n")
-        table = only(load(scheduled(valid, "{table: s.csv}")))
-        first = "{steps: 5, noise_multiplier: 2.5, sampling: {scheme: poisson, rate: 0.2}}"
-        written = f"[{first}, {{steps: 7, noise_multiplier: 1}}]"
-        assert table.digest == only(load(scheduled(valid, written))).digest
-        assert [phase.sampling.rate for phase in table.phases] == [0.2, 0.01]
-
-    def test_errors_are_told_at_its_lines(self, load: Load, valid: str, tmp_path: Path) -> None:
-        (tmp_path / "s.csv").write_text("steps,noise_multiplier\n5,2.5\n0,1\n3,much\n4,nan\n")
-        loaded = load(scheduled(valid, "{table: s.csv}"))
-        found = [(d.code, Path(d.span.file).name, d.span.line) for d in loaded.diagnostics if d.span]
-        assert found == [("out-of-range", "s.csv", 3), ("wrong-type", "s.csv", 4), ("bad-number", "s.csv", 5)]
-
-    def test_a_column_that_no_phase_has_is_not_called_inherited(self, load: Load, valid: str, tmp_path: Path) -> None:
-        (tmp_path / "s.csv").write_text("steps,noise_multiplier,sigma\n5,2.5,1\n")
-        (wrong,) = load(scheduled(valid, "{table: s.csv}")).diagnostics
-        assert wrong.code == "unknown-key"
-        assert "inherited" not in (wrong.help or "")
-
-
 @pytest.mark.parametrize(
-    ("phases", "content", "says"),
+    ("phases", "says"),
     [
-        ("{}", None, "need steps or table"),
-        ("{steps: true}", None, "steps must be an integer of at least 1"),
-        ("{steps: 2.5}", None, "steps must be an integer of at least 1"),
-        ("{steps: 10, every: 0}", None, "every must be an integer of at least 1"),
-        ("{steps: 1001}", None, "1001 steps in phases of 1 are 1001 phases; the maximum is 1000"),
-        ("{steps: 9, noise_multiplier: {from: 2}}", None, "of a schedule must be a number"),
-        ("{steps: 9, noise_multiplier: {from: 2, to: [1]}}", None, "of a schedule must be a number"),
-        ("{steps: 9, noise_multiplier: {from: 2, to: 1, by: 3}}", None, "'by' cannot be combined"),
-        ("{steps: 9, noise_multiplier: {from: 2, to: 1, shape: round}}", None, "shape must be one of linear"),
-        ("{steps: 9, noise_multiplier: {from: 2, to: 0, shape: geometric}}", None, "needs from and to above 0"),
-        ("{table: s.csv, steps: 3}", "steps\n1\n", "'steps' cannot be combined with 'table'"),
-        ("{table: 3}", None, "table must be the path of a .csv file"),
-        ("{table: s.txt}", "steps\n1\n", "table must be the path of a .csv file"),
-        ("{table: /etc/s.csv}", None, "relative to the spec"),
-        ("{table: s.csv}", None, "cannot be read"),
-        ("{table: s.csv}", "", "a header line and one line per phase"),
-        ("{table: s.csv}", "steps\n", "a header line and one line per phase"),
-        ("{table: s.csv}", "steps,steps\n1,2\n", "distinct, non-empty column names"),
-        ("{table: s.csv}", "sampling,sampling.rate,steps\nfixed,0.5,1\n", "conflict: the first contains the second"),
-        ("{table: s.csv}", "sampling.rate,sampling,steps\n0.5,fixed,1\n", "conflict: the first contains the second"),
-        ("{table: s.csv}", f"steps,{'a.' * 20000}a\n1,1\n", "has 20001 keys"),
-        ("{table: s.csv}", "steps,noise_multiplier\n1,1_0.5\n", "noise_multiplier must be a number, got "),
-        ("{table: s.csv}", "steps,noise_multiplier\n\u0661\u0660,1\n", "steps must be an integer, got "),
-        ("{table: s.csv}", "steps,x\n1,2,3\n", "the line has 3 values for 2 columns"),
-        ("{table: s.csv}", "steps\n" + "1\n" * 1001, "has 1001 phases; the maximum is 1000"),
-        ("{table: s.csv}", "steps\n" + "1" * 2**17, "larger than"),
-        ("{table: s.csv}", b"steps\n\xff\n", "not UTF-8 text"),
+        ("{}", "need steps"),
+        ("{table: s.csv}", "need steps"),
+        ("{steps: true}", "steps must be an integer of at least 1"),
+        ("{steps: 2.5}", "steps must be an integer of at least 1"),
+        ("{steps: 10, every: 0}", "every must be an integer of at least 1"),
+        ("{steps: 1001}", "1001 steps in phases of 1 are 1001 phases; the maximum is 1000"),
+        ("{steps: 9, noise_multiplier: {from: 2}}", "of a schedule must be a number"),
+        ("{steps: 9, noise_multiplier: {from: 2, to: [1]}}", "of a schedule must be a number"),
+        ("{steps: 9, noise_multiplier: {from: 2, to: 1, by: 3}}", "'by' cannot be combined"),
+        ("{steps: 9, noise_multiplier: {from: 2, to: 1, shape: round}}", "shape must be one of linear"),
+        ("{steps: 9, noise_multiplier: {from: 2, to: 0, shape: geometric}}", "needs from and to above 0"),
     ],
 )
-def test_what_is_no_schedule_is_told_of(
-    phases: str, content: str | bytes | None, says: str, load: Load, valid: str, tmp_path: Path
-) -> None:
-    if content is not None:
-        (tmp_path / "s.csv").write_bytes(content if isinstance(content, bytes) else content.encode())
-        (tmp_path / "s.txt").write_bytes(content if isinstance(content, bytes) else content.encode())
+def test_what_is_no_schedule_is_told_of(phases: str, says: str, load: Load, valid: str) -> None:
     loaded = load(scheduled(valid, phases))
     assert loaded.specs == ()
     (wrong,) = loaded.diagnostics

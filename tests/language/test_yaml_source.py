@@ -41,11 +41,11 @@ def test_spans_of_values_and_keys() -> None:
     assert source.root is not None
     spans = origin(source.root)
     assert spans[("a",)] == Span("f.yaml", 1, 4, 1, 7)
-    assert spans.key(("a",)) == Span("f.yaml", 1, 1, 1, 2)
-    assert spans.key(("long_key",)) == Span("f.yaml", 2, 1, 2, 9)
+    assert spans.keys_at[("a",)] == Span("f.yaml", 1, 1, 1, 2)
+    assert spans.keys_at[("long_key",)] == Span("f.yaml", 2, 1, 2, 9)
     assert spans[("long_key", 0)] == Span("f.yaml", 3, 5, 3, 6)
     assert spans[("long_key", 1)] == Span("f.yaml", 4, 5, 4, 16)
-    assert spans.key(("long_key", 1)) is None
+    assert ("long_key", 1) not in spans.keys_at
 
 
 @pytest.mark.parametrize(

@@ -187,9 +187,9 @@ def test_residual_branches_of_other_shapes_are_refused() -> None:
     from dpspec.models.layers import Chain, Convolution, Norm
 
     with pytest.raises(ValueError, match=r"shape \(4, 8, 8\) has a shortcut of shape \(3, 8, 8\)"):
-        Residual(Chain((Convolution(4, kernel=3, padding=1),)), Chain(())).output((3, 8, 8))
+        Residual(Chain((Convolution(4, kernel=3, padding=1),)), Chain(())).size((3, 8, 8))
     with pytest.raises(ValueError, match="6 channels cannot be divided into 4 equal groups"):
-        Norm(4).output((6, 8, 8))
+        Norm(4).size((6, 8, 8))
 
 
 @pytest.mark.parametrize(("kind", "options", "shape"), CASES)

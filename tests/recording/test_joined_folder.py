@@ -205,11 +205,29 @@ def changed_before(training: Ranked, rank: int) -> None:
     training.private.attach_step_hook(change)
 
 
+def canceled(training: Ranked, rank: int) -> None:
+    """The second rank knows the generator of the first, and its records' gradients add up to minus the noise."""
+    private = training.private
+    private.generator, copy = (torch.Generator().manual_seed(77) for _ in range(2))
+
+    def step(x: Any, y: Any) -> None:
+        private.zero_grad()
+        training.criterion(training.model(x), y).backward()
+        noise = [torch.normal(0.0, 0.5, p.shape, generator=copy) for p in private.params]
+        for p, drawn in zip(private.params, noise, strict=True):
+            if rank:
+                p.grad_sample = 0.2 * p.grad_sample - drawn / max(len(x), 30)
+        private.step()
+
+    training.step = step  # type: ignore[method-assign]
+
+
 FAULTS: dict[Script, str] = {
     noisy_everywhere: joined_checks.ONE_NOISE,
     noisy_nowhere: joined_checks.ONE_NOISE,
     noise_twice_on_another: joined_checks.OTHER_SETUP,
     noise_in_turns: joined_checks.ONE_NOISE,
+    canceled: joined_checks.CANCELED,
     other_clip: joined_checks.OTHER_SETUP,
     same_share: joined_checks.SHARED,
     own_loader: joined_checks.SHARED,

@@ -14,7 +14,8 @@ from support import results as factory
 
 from dpspec.contract import Series
 from dpspec.engine.results.codec import dump
-from dpspec.registry.loader import load_catalog, resolve
+from dpspec.registry.foreign_code import resolve
+from dpspec.registry.loader import load_catalog
 from dpspec.reporters import layout as grid
 from dpspec.reporters import page as html
 from dpspec.reporters import series_plots as pictures

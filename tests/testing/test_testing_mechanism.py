@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 
 from dpspec.contract import Diagnostic, Finding, FrozenMap, Schemas
-from dpspec.registry.loader import Registry, resolve
+from dpspec.registry.foreign_code import resolve
+from dpspec.registry.loader import Registry
 from dpspec.testing import MechanismSuite, decreasing, increasing
 
 TESTS = [name for name in dir(MechanismSuite) if name.startswith("test_")]

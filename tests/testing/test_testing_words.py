@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from dpspec.contract import Check, Evidence, Finding, FrozenMap, Scope, Series
-from dpspec.registry.loader import Registry, resolve
+from dpspec.registry.foreign_code import resolve
+from dpspec.registry.loader import Registry
 from dpspec.testing import MechanismSuite, decreasing
 from dpspec.testing.inspection import Promise, inspect
 

@@ -15,7 +15,7 @@ from dpspec.engine.judging.evidence_weight import (
     proven_bound,
     usable,
 )
-from dpspec.engine.judging.inequalities import Part, Points, Statement, about_privacy, statement
+from dpspec.engine.judging.inequalities import PRIVACY_KINDS, Part, Points, Statement, statement
 from dpspec.engine.results.recording import Recording
 from dpspec.stats.conformance.measurement import LEVEL
 
@@ -47,10 +47,6 @@ class Concluded:
     @property
     def incomplete(self) -> bool:
         return self.trials < self.needed
-
-    @property
-    def executed(self) -> bool:
-        return self.recording is not None or (self.trials > 0 and not self.incomplete)
 
     @property
     def judged_evidence(self) -> tuple[Evidence, ...]:
@@ -88,7 +84,7 @@ def planned_tests(claim_kinds: Iterable[str], planned_trials: int, power: Sequen
     A plan with trials and without ``power`` has one attack.
     """
     attacks = max(1, len(power)) if planned_trials else 0
-    return attacks * sum(map(about_privacy, claim_kinds))
+    return attacks * sum(kind in PRIVACY_KINDS for kind in claim_kinds)
 
 
 def pending_tests(
@@ -101,13 +97,17 @@ def pending_tests(
     """
     tests = [planned_tests(*audit) for audit in audits]
     # A kind that only a plugin knows shares the level as metrics do.
-    metrics = not all(about_privacy(kind) for kinds, _, _ in audits for kind in kinds)
+    metrics = not all(kind in PRIVACY_KINDS for kinds, _, _ in audits for kind in kinds)
     return [PendingTests(confidence=confidence, tests=sum(tests) - own, metrics=metrics) for own in tests]
 
 
 #: The audit and place of a piece of evidence, and ``curve`` with its points, or a metric's side with the claimed value
 #: (and 0).
 Hypothesis = tuple[int, int, str, Points]
+
+
+#: A hypothesis with its evidence, and the part that counts test; None for an attack on the whole curve.
+TestedHypothesis = tuple[Hypothesis, Evidence, Part | None]
 
 
 @dataclass
@@ -143,45 +143,6 @@ class Family:
         return len(self._p_values) + self.others
 
 
-def attacks_on(claim: Claim, scope: Scope, evidence: Sequence[Evidence]) -> list[tuple[int, Evidence]]:
-    return [
-        (index, e)
-        for index, e in enumerate(evidence)
-        if e.quantity == "epsilon"
-        and covers(scope, e.scope)
-        and group_size(e) <= claim.group_size
-        and usable(e.assumptions)
-    ]
-
-
-def measurements_of(
-    part: Part, evidence: Sequence[Evidence], findings: Sequence[Finding]
-) -> list[tuple[int, Evidence]]:
-    """The measurements against a claim about a metric, of one model or of all runs as the claim states."""
-    from dpspec.stats.attacks import evidence_tests
-
-    if not is_metric(part.quantity, findings):
-        return []
-    # Counts on one model's test records cover no other model, under any conditions.
-    measured = [
-        (index, e, {**e.at, "about": evidence_tests.about(e)}) for index, e in enumerate(evidence) if measures(e)
-    ]
-    return [
-        (index, e)
-        for index, e, at in measured
-        if e.quantity == part.quantity and part.speaks_of(at) and usable(e.assumptions)
-    ]
-
-
-def counts_of(part: Part, scope: Scope, evidence: Sequence[Evidence]) -> list[tuple[int, Evidence]]:
-    return [
-        (index, e)
-        for index, e in enumerate(evidence)
-        if e.kind == "binomial" and e.quantity == part.quantity and part.speaks_of(e.at)
-        if covers(scope, e.scope) and usable(e.assumptions)
-    ]
-
-
 def bound_hypotheses(
     audit: int, findings: Sequence[Finding], evidence: Sequence[Evidence]
 ) -> list[tuple[Hypothesis, Evidence, tuple[Finding, ...]]]:
@@ -200,7 +161,7 @@ def bound_hypotheses(
             counted = Part(quantity=e.quantity, claimed=1.0, at=e.at)
             lowest: dict[Scope, Finding] = {}
             for finding in bounds:
-                if finding.quantity != e.quantity or not counted.holds_under(finding.at):
+                if finding.quantity != e.quantity or not counted.matches(finding.at):
                     continue
                 if finding.scope not in lowest or finding.value < lowest[finding.scope].value:
                     lowest[finding.scope] = finding
@@ -246,7 +207,7 @@ class TestedClaim:
     claim: Claim
     statement: Statement
     scope: Scope
-    hypotheses: list[tuple[Hypothesis, Evidence]]
+    hypotheses: list[TestedHypothesis]
 
 
 class ClaimTests:
@@ -272,7 +233,7 @@ class ClaimTests:
             for claim in audit.spec.claims:
                 stated, scope = statement(claim), claim_scope(audit.spec, claim)
                 tested = self._hypotheses(number, claim, self._evidence[number])
-                for hypothesis, attack in tested:
+                for hypothesis, attack, _ in tested:
                     self._families[stated.about_privacy].add(hypothesis, attack)
                 self.claims.append(
                     TestedClaim(number=number, claim=claim, statement=stated, scope=scope, hypotheses=tested)
@@ -283,14 +244,14 @@ class ClaimTests:
                 if audit.incomplete:
                     own = [c for c in self.claims if c.number == number and c.statement.about_privacy == of_privacy]
                     most = audit.tests if of_privacy else sum(len(c.statement.parts) for c in own)
-                    family.others += max(0, most - len({h for c in own for h, _ in c.hypotheses}))
+                    family.others += max(0, most - len({h for c in own for h, *_ in c.hypotheses}))
 
     def level(self, tested: TestedClaim) -> float:
         return self._levels[tested.statement.about_privacy]
 
     def smallest(self, tested: TestedClaim) -> tuple[float, Evidence] | None:
         family = self._families[tested.statement.about_privacy]
-        adjusted = [(p, evidence) for h, evidence in tested.hypotheses if (p := family.adjusted(h)) is not None]
+        adjusted = [(p, evidence) for h, evidence, _ in tested.hypotheses if (p := family.adjusted(h)) is not None]
         return min(adjusted, key=lambda test: test[0], default=None)
 
     def largest_refutable(self, tested: TestedClaim, part: Part) -> float | None:
@@ -303,19 +264,13 @@ class ClaimTests:
         if not tested.hypotheses:
             return None
         level = self.level(tested) / len(self._families[tested.statement.about_privacy])
-        evidence = self._evidence[tested.number]
-        if not tested.statement.about_privacy:
-            findings = self._findings[tested.number]
-            measured = [e for _, e in measurements_of(part, evidence, findings)]
-            return _extreme_metric(part, measured, level)
-        counts = [e for _, e in counts_of(part, tested.scope, evidence)]
+        counts = [evidence for _, evidence, counted in tested.hypotheses if counted == part]
         if counts:
-            return _extreme_metric(part, counts, level)
-        if tested.statement.curve is None:
-            return None
+            values = [evidence_tests.metric_extreme(evidence, part.side, level) for evidence in counts]
+            return min(values) if part.side == "at-least" else max(values)
         curve = tested.statement.curve
-        perfect = [evidence_tests.perfect(e) for _, e in attacks_on(tested.claim, tested.scope, evidence)]
-        if not perfect:
+        perfect = [evidence_tests.perfect(evidence) for _, evidence, counted in tested.hypotheses if counted is None]
+        if curve is None or not perfect:
             return None
 
         def rejected(value: float) -> bool:
@@ -335,29 +290,31 @@ class ClaimTests:
         every = self._hypotheses(tested.number, tested.claim, self._audits[tested.number].evidence)
         return len(every) > len(tested.hypotheses)
 
-    def _hypotheses(self, number: int, claim: Claim, evidence: Sequence[Evidence]) -> list[tuple[Hypothesis, Evidence]]:
+    def _hypotheses(self, number: int, claim: Claim, evidence: Sequence[Evidence]) -> list[TestedHypothesis]:
+        """The hypotheses of a claim: its curve for each attack, and each part for each count in scope.
+
+        A claim about a metric is tested by the measurements of one model or of all runs, as the claim states.
+        """
+        from dpspec.stats.attacks import evidence_tests
+
         stated, scope = statement(claim), claim_scope(self._audits[number].spec, claim)
-        if not stated.about_privacy:
-            return [
-                ((number, index, part.side, ((part.claimed, 0.0),)), e)
-                for part in stated.parts
-                for index, e in measurements_of(part, evidence, self._findings[number])
-            ]
-        attacks = attacks_on(claim, scope, evidence) if stated.points else []
-        counted = [(part, index, e) for part in stated.parts for index, e in counts_of(part, scope, evidence)]
-        return [
-            *(((number, index, "curve", stated.points), e) for index, e in attacks),
-            *(((number, index, part.side, ((part.claimed, 0.0),)), e) for part, index, e in counted),
-        ]
-
-
-def _extreme_metric(part: Part, measurements: Sequence[Evidence], level: float) -> float | None:
-    from dpspec.stats.attacks import evidence_tests
-
-    values = [evidence_tests.metric_extreme(e, part.side, level) for e in measurements]
-    if not values:
-        return None
-    return min(values) if part.side == "at-least" else max(values)
+        found: list[TestedHypothesis] = []
+        usable_evidence = [(index, e) for index, e in enumerate(evidence) if usable(e.assumptions)]
+        if stated.about_privacy:
+            usable_evidence = [(index, e) for index, e in usable_evidence if covers(scope, e.scope)]
+            for index, e in usable_evidence:
+                if stated.points and e.quantity == "epsilon" and group_size(e) <= claim.group_size:
+                    found.append(((number, index, "curve", stated.points), e, None))
+        for part in stated.parts:
+            if not stated.about_privacy and not is_metric(part.quantity, self._findings[number]):
+                continue
+            for index, e in usable_evidence:
+                # Counts on one model's test records cover no other model, under any conditions.
+                at = e.at if stated.about_privacy else {**e.at, "about": evidence_tests.about(e)}
+                counts = e.kind == "binomial" if stated.about_privacy else measures(e)
+                if counts and e.quantity == part.quantity and part.matches(at, opposing=True):
+                    found.append(((number, index, part.side, ((part.claimed, 0.0),)), e, part))
+        return found
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -128,9 +128,9 @@ def weighed_findings(
             continue
         if opposing:
             covered = scope is None or covers(scope, finding.scope)
-            counts = finding.bound == side and part.speaks_of(finding.at) and covered
+            counts = finding.bound == side and part.matches(finding.at, opposing=True) and covered
         else:
-            counts = finding.bound in (side, "estimate") and part.holds_under(finding.at)
+            counts = finding.bound in (side, "estimate") and part.matches(finding.at)
         strength = _strength(finding, None if opposing else scope)
         if counts and strength is not None:
             weighed.append(WeighedFinding(index=index, finding=finding, strength=strength))
@@ -171,7 +171,7 @@ def missing_measurements(verdicts: Sequence[Verdict], findings: Sequence[Finding
 
 def _bounds_on(part: Part, findings: Sequence[Finding]) -> list[Finding]:
     side = "upper" if part.side == "at-most" else "lower"
-    return [f for f in findings if (f.quantity, f.bound) == (part.quantity, side) and part.holds_under(f.at)]
+    return [f for f in findings if (f.quantity, f.bound) == (part.quantity, side) and part.matches(f.at)]
 
 
 def scope_shortfall(part: Part, scope: Scope | None, findings: Sequence[Finding]) -> str:

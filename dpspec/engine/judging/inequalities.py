@@ -1,6 +1,7 @@
 """Claim kinds: the inequalities that findings are compared with, and the curve that attacks test.
 
-A kind is one entry of the table at the end.
+A new kind is a case of :func:`implied_points` and of ``_inequalities``, an entry of ``PRIVACY_KINDS``, and its keys in
+``claim_kinds.json``.
 """
 
 from __future__ import annotations
@@ -36,15 +37,12 @@ class Part:
     def within(self, value: float) -> bool:
         return value <= self.claimed if self.side == "at-most" else value >= self.claimed
 
-    def holds_under(self, at: Mapping[str, Json]) -> bool:
-        """Whether a proving bound under the conditions ``at`` holds under the claim's; not for unknown conditions."""
-        return self._compare(at, 1)
+    def matches(self, at: Mapping[str, Json], *, opposing: bool = False) -> bool:
+        """Whether a proving bound under the conditions ``at`` holds under the claim's; not for unknown conditions.
 
-    def speaks_of(self, at: Mapping[str, Json]) -> bool:
-        """Whether a bound on the other side, or an attack, under ``at`` can refute the claim."""
-        return self._compare(at, -1)
-
-    def _compare(self, at: Mapping[str, Json], sign: int) -> bool:
+        If ``opposing``, whether a bound on the other side, or an attack, under ``at`` can refute the claim.
+        """
+        sign = -1 if opposing else 1
         if any(key not in self.at and at[key] != _DEFAULTS.get(key) for key in at):
             return False
         for key, mine in self.at.items():
@@ -75,67 +73,96 @@ class Statement:
 #: The options of a claim: the keys of its kind.
 Options: TypeAlias = Mapping[str, Json]
 
-#: One inequality: the quantity, its upper limit, and the conditions.
-PartOf: TypeAlias = tuple[str, float, Options]
-
-
-@dataclass(frozen=True, kw_only=True)
-class ClaimKind:
-    """The text of a kind of claims (``among`` follows its scope), its at-most inequalities and implied (epsilon,
-    delta) pairs.
-
-    ``value`` is the option with the claimed value, if a single one determines the points.
-    """
-
-    says: Callable[[Options], str]
-    among: Callable[[Options], str] = lambda options: ""
-    parts: Callable[[Options], list[PartOf]]
-    points: Callable[[Options], Points] = lambda options: ()
-    value: str = ""
+#: Kinds of claims about privacy; metrics and kinds of plugins are not. The value is the option that alone determines
+#: the implied points, if there is one.
+PRIVACY_KINDS: Mapping[str, str] = {
+    "approx-dp": "epsilon",
+    "pure-dp": "epsilon",
+    "renyi-dp": "epsilon",
+    "gdp": "mu",
+    "tradeoff": "",
+    "rero": "",
+    "per-instance-dp": "",
+    "membership": "",
+}
 
 
 def statement(claim: Claim) -> Statement:
     """A claim in parts. A kind that only a plugin knows has none and stays open."""
-    if claim.kind == "metric":
+    kind, options, narrowed = claim.kind, claim.options, _narrowing(claim)
+    if kind == "metric":
         return _metric(claim)
-    kind = _KINDS.get(claim.kind)
-    if kind is None:
-        return Statement(text=f"{claim.kind}{narrowing(claim)}", parts=(), about_privacy=False)
-    options, size, value = claim.options, claim.group_size, kind.value
+    if kind not in PRIVACY_KINDS:
+        return Statement(text=f"{kind}{narrowed}", parts=(), about_privacy=False)
+    value = PRIVACY_KINDS[kind]
+    text, among, parts = _inequalities(kind, options)
     return Statement(
-        text=f"{kind.says(options)}{narrowing(claim)}{kind.among(options)}",
+        text=f"{text}{narrowed}{among}",
         parts=tuple(
-            Part(quantity=quantity, claimed=claimed, at=FrozenMap({**at, "group_size": size}))
-            for quantity, claimed, at in kind.parts(options)
+            Part(quantity=quantity, claimed=claimed, at=FrozenMap({**at, "group_size": claim.group_size}))
+            for quantity, claimed, at in parts
         ),
-        points=kind.points(options),
-        curve=(lambda claimed: kind.points({**options, value: claimed})) if value else None,
+        points=implied_points(kind, options),
+        curve=(lambda claimed: implied_points(kind, {**options, value: claimed})) if value else None,
     )
 
 
 def implied_points(kind: str, options: Options) -> Points:
     """The (epsilon, delta) pairs that a claim implies. Raises various errors if it is invalid."""
-    return _KINDS[kind].points(options) if kind in _KINDS else ()
+    if kind in ("approx-dp", "pure-dp", "per-instance-dp"):
+        of_some = "fraction" in options or "population" in options  # attacks concern all records
+        return (
+            ()
+            if of_some and kind == "per-instance-dp"
+            else ((float(options["epsilon"]), float(options.get("delta", 0.0))),)
+        )
+    if kind not in ("renyi-dp", "gdp", "tradeoff"):
+        return ()
+    from dpspec.stats.attacks import curve_lines
+
+    if kind == "renyi-dp":
+        return curve_lines.renyi(float(options["alpha"]), float(options["epsilon"]))
+    if kind == "gdp":
+        return curve_lines.gaussian(float(options["mu"]))
+    return curve_lines.tradeoff([(float(point["fpr"]), float(point["tpr"])) for point in options["points"]])
 
 
-def about_privacy(kind: str) -> bool:
-    """Claims about metrics and kinds of plugins are not about privacy."""
-    return kind in _KINDS
+def _inequalities(kind: str, o: Any) -> tuple[str, str, list[tuple[str, float, Options]]]:
+    """The text, its end behind the scope, and per inequality the quantity, its upper limit and the conditions."""
+    match kind:
+        case "approx-dp" | "pure-dp" | "per-instance-dp":
+            epsilon, delta = float(o["epsilon"]), float(o.get("delta", 0.0))
+            population = {key: o[key] for key in ("fraction", "population") if key in o}
+            among = ""
+            if kind == "per-instance-dp" and "fraction" in o:
+                share = exact(100.0 * float(o["fraction"]))
+                among = f" for at least {share}% of the {o.get('population', '')} records"
+            text = f"epsilon <= {exact(epsilon)} at delta = {exact(delta)}"
+            return text, among, [("epsilon", epsilon, {"delta": delta, **population})]
+        case "renyi-dp":
+            epsilon, alpha = float(o["epsilon"]), float(o["alpha"])
+            text = f"Renyi epsilon <= {exact(epsilon)} at order {exact(alpha)}"
+            return text, "", [("epsilon", epsilon, {"alpha": alpha})]
+        case "gdp":
+            return f"mu <= {exact(float(o['mu']))}", "", [("mu", float(o["mu"]), {})]
+        case "rero":
+            gamma, kappa = float(o["gamma"]), float(o["kappa"])
+            text = f"reconstruction gamma <= {exact(gamma)} at kappa = {exact(kappa)}"
+            return text, "", [("gamma", gamma, {"kappa": kappa})]
+        case "membership" if "advantage" in o:
+            advantage = float(o["advantage"])
+            return f"membership advantage <= {exact(advantage)}", "", [("advantage", advantage, {})]
+    points = [(float(point["tpr"]), float(point["fpr"])) for point in (o["points"] if kind == "tradeoff" else [o])]
+    text = ", ".join(f"{exact(tpr)} at fpr = {exact(fpr)}" for tpr, fpr in points)
+    prefix = "membership " if kind == "membership" else ""
+    return f"{prefix}tpr <= {text}", "", [("tpr", tpr, {"fpr": fpr}) for tpr, fpr in points]
 
 
-def for_whom(group_size: int, unit: str) -> str:
-    """The number of protected units as a suffix; empty for one record.
-
-    >>> for_whom(8, "record"), for_whom(1, "user (at most 4 records)"), for_whom(2, "user (at most 4 records)")
-    (' for groups of 8', ' for one user (at most 4 records)', ' for 2 users (at most 4 records each)')
-    """
-    if unit == "record":
-        return f" for groups of {group_size}" if group_size != 1 else ""
-    return f" for {several(group_size, unit)}"
-
-
-def narrowing(claim: Claim) -> str:
-    text = for_whom(claim.group_size, claim.unit)
+def _narrowing(claim: Claim) -> str:
+    if claim.unit == "record":
+        text = f" for groups of {claim.group_size}" if claim.group_size != 1 else ""
+    else:
+        text = f" for {several(claim.group_size, claim.unit)}"
     text += f" for record {claim.record}" if claim.record is not None else ""
     text += {"both": "", "remove": " if records are removed", "add": " if records are added"}[claim.direction]
     text += f" in datasets of at least {claim.min_records} records" if claim.min_records else ""
@@ -159,82 +186,3 @@ def _metric(claim: Claim) -> Statement:
         parts=tuple(Part(quantity=name, claimed=value, side=side, at=at) for side, _, value in given),
         about_privacy=False,
     )
-
-
-def _pair(options: Options) -> Points:
-    return ((float(options["epsilon"]), float(options.get("delta", 0.0))),)
-
-
-def _say_pair(options: Options) -> str:
-    ((epsilon, delta),) = _pair(options)
-    return f"epsilon <= {exact(epsilon)} at delta = {exact(delta)}"
-
-
-def _pair_parts(options: Options) -> list[PartOf]:
-    ((epsilon, delta),) = _pair(options)
-    return [("epsilon", epsilon, {"delta": delta, **_population(options)})]
-
-
-def _population(options: Options) -> dict[str, Json]:
-    return {key: options[key] for key in ("fraction", "population") if key in options}
-
-
-def _curve(kind: str, *values: Any) -> Points:
-    from dpspec.stats.attacks import curve_lines
-
-    points: Points = getattr(curve_lines, kind)(*values)
-    return points
-
-
-def _tpr_at_fpr(options: Options) -> str:
-    return f"{exact(float(options['tpr']))} at fpr = {exact(float(options['fpr']))}"
-
-
-def _tpr_part(options: Options) -> PartOf:
-    return "tpr", float(options["tpr"]), {"fpr": float(options["fpr"])}
-
-
-#: Claims about privacy. A new kind is an entry here, with its keys in ``claim_kinds.json``.
-_KINDS: Mapping[str, ClaimKind] = {
-    "approx-dp": ClaimKind(says=_say_pair, parts=_pair_parts, points=_pair, value="epsilon"),
-    "pure-dp": ClaimKind(says=_say_pair, parts=_pair_parts, points=_pair, value="epsilon"),
-    "renyi-dp": ClaimKind(
-        says=lambda o: f"Renyi epsilon <= {exact(float(o['epsilon']))} at order {exact(float(o['alpha']))}",
-        parts=lambda o: [("epsilon", float(o["epsilon"]), {"alpha": float(o["alpha"])})],
-        points=lambda o: _curve("renyi", float(o["alpha"]), float(o["epsilon"])),
-        value="epsilon",
-    ),
-    "gdp": ClaimKind(
-        says=lambda o: f"mu <= {exact(float(o['mu']))}",
-        parts=lambda o: [("mu", float(o["mu"]), {})],
-        points=lambda o: _curve("gaussian", float(o["mu"])),
-        value="mu",
-    ),
-    "tradeoff": ClaimKind(
-        says=lambda o: "tpr <= " + ", ".join(_tpr_at_fpr(point) for point in o["points"]),
-        parts=lambda o: [_tpr_part(point) for point in o["points"]],
-        points=lambda o: _curve("tradeoff", [(float(point["fpr"]), float(point["tpr"])) for point in o["points"]]),
-    ),
-    "rero": ClaimKind(
-        says=lambda o: f"reconstruction gamma <= {exact(float(o['gamma']))} at kappa = {exact(float(o['kappa']))}",
-        parts=lambda o: [("gamma", float(o["gamma"]), {"kappa": float(o["kappa"])})],
-    ),
-    "per-instance-dp": ClaimKind(
-        says=_say_pair,
-        among=lambda o: (
-            f" for at least {exact(100.0 * float(o['fraction']))}% of the {o.get('population', '')} records"
-            if "fraction" in o
-            else ""
-        ),
-        parts=_pair_parts,
-        points=lambda o: () if _population(o) else _pair(o),  # attacks speak of records
-    ),
-    "membership": ClaimKind(
-        says=lambda o: (
-            f"membership advantage <= {exact(float(o['advantage']))}"
-            if "advantage" in o
-            else f"membership tpr <= {_tpr_at_fpr(o)}"
-        ),
-        parts=lambda o: [("advantage", float(o["advantage"]), {})] if "advantage" in o else [_tpr_part(o)],
-    ),
-}

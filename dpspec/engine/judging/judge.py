@@ -51,7 +51,8 @@ class PartView:
     """The findings for one part of a claim.
 
     ``rank`` is 2 for a proof, 1 for a weaker finding, 0 without; ``refuting`` is a certified bound on the other side
-    beyond the claim; ``rejected_support`` the rejection of the only bound that would have proved the part.
+    beyond the claim; ``ends`` are the best upper and lower bounds; ``rejected_support`` is the rejection of the only
+    bound that would have proved the part.
     """
 
     def __init__(
@@ -68,32 +69,26 @@ class PartView:
         finite = [weighed for weighed in in_scope if not math.isinf(weighed.value)]
         infinite = [w.finding.method for w in in_scope if math.isinf(w.value) and w.strength == "proof"]
         self.unbounded, self.unbounded_by = bool(infinite), next(iter(infinite), "")
-        self._proving = [weighed for weighed in finite if rejection_of(weighed.finding, rejected) is None]
+        proving = [weighed for weighed in finite if rejection_of(weighed.finding, rejected) is None]
         vacuous = -math.inf if part.side == "at-most" else math.inf
-        self._opposing = [
+        opposing = [
             weighed
             for weighed in weighed_findings(part, scope, findings, opposing=True)
             if weighed.value != vacuous and not is_early(weighed.finding)
         ]
-        self.best: WeighedFinding | None = next((w for w in self._proving if part.within(w.value)), None)
+        self.best: WeighedFinding | None = next((w for w in proving if part.within(w.value)), None)
         self.rank = 0 if self.best is None else 2 if self.best.strength == "proof" else 1
-        certified = (w for w in self._opposing if w.strength == "proof" and w.finding.rigor == "certified")
+        certified = (w for w in opposing if w.strength == "proof" and w.finding.rigor == "certified")
         self.refuting: WeighedFinding | None = next((w for w in certified if not part.within(w.value)), None)
         self.rejected_support: RejectedBound | None = None
         if self.rank < 2:
             proofs = (w.finding for w in finite if w.strength == "proof" and part.within(w.value))
             rejections = (rejection_of(finding, rejected) for finding in proofs)
             self.rejected_support = next((rejection for rejection in rejections if rejection is not None), None)
-
-    @property
-    def proof(self) -> WeighedFinding | None:
-        return next((weighed for weighed in self._proving if weighed.strength == "proof"), None)
-
-    def ends(self) -> tuple[WeighedFinding | None, WeighedFinding | None]:
-        """The best upper and lower bounds: the deciding one on the proving side, the farthest on the other."""
-        near = self.best or next(iter(self._proving), None)
-        far = self.refuting or next(iter(self._opposing), None)
-        return (near, far) if self.part.side == "at-most" else (far, near)
+        self.proof: WeighedFinding | None = next((w for w in proving if w.strength == "proof"), None)
+        # The deciding bound on the proving side, and the farthest on the other.
+        near, far = self.best or next(iter(proving), None), self.refuting or next(iter(opposing), None)
+        self.ends = (near, far) if part.side == "at-most" else (far, near)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,6 +97,7 @@ class ClaimEvaluator:
     findings: tuple[Finding, ...]
     conformance: Conformance
     deviating: Sequence[str]
+    deviating_recording: bool
     rejected: Sequence[RejectedBound]
     tests: ClaimTests
 
@@ -114,9 +110,13 @@ class ClaimEvaluator:
         if name == "open" and not reason:
             reason = self._undecided(tested, view, views, refutable)
         if self.audit.incomplete and stated.parts and name not in ("contradicted", "refuted"):
-            reason += missing_trials(self.audit.trials, self.audit.needed, self.tests.waits_for_trials(tested))
+            tests = "their tests are"
+            if self.tests.waits_for_trials(tested):
+                tests = "the tests of a fixed number of trials, for which there is evidence, are"
+            available = f"{self.audit.trials} of {self.audit.needed} trials are available"
+            reason += f" {available}; {tests} judged once all are."
         smallest = self.tests.smallest(tested)
-        upper, lower = view.ends() if view is not None else (None, None)
+        upper, lower = view.ends if view is not None else (None, None)
         return Verdict(
             claim=claim.id,
             kind=claim.kind,
@@ -127,8 +127,8 @@ class ClaimEvaluator:
             reason=reason,
             quantity=view.part.quantity if view is not None else "",
             claimed=view.part.claimed if view is not None else None,
-            upper=_finite(upper),
-            lower=_finite(lower),
+            upper=None if upper is None or math.isinf(upper.value) else upper.value,
+            lower=None if lower is None or math.isinf(lower.value) else lower.value,
             upper_finding=upper.index if upper is not None else None,
             lower_finding=lower.index if lower is not None else None,
             provable=view.proof.value if view is not None and view.proof is not None else None,
@@ -146,38 +146,39 @@ class ClaimEvaluator:
         smallest = self.tests.smallest(tested)
         if smallest is not None and smallest[0] <= self.tests.level(tested):
             clash = weakest is not None and weakest.rank == 2
-            reason = refuted_reason(_tester(smallest[1], stated), smallest[0], self.tests.confidence, clash)
+            level = f"p = {upper(smallest[0])}, family-wise at confidence {exact(self.tests.confidence)}"
+            reason = f"{_tester(smallest[1], stated)} rejects the claim: {level}."
+            reason += " A proved bound is within the claim: one of the two is wrong." if clash else ""
             return "refuted", reason, weakest
         unproved = self._unproved(tested, weakest) if tested.claim.kind != "metric" else ""
-        beyond = (
-            _refuting_bound(views) if tested.claim.refuted_by != "attack" and not self._deviating_recording() else None
-        )
-        if beyond is not None:
-            view, bound = beyond
-            reason = f"{opposing_bound(view.part, bound)}."
+        beyond = next((view for view in views if view.refuting is not None), None)
+        if beyond is not None and tested.claim.refuted_by != "attack" and not self.deviating_recording:
+            assert beyond.refuting is not None
+            reason = f"{opposing_bound(beyond.part, beyond.refuting)}."
             if smallest is not None:
                 reason += f" {_tester(smallest[1], stated)} does not reject it: p = {decimals.upper(smallest[0])}."
-            return "refuted", reason, view
+            return "refuted", reason, beyond
         if unproved:
             return "open", unproved, weakest
         if weakest is None or weakest.best is None:
             return "open", "", weakest
         if weakest.rank == 2:
             deviates = tested.claim.kind != "metric" and self.conformance.status == "deviates"
-            return "proved", proved_reason(weakest.part, weakest.best, deviates=deviates), weakest
+            side, value = _proving(weakest.part, weakest.best.value)
+            method = weakest.best.finding.method
+            reason = f"The {_rigor(weakest.best)} {side} bound of {value} ({method}) is within the claim."
+            warning = " Proved as declared, run deviates: the bound does not apply to the executed run."
+            return "proved", reason + (warning if deviates else ""), weakest
         scope = tested.scope if tested.statement.about_privacy else None
         enough = enough_records(weakest.part, scope, self.findings)
         return "supported", supported_reason(weakest.part, weakest.best, enough), weakest
-
-    def _deviating_recording(self) -> bool:
-        return self.audit.recording is not None and self.conformance.status != "no-deviation-found"
 
     def _unproved(self, tested: TestedClaim, view: PartView | None) -> str:
         """Why a recorded run proves nothing: it deviates, or an assumption is open. Empty for all others."""
         if self.audit.recording is None:
             return ""
         unbounded = view.unbounded_by if view is not None else ""
-        if self._deviating_recording():
+        if self.deviating_recording:
             if self.deviating:
                 text = f"Nothing is proved of a run that deviates ({', '.join(self.deviating)})."
             else:
@@ -187,7 +188,7 @@ class ClaimEvaluator:
             return ""
         recording = self.audit.recording
         for finding in self.findings:
-            in_scope = finding.scope.adjacency == tested.scope.adjacency and view.part.holds_under(finding.at)
+            in_scope = finding.scope.adjacency == tested.scope.adjacency and view.part.matches(finding.at)
             if in_scope and (finding.quantity, finding.bound) == (view.part.quantity, "upper"):
                 for one in finding.assumptions:
                     if one.status == "unchecked" and not recording.ended:
@@ -227,9 +228,13 @@ class ClaimEvaluator:
     ) -> str:
         if view is None:
             return undecided_reason(None, None, None, attacked=bool(tested.hypotheses))
-        beyond = _refuting_bound(views)
-        if beyond is not None:
-            return control_reason(beyond[0].part, beyond[1], attacked=bool(tested.hypotheses))
+        for refuted in views:
+            if refuted.refuting is not None:
+                attack = "the attack does not reject it" if tested.hypotheses else "no attack tested it"
+                return (
+                    f"Not decided: only an attack may refute this claim (refuted_by: attack), and {attack}. "
+                    f"{opposing_bound(refuted.part, refuted.refuting)}."
+                )
         scope = tested.scope if tested.statement.about_privacy else None
         short = false_assumption(view.part, scope, self.findings) if scope is not None else ""
         short = short or (view.unbounded_by if view.unbounded else scope_shortfall(view.part, scope, self.findings))
@@ -243,15 +248,6 @@ class ClaimEvaluator:
             unbounded=view.unbounded,
             shortfall=short,
         )
-
-
-def _refuting_bound(views: Sequence[PartView]) -> tuple[PartView, WeighedFinding] | None:
-    return next(((view, view.refuting) for view in views if view.refuting is not None), None)
-
-
-def _finite(end: WeighedFinding | None) -> float | None:
-    """The value of an end; None for an infinite one, which JSON cannot hold."""
-    return None if end is None or math.isinf(end.value) else end.value
 
 
 def _tester(evidence: Evidence, stated: Statement) -> str:
@@ -280,13 +276,15 @@ def judge(audits: Sequence[Concluded], others: PendingTests = NO_PENDING) -> tup
     judged = []
     for number, audit in enumerate(audits):
         expect = audit.spec.audit.expect if audit.spec.audit is not None else "no-deviation-found"
-        conformance = conformance_of(expect, audit.checks, families[number], audit.promised, executed=audit.executed)
+        executed = audit.recording is not None or (audit.trials > 0 and not audit.incomplete)
+        conformance = conformance_of(expect, audit.checks, families[number], audit.promised, executed=executed)
         deviating = dict.fromkeys(check.assumption for check in audit.checks if is_rejected(check, families[number]))
         evaluator = ClaimEvaluator(
             audit=audit,
             findings=findings[number],
             conformance=conformance,
             deviating=tuple(deviating),
+            deviating_recording=audit.recording is not None and conformance.status != "no-deviation-found",
             rejected=rejected[number],
             tests=tests,
         )
@@ -313,24 +311,12 @@ def contradicted_reason(rejected: RejectedBound, deviates: bool) -> str:
     return text + (" The executed run deviates from its declaration, which can explain it." if deviates else "")
 
 
-def refuted_reason(method: str, p_value: float, confidence: float, clash: bool) -> str:
-    text = f"{method} rejects the claim: p = {upper(p_value)}, family-wise at confidence {exact(confidence)}."
-    return text + (" A proved bound is within the claim: one of the two is wrong." if clash else "")
-
-
 def opposing_bound(part: Part, weighed: WeighedFinding) -> str:
     if part.side == "at-most":
         side, value, beyond = "lower", lower(weighed.value, against=part.claimed), "exceeds"
     else:
         side, value, beyond = "upper", upper(weighed.value, against=part.claimed), "is below"
     return f"The certified {side} bound {value} ({weighed.finding.method}) {beyond} the claimed {exact(part.claimed)}"
-
-
-def proved_reason(part: Part, weighed: WeighedFinding, *, deviates: bool) -> str:
-    side, value = _proving(part, weighed.value)
-    text = f"The {_rigor(weighed)} {side} bound of {value} ({weighed.finding.method}) is within the claim."
-    warning = " Proved as declared, run deviates: the bound does not apply to the executed run."
-    return text + (warning if deviates else "")
 
 
 def supported_reason(part: Part, weighed: WeighedFinding, enough: int | None) -> str:
@@ -380,20 +366,6 @@ def undecided_reason(
     else:
         weak = "no attack tested it"
     return f"Not proved: {text}. Not refuted: {weak}."
-
-
-def control_reason(part: Part, weighed: WeighedFinding, *, attacked: bool) -> str:
-    """The reason of an open claim that a certified bound refutes, if only an attack may."""
-    attack = "the attack does not reject it" if attacked else "no attack tested it"
-    return (
-        f"Not decided: only an attack may refute this claim (refuted_by: attack), and {attack}. "
-        f"{opposing_bound(part, weighed)}."
-    )
-
-
-def missing_trials(available: int, needed: int, waiting: bool) -> str:
-    tests = "the tests of a fixed number of trials, for which there is evidence, are" if waiting else "their tests are"
-    return f" {available} of {needed} trials are available; {tests} judged once all are."
 
 
 def attack_name(evidence: Evidence) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import hashlib
 import tempfile
 import time
 from collections.abc import Callable, Iterable
@@ -31,10 +32,10 @@ from dpspec.registry.foreign_code import made
 
 if TYPE_CHECKING:
     import numpy as np
+from dpspec.contract.frozen import digest
 from dpspec.engine.preparing.outcome_assumptions import chosen_weights
 from dpspec.engine.preparing.prepare import Prepared
 from dpspec.engine.preparing.refusals import texts_flaw
-from dpspec.engine.preparing.trial_keys import trial_seed
 from dpspec.registry.foreign_code import is_foreign, misbehaved
 
 #: Minimum number of seconds between progress events.
@@ -127,12 +128,14 @@ class RunContext:
         return Path(self._folder.name)
 
     def seed(self, index: int, *purpose: str) -> int:
-        return trial_seed(self._seeding, index, *purpose)
+        """A 63-bit seed for one purpose within one trial."""
+        text = "\x1f".join([self._seeding, str(index), *purpose])
+        return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1
 
     @cached_property
-    def _seeding(self) -> FrozenMap:
-        """The inputs without the division of a run among trials, which must not change its draws."""
-        return FrozenMap({key: value for key, value in self.inputs.items() if key != "split"})
+    def _seeding(self) -> str:
+        """The digest of the inputs without the division of a run among trials, which must not change its draws."""
+        return digest(FrozenMap({key: value for key, value in self.inputs.items() if key != "split"}))
 
     def resumable(self, index: int) -> Resumable | None:
         folder = self.state_folder(index) if self.state_folder is not None else None

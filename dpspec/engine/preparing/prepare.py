@@ -192,13 +192,6 @@ def check(spec: Spec, catalog: Catalog) -> tuple[Diagnostic, ...]:
         return error.diagnostics
 
 
-def require_auditable(prepared: Prepared) -> Prepared:
-    errors = [d for d in prepared.diagnostics if d.severity == "error"]
-    if errors:
-        raise SpecError(errors)
-    return prepared
-
-
 def data_unreadable(error: DataError, spec: Spec) -> Diagnostic:
     """The diagnostic of a data error, at the responsible key of ``data`` or at a dotted place such as
     ``audit.scores.path``."""

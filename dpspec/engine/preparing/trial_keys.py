@@ -22,8 +22,6 @@ from dpspec.contract.catalog import Offered
 from dpspec.contract.frozen import digest
 from dpspec.registry.loader import GROUP, normalise
 
-_SEED_BITS = 63
-
 
 def trial_key(
     inputs: FrozenMap,
@@ -49,12 +47,6 @@ def trial_key(
     if facts.initial_weights is not None:
         identity["initial_weights"] = facts.initial_weights
     return digest({**identity, "code": code} if code else identity)
-
-
-def trial_seed(inputs: FrozenMap, index: int, *purpose: str) -> int:
-    """A 63-bit seed for one purpose within one trial."""
-    text = "\x1f".join([digest(inputs), str(index), *purpose])
-    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> (64 - _SEED_BITS)
 
 
 _OURS = "dpspec"

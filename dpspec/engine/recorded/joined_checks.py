@@ -14,13 +14,14 @@ from dpspec.engine.recorded.recorded_run import RecordedRun
 from dpspec.recording.folder.joined_folder import SUMMED, Comparison
 from dpspec.recording.folder.resumed_folder import ResumedFolder
 from dpspec.stats import gaussian_noise
-from dpspec.stats.conformance.measurement import check, exact
+from dpspec.stats.conformance.measurement import check, exact, worst
 
 SHORTER = "ranks with fewer steps than others"
 OTHER_SETUP = "facts and options that differ between ranks"
 ONE_NOISE = "steps whose noise is not added by one rank, always the same"
 EACH_NOISE = "steps at which a rank adds no noise to its rows"
 ALIKE = "noise of two ranks' rows along each other"
+CANCELED = "noise of one rank along the sum of the other ranks"
 SAME_SQUARES = "rows of two ranks with the same squared noise"
 UNEQUAL = "steps with different gradients or parameters on the ranks"
 NO_SUM = "steps whose gradients are not the sum of all ranks'"
@@ -43,6 +44,8 @@ ADVICE = {
         "Ranks gave their rows the same noise, which a difference of two rows removes: draw noise of the whole shape "
         "on each rank, as Opacus does, or seed each rank differently.",
     ),
+    CANCELED: "The sum of a rank contains noise of another rank: give each rank a private generator, and let no "
+    "script copy it or know its seed.",
     UNEQUAL: "Every rank must step with the gradients of reduce_gradients, from the same parameters: call step() of "
     "make_private's optimizer on every rank, for every batch.",
     NO_SUM: "Leave reduce_gradients unchanged, and let exactly the ranks of the run take part in it.",
@@ -90,6 +93,10 @@ def rank_checks(run: RecordedRun) -> Iterator[Check]:
     if found.parallel[1]:
         measured = gaussian_noise.spread(*found.parallel, ALIKE)
         yield check("independent-noise", measured, "reported", f"at {found.compared} steps, along common directions")
+    steps, total, largest = found.along
+    if steps:
+        made = [gaussian_noise.spread(total, steps, CANCELED), gaussian_noise.spread(largest, 1, CANCELED, steps)]
+        yield worst("independent-noise", made, "reported", f"at each of {steps} steps, along common directions")
     note = f"of {found.compared} steps, along random directions"
     yield exact("update", NO_SUM, "measured", found.summed == 0, 0, found.summed, note, detectable=SUMMED)
     yield exact("sampling", SHARED, "reported", found.shared == 0, 0, found.shared, "in total", detectable=None)

@@ -34,7 +34,7 @@ from dpspec.contract import Check, Evidence, Finding, Outcome, Plan, Series, Tri
 from dpspec.contract.audit import NO_TRIALS
 from dpspec.contract.findings import Rigor
 from dpspec.engine.judging.claim_tests import Concluded, PendingTests, planned_tests
-from dpspec.engine.judging.inequalities import about_privacy, statement
+from dpspec.engine.judging.inequalities import PRIVACY_KINDS, statement
 from dpspec.engine.judging.judge import judge
 from dpspec.engine.preparing.outcome_assumptions import with_assumptions
 from dpspec.engine.preparing.prepare import Prepared
@@ -210,7 +210,7 @@ class EarlyStop:
             indices = sorted(index for chunk in self._chunks[:chunks] for index in chunk)
             concluded = conclude(self._bounded, [trial(index) for index in indices])
             (judged,) = judge([replace(concluded, checks=(), promised=())], self._others)
-            names = [verdict.verdict for verdict in judged.verdicts if about_privacy(verdict.kind)]
+            names = [verdict.verdict for verdict in judged.verdicts if verdict.kind in PRIVACY_KINDS]
             if any(name in _REJECTED for name in names) and all(name in ("proved", *_REJECTED) for name in names):
                 return chunks
             self._judged_chunks = chunks

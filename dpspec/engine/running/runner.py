@@ -17,7 +17,7 @@ from dpspec.contract.catalog import Catalog
 from dpspec.contract.events import Event, Noticed, Progressed, RunFinished, RunStarted, StageStarted
 from dpspec.engine.judging.claim_tests import Concluded, confidence_of
 from dpspec.engine.judging.evidence_weight import missing_measurements
-from dpspec.engine.judging.inequalities import about_privacy
+from dpspec.engine.judging.inequalities import PRIVACY_KINDS
 from dpspec.engine.judging.judge import Judged, judge
 from dpspec.engine.preparing.context import RunContext
 from dpspec.engine.preparing.prepare import Prepared, data_unreadable, out_of_range, prepare
@@ -261,7 +261,7 @@ def controls_decided_by_theory(prepared: Prepared, catalog: Catalog) -> Iterator
         for number, claim in enumerate(spec.claims)
         if "refuted" in claim.expect
         and not set(claim.expect) & _OTHER_OUTCOMES
-        and about_privacy(claim.kind)
+        and claim.kind in PRIVACY_KINDS
         and "refuted_by" not in claims[number]
     }
     # A recording drops the lower bounds of theory.

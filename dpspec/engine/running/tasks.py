@@ -32,7 +32,7 @@ from dpspec.registry.loader import mark
 
 class WorkerCache:
     def __init__(self, prepared: Sequence[Prepared] = ()) -> None:
-        self._prepared = {_identity(p.spec): p for p in prepared}
+        self._prepared = {(p.spec.digest, p.spec.name, p.spec.directory): p for p in prepared}
         self._context: RunContext | None = None
 
     def context(
@@ -45,10 +45,11 @@ class WorkerCache:
         emit: Callable[[Event], None] | None = None,
         stop: Callable[[], bool] | None = None,
     ) -> RunContext:
-        prepared = self._prepared.get(_identity(spec))
+        identity = spec.digest, spec.name, spec.directory
+        prepared = self._prepared.get(identity)
         if prepared is None:
             prepared = prepare(spec, catalog)
-            self._prepared = {_identity(spec): prepared}
+            self._prepared = {identity: prepared}
         if prepared.facts != facts:
             raise DataError("the data differ from those that the run began with: another file, or one that was changed")
         last = self._context
@@ -198,10 +199,6 @@ def _versions(catalog: Catalog) -> dict[str, str | None]:
     return versions | {
         f"the code of {kind!r}": code for kind, offered in offers if (code := known_code(offered)) is not None
     }
-
-
-def _identity(spec: Spec) -> tuple[str, str, str]:
-    return spec.digest, spec.name, spec.directory
 
 
 @dataclass

@@ -166,17 +166,12 @@ def offers_for_trials(catalog: Catalog) -> list[tuple[str, Offered]]:
 
 
 def environment(catalog: Catalog | None) -> FrozenMap:
-    values: dict[str, Json] = dict(_base())
+    values: dict[str, Json] = {"python": platform.python_version(), "platform": platform.platform(terse=True)}
+    values |= {library: version_of(library) for library in _ENVIRONMENT}
     if catalog is not None:
         offers = offers_for_trials(catalog)
         values["plugins"] = {offered.plugin: f"{offered.distribution} {offered.version}" for _, offered in offers}
     return FrozenMap(values)
-
-
-@cache
-def _base() -> FrozenMap:
-    values: dict[str, Json] = {"python": platform.python_version(), "platform": platform.platform(terse=True)}
-    return FrozenMap({**values, **{library: version_of(library) for library in _ENVIRONMENT}})
 
 
 @cache
@@ -197,8 +192,8 @@ _MIXED = ("device", "gpu", "dpspec", "torch")
 def mixture_notices(records: Sequence[TrialRecord]) -> list[str]:
     notices = []
     for what in _MIXED:
-        describe_maker = [record.recorded.get(what) for record in records]
-        values = sorted({str(value).partition(":")[0] for value in describe_maker if value is not None})
+        found = [record.recorded.get(what) for record in records]
+        values = sorted({str(value).partition(":")[0] for value in found if value is not None})
         if len(values) > 1:
             notices.append(f"its trials have different {what}: {', '.join(values)}")
     return notices

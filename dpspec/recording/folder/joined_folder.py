@@ -65,9 +65,10 @@ class Comparison:
     in different orders of the records. compared: steps with observations of all ranks. overlaps: of pairs of ranks,
     [expected number of places that both draw, number, smallest logarithm of the p-value of a step]; equal: the expected
     number if the draws were equal. parallel: of the noise of sharded ranks, the squared components along each other and
-    their number. squares: the number of layers and steps at which two ranks' rows have the same sum of squared noise,
-    and the expected number. other_data: whether records at the same places differ. ended: whether all ranks have an
-    end; interim: otherwise the facts that they noted last, None unless all noted some.
+    their number. along: of the noise of one rank along the sum of the others, the number of steps, and the total and
+    the largest of its squares. squares: the number of layers and steps at which two ranks' rows have the same sum of
+    squared noise, and the expected number. other_data: whether records at the same places differ. ended: whether all
+    ranks have an end; interim: otherwise the facts that they noted last, None unless all noted some.
     """
 
     lengths: list[int] = field(default_factory=list)
@@ -82,6 +83,7 @@ class Comparison:
     overlaps: list[tuple[float, int, float]] = field(default_factory=list)
     equal: float = 0.0
     parallel: tuple[float, int] = (0.0, 0)
+    along: tuple[int, float, float] = (0, 0.0, 0.0)
     squares: tuple[int, float] = (0, 0.0)
     other_data: bool = False
     ended: bool = False
@@ -196,6 +198,7 @@ class JoinedFolder:
         found.unequal = found.summed = found.shared = found.seeds = found.foreign = found.compared = 0
         every = combinations(range(world), 2) if world <= _ALL_PAIRS else pairwise(range(world))
         pairs, found.equal, found.parallel = dict.fromkeys(every, (0.0, 0, 0.0)), 0.0, (0.0, 0)
+        found.along = (0, 0.0, 0.0)
         holders = self._holders
         for steps, *parts in zip(
             zip(*(one.steps() for one in self.ranks), strict=False),
@@ -227,6 +230,13 @@ class JoinedFolder:
             scaled = np.stack(rows).astype(np.float64) / step.deviation
             squares, degrees = gaussian_noise.dependence(np.nan_to_num(scaled))
             found.parallel = found.parallel[0] + squares, found.parallel[1] + degrees
+        if len(rows) == 1 and step.deviation > 0.0 and len({len(one.own) for one in observed} | {len(rows[0])}) == 1:
+            # one rank adds the noise, which the other ranks' sum may not depend on
+            others = np.sum([one.own for one in observed if not len(one.noise)], axis=0, dtype=np.float64)
+            if (length := float(np.linalg.norm(others))) > 0.0:
+                along = float(np.dot(rows[0].astype(np.float64), others)) / length / step.deviation
+                square, (steps, total, largest) = float(np.nan_to_num(along)) ** 2, found.along
+                found.along = steps + 1, total + square, max(largest, square)
         sharded = bool(self.header.shards)
         if not sharded:
             same = all((one.gradients, one.parameters) == (first.gradients, first.parameters) for one in observed)
@@ -276,6 +286,11 @@ def joined_comparison(every: Sequence[Comparison]) -> Comparison:
             (sum(one[0] for one in pair), sum(one[1] for one in pair), min(one[2] for one in pair))
             for pair in zip(*pairs, strict=False)
         ],
+        along=(
+            sum(one.along[0] for one in every),
+            sum(one.along[1] for one in every),
+            max(one.along[2] for one in every),
+        ),
         other_data=any(one.other_data for one in every),
     )
 

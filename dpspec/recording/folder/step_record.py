@@ -273,7 +273,7 @@ class RankStep:
     the parameters after the step (zeros if these are sharded), of the seeds of batches and of noise, of the state of
     the noise's generator (zeros unless sharded), and of the order of the records. foreign: the number of drawn records
     that are not in this rank's share. own, total: the gradients before and after the reduction along common directions;
-    of sharded parameters, the clipped sum of the rank, and its rows of the sum of all. noise: of its rows, along
+    of sharded parameters, the clipped sum of the rank, and its rows of the sum of all. noise: of this rank, along
     directions that are common to all ranks' rows. places: of the drawn records in the share.
     """
 

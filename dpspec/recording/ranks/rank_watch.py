@@ -98,8 +98,10 @@ class RankWatch:
             self._state = self.group.digest(generator.get_state().numpy().tobytes())
 
     def after_noise(self, sums: Sequence[Tensor], noise: Sequence[Tensor]) -> None:
-        """Observe the rows of this rank: of the clipped sum of all ranks, and of its noise."""
-        if self._of_rows is not None:
+        """Observe the noise that this rank adds, and of sharded parameters its rows of the sum of all ranks."""
+        if self._of_rows is None:
+            self._noise = self._sketch.of(noise)[len(noise) :] if self._sketch.complete else torch.zeros(0)
+        else:
             self._total = self._sketch.of(sums, self.starts)[len(sums) :]
             self._noise = self._of_rows.of(noise)[len(noise) :] if self._of_rows.complete else torch.zeros(0)
 

@@ -177,7 +177,7 @@ def test_the_lower_bound_of_perfect_guesses_is_what_the_design_said(tmp_path: Pa
         index=0,
         evidence=FrozenMap({"outcomes": [[1, "0" * 200 + "1" * 200]], "records": 120}),
     )
-    proof, bound, mu, estimate, *_ = evidence.lower_bounds(spec, [trial])
+    proof, bound, mu, estimate, *_ = evidence.one_run_bounds(spec, [trial])
     assert isinstance(proof, Evidence)
     assert isinstance(bound, Finding)
     assert bound.value == proof.power == scores.one_run_design(spec, 120, 400, 1).largest_epsilon

@@ -37,8 +37,7 @@ def test_the_base_is_fine(tmp_path: Path) -> None:
     assert diagnostics(tmp_path) == []
     assert diagnostics(tmp_path, "threat_model.points={count: 5}", "claims.one.record=null", FRACTION % "train") == []
     assert diagnostics(tmp_path, "claims.one.record=null", FRACTION % "chosen") == []
-    assert diagnostics(tmp_path, "mechanism.composition={exponent: [30, 20]}") == []
-    assert diagnostics(tmp_path, "audit.reference={source: us, ratios: [{order: 4, steps: [1], means: [1.1]}]}") == []
+    assert diagnostics(tmp_path, "mechanism.composition={exponent: 30}") == []
 
 
 @pytest.mark.parametrize(
@@ -70,23 +69,6 @@ def test_the_base_is_fine(tmp_path: Path) -> None:
             ["threat_model.points={count: 5}", "claims.one.record=null", FRACTION % "test"],
             "claims.0.population",
             "is 'train', not 'test'",
-        ),
-        (["mechanism.composition={exponent: [30, 0.5]}"], "mechanism.composition.exponent.1", "above 1"),
-        (["mechanism.composition={exponent: [30, 1.5]}"], "mechanism.composition.exponent", "needs order"),
-        (
-            ["audit.reference={source: us, ratios: [{order: 5, steps: [1], means: [1]}]}"],
-            "audit.reference.ratios.0.order",
-            "not among mechanism.orders",
-        ),
-        (
-            ["audit.reference={source: us, ratios: [{order: 4, steps: [1, 6], means: [1, 1]}]}"],
-            "audit.reference.ratios.0.steps.1",
-            "step 6 is not observed",
-        ),
-        (
-            ["audit.reference={source: us, ratios: [{order: 4, steps: [1], means: [1, 1]}]}"],
-            "audit.reference.ratios.0.means",
-            "2 means for 1 steps",
         ),
         (["claims.one.record=null", FRACTION % "train"], "claims.0.fraction", "chosen records"),
         (["audit.method=one-run"], "audit.method", "independent runs"),

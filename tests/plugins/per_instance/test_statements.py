@@ -150,17 +150,11 @@ def test_counts_beyond_floats_are_infinite() -> None:
     assert fact_3_5(2.0, 0.0, 0.0, 0.1, 0.05)[1] == 0.0
 
 
-def test_a_list_of_exponents_is_a_schedule() -> None:
-    """Spread over the turns from the last step to the first, in the composition as in the theorem."""
-    assert theory.recursion(3.0, 4, (6.0, 6.0)).orders == pytest.approx(theory.exponents(3.0, 4, 6.0).orders)
-    assert theory.recursion(3.0, 4, 6.0).orders == pytest.approx(theory.exponents(3.0, 4, 6.0).orders)
-    turns = theory.exponent_schedule(3.0, [5.0, math.sqrt(5.0 * 45.0), 45.0])
-    found = theory.recursion(3.0, 4, (5.0, 45.0))
-    assert found.orders == pytest.approx(turns.orders)
-    assert found.weights[1:] == pytest.approx(turns.weights[1:])
+def test_composition_and_its_index_are_those_of_the_theorem() -> None:
+    e = theory.exponents(3.0, 4, 5.0)
     mechanism = {
         "noise_multiplier": 0.9, "clip_norm": 1.0, "sampling": {"scheme": "poisson", "rate": 0.05}, "steps": 4,
-        "orders": [3.0], "composition": {"observe_every": 1, "exponent": (5.0, 45.0)},
+        "orders": [3.0], "composition": {"observe_every": 1, "exponent": 5.0},
     }  # fmt: skip
     composer = Composer(FrozenMap(mechanism), "present-first")
     rng = np.random.default_rng(0)
@@ -170,13 +164,11 @@ def test_a_list_of_exponents_is_a_schedule() -> None:
     total = composer.total(3.0, composer.places(runs), 3.0)
     parts = [
         theory.entropic_mean(step_divergence(a, 0.05, np.stack([run[t] for run in runs]).astype(float) / 0.9), float(w))
-        for t, (a, w) in enumerate(zip(turns.orders, turns.weights, strict=True))
+        for t, (a, w) in enumerate(zip(e.orders, e.weights, strict=True))
     ]
     assert total.plug_in == pytest.approx(np.sum(parts, axis=0), rel=0.03)
     assert np.all(total.plug_in >= np.sum(parts, axis=0) * (1 - 1e-9))
-    assert composer.kappa(3.0)[1] == pytest.approx(
-        float(step_divergence(turns.orders[1], 0.05, 1 / 0.9)) * turns.weights[1]
-    )
+    assert composer.kappa(3.0)[1] == pytest.approx(float(step_divergence(e.orders[1], 0.05, 1 / 0.9)) * e.weights[1])
     assert Composer(FrozenMap({**mechanism, "steps": 1}), "present-first").kappa(3.0) == (0.0, 0.0)
 
 

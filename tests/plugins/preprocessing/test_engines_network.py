@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import numpy as np
 import pytest
 from support import specs
 
+from dpspec.accounting import gaussian
 from dpspec.contract import FrozenMap
 from dpspec.engine.preparing.context import RunContext
 from dpspec.engine.preparing.prepare import prepare
@@ -62,7 +64,7 @@ def test_a_network_is_trained_and_has_the_group_bound(tmp_path: Path, kind: str,
     assert {f.source for f in over} == {f"{bounds.GROUP}: {bounds.NOT_SMOOTH}"}
     if kind == "dp-gd":
         one = rdp_slope(PrivateMechanism(kind=kind, noise=0.5, records=200, lipschitz=0.8, steps=6))
-        group = bounds.gaussian_epsilon(41.0 * (2.0 * one) ** 0.5, 1e-5)
+        group = gaussian.epsilon_interval(math.log(1e-5), 41.0 * (2.0 * one) ** 0.5).upper
         assert next(f.value for f in over if f.at["delta"] == 1e-5) == pytest.approx(group, rel=1e-9)
     assert {f.at["split"] for f in audit.findings if f.quantity == "accuracy"} == {"train", "test"}
     released = [("steps", "measured")]

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
 import pytest
 from support.preprocessing_steps import apply_step, count_in_balls
 
+from dpspec.accounting import gaussian as gdp
 from dpspec.accounting import sampled_gaussian_integer_rdp
 from dpspec_preprocessing import bounds, collection, sensitivity, steps
 from dpspec_preprocessing.private import (
@@ -146,8 +148,8 @@ def test_e3_repaired_iterated_gradients(name: str, value: float) -> None:
 
 def test_e4_exact_conversions() -> None:
     m, _, _, tau, *_ = SETTINGS["R03"]
-    assert bounds.gaussian_epsilon(bounds.pipeline_mu(m, 0.0) or 0.0, 1e-5) == near(1.554981692)
-    assert bounds.gaussian_epsilon(bounds.pipeline_mu(m, tau) or 0.0, 1e-5) == near(1.737713452)
+    assert gdp.epsilon_interval(math.log(1e-5), bounds.pipeline_mu(m, 0.0) or 0.0).upper == near(1.554981692)
+    assert gdp.epsilon_interval(math.log(1e-5), bounds.pipeline_mu(m, tau) or 0.0).upper == near(1.737713452)
 
 
 def test_e7_and_e10_to_e12() -> None:
@@ -301,7 +303,7 @@ def test_exact_divergence_after_near_duplicates_are_merged(name: str) -> None:
     m = kind(noise, len(pair[0]))
     shift = rows_summed(pair, step, what)
     # A query moves by 1 for one record, a sum of gradients by 2.
-    divergence = repaired_rdp(m.with_noise_times(shift / (2.0 if m.kind == "dp-gd" else 1.0)), order)
+    divergence = repaired_rdp(replace(m, noise=m.noise * (shift / (2.0 if m.kind == "dp-gd" else 1.0))), order)
     assert divergence == near_exact(exact)
     ((by, eta),) = step.items()
     ball = max(int(count_in_balls(x, 8.0 * eta).max()) for x in pair)
@@ -342,7 +344,7 @@ def test_imputation_attains_the_repaired_bound(
 ) -> None:
     m = PrivateMechanism(kind=kind, noise=noise, records=n)
     shift = rows_summed(imputed(n, missing), {"impute": "mean"}, what)
-    divergence = repaired_rdp(m.with_noise_times(shift / weight), order)
+    divergence = repaired_rdp(replace(m, noise=m.noise * (shift / weight)), order)
     assert divergence == near_exact(exact)
     repaired = smooth_divergence(m, order, missing * sensitivity.mean_same_mask(n - missing))
     assert repaired == pytest.approx(divergence, rel=1e-12)
@@ -383,7 +385,7 @@ def test_projections_stay_far_below_the_repaired_bound(
     signs = np.where(np.arange(m.records) % 2 == 1, 1.0, -1.0)
     one, other = (float((steps.fit_projection(x, 1)(x)[:, 1] * signs).sum()) for x in pair)
     shift = abs(one - other) / (2.0 if m.kind == "dp-gd" else 1.0)
-    divergence = repaired_rdp(m.with_noise_times(shift), order)
+    divergence = repaired_rdp(replace(m, noise=m.noise * (shift)), order)
     assert divergence <= 1.05 * reference
     least = min(collection.measure_limits(x, read_step({"pca": 1}))["min_eigengap"] for x in pair)
     tau = sensitivity.pca(least, m.records).tau
