@@ -338,10 +338,10 @@ class OpacusWatch:
             self._rank.after_noise(sums, noise)
             starts = self._rank.starts
         step.sketch = self._sketch.of(noise, starts)
-        noisy = bool(step.sketch.any())
+        noisy = self._rank is None or bool(step.sketch.any())  # one rank adds the noise
         if self._rank is not None and not self._rank.sharded and noisy:
             self._rank.after_noise(sums, noise)
-        if self._rank is None or noisy:  # one rank adds the noise
+        if noisy:
             self._noise.add(noise, sums, step.deviation)
         norms = [torch.linalg.vector_norm(summed).to(sums[0].device) for summed in sums]
         step.sum_norm = torch.linalg.vector_norm(torch.stack(norms).double())
