@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+import operator
 import random
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
@@ -19,8 +21,9 @@ from dpspec.recording.ranks.shards import local
 
 _OBSERVED = frozenset((torch.Tensor.norm, torch.norm, torch.einsum))
 
-#: Torch's own functions at the import of this module. ``Tensor.norm`` calls ``torch.norm``.
-_OWN = (torch.einsum, torch.norm, torch.Tensor.norm)
+#: Functions at the import of this module, and whether they are torch's own. ``Tensor.norm`` calls ``torch.norm``.
+_FUNCTIONS = (torch.einsum, torch.norm, torch.Tensor.norm)
+_OWN = all(Path(torch.__file__).parent in Path(one.__code__.co_filename).parents for one in _FUNCTIONS)
 
 #: Types of numbers with eleven or eight significant bits.
 HALVES = {torch.float16: "float16", torch.bfloat16: "bfloat16"}
@@ -58,20 +61,20 @@ class Contributions(TorchFunctionMode):
         self.norm_type, self.sum_type = "", ""
 
     def __enter__(self) -> Self:
-        self._replaces = all(one is own for one, own in zip(_functions(), _OWN, strict=True))
+        self._replaces = _OWN and all(map(operator.is_, (torch.einsum, torch.norm, torch.Tensor.norm), _FUNCTIONS))
         if not self._replaces:
             return super().__enter__()  # type: ignore[no-untyped-call, no-any-return]
         self._thread = threading.get_ident()
-        setattr(torch, "einsum", partial(self._observed, _OWN[0]))  # noqa: B010  # for the type checker
-        setattr(torch, "norm", partial(self._observed, _OWN[1]))  # noqa: B010
+        setattr(torch, "einsum", partial(self._observed, _FUNCTIONS[0]))  # noqa: B010  # for the type checker
+        setattr(torch, "norm", partial(self._observed, _FUNCTIONS[1]))  # noqa: B010
         return self
 
     def __exit__(self, *raised: Any) -> None:
         if not self._replaces:
             super().__exit__(*raised)  # type: ignore[no-untyped-call]
             return
-        setattr(torch, "einsum", _OWN[0])  # noqa: B010
-        setattr(torch, "norm", _OWN[1])  # noqa: B010
+        setattr(torch, "einsum", _FUNCTIONS[0])  # noqa: B010
+        setattr(torch, "norm", _FUNCTIONS[1])  # noqa: B010
 
     def _observed(self, func: Any, *args: Any, **kwargs: Any) -> Any:
         if threading.get_ident() != self._thread:
@@ -84,7 +87,7 @@ class Contributions(TorchFunctionMode):
         result = func(*args, **kwargs) if kwargs else func(*args)
         if func in _OBSERVED:
             try:
-                if func is not _OWN[0]:
+                if func is not _FUNCTIONS[0]:
                     self._norms(args, kwargs or {}, result)
                 elif len(args) == 3 and args[0] == "i,i...":
                     self._sum(args[1], args[2])
@@ -133,10 +136,6 @@ class Contributions(TorchFunctionMode):
             norms = torch.linalg.vector_norm(gradients.detach().flatten(1), dim=1, dtype=exact)
         self._factors.append(factors)
         self._lengths.append(norms.detach())
-
-
-def _functions() -> tuple[Any, ...]:
-    return torch.einsum, torch.norm, torch.Tensor.norm
 
 
 def summed_gradients(optimizer: Any, parameters: Sequence[Any]) -> list[Tensor | None]:
