@@ -21,6 +21,7 @@ from dpspec.cli.output import emit, require_known
 from dpspec.contract import Json
 from dpspec.contract import Path as Place
 from dpspec.contract.catalog import Catalog
+from dpspec.contract.phase import poisson_sampling
 from dpspec.errors import ExitCode, PluginError, UsageError
 from dpspec.text import quoted
 
@@ -107,7 +108,7 @@ def _declared(recording: Recording) -> dict[str, Json] | None:
         options: dict[str, Json] = {
             "noise_multiplier": phase.noise_multiplier,
             "clip_norm": phase.clip_norm,
-            "sampling": {"scheme": "poisson", "rate": phase.rate},
+            "sampling": poisson_sampling(phase.rate),
             "steps": phase.steps,
         }
         found.append(options)

@@ -121,7 +121,7 @@ class WatchedTraining:
         self._hooks: StepHooks | None = None
         if parts.clipping is not None:
             canaries, samples = self.gradients, self.samples
-            drawing = parts.sampler if parts.sampler is not None and parts.sampler.scheme == "poisson" else None
+            drawing = None if parts.sampler is None or parts.sampler.rate is None else parts.sampler
             self._seeds = SeedWatch(parts.optimizer, None if drawing is None else drawing.batches)
             entering: Entering | None = None
             if canaries is not None and samples is not None:

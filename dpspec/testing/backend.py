@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from dpspec.contract import Cancelled, FrozenMap, Json, Observer, TrainingJob
+from dpspec.contract.phase import SCHEMES, Sampling, poisson_sampling
 from dpspec.language.blocks import training_block
 from dpspec.testing.provider import ProviderSuite, filled, impurities, require
 
@@ -41,7 +42,7 @@ def small_job(
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.copy_(torch.randn(parameter.shape, generator=weights) * 0.1)
-    sampling = sampling or {"scheme": "poisson", "rate": 0.5}
+    sampling = sampling or poisson_sampling(0.5)
     phase = {"steps": steps, "noise_multiplier": noise, "clip_norm": clip_norm, "sampling": sampling}
     return TrainingJob(
         x=x,
@@ -132,17 +133,18 @@ _STEPS = 6
 class BackendSuite(ProviderSuite):
     """Subclass it and set ``kind``; ``options`` are training options to try in addition to the defaults.
 
-    schemes: The sampling schemes of the backend, including ``poisson``.
+    schemes: The sampling schemes of the backend, including ``poisson``; the suite tries it, and ``fixed`` and ``full``.
     """
 
     family: ClassVar[str] = "backend"
     options: ClassVar[Mapping[str, Json]] = {}
-    schemes: ClassVar[frozenset[str]] = frozenset({"poisson", "fixed", "full"})
+    schemes: ClassVar[frozenset[str]] = frozenset(SCHEMES)
 
     @classmethod
     def everybody(cls) -> Mapping[str, Json]:
         """A sampling that draws every record at each step."""
-        return {"scheme": "full"} if "full" in cls.schemes else {"scheme": "poisson", "rate": 1.0}
+        full = poisson_sampling(1.0)
+        return full if full["scheme"] in cls.schemes else {**poisson_sampling(0.5), "rate": 1.0}
 
     @classmethod
     def job(cls, *, training: Mapping[str, Json] | None = None, **changes: Any) -> TrainingJob:
@@ -242,15 +244,16 @@ class BackendSuite(ProviderSuite):
         """Poisson batches vary around rate * records, fixed ones have their size, full ones hold every record."""
         if not self.can("sampling-log"):
             return
-        fixed, full = {"scheme": "fixed", "batch_size": 7}, {"scheme": "full"}
-        for sampling, size in ((fixed, 7), (full, RECORDS)):
-            if sampling["scheme"] not in self.schemes:
-                continue
-            for drawn in self.trained(sampling=sampling)[1].all("sampled"):
-                require(len(drawn) == size, f"{sampling['scheme']} sampling drew {len(drawn)} records, not {size}")
-                require(len(set(drawn.tolist())) == size, f"{sampling['scheme']} sampling drew a record twice")
+        for scheme, options in SCHEMES.items():
+            block: dict[str, Json] = {"scheme": scheme, **dict.fromkeys(options.takes, 7)}
+            sampling = Sampling.of(block)
+            if scheme in self.schemes and (sampling.is_fixed or sampling.is_full):
+                size = sampling.batch_size or RECORDS
+                for drawn in self.trained(sampling=block)[1].all("sampled"):
+                    require(len(drawn) == size, f"{scheme} sampling drew {len(drawn)} records, not {size}")
+                    require(len(set(drawn.tolist())) == size, f"{scheme} sampling drew a record twice")
         steps, rate = 200, 0.3
-        batches = self.trained(sampling={"scheme": "poisson", "rate": rate}, steps=steps)[1].all("sampled")
+        batches = self.trained(sampling=poisson_sampling(rate), steps=steps)[1].all("sampled")
         require(all(len(set(b.tolist())) == len(b) for b in batches), "Poisson sampling drew a record twice")
         require(all(0 <= i < RECORDS for b in batches for i in b.tolist()), "a record was drawn that does not exist")
         sizes = [len(b) for b in batches]
@@ -263,7 +266,7 @@ class BackendSuite(ProviderSuite):
         """A step with an empty batch adds its noise, and nothing becomes NaN."""
         import torch
 
-        final, log = self.trained(sampling={"scheme": "poisson", "rate": 1e-12})
+        final, log = self.trained(sampling=poisson_sampling(1e-12))
         require(bool(torch.isfinite(final).all()), "empty batches make the model infinite or NaN")
         require(not torch.equal(final, parameters(self.job().model)), "a step with an empty batch must add its noise")
         for drawn in log.all("sampled"):

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from dpspec.contract import DataError, DataSource, Facts, FrozenMap, Json, LoadedData, ModelFactory, TrainingJob, thaw
 from dpspec.contract.attacks import Asked, Canary, Observed, Records
+from dpspec.contract.phase import poisson_sampling
 from dpspec.testing.provider import ProviderSuite, filled, imported_by, impurities, require
 
 if TYPE_CHECKING:
@@ -356,9 +357,7 @@ class ScoreSuite(ProviderSuite):
             coins[: cls.count // 2] = rng.integers(0, 2, cls.count // 2)
         first, last = rng.normal(size=(2, 39)).astype(np.float32)
         model = torch.nn.Sequential(torch.nn.Linear(12, 3))
-        phase = FrozenMap(
-            {"steps": 4, "noise_multiplier": 1.0, "clip_norm": 1.0, "sampling": {"scheme": "poisson", "rate": 0.2}}
-        )
+        phase = FrozenMap({"steps": 4, "noise_multiplier": 1.0, "clip_norm": 1.0, "sampling": poisson_sampling(0.2)})
         job = TrainingJob(
             x=x,
             y=y,

@@ -44,7 +44,7 @@ def _promises(registry: Registry, family: Family, kind: str, provider: Any) -> I
         "kind": kind,
         "family": family.name,
         "registry": classmethod(lambda cls: registry),
-        "schemes": frozenset({"poisson"}),
+        "schemes": frozenset(),
         "options": getattr(provider, "as_declared", {}),
     }
     base = _SUITES.get(family.name, ProviderSuite)

@@ -176,12 +176,12 @@ def _loader(
     """The loader of a user with ``public`` records, and whether ``make_private`` makes it Poisson."""
     count, source = len(rows), generator(seed, "sampling")
     size, rate = sampling.batch_size, sampling.inclusion(public)
-    if sampling.scheme == "full":
+    if sampling.is_full:
         return DataLoader(rows, batch_size=count, generator=source), False
-    if size is not None and sampling.scheme == "fixed":
+    if size is not None and sampling.is_fixed:
         return DataLoader(rows, batch_sampler=_FixedSizeBatches(count, size, source), generator=source), False
     batch = max(1, round(public * rate)) if size is None else size  # as a user sets it for a sampling rate
-    if sampling.scheme not in ("poisson", "shuffled"):
+    if not (sampling.is_poisson or sampling.is_shuffled):
         raise UsageError(f"backend 'opacus' does not support the sampling scheme {sampling.scheme!r}")
     if size is not None or sampler == "shuffled":
         return DataLoader(rows, batch_size=batch, shuffle=True, generator=source), False

@@ -41,7 +41,7 @@ def native_constants(spec: Spec) -> Assumption:
     averaged = [p for p in spec.phases if p.get("reduction", spec.training.get("reduction", "mean")) == "mean"]
     # The last batch of a shuffled epoch is smaller: the mean size depends on the number of records.
     samplings = [phase.sampling for phase in averaged if "sampling" in phase]
-    counted = any(sampling.batch_size is None or sampling.scheme == "shuffled" for sampling in samplings)
+    counted = any(sampling.batch_size is None or sampling.is_shuffled for sampling in samplings)
     if "expected_batch_size" in spec.training.options or not counted or fixed:
         return NATIVE_CONSTANTS
     unit = "users" if any(sampling.of_users for sampling in samplings) else "records"
@@ -54,14 +54,14 @@ def native_constants(spec: Spec) -> Assumption:
 
 def opacus_constants(spec: Spec) -> Assumption:
     options = spec.training.options
-    schemes = {phase.sampling.scheme for phase in spec.phases if "sampling" in phase}
-    sampler = str(options.get("sampler", "poisson"))
+    poisson = any(phase.sampling.is_poisson for phase in spec.phases if "sampling" in phase)
+    sampler = options.get("sampler", _SAMPLER["default"])
     wrong = []
     if options.get("reduction", "mean") == "mean" and options.get("divisor", "records") == "records":
         wrong.append("Opacus divides by int(records * rate), a number that depends on the records (Opacus issue 819)")
-    if "poisson" in schemes and sampler == "poisson":
+    if poisson and sampler == _SAMPLER["default"]:
         wrong.append("its rate is one over the number of batches, which depends on the number of records")
-    if "poisson" in schemes and sampler == "weighted":
+    if poisson and sampler == "weighted":
         wrong.append("a record's weight depends on other records' labels")
     fix = "; a declared rate (sampler: declared-rate) and divisor (divisor: declared) do not depend on records"
     text = "; ".join(wrong) + fix if wrong else "Opacus uses the divisor, rate and clip norm that the spec declares"

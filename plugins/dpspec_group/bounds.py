@@ -171,23 +171,28 @@ def _lower(spec: dps.Spec, records: int, upper: dps.Finding, interval: Interval)
 
     The scope of fixed-size and truncated batches already has a minimum size.
     """
-    schemes, scope = theory.drawn(spec.phases), upper.scope
+    samplings, scope = [phase.sampling for phase in spec.phases], upper.scope
+    fixed = any(sampling.is_fixed for sampling in samplings)
+    truncated = any(sampling.max_batch is not None for sampling in samplings)
     # Worst cases of phases that need different gradients of the other records do not combine.
-    mixed = "fixed" in schemes and not schemes <= {"fixed", "full"}
-    if mixed or "shuffled" in schemes or not iterates_reveal_sums(spec.training.options, spec.steps):
+    mixed = fixed and not all(sampling.is_fixed or sampling.is_full for sampling in samplings)
+    if (
+        mixed
+        or any(sampling.is_shuffled for sampling in samplings)
+        or not iterates_reveal_sums(spec.training.options, spec.steps)
+    ):
         return
-    sized = bool(schemes & {"fixed", "truncated-poisson"})
     where = "section 3.3"
-    if "truncated-poisson" in schemes:
+    if truncated:
         scope = replace(scope, data="all", min_records=max(records - int(upper.at["group_size"]), 0))
         where = "dpspec.accounting.TruncatedPoisson"
-    if "random-allocation" in schemes:
+    if any(sampling.epoch_steps is not None for sampling in samplings):
         where += ", dpspec.accounting.RandomAllocation"
     lower = certified_lower(
         replace(upper, scope=scope),
         interval,
         source=f"{theory.source_of(spec.phases)}; attained: {where}",
-        min_records=0 if sized else max((claim.min_records for claim in spec.claims), default=0),
+        min_records=0 if fixed or truncated else max((claim.min_records for claim in spec.claims), default=0),
     )
     if lower is not None:
         yield lower
@@ -218,13 +223,13 @@ def _scopes(spec: dps.Spec, size: int, records: int, direction: str) -> list[dps
     bound for truncated batches needs a maximum size, which scopes cannot express, so it covers only the declared
     dataset.
     """
-    schemes = theory.drawn(spec.phases)
-    least = max(records - size, 0) if "fixed" in schemes else 0
-    least = records if "shuffled" in schemes else least
+    samplings = [phase.sampling for phase in spec.phases]
+    least = max(records - size, 0) if any(sampling.is_fixed for sampling in samplings) else 0
+    least = records if any(sampling.is_shuffled for sampling in samplings) else least
     access = "transcript" if spec.threat_model.access == "transcript" else "all-iterates"
     scope = dps.Scope(direction=direction, access=access, adversary="gradient", min_records=least)
     this = replace(scope, data="this", min_records=0)
-    if "truncated-poisson" in schemes:
+    if any(sampling.max_batch is not None for sampling in samplings):
         return [this]
     return [scope, this] if least > 0 else [scope]
 

@@ -137,7 +137,7 @@ def _status_of_gaussian_curve(spec: dps.Spec) -> Literal["declared", "unchecked"
     attack = Attack.of(spec)
     if attack.elsewhere:
         return "declared" if spec.audit.options["scores"].get("gaussian_curve") else None
-    if spec.threat_model.direction == "add" and theory.drawn(spec.phases) != {"full"}:
+    if spec.threat_model.direction == "add" and not all(phase.sampling.is_full for phase in spec.phases):
         return None
     noisy = not any(phase.noiseless for phase in spec.phases)
     return "declared" if attack.space == "gradient" and noisy else "unchecked"

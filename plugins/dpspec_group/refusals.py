@@ -27,12 +27,6 @@ _MIN_CANARIES, _MIN_RUNS = 8, 16
 #: Maximum number of runs of the sequential test (``stats.attacks.evidence_tests``).
 MAX_SEQUENTIAL_RUNS = 10**5
 
-#: Why single records have no profile for black-box conversions, by sampling scheme.
-_NO_PROFILE = {
-    "truncated-poisson": "their profile is an interval",
-    "random-allocation": "no mixture of Gaussians has their profile",
-}
-
 _CANARY = ("audit", "canary")
 
 
@@ -40,8 +34,10 @@ def refusals(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Diagnostic]:
     # Zero-out adjacency is supported where sums have the same distribution, and without an attack.
     named, schemes = {claim.adjacency for claim in spec.claims} | {spec.threat_model.adjacency}, drawn(spec.phases)
     only_zero_out = spec.audit is None and named == {"zero-out"}
-    displaced = schemes & {"fixed", "truncated-poisson"}
-    both = spec.audit is None and "shuffled" not in schemes and named <= {"add-remove", "zero-out"}
+    displaced = any(phase.sampling.is_fixed or phase.sampling.max_batch is not None for phase in spec.phases)
+    both = (
+        spec.audit is None and all(SCHEMES[name].add_remove for name in schemes) and named <= {"add-remove", "zero-out"}
+    )
     if displaced or not (both or only_zero_out):
         help = "Ganesh 2024 covers groups that are added or removed, not replaced groups"
         yield from dps.other_adjacencies(spec, "add-remove", "the group theory", help)
@@ -81,8 +77,8 @@ def _transcripts(spec: dps.Spec) -> Iterator[dps.Diagnostic]:
 
 def _mechanism(spec: dps.Spec, facts: dps.Facts, shuffled: bool) -> Iterator[dps.Diagnostic]:
     black_box = {"vadhan-literal", "vadhan-sharp"} & set(spec.mechanism.get("baselines", ()))
-    for name, why in _NO_PROFILE.items():
-        if black_box and name in drawn(spec.phases):
+    for name in sorted(drawn(spec.phases)):
+        if black_box and (why := SCHEMES[name].no_profile):
             yield kit.unsupported(
                 f"{' and '.join(sorted(black_box))} cannot be computed for {name} batches: {why}",
                 ("mechanism", "baselines"),
@@ -94,13 +90,13 @@ def _mechanism(spec: dps.Spec, facts: dps.Facts, shuffled: bool) -> Iterator[dps
         yield from kit.other_scheme(
             spec,
             i,
-            [name for name in SCHEMES if shuffled or name != "shuffled"],
+            [name for name, scheme in SCHEMES.items() if shuffled or scheme.add_remove],
             "no theorem here covers {batches}: adding or removing a record changes all batches of an epoch",
             "train with poisson or fixed sampling; the bound for one does not hold for the other. Shuffled batches "
             "with adjacency: zero-out and without audit have a bound without amplification. With an audit block, "
             "shuffled batches are attacked, and claims can only be refuted",
         )
-        without = largest if sampling.scheme == "fixed" else 0
+        without = largest if sampling.is_fixed else 0
         if (sampling.batch_size or 0) > facts.records - without:
             group = f" without a group of {largest}" if without else ""
             yield kit.bad_value(

@@ -34,6 +34,12 @@ class SchemeTheory:
     #: Source of the bound.
     source = "Ganesh 2024, Theorem 3.1"
 
+    #: Whether a theorem covers add-remove adjacency.
+    add_remove = True
+
+    #: Why single records have no profile for black-box conversions; empty if they have one.
+    no_profile = ""
+
     def composed(self, phase: Phase, group_size: int, records: int) -> Composed:
         """Pairs that dominate a phase, for groups of up to ``group_size`` in datasets of ``records``."""
         return ((self.step(phase, group_size, records), phase.steps),)
@@ -75,6 +81,7 @@ class _Truncated(SchemeTheory):
     """The smaller dataset has ``records - group_size`` to ``records`` records."""
 
     source = "Ganesh 2024, Lemma 2.9, given which batches are full; one record: Ganesh 2025"
+    no_profile = "their profile is an interval"
 
     def composed(self, phase: Phase, group_size: int, records: int) -> Composed:
         fewest = max(0, records - group_size)
@@ -99,6 +106,7 @@ class _Shuffled(SchemeTheory):
     """
 
     source = "one Gaussian release per epoch, without amplification"
+    add_remove = False
 
     def composed(self, phase: Phase, group_size: int, records: int) -> Composed:
         batches = -(-records // int(phase["sampling"]["batch_size"]))
@@ -112,6 +120,7 @@ class _Allocated(SchemeTheory):
     """One pair per member with a share of the noise, or Gaussian pairs if that noise is out of range (Theorem 21)."""
 
     source = "Chua et al. 2025 and Feldman & Shenfeld 2025, one record; groups: proofs, Theorems 1 and 2"
+    no_profile = "no mixture of Gaussians has their profile"
 
     def composed(self, phase: Phase, group_size: int, records: int) -> Composed:
         epochs, steps = self.epochs(phase)
@@ -180,7 +189,7 @@ def drawn(phases: Sequence[Phase]) -> set[str]:
 
 def is_alike(phase: Phase, members: int) -> bool:
     """Whether the phase attains the pair of ``members`` with one gradient."""
-    if phase.sampling.scheme != "random-allocation":
+    if phase.sampling.epoch_steps is None:
         return True
     return phase.noise_multiplier >= MIN_ALLOCATED_NOISE * members and phase.sampling.batches_per_epoch == 1
 

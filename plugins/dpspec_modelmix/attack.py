@@ -124,11 +124,8 @@ class Reader(Remembering, dps.Observer):
             square = float(line.square().sum())
             seen = seen - line * (float(line @ seen) / square if square > 0.0 else 0.0)
             gap = torch.zeros_like(gap)
-        self._add(seen[self._coordinates], gap[self._coordinates], phase)
-
-    def _add(self, seen: Tensor, gap: Tensor, phase: ScheduledPhase) -> None:
-        """Add one step to the scores: outputs and widths of the uniform, (m, width) each, on the scale of the sum."""
-        unit = self._unit(phase)
+        # Outputs and widths of the uniform, (m, width) each, on the scale of the sum.
+        seen, gap, unit = seen[self._coordinates], gap[self._coordinates], self._unit(phase)
         shift, signed = self._shift(phase) / unit, seen * self._signs / unit
         law = log_laplace_density if phase.noise == "laplace" else log_density
         ratio = (law(signed - shift, gap / unit) - law(signed, gap / unit)).sum(1)
@@ -147,7 +144,7 @@ class Reader(Remembering, dps.Observer):
 
     def _shift(self, phase: ScheduledPhase) -> Tensor:
         """Absolute contribution of a drawn canary to each of its coordinates, (m, width) or one number."""
-        clip_norm, width = phase.clip_norm, self._owned.block
+        width = self._owned.block
         if isinstance(self._clipping, TwoParts):
             shifts = []
             for chunk in torch.split(torch.arange(self._owned.count), CANARY_CHUNK):
@@ -155,7 +152,7 @@ class Reader(Remembering, dps.Observer):
                 shifts.append(rows.gather(1, self._coordinates[chunk]))
             return torch.cat(shifts).double() * self._signs
         return self.scores.new_full(
-            (), clip_norm / (width if isinstance(self._clipping, Absolute) else math.sqrt(width))
+            (), phase.clip_norm / (width if isinstance(self._clipping, Absolute) else math.sqrt(width))
         )
 
     def restore(self, state: Memory) -> None:

@@ -161,7 +161,7 @@ def fisher_information(width: float) -> float:
 #: Reason why orders below 2 support no verdict.
 _FRACTIONAL = "the proof expands a binomial and covers integer orders only; supported by numbers"
 
-_PRINTED = "Xiao, Wan & Devadas, as printed"
+PRINTED = "Xiao, Wan & Devadas, as printed"
 
 #: Comparisons are omitted for larger shifts and smaller deltas, because float64 cannot represent them.
 _LARGEST_SHIFT, _LEAST_DELTA = 30.0, 1e-11
@@ -190,10 +190,6 @@ def compared(
         assumptions=assumptions,
         printed=dps.Printed(refuted=True, reason=refuted) if refuted else None,
     )
-
-
-def claimed_finding(delta: float, value: float, method: str, reasons: Sequence[str]) -> dps.Finding:
-    return compared("epsilon", value, method, _PRINTED, delta=delta, refuted="; ".join(reasons))
 
 
 def comparisons(
@@ -245,7 +241,7 @@ def comparisons(
 def _printed(segments: Sequence[Segment], delta: float) -> Iterator[dps.Finding]:
     segment = replace(segments[0], inflation=1.0)
     value = corollary_without_steps(segment, delta)
-    yield compared("epsilon", value, "Corollary 4.1, without T", _PRINTED, delta=delta, refuted=MISSING_T)
+    yield compared("epsilon", value, "Corollary 4.1, without T", PRINTED, delta=delta, refuted=MISSING_T)
     far = asymptotic(segment)
     why = f"{ASYMPTOTIC}; here T delta_0 is {far.total:.3g}"
     if not far.applies:
@@ -265,7 +261,7 @@ def _printed_laplace(segment: Segment, clip_norm: float, delta: float) -> Iterat
         "epsilon",
         value,
         "Lemma D.2 and its total, in units of the spec",
-        _PRINTED,
+        PRINTED,
         delta=delta,
         refuted="the total is not a form of Bernstein's inequality, and one exponent is smaller than in the proof",
     )

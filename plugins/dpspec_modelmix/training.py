@@ -27,7 +27,6 @@ from dpspec.training.loop.learning_rates import rates_of
 from dpspec.training.measure.scores import right_answers
 from dpspec_modelmix.options import (
     Embedding,
-    Mixing,
     PhaseOptions,
     Twins,
     learning_rate,
@@ -220,29 +219,21 @@ class Rules:
     mixed: Tensor | None
 
     def ends(self, step: int, current: Tensor, kept: Tensor) -> Ends:
-        """Endpoints from the released model and the kept one, (P,) float64 each."""
-        first, second, small = enforce(
-            current, kept, self.threshold(step), literal=self.literal, zero_ties=self.zero_ties
-        )
+        """The released model and the kept one, (P,) float64 each, with a gap of at least the threshold."""
+        threshold, difference = self.threshold(step), current - kept
+        sign = torch.sign(difference)
+        if not self.zero_ties:
+            sign = torch.where(difference == 0, torch.ones_like(sign), sign)
+        small = difference.abs() < threshold
         if self.mixed is not None:
-            first, second = torch.where(self.mixed, first, current), torch.where(self.mixed, second, current)
             small = small & self.mixed
+        half = 0.5 * threshold * (1.0 + _ROOM) * sign
+        middle = 0.5 * (current + kept)
+        first, second = (current, kept) if self.literal else (middle, middle)
+        first, second = torch.where(small, first + half, current), torch.where(small, second - half, kept)
+        if self.mixed is not None:
+            second = torch.where(self.mixed, second, current)
         return Ends(first, second, small)
-
-
-def enforce(
-    current: Tensor, kept: Tensor, threshold: float, *, literal: bool = False, zero_ties: bool = False
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Both models with a gap of at least ``threshold`` in every coordinate, and a mask of changed ones; (P,) each."""
-    difference = current - kept
-    sign = torch.sign(difference)
-    if not zero_ties:
-        sign = torch.where(difference == 0, torch.ones_like(sign), sign)
-    small = difference.abs() < threshold
-    half = 0.5 * threshold * (1.0 + _ROOM) * sign
-    middle = 0.5 * (current + kept)
-    first, second = (current, kept) if literal else (middle, middle)
-    return torch.where(small, first + half, current), torch.where(small, second - half, kept), small
 
 
 class MixingUpdate(Remembering):
@@ -274,15 +265,12 @@ class MixingUpdate(Remembering):
         weights = torch.rand(shape, generator=self._source, device=current.device, dtype=torch.float64)
         descent = rules.rate(self._step) / rules.divisor * (noisy.double() + rules.decay * rules.divisor * current)
         self._kept = ends.first
-        self._measure(ends)
-        return (weights * ends.first + (1.0 - weights) * ends.second - descent).to(state.dtype)
-
-    def _measure(self, ends: Ends) -> None:
         gap = ends.gap if self._mixed is None else ends.gap[self._mixed]
-        tau = self._rules.threshold(self._step)
+        tau = rules.threshold(self._step)
         unit = tau if tau > 0.0 else float("nan")
         sizes = ends.enforced.numel(), gap.numel()
         self.transfers.add(self._keep, gap.min(), ends.enforced.double().mean(), gap.square().mean(), unit, sizes)
+        return (weights * ends.first + (1.0 - weights) * ends.second - descent).to(state.dtype)
 
     def _keep(self, least: Array, share: Array, square: Array, unit: float, sizes: tuple[int, int]) -> None:
         self.gaps.append((float(least) / unit, float(share) * sizes[0] / sizes[1], float(square) / unit**2))
@@ -373,7 +361,16 @@ def rules_of(
         mixing = PhaseOptions.of(phase_at(step)).mixing
         return mixing.threshold * (rate(step) if mixing.relative else 1.0)
 
-    rule = PhaseOptions.of(phases[0]).mixing
+    rule, mixed = PhaseOptions.of(phases[0]).mixing, None
+    if rule.unmixed:
+        left, pieces = set(rule.unmixed), []
+        for name, size in zip(layout.names, layout.sizes, strict=True):
+            hits = {u for u in rule.unmixed if name == u or name.startswith(f"{u}.")}
+            left -= hits
+            pieces.append(torch.full((size,), not hits))
+        if left:
+            raise ValueError(f"unknown parameter {', '.join(sorted(left))}; the model has {', '.join(layout.names)}")
+        mixed = torch.cat(pieces).to(device)
     return Rules(
         rate=rate,
         threshold=threshold,
@@ -382,23 +379,8 @@ def rules_of(
         literal=rule.literal,
         zero_ties=rule.zero_ties,
         shared=rule.shared,
-        mixed=_mask(rule, layout, device),
+        mixed=mixed,
     )
-
-
-def _mask(rule: Mixing, layout: Layout, device: str) -> Tensor | None:
-    """Mask of the mixed coordinates, None for all."""
-    if not rule.unmixed:
-        return None
-    left = set(rule.unmixed)
-    pieces = []
-    for name, size in zip(layout.names, layout.sizes, strict=True):
-        hits = {u for u in rule.unmixed if name == u or name.startswith(f"{u}.")}
-        left -= hits
-        pieces.append(torch.full((size,), not hits))
-    if left:
-        raise ValueError(f"unknown parameter {', '.join(sorted(left))}; the model has {', '.join(layout.names)}")
-    return torch.cat(pieces).to(device)
 
 
 def _phases(inputs: dps.FrozenMap) -> tuple[dps.Phase, ...]:

@@ -165,7 +165,7 @@ def tight_epsilons(spec: dps.Spec, direction: str) -> dict[float, Interval]:
     deltas = sorted({*kit.claimed_deltas(spec), *curve})
     pairs = []
     for phase in spec.phases:
-        sampled = phase.sampling.scheme == "poisson"
+        sampled = phase.sampling.is_poisson
         noise = phase.noise_multiplier
         pairs.append((Mixture.poisson(1, phase.rate(), noise) if sampled else Mixture.full(1, noise), phase.steps))
     curves = [group_curve(pairs, deltas, DIRECTIONS[side]) for side in one_sided(direction)]

@@ -182,10 +182,10 @@ class ReroAudit(dps.Audit):
     def bound(self, spec: dps.Spec, context: dps.Context) -> Iterator[dps.Finding | dps.Series]:
         from dpspec_rero.comparison import CURVE, compare, curve_series, gamma_findings, noise_series, rates_series
         from dpspec_rero.findings import membership_findings, prior_finding
-        from dpspec_rero.options import KAPPAS, Comparisons, Prior, declared_steps
+        from dpspec_rero.options import KAPPAS, Comparisons, Prior, Steps
         from dpspec_rero.theory import Leakage
 
-        phases = declared_steps(spec.phases)
+        phases = tuple(Steps.of(phase) for phase in spec.phases)
         leakage = Leakage(phases)
         prior, delta = Prior.of(spec.threat_model.options), kit.claimed_deltas(spec)[-1]
         named = {*prior.kappas, *(float(claim["kappa"]) for claim in spec.claims if claim.kind == "rero")}
@@ -215,10 +215,10 @@ class ReroAudit(dps.Audit):
         from dpspec.accounting import round_down
         from dpspec.stats import binomial
         from dpspec_rero.findings import foreseen_checks
-        from dpspec_rero.options import adds_laplace, read_candidates
+        from dpspec_rero.options import Prior, adds_laplace
 
         assert spec.audit is not None
-        candidates = read_candidates(spec.threat_model.options)
+        candidates = Prior.of(spec.threat_model.options).candidates
         assert candidates is not None
         runs, parameters = spec.audit.runs, facts.parameters or 0
         row_bytes = 4 * max(1, facts.features)

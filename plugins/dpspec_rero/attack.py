@@ -32,7 +32,7 @@ from dpspec.training.measure.residuals import Residuals
 from dpspec.training.measure.run_evidence import WatchedRun
 from dpspec.training.measure.scores import right_answers
 from dpspec_rero.findings import LOGGED, LOOKS, PICTURED_GUESSES, PICTURED_TRIALS, encode_pictures, sums_are_tested
-from dpspec_rero.options import Candidates, adds_laplace, read_candidates, trained_phases
+from dpspec_rero.options import Candidates, Prior, adds_laplace, trained_phases
 
 #: Bytes of materialized gradients per chunk.
 _BYTES = 48 * 2**20
@@ -185,7 +185,9 @@ class Reader:
 
             def loss(places: Tensor) -> Tensor:
                 total = 0.5 * times * (self._clipped(start, places, clip) + self._clipped(end, places, clip))
-                return _shift(total, rest) / spread
+                # <x, m> - |m|^2 / 2 for observations x and means m
+                products = torch.einsum("rcp,rp->rc", total, rest).double()
+                return (products - 0.5 * total.square().sum(2).double()) / spread
 
             self._score(loss)
 
@@ -274,11 +276,6 @@ class Reader:
         return torch.nn.functional.cross_entropy(self._model.forward(parameters, x.unsqueeze(0)), y.unsqueeze(0))
 
 
-def _shift(means: Tensor, seen: Tensor) -> Tensor:
-    """<x, m> - |m|^2 / 2 in float64, shape (R, c), for means m (R, c, P) and observations x (R, P)."""
-    return torch.einsum("rcp,rp->rc", means, seen).double() - 0.5 * means.square().sum(2).double()
-
-
 class _RunObserver(Observer):
     def __init__(self, reader: Reader, run: int) -> None:
         self._reader = reader
@@ -298,7 +295,7 @@ Places = np.ndarray[Any, np.dtype[np.int64]]
 
 
 def run_trials(inputs: dps.FrozenMap, context: dps.Context, indices: Sequence[int]) -> Iterator[dps.Trial]:
-    candidates = read_candidates(inputs["threat_model"])
+    candidates = Prior.of(inputs["threat_model"]).candidates
     if candidates is None or context.model is None:
         raise ValueError("the attack needs a model and threat_model.prior.candidates")
     phases = dps.Phase.all_of(inputs["mechanism"])

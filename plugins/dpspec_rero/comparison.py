@@ -11,7 +11,7 @@ import numpy as np
 
 import dpspec.contract as dps
 from dpspec import kit
-from dpspec.accounting import Boundary, Floats, Interval, find_boundary, inside, round_up, whole
+from dpspec.accounting import Floats, Interval, find_boundary, inside, round_up, whole
 from dpspec.stats import binomial
 from dpspec_rero import approximations
 from dpspec_rero.approximations import CLT_MISPRINT, CLT_SOURCE, gamma_clt, gamma_from_epsilon_delta
@@ -380,17 +380,6 @@ _RELATIVE = 1e-4
 _LEAST, _MOST = 1e-6, 1e9
 
 
-def least_noise(phases: Sequence[Steps], holds: Callable[[Leakage], bool], *, relative: float = 1e-3) -> Boundary:
-    return find_boundary(
-        lambda factor: holds(Leakage(scale_noise(phases, factor))),
-        _LEAST,
-        _MOST,
-        increasing=True,
-        relative=relative,
-        start=1.0,
-    )
-
-
 def rates_series(
     phases: Sequence[Steps], kappas: Sequence[float], rates: Sequence[float], delta: float
 ) -> dps.Series | None:
@@ -402,9 +391,11 @@ def rates_series(
     intervals: list[Interval] = []
     for rate in rates:
         sampled = [replace(phase, rate=rate) for phase in phases]
-        least = least_noise(
-            sampled, lambda leakage: leakage.epsilons([delta], "both")[0].upper <= epsilon.upper, relative=_RELATIVE
-        )
+
+        def holds(factor: float, sampled: Sequence[Steps] = sampled) -> bool:
+            return Leakage(scale_noise(sampled, factor)).epsilons([delta], "both")[0].upper <= epsilon.upper
+
+        least = find_boundary(holds, _LEAST, _MOST, increasing=True, relative=_RELATIVE, start=1.0)
         gammas = Leakage(scale_noise(sampled, least.value)).gammas(kappas)
         intervals.extend(gammas)
         rows += [(rate, least.value, kappa, g.upper, g.lower) for kappa, g in zip(kappas, gammas, strict=True)]

@@ -23,7 +23,7 @@ from dpspec.stats.conformance import noise_tests, sampling, table
 from dpspec.stats.conformance.measurement import check
 from dpspec.training.loop.learning_rates import iterates_reveal_sums, updates_invertible
 from dpspec_rero.approximations import printed_pure_epsilon
-from dpspec_rero.options import Candidates, Steps, adds_laplace, read_candidates, trained_phases
+from dpspec_rero.options import Candidates, Prior, Steps, adds_laplace, trained_phases
 from dpspec_rero.theory import Leakage, gamma_source, pure_epsilon
 
 #: False-positive rates of the membership findings if no claim names one.
@@ -165,7 +165,7 @@ class AttackedRun(Record):
 
 def outcomes(spec: dps.Spec, trials: Sequence[dps.Trial]) -> Iterator[dps.Outcome]:
     assert spec.audit is not None
-    candidates = read_candidates(spec.threat_model.options)
+    candidates = Prior.of(spec.threat_model.options).candidates
     assert candidates is not None
     ranks = [kit.recorded_number(trial, "rank", least=0, most=candidates.count - 1) for trial in trials]
     confidence = spec.audit.confidence

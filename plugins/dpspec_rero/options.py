@@ -102,10 +102,6 @@ class Comparisons(kit.Options):
     rates: tuple[float, ...] = ()
 
 
-def declared_steps(phases: Sequence[dps.Phase]) -> tuple[Steps, ...]:
-    return tuple(Steps.of(phase) for phase in phases)
-
-
 def revealed_probability(phases: Sequence[Steps]) -> float:
     logs = [(phase.count, phase.rate) for phase in phases if phase.effect > NO_NOISE]
     return -math.expm1(sum(count * math.log1p(-rate) if rate < 1.0 else -math.inf for count, rate in logs))
@@ -126,10 +122,6 @@ def trained_phases(phases: Sequence[dps.Phase]) -> tuple[dps.Phase, ...]:
 def adds_laplace(phases: Sequence[dps.FrozenMap]) -> bool:
     """True if the phases use Laplace noise. All trained phases use the same distribution."""
     return phases[0].get("noise") == "laplace"
-
-
-def read_candidates(threat_model: dps.FrozenMap) -> Candidates | None:
-    return Prior.of(threat_model).candidates
 
 
 def _trained(block: dps.FrozenMap) -> dps.Phase:
@@ -224,7 +216,7 @@ def _methods(spec: dps.Spec) -> Iterator[dps.Diagnostic]:
 
 
 def _prior(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Diagnostic]:
-    candidates = read_candidates(spec.threat_model.options)
+    candidates = Prior.of(spec.threat_model.options).candidates
     prior = spec.threat_model.options.get("prior") or {}
     where: dps.Path = ("threat_model", "prior")
     if candidates is None:
@@ -296,7 +288,7 @@ def _attack(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Diagnostic]:
             ("audit", "canary"),
             "leave it out; threat_model.prior declares the candidates",
         )
-    if read_candidates(spec.threat_model.options) is None:
+    if Prior.of(spec.threat_model.options).candidates is None:
         yield dps.Diagnostic(
             code="missing-key",
             message="threat_model.prior.candidates is required when audit is set",

@@ -83,7 +83,17 @@ class Leakage:
             return [one.worse(other) for one, other in sides]
         if direction == "remove":
             return self.gammas(fprs)
-        return self._absent_first(fprs)
+        # Absent-first. A revealed record never counts as absent, so the level grows by 1 / hidden.
+        hidden = 1.0 - self._revealed
+        levels = [min(1.0, fpr / hidden) if self._revealed < 1.0 else 1.0 for fpr in fprs]
+        if not self._noisy:
+            return [_rounded(level).by(NOTHING) for level in levels]
+        if self._symmetric:
+            intervals = Leakage(self._noisy).gammas(levels)
+        else:
+            intervals = _compose(self._noisy, "absent-first").reros(levels, direction="absent-first", width=WIDTH)
+        # The curve is concave: a relative error of the level changes the power by at most the same relative error.
+        return intervals if self._revealed == 0.0 else [_widen(interval) for interval in intervals]
 
     def symmetrised(self, kappas: Sequence[float]) -> list[Interval]:
         """The power that the lower envelope of both directions' curves allows: a looser bound on gamma."""
@@ -120,19 +130,6 @@ class Leakage:
         if not self._noisy:
             return _rounded(rest).by(NOTHING)
         return _compose(self._noisy, "absent-first").tradeoff(1.0 - rest)
-
-    def _absent_first(self, fprs: Sequence[float]) -> list[Interval]:
-        """Maximum absent-first power. A revealed record never counts as absent, so the level grows by 1 / hidden."""
-        hidden = 1.0 - self._revealed
-        levels = [min(1.0, fpr / hidden) if self._revealed < 1.0 else 1.0 for fpr in fprs]
-        if not self._noisy:
-            return [_rounded(level).by(NOTHING) for level in levels]
-        if self._symmetric:
-            intervals = Leakage(self._noisy).gammas(levels)
-        else:
-            intervals = _compose(self._noisy, "absent-first").reros(levels, direction="absent-first", width=WIDTH)
-        # The curve is concave: a relative error of the level changes the power by at most the same relative error.
-        return intervals if self._revealed == 0.0 else [_widen(interval) for interval in intervals]
 
 
 def gamma_source(*intervals: Interval) -> str:

@@ -86,7 +86,7 @@ def test_laplace_noise_is_not_held_against_a_gaussian(make_job):
     watcher.keep_log(job)
     NativeTrainer().train(replace(job, observers=(watcher, *logs.observers)))
     assert "noise_log" not in write_run(reported_evidence(logs))
-    assert watcher.log.steps == 0
+    assert watcher.log.rows == []
 
 
 def test_evenly_spaced_coordinates():
@@ -104,9 +104,9 @@ def test_the_residual_log_measures_noise_alone(make_job):
     NativeTrainer().train(replace(job, observers=(watcher, whole)))
     noise = np.stack(whole.noise).astype(np.float64)
     log = watcher.log
-    assert log.steps == 200
+    assert len(log.rows) == 200
     assert np.allclose(log.coordinates, (noise**2).sum(0) / 1.5**2, rtol=1e-3)
-    layers, start = log.by_layer(), 0
+    layers, start = {name: (total, size) for (name, size), total in zip(log.parts, log.layers, strict=True)}, 0
     assert log.seen == 200
     for name, parameter in job.model.named_parameters():
         part = (noise[:, start : start + parameter.numel()] ** 2).sum(1) / 1.5**2

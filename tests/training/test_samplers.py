@@ -287,7 +287,7 @@ def test_residuals_along_what_was_seen_are_taken_at_the_first_step_of_an_epoch()
     watcher.keep_log(job)
     NativeTrainer().train(replace(job, observers=(watcher,)))
     assert watcher.log is not None
-    assert (watcher.log.seen, watcher.log.steps, watcher.log.hidden) == (12, 3, 0)
+    assert (watcher.log.seen, len(watcher.log.rows), watcher.log.hidden) == (12, 3, 0)
 
 
 def test_batches_are_capped_poisson_ones() -> None:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator
 from dataclasses import replace
 
 import numpy as np
 
 from dpspec.contract import Assumption
 from dpspec.contract.findings import AssumptionStatus
-from dpspec.engine.recorded.channels import HYPERPARAMETERS, TEXTS
+from dpspec.engine.recorded.channels import HYPERPARAMETERS, TEXTS, stated
 from dpspec.engine.recorded.joined_checks import joined_parts
 from dpspec.engine.recorded.noise_checks import why_noise_unconfirmed
 from dpspec.engine.recorded.recorded_run import Array, RecordedRun
@@ -51,37 +51,46 @@ _NEEDED = {
 def assumptions(
     run: RecordedRun, adjacency: str, *, public: Collection[str], group_size: int
 ) -> tuple[Assumption, ...]:
+    found = list(_assumptions(run, adjacency, public, group_size))
+    for channel, keys in _NEEDED.items():  # without an end record, the run is open for another reason
+        absent = [] if run.end is None else [key for key in keys if key not in run.end]
+        if not absent:
+            continue
+        why = f"the recording lacks {', '.join(absent)}: record again with this version of dpspec"
+        at = next((i for i, assumption in enumerate(found) if assumption.name == channel), None)
+        if at is None:
+            found.append(Assumption(name=channel, status="unchecked", text=why))
+        elif found[at].status != "false":
+            found[at] = replace(found[at], status="unchecked", text=f"{found[at].text}; {why}")
+    return tuple(found)
+
+
+def _assumptions(run: RecordedRun, adjacency: str, public: Collection[str], group_size: int) -> Iterator[Assumption]:
     header = run.header
-    found = [_constants(run, adjacency, public)]
-    if header.scheme == "poisson" or np.isfinite(run["rate"]).any():
-        found += _sampling(run)
-    found += _clipping(run)
+    yield _constants(run, adjacency, public)
+    if header.is_poisson or np.isfinite(run["rate"]).any():
+        yield from _sampling(run)
+    yield from _clipping(run)
     if run.sums_type:
-        text = f"{TEXTS['precision']}; sums are rounded to {run.sums_type}, and nothing bounds the effect"
-        found.append(Assumption(name="precision", status="unchecked", text=text))
+        yield stated("precision", f"; sums are rounded to {run.sums_type}, and nothing bounds the effect", "unchecked")
     kind = "a cryptographic generator" if header.secure else "torch's generator, which is not a cryptographic one"
-    source = kind if header.source == "opacus" else "the loop"
-    text = f"{TEXTS['noise-law']}; it comes from {source}"
-    found.append(Assumption(name="noise-law", status="declared", text=text))
-    found += [_declared("secret-randomness"), _declared("library-code")]
+    yield stated("noise-law", f"; it comes from {kind if header.source == 'opacus' else 'the loop'}")
+    yield stated("secret-randomness")
+    yield stated("library-code")
     if header.source == "own-loop":
         why = why_noise_unconfirmed(run)
-        text = TEXTS["loop-reports"]
-        text += f"; the recording does not confirm the reported noise in the gradients: {why}" if why else ""
-        found.append(Assumption(name="loop-reports", status="unchecked" if why else "declared", text=text))
+        text = f"; the recording does not confirm the reported noise in the gradients: {why}" if why else ""
+        yield stated("loop-reports", text, "unchecked" if why else "declared")
     if header.world:
-        found.append(_joined_ranks(run))
+        yield _joined_ranks(run)
     if run.resumed is not None:
-        found.append(joined_parts(run.resumed))
-    found += [*_update_rule(run, public), *_model_state(run), _released_model(run)]
-    found += _records(run, group_size)
-    if header.scheme in ("shuffled", "sequential"):
-        found.append(_declared("order"))
-    return _with_absent_evidence(run, found)
-
-
-def _declared(name: str) -> Assumption:
-    return Assumption(name=name, status="declared", text=TEXTS[name])
+        yield joined_parts(run.resumed)
+    yield from _update_rule(run, public)
+    yield from _model_state(run)
+    yield _released_model(run)
+    yield from _records(run, group_size)
+    if header.in_epochs:
+        yield stated("order")
 
 
 def computed_from_records(run: RecordedRun) -> str:
@@ -165,12 +174,9 @@ def _constants(run: RecordedRun, adjacency: str, public: Collection[str]) -> Ass
 def _sampling(run: RecordedRun) -> Iterator[Assumption]:
     internal = run.internal
     seen = internal is not None and internal.sampling is not None
-    text = TEXTS["sampling"]
-    if not seen:
-        text += ", but internal.log (the drawn records) is missing" if internal is None else ", but is not recorded"
-    yield Assumption(name="sampling", status="reported" if seen else "unchecked", text=text)
-    unused = unused_batches(run)
-    if unused:
+    missing = ", but internal.log (the drawn records) is missing" if internal is None else ", but is not recorded"
+    yield stated("sampling", "" if seen else missing, "reported" if seen else "unchecked")
+    if unused := unused_batches(run):
         text = f"{unused_text(unused)}: {TEXTS['unused-batches']}"
         # An end of each epoch, or an evaluation after it, skips batches before few steps.
         times = run.at_end("passed_over")
@@ -180,7 +186,6 @@ def _sampling(run: RecordedRun) -> Iterator[Assumption]:
 
 
 def _joined_ranks(run: RecordedRun) -> Assumption:
-    text = f"{TEXTS['joined-ranks']} ({run.header.world} ranks)"
     found = run.folder.comparison or Comparison()
     compared, doubts = found.compared if run.internal is not None else 0, ""
     if compared < run.steps:
@@ -190,7 +195,8 @@ def _joined_ranks(run: RecordedRun) -> Assumption:
             ", but their datasets hold different records at the same places, so that a record may be in the shares of "
             "two ranks: load and order the data in the same way on all ranks"
         )
-    return Assumption(name="joined-ranks", status="unchecked" if doubts else "declared", text=text + doubts)
+    text = f" ({run.header.world} ranks){doubts}"
+    return stated("joined-ranks", text, "unchecked" if doubts else "declared")
 
 
 def unused_batches(run: RecordedRun) -> int:
@@ -296,26 +302,23 @@ def _released_model(run: RecordedRun) -> Assumption:
 
 
 def _records(run: RecordedRun, group_size: int) -> Iterator[Assumption]:
-    yield _declared("one-record")
+    yield stated("one-record")
     yield _unmixed_batches(run)
     repeats = run.header.repeats
     if repeats > 1:
         known = group_size >= repeats
-        text = f"{TEXTS['repeated-records']}; a record occurs {repeats} times"
-        text += "" if known else f": use --group-size {repeats}"
-        yield Assumption(name="repeated-records", status="reported" if known else "false", text=text)
-    mismatch = reduction_mismatch(run)
-    if mismatch:
-        text = f"{TEXTS['loss-reduction']}, but {mismatch}"
-        yield Assumption(name="loss-reduction", status="unchecked", text=text)
-    text = TEXTS["observed-passes"]
+        text = f"; a record occurs {repeats} times" + ("" if known else f": use --group-size {repeats}")
+        yield stated("repeated-records", text, "reported" if known else "false")
+    if mismatch := reduction_mismatch(run):
+        yield stated("loss-reduction", f", but {mismatch}", "unchecked")
+    passes = stated("observed-passes")
     if run.header.model == ARRAYS:
-        text = "the loop computes each gradient at the parameters that it reported last"
-    yield Assumption(name="observed-passes", status="declared", text=text)
-    passes = run.counts_at_end("passes", 4)
-    if run.header.source == "opacus" and passes is not None and passes[3]:
+        passes = replace(passes, text="the loop computes each gradient at the parameters that it reported last")
+    yield passes
+    counts = run.counts_at_end("passes", 4)
+    if run.header.source == "opacus" and counts is not None and counts[3]:
         text = (
-            f"no forward pass in training mode was observed at {passes[3]} of {passes[2]} steps: call the model that "
+            f"no forward pass in training mode was observed at {counts[3]} of {counts[2]} steps: call the model that "
             "dpspec.record got, and compile it by torch.compile, not in place"
         )
         yield Assumption(name="gradient-parameters", status="unchecked", text=text)
@@ -327,17 +330,16 @@ def _records(run: RecordedRun, group_size: int) -> Iterator[Assumption]:
 
 
 def _unmixed_batches(run: RecordedRun) -> Assumption:
-    text = TEXTS["unmixed-batches"]
-    failure, found = run.at_end("probe_failure"), run.numbers_at_end("probe", 6)
+    text, failure, found = "", run.at_end("probe_failure"), run.numbers_at_end("probe", 6)
     if isinstance(failure, str) and failure:
         text += f"; the sensitivity probe failed: {failure[:200]}"
     elif found is not None and found[0] >= 1.0:
         probed, removed, _, _, confirmed, _ = found
         text += f"; the sensitivity probe removed {removed:.0f} records at {probed:.0f} steps"
         if removed >= 1.0 and confirmed == probed >= run.steps:
-            return Assumption(name="unmixed-batches", status="reported", text=text)
+            return stated("unmixed-batches", text, "reported")
         text += f", and its loss gives the gradients of the training at {confirmed:.0f} of these steps"
-    return Assumption(name="unmixed-batches", status="declared", text=text)
+    return stated("unmixed-batches", text)
 
 
 def reduction_mismatch(run: RecordedRun) -> str:
@@ -354,22 +356,3 @@ def reduction_mismatch(run: RecordedRun) -> str:
         f'{given} over the batch, but loss_reduction="{run.header.reduction}": give the loss reduction="{right}", or '
         f'make_private loss_reduction="{given}"'
     )
-
-
-def _with_absent_evidence(run: RecordedRun, found: Sequence[Assumption]) -> tuple[Assumption, ...]:
-    """The assumptions, and an unchecked one for each channel whose evidence the end record lacks.
-
-    A recording without an end record is unchanged: it is open for another reason.
-    """
-    known = list(found)
-    for channel, keys in _NEEDED.items():
-        absent = [] if run.end is None else [key for key in keys if key not in run.end]
-        if not absent:
-            continue
-        why = f"the recording lacks {', '.join(absent)}: record again with this version of dpspec"
-        at = next((i for i, assumption in enumerate(known) if assumption.name == channel), None)
-        if at is None:
-            known.append(Assumption(name=channel, status="unchecked", text=why))
-        elif known[at].status != "false":
-            known[at] = replace(known[at], status="unchecked", text=f"{known[at].text}; {why}")
-    return tuple(known)

@@ -17,7 +17,7 @@ import numpy as np
 from dpspec.contract import Assumption, DataError, Evidence, FrozenMap, Scope
 from dpspec.contract.findings import AssumptionStatus
 from dpspec.data.score_table import Wanted, read_columns
-from dpspec.engine.recorded.channels import TEXTS
+from dpspec.engine.recorded.channels import stated
 from dpspec.engine.recorded.recorded_run import Array, RecordedRun
 from dpspec.engine.recorded.schedule import ZERO_OUT, epsilon_of
 from dpspec.errors import RecordingError
@@ -194,8 +194,7 @@ def _assumptions(run: RecordedRun) -> Iterator[Assumption]:
     if header.canary_seed is not None:
         source = f"the seed {header.canary_seed}, which was not chosen for its bits"
     if run.scored is not None and not run.scored.final:
-        text = f"{TEXTS['scored-model']}; its parameters differ"
-        yield Assumption(name="scored-model", status="unchecked", text=text)
-    yield Assumption(name="blind-training", status="declared", text=TEXTS["blind-training"])
-    yield Assumption(name="fair-coins", status=status, text=f"{TEXTS['fair-coins']}; they follow from {source}")
-    yield Assumption(name="scored-once", status="declared", text=TEXTS["scored-once"])
+        yield stated("scored-model", "; its parameters differ", "unchecked")
+    yield stated("blind-training")
+    yield stated("fair-coins", f"; they follow from {source}", status)
+    yield stated("scored-once")

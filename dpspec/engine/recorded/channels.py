@@ -131,6 +131,12 @@ TEXTS: Mapping[str, str] = {
     "bounded": "the executed schedule has a bound",
 }
 
+
+def stated(name: str, more: str = "", status: AssumptionStatus = "declared") -> Assumption:
+    """The assumption of :data:`TEXTS`, with what the run's recording shows."""
+    return Assumption(name=name, status=status, text=f"{TEXTS[name]}{more}")
+
+
 #: The names of the channels, in the order of the table.
 CHANNELS = tuple(KINDS)
 
@@ -185,28 +191,23 @@ def complete(
         if name not in known:
             status: AssumptionStatus = "declared" if name in _ASSUMED_IF_MISSING else "unchecked"
             found.append(Assumption(name=name, status=status, text=kind.missing))
-    return tuple(_assumed(one) if {one.name, channel_of(one.name)} & {*assumed} else one for one in found)
+    for number, one in enumerate(found):
+        if one.status == "unchecked" and {one.name, channel_of(one.name)} & {*assumed}:
+            found[number] = replace(one, status="declared", text=f"{one.text}; the user assumes it")
+    return tuple(found)
 
 
-def _assumed(one: Assumption) -> Assumption:
-    if one.status != "unchecked":
-        return one
-    return replace(one, status="declared", text=f"{one.text}; the user assumes it")
-
-
-def channels(
-    checks: Sequence[Check], assumptions: Sequence[Assumption], family: int | None = None
-) -> tuple[Channel, ...]:
-    among = max(1, len(checks) if family is None else family)
+def channels(checks: Sequence[Check], assumptions: Sequence[Assumption]) -> tuple[Channel, ...]:
     found = []
     for name in CHANNELS:
         made = [one for one in checks if channel_of(one.assumption) == name]
-        found.append(_channel(name, made, [one for one in assumptions if channel_of(one.name) == name], among))
+        needed = [one for one in assumptions if channel_of(one.name) == name]
+        found.append(_channel(name, made, needed, max(1, len(checks))))
     return tuple(found)
 
 
 def assumes(found: Sequence[Channel]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(name for channel in found for name in channel.assumes))
+    return _once(name for channel in found for name in channel.assumes)
 
 
 def _channel(name: str, checks: Sequence[Check], assumptions: Sequence[Assumption], family: int) -> Channel:

@@ -10,6 +10,7 @@ import numpy as np
 
 from dpspec.contract import Check
 from dpspec.engine.recorded import joined_checks, noise_checks
+from dpspec.engine.recorded.joined_checks import none_found
 from dpspec.engine.recorded.recorded_run import Array, RecordedRun
 from dpspec.engine.results.decimals import nearest
 from dpspec.recording.folder.step_record import ROUNDING
@@ -146,7 +147,7 @@ def own_checks(run: RecordedRun) -> Iterator[Check]:
     if run.header.canaries and run.end is not None:
         scored = run.scored is not None and run.folder.has_canaries
         missing = 0 if scored else run.header.canaries
-        yield exact("canaries", UNSCORED, "reported", scored, 0, missing, detectable=None)
+        yield none_found("canaries", UNSCORED, "reported", missing, "", None)
     yield from joined_checks.rank_checks(run)
     yield from joined_checks.resume_checks(run)
 
@@ -159,7 +160,7 @@ def _noise(run: RecordedRun) -> Iterator[Check]:
         without = seen & (squares == 0.0) & (noisy | np.isnan(run["noise_multiplier"]))
         count = int(without.sum())
         note = f"first at step {int(np.argmax(without)) + 1}" if count else "every update has noise"
-        yield exact("noise-scale", _WITHOUT, "reported", count == 0, 0, count, note)
+        yield none_found("noise-scale", _WITHOUT, "reported", count, note)
     parts = {
         name: (float(total), size * run.steps)
         for (name, size), total in zip(run.header.layers, run.layers, strict=True)
@@ -185,49 +186,46 @@ def _moved(run: RecordedRun) -> Iterator[Check]:
     updates = run["updates"]
     if np.isfinite(updates).any():
         wrong = int((updates != 1).sum())
-        test = "steps with more or fewer than one update"
-        yield exact("update", test, "measured", wrong == 0, 0, wrong, "one update a step")
+        yield none_found("update", "steps with more or fewer than one update", "measured", wrong, "one update a step")
     if internal is None:
         return
     if np.isfinite(internal.outside).any():
         moved = int((np.nan_to_num(internal.outside, nan=0.0) > 0.0).sum())
         after = run.at_end("outside")
         moved += isinstance(after, int | float) and not isinstance(after, bool) and after > 0.0
-        yield exact("update", MOVED, "measured", moved == 0, 0, moved, "between and after the recorded steps")
+        yield none_found("update", MOVED, "measured", moved, "between and after the recorded steps")
     buffers = run.at_end("buffers")
     if isinstance(buffers, list):
         names = [*run.names_at_end("buffers"), *run.names_at_end("state")]
         moved = max(len(names), len(buffers))
         note = ", ".join(names[:5]) if names else "buffers, frozen and new parameters, extra state"
-        yield exact("model-state", CHANGED, "measured", moved == 0, 0, moved, note, detectable=None)
+        yield none_found("model-state", CHANGED, "measured", moved, note, None)
     meddled = run.at_end("meddled")
     if type(meddled) is int:
-        note = "between noise and update"
-        yield exact("update", MEDDLED, "measured", meddled == 0, 0, meddled, note, detectable=None)
+        yield none_found("update", MEDDLED, "measured", meddled, "between noise and update", None)
     yield from noise_checks.reported_noise_checks(run)
     seen = np.isfinite(internal.update) & (run["learning_rate"] > 1e-6) & (run["noise_squares"] > 0.0)
     if seen.any():
         still = int((internal.update[seen] == 0.0).sum())
         test = "noisy updates without a parameter change"
-        yield exact("update", test, "measured", still == 0, 0, still, "effect of noisy updates", detectable=None)
+        yield none_found("update", test, "measured", still, "effect of noisy updates", None)
     vain = run.at_end("noised_without_update")
     if isinstance(vain, bool):
-        yield exact("steps", "noisy gradients without an update", "reported", not vain, 0, float(vain), "at the end")
+        yield none_found("steps", "noisy gradients without an update", "reported", float(vain), "at the end")
 
 
 def _contributions(run: RecordedRun) -> Iterator[Check]:
     internal, (missing, steps) = run.internal, run.contribution_gaps
     if not run.has_contributions and missing is not None and steps is not None:
-        test = "drawn records without a separate contribution"
-        yield exact("clipping", test, "reported", missing == 0, 0, missing, detectable=None)
+        yield none_found("clipping", "drawn records without a separate contribution", "reported", missing, "", None)
         test = "steps with more or fewer contributions than drawn records"
-        yield exact("clipping", test, "reported", steps == 0, 0, steps, detectable=None)
+        yield none_found("clipping", test, "reported", steps, "", None)
     if internal is None:
         return
     if run.header.clipping == "ghost":
         unclipped = int((~np.isfinite(run["rows"]) & (np.nan_to_num(internal.sum_norm, nan=0.0) > 0.0)).sum())
         test = "gradient sums without an observed clipping"
-        yield exact("clipping", test, "reported", unclipped == 0, 0, unclipped, "by the criterion of make_private")
+        yield none_found("clipping", test, "reported", unclipped, "by the criterion of make_private")
     both = np.isfinite(internal.sum_norm) & np.isfinite(run["rows"])
     if both.any():
         clipped = run["rows"][both]
@@ -236,14 +234,13 @@ def _contributions(run: RecordedRun) -> Iterator[Check]:
         limit = clipped * (1.0 + CLIP_TOLERANCE) * (1.0 + run.norm_excess) + 1e-6
         beyond = int((internal.sum_norm[both] > limit).sum())
         test = "steps with a sum longer than its clipped contributions allow"
-        yield exact("clipping", test, "reported", beyond == 0, 0, beyond, "length of the sum", detectable=None)
+        yield none_found("clipping", test, "reported", beyond, "length of the sum", None)
 
 
 def _gradients(run: RecordedRun) -> Iterator[Check]:
     sums = run.counts_at_end("sums", 2)
     if sums is not None and sums[0]:
-        note = f"compared {sums[0]} times, by fingerprints"
-        yield exact("clipping", EDITED, "measured", sums[1] == 0, 0, sums[1], note, detectable=1e-4)
+        yield none_found("clipping", EDITED, "measured", sums[1], f"compared {sums[0]} times, by fingerprints", 1e-4)
     again = run.numbers_at_end("recomputed", 4)
     if again is not None and again[1] >= 1.0:
         calls, recomputed, different, limit = again
@@ -253,7 +250,7 @@ def _gradients(run: RecordedRun) -> Iterator[Check]:
     if ghost is not None and ghost[0]:
         batches, _, wrong, unused, changed, records, norms = ghost
         for test, count in ((COEFFICIENTS, wrong), (SECOND_PASS, unused), (ADDED, changed)):
-            yield exact("clipping", test, "measured", count == 0, 0, count, f"{batches} batches", detectable=None)
+            yield none_found("clipping", test, "measured", count, f"{batches} batches", None)
         note = f"{records} records, chosen at random"
         if records:
             yield _sampled("clipping", GHOST_NORMS, norms == 0, 0.0, norms, note, ROUNDING)
@@ -269,12 +266,12 @@ def _gradients(run: RecordedRun) -> Iterator[Check]:
     if isinstance(names, list):
         known = [name for name in names if isinstance(name, str) and _NAME.fullmatch(name)]
         note = ", ".join(known[:5]) if known else "no method was replaced"
-        yield exact("clipping", REPLACED, "reported", not names, 0, len(names), note, detectable=None)
+        yield none_found("clipping", REPLACED, "reported", len(names), note, None)
     passes = run.counts_at_end("passes", 4)
     if passes is not None and passes[0]:
         seen, other, steps, without = passes
         note = f"{seen} passes, at {steps - without} of {steps} steps"
-        yield exact("gradient-parameters", OTHER_PARAMETERS, "measured", other == 0, 0, other, note)
+        yield none_found("gradient-parameters", OTHER_PARAMETERS, "measured", other, note)
     updates = run.counts_at_end("updates", 4)
     if updates is not None and updates[1]:
         steps, recomputed_steps, wrong, _ = updates
@@ -303,17 +300,15 @@ def _sampled(
 def _batches(run: RecordedRun) -> Iterator[Check]:
     header = run.header
     assumed = header.accountant != "" or bool(np.isfinite(run["rate"]).any())
-    if header.scheme not in ("poisson", "none") and assumed:
+    if not header.is_poisson and header.scheme != "none" and assumed:
         yield exact("sampling", f"{_ORDERED} {header.scheme}", "reported", False, 1, 0, "scheme")
         return
-    if header.scheme == "poisson" or np.isfinite(run["rate"]).any():
+    if header.is_poisson or np.isfinite(run["rate"]).any():
         unseen = run.rates.count(None)
-        test = "steps without an observed batch"
-        yield exact("sampling", test, "reported", unseen == 0, 0, unseen, "every step has a batch")
-    if header.scheme == "poisson" and np.isfinite(run["batches"]).any():
+        yield none_found("sampling", "steps without an observed batch", "reported", unseen, "every step has a batch")
+    if header.is_poisson and np.isfinite(run["batches"]).any():
         several = int((np.nan_to_num(run["batches"], nan=1.0) != 1).sum())
-        test = "steps with several drawn batches"
-        yield exact("sampling", test, "reported", several == 0, 0, several, "one batch a step")
+        yield none_found("sampling", "steps with several drawn batches", "reported", several, "one batch a step")
 
 
 def _accountant(run: RecordedRun) -> Iterator[Check]:
@@ -346,15 +341,6 @@ def _divided(run: RecordedRun) -> Iterator[Check]:
         difference = np.abs(measured[both] / declared[both] - 1.0)
         at = int(np.argmax(difference))
         precision = _DIVIDED_HALF if run.sums_type else _DIVIDED
-        values = float(declared[both][at]), float(measured[both][at])
-        right = bool(difference[at] <= precision)
-        note = "the configured divisor"
-        yield exact(
-            "data-independent-hyperparameters",
-            "divisor of the gradient",
-            "reported",
-            right,
-            *values,
-            note,
-            detectable=precision,
-        )
+        right, values = bool(difference[at] <= precision), (float(declared[both][at]), float(measured[both][at]))
+        name, test, note = "data-independent-hyperparameters", "divisor of the gradient", "the configured divisor"
+        yield exact(name, test, "reported", right, *values, note, precision)

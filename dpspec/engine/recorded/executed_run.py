@@ -12,7 +12,9 @@ import itertools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -32,7 +34,7 @@ from dpspec.contract import (
 )
 from dpspec.engine.recorded.assumptions import assumptions, computed_from_records, maybe_computed
 from dpspec.engine.recorded.canary_bound import CONFIDENCE, CanaryBound, canary_bound, evidence_of
-from dpspec.engine.recorded.channels import ASSUMABLE, HYPERPARAMETERS, TEXTS, complete, require_known
+from dpspec.engine.recorded.channels import ASSUMABLE, HYPERPARAMETERS, complete, require_known, stated
 from dpspec.engine.recorded.checks import own_checks
 from dpspec.engine.recorded.recorded_run import Array, RecordedRun, evidence, read_run
 from dpspec.engine.recorded.schedule import ADD_REMOVE, ZERO_OUT, epsilon_of, measured_epsilon, noise_multipliers
@@ -70,17 +72,16 @@ def observe(path: Path) -> tuple[RecordedRun, tuple[Check, ...]]:
 class RecordedRuns:
     @staticmethod
     def check(spec: Spec, comparable: Sequence[str]) -> Iterator[Diagnostic]:
+        unsupported = partial(Diagnostic, code="unsupported")
         if spec.mechanism.kind not in comparable:
-            yield Diagnostic(
-                code="unsupported",
+            yield unsupported(
                 message=f"a recording does not show everything that {spec.mechanism.kind!r} does",
                 path=("mechanism", "kind"),
                 help=f"write kind: {' or '.join(comparable)}; recorded is the recorded schedule itself",
             )
             return
         if spec.audit is not None:
-            yield Diagnostic(
-                code="unsupported",
+            yield unsupported(
                 message="dpspec does not retrain a recorded run, so it cannot attack it",
                 path=("audit",),
                 help="remove the audit block; for an attack, insert canaries in the script (dpspec.plant), and record "
@@ -88,8 +89,7 @@ class RecordedRuns:
             )
         for i, phase in enumerate(_declared_phases(spec)):
             if phase.sampling.of_users:
-                yield Diagnostic(
-                    code="unsupported",
+                yield unsupported(
                     message="a recorded run shows which records were drawn and how each was clipped, not users",
                     path=in_phase(spec, i, "sampling", "unit"),
                     help="remove unit and records_per_user from sampling: a user is then a group of "
@@ -97,8 +97,7 @@ class RecordedRuns:
                 )
             if not phase.sampling.is_poisson:
                 own = spec.mechanism.get("phases") is not None and "sampling" in spec.mechanism["phases"][i]
-                yield Diagnostic(
-                    code="unsupported",
+                yield unsupported(
                     message=f"a recorded run is compared with Poisson samples, not {phase.sampling.scheme} batches",
                     path=("mechanism", "phases", i, "sampling") if own else ("mechanism", "sampling"),
                     help="write mechanism: {kind: recorded} to bound the recorded schedule",
@@ -157,12 +156,14 @@ def _executed(spec: Spec, facts: Facts, run: RecordedRun, tested: tuple[Check, .
             findings.append(lower_from(guesses[-1], CONFIDENCE))
     measured = measured_epsilon(run, checks, strictest, deltas[-1])
     if measured is not None:
-        findings.append(_estimate(measured, deltas[-1], strictest))
+        scope = Scope(adjacency=strictest, access="all-iterates", adversary="gradient", pipeline="executed")
+        at, method = FrozenMap({"delta": deltas[-1], "group_size": 1}), "the measured noise and norms of the run"
+        kind: dict[str, Any] = {"quantity": "epsilon", "bound": "estimate", "rigor": "approximate"}
+        findings.append(Finding(**kind, value=measured, at=at, scope=scope, method=method, source=_SOURCE))
     needed = assumptions_of(strictest, first)
     unbounded = next((f for f in findings if f.bound == "upper" and math.isinf(f.value)), None)
     if unbounded is not None:  # phases that the spec declares still have a bound
-        text = f"{TEXTS['bounded']}, but {unbounded.method}"
-        needed = (*needed, Assumption(name="bounded", status="false", text=text))
+        needed = (*needed, stated("bounded", f", but {unbounded.method}", "false"))
     return ExecutedRun(
         checks=checks,
         assumptions=tuple(map(_marked, needed)),
@@ -205,8 +206,7 @@ def _doubts(canaries: CanaryBound | None) -> Iterator[Assumption]:
         return
     found = f"{canaries.canaries} canaries show epsilon >= {lower(canaries.lower)} at {CONFIDENCE:.0%} confidence"
     if not canaries.final:
-        text = f"{TEXTS['scored-model']}; its parameters differ"
-        yield Assumption(name="scored-model", status="unchecked", text=f"{text}, and {found}")
+        yield stated("scored-model", f"; its parameters differ, and {found}", "unchecked")
     elif not canaries.contradicts:
         text = (
             f"{found}, above the certified bound; one in twenty sound runs shows that: train again with other "
@@ -237,19 +237,6 @@ def _bounds(
         attained = certified_lower(bound, found.interval, source=f"{_SOURCE}; attained: section 3.3")
         if attained is not None:
             yield attained
-
-
-def _estimate(value: float, delta: float, adjacency: str) -> Finding:
-    return Finding(
-        quantity="epsilon",
-        value=value,
-        bound="estimate",
-        rigor="approximate",
-        at=FrozenMap({"delta": delta, "group_size": 1}),
-        scope=Scope(adjacency=adjacency, access="all-iterates", adversary="gradient", pipeline="executed"),
-        method="the measured noise and norms of the run",
-        source=_SOURCE,
-    )
 
 
 def _marked(assumption: Assumption) -> Assumption:

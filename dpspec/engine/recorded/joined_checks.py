@@ -9,12 +9,12 @@ import math
 from collections.abc import Iterator
 
 from dpspec.contract import Assumption, Check
-from dpspec.engine.recorded.channels import TEXTS
+from dpspec.engine.recorded.channels import stated
 from dpspec.engine.recorded.recorded_run import RecordedRun
 from dpspec.recording.folder.joined_folder import SUMMED, Comparison
 from dpspec.recording.folder.resumed_folder import ResumedFolder
 from dpspec.stats import gaussian_noise
-from dpspec.stats.conformance.measurement import check, exact, worst
+from dpspec.stats.conformance.measurement import Observed, check, exact, worst
 
 SHORTER = "ranks with fewer steps than others"
 OTHER_SETUP = "facts and options that differ between ranks"
@@ -59,25 +59,29 @@ ADVICE = {
 }
 
 
+def none_found(
+    assumption: str, test: str, observed: Observed, count: float, note: str = "", detectable: float | None = 0.0
+) -> Check:
+    """The check that a count is zero."""
+    return exact(assumption, test, observed, count == 0, 0, count, note, detectable)
+
+
 def rank_checks(run: RecordedRun) -> Iterator[Check]:
     found, world = run.folder.comparison, run.header.world
     if found is None:
         return
     longest = max(found.lengths, default=0)
     short = [f"rank {rank}: {steps} of {longest}" for rank, steps in enumerate(found.lengths) if steps < longest]
-    yield exact("steps", SHORTER, "reported", not short, 0, len(short), ", ".join(short[:5]) or f"{world} ranks")
+    yield none_found("steps", SHORTER, "reported", len(short), ", ".join(short[:5]) or f"{world} ranks")
     names = ", ".join(list(found.other)[:5]) or "equal on all ranks"
-    different = len(found.other)
-    yield exact("update", OTHER_SETUP, "reported", not different, 0, different, names, detectable=None)
-    note = f"of {run.steps} steps"
+    yield none_found("update", OTHER_SETUP, "reported", len(found.other), names, None)
     sharded = bool(run.header.shards)
     test = EACH_NOISE if sharded else ONE_NOISE
-    yield exact("noise-scale", test, "reported", found.noise == 0, 0, found.noise, note, detectable=None)
+    yield none_found("noise-scale", test, "reported", found.noise, f"of {run.steps} steps", None)
     if not found.compared:
         return
     if not sharded:
-        note = f"of {found.compared} steps, by digests"
-        yield exact("update", UNEQUAL, "measured", found.unequal == 0, 0, found.unequal, note, detectable=None)
+        yield none_found("update", UNEQUAL, "measured", found.unequal, f"of {found.compared} steps, by digests", None)
     if found.squares[1]:
         count, expected = found.squares
         yield Check(
@@ -98,11 +102,11 @@ def rank_checks(run: RecordedRun) -> Iterator[Check]:
         made = [gaussian_noise.spread(total, steps, CANCELED), gaussian_noise.spread(largest, 1, CANCELED, steps)]
         yield worst("independent-noise", made, "reported", f"at each of {steps} steps, along common directions")
     note = f"of {found.compared} steps, along random directions"
-    yield exact("update", NO_SUM, "measured", found.summed == 0, 0, found.summed, note, detectable=SUMMED)
-    yield exact("sampling", SHARED, "reported", found.shared == 0, 0, found.shared, "in total", detectable=None)
-    if run.header.scheme == "poisson":
-        yield exact("sampling", SEEDS, "reported", found.seeds == 0, 0, found.seeds, note, detectable=None)
-        yield exact("sampling", FOREIGN, "reported", found.foreign == 0, 0, found.foreign, note, detectable=None)
+    yield none_found("update", NO_SUM, "measured", found.summed, note, SUMMED)
+    yield none_found("sampling", SHARED, "reported", found.shared, "in total", None)
+    if run.header.is_poisson:
+        yield none_found("sampling", SEEDS, "reported", found.seeds, note, None)
+        yield none_found("sampling", FOREIGN, "reported", found.foreign, note, None)
         yield from _places(found)
 
 
@@ -133,11 +137,11 @@ def resume_checks(run: RecordedRun) -> Iterator[Check]:
         return
     named = [f"part {number}" for number, seam in run.resumed.joints if seam.recounted]
     note = ", ".join(named[:5]) or f"{len(run.resumed.parts)} parts"
-    yield exact("accounting", RECOUNTED, "reported", not named, 0, len(named), note, detectable=None)
+    yield none_found("accounting", RECOUNTED, "reported", len(named), note, None)
 
 
 def joined_parts(folder: ResumedFolder) -> Assumption:
-    text = f"{TEXTS['joined-parts']} ({len(folder.parts)} parts)"
+    text = f" ({len(folder.parts)} parts)"
     if lost := sum(folder.lengths) - sum(folder.covered):
         text += f"; no model of the {lost} steps after the last checkpoint of a killed part is released"
     doubts = [doubt for seam in folder.seams for doubt in seam.doubts]
@@ -145,7 +149,7 @@ def joined_parts(folder: ResumedFolder) -> Assumption:
         f"part {number} was killed, and not all that its checkpoint contains was observed" for number in folder.missing
     ]
     text += f", but {'; '.join(doubts)}" if doubts else ""
-    return Assumption(name="joined-parts", status="unchecked" if doubts else "declared", text=text)
+    return stated("joined-parts", text, "unchecked" if doubts else "declared")
 
 
 def seam_notes(run: RecordedRun) -> Iterator[str]:

@@ -15,11 +15,12 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from dpspec.contract import Check
+from dpspec.engine.recorded.joined_checks import none_found
 from dpspec.engine.recorded.recorded_run import Array, RecordedRun, numbers
 from dpspec.recording.folder.joined_folder import JoinedFolder
 from dpspec.stats import gaussian_noise
 from dpspec.stats.conformance import noise_tests
-from dpspec.stats.conformance.measurement import Measurement, check, exact, worst
+from dpspec.stats.conformance.measurement import Measurement, check, worst
 
 #: Names of the tests.
 NOT_GOT = "reported noise in the gradients of the optimizer"
@@ -76,7 +77,7 @@ def seed_checks(run: RecordedRun) -> Iterator[Check]:
     seeds = run.counts_at_end("seeds", 2)
     if seeds is not None:
         for name, seen, count in zip(_SEEDS, (SHARED_SEED, PUBLIC_SEED), seeds, strict=True):
-            yield exact(name, seen, "measured", count == 0, 0, count, f"of {run.steps} steps", detectable=None)
+            yield none_found(name, seen, "measured", count, f"of {run.steps} steps", None)
 
 
 def noise_checks(run: RecordedRun) -> Iterator[Check]:
@@ -278,7 +279,7 @@ def reported_noise_checks(run: RecordedRun) -> Iterator[Check]:
         return
     if found.summed:
         note = f"sum and noise over a divisor, at {found.summed} steps"
-        yield exact("update", OTHERS, "measured", found.apart == 0, 0, found.apart, note)
+        yield none_found("update", OTHERS, "measured", found.apart, note)
     if found.apart == 0 and found.summed in (0, found.steps):
         yield Check(
             assumption="update",

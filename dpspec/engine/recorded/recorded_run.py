@@ -198,7 +198,7 @@ class RecordedRun:
     @cached_property
     def rates(self) -> list[float | None]:
         """Per step, the rate of its Poisson sample; None if it is not a Poisson sample or was not observed."""
-        poisson = self.header.scheme == "poisson" or (self.header.scheme, self.header.source) == ("none", "own-loop")
+        poisson = self.header.is_poisson or (self.header.scheme, self.header.source) == ("none", "own-loop")
         seen = zip(self["rate"].tolist(), self["drawn"].tolist(), strict=True)
         return [rate if poisson and 0.0 < rate <= 1.0 and not isnan(size) else None for rate, size in seen]
 
@@ -346,8 +346,8 @@ class BatchLog:
     ) -> None:
         """lags: distances of further batches to compare with."""
         places = places or records
-        scheme, rate = phase.sampling.scheme, phase.sampling.rate
-        self._rate = rate if scheme == "poisson" and rate is not None else 1.0
+        rate = phase.sampling.rate
+        self._rate = rate if phase.sampling.is_poisson and rate is not None else 1.0
         self._random = 0.0 < self._rate < 1.0
         self._sizes: list[int] = []
         self.repeats = 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
@@ -58,10 +59,7 @@ def composed(noise: Sequence[float], rates: Sequence[float | None]) -> dict[tupl
         exponent = np.floor(np.log10(np.maximum(noise, 1e-300))) - (_DIGITS - 1)
         unit = 10.0**exponent
         rounded = (np.floor(np.asarray(noise) / unit) * unit).tolist()
-    counts: dict[tuple[float, float | None], int] = {}
-    for key in zip(rounded, rates, strict=True):
-        counts[key] = counts.get(key, 0) + 1
-    return counts
+    return Counter(zip(rounded, rates, strict=True))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,9 +130,9 @@ def _bounded(run: RecordedRun, noise: Sequence[float], adjacency: str, delta: fl
         if run.header.world:
             return _ranked_epsilon(run.header.world, run.header.share or 0, noise, rates, delta, size)
         return poisson_epsilon(noise, rates, delta, size)
-    if scheme not in ("shuffled", "sequential"):
-        reasons = {"none": "were not reported", "poisson": "were not observed at every step"}
-        why = reasons.get(scheme, f"are {scheme} ({run.header.sampler})")
+    if not run.header.in_epochs:
+        why = "were not reported" if scheme == "none" else f"are {scheme} ({run.header.sampler})"
+        why = "were not observed at every step" if run.header.is_poisson else why
         return unbounded(f"the distribution of the batches is unknown: they {why}")
     if adjacency == ADD_REMOVE:
         return unbounded(f"{scheme} batches all change when a record is added: nothing bounds that")
@@ -146,8 +144,6 @@ def _bounded(run: RecordedRun, noise: Sequence[float], adjacency: str, delta: fl
 
 def poisson_epsilon(noise: Sequence[float], rates: Sequence[float], delta: float, group_size: int) -> ScheduleEpsilon:
     """Epsilon at ``delta`` in (0, 1) of Poisson sampled steps for groups of up to ``group_size``."""
-    if not noise:
-        return ScheduleEpsilon(interval=Interval(0.0, 0.0), method="no step")
     counts = composed(noise, rates)
     parts = [(Mixture.poisson(group_size, rate or 1.0, sigma), steps) for (sigma, rate), steps in counts.items()]
     interval = PrivacyLoss(tuple(parts)).epsilon(delta)
@@ -178,7 +174,7 @@ def _ranked_epsilon(
 
 def ordered_epsilon(noise: Sequence[float], times: int, delta: float, group_size: int) -> ScheduleEpsilon:
     """Epsilon of batches in an order independent of the records, with a record in at most ``times`` batches."""
-    if not noise or times < 1:
+    if times < 1:
         return ScheduleEpsilon(interval=Interval(0.0, 0.0), method="no step")
     worst = sorted(noise)[:times]
     mu = group_size * math.sqrt(math.fsum(sigma**-2 for sigma in worst)) * (1.0 + 1e-12)

@@ -6,6 +6,7 @@ The epsilon of the script's own accountant is recomputed, with the reason for it
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -51,6 +52,7 @@ def section(
 ) -> Recording:
     phases, bad = phases_of(run), [check for check in checks if rejected(check, len(checks))]
     found = channels(checks, assumptions)
+    reports = _reports_batches(run)  # such a loop needs no loader
     notes = []
     if canaries is not None and canaries.constant:
         notes.append(
@@ -64,7 +66,9 @@ def section(
         ended=run.end is not None,
         setup=(*_setup(run), f"SHA-256 of the recorded files: {digest}"),
         cautions=(*notes, *cautions(run, delta, infinite=infinite)),
-        unrecognized=tuple(_unrecognized(run)),
+        unrecognized=tuple(
+            note for note in run.header.notes if not (reports and note.startswith("no loader was given"))
+        ),
         phases=tuple(phases[:_MOST_PHASES]),
         more_phases=max(0, len(phases) - _MOST_PHASES),
         accountant=accountant_report(run, delta, cost),
@@ -76,7 +80,7 @@ def section(
     )
 
 
-def cautions(run: RecordedRun, delta: float | None, *, infinite: bool = False) -> Iterator[str]:
+def cautions(run: RecordedRun, delta: float, *, infinite: bool) -> Iterator[str]:
     header = run.header
     if infinite:
         yield "No epsilon is finite, so no claim about this run can be proved."
@@ -88,8 +92,13 @@ def cautions(run: RecordedRun, delta: float | None, *, infinite: bool = False) -
     error = run.at_end("error")
     if isinstance(error, str) and error:
         yield f"{error} ended the block after {run.steps} steps: the recording does not contain what followed."
-    if unscored := _unscored(run):
-        yield f"The result of the attack by canaries is missing: {unscored}. The model's leakage was not measured."
+    if header.canaries and not (run.scored is not None and run.folder.has_canaries):
+        why = "not scored: run.score was not called, or it raised"
+        why = why if run.scored is None else "scored, but the folder lacks their scores"
+        yield (
+            f"The result of the attack by canaries is missing: {header.canaries} canaries were inserted and {why}. The "
+            "model's leakage was not measured."
+        )
     if run.scored is not None and not run.scored.final:
         yield (
             "The scored model differs from the one at the end of the recording. The results for the recorded steps do "
@@ -116,7 +125,7 @@ def cautions(run: RecordedRun, delta: float | None, *, infinite: bool = False) -
             f"Canaries of kind {header.canary_kind} repeat records: a person may be in the training with a record and "
             "a canary. Results for single records cover each separately; see groups."
         )
-    if header.records is not None and delta is not None and delta * header.records >= 1.0:
+    if header.records is not None and delta * header.records >= 1.0:
         yield (
             f"delta = {exact(delta)} is not below 1 over the {header.records} records: publishing one random record "
             "would satisfy such a claim."
@@ -138,13 +147,8 @@ def cautions(run: RecordedRun, delta: float | None, *, infinite: bool = False) -
         yield f"{unused_text(unused).capitalize()}: see the assumption unused-batches."
 
 
-def _unscored(run: RecordedRun) -> str:
-    count = run.header.canaries
-    if not count or (run.scored is not None and run.folder.has_canaries):
-        return ""
-    if run.scored is not None:
-        return f"{count} canaries were inserted and scored, but the folder lacks their scores"
-    return f"{count} canaries were inserted and not scored: run.score was not called, or it raised"
+def _reports_batches(run: RecordedRun) -> bool:
+    return run.header.source == "own-loop" and bool((run["drawn"] >= 0).any())
 
 
 def _setup(run: RecordedRun) -> Iterator[str]:
@@ -161,9 +165,13 @@ def _setup(run: RecordedRun) -> Iterator[str]:
     clipping = f", {header.clipping} clipping" if header.source == "opacus" else ", a custom loop"
     clipping += f", in {header.world} processes" if header.world else ""
     yield f"{header.model} of {header.parameters} parameters; {header.optimizer or 'no optimizer'}{inner}{clipping}"
+    kind = "batches of an unknown kind" if header.scheme == "unknown" else f"{header.scheme} batches"
+    batches = f"{kind} ({header.sampler})"
+    if header.scheme == "none":
+        batches = f"batches {'reported by the loop' if _reports_batches(run) else 'not observed'}, drawn"
     records = f" from {header.records} records" if header.records else ""
     ahead = f", loaded by {header.workers} processes" if header.workers else ""
-    yield f"{_batches(run)}{records}{ahead}"
+    yield f"{batches}{records}{ahead}"
     if header.canaries:
         each = f" of {header.copies} equal records each" if header.copies > 1 else ""
         yield f"{header.canaries} canaries ({header.canary_kind}){each}, {header.left_out // header.copies} excluded"
@@ -173,24 +181,6 @@ def _setup(run: RecordedRun) -> Iterator[str]:
             if header.new_ids
             else "the vocabulary is the model's own"
         )
-
-
-def _reports_batches(run: RecordedRun) -> bool:
-    return run.header.source == "own-loop" and bool((run["drawn"] >= 0).any())
-
-
-def _batches(run: RecordedRun) -> str:
-    header = run.header
-    if header.scheme == "none":
-        return "batches reported by the loop, drawn" if _reports_batches(run) else "batches not observed, drawn"
-    kind = "batches of an unknown kind" if header.scheme == "unknown" else f"{header.scheme} batches"
-    return f"{kind} ({header.sampler})"
-
-
-def _unrecognized(run: RecordedRun) -> list[str]:
-    """Notes of the recorder; a loop that reports its batches needs no loader."""
-    reports = _reports_batches(run)
-    return [note for note in run.header.notes if not (reports and note.startswith("no loader was given"))]
 
 
 #: The Renyi orders over which Opacus' RDP accountant minimizes.
@@ -229,10 +219,6 @@ def accountant_epsilon(mechanism: str, history: History, delta: float) -> float 
         interval = _composed(history).epsilon((1.0 - _PRV_DELTA_ERROR) * delta)
         return 0.5 * (interval.lower + interval.upper) + PRV_ERROR
     return None
-
-
-def pld_epsilon(history: History, delta: float) -> float:
-    return _composed(history).epsilon(delta).upper
 
 
 def _composed(history: History) -> PrivacyLoss:
@@ -282,10 +268,8 @@ def _history(run: RecordedRun) -> History | None:
             return None
         sane = all(0.0 <= s < 1e9 and 0.0 <= q <= 1.0 and 0 <= n < 2**40 for s, q, n in found)
         return found if sane else None
-    counts: dict[tuple[float, float], int] = {}
-    for sigma, rate in zip(run["told_noise"].tolist(), run["told_rate"].tolist(), strict=True):
-        if not (math.isnan(sigma) or math.isnan(rate)):
-            counts[sigma, rate] = counts.get((sigma, rate), 0) + 1
+    seen = zip(run["told_noise"].tolist(), run["told_rate"].tolist(), strict=True)
+    counts = Counter(entry for entry in seen if not any(map(math.isnan, entry)))
     return [(sigma, rate, steps) for (sigma, rate), steps in counts.items()]
 
 
@@ -293,7 +277,7 @@ def _difference(
     run: RecordedRun, mechanism: str, history: History, epsilon: float, delta: float, cost: ScheduleEpsilon
 ) -> str:
     others = _other_schedule(run, history)
-    own = pld_epsilon(history, delta)
+    own = _composed(history).epsilon(delta).upper
     by = NAMES.get(mechanism, mechanism)
     if not others:
         excess = epsilon - own
@@ -327,8 +311,8 @@ def _other_schedule(run: RecordedRun, history: History) -> list[str]:
     drawn = sorted({rate for rate in rates if rate is not None})
     counted_rates = sorted({rate for _, rate, _ in history})
     if len(drawn) == 0:
-        scheme = run.header.scheme
-        how = "the batches were not observed" if scheme in ("none", "poisson") else f"the batches are {scheme}"
+        unseen = run.header.is_poisson or run.header.scheme == "none"
+        how = "the batches were not observed" if unseen else f"the batches are {run.header.scheme}"
         found.append(f"it assumes Poisson samples, but {how}")
     elif not _equal(drawn, counted_rates):
         found.append(f"its sampling rate is {_range_text(counted_rates)}, the run's is {_range_text(drawn)}")
@@ -338,9 +322,9 @@ def _other_schedule(run: RecordedRun, history: History) -> list[str]:
         found.append(f"its noise multiplier is {_range_text(multipliers)}, the run's is {_range_text(configured)}")
     if not found and None not in noise and len(drawn) and None not in rates:
         executed = composed([sigma or 0.0 for sigma in noise], rates) if len(configured) < 20 else {}
-        counted: dict[tuple[float, float | None], int] = {}
+        counted = Counter[tuple[float, float | None]]()
         for sigma, rate, count in history:
-            counted[sigma, rate] = counted.get((sigma, rate), 0) + count
+            counted[sigma, rate] += count
         if executed and executed != counted:
             found.append("its number of steps at each noise multiplier differs from the run's")
     return found

@@ -25,9 +25,9 @@ from dpspec.recording.folder.step_record import MOST_RECORDS
 #: The version of the folder's format. Folders of a single process have the first one.
 FORMAT = 2
 
-#: The clipping of an optimizer, and the sampling of a loader.
+#: The clipping of an optimizer, and the sampling of a loader in rising order of risk.
 Clipping: TypeAlias = Literal["flat", "per-layer", "adaptive", "ghost", "own"]
-Scheme: TypeAlias = Literal["poisson", "shuffled", "sequential", "weighted", "unknown", "none"]
+Scheme: TypeAlias = Literal["none", "poisson", "shuffled", "sequential", "weighted", "unknown"]
 
 #: The facts without which parts of a training cannot be joined.
 _OF_ALL_PARTS = (
@@ -102,6 +102,15 @@ class Header:
     shards: tuple[tuple[int, int], ...] = ()
     part: Annotated[int, Between(0, MOST_PARTS)] = 0
     notes: tuple[str, ...] = ()
+
+    @property
+    def is_poisson(self) -> bool:
+        return self.scheme == "poisson"
+
+    @property
+    def in_epochs(self) -> bool:
+        """Whether each epoch takes every record once."""
+        return self.scheme in ("shuffled", "sequential")
 
     def write(self) -> bytes:
         written = asdict(self)

@@ -336,7 +336,7 @@ def _joined_header(headers: Sequence[Header]) -> Header:
     layers = [(f"{name} on rank {rank}", size) for rank, one in enumerate(headers) for name, size in one.layers]
     return common_header(
         headers,
-        scheme="unknown" if scheme == "poisson" and not own else scheme,
+        scheme="unknown" if first.is_poisson and not own else scheme,
         share=min(known) if own else None,
         expected_batch_size=None if expected is None else expected * world,
         told_before=max(header.told_before for header in headers),

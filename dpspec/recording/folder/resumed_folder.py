@@ -14,10 +14,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, get_args
 
 from dpspec.errors import RecordingError, UsageError
-from dpspec.recording.folder.header import MOST_PARTS, Header
+from dpspec.recording.folder.header import MOST_PARTS, Header, Scheme
 from dpspec.recording.folder.joined_folder import (
     JOIN,
     Comparison,
@@ -28,13 +28,10 @@ from dpspec.recording.folder.joined_folder import (
     joined_comparison,
     open_part,
 )
-from dpspec.recording.folder.run_folder import END, INTERNAL, MARK, STATES, STEP, STEPS, RunFolder, Scored
+from dpspec.recording.folder.run_folder import INTERNAL, MARK, STEPS, RunFolder, Scored
 from dpspec.recording.folder.step_record import UNSEEN, InternalStep, OptionChange, PublicStep, SavedState
 
 _PART = re.compile(r"part-([1-9][0-9]{0,3})", re.ASCII)
-
-#: The schemes of sampling in rising order of risk.
-_SCHEMES = ("none", "poisson", "shuffled", "sequential", "weighted", "unknown")
 
 Part: TypeAlias = RunFolder | JoinedFolder
 
@@ -75,19 +72,14 @@ def open_run(path: Path) -> RunFolder | JoinedFolder | ResumedFolder:
         if other := parts[0].header.differs(part.header):
             raise RecordingError(f"{part.path}: has another {other} than the first part")
         for one in part.ranks:
-            kinds, saved_states = one.kinds(), one.states()
-            whole = kinds.count(STEP), None
-            if END in kinds and saved_states and (saved_states[-1].step, saved_states[-1].facts) != whole:
-                raise RecordingError(
-                    f"{one.path / STATES}: lacks the state at the end of the recording: the file was cut"
-                )
+            one.require_whole()
     states = [_states(part) for part in parts]
     seams = [_seam(numbers[: n + 1], states[:n], states[n]) for n in range(1, len(states))]
     if seams and isinstance(parts[0], RunFolder) and not parts[0].header.part and END not in parts[0].kinds():
         seams[0].doubts.append("part 1 was killed and recorded without resume=True: its last steps may be missing")
     saved = tuple(min((one[-1].step if one else 0 for one in ranks), default=0) for ranks in states)
     headers = [part.header for part in parts]
-    worst = max(headers, key=lambda header: _SCHEMES.index(header.scheme))
+    worst = max(headers, key=lambda header: get_args(Scheme).index(header.scheme))
     names = ("optimizer", "inner", "model", "loader", "run")
     header = common_header(
         headers,

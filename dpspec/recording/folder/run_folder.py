@@ -25,6 +25,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, ClassVar
 
+from dpspec import json_records
 from dpspec.errors import RecordingError, UsageError
 from dpspec.recording.folder.header import MOST_BYTES, Header, read_header
 from dpspec.recording.folder.step_record import InternalStep, PublicStep, SavedState
@@ -262,6 +263,12 @@ class RunFolder:
             length = frame.end
             yield internal
 
+    def require_whole(self) -> None:
+        """Raise ``RecordingError`` if the recording ended, and the state at its end is missing."""
+        kinds, states = [frame.kind for frame in self._frames(STEPS)], self.states()
+        if END in kinds and states and (states[-1].step, states[-1].facts) != (kinds.count(STEP), None):
+            raise RecordingError(f"{self.path / STATES}: lacks the state at the end of the recording: the file was cut")
+
     def states(self) -> list[SavedState]:
         """The saved states in order, the first one of the start; none if the file was withheld."""
         found = []
@@ -271,10 +278,6 @@ class RunFolder:
             except ValueError as error:
                 raise RecordingError(f"{self.path / STATES}: frame {frame.number}: {error}") from None
         return found
-
-    def kinds(self) -> list[int]:
-        """The kinds of the public frames."""
-        return [frame.kind for frame in self._frames(STEPS)]
 
     @property
     def has_internal(self) -> bool:
@@ -293,7 +296,13 @@ class RunFolder:
             where = f"{self.path / STEPS}: frame {frame.number}"
             if ended and frame.kind == SCORED and not scored:
                 scored = True
-                yield _scored(frame, where), b""
+                read = _end(frame, where)
+                try:
+                    told = {name: read.get(name) for name in Scored.__dataclass_fields__}
+                    scores = json_records.read(Scored, told, where)
+                except ValueError as error:
+                    raise RecordingError(str(error)) from None
+                yield scores, b""
                 continue
             if ended:
                 raise RecordingError(f"{where}: follows the end of the recording")
@@ -344,20 +353,10 @@ def _require_sane(step: PublicStep) -> None:
 
 
 def _end(frame: Frame, where: str) -> Mapping[str, Any]:
-    if len(frame.payload) > _LONGEST_END:
-        raise RecordingError(f"{where}: the end is longer than {_LONGEST_END} bytes")
     try:
-        read = json.loads(frame.payload)
+        read = json.loads(frame.payload) if len(frame.payload) <= _LONGEST_END else None
     except (ValueError, RecursionError):
-        raise RecordingError(f"{where}: the end is not JSON") from None
+        read = None
     if not isinstance(read, dict):
-        raise RecordingError(f"{where}: the end is not a mapping")
+        raise RecordingError(f"{where}: the end is not a JSON mapping of at most {_LONGEST_END} bytes")
     return read
-
-
-def _scored(frame: Frame, where: str) -> Scored:
-    read = _end(frame, where)
-    canaries, digest, final = (read.get(name) for name in ("canaries", "digest", "final"))
-    if type(canaries) is not int or not isinstance(digest, str) or type(final) is not bool:
-        raise RecordingError(f"{where}: lacks the number, digest or finality of the scored canaries")
-    return Scored(canaries=canaries, digest=digest, final=final)

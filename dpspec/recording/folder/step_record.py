@@ -39,26 +39,6 @@ UNREAD = "unread "
 #: The largest number of directions along which gradients of ranks are compared.
 DIRECTIONS = 32
 
-_COUNTS = ("step", "drawn", "batches", "rows", "virtual", "updates", "told_steps")
-_NUMBERS = (
-    "time",
-    "noise_multiplier",
-    "clip_norm",
-    "deviation",
-    "divisor",
-    "measured_divisor",
-    "learning_rate",
-    "told_noise",
-    "told_rate",
-    "rate",
-    "noise_squares",
-)
-_PUBLIC = struct.Struct(f"<32s{len(_COUNTS)}I{len(_NUMBERS)}dHH")
-_INTERNAL_NUMBERS = ("least", "lower", "middle", "upper", "largest", "sum_norm", "update_norm", "outside")
-_DIGESTS = ("gradients", "parameters", "seed", "noise_seed", "noise_state", "order")
-_RANK = struct.Struct(f"<{'16s' * len(_DIGESTS)}IHHH")
-_INTERNAL = struct.Struct(f"<II{len(_INTERNAL_NUMBERS)}d")
-
 
 @dataclass(frozen=True)
 class OptionChange:
@@ -314,9 +294,19 @@ class RankStep:
         )
 
 
-#: The numbers of a step that a reader keeps as columns over all steps.
-COLUMNS = tuple(one.name for one in fields(PublicStep) if one.name in {*_COUNTS, *_NUMBERS})
+def _named(kind: Any, hint: str) -> tuple[str, ...]:
+    """The fields of one type, in the order in which a frame holds them."""
+    return tuple(one.name for one in fields(kind) if one.type == hint)
 
+
+_COUNTS, _NUMBERS = _named(PublicStep, "int"), _named(PublicStep, "float")
+_INTERNAL_NUMBERS, _DIGESTS = _named(InternalStep, "float"), _named(RankStep, "bytes")
+_PUBLIC = struct.Struct(f"<32s{len(_COUNTS)}I{len(_NUMBERS)}dHH")
+_INTERNAL = struct.Struct(f"<II{len(_INTERNAL_NUMBERS)}d")
+_RANK = struct.Struct(f"<{'16s' * len(_DIGESTS)}IHHH")
+
+#: The numbers of a step that a reader keeps as columns over all steps.
+COLUMNS = _COUNTS + _NUMBERS
 
 #: The names of the digests.
 DIGESTS = (

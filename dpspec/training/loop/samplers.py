@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from dpspec import accounting
-from dpspec.contract.phase import SCHEMES
+from dpspec.contract.phase import SCHEMES, Sampling
 from dpspec.training.loop.checkpoint import Remembering
 
 
@@ -250,21 +250,21 @@ def inclusion_moments(
 
 def sampler_of(sampling: Mapping[str, Any], records: int) -> Sampler:
     """The sampler of a spec's ``sampling`` block over ``records`` records or users."""
-    if sampling.get("unit") == "user":
-        if sampling.get("scheme") != "poisson":
-            raise ValueError(f"sampling of users requires scheme poisson, got {sampling.get('scheme')!r}")
+    if sampling.get("scheme") not in SCHEMES:
+        raise ValueError(f"sampling scheme must be one of {', '.join(SCHEMES)}, got {sampling.get('scheme')!r}")
+    drawn = Sampling.of(sampling)
+    if drawn.of_users and not drawn.is_poisson:
+        raise ValueError(f"sampling of users requires scheme poisson, got {drawn.scheme!r}")
+    if drawn.of_users:
         return PoissonUsers(records, float(sampling["rate"]), int(sampling["records_per_user"]))
-    match sampling.get("scheme"):
-        case "poisson":
-            return Poisson(records, float(sampling["rate"]))
-        case "truncated-poisson":
-            return TruncatedPoisson(records, float(sampling["rate"]), int(sampling["max_batch"]))
-        case "fixed":
-            return FixedSize(records, int(sampling["batch_size"]))
-        case "full":
-            return Full(records)
-        case "shuffled":
-            return Shuffled(records, int(sampling["batch_size"]))
-        case "random-allocation":
-            return RandomAllocation(records, int(sampling["epoch_steps"]), int(sampling.get("batches_per_epoch") or 1))
-    raise ValueError(f"sampling scheme must be one of {', '.join(SCHEMES)}, got {sampling.get('scheme')!r}")
+    if drawn.is_poisson:
+        return Poisson(records, float(sampling["rate"]))
+    if drawn.is_fixed:
+        return FixedSize(records, int(sampling["batch_size"]))
+    if drawn.is_shuffled:
+        return Shuffled(records, int(sampling["batch_size"]))
+    if drawn.is_full:
+        return Full(records)
+    if drawn.epoch_steps is not None:
+        return RandomAllocation(records, drawn.epoch_steps, drawn.batches_per_epoch)
+    return TruncatedPoisson(records, float(sampling["rate"]), int(sampling["max_batch"]))

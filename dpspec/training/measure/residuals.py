@@ -7,17 +7,16 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from itertools import islice
 from math import sqrt
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 from dpspec.contract.attacks import Directions
 from dpspec.contract.providers import Observer, TrainingJob
-from dpspec.stats.conformance.evidence import looked
+from dpspec.stats.conformance import step_tests
+from dpspec.stats.conformance.evidence import OutsideNoise, looked, number
 from dpspec.training.device import Array, SyncedAttribute, TransferQueue, float_on_cpu, full_precision
 from dpspec.training.device import tensors as rows_on
 from dpspec.training.gradients import memory
@@ -30,27 +29,6 @@ from dpspec.training.loop.native import Schedule, ScheduledPhase
 from dpspec.training.loop.optimizers import Invertible, RecoveredUpdate, update_of
 from dpspec.training.loop.samplers import PoissonUsers
 from dpspec.training.measure.update_statistics import MAX_ROUNDING, ResidualLog
-
-
-@dataclass(frozen=True)
-class NoiseScale:
-    """Measured noise in the directions that no canary uses.
-
-    With the declared noise, ``statistic`` stochastically dominates chi-square(degrees): sampling only adds to it, and
-    rounding is bounded.
-
-    Attributes:
-        statistic: Sum over steps of (||residual|| + rounding bound)^2 / variance in those directions.
-        each: Terms of ``statistic`` by step, (m,) float64.
-        numbers: Numbers of these steps, (m,) int64, from 1.
-        hidden: Number of steps excluded because rounding may hide their noise.
-    """
-
-    statistic: float
-    degrees: int
-    each: np.ndarray[tuple[int], np.dtype[np.float64]] = field(compare=False)
-    numbers: np.ndarray[tuple[int], np.dtype[np.int64]] = field(compare=False)
-    hidden: int = 0
 
 
 class Residuals(Remembering, Observer):
@@ -73,6 +51,7 @@ class Residuals(Remembering, Observer):
     directions: Directions | None = None
     populations: SharedPopulations | None = None
 
+    projections: SyncedAttribute[Tensor] = SyncedAttribute()
     squares: SyncedAttribute[Tensor] = SyncedAttribute()
     spread: SyncedAttribute[Tensor] = SyncedAttribute()
     rounding: SyncedAttribute[Tensor] = SyncedAttribute()
@@ -80,7 +59,7 @@ class Residuals(Remembering, Observer):
 
     kept: tuple[str, ...] = (
         *("squares", "spread", "rounding", "expected", "steps"),
-        *("_previous", "_estimated", "_update", "log"),
+        *("previous", "_estimated", "_update", "log"),
     )
 
     def __init__(
@@ -105,7 +84,7 @@ class Residuals(Remembering, Observer):
                 f"updates by {type(update).__name__} cannot be inverted; residuals require sgd or momentum"
             )
         self._update = update
-        self._previous: Tensor | None = None
+        self.previous: Tensor | None = None
         self._estimated: Tensor | None = None
         self._batch: Tensor | None = None
         self._knows_drawn = drawn
@@ -120,10 +99,6 @@ class Residuals(Remembering, Observer):
         self.rounding = torch.zeros(total, dtype=torch.float64)
         self.expected = torch.zeros(total, dtype=torch.float64)
 
-    @property
-    def previous(self) -> Tensor | None:
-        return self._previous
-
     def keep_log(self, job: TrainingJob) -> None:
         """Also collect update statistics for conformance. ``job`` includes the canaries."""
         self.log = ResidualLog(job, self.model, len(self.x), self.directions, self.looked.numpy())
@@ -136,9 +111,9 @@ class Residuals(Remembering, Observer):
             self._batch = indices[indices < len(self.x)]
 
     def released(self, step: int, state: Tensor) -> None:
-        if step != (0 if self._previous is None else self.steps + 1):
+        if step != (0 if self.previous is None else self.steps + 1):
             raise ValueError(f"models must be released step by step: step {step} came after step {self.steps}")
-        previous, self._previous = self._previous, state.clone()
+        previous, self.previous = self.previous, state.clone()
         if previous is None:
             return
         previous = previous.to(state.device)  # restored on the CPU
@@ -193,26 +168,28 @@ class Residuals(Remembering, Observer):
         self.rounding[step - 1] = float(rounding)
         self.expected[step - 1] = float(expected)
 
-    def noise_scale(self) -> NoiseScale:
-        """Noise over steps that declare noise."""
-        return self._noise_scale(torch.zeros_like(self.squares), self.model.size)
+    def noise_scale(self) -> OutsideNoise:
+        """Noise of steps that declare Gaussian noise, in the directions that no canary uses.
 
-    def _noise_scale(self, inside: Tensor, free: int) -> NoiseScale:
-        """Noise in ``free`` directions; ``inside`` (steps,) is the part of ``squares`` in the others."""
-        kept = min(self.steps, self.schedule.total)
+        The sum over steps of (||residual|| + rounding bound)^2 / variance stochastically dominates chi-square(degrees)
+        with the declared noise: sampling only adds to it, and rounding is bounded.
+        """
+        kept, free = min(self.steps, self.schedule.total), self.model.size
+        squares = self.squares[:kept]
+        if self.directions is not None:
+            free -= self.directions.count
+            squares = (squares - self.projections.double().square().sum(1)[:kept]).clamp_min(0.0)
         gaussian = [phase.noise_multiplier if phase.noise == "gaussian" else 0.0 for phase in self.schedule]
         sigma = torch.tensor(gaussian, dtype=torch.float64)[:kept]
         noisy, resolvable = (sigma.square() > 0) & self.looked[:kept], self.resolvable[:kept]
         at = noisy & resolvable
-        variance = sigma[at] ** 2
-        outside = (self.squares[:kept] - inside[:kept]).clamp_min(0.0)
-        each = (outside.sqrt() + self.rounding[:kept]).square()[at] / variance
-        return NoiseScale(
-            statistic=float(each.sum()),
-            degrees=free * len(each),
-            each=each.numpy(),
-            numbers=1 + at.nonzero().squeeze(1).numpy(),
+        each = (squares.sqrt() + self.rounding[:kept]).square()[at] / sigma[at] ** 2
+        degrees = free * len(each)
+        return OutsideNoise(
+            statistic=number(float(each.sum())),
+            degrees=degrees,
             hidden=int((noisy & ~resolvable).sum()) if free else 0,
+            each=step_tests.summary(each.numpy(), 1 + at.nonzero().squeeze(1).numpy(), free) if degrees else None,
         )
 
     @property

@@ -25,7 +25,6 @@ from dpspec.stats.conformance.epochs import EpochSums
 from dpspec.stats.conformance.evidence import (
     NoiseSums,
     NormSums,
-    OutsideNoise,
     ReplayedStep,
     ReportedSteps,
     RunEvidence,
@@ -124,12 +123,8 @@ def evidence_of(
     if states is not None:
         run = replace(run, steps=logs.states.steps, states=states)
     if watcher is not None:
-        scale, each = watcher.noise_scale(), None
-        if scale.degrees:
-            each = step_tests.summary(scale.each, scale.numbers, scale.degrees // len(scale.each))
-        noise = OutsideNoise(statistic=number(scale.statistic), degrees=scale.degrees, hidden=scale.hidden, each=each)
-        run = replace(run, noise=noise)
-        if watcher.log is not None and (watcher.log.seen or watcher.log.steps or watcher.log.hidden):
+        run = replace(run, noise=watcher.noise_scale())
+        if watcher.log is not None and (watcher.log.seen or watcher.log.rows or watcher.log.hidden):
             run = replace(run, measured=residual_sums(watcher.log))
         if isinstance(watcher, ProjectionObserver):
             run = replace(run, signal=canary_sums(watcher, job, sizes, coins))
@@ -150,24 +145,17 @@ def reported_evidence(logs: RunLogs, second: RunLogs | None = None) -> RunEviden
         other = _scaled(second) if second is not None else None
         run = replace(run, noise_log=NoiseSums.of(squares, scaled, logs.noise.count, other))
     if norms.largest:
-        run = replace(run, norm_log=_norms(logs))
+        clips = np.array([phase.clip_norm for phase in logs.schedule])
+        count = min(len(clips), len(norms.largest))
+        largest = float(np.max(np.asarray(norms.largest[:count]) / clips[:count]))
+        found = NormSums(largest=number(largest if largest >= 0.0 else np.nan))  # norms are not negative
+        drawn, clipped = sampling.sizes, norms.counts
+        if drawn:
+            same = len(drawn) == len(clipped)
+            astray = sum(a != b for a, b in zip(drawn, clipped, strict=True)) if same else None
+            found = replace(found, missing=int(sum(drawn) - sum(clipped)), astray=astray)
+        run = replace(run, norm_log=found)
     return run
-
-
-def _norms(logs: RunLogs) -> NormSums:
-    clips = np.array([phase.clip_norm for phase in logs.schedule])
-    count = min(len(clips), len(logs.norms.largest))
-    largest = float(np.max(np.asarray(logs.norms.largest[:count]) / clips[:count]))
-    largest = number(largest if largest >= 0.0 else np.nan)  # norms are not negative
-    drawn, clipped = logs.sampling.sizes, logs.norms.counts
-    if not drawn:
-        return NormSums(largest=largest)
-    same = len(drawn) == len(clipped)
-    return NormSums(
-        largest=largest,
-        missing=int(sum(drawn) - sum(clipped)),
-        astray=sum(a != b for a, b in zip(drawn, clipped, strict=True)) if same else None,
-    )
 
 
 def _batches(schedule: Schedule, log: SamplingLog) -> Iterator[BatchSums]:

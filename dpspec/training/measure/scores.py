@@ -17,14 +17,14 @@ from torch import Tensor, nn
 from dpspec.contract import LoadedData
 from dpspec.contract.attacks import Directions, Observed, Records
 from dpspec.contract.providers import TrainingJob
-from dpspec.training.device import Array, SyncedAttribute, tensors
+from dpspec.training.device import Array, tensors
 from dpspec.training.gradients.clipping import clipper, squares_of
 from dpspec.training.gradients.persample import FlatModel
 from dpspec.training.loop.contributions import Drawn, Estimated, Population, Sample, population
 from dpspec.training.loop.native import ScheduledPhase
 from dpspec.training.loop.optimizers import update_of
 from dpspec.training.loop.samplers import covariance
-from dpspec.training.measure.residuals import NoiseScale, Residuals
+from dpspec.training.measure.residuals import Residuals
 from dpspec.training.providers import SHADOWS
 
 
@@ -35,7 +35,6 @@ class ProjectionObserver(Residuals):
     """
 
     directions: Directions
-    projections: SyncedAttribute[Tensor] = SyncedAttribute()
     kept = (*Residuals.kept, "projections")
 
     def __init__(
@@ -57,10 +56,6 @@ class ProjectionObserver(Residuals):
             self.projections[step - 1] = torch.from_numpy(along)
 
         self.transfers.add(keep, self.directions.project(residual))
-
-    def noise_scale(self) -> NoiseScale:
-        inside = self.projections.double().square().sum(1)
-        return self._noise_scale(inside, self.directions.parameters - self.directions.count)
 
 
 #: Ridge relative to the mean diagonal, for identical canaries.

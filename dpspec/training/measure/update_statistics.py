@@ -94,7 +94,9 @@ class ResidualLog(Remembering):
         self._planted = RecordsAndCanaries(model, x, y, job.canaries)
         self._indices = torch.arange(len(x) + canaries)
         self._constant = len(x) == 0
-        self._free = _CanaryComplement(directions)
+        self._directions = directions
+        if directions is not None:
+            self._supports = directions.supports(torch.arange(directions.count))
         flat = all(isinstance(clipper(phase.clip), Flat) for phase in self._schedule.phases)
         self._turned = not flat or len(x) > 0
         if job.canaries is not None and canaries and not self._turned:  # are gradients parallel to their directions?
@@ -104,12 +106,12 @@ class ResidualLog(Remembering):
         self._kept: dict[int, ClippedSum] = {}
         self._width = kept_width(self._schedule.total)
         layout = model.layout
-        self._parts = [(name, size) for name, size in zip(layout.names, layout.sizes, strict=True) if size]
-        self._starts = np.cumsum([0, *(size for _, size in self._parts)])[:-1]
+        self.parts = [(name, size) for name, size in zip(layout.names, layout.sizes, strict=True) if size]
+        self._starts = np.cumsum([0, *(size for _, size in self.parts)])[:-1]
         noisy = np.array([phase.noise_multiplier > 0.0 for phase in self._schedule], dtype=bool)
-        self.pairs = LayerProducts(self._parts, int((noisy if looked is None else noisy & looked).sum()))
+        self.pairs = LayerProducts(self.parts, int((noisy if looked is None else noisy & looked).sum()))
         self.transfers = TransferQueue()
-        self.coordinates, self.layers = np.zeros(model.size), np.zeros(len(self._parts))
+        self.coordinates, self.layers = np.zeros(model.size), np.zeros(len(self.parts))
         self.along, self.variances, self.rows = [], [], []
         self.seen = self.hidden = 0
 
@@ -193,28 +195,13 @@ class ResidualLog(Remembering):
         self.variances.append((sigma**2, sigma**2 + float(sampled)))
         self.rows.append(row)
 
-    @property
-    def steps(self) -> int:
-        return len(self.rows)
-
-    def by_layer(self) -> dict[str, tuple[float, int]]:
-        """Per layer: the sum over steps, and the degrees of freedom per step."""
-        return {name: (float(total), size) for (name, size), total in zip(self._parts, self.layers, strict=True)}
-
-
-class _CanaryComplement:
-    """Project a vector (P,) onto the complement of all directions, in O(P); the identity without directions."""
-
-    def __init__(self, directions: attacks.Directions | None) -> None:
-        self._directions = directions
-        if directions is not None:
-            self._coordinates, self._values = directions.supports(torch.arange(directions.count))
-
-    def __call__(self, vector: Tensor) -> Tensor:
+    def _free(self, vector: Tensor) -> Tensor:
+        """Project a vector (P,) onto the complement of all directions, in O(P)."""
         if self._directions is None:
             return vector
-        along = self._directions.project(vector)[:, None] * self._values
-        return vector.index_add(0, self._coordinates.flatten(), -along.flatten().to(vector))
+        coordinates, values = self._supports
+        along = self._directions.project(vector)[:, None] * values
+        return vector.index_add(0, coordinates.flatten(), -along.flatten().to(vector))
 
 
 def replace_non_finite(values: Array) -> Array:
@@ -225,17 +212,17 @@ def replace_non_finite(values: Array) -> Array:
 def residual_sums(log: ResidualLog) -> ResidualSums:
     everywhere = None
     if log.seen:
-        layers = log.by_layer()
+        layers = zip(log.parts, log.layers, strict=True)
         everywhere = Everywhere(
-            layers={name: PartSum(number(total), size * log.seen) for name, (total, size) in layers.items()},
+            layers={name: PartSum(number(float(total)), size * log.seen) for (name, size), total in layers},
             coordinates=LeastCoordinate(least=number(float(log.coordinates.min())), count=len(log.coordinates)),
         )
     return ResidualSums(
-        steps=log.steps,
+        steps=len(log.rows),
         hidden=log.hidden,
         seen=log.seen,
         everywhere=everywhere,
-        directions=_directions(log) if log.steps else None,
+        directions=_directions(log) if log.rows else None,
         shared=log.pairs.worst() if log.seen == log.pairs.steps else None,
     )
 
@@ -248,7 +235,7 @@ def _directions(log: ResidualLog) -> Directions:
     sums = noise_tests.products(rows, rows / lengths[:, None]).lags
     lag = noise_tests.worst_lag(sums)
     noise = np.sqrt(variances[:, 0])
-    earlier = slice(0, log.steps - lag)
+    earlier = slice(0, len(log.rows) - lag)
     again = noise[lag:] * noise[earlier] * rows.shape[1] / lengths[earlier]
     return Directions(
         rounding=number(float(rounding.sum())),

@@ -25,7 +25,7 @@ from dpspec_modelmix import density, theory
 from dpspec_modelmix.attack import Reader, log_density, place_canaries
 from dpspec_modelmix.findings import lower_bounds
 from dpspec_modelmix.options import Attack, segments_of
-from dpspec_modelmix.training import Absolute, MixingUpdate, Rules, enforce, rules_of, train
+from dpspec_modelmix.training import Absolute, MixingUpdate, Rules, rules_of, train
 
 TEXT = """\
 dpspec: 1
@@ -77,7 +77,7 @@ def test_a_step_by_hand(literal: bool, new: list[float], kept: list[float]) -> N
     )
     noisy = torch.tensor([3.2, -0.9, 0.1, 2.0], dtype=torch.float64)
     weights = torch.tensor([0.25, 0.5, 0.75, 0.1], dtype=torch.float64)
-    first, second, _ = enforce(current, before, 0.1, literal=literal)
+    first, second, _ = rules(0.1, literal=literal).ends(1, current, before)
     assert torch.allclose(first, torch.tensor(kept, dtype=torch.float64), atol=1e-8)
     mixed = weights * first + (1 - weights) * second - 0.2 / 10.0 * noisy
     assert torch.allclose(mixed, torch.tensor(new, dtype=torch.float64), atol=1e-8)
@@ -93,10 +93,10 @@ def test_a_step_by_hand(literal: bool, new: list[float], kept: list[float]) -> N
 def test_ties_are_broken_unless_they_are_printed() -> None:
     same = torch.zeros(5, dtype=torch.float64)
     for literal in (True, False):
-        first, second, small = enforce(same, same, 0.3, literal=literal)
+        first, second, small = rules(0.3, literal=literal).ends(1, same, same)
         assert bool(small.all())
         assert torch.all((first - second) >= 0.3)
-        first, second, _ = enforce(same, same, 0.3, literal=literal, zero_ties=True)
+        first, second, _ = rules(0.3, literal=literal, zero_ties=True).ends(1, same, same)
         assert torch.equal(first, second)
 
 

@@ -33,7 +33,7 @@ from dpspec.training.loop import native
 from dpspec.training.loop.native import parts_of
 from dpspec_rero import ReroAudit, attack
 from dpspec_rero.attack import AbsoluteSum, Reader, hide_target, make_job, make_records, train_all
-from dpspec_rero.options import Candidates, declared_steps, trained_phases
+from dpspec_rero.options import Candidates, Steps, trained_phases
 from dpspec_rero.theory import Leakage
 
 
@@ -124,7 +124,7 @@ def test_success_stays_below_the_bound_and_well_above_guessing(
     count = 64 if source == "all" else 96
     trials = trials_of(spec, count)
     right = named(trials)
-    (gamma,) = Leakage(declared_steps(spec.phases)).gammas([1 / candidates])
+    (gamma,) = Leakage(tuple(map(Steps.of, spec.phases))).gammas([1 / candidates])
     assert binomial.at_least(right, count, gamma.upper) > 1e-4
     if source == "planted":
         assert binomial.at_most(right, count, gamma.lower / 1.5) > 0.5
@@ -260,7 +260,7 @@ def test_success_stays_below_the_bound_and_well_above_guessing_with_laplace_nois
     spec = spec_of(tmp_path, *LAPLACE, PLANTED, "mechanism.scale=0.2")
     trials = trials_of(spec, 32)
     right = named(trials)
-    (gamma,) = Leakage(declared_steps(spec.phases)).gammas([0.125])
+    (gamma,) = Leakage(tuple(map(Steps.of, spec.phases))).gammas([0.125])
     assert binomial.at_least(right, 32, gamma.upper) > 1e-4
     assert binomial.at_least(right, 32, 0.125) < 1e-4
     checks = {o.assumption: o for o in ReroAudit().conclude(spec, trials) if isinstance(o, Check)}

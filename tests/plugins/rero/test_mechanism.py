@@ -18,7 +18,7 @@ from dpspec.registry.loader import load_catalog
 from dpspec.testing import MechanismSuite, decreasing, increasing
 from dpspec_rero import ReroAudit, comparison, theory
 from dpspec_rero.approximations import gamma_from_epsilon_delta, gammas_edgeworth
-from dpspec_rero.options import Steps, declared_steps, read_candidates
+from dpspec_rero.options import Prior, Steps
 from dpspec_rero.theory import Leakage
 
 PAPERS = Path(__file__).parents[3] / "specs" / "papers"
@@ -258,11 +258,11 @@ def test_two_thirds_of_the_bound_at_three_levels_of_noise(name: str) -> None:
     assert loaded.ok, loaded.diagnostics
     assert len({spec.mechanism["noise_multiplier"] for spec in loaded.specs}) == 3
     for spec in loaded.specs:
-        chosen = read_candidates(spec.threat_model.options)
+        chosen = Prior.of(spec.threat_model.options).candidates
         assert chosen is not None
         assert str(chosen.count) == name.rpartition("-")[2]
         claims = {claim.id: claim for claim in spec.claims}
-        (gamma,) = Leakage(declared_steps(spec.phases)).gammas([chosen.kappa])
+        (gamma,) = Leakage(tuple(map(Steps.of, spec.phases))).gammas([chosen.kappa])
         assert claims["bound"]["kappa"] == claims["two-thirds"]["kappa"] == chosen.kappa
         assert gamma.upper <= claims["bound"]["gamma"] < gamma.upper + 2e-3
         assert gamma.upper / 1.5 <= claims["two-thirds"]["gamma"] < gamma.upper / 1.5 + 2e-3

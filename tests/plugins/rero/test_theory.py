@@ -10,11 +10,10 @@ from mpmath import mp, mpf
 from support import laplace_oracle
 from support.rero_values import BY_NAME, CIFAR, FIXED_EPSILON, IMAGENET, IMAGENET_RATE, VALUES, Value
 
-from dpspec.accounting import Interval, NeverHoldsError
+from dpspec.accounting import Interval
 from dpspec_rero.approximations import gamma_from_epsilon_delta
-from dpspec_rero.comparison import least_noise
 from dpspec_rero.options import Steps
-from dpspec_rero.theory import Leakage, pure_epsilon, scale_noise
+from dpspec_rero.theory import Leakage, pure_epsilon
 
 
 def steps(noise: str, effect: float, rate: float, count: int) -> tuple[Steps, ...]:
@@ -125,20 +124,6 @@ def test_membership_beside_it() -> None:
     assert max(gaps) > advantage.lower - 1e-3
     both, remove, add = (leak.tprs([0.01], direction)[0].upper for direction in ("both", "remove", "add"))
     assert both == max(remove, add)
-
-
-def test_the_least_noise_is_safe_and_not_wasteful() -> None:
-    phases = steps("gaussian", 1.0, 0.1, 50)
-    found = least_noise(phases, lambda leak: leak.gammas([0.1])[0].upper <= 0.2)
-    assert Leakage(scale_noise(phases, found.value)).gammas([0.1])[0].upper <= 0.2
-    assert found.fails_at is not None
-    assert Leakage(scale_noise(phases, found.fails_at)).gammas([0.1])[0].upper > 0.2
-    assert found.value <= found.fails_at * 1.0011
-
-
-def test_what_no_noise_can_reach_is_refused() -> None:
-    with pytest.raises(NeverHoldsError):
-        least_noise(steps("gaussian", 1.0, 0.1, 2), lambda leak: False)
 
 
 def test_a_pure_epsilon_bounds_gamma() -> None:
