@@ -263,11 +263,12 @@ class RunFolder:
             length = frame.end
             yield internal
 
-    def require_whole(self) -> None:
-        """Raise ``RecordingError`` if the recording ended, and the state at its end is missing."""
+    def require_whole(self) -> bool:
+        """Whether the recording has an end; raises ``RecordingError`` if the state at this end is missing."""
         kinds, states = [frame.kind for frame in self._frames(STEPS)], self.states()
         if END in kinds and states and (states[-1].step, states[-1].facts) != (kinds.count(STEP), None):
             raise RecordingError(f"{self.path / STATES}: lacks the state at the end of the recording: the file was cut")
+        return END in kinds
 
     def states(self) -> list[SavedState]:
         """The saved states in order, the first one of the start; none if the file was withheld."""
