@@ -10,6 +10,7 @@ import typer
 
 from dpspec.cli.arguments import Overrides, SpecFiles, loaded_specs
 from dpspec.cli.output import emit, page_width
+from dpspec.contract.diagnostics import has_errors
 from dpspec.errors import ExitCode, SpecError, UsageError
 from dpspec.text import json_text
 
@@ -37,7 +38,7 @@ def plan(
     with loaded_specs(specs, catalog, overrides) as loaded:
         prepared = [prepare(spec, catalog) for spec in loaded.specs]
         for audit in prepared:
-            if any(diagnostic.severity == "error" for diagnostic in audit.diagnostics):
+            if has_errors(audit.diagnostics):
                 raise SpecError(audit.diagnostics)
         plans = [audit.plan() for audit in prepared]
         for spec, its_plan in zip(loaded.specs, plans, strict=True):

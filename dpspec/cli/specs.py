@@ -13,6 +13,7 @@ from dpspec.cli.arguments import Overrides, SpecFiles, loaded_specs, report_skip
 from dpspec.cli.output import emit, note, results, wants_color, write_file
 from dpspec.contract import Diagnostic
 from dpspec.contract import Path as Place
+from dpspec.contract.diagnostics import has_errors
 from dpspec.errors import ExitCode
 from dpspec.text import json_text, plain
 
@@ -39,7 +40,7 @@ def validate(specs: SpecFiles, overrides: Overrides = []) -> int:  # noqa: B006 
         from dpspec.language.diagnostics import render
 
         emit(render(diagnostics, color=wants_color(results()), sources=loaded.sources))
-    if any(diagnostic.severity == "error" for diagnostic in diagnostics):
+    if has_errors(diagnostics):
         return ExitCode.PLUGIN if loaded.missing_plugins else ExitCode.INVALID_SPEC
     audits, files = len(loaded.specs), len(loaded.files)
     cells = f" ({audits} audits with their matrix cells)" if audits != files else ""
@@ -59,8 +60,7 @@ def _problems_of(spec: Spec, catalog: Catalog) -> Iterator[Diagnostic]:
         return
     yield from prepared.diagnostics
     suspect = any("refuted" in claim.expect and claim.refuted_by != "attack" for claim in spec.claims)
-    errors = any(d.severity == "error" for d in prepared.diagnostics)
-    if suspect and spec.audit is not None and not errors:
+    if suspect and spec.audit is not None and not has_errors(prepared.diagnostics):
         from dpspec.engine.running.runner import controls_decided_by_theory  # imports numeric libraries
 
         yield from controls_decided_by_theory(prepared, catalog)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 from dpspec.contract.attacks import Attacker
 from dpspec.contract.diagnostics import Diagnostic, Path
 from dpspec.contract.findings import Assumption, Check, Evidence, Facts, Finding, Scope, Series
-from dpspec.contract.frozen import FrozenMap, Json
+from dpspec.contract.frozen import FrozenMap, Json, without
 from dpspec.contract.providers import LoadedData, ModelFactory, Resumable, Trainer
 from dpspec.contract.spec import Claim, Spec
 
@@ -54,7 +54,7 @@ class Plan:
     @property
     def trials(self) -> int:
         """Number of trials in all chunks."""
-        return sum(len(chunk) for chunk in self.chunks)
+        return sum(map(len, self.chunks))
 
 
 #: The plan of an audit without trials.
@@ -234,14 +234,11 @@ class Audit(ABC):
             key: spec.document.get(key) for key in ("mechanism", "data", "model", "training", "threat_model")
         }
         if document["threat_model"] is not None:
-            spoken_of = ("min_records", "neighbours")
-            document["threat_model"] = {k: v for k, v in document["threat_model"].items() if k not in spoken_of}
+            document["threat_model"] = without(document["threat_model"], ("min_records", "neighbours"))
         if document["data"] is not None:  # the visibility of values does not change them
-            document["data"] = {key: value for key, value in document["data"].items() if key != "public"}
-        if document["model"] is not None:  # the key contains the file's digest instead of its path
-            document["model"] = {
-                key: value for key, value in document["model"].items() if key != "initial" or isinstance(value, str)
-            }
+            document["data"] = without(document["data"], ("public",))
+        if document["model"] is not None and not isinstance(document["model"].get("initial"), str):
+            document["model"] = without(document["model"], ("initial",))  # the key contains the file's digest instead
         if audit is not None:
             document["audit"] = {"method": audit.method, "seed": audit.seed, **audit.options}
         return FrozenMap(document)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
@@ -51,6 +51,11 @@ def format_path(path: Path) -> str:
     for part in path:
         text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else part
     return text or "the spec"
+
+
+def has_errors(diagnostics: Iterable[Diagnostic]) -> bool:
+    """Whether a diagnostic is an error."""
+    return any(diagnostic.severity == "error" for diagnostic in diagnostics)
 
 
 #: Renamed values of ``audit.expect``, which are the statuses of conformance.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any, TypeAlias, TypeVar
 
 #: A JSON value: None, bool, int, float, str, a list or tuple of values, or a mapping from strings to values.
@@ -86,6 +86,11 @@ def thaw(value: Json) -> Json:
     if isinstance(value, list | tuple):
         return [thaw(v) for v in value]
     return value
+
+
+def without(block: Mapping[str, Json], keys: Collection[str]) -> FrozenMap:
+    """The mapping without these keys."""
+    return FrozenMap({key: value for key, value in block.items() if key not in keys})
 
 
 def canonical_json(value: Json) -> str:

@@ -127,17 +127,22 @@ def claimed_deltas(
         group_size: Use only claims about groups of this size. If no claim has this size, use all claims.
         default: The only delta if claims have none; None for an empty result.
     """
-    claims = [claim for claim in spec.claims if claim.kind != "metric" and "delta" in claim.options]
-    named = {float(claim["delta"]) for claim in claims if group_size in (None, claim.group_size)}
-    named = named or {float(claim["delta"]) for claim in claims}
-    return sorted(named) if named or default is None else [default]
+    named, others = set[float](), set[float]()
+    for claim in spec.claims:
+        if claim.kind != "metric" and "delta" in claim.options:
+            (named if group_size in (None, claim.group_size) else others).add(float(claim["delta"]))
+    found = named or others
+    return sorted(found) if found or default is None else [default]
 
 
 def claimed_fprs(claims: Iterable[dps.Claim]) -> list[float]:
     """Distinct false-positive rates in (0, 1] of claims, at ``fpr`` or in ``points``, ascending."""
-    every = [claim.options for claim in claims if claim.kind != "metric"]
-    points = [point for options in every for point in (options, *options.get("points", ()))]
-    return sorted({float(point["fpr"]) for point in points if "fpr" in point} - {0.0})
+    found = set[float]()
+    for claim in claims:
+        for point in (claim.options, *claim.options.get("points", ())) if claim.kind != "metric" else ():
+            if point.get("fpr"):
+                found.add(float(point["fpr"]))
+    return sorted(found)
 
 
 def missing_key(key: str, block: dps.Path, help: str | None = None) -> dps.Diagnostic:

@@ -10,6 +10,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import dpspec.contract as dps
+from dpspec.contract.frozen import without
 from dpspec.json_records import Record, read
 from dpspec.kit.users import by_user, drawn, draws_users
 
@@ -94,14 +95,12 @@ def select_inputs(
         threat_model: Threat model keys that trials read, None for absent ones. Default: all.
         audit_without: Audit keys that only plans and conclusions read.
     """
-    own = set(mechanism_without)
     selected: dict[str, dps.Json] = dict(inputs)
-    selected["mechanism"] = {key: value for key, value in inputs["mechanism"].items() if key not in own}
+    selected["mechanism"] = without(inputs["mechanism"], mechanism_without)
     if threat_model is not None:
         selected["threat_model"] = {key: inputs["threat_model"].get(key) for key in threat_model}
     if audit_without is not None:
-        left = set(audit_without)
-        selected["audit"] = {key: value for key, value in inputs.get("audit", {}).items() if key not in left}
+        selected["audit"] = without(inputs.get("audit", {}), audit_without)
     return dps.FrozenMap(selected)
 
 

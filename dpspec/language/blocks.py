@@ -137,32 +137,26 @@ def known_claim_kinds(provider: Mechanism | None) -> list[str]:
     return [*core("claim_kinds"), *sorted(extra)]
 
 
-def without_required(schema: Plain, *, removable: bool = False) -> Plain:
+def without_required(schema: Json, *, removable: bool = False) -> Json:
     """For a part of a block. ``removable`` allows null, with which a child removes its parent's value."""
-
-    def inner(value: Json) -> Json:
-        return without_required(value, removable=removable) if isinstance(value, dict) else value
-
-    def of_property(value: Json) -> Json:
-        result = inner(value)
-        if removable and isinstance(value, dict) and "type" in value:
-            kinds = [value["type"]] if isinstance(value["type"], str) else value["type"]
-            result["type"] = [*kinds, "null"]
-        if removable and isinstance(value, dict) and "enum" in value:
-            result["enum"] = [*value["enum"], None]
-        return result
-
+    if not isinstance(schema, dict):
+        return schema
     result: Plain = {}
     for keyword, value in schema.items():
-        if keyword == "required":
-            continue
         if keyword in ("properties", "patternProperties"):
-            result[keyword] = {key: of_property(v) for key, v in value.items()}
+            result[keyword] = {}
+            for key, inner in value.items():
+                part = result[keyword][key] = without_required(inner, removable=removable)
+                if removable and isinstance(inner, dict) and "type" in inner:
+                    kinds = [inner["type"]] if isinstance(inner["type"], str) else inner["type"]
+                    part["type"] = [*kinds, "null"]
+                if removable and isinstance(inner, dict) and "enum" in inner:
+                    part["enum"] = [*inner["enum"], None]
         elif keyword in ("then", "else", "items", "additionalProperties"):
-            result[keyword] = inner(value)
+            result[keyword] = without_required(value, removable=removable)
         elif keyword in ("allOf", "anyOf"):
-            result[keyword] = [inner(v) for v in value]
-        else:
+            result[keyword] = [without_required(part, removable=removable) for part in value]
+        elif keyword != "required":
             result[keyword] = value
     return result
 

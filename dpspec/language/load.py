@@ -9,8 +9,8 @@ from pathlib import Path
 from dpspec.contract import AuditOptions, Claim, Diagnostic, FrozenMap, Json, Section, Span, Spec, ThreatModel, thaw
 from dpspec.contract import Path as SpecPath
 from dpspec.contract.catalog import Catalog
-from dpspec.contract.diagnostics import rename, with_old_words
-from dpspec.contract.frozen import digest
+from dpspec.contract.diagnostics import has_errors, rename, with_old_words
+from dpspec.contract.frozen import digest, without
 from dpspec.contract.spec import unit_in_words
 from dpspec.errors import PluginError, SpecError
 from dpspec.language import overrides as command_line
@@ -53,12 +53,12 @@ def build(checked: Checked, *, name: str, cell: FrozenMap, origin: Mapping[SpecP
     threat_model = ThreatModel(
         **{key: threat[key] for key in (*_THREAT_MODEL, *_RESTRICTIONS) if key in threat},
         group_size=tuple(threat["group_size"]),
-        options=_without(threat, (*_THREAT_MODEL, *_RESTRICTIONS, "group_size")),
+        options=without(threat, (*_THREAT_MODEL, *_RESTRICTIONS, "group_size")),
     )
     options = None
     if audit is not None:
         known = {key: audit[key] for key in _AUDIT}
-        options = AuditOptions(**known, options=_without(audit, _AUDIT), canary=checked.canary, score=checked.score)
+        options = AuditOptions(**known, options=without(audit, _AUDIT), canary=checked.canary, score=checked.score)
     claims = []
     for claim in document["claims"]:
         scope = {key: claim.get(key, getattr(threat_model, key)) for key in _INHERITED}
@@ -97,20 +97,16 @@ def build(checked: Checked, *, name: str, cell: FrozenMap, origin: Mapping[SpecP
 def digest_of(document: Mapping[str, Json]) -> str:
     """SHA-256 of a resolved document without the keys in :data:`OUTSIDE_DIGEST`."""
     document = with_old_words(document)
-    return digest({key: value for key, value in document.items() if key not in OUTSIDE_DIGEST})
+    return digest(without(document, OUTSIDE_DIGEST))
 
 
 def claim_options(claim: Mapping[str, Json]) -> FrozenMap:
     """The keys that only this kind of claim has, such as ``epsilon`` and ``delta``."""
-    return _without(claim, _CLAIM)
+    return without(claim, _CLAIM)
 
 
 def _section(block: Mapping[str, Json], key: str) -> Section:
-    return Section(kind=block.get(key, "native"), options=_without(block, (key,)))
-
-
-def _without(block: Mapping[str, Json], keys: tuple[str, ...]) -> FrozenMap:
-    return FrozenMap({key: value for key, value in block.items() if key not in keys})
+    return Section(kind=block.get(key, "native"), options=without(block, (key,)))
 
 
 MAX_DIAGNOSTICS = 50
@@ -129,7 +125,7 @@ class Loaded:
 
     @property
     def ok(self) -> bool:
-        return not any(d.severity == "error" for d in self.diagnostics)
+        return not has_errors(self.diagnostics)
 
 
 def load_specs(paths: Sequence[Path], catalog: Catalog, overrides: Sequence[str] = ()) -> Loaded:
@@ -215,14 +211,13 @@ def _load(
         specs += [spec] if spec is not None else []
         if len(diagnostics) > MAX_DIAGNOSTICS:
             break
-    if split.claims and specs and not any(d.severity == "error" for d in diagnostics):
+    if split.claims and specs and not has_errors(diagnostics):
         diagnostics += split.differing(specs)
         best, wrong = _build_cell(split.best(specs), path, catalog)
         diagnostics += wrong
         specs = [*([] if split.bare else specs), *([best] if best is not None else [])]
     unique = list(dict.fromkeys(diagnostics))
-    errors = any(d.severity == "error" for d in unique)
-    return [] if errors else specs, _limited(unique), family.texts
+    return [] if has_errors(unique) else specs, _limited(unique), family.texts
 
 
 def _build_cell(composed: Composed, path: Path, catalog: Catalog) -> tuple[Spec | None, list[Diagnostic]]:
@@ -235,7 +230,7 @@ def _build_cell(composed: Composed, path: Path, catalog: Catalog) -> tuple[Spec 
     checked = check(document, catalog)
     unused = schedules.unused_settings(document, composed.chosen, merged=root is not composed.root)
     wrong = [locate(d, spans) for d in (*old_words, *checked.diagnostics, *unused)]
-    if any(d.severity == "error" for d in wrong):
+    if has_errors(wrong):
         return None, wrong
     name = checked.document["name"] + composed.suffix
     directory = str(path.parent)
@@ -253,5 +248,5 @@ def _limited(diagnostics: list[Diagnostic]) -> list[Diagnostic]:
 
 
 def _plugins_only(diagnostics: Sequence[Diagnostic]) -> bool:
-    codes = [d.code for d in diagnostics if d.severity == "error"]
-    return bool(codes) and all(code in PLUGIN_CODES for code in codes)
+    codes = {d.code for d in diagnostics if d.severity == "error"}
+    return bool(codes) and codes <= PLUGIN_CODES

@@ -19,6 +19,9 @@ from dpspec.text import choice, clipped, closest, did_you_mean, joined, listed, 
 
 _MOST_KEYS = 50
 
+#: Keywords with one schema, without conditions.
+_SUBSCHEMAS = ("then", "else", "items", "additionalProperties")
+
 
 _TYPE_NAMES = {
     "number": "a number",
@@ -299,18 +302,18 @@ def problems(schema: Plain, value: Json, path: Path = ()) -> Iterator[Diagnostic
                 yield diagnostic
 
 
-def _explicit(schema: Plain) -> Plain:
+def _explicit(schema: Json) -> Json:
     """The library reports a path for ``{"not": {}}``, and none for ``false``."""
+    if not isinstance(schema, dict):
+        return schema
     result: Plain = {}
     for keyword, inner in schema.items():
         if keyword in ("properties", "patternProperties"):
-            result[keyword] = {k: _explicit(v) if isinstance(v, dict) else v or {"not": {}} for k, v in inner.items()}
+            result[keyword] = {key: {"not": {}} if part is False else _explicit(part) for key, part in inner.items()}
         elif keyword in ("allOf", "anyOf"):
-            result[keyword] = [_explicit(v) if isinstance(v, dict) else v for v in inner]
-        elif keyword in ("then", "else", "items", "additionalProperties") and isinstance(inner, dict):
-            result[keyword] = _explicit(inner)
+            result[keyword] = list(map(_explicit, inner))
         else:
-            result[keyword] = inner
+            result[keyword] = _explicit(inner) if keyword in _SUBSCHEMAS else inner
     return result
 
 

@@ -69,12 +69,14 @@ class Split:
 
 
 def split_claims(cells: Sequence[Composed]) -> Split:
-    split = [_partition(cell.root) for cell in cells]
+    split = list(map(_partition, cells))
     if not any(over for _, over in split):
-        message = "tuning describes the selection of a matrix cell, but no claim has over: matrix"
-        hint = "add over: matrix to a claim of kind approx-dp, or remove tuning"
-        keys = dict.fromkeys(cell.tuning.key for cell in cells if cell.tuning is not None)
-        unused = (Diagnostic(code="bad-value", message=message, span=key, help=hint) for key in keys)
+        unused: dict[Diagnostic, None] = {}
+        for cell in cells:
+            if cell.tuning is not None:
+                message = "tuning describes the selection of a matrix cell, but no claim has over: matrix"
+                hint = "add over: matrix to a claim of kind approx-dp, or remove tuning"
+                unused[Diagnostic(code="bad-value", message=message, span=cell.tuning.key, help=hint)] = None
         return Split(cells=list(cells), diagnostics=tuple(unused))
     over = next(found for _, found in split if found)
     wrong = list(dict.fromkeys(d for claim in over for d in _invalid(claim, cells[0].matrix)))
@@ -103,16 +105,12 @@ def _entries(node: Node) -> dict[str, Node]:
     return node.value
 
 
-def _partition(root: Node) -> tuple[list[Node], list[Node]]:
+def _partition(cell: Composed) -> tuple[list[Node], list[Node]]:
     """Own claims and claims over the matrix, with the ids that positions in the document give."""
-    claims = child(root, "claims")
-    if claims is None or not isinstance(claims.value, list):
-        return [], []
-    if not any(_text(claim, "over") == "matrix" for claim in claims.value):
-        return list(claims.value), []
+    claims = child(cell.root, "claims")
     own: list[Node] = []
     over: list[Node] = []
-    for number, claim in enumerate(claims.value, 1):
+    for number, claim in enumerate(claims.value if claims is not None and isinstance(claims.value, list) else (), 1):
         if isinstance(claim.value, dict) and "id" not in claim.value:
             claim = replace(claim, value={"id": Node(f"claim-{number}"), **claim.value})
         (over if _text(claim, "over") == "matrix" else own).append(claim)
