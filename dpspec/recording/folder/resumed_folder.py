@@ -72,7 +72,8 @@ def open_run(path: Path) -> RunFolder | JoinedFolder | ResumedFolder:
             raise RecordingError(f"{part.path}: not the recording of this part")
         if other := parts[0].header.differs(part.header):
             raise RecordingError(f"{part.path}: has another {other} than the first part")
-        ended.append(all([one.require_whole() for one in part.ranks]))
+        whole = [one.require_whole() for one in part.ranks]
+        ended.append(all(whole))
     states = [_states(part) for part in parts]
     seams = [_seam(numbers[: n + 1], states[:n], states[n]) for n in range(1, len(states))]
     if seams and isinstance(parts[0], RunFolder) and not (parts[0].header.part or ended[0]):
