@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -241,27 +241,15 @@ class ComposedProfile:
 
     sides: tuple[Split, ...]
 
-    def log_upper(self, epsilon: float) -> float:
-        """ln of an upper bound of delta."""
-        return min(0.0, self._largest("log_upper", epsilon))
-
-    def log_finite(self, epsilon: float) -> float:
-        """The part of ``log_upper`` from finite losses."""
-        return self._largest("log_finite", epsilon)
-
-    def log_lower(self, epsilon: float) -> float:
-        """ln of a lower bound of delta."""
-        return self._largest("log_lower", epsilon)
-
-    def _largest(self, name: str, epsilon: float) -> float:
-        """The largest over the directions of the sum of one bound of their compositions."""
+    def bound(self, name: Literal["log_upper", "log_finite", "log_lower"], epsilon: float) -> float:
+        """The largest over the directions of the sum of one bound of their compositions, a method's ``name``."""
         largest = -math.inf
         for side, log_rest in self.sides:
             total = -math.inf if name == "log_lower" else log_rest
             for composed, log in side:
                 total = float(np.logaddexp(total, getattr(composed, name)(epsilon) + log))
             largest = max(largest, total)
-        return largest
+        return min(0.0, largest) if name == "log_upper" else largest
 
 
 def compose(

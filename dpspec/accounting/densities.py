@@ -200,8 +200,17 @@ class LogRatio:
 
     def _newton(self, target: Floats) -> Floats:
         """The z with l(z) = ``target``, (n,): from a table for a long array, else from the right of the root."""
-        if target.size > _TABLE:
-            z = self._table(target)
+        if target.size > _TABLE:  # cubic Hermite interpolation of the inverse between tabulated points
+            ends = self._newton(np.array([target.min(), target.max()]))
+            knots = np.linspace(ends[0] - 1e-9, ends[1] + 1e-9, _TABLE)
+            values, slopes, _ = self.evaluate(knots, slope=True)
+            knot = np.clip(np.searchsorted(values, target) - 1, 0, _TABLE - 2)
+            width = values[knot + 1] - values[knot]
+            t = (target - values[knot]) / width
+            rise = (1.0 / slopes[knot]) * width
+            fall = (1.0 / slopes[knot + 1]) * width
+            run = knots[knot + 1] - knots[knot]
+            z = knots[knot] + t * (rise + t * (3.0 * run - 2.0 * rise - fall + t * (rise + fall - 2.0 * run)))
         else:  # each component alone is a lower bound of the sum
             z = np.empty_like(target)
             rows = max(1, _BLOCK // len(self.shifts))
@@ -215,20 +224,6 @@ class LogRatio:
             if np.all(np.abs(step) <= 1e-8 * (1.0 + np.abs(z))):  # quadratic convergence: no further step is needed
                 break
         return z
-
-    def _table(self, target: Floats) -> Floats:
-        """Cubic Hermite interpolation of the inverse between tabulated points."""
-        ends = self._newton(np.array([target.min(), target.max()]))
-        knots = np.linspace(ends[0] - 1e-9, ends[1] + 1e-9, _TABLE)
-        values, slopes, _ = self.evaluate(knots, slope=True)
-        knot = np.clip(np.searchsorted(values, target) - 1, 0, _TABLE - 2)
-        width = values[knot + 1] - values[knot]
-        t = (target - values[knot]) / width
-        rise = (1.0 / slopes[knot]) * width
-        fall = (1.0 / slopes[knot + 1]) * width
-        run = knots[knot + 1] - knots[knot]
-        cubic = knots[knot] + t * (rise + t * (3.0 * run - 2.0 * rise - fall + t * (rise + fall - 2.0 * run)))
-        return np.asarray(cubic, dtype=np.float64)
 
     def log_tail(self, z: float, *, upper: bool) -> float:
         distances = self.shifts - z if upper else z - self.shifts

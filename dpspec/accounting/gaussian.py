@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import erfcx, log_ndtr
 
-from dpspec.accounting.numerics import EPS, LOG_ROOT_TWO_PI, Floats, Interval, bisect_each, crossing, gauss_rule
+from dpspec.accounting.numerics import EPS, LOG_ROOT_TWO_PI, Floats, Interval, crossing, gauss_rule
 
 _NODES, _WEIGHTS = gauss_rule(8)
 
@@ -60,20 +60,16 @@ def epsilon(delta: npt.ArrayLike, mu: npt.ArrayLike) -> Floats:
     target, effect = np.broadcast_arrays(np.asarray(delta, dtype=np.float64), np.asarray(mu, dtype=np.float64))
     if not np.all((target > 0.0) & (target < 1.0)):
         raise ValueError("delta must be above 0 and below 1")
-    return log_epsilon(np.log(target), effect)
-
-
-def log_epsilon(log_target: npt.ArrayLike, mu: npt.ArrayLike) -> Floats:
-    """``epsilon`` for the logarithm of a delta."""
-    goal, effect = np.broadcast_arrays(np.asarray(log_target, dtype=np.float64), np.asarray(mu, dtype=np.float64))
-    top = _no_less_than_epsilon(goal, effect)
-    _, high = bisect_each(lambda x: log_delta(x, effect) > goal, np.zeros(goal.shape), top, halvings=200)
-    return np.asarray(np.where(log_delta(np.zeros(goal.shape), effect) <= goal, 0.0, high), dtype=np.float64)
-
-
-def _no_less_than_epsilon(log_target: Floats, mu: Floats) -> Floats:
+    goal = np.log(target)
     # delta(epsilon) <= Phi(mu/2 - epsilon/mu), and Phi(-z) <= exp(-z^2/2) / 2
-    return np.asarray(mu * (0.5 * mu + np.sqrt(np.maximum(-2.0 * log_target, 0.0)) + 1.0))
+    low, high = np.zeros(goal.shape), effect * (0.5 * effect + np.sqrt(np.maximum(-2.0 * goal, 0.0)) + 1.0)
+    for _ in range(200):
+        middle = 0.5 * (low + high)
+        if np.all((middle == low) | (middle == high)):
+            break
+        above = log_delta(middle, effect) > goal
+        low, high = np.where(above, middle, low), np.where(above, high, middle)
+    return np.asarray(np.where(log_delta(np.zeros(goal.shape), effect) <= goal, 0.0, high), dtype=np.float64)
 
 
 def relative_error(epsilon: float, mu: float) -> float:
@@ -91,18 +87,14 @@ def delta_interval(epsilon: float, mu: float) -> Interval:
 @functools.lru_cache(maxsize=4096)  # claims, a run and its verification repeat the question
 def epsilon_interval(log_target: float, mu: float) -> Interval:
     """``epsilon`` at delta = e^``log_target`` < 1, with its rounding error on both sides."""
-    top = float(_no_less_than_epsilon(np.asarray(log_target), np.asarray(mu)))
+    top = mu * (0.5 * mu + math.sqrt(max(-2.0 * log_target, 0.0)) + 1.0)  # no less than epsilon
     error = relative_error(top, mu) + 4.0 * EPS * abs(log_target)
-
-    def excess(epsilon: float) -> float:
-        return float(log_delta(epsilon, mu)) - log_target
-
-    at_zero = excess(0.0)
+    at_zero = float(log_delta(0.0, mu)) - log_target
     upper = lower = 0.0
     if at_zero > -error:
-        upper, _ = crossing(lambda x: -error - excess(x), top, 0.0, within=2.0 * EPS * top)
+        upper, _ = crossing(lambda x: -error - (float(log_delta(x, mu)) - log_target), top, 0.0, within=2.0 * EPS * top)
     if at_zero > error:
-        lower, _ = crossing(lambda x: excess(x) - error, 0.0, upper, within=2.0 * EPS * top)
+        lower, _ = crossing(lambda x: float(log_delta(x, mu)) - log_target - error, 0.0, upper, within=2.0 * EPS * top)
     return Interval(lower * (1.0 - 4.0 * EPS), upper * (1.0 + 4.0 * EPS))
 
 

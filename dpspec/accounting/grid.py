@@ -115,19 +115,6 @@ class Bins:
             infinite=0.0,
         )
 
-    def with_tail(self, mass: float, high: float) -> Bins:
-        """The bins and one more, for an upper bound only: of at most ``mass``, with losses up to ``high``."""
-        loss = high if math.isfinite(high) else float(self.loss[0])
-        return replace(
-            self,
-            mass=np.append(self.mass, mass),
-            loss=np.append(self.loss, loss),
-            low=np.append(self.low, -math.inf),
-            high=np.append(self.high, high),
-            error=np.append(self.error, 1.0),
-            loss_error=np.append(self.loss_error, 0.0),
-        )
-
     def cells(self, lowest: float, spacing: float, index: Index) -> tuple[Cells, Cells]:
         """Cells for an upper and for a lower bound between the nodes lowest + index * spacing.
 

@@ -9,7 +9,7 @@ so nothing cancels between outputs, and a moment that exceeds one by 1e-20 has f
 *A Gaussian mixture pair.* The trapezoid rule, whose step is halved until two results agree to 5e-13, over the outputs
 whose integrand is within e^-120 of its largest bound.
 
-*A sampled Laplace pair.* Gauss's rule over the loss l of the unsampled pair (see ``bounded``), w = q (e^l - 1), in
+*A sampled Laplace pair.* Gauss's rule over the loss l of the unsampled pair (see ``laplace``), w = q (e^l - 1), in
 panels that shrink towards both ends and are halved until two results agree to 5e-13.
 """
 

@@ -223,19 +223,6 @@ def bisect(
     return true, false
 
 
-def bisect_each(
-    holds: Callable[[Floats], npt.NDArray[np.bool_]], true: Floats, false: Floats, *, halvings: int
-) -> tuple[Floats, Floats]:
-    """``bisect`` of one bracket per element, until no bracket can be halved; at most ``halvings`` times."""
-    for _ in range(halvings):
-        middle = 0.5 * (true + false)
-        if np.all((middle == true) | (middle == false)):
-            break
-        here = holds(middle)
-        true, false = np.where(here, middle, true), np.where(here, false, middle)
-    return true, false
-
-
 #: A secant step keeps this distance from the ends, in units in the last place of the larger end.
 _CLOSE = 16.0
 

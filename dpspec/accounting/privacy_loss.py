@@ -8,7 +8,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 import operator
 from collections.abc import Sequence
@@ -256,26 +255,6 @@ class PrivacyLoss:
         return answers
 
 
-def group_curve(
-    phases: Sequence[tuple[Mixture, int]], deltas: Sequence[float], direction: Directions = "both", width: float = WIDTH
-) -> list[Interval]:
-    """Epsilon of DP-SGD for a group at several deltas: the mixtures of a training schedule, composed.
-
-    It dominates the whole training run for an adversary who sees every iterate, and some losses and data attain it
-    (Ganesh 2024, Theorems 3.1 and 3.3).
-
-    Args:
-        phases: (one-step pair, steps) each.
-        deltas: the deltas.
-        direction: as for ``PrivacyLoss``.
-        width: the relative width of each interval.
-
-    Raises:
-        ValueError: the message names the argument.
-    """
-    return PrivacyLoss(tuple(phases), direction).epsilons(deltas, width=width)
-
-
 #: Method of an answer from composed grids.
 GRID = "pld/connect-the-dots"
 
@@ -316,14 +295,14 @@ def solve(
 
     Args:
         phases: the pair and the number of steps of each phase.
-        sides: the directions. Of two, the answer is the larger of both, or, if one of the questions is about a test,
-            an answer about the worse of the two profiles at each epsilon.
-        questions: the questions.
+        sides: the directions. Of two, the answer is the larger of both, or, about a test, an answer about the worse of
+            the two profiles at each epsilon.
+        questions: the questions, of one kind if there are two directions.
         widths: the relative width wanted of each answer.
         other: for one direction and each question, the other direction's answer or None, if only the larger of both
             counts. An epsilon that is certainly no larger is not narrowed if the other one is narrow enough.
     """
-    if len(sides) > 1 and not any(question.kind in TESTS for question in questions):
+    if len(sides) > 1 and questions[0].kind not in TESTS:
         first = solve(phases, sides[:1], questions, widths)
         second = solve(phases, sides[1:], questions, widths, first)
         return list(map(Interval.worse, first, second))
@@ -400,7 +379,7 @@ def _open(
                 log_delta += math.log(max(-math.expm1(min(math.log(infinite.upper) - log_delta, 0.0)), 1e-300))
             opened.append(PendingAnswer(question, _NOWHERE, Interval(0.0, largest), log_delta))
             epsilons.append((opened[-1], log_delta))
-    at_zero = functools.cache(lambda: solve(phases, sides[:1], [Question("delta", 0.0)], [1e-3])[0])
+    at_zero: Interval | None = None
     shelves: dict[int, list[PendingAnswer]] = {}
     for item, log_delta in epsilons:  # deltas of similar size share a table
         shelves.setdefault(math.floor(log_delta / _SHELF) if len(epsilons) > 1 else 0, []).append(item)
@@ -414,11 +393,12 @@ def _open(
                 item.answer, item.saddle = Interval(math.inf if surely else 0.0, math.inf), cumulants.find(epsilon=0.0)
             elif saddle.epsilon <= _NEAR_ZERO * saddle.spread:
                 # A large delta, where epsilon is 0 or little more: delta at 0 decides.
-                there, item.saddle = at_zero(), cumulants.find(epsilon=0.0)
-                if math.log(there.upper) <= value:
+                at_zero = at_zero or solve(phases, sides[:1], [Question("delta", 0.0)], [1e-3])[0]
+                item.saddle = cumulants.find(epsilon=0.0)
+                if math.log(at_zero.upper) <= value:
                     item.answer = Interval(0.0, 0.0)
                 else:
-                    gap = math.log(0.5 * (there.lower + there.upper)) - value
+                    gap = math.log(0.5 * (at_zero.lower + at_zero.upper)) - value
                     item.saddle = cumulants.find(epsilon=max(gap / item.saddle.tilt, TINY))
     return opened
 

@@ -232,7 +232,10 @@ def one_step_answer(pair: Pair, sides: Sequence[Direction], question: Question) 
 
 def bound_without_grid(question: Question, phases: Sequence[tuple[Pair, int]], sides: Sequence[Direction]) -> Interval:
     """An interval for any composition: the closed form of Gaussian pairs that dominate, and the largest loss."""
-    mu = math.sqrt(math.fsum(steps * pair.dominating_effect * pair.dominating_effect for pair, steps in phases))
+    squares = []
+    for pair, steps in phases:
+        squares.append(steps * pair.dominating_effect * pair.dominating_effect)
+    mu = math.sqrt(math.fsum(squares))
     lower, upper = 0.0, question.trivial.upper
     if math.isfinite(mu):
         dominating = gaussian_answer(question, mu)
@@ -242,9 +245,11 @@ def bound_without_grid(question: Question, phases: Sequence[tuple[Pair, int]], s
             upper = dominating.upper
     found = Interval(lower, upper).by(DOMINATED)
     if question.kind == "epsilon":
-        extremes = [loss_extremes(phases, side) for side in sides]
-        if all(infinite.upper == 0.0 for _, infinite in extremes):
-            found = found.intersect(Interval(0.0, max(largest for largest, _ in extremes)).by(LARGEST))
+        highest = 0.0
+        for side in sides:
+            largest, infinite = loss_extremes(phases, side)
+            highest = math.inf if infinite.upper > 0.0 else max(highest, largest)
+        found = found.intersect(Interval(0.0, highest).by(LARGEST)) if highest < math.inf else found
     return found
 
 
@@ -290,7 +295,8 @@ class Cumulants:
             self._phases.append((*part.table(), steps))
         self._known: dict[float, SaddlePoint] = {}
 
-    def points(self, tilts: Floats) -> list[SaddlePoint]:
+    def points(self, tilts: Floats) -> Floats:
+        """The fields of the saddle point of each of ``tilts`` (n,), (n, 4)."""
         value, mean, variance = np.zeros((3, len(tilts)))
         for losses, logs, steps in self._phases:
             weights = logs + tilts[:, None] * losses
@@ -304,8 +310,7 @@ class Cumulants:
         epsilons = mean - 1.0 / tilts - 1.0 / (1.0 + tilts)
         around = 2.0 * math.pi * (variance + tilts**-2 + (1.0 + tilts) ** -2)
         log_deltas = value - tilts * epsilons - np.log(tilts) - np.log1p(tilts) - 0.5 * np.log(around)
-        rows = np.column_stack((tilts, epsilons, log_deltas, np.sqrt(variance)))
-        return list(itertools.starmap(SaddlePoint, rows.tolist()))
+        return np.column_stack((tilts, epsilons, log_deltas, np.sqrt(variance)))
 
     def find(
         self,
@@ -325,7 +330,7 @@ class Cumulants:
             """Rises with the tilt; 0 at the saddle point."""
             tilt = math.exp(log_tilt)
             if tilt not in self._known:  # searches for several answers begin with the same tilts
-                (self._known[tilt],) = self.points(np.array([tilt]))
+                self._known[tilt] = SaddlePoint(*self.points(np.array([tilt]))[0].tolist())
             point = self._known[tilt]
             if epsilon is not None:
                 return point.epsilon - epsilon
@@ -341,7 +346,7 @@ class Cumulants:
             middle = 0.5 * (low + high)
             low, high = (middle, high) if excess(middle) < 0.0 else (low, middle)
         high, low = crossing(excess, high, low, within=_PRECISION)
-        (found,) = self.points(np.exp([0.5 * (low + high)]))
+        found = SaddlePoint(*self.points(np.exp([0.5 * (low + high)]))[0].tolist())
         if epsilon is not None:
             found = replace(found, epsilon=epsilon, log_delta=found.log_delta + found.tilt * (found.epsilon - epsilon))
         return found if log_delta is None or found.epsilon > 0.0 else self.find(epsilon=0.0)
@@ -353,7 +358,7 @@ class Cumulants:
         asked = np.array(log_deltas, dtype=np.float64)
         tilts = np.exp(np.linspace(*_TILTS, _LADDER))
         for _ in range(_LADDERS):
-            values = np.array([point.log_delta for point in self.points(tilts)])
+            values = self.points(tilts)[:, 2]
             over, under = np.flatnonzero(values > asked.max()), np.flatnonzero(values < asked.min())
             first = over[-1] if len(over) else 0
             last = under[0] if len(under) and under[0] > first else len(tilts) - 1
@@ -361,4 +366,5 @@ class Cumulants:
             tilts = np.geomspace(tilts[first], tilts[last], _LADDER)
         order = np.argsort(values)
         chosen = np.exp(np.interp(asked, values[order], np.log(ladder)[order]))
-        return [point if point.epsilon > 0.0 else self.find(epsilon=0.0) for point in self.points(chosen)]
+        points = itertools.starmap(SaddlePoint, self.points(chosen).tolist())
+        return [point if point.epsilon > 0.0 else self.find(epsilon=0.0) for point in points]

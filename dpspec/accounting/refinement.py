@@ -110,14 +110,15 @@ class PendingAnswer:
             self.log_delta = math.log(low) if low > 0.0 else self.log_delta - max(_DEEPER, 0.4 * abs(self.log_delta))
         elif self.question.kind in TESTS:
             epsilon, step = self.saddle.epsilon, max(2.0 * spacing, 1e-3 * self.saddle.spread)
-            log_delta = above.log_finite(epsilon)
-            tilt = (above.log_finite(epsilon - step) - above.log_finite(epsilon + step)) / (2.0 * step)
+            log_delta = above.bound("log_finite", epsilon)
+            fall = above.bound("log_finite", epsilon - step) - above.bound("log_finite", epsilon + step)
+            tilt = fall / (2.0 * step)
             if math.isfinite(log_delta) and _FLAT < tilt < math.inf:
                 self.saddle, self.log_delta = replace(self.saddle, tilt=tilt, log_delta=log_delta), log_delta
         elif 0.0 < low <= high < math.inf:
             middle = 0.5 * (low + high)
             step = max(2.0 * spacing, 1e-3 * middle)
-            fall = above.log_finite(max(0.0, middle - step)) - above.log_finite(middle + step)
+            fall = above.bound("log_finite", max(0.0, middle - step)) - above.bound("log_finite", middle + step)
             slope = fall / (min(middle, step) + step)
             if math.isfinite(slope) and slope > 0.0:
                 self.saddle = replace(self.saddle, epsilon=middle, tilt=slope)
@@ -155,28 +156,30 @@ class GridRefinement:
         return part
 
     def is_within(self, width: float) -> bool:
-        return all(item.is_within(width) for item in self.items)
+        within = True
+        for item in self.items:
+            within = within and item.is_within(width)
+        return within
 
     def begin(self) -> None:
         """The first stage, and a coarse one if that missed, for any width requested."""
         stage, centre = _COARSEST, self._saddle.epsilon
-        if min(item.enough for item in self.items) == -math.inf:
-            # Answers that need only be no larger than others mostly are after a coarse stage. Others start finer if
-            # the grid is short.
-            finer = 0.1 * _COARSEST
-            if _DEVIATIONS * self._saddle.spread <= _SHORT * self._needs(finer)[0]:
-                stage = finer
-        done = False
-        # Repeat the stage until each delta has a lower bound.
-        while not self._last and any(
-            item.question.kind == "delta"
-            and item.answer.lower == 0.0
-            and item.log_delta > _DEEPEST
-            and not item.is_needless
-            for item in self.items
-        ):
-            self._stage(stage)
-            done = True
+        # Answers that need only be no larger than others mostly are after a coarse stage. Others start finer if the
+        # grid is short.
+        finer, is_free = 0.1 * _COARSEST, False
+        for item in self.items:
+            is_free |= item.enough == -math.inf
+        if is_free and _DEVIATIONS * self._saddle.spread <= _SHORT * self._needs(finer)[0]:
+            stage = finer
+        done, lacks_bound = False, True
+        while lacks_bound and not self._last:  # repeat the stage until each delta has a lower bound
+            lacks_bound = False
+            for item in self.items:
+                is_open = item.question.kind == "delta" and item.answer.lower == 0.0 and not item.is_needless
+                lacks_bound |= is_open and item.log_delta > _DEEPEST
+            if lacks_bound:
+                self._stage(stage)
+                done = True
         if not self._last:
             if not (done and self.is_within(stage)):
                 self._stage(stage)
@@ -201,7 +204,9 @@ class GridRefinement:
 
     def _truncated(self, log_share: float) -> list[list[tuple[TruncatedPair, int]]]:
         """Per direction, the steps without a share of the smallest delta, with the estimates from them."""
-        smallest = min(item.log_delta for item in self.items)
+        smallest = math.inf
+        for item in self.items:
+            smallest = min(smallest, item.log_delta)
         truncated, self._cumulants = [], []
         for side in self._sides:
             truncated.append(truncate_phases(self._phases, side, smallest, log_share))
@@ -276,7 +281,8 @@ class GridRefinement:
             upper, lower = self._profile(uppers, spacing, scan), self._profile(lowers, spacing, scan)
             points = self._saddle.epsilon + scan * np.linspace(-_SCAN, _SCAN, _POINTS)
             grid = [0.0, *points[points > 0.0].tolist()]
-            upper_at, lower_at = functools.cache(upper.log_upper), functools.cache(lower.log_lower)
+            upper_at = functools.cache(functools.partial(upper.bound, "log_upper"))
+            lower_at = functools.cache(functools.partial(lower.bound, "log_lower"))
             places, is_poor = [], False
             for item in self.items:
                 found = _read(item, upper_at, lower_at, grid, scan, within)

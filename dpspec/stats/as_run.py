@@ -79,7 +79,12 @@ def ran(phases: Sequence[FrozenMap], evidence: Sequence[FrozenMap], confidence: 
     runs = Runs.read(phases, evidence)
     error = {name: 0.5 * share * (1.0 - confidence) for name, share in SHARES.items()}
     rates, strange = _rates(runs, error["rate"])
-    noise = _reported_noise(runs, error["noise"])
+    noise, noise_logs = None, runs.of(lambda run: run.noise_log)
+    if noise_logs:
+        total, degrees = sum(log.statistic for log in noise_logs), sum(log.degrees for log in noise_logs)
+        high = 2.0 * float(special.gammainccinv(0.5 * degrees, error["noise"]))
+        low = 2.0 * float(special.gammaincinv(0.5 * degrees, error["noise"]))
+        noise = math.sqrt(total / high), math.sqrt(total / low)
     norms = [log.largest for log in runs.of(lambda run: run.norm_log)]
     if noise is None or not norms or strange:
         no_noise = () if noise else ("noise (the backend reports none)",)
@@ -113,16 +118,6 @@ def _measured(
     thickest = max(high / rate for (_, high), rate in zip(rates, declared, strict=True))
     contribution = (planted[0] / thickest, planted[1] / thinnest if thinnest > 0.0 else math.inf)
     return Ran(reading="measured", noise=(least, most), contribution=contribution, rates=rates)
-
-
-def _reported_noise(runs: Runs, error: float) -> Interval | None:
-    logs = runs.of(lambda run: run.noise_log)
-    if not logs:
-        return None
-    total, degrees = sum(log.statistic for log in logs), sum(log.degrees for log in logs)
-    high = 2.0 * float(special.gammainccinv(0.5 * degrees, error))
-    low = 2.0 * float(special.gammaincinv(0.5 * degrees, error))
-    return math.sqrt(total / high), math.sqrt(total / low)
 
 
 def _rates(runs: Runs, error: float) -> tuple[tuple[Interval, ...], tuple[str, ...]]:

@@ -87,7 +87,7 @@ class Attack(kit.Options):
         elsewhere: Whether the scores come from an external program; ``space`` and ``kind`` are then meaningless.
         every: Gradient canaries have gradients in every ``every``-th step.
         expected_from: Number of real records in the estimate of the mean update; None for all.
-        scoring: The score of input canaries under the final model. :meth:`chosen` sets it for a trial.
+        scoring: The score of input canaries under the final model; trials set it from the context.
         shard_runs: Maximum number of runs that train together; trials ignore it.
     """
 
@@ -113,10 +113,6 @@ class Attack(kit.Options):
         read = super().of(block)
         chosen = block.audit.score if isinstance(block, dps.Spec) and block.audit is not None else None
         return read if chosen is None else replace(read, scoring=chosen)
-
-    @classmethod
-    def chosen(cls, inputs: dps.FrozenMap, context: dps.Context) -> Self:
-        return replace(cls.of(inputs), scoring=context.attack.score)
 
     @classmethod
     def read(cls, block: dps.FrozenMap) -> Attack:

@@ -380,27 +380,25 @@ class Target:
             return view
         waiting = [w for w in self.watchers if w is not watcher and w.steps == watcher.steps and w.previous is not None]
         states = [state] + [w.previous for w in waiting if w.previous is not None]
-        first, *rest = self._views(torch.stack(states), clip)
-        self._ready = {id(w): (s, r) for w, s, r in zip(waiting, states[1:], rest, strict=True)}
-        return first
-
-    def _views(self, states: Tensor, clip: float) -> list[RecordView]:
         runs, records = len(states), len(self._x)
-        gradients = torch.zeros_like(states)
+        models = torch.stack(states)
+        gradients = torch.zeros_like(models)
         x, y = (rows.expand(runs, *rows.shape) for rows in self._record)
-        inside = torch.ones(x.shape[:2], dtype=torch.bool, device=states.device)
-        self._model.add_clipped(gradients, states, x, y, inside, clipper(clip))
+        inside = torch.ones(x.shape[:2], dtype=torch.bool, device=models.device)
+        self._model.add_clipped(gradients, models, x, y, inside, clipper(clip))
 
         def found(chunk: int) -> Tensor:
-            products = torch.zeros(runs, records, dtype=torch.float64, device=states.device)
+            products = torch.zeros(runs, records, dtype=torch.float64, device=models.device)
             for rows, part in tiles(runs, records, chunk):
-                x, y = (data[part].expand(len(states[rows]), *data[part].shape) for data in (self._x, self._y))
-                along, squares = self._model.along(states[rows], gradients[rows], x, y)
+                x, y = (data[part].expand(len(models[rows]), *data[part].shape) for data in (self._x, self._y))
+                along, squares = self._model.along(models[rows], gradients[rows], x, y)
                 products[rows, part] = along * (clip / squares.sqrt().clamp(min=clip))
             return products
 
         products, self._most = memory.halving(found, self._model.chunk(clipper(clip)), self._most)
-        return [RecordView(gradient=g, products=p) for g, p in zip(gradients, products, strict=True)]
+        first, *rest = (RecordView(gradient=g, products=p) for g, p in zip(gradients, products, strict=True))
+        self._ready = {id(w): (s, r) for w, s, r in zip(waiting, states[1:], rest, strict=True)}
+        return first
 
 
 class RecordAttack(Observer):

@@ -6,7 +6,7 @@ Published findings are approximate and prove nothing. They are marked if a count
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Final
@@ -175,7 +175,7 @@ def accounting_series(spec: dps.Spec, pipeline: Pipeline) -> dps.Series:
     def rows() -> Iterator[tuple[dps.Json, ...]]:
         for delta in kit.claimed_deltas(spec):
             alone = epsilon_by(pipeline, "ignored", delta)
-            for method in _methods(declared):
+            for method in _methods(spec):
                 test = declared.ptr if method == "repaired" else None
                 value = epsilon_by(pipeline, method, delta) if test is None else tested_epsilon(pipeline, test, delta)
                 if math.isfinite(value):
@@ -197,25 +197,53 @@ def accounting_series(spec: dps.Spec, pipeline: Pipeline) -> dps.Series:
 
 
 def order_series(spec: dps.Spec, pipeline: Pipeline) -> dps.Series:
-    declared = Declaration.of(spec.mechanism.options)
+    def divergences(method: str) -> Iterator[tuple[float, float]]:
+        divergence = printed_divergence if method in SOURCES else proved_divergence
+        for order in Declaration.of(spec.mechanism.options).orders:
+            yield order, divergence(pipeline, method, order)
+
+    title = "Renyi divergence against the order"
+    return _curves(spec, pipeline, "divergence-by-order", title, ("alpha", "divergence"), divergences)
+
+
+def sweep_series(spec: dps.Spec, pipeline: Pipeline, sweep: Sweep) -> dps.Series:
+    declared, over, delta = Declaration.of(spec.mechanism.options), sweep.over, kit.claimed_deltas(spec)[-1]
+    swept = [(value, _with_value(declared, pipeline, over, value)) for value in sweep.values]
+
+    def epsilons(method: str) -> Iterator[tuple[float, float]]:
+        for value, changed in swept:
+            yield value, epsilon_by(changed, method, delta)
+
+    step, name = STEP_TITLES.get(str(pipeline.step_name), "a chain"), over.replace("_", " ")
+    title = f"Epsilon at delta = {delta:g} against {name}, {step}"
+    return _curves(spec, pipeline, f"epsilon-against-{over.replace('_', '-')}", title, (over, "epsilon"), epsilons)
+
+
+def _curves(
+    spec: dps.Spec,
+    pipeline: Pipeline,
+    name: str,
+    title: str,
+    axes: tuple[str, str],
+    values: Callable[[str], Iterator[tuple[float, float]]],
+) -> dps.Series:
+    """A curve of finite ``values`` for each accounting method."""
     rows = (
-        (order, value, _label(pipeline, method))
-        for method in _methods(declared)
-        for order in declared.orders
-        if math.isfinite(
-            value := (printed_divergence if method in SOURCES else proved_divergence)(pipeline, method, order)
-        )
+        (x, y, METHOD_TITLES[method] + (" (refuted)" if _status(pipeline, method) == "refuted" else ""))
+        for method in _methods(spec)
+        for x, y in values(method)
+        if math.isfinite(y)
     )
     return _series(
-        "divergence-by-order",
-        "Renyi divergence against the order",
-        kit.columns_of(("alpha", "divergence", "accounting"), rows),
+        name,
+        title,
+        kit.columns_of((*axes, "accounting"), rows),
         source=_source(spec, pipeline),
-        x="alpha",
-        y=["divergence"],
+        x=axes[0],
+        y=[axes[1]],
         by="accounting",
         log=["x", "y"],
-        upper=["divergence"],
+        upper=[axes[1]],
     )
 
 
@@ -273,29 +301,6 @@ def sensitivity_series(pipeline: Pipeline) -> dps.Series:
     )
 
 
-def sweep_series(spec: dps.Spec, pipeline: Pipeline, sweep: Sweep) -> dps.Series:
-    declared, over, delta = Declaration.of(spec.mechanism.options), sweep.over, kit.claimed_deltas(spec)[-1]
-    step = STEP_TITLES.get(str(pipeline.step_name), "a chain")
-    swept = [(value, _with_value(declared, pipeline, over, value)) for value in sweep.values]
-    rows = (
-        (value, epsilon, _label(pipeline, method))
-        for method in _methods(declared)
-        for value, changed in swept
-        if math.isfinite(epsilon := epsilon_by(changed, method, delta))
-    )
-    return _series(
-        f"epsilon-against-{over.replace('_', '-')}",
-        f"Epsilon at delta = {delta:g} against {over.replace('_', ' ')}, {step}",
-        kit.columns_of((over, "epsilon", "accounting"), rows),
-        source=_source(spec, pipeline),
-        x=over,
-        y=["epsilon"],
-        by="accounting",
-        log=["x", "y"],
-        upper=["epsilon"],
-    )
-
-
 def measured_series(pipeline: Pipeline, measured: Mapping[str, float]) -> dps.Series:
     rows = ((key, pipeline.collection.get(key), measured[key]) for key in sorted(measured))
     return _series(
@@ -312,9 +317,9 @@ def epsilon_by(pipeline: Pipeline, method: str, delta: float) -> float:
     return (printed_epsilon if method in SOURCES else proved_epsilon)(pipeline, method, delta)
 
 
-def _methods(declared: Declaration) -> list[str]:
-    chosen = {declared.accounting, *declared.also}
-    return [method for method in METHOD_TITLES if method in chosen]
+def _methods(spec: dps.Spec) -> list[str]:
+    declared = Declaration.of(spec.mechanism.options)
+    return [method for method in METHOD_TITLES if method in (declared.accounting, *declared.also)]
 
 
 def _with_value(declared: Declaration, pipeline: Pipeline, over: str, value: float) -> Pipeline:
@@ -337,14 +342,8 @@ def _with_value(declared: Declaration, pipeline: Pipeline, over: str, value: flo
     return changed.pipeline(records, pipeline.features)
 
 
-def _label(pipeline: Pipeline, method: str) -> str:
-    return METHOD_TITLES[method] + (" (refuted)" if _status(pipeline, method) == "refuted" else "")
-
-
 def _source(spec: dps.Spec, pipeline: Pipeline) -> str:
-    refuted = [
-        method for method in _methods(Declaration.of(spec.mechanism.options)) if _status(pipeline, method) == "refuted"
-    ]
+    refuted = [method for method in _methods(spec) if _status(pipeline, method) == "refuted"]
     if not refuted:
         return PAPER
     names = " and ".join(METHOD_TITLES[method] for method in refuted)

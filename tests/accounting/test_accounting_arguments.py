@@ -6,9 +6,9 @@ import math
 from collections.abc import Callable
 
 import pytest
+from support.discrete_pair import Discrete
 
 from dpspec.accounting import (
-    Discrete,
     GaussianTradeOff,
     Laplace,
     Mixture,
@@ -18,7 +18,6 @@ from dpspec.accounting import (
     Revealed,
     TruncatedPoisson,
     best_epsilon,
-    best_log_delta,
     composed_rdp,
     epsilon_at_orders,
     gaussian,
@@ -54,7 +53,7 @@ LOSS = PrivacyLoss.gaussian(1.0)
         (lambda: log_delta_at_orders(2.0, 1.0, math.inf), "epsilon"),
         (lambda: best_epsilon([2.0, 3.0], [1.0], 0.1), "orders and rdp"),
         (lambda: best_epsilon([2.0], [1.0], 1.0), "delta"),
-        (lambda: best_log_delta([2.0], [1.0], math.nan), "epsilon"),
+        (lambda: log_delta_at_orders([2.0], [1.0], math.nan), "epsilon"),
         (lambda: sampled_gaussian_rdp(1.0, 0.1, 1.0), "orders"),
         (lambda: sampled_gaussian_rdp([2.0, math.nan], 0.1, 1.0), "orders"),
         (lambda: sampled_gaussian_rdp(2.0, 1.1, 1.0), "rate"),

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from dpspec.accounting import Mixture, group_curve
+from dpspec.accounting import Mixture, PrivacyLoss
 
 with (Path(__file__).parent / "ganesh_figures.csv").open(encoding="utf-8", newline="") as file:
     ROWS = list(csv.DictReader(file))
@@ -22,6 +22,6 @@ def test_the_interval_holds_the_value(row: dict[str, str]) -> None:
     pair = Mixture.poisson(k, 0.01, sigma) if row["scheme"] == "poisson" else Mixture.fixed(k, 50_000, 500, sigma)
     for direction, column in (("present-first", "remove"), ("absent-first", "add")):
         exact = float(row[column])
-        (interval,) = group_curve([(pair, 2000)], [1e-6], direction)
+        interval = PrivacyLoss(((pair, 2000),), direction).epsilon(1e-6)
         assert interval.lower - 5.1e-9 <= exact <= interval.upper + 5.1e-9
         assert interval.upper - interval.lower <= 1e-4 * exact

@@ -61,7 +61,7 @@ PARTS = ("evidence", "arrays", "recorded", "index", "schema", "key")
 
 #: What takes most of the time, and follows from the spec: asked once for each spec.
 PURE = (
-    "dpspec.accounting.gaussian:log_epsilon",
+    "dpspec.accounting.gaussian:epsilon",
     "dpspec.accounting.moments:log_gaussian_excess",
     "dpspec.engine.running.conclude:_flaw",
     "dpspec_group.scores:score_distribution",

@@ -154,10 +154,7 @@ def _flaw(outcome: object, quantities: Container[str], *, stored: bool) -> str:
 
         try:
             evidence_tests.require_counts(outcome)
-            if outcome.quantity == "epsilon":
-                evidence_tests.require_privacy(outcome)
-            else:
-                evidence_tests.require_metric(outcome)
+            evidence_tests.require_kind(outcome, metric=outcome.quantity != "epsilon")
         except ValueError as error:
             return str(error)
     if not stored:

@@ -79,8 +79,15 @@ def tradeoff(points: Sequence[Point]) -> tuple[Point, ...]:
         return min(flats[bisect_left(rates, rate)], rate * slopes[line] if line >= 0 else 1.0)
 
     kinks = {0.0, 1.0, *rates, *(min(1.0, flat / slope) for flat, slope in zip(flats[1:], slopes, strict=True))}
+    hull: list[Point] = []  # corners of the upper concave hull
+    for x, y in ((rate, bound(rate)) for rate in sorted(kinks)):
+        while len(hull) >= 2:
+            (x0, y0), (x1, y1) = hull[-2:]
+            if (y1 - y0) * (x - x0) > (y - y0) * (x1 - x0):
+                break
+            hull.pop()
+        hull.append((x, y))
     pairs = []
-    hull = _upper_hull([(rate, bound(rate)) for rate in sorted(kinks)])
     for (f0, t0), (f1, t1) in pairwise(hull):
         slope = (t1 - t0) / (f1 - f0)
         if slope >= 1.0:
@@ -89,19 +96,6 @@ def tradeoff(points: Sequence[Point]) -> tuple[Point, ...]:
             delta = max(0.0, (1.0 - f0) - (1.0 - t0) / slope, (1.0 - f1) - (1.0 - t1) / slope)
             pairs.append((-math.log(slope), delta + _ROUNDING / slope))
     return tuple(pair for pair in pairs if pair[1] < 1.0)
-
-
-def _upper_hull(points: Sequence[Point]) -> list[Point]:
-    """Corners of the upper concave hull of points sorted by their first coordinate."""
-    hull: list[Point] = []
-    for x, y in points:
-        while len(hull) >= 2:
-            (x0, y0), (x1, y1) = hull[-2:]
-            if (y1 - y0) * (x - x0) > (y - y0) * (x1 - x0):
-                break
-            hull.pop()
-        hull.append((x, y))
-    return hull
 
 
 #: Source of estimates of this kind.

@@ -217,12 +217,9 @@ def require_counts(evidence: Evidence) -> None:
         raise ValueError(f"evidence {evidence.id!r} of kind {evidence.kind!r} counts more than there can be")
 
 
-def require_privacy(evidence: Evidence) -> None:
-    _kind_of(evidence, _KINDS, _CURVE)
-
-
-def require_metric(evidence: Evidence) -> None:
-    _kind_of(evidence, _METRICS, _VALUE)
+def require_kind(evidence: Evidence, *, metric: bool) -> None:
+    """Raise ``ValueError`` unless this kind tests a metric, or a privacy curve."""
+    _kind_of(evidence, _METRICS if metric else _KINDS, _VALUE if metric else _CURVE)
 
 
 def _cached(test: Callable[..., float], statistics: tuple[Any, ...], *null: Any) -> float:

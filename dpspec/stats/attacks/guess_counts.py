@@ -150,7 +150,6 @@ def epsilon_lower(
 
 
 def largest(canaries: int, guesses: Sequence[int], delta: float, confidence: float) -> float:
-
     return epsilon_lower(canaries, guesses, guesses, delta, confidence)
 
 
@@ -173,7 +172,10 @@ def _joint(canaries: int, guesses: tuple[int, ...], correct: tuple[int, ...], ep
 
     thresholds = [threshold(count) for count in guesses]
     met = [(count, c) for count, c in zip(guesses, thresholds, strict=True) if c <= count]
-    extra = math.fsum(one_run.correction(canaries, count, c, epsilon, delta) for count, c in met)
+    extra = math.fsum(
+        one_run.correction(canaries, count, c, epsilon, delta, one_run.independent(canaries, count, c, epsilon, delta))
+        for count, c in met
+    )
     joint = _some_reached(guesses, thresholds, float(special.expit(-epsilon))) + extra
     return min(1.0, joint, math.fsum(single(count, c) for count, c in met))
 

@@ -49,12 +49,12 @@ def p_value(canaries: int, guesses: int, correct: int, epsilon: float, delta: fl
     0.553
     """
     beta = independent(canaries, guesses, correct, epsilon, delta)
-    return min(1.0, beta + _correction(canaries, guesses, correct, epsilon, delta, beta)) if beta < 1.0 else 1.0
+    return min(1.0, beta + correction(canaries, guesses, correct, epsilon, delta, beta)) if beta < 1.0 else 1.0
 
 
 def rejects(canaries: int, guesses: int, correct: int, epsilon: float, delta: float, level: float) -> bool:
     beta = independent(canaries, guesses, correct, epsilon, delta)
-    return beta <= level and beta + _correction(canaries, guesses, correct, epsilon, delta, beta) <= level
+    return beta <= level and beta + correction(canaries, guesses, correct, epsilon, delta, beta) <= level
 
 
 def independent(canaries: int, guesses: int, correct: int, epsilon: float, delta: float) -> float:
@@ -69,23 +69,21 @@ def independent(canaries: int, guesses: int, correct: int, epsilon: float, delta
     return float(special.betaincc(guesses - correct + 1, correct, special.expit(-epsilon)))
 
 
-def correction(canaries: int, guesses: int, correct: int, epsilon: float, delta: float) -> float:
+def correction(canaries: int, guesses: int, correct: int, epsilon: float, delta: float, beta: float) -> float:
     """The second term of the bound, m delta beta (1 - beta) / (v P[W = v]), at most 1."""
-    return _correction(
-        canaries, guesses, correct, epsilon, delta, independent(canaries, guesses, correct, epsilon, delta)
-    )
-
-
-def _correction(canaries: int, guesses: int, correct: int, epsilon: float, delta: float, beta: float) -> float:
     if delta == 0.0 or correct == 0:
         return 0.0
     rest = float(special.betainc(guesses - correct + 1, correct, special.expit(-epsilon)))
     if rest == 0.0:
         return 0.0
-    log_correction = (
-        math.log(canaries * delta / correct) + math.log(rest) + _log_tail_ratio(guesses, correct, epsilon, beta)
-    )
-    return math.exp(min(0.0, log_correction))
+    if beta > 1e-280:
+        choose = special.gammaln(guesses + 1) - special.gammaln(correct + 1) - special.gammaln(guesses - correct + 1)
+        log_mass = choose + correct * special.log_expit(epsilon) + (guesses - correct) * special.log_expit(-epsilon)
+        size = guesses * (1.0 + math.log(guesses + 1.0) + epsilon)
+        log_ratio = math.log(beta) - float(log_mass) + _GAMMALN_ERROR * size
+    else:  # beta underflows: with the ratio rho of the first two terms of the tail, 1 / (1 - rho) is an upper bound
+        log_ratio = -math.log1p(-(guesses - correct) / (correct + 1.0) * math.exp(epsilon))
+    return math.exp(min(0.0, math.log(canaries * delta / correct) + math.log(rest) + log_ratio))
 
 
 def epsilon_lower(canaries: int, guesses: int, correct: int, delta: float, confidence: float) -> float:
@@ -107,19 +105,6 @@ def epsilon_lower(canaries: int, guesses: int, correct: int, delta: float, confi
         return float(special.ndtri(level) - special.ndtri(p_value(canaries, guesses, correct, epsilon, delta)))
 
     return bisect_by_margin(margin, low, high, relative=1e-10)[0]
-
-
-def _log_tail_ratio(guesses: int, correct: int, epsilon: float, beta: float) -> float:
-    """Upper bound on ln(beta / P[W = correct]).
-
-    If beta underflows, 1 / (1 - rho) is an upper bound, where rho is the ratio of the first two terms of the tail.
-    """
-    choose = special.gammaln(guesses + 1) - special.gammaln(correct + 1) - special.gammaln(guesses - correct + 1)
-    log_mass = choose + correct * special.log_expit(epsilon) + (guesses - correct) * special.log_expit(-epsilon)
-    if beta > 1e-280:
-        size = guesses * (1.0 + math.log(guesses + 1.0) + epsilon)
-        return math.log(beta) - float(log_mass) + _GAMMALN_ERROR * size
-    return -math.log1p(-(guesses - correct) / (correct + 1.0) * math.exp(epsilon))
 
 
 #: Source of evidence and bounds of this kind.

@@ -59,9 +59,9 @@ def test_one_rare_step_decides(epsilon: float) -> None:
     assert error > UNSURE * value
     split = split_rare_steps(whole, [(step(), 30)], epsilon - 15.0, 1 << 14, truth)
     found = ComposedProfile((split,))
-    assert found.log_lower(epsilon) <= truth <= found.log_upper(epsilon)
+    assert found.bound("log_lower", epsilon) <= truth <= found.bound("log_upper", epsilon)
     assert whole.log_lower(epsilon) <= truth <= whole.log_upper(epsilon)
-    assert found.log_upper(epsilon) - found.log_lower(epsilon) < 1e-6
+    assert found.bound("log_upper", epsilon) - found.bound("log_lower", epsilon) < 1e-6
     assert len(split[0]) == 2
 
 
@@ -69,8 +69,8 @@ def test_infinite_losses_are_counted_once() -> None:
     phases = [(step(infinity=1e-12), 30)]
     whole = compose(phases, 3.0, 30.3, 20.0, 1 << 14)
     found = ComposedProfile((split_rare_steps(whole, phases, 20.0, 1 << 14, math.log(3e-11)),))
-    assert math.exp(found.log_upper(30.3)) == pytest.approx(3e-11, rel=1e-3)
-    assert math.exp(found.log_finite(30.3)) < 1e-12
+    assert math.exp(found.bound("log_upper", 30.3)) == pytest.approx(3e-11, rel=1e-3)
+    assert math.exp(found.bound("log_finite", 30.3)) < 1e-12
 
 
 def test_what_a_tilt_resolves_is_left_whole() -> None:
@@ -85,8 +85,8 @@ def test_the_worse_of_two_is_the_larger() -> None:
     one = compose([(step(), 30)], 1.0, 3.0, -5.0, 1 << 14)
     two = compose([(step(), 20)], 1.0, 3.0, -5.0, 1 << 14)
     both = ComposedProfile(tuple((((each, 0.0),), -math.inf) for each in (one, two)))
-    assert both.log_upper(3.0) == max(one.log_upper(3.0), two.log_upper(3.0))
-    assert both.log_lower(3.0) == max(one.log_lower(3.0), two.log_lower(3.0))
+    assert both.bound("log_upper", 3.0) == max(one.log_upper(3.0), two.log_upper(3.0))
+    assert both.bound("log_lower", 3.0) == max(one.log_lower(3.0), two.log_lower(3.0))
 
 
 @pytest.mark.parametrize(

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import math
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from dpspec.accounting import LEAST_TRIED, NeverHoldsError, find_boundary
-from dpspec.accounting.numerics import bisect, bisect_each
+from dpspec.accounting.numerics import bisect
 
 
 class Threshold:
@@ -203,10 +202,3 @@ def test_bisection_halves_so_often_or_until_it_is_enough() -> None:
     assert bisect(small, 0.0, 1.0, halvings=3) == (0.25, 0.375)
     assert asked == [0.5, 0.25, 0.375]
     assert bisect(small, 0.0, 1.0, within=0.25) == (0.25, 0.5)
-
-
-def test_bisection_of_many_brackets_is_that_of_each() -> None:
-    roots = np.array([0.1, 0.5, 0.9, 0.0])
-    true, false = bisect_each(lambda x: x <= roots, np.zeros(4), np.ones(4), halvings=40)
-    for i, root in enumerate(roots.tolist()):
-        assert (true[i], false[i]) == bisect(lambda x, root=root: x <= root, 0.0, 1.0, halvings=40)

@@ -1,12 +1,9 @@
-"""Steps of bounded loss, whose outcomes all are kept: the Laplace mechanism, and finitely many outcomes.
+"""The Laplace mechanism, on all records or on a Poisson sample; its loss is bounded, and all outcomes are kept.
 
-*Laplace*, on all records or on a Poisson sample. Without the record a step shows Lap(0, b), with it Lap(s, b), or,
-sampled at rate q, (1 - q) Lap(0, b) + q Lap(s, b). In terms of the loss l = ln(Lap(s, b) / Lap(0, b)) in [-m, m], m = s
-/ b, the pair is exact: Lap(0, b) has an atom 1/2 at -m, one of e^-m / 2 at m and the density e^(-(l + m) / 2) / 4
-between them; Lap(s, b) that times e^l. Outcomes with l between a and c, merged, have the loss (a + c) / 2. A sampled
-step's loss is x = ln(1 + q (e^l - 1)).
-
-*Discrete*: two probability vectors, as of randomized response.
+Without the record a step shows Lap(0, b), with it Lap(s, b), or, sampled at rate q, (1 - q) Lap(0, b) + q Lap(s, b).
+In terms of the loss l = ln(Lap(s, b) / Lap(0, b)) in [-m, m], m = s / b, the pair is exact: Lap(0, b) has an atom 1/2
+at -m, one of e^-m / 2 at m and the density e^(-(l + m) / 2) / 4 between them; Lap(s, b) that times e^l. Outcomes with l
+between a and c, merged, have the loss (a + c) / 2. A sampled step's loss is x = ln(1 + q (e^l - 1)).
 """
 
 from __future__ import annotations
@@ -16,9 +13,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
-from dpspec.accounting.grid import Bins, Cells, Pair, TruncatedPair, between_ends, place_nodes_densely, span_grid
+from dpspec.accounting.grid import Bins, Cells, Pair, TruncatedPair, place_nodes_densely, span_grid
 from dpspec.accounting.numerics import EPS, Direction, Floats, inside, log_or_minus_infinity, one_direction, positive
 
 #: Points of the table of losses.
@@ -174,151 +170,3 @@ class _LaplacePart(TruncatedPair):
     def _oriented(self, l: Floats) -> Bins:  # noqa: E741
         bins = self.pair.bins(l)
         return bins if self.sign > 0.0 else bins.reversed()
-
-
-#: Tolerance of the sum of probabilities, which are then divided by it.
-_SUM_TOLERANCE = 1e-9
-
-#: Losses count as multiples of a distance if they are off by at most ``_CLOSE``, relative to their range, and if the
-#: distance is at least ``_FINE`` of the range; for at most ``_MANY`` losses.
-_CLOSE, _FINE, _MANY = 1e-11, 1e-5, 256
-
-
-class Discrete(Pair):
-    """Finitely many outcomes. An outcome that only one of the two distributions produces has infinite loss.
-
-    Args:
-        present: probabilities with the record, (n,), summing to 1 within 1e-9.
-        absent: probabilities without it, (n,), summing to 1 within 1e-9.
-
-    Raises:
-        ValueError: the message names the argument.
-    """
-
-    def __init__(self, present: npt.ArrayLike, absent: npt.ArrayLike) -> None:
-        self.present, self.absent = _probabilities("present", present), _probabilities("absent", absent)
-        if len(self.present) != len(self.absent):
-            raise ValueError(f"absent must match present: {len(self.absent)} values for {len(self.present)}")
-        self.key = ("discrete", self.present.tobytes(), self.absent.tobytes())
-        if np.array_equal(self.present, self.absent):
-            self.effect = 0.0
-
-    def __repr__(self) -> str:
-        return f"Discrete({len(self.present)} outcomes)"
-
-    def largest_loss(self, direction: Direction) -> float:
-        """The largest finite loss, at least 0."""
-        losses, _, _ = self.outcomes(direction)
-        largest = float(np.max(losses, initial=0.0))
-        return largest * (1.0 + 1e-13) + 16.0 * EPS if largest > 0.0 else 0.0
-
-    def infinite_mass(self, direction: Direction) -> float:
-        """The first distribution's probability of outcomes of probability 0 under the second."""
-        first, second = self._oriented(direction)
-        return math.fsum(first[second == 0.0])
-
-    def outcomes(self, direction: Direction) -> tuple[Floats, Floats, Floats]:
-        """Finite losses, their probabilities under the first distribution, and bounds on the losses' rounding errors.
-
-        Each is an array of shape (m,).
-        """
-        first, second = self._oriented(direction)
-        used = (first > 0.0) & (second > 0.0)
-        p, q = first[used], second[used]
-        near = np.abs(p - q) <= 0.5 * q
-        with np.errstate(invalid="ignore", divide="ignore"):
-            losses = np.where(near, np.log1p(np.where(near, (p - q) / q, 0.0)), np.log(p) - np.log(q))
-        # the vectors may have been divided by their sums
-        loss_error = EPS * (8.0 + np.where(near, 0.0, 4.0 * (np.abs(np.log(p)) + np.abs(np.log(q)))))
-        return losses, p, np.asarray(loss_error, dtype=np.float64)
-
-    def log_delta_bounds(self, epsilon: float, direction: Direction) -> tuple[float, float]:
-        """The sum of max(first - e^epsilon second, 0)."""
-        losses, p, loss_error = self.outcomes(one_direction(direction))
-        excess = -np.expm1(np.minimum(epsilon - losses, 0.0))
-        finite, certain = math.fsum(p * excess), self.infinite_mass(direction)
-        error = math.fsum(p * np.where(losses > epsilon - 2.0 * loss_error, 2.0 * loss_error + 8.0 * EPS, 0.0))
-        error += 8.0 * EPS * (finite + certain)
-        return log_or_minus_infinity(finite + certain - error), min(
-            0.0, log_or_minus_infinity(finite + certain + error)
-        )
-
-    def truncate(self, direction: Direction, log_edge: float, log_far: float) -> TruncatedPair:
-        """All outcomes."""
-        return _DiscretePart(*self.outcomes(one_direction(direction)), self.infinite_mass(direction))
-
-    def _oriented(self, direction: Direction) -> tuple[Floats, Floats]:
-        pair = (self.present, self.absent)
-        return pair if direction == "present-first" else pair[::-1]
-
-
-@dataclass(frozen=True, eq=False)
-class _DiscretePart(TruncatedPair):
-    losses: Floats
-    masses: Floats
-    loss_error: Floats
-    infinite: float
-
-    def table(self) -> tuple[Floats, Floats]:
-        if self.losses.size == 0:
-            return np.zeros(1), np.array([-700.0])
-        return self.losses, np.asarray(np.log(self.masses), dtype=np.float64)
-
-    @property
-    def period(self) -> float | None:
-        """The common divisor of all differences of losses, or the distance of the two most probable losses."""
-        losses = np.unique(self.losses)
-        if len(losses) < 2:
-            return None
-        step = _common(losses) if len(losses) <= _MANY else None
-        if step is None:
-            first_loss, second_loss = self.losses[np.argsort(self.masses)[-2:]]
-            step = abs(float(first_loss - second_loss))
-        return step if step > 0.0 else None
-
-    def cells(self, spacing: float, tilts: Sequence[float], widest: float, limit: int) -> tuple[Cells, Cells]:
-        losses = self.losses if self.losses.size else np.zeros(1)
-        lowest, steps = span_grid(float(losses.min()), float(losses.max()), spacing)
-        if self.losses.size:  # a node at the loss of highest probability
-            back = (float(self.losses[np.argmax(self.masses)]) - lowest) / spacing
-            lowest, steps = lowest - spacing * (math.ceil(back - 1e-6) - back), steps + 1
-        # nodes on both sides of each loss
-        below = np.unique(np.clip(np.floor((losses - lowest) / spacing).astype(np.int64), 0, steps - 1))
-        index = between_ends(np.concatenate((below, below + 1)), steps, spacing, limit)
-        mass_error = np.full(len(self.masses), 8.0 * EPS)
-        bins = Bins(
-            self.masses, self.losses, self.losses, self.losses, mass_error, self.loss_error, infinite=self.infinite
-        )
-        return bins.cells(lowest, spacing, index)
-
-
-def _common(losses: Floats) -> float | None:
-    """The largest common divisor of all differences of ascending ``losses``, up to rounding."""
-    reach = float(losses[-1] - losses[0])
-    step = reach
-    for gap in np.diff(losses):
-        remainder, part = step, float(gap)
-        while part > _CLOSE * reach:
-            remainder, part = part, math.remainder(remainder, part)
-            part = abs(part)
-        step = remainder
-        if step < _FINE * reach:
-            return None
-    step = reach / round(reach / step)
-    misfit = (losses - losses[0]) / step
-    return step if np.all(np.abs(misfit - np.rint(misfit)) * step <= 1e3 * _CLOSE * reach) else None
-
-
-def _probabilities(name: str, values: npt.ArrayLike) -> Floats:
-    array = np.atleast_1d(np.array(values, dtype=np.float64))
-    if array.ndim != 1 or array.size == 0:
-        raise ValueError(f"{name} must be a non-empty list of probabilities")
-    if not np.all((array >= 0.0) & (array <= 1.0 + _SUM_TOLERANCE)):
-        raise ValueError(f"{name} must hold probabilities, at least 0 and at most 1")
-    total = math.fsum(array)
-    if abs(total - 1.0) > _SUM_TOLERANCE:
-        raise ValueError(f"{name} must sum to 1, got {total!r}")
-    if total != 1.0:
-        array /= total
-    array.flags.writeable = False
-    return array
