@@ -133,7 +133,7 @@ TEXTS: Mapping[str, str] = {
 
 
 def stated(name: str, more: str = "", status: AssumptionStatus = "declared") -> Assumption:
-    """The assumption of :data:`TEXTS`, with what the run's recording shows."""
+    """The assumption of :data:`TEXTS`, with a sentence on the run."""
     return Assumption(name=name, status=status, text=f"{TEXTS[name]}{more}")
 
 
