@@ -93,19 +93,19 @@ class Attack(kit.Options):
 
     method: str
     access: str
-    space: str
+    space: str = "gradient"
     kind: str
-    score: str
-    spread: float
+    score: str = USUAL_SCORE
+    spread: float = 0.0
     sizes: tuple[int, ...]
     share: int
-    sequential: bool = False
-    elsewhere: bool = False
-    chosen_weights: bool = False
+    sequential: bool
+    elsewhere: bool
+    chosen_weights: bool
     every: int = 1
     expected_from: int | None = None
     scoring: Score | None = None
-    canary_free_run: bool = True
+    canary_free_run: bool
     shard_runs: int | None = None
 
     @classmethod
@@ -118,24 +118,16 @@ class Attack(kit.Options):
     def read(cls, block: dps.FrozenMap) -> Attack:
         audit, threat = block["audit"], block["threat_model"]
         canary = audit.get("canary") or {}
-        space = str(canary.get("space", "gradient"))
         sizes = tuple(sorted({int(size) for size in threat["group_size"]}))
-        return cls(
-            method=str(audit["method"]),
-            access=str(threat["access"]),
-            space=space,
-            kind=str(canary.get("kind", USUAL[space])),
-            score=str(audit.get("score", USUAL_SCORE)),
-            spread=float(canary.get("spread", 0.0)),
-            every=int(canary.get("every", 1)),
-            expected_from=audit.get("expected_from"),
+        return cls.fill(
+            {**audit, **canary, "access": threat["access"]},
+            kind=str(canary.get("kind", USUAL[str(canary.get("space", "gradient"))])),
             sizes=sizes,
             share=int(canary.get("count", len(sizes))) // len(sizes),
             sequential=audit.get("stop") == "settled",
             elsewhere="scores" in audit,
             canary_free_run=bool(audit.get("canary_free_run", (block.get("split") or {}).get("twin", True))),
             chosen_weights=isinstance((block.get("model") or {}).get("initial"), str),
-            shard_runs=audit.get("shard_runs"),
         )
 
     @property

@@ -142,7 +142,17 @@ class _Run:
 
 
 def run_trials(setup: RunSetup, indices: Sequence[int]) -> Iterator[dps.Trial]:
-    runs = [_prepare_run(setup, index) for index in indices]
+    runs = []
+    for index in indices:
+        number, shard = setup.shards.run_and_shard(index)
+        part = setup.shards.places(shard)
+        job, watcher = setup.with_norms(setup.job(number, "training", progress="training"), part)
+        run = _Run(index=index, number=number, part=part, first=shard == 0, job=job, watcher=watcher)
+        if run.first and number < LOGGED_RUNS:
+            measured = updates_invertible(setup.inputs["training"])
+            run.watched = WatchedRun(job, Residuals(job, 0, looks=MEASURED_STEPS) if measured else None)
+            run.job = replace(job, observers=(*job.observers, *run.watched.observers))
+        runs.append(run)
     setup.train([run.job for run in runs], indices)
     attack = AuditBlock.of(setup.inputs["audit"]).attack
     targets = choose_targets(setup, attack) if attack is not None and any(run.first for run in runs) else ()
@@ -162,18 +172,6 @@ def run_trials(setup: RunSetup, indices: Sequence[int]) -> Iterator[dps.Trial]:
             evidence["outcomes"] = attack_records(setup, attack, targets, run.number)
             evidence["internal"]["targets"] = [[name, setup.audited.points[place]] for name, place in targets]
         yield dps.Trial(index=run.index, evidence=dps.FrozenMap(evidence), arrays=arrays)
-
-
-def _prepare_run(setup: RunSetup, index: int) -> _Run:
-    number, shard = setup.shards.run_and_shard(index)
-    part = setup.shards.places(shard)
-    job, watcher = setup.with_norms(setup.job(number, "training", progress="training"), part)
-    run = _Run(index=index, number=number, part=part, first=shard == 0, job=job, watcher=watcher)
-    if run.first and number < LOGGED_RUNS:
-        measured = updates_invertible(setup.inputs["training"])
-        run.watched = WatchedRun(job, Residuals(job, 0, looks=MEASURED_STEPS) if measured else None)
-        run.job = replace(job, observers=(*job.observers, *run.watched.observers))
-    return run
 
 
 def _train_own_runs(setup: RunSetup, run: _Run) -> Array:

@@ -108,16 +108,6 @@ class Sweep(kit.Options):
 
 
 @dataclass(frozen=True, kw_only=True)
-class PaperTable(kit.Options):
-    order: float
-    changed: int
-    eta: float
-    ball: int
-    eigengap: float
-    steps: int
-
-
-@dataclass(frozen=True, kw_only=True)
 class Declaration(kit.Options):
     """The block ``mechanism``. Trials read only steps, private, collection, radius, clip_rows and ptr."""
 
@@ -131,7 +121,7 @@ class Declaration(kit.Options):
     orders: tuple[float, ...]
     ptr: Test | None = None
     sweep: Sweep | None = None
-    table: PaperTable | None = None
+    table: dps.FrozenMap | None = None
 
     @classmethod
     def read(cls, block: dps.FrozenMap) -> Declaration:
@@ -146,7 +136,8 @@ class Declaration(kit.Options):
 
     @property
     def processed_norm(self) -> float:
-        return out_radius(self.steps, self.radius)
+        norm = out_radius(self.steps, self.radius)
+        return norm if math.isfinite(norm) else self.radius  # scaling without a clip norm is refused
 
     def pipeline(self, records: int, features: int) -> Pipeline:
         steps, limits, single = self.steps, self.collection, len(self.steps) == 1

@@ -26,7 +26,6 @@ from dpspec_preprocessing.bounds import (
 from dpspec_preprocessing.options import (
     SAME_MASK,
     Declaration,
-    PaperTable,
     Pipeline,
     Sweep,
     bound_scope,
@@ -111,10 +110,11 @@ def printed_divergence(pipeline: Pipeline, method: str, order: float) -> float:
     return table_2_divergence(m, order, sensitivity.tau, changed)
 
 
-def paper_tables(stated: PaperTable, records: int, noise: float) -> Iterator[dps.Series]:
-    p, eta, gap, order = stated.changed, stated.eta, stated.eigengap, stated.order
+def paper_tables(stated: dps.FrozenMap, records: int, noise: float) -> Iterator[dps.Series]:
+    p, ball, steps = int(stated["changed"]), int(stated["ball"]), int(stated["steps"])
+    eta, gap, order = float(stated["eta"]), float(stated["eigengap"]), float(stated["order"])
     each = mean_same_mask(records - p)
-    repaired = {name: merging(Merging(name=name, eta=eta), stated.ball, records) for name in _MERGING}
+    repaired = {name: merging(Merging(name=name, eta=eta), ball, records) for name in _MERGING}
     #: By pre-processing: x in the table, tau of Theorem 2, and the sensitivity of the repaired bound.
     columns: dict[str, tuple[float, float, Sensitivity]] = {
         "deduplicate": (p, p, repaired["deduplicate"]),
@@ -126,7 +126,7 @@ def paper_tables(stated: PaperTable, records: int, noise: float) -> Iterator[dps
         changed = 0.0 if name == "pca" else float(p)
         rows: list[tuple[dps.Json, ...]] = []
         for kind in KINDS:
-            m = PrivateMechanism(kind=kind, noise=noise, records=records, steps=stated.steps, factor=4.0)
+            m = PrivateMechanism(kind=kind, noise=noise, records=records, steps=steps, factor=4.0)
             printed = (math.nan, math.nan)
             if (kind, name == "pca") not in _NOT_TABLED:
                 printed = table_2_divergence(m, order, tabled, changed), theorem_2_divergence(m, order, tau, changed)
