@@ -55,9 +55,15 @@ def run(
     from dpspec.language.load import load_specs
     from dpspec.registry.loader import load_catalog
 
+    given = [specs] if isinstance(specs, str | bytes | PathLike | Mapping) or not isinstance(specs, Iterable) else specs
+    paths = []
+    for file in given:
+        if not isinstance(file, str | PathLike) or isinstance(fspath(file), bytes):
+            raise UsageError(f"specs must be paths of files or folders, not a {type(file).__name__}")
+        paths.append(Path(file))
     _check_arguments(overrides, store, device, workers)
     catalog = load_catalog()
-    loaded = load_specs(_paths(specs), catalog, overrides)
+    loaded = load_specs(paths, catalog, overrides)
     try:
         if loaded.missing_plugins:
             raise PluginError("a plugin is missing, broken or too old", loaded.diagnostics)
@@ -103,14 +109,3 @@ def _check_arguments(overrides: Sequence[str], store: File, device: str, workers
         raise invalid('device must be "auto", "cpu", "cuda" or "cuda:1"', device)
     if workers is not None and (not isinstance(workers, int) or isinstance(workers, bool) or workers < 1):
         raise invalid("workers must be an integer of at least 1, or None", workers)
-
-
-def _paths(specs: File | Iterable[File]) -> list[Path]:
-    given = [specs] if isinstance(specs, str | bytes | PathLike | Mapping) or not isinstance(specs, Iterable) else specs
-    paths = []
-    for file in given:
-        if not isinstance(file, str | PathLike) or isinstance(fspath(file), bytes):
-            kind = type(file).__name__
-            raise UsageError(f"specs must be paths of files or folders, not a {kind}")
-        paths.append(Path(file))
-    return paths

@@ -181,7 +181,7 @@ def calibrate_spec(
         proved=proved,
         unproved=unproved,
         limit=limit,
-        evaluations=evaluations.judged,
+        evaluations=len(evaluations.points),
         contradictions=contradictions,
         valid_beyond=beyond,
     )

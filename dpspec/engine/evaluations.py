@@ -152,19 +152,15 @@ class Evaluations:
         self.key = key
         self.claims = tuple(claims)
         self._catalog = catalog
-        self._emit = emit
+        self._emit = emit or (lambda event: None)
         self._base: Prepared | None = None
-        self._points: dict[float, Point] = {}
-
-    @property
-    def judged(self) -> int:
-        return len(self._points)
+        self.points: dict[float, Point] = {}
 
     def at(self, value: float) -> Point:
-        if value in self._points:
-            return self._points[value]
+        if value in self.points:
+            return self.points[value]
         what = f"{self.key.place} = {self.key.spelling(value)}"
-        self._tell(StageStarted(audit=self.spec.name, stage=what))
+        self._emit(StageStarted(audit=self.spec.name, stage=what))
         try:
             prepared = self.candidate(value)
             findings = self._findings(prepared, what)
@@ -179,7 +175,7 @@ class Evaluations:
             private = any(judged.findings[i].privacy != "public" for i in used)
             spec, findings = prepared.spec, judged.findings
             point = Point(value=value, verdicts=verdicts, private=private, spec=spec, findings=findings)
-        self._points[value] = point
+        self.points[value] = point
         return point
 
     def wrong(self, value: float) -> str:
@@ -216,7 +212,7 @@ class Evaluations:
         def tell(event: Event) -> None:
             if isinstance(event, Progressed):
                 event = dataclasses.replace(event, what=f"{what}, {event.what}" if event.what else what)
-            self._tell(event)
+            self._emit(event)
 
         inputs = prepared.audit.trial_inputs(prepared.spec)
         context = RunContext(prepared, self._catalog, inputs, device="cpu", emit=tell)
@@ -227,10 +223,6 @@ class Evaluations:
             raise SpecError([data_unreadable(error, self.spec)]) from error
         finally:
             context.close()
-
-    def _tell(self, event: Event) -> None:
-        if self._emit is not None:
-            self._emit(event)
 
 
 #: Factors of compared values relative to the start, nearest first.

@@ -134,7 +134,12 @@ class Cluster:
         self._remote = ray.remote(_run)
         self._running: dict[Any, int] = {}
         self._arriving: dict[Any, Any] = {}
-        self._gpu = self._wants_gpu(demand.device)
+        has_gpu = ray.cluster_resources().get("GPU", 0) >= 1
+        if demand.device.startswith("cuda") and not has_gpu:
+            raise UsageError(f"device {demand.device!r} is not available: no node of the Ray cluster has a GPU")
+        if demand.device == "mps":
+            raise UsageError("device 'mps' is not available on a Ray cluster: use auto, cpu or cuda")
+        self._gpu = has_gpu and demand.device != "cpu"
         self._over = threading.Event()
         head = ray.get_runtime_context().gcs_address
         threading.Thread(target=_watch, args=(head, self._over), name="ray head", daemon=True).start()
@@ -195,18 +200,17 @@ class Cluster:
             except StopIteration:  # it ended without a final message
                 yield WorkerLost(task=self._running.pop(generator), reason="its worker stopped responding")
             except self._ray.exceptions.RayError as error:
-                yield self._gone(generator, error)
+                number = self._running.pop(generator)
+                if isinstance(error, self._ray.exceptions.RayTaskError):  # raised before dpspec's code started
+                    text = " ".join(str(getattr(error, "cause", None) or error).split())
+                    failed = UsageError(f"a Ray worker cannot run dpspec's tasks: {text}")
+                    yield TaskFailed(task=number, error=failed)
+                else:
+                    yield WorkerLost(task=number, reason=f"{type(error).__name__}: {str(error).split('. ')[0]}")
             else:
                 if isinstance(message, TaskFinished | TaskFailed):
                     del self._running[generator]
                 yield message
-
-    def _gone(self, generator: Any, error: Exception) -> Message:
-        number = self._running.pop(generator)
-        if isinstance(error, self._ray.exceptions.RayTaskError):  # raised before dpspec's code started
-            text = " ".join(str(getattr(error, "cause", None) or error).split())
-            return TaskFailed(task=number, error=UsageError(f"a Ray worker cannot run dpspec's tasks: {text}"))
-        return WorkerLost(task=number, reason=f"{type(error).__name__}: {str(error).split('. ')[0]}")
 
     def _slots(self, needs: Resources) -> int:
         has = self._ray.cluster_resources()
@@ -214,14 +218,6 @@ class Cluster:
         if self._gpu and needs.device != "cpu":
             slots = min(slots, int(has.get("GPU", 0)))
         return max(1, slots if self._demand.workers is None else min(slots, self._demand.workers))
-
-    def _wants_gpu(self, device: str) -> bool:
-        has = self._ray.cluster_resources().get("GPU", 0) >= 1
-        if device.startswith("cuda") and not has:
-            raise UsageError(f"device {device!r} is not available: no node of the Ray cluster has a GPU")
-        if device == "mps":
-            raise UsageError("device 'mps' is not available on a Ray cluster: use auto, cpu or cuda")
-        return bool(has) and device != "cpu"
 
 
 def _run(task: Task, device: str) -> Iterator[Message]:

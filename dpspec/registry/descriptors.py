@@ -60,7 +60,7 @@ def hook_problems(plugin: object, manager: pluggy.PluginManager) -> Iterator[str
             for argument, parameter in inspect.signature(getattr(plugin, name)).parameters.items():
                 if parameter.default is parameter.empty and (argument not in given or parameter.kind in _VARIADIC):
                     known = ", ".join(given) or "nothing"
-                    yield f"hook {hook} asks for {argument!r}, which it is not given (given: {known})"
+                    yield f"hook {hook} takes {argument!r}, which dpspec does not pass (passed: {known})"
     if not has_hook:
         yield f"no hook is implemented (hooks: {names})"
 

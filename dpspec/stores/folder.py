@@ -124,6 +124,8 @@ class FolderStorage:
             linked = next((part for part in PARTS if (self.root / part).is_symlink()), None)
             if linked is not None:
                 raise UsageError(f"{self.root} is not a store of trials: its {linked} is a symbolic link")
+            if not any(self.root.iterdir()):
+                return
             if not self._is_marked():
                 try:
                     require_known(_paths(self.root, ""), self.location)

@@ -9,7 +9,7 @@ A whole test file of a plugin that audits the mechanism ``demo``::
         monotone = {"mechanism.scale": decreasing(0.5, 1.0, 2.0)}
 
 The plugin must be installed. The docstring of every test states a requirement. Use :class:`ProviderSuite` with its
-``family`` for a backend that does not train by DP-SGD, such as one that releases counts. pytest is part of the extra
+``family`` for a backend that does not train by DP-SGD, for example a release of counts. pytest is part of the extra
 ``dpspec[test]``.
 """
 

@@ -22,7 +22,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     """Add the options for the store and for runs without training."""
     group = parser.getgroup("dpspec")
     group.addoption("--dpspec-store", default=".dpspec/store", metavar="PATH", help="The folder of finished trials.")
-    group.addoption("--dpspec-bounds-only", action="store_true", help="Train nothing: judge claims by theory alone.")
+    group.addoption("--dpspec-bounds-only", action="store_true", help="Train nothing: judge claims by theory only.")
 
 
 def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Collector | None:

@@ -187,7 +187,7 @@ class MechanismSuite(ProviderSuite):
             surprises = [f"{v.claim} is {v.verdict}: {v.reason}" for v in audit.verdicts if not v.expected]
             require(not surprises, f"{audit.name}: not as expected: {' '.join(surprises)}")
             require(audit.conformance.expected, f"{audit.name}: {audit.conformance.reason}")
-            require(any(f.bound == "upper" for f in audit.findings), f"{audit.name}: there is no upper bound")
+            require(any(f.bound == "upper" for f in audit.findings), f"{audit.name} has no upper bound")
 
     def test_result_is_of_the_published_schema(self) -> None:
         """The result, written as JSON, validates against ``dpspec/result/v2`` and reads back equal."""
@@ -200,7 +200,7 @@ class MechanismSuite(ProviderSuite):
         require(not errors, "\n".join(f"{e.json_path}: {e.message}" for e in errors[:20]))
         with in_words("reading the result back"):
             again = codec.load(text)
-        require(again == result, "the result does not read back equal to what was written")
+        require(again == result, "the result differs after writing and reading")
 
     def test_result_can_be_verified(self) -> None:
         """Bounds, conclusions and verdicts recomputed from the result's own trials are equal."""
@@ -227,7 +227,7 @@ class MechanismSuite(ProviderSuite):
         """A second run on the same store trains nothing."""
         bench, first = self.laboratory(), self._first_with_trials()
         again = bench.run(bench.load(), first.store)
-        require(again.trained == 0, f"{again.trained} stored trials were made again: trial_inputs must not vary")
+        require(again.trained == 0, f"{again.trained} stored trials were trained again: trial_inputs must not vary")
 
     def test_evidence_is_small_json(self) -> None:
         """The evidence of every trial is finite JSON of at most 1 MiB; larger data belong in arrays."""
@@ -290,7 +290,7 @@ class MechanismSuite(ProviderSuite):
             chosen = [[f for f in found if not self.quantities or f.quantity in self.quantities] for found in uppers]
             tables = [{_conditions(f): f.value for f in found} for found in chosen]
             common = [conditions for conditions in tables[0] if all(conditions in t for t in tables)]
-            require(common, f"{key}: there is no upper bound for any of {trend.values}")
+            require(common, f"{key}: no upper bound at any of {trend.values}")
             problems = [(c, trend.problem([t[c] for t in tables])) for c in common]
             require(not any(p for _, p in problems), "\n".join(f"{key}: the bound {c} {p}" for c, p in problems if p))
 

@@ -53,7 +53,7 @@ def unanswered(spec: Spec, findings: Sequence[Finding]) -> Iterator[str]:
     for claim in spec.claims:
         for quantity in {part.quantity: None for part in statement(claim).parts if part.side == "at-most"}:
             if quantity not in found:
-                yield f"claim {claim.id!r} asks for an upper bound of {quantity}, and there is none ({available})"
+                yield f"claim {claim.id!r} needs an upper bound of {quantity}, which is missing ({available})"
             elif "proved" in claim.expect:
                 scopes = {f.scope: f.method for f in findings if f.bound == "upper" and f.quantity == quantity}
                 asked = claim_scope(spec, claim)
@@ -78,7 +78,7 @@ def _name(outcome: object) -> str:
 
 def _flaws(outcome: object) -> Iterator[str]:
     if not isinstance(outcome, Finding | Series | Check | Evidence):
-        yield f"a {type(outcome).__name__} is no Finding, Series, Check or Evidence"
+        yield f"a {type(outcome).__name__}, not a Finding, Series, Check or Evidence"
         return
     undefined = list(undefined_numbers(outcome))
     yield from undefined
@@ -98,9 +98,22 @@ def _flaws(outcome: object) -> Iterator[str]:
                 yield f"its scope's {key} is {value!r} (valid: {', '.join(allowed)})"
     match outcome:
         case Finding():
-            yield from _finding_flaws(outcome)
+            close = difflib.get_close_matches(outcome.quantity, QUANTITIES, 1, cutoff=0.8)
+            if outcome.quantity not in QUANTITIES and close:
+                yield f"claims have no quantity {outcome.quantity!r}; did you mean {close[0]!r}?"
+            if outcome.rigor == "statistical" and not (outcome.confidence and 0 < outcome.confidence < 1):
+                yield "it is statistical and states no confidence"
+            if outcome.lower is not None and outcome.bound == "upper" and outcome.lower > outcome.value:
+                yield f"its lower end {outcome.lower} is above its value {outcome.value}"
         case Series():
-            yield from _series_flaws(outcome)
+            lengths = {name: len(column) for name, column in outcome.columns.items() if isinstance(column, tuple)}
+            if len(lengths) != len(outcome.columns) or len(set(lengths.values())) > 1:
+                yield f"its columns must be lists of equal length, got {lengths}"
+            for column, side in outcome.bounds.items():
+                if column not in outcome.columns or side not in ("upper", "lower"):
+                    yield f"its bounds say {side!r} of {column!r} (valid: upper or lower, of a column)"
+            if missing := sorted(set(outcome.columns) - set(outcome.units)):
+                yield f"its columns {', '.join(missing)} have no unit; for no unit, write an empty string"
         case Evidence():
             from dpspec.stats.attacks import evidence_tests
 
@@ -118,27 +131,6 @@ _ADVICE = {
     "method": "say how the number was computed",
     "test": "name the test",
 }
-
-
-def _finding_flaws(finding: Finding) -> Iterator[str]:
-    close = difflib.get_close_matches(finding.quantity, QUANTITIES, 1, cutoff=0.8)
-    if finding.quantity not in QUANTITIES and close:
-        yield f"no claim asks for {finding.quantity!r}; did you mean {close[0]!r}?"
-    if finding.rigor == "statistical" and not (finding.confidence and 0 < finding.confidence < 1):
-        yield "it is statistical and states no confidence"
-    if finding.lower is not None and finding.bound == "upper" and finding.lower > finding.value:
-        yield f"its lower end {finding.lower} is above its value {finding.value}"
-
-
-def _series_flaws(series: Series) -> Iterator[str]:
-    lengths = {name: len(column) for name, column in series.columns.items() if isinstance(column, tuple)}
-    if len(lengths) != len(series.columns) or len(set(lengths.values())) > 1:
-        yield f"its columns must be lists of equal length, got {lengths}"
-    for column, side in series.bounds.items():
-        if column not in series.columns or side not in ("upper", "lower"):
-            yield f"its bounds say {side!r} of {column!r} (valid: upper or lower, of a column)"
-    if missing := sorted(set(series.columns) - set(series.units)):
-        yield f"its columns {', '.join(missing)} have no unit; for no unit, write an empty string"
 
 
 #: Relative tolerance of comparisons: certified bounds may be computed on different grids.

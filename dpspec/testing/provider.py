@@ -85,6 +85,14 @@ def impurities(function: Callable[[], T]) -> tuple[T, list[str]]:
     return answer, moved + [f"it touches the outside: {event}" for event in seen]
 
 
+def seeded(function: Callable[[], T]) -> T:
+    """Call the function; fail if it draws from a global random generator."""
+    answer, touched = impurities(function)
+    drawn = [effect for effect in touched if "generator" in effect]
+    require(not drawn, "; ".join(drawn))
+    return answer
+
+
 _MARK = "modules found:"
 
 
@@ -151,11 +159,6 @@ class ProviderSuite:
         return cls.offered().provider
 
     @classmethod
-    def schema_fragments(cls) -> dict[str, Any]:
-        """The descriptor's schema fragments, by their place in it."""
-        return fragments(cls.provider())
-
-    @classmethod
     def code(cls) -> Any:
         """The code that the descriptor names: an audit, a source, a factory or a trainer class."""
         (family,) = [f for f in FAMILIES if f.name == cls.family]
@@ -182,7 +185,7 @@ class ProviderSuite:
                     list(getattr(plugin, name)())
         """
         heavy = imported_by(statements, HEAVY)
-        require(not heavy, f"importing {module} imports {', '.join(heavy)}; import them where they are used")
+        require(not heavy, f"importing {module} imports {', '.join(heavy)}; import them in the functions that use them")
 
     def test_schemas_are_valid_and_every_property_is_described(self) -> None:
         """Fragments are valid in 2020-12 and draft-07, objects are closed, properties described, and defaults fit."""
@@ -190,7 +193,7 @@ class ProviderSuite:
         from jsonschema.exceptions import SchemaError
 
         found: list[str] = []
-        for name, fragment in self.schema_fragments().items():
+        for name, fragment in fragments(self.provider()).items():
             for validator in (Draft7Validator, Draft202012Validator):
                 try:
                     validator.check_schema(thaw(fragment))

@@ -10,6 +10,7 @@ group's direction, or a function of the model's outputs.
 from __future__ import annotations
 
 import copy
+import math
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
@@ -54,6 +55,7 @@ class AttackedRun:
 @dataclass(frozen=True, kw_only=True)
 class _Run:
     index: int
+    canary_free_run: bool
     sizes: Array
     coins: Array
     planted: AttackedRun
@@ -66,7 +68,7 @@ def run_trials(inputs: dps.FrozenMap, context: dps.Context, indices: Sequence[in
     from dpspec.training.loop.native import train_many
     from dpspec.training.measure.residuals import SharedPopulations
 
-    attack = Attack.chosen(inputs, context)
+    attack = replace(Attack.of(inputs), scoring=context.attack.score)
     if attack.method == "many-run":
         runs = [_prepare_run(attack, inputs, context, index) for index in indices]
         watchers = [run.planted.watcher for run in runs if run.planted.watcher is not None]
@@ -89,13 +91,16 @@ def _prepare_run(attack: Attack, inputs: dps.FrozenMap, context: dps.Context, in
 
     sizes = np.repeat(np.asarray(attack.sizes, dtype=np.int64), attack.share)
     coins = np.random.default_rng(context.seed(index, "coins")).integers(0, 2, size=len(sizes), dtype=np.int64)
-    parts = 2 if _has_canary_free_run(attack, index) else 1
+    canary_free_run = attack.canary_free_run and (attack.method == "one-run" or index == 0)
+    parts = 2 if canary_free_run else 1
     job = kit.training_job(inputs, context, index, "training", progress="training", parts=parts)
     planted = plant(attack, context, index, job, sizes, coins)
     # Only the first two of many runs are logged, because the logs are large.
     watched = WatchedRun(planted.job, planted.watcher, logged=attack.method == "one-run" or index < 2)
     planted = replace(planted, job=replace(planted.job, observers=(*watched.observers, *planted.last)))
-    return _Run(index=index, sizes=sizes, coins=coins, planted=planted, watched=watched)
+    return _Run(
+        index=index, canary_free_run=canary_free_run, sizes=sizes, coins=coins, planted=planted, watched=watched
+    )
 
 
 def _conclude_run(attack: Attack, inputs: dps.FrozenMap, context: dps.Context, run: _Run) -> dps.Trial:
@@ -108,7 +113,7 @@ def _conclude_run(attack: Attack, inputs: dps.FrozenMap, context: dps.Context, r
         "records": run.planted.job.public_records,
         "outcomes": _outcomes(attack, run.sizes, run.coins, values),
     }
-    if _has_canary_free_run(attack, run.index):
+    if run.canary_free_run:
         seed = context.seed(run.index, "twin")
         other = kit.training_job(
             inputs, context, run.index, "twin", model_seed=seed, progress="training", part=1, parts=2
@@ -125,10 +130,6 @@ def _conclude_run(attack: Attack, inputs: dps.FrozenMap, context: dps.Context, r
     evidence = evidence | ran if run.watched.logs is None else joined(evidence, ran)
     arrays: dict[str, Array] = {"scores": values, "coins": run.coins.astype(np.int8), "group_sizes": run.sizes}
     return dps.Trial(index=run.index, evidence=dps.FrozenMap(evidence), arrays=arrays)
-
-
-def _has_canary_free_run(attack: Attack, index: int) -> bool:
-    return attack.canary_free_run and (attack.method == "one-run" or index == 0)
 
 
 def plant(
@@ -232,6 +233,10 @@ def _records(
 
         before, after = ask(canaries)
         divisor = seen.expected_batch_size if seen.options["reduction"] == "mean" else 1.0
+        # The standard deviation of a parameter's noise, or 1 without noise; schedules and momentum are ignored.
+        phases = [dps.Phase.of(phase) for phase in seen.phases]
+        variance = sum(phase.steps * (phase.noise_multiplier * phase.clip_norm) ** 2 for phase in phases)
+        unit = float(seen.options["learning_rate"]) * math.sqrt(variance) / divisor
         first, last = (state.detach().cpu().numpy().copy() for state in models)
         return context.attack.scores(
             Observed(
@@ -243,7 +248,7 @@ def _records(
                 first=first,
                 last=last,
                 coins=known,
-                unit=scores.noise_unit([dps.Phase.of(phase) for phase in seen.phases], seen.options, divisor),
+                unit=unit if unit > 0.0 else 1.0,
                 many=attack.method == "many-run",
                 planted=expected,
                 job=seen,

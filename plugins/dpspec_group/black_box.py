@@ -25,6 +25,7 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple, TypeAlias
 
 import numpy as np
+from scipy.optimize import brentq
 
 from dpspec.accounting import DIRECTIONS, Direction, Floats, Mixture, Pair, PrivacyLoss
 
@@ -90,7 +91,16 @@ def group_epsilon(profile: Profile, k: int, delta: float, factor: Factor = "shar
         if high >= cap:
             return math.inf
         low, high = high, min(2.0 * high, cap)
-    return k * _root(excess, low, high)
+    while excess(high) == -math.inf and high - low > _DIGITS * high:
+        middle = 0.5 * (low + high)
+        low, high = (middle, high) if excess(middle) > 0.0 else (low, middle)
+    if excess(high) == -math.inf:
+        return k * high
+    found = float(brentq(excess, low, high, xtol=_DIGITS * high, rtol=_DIGITS))
+    step = _DIGITS * found
+    while found < high and excess(found) > 0.0:  # round up
+        found, step = min(found + step, high), 2.0 * step
+    return k * found
 
 
 def example_profile(phases: Sequence[tuple[Pair, int]]) -> Profile:
@@ -112,22 +122,6 @@ def example_profile(phases: Sequence[tuple[Pair, int]]) -> Profile:
         return worst
 
     return profile
-
-
-def _root(function: Callable[[float], float], low: float, high: float) -> float:
-    """Zero of a decreasing function, positive at ``low`` and at most zero at ``high``, rounded up."""
-    from scipy.optimize import brentq
-
-    while function(high) == -math.inf and high - low > _DIGITS * high:
-        middle = 0.5 * (low + high)
-        low, high = (middle, high) if function(middle) > 0.0 else (low, middle)
-    if function(high) == -math.inf:
-        return high
-    found = float(brentq(function, low, high, xtol=_DIGITS * high, rtol=_DIGITS))
-    step = _DIGITS * found
-    while found < high and function(found) > 0.0:
-        found, step = min(found + step, high), 2.0 * step
-    return found
 
 
 def log_delta(phases: Sequence[tuple[Pair, int]], direction: Direction, epsilon: float) -> float:

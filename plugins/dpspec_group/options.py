@@ -87,25 +87,25 @@ class Attack(kit.Options):
         elsewhere: Whether the scores come from an external program; ``space`` and ``kind`` are then meaningless.
         every: Gradient canaries have gradients in every ``every``-th step.
         expected_from: Number of real records in the estimate of the mean update; None for all.
-        scoring: The score of input canaries under the final model. :meth:`chosen` sets it for a trial.
+        scoring: The score of input canaries under the final model; trials set it from the context.
         shard_runs: Maximum number of runs that train together; trials ignore it.
     """
 
     method: str
     access: str
-    space: str
+    space: str = "gradient"
     kind: str
-    score: str
-    spread: float
+    score: str = USUAL_SCORE
+    spread: float = 0.0
     sizes: tuple[int, ...]
     share: int
-    sequential: bool = False
-    elsewhere: bool = False
-    chosen_weights: bool = False
+    sequential: bool
+    elsewhere: bool
+    chosen_weights: bool
     every: int = 1
     expected_from: int | None = None
     scoring: Score | None = None
-    canary_free_run: bool = True
+    canary_free_run: bool
     shard_runs: int | None = None
 
     @classmethod
@@ -115,31 +115,19 @@ class Attack(kit.Options):
         return read if chosen is None else replace(read, scoring=chosen)
 
     @classmethod
-    def chosen(cls, inputs: dps.FrozenMap, context: dps.Context) -> Self:
-        return replace(cls.of(inputs), scoring=context.attack.score)
-
-    @classmethod
     def read(cls, block: dps.FrozenMap) -> Attack:
         audit, threat = block["audit"], block["threat_model"]
         canary = audit.get("canary") or {}
-        space = str(canary.get("space", "gradient"))
         sizes = tuple(sorted({int(size) for size in threat["group_size"]}))
-        return cls(
-            method=str(audit["method"]),
-            access=str(threat["access"]),
-            space=space,
-            kind=str(canary.get("kind", USUAL[space])),
-            score=str(audit.get("score", USUAL_SCORE)),
-            spread=float(canary.get("spread", 0.0)),
-            every=int(canary.get("every", 1)),
-            expected_from=audit.get("expected_from"),
+        return cls.fill(
+            {**audit, **canary, "access": threat["access"]},
+            kind=str(canary.get("kind", USUAL[str(canary.get("space", "gradient"))])),
             sizes=sizes,
             share=int(canary.get("count", len(sizes))) // len(sizes),
             sequential=audit.get("stop") == "settled",
             elsewhere="scores" in audit,
             canary_free_run=bool(audit.get("canary_free_run", (block.get("split") or {}).get("twin", True))),
             chosen_weights=isinstance((block.get("model") or {}).get("initial"), str),
-            shard_runs=audit.get("shard_runs"),
         )
 
     @property

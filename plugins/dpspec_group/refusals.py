@@ -41,7 +41,8 @@ def refusals(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Diagnostic]:
     if displaced or not (both or only_zero_out):
         help = "Ganesh 2024 covers groups that are added or removed, not replaced groups"
         yield from dps.other_adjacencies(spec, "add-remove", "the group theory", help)
-    yield from _transcripts(spec)
+    if spec.threat_model.access == "transcript":
+        yield from _transcripts(spec)
     sizes = [(("threat_model", "group_size"), size) for size in spec.threat_model.group_size]
     sizes += [(("claims", i, "group_size"), c.group_size) for i, c in enumerate(spec.claims)]  # type: ignore[misc]
     for path, size in dict.fromkeys(sizes):
@@ -59,8 +60,6 @@ def refusals(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Diagnostic]:
 
 def _transcripts(spec: dps.Spec) -> Iterator[dps.Diagnostic]:
     """A transcript is supported if the other drawn records are independent of the group."""
-    if spec.threat_model.access != "transcript":
-        return
     if any(phase.sampling.of_users for phase in spec.phases):
         yield kit.unsupported(
             "transcripts of user sampling list users, not their records, so the attack cannot subtract their gradients",

@@ -237,16 +237,6 @@ def along(phases: Sequence[dps.Phase], attack: Attack, records: int, sizes: Arra
     return scores
 
 
-def noise_unit(phases: Sequence[dps.Phase], options: dps.FrozenMap, divisor: float) -> float:
-    """Standard deviation of the noise in a parameter: rate * sqrt(sum of variances) / divisor, or 1 without noise.
-
-    Schedules and momentum are ignored.
-    """
-    variance = sum(phase.steps * (phase.noise_multiplier * phase.clip_norm) ** 2 for phase in phases)
-    scale = float(options["learning_rate"]) * math.sqrt(variance) / divisor
-    return scale if scale > 0.0 else 1.0
-
-
 def tested(canaries: int) -> Array:
     """Mask of guessed canaries of one size if the others calibrate the score, shape (canaries,)."""
     return np.arange(canaries) >= canaries // 2
@@ -303,14 +293,16 @@ def design(law: ScoreDistribution, canaries: int, delta: float, confidence: floa
     counts = [sum(rung) for rung in rungs]
     correct = guess_counts.fitting(counts, [law.correct(*rung, canaries) for rung in rungs])
     expected = guess_counts.epsilon_lower(canaries, counts, correct, delta, confidence)
-    return Design(rungs=rungs, expected_epsilon=expected, largest_epsilon=_largest(rungs, canaries, delta, confidence))
+    largest = guess_counts.largest(canaries, counts, delta, confidence)
+    return Design(rungs=rungs, expected_epsilon=expected, largest_epsilon=largest)
 
 
 def blind(canaries: int, delta: float, confidence: float, *, all_only: bool = False) -> Design:
     """Guess counts for an unknown distribution: a geometric sequence up to all canaries, or only all canaries."""
     rungs = guess_counts.blind(canaries, least=_MIN_GUESSES)
     rungs = rungs[-1:] if all_only else rungs
-    return Design(rungs=rungs, expected_epsilon=math.nan, largest_epsilon=_largest(rungs, canaries, delta, confidence))
+    largest = guess_counts.largest(canaries, [sum(rung) for rung in rungs], delta, confidence)
+    return Design(rungs=rungs, expected_epsilon=math.nan, largest_epsilon=largest)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -409,7 +401,3 @@ def power(spec: dps.Spec, records: int) -> tuple[dps.Power, ...]:
             )
         )
     return tuple(powers)
-
-
-def _largest(rungs: Sequence[guess_counts.Rung], canaries: int, delta: float, confidence: float) -> float:
-    return guess_counts.largest(canaries, [sum(rung) for rung in rungs], delta, confidence)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, TypeAlias
@@ -173,24 +173,24 @@ class Analysis:
     def epsilons(self, delta: float, direction: str) -> Epsilons:
         if direction not in self._tight:
             self._tight[direction] = bounds.tight_epsilons(self.spec, direction)
-        return Epsilons(
-            delta=delta,
-            direction=direction,
-            estimate=self._worst(direction, delta, lambda total: total.plug_in),
-            confidence_upper=self._worst(direction, delta, lambda total: total.confidence_upper),
-            tight=self._tight[direction][delta].upper,
-            renyi=bounds.renyi_epsilon(self.spec.mechanism.options, delta, direction),
-        )
-
-    def _worst(self, direction: str, delta: float, divergence: Callable[[bounds.Total], Floats]) -> Floats:
-        found = []
+        estimates: list[Floats] = []
+        upper_ends: list[Floats] = []
         for side in bounds.one_sided(direction):
             totals = self.sides[side].totals
             orders = np.array([total.order for total in totals])[:, None]
-            found.append(
-                epsilon_at_orders(orders, np.stack([divergence(total) for total in totals]), delta).min(axis=0)
-            )
-        return np.asarray(np.max(found, axis=0), dtype=np.float64)
+            for ends, divergences in (
+                (estimates, [total.plug_in for total in totals]),
+                (upper_ends, [total.confidence_upper for total in totals]),
+            ):
+                ends.append(epsilon_at_orders(orders, np.stack(divergences), delta).min(axis=0))
+        return Epsilons(
+            delta=delta,
+            direction=direction,
+            estimate=np.asarray(np.max(estimates, axis=0), dtype=np.float64),
+            confidence_upper=np.asarray(np.max(upper_ends, axis=0), dtype=np.float64),
+            tight=self._tight[direction][delta].upper,
+            renyi=bounds.renyi_epsilon(self.spec.mechanism.options, delta, direction),
+        )
 
 
 def record_table(records: Analysis) -> dps.Series:
@@ -283,8 +283,8 @@ def by_correctness(records: Analysis) -> dps.Series:
             else:
                 right = np.tile(records.right[j] >= 0.5, (records.runs, 1))
             added = float(total.contributions[j].mean() / composer.saturated(order, step))
-            middle = float(np.median(ratio))
-            rows.append((step, order, added, _mean(ratio, right), _mean(ratio, ~right), float(right.mean()), middle))
+            means = (float(ratio[chosen].mean()) if chosen.any() else None for chosen in (right, ~right))
+            rows.append((step, order, added, *means, float(right.mean()), float(np.median(ratio))))
     return kit.series(
         "right-against-wrong",
         "Steps relative to the data-independent value: mean contribution over records, and one step for records with "
@@ -322,7 +322,3 @@ def by_runs(records: Analysis) -> dps.Series:
         by="order",
         log=["x"],
     )
-
-
-def _mean(values: Floats, chosen: Array) -> float | None:
-    return float(values[chosen].mean()) if chosen.any() else None

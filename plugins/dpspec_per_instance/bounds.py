@@ -182,38 +182,36 @@ def upper_bounds(spec: dps.Spec) -> Iterator[dps.Finding]:
     largest = max((claim.min_records for claim in spec.claims), default=0)
     populations = sorted({str(c["population"]) for c in spec.claims if "population" in c.options})
     for direction in spoken_directions(spec):
+        scope = dps.Scope(direction=direction)
         for delta, epsilon in tight_epsilons(spec, direction).items():
-            upper = _tight_finding(epsilon, {"delta": delta}, direction)
-            yield upper
+            places: list[dict[str, dps.Json]] = [{"delta": delta}]
             if delta in claimed:
-                source = "Ganesh 2024, section 3.3, for one record"
-                lower = certified_lower(upper, epsilon, source=source, min_records=largest) if attained else None
-                if lower is not None:
-                    yield lower
-                for population in populations:
-                    at: dict[str, dps.Json] = {"delta": delta, "fraction": 1.0, "population": population}
-                    yield _tight_finding(epsilon, at, direction)
+                places += [{"delta": delta, "fraction": 1.0, "population": one} for one in populations]
+            for at in places:
+                upper = certified_upper(
+                    "epsilon",
+                    epsilon,
+                    at=at,
+                    scope=scope,
+                    source="Ganesh 2024, Theorem 3.1, for one record",
+                    assumptions=kit.ASSUMPTIONS,
+                )
+                yield upper
+                if delta in claimed and attained and "fraction" not in at:
+                    source = "Ganesh 2024, section 3.3, for one record"
+                    lower = certified_lower(upper, epsilon, source=source, min_records=largest)
+                    if lower is not None:
+                        yield lower
         for delta in claimed:
             yield kit.theorem_upper(
                 "epsilon",
                 renyi_epsilon(spec.mechanism.options, delta, direction),
                 at={"delta": delta},
-                scope=dps.Scope(direction=direction),
+                scope=scope,
                 method="rdp at the spec's orders",
                 source=f"{theory.STEP_SOURCE}; Balle et al. 2020, Theorem 21",
                 assumptions=kit.ASSUMPTIONS,
             )
-
-
-def _tight_finding(epsilon: Interval, at: dict[str, dps.Json], direction: str) -> dps.Finding:
-    return certified_upper(
-        "epsilon",
-        epsilon,
-        at=at,
-        scope=dps.Scope(direction=direction),
-        source="Ganesh 2024, Theorem 3.1, for one record",
-        assumptions=kit.ASSUMPTIONS,
-    )
 
 
 def order_series(spec: dps.Spec) -> dps.Series:

@@ -92,7 +92,7 @@ def _renyi_comparison(records: Analysis, epsilons: Epsilons) -> Iterator[dps.Fin
             bound="estimate",
             rigor="approximate",
             at=dps.FrozenMap(at),
-            scope=_this_data(epsilons.direction, "all"),
+            scope=dps.Scope(direction=epsilons.direction, data="this"),
             method=f"plug-in over {records.runs} runs, against rdp at the spec's orders, {epsilons.renyi:.4g}",
             source=_SOURCE,
             privacy=records.privacy,
@@ -123,17 +123,13 @@ def _epsilon_findings(
             bound="upper" if confident else "estimate",
             rigor="statistical" if confident else "approximate",
             at=dps.FrozenMap(at),
-            scope=_this_data(epsilons.direction, "all" if record is None else record),
+            scope=dps.Scope(direction=epsilons.direction, data="this", record="all" if record is None else record),
             method=f"{how} {records.runs} runs; {which}",
             source=f"{_SOURCE}; {theory.CONFIDENCE_SOURCE}" if confident else _SOURCE,
             assumptions=(*kit.ASSUMPTIONS, _RUNS),
             confidence=records.confidence if confident else None,
             privacy=records.privacy if record is None else "per-record",
         )
-
-
-def _this_data(direction: str, record: str | int) -> dps.Scope:
-    return dps.Scope(direction=direction, data="this", record=record)
 
 
 def estimability(spec: dps.Spec, trials: Sequence[dps.Trial]) -> dps.Finding:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from functools import cache
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -208,6 +207,8 @@ def mean_rule_tables(spec: dps.Spec, records: Analysis) -> Iterator[dps.Series]:
         sigma = spec.phases[0 if s == 0 else -1].noise_multiplier
         for b, batch in enumerate(rule.batches):
             rate, changes = float(batch) / records.records, trial.arrays[f"mean_changes_{b}"][s]
+            inner, slack = split(rate, delta)
+            table = epsilons(np.linspace(0.0, 1.0, _DISTANCES + 1), inner, sigma)
             for o, order in enumerate(rule.orders):
                 medians = [float(np.median(values[s, b, o, kind])) for kind in (0, 1, 2)]
                 largest = float(theory.step_divergence(float(order), rate, 1.0 / sigma))
@@ -215,7 +216,7 @@ def mean_rule_tables(spec: dps.Spec, records: Analysis) -> Iterator[dps.Series]:
             each = []
             for m, norm in enumerate(norms[s]):
                 drawn = dict(zip(typical_sizes(others, rate), changes[:, :, m], strict=True))
-                each.append([_step_epsilon(others, rate, sigma, delta, float(norm), some) for some in (drawn, None)])
+                each.append([_step_epsilon(table, others, rate, slack, float(norm), some) for some in (drawn, None)])
             base, (sampled, bounded) = one_step(rate, sigma, 1.0, delta), np.median(each, axis=0).tolist()
             holds = "yes" if base.holds else "no"
             steps.append((stage, float(batch), sampled, bounded, base.amplified, base.printed, holds))
@@ -249,15 +250,8 @@ def mean_rule_tables(spec: dps.Spec, records: Analysis) -> Iterator[dps.Series]:
 
 
 def _step_epsilon(
-    others: int, rate: float, sigma: float, delta: float, norm: float, sampled: dict[int, Array] | None
+    table: Floats, others: int, rate: float, slack: float, norm: float, sampled: dict[int, Array] | None
 ) -> float:
-    inner, slack = split(rate, delta)
     distances, log_masses = stratified_distances(others, rate, norm, sampled)
     places = np.minimum(np.ceil(distances * _DISTANCES), _DISTANCES).astype(np.int64)
-    losses = _tabulated_epsilons(inner, sigma)[places]
-    return best_corollary(rate, losses, log_masses, slack, _EXPONENTS)
-
-
-@cache
-def _tabulated_epsilons(inner: float, sigma: float) -> Array:
-    return epsilons(np.linspace(0.0, 1.0, _DISTANCES + 1), inner, sigma)
+    return best_corollary(rate, table[places], log_masses, slack, _EXPONENTS)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,10 +38,6 @@ class Audited:
     points: Sequence[int]
     sampled: bool
     directions: tuple[str, ...]
-
-    @property
-    def point_set(self) -> Collection[int]:
-        return self.points if isinstance(self.points, range) else frozenset(self.points)
 
     @property
     def shared_direction(self) -> str:

@@ -121,9 +121,8 @@ def _refuse_points(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Diagnostic]
 
 
 def _refuse_claims(spec: dps.Spec, audited: Audited) -> Iterator[dps.Diagnostic]:
-    points = audited.point_set
     for i, claim in enumerate(spec.claims):
-        if claim.record is not None and claim.record not in points:
+        if claim.record is not None and claim.record not in audited.points:
             yield kit.bad_value(
                 f"the claim is about record {claim.record}, which is not among the audited "
                 f"{audited.population} records",
@@ -192,16 +191,15 @@ def _refuse_training(
 
 def _refuse_attack(spec: dps.Spec, runs: int, attack: AttackOptions, audited: Audited) -> Iterator[dps.Diagnostic]:
     path: dps.Path = ("audit", "attack")
-    points = audited.point_set
     if attack.targets == 0:
         yield kit.bad_value("audit.attack selects no record", path, "set most, least or records, or remove attack")
-    if attack.most + attack.least > len(points):
+    if attack.most + attack.least > len(audited.points):
         yield kit.bad_value(
-            f"{attack.most} most and {attack.least} least exposed records exceed the {len(points)} audited records",
+            f"{attack.most} most and {attack.least} least exposed records exceed the {len(audited.points)} audited",
             (*path, "most"),
         )
     for i, record in enumerate(attack.records):
-        if record not in points:
+        if record not in audited.points:
             yield kit.bad_value(
                 f"record {record} is not among the audited {audited.population} records",
                 (*path, "records", i),

@@ -108,9 +108,8 @@ class StepTable:
         return np.asarray(np.interp(a, self._orders, self._values[:, -1]) / (a - 1.0), dtype=np.float64)
 
 
-@lru_cache(maxsize=32)
-def step_table(rate: float, noise_multiplier: float, lowest: float, highest: float, direction: Direction) -> StepTable:
-    return StepTable(rate, noise_multiplier, lowest, highest, direction)
+#: A cached :class:`StepTable`.
+step_table = lru_cache(maxsize=32)(StepTable)
 
 
 def log_moments(orders: Floats, rate: float, ratio: float, direction: Direction) -> Floats:

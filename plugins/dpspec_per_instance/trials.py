@@ -142,7 +142,17 @@ class _Run:
 
 
 def run_trials(setup: RunSetup, indices: Sequence[int]) -> Iterator[dps.Trial]:
-    runs = [_prepare_run(setup, index) for index in indices]
+    runs = []
+    for index in indices:
+        number, shard = setup.shards.run_and_shard(index)
+        part = setup.shards.places(shard)
+        job, watcher = setup.with_norms(setup.job(number, "training", progress="training"), part)
+        run = _Run(index=index, number=number, part=part, first=shard == 0, job=job, watcher=watcher)
+        if run.first and number < LOGGED_RUNS:
+            measured = updates_invertible(setup.inputs["training"])
+            run.watched = WatchedRun(job, Residuals(job, 0, looks=MEASURED_STEPS) if measured else None)
+            run.job = replace(job, observers=(*job.observers, *run.watched.observers))
+        runs.append(run)
     setup.train([run.job for run in runs], indices)
     attack = AuditBlock.of(setup.inputs["audit"]).attack
     targets = choose_targets(setup, attack) if attack is not None and any(run.first for run in runs) else ()
@@ -162,18 +172,6 @@ def run_trials(setup: RunSetup, indices: Sequence[int]) -> Iterator[dps.Trial]:
             evidence["outcomes"] = attack_records(setup, attack, targets, run.number)
             evidence["internal"]["targets"] = [[name, setup.audited.points[place]] for name, place in targets]
         yield dps.Trial(index=run.index, evidence=dps.FrozenMap(evidence), arrays=arrays)
-
-
-def _prepare_run(setup: RunSetup, index: int) -> _Run:
-    number, shard = setup.shards.run_and_shard(index)
-    part = setup.shards.places(shard)
-    job, watcher = setup.with_norms(setup.job(number, "training", progress="training"), part)
-    run = _Run(index=index, number=number, part=part, first=shard == 0, job=job, watcher=watcher)
-    if run.first and number < LOGGED_RUNS:
-        measured = updates_invertible(setup.inputs["training"])
-        run.watched = WatchedRun(job, Residuals(job, 0, looks=MEASURED_STEPS) if measured else None)
-        run.job = replace(job, observers=(*job.observers, *run.watched.observers))
-    return run
 
 
 def _train_own_runs(setup: RunSetup, run: _Run) -> Array:
@@ -380,27 +378,25 @@ class Target:
             return view
         waiting = [w for w in self.watchers if w is not watcher and w.steps == watcher.steps and w.previous is not None]
         states = [state] + [w.previous for w in waiting if w.previous is not None]
-        first, *rest = self._views(torch.stack(states), clip)
-        self._ready = {id(w): (s, r) for w, s, r in zip(waiting, states[1:], rest, strict=True)}
-        return first
-
-    def _views(self, states: Tensor, clip: float) -> list[RecordView]:
         runs, records = len(states), len(self._x)
-        gradients = torch.zeros_like(states)
+        models = torch.stack(states)
+        gradients = torch.zeros_like(models)
         x, y = (rows.expand(runs, *rows.shape) for rows in self._record)
-        inside = torch.ones(x.shape[:2], dtype=torch.bool, device=states.device)
-        self._model.add_clipped(gradients, states, x, y, inside, clipper(clip))
+        inside = torch.ones(x.shape[:2], dtype=torch.bool, device=models.device)
+        self._model.add_clipped(gradients, models, x, y, inside, clipper(clip))
 
         def found(chunk: int) -> Tensor:
-            products = torch.zeros(runs, records, dtype=torch.float64, device=states.device)
+            products = torch.zeros(runs, records, dtype=torch.float64, device=models.device)
             for rows, part in tiles(runs, records, chunk):
-                x, y = (data[part].expand(len(states[rows]), *data[part].shape) for data in (self._x, self._y))
-                along, squares = self._model.along(states[rows], gradients[rows], x, y)
+                x, y = (data[part].expand(len(models[rows]), *data[part].shape) for data in (self._x, self._y))
+                along, squares = self._model.along(models[rows], gradients[rows], x, y)
                 products[rows, part] = along * (clip / squares.sqrt().clamp(min=clip))
             return products
 
         products, self._most = memory.halving(found, self._model.chunk(clipper(clip)), self._most)
-        return [RecordView(gradient=g, products=p) for g, p in zip(gradients, products, strict=True)]
+        first, *rest = (RecordView(gradient=g, products=p) for g, p in zip(gradients, products, strict=True))
+        self._ready = {id(w): (s, r) for w, s, r in zip(waiting, states[1:], rest, strict=True)}
+        return first
 
 
 class RecordAttack(Observer):

@@ -20,7 +20,15 @@ import numpy as np
 import dpspec.contract as dps
 from dpspec import kit
 from dpspec.accounting import BestEpsilon, Conversion, best_epsilon, gaussian, laplace_rdp
-from dpspec_preprocessing.options import SAME_MASK, Declaration, Pipeline, Test, bound_scope, claimed_orders
+from dpspec_preprocessing.options import (
+    SAME_MASK,
+    Declaration,
+    Pipeline,
+    Test,
+    bound_scope,
+    claimed_orders,
+    distance_of,
+)
 from dpspec_preprocessing.private import PrivateMechanism, rdp_slope, repaired_divergence, srdp_slope
 from dpspec_preprocessing.sensitivity import REQUIRED_LIMITS, Merging, Scaling, tested_sensitivity
 
@@ -66,7 +74,7 @@ def upper_bounds(spec: dps.Spec, pipeline: Pipeline) -> Iterator[dps.Finding]:
             if math.isfinite(value):
                 yield kit.theorem_upper(
                     "epsilon",
-                    round_up(value),
+                    value * (1.0 + 1e-12),
                     at={"delta": delta},
                     scope=scope,
                     method="propose-test-release",
@@ -98,7 +106,7 @@ def _repaired(
     m = pipeline.private
     grouped = tau is None or math.isinf(tau)
     over_collection = data == "collection"
-    why = f": {NOT_SMOOTH}" if grouped and over_collection and not pipeline.is_smooth else ""
+    why = f": {NOT_SMOOTH}" if grouped and over_collection and not math.isfinite(m.smooth) else ""
     scope = bound_scope(spec, m, data=data, neighbours=SAME_MASK if pipeline.same_mask and not grouped else "all")
     mu, pure = repaired_mu(m, tau, changed), pure_epsilon(m, tau, changed)
     values: list[tuple[str, float, dict[str, float]]] = [
@@ -112,7 +120,7 @@ def _repaired(
     for quantity, value, at in values:
         yield kit.theorem_upper(
             quantity,
-            round_up(value),
+            value * (1.0 + 1e-12),
             at=at,
             scope=scope,
             method=f"group of {min(m.records, math.floor(changed) + 1)}" if grouped else "smooth Renyi",
@@ -129,12 +137,8 @@ def tested_epsilon(pipeline: Pipeline, test: Test, delta: float) -> float:
     inside = tested_sensitivity(
         pipeline.step, pipeline.collection, pipeline.private.records, pipeline.features, pipeline.radius
     )
-    epsilon = repaired_epsilon(pipeline.private, pipeline.distance(inside), inside.changed, delta)
+    epsilon = repaired_epsilon(pipeline.private, distance_of(pipeline.private, inside), inside.changed, delta)
     return epsilon + test.epsilon
-
-
-def round_up(value: float) -> float:
-    return value * (1.0 + 1e-12)
 
 
 SOURCE = "the exact divergence of two explicit datasets"

@@ -123,19 +123,14 @@ def distance_to_edge(x: Array, pipeline: Pipeline) -> float:
         gap, minimum = _eigengap(x, step.components) / pipeline.radius**2, float(limits["min_eigengap"])
         return max(0.0, (gap - minimum / pipeline.radius**2) / gap_sensitivity(len(x)))
     if isinstance(step, Merging):
-        count, maximum = window_count(x, 8.0 * step.eta), float(limits["max_ball"])
+        # The maximum number of records in a window along (1, ..., 1) / sqrt(d): at least the number in any ball of that
+        # diameter. Unlike the largest ball around a record, it has sensitivity 1.
+        starts = np.sort(x.sum(axis=1) / np.sqrt(x.shape[1]))
+        ends = np.searchsorted(starts, starts + 8.0 * step.eta * (1.0 + 1e-12), side="right")
+        count, maximum = int((ends - np.arange(len(starts))).max()), float(limits["max_ball"])
     else:
         count, maximum = int(np.isnan(x).any(axis=1).sum()), float(limits["max_missing_rows"])
     return max(0.0, maximum + 1.0 - count)  # these counts have sensitivity 1
-
-
-def window_count(x: Array, width: float) -> int:
-    """Maximum number of records in a window of ``width`` along (1, ..., 1) / sqrt(d).
-
-    At least the number in any ball of that diameter. Unlike the largest ball around a record, it has sensitivity 1.
-    """
-    places = np.sort(x.sum(axis=1) / np.sqrt(x.shape[1]))
-    return int((np.searchsorted(places, places + width * (1.0 + 1e-12), side="right") - np.arange(len(places))).max())
 
 
 def covariance_spectrum(x: Array) -> Array:

@@ -55,10 +55,6 @@ class Pipeline:
     def same_mask(self) -> bool:
         return isinstance(self.step, Imputation) and self.step.name == "mean" and self.step.same_mask
 
-    @property
-    def is_smooth(self) -> bool:
-        return math.isfinite(self.private.smooth)
-
     def compared(self, method: str) -> tuple[float | None, float]:
         """Tau, None for group privacy, and the number of changed records that a method counts."""
         changed = 0.0 if method == "ignored" else self.changed
@@ -67,19 +63,18 @@ class Pipeline:
     @property
     def tau(self) -> float | None:
         """Distance at which the repaired curve is evaluated; infinite if only group privacy holds."""
-        return None if self.repaired is None else self.distance(self.repaired)
+        return None if self.repaired is None else distance_of(self.private, self.repaired)
 
     @property
     def changed(self) -> float:
         """Maximum number of common records that differ."""
         return self.private.records if self.repaired is None else min(self.repaired.changed, self.private.records)
 
-    def distance(self, sensitivity: Sensitivity) -> float:
-        return distance_of(self.private, sensitivity) if self.is_smooth else math.inf
-
 
 def distance_of(m: PrivateMechanism, sensitivity: Sensitivity) -> float:
-    """Tau, or n times the maximum displacement of a record for one-record batches."""
+    """Tau, n times the maximum displacement of a record for one-record batches, or infinite without smoothness."""
+    if not math.isfinite(m.smooth):
+        return math.inf
     return m.records * sensitivity.moved if m.kind == "sgd-sampled" else sensitivity.tau
 
 
@@ -113,16 +108,6 @@ class Sweep(kit.Options):
 
 
 @dataclass(frozen=True, kw_only=True)
-class PaperTable(kit.Options):
-    order: float
-    changed: int
-    eta: float
-    ball: int
-    eigengap: float
-    steps: int
-
-
-@dataclass(frozen=True, kw_only=True)
 class Declaration(kit.Options):
     """The block ``mechanism``. Trials read only steps, private, collection, radius, clip_rows and ptr."""
 
@@ -136,7 +121,7 @@ class Declaration(kit.Options):
     orders: tuple[float, ...]
     ptr: Test | None = None
     sweep: Sweep | None = None
-    table: PaperTable | None = None
+    table: dps.FrozenMap | None = None
 
     @classmethod
     def read(cls, block: dps.FrozenMap) -> Declaration:
@@ -151,7 +136,8 @@ class Declaration(kit.Options):
 
     @property
     def processed_norm(self) -> float:
-        return out_radius(self.steps, self.radius)
+        norm = out_radius(self.steps, self.radius)
+        return norm if math.isfinite(norm) else self.radius  # scaling without a clip norm is refused
 
     def pipeline(self, records: int, features: int) -> Pipeline:
         steps, limits, single = self.steps, self.collection, len(self.steps) == 1

@@ -160,20 +160,6 @@ def repaired_rdp(m: PrivateMechanism, order: float) -> float:
     return rdp_slope(m) * order
 
 
-def repaired_srdp(m: PrivateMechanism, order: float, tau: float) -> float:
-    """The smooth RDP at ``order`` for datasets at distance ``tau``, whichever rows differ."""
-    moved = m.reach * tau
-    if m.kind == "laplace":
-        return float(accounting.laplace_rdp(order, m.noise * moved))
-    if m.kind == "exponential":
-        return m.noise * moved
-    if m.kind == "gaussian":
-        return 0.5 * order * (m.noise * moved) ** 2
-    if m.kind == "sgd-iterated" and 0.5 * order * (m.smooth * tau / m.sigma) ** 2 > 1.0 / (order - 1.0):
-        return math.inf
-    return srdp_slope(m, tau) * order
-
-
 def rdp_slope(m: PrivateMechanism) -> float:
     """RDP divided by the order, for mechanisms with a linear curve (gaussian, dp-gd, sgd-iterated)."""
     if m.kind == "gaussian":
@@ -223,6 +209,7 @@ _NODES, _REACH, _ROUNDS = 161, 16.0, 8
 
 
 def smooth_divergence(m: PrivateMechanism, order: float, tau: float) -> float:
+    """The divergence with datasets at distance ``tau``, whichever rows differ."""
     if m.kind == "laplace":
         return repaired_rdp(replace(m, noise=m.noise * (1.0 + m.reach * tau)), order)
     if m.kind == "exponential":
@@ -231,7 +218,12 @@ def smooth_divergence(m: PrivateMechanism, order: float, tau: float) -> float:
         return order * composed_slope(rdp_slope(m), srdp_slope(m, tau))
     if m.kind == "sgd-sampled":
         return compose_sampled(sampled_curve(m), srdp_slope(m, tau), order)
-    return compose_lines(lambda a: repaired_rdp(m, a), lambda a: repaired_srdp(m, a, tau), order)
+
+    def smooth(order: float) -> float:
+        proved = 0.5 * order * (m.smooth * tau / m.sigma) ** 2 <= 1.0 / (order - 1.0)
+        return srdp_slope(m, tau) * order if proved else math.inf
+
+    return compose_lines(lambda a: repaired_rdp(m, a), smooth, order)
 
 
 def group_divergence(m: PrivateMechanism, order: float, changed: float) -> float:

@@ -144,7 +144,7 @@ def theorem_2_sensitivity(pipeline: Pipeline) -> Sensitivity | None:
 
 def _is_covered(pipeline: Pipeline, step: Step) -> bool:
     affine = isinstance(step, Projection) and step.affine
-    return pipeline.is_smooth and pipeline.radius == 1.0 and not affine
+    return math.isfinite(pipeline.private.smooth) and pipeline.radius == 1.0 and not affine
 
 
 def changed_records(pipeline: Pipeline) -> float:

@@ -296,19 +296,14 @@ def _private(spec: dps.Spec, declared: Declaration, facts: dps.Facts) -> Iterato
     if private.takes_gradients:
         yield from _training(declared, facts)
         return
-    reach = 2.0 * private.constants()[0] * _processed_norm(declared)
+    reach = 2.0 * private.constants()[0] * declared.processed_norm
     if private.sensitivity > reach:
         message = f"one record moves the query by at most 2 L radius = {reach:g}, less than the declared sensitivity"
         yield _warning(message, (*_PRIVATE, "sensitivity"))
 
 
-def _processed_norm(declared: Declaration) -> float:
-    whole = all(math.isfinite(step.clip) for step in declared.steps if isinstance(step, Scaling))
-    return declared.processed_norm if whole else declared.radius
-
-
 def _training(declared: Declaration, facts: dps.Facts) -> Iterator[dps.Diagnostic]:
-    private, norm = declared.private, _processed_norm(declared)
+    private, norm = declared.private, declared.processed_norm
     kind, declared_constants = private.kind, private.loss is None or private.network
     if kind in ("dp-gd", "sgd-sampled") and private.steps is None:
         yield kit.missing_key("steps", _PRIVATE, "for example steps: 100")

@@ -19,7 +19,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -105,11 +104,11 @@ class Tree:
             yield left, right
 
     def _reach(self, radius: float) -> float:
-        return radius if self._exact else radius * (1.0 + 1e-9) + 1e-12 * self._x.shape[1] * self._largest
-
-    @cached_property
-    def _largest(self) -> float:
-        return float(np.abs(self._x).max(initial=0.0))
+        return (
+            radius
+            if self._exact
+            else radius * (1.0 + 1e-9) + 1e-12 * self._x.shape[1] * float(np.abs(self._x).max(initial=0.0))
+        )
 
 
 class Products:

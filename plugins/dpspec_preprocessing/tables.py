@@ -6,7 +6,7 @@ Published findings are approximate and prove nothing. They are marked if a count
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Final
@@ -26,7 +26,6 @@ from dpspec_preprocessing.bounds import (
 from dpspec_preprocessing.options import (
     SAME_MASK,
     Declaration,
-    PaperTable,
     Pipeline,
     Sweep,
     bound_scope,
@@ -111,10 +110,11 @@ def printed_divergence(pipeline: Pipeline, method: str, order: float) -> float:
     return table_2_divergence(m, order, sensitivity.tau, changed)
 
 
-def paper_tables(stated: PaperTable, records: int, noise: float) -> Iterator[dps.Series]:
-    p, eta, gap, order = stated.changed, stated.eta, stated.eigengap, stated.order
+def paper_tables(stated: dps.FrozenMap, records: int, noise: float) -> Iterator[dps.Series]:
+    p, ball, steps = int(stated["changed"]), int(stated["ball"]), int(stated["steps"])
+    eta, gap, order = float(stated["eta"]), float(stated["eigengap"]), float(stated["order"])
     each = mean_same_mask(records - p)
-    repaired = {name: merging(Merging(name=name, eta=eta), stated.ball, records) for name in _MERGING}
+    repaired = {name: merging(Merging(name=name, eta=eta), ball, records) for name in _MERGING}
     #: By pre-processing: x in the table, tau of Theorem 2, and the sensitivity of the repaired bound.
     columns: dict[str, tuple[float, float, Sensitivity]] = {
         "deduplicate": (p, p, repaired["deduplicate"]),
@@ -126,7 +126,7 @@ def paper_tables(stated: PaperTable, records: int, noise: float) -> Iterator[dps
         changed = 0.0 if name == "pca" else float(p)
         rows: list[tuple[dps.Json, ...]] = []
         for kind in KINDS:
-            m = PrivateMechanism(kind=kind, noise=noise, records=records, steps=stated.steps, factor=4.0)
+            m = PrivateMechanism(kind=kind, noise=noise, records=records, steps=steps, factor=4.0)
             printed = (math.nan, math.nan)
             if (kind, name == "pca") not in _NOT_TABLED:
                 printed = table_2_divergence(m, order, tabled, changed), theorem_2_divergence(m, order, tau, changed)
@@ -175,7 +175,7 @@ def accounting_series(spec: dps.Spec, pipeline: Pipeline) -> dps.Series:
     def rows() -> Iterator[tuple[dps.Json, ...]]:
         for delta in kit.claimed_deltas(spec):
             alone = epsilon_by(pipeline, "ignored", delta)
-            for method in _methods(declared):
+            for method in _methods(spec):
                 test = declared.ptr if method == "repaired" else None
                 value = epsilon_by(pipeline, method, delta) if test is None else tested_epsilon(pipeline, test, delta)
                 if math.isfinite(value):
@@ -197,25 +197,53 @@ def accounting_series(spec: dps.Spec, pipeline: Pipeline) -> dps.Series:
 
 
 def order_series(spec: dps.Spec, pipeline: Pipeline) -> dps.Series:
-    declared = Declaration.of(spec.mechanism.options)
+    def divergences(method: str) -> Iterator[tuple[float, float]]:
+        divergence = printed_divergence if method in SOURCES else proved_divergence
+        for order in Declaration.of(spec.mechanism.options).orders:
+            yield order, divergence(pipeline, method, order)
+
+    title = "Renyi divergence against the order"
+    return _curves(spec, pipeline, "divergence-by-order", title, ("alpha", "divergence"), divergences)
+
+
+def sweep_series(spec: dps.Spec, pipeline: Pipeline, sweep: Sweep) -> dps.Series:
+    declared, over, delta = Declaration.of(spec.mechanism.options), sweep.over, kit.claimed_deltas(spec)[-1]
+    swept = [(value, _with_value(declared, pipeline, over, value)) for value in sweep.values]
+
+    def epsilons(method: str) -> Iterator[tuple[float, float]]:
+        for value, changed in swept:
+            yield value, epsilon_by(changed, method, delta)
+
+    step, name = STEP_TITLES.get(str(pipeline.step_name), "a chain"), over.replace("_", " ")
+    title = f"Epsilon at delta = {delta:g} against {name}, {step}"
+    return _curves(spec, pipeline, f"epsilon-against-{over.replace('_', '-')}", title, (over, "epsilon"), epsilons)
+
+
+def _curves(
+    spec: dps.Spec,
+    pipeline: Pipeline,
+    name: str,
+    title: str,
+    axes: tuple[str, str],
+    values: Callable[[str], Iterator[tuple[float, float]]],
+) -> dps.Series:
+    """A curve of finite ``values`` for each accounting method."""
     rows = (
-        (order, value, _label(pipeline, method))
-        for method in _methods(declared)
-        for order in declared.orders
-        if math.isfinite(
-            value := (printed_divergence if method in SOURCES else proved_divergence)(pipeline, method, order)
-        )
+        (x, y, METHOD_TITLES[method] + (" (refuted)" if _status(pipeline, method) == "refuted" else ""))
+        for method in _methods(spec)
+        for x, y in values(method)
+        if math.isfinite(y)
     )
     return _series(
-        "divergence-by-order",
-        "Renyi divergence against the order",
-        kit.columns_of(("alpha", "divergence", "accounting"), rows),
+        name,
+        title,
+        kit.columns_of((*axes, "accounting"), rows),
         source=_source(spec, pipeline),
-        x="alpha",
-        y=["divergence"],
+        x=axes[0],
+        y=[axes[1]],
         by="accounting",
         log=["x", "y"],
-        upper=["divergence"],
+        upper=[axes[1]],
     )
 
 
@@ -273,29 +301,6 @@ def sensitivity_series(pipeline: Pipeline) -> dps.Series:
     )
 
 
-def sweep_series(spec: dps.Spec, pipeline: Pipeline, sweep: Sweep) -> dps.Series:
-    declared, over, delta = Declaration.of(spec.mechanism.options), sweep.over, kit.claimed_deltas(spec)[-1]
-    step = STEP_TITLES.get(str(pipeline.step_name), "a chain")
-    swept = [(value, _with_value(declared, pipeline, over, value)) for value in sweep.values]
-    rows = (
-        (value, epsilon, _label(pipeline, method))
-        for method in _methods(declared)
-        for value, changed in swept
-        if math.isfinite(epsilon := epsilon_by(changed, method, delta))
-    )
-    return _series(
-        f"epsilon-against-{over.replace('_', '-')}",
-        f"Epsilon at delta = {delta:g} against {over.replace('_', ' ')}, {step}",
-        kit.columns_of((over, "epsilon", "accounting"), rows),
-        source=_source(spec, pipeline),
-        x=over,
-        y=["epsilon"],
-        by="accounting",
-        log=["x", "y"],
-        upper=["epsilon"],
-    )
-
-
 def measured_series(pipeline: Pipeline, measured: Mapping[str, float]) -> dps.Series:
     rows = ((key, pipeline.collection.get(key), measured[key]) for key in sorted(measured))
     return _series(
@@ -312,9 +317,9 @@ def epsilon_by(pipeline: Pipeline, method: str, delta: float) -> float:
     return (printed_epsilon if method in SOURCES else proved_epsilon)(pipeline, method, delta)
 
 
-def _methods(declared: Declaration) -> list[str]:
-    chosen = {declared.accounting, *declared.also}
-    return [method for method in METHOD_TITLES if method in chosen]
+def _methods(spec: dps.Spec) -> list[str]:
+    declared = Declaration.of(spec.mechanism.options)
+    return [method for method in METHOD_TITLES if method in (declared.accounting, *declared.also)]
 
 
 def _with_value(declared: Declaration, pipeline: Pipeline, over: str, value: float) -> Pipeline:
@@ -337,14 +342,8 @@ def _with_value(declared: Declaration, pipeline: Pipeline, over: str, value: flo
     return changed.pipeline(records, pipeline.features)
 
 
-def _label(pipeline: Pipeline, method: str) -> str:
-    return METHOD_TITLES[method] + (" (refuted)" if _status(pipeline, method) == "refuted" else "")
-
-
 def _source(spec: dps.Spec, pipeline: Pipeline) -> str:
-    refuted = [
-        method for method in _methods(Declaration.of(spec.mechanism.options)) if _status(pipeline, method) == "refuted"
-    ]
+    refuted = [method for method in _methods(spec) if _status(pipeline, method) == "refuted"]
     if not refuted:
         return PAPER
     names = " and ".join(METHOD_TITLES[method] for method in refuted)

@@ -55,7 +55,7 @@ def observed(kind: str, size: int, count: int, seed: int) -> tuple[Observed, Arr
     prepared = prepare(spec, load_catalog())
     inputs = prepared.audit.trial_inputs(spec)
     context = RunContext(prepared, load_catalog(), inputs, device="cpu")
-    attack, keeping = Attack.chosen(inputs, context), Keeping(context)
+    attack, keeping = replace(Attack.of(inputs), scoring=context.attack.score), Keeping(context)
     context.__dict__["attack"] = keeping
     sizes = np.full(count, size)
     coins = np.random.default_rng(context.seed(0, "coins")).integers(0, 2, size=count, dtype=np.int64)

@@ -12,8 +12,8 @@ import yaml
 from support.opacus_training import Training
 
 from dpspec.cli.app import main
+from dpspec.engine.recorded.bounds import noise_multipliers
 from dpspec.engine.recorded.executed_run import observe
-from dpspec.engine.recorded.schedule import noise_multipliers
 
 SPEC = """\
 dpspec: 1

@@ -20,7 +20,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from dpspec.engine.recorded import checks
 from dpspec.engine.recorded.assumptions import PER_RECORD_CLIPPING
-from dpspec.engine.recorded.schedule import phases_of
+from dpspec.engine.recorded.bounds import phases_of
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 

@@ -23,8 +23,8 @@ from torch.utils.data.distributed import DistributedSampler
 
 import dpspec
 from dpspec.engine.recorded import checks, joined_checks
+from dpspec.engine.recorded.bounds import phases_of
 from dpspec.engine.recorded.executed_run import observe
-from dpspec.engine.recorded.schedule import phases_of
 from dpspec.errors import RecordingError, UsageError
 from dpspec.recording.folder.joined_folder import JOIN, joined_end
 from dpspec.recording.folder.run_folder import INTERNAL, MARK, STEPS, RunFolder

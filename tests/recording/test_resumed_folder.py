@@ -16,8 +16,8 @@ from support.jobs import Job, RankedJobs, kill
 
 import dpspec
 from dpspec.engine.recorded import recorded_run
+from dpspec.engine.recorded.bounds import phases_of
 from dpspec.engine.recorded.joined_checks import RECOUNTED
-from dpspec.engine.recorded.schedule import phases_of
 from dpspec.errors import RecordingError, UsageError
 from dpspec.recording.folder.resumed_folder import next_part, open_run
 from dpspec.recording.folder.run_folder import MARK, STATES, RunWriter

@@ -32,8 +32,8 @@ from torch.utils.data.distributed import DistributedSampler
 
 from dpspec.engine.recorded import checks, joined_checks
 from dpspec.engine.recorded.assumptions import PER_RECORD_CLIPPING
+from dpspec.engine.recorded.bounds import phases_of
 from dpspec.engine.recorded.executed_run import observe
-from dpspec.engine.recorded.schedule import phases_of
 from dpspec.errors import RecordingError, UsageError
 from dpspec.recording.folder.run_folder import MARK, RunFolder
 from dpspec.recording.ranks import group, rank_watch

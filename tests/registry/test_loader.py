@@ -95,11 +95,11 @@ BROKEN = {
     ),
     "unknown argument": (
         HEAD + "@dps.hookimpl\ndef dpspec_datasets(spec): yield rows()\n",
-        "hook dpspec_datasets asks for 'spec', which it is not given (given: nothing)",
+        "hook dpspec_datasets takes 'spec', which dpspec does not pass (passed: nothing)",
     ),
     "unknown event argument": (
         HEAD + "@dps.hookimpl\ndef dpspec_event(evnt): pass\n",
-        "hook dpspec_event asks for 'evnt', which it is not given (given: event)",
+        "hook dpspec_event takes 'evnt', which dpspec does not pass (passed: event)",
     ),
     "wrapper": (HEAD + "@dps.hookimpl(wrapper=True)\ndef dpspec_datasets(): return (yield)\n", "is a wrapper"),
     "raises": (

@@ -10,11 +10,10 @@ from typing import Any
 from dpspec.contract import Assumption, Check, Facts
 from dpspec.contract.findings import Channel
 from dpspec.engine.recorded import check
-from dpspec.engine.recorded.canary_bound import CanaryBound, canary_bound
+from dpspec.engine.recorded.bounds import CanaryBound, ScheduleEpsilon, canary_bound, epsilon_of
 from dpspec.engine.recorded.check import RunClaim as Question
 from dpspec.engine.recorded.executed_run import RecordedRuns, observe
 from dpspec.engine.recorded.recorded_run import RecordedRun
-from dpspec.engine.recorded.schedule import ScheduleEpsilon, epsilon_of
 from dpspec.engine.results.recording import UNKNOWN, AccountantReport, RecordedPhase
 from dpspec.engine.results.result import AuditResult, Conformance, Result
 from dpspec.errors import ExitCode

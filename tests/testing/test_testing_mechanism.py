@@ -129,7 +129,7 @@ RUNS = "test_example_runs_as_expected"
             "trial_inputs",
             lambda inputs, spec: FrozenMap({**inputs, "now": Random().random()}),
             "test_stored_trials_are_found_again",
-            "2 stored trials were made again",
+            "2 stored trials were trained again",
         ),
         (
             "trial_inputs",
@@ -171,7 +171,7 @@ def test_bounds_must_move_as_declared(with_audit, demo, base):
             return ()
 
     silent = suite(with_audit(Silent), monotone={"mechanism.scale": decreasing(0.5, 2.0)})
-    refuses(silent, "test_bounds_are_monotone_where_declared", "there is no upper bound for any of")
+    refuses(silent, "test_bounds_are_monotone_where_declared", "no upper bound at any of")
 
 
 def test_an_invalid_example_is_shown_with_its_error(with_audit, demo):

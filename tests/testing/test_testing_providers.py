@@ -55,7 +55,7 @@ def dataset_suite(source: type) -> Any:
     return suite(DatasetSuite, Dataset(kind="rows", summary=".", schema=EMPTY, source="a:B"), source)
 
 
-DATASET_TESTS = ("test_facts_equal_the_rows", "test_facts_are_stable", "test_rows_are_finite")
+DATASET_TESTS = ("test_facts_equal_the_rows", "test_facts_are_stable")
 
 
 def changed(**arrays: Any) -> type:
@@ -96,7 +96,11 @@ class Shared(Rows):
         (stating(test_records=2), "test_facts_equal_the_rows", "test_x has shape"),
         (changed(train_x=np.zeros((6, 2, 2))), "test_facts_equal_the_rows", "train_x is float64, not float32"),
         (changed(train_y=np.zeros(6, np.int32)), "test_facts_equal_the_rows", "train_y is int32, not int64"),
-        (changed(train_x=np.full((6, 2, 2), np.nan)), "test_rows_are_finite", "train_x holds values that are not"),
+        (
+            changed(train_x=np.full((6, 2, 2), np.nan, np.float32)),
+            "test_facts_equal_the_rows",
+            "train_x holds values that are not",
+        ),
         (FolderInDigest, "test_facts_are_stable", "different facts|depend on the folder"),
         (Shared, "test_rows_are_the_same_every_time", "loading twice gives different rows"),
     ],
@@ -173,7 +177,7 @@ class Scores(Net):
     [
         (Global, "test_building_is_reproducible_by_seed", "draws from the global generator of torch"),
         (Uncounted, "test_parameters_are_those_of_the_built_module", r"says 7, the module has \d+"),
-        (Double, "test_module_is_float32_on_the_cpu", "torch.float64"),
+        (Double, "test_parameters_are_those_of_the_built_module", "torch.float64"),
         (Normalised, "test_records_do_not_see_each_other", "depends on the other records"),
         (Normalised, "test_nothing_but_parameters_remembers_records", "changes the buffers 1.running_mean"),
         (Scores, "test_outputs_are_one_score_per_class", r"not \(4, 10\)"),
@@ -244,7 +248,7 @@ ascent = with_parts(lambda parts: {"update": lambda state, noisy: 2 * state - pa
 lucky = with_job(seed=lambda job: int(torch.randint(1 << 30, (1,))))
 quiet = with_job(observers=lambda job: ())
 counting_records = with_job(expected_batch_size=lambda job: float(len(job.x)))
-quiet_with_adam = with_job(observers=lambda job: () if job.options["optimizer"]["kind"] == "adam" else job.observers)
+quiet_with_adam = with_job(observers=lambda job: () if "adam" in str(job.options.get("optimizer")) else job.observers)
 
 
 @pytest.mark.parametrize(
@@ -252,7 +256,7 @@ quiet_with_adam = with_job(observers=lambda job: () if job.options["optimizer"][
     [
         (doubled_noise, "test_noise_is_fresh_and_of_the_declared_size", "declared 1.5"),
         (with_parts(frozen_noise), "test_noise_is_fresh_and_of_the_declared_size", "same noise|declared 1.5"),
-        (always_noisy, "test_without_noise_nothing_is_random_but_the_batches", "noise was added where none"),
+        (always_noisy, "test_without_noise_nothing_is_random_but_the_batches", "without a declared noise"),
         (no_clipping, "test_contributions_are_clipped", "above the clip norm"),
         (no_clipping, "test_gradient_canaries_appear_in_the_update", "the canary is not clipped"),
         (no_noise_when_empty, "test_empty_batches_survive", "must add its noise"),
@@ -286,7 +290,7 @@ PUBLIC = Assumption(name="data-independent-hyperparameters", status="by-construc
         (ascent, "test_parts_are_those_of_the_native_loop", "another model on the same job"),
         (
             quiet_with_adam,
-            "test_what_is_declared_is_delivered_whatever_is_planted_and_optimized",
+            "test_declared_capabilities_are_delivered_in_order",
             "with optimizer adam",
         ),
     ],

@@ -62,7 +62,7 @@ def bounding(base: type, change: Callable[[Finding], object]) -> type:
         (lambda f: dataclasses.replace(f, value=f.value / 3.0), "theory, implementation or attack is wrong"),
         (
             lambda f: dataclasses.replace(f, bound="lower"),
-            "claim 'one' asks for an upper bound of epsilon, and there is",
+            "claim 'one' needs an upper bound of epsilon, which is",
         ),
         (lambda f: dataclasses.replace(f, bound="uper"), "it.bound must be one of upper, lower, estimate"),
         (lambda f: dataclasses.replace(f, source=" "), "its source is empty; name the theorem or the test"),
@@ -70,7 +70,7 @@ def bounding(base: type, change: Callable[[Finding], object]) -> type:
             lambda f: dataclasses.replace(f, value=float("nan")),
             "its value is NaN: if nothing can be computed, yield",
         ),
-        (lambda f: dataclasses.replace(f, quantity="epsilonn"), "asks for 'epsilonn'; did you mean 'epsilon'?"),
+        (lambda f: dataclasses.replace(f, quantity="epsilonn"), "no quantity 'epsilonn'; did you mean 'epsilon'?"),
         (lambda f: dataclasses.replace(f, rigor="statistical"), "it is statistical and states no confidence"),
         (
             lambda f: dataclasses.replace(f, scope=Scope(adjacency="replace-one")),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
@@ -36,8 +36,11 @@ def covers(upper: Scope, claim: Scope) -> bool:
         upper.adjacency == claim.adjacency
         and upper.unit == claim.unit
         and upper.direction in ("both", claim.direction)
-        and _at_least(_ACCESS, upper.access, claim.access)
-        and _at_least(_ADVERSARY, upper.adversary, claim.adversary)
+        and (upper.access == claim.access or _ACCESS.get(upper.access, -1) > _ACCESS.get(claim.access, 9))
+        and (
+            upper.adversary == claim.adversary
+            or _ADVERSARY.get(upper.adversary, -1) > _ADVERSARY.get(claim.adversary, 9)
+        )
         and upper.data in ("all", claim.data)
         and upper.record in ("all", claim.record)
         and upper.min_records <= claim.min_records
@@ -85,12 +88,6 @@ def claim_scope(spec: Spec, claim: Claim) -> Scope:
     )
 
 
-def _at_least(order: Mapping[str, int], upper: str, claimed: str) -> bool:
-    if upper == claimed:
-        return True
-    return upper in order and claimed in order and order[upper] > order[claimed]
-
-
 #: From strong to weak. ``conditional``: an inequality for fewer datasets than the claim covers, or with an unchecked
 #: assumption.
 Strength: TypeAlias = Literal["proof", "conditional", "statistical", "approximate"]
@@ -101,11 +98,8 @@ STRENGTHS: tuple[Strength, ...] = ("proof", "conditional", "statistical", "appro
 class WeighedFinding:
     index: int
     finding: Finding
+    value: float
     strength: Strength
-
-    @property
-    def value(self) -> float:
-        return self.finding.value
 
 
 def weighed_findings(
@@ -133,7 +127,7 @@ def weighed_findings(
             counts = finding.bound in (side, "estimate") and part.matches(finding.at)
         strength = _strength(finding, None if opposing else scope)
         if counts and strength is not None:
-            weighed.append(WeighedFinding(index=index, finding=finding, strength=strength))
+            weighed.append(WeighedFinding(index=index, finding=finding, value=finding.value, strength=strength))
     sign = 1.0 if side == "upper" else -1.0
     order: dict[Strength, int] = {name: rank for rank, name in enumerate(STRENGTHS)}
     if opposing:
@@ -162,10 +156,11 @@ def is_metric(quantity: str, findings: Sequence[Finding]) -> bool:
 
 
 def missing_measurements(verdicts: Sequence[Verdict], findings: Sequence[Finding]) -> Iterator[str]:
-    measured = sorted({finding.quantity for finding in findings if measures(finding)})
-    quantities = {finding.quantity for finding in findings}
     for verdict in verdicts:
-        if verdict.kind == "metric" and verdict.verdict == "open" and measured and verdict.quantity not in quantities:
+        if verdict.kind != "metric" or verdict.verdict != "open":
+            continue
+        measured = sorted({finding.quantity for finding in findings if measures(finding)})
+        if measured and verdict.quantity not in {finding.quantity for finding in findings}:
             yield f"claim {verdict.claim}: {verdict.quantity!r} was not measured; measured were {', '.join(measured)}"
 
 

@@ -27,16 +27,14 @@ from dpspec.contract import (
 from dpspec.contract.attacks import Array, Asked, Attacker, Canary, Directions, Observed, Records, Score
 from dpspec.contract.catalog import Catalog, Offered
 from dpspec.contract.events import Event, Progressed
-from dpspec.engine.preparing.prepare import offers_of, options_of
-from dpspec.registry.foreign_code import made
+from dpspec.contract.frozen import digest
+from dpspec.engine.preparing.outcome_assumptions import chosen_weights
+from dpspec.engine.preparing.prepare import Prepared, find, offers_of, options_of
+from dpspec.engine.preparing.refusals import texts_flaw
+from dpspec.registry.foreign_code import is_foreign, made, misbehaved
 
 if TYPE_CHECKING:
     import numpy as np
-from dpspec.contract.frozen import digest
-from dpspec.engine.preparing.outcome_assumptions import chosen_weights
-from dpspec.engine.preparing.prepare import Prepared
-from dpspec.engine.preparing.refusals import texts_flaw
-from dpspec.registry.foreign_code import is_foreign, misbehaved
 
 #: Minimum number of seconds between progress events.
 _EVERY = 0.1
@@ -55,6 +53,8 @@ class RunContext:
         like: RunContext | None = None,
     ) -> None:
         self.prepared = prepared
+        self.facts = prepared.facts
+        self.directory = Path(prepared.spec.directory)
         self.inputs = inputs
         self.wanted_device = device
         self._catalog = catalog
@@ -71,10 +71,6 @@ class RunContext:
         same_digest = prepared.facts.digest is not None and other.facts.digest == prepared.facts.digest
         if same_digest and (other.spec.data, other.spec.directory) == (prepared.spec.data, prepared.spec.directory):
             self.__dict__["data"] = like.data
-
-    @property
-    def facts(self) -> Facts:
-        return self.prepared.facts
 
     @cached_property
     def data(self) -> LoadedData:
@@ -100,7 +96,12 @@ class RunContext:
 
     @cached_property
     def trainer(self) -> Trainer:
-        return self.prepared.trainer(self._catalog)
+        offered = find(self._catalog.backends, self.prepared.spec.training.kind, "backend kind")
+        trainer = made(offered, offered.provider.trainer, "its trainer")
+        if not callable(getattr(trainer, "train", None)):
+            what = f"{offered.provider.trainer} makes a {type(trainer).__name__}"
+            raise misbehaved(offered, f"{what}, which has no train()")
+        return cast(Trainer, trainer)
 
     @cached_property
     def attack(self) -> Attacker:
@@ -111,10 +112,6 @@ class RunContext:
         from dpspec.training.device import resolve_device
 
         return resolve_device(self.wanted_device)
-
-    @property
-    def directory(self) -> Path:
-        return Path(self.prepared.spec.directory)
 
     @property
     def device_used(self) -> str | None:

@@ -10,7 +10,7 @@ import dataclasses
 from collections.abc import Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from dpspec.contract import (
     Assumption,
@@ -23,7 +23,6 @@ from dpspec.contract import (
     ModelFactory,
     Plan,
     Spec,
-    Trainer,
 )
 from dpspec.contract import Path as SpecPath
 from dpspec.contract.audit import NO_TRIALS
@@ -77,14 +76,6 @@ class Prepared:
     def plan(self) -> Plan:
         return NO_TRIALS if self.spec.audit is None else self.audit.plan(self.spec, self.facts)
 
-    def trainer(self, catalog: Catalog) -> Trainer:
-        offered = find(catalog.backends, self.spec.training.kind, "backend kind")
-        trainer = made(offered, offered.provider.trainer, "its trainer")
-        if not callable(getattr(trainer, "train", None)):
-            what = f"{offered.provider.trainer} makes a {type(trainer).__name__}"
-            raise misbehaved(offered, f"{what}, which has no train()")
-        return cast(Trainer, trainer)
-
 
 def prepare(spec: Spec, catalog: Catalog, *, recorded: Facts | None = None) -> Prepared:
     """Look up the providers of a spec and check them together; ``diagnostics`` lists the problems.
@@ -135,7 +126,8 @@ def prepare(spec: Spec, catalog: Catalog, *, recorded: Facts | None = None) -> P
             raise SpecError([data_unreadable(error, spec)]) from None
         except ValueError as error:
             raise SpecError([model_mismatch(error, ("model", "initial", "path"), spec)]) from None
-    offers |= {part: each for part, each in offers_of(spec, catalog).items() if is_foreign(each[1])}
+    attack = offers_of(spec, catalog)
+    offers |= {part: each for part, each in attack.items() if is_foreign(each[1])}
     audit, constants = audit_of(mechanism), constants_of(backend, spec)
     components = _components(audit, spec, catalog, recorded)
     if components:
@@ -143,7 +135,7 @@ def prepare(spec: Spec, catalog: Catalog, *, recorded: Facts | None = None) -> P
         constants = min((each.constants for each in components), key=lambda stated: _WEAKEST.index(stated.status))
     problems = [
         *refusals(spec, facts, source, offers, catalog),
-        *limited(spec, facts, catalog),
+        *(_beyond_limit(spec, facts, attack["canary"][1]) if "canary" in attack else ()),
         *audit.check(spec, facts),
     ]
     if backend.provider.recording:  # it is refused for every attack, with the alternative
@@ -226,12 +218,9 @@ def find(offers: Mapping[str, Offered], kind: str, what: str) -> Offered:
     return offers[kind]
 
 
-def limited(spec: Spec, facts: Facts, catalog: Catalog) -> Iterator[Diagnostic]:
-    chosen = offers_of(spec, catalog).get("canary")
-    if chosen is None or not chosen[1].provider.limit:
-        return
-    offered = chosen[1]
-    limit = made(offered, offered.provider.limit, "limit()", facts, options_of(spec))
+def _beyond_limit(spec: Spec, facts: Facts, offered: Offered) -> Iterator[Diagnostic]:
+    reference = offered.provider.limit
+    limit = made(offered, reference, "limit()", facts, options_of(spec)) if reference else None
     if limit is None:
         return
     fits = isinstance(limit, tuple) and len(limit) == 2 and isinstance(limit[0], int) and isinstance(limit[1], str)

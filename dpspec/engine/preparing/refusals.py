@@ -69,14 +69,13 @@ def refusals(
         comparable = sorted(name for name, each in catalog.mechanisms.items() if each.provider.recordable)
         reader: Any = resolve(backend.provider.recording)
         yield from reader.check(spec, comparable)
-    yield from _of_chosen_weights(spec, kind, mechanism, backend, catalog)
+    if chosen_weights(spec):
+        yield from _of_chosen_weights(spec, kind, mechanism, backend, catalog)
 
 
 def _of_chosen_weights(
     spec: Spec, kind: str, mechanism: Offered, backend: Offered, catalog: Catalog
 ) -> Iterator[Diagnostic]:
-    if not chosen_weights(spec):
-        return
     path = ("model", INITIAL)
     if not mechanism.provider.chosen_weights:
         yield _unsupported(

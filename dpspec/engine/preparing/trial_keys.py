@@ -69,29 +69,25 @@ def maker(kind: str, offered: Offered) -> dict[str, Json]:
         "distribution": offered.distribution,
         "version": offered.version,
     }
-    if _counts(offered):
-        try:
-            record["code"] = _digest(offered)
-        except UnknownCodeError:
-            record["code"] = f"{_UNKNOWN}{uuid.uuid4().hex}"
+    if _is_keyed(offered):
+        code, _ = code_of(offered)
+        record["code"] = code or f"{_UNKNOWN}{uuid.uuid4().hex}"
         record["requires"] = dict(requirements(offered.distribution))
     return record
 
 
-def known_code(offered: Offered) -> str | None:
+def code_of(offered: Offered) -> tuple[str, str]:
+    """The digest of a provider's code if keys of trials contain it; if it is unreadable, empty with the reason."""
+    if not _is_keyed(offered):
+        return "", ""
+    reference = next(str(getattr(offered.provider, name)) for name in _NAMED if hasattr(offered.provider, name))
+    where = offered.distribution, offered.plugin, reference
     try:
-        return _digest(offered)[:12] if _counts(offered) else None
-    except UnknownCodeError:
-        return None
-
-
-def unknown(offered: Offered) -> str | None:
-    if _counts(offered):
-        try:
-            _digest(offered)
-        except UnknownCodeError as error:
-            return str(error)
-    return None
+        code = source_digest(*where)
+        require_unchanged(*where)
+    except UnknownCodeError as error:
+        return "", str(error)
+    return code, ""
 
 
 def revisions_of(makers: FrozenMap) -> FrozenMap:
@@ -123,19 +119,8 @@ def describe_maker(maker: Mapping[str, Json]) -> str:
     return f"{maker.get('distribution')} {maker.get('version')}{what}"
 
 
-def _counts(offered: Offered) -> bool:
+def _is_keyed(offered: Offered) -> bool:
     return normalise(offered.distribution) != _OURS and not offered.provider.revision_only
-
-
-def _digest(offered: Offered) -> str:
-    reference = next(str(getattr(offered.provider, name)) for name in _NAMED if hasattr(offered.provider, name))
-    where = offered.distribution, offered.plugin, reference
-    digest = source_digest(*where)
-    require_unchanged(*where)
-    return digest
-
-
-_OURS = "dpspec"
 
 
 class UnknownCodeError(Exception):

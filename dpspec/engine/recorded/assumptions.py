@@ -10,11 +10,11 @@ import numpy as np
 
 from dpspec.contract import Assumption
 from dpspec.contract.findings import AssumptionStatus
+from dpspec.engine.recorded.bounds import ADD_REMOVE
 from dpspec.engine.recorded.channels import HYPERPARAMETERS, TEXTS, stated
 from dpspec.engine.recorded.joined_checks import joined_parts
 from dpspec.engine.recorded.noise_checks import why_noise_unconfirmed
 from dpspec.engine.recorded.recorded_run import Array, RecordedRun
-from dpspec.engine.recorded.schedule import ADD_REMOVE
 from dpspec.recording.folder.joined_folder import Comparison
 
 #: The assumption of runs in which not every contribution was observed, such as those with ghost clipping.

@@ -133,7 +133,7 @@ TEXTS: Mapping[str, str] = {
 
 
 def stated(name: str, more: str = "", status: AssumptionStatus = "declared") -> Assumption:
-    """The assumption of :data:`TEXTS`, with what the run's recording shows."""
+    """The assumption of :data:`TEXTS`, with a sentence on the run."""
     return Assumption(name=name, status=status, text=f"{TEXTS[name]}{more}")
 
 
@@ -179,11 +179,8 @@ def complete(
 ) -> tuple[Assumption, ...]:
     """All assumptions of a recorded run: the given ones, and one for each channel without checks and assumptions.
 
-    Args:
-        checks: The checks of the run.
-        assumptions: The assumptions with the status that the recording supports.
-        assumed: Names of channels and assumptions that the user assumes. An unchecked assumption with such a name, or
-            of such a channel, becomes a declared one. One that is false stays false.
+    assumed: names of channels and assumptions that the user assumes. An unchecked assumption with such a name, or of
+    such a channel, becomes a declared one. One that is false stays false.
     """
     known = {channel_of(one.assumption) for one in checks} | {channel_of(one.name) for one in assumptions}
     found = list(assumptions)
@@ -220,7 +217,8 @@ def _channel(name: str, checks: Sequence[Check], assumptions: Sequence[Assumptio
     general = _names([one for one in assumptions if one.status == "declared" and one.name in _GENERAL])
     if bad or false:
         sources = (*(one.assumption for one in bad), *(one.name for one in false))
-        why = [*(_measured(one) for one in bad), *(one.text for one in false)]
+        notes = [(one.test.removesuffix(", exact"), f" ({one.note})" if one.note else "") for one in bad]
+        why = [*map("".join, notes), *(one.text for one in false)]
         return Channel(name=name, status="violated", text=f"{text}: {why[0]}", sources=_once(sources))
     if doubted or not (checks or assumptions):
         why = [one.text for one in doubted] or [KINDS[name].missing]
@@ -252,11 +250,6 @@ def _channel(name: str, checks: Sequence[Check], assumptions: Sequence[Assumptio
         sources=sources,
         assumes=general,
     )
-
-
-def _measured(one: Check) -> str:
-    note = f" ({one.note})" if one.note else ""
-    return f"{one.test.removesuffix(', exact')}{note}"
 
 
 def _names(assumptions: Sequence[Assumption]) -> tuple[str, ...]:

@@ -29,14 +29,9 @@ CLAIM = "claim"
 class RunClaim:
     """The claim about a recorded run, and its threat model.
 
-    Attributes:
-        delta: In (0, 1).
-        epsilon: The claim, for the first of the group sizes; None if nothing is claimed.
-        group_sizes: The group sizes at which epsilon is bounded.
-        adjacency: ``zero-out`` or ``add-remove``.
-        data_independent_hyperparameters: Whether the user declares all hyperparameters public.
-        assume: Names of channels and assumptions that the user assumes if the recording leaves them open.
-        public: Names of hyperparameters that the user declares public.
+    epsilon: for the first of the group sizes; None if nothing is claimed. adjacency: ``zero-out`` or ``add-remove``.
+    data_independent_hyperparameters: whether the user declares all hyperparameters public; public: names of those.
+    assume: names of channels and assumptions that the user assumes if the recording leaves them open.
     """
 
     delta: float = 1e-5

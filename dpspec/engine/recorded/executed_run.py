@@ -33,11 +33,20 @@ from dpspec.contract import (
     in_phase,
 )
 from dpspec.engine.recorded.assumptions import assumptions, computed_from_records, maybe_computed
-from dpspec.engine.recorded.canary_bound import CONFIDENCE, CanaryBound, canary_bound, evidence_of
+from dpspec.engine.recorded.bounds import (
+    ADD_REMOVE,
+    CONFIDENCE,
+    ZERO_OUT,
+    CanaryBound,
+    canary_bound,
+    epsilon_of,
+    evidence_of,
+    measured_epsilon,
+    noise_multipliers,
+)
 from dpspec.engine.recorded.channels import ASSUMABLE, HYPERPARAMETERS, complete, require_known, stated
 from dpspec.engine.recorded.checks import own_checks
 from dpspec.engine.recorded.recorded_run import Array, RecordedRun, evidence, read_run
-from dpspec.engine.recorded.schedule import ADD_REMOVE, ZERO_OUT, epsilon_of, measured_epsilon, noise_multipliers
 from dpspec.engine.recorded.section import section
 from dpspec.engine.results.decimals import lower, upper
 from dpspec.engine.results.recording import SOURCE, UNKNOWN, ExecutedRun, Recording

@@ -195,17 +195,11 @@ def _count(value: Any) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class ComparedGradients:
-    """A recorder's comparison of gradients with reported sums and noise, as sums over ``steps`` steps.
+    """A recorder's comparison of gradients g with reported sums and noise n, over ``steps`` steps.
 
-    Attributes:
-        product: Sum of g . n, with D g in place of g if D was fitted.
-        of_got: Sum of g . g.
-        of_noise: Sum of n . n.
-        most: Upper limit of D at the median step.
-        summed: Number of steps with a reported sum.
-        apart: Number of these steps whose gradient is not sum and noise.
-        room: Noise that rounding can hide, in standard deviations.
-        fixed: The constant c of the bound.
+    product, of_got, of_noise: the sums of g . n, g . g and n . n, with D g in place of g if D was fitted. most: the
+    upper limit of D at the median step. summed: the number of steps with a reported sum; apart: of those whose gradient
+    is not sum and noise. room: noise that rounding can hide, in standard deviations. fixed: c of the bound.
     """
 
     steps: int

@@ -66,12 +66,8 @@ _CALLING = {"LambdaLR", "MultiplicativeLR", "CyclicLR", "LambdaNoise", "LambdaGr
 class OptionHistory:
     """First values and changes of the options of a recorded training, in memory independent of the number of steps.
 
-    Attributes:
-        first: Values at the first step.
-        unexplained: By option, changes that no known scheduler made: the first affected step, the parameter groups
-            that change there, and the number of affected steps.
-        unread: By option, the type of values that the recorder cannot read.
-        schedulers: Names of the schedulers that changed an option.
+    unexplained: by option, changes that no known scheduler made: the first affected step, the parameter groups that
+    change there, and the number of affected steps. unread: by option, the type of values that the recorder cannot read.
     """
 
     def __init__(self) -> None:
@@ -136,14 +132,10 @@ def public_name(option: str) -> str:
 class InternalSums:
     """Aggregates of the internal part of a recording.
 
-    Attributes:
-        largest: (T,) largest norm after clipping, in clip norms.
-        sum_norm: (T,) norm of the sum.
-        reported: (T,) upper bound on the sum of the contributions' norms, in clip norms, from their quartiles.
-        update: (T,) norm of the parameter change by the optimizer.
-        outside: (T,) norm of the parameter change outside the optimizer.
-        sampling: Sampling evidence; None unless every step lists its records.
-        most_often: Maximum number of batches of one record; None if unknown.
+    largest: (T,) largest norm after clipping; sum_norm: (T,) norm of the sum; reported: (T,) upper bound on the sum of
+    the contributions' norms from their quartiles; all in clip norms. update, outside: (T,) norm of the parameter change
+    by the optimizer and outside of it. sampling: None unless every step lists its records. most_often: the maximum
+    number of batches of one record; None if unknown.
     """
 
     largest: Array
@@ -159,15 +151,11 @@ class InternalSums:
 class RecordedRun:
     """The content of a recording folder.
 
-    Attributes:
-        columns: By name, (T,) float64; NaN if the recorder did not observe the value.
-        layers: Per layer, the sum over the steps of the squared noise, in units of the configured variance.
-        quietest: Per layer, the same value of its step with the smallest noise.
-        rows: (k, W) noise along the recorder's directions, in units of the configured standard deviation, of the first
-            and the last :data:`KEPT` steps, and of some at the beginning and the end of each of several parts.
-        end: The end record; None if the recording has no end.
-        options: History of the options.
-        scored: Marks that canaries were scored; None if they were not.
+    columns: by name, (T,) float64; NaN if the recorder did not observe the value. layers: per layer, the sum over the
+    steps of the squared noise, in units of the configured variance; quietest: of its step with the smallest noise.
+    rows: (k, W) noise along the recorder's directions, in units of the configured standard deviation, of the first and
+    the last :data:`KEPT` steps, and of some at the beginning and the end of each of several parts. end: the end record;
+    None if the recording has none. scored: None if canaries were not scored.
     """
 
     folder: RunFolder | JoinedFolder | ResumedFolder

@@ -16,13 +16,12 @@ from dpspec.accounting import Mixture, PrivacyLoss, crossing, sampled_gaussian_r
 from dpspec.contract import Assumption, Check
 from dpspec.engine.judging.conformance_status import rejected
 from dpspec.engine.recorded.assumptions import unused_batches, unused_text
-from dpspec.engine.recorded.canary_bound import CanaryBound
+from dpspec.engine.recorded.bounds import CanaryBound, ScheduleEpsilon, composed, configured_multipliers, phases_of
 from dpspec.engine.recorded.channels import assumes, channels
 from dpspec.engine.recorded.checks import advice
 from dpspec.engine.recorded.joined_checks import seam_notes
 from dpspec.engine.recorded.noise_checks import compared, why_noise_unconfirmed
 from dpspec.engine.recorded.recorded_run import RecordedRun
-from dpspec.engine.recorded.schedule import ScheduleEpsilon, composed, configured_multipliers, phases_of
 from dpspec.engine.results.decimals import duration, exact, nearest
 from dpspec.engine.results.recording import AccountantReport, Recording
 from dpspec.recording.folder.header import NEW_TOKENS

@@ -218,8 +218,16 @@ class Result:
     @property
     def matrices(self) -> tuple[Matrix, ...]:
         """The matrices with at least two cells among the audits, in the order of their first cells."""
-        origins = [part.source for part in self.parts for _ in part.names] or [""] * len(self.audits)
-        return matrices(self.audits, origins)
+        groups: dict[tuple[str, ...], list[int]] = {}
+        for number, (audit, origin) in enumerate(zip(self.audits, sources(self), strict=True)):
+            if audit.cell:
+                groups.setdefault((origin, audit.source, base_name(audit)), []).append(number)
+        found = []
+        for (_, _, name), numbers in groups.items():
+            audits = tuple(self.audits[number] for number in numbers)
+            if len(audits) > 1:
+                found.append(Matrix(name, _axes(audits), audits, tuple(numbers)))
+        return tuple(found)
 
     def to_frame(self) -> Any:
         """The claims as a ``pandas.DataFrame``, one row each, unrounded, with a column for each axis of a matrix.
@@ -281,19 +289,6 @@ _PRIVACY = ("public", "data-dependent", "per-record")
 
 def base_name(audit: AuditResult) -> str:
     return audit.name.partition("[")[0] or audit.name
-
-
-def matrices(every: Sequence[AuditResult], origins: Sequence[str]) -> tuple[Matrix, ...]:
-    groups: dict[tuple[str, ...], list[int]] = {}
-    for number, (audit, origin) in enumerate(zip(every, origins, strict=True)):
-        if audit.cell:
-            groups.setdefault((origin, audit.source, base_name(audit)), []).append(number)
-    found = []
-    for (_, _, name), numbers in groups.items():
-        audits = tuple(every[number] for number in numbers)
-        if len(audits) > 1:
-            found.append(Matrix(name, _axes(audits), audits, tuple(numbers)))
-    return tuple(found)
 
 
 def joined_series(every: Sequence[AuditResult], found: Sequence[Matrix], name: str) -> Series:

@@ -22,7 +22,7 @@ from dpspec.contract.events import Event, Progressed, StageStarted
 from dpspec.contract.frozen import canonical_json
 from dpspec.engine.preparing.context import RunContext
 from dpspec.engine.preparing.prepare import Prepared, offers_of, prepare
-from dpspec.engine.preparing.trial_keys import known_code
+from dpspec.engine.preparing.trial_keys import code_of
 from dpspec.engine.storage.stored_trials import NewTrial, environment, offers_for_trials, version_of
 from dpspec.errors import UsageError
 from dpspec.executors import PartialResult, Pool, Resources, Task, TaskContext, TaskFailed, TaskProgress, WorkerLost
@@ -196,9 +196,7 @@ def named(spec: Spec, catalog: Catalog) -> Catalog:
 def _versions(catalog: Catalog) -> dict[str, str | None]:
     offers = offers_for_trials(catalog)
     versions = {name: version_of(name) for name in {"dpspec", *(offered.distribution for _, offered in offers)}}
-    return versions | {
-        f"the code of {kind!r}": code for kind, offered in offers if (code := known_code(offered)) is not None
-    }
+    return versions | {f"the code of {kind!r}": code for kind, offered in offers if (code := code_of(offered)[0][:12])}
 
 
 @dataclass

@@ -16,7 +16,7 @@ from dpspec.contract.catalog import Catalog, Offered
 from dpspec.contract.events import Event, Noticed, TrialFinished
 from dpspec.contract.frozen import canonical_json
 from dpspec.engine.preparing.prepare import Prepared
-from dpspec.engine.preparing.trial_keys import code_in, describe_maker, trial_key, unknown
+from dpspec.engine.preparing.trial_keys import code_in, code_of, describe_maker, trial_key
 from dpspec.engine.results.result import AuditResult, TrialRecord
 from dpspec.engine.storage.trial_store import AT_ONCE, Store, StoredTrial
 from dpspec.text import clipped
@@ -63,7 +63,7 @@ class StoredTrials:
             self.available = {index: trial for index, trial in pairs if trial is not None}
         self.from_store = frozenset(self.available)
         for part, (kind, offered) in self._prepared.offers.items():
-            if (why := unknown(offered)) is not None:
+            if why := code_of(offered)[1]:
                 self._notice(
                     f"cannot read the code of {part} {kind!r} ({offered.distribution}): {why}; its trials are made "
                     "again in every run"

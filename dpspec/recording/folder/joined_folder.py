@@ -352,14 +352,6 @@ def _sum(counts: Sequence[int]) -> int:
     return UNSEEN if UNSEEN in counts else sum(counts)
 
 
-def _rows(steps: Sequence[PublicStep]) -> int:
-    """The number of contributions, which differs from the number of drawn records if it does on one rank."""
-    drawn, rows = [step.drawn for step in steps], [step.rows for step in steps]
-    if UNSEEN in (*drawn, *rows):
-        return _sum(rows)
-    return sum(drawn) + sum(abs(one - other) for one, other in zip(drawn, rows, strict=True))
-
-
 def _joined_step(steps: Sequence[PublicStep], header: Header) -> PublicStep:
     first = steps[0]
     mean = header.world if header.reduction == "mean" else 1
@@ -367,6 +359,10 @@ def _joined_step(steps: Sequence[PublicStep], header: Header) -> PublicStep:
     seen = [step for step in steps if math.isfinite(step.measured_divisor) and step.divisor > 0.0]
     measured = max(seen, key=lambda s: abs(s.measured_divisor / s.divisor - 1.0), default=first)
     updates = [step.updates for step in steps]
+    # The number of contributions differs from the number of drawn records if it does on one rank.
+    rows = _sum([step.rows for step in steps])
+    if rows != UNSEEN and _sum([step.drawn for step in steps]) != UNSEEN:
+        rows = sum(step.drawn + abs(step.drawn - step.rows) for step in steps)
     common: dict[str, Any] = {name: _same([getattr(step, name) for step in steps]) for name in _EQUAL}
     noise: dict[str, Any] = {}
     if header.shards:
@@ -382,7 +378,7 @@ def _joined_step(steps: Sequence[PublicStep], header: Header) -> PublicStep:
         **{name: value for name, value in common.items() if name != "divisor"},
         drawn=_sum([step.drawn for step in steps]),
         batches=max(step.batches for step in steps),
-        rows=_rows(steps),
+        rows=rows,
         virtual=_sum([step.virtual for step in steps]),
         updates=next((count for count in updates if count != 1), 1),
         told_steps=first.told_steps if len({step.told_steps for step in steps}) == 1 else UNSEEN,

@@ -196,7 +196,12 @@ class ResumedFolder:
                     after.append(one)
                 else:
                     end = one
-            covered, fact = (made - begun, end) if end is not None else _interim(part)
+            covered, fact = made - begun, end
+            if end is None:  # the last facts that the part noted, and the number of steps that they cover
+                noted = [[state for state in states if state.facts is not None] for states in _states(part)]
+                covered = min(states[-1].step for states in noted) if all(noted) else 0
+                own = noted[0][-1].facts if all(noted) else None
+                fact = part.comparison.interim if all(noted) and part.comparison is not None else own
             self.lengths.append(made - begun)
             self.covered.append(min(covered, made - begun))
             needed = max((s.source[1] for s in self.seams if s.source and s.source[0] == place), default=0)
@@ -243,15 +248,6 @@ class ResumedFolder:
 def _states(part: Part) -> list[list[SavedState]]:
     """The saved states of each rank of a part, of one rank for a single process."""
     return [one.states() for one in part.ranks]
-
-
-def _interim(part: Part) -> tuple[int, End | None]:
-    """The last facts of a part without an end, and the number of steps that they cover."""
-    noted = [[one for one in states if one.facts is not None] for states in _states(part)]
-    if not all(noted):
-        return 0, None
-    covered = min(states[-1].step for states in noted)
-    return covered, noted[0][-1].facts if part.comparison is None else part.comparison.interim
 
 
 def _seam(numbers: Sequence[int], earlier: Sequence[list[list[SavedState]]], own: list[list[SavedState]]) -> Seam:

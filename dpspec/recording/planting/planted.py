@@ -17,7 +17,6 @@ inner optimizer stepped with. DP-SGD releases these gradients, so its epsilon bo
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -317,10 +316,13 @@ def scores_of(
     if type(batch_size) is not int or batch_size < 1:
         raise UsageError(f"batch_size must be an integer of at least 1, got {batch_size!r}")
     found: list[Array] = []
-    with _evaluated(model), torch.no_grad():
+    training = [module for module in model.modules() if module.training]
+    model.eval()
+    try:
         for start in range(0, len(canaries), batch_size):
             batch = list(canaries[start : start + batch_size])
-            losses = loss(model, collate(batch))
+            with torch.no_grad():
+                losses = loss(model, collate(batch))
             if not isinstance(losses, Tensor) or tuple(losses.shape) != (len(batch),):
                 what = f"shape {tuple(losses.shape)}" if isinstance(losses, Tensor) else type(losses).__name__
                 raise UsageError(
@@ -328,6 +330,9 @@ def scores_of(
                     f"got {what}: give a loss of torch reduction='none'"
                 )
             found.append(-losses.detach().double().cpu().numpy())
+    finally:
+        for module in training:
+            module.training = True
     values: Array = np.concatenate(found)
     require_numbers(values, "check the weights of the model, and the loss")
     return values
@@ -340,14 +345,3 @@ def require_numbers(scores: Array, advice: str) -> None:
             f"{unusable.size} of {len(scores)} canaries have the score NaN, canary {unusable[0]} first: a score must "
             f"be a number; {advice}"
         )
-
-
-@contextmanager
-def _evaluated(model: nn.Module) -> Iterator[None]:
-    training = [module for module in model.modules() if module.training]
-    model.eval()
-    try:
-        yield
-    finally:
-        for module in training:
-            module.training = True

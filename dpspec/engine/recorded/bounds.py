@@ -1,0 +1,361 @@
+"""Bounds on epsilon of a recorded run: of its executed schedule from above, by canaries from below.
+
+Theorems and proofs: ``docs/explanation/proofs/recorded-runs.md``; canaries are its Theorem R4. The file of scores is
+untrusted. It is read only if its digest follows the end of the recording. Its bits must follow from the bytes whose
+digest the header contains, which the recorder writes before the first step.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
+
+import numpy as np
+
+from dpspec.accounting import Interval, Mixture, PrivacyLoss
+from dpspec.contract import Assumption, Check, DataError, Evidence, FrozenMap, Scope
+from dpspec.contract.findings import AssumptionStatus
+from dpspec.data.score_table import Wanted, read_columns
+from dpspec.engine.judging.conformance_status import rejected
+from dpspec.engine.recorded.channels import stated
+from dpspec.engine.recorded.recorded_run import Array, RecordedRun
+from dpspec.engine.results.recording import RecordedPhase
+from dpspec.errors import RecordingError
+from dpspec.recording.folder.header import BYTES, GRADIENTS, MOST_CANARIES, CoinSource
+from dpspec.recording.folder.run_folder import CANARIES, STEPS
+from dpspec.regular_files import NotRegularError, read_regular
+from dpspec.stats.attacks import guess_counts
+from dpspec.stats.conformance.measurement import CLIP_TOLERANCE
+
+ZERO_OUT, ADD_REMOVE = "zero-out", "add-remove"
+
+#: Number of different noise multipliers that are composed exactly. More are rounded down to this number of digits.
+_DISTINCT, _DIGITS = 24, 3
+
+#: Bounds of a noise multiplier. Below the first, epsilon exceeds the range of a float.
+_SMALLEST, _LARGEST = 1e-100, 1e9
+
+
+def phases_of(run: RecordedRun) -> list[RecordedPhase]:
+    clip_norms = [None if math.isnan(value) else float(value) for value in run["clip_norm"].tolist()]
+    keys = zip(noise_multipliers(run), clip_norms, run.rates, strict=True)
+    found: list[RecordedPhase] = []
+    first = 1
+    for (multiplier, clip, rate), same in groupby(keys):
+        steps = sum(1 for _ in same)
+        found.append(RecordedPhase(first=first, steps=steps, noise_multiplier=multiplier, clip_norm=clip, rate=rate))
+        first += steps
+    return found
+
+
+def noise_multipliers(run: RecordedRun) -> list[float | None]:
+    """Per step, the noise multiplier relative to the longest contribution that rounding allows."""
+    longest = 1.0 + run.norm_excess
+    return [sigma if sigma is None else sigma / longest for sigma in configured_multipliers(run)]
+
+
+def configured_multipliers(run: RecordedRun) -> list[float | None]:
+    """Per step, the configured noise multiplier; 0 without noise, None if the recorder did not observe the noise."""
+    return [
+        None if not sigma < _LARGEST or math.isnan(squares) else (0.0 if squares == 0.0 else float(sigma))
+        for sigma, squares in zip(run["noise_multiplier"].tolist(), run["noise_squares"].tolist(), strict=True)
+    ]
+
+
+def composed(noise: Sequence[float], rates: Sequence[float | None]) -> dict[tuple[float, float | None], int]:
+    """Number of steps of each noise multiplier and rate, with multipliers rounded down if there are many."""
+    rounded = list(noise)
+    if len(set(noise)) > _DISTINCT:
+        exponent = np.floor(np.log10(np.maximum(noise, 1e-300))) - (_DIGITS - 1)
+        unit = 10.0**exponent
+        rounded = (np.floor(np.asarray(noise) / unit) * unit).tolist()
+    return Counter(zip(rounded, rates, strict=True))
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScheduleEpsilon:
+    """Epsilon of a schedule.
+
+    interval: contains the worst case over datasets; None if nothing bounds it. method: or why the bound is not finite.
+    tight: whether the lower end is meaningful. It is not if noise was rounded, or if participation is bounded.
+    """
+
+    interval: Interval | None
+    method: str
+    tight: bool = True
+
+
+def epsilon_of(run: RecordedRun, adjacency: str, delta: float, size: int) -> ScheduleEpsilon:
+    """Epsilon of the executed schedule at ``delta`` for groups of ``size`` records."""
+    noise = noise_multipliers(run)
+    known = [sigma for sigma in noise if sigma is not None]
+    if len(known) < len(noise):
+        why = f"the noise multiplier or the noise was not observed at {len(noise) - len(known)} of {len(noise)} steps"
+        return ScheduleEpsilon(interval=None, method=why)
+    return _bounded(run, known, adjacency, delta, size)
+
+
+def measured_epsilon(run: RecordedRun, checks: Sequence[Check], adjacency: str, delta: float) -> float | None:
+    """Epsilon of one record with the measured noise of each step over the largest norm; None if options hold.
+
+    A step whose noise is within four standard deviations of the expected size counts with its configured multiplier.
+    """
+    norms = [] if run.internal is None else run.internal.largest.tolist()
+    longest = max([1.0, *filter(math.isfinite, norms)])
+    noise_off = any(c.assumption == "noise-scale" and rejected(c, len(checks)) for c in checks)
+    scaled, configured = run.scaled_squares, configured_multipliers(run)
+    known = [sigma for sigma in configured if sigma is not None]
+    count = run.header.parameters
+    longer = longest > (1.0 + CLIP_TOLERANCE) * (1.0 + run.norm_excess)
+    if not (noise_off or longer) or scaled is None or len(known) < len(configured) or not count:
+        return None
+    sizes = [math.sqrt(float(squares) / count) for squares in scaled]
+    likely = [size if abs(size - 1.0) > 4.0 / math.sqrt(2.0 * count) else 1.0 for size in sizes]
+    noise = [float(f"{sigma * size / longest:.3g}") for sigma, size in zip(known, likely, strict=True)]
+    found = _bounded(run, noise, adjacency, delta, 1)
+    return None if found.interval is None else found.interval.upper
+
+
+def _bounded(run: RecordedRun, noise: Sequence[float], adjacency: str, delta: float, size: int) -> ScheduleEpsilon:
+    def unbounded(why: str) -> ScheduleEpsilon:
+        return ScheduleEpsilon(interval=None, method=why)
+
+    scheme = run.header.scheme
+    if run.header.clipping == "adaptive":
+        return unbounded(
+            "Opacus' adaptive clipping divides its noisy count by the real batch size, which no accountant covers"
+        )
+    if bare := sum(sigma < _SMALLEST for sigma in noise):
+        why = f"{bare} of {len(noise)} updates got no noise: no epsilon is finite"
+        return ScheduleEpsilon(interval=Interval(0.0, math.inf), method=why, tight=False)
+    sized = zip(run.header.layers, run.quietest, strict=True)
+    quiet = [] if run.scaled_squares is None else [name for (name, size), least in sized if size and least == 0.0]
+    if quiet:
+        named = ", ".join(quiet[:3]) + (f" and {len(quiet) - 3} more" if len(quiet) > 3 else "")
+        return unbounded(f"some updates of {named} got no noise: nothing bounds what these parameters show")
+    rates = [rate for rate in run.rates if rate is not None]
+    if len(rates) == len(noise):
+        if run.header.world:
+            return _ranked_epsilon(run.header.world, run.header.share or 0, noise, rates, delta, size)
+        return poisson_epsilon(noise, rates, delta, size)
+    if not run.header.in_epochs:
+        why = "were not reported" if scheme == "none" else f"are {scheme} ({run.header.sampler})"
+        why = "were not observed at every step" if run.header.is_poisson else why
+        return unbounded(f"the distribution of the batches is unknown: they {why}")
+    if adjacency == ADD_REMOVE:
+        return unbounded(f"{scheme} batches all change when a record is added: nothing bounds that")
+    internal = run.internal
+    if internal is None or internal.most_often is None or internal.sampling is None or internal.sampling.repeats:
+        return unbounded("the number of batches of a record was not observed, or some are in one batch twice")
+    return ordered_epsilon(noise, internal.most_often, delta, size)
+
+
+def poisson_epsilon(noise: Sequence[float], rates: Sequence[float], delta: float, group_size: int) -> ScheduleEpsilon:
+    """Epsilon at ``delta`` in (0, 1) of Poisson sampled steps for groups of up to ``group_size``."""
+    counts = composed(noise, rates)
+    parts = [(Mixture.poisson(group_size, rate or 1.0, sigma), steps) for (sigma, rate), steps in counts.items()]
+    interval = PrivacyLoss(tuple(parts)).epsilon(delta)
+    return ScheduleEpsilon(interval=interval, tight=len(set(noise)) <= _DISTINCT, method="PLD of Poisson samples")
+
+
+def _ranked_epsilon(
+    world: int, share: int, noise: Sequence[float], rates: Sequence[float], delta: float, size: int
+) -> ScheduleEpsilon:
+    """Epsilon of Poisson samples by several ranks; each omits empty draws from its ``share`` of records.
+
+    With probability eta at most, the sum of (1 - rate)^share over steps and ranks, a draw is empty. The run is within
+    eta of Poisson samples in total variation, so it is (epsilon, delta + (1 + e^epsilon) eta)-DP if they are
+    (epsilon, delta)-DP (Theorem R6 of ``docs/explanation/proofs/recorded-runs.md``).
+    """
+    eta = world * math.fsum((1.0 - rate) ** share for rate in rates)
+    loose = poisson_epsilon(noise, rates, 0.5 * delta, size).interval
+    charge = math.inf if loose is None or loose.upper > 700.0 else (1.0 + math.exp(loose.upper)) * eta
+    if not charge <= 0.5 * delta:
+        why = f"Opacus' sampler omits the empty draws of a rank, which occur with probability {eta:.2g}"
+        return ScheduleEpsilon(interval=None, method=f"{why}, too much for delta: use larger batches")
+    above = poisson_epsilon(noise, rates, delta - charge, size)
+    below = poisson_epsilon(noise, rates, delta + charge, size)
+    if above.interval is None or below.interval is None:
+        return above
+    return replace(above, interval=replace(above.interval, lower=below.interval.lower))
+
+
+def ordered_epsilon(noise: Sequence[float], times: int, delta: float, group_size: int) -> ScheduleEpsilon:
+    """Epsilon of batches in an order independent of the records, with a record in at most ``times`` batches."""
+    if times < 1:
+        return ScheduleEpsilon(interval=Interval(0.0, 0.0), method="no step")
+    worst = sorted(noise)[:times]
+    mu = group_size * math.sqrt(math.fsum(sigma**-2 for sigma in worst)) * (1.0 + 1e-12)
+    method = f"a Gaussian at each of {len(worst)} batches that a record is in, nothing amplified"
+    return ScheduleEpsilon(interval=PrivacyLoss.gaussian(1.0 / mu).epsilon(delta), tight=False, method=method)
+
+
+#: Maximum size of the file: a byte and a float64 for each canary, and the overhead of an archive.
+_MOST_BYTES = 9 * MOST_CANARIES + 2**16
+
+#: Confidence of the lower bound.
+CONFIDENCE = 0.95
+
+#: Largest p-value of the schedule's own curve at which canaries contradict the schedule.
+CONTRADICTED = 1e-6
+
+#: Smaller deltas at which the curve is also tested, falling.
+_DELTAS = (1e-6, 1e-8, 1e-10, 1e-12)
+
+
+def read_canaries(run: RecordedRun) -> tuple[Array, Array] | None:
+    """Inclusion bits (m,) int8, 1 if included, and scores (m,) float64, higher for "included"; None if not scored."""
+    path, scored, header = run.folder.path / CANARIES, run.scored, run.header
+    if scored is None:
+        if path.exists():
+            raise RecordingError(f"{path}: {STEPS} does not hold its digest: scoring was cut short; remove the file")
+        return None
+    if scored.canaries != header.canaries or not header.canaries:
+        raise RecordingError(f"{path.parent / STEPS}: reports {scored.canaries} scored canaries of {header.canaries}")
+    if not path.exists():
+        return None
+    try:
+        content = read_regular(path, _MOST_BYTES)
+    except NotRegularError as error:
+        raise RecordingError(f"{path}: {error.strerror}") from None
+    except (OSError, ValueError) as error:
+        raise RecordingError(f"{path}: cannot be read: {error}") from None
+    if hashlib.sha256(content).hexdigest() != scored.digest:
+        raise RecordingError(f"{path}: its digest is not the one that {STEPS} holds: it was changed")
+    try:
+        read = read_columns(path, content, [Wanted(key=name, name=name) for name in ("coin", "score")], MOST_CANARIES)
+        secret = read_columns(path, content, [Wanted(key="secret", name="secret")], BYTES).values["secret"]
+    except DataError as error:
+        raise RecordingError(str(error)) from None
+    coins, scores = read.values["coin"], read.values["score"]
+    if read.rows != header.canaries:
+        raise RecordingError(f"{path}: has {read.rows} canaries instead of {header.canaries}")
+    if np.isnan(scores).any():
+        raise RecordingError(f"{path}: a score is NaN, which no recorder writes")
+    if len(secret) != BYTES or not np.isin(secret, np.arange(256)).all():
+        raise RecordingError(f"{path}: secret must be {BYTES} bytes")
+    source = CoinSource(secret.astype(np.uint8).tobytes(), header.canary_seed)
+    given = header.canary_seed is not None and CoinSource.of(header.canary_seed) != source
+    if source.commitment != header.commitment or given:
+        raise RecordingError(f"{path}: its coins follow from other bytes than those fixed before training")
+    if not np.array_equal(coins, source.coins(header.canaries)):
+        raise RecordingError(f"{path}: its coins are not those fixed before training")
+    left_out = int((coins == 0).sum()) * header.copies
+    if left_out != header.left_out:
+        raise RecordingError(f"{path}: {left_out} places were excluded, but the header says {header.left_out}")
+    return coins.astype(np.int8), scores
+
+
+@dataclass(frozen=True, kw_only=True)
+class CanaryBound:
+    """The result of the canary attack, for groups of the copies of a canary.
+
+    guesses, correct: the numbers of guessed bits and of correct ones, per rung, in the order of confidence. lower: the
+    lower bound on epsilon at :data:`CONFIDENCE`. upper: the certified epsilon of the schedule; None if nothing bounds
+    it. p_value: of the schedule's curve, including the smaller deltas in ``further`` if they may contradict it. final:
+    whether the scored model is the recorded one after its last step. constant: whether all scores are equal.
+    """
+
+    delta: float
+    canaries: int
+    guesses: tuple[int, ...]
+    correct: tuple[int, ...]
+    lower: float
+    upper: float | None
+    p_value: float
+    final: bool
+    constant: bool
+    further: tuple[float, ...]
+    assumptions: tuple[Assumption, ...]
+
+    @property
+    def above(self) -> bool:
+        """Whether the lower bound exceeds the certified upper bound; for a sound run with probability at most 0.05."""
+        return self.upper is not None and self.lower > self.upper
+
+    @property
+    def contradicts(self) -> bool:
+        """Whether a sound run of this schedule shows such guesses with probability at most 1e-6."""
+        return self.p_value <= CONTRADICTED
+
+
+def canary_bound(run: RecordedRun, delta: float) -> CanaryBound | None:
+    """The bound from scored canaries at ``delta``, and the schedule's, in zero-out adjacency."""
+    read = read_canaries(run)
+    if read is None:
+        return None
+    (coins, scores), number = read, run.header.canaries
+    ordered = coins[np.argsort(scores, kind="stable")]
+    outcomes = bytes(ordered.astype(np.uint8) + ord("0")).decode("ascii")
+    guesses, correct = guess_counts.counts([outcomes], guess_counts.blind(number))
+
+    def bounds(deltas: Sequence[float]) -> list[tuple[float, float]]:
+        found = [(epsilon_of(run, ZERO_OUT, at, run.header.copies).interval, at) for at in deltas]
+        return [(interval.upper, at) for interval, at in found if interval is not None]
+
+    first = bounds([delta])
+    points = [(upper, at) for upper, at in first if upper < math.inf]
+    further: list[tuple[float, float]] = []
+    # Bounds at smaller deltas are larger: if this one at the smallest delta rejects nothing, neither do the others.
+    smallest = [(upper, _DELTAS[-1]) for upper, _ in points]
+    if points and guess_counts.p_value(number, guesses, correct, smallest) <= CONTRADICTED:
+        further = bounds([at for at in _DELTAS if at < delta])
+    return CanaryBound(
+        delta=delta,
+        canaries=number,
+        guesses=tuple(guesses),
+        correct=tuple(correct),
+        lower=guess_counts.epsilon_lower(number, guesses, correct, delta, CONFIDENCE),
+        upper=first[0][0] if first else None,
+        p_value=guess_counts.p_value(number, guesses, correct, [*points, *further]),
+        final=run.scored is not None and run.scored.final,
+        further=tuple(at for _, at in further),
+        constant=bool((scores == scores[0]).all()),
+        assumptions=tuple(_assumptions(run)),
+    )
+
+
+def evidence_of(run: RecordedRun, found: CanaryBound, adjacency: str = ZERO_OUT) -> Evidence:
+    """The guesses as evidence on the executed pipeline; against all iterates if the canaries are gradients.
+
+    ``adjacency`` is zero-out, or add-remove if no constant follows from the number of records.
+    """
+    header, gradients = run.header, run.header.canary_kind == GRADIENTS
+    return Evidence(
+        id="canaries" if adjacency == ZERO_OUT else f"canaries/{adjacency}",
+        kind="one-run-ladder",
+        statistics=FrozenMap(
+            {"canaries": found.canaries, "guesses": list(found.guesses), "correct": list(found.correct)}
+        ),
+        scope=Scope(
+            adjacency=adjacency,
+            access="all-iterates" if gradients else "final-model",
+            adversary="gradient" if gradients else "record",
+            data="planted",
+            pipeline="executed",
+            min_records=max(0, (header.records or 0) - header.canaries * header.copies),
+        ),
+        at=FrozenMap({"delta": found.delta, "group_size": header.copies}),
+        method=f"one run, {'all noisy gradients' if gradients else 'final model'}, {found.canaries} canaries"
+        f"{f' of {header.copies} equal records' if header.copies > 1 else ''} of a recorded script",
+        source=guess_counts.SOURCE,
+        power=guess_counts.largest(found.canaries, found.guesses, found.delta, CONFIDENCE),
+        assumptions=found.assumptions,
+    )
+
+
+def _assumptions(run: RecordedRun) -> Iterator[Assumption]:
+    header = run.header
+    status: AssumptionStatus = "reported" if header.canary_seed is None else "declared"
+    source = "the system's randomness, fixed by its digest"
+    if header.canary_seed is not None:
+        source = f"the seed {header.canary_seed}, which was not chosen for its bits"
+    if run.scored is not None and not run.scored.final:
+        yield stated("scored-model", "; its parameters differ", "unchecked")
+    yield stated("blind-training")
+    yield stated("fair-coins", f"; they follow from {source}", status)
+    yield stated("scored-once")
