@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from dpspec.contract import DataError, Dataset, Facts, FrozenMap, Json, LoadedData
+from dpspec.contract.fragments import choice, integer, number
 from dpspec.data.options import CLASSES, schema
 from dpspec.data.source import GENERATE, Source, check_count, generator, whole_facts, whole_rows
 from dpspec.data.users import RECORDS_PER_USER
@@ -27,7 +28,7 @@ DECLARED = Dataset(
     schema={
         "type": "object",
         "properties": {
-            "records": {"type": "integer", "minimum": 1, "description": "The number of training records."},
+            "records": integer("The number of training records.", least=1),
             "features": {
                 "type": ["integer", "array"],
                 "minimum": 1,
@@ -38,12 +39,7 @@ DECLARED = Dataset(
                 "description": "The number of features, or the shape: [channels, height, width] for images.",
             },
             "classes": {**CLASSES, "default": 2, "description": "The number of classes."},
-            "test_records": {
-                "type": "integer",
-                "minimum": 0,
-                "default": 0,
-                "description": "The number of test records.",
-            },
+            "test_records": integer("The number of test records.", least=0, default=0),
             "records_per_user": RECORDS_PER_USER,
         },
         "required": ["records"],
@@ -81,35 +77,30 @@ SYNTHETIC = Dataset(
     summary="Records drawn from a seed: blobs, linear, rings, xor or images.",
     schema=schema(
         {
-            "pattern": {
-                "enum": ["blobs", "linear", "rings", "xor", "images"],
-                "default": "blobs",
-                "description": "blobs: a ball around one random unit vector per class. linear: classes separated by "
+            "pattern": choice(
+                "blobs: a ball around one random unit vector per class. linear: classes separated by "
                 "random hyperplanes. rings: concentric circles in the first two features. xor: opposite quadrants of "
                 "the first two features. images: one random square picture per class, pixels in [0, 1].",
-            },
-            "records": {
-                "type": "integer",
-                "minimum": 2,
-                "maximum": 10_000_000,
-                "default": 1000,
-                "description": "The number of records to draw, before split and size.",
-            },
-            "features": {
-                "type": "integer",
-                "minimum": 1,
-                "maximum": 1_000_000,
-                "default": 16,
-                "description": "The number of features of a record; for images a square number.",
-            },
+                "blobs",
+                "linear",
+                "rings",
+                "xor",
+                "images",
+                default="blobs",
+            ),
+            "records": integer(
+                "The number of records to draw, before split and size.", least=2, most=10_000_000, default=1000
+            ),
+            "features": integer(
+                "The number of features of a record; for images a square number.", least=1, most=1_000_000, default=16
+            ),
             "classes": {**CLASSES, "default": 2, "description": "The number of classes; 2 for xor."},
-            "noise": {
-                "type": "number",
-                "minimum": 0,
-                "maximum": 1e6,
-                "default": 0.2,
-                "description": "The standard deviation of the Gaussian noise added to every feature after labeling.",
-            },
+            "noise": number(
+                "The standard deviation of the Gaussian noise added to every feature after labeling.",
+                least=0,
+                most=1e6,
+                default=0.2,
+            ),
         },
         public=True,
     ),

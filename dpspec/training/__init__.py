@@ -1,1 +1,44 @@
 """DP-SGD training in torch and the measurements for an audit. Importing the package does not import torch."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+#: Variables that libraries read when they are loaded.
+_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+
+
+@contextmanager
+def limited(count: int) -> Iterator[None]:
+    """Limit numerical libraries to ``count`` CPU threads.
+
+    Their number determines how sums are split and rounded. A trial therefore always uses the same number.
+    """
+    from threadpoolctl import threadpool_limits
+
+    before = {name: os.environ.get(name) for name in _VARIABLES}
+    torch = sys.modules.get("torch")
+    if torch is None:  # torch's default once it is loaded
+        asked = os.environ.get("OMP_NUM_THREADS", "")
+        here = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        usual = int(asked) if asked.isdecimal() and int(asked) > 0 else here
+    else:
+        usual = torch.get_num_threads()
+    os.environ.update(dict.fromkeys(_VARIABLES, str(count)))
+    if torch is not None:
+        torch.set_num_threads(count)
+    try:
+        with threadpool_limits(count):
+            yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+        torch = sys.modules.get("torch")
+        if torch is not None:
+            torch.set_num_threads(usual)

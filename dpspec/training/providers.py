@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from operator import attrgetter
 from typing import Any
 
 from dpspec.contract.attacks import Canary, Score
@@ -37,14 +38,15 @@ NATIVE_CONSTANTS = Assumption(
 
 def native_constants(spec: Spec) -> Assumption:
     """Whether the native loop's divisor is declared by the spec or computed from the number of records."""
-    fixed = "add-remove" not in {spec.threat_model.adjacency, *(claim.adjacency for claim in spec.claims)}
-    averaged = [p for p in spec.phases if p.get("reduction", spec.training.get("reduction", "mean")) == "mean"]
-    # The last batch of a shuffled epoch is smaller: the mean size depends on the number of records.
-    samplings = [phase.sampling for phase in averaged if "sampling" in phase]
-    counted = any(sampling.batch_size is None or sampling.is_shuffled for sampling in samplings)
+    fixed = "add-remove" not in (spec.threat_model.adjacency, *map(attrgetter("adjacency"), spec.claims))
+    counted, unit = False, "records"
+    for phase in spec.phases:
+        if "sampling" in phase and phase.get("reduction", spec.training.get("reduction", "mean")) == "mean":
+            # The last batch of a shuffled epoch is smaller: the mean size depends on the number of records.
+            counted = counted or phase.sampling.batch_size is None or phase.sampling.is_shuffled
+            unit = "users" if phase.sampling.of_users else unit
     if "expected_batch_size" in spec.training.options or not counted or fixed:
         return NATIVE_CONSTANTS
-    unit = "users" if any(sampling.of_users for sampling in samplings) else "records"
     text = (
         f"the divisor is the sampling rate times the number of {unit}, which is assumed to be public; "
         "training.expected_batch_size declares a divisor without this assumption"
@@ -91,20 +93,24 @@ _PUBLIC = {
 }
 
 
-def _names(description: str) -> dict[str, Json]:
-    names: dict[str, Json] = {"type": "string", "minLength": 1, "maxLength": 100}
-    return {"type": "array", "items": names, "maxItems": 50, "default": [], "description": description}
+_NAMES: dict[str, Json] = {
+    "type": "array",
+    "items": {"type": "string", "minLength": 1, "maxLength": 100},
+    "maxItems": 50,
+    "default": [],
+}
 
+_ASSUME: dict[str, Json] = {
+    **_NAMES,
+    "description": "Names of channels or assumptions that the recording cannot confirm and that you assume. A proof "
+    "lists them. A violated channel cannot be assumed.",
+}
 
-_ASSUME = _names(
-    "Names of channels or assumptions that the recording cannot confirm and that you assume. A proof lists them. A "
-    "violated channel cannot be assumed."
-)
-
-_PUBLIC_NAMES = _names(
-    "Names of hyperparameters whose values do not depend on the records, such as learning_rate, weight_decay, "
-    "clip_norm or divisor. data_independent_hyperparameters declares all."
-)
+_PUBLIC_NAMES: dict[str, Json] = {
+    **_NAMES,
+    "description": "Names of hyperparameters whose values do not depend on the records, such as learning_rate, "
+    "weight_decay, clip_norm or divisor. data_independent_hyperparameters declares all.",
+}
 
 BACKENDS: tuple[Backend, ...] = (
     Backend(
@@ -173,11 +179,7 @@ def least_variance_limit(facts: Facts, options: FrozenMap) -> tuple[int, str]:
     )
 
 
-def _records(kind: str, summary: str, limit: str | None = None) -> Canary:
-    place: dict[str, Any] = {"limit": f"dpspec.training.providers:{limit}"} if limit else {}
-    make = f"dpspec.training.canaries:{kind.replace('-', '_')}"
-    return Canary(kind=kind, summary=summary, space="input", make=make, reads_data=True, **place)
-
+_INPUT: dict[str, Any] = {"space": "input", "reads_data": True}
 
 CANARIES = (
     Canary(
@@ -186,42 +188,63 @@ CANARIES = (
         space="gradient",
         make="dpspec.training.canaries:orthogonal",
     ),
-    _records("mislabelled", "Training records with a wrong label"),
-    _records("blank", "Records with all features at their minimum and distinct labels", "blank_limit"),
-    _records("noise", "Uniform features between minimum and maximum, or uniform tokens, with a random label"),
-    _records("duplicate", "Unmodified training records"),
-    _records(
-        "least-variance",
-        "Records along the directions of least variance with the least likely labels (ClipBKD)",
-        "least_variance_limit",
+    Canary(
+        kind="mislabelled",
+        summary="Training records with a wrong label",
+        make="dpspec.training.canaries:mislabelled",
+        **_INPUT,
+    ),
+    Canary(
+        kind="blank",
+        summary="Records with all features at their minimum and distinct labels",
+        make="dpspec.training.canaries:blank",
+        limit="dpspec.training.providers:blank_limit",
+        **_INPUT,
+    ),
+    Canary(
+        kind="noise",
+        summary="Uniform features between minimum and maximum, or uniform tokens, with a random label",
+        make="dpspec.training.canaries:noise",
+        **_INPUT,
+    ),
+    Canary(
+        kind="duplicate", summary="Unmodified training records", make="dpspec.training.canaries:duplicate", **_INPUT
+    ),
+    Canary(
+        kind="least-variance",
+        summary="Records along the directions of least variance with the least likely labels (ClipBKD)",
+        make="dpspec.training.canaries:least_variance",
+        limit="dpspec.training.providers:least_variance_limit",
+        **_INPUT,
     ),
 )
 
 #: Number of models that the score ``shadow`` trains; even.
 SHADOWS = 32
 
-
-def _score(kind: str, summary: str, **properties: Any) -> Score:
-    score = f"dpspec.training.measure.scores:{kind.replace('-', '_')}"
-    return Score(kind=kind, summary=summary, score=score, **properties)
-
-
 SCORES = (
-    _score("loss-difference", "Decrease of the canary's loss since the first model"),
-    _score("loss", "Negative loss of the canary"),
-    _score(
-        "likelihood-ratio",
-        "Likelihood ratio of both losses, fitted on half of the canaries, which are then not guessed",
+    Score(
+        kind="loss-difference",
+        summary="Decrease of the canary's loss since the first model",
+        score="dpspec.training.measure.scores:loss_difference",
+    ),
+    Score(kind="loss", summary="Negative loss of the canary", score="dpspec.training.measure.scores:loss"),
+    Score(
+        kind="likelihood-ratio",
+        summary="Likelihood ratio of both losses, fitted on half of the canaries, which are then not guessed",
+        score="dpspec.training.measure.scores:likelihood_ratio",
         learns=True,
     ),
-    _score(
-        "path",
-        "Likelihood ratio of the final weights, assuming a straight path from the first model",
+    Score(
+        kind="path",
+        summary="Likelihood ratio of the final weights, assuming a straight path from the first model",
+        score="dpspec.training.measure.scores:path",
         gradients=True,
     ),
-    _score(
-        "shadow",
-        "Loss of the canary relative to shadow models trained with independent inclusion bits",
+    Score(
+        kind="shadow",
+        summary="Loss of the canary relative to shadow models trained with independent inclusion bits",
+        score="dpspec.training.measure.scores:shadow",
         models=SHADOWS,
     ),
 )

@@ -220,9 +220,7 @@ class ModelMixAudit(dps.Audit):
 
     def trial_inputs(self, spec: dps.Spec) -> dps.FrozenMap:
         return kit.select_inputs(
-            super().trial_inputs(spec),
-            mechanism_without=("baselines", "utility"),
-            threat_model=("adjacency", "access"),
+            super().trial_inputs(spec), mechanism_without=("baselines", "utility"), threat_model=("adjacency", "access")
         )
 
     def trials(self, inputs: dps.FrozenMap, context: dps.Context, indices: Sequence[int]) -> Iterator[dps.Trial]:

@@ -77,11 +77,7 @@ class Reader(Remembering, dps.Observer):
     kept = ("_current", "_kept", "scores", "steps")
 
     def __init__(
-        self,
-        job: dps.TrainingJob,
-        rules: Rules,
-        owned: StoredDirections,
-        clipping: RowClip | None = None,
+        self, job: dps.TrainingJob, rules: Rules, owned: StoredDirections, clipping: RowClip | None = None
     ) -> None:
         self._rules = rules
         self._owned, self._clipping = owned, clipping
@@ -203,9 +199,7 @@ def _trial(inputs: dps.FrozenMap, context: dps.Context, index: int, attack: Atta
         "gaps": [[int(s) + 1, *(float(f"{v:.6g}") for v in row)] for s, row in zip(steps, shown, strict=True)],
         "gap": {"least": float(least.min()) if np.isfinite(least).all() else None, "below": int((least < 1.0).sum())},
     }
-    evidence: dict[str, dps.Json] = {
-        "outcome": "".join(map(str, coins[order])),
-    }
+    evidence: dict[str, dps.Json] = {"outcome": "".join(map(str, coins[order]))}
     if attack.twins is not None:
         internal["accuracy"], evidence["twins"] = twin_accuracies(inputs, context, index, attack.twins)
     evidence["internal"] = internal

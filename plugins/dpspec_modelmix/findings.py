@@ -46,9 +46,7 @@ MIXED = (
 
 #: Additional assumption of a gradient embedding.
 SUBSPACE = dps.Assumption(
-    name="public-subspace",
-    status="declared",
-    text="the subspace depends only on public records and released models",
+    name="public-subspace", status="declared", text="the subspace depends only on public records and released models"
 )
 
 _ONE_HOT = dps.Assumption(
@@ -77,13 +75,7 @@ def findings(spec: dps.Spec, context: dps.Context) -> Iterator[dps.Finding]:
     for delta, interval in plain.items():
         method = f"without mixing, {interval.method}{why}"
         yield certified_upper(
-            "epsilon",
-            interval,
-            at={"delta": delta},
-            scope=SCOPE,
-            source="Ganesh 2024",
-            assumptions=base,
-            method=method,
+            "epsilon", interval, at={"delta": delta}, scope=SCOPE, source="Ganesh 2024", assumptions=base, method=method
         )
     by_mean = any(PhaseOptions.of(phase).by_mean for phase in spec.phases)
     scopes: tuple[dps.Scope, ...] = (SCOPE,)

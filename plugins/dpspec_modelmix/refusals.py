@@ -9,13 +9,7 @@ from dataclasses import replace
 import dpspec.contract as dps
 from dpspec import kit
 from dpspec.training.loop.learning_rates import optimizer_kind
-from dpspec_modelmix.options import (
-    KINDS,
-    Attack,
-    PhaseOptions,
-    gap_on_sum,
-    unmet_conditions,
-)
+from dpspec_modelmix.options import KINDS, Attack, PhaseOptions, gap_on_sum, unmet_conditions
 
 #: Gap in units of the noise below which the amplification is negligible.
 _NEGLIGIBLE = 0.5
@@ -62,22 +56,17 @@ def _phase(spec: dps.Spec, facts: dps.Facts, i: int, phase: dps.Phase) -> Iterat
     yield from kit.other_scheme(spec, i, dps.Sampling.INDEPENDENT, message, "train with scheme: poisson")
     options = PhaseOptions.of(phase)
     if facts.parameters is not None and options.sparsity > facts.parameters:
-        yield dps.Diagnostic(
-            code="out-of-range",
-            message=f"linf_truncation must be at most the {facts.parameters} parameters of the model, "
-            f"got {options.sparsity}",
-            path=dps.in_phase(spec, i, "linf_truncation"),
+        message = (
+            f"linf_truncation must be at most the {facts.parameters} parameters of the model, got {options.sparsity}"
         )
+        yield dps.Diagnostic(code="out-of-range", message=message, path=dps.in_phase(spec, i, "linf_truncation"))
     clips: list[tuple[tuple[str, ...], float]] = [(("clip_norm",), phase.clip_norm)]
     if options.embedding is not None:
         clips.append((("embedding", "clip_norm"), options.embedding.clip_norm))
     for keys, clip in clips:
         if clip > MOST_CLIP:
-            yield kit.bad_value(
-                f"clip_norm must be at most {MOST_CLIP:g}, got {clip:g}: rounding errors would change the noise",
-                dps.in_phase(spec, i, *keys),
-                "rescale clip_norm, learning_rate and threshold",
-            )
+            message = f"clip_norm must be at most {MOST_CLIP:g}, got {clip:g}: rounding errors would change the noise"
+            yield kit.bad_value(message, dps.in_phase(spec, i, *keys), "rescale clip_norm, learning_rate and threshold")
     if phase.noiseless:
         yield dps.Diagnostic(
             code="no-noise",
@@ -86,21 +75,16 @@ def _phase(spec: dps.Spec, facts: dps.Facts, i: int, phase: dps.Phase) -> Iterat
             severity="warning",
         )
     if not options.mixing.relative and (spec.training.get("schedule") or {}).get("kind", "constant") != "constant":
-        yield kit.unsupported(
-            "an absolute threshold with a learning-rate schedule gives every step a different gap",
-            dps.in_phase(spec, i, "mixing", "relative_to"),
-            "write relative_to: learning-rate, or give each phase a learning_rate",
-        )
+        message = "an absolute threshold with a learning-rate schedule gives every step a different gap"
+        help = "write relative_to: learning-rate, or give each phase a learning_rate"
+        yield kit.unsupported(message, dps.in_phase(spec, i, "mixing", "relative_to"), help)
 
 
 def _between_phases(spec: dps.Spec) -> Iterator[dps.Diagnostic]:
     if any(PhaseOptions.of(phase).learning_rate is not None for phase in spec.phases) and spec.training.get("schedule"):
-        yield dps.Diagnostic(
-            code="conflicting-key",
-            message="mechanism.learning_rate and training.schedule must not both be set",
-            path=("training", "schedule"),
-            help="remove one of them",
-        )
+        message = "mechanism.learning_rate and training.schedule must not both be set"
+        help = "remove one of them"
+        yield dps.Diagnostic(code="conflicting-key", message=message, path=("training", "schedule"), help=help)
     rules = [replace(PhaseOptions.of(phase).mixing, threshold=0.0, relative=True) for phase in spec.phases]
     for i, rule in enumerate(rules):
         if rule != rules[0]:
@@ -116,11 +100,9 @@ def _between_phases(spec: dps.Spec) -> Iterator[dps.Diagnostic]:
 
 def _laplace(spec: dps.Spec, facts: dps.Facts, i: int, phase: dps.Phase) -> Iterator[dps.Diagnostic]:
     if PhaseOptions.of(phase).sparsity > 1:
-        yield kit.unsupported(
-            "linf_truncation needs l2 clipping, and Laplace noise clips to an l1 norm",
-            dps.in_phase(spec, i, "linf_truncation"),
-            "remove it: clip_norm bounds the l1 norm if noise is laplace",
-        )
+        message = "linf_truncation needs l2 clipping, and Laplace noise clips to an l1 norm"
+        help = "remove it: clip_norm bounds the l1 norm if noise is laplace"
+        yield kit.unsupported(message, dps.in_phase(spec, i, "linf_truncation"), help)
     if PhaseOptions.of(phase).embedding is not None:
         path = dps.in_phase(spec, i, "embedding")
         yield kit.unsupported("embedding needs l2 clipping, and Laplace noise clips to an l1 norm", path)
@@ -131,11 +113,8 @@ def _laplace(spec: dps.Spec, facts: dps.Facts, i: int, phase: dps.Phase) -> Iter
     printed_least = max(2.0 * math.log(max(width, 1e-300)) * noise * clip / math.sqrt(2.0) + clip, 1.0)
     path = dps.in_phase(spec, i, "mixing", "threshold")
     if width <= clip:
-        yield kit.bad_value(
-            f"the gap must be above clip_norm {clip:g} on the scale of the sum (Lemma D.2), got {width:.3g}",
-            path,
-            "increase the threshold, or write threshold: 0 for plain Laplace noise",
-        )
+        message = f"the gap must be above clip_norm {clip:g} on the scale of the sum (Lemma D.2), got {width:.3g}"
+        yield kit.bad_value(message, path, "increase the threshold, or write threshold: 0 for plain Laplace noise")
     elif width <= printed_least:
         warning = kit.bad_value(
             f"the gap is {width:.3g} on the scale of the sum, and Lemma D.2 as printed only covers gaps above "
@@ -155,12 +134,8 @@ def _embedding(spec: dps.Spec, facts: dps.Facts, i: int, phase: dps.Phase) -> It
         return dps.in_phase(spec, i, "embedding", key)
 
     if facts.parameters is not None and embedding.dimension > facts.parameters:
-        yield dps.Diagnostic(
-            code="out-of-range",
-            message=f"dimension must be at most the {facts.parameters} parameters of the model, got "
-            f"{embedding.dimension}",
-            path=path("dimension"),
-        )
+        message = f"dimension must be at most the {facts.parameters} parameters of the model, got {embedding.dimension}"
+        yield dps.Diagnostic(code="out-of-range", message=message, path=path("dimension"))
     if embedding.anchors and embedding.anchors < embedding.dimension:
         yield kit.bad_value(
             f"anchors must be at least dimension ({embedding.dimension}) to span the subspace, got {embedding.anchors}",
@@ -168,20 +143,12 @@ def _embedding(spec: dps.Spec, facts: dps.Facts, i: int, phase: dps.Phase) -> It
             "use at least as many anchors as dimensions, or 0 for a random subspace",
         )
     if embedding.anchors > facts.test_records:
-        yield dps.Diagnostic(
-            code="out-of-range",
-            message=f"anchors must be at most the {facts.test_records} records of the test split, got "
-            f"{embedding.anchors}",
-            path=path("anchors"),
-            help="public records come from the test split, never from the training records",
-        )
+        message = f"anchors must be at most the {facts.test_records} records of the test split, got {embedding.anchors}"
+        help = "public records come from the test split, never from the training records"
+        yield dps.Diagnostic(code="out-of-range", message=message, path=path("anchors"), help=help)
     if not embedding.floor and embedding.noise_multiplier == 0.0:
-        yield dps.Diagnostic(
-            code="no-noise",
-            message="without noise in the subspace epsilon is infinite: that component has no other noise",
-            path=path("noise_multiplier"),
-            severity="warning",
-        )
+        message = "without noise in the subspace epsilon is infinite: that component has no other noise"
+        yield dps.Diagnostic(code="no-noise", message=message, path=path("noise_multiplier"), severity="warning")
 
 
 def _utility(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Diagnostic]:
@@ -191,12 +158,9 @@ def _utility(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Diagnostic]:
             code="no-model", message="the utility theorems need the number of parameters: name a model", path=path
         )
     if not {"distance", "span", "tail"} & set(spec.mechanism["utility"]):
-        yield dps.Diagnostic(
-            code="missing-key",
-            message="mechanism.utility needs distance, span or tail in addition to smoothness",
-            path=path,
-            help="distance for Theorem 3.1, span for Theorems B.1 and 3.2, tail for Lemma B.1",
-        )
+        message = "mechanism.utility needs distance, span or tail in addition to smoothness"
+        help = "distance for Theorem 3.1, span for Theorems B.1 and 3.2, tail for Lemma B.1"
+        yield dps.Diagnostic(code="missing-key", message=message, path=path, help=help)
     schedule = (spec.training.get("schedule") or {}).get("kind", "constant")
     if len(spec.phases) > 1 or schedule != "constant":
         yield kit.unsupported("the utility theorems assume one learning rate and one threshold", path)
@@ -243,12 +207,9 @@ def _attack(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Diagnostic]:
         yield from kit.requires_model(facts)
         return
     if "parts" not in facts.capabilities:
-        yield dps.Diagnostic(
-            code="missing-capability",
-            message=f"backend {spec.training.kind!r} lacks 'parts': its training loop cannot mix models",
-            path=("training", "backend"),
-            help="use backend: native",
-        )
+        message = f"backend {spec.training.kind!r} lacks 'parts': its training loop cannot mix models"
+        help = "use backend: native"
+        yield dps.Diagnostic(code="missing-capability", message=message, path=("training", "backend"), help=help)
     attack, bounded = Attack.of(spec.audit.options), "remove audit for bounds without an attack"
     if spec.audit.method != "one-run":
         yield kit.unsupported(f"audit.method must be one-run, got {spec.audit.method}", ("audit", "method"))

@@ -25,15 +25,7 @@ from dpspec.training.loop import native
 from dpspec.training.loop.checkpoint import GeneratorState, Remembering
 from dpspec.training.loop.learning_rates import rates_of
 from dpspec.training.measure.scores import right_answers
-from dpspec_modelmix.options import (
-    Embedding,
-    PhaseOptions,
-    Twins,
-    learning_rate,
-    mixed_norm,
-    segments_of,
-    unmet_in,
-)
+from dpspec_modelmix.options import Embedding, PhaseOptions, Twins, learning_rate, mixed_norm, segments_of, unmet_in
 from dpspec_modelmix.theory import equal_epsilon_noise
 
 Array: TypeAlias = np.ndarray[Any, Any]

@@ -161,29 +161,22 @@ def _scope(spec: dps.Spec) -> Iterator[dps.Diagnostic]:
     help = "Kaissis et al. 2023 compare the presence of the record with its absence"
     yield from dps.other_adjacencies(spec, "add-remove", "the reconstruction theory", help)
     if max(spec.threat_model.group_size) > 1:
-        yield kit.unsupported(
-            "the reconstruction theory covers single records, not groups",
-            ("threat_model", "group_size"),
-            "audit groups with mechanism.kind group",
-        )
+        message = "the reconstruction theory covers single records, not groups"
+        yield kit.unsupported(message, ("threat_model", "group_size"), "audit groups with mechanism.kind group")
 
 
 def _phase(spec: dps.Spec, number: int, phase: dps.Phase) -> Iterator[dps.Diagnostic]:
     noise = phase.noise
     norm = _NORMS[noise]
     if noise == "laplace" and "noise_multiplier" in phase:
-        yield kit.unsupported(
-            "clip_norm bounds the l2 norm; Laplace noise needs the l1 sensitivity",
-            dps.in_phase(spec, number, "clip_norm"),
-            "write scale: ... and sensitivity: {l1: ...}; d clipped numbers have l1 <= sqrt(d) clip_norm",
-        )
+        message = "clip_norm bounds the l2 norm; Laplace noise needs the l1 sensitivity"
+        help = "write scale: ... and sensitivity: {l1: ...}; d clipped numbers have l1 <= sqrt(d) clip_norm"
+        yield kit.unsupported(message, dps.in_phase(spec, number, "clip_norm"), help)
     elif "sensitivity" in phase and norm not in phase["sensitivity"]:
         (other,) = phase["sensitivity"]
-        yield kit.unsupported(
-            f"{noise.capitalize()} noise needs the {norm} sensitivity, not the {other} one",
-            dps.in_phase(spec, number, "sensitivity", other),
-            "a vector of d numbers has l2 <= l1 <= sqrt(d) l2: give the bound in the norm that the noise needs",
-        )
+        message = f"{noise.capitalize()} noise needs the {norm} sensitivity, not the {other} one"
+        help = "a vector of d numbers has l2 <= l1 <= sqrt(d) l2: give the bound in the norm that the noise needs"
+        yield kit.unsupported(message, dps.in_phase(spec, number, "sensitivity", other), help)
     yield from kit.other_scheme(
         spec,
         number,
@@ -208,11 +201,9 @@ def _methods(spec: dps.Spec) -> Iterator[dps.Diagnostic]:
             yield kit.unsupported(f"{name} is for Gaussian noise only", ("mechanism", "baselines", i), "leave it out")
     drawn = asked.monte_carlo
     if drawn is not None and drawn.samples * spec.steps > MAX_DRAWS:
-        yield kit.bad_value(
-            f"{drawn.samples} samples of {spec.steps} steps are above the limit of {MAX_DRAWS:.0e} draws",
-            ("mechanism", "monte_carlo", "samples"),
-            "take fewer samples; the certified bound needs none",
-        )
+        message = f"{drawn.samples} samples of {spec.steps} steps are above the limit of {MAX_DRAWS:.0e} draws"
+        help = "take fewer samples; the certified bound needs none"
+        yield kit.bad_value(message, ("mechanism", "monte_carlo", "samples"), help)
 
 
 def _prior(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Diagnostic]:
@@ -222,34 +213,22 @@ def _prior(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Diagnostic]:
     if candidates is None:
         for key in ("from", "probabilities", "top"):
             if key in prior and (key != "from" or prior[key] != "all") and (key != "top" or prior[key] != 1):
-                yield dps.Diagnostic(
-                    code="missing-key",
-                    message=f"threat_model.prior.candidates is required when {key!r} is set",
-                    path=where,
-                )
+                message = f"threat_model.prior.candidates is required when {key!r} is set"
+                yield dps.Diagnostic(code="missing-key", message=message, path=where)
         return
     distinct, per_class = facts.features * facts.classes, math.ceil(facts.records / max(1, facts.classes))
     if candidates.source == "planted" and candidates.count > distinct:
-        yield kit.bad_value(
-            f"planted candidates must be at most features * classes = {distinct}, got {candidates.count}",
-            (*where, "candidates"),
-        )
+        message = f"planted candidates must be at most features * classes = {distinct}, got {candidates.count}"
+        yield kit.bad_value(message, (*where, "candidates"))
     elif candidates.source != "planted" and candidates.count > facts.records:
-        yield kit.bad_value(
-            f"candidates must be at most the {facts.records} training records, got {candidates.count}",
-            (*where, "candidates"),
-        )
+        message = f"candidates must be at most the {facts.records} training records, got {candidates.count}"
+        yield kit.bad_value(message, (*where, "candidates"))
     elif candidates.source == "same-class" and candidates.count > per_class:
-        yield kit.bad_value(
-            f"candidates of one class must be at most records / classes = {per_class}, got {candidates.count}",
-            (*where, "candidates"),
-            "write from: all, or reduce candidates",
-        )
+        message = f"candidates of one class must be at most records / classes = {per_class}, got {candidates.count}"
+        yield kit.bad_value(message, (*where, "candidates"), "write from: all, or reduce candidates")
     if candidates.masses is not None and len(candidates.masses) != candidates.count:
-        yield kit.bad_value(
-            f"probabilities must be as many as candidates ({candidates.count}), got {len(candidates.masses)}",
-            (*where, "probabilities"),
-        )
+        message = f"probabilities must be as many as candidates ({candidates.count}), got {len(candidates.masses)}"
+        yield kit.bad_value(message, (*where, "probabilities"))
     elif candidates.masses is not None and abs(math.fsum(candidates.masses) - 1.0) > 1e-9:
         yield kit.bad_value(
             f"the probabilities must sum to 1, got {math.fsum(candidates.masses):g}", (*where, "probabilities")
@@ -264,11 +243,8 @@ def _claims(spec: dps.Spec) -> Iterator[dps.Diagnostic]:
     gaussian = any(phase.noise == "gaussian" for phase in spec.phases)
     for i, claim in enumerate(spec.claims):
         if claim.kind == "pure-dp" and gaussian:
-            yield kit.unsupported(
-                "Gaussian noise has no finite epsilon at delta 0",
-                ("claims", i, "kind"),
-                "claim approx-dp at some delta",
-            )
+            message = "Gaussian noise has no finite epsilon at delta 0"
+            yield kit.unsupported(message, ("claims", i, "kind"), "claim approx-dp at some delta")
         if claim.kind == "rero" and float(claim["gamma"]) < float(claim["kappa"]):
             yield kit.bad_value(
                 f"gamma must be at least kappa {claim['kappa']:g}, got {claim['gamma']:g}", ("claims", i, "gamma")
@@ -278,16 +254,11 @@ def _claims(spec: dps.Spec) -> Iterator[dps.Diagnostic]:
 def _attack(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Diagnostic]:
     assert spec.audit is not None
     if spec.audit.method != "many-run":
-        yield kit.unsupported(
-            f"audit.method must be many-run (every target needs a separate run), got {spec.audit.method}",
-            ("audit", "method"),
-        )
+        message = f"audit.method must be many-run (every target needs a separate run), got {spec.audit.method}"
+        yield kit.unsupported(message, ("audit", "method"))
     if "canary" in spec.audit.options:
-        yield kit.unsupported(
-            "audit.canary does not apply: the attack hides one of the candidates",
-            ("audit", "canary"),
-            "leave it out; threat_model.prior declares the candidates",
-        )
+        message = "audit.canary does not apply: the attack hides one of the candidates"
+        yield kit.unsupported(message, ("audit", "canary"), "leave it out; threat_model.prior declares the candidates")
     if Prior.of(spec.threat_model.options).candidates is None:
         yield dps.Diagnostic(
             code="missing-key",
@@ -298,18 +269,14 @@ def _attack(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Diagnostic]:
     noises = [phase.noise for phase in spec.phases]
     for number, noise in enumerate(noises):
         if noise != noises[0]:
-            yield kit.unsupported(
-                f"all phases of an audit must use the same noise distribution, got {noises[0]} and {noise}",
-                dps.in_phase(spec, number, "noise"),
-                "leave audit out: the bounds hold for any sequence of phases",
-            )
+            message = f"all phases of an audit must use the same noise distribution, got {noises[0]} and {noise}"
+            help = "leave audit out: the bounds hold for any sequence of phases"
+            yield kit.unsupported(message, dps.in_phase(spec, number, "noise"), help)
     iterates = spec.threat_model.access == "all-iterates"
     if iterates and not updates_invertible(spec.training.options):
-        yield kit.unsupported(
-            "the attack inverts every update, and Adam's cannot be inverted",
-            ("training", "optimizer"),
-            "use sgd or momentum; the bound holds for any optimizer",
-        )
+        message = "the attack inverts every update, and Adam's cannot be inverted"
+        help = "use sgd or momentum; the bound holds for any optimizer"
+        yield kit.unsupported(message, ("training", "optimizer"), help)
     needs = ["iterates"]
     if iterates and not all(phase.sampling.is_full for phase in spec.phases):
         needs.append("sampling-log")

@@ -12,17 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from dpspec.accounting import (
-    CLOSED,
-    GRID,
-    ONE_STEP,
-    Directions,
-    Interval,
-    Laplace,
-    Mixture,
-    Pair,
-    PrivacyLoss,
-)
+from dpspec.accounting import CLOSED, GRID, ONE_STEP, Directions, Interval, Laplace, Mixture, Pair, PrivacyLoss
 from dpspec_rero.options import Steps, noisy_steps, revealed_probability
 
 THEOREM = "Kaissis et al. 2023, Theorem 1"

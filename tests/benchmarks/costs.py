@@ -19,7 +19,7 @@ from dpspec.engine.preparing.context import RunContext
 from dpspec.engine.preparing.prepare import prepare
 from dpspec.language.load import load_specs
 from dpspec.registry.loader import load_catalog
-from dpspec.training.threads import limited
+from dpspec.training import limited
 
 CATALOG = load_catalog()
 

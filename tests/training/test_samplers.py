@@ -29,7 +29,6 @@ from dpspec.training.loop.samplers import (
     covariance,
     epoch_of,
     inclusion_moments,
-    independent,
     sampler_of,
 )
 from dpspec.training.measure.logs import SamplingLog
@@ -210,7 +209,6 @@ def test_the_block_of_a_spec_is_read(block: dict[str, Any], expected: Any, inclu
     assert sampler == expected
     assert sampler.inclusion == pytest.approx(inclusion)
     allocated = isinstance(sampler, RandomAllocation)
-    assert independent(sampler) == (allocated or isinstance(sampler, Poisson))
     assert epoch_of(sampler) == (5 if allocated else 1)
     assert not allocated or covariance(sampler) == 0.0
 

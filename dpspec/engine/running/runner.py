@@ -121,7 +121,7 @@ def prepare_all(specs: Sequence[Spec], catalog: Catalog) -> list[Prepared]:
 def bound(
     prepared: Prepared, catalog: Catalog, *, cache: WorkerCache, plan: bool, emit: Callable[[Event], None]
 ) -> Bounded:
-    from dpspec.training.threads import limited
+    from dpspec.training import limited
 
     began, spec = time.monotonic(), prepared.spec
     try:
@@ -167,7 +167,7 @@ def _report_progress(stage: str, done: int, total: int, emit: Listener) -> None:
 
 
 def conclude_trained(trained: Trained) -> Concluded:
-    from dpspec.training.threads import limited
+    from dpspec.training import limited
 
     try:
         with limited(1):

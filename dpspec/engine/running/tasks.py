@@ -91,7 +91,7 @@ class TrainTrials:
     folders: Mapping[int, Path | None] = dataclasses.field(default_factory=dict)
 
     def __call__(self, place: TaskContext) -> Iterator[NewTrial]:
-        from dpspec.training.threads import limited
+        from dpspec.training import limited
 
         if self.versions and (here := _versions(self.catalog)) != self.versions:
             ours, theirs = (

@@ -157,9 +157,7 @@ class FlatModel:
             memory.keep_freed()
             with flat_model.naming_layers(self._model):
                 self._examples = PerExample(
-                    *(self.forward, parameters, x[:1], y[:1]),
-                    together=together,
-                    constants=self._constants.values(),
+                    *(self.forward, parameters, x[:1], y[:1]), together=together, constants=self._constants.values()
                 )
         return self._examples
 

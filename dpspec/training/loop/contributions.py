@@ -62,28 +62,14 @@ def clipped_sparse_sum(canaries: SparseCanaries, state: Tensor, indices: Tensor,
     return ClippedSum(total, torch.cat(norms))
 
 
+@dataclass
 class _LastSum:
-    """The last sum over real records of a model equivalent to ``model``, with copies of its inputs."""
+    """The last sum over real records of a model equivalent to ``model``, with its inputs: a clipper, (P,), rows."""
 
-    def __init__(self, model: FlatModel) -> None:
-        self.model = model
-        self._asked: tuple[Clipper, Tensor, Tensor, Tensor] | None = None
-        self._found: ClippedSum | None = None
-
-    def matches(self, other: FlatModel) -> bool:
-        constants = zip(self.model.constants, other.constants, strict=False)
-        return self.model.is_alike(other) and all_equal(list(constants))
-
-    def store(self, how: Clipper, state: Tensor, x: Tensor, y: Tensor, found: ClippedSum) -> None:
-        """Store copies, except of ``x`` (b, ...) and ``y`` (b,), which have no other references."""
-        self._asked = copy.deepcopy(how), state.clone(), x, y
-        self._found = ClippedSum(found.sum.clone(), found.norms.clone())
-
-    def lookup(self, how: Clipper, state: Tensor, x: Tensor, y: Tensor) -> ClippedSum | None:
-        """The stored sum if all inputs are identical (one GPU synchronization), else None."""
-        if self._asked is None or type(self._asked[0]) is not type(how) or vars(self._asked[0]) != vars(how):
-            return None
-        return self._found if all_equal(list(zip(self._asked[1:], (state, x, y), strict=True))) else None
+    model: FlatModel
+    how: Clipper | None = None
+    inputs: tuple[Tensor, ...] = ()
+    found: ClippedSum | None = None
 
 
 _LAST_SUM: ContextVar[_LastSum | None] = ContextVar("last", default=None)
@@ -101,9 +87,16 @@ def reuse_last_sum(model: FlatModel) -> Iterator[None]:
 
 def clipped_sum(model: FlatModel, state: Tensor, x: Tensor, y: Tensor, clip: Clip) -> ClippedSum:
     """``model.clipped_sum``, from the cache of :func:`reuse_last_sum` if all inputs are identical."""
-    last = _LAST_SUM.get()
-    found = last.lookup(clipper(clip), state, x, y) if last is not None and last.model is model else None
-    return model.clipped_sum(state, x, y, clip) if found is None else found
+    last, how = _LAST_SUM.get(), clipper(clip)
+    if (
+        last is not None
+        and last.model is model
+        and last.found is not None
+        and (type(last.how), vars(last.how)) == (type(how), vars(how))
+        and all_equal(list(zip(last.inputs, (state, x, y), strict=True)))
+    ):
+        return last.found
+    return model.clipped_sum(state, x, y, clip)
 
 
 #: Maximum bytes of rows copied from the dataset at a time.
@@ -137,12 +130,15 @@ class RecordsAndCanaries:
     def _real(self, state: Tensor, rows: Tensor, clip_norm: Clip) -> ClippedSum:
         total, norms, last = None, [], _LAST_SUM.get()
         pieces = torch.split(rows, self._copied)
-        reusable = last is not None and len(pieces) == 1 and last.matches(self._model)
+        if last is not None and (len(pieces) > 1 or not last.model.is_alike(self._model)):
+            last = None
         for some in pieces:
             x, y = self._x[some], self._y[some]
             found = self._model.clipped_sum(state, x, y, clip_norm)
-            if last is not None and reusable:
-                last.store(clipper(clip_norm), state, x, y, found)
+            if last is not None and all_equal(list(zip(last.model.constants, self._model.constants, strict=True))):
+                # Copies, except of rows, which have no other references.
+                last.how, last.inputs = copy.deepcopy(clipper(clip_norm)), (state.clone(), x, y)
+                last.found = ClippedSum(found.sum.clone(), found.norms.clone())
             total = found.sum if total is None else total.add_(found.sum)
             norms.append(found.norms)
         assert total is not None  # an empty batch is one empty piece

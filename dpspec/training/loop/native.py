@@ -341,11 +341,6 @@ def train_with(job: TrainingJob, parts: Parts) -> None:
     if job.resumable is not None:
         checkpoint = Checkpoint(job.resumable, lambda: job_digest(job, parts.initial))
     final = run(
-        parts,
-        job.seed,
-        observers=job.observers,
-        progress=job.progress,
-        cancelled=job.cancelled,
-        checkpoint=checkpoint,
+        parts, job.seed, observers=job.observers, progress=job.progress, cancelled=job.cancelled, checkpoint=checkpoint
     )
     flat_model.load(job.model, final)

@@ -199,10 +199,6 @@ class RandomAllocation(Remembering):
         return steps
 
 
-def independent(sampler: Sampler) -> bool:
-    return isinstance(sampler, Poisson | RandomAllocation)
-
-
 def epoch_of(sampler: Sampler) -> int:
     """Number of steps within which batches depend on each other by design; 1 if steps are independent.
 

@@ -35,13 +35,7 @@ from dpspec.training.device import Array
 from dpspec.training.gradients import flat_model
 from dpspec.training.gradients.clipping import Flat, clipper
 from dpspec.training.loop.native import Schedule
-from dpspec.training.loop.samplers import (
-    RandomAllocation,
-    TruncatedPoisson,
-    epoch_of,
-    inclusion_moments,
-    independent,
-)
+from dpspec.training.loop.samplers import Poisson, RandomAllocation, TruncatedPoisson, epoch_of, inclusion_moments
 from dpspec.training.measure.logs import NoiseLog, NormLog, SamplingLog, StateLog
 from dpspec.training.measure.residuals import Residuals
 from dpspec.training.measure.scores import ProjectionObserver
@@ -107,12 +101,7 @@ def compared_lags(schedule: Schedule) -> tuple[int, ...]:
 
 
 def evidence_of(
-    logs: RunLogs,
-    second: RunLogs | None,
-    watcher: Residuals | None,
-    job: TrainingJob,
-    sizes: Array,
-    coins: Array,
+    logs: RunLogs, second: RunLogs | None, watcher: Residuals | None, job: TrainingJob, sizes: Array, coins: Array
 ) -> dict[str, Json]:
     """Collect all evidence of a run, with the noise of a ``second`` run with independent seeds.
 
@@ -166,7 +155,7 @@ def _batches(schedule: Schedule, log: SamplingLog) -> Iterator[BatchSums]:
         sampler, epochs = phase.sampler, log.epochs.get(index)
         overlaps = zip(log.lags, log.overlaps[index].tolist(), strict=True)
         # Whether sizes are random, with a distribution that is tested.
-        random = independent(sampler) and 0.0 < sampler.inclusion < 1.0
+        random = isinstance(sampler, Poisson | RandomAllocation) and 0.0 < sampler.inclusion < 1.0
         random = random or (isinstance(sampler, TruncatedPoisson) and sampler.rate < 1.0)
         allocated = None
         if isinstance(sampler, RandomAllocation):

@@ -12,7 +12,7 @@ import pytest
 import torch
 from threadpoolctl import threadpool_info
 
-from dpspec.training.threads import limited
+from dpspec.training import limited
 
 
 @pytest.fixture(autouse=True)
@@ -43,7 +43,7 @@ def test_an_error_gives_them_back(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_torch_that_is_loaded_meanwhile_is_limited_and_freed() -> None:
     script = """
-        from dpspec.training.threads import limited
+        from dpspec.training import limited
         import sys
         with limited(2):
             assert "torch" not in sys.modules
