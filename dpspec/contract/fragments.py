@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from dpspec.contract.diagnostics import Diagnostic, Path
@@ -13,53 +13,111 @@ if TYPE_CHECKING:
     from dpspec.contract.findings import Facts
     from dpspec.contract.spec import Spec
 
-NOISE_MULTIPLIER: dict[str, Json] = {
-    "type": "number",
-    "minimum": 0,
-    "maximum": 1e6,
-    "description": "Standard deviation of the noise divided by clip_norm. The noise is added to the sum of clipped "
-    "gradients.",
-}
+
+def number(
+    description: str,
+    *,
+    above: float | None = None,
+    below: float | None = None,
+    least: float | None = None,
+    most: float | None = None,
+    default: float | None = None,
+) -> dict[str, Json]:
+    """Schema of a number; ``above`` and ``below`` are exclusive limits. Required without ``default``."""
+    limits: dict[str, Json] = {"exclusiveMinimum": above, "exclusiveMaximum": below}
+    return _fragment({"type": "number", **limits, "minimum": least, "maximum": most, "default": default}, description)
+
+
+def integer(
+    description: str, *, least: int | None = None, most: int | None = None, default: int | None = None
+) -> dict[str, Json]:
+    """Schema of an integer from ``least`` to ``most``, inclusive. Required without ``default``."""
+    return _fragment({"type": "integer", "minimum": least, "maximum": most, "default": default}, description)
+
+
+def string(description: str) -> dict[str, Json]:
+    """Schema of a string that is not empty. Required."""
+    return _fragment({"type": "string", "minLength": 1}, description)
+
+
+def flag(description: str, *, default: bool | None = None) -> dict[str, Json]:
+    """Schema of a boolean. Required without ``default``."""
+    return _fragment({"type": "boolean", "default": default}, description)
+
+
+def choice(description: str, *values: str, default: str | None = None) -> dict[str, Json]:
+    """Schema of one of several strings. Required without ``default``."""
+    return _fragment({"enum": list(values), "default": default}, description)
+
+
+def array(
+    description: str,
+    items: dict[str, Json],
+    *,
+    least: int | None = None,
+    most: int | None = None,
+    unique: bool | None = None,
+    default: Sequence[Json] | None = None,
+) -> dict[str, Json]:
+    """Schema of ``least`` to ``most`` ``items``, distinct if ``unique``. Required without ``default``."""
+    limits: dict[str, Json] = {"minItems": least, "maxItems": most, "uniqueItems": unique, "default": default}
+    return _fragment({"type": "array", "items": items, **limits}, description)
+
+
+def block(
+    description: str | None = None, required: Sequence[str] | None = None, /, **properties: Json
+) -> dict[str, Json]:
+    """Schema of a mapping with exactly these keys; ``required`` ones must be present."""
+    shape: dict[str, Json] = {"type": "object", "properties": properties, "required": required}
+    return _fragment({**shape, "additionalProperties": False}, description)
+
+
+def _fragment(keywords: dict[str, Json], description: str | None) -> dict[str, Json]:
+    every = {**keywords, "description": description}
+    return {key: value for key, value in every.items() if value is not None}
+
+
+NOISE_MULTIPLIER: dict[str, Json] = number(
+    "Standard deviation of the noise divided by clip_norm. The noise is added to the sum of clipped gradients.",
+    least=0,
+    most=1e6,
+)
 
 #: Below this, float32 rounding exceeds the accounted fraction of the clip norm.
 LEAST_CLIP_NORM = 1e-30
 
-CLIP_NORM: dict[str, Json] = {
-    "type": "number",
-    "minimum": LEAST_CLIP_NORM,
-    "description": "Each record's gradient is scaled down to at most this l2 norm.",
-}
+CLIP_NORM: dict[str, Json] = number(
+    "Each record's gradient is scaled down to at most this l2 norm.", least=LEAST_CLIP_NORM
+)
 
-SHARD_RUNS: dict[str, Json] = {
-    "type": "integer",
-    "minimum": 1,
-    "maximum": 1_000_000,
-    "description": "Maximum number of runs trained together in one task, so that workers share the runs. Default: as "
+SHARD_RUNS: dict[str, Json] = integer(
+    "Maximum number of runs trained together in one task, so that workers share the runs. Default: as "
     "many as fit into memory, at most 64, the fastest on one core. Seeds do not change; rounding does.",
-}
+    least=1,
+    most=1_000_000,
+)
 
 CLIPPING: dict[str, Json] = {
     "type": "object",
     "description": "Clipping of a record's gradient to an l2 norm of at most clip_norm; default flat.",
     "properties": {
-        "scheme": {
-            "enum": ["flat", "per-layer", "truncated"],
-            "description": "flat: the whole gradient is scaled by min(1, clip_norm / norm). per-layer: each layer's "
+        "scheme": choice(
+            "flat: the whole gradient is scaled by min(1, clip_norm / norm). per-layer: each layer's "
             "part is scaled to a separate bound. truncated: as flat, then each coordinate is cut to +- "
             "coordinate_bound.",
-        },
-        "bounds": {
-            "type": "array",
-            "items": {"type": "number", "exclusiveMinimum": 0},
-            "minItems": 1,
-            "description": "The l2 bound of each layer, first to last; their squares add up to at most clip_norm^2. "
+            "flat",
+            "per-layer",
+            "truncated",
+        ),
+        "bounds": array(
+            "The l2 bound of each layer, first to last; their squares add up to at most clip_norm^2. "
             "Default: clip_norm / sqrt(L) for each of L layers (per-layer).",
-        },
-        "coordinate_bound": {
-            "type": "number",
-            "exclusiveMinimum": 0,
-            "description": "The largest absolute value of a coordinate of a contribution (truncated).",
-        },
+            {"type": "number", "exclusiveMinimum": 0},
+            least=1,
+        ),
+        "coordinate_bound": number(
+            "The largest absolute value of a coordinate of a contribution (truncated).", above=0
+        ),
     },
     "required": ["scheme"],
     "additionalProperties": False,
@@ -80,26 +138,13 @@ CLIPPING: dict[str, Json] = {
 }
 
 _SAMPLING_OPTIONS: dict[str, Json] = {
-    "rate": {
-        "type": "number",
-        "exclusiveMinimum": 0,
-        "maximum": 1,
-        "description": "Probability with which each record enters a batch, a public constant",
-    },
-    "batch_size": {"type": "integer", "minimum": 1, "description": "Number of records in every batch"},
-    "max_batch": {"type": "integer", "minimum": 1, "description": "Largest number of records in a batch"},
-    "epoch_steps": {
-        "type": "integer",
-        "minimum": 1,
-        "maximum": 10**7,
-        "description": "Number of steps of an epoch; each record is in exactly one step",
-    },
-    "batches_per_epoch": {
-        "type": "integer",
-        "minimum": 1,
-        "maximum": 10**7,
-        "description": "Number of batches per record and epoch, at most epoch_steps; default 1",
-    },
+    "rate": number("Probability with which each record enters a batch, a public constant", above=0, most=1),
+    "batch_size": integer("Number of records in every batch", least=1),
+    "max_batch": integer("Largest number of records in a batch", least=1),
+    "epoch_steps": integer("Number of steps of an epoch; each record is in exactly one step", least=1, most=10**7),
+    "batches_per_epoch": integer(
+        "Number of batches per record and epoch, at most epoch_steps; default 1", least=1, most=10**7
+    ),
 }
 
 
@@ -125,18 +170,16 @@ SAMPLING: dict[str, Json] = {
             "description": " ".join(f"{scheme}: {options.says}." for scheme, options in SCHEMES.items()),
         },
         **_SCHEME_OPTIONS,
-        "unit": {
-            "enum": ["record", "user"],
-            "description": "The sampled and clipped unit; default record. user (only poisson, with threat_model.unit: "
+        "unit": choice(
+            "The sampled and clipped unit; default record. user (only poisson, with threat_model.unit: "
             "user): every user enters with probability rate and contributes one gradient, the mean over "
             "records_per_user of the user's records.",
-        },
-        "records_per_user": {
-            "type": "integer",
-            "minimum": 1,
-            "description": "Maximum number of averaged records of a drawn user, chosen uniformly at each step (unit: "
-            "user).",
-        },
+            "record",
+            "user",
+        ),
+        "records_per_user": integer(
+            "Maximum number of averaged records of a drawn user, chosen uniformly at each step (unit: user).", least=1
+        ),
     },
     "required": ["scheme"],
     "additionalProperties": False,
@@ -150,11 +193,12 @@ SAMPLING: dict[str, Json] = {
     ],
 }
 
-NOISE: dict[str, Json] = {
-    "enum": ["gaussian", "laplace"],
-    "description": "Distribution of the noise, independent for every parameter. Both have the same standard deviation; "
+NOISE: dict[str, Json] = choice(
+    "Distribution of the noise, independent for every parameter. Both have the same standard deviation; "
     "the scale of laplace is this divided by sqrt(2). Default gaussian.",
-}
+    "gaussian",
+    "laplace",
+)
 
 
 def other_adjacencies(spec: Spec, covered: str, theory: str, help: str | None = None) -> Iterator[Diagnostic]:

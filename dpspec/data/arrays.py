@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, cast
 
 from dpspec.contract import DataError, Dataset, Facts, Json, LoadedData
+from dpspec.contract.fragments import string
 from dpspec.data.options import CLASSES, path, schema
 from dpspec.data.source import Source, check_count, locate, sha256, whole_facts, whole_rows
 from dpspec.text import shortened
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
 def _file(description: str) -> Json:
     about = f"{description} Relative to path. If the file does not exist, .gz is appended to its name."
-    return {"type": "string", "minLength": 1, "description": about}
+    return string(about)
 
 
 IDX = Dataset(

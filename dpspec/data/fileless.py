@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from dpspec.contract import DataError, Dataset, Facts, FrozenMap, Json, LoadedData
+from dpspec.contract.fragments import choice, integer, number
 from dpspec.data.options import CLASSES, schema
 from dpspec.data.source import GENERATE, Source, check_count, generator, whole_facts, whole_rows
 from dpspec.data.users import RECORDS_PER_USER
@@ -27,7 +28,7 @@ DECLARED = Dataset(
     schema={
         "type": "object",
         "properties": {
-            "records": {"type": "integer", "minimum": 1, "description": "The number of training records."},
+            "records": integer("The number of training records.", least=1),
             "features": {
                 "type": ["integer", "array"],
                 "minimum": 1,
@@ -38,12 +39,7 @@ DECLARED = Dataset(
                 "description": "The number of features, or the shape: [channels, height, width] for images.",
             },
             "classes": {**CLASSES, "default": 2, "description": "The number of classes."},
-            "test_records": {
-                "type": "integer",
-                "minimum": 0,
-                "default": 0,
-                "description": "The number of test records.",
-            },
+            "test_records": integer("The number of test records.", least=0, default=0),
             "records_per_user": RECORDS_PER_USER,
         },
         "required": ["records"],
@@ -81,35 +77,30 @@ SYNTHETIC = Dataset(
     summary="Records drawn from a seed: blobs, linear, rings, xor or images.",
     schema=schema(
         {
-            "pattern": {
-                "enum": ["blobs", "linear", "rings", "xor", "images"],
-                "default": "blobs",
-                "description": "blobs: a ball around one random unit vector per class. linear: classes separated by "
+            "pattern": choice(
+                "blobs: a ball around one random unit vector per class. linear: classes separated by "
                 "random hyperplanes. rings: concentric circles in the first two features. xor: opposite quadrants of "
                 "the first two features. images: one random square picture per class, pixels in [0, 1].",
-            },
-            "records": {
-                "type": "integer",
-                "minimum": 2,
-                "maximum": 10_000_000,
-                "default": 1000,
-                "description": "The number of records to draw, before split and size.",
-            },
-            "features": {
-                "type": "integer",
-                "minimum": 1,
-                "maximum": 1_000_000,
-                "default": 16,
-                "description": "The number of features of a record; for images a square number.",
-            },
+                "blobs",
+                "linear",
+                "rings",
+                "xor",
+                "images",
+                default="blobs",
+            ),
+            "records": integer(
+                "The number of records to draw, before split and size.", least=2, most=10_000_000, default=1000
+            ),
+            "features": integer(
+                "The number of features of a record; for images a square number.", least=1, most=1_000_000, default=16
+            ),
             "classes": {**CLASSES, "default": 2, "description": "The number of classes; 2 for xor."},
-            "noise": {
-                "type": "number",
-                "minimum": 0,
-                "maximum": 1e6,
-                "default": 0.2,
-                "description": "The standard deviation of the Gaussian noise added to every feature after labeling.",
-            },
+            "noise": number(
+                "The standard deviation of the Gaussian noise added to every feature after labeling.",
+                least=0,
+                most=1e6,
+                default=0.2,
+            ),
         },
         public=True,
     ),
@@ -137,7 +128,7 @@ class Synthetic(Source):
         facts = self.describe()
         random = generator(self.number("seed"), GENERATE)
         pattern = self.options.get("pattern", "blobs")
-        x, y = _PATTERNS[pattern](random, facts)
+        x, y = _draw(pattern, random, facts)
         x += self._noise() * random.standard_normal(x.shape)
         if pattern == "images":
             x = x.clip(0, 1)
@@ -147,50 +138,34 @@ class Synthetic(Source):
         return float(self.options.get("noise", 0.2))
 
 
-def _blobs(random: np.random.RandomState, facts: Facts) -> Rows:
-    """x = c_y with unit vectors c_1, ..., c_classes."""
+def _draw(pattern: str, random: np.random.RandomState, facts: Facts) -> Rows:
+    """Records (n, features) without noise, and their labels (n,)."""
     import numpy as np
 
-    centres = random.standard_normal((facts.classes, facts.features))
-    centres /= np.linalg.norm(centres, axis=1, keepdims=True)
-    y = random.randint(facts.classes, size=facts.records)
-    return centres[y], y
-
-
-def _linear(random: np.random.RandomState, facts: Facts) -> Rows:
-    """x Gaussian with expected squared norm 1, y = argmax of W x."""
-    weights = random.standard_normal((facts.features, facts.classes))
-    x = random.standard_normal((facts.records, facts.features)) / facts.features**0.5
-    return x, (x @ weights).argmax(axis=1)
-
-
-def _rings(random: np.random.RandomState, facts: Facts) -> Rows:
-    import numpy as np
-
-    y = random.randint(facts.classes, size=facts.records)
-    angle = random.uniform(0, 2 * np.pi, size=facts.records)
-    x = np.zeros((facts.records, facts.features))
-    x[:, 0], x[:, 1] = np.cos(angle) * (y + 1) / facts.classes, np.sin(angle) * (y + 1) / facts.classes
-    return x, y
-
-
-def _xor(random: np.random.RandomState, facts: Facts) -> Rows:
-    """x uniform in [-1, 1], y = 1 if the first two features have opposite signs."""
-    x = random.uniform(-1, 1, size=(facts.records, facts.features))
-    return x, (x[:, 0] * x[:, 1] < 0).astype(int)
-
-
-def _images(random: np.random.RandomState, facts: Facts) -> Rows:
-    import numpy as np
-
-    side = isqrt(facts.features)
-    coarse = random.uniform(size=(facts.classes, -(-side // 4), -(-side // 4)))
+    records, features, classes = facts.records, facts.features, facts.classes
+    if pattern == "blobs":  # x = c_y with unit vectors c_1, ..., c_classes
+        centres = random.standard_normal((classes, features))
+        centres /= np.linalg.norm(centres, axis=1, keepdims=True)
+        y = random.randint(classes, size=records)
+        return centres[y], y
+    if pattern == "linear":  # x Gaussian with expected squared norm 1, y = argmax of W x
+        weights = random.standard_normal((features, classes))
+        x = random.standard_normal((records, features)) / features**0.5
+        return x, (x @ weights).argmax(axis=1)
+    if pattern == "xor":  # x uniform in [-1, 1], y = 1 if the first two features have opposite signs
+        x = random.uniform(-1, 1, size=(records, features))
+        return x, (x[:, 0] * x[:, 1] < 0).astype(int)
+    if pattern == "rings":
+        y = random.randint(classes, size=records)
+        angle = random.uniform(0, 2 * np.pi, size=records)
+        x = np.zeros((records, features))
+        x[:, 0], x[:, 1] = np.cos(angle) * (y + 1) / classes, np.sin(angle) * (y + 1) / classes
+        return x, y
+    side = isqrt(features)
+    coarse = random.uniform(size=(classes, -(-side // 4), -(-side // 4)))
     pictures = coarse.repeat(4, axis=1).repeat(4, axis=2)[:, :side, :side]
-    y = random.randint(facts.classes, size=facts.records)
-    return np.ascontiguousarray(pictures[y]).reshape(facts.records, facts.features), y
-
-
-_PATTERNS = {"blobs": _blobs, "linear": _linear, "rings": _rings, "xor": _xor, "images": _images}
+    y = random.randint(classes, size=records)
+    return np.ascontiguousarray(pictures[y]).reshape(records, features), y
 
 
 class Bundled(Source):

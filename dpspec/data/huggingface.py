@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dpspec.contract import DataError, Dataset, Facts, Json, LoadedData
+from dpspec.contract.fragments import integer, string
 from dpspec.data.fileless import DECLARED, declared_shape
 from dpspec.data.images import KEYS as PICTURES
 from dpspec.data.images import check_shape, decoded
@@ -48,7 +49,7 @@ DATASET = Dataset(
                 "pattern": "^[A-Za-z0-9][\\w.-]*/[A-Za-z0-9][\\w.-]*$",
                 "description": "The dataset as owner/name.",
             },
-            "config": {"type": "string", "minLength": 1, "description": "The configuration, if there are several."},
+            "config": string("The configuration, if there are several."),
             "revision": {
                 "type": "string",
                 "pattern": "^[0-9a-f]{40}$",
@@ -56,11 +57,7 @@ DATASET = Dataset(
             },
             "train_split": {**_SPLIT, "default": "train", "description": "The split of training records."},
             "test_split": {**_SPLIT, "description": "The split of test records; requires test_records."},
-            "test_records": {
-                "type": "integer",
-                "minimum": 1,
-                "description": "The number of test records. Public, and checked on loading.",
-            },
+            "test_records": integer("The number of test records. Public, and checked on loading.", least=1),
             "records": {
                 **_DECLARED["records"],
                 "description": "The number of training records before split and size. Public, and checked on loading.",
@@ -71,12 +68,10 @@ DATASET = Dataset(
                 "images. Public, and checked on loading.",
             },
             **KEYS,
-            "image": {
-                "type": "string",
-                "minLength": 1,
-                "description": "The column with pictures, instead of columns. Then features is [channels, height, "
-                "width], and pixels become numbers from 0 to 1.",
-            },
+            "image": string(
+                "The column with pictures, instead of columns. Then features is [channels, height, "
+                "width], and pixels become numbers from 0 to 1."
+            ),
             "resize": PICTURES["resize"],
         },
         required=["name", "revision", "records", "features", "label", "classes"],

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dpspec.contract import DataError, Dataset, Facts, Json, LoadedData
+from dpspec.contract.fragments import array, flag
 from dpspec.data.options import path, schema
 from dpspec.data.source import MAX_BYTES, Source, check_count, import_optional, locate, sha256, whole_facts, whole_rows
 
@@ -28,19 +29,16 @@ _TARGETS = {1: "L", 3: "RGB"}
 
 #: Schema of the keys that control decoding.
 KEYS: dict[str, Json] = {
-    "shape": {
-        "type": "array",
-        "minItems": 3,
-        "maxItems": 3,
-        "items": {"type": "integer", "minimum": 1, "maximum": 4096},
-        "description": "[channels, height, width] of every record: 1 channel for grayscale, 3 for color. Pictures are "
+    "shape": array(
+        "[channels, height, width] of every record: 1 channel for grayscale, 3 for color. Pictures are "
         "converted. A public constant.",
-    },
-    "resize": {
-        "type": "boolean",
-        "default": False,
-        "description": "Scale pictures to the size in shape. By default pictures of another size are errors.",
-    },
+        {"type": "integer", "minimum": 1, "maximum": 4096},
+        least=3,
+        most=3,
+    ),
+    "resize": flag(
+        "Scale pictures to the size in shape. By default pictures of another size are errors.", default=False
+    ),
 }
 
 
@@ -87,14 +85,13 @@ DATASET = Dataset(
         {
             "path": path("The folder with one folder of pictures per class."),
             "test_path": path("The same for test pictures."),
-            "classes": {
-                "type": "array",
-                "minItems": 2,
-                "maxItems": 100_000,
-                "uniqueItems": True,
-                "items": {"type": "string", "pattern": "^[^./\\\\][^/\\\\]*$"},
-                "description": "The names of the classes' folders, class 0 first. A public constant.",
-            },
+            "classes": array(
+                "The names of the classes' folders, class 0 first. A public constant.",
+                {"type": "string", "pattern": "^[^./\\\\][^/\\\\]*$"},
+                least=2,
+                most=100_000,
+                unique=True,
+            ),
             **KEYS,
         },
         required=["path", "classes", "shape"],

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from dpspec.contract import DataError, FrozenMap, Json
+from dpspec.contract.fragments import flag, integer, number, string
 
 if TYPE_CHECKING:
     import numpy as np
@@ -24,7 +25,7 @@ COMMON: dict[str, Json] = {
                 "minItems": 1,
                 "maxItems": 100_000,
                 "uniqueItems": True,
-                "items": {"type": "integer", "minimum": 0, "description": "A record's index, from 0."},
+                "items": integer("A record's index, from 0.", least=0),
                 "description": "The records to hold out: a fraction below 1, a count, or a list of indices, for "
                 "example to repeat a published split.",
             },
@@ -33,12 +34,11 @@ COMMON: dict[str, Json] = {
         "required": ["test"],
         "additionalProperties": False,
     },
-    "size": {
-        "type": "integer",
-        "minimum": 1,
-        "description": "The number of training records to use, drawn at random by seed. With the same seed, a smaller "
+    "size": integer(
+        "The number of training records to use, drawn at random by seed. With the same seed, a smaller "
         "size draws a subset of a larger one.",
-    },
+        least=1,
+    ),
     "seed": {
         **_SEED,
         "description": "Seed of the records that size and max_records_per_user keep, and of synthetic data.",
@@ -63,12 +63,9 @@ COMMON: dict[str, Json] = {
         },
         "additionalProperties": False,
     },
-    "radius": {
-        "type": "number",
-        "minimum": 1e-6,
-        "description": "Maximum l2 norm of a record after standardise; longer records are scaled down. A public "
-        "constant.",
-    },
+    "radius": number(
+        "Maximum l2 norm of a record after standardise; longer records are scaled down. A public constant.", least=1e-6
+    ),
 }
 
 
@@ -88,24 +85,21 @@ def schema(
     }
 
 
-_PUBLIC: dict[str, Json] = {
-    "type": "boolean",
-    "description": "True if the records are public. Reports of private records omit values that depend on them, such "
-    "as accuracy, except with --internal.",
-}
+_PUBLIC: dict[str, Json] = flag(
+    "True if the records are public. Reports of private records omit values that depend on them, such "
+    "as accuracy, except with --internal."
+)
 
 #: Schema of the number of classes, for file formats that do not contain it.
-CLASSES: dict[str, Json] = {
-    "type": "integer",
-    "minimum": 2,
-    "maximum": 100_000,
-    "description": "The number of classes; labels are 0 to classes - 1. A public constant, declared rather than "
-    "counted.",
-}
+CLASSES: dict[str, Json] = integer(
+    "The number of classes; labels are 0 to classes - 1. A public constant, declared rather than counted.",
+    least=2,
+    most=100_000,
+)
 
 
 def path(description: str) -> dict[str, Json]:
-    return {"type": "string", "minLength": 1, "description": f"{description} Relative to the spec's directory."}
+    return string(f"{description} Relative to the spec's directory.")
 
 
 def checked(

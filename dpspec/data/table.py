@@ -10,6 +10,7 @@ from functools import partial
 from typing import IO, TYPE_CHECKING, Any, TypeAlias
 
 from dpspec.contract import DataError, Json
+from dpspec.contract.fragments import array, string
 from dpspec.data.options import CLASSES
 from dpspec.data.source import Source
 from dpspec.text import closest, did_you_mean, shortened
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
 #: Schema of the keys that map the columns of a table to records.
 KEYS: dict[str, Json] = {
-    "label": {"type": "string", "minLength": 1, "description": "The column of labels."},
+    "label": string("The column of labels."),
     "classes": {
         "type": ["integer", "array"],
         "minimum": CLASSES["minimum"],
@@ -33,13 +34,12 @@ KEYS: dict[str, Json] = {
         "description": "The number of classes, if labels are written 0, 1, ...; otherwise the list of all labels as "
         "written, class 0 first. A public constant.",
     },
-    "columns": {
-        "type": "array",
-        "minItems": 1,
-        "uniqueItems": True,
-        "items": {"type": "string", "minLength": 1},
-        "description": "The feature columns, in this order; by default all except the label.",
-    },
+    "columns": array(
+        "The feature columns, in this order; by default all except the label.",
+        {"type": "string", "minLength": 1},
+        least=1,
+        unique=True,
+    ),
     "categories": {
         "type": "object",
         "additionalProperties": {

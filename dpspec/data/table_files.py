@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from dpspec.contract import DataError, Dataset, Facts, Json, LoadedData
+from dpspec.contract import DataError, Dataset, Facts, Json, LoadedData, fragments
 from dpspec.data import users
 from dpspec.data.options import path, schema
 from dpspec.data.source import MAX_BYTES, check_count, import_optional, locate, sha256, whole_facts, whole_rows
@@ -33,14 +33,13 @@ CSV = Dataset(
             "path": path("The table: UTF-8, comma-separated, with column names in the first line."),
             **KEYS,
             **users.KEYS,
-            "missing": {
-                "type": "array",
-                "minItems": 1,
-                "uniqueItems": True,
-                "items": {"type": "string"},
-                "description": "The spellings of missing values in numeric columns; an empty string for empty cells. "
+            "missing": fragments.array(
+                "The spellings of missing values in numeric columns; an empty string for empty cells. "
                 "Only mechanisms that impute accept such records. Public constants.",
-            },
+                {"type": "string"},
+                least=1,
+                unique=True,
+            ),
         },
         required=["path", "label", "classes"],
     ),

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dpspec.contract import DataError, Dataset, Facts, Json, LoadedData
+from dpspec.contract.fragments import flag, integer, number
 from dpspec.data.arrays import has_test, npy_header, npy_values, open_archive
 from dpspec.data.options import CLASSES, path, schema
 from dpspec.data.source import GENERATE, Source, check_count, generator, locate, sha256, whole_facts, whole_rows
@@ -28,20 +29,16 @@ PADDING = 0
 #: Maximum length of a line in characters.
 _MAX_LINE = 2**20
 
-_VOCABULARY: dict[str, Json] = {
-    "type": "integer",
-    "minimum": 2,
-    "maximum": 2**20,
-    "description": "The number of ids, including 0 for padding; ids are 0 to vocabulary - 1. A public constant, "
+_VOCABULARY: dict[str, Json] = integer(
+    "The number of ids, including 0 for padding; ids are 0 to vocabulary - 1. A public constant, "
     "declared rather than counted.",
-}
+    least=2,
+    most=2**20,
+)
 
-_LENGTH: dict[str, Json] = {
-    "type": "integer",
-    "minimum": 1,
-    "maximum": 65536,
-    "description": "The number of ids of a record; shorter texts are padded with 0 at the end. A public constant.",
-}
+_LENGTH: dict[str, Json] = integer(
+    "The number of ids of a record; shorter texts are padded with 0 at the end. A public constant.", least=1, most=65536
+)
 
 TOKENS = Dataset(
     kind="tokens",
@@ -54,12 +51,11 @@ TOKENS = Dataset(
             ),
             "vocabulary": _VOCABULARY,
             "length": _LENGTH,
-            "truncate": {
-                "type": "boolean",
-                "default": False,
-                "description": "Truncate texts to the first length ids. By default longer texts are errors. Texts are "
+            "truncate": flag(
+                "Truncate texts to the first length ids. By default longer texts are errors. Texts are "
                 "truncated independently.",
-            },
+                default=False,
+            ),
             "classes": CLASSES,
         },
         required=["path", "vocabulary", "length", "classes"],
@@ -73,23 +69,18 @@ SYNTHETIC = Dataset(
     summary="Texts of token ids drawn from a seed, with preferred ids for each class.",
     schema=schema(
         {
-            "records": {
-                "type": "integer",
-                "minimum": 2,
-                "maximum": 10_000_000,
-                "default": 1000,
-                "description": "The number of texts to draw, before split and size.",
-            },
+            "records": integer(
+                "The number of texts to draw, before split and size.", least=2, most=10_000_000, default=1000
+            ),
             "vocabulary": {**_VOCABULARY, "minimum": 4, "default": 50},
             "length": {**_LENGTH, "default": 16},
             "classes": {**CLASSES, "default": 2},
-            "noise": {
-                "type": "number",
-                "minimum": 0,
-                "maximum": 1,
-                "default": 0.5,
-                "description": "The probability that a token is drawn from all ids instead of the class's ids.",
-            },
+            "noise": number(
+                "The probability that a token is drawn from all ids instead of the class's ids.",
+                least=0,
+                most=1,
+                default=0.5,
+            ),
         },
         public=True,
         scaled=False,
@@ -127,8 +118,8 @@ class Tokens(Source):
             with open_archive(file) as archive:
                 return whole_rows(self._rows(archive, ""), self._rows(archive, "_test") if has_test(archive) else None)
         length, ids, labels = self.number("length"), array("q"), array("q")
-        for number, line in _numbered(file):
-            tokens, label = self._text(line, f"{file}:{number}")
+        for place, line in _numbered(file):
+            tokens, label = self._text(line, f"{file}:{place}")
             ids.extend(tokens)
             ids.extend([PADDING] * (length - len(tokens)))
             labels.append(label)

@@ -22,25 +22,23 @@ from dataclasses import replace
 from functools import partial
 
 from dpspec.contract import DataError, Diagnostic, Facts, Json, LoadedData
+from dpspec.contract.fragments import integer, string
 from dpspec.data.source import SPLIT, Selection, generator, held_out_count, whole_rows
 from dpspec.data.table import Table
 
 #: Schema of the maximum number of records per user.
-RECORDS_PER_USER: dict[str, Json] = {
-    "type": "integer",
-    "minimum": 1,
-    "maximum": 1_000_000,
-    "description": "The maximum number of records per user, which claims about users assume (threat_model.unit: user).",
-}
+RECORDS_PER_USER: dict[str, Json] = integer(
+    "The maximum number of records per user, which claims about users assume (threat_model.unit: user).",
+    least=1,
+    most=1_000_000,
+)
 
 #: Schema of the keys of a table with users.
 KEYS: dict[str, Json] = {
-    "user": {
-        "type": "string",
-        "minLength": 1,
-        "description": "The column with the user of each record, which is not a feature. Equal values are one user. "
-        "split then counts and holds out whole users.",
-    },
+    "user": string(
+        "The column with the user of each record, which is not a feature. Equal values are one user. "
+        "split then counts and holds out whole users."
+    ),
     "records_per_user": {
         **RECORDS_PER_USER,
         "description": f"{RECORDS_PER_USER['description']} A table with more records of a user is an error.",

@@ -9,7 +9,17 @@ releases. The functions support mechanisms with a custom ``Audit``, and :mod:`dp
 computed by other programs. Importing this package imports neither numpy nor torch.
 """
 
-from dpspec.contract.fragments import requires_capabilities, requires_data, requires_model
+from dpspec.contract.fragments import (
+    array,
+    block,
+    choice,
+    flag,
+    integer,
+    number,
+    requires_capabilities,
+    requires_data,
+    requires_model,
+)
 from dpspec.kit.findings import (
     ASSUMPTIONS,
     COINS,
@@ -27,17 +37,11 @@ from dpspec.kit.specs import (
     CURVE_DELTAS,
     DEFAULT_DELTA,
     Options,
-    array,
     bad_value,
-    block,
-    choice,
     claimed_deltas,
     claimed_fprs,
     did_you_mean,
-    flag,
-    integer,
     missing_key,
-    number,
     other_scheme,
     unsupported,
 )

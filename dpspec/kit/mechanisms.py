@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import dpspec.contract as dps
+from dpspec.contract.fragments import block, integer
 from dpspec.kit.findings import coins, lower_from
-from dpspec.kit.specs import block, integer
 from dpspec.kit.trials import chunks
 
 if TYPE_CHECKING:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import dpspec.contract as dps
+from dpspec.contract.fragments import block, flag, integer
 from dpspec.data.score_table import MOST_ROWS, PLACE, ScoreTable, read_table, table_digest
 from dpspec.kit import specs
 from dpspec.kit.trials import fair_coins, recorded, recorded_number, whole_number
@@ -54,12 +55,7 @@ def as_executed(finding: dps.Finding) -> dps.Finding:
 
 
 def assumptions(rows: int, sizes: int) -> tuple[dps.Assumption, ...]:
-    """Assumptions of every bound from an external score table with ``rows`` rows per group size.
-
-    Args:
-        rows: Number of rows of a group size.
-        sizes: Number of group sizes.
-    """
+    """Assumptions of every bound from an external score table with ``rows`` rows for each of ``sizes`` group sizes."""
     from dpspec.stats import binomial
 
     level = coins_level(sizes)
@@ -104,7 +100,7 @@ def _column(description: str) -> dict[str, dps.Json]:
 
 
 #: JSON Schema of the block, for the key ``scores`` of a mechanism's ``audit``.
-SCHEMA: dict[str, dps.Json] = specs.block(
+SCHEMA: dict[str, dps.Json] = block(
     "A table of scores from another program instead of training: a row for each canary of one run, or for each of many "
     "runs. The bound holds if inclusion bits are fair, independent and drawn before training, scores do not depend on "
     "the bits, and the number of rows is fixed before.",
@@ -120,17 +116,16 @@ SCHEMA: dict[str, dps.Json] = specs.block(
     score=_column("The column of scores; a higher score means more likely included."),
     group_size=_column("The column with the number of records of the row's group. Default: threat_model.group_size."),
     id=_column("The column with the names of canaries or runs, without duplicates."),
-    rows=specs.integer(
+    rows=integer(
         "The number of rows, canaries or runs, as fixed before training.",
         least=1,
         most=10**6,
     ),
-    gaussian_curve={
-        "type": "boolean",
-        "description": "true declares that the mechanism behind the scores has a Gaussian privacy curve, as the "
+    gaussian_curve=flag(
+        "true declares that the mechanism behind the scores has a Gaussian privacy curve, as the "
         "Gaussian mechanism has. Then method one-run also reports epsilon-if-independent. No score can show that a "
-        "curve is Gaussian at rates near delta.",
-    },
+        "curve is Gaussian at rates near delta."
+    ),
 )
 
 _SCORES = ("audit", "scores")

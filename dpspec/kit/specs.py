@@ -11,64 +11,6 @@ import dpspec.contract as dps
 from dpspec import text
 
 
-def number(
-    description: str,
-    *,
-    above: float | None = None,
-    below: float | None = None,
-    least: float | None = None,
-    most: float | None = None,
-    default: float | None = None,
-) -> dict[str, dps.Json]:
-    """Schema of a number; ``above`` and ``below`` are exclusive limits. Required without ``default``."""
-    limits: dict[str, dps.Json] = {"exclusiveMinimum": above, "exclusiveMaximum": below}
-    return _fragment({"type": "number", **limits, "minimum": least, "maximum": most, "default": default}, description)
-
-
-def integer(
-    description: str, *, least: int | None = None, most: int | None = None, default: int | None = None
-) -> dict[str, dps.Json]:
-    """Schema of an integer from ``least`` to ``most``, inclusive. Required without ``default``."""
-    return _fragment({"type": "integer", "minimum": least, "maximum": most, "default": default}, description)
-
-
-def flag(description: str, *, default: bool | None = None) -> dict[str, dps.Json]:
-    """Schema of a boolean. Required without ``default``."""
-    return _fragment({"type": "boolean", "default": default}, description)
-
-
-def choice(description: str, *values: str, default: str | None = None) -> dict[str, dps.Json]:
-    """Schema of one of several strings. Required without ``default``."""
-    return _fragment({"enum": list(values), "default": default}, description)
-
-
-def array(
-    description: str,
-    items: dict[str, dps.Json],
-    *,
-    least: int | None = None,
-    most: int | None = None,
-    unique: bool | None = None,
-    default: Sequence[dps.Json] | None = None,
-) -> dict[str, dps.Json]:
-    """Schema of ``least`` to ``most`` ``items``, distinct if ``unique``. Required without ``default``."""
-    limits: dict[str, dps.Json] = {"minItems": least, "maxItems": most, "uniqueItems": unique, "default": default}
-    return _fragment({"type": "array", "items": items, **limits}, description)
-
-
-def block(
-    description: str | None = None, required: Sequence[str] | None = None, /, **properties: dps.Json
-) -> dict[str, dps.Json]:
-    """Schema of a mapping with exactly these keys; ``required`` ones must be present."""
-    shape: dict[str, dps.Json] = {"type": "object", "properties": properties, "required": required}
-    return _fragment({**shape, "additionalProperties": False}, description)
-
-
-def _fragment(keywords: dict[str, dps.Json], description: str | None) -> dict[str, dps.Json]:
-    every = {**keywords, "description": description}
-    return {key: value for key, value in every.items() if value is not None}
-
-
 class Options:
     """Base class of a mechanism's options: frozen dataclasses that read a block of the spec.
 
@@ -120,12 +62,9 @@ CURVE_DELTAS = (1e-4, 1e-6, 1e-8, 1e-10, 1e-12)
 def claimed_deltas(
     spec: dps.Spec, group_size: int | None = None, *, default: float | None = DEFAULT_DELTA
 ) -> list[float]:
-    """Distinct deltas in (0, 1) of all claims, ascending.
+    """Distinct deltas in (0, 1) of claims about groups of ``group_size``, ascending; else of all claims.
 
-    Args:
-        spec: The spec.
-        group_size: Use only claims about groups of this size. If no claim has this size, use all claims.
-        default: The only delta if claims have none; None for an empty result.
+    ``default`` is the only delta if claims have none; None for an empty result.
     """
     named, others = set[float](), set[float]()
     for claim in spec.claims:

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from dpspec.contract import Json, Model
+from dpspec.contract.fragments import array, choice, flag, integer
 from dpspec.models.layers import (
     FLATTEN,
     GLOBAL_AVERAGE,
@@ -34,20 +35,15 @@ from dpspec.models.layers import (
 if TYPE_CHECKING:
     import torch
 
-_BIAS: dict[str, Json] = {"type": "boolean", "default": True, "description": "Add a constant term to every score."}
+_BIAS: dict[str, Json] = flag("Add a constant term to every score.", default=True)
 
-_ACTIVATION: dict[str, Json] = {
-    "enum": ["relu", "tanh"],
-    "description": "The activation function. Bounded functions such as tanh often train better with clipping.",
-}
+_ACTIVATION: dict[str, Json] = choice(
+    "The activation function. Bounded functions such as tanh often train better with clipping.", "relu", "tanh"
+)
 
-_HIDDEN: dict[str, Json] = {
-    "type": "array",
-    "items": {"type": "integer", "minimum": 1, "maximum": 65536},
-    "minItems": 1,
-    "maxItems": 16,
-    "description": "The widths of the hidden layers.",
-}
+_HIDDEN: dict[str, Json] = array(
+    "The widths of the hidden layers.", {"type": "integer", "minimum": 1, "maximum": 65536}, least=1, most=16
+)
 
 #: The number of groups must divide the minimum number of channels, 16.
 _GROUPS: dict[str, Json] = {
@@ -121,12 +117,11 @@ TABULAR_MLP = _model(
     {
         "hidden": {**_HIDDEN, "default": [128, 64]},
         "activation": {**_ACTIVATION, "default": "relu"},
-        "layer_norm": {
-            "type": "boolean",
-            "default": True,
-            "description": "Normalize the output of each hidden layer per record before the activation. Unlike "
+        "layer_norm": flag(
+            "Normalize the output of each hidden layer per record before the activation. Unlike "
             "batch normalization, this uses no statistics of the data.",
-        },
+            default=True,
+        ),
     },
 )
 
@@ -162,14 +157,13 @@ CNN_SMALL = _model(
     "CnnSmall",
     "3 x 3 convolutions with pooling, then one dense layer; for images of at least 8 x 8.",
     {
-        "channels": {
-            "type": "array",
-            "items": {"type": "integer", "minimum": 1, "maximum": 4096},
-            "minItems": 1,
-            "maxItems": 8,
-            "default": [16, 32],
-            "description": "The number of channels after each convolution.",
-        },
+        "channels": array(
+            "The number of channels after each convolution.",
+            {"type": "integer", "minimum": 1, "maximum": 4096},
+            least=1,
+            most=8,
+            default=[16, 32],
+        ),
         "activation": {**_ACTIVATION, "default": "relu"},
     },
 )
@@ -313,7 +307,7 @@ def _convolutions(width: int, stride: int, between: tuple[Layer, ...]) -> tuple[
 
 
 def _size(default: int, most: int, description: str) -> dict[str, Json]:
-    return {"type": "integer", "minimum": 1, "maximum": most, "default": default, "description": description}
+    return integer(description, least=1, most=most, default=default)
 
 
 TRANSFORMER = _model(

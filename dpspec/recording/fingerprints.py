@@ -1,8 +1,10 @@
 """Fingerprints of tensors, and digests of any Python value.
 
 Fingerprints are equal for equal bits, and differ for other bits except by a random collision. In the host's memory a
-fingerprint is Python's hash of a secret key and the bytes. On other devices it is two sums modulo 2^64 over the bits of
-each number as an integer x: sum x, and sum x w with odd weights w that depend on the place and on random numbers.
+fingerprint of up to 256 kB is the bytes themselves. Of more it is sum x w modulo 2^64 over words x of 32 bits, with
+secret random weights w of 64 bits: other bits give the same sum with probability 2^-33 at most, because a difference of
+two words has less than 32 zero bits at its end. On other devices it is two sums modulo 2^64 over the bits of each
+number as an integer x: sum x, and sum x w with odd weights w that depend on the place and on random numbers.
 """
 
 from __future__ import annotations
@@ -33,13 +35,14 @@ _NUMPY = {torch.float32, torch.float64, torch.float16, torch.int64, torch.int32,
 #: Numbers that are read in one piece.
 _CHUNK = 2**20
 
-#: The key of the hashes: Python's own is public if ``PYTHONHASHSEED`` is set.
-_KEY = secrets.token_bytes(32)
+#: Largest number of bytes that are their own fingerprint, and weights of the words of larger ones.
+_EXACT = 2**18
+_WEIGHTS = np.frombuffer(secrets.token_bytes(2**18), dtype=np.uint64)
 
 #: Random numbers of this process, odd, for the weights.
 _FIRST, _SECOND = (secrets.randbits(62) * 2 + 1 - 2**62 for _ in range(2))
 
-#: The hashes of values in the host's memory, and the sums of the others.
+#: The bytes or sums of values in the host's memory, and the sums of the others.
 Fingerprint: TypeAlias = tuple[list[Any], list[Tensor]]
 
 #: Limits of one digest: values, depth of nesting, and bytes of arrays and strings.
@@ -74,10 +77,10 @@ class Tally:
 
 def require_plain(tensors: Iterable[Tensor | None]) -> None:
     """Raise ``TypeError`` for a tensor of the script's own class, whose arithmetic runs the script's code."""
-    strange = next(
-        (type(one) for one in map(local, tensors) if type(one) not in (Tensor, nn.Parameter, type(None))), None
-    )
-    if strange is not None:
+    for one in tensors:
+        kind = type(one)
+        if one is None or kind is Tensor or kind is nn.Parameter or (strange := type(local(one))) is Tensor:
+            continue
         raise TypeError(f"a parameter or gradient is of class {strange.__name__}: the recorder knows torch's own only")
 
 
@@ -99,10 +102,11 @@ def differs(one: Fingerprint, other: Fingerprint) -> bool | Tensor:
 
 
 def _collect(values: Iterable[Any], host: list[Any], device: list[Tensor]) -> None:
-    for value in map(local, values):
+    for value in values:
         if isinstance(value, Tensor):
+            value = local(value)
             if value.is_cpu:
-                host.append(_hash(value))
+                host.append(_bytes(value))
             elif value.is_meta:
                 host.append(None)
             else:
@@ -117,14 +121,17 @@ def _collect(values: Iterable[Any], host: list[Any], device: list[Tensor]) -> No
             _collect(value, host, device)
 
 
-def _hash(value: Tensor) -> tuple[Any, ...]:
+def _bytes(value: Tensor) -> tuple[Any, ...]:
     known = value.dtype in _NUMPY and value.layout == torch.strided
-    array = (value if known else integers(value)).numpy(force=True)
-    parts = [array]
-    if array.size > _CHUNK:
-        flat = array.reshape(-1)
-        parts = [flat[start : start + _CHUNK] for start in range(0, flat.size, _CHUNK)]
-    return value.dtype, value.shape, *(hash(b"".join((_KEY, np.ascontiguousarray(part).data))) for part in parts)
+    array = value.detach().numpy() if known and not value.is_neg() else integers(value).numpy(force=True)
+    if array.nbytes <= _EXACT:
+        return value.dtype, value.shape, array.tobytes()
+    words = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+    rest = len(words) % 4
+    whole = words[: len(words) - rest].view(np.uint32)
+    parts = (whole[start : start + len(_WEIGHTS)] for start in range(0, len(whole), len(_WEIGHTS)))
+    sums = (int(np.dot(part.astype(np.uint64), _WEIGHTS[: len(part)])) for part in parts)
+    return value.dtype, value.shape, words[len(words) - rest :].tobytes(), *sums
 
 
 def _sums(value: Tensor) -> Tensor:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -12,11 +13,18 @@ from torch import Tensor
 
 from dpspec.recording.folder.step_record import UNSEEN, Indices, InternalStep, OptionChange, PublicStep, RankStep
 
+#: A number, or a tensor on a device that holds one.
+Scalar: TypeAlias = Tensor | float
+
+
+_QUARTILES = np.array((0.0, 0.25, 0.5, 0.75, 1.0))
+
 
 @dataclass
 class PendingStep:
     """Numbers are NaN and counts ``UNSEEN`` until they are observed; tensors stay on their device until the end.
 
+    norms: (b,) of the contributions of each call, or the observed call.
     silent: the loop did not report whether there was noise. Otherwise a step without a sketch had none.
     """
 
@@ -28,14 +36,14 @@ class PendingStep:
     deviation: float = math.nan
     divisor: float = math.nan
     rate: float = math.nan
-    norms: list[Tensor] = field(default_factory=list)
-    sketch: Tensor | None = None
+    norms: list[Any] = field(default_factory=list)
+    sketch: Any = None
     summed: Tensor | None = None
     noised: bool = False
-    sum_norm: Tensor | None = None
-    divided: tuple[Tensor, Tensor] | None = None
-    outside: Tensor | None = None
-    update: Tensor | None = None
+    sum_norm: Scalar | None = None
+    divided: tuple[Scalar | None, Scalar] | None = None
+    outside: Scalar | None = None
+    update: Scalar | None = None
     members: list[Indices] = field(default_factory=list)
     silent: bool = False
 
@@ -43,8 +51,10 @@ class PendingStep:
         self.rows = rows if self.rows == UNSEEN else self.rows + rows
         self.virtual = 1 if self.virtual == UNSEEN else self.virtual + 1
 
-    def moved_outside(self, distance: Tensor) -> None:
-        self.outside = distance if self.outside is None else torch.maximum(self.outside, distance)
+    def moved_outside(self, distance: Scalar) -> None:
+        self.outside = (
+            distance if self.outside is None else torch.maximum(*map(torch.as_tensor, (self.outside, distance)))
+        )
 
     def finish(
         self,
@@ -54,7 +64,7 @@ class PendingStep:
         drawn: tuple[Indices, int] | None,
         learning_rate: float,
         accounted: tuple[float, float, int] | None,
-        update: Tensor,
+        update: Scalar,
         options: Mapping[str, OptionChange],
         rank: RankStep | None = None,
     ) -> tuple[PublicStep, InternalStep]:
@@ -69,7 +79,7 @@ class PendingStep:
         clip = self.clip_norm if self.clip_norm > 0.0 else math.nan
         squares, along, total = np.zeros(0), np.zeros(0), math.nan
         if self.sketch is not None:
-            sketch = self.sketch.cpu().numpy()
+            sketch = np.asarray(self.sketch.cpu() if isinstance(self.sketch, Tensor) else self.sketch)
             squares, along, total = sketch[:layers], sketch[layers:], float(sketch[:layers].sum())
             along = along / self.deviation if self.deviation > 0.0 else along
         elif not (self.noised or self.silent):
@@ -113,22 +123,21 @@ class PendingStep:
     def _quartiles(self, clip: float) -> list[float]:
         if not self.norms:
             return [math.nan] * 5
-        device = self.norms[0].device
-        norms = torch.cat([n.reshape(-1).to(device, torch.float64) for n in self.norms]).cpu().numpy()
+        norms = torch.cat([n.reshape(-1).to(self.norms[0].device, torch.float64) for n in self.norms]).cpu().numpy()
         if len(norms) == 0:
             return [0.0] * 5
         if not np.isfinite(norms).all():
             return [math.nan] * 4 + [math.inf]
-        places = np.array((0.0, 0.25, 0.5, 0.75, 1.0)) * (len(norms) - 1)
+        places = _QUARTILES * (len(norms) - 1)
         found: list[float] = (np.interp(places, np.arange(len(norms)), np.sort(norms)) / clip).tolist()
         return found
 
 
-def _together(values: Sequence[Tensor | None]) -> list[float]:
+def _together(values: Sequence[Scalar | None]) -> list[float]:
     """Scalars on any devices, NaN for None; a device is read in one transfer."""
     given = [v for v in values if v is not None]
-    device = next((v.device for v in given if not v.is_cpu), None)
+    device = next((v.device for v in given if isinstance(v, Tensor) and not v.is_cpu), None)
     if device is None:
         return [math.nan if v is None else float(v) for v in values]
-    read = iter(torch.stack([v.detach().double().to(device) for v in given]).tolist())
+    read = iter(torch.stack([torch.as_tensor(v).detach().double().to(device) for v in given]).tolist())
     return [math.nan if v is None else next(read) for v in values]

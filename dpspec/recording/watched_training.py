@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
 import time
@@ -18,7 +19,7 @@ from torch import Tensor, nn
 from dpspec.errors import UsageError
 from dpspec.recording.folder.resumed_folder import earlier_part, next_part, part_of
 from dpspec.recording.folder.run_folder import RunWriter
-from dpspec.recording.folder.step_record import UNSEEN, Indices
+from dpspec.recording.folder.step_record import UNSEEN, Indices, InternalStep, PublicStep
 from dpspec.recording.parts import Parts
 from dpspec.recording.pending_step import PendingStep
 from dpspec.recording.planting.planted import GradientCanaries
@@ -39,6 +40,9 @@ from dpspec.recording.watching.parameter_watch import GradientParameters, Parame
 from dpspec.recording.watching.sampler_watch import SamplerWatch, SeedWatch
 from dpspec.recording.watching.state_watch import StateWatch
 from dpspec.recording.watching.step_hooks import StepHooks
+
+#: Seconds after which steps are written though few of them wait.
+_SECONDS = 0.5
 
 
 class WatchedTraining:
@@ -64,7 +68,7 @@ class WatchedTraining:
         self._parts = parts
         self._folder = part_of(folder, part) / rank
         self.samples, notes = self._watch_sampler()
-        header = parts.header(notes, group, part if part > 1 else 0)
+        header = parts.header(notes, group, part if resume else 0)
         secret = secrets.token_hex(32)
         try:
             if part > 1 and isinstance(parts.optimizer, ReportedUpdates):
@@ -86,6 +90,8 @@ class WatchedTraining:
                 self.samples.detach()
             raise
         self._pid, self._started = os.getpid(), time.monotonic()
+        self._waiting: list[tuple[PendingStep, Callable[[], tuple[PublicStep, InternalStep]]]] = []
+        self._written, self._resumes = 0.0, resume
         self._layers = header.layers
         self._sizes = [size for _, size in header.layers]
         self._sketch = NoiseSketch(self._sizes, seed=int(secret, 16))
@@ -157,6 +163,7 @@ class WatchedTraining:
         writer = self.writer
         if writer is None or float(self._watch.moved()) > 0.0:
             return
+        self._write_waiting()
         if send and self._saved is not None:
             self._saved.send()
         step, options = writer.steps, self._options.current()
@@ -180,6 +187,8 @@ class WatchedTraining:
         try:
             observe()
         except Exception as error:
+            with contextlib.suppress(Exception):
+                self._write_waiting()
             writer, self.writer = self.writer, None
             warnings.warn(
                 f"dpspec.record: the recording into {self._folder} ends at step {writer.steps}, "
@@ -194,6 +203,7 @@ class WatchedTraining:
         untold = bool(self.own.updates or self.own.members or self.own.norms or self.own.noised)
         if untold and self._parts.clipping is None:
             self.own_step()
+        self._write_waiting()
         left = self._opacus.step if self._opacus is not None else PendingStep()
         self.writer.save(self._states.state(self.writer.steps, self._options.current()))
         self.writer.end(
@@ -315,7 +325,7 @@ class WatchedTraining:
         if sampler.batches is None:
             return None, notes
         planted = self._parts.planted
-        there = list if planted is None else planted.present
+        there = None if planted is None else planted.present
         watch = SamplerWatch(sampler.batches, ahead=self._parts.ahead, present=there)
         if not watch.attach():
             return None, [*notes, f"sampler {sampler.kind} cannot be watched: the drawn records are not observed"]
@@ -394,15 +404,28 @@ class WatchedTraining:
         told = accountant.told() if accountant is not None else None
         moved = self._watch.advance()
         update = moved if step.update is None else step.update
-        now = time.monotonic() - self._started
-        number, rate = self.writer.steps + 1, self._parts.learning_rate()
         ranked = None if self._rank is None else self._rank.step(None if drawn is None else drawn[0])
-        public, internal = step.finish(
-            number, now, len(self._sizes), drawn, rate, told, update, self._options.changes(), ranked
+        now, rate = time.monotonic() - self._started, self._parts.learning_rate()
+        number = self.writer.steps + len(self._waiting) + 1
+        finish = partial(
+            step.finish, number, now, len(self._sizes), drawn, rate, told, update, self._options.changes(), ranked
         )
-        self.writer.write(public, internal)
+        self._waiting.append((step, finish))
+        # A later part may continue a killed one, all steps of which count.
+        together = 1 if self._opacus is None or self._resumes else self._opacus.together
+        if number == 1 or len(self._waiting) >= together or now - self._written > _SECONDS:
+            self._write_waiting()
         if self._saved is not None and self._saved.received():
             self._save()
+
+    def _write_waiting(self) -> None:
+        """Write the steps that are complete; a killed process loses those of the last moment."""
+        waiting, self._waiting = self._waiting, []
+        self._written = time.monotonic() - self._started
+        if self._opacus is not None:
+            self._opacus.read([step for step, _ in waiting])
+        if waiting and self.writer is not None:
+            self.writer.write(*(finish() for _, finish in waiting))
 
 
 def _enter(canaries: GradientCanaries, samples: SamplerWatch, clip_norm: float) -> Tensor:

@@ -93,11 +93,11 @@ def repeats(count: int, expected: float, gaps: int, tried: int, test: str) -> Me
 
 
 def _events(counts: Array) -> Array:
-    """Counts in the intervals, then below each edge, then beyond each positive edge on both sides."""
-    below = np.cumsum(counts)[:-1]
+    """Counts (..., intervals) in the intervals, then below each edge, then beyond each positive edge on both sides."""
+    below = np.cumsum(counts, axis=-1)
     half = len(EDGES) // 2 + 1
-    beyond = below[: half - 1][::-1] + (counts.sum() - below[half:])
-    return np.concatenate([counts, below, beyond])
+    beyond = below[..., : half - 1][..., ::-1] + (below[..., -1:] - below[..., half:-1])
+    return np.concatenate([counts, below[..., :-1], beyond], axis=-1)
 
 
 @functools.lru_cache(maxsize=16)
@@ -111,18 +111,20 @@ def _probabilities(room: float) -> tuple[Array, Array]:
     return np.concatenate([inside[0], low, outside[0]]), np.concatenate([inside[1], high, outside[1]])
 
 
-def log_shares(counts: Array, room: float) -> tuple[float, int]:
-    """ln of the bound on the probability of the most surprising event (Bonferroni), and the number of that event."""
-    total = float(counts.sum())
-    if total == 0.0:
-        return 0.0, 0
-    observed = _events(np.asarray(counts, dtype=np.float64)) / total
+def log_shares(counts: Array, room: float) -> tuple[Any, Any]:
+    """ln of the bound on the probability of the most surprising event (Bonferroni), and the number of that event.
+
+    counts: (..., intervals); each row of counts gives a bound and an event.
+    """
+    total = np.asarray(counts.sum(axis=-1), dtype=np.float64)
+    observed = _events(np.asarray(counts, dtype=np.float64)) / np.maximum(total, 1.0)[..., None]
     low, high = _probabilities(room)
     nearest = np.clip(observed, low, high)
     with np.errstate(divide="ignore", invalid="ignore"):
         divergence = special.rel_entr(observed, nearest) + special.rel_entr(1.0 - observed, 1.0 - nearest)
-    worst = int(np.argmax(divergence))
-    return min(0.0, math.log(2.0 * len(observed)) - total * float(divergence[worst])), worst
+    worst = np.argmax(divergence, axis=-1)
+    most = np.where(total > 0.0, divergence.max(axis=-1), 0.0)
+    return np.minimum(math.log(2.0 * observed.shape[-1]) - total * most, 0.0), worst
 
 
 def shares(counts: Sequence[int], room: float, tried: int, test: str) -> Measurement:
@@ -141,7 +143,7 @@ def shares(counts: Sequence[int], room: float, tried: int, test: str) -> Measure
         test=test,
         declared=0.5 * float(low[worst] + high[worst]),
         measured=float(_events(given)[worst]) / total if total else 0.0,
-        p_value=_bounded(math.log(tried) + log_p),
+        p_value=_bounded(math.log(tried) + float(log_p)),
         detectable=seen if seen < 0.5 else None,
     )
 

@@ -222,6 +222,15 @@ def test_steps_after_the_checkpoint_of_a_killed_part_are_charged(tmp_path: Path)
     assert "it counted 35 steps, the run has 40" in found.told.difference
 
 
+def test_a_killed_part_that_was_not_prepared_for_others_leaves_the_claim_open(tmp_path: Path) -> None:
+    """Its last steps waited to be written together."""
+    checkpoint = Job(tmp_path / "run", saves=15, killed=True, resume=False).run()
+    Job(tmp_path / "run").run(checkpoint)
+    found = checked(tmp_path / "run")
+    assert (found.verdict, rejected(found)) == ("open", set())
+    assert "part 1 was killed and recorded without resume=True" in doubts(found)
+
+
 def test_two_parts_from_one_checkpoint_are_both_charged(first: Any, begun: Path) -> None:
     for _ in range(2):
         Job(begun, steps=10).run(first[1])

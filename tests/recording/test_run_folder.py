@@ -220,7 +220,7 @@ def rebuilt(folder, change, end=None):
     )
     writer = RunWriter(folder / "made", header)
     for step, kept in zip(public, internal, strict=True):
-        writer.write(step, kept)
+        writer.write((step, kept))
     writer.end({"outside": 0.0, "history": [["a", {}, []]], "seconds": "soon", "error": 7, **(end or {})})
     return folder / "made"
 

@@ -66,7 +66,7 @@ def rebuilt(folder, place, content, canaries=400, left_out=None):
     header = read.header if left_out is None else replace(read.header, left_out=left_out)
     writer = RunWriter(place, header)
     for step, kept in zip(public, read.internal(), strict=True):
-        writer.write(step, kept)
+        writer.write((step, kept))
     writer.end({"seconds": 1.0})
     writer.scored(content, canaries=canaries, final=True)
     return place
@@ -151,7 +151,7 @@ def test_a_seed_that_the_coins_do_not_follow_from_is_refused(scored, tmp_path, c
     read = RunFolder.open(scored[0])
     writer = RunWriter(tmp_path / "made", replace(read.header, canary_seed=6))
     for step, kept in zip([s for s in read.steps() if hasattr(s, "drawn")], read.internal(), strict=True):
-        writer.write(step, kept)
+        writer.write((step, kept))
     writer.end({})
     writer.scored((scored[0] / CANARIES).read_bytes(), canaries=400, final=True)
     refused(tmp_path / "made", "follow from other bytes", capsys)

@@ -16,7 +16,7 @@ PAYLOADS = [b"one", b"", b"three" * 40]
 @pytest.fixture
 def journal(tmp_path):
     writer = JournalWriter(tmp_path / "a.log", FIRST)
-    digests = [writer.append(kind, payload) for kind, payload in enumerate(PAYLOADS, start=1)]
+    digests = [writer.append(kind, payload)[0] for kind, payload in enumerate(PAYLOADS, start=1)]
     writer.close()
     return tmp_path / "a.log", digests
 

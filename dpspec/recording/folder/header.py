@@ -62,8 +62,8 @@ class Header:
     world: the number of processes that train together, 0 for a training in one; rank: this one's number; run: the id
     of their run; share: the number of records that this rank draws from, by Opacus' sampler for several processes;
     data: the digest of some records; shards: of each layer of a sharded model the place of this rank's first
-    coordinate, and the number of coordinates on all ranks. part: the number of a later part of a training in several
-    jobs; 0 for the first one. notes: unknown parts.
+    coordinate, and the number of coordinates on all ranks. part: the number of a part of a training in several
+    jobs; 0 without ``resume=True``, so that a killed one may lack its last steps. notes: unknown parts.
     """
 
     versions: Mapping[str, str] = field(default_factory=dict)

@@ -59,22 +59,25 @@ def open_run(path: Path) -> RunFolder | JoinedFolder | ResumedFolder:
     numbers = [1, *_numbers(path)]
     if len(numbers) == 1:
         first = open_part(path)
-        if first.header.part:
+        if first.header.part > 1:
             raise RecordingError(f"{path}: part {first.header.part} of a run: check the folder that holds all parts")
         return first
     if numbers != list(range(1, len(numbers) + 1)) or len(numbers) > MOST_PARTS:
         raise RecordingError(f"{path}: parts {', '.join(map(str, numbers[:9]))}: one is missing, or there are too many")
     numbers = [number for number in numbers if not _is_empty(part_of(path, number))] or [1]
     parts = [open_part(part_of(path, number)) for number in numbers]
+    ended = list[bool]()
     for number, part in zip(numbers, parts, strict=True):
-        if part.header.part != (number if number > 1 else 0):
+        if part.header.part != number and (number, part.header.part) != (1, 0):
             raise RecordingError(f"{part.path}: not the recording of this part")
         if other := parts[0].header.differs(part.header):
             raise RecordingError(f"{part.path}: has another {other} than the first part")
-        for one in part.ranks:
-            one.require_whole()
+        whole = [one.require_whole() for one in part.ranks]
+        ended.append(all(whole))
     states = [_states(part) for part in parts]
     seams = [_seam(numbers[: n + 1], states[:n], states[n]) for n in range(1, len(states))]
+    if seams and isinstance(parts[0], RunFolder) and not (parts[0].header.part or ended[0]):
+        seams[0].doubts.append("part 1 was killed and recorded without resume=True: its last steps may be missing")
     saved = tuple(min((one[-1].step if one else 0 for one in ranks), default=0) for ranks in states)
     headers = [part.header for part in parts]
     worst = max(headers, key=lambda header: get_args(Scheme).index(header.scheme))

@@ -7,7 +7,7 @@ end in ``steps.log``. ``states.log``, also internal, holds the states from which
 
 The logs are journals: frames under a chain of digests, readable up to the last complete one. A frame is its length
 (4 bytes, little-endian), its kind (1 byte), its payload, and SHA-256 of the digest of the frame before it, the length,
-the kind and the payload. The first frame follows the digest of ``run.json``. Each frame is written by one call, so a
+the kind and the payload. The first frame follows the digest of ``run.json``. Frames are written by one call, so a
 killed process leaves at most one incomplete frame, which readers skip.
 """
 
@@ -57,18 +57,22 @@ class JournalWriter:
         self._file = os.open(path, os.O_WRONLY | made | os.O_APPEND | getattr(os, "O_BINARY", 0), 0o600)
         self.digest = digest
 
-    def append(self, kind: int, payload: bytes) -> bytes:
-        """Write one frame and return its digest; raises ``ValueError`` if it is too long."""
-        if len(payload) > LONGEST:
-            raise ValueError(f"a frame holds at most {LONGEST} bytes, got {len(payload)}")
-        head = _HEAD.pack(len(payload), kind)
-        digest = hashlib.sha256(self.digest + head + payload).digest()
-        whole = head + payload + digest
+    def append(self, kind: int, *payloads: bytes) -> list[bytes]:
+        """Write frames by one call and return their digests; raises ``ValueError`` if one is too long."""
+        parts, digests, digest = list[bytes](), list[bytes](), self.digest
+        for payload in payloads:
+            if len(payload) > LONGEST:
+                raise ValueError(f"a frame holds at most {LONGEST} bytes, got {len(payload)}")
+            head = _HEAD.pack(len(payload), kind)
+            digest = hashlib.sha256(digest + head + payload).digest()
+            parts += (head, payload, digest)
+            digests.append(digest)
+        whole = b"".join(parts)
         written = os.write(self._file, whole)
         if written != len(whole):
             raise OSError(f"wrote {written} of {len(whole)} bytes")
         self.digest = digest
-        return digest
+        return digests
 
     def close(self) -> None:
         os.close(self._file)
@@ -163,10 +167,10 @@ class RunWriter:
         self._states = JournalWriter(folder / STATES, first)
         self.steps = 0
 
-    def write(self, public: PublicStep, internal: InternalStep) -> None:
-        digest = self._internal.append(STEP, internal.encode())
-        self._steps.append(STEP, public.encode(digest))
-        self.steps += 1
+    def write(self, *steps: tuple[PublicStep, InternalStep]) -> None:
+        digests = self._internal.append(STEP, *(internal.encode() for _, internal in steps))
+        self._steps.append(STEP, *(public.encode(digest) for (public, _), digest in zip(steps, digests, strict=True)))
+        self.steps += len(steps)
 
     def save(self, state: SavedState) -> None:
         self._states.append(STATE, state.encode())
@@ -259,11 +263,12 @@ class RunFolder:
             length = frame.end
             yield internal
 
-    def require_whole(self) -> None:
-        """Raise ``RecordingError`` if the recording ended, and the state at its end is missing."""
+    def require_whole(self) -> bool:
+        """Whether the recording has an end; raises ``RecordingError`` if the state at this end is missing."""
         kinds, states = [frame.kind for frame in self._frames(STEPS)], self.states()
         if END in kinds and states and (states[-1].step, states[-1].facts) != (kinds.count(STEP), None):
             raise RecordingError(f"{self.path / STATES}: lacks the state at the end of the recording: the file was cut")
+        return END in kinds
 
     def states(self) -> list[SavedState]:
         """The saved states in order, the first one of the start; none if the file was withheld."""

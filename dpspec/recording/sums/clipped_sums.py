@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import math
+import operator
 import random
+import threading
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from functools import partial
+from pathlib import Path
+from typing import Any, Self
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
@@ -14,8 +19,11 @@ from torch.overrides import TorchFunctionMode
 from dpspec.recording.fingerprints import Fingerprint, Tally, differs, fingerprint, require_plain
 from dpspec.recording.ranks.shards import local
 
-_NORMS = (torch.Tensor.norm, torch.norm)
-_OBSERVED = frozenset((*_NORMS, torch.einsum))
+_OBSERVED = frozenset((torch.Tensor.norm, torch.norm, torch.einsum))
+
+#: Functions at the import of this module, and whether they are torch's own. ``Tensor.norm`` calls ``torch.norm``.
+_FUNCTIONS = (torch.einsum, torch.norm, torch.Tensor.norm)
+_OWN = all(Path(torch.__file__).parent in Path(one.__code__.co_filename).parents for one in _FUNCTIONS)
 
 #: Types of numbers with eleven or eight significant bits.
 HALVES = {torch.float16: "float16", torch.bfloat16: "bfloat16"}
@@ -33,6 +41,9 @@ class Contributions(TorchFunctionMode):
     Each sum is a call ``torch.einsum("i,i...", f, g)``. The norm of f_i g_i over all parameters is the contribution of
     record i. Norms of g from Opacus are reused, except in half precision, which rounds them to a percent.
 
+    ``torch.einsum`` and ``torch.norm`` are replaced during the call, which is faster than a mode of torch. If the
+    script replaced them, or ``Tensor.norm``, the mode observes the functions that theirs call.
+
     Attributes:
         norm_type: The half precision in which Opacus computed norms, or "".
         sum_type: The half precision in which Opacus computed sums, or "".
@@ -42,12 +53,33 @@ class Contributions(TorchFunctionMode):
         super().__init__()
         kept = [getattr(p, "grad_sample", None) for p in parameters]
         # The memory of these tensors is not reused during the call, so an address identifies a gradient.
-        self._lasting = {_address(g) for g in kept if isinstance(g, Tensor)}
+        self._lasting = {g.data_ptr() for g in kept if isinstance(g, Tensor)}
         self._known: dict[tuple[int, int], tuple[int, Tensor]] = {}
         self._factors: list[Tensor] = []
         self._lengths: list[Tensor] = []
         self._fault: Exception | None = None
         self.norm_type, self.sum_type = "", ""
+
+    def __enter__(self) -> Self:
+        self._replaces = _OWN and all(map(operator.is_, (torch.einsum, torch.norm, torch.Tensor.norm), _FUNCTIONS))
+        if not self._replaces:
+            return super().__enter__()  # type: ignore[no-untyped-call, no-any-return]
+        self._thread = threading.get_ident()
+        setattr(torch, "einsum", partial(self._observed, _FUNCTIONS[0]))  # noqa: B010  # for the type checker
+        setattr(torch, "norm", partial(self._observed, _FUNCTIONS[1]))  # noqa: B010
+        return self
+
+    def __exit__(self, *raised: Any) -> None:
+        if not self._replaces:
+            super().__exit__(*raised)  # type: ignore[no-untyped-call]
+            return
+        setattr(torch, "einsum", _FUNCTIONS[0])  # noqa: B010
+        setattr(torch, "norm", _FUNCTIONS[1])  # noqa: B010
+
+    def _observed(self, func: Any, *args: Any, **kwargs: Any) -> Any:
+        if threading.get_ident() != self._thread:
+            return func(*args, **kwargs)
+        return self.__torch_function__(func, (), args, kwargs)
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
@@ -55,7 +87,7 @@ class Contributions(TorchFunctionMode):
         result = func(*args, **kwargs) if kwargs else func(*args)
         if func in _OBSERVED:
             try:
-                if func is not torch.einsum:
+                if func is not _FUNCTIONS[0]:
                     self._norms(args, kwargs or {}, result)
                 elif len(args) == 3 and args[0] == "i,i...":
                     self._sum(args[1], args[2])
@@ -63,16 +95,22 @@ class Contributions(TorchFunctionMode):
                 self._fault = error
         return result
 
-    def norms(self, parameters: int) -> tuple[Tensor, Tensor] | None:
-        """(b,) the norm of each contribution, and of each gradient before clipping.
+    def records(self, parameters: int) -> int | None:
+        """The number of contributions; None unless there was one sum for each of ``parameters``.
 
-        Returns None unless there was one sum for each of ``parameters``. Raises the recorder's fault if there was one.
+        Raises the recorder's fault if there was one.
         """
         if self._fault is not None:
             raise self._fault
-        if len(self._lengths) != parameters or not parameters:
-            return None
+        return len(self._lengths[0]) if parameters and len(self._lengths) == parameters else None
+
+    def norms(self) -> tuple[Tensor, Tensor]:
+        """(b,) the norm of each contribution, and of each gradient before clipping."""
         device = self._lengths[0].device
+        if device.type == "cpu" and all(one is self._factors[0] for one in self._factors):
+            every = np.array([one.float().numpy() for one in self._lengths], dtype=np.float64)
+            whole = np.sqrt((every**2).sum(axis=0))
+            return torch.from_numpy(np.abs(self._factors[0].double().numpy()) * whole), torch.from_numpy(whole)
         lengths = torch.stack([one.to(device) for one in self._lengths]).double()
         shared = all(one is self._factors[0] for one in self._factors)
         factors = self._factors[0] if shared else torch.stack([one.to(device) for one in self._factors])
@@ -86,12 +124,12 @@ class Contributions(TorchFunctionMode):
             return
         if of.dtype in HALVES:
             self.norm_type = HALVES[of.dtype]
-        elif _address(of) in self._lasting:
-            self._known[_address(of), of.numel()] = (of._version, result)
+        elif of.data_ptr() in self._lasting:
+            self._known[of.data_ptr(), of.numel()] = (of._version, result)
 
     def _sum(self, factors: Tensor, gradients: Tensor) -> None:
         self.sum_type = HALVES.get(gradients.dtype, self.sum_type)
-        version, norms = self._known.get((_address(gradients), gradients.numel()), (-1, None))
+        version, norms = self._known.get((gradients.data_ptr(), gradients.numel()), (-1, None))
         if norms is None or version != gradients._version or len(norms) != len(gradients):
             gradients = gradients if gradients.dim() > 1 else gradients[:, None]
             exact = torch.float32 if gradients.dtype in HALVES else None
@@ -100,30 +138,28 @@ class Contributions(TorchFunctionMode):
         self._lengths.append(norms.detach())
 
 
-def _address(tensor: Tensor) -> int:
-    return int(tensor.untyped_storage().data_ptr())
-
-
-def summed_gradients(optimizer: Any) -> list[Tensor | None]:
+def summed_gradients(optimizer: Any, parameters: Sequence[Any]) -> list[Tensor | None]:
     """The sums of clipped gradients, of sharded parameters the rows of this process; None before the first pass."""
     state = getattr(optimizer, "grad_state", None)  # of Opacus' optimizer for sharded parameters
     if state is None:
-        return [getattr(p, "summed_grad", None) for p in optimizer.params]
-    return [local(state[p]["summed_grad"]) for p in optimizer.params]
+        return [getattr(p, "summed_grad", None) for p in parameters]
+    return [local(state[p]["summed_grad"]) for p in parameters]
 
 
 class SummedGradients:
     def __init__(self, optimizer: Any) -> None:
-        self._optimizer = optimizer
+        self._optimizer, self._parameters = optimizer, list(optimizer.params)
         self._left: Fingerprint | None = None
+        self.used = False
         self._changed, self._compared = Tally(), 0
 
     @property
     def found(self) -> list[int]:
         return [self._compared, int(self._changed)]
 
-    def keep(self) -> None:
-        self._left = self._fingerprint()
+    def keep(self, *, used: bool = False) -> None:
+        """A call has left the sums. used: Opacus' own code adds noise to them now, and no other code runs before."""
+        self.used, self._left = used, None if used else self._fingerprint()
 
     def compare(self) -> None:
         then, now = self._left, self._fingerprint()
@@ -133,11 +169,14 @@ class SummedGradients:
 
     def use(self) -> None:
         """``add_noise`` begins; ``zero_grad`` removes the sum afterwards."""
-        self.compare()
-        self._left = None
+        if self.used:
+            self._compared += 1
+        else:
+            self.compare()
+        self.used, self._left = False, None
 
     def _fingerprint(self) -> Fingerprint | None:
-        sums = summed_gradients(self._optimizer)
+        sums = summed_gradients(self._optimizer, self._parameters)
         return None if all(one is None for one in sums) else fingerprint(sums)
 
 
@@ -151,7 +190,7 @@ class RecomputedSums:
 
     def __init__(self, optimizer: Any, clipping: str) -> None:
         """clipping: ``flat``, ``per-layer`` or ``adaptive``."""
-        self._optimizer, self._clipping = optimizer, clipping
+        self._optimizer, self._clipping, self._parameters = optimizer, clipping, list(optimizer.params)
         self._random = random.SystemRandom()
         self._expected: list[tuple[Tensor, Tensor]] = []
         self._calls = self._recomputed = self._different = 0
@@ -166,11 +205,11 @@ class RecomputedSums:
         """A call begins: compute the sum that it must leave, if the call is chosen."""
         self._calls += 1
         self._expected = []
-        kept = [getattr(p, "grad_sample", None) for p in self._optimizer.params]
+        kept = [getattr(p, "grad_sample", None) for p in self._parameters]
         require_plain(tensor for one in kept for tensor in (one if isinstance(one, list) else [one]))
         if self._random.random() * self._calls >= _FIRST:
             return
-        optimizer, parameters = self._optimizer, self._optimizer.params
+        optimizer, parameters = self._optimizer, self._parameters
         gradients = [g.detach().flatten(1) if g.dim() > 1 else g.detach()[:, None] for g in optimizer.grad_samples]
         exact = [torch.float64 if g.dtype == torch.float64 else torch.float32 for g in gradients]
         norms = [torch.linalg.vector_norm(g, dim=1, dtype=kind) for g, kind in zip(gradients, exact, strict=True)]
@@ -191,7 +230,7 @@ class RecomputedSums:
         if not expected:
             return
         different, lengths, rooms = False, [], []
-        for p, (total, room) in zip(self._optimizer.params, expected, strict=True):
+        for p, (total, room) in zip(self._parameters, expected, strict=True):
             apart = float(torch.linalg.vector_norm(p.summed_grad.detach().reshape(-1).to(total) - total))
             lengths.append(float(torch.linalg.vector_norm(total)))
             rooms.append(float(room))

@@ -77,6 +77,23 @@ class NoiseSketch:
         along = torch.linalg.vecdot(block.view(signs.shape), signs, dim=0) / lengths
         return torch.cat([torch.stack(squares).double(), along[: self.width]])
 
+    def of_rows(self, noise: Tensor, sizes: Sequence[int]) -> Tensor:
+        """(k, layers + width): as :meth:`of`, of k steps of layers of these sizes, which are the columns of ``noise``.
+
+        In the precision of ``noise``.
+        """
+        used = -(-max(sizes, default=0) // self._signs.shape[1]) * self._signs.shape[1]
+        block = noise.new_zeros(len(noise), min(self._whole, used))
+        squares = []
+        for part in torch.split(noise, list(sizes), dim=1):
+            squares.append(torch.linalg.vecdot(part, part))
+            for piece in torch.split(part, self._whole, dim=1):
+                block[:, : piece.shape[1]] += piece
+        signs, lengths = self._signs.to(noise), self._lengths.to(noise)
+        block *= signs.reshape(-1)[: block.shape[1]]
+        along = block.view(len(noise), -1, signs.shape[1]).sum(1) / lengths
+        return torch.cat([torch.stack(squares, dim=1), along[:, : self.width]], dim=1)
+
 
 def directions(sketch: NoiseSketch, sizes: Sequence[int]) -> Tensor:
     """(width, sum of sizes) the unit directions of a sketch, for tests: slow."""

@@ -15,7 +15,6 @@ import math
 import os
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, TypeAlias
 
@@ -88,8 +87,13 @@ class Coordinates:
 
     def every(self, most: int) -> slice:
         """At most ``most`` coordinates at equal distances, from a random start."""
+        (start,), stride = self.starts(most, 1)
+        return slice(start, None, stride)
+
+    def starts(self, most: int, count: int) -> tuple[list[int], int]:
+        """Random starts of ``count`` such choices, and the distance."""
         stride = max(1, -(-self.count // most))
-        return slice(int(self._random.integers(stride)), None, stride)
+        return self._random.integers(stride, size=count).tolist(), stride
 
     def window(self) -> list[slice]:
         """Disjoint stretches of coordinates; of a large model two random ones, and a shift and a mirror image."""
@@ -131,21 +135,6 @@ class Coordinates:
         return torch.from_numpy(self._starts[layer] + offsets[0][:, None] + offsets[1][None, :])
 
 
-@dataclass(frozen=True)
-class _Step:
-    """Some values of a step's noise, the same coordinates of its sum, and (2 L,) sums and squared norms of the layers.
-
-    precise: Rounding is small enough for tests of sums and norms.
-    """
-
-    values: Tensor
-    total: Tensor | None
-    layers: Array
-    std: float
-    unit: float
-    precise: bool
-
-
 class NoiseWatch:
     def __init__(self, parameters: Sequence[Tensor]) -> None:
         shapes = [tuple(p.shape) for p in parameters]
@@ -157,7 +146,7 @@ class NoiseWatch:
         self._sizes = np.array([*self._lengths, *whole], dtype=np.float64)
         self._window = self._coordinates.window()
         self._kept = self._coordinates.every(_COMPARED)
-        self._scores: Array | None = None
+        self._score: float | None = None
         self._sums, self._norms, self._successive = [0, 0.0, 0.0], [0, 0.0, 0.0], [0, 0.0]
         self._counts = np.zeros(gaussian_noise.INTERVALS, dtype=np.int64)
         self._worst: tuple[float, list[int]] = (1.0, [])
@@ -172,89 +161,130 @@ class NoiseWatch:
         self._largest: list[Array] = []
         self._squares: list[Tensor] = []
         self._rounding = 0.0
-        self._waiting: list[_Step] = []
+        self._waiting: list[tuple[Tensor, Tensor | None, float, float]] = []
+        self._below: dict[float, list[tuple[int, ...]]] = {}
         self._seen, self._unit = 0, 0.5 * self._resolution
         self._along: list[float] = [0, 0.0, 0.0]
 
     def add(self, noise: Sequence[Tensor], total: Sequence[Tensor] | None, std: float) -> None:
         """Add the noise of a step, the sum that it was added to (None if unknown), and the noise's declared std."""
-        sampled = self._steps.next()
-        if not (std > 0.0 and math.isfinite(std)) or self._coordinates.count == 0:
-            return
         types = {part.dtype for part in (*noise, *(total or ()))}
-        if not all(kind.is_floating_point for kind in types):
+        if all(kind.is_floating_point for kind in types):
+            sums = None if total is None else _row(total)[None]
+            self.add_rows(_row(noise)[None], sums, [std], max(torch.finfo(kind).eps for kind in types))
+
+    @np.errstate(all="ignore")
+    def add_rows(self, noise: Tensor, total: Tensor | None, stds: Sequence[float], eps: float = 0.0) -> None:
+        """Add the noise of k steps, (k, coordinates), and their sums. eps: the coarsest resolution of their types."""
+        every = [self._steps.next() for _ in stds]
+        if self._coordinates.count == 0:
             return
-        unit = 0.5 * max(self._resolution, *(torch.finfo(kind).eps for kind in types))
-        values, sums = _row(noise), None if total is None else _row(total)
-        parts = torch.split(values, self._lengths)
-        ends = torch.aminmax(values if sums is None else sums)
-        read = _array(torch.stack([*ends, *(one.sum() for one in parts), *(torch.dot(one, one) for one in parts)]))
-        if not np.isfinite(read).all():
+        std, unit, read = np.array(stds), 0.5 * max(self._resolution, eps), self._read_rows(noise, total)
+        known = (std > 0.0) & np.isfinite(std) & np.isfinite(np.delete(read, (2, 3), axis=1)).all(axis=1)
+        if not known.any():
             return
-        largest, layers = max(-read[0], read[1]), read[2:]
-        self._seen += 1
+        std = np.where(known, std, np.inf)
+        largest = np.where(known, np.maximum(-read[:, 0], read[:, 1]) / std, 0.0)
+        precise = known & (unit * (largest + 8.0) <= _ROUNDING)
+        self._seen += int(known.sum())
         self._unit = max(self._unit, unit)
-        where, precise = self._coordinates.every(_VALUES), unit * (largest / std + 8.0) <= _ROUNDING
-        if sums is not None and precise:
-            self._add_along(values, sums, std)
-        chosen = values[where].clone(), None if sums is None else sums[where].clone()
-        self._waiting.append(_Step(*chosen, layers, std, unit, precise))
-        if len(self._waiting) == _BATCH:
+        self._add_values(noise, total, std, _ERROR * unit)
+        if not precise.any():
+            return
+        self._rounding = max(self._rounding, unit * (float(largest[precise].max()) + 16.0))
+        self._add_along(read[precise, 2], read[precise, 3], std[precise])
+        self._add_norms(read[precise, 4:], std[precise, None])
+        self._add_squares(noise if precise.all() else noise[torch.as_tensor(precise)], std[precise] ** -2)
+        for row in np.flatnonzero(precise).tolist():
+            if every[row] or len(self._rows) < _KEPT:
+                _keep(self._rows, (_array(noise[row, self._kept]) / std[row]).astype(np.float32))
+            if every[row]:
+                self._add_sampled(noise[row], None if total is None else total[row], float(std[row]), unit)
+
+    def _read_rows(self, noise: Tensor, total: Tensor | None) -> Array:
+        """(k, 4 + 2 layers): the ends of the sum (of the noise without one), the length of the sum and its product with
+        the noise, and the sums and squared norms of the layers' noise."""
+        parts, single = torch.split(noise, self._lengths, dim=1), noise if total is None else total
+        read = [single.amin(1), single.amax(1)]
+        if total is None:
+            read += [torch.zeros_like(read[0])] * 2
+        else:
+            read += [torch.linalg.vector_norm(total, dim=1), torch.linalg.vecdot(noise, total.to(noise))]
+        read += [*(part.sum(1) for part in parts), *(torch.linalg.vecdot(part, part) for part in parts)]
+        return _array(torch.stack([one.double() for one in read], dim=1))
+
+    def _add_squares(self, noise: Tensor, weights: Array) -> None:
+        parts = torch.split(noise, self._lengths, dim=1)
+        every = [noise] if noise.shape[1] <= _SQUARES else [part[:, : _SQUARES // len(parts)] for part in parts]
+        self._squares = self._squares or [torch.zeros_like(part[0]) for part in every]
+        for squares, part in zip(self._squares, every, strict=True):
+            if len(part) == 1:
+                squares.addcmul_(part[0], part[0], value=float(weights[0]))
+            else:
+                squares += torch.mv(part.square().t(), torch.as_tensor(weights).to(part))
+
+    def _add_along(self, lengths: Array, products: Array, std: Array) -> None:
+        """Add the noise along the sum, which is fixed before: a normal value of variance 1."""
+        some = lengths > 0.0
+        if some.any():
+            squares = (products[some] / lengths[some] / std[some]) ** 2
+            steps, total, largest = self._along
+            self._along = [steps + len(squares), total + float(squares.sum()), max(largest, float(squares.max()))]
+
+    def _add_values(self, noise: Tensor, total: Tensor | None, std: Array, room: float) -> None:
+        """Keep some values of each step with finite ``std``, and test them once there are enough."""
+        starts, stride = self._coordinates.starts(_VALUES, len(std))
+        on_host = noise.is_cpu
+        rows: list[Any] = [of if of is None or not on_host else of.numpy() for of in (noise, total)]
+        for row in np.flatnonzero(np.isfinite(std)).tolist():
+            where = row, slice(starts[row], None, stride)
+            values, sums = rows[0][where], None if rows[1] is None else rows[1][where]
+            if on_host:
+                self._count(values, sums, float(std[row]), room)
+            else:  # reads wait for each other
+                self._waiting.append((values.clone(), None if sums is None else sums.clone(), float(std[row]), room))
+        if on_host or len(self._waiting) >= _BATCH:
             self._read_steps()
-        if precise:
-            every = [values] if len(values) <= _SQUARES else [part[: _SQUARES // len(parts)] for part in parts]
-            self._squares = self._squares or [torch.zeros_like(part) for part in every]
-            for squares, part in zip(self._squares, every, strict=True):
-                squares.addcmul_(part, part, value=std**-2)
-            self._rounding = max(self._rounding, unit * (largest / std + 16.0))
-            if sampled or len(self._rows) < _KEPT:
-                _keep(self._rows, (_array(values[self._kept]) / std).astype(np.float32))
-            if sampled:
-                self._add_sampled(values, sums, std, unit)
+
+    def _count(self, given: Any, sums: Any, std: float, room: float) -> None:
+        """Note the numbers of values below each edge."""
+        values: Any = np.asarray(given, dtype=np.float64) / std
+        if sums is not None:
+            small = np.abs(sums) <= _SUM * std
+            values = values if small.all() else values[small]
+        values.sort()
+        self._below.setdefault(room, []).append((*values.searchsorted(gaussian_noise.EDGES, side="right"), len(values)))
 
     def _read_steps(self) -> None:
         waiting, self._waiting = self._waiting, []
-        for step in waiting:
-            values = _array(step.values) / step.std
-            if step.total is not None:
-                values = values[np.abs(_array(step.total)) <= _SUM * step.std]
-            self._add_values(values, _ERROR * step.unit)
-            if step.precise:
-                self._add_norms(step.layers.reshape(2, -1), step.std)
+        for values, sums, std, room in waiting:
+            self._count(_array(values), None if sums is None else _array(sums), std, room)
+        below, self._below = self._below, {}
+        for room, rows in below.items():
+            counts = np.diff(np.array(rows), axis=1, prepend=0)
+            self._counts += counts.sum(axis=0)
+            self._tested += len(counts)
+            self._room = max(self._room, room)
+            log_p, _ = gaussian_noise.log_shares(counts, room)
+            worst = int(np.argmin(log_p))
+            if log_p[worst] < self._worst[0]:
+                self._worst = float(log_p[worst]), counts[worst].tolist()
 
-    def _add_along(self, noise: Tensor, total: Tensor, std: float) -> None:
-        """Add the noise along the sum, which is fixed before: a normal value of variance 1."""
-        length = float(torch.linalg.vector_norm(total))
-        if length > 0.0:
-            square = (float(torch.dot(noise, total.to(noise))) / length / std) ** 2
-            steps, squares, largest = self._along
-            self._along = [steps + 1, squares + square, max(largest, square)]
-
-    def _add_values(self, values: Array, room: float) -> None:
-        below = np.searchsorted(np.sort(values), gaussian_noise.EDGES, side="right")
-        counts = np.diff(below, prepend=0, append=len(values))
-        self._counts += counts
-        self._tested += 1
-        self._room = max(self._room, room)
-        log_p, _ = gaussian_noise.log_shares(counts.astype(np.float64), room)
-        if log_p < self._worst[0]:
-            self._worst = log_p, counts.tolist()
-
-    def _add_norms(self, layers: Array, std: float) -> None:
-        """Add the normal scores of sums and squared norms, of each layer and of all coordinates."""
-        sizes, (sums, squares) = self._sizes, layers
-        if len(sizes) > len(sums):
-            sums, squares = np.append(sums, sums.sum()), np.append(squares, squares.sum())
+    def _add_norms(self, layers: Array, std: Array) -> None:
+        """Add the normal scores of sums and squared norms, (k, 2 layers), of each layer and of all coordinates."""
+        sizes, (sums, squares) = self._sizes, np.split(layers, 2, axis=1)
+        if len(sizes) > sums.shape[1]:
+            sums, squares = (np.c_[part, part.sum(axis=1)] for part in (sums, squares))
         sums, scores = sums / std / np.sqrt(sizes), gaussian_noise.scores(squares / std / std, sizes)
         for kept, values in ((self._sums, sums), (self._norms, scores)):
             # The last one belongs to all coordinates, and depends on the layers.
-            kept[0] += 1
-            kept[1] += float(values[:-1] @ values[:-1])
-            kept[2] += float(values[-1] ** 2)
-        if self._scores is not None:
-            self._successive[0] += 1
-            self._successive[1] += float(self._scores[-1] * scores[-1])
-        self._scores = scores
+            kept[0] += len(values)
+            kept[1] += float((values[:, :-1] ** 2).sum())
+            kept[2] += float((values[:, -1] ** 2).sum())
+        whole = scores[:, -1] if self._score is None else np.concatenate([[self._score], scores[:, -1]])
+        self._successive[0] += len(whole) - 1
+        self._successive[1] += float(whole[1:] @ whole[:-1])
+        self._score = float(whole[-1])
 
     def _add_sampled(self, noise: Tensor, total: Tensor | None, std: float, unit: float) -> None:
         self._sampled += 1

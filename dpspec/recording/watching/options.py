@@ -121,15 +121,18 @@ class OptionWatch:
         """The objects that options are read from; None if one can change in place."""
         groups = [] if private or self._optimizer is None else self._optimizer.param_groups
         found: list[Any] = []
-        for group in groups:
-            found += (*group["params"], None)  # None ends a group, so that a parameter cannot change its group unseen
         for options in (*groups, self._private()):
+            found += options
             for name, value in options.items():
-                if name not in _NO_OPTIONS:
-                    values = value if type(value) in (list, tuple) else (value,)
-                    if not _FIXED.issuperset(map(type, values)):
+                kind = type(value)
+                if kind in _FIXED:
+                    found.append(value)
+                elif name == "params":
+                    found += (*value, None)  # None ends a group, so that a parameter cannot change its group unseen
+                elif name not in _NO_OPTIONS:
+                    if kind not in (list, tuple) or not _FIXED.issuperset(map(type, value)):
                         return None
-                    found += (name, len(values), *values)
+                    found += (len(value), *value)
         return found
 
     @torch.no_grad()

@@ -19,7 +19,7 @@ from dpspec.recording.folder.step_record import Indices
 
 
 class SamplerWatch:
-    def __init__(self, sampler: Any, ahead: bool, present: Callable[[Indices], Any] = list) -> None:
+    def __init__(self, sampler: Any, ahead: bool, present: Callable[[Indices], Any] | None = None) -> None:
         """sampler: yields lists of indices. ahead: whether batches are drawn before they are used. present: returns
         the indices of a batch that contribute, all by default."""
         self._sampler, self._class = sampler, type(sampler)
@@ -64,7 +64,9 @@ class SamplerWatch:
     def add(self, batch: Any, number: int) -> None:
         self.drawn += 1
         drawn = np.asarray(batch, dtype=np.int64).reshape(-1)
-        self._waiting.append((number, np.asarray(self._present(drawn), dtype=np.int64)))
+        if self._present is not None:
+            drawn = np.asarray(self._present(drawn), dtype=np.int64)
+        self._waiting.append((number, drawn))
 
     def latest(self) -> Indices:
         return self._waiting[-1][1] if self._waiting else np.zeros(0, dtype=np.int64)
@@ -116,6 +118,7 @@ class SeedWatch:
     def __init__(self, optimizer: Any, sampler: Any) -> None:
         """sampler: Opacus'; None for another one, whose generator is not compared."""
         self._optimizer, self._sampler = optimizer, sampler
+        self._public = _seed(torch.Generator())
         self.found = [0, 0]
 
     def step(self) -> None:
@@ -124,7 +127,7 @@ class SeedWatch:
         batches = None if self._sampler is None else self._sampler.generator or torch.default_generator
         seeds = [_seed(generator) for generator in (noise, batches)]
         self.found[0] += noise is not batches and None not in seeds and seeds[0] == seeds[1]
-        self.found[1] += _seed(torch.Generator()) in seeds
+        self.found[1] += self._public in seeds
 
 
 def _seed(generator: Any) -> tuple[str, int] | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import operator
 import sys
 from collections import UserDict
 from collections.abc import Callable, Iterator, Mapping
@@ -101,14 +102,22 @@ class ReplacedMethods:
         return list(self._names)[:20]
 
     def check(self, watched: Mapping[str, Any]) -> None:
-        places = list(self._places(watched))
-        objects = [thing for _, thing, _ in places]
-        if len(objects) == len(self._seen) and all(a is b for a, b in zip(objects, self._seen, strict=True)):
+        objects = self._objects()
+        if len(objects) == len(self._seen) and all(map(operator.is_, objects, self._seen)):
             return
         self._seen = objects
-        for name, thing, packages in places:
-            if not _is_of(thing, packages):
+        for name, thing, packages in self._places(watched):
+            if not is_of(thing, packages):
                 self._names.setdefault(name[:100])
+
+    def _objects(self) -> list[Any]:
+        """Every object that :meth:`_places` starts from."""
+        kind, model, inner = type(self._optimizer), type(self._model), self._optimizer.original_optimizer
+        of_class = [getattr(kind, name, None) for name in _METHODS]
+        of_model = [getattr(model, name, None) for name in _OF_MODELS]
+        functions = [getattr(module, name, None) for module in self._modules.values() for name in _FUNCTIONS]
+        inside = [type(inner), type(inner).step, vars(inner).get("step")]
+        return [kind, *map(vars(self._optimizer).get, _METHODS), *of_class, model, *of_model, *inside, *functions]
 
     def _places(self, watched: Mapping[str, Any]) -> Iterator[tuple[str, Any, tuple[str, ...]]]:
         optimizer, kind = self._optimizer, type(self._optimizer)
@@ -152,7 +161,7 @@ def _links(put: Any, method: Any) -> Iterator[Any]:
         link = getattr(link, "__wrapped__", None)
 
 
-def _is_of(method: Any, packages: tuple[str, ...]) -> bool:
+def is_of(method: Any, packages: tuple[str, ...]) -> bool:
     if not isinstance(method, FunctionType):
         return False
     roots = [getattr(sys.modules.get(package), "__file__", None) for package in packages]
