@@ -115,7 +115,12 @@ def _outcome(command: Callable[[], object], arguments: Sequence[str]) -> int:
         note(f"error: {_said(refusal)}")
         return refusal.exit_code
     except Exception as error:
-        if not _is_out_of_memory(error):
+        out_of_memory = isinstance(error, MemoryError)
+        if not out_of_memory and "torch" in sys.modules:
+            from dpspec.training.gradients.memory import ran_out
+
+            out_of_memory = ran_out(error)
+        if not out_of_memory:
             raise
         note(
             f"error: out of memory: {_said(error).splitlines()[0]}\n"
@@ -131,14 +136,6 @@ def _outcome(command: Callable[[], object], arguments: Sequence[str]) -> int:
 def _interrupted() -> int:
     note("\nInterrupted. Finished trials are stored: run the same command again to resume.")
     return ExitCode.INTERRUPTED
-
-
-def _is_out_of_memory(error: Exception) -> bool:
-    if isinstance(error, MemoryError) or "torch" not in sys.modules:
-        return isinstance(error, MemoryError)
-    from dpspec.training.gradients.memory import ran_out
-
-    return ran_out(error)
 
 
 #: What pydantic, which reads the options, requires of a value.

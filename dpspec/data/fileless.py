@@ -128,7 +128,7 @@ class Synthetic(Source):
         facts = self.describe()
         random = generator(self.number("seed"), GENERATE)
         pattern = self.options.get("pattern", "blobs")
-        x, y = _PATTERNS[pattern](random, facts)
+        x, y = _draw(pattern, random, facts)
         x += self._noise() * random.standard_normal(x.shape)
         if pattern == "images":
             x = x.clip(0, 1)
@@ -138,50 +138,34 @@ class Synthetic(Source):
         return float(self.options.get("noise", 0.2))
 
 
-def _blobs(random: np.random.RandomState, facts: Facts) -> Rows:
-    """x = c_y with unit vectors c_1, ..., c_classes."""
+def _draw(pattern: str, random: np.random.RandomState, facts: Facts) -> Rows:
+    """Records (n, features) without noise, and their labels (n,)."""
     import numpy as np
 
-    centres = random.standard_normal((facts.classes, facts.features))
-    centres /= np.linalg.norm(centres, axis=1, keepdims=True)
-    y = random.randint(facts.classes, size=facts.records)
-    return centres[y], y
-
-
-def _linear(random: np.random.RandomState, facts: Facts) -> Rows:
-    """x Gaussian with expected squared norm 1, y = argmax of W x."""
-    weights = random.standard_normal((facts.features, facts.classes))
-    x = random.standard_normal((facts.records, facts.features)) / facts.features**0.5
-    return x, (x @ weights).argmax(axis=1)
-
-
-def _rings(random: np.random.RandomState, facts: Facts) -> Rows:
-    import numpy as np
-
-    y = random.randint(facts.classes, size=facts.records)
-    angle = random.uniform(0, 2 * np.pi, size=facts.records)
-    x = np.zeros((facts.records, facts.features))
-    x[:, 0], x[:, 1] = np.cos(angle) * (y + 1) / facts.classes, np.sin(angle) * (y + 1) / facts.classes
-    return x, y
-
-
-def _xor(random: np.random.RandomState, facts: Facts) -> Rows:
-    """x uniform in [-1, 1], y = 1 if the first two features have opposite signs."""
-    x = random.uniform(-1, 1, size=(facts.records, facts.features))
-    return x, (x[:, 0] * x[:, 1] < 0).astype(int)
-
-
-def _images(random: np.random.RandomState, facts: Facts) -> Rows:
-    import numpy as np
-
-    side = isqrt(facts.features)
-    coarse = random.uniform(size=(facts.classes, -(-side // 4), -(-side // 4)))
+    records, features, classes = facts.records, facts.features, facts.classes
+    if pattern == "blobs":  # x = c_y with unit vectors c_1, ..., c_classes
+        centres = random.standard_normal((classes, features))
+        centres /= np.linalg.norm(centres, axis=1, keepdims=True)
+        y = random.randint(classes, size=records)
+        return centres[y], y
+    if pattern == "linear":  # x Gaussian with expected squared norm 1, y = argmax of W x
+        weights = random.standard_normal((features, classes))
+        x = random.standard_normal((records, features)) / features**0.5
+        return x, (x @ weights).argmax(axis=1)
+    if pattern == "xor":  # x uniform in [-1, 1], y = 1 if the first two features have opposite signs
+        x = random.uniform(-1, 1, size=(records, features))
+        return x, (x[:, 0] * x[:, 1] < 0).astype(int)
+    if pattern == "rings":
+        y = random.randint(classes, size=records)
+        angle = random.uniform(0, 2 * np.pi, size=records)
+        x = np.zeros((records, features))
+        x[:, 0], x[:, 1] = np.cos(angle) * (y + 1) / classes, np.sin(angle) * (y + 1) / classes
+        return x, y
+    side = isqrt(features)
+    coarse = random.uniform(size=(classes, -(-side // 4), -(-side // 4)))
     pictures = coarse.repeat(4, axis=1).repeat(4, axis=2)[:, :side, :side]
-    y = random.randint(facts.classes, size=facts.records)
-    return np.ascontiguousarray(pictures[y]).reshape(facts.records, facts.features), y
-
-
-_PATTERNS = {"blobs": _blobs, "linear": _linear, "rings": _rings, "xor": _xor, "images": _images}
+    y = random.randint(classes, size=records)
+    return np.ascontiguousarray(pictures[y]).reshape(records, features), y
 
 
 class Bundled(Source):

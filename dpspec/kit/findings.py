@@ -231,14 +231,9 @@ def epsilon_as_run(
 ) -> Iterator[dps.Finding]:
     """Interval of the executed run's epsilon for each group size and delta, by two methods.
 
-    Args:
-        spec: The spec.
-        trials: The trials.
-        epsilons: Computes epsilon of steps with given phases and group size, at each delta.
-
-    Returns:
-        Findings with the upper end as ``value`` (``inf`` if unbounded) and the lower end as ``lower``; without a
-        measurement, one finding with the assumption ``not-measured``.
+    ``epsilons`` computes epsilon of steps with given phases and group size, at each delta. Findings have the upper end
+    as ``value`` (``inf`` if unbounded) and the lower end as ``lower``; without a measurement, there is one finding with
+    the assumption ``not-measured``.
     """
     from dpspec.stats import as_run
 

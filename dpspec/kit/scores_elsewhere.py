@@ -55,12 +55,7 @@ def as_executed(finding: dps.Finding) -> dps.Finding:
 
 
 def assumptions(rows: int, sizes: int) -> tuple[dps.Assumption, ...]:
-    """Assumptions of every bound from an external score table with ``rows`` rows per group size.
-
-    Args:
-        rows: Number of rows of a group size.
-        sizes: Number of group sizes.
-    """
+    """Assumptions of every bound from an external score table with ``rows`` rows for each of ``sizes`` group sizes."""
     from dpspec.stats import binomial
 
     level = coins_level(sizes)

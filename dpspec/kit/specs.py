@@ -62,12 +62,9 @@ CURVE_DELTAS = (1e-4, 1e-6, 1e-8, 1e-10, 1e-12)
 def claimed_deltas(
     spec: dps.Spec, group_size: int | None = None, *, default: float | None = DEFAULT_DELTA
 ) -> list[float]:
-    """Distinct deltas in (0, 1) of all claims, ascending.
+    """Distinct deltas in (0, 1) of claims about groups of ``group_size``, ascending; else of all claims.
 
-    Args:
-        spec: The spec.
-        group_size: Use only claims about groups of this size. If no claim has this size, use all claims.
-        default: The only delta if claims have none; None for an empty result.
+    ``default`` is the only delta if claims have none; None for an empty result.
     """
     named, others = set[float](), set[float]()
     for claim in spec.claims:

@@ -129,15 +129,7 @@ class Loaded:
 
 
 def load_specs(paths: Sequence[Path], catalog: Catalog, overrides: Sequence[str] = ()) -> Loaded:
-    """Read, compose and validate spec files.
-
-    Args:
-        paths: Spec files, or folders that are searched for specs (``reading.spec_files``).
-        catalog: The installed providers.
-        overrides: ``path=value`` strings from the command line; each applies to every spec.
-
-    Returns:
-        The valid specs and all diagnostics.
+    """Read, compose and validate spec files, or the specs in folders; ``overrides`` apply to every spec.
 
     Raises:
         UsageError: A folder contains no spec.

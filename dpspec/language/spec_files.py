@@ -6,6 +6,7 @@ pytest plugin all use this rule. Parent files leave the key to their children, a
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import re
@@ -48,7 +49,10 @@ def read_text(path: FilePath, file: str) -> str | Diagnostic:
             return problem("too-large", f"the file has {facts.st_size} bytes; a spec may have {MAX_BYTES}")
         raw = read_regular(path, MAX_BYTES)
     except FileNotFoundError:
-        siblings = _yaml_siblings(path)
+        siblings: dict[str, str] = {}
+        with contextlib.suppress(OSError, ValueError), os.scandir(path.parent) as entries:
+            names = [FilePath(entry.name) for entry in itertools.islice(entries, 1000)]
+            siblings = {name.stem: name.name for name in names if name.suffix in _SUFFIXES}
         near = closest(path.stem, siblings)
         return problem("unreadable", "no such file" + did_you_mean(siblings[near] if near else None))
     except NotRegularError as error:  # system files such as /proc/self/environ may contain secrets
@@ -64,15 +68,6 @@ def read_text(path: FilePath, file: str) -> str | Diagnostic:
         return Diagnostic(
             code="encoding", message=message, span=span_after(before, file), help="save the file as UTF-8"
         )
-
-
-def _yaml_siblings(path: FilePath) -> dict[str, str]:
-    try:
-        with os.scandir(path.parent) as entries:
-            names = [FilePath(entry.name) for entry in itertools.islice(entries, 1000)]
-    except (OSError, ValueError):
-        return {}
-    return {name.stem: name.name for name in names if name.suffix in (".yaml", ".yml")}
 
 
 def span_after(before: str, file: str) -> Span:

@@ -130,10 +130,8 @@ class Page:
 
     def line(self, *parts: str | tuple[str, str], indent: int = 0, hang: int = 0) -> None:
         """Plain or ``(text, style)`` parts; ``hang`` indents the lines after the first."""
-        text = Text()
-        for part in parts:
-            content, style = (part, "") if isinstance(part, str) else part
-            text.append(plain(content), style=style)
+        pairs = [(part, "") if isinstance(part, str) else part for part in parts]
+        text = Text.assemble(*((plain(content), style) for content, style in pairs))
         room = self.width - indent
         lines = list(text.wrap(self._console, room, overflow="fold"))
         if hang and len(lines) > 1:

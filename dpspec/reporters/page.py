@@ -28,7 +28,7 @@ from dpspec.reporters import bars, labels, matrices, phrases
 from dpspec.reporters.figures import figures
 from dpspec.reporters.limits import limits, recipes
 from dpspec.reporters.read_results import ELEMENT, embedded, with_plain_result
-from dpspec.reporters.risk import Rate, rates, risk, weakest
+from dpspec.reporters.risk import Rate, contradicted, rates, risk, weakest
 from dpspec.reporters.summary import NOT_TESTED, RISK, details, failed, outcomes, summary, tally, verdict_sentence
 from dpspec.text import plain, shortened
 
@@ -123,14 +123,9 @@ def _drawn(result: Result) -> set[int]:
 def _rates(result: Result) -> list[tuple[str, Rate]]:
     """Each group of a single audit, or the audits with the highest risk."""
     if len(result.audits) == 1:
-        audit = result.audits[0]
-        contradicted = any(verdict.verdict == "contradicted" for verdict in audit.verdicts)
-        found = (
-            [(", ".join(filter(None, (rate.members, rate.scope))), rate) for rate in rates(audit)]
-            if not contradicted
-            else []
-        )
-        return found[:_MOST_RATES]
+        (audit,) = result.audits
+        named = [(", ".join(filter(None, (rate.members, rate.scope))), rate) for rate in rates(audit)]
+        return [] if contradicted(audit) else named[:_MOST_RATES]
     pairs = zip(result.audits, matrices.titles(result), strict=True)
     named = [(title, rate) for audit, title in pairs if (rate := weakest(audit)) is not None]
     return sorted(named, key=lambda one: -one[1].powers[0])[:_MOST_RATES]

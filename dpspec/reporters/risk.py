@@ -81,7 +81,7 @@ def risk(audit: AuditResult) -> tuple[str, ...]:
             )
     if not found:
         return (_NOTHING,)
-    return ((_CONTRADICTED,) if _contradicted(audit) else ()) + tuple(found)
+    return ((_CONTRADICTED,) if contradicted(audit) else ()) + tuple(found)
 
 
 def rates(audit: AuditResult) -> tuple[Rate, ...]:
@@ -111,7 +111,7 @@ def rates(audit: AuditResult) -> tuple[Rate, ...]:
 
 def weakest(audit: AuditResult) -> Rate | None:
     """The highest rate among the smallest groups; None without a curve, or if an attack contradicts a bound."""
-    curves = [] if _deviates(audit) or _contradicted(audit) else proven_curves(audit)
+    curves = [] if _deviates(audit) or contradicted(audit) else proven_curves(audit)
     smallest = [rate for one, rate in zip(curves, rates(audit), strict=False) if one.group_size == curves[0].group_size]
     return max(smallest, key=lambda one: one.powers[0], default=None)
 
@@ -120,7 +120,7 @@ def _deviates(audit: AuditResult) -> bool:
     return audit.conformance.status == "deviates"
 
 
-def _contradicted(audit: AuditResult) -> bool:
+def contradicted(audit: AuditResult) -> bool:
     return any(verdict.verdict == "contradicted" for verdict in audit.verdicts)
 
 

@@ -74,7 +74,20 @@ def statements(result: Result) -> tuple[Statement, ...]:
         Statement(
             name=audit.name,
             description=str(audit.document.get("description") or ""),
-            guarantees=tuple(_guarantee(audit, verdict) for verdict in audit.verdicts if verdict.kind != "metric"),
+            guarantees=tuple(
+                Guarantee(
+                    claim=verdict.claim,
+                    says=verdict.text,
+                    verdict=labels.headline(audit, verdict),
+                    control=labels.is_control(verdict),
+                    interval=labels.interval(audit, verdict),
+                    rigor="" if upper is None else labels.rigor(upper),
+                    source="" if upper is None else f"{upper.method}; {upper.source}",
+                )
+                for verdict in audit.verdicts
+                if verdict.kind != "metric"
+                for upper in [None if verdict.upper_finding is None else audit.findings[verdict.upper_finding]]
+            ),
             curves=() if audit.conformance.status == "deviates" else tuple(_curves(audit)),
             blocks=tuple(_blocks(audit)),
             assumptions=tuple(
@@ -128,19 +141,6 @@ def render(result: Result, *, internal: bool = False) -> str:
 def render_json(result: Result, *, internal: bool = False) -> str:
     found = [asdict(statement) for statement in statements(result)]
     return json_text(json.dumps(found, indent=2, allow_nan=False)) + "\n"
-
-
-def _guarantee(audit: AuditResult, verdict: Verdict) -> Guarantee:
-    upper = audit.findings[verdict.upper_finding] if verdict.upper_finding is not None else None
-    return Guarantee(
-        claim=verdict.claim,
-        says=verdict.text,
-        verdict=labels.headline(audit, verdict),
-        control=labels.is_control(verdict),
-        interval=labels.interval(audit, verdict),
-        rigor="" if upper is None else labels.rigor(upper),
-        source="" if upper is None else f"{upper.method}; {upper.source}",
-    )
 
 
 def _curves(audit: AuditResult) -> Iterator[str]:

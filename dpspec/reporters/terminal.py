@@ -33,13 +33,6 @@ _STYLE = {
     "unchecked": "yellow",
 }
 
-#: The row of an unexpected conformance among the claims.
-_CONFORMANCE = {
-    "deviates": "the executed run deviates from its declaration",
-    "checks-missing": "planned checks of the executed run are missing",
-    "not-run": "no executed run was tested",
-}
-
 #: The width of the column of verdicts; ``contradicted`` is the longest.
 _VERDICT_WIDTH = 12
 
@@ -274,10 +267,8 @@ def _claims(page: Page, audit: AuditResult, *, named: bool) -> None:
     for verdict in audit.verdicts:
         _claim(page, audit, verdict)
     conformance = audit.conformance
-    unexpected = labels.wrong_conformance(audit)
-    if conformance.status in _CONFORMANCE and (conformance.status == "deviates" or unexpected):
-        label, outcome = labels.conformance_label(conformance.status), labels.conformance_outcome(audit)
-        _row(page, label, f"{_CONFORMANCE[conformance.status]}, {outcome}; see Conformance")
+    if conformance.status == "deviates" or labels.wrong_conformance(audit):
+        _conformance(page, audit)
 
 
 def _claim(page: Page, audit: AuditResult, verdict: Verdict) -> None:

@@ -212,7 +212,9 @@ def test_the_training_gets_records_alone_and_draws_the_random_numbers_that_it_dr
     assert planted.__getitems__(list(range(13))) == list(planted) == [planted[i] for i in range(5)]
     assert planted.__getitems__([-1, -13]) == planted.__getitems__([0])
     for place in (5, 12, -1):
-        with pytest.raises(UsageError, match=f"place {place} of the planted dataset holds no record"):
+        with pytest.raises(
+            UsageError, match=f"place {place} of the planted dataset is empty, its canary is a gradient or nothing"
+        ):
             planted[place]
     states = []
     for record in (False, True):

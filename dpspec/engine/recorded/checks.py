@@ -137,7 +137,10 @@ def own_checks(run: RecordedRun) -> Iterator[Check]:
     """All checks of a run with one step or more."""
     yield from _noise(run)
     yield from noise_checks.noise_checks(run)
-    yield from noise_checks.seed_checks(run)
+    if (seeds := run.counts_at_end("seeds", 2)) is not None:
+        note = f"of {run.steps} steps"
+        yield none_found("independent-noise", noise_checks.SHARED_SEED, "measured", seeds[0], note, None)
+        yield none_found("secret-randomness", noise_checks.PUBLIC_SEED, "measured", seeds[1], note, None)
     yield from _moved(run)
     yield from _contributions(run)
     yield from _gradients(run)

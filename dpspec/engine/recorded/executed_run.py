@@ -145,7 +145,13 @@ def _executed(spec: Spec, facts: Facts, run: RecordedRun, tested: tuple[Check, .
     canaries = canary_bound(run, deltas[-1])
     if canaries is not None and canaries.upper is not None and math.isfinite(canaries.upper):
         sizes.add(run.header.copies)
-    checks = (*tested, *declared_checks(run, _declared_phases(spec), facts.records), *canary_checks(canaries))
+    checks = (*tested, *declared_checks(run, _declared_phases(spec), facts.records))
+    if canaries is not None and canaries.contradicts and canaries.upper is not None:
+        # A check that does not reject would support nothing.
+        test = "lower bound by canaries, above the bound of the recorded schedule"
+        note = f"at delta = {canaries.delta:g}, p = {upper(canaries.p_value)}"
+        values = canaries.upper, canaries.lower
+        checks = (*checks, exact("nothing-unseen", test, "measured", False, *values, note, detectable=None))
 
     def assumptions_of(adjacency: str, size: int) -> tuple[Assumption, ...]:
         known = assumptions(run, adjacency, public=public, group_size=size)
@@ -288,14 +294,6 @@ def declared_checks(run: RecordedRun, phases: Sequence[Phase], records: int) -> 
     if seen is not None:
         test = "records that the spec declares"
         yield exact("sampling", test, "reported", seen == records, records, seen, "of the loader's data")
-
-
-def canary_checks(canaries: CanaryBound | None) -> Iterator[Check]:
-    """Yield a rejected check if canaries contradict the schedule; a check that does not reject supports nothing."""
-    if canaries is not None and canaries.contradicts and canaries.upper is not None:
-        test = "lower bound by canaries, above the bound of the recorded schedule"
-        note = f"at delta = {canaries.delta:g}, p = {upper(canaries.p_value)}"
-        yield exact("nothing-unseen", test, "measured", False, canaries.upper, canaries.lower, note, detectable=None)
 
 
 def _each(phases: Sequence[Phase], values: Sequence[float], steps: int) -> Array:

@@ -56,9 +56,6 @@ ADVICE[COARSE] = "Draw noise in the precision of the sum: sums show through nois
 ADVICE[SHARED_SEED] = "Both draw the same numbers: give noise_generator another seed than the loader's, or neither."
 ADVICE[PUBLIC_SEED] = "Call seed() of the generator, or manual_seed() with a secret number."
 
-#: The assumptions that the checks of seeds belong to.
-_SEEDS = ("independent-noise", "secret-randomness")
-
 #: Number of divisors and of fractions of missing noise that are tried.
 _TRIED, _SHARES = 4096, 100
 
@@ -71,13 +68,6 @@ _RARE, _HIDDEN = 1e-3, 0.1
 
 #: The names and sizes of the layers that statistics of noise belong to.
 Layers: TypeAlias = Sequence[tuple[str, int]]
-
-
-def seed_checks(run: RecordedRun) -> Iterator[Check]:
-    seeds = run.counts_at_end("seeds", 2)
-    if seeds is not None:
-        for name, seen, count in zip(_SEEDS, (SHARED_SEED, PUBLIC_SEED), seeds, strict=True):
-            yield none_found(name, seen, "measured", count, f"of {run.steps} steps", None)
 
 
 def noise_checks(run: RecordedRun) -> Iterator[Check]:
