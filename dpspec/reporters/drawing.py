@@ -295,25 +295,27 @@ def _grid(frame: _Frame, drawing: Drawing) -> Iterator[str]:
 
 
 def _line(frame: _Frame, line: Line) -> Iterator[str]:
-    if not line.x:
-        return
-    colour = f"var(--series-{line.colour % _COLOURS})"
     places = [frame.place(x, y) for x, y in zip(line.x, line.y, strict=True)]
-    if line.marker:
-        yield _marks(places, line.marker, colour)
-        return
-    if line.band is not None:
+    if line.band is not None and places and not line.marker:
         low, high = ([frame.place(x, y) for x, y in zip(line.x, edge, strict=True)] for edge in line.band)
-        yield f'<path d="{_path([*low, *reversed(high)])} Z" fill="{colour}" fill-opacity="0.2"/>'
-    yield _stroke(_path(places), line.dash, colour)
-    if len(places) < _FEW:
-        yield _marks(places, "", colour)
+        yield f'<path d="{_path([*low, *reversed(high)])} Z" fill="{_colour(line)}" fill-opacity="0.2"/>'
+    if places:
+        yield from _stroke(line, _path(places), places)
 
 
-def _stroke(path: str, dash: int, colour: str) -> str:
-    dashes = _DASHES[dash % len(_DASHES)]
-    array = f' stroke-dasharray="{dashes}"' if dashes else ""
-    return f'<path d="{path}" fill="none" stroke="{colour}" stroke-width="1.6" stroke-linejoin="round"{array}/>'
+def _stroke(line: Line, path: str, dots: Sequence[tuple[float, float]]) -> Iterator[str]:
+    """The path with dots if the line has few points; markers only if it has a marker."""
+    if not line.marker:
+        dashes = _DASHES[line.dash % len(_DASHES)]
+        array = f' stroke-dasharray="{dashes}"' if dashes else ""
+        style = f'stroke="{_colour(line)}" stroke-width="1.6" stroke-linejoin="round"{array}'
+        yield f'<path d="{path}" fill="none" {style}/>'
+    if line.marker or 0 < len(line.x) < _FEW:
+        yield _marks(dots, line.marker, _colour(line))
+
+
+def _colour(line: Line) -> str:
+    return f"var(--series-{line.colour % _COLOURS})"
 
 
 def _marks(places: Sequence[tuple[float, float]], marker: str, colour: str) -> str:
@@ -335,13 +337,7 @@ def _legend(lines: Sequence[Line], columns: int, top: float) -> Iterator[str]:
         column = lines[first : first + rows]
         for row, line in enumerate(column):
             y = top + _LEGEND_ROW * (row + 0.5)
-            colour = f"var(--series-{line.colour % _COLOURS})"
-            if line.marker:
-                yield _marks([(left + 0.5 * _HANDLE, y)], line.marker, colour)
-            else:
-                yield _stroke(f"M {_n(left)} {_n(y)} h {_n(_HANDLE)}", line.dash, colour)
-                if 0 < len(line.x) < _FEW:
-                    yield _marks([(left + 0.5 * _HANDLE, y)], "", colour)
+            yield from _stroke(line, f"M {_n(left)} {_n(y)} h {_n(_HANDLE)}", [(left + 0.5 * _HANDLE, y)])
             yield _text(left + _HANDLE + _GAP, y + 3.4, _label(line.label))
         widest = max(len(_label(line.label)) for line in column)
         left += _HANDLE + _GAP + _CHARACTER * _LEGEND_TEXT * widest + _COLUMN

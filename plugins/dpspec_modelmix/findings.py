@@ -252,22 +252,6 @@ def guess_pairs(canaries: int) -> tuple[tuple[int, int], ...]:
     return (*((half, half) for half in halves), most)
 
 
-def attack_power(spec: dps.Spec) -> tuple[dps.Power, ...]:
-    assert spec.audit is not None
-    attack = Attack.of(spec.audit.options)
-    canaries, delta = attack.count * spec.audit.runs, kit.claimed_deltas(spec)[-1]
-    guesses = [sum(pair) for pair in guess_pairs(canaries)]
-    largest = guess_counts.largest(canaries, guesses, delta, spec.audit.confidence)
-    return (
-        dps.Power(
-            at=dps.FrozenMap({"delta": delta}),
-            epsilon=largest,
-            method=f"one-run, all-iterates, {canaries} {attack.kind} canaries",
-            note="the uniform noise of mixing hides canaries: expect much less",
-        ),
-    )
-
-
 def outcomes(spec: dps.Spec, trials: Sequence[dps.Trial]) -> Iterator[dps.Outcome]:
     yield from lower_bounds(spec, trials)
     run = kit.recorded_part(trials[0], GapsOfRun, "internal")

@@ -14,7 +14,7 @@ import dpspec.contract as dps
 from dpspec import kit
 from dpspec.accounting import Floats, Interval, epsilon_at_orders, round_up
 from dpspec_per_instance import bounds, theory
-from dpspec_per_instance.options import AuditBlock, Audited, Composition, Shards, audited_records
+from dpspec_per_instance.options import AuditBlock, Audited, Composition, Shards
 
 Array: TypeAlias = np.ndarray[Any, Any]
 
@@ -82,7 +82,9 @@ def read_array(trial: dps.Trial, name: str) -> Array:
 
 def _shards(spec: dps.Spec, trials: Sequence[dps.Trial]) -> Shards:
     assert spec.audit is not None
-    return AuditBlock.of(spec.audit.options).shards(len(audited_records(spec, read_sizes(trials)).points))
+    return AuditBlock.of(spec.audit.options).shards(
+        len(Audited.of(spec.document["threat_model"], read_sizes(trials)).points)
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,7 +121,7 @@ class Analysis:
         self.spec, self.trials = spec, trials
         sizes = read_sizes(trials)
         self.records, self.runs = sizes.records, len(trials)
-        self.audited: Audited = audited_records(spec, sizes)
+        self.audited: Audited = Audited.of(spec.document["threat_model"], sizes)
         self.confidence = spec.audit.confidence
         # A random sample uses half of the failure probability for the sampling error.
         self.failure = (1.0 - self.confidence) * (0.5 if self.audited.quantile_size > len(self.audited.points) else 1.0)

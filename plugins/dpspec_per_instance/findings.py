@@ -14,7 +14,7 @@ from dpspec import kit
 from dpspec.stats.attacks import thresholds
 from dpspec_per_instance import bounds, theory
 from dpspec_per_instance.analysis import Analysis, Epsilons, read_sizes
-from dpspec_per_instance.options import EDGES, AuditBlock, audited_records
+from dpspec_per_instance.options import EDGES, AuditBlock, Audited
 
 #: Fractions of the population at which epsilon is reported, in addition to claimed fractions.
 FRACTIONS = (0.1, 0.5, 0.9)
@@ -134,7 +134,7 @@ def _epsilon_findings(
 
 def estimability(spec: dps.Spec, trials: Sequence[dps.Trial]) -> dps.Finding:
     """Ability of the runs, one trial each, to observe rare models with a large loss; independent of measured norms."""
-    audited, runs = audited_records(spec, read_sizes(trials)), len(trials)
+    audited, runs = Audited.of(spec.document["threat_model"], read_sizes(trials)), len(trials)
     shared = audited.shared_direction
     direction = shared if shared in audited.directions else audited.directions[0]
     composer = bounds.Composer(spec.mechanism.options, bounds.DIRECTIONS[direction])

@@ -21,7 +21,6 @@ from dpspec_per_instance.options import (
     Audited,
     Composition,
     Shards,
-    audited_records,
 )
 from dpspec_per_instance.refusals import check_spec
 
@@ -124,7 +123,7 @@ class PerInstanceAudit(dps.Audit):
 
     def plan(self, spec: dps.Spec, facts: dps.Facts) -> dps.Plan:
         assert spec.audit is not None
-        runs, audited = spec.audit.runs, audited_records(spec, facts)
+        runs, audited = spec.audit.runs, Audited.of(spec.document["threat_model"], facts)
         points, options = len(audited.points), AuditBlock.of(spec.audit.options)
         shards = options.shards(points)
         # One shard per chunk, so that recomputing a shard reproduces its bits.

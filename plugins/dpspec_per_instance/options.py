@@ -39,6 +39,24 @@ class Audited:
     sampled: bool
     directions: tuple[str, ...]
 
+    @classmethod
+    def of(cls, threat_model: Mapping[str, Any], facts: dps.Facts) -> Audited:
+        population, direction = str(threat_model.get("population", "train")), str(threat_model.get("direction", "both"))
+        points, size = threat_model.get("points", "all"), population_size(threat_model, facts)
+        places: Sequence[int] = range(size)
+        if isinstance(points, Mapping):
+            drawn = random.Random(int(points.get("seed", 0))).sample(places, min(int(points["count"]), size))
+            places = tuple(sorted(drawn))
+        elif not isinstance(points, str):
+            places = tuple(int(point) for point in points)
+        return cls(
+            population=population,
+            size=size,
+            points=places,
+            sampled=isinstance(points, Mapping),
+            directions=("remove", "add") if direction == "both" else (direction,),
+        )
+
     @property
     def shared_direction(self) -> str:
         return SHARED_DIRECTION[self.population]
@@ -64,53 +82,8 @@ class Audited:
         return len(self.points) if self.quantiles_of == CHOSEN else self.size
 
 
-@dataclass(frozen=True, kw_only=True)
-class Sample(kit.Options):
-    count: int
-    seed: int = 0
-
-
-@dataclass(frozen=True, kw_only=True)
-class Population(kit.Options):
-    name: str
-    direction: str
-    points: str | Sample | tuple[int, ...]
-
-    @classmethod
-    def read(cls, block: dps.FrozenMap) -> Population:
-        points = block.get("points", "all")
-        if isinstance(points, Mapping):
-            points = Sample.of(points)
-        elif not isinstance(points, str):
-            points = tuple(int(point) for point in points)
-        return cls(
-            name=str(block.get("population", "train")), direction=str(block.get("direction", "both")), points=points
-        )
-
-    def size(self, records: int, test_records: int) -> int:
-        return records if self.name == "train" else test_records
-
-    def audited(self, records: int, test_records: int) -> Audited:
-        size, points = self.size(records, test_records), self.points
-        places: Sequence[int]
-        if isinstance(points, str):
-            places = range(size)
-        elif isinstance(points, Sample):
-            drawn = random.Random(points.seed).sample(range(size), min(points.count, size))
-            places = tuple(sorted(drawn))
-        else:
-            places = points
-        return Audited(
-            population=self.name,
-            size=size,
-            points=places,
-            sampled=isinstance(points, Sample),
-            directions=("remove", "add") if self.direction == "both" else (self.direction,),
-        )
-
-
-def audited_records(spec: dps.Spec, facts: dps.Facts) -> Audited:
-    return Population.of(spec.document["threat_model"]).audited(facts.records, facts.test_records)
+def population_size(threat_model: Mapping[str, Any], facts: dps.Facts) -> int:
+    return facts.records if threat_model.get("population", "train") == "train" else facts.test_records
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import dpspec.contract as dps
 from dpspec import kit
@@ -17,9 +17,7 @@ from dpspec_per_instance.options import (
     Audited,
     Composition,
     MeanRule,
-    Population,
-    Sample,
-    audited_records,
+    population_size,
 )
 
 #: Maximum number of records that need separate runs on modified data.
@@ -63,7 +61,7 @@ def check_spec(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Diagnostic]:
     yield from wrong_points
     if wrong_points:
         return
-    audited = audited_records(spec, facts)
+    audited = Audited.of(spec.document["threat_model"], facts)
     yield from _refuse_claims(spec, audited)
     if spec.audit is not None:
         options = AuditBlock.of(spec.audit.options)
@@ -95,8 +93,9 @@ def _refuse_exponent(spec: dps.Spec) -> Iterator[dps.Diagnostic]:
 
 def _refuse_points(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Diagnostic]:
     path: dps.Path = ("threat_model", "points")
-    population = Population.of(spec.document["threat_model"])
-    size, points = population.size(facts.records, facts.test_records), population.points
+    threat_model = spec.document["threat_model"]
+    population, points = threat_model.get("population", "train"), threat_model.get("points", "all")
+    size = population_size(threat_model, facts)
     if size == 0:
         yield kit.bad_value(
             "the data has no test records to audit",
@@ -107,15 +106,15 @@ def _refuse_points(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Diagnostic]
         if points != "all":
             message = f"points must be all, {{count, seed}} or a list of indices, got {points!r}"
             yield dps.Diagnostic(code="bad-choice", message=message, path=path)
-    elif isinstance(points, Sample):
-        if points.count > size:
-            message = f"count {points.count} exceeds the {size} {population.name} records"
+    elif isinstance(points, Mapping):
+        if points["count"] > size:
+            message = f"count {points['count']} exceeds the {size} {population} records"
             yield kit.bad_value(message, (*path, "count"))
     else:
         for i, point in enumerate(points):
             if point >= size:
                 yield kit.bad_value(
-                    f"record {point} lies outside the data: there are {size} {population.name} records, counted from 0",
+                    f"record {point} lies outside the data: there are {size} {population} records, counted from 0",
                     (*path, i),
                 )
 

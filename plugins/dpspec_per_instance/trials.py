@@ -43,7 +43,6 @@ from dpspec_per_instance.options import (
     Audited,
     Composition,
     MeanRule,
-    Population,
     Shards,
 )
 
@@ -66,8 +65,7 @@ class RunSetup:
 
     @cached_property
     def audited(self) -> Audited:
-        facts = self.context.facts
-        return Population.of(self.inputs["threat_model"]).audited(facts.records, facts.test_records)
+        return Audited.of(self.inputs["threat_model"], self.context.facts)
 
     @cached_property
     def shards(self) -> Shards:

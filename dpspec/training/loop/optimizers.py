@@ -100,30 +100,29 @@ class Sgd(Optimizer):
         return state - scale * direction
 
     def invert(self, before: Tensor, after: Tensor) -> RecoveredUpdate:
-        scale = self._next_rate() / self._divisor
-        update, eps = before - after, _eps(before)
+        scale, mu = self._next_rate() / self._divisor, self._momentum
+        update, eps = before - after, torch.finfo(before.dtype).eps
         decayed = self._decay * _length(before) if self._decay else 0.0
         expected = 0.5 * eps * _length(before) / scale + 4.0 * eps * decayed
-        if self._momentum:
-            known = 0.0 if self._buffer is None else 3.0 * _eps(self._buffer) * _length(self._buffer)
-            expected = expected + self._momentum * (self._error + known)
-        gradient, error = update / scale, _rounding(after, update) / scale
-        if self._momentum:
-            gradient, error = self._without_momentum(gradient, error)
+        if mu:
+            known = 0.0 if self._buffer is None else 3.0 * eps * _length(self._buffer)
+            expected = expected + mu * (self._error + known)
+        # Rounding of the update: half an ulp of the model and a few of the update's.
+        gradient, error = update / scale, 0.5 * eps * (_length(after) + 6.0 * _length(update)) / scale
+        if mu:
+            direction, buffer, inherited = gradient, _kept(self._buffer, gradient), self._error
+            error = error + 3.0 * mu * eps * _length(buffer)
+            if self._nesterov:
+                gradient = (direction - mu**2 * buffer) / (1.0 + mu)
+                self._buffer, self._error = mu * buffer + gradient, (mu * inherited + error) / (1.0 + mu)
+                error = (error + mu**2 * inherited) / (1.0 + mu)
+            else:
+                self._buffer, self._error = direction, error
+                gradient, error = direction - mu * buffer, error + mu * inherited
         if self._decay:
             gradient = gradient - self._decay * before
             error = error + 4.0 * eps * decayed
         return RecoveredUpdate(gradient, error, expected)
-
-    def _without_momentum(self, direction: Tensor, error: Number) -> tuple[Tensor, Number]:
-        mu, before, known = self._momentum, _kept(self._buffer, direction), self._error
-        error = error + 3.0 * mu * _eps(before) * _length(before)
-        if self._nesterov:
-            gradient = (direction - mu**2 * before) / (1.0 + mu)
-            self._buffer, self._error = mu * before + gradient, (mu * known + error) / (1.0 + mu)
-            return gradient, (error + mu**2 * known) / (1.0 + mu)
-        self._buffer, self._error = direction, error
-        return direction - mu * before, error + mu * known
 
 
 class Adam(Optimizer):
@@ -172,14 +171,5 @@ def _kept(memory: Tensor | None, like: Tensor) -> Tensor:
     return torch.zeros_like(like) if memory is None else memory.to(like)
 
 
-def _rounding(state: Tensor, update: Tensor) -> Number:
-    """Bound on the l2 norm of the rounding errors in ``update``: half an ulp of ``state`` and a few of its own."""
-    return 0.5 * _eps(state) * (_length(state) + 6.0 * _length(update))
-
-
 def _length(vector: Tensor) -> Number:
     return float_on_cpu(torch.linalg.vector_norm(vector, dtype=torch.float64))
-
-
-def _eps(vector: Tensor) -> float:
-    return torch.finfo(vector.dtype).eps

@@ -179,24 +179,20 @@ class RandomAllocation(Remembering):
         """Records allocated to the next step. The first step of an epoch draws all records' steps."""
         if self._steps is None or self._taken >= self.epoch_steps:
             seed = torch.randint(2**32, (4,), generator=generator, dtype=torch.int64).tolist()
-            self._steps, self._taken = torch.from_numpy(self._drawn(np.random.default_rng(seed))), 0
+            rng, k = np.random.default_rng(seed), self.batches_per_epoch
+            # Every record's step (records,), or its k > 1 steps (records, k), by Floyd's method (Bentley and Floyd
+            # 1987): the i-th number is uniform on 0..t - k + i, and replaced by t - k + i if it is already taken.
+            if k == 1:
+                steps = rng.integers(self.epoch_steps, size=self.records, dtype=np.int64)
+            else:
+                largest = np.arange(self.epoch_steps - k, self.epoch_steps, dtype=np.int64)
+                steps = rng.integers(largest + 1, size=(self.records, k), dtype=np.int64)
+                for i, last in enumerate(largest):
+                    steps[(steps[:, :i] == steps[:, i, None]).any(axis=1), i] = last
+            self._steps, self._taken = torch.from_numpy(steps), 0
         self._taken += 1
         here = self._steps == self._taken - 1
         return (here if here.ndim == 1 else here.any(1)).nonzero().squeeze(1)
-
-    def _drawn(self, rng: np.random.Generator) -> np.ndarray[Any, Any]:
-        """Every record's step (records,), or its k > 1 steps (records, k), by Floyd's method (Bentley and Floyd 1987).
-
-        The i-th number is uniform on 0..t - k + i, and replaced by t - k + i if it is already taken.
-        """
-        first = self.epoch_steps - self.batches_per_epoch
-        if self.batches_per_epoch == 1:
-            return rng.integers(self.epoch_steps, size=self.records, dtype=np.int64)
-        largest = np.arange(first, self.epoch_steps, dtype=np.int64)
-        steps = rng.integers(largest + 1, size=(self.records, self.batches_per_epoch), dtype=np.int64)
-        for i, last in enumerate(largest):
-            steps[(steps[:, :i] == steps[:, i, None]).any(axis=1), i] = last
-        return steps
 
 
 def epoch_of(sampler: Sampler) -> int:

@@ -194,25 +194,21 @@ class StateLog(Remembering, Observer):
         )
         apart = not torch.equal(trained, last)
         largest = max(1.0, float(torch.nan_to_num(self._last).abs().max()))
-        blind = len(self._last) < _FEW or not _smallest_move(job) > _LOST * largest
+        # Approximate size of a parameter's update by the smallest noise of any step. Plain descent: g = learning rate *
+        # noise / divisor. Adam: rate * g / (g + eps).
+        schedule = Schedule.of(job.phases, len(job.x))
+        rates = rates_of(job.options, schedule.total)
+        move = min(rates(step) for step in range(1, schedule.total + 1))
+        noise = min(phase.deviation for phase in schedule.phases)
+        gradient = noise / (job.expected_batch_size if job.options["reduction"] == "mean" else 1.0)
+        optimizer = job.options.get("optimizer") or {}
+        if gradient > 0.0 and optimizer.get("kind") == "adam":
+            move = move * gradient / (gradient + float(optimizer.get("eps") or 1e-8))
+        else:
+            move = move * gradient
+        blind = len(self._last) < _FEW or not move > _LOST * largest
         return States(still=self.still, apart=int(apart), blind=blind)
 
     def evidence(self, job: TrainingJob) -> dict[str, Json]:
         states = self.states(job)
         return {} if states is None else {"steps": self.steps, "states": json_records.write(states)}
-
-
-def _smallest_move(job: TrainingJob) -> float:
-    """Approximate size of a parameter's update by the smallest noise of any step.
-
-    Plain descent: g = learning rate * noise / divisor. Adam: rate * g / (g + eps).
-    """
-    schedule = Schedule.of(job.phases, len(job.x))
-    rates = rates_of(job.options, schedule.total)
-    least = min(rates(step) for step in range(1, schedule.total + 1))
-    noise = min(phase.deviation for phase in schedule.phases)
-    gradient = noise / (job.expected_batch_size if job.options["reduction"] == "mean" else 1.0)
-    optimizer = job.options.get("optimizer") or {}
-    if gradient > 0.0 and optimizer.get("kind") == "adam":
-        return least * gradient / (gradient + float(optimizer.get("eps") or 1e-8))
-    return least * gradient

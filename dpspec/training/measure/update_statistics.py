@@ -210,39 +210,37 @@ def replace_non_finite(values: Array) -> Array:
 
 
 def residual_sums(log: ResidualLog) -> ResidualSums:
-    everywhere = None
+    everywhere, directions = None, None
     if log.seen:
         layers = zip(log.parts, log.layers, strict=True)
         everywhere = Everywhere(
             layers={name: PartSum(number(float(total)), size * log.seen) for (name, size), total in layers},
             coordinates=LeastCoordinate(least=number(float(log.coordinates.min())), count=len(log.coordinates)),
         )
+    if log.rows:
+        variances, along = np.array(log.variances), np.array(log.along)
+        rounding = np.nan_to_num(along[:, 2], nan=HUGE, posinf=HUGE)
+        rows = replace_non_finite(np.stack(log.rows))
+        lengths = np.maximum(np.linalg.norm(rows, axis=1), 1e-300)
+        sums = noise_tests.products(rows, rows / lengths[:, None]).lags
+        lag = noise_tests.worst_lag(sums)
+        noise = np.sqrt(variances[:, 0])
+        earlier = slice(0, len(rows) - lag)
+        again = noise[lag:] * noise[earlier] * rows.shape[1] / lengths[earlier]
+        directions = Directions(
+            rounding=number(float(rounding.sum())),
+            least=float(variances[:, 0].sum()),
+            variance=number(float(variances[:, 1].sum())),
+            drift=Drift(total=number(float(along[:, 0].sum())), unit=number(max(0.0, float(along[:, 1].sum())))),
+            lag=LagSum(lag=lag, total=number(float(sums[lag])), unit=float(again.sum())),
+        )
     return ResidualSums(
         steps=len(log.rows),
         hidden=log.hidden,
         seen=log.seen,
         everywhere=everywhere,
-        directions=_directions(log) if log.rows else None,
+        directions=directions,
         shared=log.pairs.worst() if log.seen == log.pairs.steps else None,
-    )
-
-
-def _directions(log: ResidualLog) -> Directions:
-    variances, along = np.array(log.variances), np.array(log.along)
-    rounding = np.nan_to_num(along[:, 2], nan=HUGE, posinf=HUGE)
-    rows = replace_non_finite(np.stack(log.rows))
-    lengths = np.maximum(np.linalg.norm(rows, axis=1), 1e-300)
-    sums = noise_tests.products(rows, rows / lengths[:, None]).lags
-    lag = noise_tests.worst_lag(sums)
-    noise = np.sqrt(variances[:, 0])
-    earlier = slice(0, len(log.rows) - lag)
-    again = noise[lag:] * noise[earlier] * rows.shape[1] / lengths[earlier]
-    return Directions(
-        rounding=number(float(rounding.sum())),
-        least=float(variances[:, 0].sum()),
-        variance=number(float(variances[:, 1].sum())),
-        drift=Drift(total=number(float(along[:, 0].sum())), unit=number(max(0.0, float(along[:, 1].sum())))),
-        lag=LagSum(lag=lag, total=number(float(sums[lag])), unit=float(again.sum())),
     )
 
 
