@@ -247,8 +247,9 @@ class PrivacyLoss:
             return [bound_without_grid(question, moving, sides) for question in questions]
         answers = solve(moving, sides, questions, widths, other)
         for i, found in enumerate(answers):
-            if found.relative_width <= widths[i]:
-                continue
+            largest = other[i] if other else None
+            if found.relative_width <= widths[i] or (largest is not None and found.upper <= largest.upper):
+                continue  # narrow enough, or certainly no larger than the other direction's
             loose = bound_without_grid(questions[i], moving, sides)
             if loose.upper < found.upper:
                 answers[i] = Interval(min(found.lower, loose.upper), loose.upper, loose.method, found.lower_method)

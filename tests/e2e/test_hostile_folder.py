@@ -13,7 +13,7 @@ import pytest
 
 ACTION = Path(__file__).parents[2] / ".github" / "actions" / "dpspec" / "audit.sh"
 
-#: Nine cells: bounds of so many are worth workers, and trials of two.
+#: Nine cells.
 SPEC = """\
 dpspec: 1
 name: a

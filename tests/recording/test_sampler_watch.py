@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from support.checked_runs import CheckedRun, Question, check_run
 from support.opacus_training import Training
 
 from dpspec.engine.recorded.noise_checks import PUBLIC_SEED, SHARED_SEED
+from dpspec.recording.watching.sampler_watch import SamplerWatch
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -22,6 +25,22 @@ def recorded(folder: Path, noise: torch.Generator | None, batches: torch.Generat
     with training.recorder(folder):
         training.train()
     return check_run(folder, Question(delta=1e-5, epsilon=50.0))
+
+
+def test_a_sampler_may_yield_one_array_again() -> None:
+    class Reusing:
+        def __iter__(self) -> Iterator[np.ndarray]:
+            batch = np.zeros(2, dtype=np.int64)
+            for _ in range(3):
+                batch += 1
+                yield batch
+
+    sampler = Reusing()
+    watch = SamplerWatch(sampler, ahead=True)
+    assert watch.attach()
+    assert len(list(sampler)) == 3
+    taken = [watch.take(2) for _ in range(3)]
+    assert [found[0].tolist() for found in taken if found is not None] == [[1, 1], [2, 2], [3, 3]]
 
 
 def seeded(seed: int) -> torch.Generator:

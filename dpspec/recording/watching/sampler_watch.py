@@ -63,7 +63,7 @@ class SamplerWatch:
 
     def add(self, batch: Any, number: int) -> None:
         self.drawn += 1
-        drawn = np.asarray(batch, dtype=np.int64).reshape(-1)
+        drawn = np.array(batch, dtype=np.int64).reshape(-1)  # a copy: a sampler may yield one array again
         if self._present is not None:
             drawn = np.asarray(self._present(drawn), dtype=np.int64)
         self._waiting.append((number, drawn))
