@@ -3,11 +3,11 @@
 Import names from this package; its modules are private. Every answer about a privacy loss is an :class:`Interval` that
 contains the exact value, if library functions are accurate (:func:`library_accuracy`).
 
-* Steps: :class:`Mixture` (DP-SGD and groups), :class:`Laplace`, :class:`TruncatedPoisson` (batches
+* Steps: :class:`Mixture` (DP-SGD and groups), :class:`Laplace`, :class:`Discrete`, :class:`TruncatedPoisson` (batches
   with a cap), :class:`RandomAllocation` (an epoch of balls-in-bins batches), or a custom :class:`Pair`.
-* Composition: :class:`PrivacyLoss`, with epsilon, delta, powers of tests and reconstruction.
+* Composition: :class:`PrivacyLoss` and :func:`group_curve`, with epsilon, delta, powers of tests and reconstruction.
 * Renyi divergences (:func:`composed_rdp`, ...) and their conversions (:func:`best_epsilon`, ...).
-* Trade-off curves: :class:`GaussianTradeOff`, :class:`Polygon` and :func:`fit_gdp`.
+* Trade-off curves: :class:`GaussianTradeOff`, :class:`LaplaceTradeOff`, :class:`Polygon`, :func:`tradeoff_bounds`.
 * :func:`find_boundary`: the smallest noise, or the largest number of steps, for which a condition holds.
 * :func:`certified_upper` and :func:`certified_lower` turn an end of an interval into a finding.
 
@@ -16,11 +16,11 @@ Each module imports only modules above it:
 * ``numerics``: rounding, arguments, intervals, root finding, searches that report both sides
 * ``findings``: certified findings and the accuracy of libraries
 * ``grid``: the interface of a step, its outcomes as cells of privacy loss, and measures above and below them
-* ``gaussian``, ``laplace``, ``mixture`` (on ``densities``): steps
+* ``gaussian``, ``laplace``, ``discrete``, ``mixture`` (on ``densities``): steps
 * ``truncated_poisson``, ``allocation``: sampling schemes with other steps
 * ``composition``: convolution of measures on a grid with every error bounded
 * ``profiles``, ``refinement``, ``privacy_loss``: certified answers about a composition
-* ``rdp``, ``moments``, ``tradeoff``: Renyi divergences and f-DP
+* ``rdp``, ``moments``, ``tradeoff``, ``curves``: Renyi divergences and f-DP
 
 Names are imported on first use, numpy and scipy with them.
 """
@@ -72,18 +72,21 @@ if TYPE_CHECKING:
         TruncatedPair as TruncatedPair,
     )
     from dpspec.accounting.laplace import Laplace as Laplace
+    from dpspec.accounting.discrete import Discrete as Discrete
     from dpspec.accounting.densities import log_binomial as log_binomial
     from dpspec.accounting.mixture import Mixture as Mixture
     from dpspec.accounting.truncated_poisson import Revealed as Revealed, TruncatedPoisson as TruncatedPoisson
     from dpspec.accounting.allocation import EqualMembers as EqualMembers, RandomAllocation as RandomAllocation
     from dpspec.accounting.profiles import CLOSED as CLOSED, ONE_STEP as ONE_STEP
-    from dpspec.accounting.privacy_loss import GRID as GRID, PrivacyLoss as PrivacyLoss
+    from dpspec.accounting.privacy_loss import GRID as GRID, PrivacyLoss as PrivacyLoss, group_curve as group_curve
     from dpspec.accounting.rdp import (
+        Best as Best,
         BestEpsilon as BestEpsilon,
         Conversion as Conversion,
         SELECTION_ORDERS as SELECTION_ORDERS,
         Tries as Tries,
         best_epsilon as best_epsilon,
+        best_log_delta as best_log_delta,
         checked_orders as checked_orders,
         composed_rdp as composed_rdp,
         drawn_cell_rdp as drawn_cell_rdp,
@@ -100,9 +103,13 @@ if TYPE_CHECKING:
     from dpspec.accounting.tradeoff import (
         GaussianTradeOff as GaussianTradeOff,
         GdpFit as GdpFit,
+        LaplaceTradeOff as LaplaceTradeOff,
+        Lines as Lines,
         Polygon as Polygon,
+        TradeOff as TradeOff,
         fit_gdp as fit_gdp,
     )
+    from dpspec.accounting.curves import TradeOffBounds as TradeOffBounds, tradeoff_bounds as tradeoff_bounds
 
 #: The public names of each module.
 _NAMES = {
@@ -114,19 +121,21 @@ _NAMES = {
     "findings": "certified_lower certified_upper library_accuracy",
     "grid": "Bins Cells Pair TooLongError TruncatedPair",
     "laplace": "Laplace",
+    "discrete": "Discrete",
     "densities": "log_binomial",
     "mixture": "Mixture",
     "truncated_poisson": "Revealed TruncatedPoisson",
     "allocation": "EqualMembers RandomAllocation",
     "profiles": "CLOSED ONE_STEP",
-    "privacy_loss": "GRID PrivacyLoss",
+    "privacy_loss": "GRID PrivacyLoss group_curve",
     "rdp": (
-        "BestEpsilon Conversion SELECTION_ORDERS Tries best_epsilon checked_orders "
+        "Best BestEpsilon Conversion SELECTION_ORDERS Tries best_epsilon best_log_delta checked_orders "
         "composed_rdp drawn_cell_rdp epsilon_at_orders gaussian_rdp laplace_rdp log_delta_at_orders "
         "sampled_gaussian_integer_rdp sampled_gaussian_rdp sampled_laplace_rdp selection_rdp"
     ),
     "moments": "log_excess_power",
-    "tradeoff": "GaussianTradeOff GdpFit Polygon fit_gdp",
+    "tradeoff": "GaussianTradeOff GdpFit LaplaceTradeOff Lines Polygon TradeOff fit_gdp",
+    "curves": "TradeOffBounds tradeoff_bounds",
 }
 _HOME = {name: module for module, names in _NAMES.items() for name in names.split()}
 

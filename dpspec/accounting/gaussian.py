@@ -60,7 +60,12 @@ def epsilon(delta: npt.ArrayLike, mu: npt.ArrayLike) -> Floats:
     target, effect = np.broadcast_arrays(np.asarray(delta, dtype=np.float64), np.asarray(mu, dtype=np.float64))
     if not np.all((target > 0.0) & (target < 1.0)):
         raise ValueError("delta must be above 0 and below 1")
-    goal = np.log(target)
+    return log_epsilon(np.log(target), effect)
+
+
+def log_epsilon(log_target: npt.ArrayLike, mu: npt.ArrayLike) -> Floats:
+    """``epsilon`` for the logarithm of a delta."""
+    goal, effect = np.broadcast_arrays(np.asarray(log_target, dtype=np.float64), np.asarray(mu, dtype=np.float64))
     # delta(epsilon) <= Phi(mu/2 - epsilon/mu), and Phi(-z) <= exp(-z^2/2) / 2
     low, high = np.zeros(goal.shape), effect * (0.5 * effect + np.sqrt(np.maximum(-2.0 * goal, 0.0)) + 1.0)
     for _ in range(200):

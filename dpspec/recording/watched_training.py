@@ -41,7 +41,7 @@ from dpspec.recording.watching.sampler_watch import SamplerWatch, SeedWatch
 from dpspec.recording.watching.state_watch import StateWatch
 from dpspec.recording.watching.step_hooks import StepHooks
 
-#: Seconds after which steps are written though few of them wait.
+#: Seconds after which steps are written although few wait.
 _SECONDS = 0.5
 
 
@@ -411,7 +411,7 @@ class WatchedTraining:
             step.finish, number, now, len(self._sizes), drawn, rate, told, update, self._options.changes(), ranked
         )
         self._waiting.append((step, finish))
-        # A later part may continue a killed one, all steps of which count.
+        # A later part may continue a killed one, whose steps all count.
         together = 1 if self._opacus is None or self._resumes else self._opacus.together
         if number == 1 or len(self._waiting) >= together or now - self._written > _SECONDS:
             self._write_waiting()
@@ -419,7 +419,7 @@ class WatchedTraining:
             self._save()
 
     def _write_waiting(self) -> None:
-        """Write the steps that are complete; a killed process loses those of the last moment."""
+        """Write the steps that are complete; a killed process loses the last steps."""
         waiting, self._waiting = self._waiting, []
         self._written = time.monotonic() - self._started
         if self._opacus is not None:

@@ -128,6 +128,7 @@ class Attack(kit.Options):
             elsewhere="scores" in audit,
             canary_free_run=bool(audit.get("canary_free_run", (block.get("split") or {}).get("twin", True))),
             chosen_weights=isinstance((block.get("model") or {}).get("initial"), str),
+            scoring=None,  # the key audit.scoring holds the options of the score
         )
 
     @property

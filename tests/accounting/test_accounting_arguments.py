@@ -6,9 +6,9 @@ import math
 from collections.abc import Callable
 
 import pytest
-from support.discrete_pair import Discrete
 
 from dpspec.accounting import (
+    Discrete,
     GaussianTradeOff,
     Laplace,
     Mixture,

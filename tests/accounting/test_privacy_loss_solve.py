@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 from scipy.special import log_ndtr
 from scipy.stats import binom
-from support.discrete_pair import Discrete
 
 from dpspec.accounting import (
     DIRECTIONS,
     Direction,
     Directions,
+    Discrete,
     Laplace,
     Mixture,
     PrivacyLoss,

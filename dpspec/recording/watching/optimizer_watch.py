@@ -347,7 +347,7 @@ class OpacusWatch:
         step.sum_norm = torch.linalg.vector_norm(torch.stack(norms).double())
 
     def read(self, steps: Sequence[PendingStep]) -> None:
-        """Compute what the records of these steps, the last ones, need and :meth:`_after_noise` put off."""
+        """Compute the values of these last steps that :meth:`_after_noise` put off."""
         self._read_rows()
         for step in steps:
             for place, seen in enumerate(step.norms):

@@ -166,8 +166,9 @@ class GradientParameters:
             return
         self._kinds.add(kind)
         self._known = now
-        if not self._watch.same():
-            self._other.add(self._watch.moved() > 0.0)
+        with torch._C._DisableFuncTorch():  # transforms of torch.func hide the memory of all tensors
+            if not self._watch.same():
+                self._other.add(self._watch.moved() > 0.0)
 
     def stepped(self) -> None:
         self._steps += 1

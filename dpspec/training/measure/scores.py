@@ -208,12 +208,7 @@ class PathScores(RecordScores):
         schedule = list(self.schedule)
         points = min(_POINTS, len(schedule))
         effect: Tensor | None = None
-        # Movement of the model over all steps per unit of every step's sum.
-        update = update_of(self._job.options, self._job.expected_batch_size, len(schedule))
-        moved = torch.zeros(1, dtype=torch.float64)
-        for _ in schedule:
-            moved = update(moved, torch.ones(1, dtype=torch.float64))
-        residual = (first - last) / (-float(moved) / len(schedule))
+        residual = (first - last) / self._scale(len(schedule))
         noise, drifts, sampled = 0.0, [], []
         for k in range(points):
             steps = schedule[k * len(schedule) // points : (k + 1) * len(schedule) // points]
@@ -247,6 +242,14 @@ class PathScores(RecordScores):
             shift = (signal.T @ (seen - gram @ mean) + strength * mean) / alone
             scores = self._copies * shift - 0.5 * self._copies**2 * strength / alone
         return scores
+
+    def _scale(self, steps: int) -> float:
+        """Movement of the model over all steps per unit of every step's sum."""
+        update = update_of(self._job.options, self._job.expected_batch_size, steps)
+        state = torch.zeros(1, dtype=torch.float64)
+        for _ in range(steps):
+            state = update(state, torch.ones(1, dtype=torch.float64))
+        return -float(state) / steps
 
 
 #: Minimum standard deviation of log-odds, in case all shadow models agree.

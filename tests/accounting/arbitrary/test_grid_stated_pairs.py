@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.accounting_oracle import curve, gaussian_delta, holds
-from support.discrete_pair import Discrete
 
 from dpspec.accounting import (
     DIRECTIONS,
     Direction,
+    Discrete,
     Interval,
     Laplace,
     Pair,

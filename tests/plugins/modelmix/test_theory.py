@@ -12,10 +12,9 @@ import pytest
 import torch
 from scipy import integrate
 from support import specs
-from support.discrete_pair import Discrete
 from support.modelmix_densities import FIGURE, log_density_of_sum, mixed
 
-from dpspec.accounting import PrivacyLoss
+from dpspec.accounting import Discrete, PrivacyLoss
 from dpspec.contract import Finding, Series
 from dpspec.engine.results.result import AuditResult
 from dpspec_modelmix import density, published, theory

@@ -1,4 +1,4 @@
-"""A step with finitely many outcomes, such as randomized response: a custom pair, and exact answers for tests."""
+"""A step with finitely many outcomes, such as randomized response."""
 
 from __future__ import annotations
 
@@ -9,9 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from dpspec.accounting import EPS, Bins, Cells, Direction, Floats, Pair, TruncatedPair, one_direction
-from dpspec.accounting.grid import between_ends, span_grid
-from dpspec.accounting.numerics import log_or_minus_infinity
+from dpspec.accounting.grid import Bins, Cells, Pair, TruncatedPair, between_ends, span_grid
+from dpspec.accounting.numerics import EPS, Direction, Floats, log_or_minus_infinity, one_direction
 
 #: Tolerance of the sum of probabilities, which are then divided by it.
 _SUM_TOLERANCE = 1e-9
