@@ -10,7 +10,7 @@ import pytest
 from support import scope_oracle as oracle
 from support import solved_once
 
-from dpspec.accounting import Interval, Laplace, Mixture, PrivacyLoss, certified_upper, findings, solver
+from dpspec.accounting import Interval, Laplace, Mixture, PrivacyLoss, certified_upper, findings, refinement
 from dpspec.contract import Audit, Claim, Finding, FrozenMap, Scope
 from dpspec.engine.judging.claim_tests import Concluded
 from dpspec.engine.judging.judge import judge
@@ -101,9 +101,9 @@ def test_methods_name_what_ran(monkeypatch: pytest.MonkeyPatch, kind: str, way: 
     modelmix_bounds._plain.cache_clear()
     group_theory._epsilons.cache_clear()
     refined = []
-    refine = solver.GridRefinement.refine
+    refine = refinement.GridRefinement.refine
     monkeypatch.setattr(
-        solver.GridRefinement, "refine", lambda self, width: refined.append(self) or refine(self, width)
+        refinement.GridRefinement, "refine", lambda self, width: refined.append(self) or refine(self, width)
     )
     found = [f for f in stated(kind, **changes) if f.rigor == "certified" and f.bound != "estimate"]
     names = {m for _, m in WAYS.values()}

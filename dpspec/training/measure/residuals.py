@@ -94,6 +94,7 @@ class Residuals(Remembering, Observer):
         self.looked = torch.from_numpy(looked(total, looks))
         self.steps = 0
         self.transfers = TransferQueue()
+        self.projections = torch.zeros(total, 0)
         self.squares = torch.zeros(total, dtype=torch.float64)
         self.spread = torch.zeros(total, dtype=torch.float64)
         self.rounding = torch.zeros(total, dtype=torch.float64)
@@ -175,10 +176,9 @@ class Residuals(Remembering, Observer):
         with the declared noise: sampling only adds to it, and rounding is bounded.
         """
         kept, free = min(self.steps, self.schedule.total), self.model.size
-        squares = self.squares[:kept]
-        if self.directions is not None:
-            free -= self.directions.count
-            squares = (squares - self.projections.double().square().sum(1)[:kept]).clamp_min(0.0)
+        along = self.projections.double()  # without columns if no observer projects the residuals
+        free -= along.shape[1]
+        squares = (self.squares[:kept] - along.square().sum(1)[:kept]).clamp_min(0.0)
         gaussian = [phase.noise_multiplier if phase.noise == "gaussian" else 0.0 for phase in self.schedule]
         sigma = torch.tensor(gaussian, dtype=torch.float64)[:kept]
         noisy, resolvable = (sigma.square() > 0) & self.looked[:kept], self.resolvable[:kept]
