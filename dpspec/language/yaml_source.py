@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import itertools
+import os
 import re
+import stat
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path as FilePath
@@ -12,9 +16,65 @@ from typing import Any
 import yaml
 
 from dpspec.contract import Diagnostic, Json, Path, Span
-from dpspec.language.spec_files import FORBIDDEN, read_text, span_after
 from dpspec.language.tree import Node
-from dpspec.text import clipped, quoted
+from dpspec.regular_files import NotRegularError, read_regular
+from dpspec.text import clipped, closest, did_you_mean, quoted
+
+#: Extensions of spec files.
+SUFFIXES = (".yaml", ".yml")
+
+MAX_BYTES = 128 * 1024
+
+#: Control characters, and line separators that YAML and text editors count differently.
+FORBIDDEN = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff\ufeff\ufffe\uffff]")
+
+LINE_END = re.compile("\r\n|\r|\n")
+
+
+def read_text(path: FilePath, file: str) -> str | Diagnostic:
+    """Without byte-order mark. ``file`` is the name in messages."""
+
+    def problem(code: str, message: str) -> Diagnostic:
+        return Diagnostic(code=code, message=message, span=Span(file, 1, 1, 1, 1))
+
+    try:
+        # Check type and size before opening: a pipe would block, a disk image would fill the memory.
+        facts = os.stat(path)
+        if stat.S_ISDIR(facts.st_mode):
+            return problem("unreadable", "is a folder; give the path of a spec file in it")
+        if not stat.S_ISREG(facts.st_mode):
+            return problem("unreadable", "is not a regular file; save piped input to a file first")
+        if facts.st_size > MAX_BYTES:
+            return problem("too-large", f"the file has {facts.st_size} bytes; a spec may have {MAX_BYTES}")
+        raw = read_regular(path, MAX_BYTES)
+    except FileNotFoundError:
+        siblings: dict[str, str] = {}
+        with contextlib.suppress(OSError, ValueError), os.scandir(path.parent) as entries:
+            names = [FilePath(entry.name) for entry in itertools.islice(entries, 1000)]
+            siblings = {name.stem: name.name for name in names if name.suffix in SUFFIXES}
+        near = closest(path.stem, siblings)
+        return problem("unreadable", "no such file" + did_you_mean(siblings[near] if near else None))
+    except NotRegularError as error:  # system files such as /proc/self/environ may contain secrets
+        return problem("unreadable", f"{error.strerror}; a spec must be a file on disk")
+    except (OSError, ValueError) as error:  # ValueError: a null byte in the path
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        return problem("unreadable", f"cannot be read: {reason}")
+    try:
+        return raw.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        before = raw[: error.start].decode("utf-8-sig", errors="replace")
+        message = f"byte 0x{raw[error.start]:02x} is not UTF-8 text"
+        return Diagnostic(
+            code="encoding", message=message, span=span_after(before, file), help="save the file as UTF-8"
+        )
+
+
+def span_after(before: str, file: str) -> Span:
+    """Of the character that follows the text ``before``."""
+    lines = LINE_END.split(before)
+    line, column = len(lines), len(lines[-1]) + 1
+    return Span(file, line, column, line, column + 1)
+
 
 _NULL = frozenset({"", "~", "null", "Null", "NULL"})
 _BOOL = {"true": True, "True": True, "TRUE": True, "false": False, "False": False, "FALSE": False}

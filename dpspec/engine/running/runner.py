@@ -29,7 +29,7 @@ from dpspec.engine.running.train import Training
 from dpspec.engine.storage.stored_trials import Listener, environment
 from dpspec.engine.storage.trial_store import Store
 from dpspec.errors import NothingToRunError, PluginError, SpecError
-from dpspec.language.selection import best_of
+from dpspec.language.rewrite import best_of
 from dpspec.language.tree import locate, source_file
 
 #: Number of audits above which the progress through a stage is reported.
