@@ -31,8 +31,7 @@ from dpspec.engine.differences import VERDICT, Mismatch, absent_packages, compar
 from dpspec.engine.judging.claim_tests import Concluded, PendingTests, pending_tests
 from dpspec.engine.judging.judge import judge
 from dpspec.engine.preparing.context import RunContext
-from dpspec.engine.preparing.outcome_assumptions import weights_path
-from dpspec.engine.preparing.prepare import Prepared, out_of_range, prepare
+from dpspec.engine.preparing.prepare import Prepared, out_of_range, prepare, weights_path
 from dpspec.engine.preparing.trial_keys import code_in, differences, revisions_of, trial_key
 from dpspec.engine.redact import INTERNAL
 from dpspec.engine.results.recording import ExecutedRun

@@ -28,9 +28,7 @@ from dpspec.contract.attacks import Array, Asked, Attacker, Canary, Directions, 
 from dpspec.contract.catalog import Catalog, Offered
 from dpspec.contract.events import Event, Progressed
 from dpspec.contract.frozen import digest
-from dpspec.engine.preparing.outcome_assumptions import chosen_weights
-from dpspec.engine.preparing.prepare import Prepared, find, offers_of, options_of
-from dpspec.engine.preparing.refusals import texts_flaw
+from dpspec.engine.preparing.prepare import Prepared, chosen_weights, find, offers_of, options_of
 from dpspec.registry.foreign_code import is_foreign, made, misbehaved
 
 if TYPE_CHECKING:
@@ -186,6 +184,13 @@ def rows_flaw(rows: LoadedData, facts: Facts, options: FrozenMap) -> str:
         if flaw := texts_flaw(x, part, facts.vocabulary):
             return flaw
     return ""
+
+
+def texts_flaw(x: Any, part: str, vocabulary: int | None) -> str:
+    """Why rows (n, ...) are not texts of ``vocabulary`` tokens; empty if they are, or if none are declared."""
+    if vocabulary is None or not ((x != x.round()) | (x < 0) | (x >= vocabulary)).any():
+        return ""
+    return f"{part}_x holds values that are not ids in 0..{vocabulary - 1}, where facts() declares texts"
 
 
 #: Maximum error of the products of orthonormal directions.
