@@ -65,9 +65,9 @@ def run(
     catalog = load_catalog()
     loaded = load_specs(paths, catalog, overrides)
     try:
-        if loaded.missing_plugins:
-            raise PluginError("a plugin is missing, broken or too old", loaded.diagnostics)
         if not loaded.ok:
+            if loaded.missing_plugins:
+                raise PluginError("a plugin is missing, broken or too old", loaded.diagnostics)
             raise SpecError(loaded.diagnostics)
         options = RunOptions(executor=executor, workers=workers, address=address, device=device)
         return runner.run(loaded.specs, catalog, store=Store(fspath(store)), options=options, train=train)

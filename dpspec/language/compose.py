@@ -12,7 +12,7 @@ import contextlib
 import itertools
 import math
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path as FilePath
 from typing import TypeAlias
@@ -134,22 +134,27 @@ class Composed:
 def compose(root: Node, given: Sequence[Override]) -> tuple[list[Composed], list[Diagnostic]]:
     """Invalid cells and overrides are reported and not applied, so that the rest can be checked."""
     # An override may replace the matrix itself, so apply those before expanding it.
-    shaping = [o for o in given if o.place.split(".")[0] == "matrix"]
-    others = [o for o in given if o not in shaping]
+    shaping: list[Override] = []
+    others: list[Override] = []
+    for override in given:
+        (shaping if override.place.split(".")[0] == "matrix" else others).append(override)
     root, problems = apply_overrides(root, shaping)
     matrix = child(root, "matrix")
     cells, found = ([{}], []) if matrix is None else _expand(root, matrix, others)
     problems += found
-    unique: dict[str, tuple[Node, Cell]] = {}
+    documents: list[Node] = []
+    unique: dict[str, dict[str, Json]] = {}
     for cell in cells:
         document, misplaced = place_cell(root, cell)
         document, wrong = apply_overrides(document, others)
         problems += misplaced + wrong
         # ``--set`` or another axis may have changed part of an axis's value: cell names show the effective values.
-        named = {place: _node_at(document, place) or node for place, node in cell.items()}
-        unique.setdefault(_canonical(named), (document, named))
+        named = {place: plain(_node_at(document, place) or node) for place, node in cell.items()}
+        if unique.setdefault(canonical_json(named), named) is named:
+            documents.append(document)
     composed = []
-    for (document, named), suffix in zip(unique.values(), suffixes([n for _, n in unique.values()]), strict=True):
+    values = list(unique.values())
+    for document, named, suffix in zip(documents, values, suffixes(values), strict=True):
         entries = dict(document.value) if isinstance(document.value, dict) else {}
         tuning = entries.get("tuning")
         for key in COMPOSING:
@@ -161,7 +166,7 @@ def compose(root: Node, given: Sequence[Override]) -> tuple[list[Composed], list
         composed.append(
             Composed(
                 root=replace(document, value=entries),
-                cell=FrozenMap({place: plain(node) for place, node in named.items()}),
+                cell=FrozenMap(named),
                 suffix=suffix,
                 chosen=tuple(chosen),
                 matrix=matrix,
@@ -204,7 +209,8 @@ def _expand(root: Node, matrix: Node, overrides: Sequence[Override]) -> tuple[li
     unique: dict[str, Cell] = {}
     for cell in cells:
         kept = {place: node for place, node in cell.items() if place not in axes_set}
-        first = unique.setdefault(_canonical(kept), kept)
+        text = canonical_json({place: plain(node) for place, node in kept.items()})
+        first = unique.setdefault(text, kept)
         if first is not kept and not axes_set:  # cells that differed only in an overridden axis may be equal
             span = next((node.span for node in kept.values() if node.span), matrix.span)
             return [], [Diagnostic(code="bad-matrix", message="the matrix lists the same cell twice", span=span)]
@@ -269,18 +275,13 @@ def _path(root: Node, place: str) -> Path:
         return tuple(place.split("."))
 
 
-def _canonical(cell: Cell) -> str:
-    return canonical_json({place: plain(node) for place, node in cell.items()})
-
-
-def suffixes(cells: Sequence[Cell]) -> list[str]:
+def suffixes(cells: Sequence[Mapping[str, Json]]) -> list[str]:
     """Unique, such as ``[0.8]`` or ``[0.8, 4]``; empty without a matrix."""
     same_axes = len(set(map(tuple, cells))) == 1
     names = []
     for cell in cells:
         labels = []
-        for place, node in cell.items():
-            value: Json = plain(node)
+        for place, value in cell.items():
             text = value if isinstance(value, str) else canonical_json(value)
             labels.append(text if same_axes else f"{place.split('.')[-1]}={text}")
         names.append(", ".join(labels))

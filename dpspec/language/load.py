@@ -103,16 +103,10 @@ def build(checked: Checked, *, name: str, cell: FrozenMap, origin: Mapping[SpecP
         audit=options,
         cell=cell,
         document=FrozenMap(document),
-        digest=digest_of(document),
+        digest=digest(without(with_old_words(document), OUTSIDE_DIGEST)),
         origin=origin,
         directory=directory,
     )
-
-
-def digest_of(document: Mapping[str, Json]) -> str:
-    """SHA-256 of a resolved document without the keys in :data:`OUTSIDE_DIGEST`."""
-    document = with_old_words(document)
-    return digest(without(document, OUTSIDE_DIGEST))
 
 
 def claim_options(claim: Mapping[str, Json]) -> FrozenMap:
@@ -129,11 +123,10 @@ MAX_DIAGNOSTICS = 50
 
 @dataclass(frozen=True, kw_only=True)
 class Loaded:
-    """``missing_plugins`` if all errors are about plugins; ``others`` are YAML files that are not specs."""
+    """``others`` are YAML files that are not specs."""
 
     specs: tuple[Spec, ...]
     diagnostics: tuple[Diagnostic, ...]
-    missing_plugins: bool
     files: tuple[Path, ...] = ()
     others: tuple[Path, ...] = ()
     sources: Mapping[str, str] = field(default_factory=dict, repr=False)
@@ -141,6 +134,11 @@ class Loaded:
     @property
     def ok(self) -> bool:
         return not has_errors(self.diagnostics)
+
+    @property
+    def missing_plugins(self) -> bool:
+        """Whether there are errors, and all are about plugins."""
+        return _plugins_only(self.diagnostics)
 
 
 def load_specs(paths: Sequence[Path], catalog: Catalog, overrides: Sequence[str] = ()) -> Loaded:
@@ -165,7 +163,6 @@ def load_specs(paths: Sequence[Path], catalog: Catalog, overrides: Sequence[str]
     return Loaded(
         specs=tuple(specs),
         diagnostics=unique,
-        missing_plugins=_plugins_only(unique),
         files=found.files,
         others=found.others,
         sources=sources,
@@ -207,7 +204,8 @@ def _load(
     diagnostics += misplaced
     split = split_claims(cells)
     diagnostics += split.diagnostics
-    if tuning := next((cell.tuning for cell in cells if cell.tuning is not None), None):
+    tuning = cells[0].tuning if cells else None  # equal in all cells: no axis may change it
+    if tuning is not None:
         unfit = problems(core("spec")["properties"]["tuning"], plain(tuning), ("tuning",))
         diagnostics += [locate(d, origin(Node({"tuning": tuning}))) for d in unfit]
     specs: list[Spec] = []

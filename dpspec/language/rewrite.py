@@ -203,7 +203,8 @@ class Split:
 
 def split_claims(cells: Sequence[Composed]) -> Split:
     split = list(map(_partition, cells))
-    if not any(over for _, over in split):
+    over = next((found for _, found in split if found), [])
+    if not over:
         unused: dict[Diagnostic, None] = {}
         for cell in cells:
             if cell.tuning is not None:
@@ -211,7 +212,6 @@ def split_claims(cells: Sequence[Composed]) -> Split:
                 hint = "add over: matrix to a claim of kind approx-dp, or remove tuning"
                 unused[Diagnostic(code="bad-value", message=message, span=cell.tuning.key, help=hint)] = None
         return Split(cells=list(cells), diagnostics=tuple(unused))
-    over = next(found for _, found in split if found)
     wrong = list(dict.fromkeys(d for claim in over for d in _invalid(claim, cells[0].matrix)))
     if any([plain(claim) for claim in found] != [plain(claim) for claim in over] for _, found in split):
         message = "a claim over: matrix must be equal in all cells"
@@ -246,7 +246,8 @@ def _partition(cell: Composed) -> tuple[list[Node], list[Node]]:
     for number, claim in enumerate(claims.value if claims is not None and isinstance(claims.value, list) else (), 1):
         if isinstance(claim.value, dict) and "id" not in claim.value:
             claim = replace(claim, value={"id": Node(f"claim-{number}"), **claim.value})
-        (over if _text(claim, "over") == "matrix" else own).append(claim)
+        collection = child(claim, "over")
+        (over if collection is not None and collection.value == "matrix" else own).append(claim)
     return own, over
 
 
@@ -255,19 +256,14 @@ def _invalid(claim: Node, matrix: Node | None) -> Iterator[Diagnostic]:
         message = "over: matrix needs a matrix, and this spec has none"
         hint = "add a matrix, or remove over"
         yield Diagnostic(code="bad-value", message=message, span=_span_of(claim, "over"), help=hint)
-    kind = _text(claim, "kind")
-    if kind is not None and kind != CLAIM_KIND:
-        message = f"a claim over: matrix must be of kind {quoted(CLAIM_KIND)}, got {quoted(kind)}"
+    kind = child(claim, "kind")
+    if kind is not None and isinstance(kind.value, str) and kind.value != CLAIM_KIND:
+        message = f"a claim over: matrix must be of kind {quoted(CLAIM_KIND)}, got {quoted(kind.value)}"
         hint = f"write kind: {CLAIM_KIND}, or remove over to claim it for each cell separately"
-        yield Diagnostic(code="claim-not-judged", message=message, span=_span_of(claim, "kind"), help=hint)
+        yield Diagnostic(code="claim-not-judged", message=message, span=kind.span, help=hint)
     if child(claim, "record") is not None:
         message = "a claim over: matrix covers all records and cannot have record"
         yield Diagnostic(code="bad-value", message=message, span=_span_of(claim, "record"), help="remove record")
-
-
-def _text(node: Node, key: str) -> str | None:
-    found = child(node, key)
-    return found.value if found is not None and isinstance(found.value, str) else None
 
 
 def _span_of(node: Node, key: str) -> Span | None:

@@ -189,19 +189,6 @@ def selected_attack(
     return canary if isinstance(canary, Canary) else None, score if isinstance(score, Score) else None, wrong
 
 
-def find(block: Mapping[str, Json], name: str, catalog: Catalog) -> Any | Diagnostic:
-    """The provider that the block ``name`` of a spec selects."""
-    key, field, what = CHOOSERS[name]
-    installed: Mapping[str, Offered] = getattr(catalog, field)
-    if key not in block:
-        message, hint = f"missing key {quoted(key)} in {name}", _installed_help(installed)
-        return Diagnostic(code="missing-key", message=message, path=(name,), help=hint, at_key=True)
-    if not isinstance(block[key], str):
-        message = f"{key} must be a string, got {shown(block[key])}"
-        return Diagnostic(code="wrong-type", message=message, path=(name, key), help=_installed_help(installed))
-    return _find_kind(block[key], installed, what, (name, key), catalog)
-
-
 def _find_kind(kind: str, offers: Mapping[str, Offered], what: str, path: Path, catalog: Catalog) -> Any | Diagnostic:
     if kind in offers:
         return offers[kind].provider
@@ -238,8 +225,6 @@ def _installed_help(installed: Mapping[str, Offered]) -> str:
 
 
 def check_requirements(requirements: Sequence[Json]) -> Iterator[Diagnostic]:
-    if not requirements:
-        return
     import importlib.metadata
 
     from packaging.requirements import InvalidRequirement, Requirement
@@ -302,7 +287,7 @@ def check(document: dict[str, Json], catalog: Catalog) -> Checked:
         top["properties"] = {**top["properties"], key: {"description": top["properties"][key]["description"]}}
     checked = _Checker(document=fill(top, document), diagnostics=list(problems(top, document)), catalog=catalog)
     document = checked.document
-    if isinstance(document.get("requires"), list):
+    if isinstance(document.get("requires"), list) and document["requires"]:
         checked.diagnostics += check_requirements(document["requires"])
     mechanism = checked.provider("mechanism")
     if mechanism is not None and mechanism.steps and "phases" in document["mechanism"]:
@@ -314,7 +299,7 @@ def check(document: dict[str, Json], catalog: Catalog) -> Checked:
             checked.block(name, blocks.kind_block(name, provider))
     written = document.get("training")
     if written == {} and "native" not in catalog.backends:
-        checked.block("training", blocks.training_block(None))  # no backend selected
+        checked.block("training", core("training"))  # no backend selected
     elif isinstance(written, dict):
         document["training"] = {"backend": "native", **written}
         if (backend := checked.provider("training")) is not None:
@@ -350,10 +335,21 @@ class _Checker(Checked):
     catalog: Catalog
 
     def provider(self, name: str) -> Any:
+        """The provider that the block ``name`` selects; None if the block or the provider is missing."""
         block = self.document.get(name)
         if not isinstance(block, dict):
             return None  # absent, or reported by the top schema
-        found = find(block, name, self.catalog)
+        key, field, what = CHOOSERS[name]
+        installed: Mapping[str, Offered] = getattr(self.catalog, field)
+        found: Any
+        if key not in block:
+            message, hint = f"missing key {quoted(key)} in {name}", _installed_help(installed)
+            found = Diagnostic(code="missing-key", message=message, path=(name,), help=hint, at_key=True)
+        elif not isinstance(block[key], str):
+            message, hint = f"{key} must be a string, got {shown(block[key])}", _installed_help(installed)
+            found = Diagnostic(code="wrong-type", message=message, path=(name, key), help=hint)
+        else:
+            found = _find_kind(block[key], installed, what, (name, key), self.catalog)
         if isinstance(found, Diagnostic):
             self.diagnostics.append(found)
             return None

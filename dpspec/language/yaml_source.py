@@ -289,8 +289,20 @@ class _Reader:
         items: dict[str, Node] = {}
         for key_node, value_node in node.value:
             span = self.span(key_node)
-            key = self._key(key_node)
-            if key is None:
+            if not isinstance(key_node, yaml.ScalarNode) or key_node.tag != _NO_TAG:
+                message = "keys must be strings without tags, not lists or maps"
+                self.diagnostics.append(Diagnostic(code="bad-key", message=message, span=span))
+                continue
+            text: str = key_node.value
+            key = read_scalar_or_text(text) if key_node.style is None else text
+            if not isinstance(key, str):
+                message = f"{'an empty key' if text == '' else f'the key {text[:40]}'} is not a string"
+                hint = f'write "{text[:40]}", in quotes, to make it a string'
+                self.diagnostics.append(Diagnostic(code="bad-key", message=message, span=span, help=hint))
+                continue
+            if FORBIDDEN.search(key):
+                message = "a key contains a control character"
+                self.diagnostics.append(Diagnostic(code="bad-character", message=message, span=span))
                 continue
             if key in items:
                 first = items[key].key
@@ -302,26 +314,6 @@ class _Reader:
                 continue
             items[key] = dataclasses.replace(self._walk(value_node, (*path, key), parents), key=span)
         return items
-
-    def _key(self, node: Any) -> str | None:
-        span = self.span(node)
-        if not isinstance(node, yaml.ScalarNode) or node.tag != _NO_TAG:
-            message = "keys must be strings without tags, not lists or maps"
-            self.diagnostics.append(Diagnostic(code="bad-key", message=message, span=span))
-            return None
-        value = read_scalar_or_text(node.value) if node.style is None else node.value
-        if not isinstance(value, str):
-            what = "an empty key" if node.value == "" else f"the key {node.value[:40]}"
-            message = f"{what} is not a string"
-            hint = f'write "{node.value[:40]}", in quotes, to make it a string'
-            self.diagnostics.append(Diagnostic(code="bad-key", message=message, span=span, help=hint))
-            return None
-        if FORBIDDEN.search(value):
-            self.diagnostics.append(
-                Diagnostic(code="bad-character", message="a key contains a control character", span=span)
-            )
-            return None
-        return value
 
     def _scalar(self, node: Any, path: Path, span: Span) -> Json:
         text: str = node.value
