@@ -51,7 +51,6 @@ def run(
     from dpspec.engine.running import runner
     from dpspec.engine.running.run_options import RunOptions
     from dpspec.engine.storage.trial_store import Store
-    from dpspec.language.diagnostics import render
     from dpspec.language.load import load_specs
     from dpspec.registry.loader import load_catalog
 
@@ -72,6 +71,8 @@ def run(
         options = RunOptions(executor=executor, workers=workers, address=address, device=device)
         return runner.run(loaded.specs, catalog, store=Store(fspath(store)), options=options, train=train)
     except (SpecError, PluginError) as error:
+        from dpspec.language.diagnostics import render
+
         error.add_note(render(error.diagnostics, sources=loaded.sources))
         raise
 

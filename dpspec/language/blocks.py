@@ -131,7 +131,7 @@ def claim_block(kind: str, provider: Mechanism | None) -> Plain:
 
 
 def known_claim_kinds(provider: Mechanism | None) -> list[str]:
-    extra = [kind for kind in (provider.schemas.claims if provider else ()) if kind not in core("claim_kinds")]
+    extra = set(provider.schemas.claims if provider else ()).difference(core("claim_kinds"))
     return [*core("claim_kinds"), *sorted(extra)]
 
 
