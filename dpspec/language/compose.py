@@ -173,6 +173,8 @@ def compose(root: Node, given: Sequence[Override]) -> tuple[list[Composed], list
                 tuning=tuning,
             )
         )
+    if not problems:
+        return composed, []
     spans = origin(root)
     return composed, list(dict.fromkeys(locate(d, spans) for d in problems))
 

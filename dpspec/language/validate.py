@@ -287,8 +287,11 @@ def check(document: dict[str, Json], catalog: Catalog) -> Checked:
         top["properties"] = {**top["properties"], key: {"description": top["properties"][key]["description"]}}
     checked = _Checker(document=fill(top, document), diagnostics=list(problems(top, document)), catalog=catalog)
     document = checked.document
+    commands: list[str] = []  # that install the missing packages
     if isinstance(document.get("requires"), list) and document["requires"]:
-        checked.diagnostics += check_requirements(document["requires"])
+        unmet = list(check_requirements(document["requires"]))
+        checked.diagnostics += unmet
+        commands = [d.help for d in unmet if d.code == "unmet-requirement" and d.help]
     mechanism = checked.provider("mechanism")
     if mechanism is not None and mechanism.steps and "phases" in document["mechanism"]:
         checked.phases(mechanism)
@@ -323,7 +326,6 @@ def check(document: dict[str, Json], catalog: Catalog) -> Checked:
     document["dpspec"] = VERSION
     found = list(dict.fromkeys(checked.diagnostics))
     # A missing required package may provide an unknown kind.
-    commands = [d.help for d in found if d.code == "unmet-requirement" and d.help]
     if commands:
         hint = f"a missing required package may provide it: {'; '.join(commands)}"
         found = [replace(d, help=f"{d.help}; {hint}") if d.code == "unknown-kind" else d for d in found]

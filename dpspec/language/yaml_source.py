@@ -151,8 +151,8 @@ class Source:
     unparsed: frozenset[Path] = frozenset()
 
 
-def read_file(path: FilePath, file: str | None = None) -> Source:
-    name = str(path) if file is None else file
+def read_file(path: FilePath) -> Source:
+    name = str(path)
     text = read_text(path, name)
     if isinstance(text, Diagnostic):
         return Source(file=name, root=None, text=None, diagnostics=(text,))
