@@ -6,7 +6,7 @@ import copy
 import hashlib
 import tempfile
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -28,7 +28,7 @@ from dpspec.contract.attacks import Array, Asked, Attacker, Canary, Directions, 
 from dpspec.contract.catalog import Catalog, Offered
 from dpspec.contract.events import Event, Progressed
 from dpspec.contract.frozen import digest
-from dpspec.engine.preparing.prepare import Prepared, chosen_weights, find, offers_of, options_of
+from dpspec.engine.preparing.prepare import Prepared, chosen_weights, find, offers_of, options_of, prepare
 from dpspec.registry.foreign_code import is_foreign, made, misbehaved
 
 if TYPE_CHECKING:
@@ -165,6 +165,44 @@ class RunContext:
         if self._folder is not None:
             self._folder.cleanup()
             self._folder = None
+
+
+class WorkerCache:
+    def __init__(self, prepared: Sequence[Prepared] = ()) -> None:
+        self._prepared = {(p.spec.digest, p.spec.name, p.spec.directory): p for p in prepared}
+        self._context: RunContext | None = None
+
+    def context(
+        self,
+        spec: Spec,
+        catalog: Catalog,
+        facts: Facts,
+        *,
+        device: str,
+        emit: Callable[[Event], None] | None = None,
+        stop: Callable[[], bool] | None = None,
+    ) -> RunContext:
+        identity = spec.digest, spec.name, spec.directory
+        prepared = self._prepared.get(identity)
+        if prepared is None:
+            prepared = prepare(spec, catalog)
+            self._prepared = {identity: prepared}
+        if prepared.facts != facts:
+            raise DataError("the data differ from those that the run began with: another file, or one that was changed")
+        last = self._context
+        if last is None or last.prepared is not prepared or last.wanted_device != device:
+            inputs = prepared.audit.trial_inputs(prepared.spec)
+            self._context = RunContext(prepared, catalog, inputs, device=device, like=last)
+            if last is not None:
+                last.close()
+        assert self._context is not None
+        self._context.emit, self._context.stop = emit, stop
+        return self._context
+
+    def close(self) -> None:
+        if self._context is not None:
+            self._context.close()
+        self._context = None
 
 
 def rows_flaw(rows: LoadedData, facts: Facts, options: FrozenMap) -> str:

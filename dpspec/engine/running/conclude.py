@@ -123,7 +123,10 @@ def conclude(bounded: Bounded, trials: Sequence[Trial], needed: int | None = Non
     from_trials = prepared.audit.conclude(spec, trials) if trials else ()
     yielded = chain(bounded.bounds, (with_data_size(outcome, prepared) for outcome in from_trials))
     foreign = bool(trials) or bounded.recording is not None or is_foreign(prepared.offers["mechanism"][1])
-    outcomes: list[Outcome] = []
+    findings: list[Finding] = []
+    series: list[Series] = []
+    checks: list[Check] = []
+    evidence: list[Evidence] = []
     if bounded.recording is None:
         assumed = with_assumptions(yielded, spec, prepared.constants, prepared.offers)
     else:
@@ -132,13 +135,21 @@ def conclude(bounded: Bounded, trials: Sequence[Trial], needed: int | None = Non
         if flaw := _flaw(outcome, quantities, stored=foreign):
             kind = spec.mechanism.kind
             raise PluginError(f"mechanism {kind!r} yields {flaw}: tell its authors, or see `dpspec plugins --check`")
-        outcomes.append(outcome)
+        match outcome:
+            case Finding():
+                findings.append(outcome)
+            case Series():
+                series.append(outcome)
+            case Check():
+                checks.append(outcome)
+            case Evidence():
+                evidence.append(outcome)
     return Concluded(
         spec=spec,
-        findings=tuple(outcome for outcome in outcomes if isinstance(outcome, Finding)),
-        series=tuple(outcome for outcome in outcomes if isinstance(outcome, Series)),
-        checks=tuple(outcome for outcome in outcomes if isinstance(outcome, Check)),
-        evidence=tuple(outcome for outcome in outcomes if isinstance(outcome, Evidence)),
+        findings=tuple(findings),
+        series=tuple(series),
+        checks=tuple(checks),
+        evidence=tuple(evidence),
         trials=len(trials),
         needed=len(trials) if needed is None else needed,
         sequential=plan.sequential,
