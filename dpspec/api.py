@@ -51,7 +51,6 @@ def run(
     from dpspec.engine.running import runner
     from dpspec.engine.running.run_options import RunOptions
     from dpspec.engine.storage.trial_store import Store
-    from dpspec.language.diagnostics import render
     from dpspec.language.load import load_specs
     from dpspec.registry.loader import load_catalog
 
@@ -65,13 +64,15 @@ def run(
     catalog = load_catalog()
     loaded = load_specs(paths, catalog, overrides)
     try:
-        if loaded.missing_plugins:
-            raise PluginError("a plugin is missing, broken or too old", loaded.diagnostics)
         if not loaded.ok:
+            if loaded.missing_plugins:
+                raise PluginError("a plugin is missing, broken or too old", loaded.diagnostics)
             raise SpecError(loaded.diagnostics)
         options = RunOptions(executor=executor, workers=workers, address=address, device=device)
         return runner.run(loaded.specs, catalog, store=Store(fspath(store)), options=options, train=train)
     except (SpecError, PluginError) as error:
+        from dpspec.language.diagnostics import render
+
         error.add_note(render(error.diagnostics, sources=loaded.sources))
         raise
 

@@ -114,8 +114,10 @@ def with_old_words(document: Mapping[str, Json]) -> dict[str, Json]:
     found = dict(document)
     for block, keys in KEYS.items():
         if isinstance(found.get(block), Mapping):
-            old = {new: old for old, new in keys.items()}
-            found[block] = {old.get(key, key): value for key, value in found[block].items()}
+            inner = found[block] = dict(found[block])
+            for old, new in keys.items():
+                if new in inner:
+                    inner[old] = inner.pop(new)
     audit = found.get("audit")
     if isinstance(audit, Mapping) and audit.get("expect") in STATUSES.values():
         (word,) = (old for old, new in STATUSES.items() if new == audit["expect"])

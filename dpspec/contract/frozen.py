@@ -64,7 +64,7 @@ def freeze(value: Json) -> Json:
     if isinstance(value, Mapping):
         return FrozenMap(value)
     if isinstance(value, list | tuple):
-        return tuple(freeze(v) for v in value)
+        return tuple(map(freeze, value))
     return value
 
 
@@ -84,7 +84,7 @@ def thaw(value: Json) -> Json:
     if isinstance(value, Mapping):
         return {k: thaw(v) for k, v in value.items()}
     if isinstance(value, list | tuple):
-        return [thaw(v) for v in value]
+        return list(map(thaw, value))
     return value
 
 

@@ -23,10 +23,7 @@ if TYPE_CHECKING:
     Array = np.ndarray[Any, Any]
 
 
-def _file(description: str) -> Json:
-    about = f"{description} Relative to path. If the file does not exist, .gz is appended to its name."
-    return string(about)
-
+_RELATIVE = "Relative to path. If the file does not exist, .gz is appended to its name."
 
 IDX = Dataset(
     kind="idx",
@@ -34,10 +31,12 @@ IDX = Dataset(
     schema=schema(
         {
             "path": path("The folder of the files; by default the spec's."),
-            "images": _file("The training images: an IDX file of bytes (n, height, width), gzipped or not."),
-            "labels": _file("The training labels: an IDX file of bytes (n), gzipped or not."),
-            "test_images": _file("The test images; goes with test_labels."),
-            "test_labels": _file("The test labels; goes with test_images."),
+            "images": string(
+                f"The training images: an IDX file of bytes (n, height, width), gzipped or not. {_RELATIVE}"
+            ),
+            "labels": string(f"The training labels: an IDX file of bytes (n), gzipped or not. {_RELATIVE}"),
+            "test_images": string(f"The test images; goes with test_labels. {_RELATIVE}"),
+            "test_labels": string(f"The test labels; goes with test_images. {_RELATIVE}"),
             "classes": {**CLASSES, "default": 10},
         },
         required=["images", "labels"],

@@ -22,6 +22,15 @@ if TYPE_CHECKING:
 
     from dpspec.data.source import Rows
 
+#: Schema of the number of features, or the shape, of a record.
+SHAPE: dict[str, Json] = {
+    "type": ["integer", "array"],
+    "minimum": 1,
+    "minItems": 1,
+    "maxItems": 3,
+    "items": {"type": "integer", "minimum": 1},
+}
+
 DECLARED = Dataset(
     kind="declared",
     summary="Only the public facts of a dataset, which suffice for bounds but not for training.",
@@ -30,11 +39,7 @@ DECLARED = Dataset(
         "properties": {
             "records": integer("The number of training records.", least=1),
             "features": {
-                "type": ["integer", "array"],
-                "minimum": 1,
-                "minItems": 1,
-                "maxItems": 3,
-                "items": {"type": "integer", "minimum": 1},
+                **SHAPE,
                 "default": 1,
                 "description": "The number of features, or the shape: [channels, height, width] for images.",
             },

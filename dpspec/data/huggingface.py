@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from dpspec.contract import DataError, Dataset, Facts, Json, LoadedData
 from dpspec.contract.fragments import integer, string
-from dpspec.data.fileless import DECLARED, declared_shape
+from dpspec.data.fileless import DECLARED, SHAPE, declared_shape
 from dpspec.data.images import KEYS as PICTURES
 from dpspec.data.images import check_shape, decoded
 from dpspec.data.options import schema
@@ -63,7 +63,7 @@ DATASET = Dataset(
                 "description": "The number of training records before split and size. Public, and checked on loading.",
             },
             "features": {
-                **{key: value for key, value in _DECLARED["features"].items() if key != "default"},
+                **SHAPE,
                 "description": "The number of features of a record, or its shape: [channels, height, width] for "
                 "images. Public, and checked on loading.",
             },

@@ -31,8 +31,7 @@ from dpspec.engine.differences import VERDICT, Mismatch, absent_packages, compar
 from dpspec.engine.judging.claim_tests import Concluded, PendingTests, pending_tests
 from dpspec.engine.judging.judge import judge
 from dpspec.engine.preparing.context import RunContext
-from dpspec.engine.preparing.outcome_assumptions import weights_path
-from dpspec.engine.preparing.prepare import Prepared, out_of_range, prepare
+from dpspec.engine.preparing.prepare import Prepared, out_of_range, prepare, weights_path
 from dpspec.engine.preparing.trial_keys import code_in, differences, revisions_of, trial_key
 from dpspec.engine.redact import INTERNAL
 from dpspec.engine.results.recording import ExecutedRun
@@ -42,7 +41,7 @@ from dpspec.engine.running.runner import assemble
 from dpspec.engine.storage.trial_store import Store, StoredTrial
 from dpspec.errors import DpspecError, PluginError, SpecError
 from dpspec.json_records import write
-from dpspec.language.compose import Cell, place_cell, suffixes
+from dpspec.language.compose import place_cell, suffixes
 from dpspec.language.load import from_document
 from dpspec.language.tree import from_plain, plain
 from dpspec.models.weights_file import FromFile
@@ -175,7 +174,7 @@ def _of_spec(audit: AuditResult, spec: Spec, catalog: Catalog) -> Iterator[Misma
     """Compare the audit's values about its spec with the document."""
     yield from compare(audit.name, "digest", audit.digest, spec.digest)
     yield from compare(audit.name, "document", write(audit.document), write(spec.document))
-    cell = Cell({place: from_plain(thaw(value)) for place, value in audit.cell.items()})
+    cell = {place: from_plain(thaw(value)) for place, value in audit.cell.items()}
     placed, problems = place_cell(from_plain(spec.to_json()), cell)
     try:
         is_cell = not problems and from_document(plain(placed), catalog, spec.directory).digest == spec.digest
@@ -187,7 +186,7 @@ def _of_spec(audit: AuditResult, spec: Spec, catalog: Catalog) -> Iterator[Misma
     name = str(audit.document.get("name", ""))
     added = audit.name.removeprefix(name)
     # Among cells with other axes, labels say which axis they are of.
-    known = (suffixes([cell])[0], suffixes([cell, Cell({"another": from_plain(None)})])[0]) if audit.cell else ("",)
+    known = (suffixes([audit.cell])[0], suffixes([audit.cell, {"another": None}])[0]) if audit.cell else ("",)
     numbered = bool(audit.cell) and _NUMBERED.fullmatch(added) is not None
     if not audit.name.startswith(name) or not (added in known or numbered):
         says = f"the document is named {short(write(audit.document.get('name')))}"

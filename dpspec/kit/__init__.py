@@ -23,28 +23,25 @@ from dpspec.contract.fragments import (
 from dpspec.kit.findings import (
     ASSUMPTIONS,
     COINS,
+    CURVE_DELTAS,
+    DEFAULT_DELTA,
+    bad_value,
+    claimed_deltas,
+    claimed_fprs,
     coins,
     columns_of,
+    did_you_mean,
     dp_sgd_assumptions,
     epsilon_as_run,
     executed_scope,
     lower_from,
-    series,
-    theorem_upper,
-)
-from dpspec.kit.mechanisms import AttackedMechanism, Releases, SimpleMechanism
-from dpspec.kit.specs import (
-    CURVE_DELTAS,
-    DEFAULT_DELTA,
-    Options,
-    bad_value,
-    claimed_deltas,
-    claimed_fprs,
-    did_you_mean,
     missing_key,
     other_scheme,
+    series,
+    theorem_upper,
     unsupported,
 )
+from dpspec.kit.mechanisms import AttackedMechanism, Options, Releases, SimpleMechanism
 from dpspec.kit.trials import (
     canary_free_accuracy,
     chunks,

@@ -1,14 +1,15 @@
-"""Common findings and series, assumptions of DP-SGD bounds and of attacks, and the estimated epsilon of a run."""
+"""Common findings, series, assumptions and located errors, and the claimed values that findings are about."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import dpspec.contract as dps
 from dpspec.contract.findings import AS_RUN
-from dpspec.kit.specs import claimed_deltas
+from dpspec.text import closest
+from dpspec.text import did_you_mean as suggestion
 
 if TYPE_CHECKING:
     from dpspec.accounting import Interval
@@ -273,3 +274,71 @@ def epsilon_as_run(
                 lower = 0.0 if low is None else low[place].lower
                 at: dict[str, dps.Json] = {"delta": delta, "group_size": size}
                 yield finding(found, upper, lower, at, _SAMPLED_GAUSSIAN)
+
+
+#: Delta of bounds without a claimed delta.
+DEFAULT_DELTA = 1e-5
+
+#: Additional deltas of the upper curve, for tests of attacks against the whole curve.
+CURVE_DELTAS = (1e-4, 1e-6, 1e-8, 1e-10, 1e-12)
+
+
+def claimed_deltas(
+    spec: dps.Spec, group_size: int | None = None, *, default: float | None = DEFAULT_DELTA
+) -> list[float]:
+    """Distinct deltas in (0, 1) of claims about groups of ``group_size``, ascending; else of all claims.
+
+    ``default`` is the only delta if claims have none; None for an empty result.
+    """
+    named, others = set[float](), set[float]()
+    for claim in spec.claims:
+        if claim.kind != "metric" and "delta" in claim.options:
+            (named if group_size in (None, claim.group_size) else others).add(float(claim["delta"]))
+    found = named or others
+    return sorted(found) if found or default is None else [default]
+
+
+def claimed_fprs(claims: Iterable[dps.Claim]) -> list[float]:
+    """Distinct false-positive rates in (0, 1] of claims, at ``fpr`` or in ``points``, ascending."""
+    found = set[float]()
+    for claim in claims:
+        for point in (claim.options, *claim.options.get("points", ())) if claim.kind != "metric" else ():
+            if point.get("fpr"):
+                found.add(float(point["fpr"]))
+    return sorted(found)
+
+
+def missing_key(key: str, block: dps.Path, help: str | None = None) -> dps.Diagnostic:
+    """Error ``missing-key``: ``block`` lacks ``key``."""
+    message = f"missing key {key!r} in {dps.format_path(block)}"
+    return dps.Diagnostic(code="missing-key", message=message, path=block, help=help)
+
+
+def unsupported(message: str, path: dps.Path, help: str | None = None) -> dps.Diagnostic:
+    """Error ``unsupported``: the mechanism's theory or attack does not cover the value at ``path``."""
+    return dps.Diagnostic(code="unsupported", message=message, path=path, help=help)
+
+
+def bad_value(message: str, path: dps.Path, help: str | None = None) -> dps.Diagnostic:
+    """Error ``bad-value``: the value at ``path`` is out of range given the data or other keys."""
+    return dps.Diagnostic(code="bad-value", message=message, path=path, help=help)
+
+
+def other_scheme(
+    spec: dps.Spec, number: int, covered: Collection[str], message: str, help: str | None = None
+) -> Iterator[dps.Diagnostic]:
+    """Error ``unsupported`` if phase ``number`` uses a sampling scheme outside ``covered``.
+
+    ``message`` contains ``{scheme}``, or ``{batches}`` for 'shuffled batches'.
+    """
+    sampling = spec.phases[number].sampling
+    scheme = sampling.scheme
+    if scheme not in covered:
+        batches = "batches of a fixed size" if sampling.is_fixed else f"{scheme} batches"
+        path = dps.in_phase(spec, number, "sampling", "scheme")
+        yield unsupported(message.format(scheme=scheme, batches=batches), path, help)
+
+
+def did_you_mean(word: str, valid: Sequence[str]) -> str:
+    """End of a message: ``; did you mean 'poisson'? (valid: poisson, fixed)``."""
+    return f"{suggestion(closest(word, valid))} (valid: {', '.join(valid)})"

@@ -1,12 +1,13 @@
-"""Mechanisms with an upper bound on epsilon, and with an attack on releases whose inclusion bits core draws."""
+"""Options of mechanisms, and mechanisms with a bound on epsilon and with an attack whose inclusion bits core draws."""
 
 from __future__ import annotations
 
 import math
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar
+from dataclasses import dataclass, field, fields
+from types import UnionType
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, get_args, get_origin, get_type_hints
 
 import dpspec.contract as dps
 from dpspec.contract.fragments import block, integer
@@ -17,6 +18,47 @@ if TYPE_CHECKING:
     import numpy as np
 
     from dpspec.accounting import Interval
+
+
+class Options:
+    """Base class of a mechanism's options: frozen dataclasses that read a block of the spec.
+
+    Every field is read from the key of its name and converted to the field's type: a number, a string, a boolean, a
+    mapping, other options, or a tuple of these. Override :meth:`read` for other shapes. The same class reads specs and
+    inputs of trials: ``MyOptions.of(spec.mechanism.options)`` and ``MyOptions.of(inputs["mechanism"])``.
+    """
+
+    @classmethod
+    def read(cls, block: dps.FrozenMap) -> Self:
+        """Read a block or a whole document. Optional keys may be missing."""
+        return cls.fill(block)
+
+    @classmethod
+    def fill(cls, block: Mapping[str, dps.Json], **values: object) -> Self:
+        """Options with ``values``, and the other fields from the keys of ``block``."""
+        hints = get_type_hints(cls)
+        for one in fields(cls):  # type: ignore[arg-type]
+            if one.name not in values and block.get(one.name) is not None:
+                values[one.name] = _typed(hints[one.name], block[one.name])
+        return cls(**values)
+
+    @classmethod
+    def of(cls, block: Mapping[str, dps.Json] | dps.Spec) -> Self:
+        """Cached :meth:`read` of ``block`` or of a spec's whole document (``FrozenMap.typed``)."""
+        block = block.document if isinstance(block, dps.Spec) else block
+        return (block if isinstance(block, dps.FrozenMap) else dps.FrozenMap(block)).typed(cls.read)
+
+
+def _typed(hint: Any, value: Any) -> Any:
+    """Convert a value to the type ``hint`` of a field; a union converts to its first type."""
+    if isinstance(hint, UnionType):
+        hint = get_args(hint)[0]
+    if get_origin(hint) is tuple:
+        return tuple(_typed(get_args(hint)[0], item) for item in value)
+    if hint in (Any, dps.FrozenMap) or get_origin(hint) is Literal:
+        return value
+    kind: Any = hint.of if issubclass(hint, Options) else hint
+    return kind(value)
 
 
 class SimpleMechanism(dps.Audit):

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import dpspec.contract as dps
 from dpspec.contract.fragments import block, flag, integer
 from dpspec.data.score_table import MOST_ROWS, PLACE, ScoreTable, read_table, table_digest
-from dpspec.kit import specs
+from dpspec.kit.findings import bad_value, missing_key, unsupported
 from dpspec.kit.trials import fair_coins, recorded, recorded_number, whole_number
 
 if TYPE_CHECKING:
@@ -95,9 +95,7 @@ def contradiction(
         )
 
 
-def _column(description: str) -> dict[str, dps.Json]:
-    return {"type": "string", "minLength": 1, "maxLength": 200, "description": description}
-
+_COLUMN: dict[str, dps.Json] = {"type": "string", "minLength": 1, "maxLength": 200}
 
 #: JSON Schema of the block, for the key ``scores`` of a mechanism's ``audit``.
 SCHEMA: dict[str, dps.Json] = block(
@@ -112,10 +110,13 @@ SCHEMA: dict[str, dps.Json] = block(
         "description": "The table: a .csv, .npz or .parquet file of at most 128 MiB and 1,000,000 rows. Relative to "
         "the spec's directory.",
     },
-    coin=_column("The column of fair inclusion bits: 1 if the canary was included, else 0."),
-    score=_column("The column of scores; a higher score means more likely included."),
-    group_size=_column("The column with the number of records of the row's group. Default: threat_model.group_size."),
-    id=_column("The column with the names of canaries or runs, without duplicates."),
+    coin={**_COLUMN, "description": "The column of fair inclusion bits: 1 if the canary was included, else 0."},
+    score={**_COLUMN, "description": "The column of scores; a higher score means more likely included."},
+    group_size={
+        **_COLUMN,
+        "description": "The column with the number of records of the row's group. Default: threat_model.group_size.",
+    },
+    id={**_COLUMN, "description": "The column with the names of canaries or runs, without duplicates."},
     rows=integer(
         "The number of rows, canaries or runs, as fixed before training.",
         least=1,
@@ -151,7 +152,7 @@ def refusals(spec: dps.Spec) -> Iterator[dps.Diagnostic]:
     options = spec.audit.options["scores"]
     sizes = spec.threat_model.group_size
     if len(sizes) > 1 and "group_size" not in options:
-        yield specs.missing_key("group_size", _SCORES, "name the column of group sizes, or use a single group size")
+        yield missing_key("group_size", _SCORES, "name the column of group sizes, or use a single group size")
         return
     from dpspec.kit.scores_elsewhere import table_of
 
@@ -162,7 +163,7 @@ def refusals(spec: dps.Spec) -> Iterator[dps.Diagnostic]:
         return
     other = [size for size in table.sizes if size not in sizes]
     if other:
-        yield specs.bad_value(
+        yield bad_value(
             f"the table has groups of {other[0]}, but threat_model.group_size is {', '.join(map(str, sizes))}",
             (*_SCORES, "group_size") if "group_size" in options else _SCORES,
             "list every size of the table in threat_model.group_size",
@@ -174,15 +175,13 @@ def refusals(spec: dps.Spec) -> Iterator[dps.Diagnostic]:
         thrown, _ = table.of_size(size)
         of = f" of groups of {size}" if len(table.sizes) > 1 else ""
         if len(thrown) < least:
-            yield specs.bad_value(
-                f"{len(thrown)} rows{of}: {spec.audit.method} needs at least {least}", (*_SCORES, "path")
-            )
+            yield bad_value(f"{len(thrown)} rows{of}: {spec.audit.method} needs at least {least}", (*_SCORES, "path"))
             continue
         from dpspec.stats import binomial
 
         for test in binomial.coin_tests(thrown):
             if test.p_value <= level:
-                yield specs.bad_value(
+                yield bad_value(
                     f"the coins{of} are not fair: {test.text}, p = {test.p_value:.1g} ({test.name})",
                     (*_SCORES, "coin"),
                     "throw an independent fair coin for every canary or run before training; bounds from other coins "
@@ -194,21 +193,21 @@ def _keys(spec: dps.Spec) -> Iterator[dps.Diagnostic]:
     assert spec.audit is not None
     for key, why in _OTHERS.items():
         if key in spec.audit.options:
-            yield specs.unsupported(f"{key} cannot be combined with scores: {why}", ("audit", key), f"remove {key}")
+            yield unsupported(f"{key} cannot be combined with scores: {why}", ("audit", key), f"remove {key}")
     if spec.audit.method != "one-run" and "gaussian_curve" in spec.audit.options["scores"]:
-        yield specs.unsupported(
+        yield unsupported(
             "gaussian_curve applies to method one-run only: many runs report no epsilon that assumes a curve",
             (*_SCORES, "gaussian_curve"),
             "remove gaussian_curve",
         )
     if spec.audit.runs != 1:
-        yield specs.unsupported(
+        yield unsupported(
             "runs cannot be combined with scores: the table has one row per run",
             ("audit", "runs"),
             "remove runs; scores.rows declares their number",
         )
     if spec.audit.expect in ("no-deviation-found", "checks-missing"):
-        yield specs.bad_value(
+        yield bad_value(
             f"expect is {spec.audit.expect}, but the conformance of external scores is not-run: dpspec does not "
             "observe the training",
             ("audit", "expect"),

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import dpspec.contract as dps
 from dpspec.contract.spec import records_per_user
-from dpspec.kit.specs import unsupported
+from dpspec.kit.findings import unsupported
 
 if TYPE_CHECKING:
     import numpy as np

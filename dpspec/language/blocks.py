@@ -41,7 +41,7 @@ def core(name: str) -> Plain:
 def combine(first: Mapping[str, Json], second: Mapping[str, Json]) -> Plain:
     """The keys and requirements of both; the keywords of the second take precedence."""
     a, b = thaw(first), thaw(second)
-    merged: Plain = {**{k: v for k, v in a.items() if k not in _CONDITION}, **b}
+    merged: Plain = {**a, **b}
     for keyword in _CONDITION:
         merged.pop(keyword, None)
     properties = dict(a.get("properties", {}))
@@ -89,9 +89,7 @@ def kind_block(name: str, provider: Dataset | Model) -> Plain:
     return _provider_block(combine(core(name), provider.schema), provider.kind, provider.summary)
 
 
-def training_block(provider: Backend | None) -> Plain:
-    if provider is None:
-        return core("training")
+def training_block(provider: Backend) -> Plain:
     schema = combine(core("training"), provider.schema)
     schema["properties"]["backend"] = {"const": provider.kind}
     schema["description"] = core("spec")["properties"]["training"]["description"]
@@ -133,7 +131,7 @@ def claim_block(kind: str, provider: Mechanism | None) -> Plain:
 
 
 def known_claim_kinds(provider: Mechanism | None) -> list[str]:
-    extra = [kind for kind in (provider.schemas.claims if provider else ()) if kind not in core("claim_kinds")]
+    extra = set(provider.schemas.claims if provider else ()).difference(core("claim_kinds"))
     return [*core("claim_kinds"), *sorted(extra)]
 
 

@@ -1,7 +1,9 @@
 """Compose a spec from its layers, lowest first: parent, child, matrix cell, ``--set``.
 
 A child ``extends`` its parent: maps merge, lists and scalars replace, null removes the parent's value. ``matrix``
-expands one spec into many cells, either the product of a map of axes or a list of cells.
+expands one spec into many cells, either the product of a map of axes or a list of cells. ``--set path=value`` is the
+topmost layer; its values are YAML with the same rules as in a file, its paths dotted, such as
+``claims.family.epsilon``.
 """
 
 from __future__ import annotations
@@ -10,18 +12,16 @@ import contextlib
 import itertools
 import math
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path as FilePath
 from typing import TypeAlias
 
-from dpspec.contract import Diagnostic, FrozenMap, Json, Path
+from dpspec.contract import Diagnostic, FrozenMap, Json, Path, Span
 from dpspec.contract.frozen import canonical_json
-from dpspec.language import overrides
-from dpspec.language.overrides import Override, PlaceError, key_spans, put, resolve
-from dpspec.language.tree import Node, child, locate, origin, plain
-from dpspec.language.yaml_source import read_file
-from dpspec.text import quoted, shown
+from dpspec.language.tree import Node, child, claim_ids, locate, origin, plain
+from dpspec.language.yaml_source import read_file, read_yaml
+from dpspec.text import closest, did_you_mean, listed, quoted, shown, visible
 
 MAX_PARENTS = 8
 
@@ -134,22 +134,27 @@ class Composed:
 def compose(root: Node, given: Sequence[Override]) -> tuple[list[Composed], list[Diagnostic]]:
     """Invalid cells and overrides are reported and not applied, so that the rest can be checked."""
     # An override may replace the matrix itself, so apply those before expanding it.
-    shaping = [o for o in given if o.place.split(".")[0] == "matrix"]
-    others = [o for o in given if o not in shaping]
-    root, problems = overrides.apply(root, shaping)
+    shaping: list[Override] = []
+    others: list[Override] = []
+    for override in given:
+        (shaping if override.place.split(".")[0] == "matrix" else others).append(override)
+    root, problems = apply_overrides(root, shaping)
     matrix = child(root, "matrix")
     cells, found = ([{}], []) if matrix is None else _expand(root, matrix, others)
     problems += found
-    unique: dict[str, tuple[Node, Cell]] = {}
+    documents: list[Node] = []
+    unique: dict[str, dict[str, Json]] = {}
     for cell in cells:
         document, misplaced = place_cell(root, cell)
-        document, wrong = overrides.apply(document, others)
+        document, wrong = apply_overrides(document, others)
         problems += misplaced + wrong
         # ``--set`` or another axis may have changed part of an axis's value: cell names show the effective values.
-        named = {place: _node_at(document, place) or node for place, node in cell.items()}
-        unique.setdefault(_canonical(named), (document, named))
+        named = {place: plain(_node_at(document, place) or node) for place, node in cell.items()}
+        if unique.setdefault(canonical_json(named), named) is named:
+            documents.append(document)
     composed = []
-    for (document, named), suffix in zip(unique.values(), suffixes([n for _, n in unique.values()]), strict=True):
+    values = list(unique.values())
+    for document, named, suffix in zip(documents, values, suffixes(values), strict=True):
         entries = dict(document.value) if isinstance(document.value, dict) else {}
         tuning = entries.get("tuning")
         for key in COMPOSING:
@@ -161,13 +166,15 @@ def compose(root: Node, given: Sequence[Override]) -> tuple[list[Composed], list
         composed.append(
             Composed(
                 root=replace(document, value=entries),
-                cell=FrozenMap({place: plain(node) for place, node in named.items()}),
+                cell=FrozenMap(named),
                 suffix=suffix,
                 chosen=tuple(chosen),
                 matrix=matrix,
                 tuning=tuning,
             )
         )
+    if not problems:
+        return composed, []
     spans = origin(root)
     return composed, list(dict.fromkeys(locate(d, spans) for d in problems))
 
@@ -204,7 +211,8 @@ def _expand(root: Node, matrix: Node, overrides: Sequence[Override]) -> tuple[li
     unique: dict[str, Cell] = {}
     for cell in cells:
         kept = {place: node for place, node in cell.items() if place not in axes_set}
-        first = unique.setdefault(_canonical(kept), kept)
+        text = canonical_json({place: plain(node) for place, node in kept.items()})
+        first = unique.setdefault(text, kept)
         if first is not kept and not axes_set:  # cells that differed only in an overridden axis may be equal
             span = next((node.span for node in kept.values() if node.span), matrix.span)
             return [], [Diagnostic(code="bad-matrix", message="the matrix lists the same cell twice", span=span)]
@@ -269,21 +277,157 @@ def _path(root: Node, place: str) -> Path:
         return tuple(place.split("."))
 
 
-def _canonical(cell: Cell) -> str:
-    return canonical_json({place: plain(node) for place, node in cell.items()})
-
-
-def suffixes(cells: Sequence[Cell]) -> list[str]:
+def suffixes(cells: Sequence[Mapping[str, Json]]) -> list[str]:
     """Unique, such as ``[0.8]`` or ``[0.8, 4]``; empty without a matrix."""
     same_axes = len(set(map(tuple, cells))) == 1
     names = []
     for cell in cells:
         labels = []
-        for place, node in cell.items():
-            value: Json = plain(node)
+        for place, value in cell.items():
             text = value if isinstance(value, str) else canonical_json(value)
             labels.append(text if same_axes else f"{place.split('.')[-1]}={text}")
         names.append(", ".join(labels))
     if len(set(names)) < len(names) or max(map(len, names), default=0) > 60:
         names = [f"#{i}" for i in range(1, len(cells) + 1)]
     return [f"[{name}]" if name else "" for name in names]
+
+
+MAX_KEYS = 64
+
+
+class PlaceError(Exception):
+    """``part`` is the index of the invalid key in the path."""
+
+    def __init__(self, message: str, part: int, hint: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.part = part
+        self.hint = hint
+
+
+def resolve(root: Node, text: str) -> Path:
+    """Keys by name, list items by position from 0, claims also by id. The last keys may be new."""
+    parts = text.split(".")
+    if len(parts) > MAX_KEYS:
+        raise PlaceError(f"the path has {len(parts)} keys; specs are at most {MAX_KEYS} levels deep", 0)
+    node: Node | None = root
+    path: Path = ()
+    for i, part in enumerate(parts):
+        if not part:
+            raise PlaceError(f"{quoted(text)} has an empty key between its dots", i)
+        step: str | int = part
+        value = node.value if node is not None else {}
+        if isinstance(value, list):
+            ids = claim_ids(root) if path == ("claims",) else {}
+            if part in ids:
+                step = ids[part]
+            elif part.isascii() and part.isdigit() and len(part) < 6 and int(part) < len(value):
+                step = int(part)
+            elif path == ("claims",):
+                message = f"no claim is called {quoted(part)}" + did_you_mean(closest(part, ids))
+                raise PlaceError(message, i, f"claims: {listed(ids)}" if ids else None)
+            else:
+                message = f"{quoted('.'.join(map(str, path)))} is a list without an item {quoted(part)}"
+                raise PlaceError(message, i, f"its items: 0 to {len(value) - 1}")
+            node = value[step]
+        elif isinstance(value, dict):
+            node = value.get(part)
+        elif value is None:
+            node = None
+        else:
+            raise PlaceError(f"{quoted('.'.join(parts[:i]))} is a single value and has no {quoted(part)}", i)
+        path = (*path, step)
+    return path
+
+
+def put(root: Node, path: Path, value: Node, keys: Sequence[Span | None]) -> Node:
+    """Null removes the key; ``keys`` are the spans of new keys."""
+    if not path:
+        return value
+    step, rest = path[0], path[1:]
+    if isinstance(step, int):
+        items = list(root.value) if isinstance(root.value, list) else []
+        items[step] = put(items[step], rest, value, keys[1:])
+        return Node(items, root.span, root.key)
+    entries = dict(root.value) if isinstance(root.value, dict) else {}
+    if not rest:
+        if value.value is None and step in entries:
+            del entries[step]
+        else:
+            entries[step] = Node(value.value, value.span, keys[0])
+    else:
+        below = entries.get(step, Node({}, keys[0], keys[0]))
+        entries[step] = put(below, rest, value, keys[1:])
+    return Node(entries, root.span, root.key)
+
+
+#: File name in the spans of values from the command line.
+OVERRIDES_FILE = "--set"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Override:
+    place: str
+    value: Node
+    line: int
+
+    def keys(self) -> list[Span]:
+        return key_spans(self.place, Span(OVERRIDES_FILE, self.line, 1, self.line, len(self.place) + 1))
+
+
+def parse_overrides(overrides: Sequence[str]) -> tuple[list[Override], list[Diagnostic]]:
+    parsed: list[Override] = []
+    diagnostics: list[Diagnostic] = []
+    for line, override in enumerate(overrides, start=1):
+        text = one_line(override)
+        place, equals, value = text.partition("=")
+        if not equals or not place.strip():
+            span = Span(OVERRIDES_FILE, line, 1, line, len(text) + 1)
+            message = f"--set needs PATH=VALUE, for example --set mechanism.steps=100; got {quoted(text)}"
+            diagnostics.append(Diagnostic(code="bad-path", message=message, span=span))
+            continue
+        # Replacing the path by spaces keeps the value's columns.
+        source = read_yaml(" " * (len(place) + 1) + value, OVERRIDES_FILE, line=line)
+        empty = [d.code for d in source.diagnostics] == ["empty-file"]
+        if source.diagnostics and not empty:
+            # A list or map is often cut short by a space that ended the shell argument.
+            cut = any(value.count(opening) > value.count(closing) for opening, closing in ("[]", "{}"))
+            hint = f"quote the argument if it has spaces: --set '{visible(place)}=...'"
+            diagnostics += [
+                replace(d, help=hint) if cut and d.code == "syntax" and not d.help else d for d in source.diagnostics
+            ]
+            continue
+        column = len(place) + 2
+        node = source.root or Node(None, Span(OVERRIDES_FILE, line, column, line, column + len(value)))
+        parsed.append(Override(place=place.strip(), value=node, line=line))
+    return parsed, diagnostics
+
+
+def apply_overrides(root: Node, overrides: Sequence[Override]) -> tuple[Node, list[Diagnostic]]:
+    diagnostics: list[Diagnostic] = []
+    for override in overrides:
+        try:
+            path = resolve(root, override.place)
+        except PlaceError as error:
+            span = override.keys()[error.part]
+            diagnostics.append(Diagnostic(code="bad-path", message=error.message, span=span, help=error.hint))
+            continue
+        if path[0] == "extends":
+            message = "extends cannot be overridden: parents are merged before overrides"
+            diagnostics.append(Diagnostic(code="bad-path", message=message, span=override.keys()[0]))
+            continue
+        root = put(root, path, override.value, override.keys())
+    return root, diagnostics
+
+
+def key_spans(place: str, span: Span) -> list[Span]:
+    spans: list[Span] = []
+    column = span.column
+    for part in place.split("."):
+        spans.append(Span(span.file, span.line, column, span.line, column + max(len(part), 1)))
+        column += len(part) + 1
+    return spans
+
+
+def one_line(text: str) -> str:
+    return " ".join(text.splitlines()) if text else text

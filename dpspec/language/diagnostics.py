@@ -14,7 +14,7 @@ from typing import Literal, TypeAlias
 import yaml
 
 from dpspec.contract import Diagnostic, Span, format_path
-from dpspec.language.spec_files import LINE_END, MAX_BYTES
+from dpspec.language.yaml_source import LINE_END, MAX_BYTES
 from dpspec.regular_files import read_regular
 from dpspec.text import visible
 

@@ -1,8 +1,15 @@
-"""Load specs from files or resolved documents. Errors in a file are diagnostics, not exceptions."""
+"""Find the specs in folders, and load specs from files or resolved documents.
+
+Errors in a file are diagnostics, not exceptions. In a folder, each YAML file with a top-level key ``dpspec`` is a spec,
+sorted by path. Commands, ``dpspec.run`` and the pytest plugin all use this rule. Parent files leave the key to their
+children, and unrelated files do not have it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -12,16 +19,24 @@ from dpspec.contract.catalog import Catalog
 from dpspec.contract.diagnostics import has_errors, rename, with_old_words
 from dpspec.contract.frozen import digest, without
 from dpspec.contract.spec import unit_in_words
-from dpspec.errors import PluginError, SpecError
-from dpspec.language import overrides as command_line
-from dpspec.language import schedules, selection
+from dpspec.errors import PluginError, SpecError, UsageError
 from dpspec.language.blocks import core
-from dpspec.language.compose import Composed, compose, read_family
-from dpspec.language.installed import PLUGIN_CODES
+from dpspec.language.compose import (
+    OVERRIDES_FILE,
+    Composed,
+    Override,
+    compose,
+    one_line,
+    parse_overrides,
+    read_family,
+)
 from dpspec.language.problems import problems
-from dpspec.language.spec_files import find_specs
+from dpspec.language.rewrite import expand_phases, split_claims, unused_settings
 from dpspec.language.tree import Node, Origin, json_problem, locate, origin, plain
-from dpspec.language.validate import Checked, check
+from dpspec.language.validate import PLUGIN_CODES, Checked, check
+from dpspec.language.yaml_source import MAX_BYTES, SUFFIXES
+from dpspec.regular_files import NotRegularError, open_regular
+from dpspec.text import quoted
 
 #: Keys that do not affect an audit, or that composition has already consumed.
 OUTSIDE_DIGEST = frozenset(
@@ -88,16 +103,10 @@ def build(checked: Checked, *, name: str, cell: FrozenMap, origin: Mapping[SpecP
         audit=options,
         cell=cell,
         document=FrozenMap(document),
-        digest=digest_of(document),
+        digest=digest(without(with_old_words(document), OUTSIDE_DIGEST)),
         origin=origin,
         directory=directory,
     )
-
-
-def digest_of(document: Mapping[str, Json]) -> str:
-    """SHA-256 of a resolved document without the keys in :data:`OUTSIDE_DIGEST`."""
-    document = with_old_words(document)
-    return digest(without(document, OUTSIDE_DIGEST))
 
 
 def claim_options(claim: Mapping[str, Json]) -> FrozenMap:
@@ -114,11 +123,10 @@ MAX_DIAGNOSTICS = 50
 
 @dataclass(frozen=True, kw_only=True)
 class Loaded:
-    """``missing_plugins`` if all errors are about plugins; ``others`` are YAML files that are not specs."""
+    """``others`` are YAML files that are not specs."""
 
     specs: tuple[Spec, ...]
     diagnostics: tuple[Diagnostic, ...]
-    missing_plugins: bool
     files: tuple[Path, ...] = ()
     others: tuple[Path, ...] = ()
     sources: Mapping[str, str] = field(default_factory=dict, repr=False)
@@ -126,6 +134,11 @@ class Loaded:
     @property
     def ok(self) -> bool:
         return not has_errors(self.diagnostics)
+
+    @property
+    def missing_plugins(self) -> bool:
+        """Whether there are errors, and all are about plugins."""
+        return _plugins_only(self.diagnostics)
 
 
 def load_specs(paths: Sequence[Path], catalog: Catalog, overrides: Sequence[str] = ()) -> Loaded:
@@ -135,9 +148,9 @@ def load_specs(paths: Sequence[Path], catalog: Catalog, overrides: Sequence[str]
         UsageError: A folder contains no spec.
     """
     found = find_specs(paths)
-    given, misread = command_line.parse(overrides)
+    given, misread = parse_overrides(overrides)
     diagnostics = _limited(misread)
-    sources = {command_line.FILE: "\n".join(map(command_line.one_line, overrides))} if overrides else {}
+    sources = {OVERRIDES_FILE: "\n".join(map(one_line, overrides))} if overrides else {}
     specs: list[Spec] = []
     for path in found.files:
         built, wrong, texts = _load(path, catalog, given)
@@ -150,7 +163,6 @@ def load_specs(paths: Sequence[Path], catalog: Catalog, overrides: Sequence[str]
     return Loaded(
         specs=tuple(specs),
         diagnostics=unique,
-        missing_plugins=_plugins_only(unique),
         files=found.files,
         others=found.others,
         sources=sources,
@@ -182,7 +194,7 @@ def from_document(
 
 
 def _load(
-    path: Path, catalog: Catalog, given: Sequence[command_line.Override]
+    path: Path, catalog: Catalog, given: Sequence[Override]
 ) -> tuple[list[Spec], list[Diagnostic], dict[str, str]]:
     family = read_family(path)
     diagnostics = list(family.diagnostics)
@@ -190,9 +202,10 @@ def _load(
         return [], _limited(diagnostics), family.texts
     cells, misplaced = compose(family.root, given)
     diagnostics += misplaced
-    split = selection.split_claims(cells)
+    split = split_claims(cells)
     diagnostics += split.diagnostics
-    if tuning := next((cell.tuning for cell in cells if cell.tuning is not None), None):
+    tuning = cells[0].tuning if cells else None  # equal in all cells: no axis may change it
+    if tuning is not None:
         unfit = problems(core("spec")["properties"]["tuning"], plain(tuning), ("tuning",))
         diagnostics += [locate(d, origin(Node({"tuning": tuning}))) for d in unfit]
     specs: list[Spec] = []
@@ -213,14 +226,14 @@ def _load(
 
 
 def _build_cell(composed: Composed, path: Path, catalog: Catalog) -> tuple[Spec | None, list[Diagnostic]]:
-    root, unclear = schedules.expand(composed.root)
+    root, unclear = expand_phases(composed.root)
     spans = origin(root)
     if unclear:
         return None, [locate(d, spans) for d in unclear]
     document = plain(root)
     old_words = rename(document)
     checked = check(document, catalog)
-    unused = schedules.unused_settings(document, composed.chosen, merged=root is not composed.root)
+    unused = unused_settings(document, composed.chosen, merged=root is not composed.root)
     wrong = [locate(d, spans) for d in (*old_words, *checked.diagnostics, *unused)]
     if has_errors(wrong):
         return None, wrong
@@ -242,3 +255,84 @@ def _limited(diagnostics: list[Diagnostic]) -> list[Diagnostic]:
 def _plugins_only(diagnostics: Sequence[Diagnostic]) -> bool:
     codes = {d.code for d in diagnostics if d.severity == "error"}
     return bool(codes) and codes <= PLUGIN_CODES
+
+
+#: Larger files in a folder are not specs. Smaller files above MAX_BYTES are reported when they are read.
+_MAX_CANDIDATE_BYTES = 1 << 30
+
+#: The key at the beginning of a line, where nested keys cannot be, or first in a document in braces.
+_KEY = re.compile(rb"""^(?:\xef\xbb\xbf)?(?:\{\s*)?(["']?)dpspec\1[ \t]*:""", re.MULTILINE)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Found:
+    """Without repetitions; ``others`` are YAML files that are not specs."""
+
+    files: tuple[Path, ...]
+    others: tuple[Path, ...] = ()
+
+
+def find_specs(paths: Sequence[Path]) -> Found:
+    files: list[Path] = []
+    others: list[Path] = []
+    for path in paths:
+        try:
+            is_folder = path.is_dir()
+        except (OSError, ValueError):  # ValueError: a null byte in the path
+            is_folder = False
+        if not is_folder:
+            files.append(path)
+            continue
+        below = sorted(_yaml_below(path))
+        specs = {file for file in below if is_spec(file)}
+        if not specs and not below:
+            recorded = any((path / name / "run.json").is_file() for name in ("", "rank-0"))
+            hint = "; for a recording, use `dpspec check`" if recorded else ""
+            raise UsageError(f"no spec in the folder {quoted(str(path))}: it has no YAML files{hint}")
+        if not specs:
+            these = "its YAML file has no" if len(below) == 1 else f"none of its {len(below)} YAML files has a"
+            raise UsageError(
+                f"no spec in the folder {quoted(str(path))}: {these} top-level key 'dpspec', as in 'dpspec: 1'"
+            )
+        files += [file for file in below if file in specs]
+        others += [file for file in below if file not in specs]
+    return Found(files=tuple(_unique(files)), others=tuple(_unique(others)))
+
+
+def is_spec(path: Path) -> bool:
+    """A file without read permission counts, so that it is not skipped silently."""
+    if path.suffix not in SUFFIXES or not os.path.isfile(path):  # a pipe would block
+        return False
+    try:
+        with open_regular(path, _MAX_CANDIDATE_BYTES) as stream:
+            empty = os.fstat(stream.fileno()).st_size == 0  # also system files, which may be endless
+            return not empty and _KEY.search(stream.read(MAX_BYTES)) is not None
+    except NotRegularError:
+        return False
+    except OSError:
+        return True
+
+
+def _yaml_below(folder: Path) -> Iterator[Path]:
+    """Except hidden files, and files in hidden folders, virtual environments and linked folders."""
+
+    def refuse(error: OSError) -> None:
+        if not isinstance(error, FileNotFoundError):
+            raise UsageError(f"the folder {str(error.filename)!r} cannot be read: {error.strerror}")
+
+    for root, folders, names in os.walk(folder, onerror=refuse):
+        folders[:] = [f for f in folders if not f.startswith(".") and not os.path.exists(Path(root, f, "pyvenv.cfg"))]
+        yield from (Path(root, name) for name in names if name.endswith(SUFFIXES) and not name.startswith("."))
+
+
+def _unique(paths: Iterable[Path]) -> Iterator[Path]:
+    """Even if several paths lead to one file."""
+    seen: set[str] = set()
+    for path in paths:
+        try:
+            place = os.path.realpath(path)
+        except (OSError, ValueError):
+            place = str(path)
+        if place not in seen:
+            seen.add(place)
+            yield path

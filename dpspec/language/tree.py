@@ -38,7 +38,7 @@ def child(node: Node, key: str) -> Node | None:
 def plain(node: Node) -> Json:
     if isinstance(node.value, dict):
         return {k: plain(v) for k, v in node.value.items()}
-    return [plain(v) for v in node.value] if isinstance(node.value, list) else node.value
+    return list(map(plain, node.value)) if isinstance(node.value, list) else node.value
 
 
 def value_at(block: Json, path: Path) -> Json:

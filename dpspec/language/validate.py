@@ -1,19 +1,22 @@
-"""Validate a resolved document, each block by core's schema and its provider's, and collect all errors."""
+"""Validate a resolved document, each block by core's schema and its provider's, and collect all errors.
+
+The installed providers that the spec names are looked up here, and so are the distributions in ``requires``.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from dpspec.contract import Diagnostic, Json, Mechanism, Path, format_path, is_privacy_quantity
-from dpspec.contract.attacks import Canary, Score
-from dpspec.contract.catalog import Catalog
-from dpspec.language import blocks, installed
+from dpspec.contract.attacks import USUAL, USUAL_SCORE, Canary, Score
+from dpspec.contract.catalog import BrokenPlugin, Catalog, Offered
+from dpspec.language import blocks
 from dpspec.language.blocks import Plain, claim_block, core, known_claim_kinds
-from dpspec.language.installed import closest_kind
 from dpspec.language.problems import cast, fill, problems
-from dpspec.text import did_you_mean, listed, quoted, shown
+from dpspec.text import clipped, closest, did_you_mean, listed, quoted, shown
+from dpspec.version import VERSION as DPSPEC_VERSION
 
 #: For each value of the threat model, the values that a claim may have.
 _NARROWER = {
@@ -145,6 +148,119 @@ def _check_scope(
         yield exceeds("group_size", message, f"add {claim['group_size']} to threat_model.group_size")
 
 
+#: Codes that report a missing or broken installation, not an invalid spec.
+PLUGIN_CODES = frozenset({"unknown-kind", "broken-plugin", "unmet-requirement"})
+
+
+#: For each block, the key that selects a provider, the catalog's attribute, and the name of its kinds.
+CHOOSERS = {
+    "mechanism": ("kind", "mechanisms", "mechanism kind"),
+    "data": ("kind", "datasets", "data kind"),
+    "model": ("kind", "models", "model kind"),
+    "training": ("backend", "backends", "backend"),
+}
+
+
+def selected_attack(
+    audit: Json, mechanism: Mechanism, threat_model: Mapping[str, Json] | None, catalog: Catalog
+) -> tuple[Canary | None, Score | None, list[Diagnostic]]:
+    """The canary kind and the score of an audit block. The schema reports values of the wrong type."""
+    if not isinstance(audit, Mapping) or "scores" in audit:  # external scores need neither
+        return None, None, []
+    block = audit.get("canary")
+    space = block.get("space", "gradient") if isinstance(block, Mapping) else None
+    canary = score = None
+    if isinstance(block, Mapping) and isinstance(space, str) and space in mechanism.canaries:
+        kind, path = block.get("kind", USUAL[space]), ("audit", "canary", "kind")
+        other = catalog.canaries[kind].provider.space if isinstance(kind, str) and kind in catalog.canaries else space
+        if other != space:
+            message = f"{quoted(kind)} is not a kind of {space} canary"
+            hint = f"it is a kind of {other} canary: write space: {other}"
+            canary = Diagnostic(code="unsupported", message=message, path=path, help=hint)
+        elif isinstance(kind, str) and kind:
+            fitting = {name: each for name, each in catalog.canaries.items() if each.provider.space == space}
+            canary = _find_kind(kind, fitting, f"{space} canary", path, catalog)
+    # A score of final models applies to inserted records.
+    scored = space == "input" and threat_model is not None and threat_model.get("access") == "final-model"
+    kind = audit.get("score", USUAL_SCORE)
+    if mechanism.scores and ("score" in audit or scored) and isinstance(kind, str) and kind:
+        score = _find_kind(kind, catalog.scores, "score", ("audit", "score"), catalog)
+    wrong = [found for found in (canary, score) if isinstance(found, Diagnostic)]
+    return canary if isinstance(canary, Canary) else None, score if isinstance(score, Score) else None, wrong
+
+
+def _find_kind(kind: str, offers: Mapping[str, Offered], what: str, path: Path, catalog: Catalog) -> Any | Diagnostic:
+    if kind in offers:
+        return offers[kind].provider
+    broken = next((b for b in catalog.broken if kind in b.kinds), None)
+    if broken is not None:
+        message = f"{_plugin_name(broken)} failed to load: {clipped(broken.reason, 200)} (see `dpspec plugins`)"
+        hint = f"reinstall or update {broken.distribution or broken.plugin}, or report the error to its authors"
+        return Diagnostic(code="broken-plugin", message=message, path=path, help=hint)
+    near = closest_kind(kind, offers)
+    message = f"no installed plugin offers {what} {quoted(kind)}" + did_you_mean(near)
+    hint = _installed_help(offers)
+    if near is None and catalog.broken:
+        names = ", ".join(_plugin_name(b) for b in catalog.broken)
+        hint += f". A plugin that failed to load may provide it: {names}"
+    return Diagnostic(code="unknown-kind", message=message, path=path, help=hint)
+
+
+#: Names of the field for kinds.
+_SYNONYMS = {"reconstruction": "rero", "reconstruction-robustness": "rero"}
+
+
+def closest_kind(word: str, kinds: Iterable[str]) -> str | None:
+    known = list(kinds)
+    synonym = _SYNONYMS.get(word.lower().replace("_", "-"))
+    return synonym if synonym in known else closest(word, known)
+
+
+def _plugin_name(broken: BrokenPlugin) -> str:
+    return " ".join(part for part in ("plugin", broken.distribution or broken.plugin, broken.version) if part)
+
+
+def _installed_help(installed: Mapping[str, Offered]) -> str:
+    return f"installed: {listed(sorted(installed))} (see `dpspec plugins`)" if installed else "none is installed"
+
+
+def check_requirements(requirements: Sequence[Json]) -> Iterator[Diagnostic]:
+    import importlib.metadata
+
+    from packaging.requirements import InvalidRequirement, Requirement
+    from packaging.version import InvalidVersion
+
+    for i, text in enumerate(requirements):
+        if not isinstance(text, str):
+            continue  # the schema reports it
+        try:
+            wanted = Requirement(text)
+        except InvalidRequirement:
+            wanted = None
+        if wanted is None or wanted.url or wanted.marker or wanted.extras:
+            message = f"{quoted(text)} is not a requirement"
+            hint = "write a distribution and versions, such as dpspec>=0.1"
+            yield Diagnostic(code="bad-requirement", message=message, path=("requires", i), help=hint)
+            continue
+        version: str | None
+        try:
+            version = importlib.metadata.version(wanted.name)
+        except importlib.metadata.PackageNotFoundError:  # dpspec may run from a source tree
+            version = DPSPEC_VERSION if wanted.name == "dpspec" else None
+        try:
+            fits = version is not None and wanted.specifier.contains(version, prereleases=True)
+        except InvalidVersion:
+            fits = False
+        if version is None:
+            message = f"this spec requires {clipped(text)}, but {clipped(wanted.name)} is not installed"
+        elif not fits:
+            message = f"this spec requires {clipped(text)}, but {clipped(wanted.name)} {version} is installed"
+        else:
+            continue
+        hint = f"python -m pip install '{wanted.name}{wanted.specifier}'"
+        yield Diagnostic(code="unmet-requirement", message=message, path=("requires", i), help=hint)
+
+
 VERSION = 1
 
 
@@ -171,8 +287,11 @@ def check(document: dict[str, Json], catalog: Catalog) -> Checked:
         top["properties"] = {**top["properties"], key: {"description": top["properties"][key]["description"]}}
     checked = _Checker(document=fill(top, document), diagnostics=list(problems(top, document)), catalog=catalog)
     document = checked.document
-    if isinstance(document.get("requires"), list):
-        checked.diagnostics += installed.check(document["requires"])
+    commands: list[str] = []  # that install the missing packages
+    if isinstance(document.get("requires"), list) and document["requires"]:
+        unmet = list(check_requirements(document["requires"]))
+        checked.diagnostics += unmet
+        commands = [d.help for d in unmet if d.code == "unmet-requirement" and d.help]
     mechanism = checked.provider("mechanism")
     if mechanism is not None and mechanism.steps and "phases" in document["mechanism"]:
         checked.phases(mechanism)
@@ -183,7 +302,7 @@ def check(document: dict[str, Json], catalog: Catalog) -> Checked:
             checked.block(name, blocks.kind_block(name, provider))
     written = document.get("training")
     if written == {} and "native" not in catalog.backends:
-        checked.block("training", blocks.training_block(None))  # no backend selected
+        checked.block("training", core("training"))  # no backend selected
     elif isinstance(written, dict):
         document["training"] = {"backend": "native", **written}
         if (backend := checked.provider("training")) is not None:
@@ -196,7 +315,7 @@ def check(document: dict[str, Json], catalog: Catalog) -> Checked:
     if "audit" in document:
         wrong: list[Diagnostic] = []
         if mechanism is not None:
-            attack = installed.selected_attack(document["audit"], mechanism, threat_model, catalog)
+            attack = selected_attack(document["audit"], mechanism, threat_model, catalog)
             checked.canary, checked.score, wrong = attack
         schema = blocks.audit_block(mechanism, checked.canary, checked.score)
         checked.block("audit", schema, open=mechanism is None or bool(wrong))
@@ -207,7 +326,6 @@ def check(document: dict[str, Json], catalog: Catalog) -> Checked:
     document["dpspec"] = VERSION
     found = list(dict.fromkeys(checked.diagnostics))
     # A missing required package may provide an unknown kind.
-    commands = [d.help for d in found if d.code == "unmet-requirement" and d.help]
     if commands:
         hint = f"a missing required package may provide it: {'; '.join(commands)}"
         found = [replace(d, help=f"{d.help}; {hint}") if d.code == "unknown-kind" else d for d in found]
@@ -219,10 +337,21 @@ class _Checker(Checked):
     catalog: Catalog
 
     def provider(self, name: str) -> Any:
+        """The provider that the block ``name`` selects; None if the block or the provider is missing."""
         block = self.document.get(name)
         if not isinstance(block, dict):
             return None  # absent, or reported by the top schema
-        found = installed.find(block, name, self.catalog)
+        key, field, what = CHOOSERS[name]
+        installed: Mapping[str, Offered] = getattr(self.catalog, field)
+        found: Any
+        if key not in block:
+            message, hint = f"missing key {quoted(key)} in {name}", _installed_help(installed)
+            found = Diagnostic(code="missing-key", message=message, path=(name,), help=hint, at_key=True)
+        elif not isinstance(block[key], str):
+            message, hint = f"{key} must be a string, got {shown(block[key])}", _installed_help(installed)
+            found = Diagnostic(code="wrong-type", message=message, path=(name, key), help=hint)
+        else:
+            found = _find_kind(block[key], installed, what, (name, key), self.catalog)
         if isinstance(found, Diagnostic):
             self.diagnostics.append(found)
             return None

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import itertools
+import os
 import re
+import stat
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path as FilePath
@@ -12,9 +16,65 @@ from typing import Any
 import yaml
 
 from dpspec.contract import Diagnostic, Json, Path, Span
-from dpspec.language.spec_files import FORBIDDEN, read_text, span_after
 from dpspec.language.tree import Node
-from dpspec.text import clipped, quoted
+from dpspec.regular_files import NotRegularError, read_regular
+from dpspec.text import clipped, closest, did_you_mean, quoted
+
+#: Extensions of spec files.
+SUFFIXES = (".yaml", ".yml")
+
+MAX_BYTES = 128 * 1024
+
+#: Control characters, and line separators that YAML and text editors count differently.
+FORBIDDEN = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff\ufeff\ufffe\uffff]")
+
+LINE_END = re.compile("\r\n|\r|\n")
+
+
+def read_text(path: FilePath, file: str) -> str | Diagnostic:
+    """Without byte-order mark. ``file`` is the name in messages."""
+
+    def problem(code: str, message: str) -> Diagnostic:
+        return Diagnostic(code=code, message=message, span=Span(file, 1, 1, 1, 1))
+
+    try:
+        # Check type and size before opening: a pipe would block, a disk image would fill the memory.
+        facts = os.stat(path)
+        if stat.S_ISDIR(facts.st_mode):
+            return problem("unreadable", "is a folder; give the path of a spec file in it")
+        if not stat.S_ISREG(facts.st_mode):
+            return problem("unreadable", "is not a regular file; save piped input to a file first")
+        if facts.st_size > MAX_BYTES:
+            return problem("too-large", f"the file has {facts.st_size} bytes; a spec may have {MAX_BYTES}")
+        raw = read_regular(path, MAX_BYTES)
+    except FileNotFoundError:
+        siblings: dict[str, str] = {}
+        with contextlib.suppress(OSError, ValueError), os.scandir(path.parent) as entries:
+            names = [FilePath(entry.name) for entry in itertools.islice(entries, 1000)]
+            siblings = {name.stem: name.name for name in names if name.suffix in SUFFIXES}
+        near = closest(path.stem, siblings)
+        return problem("unreadable", "no such file" + did_you_mean(siblings[near] if near else None))
+    except NotRegularError as error:  # system files such as /proc/self/environ may contain secrets
+        return problem("unreadable", f"{error.strerror}; a spec must be a file on disk")
+    except (OSError, ValueError) as error:  # ValueError: a null byte in the path
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        return problem("unreadable", f"cannot be read: {reason}")
+    try:
+        return raw.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        before = raw[: error.start].decode("utf-8-sig", errors="replace")
+        message = f"byte 0x{raw[error.start]:02x} is not UTF-8 text"
+        return Diagnostic(
+            code="encoding", message=message, span=span_after(before, file), help="save the file as UTF-8"
+        )
+
+
+def span_after(before: str, file: str) -> Span:
+    """Of the character that follows the text ``before``."""
+    lines = LINE_END.split(before)
+    line, column = len(lines), len(lines[-1]) + 1
+    return Span(file, line, column, line, column + 1)
+
 
 _NULL = frozenset({"", "~", "null", "Null", "NULL"})
 _BOOL = {"true": True, "True": True, "TRUE": True, "false": False, "False": False, "FALSE": False}
@@ -91,8 +151,8 @@ class Source:
     unparsed: frozenset[Path] = frozenset()
 
 
-def read_file(path: FilePath, file: str | None = None) -> Source:
-    name = str(path) if file is None else file
+def read_file(path: FilePath) -> Source:
+    name = str(path)
     text = read_text(path, name)
     if isinstance(text, Diagnostic):
         return Source(file=name, root=None, text=None, diagnostics=(text,))
@@ -229,8 +289,20 @@ class _Reader:
         items: dict[str, Node] = {}
         for key_node, value_node in node.value:
             span = self.span(key_node)
-            key = self._key(key_node)
-            if key is None:
+            if not isinstance(key_node, yaml.ScalarNode) or key_node.tag != _NO_TAG:
+                message = "keys must be strings without tags, not lists or maps"
+                self.diagnostics.append(Diagnostic(code="bad-key", message=message, span=span))
+                continue
+            text: str = key_node.value
+            key = read_scalar_or_text(text) if key_node.style is None else text
+            if not isinstance(key, str):
+                message = f"{'an empty key' if text == '' else f'the key {text[:40]}'} is not a string"
+                hint = f'write "{text[:40]}", in quotes, to make it a string'
+                self.diagnostics.append(Diagnostic(code="bad-key", message=message, span=span, help=hint))
+                continue
+            if FORBIDDEN.search(key):
+                message = "a key contains a control character"
+                self.diagnostics.append(Diagnostic(code="bad-character", message=message, span=span))
                 continue
             if key in items:
                 first = items[key].key
@@ -242,26 +314,6 @@ class _Reader:
                 continue
             items[key] = dataclasses.replace(self._walk(value_node, (*path, key), parents), key=span)
         return items
-
-    def _key(self, node: Any) -> str | None:
-        span = self.span(node)
-        if not isinstance(node, yaml.ScalarNode) or node.tag != _NO_TAG:
-            message = "keys must be strings without tags, not lists or maps"
-            self.diagnostics.append(Diagnostic(code="bad-key", message=message, span=span))
-            return None
-        value = read_scalar_or_text(node.value) if node.style is None else node.value
-        if not isinstance(value, str):
-            what = "an empty key" if node.value == "" else f"the key {node.value[:40]}"
-            message = f"{what} is not a string"
-            hint = f'write "{node.value[:40]}", in quotes, to make it a string'
-            self.diagnostics.append(Diagnostic(code="bad-key", message=message, span=span, help=hint))
-            return None
-        if FORBIDDEN.search(value):
-            self.diagnostics.append(
-                Diagnostic(code="bad-character", message="a key contains a control character", span=span)
-            )
-            return None
-        return value
 
     def _scalar(self, node: Any, path: Path, span: Span) -> Json:
         text: str = node.value

@@ -90,7 +90,7 @@ def discover() -> tuple[tuple[Candidate, ...], tuple[BrokenPlugin, ...]]:
         seen.add(normalise(name))
         try:
             with foreign_code():
-                entries = [entry for entry in distribution.entry_points if entry.group == GROUP]
+                entries = distribution.entry_points.select(group=GROUP)
         except Failed as failure:
             reason = f"its entry points cannot be read: {failure}"
             broken.append(BrokenPlugin(plugin="", distribution=name, version=version, reason=reason))

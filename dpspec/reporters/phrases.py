@@ -211,7 +211,7 @@ _MODULES = (
     "dpspec.kit.users",
     "dpspec.kit.scores_elsewhere",
     "dpspec.stats.attacks.independent_bounds",
-    "dpspec.engine.preparing.outcome_assumptions",
+    "dpspec.engine.running.conclude",
     "dpspec.engine.selection",
 )
 

@@ -27,7 +27,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Collector | None:
     """Return a collector for a spec, None for other files."""
-    from dpspec.language.spec_files import is_spec
+    from dpspec.language.load import is_spec
 
     if not is_spec(file_path):
         return None

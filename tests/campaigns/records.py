@@ -42,11 +42,11 @@ from support.remembering import remembering
 from dpspec.contract.frozen import digest
 from dpspec.engine.judging.claim_tests import Concluded
 from dpspec.engine.judging.judge import judge
+from dpspec.engine.preparing.context import WorkerCache
 from dpspec.engine.preparing.prepare import prepare
 from dpspec.engine.results.codec import dump, load
 from dpspec.engine.running.conclude import Trained
 from dpspec.engine.running.runner import assemble, bound, conclude_trained, run
-from dpspec.engine.running.tasks import WorkerCache
 from dpspec.engine.storage.stored_trials import StoredTrials
 from dpspec.engine.storage.trial_store import Store, StoredTrial, file_digest
 from dpspec.language.load import load_specs

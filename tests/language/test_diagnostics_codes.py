@@ -8,7 +8,7 @@ import pytest
 
 import dpspec
 from dpspec.language.diagnostics import CODES, explain
-from dpspec.language.installed import PLUGIN_CODES
+from dpspec.language.validate import PLUGIN_CODES
 
 #: Functions of ours that take a code as their argument of this position.
 TAKING_CODES = {"tell": 0, "error_at": 0, "problem": 0}

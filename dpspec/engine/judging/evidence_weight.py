@@ -129,10 +129,9 @@ def weighed_findings(
         if counts and strength is not None:
             weighed.append(WeighedFinding(index=index, finding=finding, value=finding.value, strength=strength))
     sign = 1.0 if side == "upper" else -1.0
-    order: dict[Strength, int] = {name: rank for rank, name in enumerate(STRENGTHS)}
     if opposing:
-        order = {name: int(name == "approximate") for name in STRENGTHS}
-    return sorted(weighed, key=lambda w: (order[w.strength], sign * w.value, w.index))
+        return sorted(weighed, key=lambda w: (w.strength == "approximate", sign * w.value, w.index))
+    return sorted(weighed, key=lambda w: (STRENGTHS.index(w.strength), sign * w.value, w.index))
 
 
 def proven_bound(finding: Finding) -> bool:

@@ -89,9 +89,21 @@ PRIVACY_KINDS: Mapping[str, str] = {
 
 def statement(claim: Claim) -> Statement:
     """A claim in parts. A kind that only a plugin knows has none and stays open."""
-    kind, options, narrowed = claim.kind, claim.options, _narrowing(claim)
+    kind, options = claim.kind, claim.options
     if kind == "metric":
         return _metric(claim)
+    if claim.unit == "record":
+        narrowed = f" for groups of {claim.group_size}" if claim.group_size != 1 else ""
+    else:
+        narrowed = f" for {several(claim.group_size, claim.unit)}"
+    narrowed += f" for record {claim.record}" if claim.record is not None else ""
+    narrowed += {"both": "", "remove": " if records are removed", "add": " if records are added"}[claim.direction]
+    narrowed += f" in datasets of at least {claim.min_records} records" if claim.min_records else ""
+    narrowed += (
+        f" between neighbours with the {claim.neighbours.replace('-', ' ')}" if claim.neighbours != "all" else ""
+    )
+    over = {None: "", "all": " over all datasets", "this": " for this dataset", "collection": " over the collection"}
+    narrowed += over.get(claim.over, f" over {claim.over}")
     if kind not in PRIVACY_KINDS:
         return Statement(text=f"{kind}{narrowed}", parts=(), about_privacy=False)
     value = PRIVACY_KINDS[kind]
@@ -156,19 +168,6 @@ def _inequalities(kind: str, o: Any) -> tuple[str, str, list[tuple[str, float, O
     text = ", ".join(f"{exact(tpr)} at fpr = {exact(fpr)}" for tpr, fpr in points)
     prefix = "membership " if kind == "membership" else ""
     return f"{prefix}tpr <= {text}", "", [("tpr", tpr, {"fpr": fpr}) for tpr, fpr in points]
-
-
-def _narrowing(claim: Claim) -> str:
-    if claim.unit == "record":
-        text = f" for groups of {claim.group_size}" if claim.group_size != 1 else ""
-    else:
-        text = f" for {several(claim.group_size, claim.unit)}"
-    text += f" for record {claim.record}" if claim.record is not None else ""
-    text += {"both": "", "remove": " if records are removed", "add": " if records are added"}[claim.direction]
-    text += f" in datasets of at least {claim.min_records} records" if claim.min_records else ""
-    text += f" between neighbours with the {claim.neighbours.replace('-', ' ')}" if claim.neighbours != "all" else ""
-    over = {None: "", "all": " over all datasets", "this": " for this dataset", "collection": " over the collection"}
-    return text + over.get(claim.over, f" over {claim.over}")
 
 
 #: The subject of a claim about a metric: one trained model, or the mean over trainings.

@@ -6,7 +6,7 @@ import copy
 import hashlib
 import tempfile
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -28,9 +28,7 @@ from dpspec.contract.attacks import Array, Asked, Attacker, Canary, Directions, 
 from dpspec.contract.catalog import Catalog, Offered
 from dpspec.contract.events import Event, Progressed
 from dpspec.contract.frozen import digest
-from dpspec.engine.preparing.outcome_assumptions import chosen_weights
-from dpspec.engine.preparing.prepare import Prepared, find, offers_of, options_of
-from dpspec.engine.preparing.refusals import texts_flaw
+from dpspec.engine.preparing.prepare import Prepared, chosen_weights, find, offers_of, options_of, prepare
 from dpspec.registry.foreign_code import is_foreign, made, misbehaved
 
 if TYPE_CHECKING:
@@ -169,6 +167,44 @@ class RunContext:
             self._folder = None
 
 
+class WorkerCache:
+    def __init__(self, prepared: Sequence[Prepared] = ()) -> None:
+        self._prepared = {(p.spec.digest, p.spec.name, p.spec.directory): p for p in prepared}
+        self._context: RunContext | None = None
+
+    def context(
+        self,
+        spec: Spec,
+        catalog: Catalog,
+        facts: Facts,
+        *,
+        device: str,
+        emit: Callable[[Event], None] | None = None,
+        stop: Callable[[], bool] | None = None,
+    ) -> RunContext:
+        identity = spec.digest, spec.name, spec.directory
+        prepared = self._prepared.get(identity)
+        if prepared is None:
+            prepared = prepare(spec, catalog)
+            self._prepared = {identity: prepared}
+        if prepared.facts != facts:
+            raise DataError("the data differ from those that the run began with: another file, or one that was changed")
+        last = self._context
+        if last is None or last.prepared is not prepared or last.wanted_device != device:
+            inputs = prepared.audit.trial_inputs(prepared.spec)
+            self._context = RunContext(prepared, catalog, inputs, device=device, like=last)
+            if last is not None:
+                last.close()
+        assert self._context is not None
+        self._context.emit, self._context.stop = emit, stop
+        return self._context
+
+    def close(self) -> None:
+        if self._context is not None:
+            self._context.close()
+        self._context = None
+
+
 def rows_flaw(rows: LoadedData, facts: Facts, options: FrozenMap) -> str:
     import numpy as np
 
@@ -186,6 +222,13 @@ def rows_flaw(rows: LoadedData, facts: Facts, options: FrozenMap) -> str:
         if flaw := texts_flaw(x, part, facts.vocabulary):
             return flaw
     return ""
+
+
+def texts_flaw(x: Any, part: str, vocabulary: int | None) -> str:
+    """Why rows (n, ...) are not texts of ``vocabulary`` tokens; empty if they are, or if none are declared."""
+    if vocabulary is None or not ((x != x.round()) | (x < 0) | (x >= vocabulary)).any():
+        return ""
+    return f"{part}_x holds values that are not ids in 0..{vocabulary - 1}, where facts() declares texts"
 
 
 #: Maximum error of the products of orthonormal directions.

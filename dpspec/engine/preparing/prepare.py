@@ -2,19 +2,28 @@
 
 Preparing reads no rows and does not import torch, so that ``validate`` and ``plan`` are fast. Initial weights are the
 exception: they are compared with the model.
+
+``model.initial`` are initial weights from a file that the user declares public, or chosen by the adversary. Bounds
+cover what training reveals of the records. Weights that were trained on these records reveal them from the start, and
+a file does not show its training data. So every proof of a spec with ``model.initial`` assumes that its weights do not
+depend on the private records. ``worst-case`` is for attacks: Theorem R5 of
+``docs/explanation/proofs/recorded-runs.md``.
 """
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from functools import cached_property
+from math import comb
 from pathlib import Path
 from typing import Any
 
 from dpspec.contract import (
     Assumption,
     Audit,
+    Backend,
     DataError,
     DataSource,
     Diagnostic,
@@ -22,19 +31,33 @@ from dpspec.contract import (
     FrozenMap,
     ModelFactory,
     Plan,
+    Sampling,
     Spec,
+    in_phase,
 )
 from dpspec.contract import Path as SpecPath
 from dpspec.contract.audit import NO_TRIALS
 from dpspec.contract.catalog import Catalog, Offered
-from dpspec.engine.preparing.outcome_assumptions import INITIAL, constants_of, with_initial_weights
-from dpspec.engine.preparing.refusals import kinds_with, refusals
+from dpspec.contract.spec import records_per_user
 from dpspec.engine.preparing.trial_keys import maker
 from dpspec.errors import PluginError, SpecError
 from dpspec.language.load import from_document
 from dpspec.language.tree import locate
+from dpspec.models.weights_file import FromFile
 from dpspec.registry.descriptors import CORE_KEYS
 from dpspec.registry.foreign_code import is_foreign, made, misbehaved, resolve
+
+#: The key of a model block that core reads and removes from the factory's options.
+INITIAL = "initial"
+
+#: Its value if the adversary chooses.
+WORST_CASE = "worst-case"
+
+#: The assumption of findings that a backend's statement is about.
+CONSTANTS = "data-independent-hyperparameters"
+
+#: Statuses of a plugin's statement about itself that become ``reported``.
+_CAPPED = ("by-construction", "not-rejected", "declared")
 
 #: Statuses of constants, the weakest first.
 _WEAKEST = ("false", "unchecked", "reported", "declared", "not-rejected", "by-construction")
@@ -240,3 +263,205 @@ def options_of(spec: Spec) -> FrozenMap:
 
 def _block(spec: Spec) -> Mapping[str, Any]:
     return (spec.audit.options.get("canary") if spec.audit is not None else None) or {}
+
+
+def with_initial_weights(spec: Spec, factory: ModelFactory, recorded: Facts | None) -> tuple[ModelFactory, str | None]:
+    """The factory whose models start from the spec's file, and the file's digest.
+
+    ``recorded``: the facts of a result, whose digest replaces the digest of a missing file.
+    """
+    path = weights_path(spec)
+    if path is None:
+        return factory, None
+    try:
+        made = FromFile(factory, path)
+    except DataError:
+        if recorded is None or recorded.initial_weights is None:
+            raise
+        return factory, recorded.initial_weights
+    return made, made.digest
+
+
+def weights_path(spec: Spec) -> Path | None:
+    initial = None if spec.model is None else spec.model.get(INITIAL)
+    return None if initial is None or chosen_weights(spec) else Path(spec.directory) / str(initial["path"])
+
+
+def chosen_weights(spec: Spec) -> bool:
+    return spec.model is not None and spec.model.get(INITIAL) == WORST_CASE
+
+
+def constants_of(offered: Offered, spec: Spec) -> Assumption:
+    backend: Backend = offered.provider
+    stated = backend.constants
+    if not stated:
+        text = f"backend {backend.kind!r} does not say where its divisor, rate and clip norm come from"
+        return Assumption(name=CONSTANTS, status="unchecked", text=text)
+    if isinstance(stated, str):
+        named = resolve(stated)
+        stated = named if isinstance(named, Assumption) else made(offered, stated, "its constants", spec)
+    if not isinstance(stated, Assumption):
+        raise misbehaved(offered, f"its constants are a {type(stated).__name__}, not an Assumption")
+    capped = offered.distribution != "dpspec" and stated.status in _CAPPED
+    return dataclasses.replace(stated, name=CONSTANTS, status="reported" if capped else stated.status)
+
+
+#: Maximum number of choices of a user's records over which an expected contribution is averaged.
+MOST_CHOICES = 1000
+
+
+def refusals(
+    spec: Spec, facts: Facts, source: DataSource, offers: Mapping[str, tuple[str, Offered]], catalog: Catalog
+) -> Iterator[Diagnostic]:
+    (kind, mechanism), (_, backend) = offers["mechanism"], offers["backend"]
+    if spec.data.get("missing") and not mechanism.provider.missing:
+        yield _unsupported(
+            f"{kind!r} takes no records with missing values",
+            ("data", "missing"),
+            "remove missing and write a public constant into the empty cells beforehand, which costs no privacy, or "
+            "use a mechanism that imputes and accounts for it",
+        )
+    unit, units = spec.threat_model.unit, sorted(mechanism.provider.units)
+    if unit not in units:
+        yield _unsupported(
+            f"the bounds of {kind!r} hold for one {' or '.join(units)}, not for one {unit!r}",
+            ("threat_model", "unit"),
+            "if each has one record, remove unit; for several records each, set group_size",
+        )
+    access, accesses = spec.threat_model.access, sorted(mechanism.provider.accesses)
+    if access not in accesses:
+        held = f"the bounds of {kind!r} hold for access {' or '.join(accesses)}"
+        yield Diagnostic(code="unsupported", message=f"{held}, not for {access!r}", path=("threat_model", "access"))
+    for i, claim in enumerate(spec.claims):
+        if claim.kind != "metric" and claim.min_records > facts.records:
+            own = claim.min_records != spec.threat_model.min_records
+            yield Diagnostic(
+                code="bad-value",
+                message=f"claim {claim.id!r} covers datasets of at least {claim.min_records} records, and the declared "
+                f"one has {facts.records}",
+                path=("claims", i, "min_records") if own else ("threat_model", "min_records"),
+                help=f"claim at most {facts.records}, so that the claim covers the declared dataset",
+            )
+    if spec.threat_model.unit == "record" and spec.data.get("max_records_per_user") is not None:
+        yield _unsupported(
+            "max_records_per_user drops records of users with more; removing one record of such a user adds another "
+            "one, so no bound for one record holds",
+            ("data", "max_records_per_user"),
+            "claim it for users, threat_model: {unit: user}, or drop records beforehand and write records_per_user",
+        )
+    yield from _of_users(spec, facts, backend, catalog)
+    with suppress(DataError):  # the facts come from a result, or preparing has reported the error
+        yield from getattr(source, "remarks", tuple)()
+    if facts.vocabulary is not None and not mechanism.provider.tokens:
+        yield _unsupported(
+            f"{kind!r} computes with features, and {spec.data.kind!r} gives ids of tokens",
+            ("data", "kind"),
+            f"use a mechanism that takes texts: {kinds_with(catalog.mechanisms, 'tokens')}",
+        )
+    if backend.provider.recording:
+        comparable = sorted(name for name, each in catalog.mechanisms.items() if each.provider.recordable)
+        reader: Any = resolve(backend.provider.recording)
+        yield from reader.check(spec, comparable)
+    if chosen_weights(spec):
+        yield from _of_chosen_weights(spec, kind, mechanism, backend, catalog)
+
+
+def _of_chosen_weights(
+    spec: Spec, kind: str, mechanism: Offered, backend: Offered, catalog: Catalog
+) -> Iterator[Diagnostic]:
+    path = ("model", INITIAL)
+    if not mechanism.provider.chosen_weights:
+        yield _unsupported(
+            f"the bounds of {kind!r} do not hold for weights that an adversary chose",
+            path,
+            f"its bounds assume the model's own initial weights; for chosen ones, use a mechanism of "
+            f"{kinds_with(catalog.mechanisms, 'chosen_weights')}",
+        )
+    if backend.provider.recording:
+        yield _unsupported("an adversary cannot choose the weights of a recorded run", path, "remove initial")
+    for i, claim in enumerate(spec.claims):
+        if claim.kind == "metric":
+            yield _unsupported(
+                f"claim {claim.id!r} would be measured on models whose initial weights were fitted to the records "
+                "without privacy",
+                ("claims", i),
+                "claim metrics in a spec without model.initial: worst-case",
+            )
+
+
+def _of_users(spec: Spec, facts: Facts, backend: Offered, catalog: Catalog) -> Iterator[Diagnostic]:
+    drawn = [phase.sampling if "sampling" in phase else None for phase in spec.phases]
+    first = next((i for i, sampling in enumerate(drawn) if sampling is not None and sampling.of_users), None)
+    if first is None:
+        return
+    place = in_phase(spec, first, "sampling", "unit")
+    if spec.threat_model.unit != "user":
+        yield _unsupported(
+            "users are drawn, so that bounds hold for users: removing one record changes the contribution of its user "
+            "by up to twice the clip norm",
+            place,
+            "threat_model: {unit: user}, or remove unit and records_per_user to draw records",
+        )
+    if len({(sampling.unit, sampling.records_per_user) for sampling in drawn if sampling is not None}) > 1:
+        yield _unsupported(
+            "phases that draw records, or another number of a user's records, cannot follow phases that draw users",
+            place,
+            "write unit and records_per_user once, in mechanism.sampling",
+        )
+    for i, sampling in enumerate(drawn):
+        if sampling is not None and sampling.of_users and not sampling.is_poisson:
+            yield _unsupported(
+                f"users are drawn one by one, each independently, and not in {sampling.scheme} batches",
+                in_phase(spec, i, "sampling", "scheme"),
+                "scheme: poisson, with the rate of one user; rate: 1 draws all users",
+            )
+    if spec.audit is not None:
+        yield from _untrainable(spec, facts, backend, spec.phases[first].sampling, place, catalog)
+
+
+def _untrainable(
+    spec: Spec, facts: Facts, backend: Offered, sampling: Sampling, place: SpecPath, catalog: Catalog
+) -> Iterator[Diagnostic]:
+    if facts.users is None and facts.digest is not None:
+        yield _unsupported(
+            "users are drawn, and nothing says whose the records are",
+            place,
+            "data: {user: COLUMN} of a table (kind: csv or parquet), or remove audit",
+        )
+    if not backend.provider.users:
+        yield Diagnostic(
+            code="missing-capability",
+            message=f"backend {spec.training.kind!r} draws records, not users",
+            path=("training", "backend"),
+            help=f"backend: {kinds_with(catalog.backends, 'users')}, or remove audit",
+        )
+    if spec.audit is not None and (spec.audit.options.get("canary") or {}).get("space") == "input":
+        yield _unsupported(
+            "canary users have a gradient; users of canary records are not supported",
+            ("audit", "canary", "space"),
+            "space: gradient",
+        )
+    bound = records_per_user(spec.data.options)
+    if bound is None:
+        yield _unsupported(
+            "rows are laid out user by user, and nothing limits the number of records of one",
+            ("data",),
+            "records_per_user: 8, or max_records_per_user: 8 to drop further records",
+        )
+        return
+    size = min(sampling.records_per_user or 1, bound)
+    if 1 < size < bound and (bound > MOST_CHOICES or comb(bound, size) > MOST_CHOICES):
+        yield _unsupported(
+            f"{size} of {bound} records can be chosen in more than {MOST_CHOICES} ways, and the expected contribution "
+            "of a user is a mean over all choices",
+            place[:-1],
+            f"records_per_user: 1, or {bound} to average all; or fewer records of each user in data",
+        )
+
+
+def kinds_with(offers: Mapping[str, Offered], field: str) -> str:
+    return ", ".join(sorted(kind for kind, offered in offers.items() if getattr(offered.provider, field)))
+
+
+def _unsupported(message: str, path: SpecPath, help: str) -> Diagnostic:
+    return Diagnostic(code="unsupported", message=message, path=path, help=help)

@@ -52,8 +52,7 @@ from dpspec.engine.results.decimals import lower, upper
 from dpspec.engine.results.recording import SOURCE, UNKNOWN, ExecutedRun, Recording
 from dpspec.engine.results.result import AuditResult
 from dpspec.errors import NothingToRunError, SpecError, UsageError
-from dpspec.kit.findings import lower_from
-from dpspec.kit.specs import DEFAULT_DELTA, claimed_deltas
+from dpspec.kit.findings import DEFAULT_DELTA, claimed_deltas, lower_from
 from dpspec.language.tree import locate
 from dpspec.recording.folder.run_folder import FILES
 from dpspec.stats.conformance import table

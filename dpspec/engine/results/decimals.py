@@ -101,6 +101,6 @@ def _text(number: Decimal) -> str:
     exponent = number.adjusted()
     if -4 <= exponent < _PLAIN_BELOW:
         return f"{number:f}"
-    digits = "".join(str(d) for d in number.as_tuple().digits)
+    digits = "".join(map(str, number.as_tuple().digits))
     mantissa = digits[0] + (f".{digits[1:]}" if len(digits) > 1 else "")
     return f"{'-' if number < 0 else ''}{mantissa}e{exponent}"

@@ -25,19 +25,30 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any, TypeVar, get_args
 
-from dpspec.contract import Check, Evidence, Finding, Outcome, Plan, Series, Trial
+from dpspec.contract import (
+    Assumption,
+    Check,
+    Evidence,
+    Finding,
+    Outcome,
+    Plan,
+    Series,
+    Spec,
+    Trial,
+    is_privacy_quantity,
+)
 from dpspec.contract.audit import NO_TRIALS
+from dpspec.contract.catalog import Offered
 from dpspec.contract.findings import Rigor
 from dpspec.engine.judging.claim_tests import Concluded, PendingTests, planned_tests
 from dpspec.engine.judging.inequalities import PRIVACY_KINDS, statement
 from dpspec.engine.judging.judge import judge
-from dpspec.engine.preparing.outcome_assumptions import with_assumptions
-from dpspec.engine.preparing.prepare import Prepared
+from dpspec.engine.preparing.prepare import CONSTANTS, Prepared, chosen_weights, weights_path
 from dpspec.engine.results.codec import flaws_of
 from dpspec.engine.results.recording import ExecutedRun
 from dpspec.engine.storage.trial_store import StoredTrial
@@ -112,7 +123,10 @@ def conclude(bounded: Bounded, trials: Sequence[Trial], needed: int | None = Non
     from_trials = prepared.audit.conclude(spec, trials) if trials else ()
     yielded = chain(bounded.bounds, (with_data_size(outcome, prepared) for outcome in from_trials))
     foreign = bool(trials) or bounded.recording is not None or is_foreign(prepared.offers["mechanism"][1])
-    outcomes: list[Outcome] = []
+    findings: list[Finding] = []
+    series: list[Series] = []
+    checks: list[Check] = []
+    evidence: list[Evidence] = []
     if bounded.recording is None:
         assumed = with_assumptions(yielded, spec, prepared.constants, prepared.offers)
     else:
@@ -121,13 +135,21 @@ def conclude(bounded: Bounded, trials: Sequence[Trial], needed: int | None = Non
         if flaw := _flaw(outcome, quantities, stored=foreign):
             kind = spec.mechanism.kind
             raise PluginError(f"mechanism {kind!r} yields {flaw}: tell its authors, or see `dpspec plugins --check`")
-        outcomes.append(outcome)
+        match outcome:
+            case Finding():
+                findings.append(outcome)
+            case Series():
+                series.append(outcome)
+            case Check():
+                checks.append(outcome)
+            case Evidence():
+                evidence.append(outcome)
     return Concluded(
         spec=spec,
-        findings=tuple(outcome for outcome in outcomes if isinstance(outcome, Finding)),
-        series=tuple(outcome for outcome in outcomes if isinstance(outcome, Series)),
-        checks=tuple(outcome for outcome in outcomes if isinstance(outcome, Check)),
-        evidence=tuple(outcome for outcome in outcomes if isinstance(outcome, Evidence)),
+        findings=tuple(findings),
+        series=tuple(series),
+        checks=tuple(checks),
+        evidence=tuple(evidence),
         trials=len(trials),
         needed=len(trials) if needed is None else needed,
         sequential=plan.sequential,
@@ -181,6 +203,86 @@ def undefined_numbers(outcome: Outcome) -> Iterator[str]:
             left += [(f"{place}.{key}", part) for key, part in reversed(list(value.items()))]
         elif isinstance(value, list | tuple):
             left += [(f"{place}[{i}]", part) for i, part in reversed(list(enumerate(value)))]
+
+
+PUBLIC = Assumption(
+    name="public-initial-weights",
+    status="declared",
+    text="the initial weights (model.initial) do not depend on the private records",
+)
+
+SAME = Assumption(
+    name="same-initial-weights",
+    status="declared",
+    text="all compared datasets have the same initial weights, chosen by an adversary; a pipeline that computes its "
+    "weights from private records is not covered",
+)
+
+CHOSEN = Assumption(
+    name="worst-case-initial-weights",
+    status="by-construction",
+    text="an adversary chose the initial weights, fitted to the real records before canaries and inclusion bits were "
+    "drawn: this refutes claims about any initial weights, and not about one model's own",
+)
+
+#: The assumption of evidence if a plugin's code made the canaries or scored them.
+ATTACK_CODE = Assumption(
+    name="attack-code",
+    status="reported",
+    text="the code of the attack received no inclusion bit, seed or noise; dpspec cannot check other sources",
+)
+
+#: Statuses that prevent a proof.
+_BAD = ("false", "unchecked")
+
+
+def with_assumptions(
+    outcomes: Iterable[Outcome], spec: Spec, constants: Assumption | None, offers: Mapping[str, tuple[str, Offered]]
+) -> Iterator[Outcome]:
+    """The outcomes with core's assumptions.
+
+    Findings get the backend's statement about constants if they assume public ones: all upper bounds of a trained model
+    do, and findings of other mechanisms name the assumption. The privacy results of an attack by a plugin's code get
+    one, and so do upper bounds and lower bounds of attacks for initial weights.
+    """
+    attack = [(part, offers[part]) for part in ("canary", "score") if part in offers]
+    parts = [f"{part} {kind!r} of {offered.distribution}" for part, (kind, offered) in attack]
+    code = replace(ATTACK_CODE, text=f"{ATTACK_CODE.text} ({' and '.join(parts)})")
+    chosen = chosen_weights(spec)
+    for outcome in outcomes:
+        more: list[Assumption] = []
+        if isinstance(outcome, Evidence) and attack and is_privacy_quantity(outcome.quantity):
+            more.append(code)
+        if isinstance(outcome, Finding):
+            outcome = outcome if constants is None else _with_constants(constants, outcome, spec)
+            match outcome.bound, outcome.scope.pipeline:
+                case "lower", "executed":
+                    more += [code] if attack else []
+                    more += [CHOSEN] if chosen else []
+                case "upper", "declared" if chosen:
+                    more.append(SAME)
+                case "upper", "declared" if weights_path(spec) is not None:
+                    more.append(PUBLIC)
+        if more and isinstance(outcome, Evidence | Finding):
+            outcome = replace(outcome, assumptions=(*outcome.assumptions, *more))
+        yield outcome
+
+
+def _with_constants(constants: Assumption, finding: Finding, spec: Spec) -> Finding:
+    known: list[Assumption] = []
+    for own in finding.assumptions:
+        if own.name == CONSTANTS and own.status != "false":
+            # A bad status replaces the finding's text.
+            words = [constants.text] if constants.status in _BAD else [own.text, constants.text]
+            text = "; ".join(filter(None, words))
+            own = replace(own, status=constants.status, text=text, test=constants.test)
+        known.append(own)
+    if any(assumption.name == CONSTANTS for assumption in known):
+        return replace(finding, assumptions=tuple(known))
+    declared_upper = finding.bound == "upper" and finding.scope.pipeline == "declared"
+    if constants.status in _BAD and spec.model is not None and declared_upper:
+        return replace(finding, assumptions=(*finding.assumptions, constants))
+    return finding
 
 
 _REJECTED = ("refuted", "contradicted")

@@ -19,17 +19,16 @@ from dpspec.engine.judging.claim_tests import Concluded, confidence_of
 from dpspec.engine.judging.evidence_weight import missing_measurements
 from dpspec.engine.judging.inequalities import PRIVACY_KINDS
 from dpspec.engine.judging.judge import Judged, judge
-from dpspec.engine.preparing.context import RunContext
+from dpspec.engine.preparing.context import RunContext, WorkerCache
 from dpspec.engine.preparing.prepare import Prepared, data_unreadable, out_of_range, prepare
 from dpspec.engine.results.result import AuditResult, Result
 from dpspec.engine.running.conclude import Bounded, Trained, conclude
 from dpspec.engine.running.run_options import RunOptions
-from dpspec.engine.running.tasks import WorkerCache
 from dpspec.engine.running.train import Training
 from dpspec.engine.storage.stored_trials import Listener, environment
 from dpspec.engine.storage.trial_store import Store
 from dpspec.errors import NothingToRunError, PluginError, SpecError
-from dpspec.language.selection import best_of
+from dpspec.language.rewrite import best_of
 from dpspec.language.tree import locate, source_file
 
 #: Number of audits above which the progress through a stage is reported.
@@ -179,47 +178,49 @@ def conclude_trained(trained: Trained) -> Concluded:
 def assemble(
     trained: Sequence[Trained], concluded: Sequence[Concluded], judged: Sequence[Judged], catalog: Catalog
 ) -> Result:
-    audits = tuple(_audit_result(*stages) for stages in zip(trained, concluded, judged, strict=True))
+    audits: list[AuditResult] = []
+    for trained_audit, concluded_audit, judged_audit in zip(trained, concluded, judged, strict=True):
+        bounded, spec = trained_audit.bounded, concluded_audit.spec
+        spans = {claim.id: spec.origin.get(("claims", i)) for i, claim in enumerate(spec.claims)}
+        spans[""] = spec.origin.get(())
+        places = {
+            name: {"file": s.file, "line": s.line, "column": s.column} for name, s in spans.items() if s is not None
+        }
+        audits.append(
+            AuditResult(
+                name=spec.name,
+                source=source_file(spec.origin),
+                digest=spec.digest,
+                document=spec.document,
+                cell=spec.cell,
+                facts=bounded.prepared.facts,
+                verdicts=judged_audit.verdicts,
+                conformance=judged_audit.conformance,
+                findings=judged_audit.findings,
+                series=concluded_audit.series,
+                checks=concluded_audit.checks,
+                evidence=concluded_audit.evidence,
+                trials=tuple(stored.record for stored in trained_audit.trials),
+                planned_trials=bounded.plan.trials,
+                settled_after=trained_audit.stopped_after,
+                power=bounded.plan.power,
+                notes=(*bounded.plan.notes, *bounded.prepared.audit.notes(bounded.bounds)),
+                seconds=round(bounded.seconds + trained_audit.seconds + concluded_audit.seconds, 3),
+                places=FrozenMap(places),
+                stored_trials=trained_audit.from_store,
+                promised=bounded.plan.checks,
+                recording=concluded_audit.recording,
+            )
+        )
     kinds = dict.fromkeys(str(audit.document["mechanism"]["kind"]) for audit in audits)
     offered = {kind: catalog.mechanisms[kind].provider.description for kind in kinds if kind in catalog.mechanisms}
     described = {kind: text for kind, text in offered.items() if text}
     return Result(
-        audits=audits,
+        audits=tuple(audits),
         confidence=confidence_of([of_audit.spec for of_audit in concluded]),
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         environment=FrozenMap({**environment(catalog), "mechanisms": described}),
         notes=_notes(audits, [bool(each.bounded.prepared.components) for each in trained]),
-    )
-
-
-def _audit_result(trained: Trained, concluded: Concluded, judged: Judged) -> AuditResult:
-    bounded, spec = trained.bounded, concluded.spec
-    spans = {claim.id: spec.origin.get(("claims", i)) for i, claim in enumerate(spec.claims)}
-    spans[""] = spec.origin.get(())
-    places = {name: {"file": s.file, "line": s.line, "column": s.column} for name, s in spans.items() if s is not None}
-    return AuditResult(
-        name=spec.name,
-        source=source_file(spec.origin),
-        digest=spec.digest,
-        document=spec.document,
-        cell=spec.cell,
-        facts=bounded.prepared.facts,
-        verdicts=judged.verdicts,
-        conformance=judged.conformance,
-        findings=judged.findings,
-        series=concluded.series,
-        checks=concluded.checks,
-        evidence=concluded.evidence,
-        trials=tuple(stored.record for stored in trained.trials),
-        planned_trials=bounded.plan.trials,
-        settled_after=trained.stopped_after,
-        power=bounded.plan.power,
-        notes=(*bounded.plan.notes, *bounded.prepared.audit.notes(bounded.bounds)),
-        seconds=round(bounded.seconds + trained.seconds + concluded.seconds, 3),
-        places=FrozenMap(places),
-        stored_trials=trained.from_store,
-        promised=bounded.plan.checks,
-        recording=concluded.recording,
     )
 
 

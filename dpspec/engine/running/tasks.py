@@ -16,57 +16,18 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from dpspec.contract import Cancelled, DataError, Facts, FrozenMap, Spec
+from dpspec.contract import Cancelled, Facts, FrozenMap, Spec
 from dpspec.contract.catalog import Catalog
 from dpspec.contract.events import Event, Progressed, StageStarted
 from dpspec.contract.frozen import canonical_json
-from dpspec.engine.preparing.context import RunContext
-from dpspec.engine.preparing.prepare import Prepared, offers_of, prepare
+from dpspec.engine.preparing.context import RunContext, WorkerCache
+from dpspec.engine.preparing.prepare import offers_of
 from dpspec.engine.preparing.trial_keys import code_of
 from dpspec.engine.storage.stored_trials import NewTrial, environment, offers_for_trials, version_of
 from dpspec.errors import UsageError
 from dpspec.executors import PartialResult, Pool, Resources, Task, TaskContext, TaskFailed, TaskProgress, WorkerLost
 from dpspec.registry.foreign_code import misbehaved
 from dpspec.registry.loader import mark
-
-
-class WorkerCache:
-    def __init__(self, prepared: Sequence[Prepared] = ()) -> None:
-        self._prepared = {(p.spec.digest, p.spec.name, p.spec.directory): p for p in prepared}
-        self._context: RunContext | None = None
-
-    def context(
-        self,
-        spec: Spec,
-        catalog: Catalog,
-        facts: Facts,
-        *,
-        device: str,
-        emit: Callable[[Event], None] | None = None,
-        stop: Callable[[], bool] | None = None,
-    ) -> RunContext:
-        identity = spec.digest, spec.name, spec.directory
-        prepared = self._prepared.get(identity)
-        if prepared is None:
-            prepared = prepare(spec, catalog)
-            self._prepared = {identity: prepared}
-        if prepared.facts != facts:
-            raise DataError("the data differ from those that the run began with: another file, or one that was changed")
-        last = self._context
-        if last is None or last.prepared is not prepared or last.wanted_device != device:
-            inputs = prepared.audit.trial_inputs(prepared.spec)
-            self._context = RunContext(prepared, catalog, inputs, device=device, like=last)
-            if last is not None:
-                last.close()
-        assert self._context is not None
-        self._context.emit, self._context.stop = emit, stop
-        return self._context
-
-    def close(self) -> None:
-        if self._context is not None:
-            self._context.close()
-        self._context = None
-
 
 #: The cache of a worker process.
 _CACHE = WorkerCache()

@@ -29,11 +29,12 @@ from dpspec.contract.frozen import canonical_json, digest
 from dpspec.engine.results.result import TrialRecord
 from dpspec.errors import UsageError
 from dpspec.regular_files import NotRegularError, open_regular, read_regular
-from dpspec.stores import open_storage
-from dpspec.stores.folder import RECORD
+from dpspec.stores.folder import RECORD, FolderStorage
 
 if TYPE_CHECKING:
     import numpy as np
+
+    from dpspec.stores.remote import RemoteStorage
 
 
 #: Size limits of a secret in bytes.
@@ -84,6 +85,10 @@ _ATTEMPTS = 3
 _MAPPINGS = ("evidence", "arrays", "recorded")
 
 
+#: The scheme of a URL.
+_URL = re.compile(r"([a-z][a-z0-9+.-]*)://", re.IGNORECASE)
+
+
 class _DamageError(Exception):
     """A record that must not be used; the text says why."""
 
@@ -118,14 +123,26 @@ class Store:
         """Open a store.
 
         Args:
-            location: A folder, or a URL that fsspec supports.
+            location: A folder, or a URL: ``file://``, or an fsspec protocol (``s3://``, ``gs://``).
             key: Seals new records; other records are ignored.
             only_read: Whether to leave damaged records in place.
 
         Raises:
             UsageError: The location is invalid, or is neither a store nor empty nor absent.
         """
-        self._storage = open_storage(location)
+        text = str(location)
+        if not text.partition("://")[2 if "://" in text else 0].strip("/ \t") and not text.startswith("/"):
+            raise UsageError(f"the store {text!r} has no location: give a folder, or a URL with a path after ://")
+        scheme = _URL.match(text) if isinstance(location, str) else None
+        self._storage: FolderStorage | RemoteStorage
+        if scheme is None:
+            self._storage = FolderStorage(Path(location))
+        elif scheme[1].lower() in ("file", "local"):
+            self._storage = FolderStorage(Path(text[scheme.end() :]))
+        else:
+            from dpspec.stores.remote import RemoteStorage
+
+            self._storage = RemoteStorage.open(text)
         self._key = key
         self._only_read = only_read
         self._storage.require_store()

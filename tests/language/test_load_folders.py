@@ -10,9 +10,8 @@ import pytest
 
 from dpspec.contract.catalog import Catalog
 from dpspec.errors import UsageError
-from dpspec.language import spec_files
-from dpspec.language.load import load_specs
-from dpspec.language.spec_files import find_specs, is_spec
+from dpspec.language import load
+from dpspec.language.load import find_specs, is_spec, load_specs
 
 
 def write(path: Path, text: str = "dpspec: 1\n") -> Path:
@@ -80,7 +79,7 @@ def test_what_we_may_not_read_is_not_passed_over(tmp_path: Path, monkeypatch: py
             raise PermissionError(13, "Permission denied", str(path))
         return path.open("rb")
 
-    monkeypatch.setattr(spec_files, "open", refused, raising=False)
+    monkeypatch.setattr(load, "open", refused, raising=False)
     assert find_specs([tmp_path]).files == (spec, closed)
     (tmp_path / "within").mkdir()
     within = str(tmp_path / "within")

@@ -11,9 +11,10 @@ from support.specs import document
 from dpspec.contract import Assumption, Finding, Spec
 from dpspec.contract.catalog import Catalog, Offered
 from dpspec.engine.calibration import calibrate_spec
-from dpspec.engine.preparing.outcome_assumptions import CONSTANTS as NAME
-from dpspec.engine.preparing.outcome_assumptions import constants_of, with_assumptions
+from dpspec.engine.preparing.prepare import CONSTANTS as NAME
+from dpspec.engine.preparing.prepare import constants_of
 from dpspec.engine.results.result import AuditResult
+from dpspec.engine.running.conclude import with_assumptions
 from dpspec.engine.running.runner import run
 from dpspec.engine.storage.trial_store import Store
 from dpspec.errors import UsageError

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from dpspec.contract import Spec, thaw
 from dpspec.language.load import Loaded
-from dpspec.language.schedules import expand
+from dpspec.language.rewrite import expand_phases
 from dpspec.language.tree import from_plain, plain
 
 Load = Callable[..., Loaded]
@@ -32,7 +32,7 @@ def only(loaded: Loaded) -> Spec:
 
 
 def phases_of(text: str) -> list[dict[str, object]]:
-    root, wrong = expand(from_plain({"mechanism": {"phases": yaml.safe_load(text)}}))
+    root, wrong = expand_phases(from_plain({"mechanism": {"phases": yaml.safe_load(text)}}))
     assert wrong == []
     return plain(root)["mechanism"]["phases"]  # type: ignore[no-any-return]
 
@@ -58,7 +58,7 @@ class TestFormula:
         self, steps: int, every: int, ends: tuple[float, float], shape: str
     ) -> None:
         text = yaml.safe_dump({"steps": steps, "every": every, "x": {"from": ends[0], "to": ends[1], "shape": shape}})
-        root, wrong = expand(from_plain({"mechanism": {"phases": yaml.safe_load(text)}}))
+        root, wrong = expand_phases(from_plain({"mechanism": {"phases": yaml.safe_load(text)}}))
         if -(-steps // every) > 1000:
             assert [d.code for d in wrong] == ["bad-value"]
             return

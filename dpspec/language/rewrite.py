@@ -1,0 +1,281 @@
+"""Rewrite the documents that composition returns into those that validation reads.
+
+A formula in ``mechanism.phases`` becomes a list of phases. ``phases: {steps: 1000, every: 10, noise_multiplier:
+{from: 2.0, to: 1.0, shape: geometric}}`` are phases of ``every`` steps, with a shorter last phase if needed. In phase
+i = 0, ..., n - 1 of n, with f = i / (n - 1), or 0 if n = 1, the value is
+
+    linear     from + (to - from) f
+    geometric  from^(1 - f) to^f, both above 0
+    cosine     to + (from - to) (1 + cos(pi f)) / 2
+
+Other keys are equal in all phases. A map in a phase is merged over the same map of the block.
+
+Claims ``over: matrix``, about publishing the best of all cells, move from the cells to a separate document, named
+``NAME best of N``. Its mechanism, of kind ``selection``, contains the resolved mechanism, model, training and threat
+model of each cell, and the random number of tries if ``tuning`` declares one. It is judged, reported and verified like
+any other spec. If the cells have no other claims, they are not audited separately.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from dpspec.contract import Diagnostic, FrozenMap, Json, Path, Span, Spec, thaw
+from dpspec.language.blocks import CELL_BLOCKS, CLAIM_KIND, SELECTION
+from dpspec.language.compose import Composed
+from dpspec.language.tree import Node, child, from_plain, plain, value_at
+from dpspec.text import quoted, shown
+
+MAX_PHASES = 1000
+
+_PLACE = ("mechanism", "phases")
+
+_SHAPES = ("linear", "geometric", "cosine")
+
+
+class _ScheduleError(Exception):
+    def __init__(self, message: str, node: Node, help: str | None = None) -> None:
+        self.diagnostic = Diagnostic(code="bad-value", message=message, path=_PLACE, span=node.span, help=help)
+
+
+def expand_phases(root: Node) -> tuple[Node, list[Diagnostic]]:
+    """Replace a formula by the list of phases."""
+    mechanism = child(root, "mechanism")
+    phases = None if mechanism is None else child(mechanism, "phases")
+    if mechanism is None or phases is None or not isinstance(phases.value, dict):
+        return root, []
+    assert isinstance(root.value, dict)
+    assert isinstance(mechanism.value, dict)
+    merged = []
+    try:
+        for entries, length in _evaluated(phases):
+            for key, own in entries.items():  # a phase with only ``sampling.rate`` keeps the block's scheme
+                shared = mechanism.value.get(key)
+                if shared is not None and isinstance(shared.value, dict) and isinstance(own.value, dict):
+                    entries[key] = replace(own, value={**shared.value, **own.value})
+            entries["steps"] = replace(phases.value["steps"], value=length)
+            merged.append(Node(entries, phases.span))
+    except _ScheduleError as wrong:
+        return root, [wrong.diagnostic]
+    block = {**mechanism.value, "phases": replace(phases, value=list(merged))}
+    return replace(root, value={**root.value, "mechanism": replace(mechanism, value=block)}), []
+
+
+def unused_settings(document: Json, chosen: Iterable[Path], *, merged: bool) -> Iterator[Diagnostic]:
+    """The report would default show a value that the audit did not use, because each phase overrides it."""
+    mechanism = document.get("mechanism") if isinstance(document, dict) else None
+    phases = mechanism.get("phases") if isinstance(mechanism, dict) else None
+    if not isinstance(phases, list) or not phases or not all(isinstance(phase, dict) for phase in phases):
+        return
+    assert isinstance(mechanism, dict)
+    for path in chosen:
+        if len(path) < 2 or path[0] != "mechanism" or path[1] in ("phases", "steps"):
+            continue  # the validator rejects steps together with phases
+        value = value_at(mechanism, path[1:])
+        effective = [value_at(phase if path[1] in phase else mechanism, path[1:]) for phase in phases]
+        own = all(path[1] in phase for phase in phases) and not (merged and isinstance(mechanism.get(path[1]), dict))
+        differ = [used != value for used in effective]
+        if value is not None and (all(differ) or (own and any(differ))):
+            name = ".".join(map(str, path))
+            yield Diagnostic(
+                code="conflicting-key",
+                message=f"{quoted(name)} is set but has no effect: each phase sets its own value",
+                path=path,
+                help=f"set {quoted(f'mechanism.phases.0.{path[1]}')} and so on, or take it out of the phases",
+            )
+
+
+def _evaluated(phases: Node) -> Iterator[tuple[dict[str, Node], int]]:
+    """The keys of each phase, and its number of steps."""
+    assert isinstance(phases.value, dict)
+    steps, every = _count(phases, "steps"), _count(phases, "every", 1)
+    number = -(-steps // every)
+    if number > MAX_PHASES:
+        message = f"{steps} steps in phases of {every} are {number} phases; the maximum is {MAX_PHASES}"
+        raise _ScheduleError(message, phases, f"write every: {-(-steps // MAX_PHASES)} or more")
+    for i in range(number):
+        fraction = i / (number - 1) if number > 1 else 0.0
+        entries = {key: _evaluate(node, fraction) for key, node in phases.value.items() if key != "every"}
+        yield entries, min(every, steps - i * every)
+
+
+def _count(phases: Node, key: str, default: int | None = None) -> int:
+    assert isinstance(phases.value, dict)
+    node = phases.value.get(key)
+    value = default if node is None else node.value
+    if value is None:
+        message = "phases given as a map need steps"
+        raise _ScheduleError(message, phases, "for example phases: {steps: 1000, every: 10, ...}")
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise _ScheduleError(
+            f"{key} must be an integer of at least 1, got {shown(plain(node or phases))}", node or phases
+        )
+    return value
+
+
+def _evaluate(node: Node, fraction: float) -> Node:
+    """At ``fraction`` of the schedule; ``{from, to}`` maps become numbers."""
+    if not isinstance(node.value, dict):
+        return node
+    if not {"from", "to"} & node.value.keys():
+        return replace(node, value={key: _evaluate(inner, fraction) for key, inner in node.value.items()})
+    unknown = sorted(node.value.keys() - {"from", "to", "shape"})
+    if unknown:
+        raise _ScheduleError(f"{quoted(unknown[0])} cannot be combined with 'from' and 'to'", node)
+    first, last = (_number(node, key) for key in ("from", "to"))
+    shape = node.value["shape"].value if "shape" in node.value else "linear"
+    if shape == "linear":
+        value = first + (last - first) * fraction
+    elif shape == "geometric":
+        if first <= 0.0 or last <= 0.0:
+            raise _ScheduleError("a geometric schedule needs from and to above 0", node)
+        value = first ** (1.0 - fraction) * last**fraction
+    elif shape == "cosine":
+        value = last + (first - last) * (1.0 + math.cos(math.pi * fraction)) / 2.0
+    else:
+        raise _ScheduleError(
+            f"shape must be one of {', '.join(_SHAPES)}, got {shown(plain(node.value['shape']))}", node
+        )
+    return replace(node, value=first if fraction == 0.0 else last if fraction == 1.0 else value)
+
+
+def _number(node: Node, key: str) -> float:
+    assert isinstance(node.value, dict)
+    found = node.value.get(key)
+    value = None if found is None else found.value
+    if isinstance(value, bool) or not isinstance(value, int | float) or abs(value) > 1e300:
+        raise _ScheduleError(f"{key} of a schedule must be a number, got {shown(value)}", found or node)
+    return float(value)
+
+
+#: Maximum length of a spec name, and the suffix of a selection's name.
+_LONGEST_NAME = 80
+_NAMED = re.compile(r" best of [0-9]+$")
+
+#: Values that must be equal in all cells, because one claim covers all cells.
+_SHARED = (("data",), ("threat_model",), ("training", "backend"), ("model", "initial"))
+
+
+#: Keys of a threat model that core defines. The cells' blocks contain the mechanisms' keys.
+_CORE_THREAT = ("adjacency", "unit", "access", "direction", "group_size", "min_records", "neighbours")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Split:
+    """Cells without the claims over the matrix, and these claims; ``bare`` if the cells have no other claims."""
+
+    cells: list[Composed]
+    claims: tuple[Node, ...] = ()
+    over: Span | None = None
+    bare: bool = False
+    diagnostics: tuple[Diagnostic, ...] = ()
+
+    def differing(self, specs: Sequence[Spec]) -> Iterator[Diagnostic]:
+        for path in _SHARED:
+            if any(value_at(spec.document, path) != value_at(specs[0].document, path) for spec in specs):
+                message = f"cells of a claim over: matrix must agree in {'.'.join(path)}, which varies here"
+                hint = "remove it from the matrix: the claim is about the best of several runs on the same data"
+                yield Diagnostic(code="bad-matrix", message=message, span=self.over, help=hint)
+
+    def best(self, specs: Sequence[Spec]) -> Composed:
+        """The document of the selection among the specs of the cells."""
+        first = self.cells[0]
+        assert isinstance(first.root.value, dict)
+        assert first.matrix is not None
+        entries = {key: value for key, value in first.root.value.items() if key != "audit"}
+        entries["name"] = replace(entries["name"], value=named_after(plain(entries["name"]), len(specs)))
+        entries["claims"] = replace(entries["claims"], value=list(self.claims))
+        entries["training"] = from_plain(thaw(specs[0].document["training"]))
+        threat = {key: thaw(value) for key, value in specs[0].document["threat_model"].items() if key in _CORE_THREAT}
+        key = entries["threat_model"].key if "threat_model" in entries else None
+        entries["threat_model"] = replace(from_plain(threat), key=key)
+        blocks = [from_plain({key: thaw(s.document[key]) for key in CELL_BLOCKS if key in s.document}) for s in specs]
+        mechanism = {"kind": Node(SELECTION), "cells": Node(list(blocks))}
+        tries = None if first.tuning is None else child(first.tuning, "tries")
+        if tries is not None:
+            mechanism["tries"] = tries
+        entries["mechanism"] = Node(mechanism, first.matrix.span, first.matrix.key)
+        return Composed(root=Node(entries, first.root.span, first.root.key), cell=FrozenMap(), suffix="")
+
+
+def split_claims(cells: Sequence[Composed]) -> Split:
+    split = list(map(_partition, cells))
+    over = next((found for _, found in split if found), [])
+    if not over:
+        unused: dict[Diagnostic, None] = {}
+        for cell in cells:
+            if cell.tuning is not None:
+                message = "tuning describes the selection of a matrix cell, but no claim has over: matrix"
+                hint = "add over: matrix to a claim of kind approx-dp, or remove tuning"
+                unused[Diagnostic(code="bad-value", message=message, span=cell.tuning.key, help=hint)] = None
+        return Split(cells=list(cells), diagnostics=tuple(unused))
+    wrong = list(dict.fromkeys(d for claim in over for d in _invalid(claim, cells[0].matrix)))
+    if any([plain(claim) for claim in found] != [plain(claim) for claim in over] for _, found in split):
+        message = "a claim over: matrix must be equal in all cells"
+        wrong.append(Diagnostic(code="bad-matrix", message=message, span=_span_of(over[0], "over")))
+    # Invalid claims stay in the cells, so that validation reports their other errors too.
+    claims = [replace(claim, value={k: v for k, v in _entries(claim).items() if k != "over"}) for claim in over]
+    bare = not any(own for own, _ in split)
+    remaining = []
+    for cell, (own, _) in zip(cells, split, strict=True):
+        entries = _entries(cell.root)
+        held = replace(entries["claims"], value=claims if bare else own)
+        remaining.append(replace(cell, root=replace(cell.root, value={**entries, "claims": held})))
+    return Split(
+        cells=remaining,
+        claims=tuple(claims),
+        over=_span_of(over[0], "over"),
+        bare=bare,
+        diagnostics=tuple(wrong),
+    )
+
+
+def _entries(node: Node) -> dict[str, Node]:
+    assert isinstance(node.value, dict)
+    return node.value
+
+
+def _partition(cell: Composed) -> tuple[list[Node], list[Node]]:
+    """Own claims and claims over the matrix, with the ids that positions in the document give."""
+    claims = child(cell.root, "claims")
+    own: list[Node] = []
+    over: list[Node] = []
+    for number, claim in enumerate(claims.value if claims is not None and isinstance(claims.value, list) else (), 1):
+        if isinstance(claim.value, dict) and "id" not in claim.value:
+            claim = replace(claim, value={"id": Node(f"claim-{number}"), **claim.value})
+        collection = child(claim, "over")
+        (over if collection is not None and collection.value == "matrix" else own).append(claim)
+    return own, over
+
+
+def _invalid(claim: Node, matrix: Node | None) -> Iterator[Diagnostic]:
+    if matrix is None:
+        message = "over: matrix needs a matrix, and this spec has none"
+        hint = "add a matrix, or remove over"
+        yield Diagnostic(code="bad-value", message=message, span=_span_of(claim, "over"), help=hint)
+    kind = child(claim, "kind")
+    if kind is not None and isinstance(kind.value, str) and kind.value != CLAIM_KIND:
+        message = f"a claim over: matrix must be of kind {quoted(CLAIM_KIND)}, got {quoted(kind.value)}"
+        hint = f"write kind: {CLAIM_KIND}, or remove over to claim it for each cell separately"
+        yield Diagnostic(code="claim-not-judged", message=message, span=kind.span, help=hint)
+    if child(claim, "record") is not None:
+        message = "a claim over: matrix covers all records and cannot have record"
+        yield Diagnostic(code="bad-value", message=message, span=_span_of(claim, "record"), help="remove record")
+
+
+def _span_of(node: Node, key: str) -> Span | None:
+    found = child(node, key)
+    return None if found is None else found.span
+
+
+def best_of(name: str) -> str:
+    """Possibly truncated."""
+    return _NAMED.sub("", name)
+
+
+def named_after(name: str, cells: int) -> str:
+    suffix = f" best of {cells}"
+    return name[: _LONGEST_NAME - len(suffix)] + suffix
