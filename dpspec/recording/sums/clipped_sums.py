@@ -150,16 +150,14 @@ class SummedGradients:
     def __init__(self, optimizer: Any) -> None:
         self._optimizer, self._parameters = optimizer, list(optimizer.params)
         self._left: Fingerprint | None = None
-        self.used = False
         self._changed, self._compared = Tally(), 0
 
     @property
     def found(self) -> list[int]:
         return [self._compared, int(self._changed)]
 
-    def keep(self, *, used: bool = False) -> None:
-        """A call has left the sums. used: Opacus' own code adds noise to them now, and no other code runs before."""
-        self.used, self._left = used, None if used else self._fingerprint()
+    def keep(self) -> None:
+        self._left = self._fingerprint()
 
     def compare(self) -> None:
         then, now = self._left, self._fingerprint()
@@ -169,11 +167,8 @@ class SummedGradients:
 
     def use(self) -> None:
         """``add_noise`` begins; ``zero_grad`` removes the sum afterwards."""
-        if self.used:
-            self._compared += 1
-        else:
-            self.compare()
-        self.used, self._left = False, None
+        self.compare()
+        self._left = None
 
     def _fingerprint(self) -> Fingerprint | None:
         sums = summed_gradients(self._optimizer, self._parameters)
@@ -206,7 +201,7 @@ class RecomputedSums:
         self._calls += 1
         self._expected = []
         kept = [getattr(p, "grad_sample", None) for p in self._parameters]
-        require_plain(tensor for one in kept for tensor in (one if isinstance(one, list) else [one]))
+        require_plain(tensor for one in kept for tensor in (one if type(one) is list else [one]))
         if self._random.random() * self._calls >= _FIRST:
             return
         optimizer, parameters = self._optimizer, self._parameters

@@ -39,9 +39,6 @@ from dpspec.recording.watching.step_hooks import ReplacedMethods, StepHooks, is_
 #: Steps that are read together, and numbers of gradients that are kept for it.
 _STEPS, _NUMBERS = 32, 2**19
 
-#: Methods of Opacus' optimizer whose code runs between a clipped sum and its noise.
-_BETWEEN = ("clip_and_accumulate", "accumulate", "_check_skip_next_step", "add_noise")
-
 #: An observation of the recorder.
 Moment = Callable[[], None]
 
@@ -160,6 +157,7 @@ class OpacusWatch:
 
     def attach(self, before: Moment, after: Moment, use: Moment, guarded: Callable[[Moment], None]) -> None:
         optimizer, self._guarded, sums = self._optimizer, guarded, self.sums
+        guarded(lambda: self.replaced.check({}))  # the wrappers below hide methods that the script replaced before
         kind = type(optimizer)
         methods = [getattr(optimizer.pre_step, "__func__", None), kind._check_skip_next_step, kind.add_noise]
         self._genuine = all(is_of(method, ("opacus",)) for method in methods)
@@ -167,25 +165,25 @@ class OpacusWatch:
             ghost = self.ghost
             assert ghost is not None
             self._undo.append(ghost.attach(guarded))
-            begin = [sums.compare, self._probe_ghost, ghost.before_accumulate]
+            begin = [self._require_plain, sums.compare, self._probe_ghost, ghost.before_accumulate]
             self._wrap(optimizer, "accumulate", begin, self._after_ghost)
             if callable(getattr(self._model, "get_clipping_coef", None)):
                 self._wrap(self._model, "get_clipping_coef", [use], self._after_coefficients)
         else:
-            begin = [use, sums.compare, self.recomputed.expect, self._probe, self._begin_sum]
+            begin = [self._require_plain, use, sums.compare, self.recomputed.expect, self._probe, self._begin_sum]
             self._wrap(optimizer, "clip_and_accumulate", begin, self._after_sum)
-
-        def use_again() -> None:
-            if not sums.used or self.ghost is not None:  # otherwise no code ran since ``clip_and_accumulate`` began
-                use()
 
         self.hooks = StepHooks(optimizer.original_optimizer, partial(guarded, before), partial(guarded, after))
         self._wrap(optimizer, "pre_step", [], None, self._pre_step)
-        self._wrap(optimizer, "add_noise", [use_again, sums.use, self._enter, self._before_noise], self._after_noise)
+        self._wrap(
+            optimizer,
+            "add_noise",
+            [self._require_plain, use, sums.use, self._enter, self._before_noise],
+            self._after_noise,
+        )
         self._wrap(optimizer, "scale_grad", [self._before_scaling], self._after_scaling)
         if self._rank is not None and not self._sharded:
             self._wrap(optimizer, "reduce_gradients", [self._before_reduction], self._after_reduction)
-        self._own_code = self._code()
         self._undo.append(self.hooks.remove)
         guarded(lambda: self.replaced.check(self._wrappers))
 
@@ -261,20 +259,17 @@ class OpacusWatch:
             self.step.norms.append(seen)
         self._contributions = None
         self.recomputed.compare()
-        self.sums.keep(used=self._inside and self._adds_noise())
+        self.sums.keep()
 
-    def _adds_noise(self) -> bool:
-        """Whether ``pre_step`` continues with ``add_noise``, without code of the script between."""
-        queue = vars(self._optimizer).get("_step_skip_queue")
-        same = all(now is then for now, then in zip(self._code(), self._own_code, strict=True))
-        return same and type(queue) is list and (not queue or queue[0] is False)
-
-    def _code(self) -> list[Any]:
-        """Everything that decides what runs between the clipped sum and ``add_noise``."""
-        kind, own = type(self._optimizer), vars(self._optimizer)
-        methods = [getattr(kind, name, None) for name in _BETWEEN]
-        put = [own.get(name) for name in _BETWEEN]
-        return [kind, kind.__getattribute__, *methods, *(getattr(one, "__code__", None) for one in methods), *put]
+    def _require_plain(self) -> None:
+        """Raise ``TypeError`` if reading a parameter or an option inside Opacus would run code of the script."""
+        require_plain(self._parameters)
+        for kind in (Tensor, torch.nn.Parameter):
+            if name := next((name for name in ("grad_sample", "summed_grad") if name in vars(kind)), None):
+                raise TypeError(f"{kind.__name__} has the attribute {name}, which Opacus sets on parameters")
+        for name, kinds in {"secure_mode": (bool,), "loss_reduction": (str,)}.items():
+            if type(value := getattr(self._optimizer, name)) not in kinds:
+                raise TypeError(f"{name} of the optimizer is of class {type(value).__name__}")
 
     def _probe_ghost(self) -> None:
         size, self._coefficients = self._coefficients, 0
@@ -282,7 +277,7 @@ class OpacusWatch:
             self._probing(0 if self.step.rows == UNSEEN else self.step.rows, size, None)
 
     def _after_ghost(self, _: Any) -> None:
-        self.sums.keep(used=self._inside and self._adds_noise())
+        self.sums.keep()
         assert self.ghost is not None
         clipped = self.ghost.after_accumulate()
         self.norm_type, self.sum_type = self.ghost.norm_type, self.ghost.sum_type

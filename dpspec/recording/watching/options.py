@@ -13,7 +13,6 @@ import math
 import operator
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from numbers import Real
 from typing import Any, TypeAlias
 from weakref import WeakKeyDictionary
 
@@ -120,6 +119,8 @@ class OptionWatch:
     def _objects(self, private: bool) -> list[Any] | None:
         """The objects that options are read from; None if one can change in place."""
         groups = [] if private or self._optimizer is None else self._optimizer.param_groups
+        if not all(type(group) is dict and type(group["params"]) is list for group in groups):
+            raise TypeError("param_groups holds other classes than dict and list, whose code may run in a step")
         found: list[Any] = []
         for options in (*groups, self._private()):
             found += options
@@ -145,9 +146,7 @@ class OptionWatch:
         return {**found, **self._read_private()}
 
     def _read_private(self) -> dict[str, tuple[Value, ...]]:
-        read = self._private()
-        plain = {name: float(value) if isinstance(value, Real) else value for name, value in read.items()}
-        return {name: tuple(one for _, one in _flat({name: value})) for name, value in plain.items()}
+        return {name: tuple(one for _, one in _flat({name: value})) for name, value in self._private().items()}
 
     def _members(self, parameters: tuple[int, ...]) -> str:
         if parameters not in self._named:

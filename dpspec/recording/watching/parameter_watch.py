@@ -39,7 +39,7 @@ class ParameterWatch:
         self._sharded = any(local(p) is not p for p in self._every)
         self._on_host = all(p.device.type == "cpu" for p in self._parameters)
         # A copy of all bits: in the host's memory their bytes, which are compared fastest.
-        self._bytes = [bytearray(_host_bits(p)) for p in self._parameters] if self._on_host else []
+        self._bytes = [bytearray(_host_bits(p).tobytes()) for p in self._parameters] if self._on_host else []
         if self._on_host:
             self._last = [_tensor(kept, p) for p, kept in zip(self._parameters, self._bytes, strict=True)]
         else:

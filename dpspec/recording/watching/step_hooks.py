@@ -14,7 +14,10 @@ from typing import Any
 import torch
 
 #: Methods that sum, add noise, divide and step, and functions that they call.
-_METHODS = ("clip_and_accumulate", "accumulate", "add_noise", "scale_grad", "reduce_gradients", "pre_step", "step")
+_METHODS = (
+    *("clip_and_accumulate", "accumulate", "_check_skip_next_step", "add_noise", "scale_grad", "reduce_gradients"),
+    *("pre_step", "step"),
+)
 _FUNCTIONS = ("_generate_noise", "_check_processed_flag", "_mark_as_processed")
 
 #: Methods of a model with ghost clipping.
@@ -117,7 +120,9 @@ class ReplacedMethods:
         of_model = [getattr(model, name, None) for name in _OF_MODELS]
         functions = [getattr(module, name, None) for module in self._modules.values() for name in _FUNCTIONS]
         inside = [type(inner), type(inner).step, vars(inner).get("step")]
-        return [kind, *map(vars(self._optimizer).get, _METHODS), *of_class, model, *of_model, *inside, *functions]
+        codes = [getattr(one, "__code__", None) for one in (*of_class, *of_model, *functions)]
+        own = map(vars(self._optimizer).get, _METHODS)
+        return [kind, *own, *of_class, model, *of_model, *inside, *functions, *codes]
 
     def _places(self, watched: Mapping[str, Any]) -> Iterator[tuple[str, Any, tuple[str, ...]]]:
         optimizer, kind = self._optimizer, type(self._optimizer)
