@@ -43,6 +43,9 @@ _MOST_NUMBERS, _MOST_RECORDS = 5 * 10**7, 4096
 #: Gradients agree if they differ by this, relative to their length; factors agree within this ratio.
 _AGREE, _RATIO = 1e-4, 1.5
 
+#: A gradient shorter than this share of the longest one is compared at this length: rounding leaves an absolute error.
+_SHORT = 1e-2
+
 Loss = Callable[[Any, Any], Tensor]
 
 
@@ -127,11 +130,12 @@ class SensitivityProbe:
         if not bool((lengths > 0.0).all() and (trained > 0.0).all()):
             return
         ratio, size = float((trained / lengths).log().mean().exp()), len(gradients[0])
+        scales = lengths.clamp(min=_SHORT * float(lengths.max()))
         for factor in (1.0, 1.0 / size, float(size)):
             differences = [
                 (t.double() - factor * m.double()).square().sum(1) for t, m in zip(theirs, mine, strict=True)
             ]
-            apart = torch.stack(differences).sum(0).sqrt() / (factor * lengths)
+            apart = torch.stack(differences).sum(0).sqrt() / (factor * scales)
             if bool((apart <= _AGREE).all()):
                 self._confirmed += factor == 1.0
                 self._scaled += factor != 1.0
