@@ -55,7 +55,7 @@ def families(result: Result) -> list[int]:
     return [
         family
         for part in apart(result)
-        for family in family_sizes([(len(one.checks), len(one.trials), one.needed_trials) for one in part.audits])
+        for family in family_sizes([(len(one.checks), len(one.trials), one.planned_trials) for one in part.audits])
     ]
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -88,24 +87,6 @@ def test_trials_that_do_not_fit_together(spec: Spec, tmp_path: Path, monkeypatch
     counting.RAN.clear()
     assert found(audited(spec, store)) == found(honest)
     assert counting.RAN == [3]
-
-
-@pytest.mark.parametrize("indices", [(0,), (1,), (0, 1, 2)])
-def test_a_run_that_looks_after_each_trial_finds_them_while_it_looks(
-    spec: Spec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, indices: tuple[int, ...]
-) -> None:
-    plain = counting.CountingAudit.plan
-    monkeypatch.setattr(
-        counting.CountingAudit, "plan", lambda *asked: dataclasses.replace(plain(*asked), sequential=True)
-    )
-    store = tmp_path / "store"
-    honest = audited(spec, store)
-    forge(store, lambda evidence: evidence.update(hits="many"), indices)
-    counting.RAN.clear()
-    again = audited(spec, store)
-    assert found(again) == found(honest)
-    assert again.audits[0].settled_after == honest.audits[0].settled_after is not None
-    assert set(counting.RAN) == {index for index in indices if index < len(honest.audits[0].trials)}
 
 
 def test_what_fails_with_trials_as_they_were_stored_is_no_damage(

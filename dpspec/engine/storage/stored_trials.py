@@ -6,7 +6,7 @@ import platform
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cache
 from importlib import metadata
 from pathlib import Path
@@ -85,10 +85,6 @@ class StoredTrials:
                 with suppress(OSError):  # without one, a trial that is lost begins anew
                     folder.mkdir(parents=True, exist_ok=True)
         return folders
-
-    def cut(self, chunks: int) -> int:
-        self.plan = replace(self.plan, chunks=self.plan.chunks[:chunks])
-        return self.plan.trials
 
     def doubt(self, error: Exception, conclude: Callable[[Sequence[Trial]], object]) -> bool:
         """Repeat stored trials that may have caused ``error`` in ``conclude``; False if none can have.
