@@ -199,4 +199,4 @@ def test_a_joined_report_of_an_older_version_is_refused(dpspec, tmp_path):
     (tmp_path / "both.json").write_text(json.dumps(held), encoding="utf-8")
     ended = dpspec("report", "both.json")
     assert ended.code == 2
-    assert "pass its results one by one" in ended.err
+    assert "pass the single results" in ended.err

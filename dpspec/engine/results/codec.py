@@ -52,7 +52,7 @@ def load(text: str) -> Result:
         found = data.get("schema") if isinstance(data, dict) else type(data).__name__
         raise ResultError(f"not a dpspec result: schema is {found!r}, expected {SCHEMA!r}")
     if data.pop("parts", None):
-        raise ResultError("a joined report of version 0.2.0 is no longer readable: pass its results one by one")
+        raise ResultError("this version cannot read joined results: pass the single results")
     result = _read(data)
     require_sound(result)
     return result
