@@ -176,16 +176,13 @@ def bound_scope(
 #: Former value of ``accounting`` for ``repaired``. "certified" is a rigor that these formulas do not have.
 OLD_REPAIRED = "certified"
 
-#: Limits within which the formulas, their squares and quotients, and the noise keep full precision.
-_LEAST, _MOST = 1e-30, 1e30
+#: Range of numbers in which the formulas, their squares and quotients, and the noise keep full precision.
+_ABOVE, _MOST = 1e-30, 1e30
 
 
-def _condition(
-    test: dict[str, dps.Json], *without: str, required: Sequence[str] = (), **properties: dps.Json
-) -> dict[str, dps.Json]:
+def _condition(test: dict[str, dps.Json], *without: str, required: Sequence[str] = ()) -> dict[str, dps.Json]:
     """Blocks for which ``test`` holds may not have the options ``without``, and need the ``required`` ones."""
-    then = {"properties": {**dict.fromkeys(without, False), **properties}, "required": list(required)}
-    return {"if": test, "then": then}
+    return {"if": test, "then": {"properties": dict.fromkeys(without, False), "required": list(required)}}
 
 
 def _with(key: str, *values: str) -> dict[str, dps.Json]:
@@ -235,7 +232,7 @@ _STEP: dict[str, dps.Json] = {
         clip=kit.number(
             "Scaled records are clipped to this l2 norm (scale). The constants of a known loss follow from it; "
             "declared constants must hold for it.",
-            least=_LEAST,
+            above=_ABOVE,
             most=_MOST,
         ),
     ),
@@ -270,24 +267,24 @@ _PRIVATE: dict[str, dps.Json] = kit.block(
         "The paper's noise parameter, not the epsilon of a guarantee. Standard deviation or scale of the noise: "
         "queries sensitivity / eps_noise; dp-gd L sqrt(steps) / (eps_noise n); sgd-sampled L sqrt(factor steps) / "
         "(eps_noise n); sgd-iterated 8 sqrt(2 ln n) L / (eps_noise sqrt(n)).",
-        least=_LEAST,
+        above=_ABOVE,
         most=1e6,
     ),
     lipschitz=kit.number(
         "L. Queries: Lipschitz constant in the sum of the distances between records (1 / n for a mean, not "
         "1 / sqrt(n) as in the Frobenius norm). Gradients: the maximum norm of a record's gradient. Default: the "
         "constant of the loss, else 1.",
-        least=_LEAST,
+        above=_ABOVE,
         most=_MOST,
     ),
     smooth=kit.number(
         "mu: Lipschitz constant of a record's gradient as a function of the record. Default: the constant of the loss. "
         "If neither is known, only group privacy is proved.",
-        least=_LEAST,
+        above=_ABOVE,
         most=_MOST,
     ),
     sensitivity=kit.number(
-        "Sensitivity of the query or quality to one replaced record. Default: 1.", least=_LEAST, most=_MOST
+        "Sensitivity of the query or quality to one replaced record. Default: 1.", above=_ABOVE, most=_MOST
     ),
     loss=kit.choice(
         "The loss of gradient mechanisms. logistic, squared: a linear model without intercept on two classes, -1 and "
@@ -299,24 +296,22 @@ _PRIVATE: dict[str, dps.Json] = kit.block(
         "cross-entropy",
     ),
     theta_radius=kit.number(
-        "Parameters of a linear model are projected to this l2 norm. Default: 1.", least=_LEAST, most=_MOST
+        "Parameters of a linear model are projected to this l2 norm. Default: 1.", above=_ABOVE, most=_MOST
     ),
     steps=kit.integer("T, the number of steps (dp-gd, sgd-sampled).", least=1),
     factor=kit.number(
         "c, the noise variance relative to the paper's (sgd-sampled). The paper's closed form needs 4, the default.",
-        least=_LEAST,
+        above=_ABOVE,
         most=_MOST,
     ),
-    learning_rate=kit.number("Learning rate of a linear model. Default: 0.5.", least=_LEAST, most=_MOST),
+    learning_rate=kit.number("Learning rate of a linear model. Default: 0.5.", above=_ABOVE, most=_MOST),
 )
 _PRIVATE["allOf"] = [
     _condition(_with("kind", *QUERIES), "loss", "smooth", "theta_radius", "learning_rate", "steps", "factor"),
     _condition(_with("kind", *GRADIENT), "sensitivity"),
     _condition(_with("kind", "dp-gd", "sgd-sampled"), required=["steps"]),
     _condition(_with("kind", "dp-gd"), "factor"),
-    _condition(  # the proof requires contractive steps: a convex loss of known curvature
-        _with("kind", "sgd-iterated"), "steps", "factor", required=["loss"], loss={"enum": ["logistic", "squared"]}
-    ),
+    _condition(_with("kind", "sgd-iterated"), "steps", "factor", required=["loss"]),
     _condition(_with("loss", "cross-entropy"), "theta_radius", "learning_rate"),
     _condition(  # without a loss of known constants
         {"properties": {"kind": {"enum": list(GRADIENT)}, "loss": {"const": "cross-entropy"}}, "required": ["kind"]},
@@ -372,7 +367,7 @@ MECHANISM: dict[str, dps.Json] = kit.block(
     ),
     private=_PRIVATE,
     collection=_COLLECTION,
-    radius=kit.number("Maximum l2 norm of a record.", least=_LEAST, most=_MOST, default=1.0),
+    radius=kit.number("Maximum l2 norm of a record.", above=_ABOVE, most=_MOST, default=1.0),
     clip_rows=kit.flag(
         "Scale longer records down to radius before the first step. Otherwise longer records are an error.",
         default=False,
@@ -441,8 +436,7 @@ THREAT_MODEL: dict[str, dps.Json] = kit.block(
         default="record",
     ),
     released=kit.array(
-        "Released values. Bounds hold for the output of the private mechanism only: no fitted values, no indices of "
-        "kept records and no number of removed ones.",
+        "Released values. Bounds hold for the output only, not for fitted values or kept records.",
         kit.choice("The output of the private mechanism.", "output"),
         unique=True,
         default=["output"],

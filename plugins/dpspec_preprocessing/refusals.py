@@ -198,6 +198,9 @@ def _private(spec: dps.Spec, declared: Declaration, facts: dps.Facts) -> Iterato
         help = "remove it, or train it with loss: cross-entropy in mechanism.private"
         yield kit.unsupported("mechanism.private does not train the spec's model", ("model",), help)
     if private.kind == "sgd-iterated":
+        if private.network:
+            message = "sgd-iterated needs a convex loss of known curvature: its proof requires contractive steps"
+            yield kit.unsupported(message, (*_PRIVATE, "loss"), "write loss: logistic or squared, or kind: dp-gd")
         limit = 2.0 / max(1.0, norm) ** 2
         if private.learning_rate > limit:
             message = f"learning_rate must be at most 2 / curvature = {limit:.4g}: larger steps do not contract"
