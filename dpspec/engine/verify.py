@@ -28,15 +28,15 @@ from dpspec.contract import (
 from dpspec.contract.audit import NO_TRIALS
 from dpspec.contract.catalog import Catalog
 from dpspec.engine.differences import VERDICT, Mismatch, absent_packages, comparable, compare, merged, short
-from dpspec.engine.judging.claim_tests import Concluded, PendingTests, pending_tests
+from dpspec.engine.judging.claim_tests import Concluded
 from dpspec.engine.judging.judge import judge
 from dpspec.engine.preparing.context import RunContext
 from dpspec.engine.preparing.prepare import Prepared, out_of_range, prepare, weights_path
 from dpspec.engine.preparing.trial_keys import code_in, differences, revisions_of, trial_key
 from dpspec.engine.redact import INTERNAL
 from dpspec.engine.results.recording import ExecutedRun
-from dpspec.engine.results.result import AuditResult, Result, TrialRecord, apart, join, split
-from dpspec.engine.running.conclude import Bounded, EarlyStop, Trained, conclude
+from dpspec.engine.results.result import AuditResult, Result, TrialRecord
+from dpspec.engine.running.conclude import Bounded, Trained, conclude
 from dpspec.engine.running.runner import assemble
 from dpspec.engine.storage.trial_store import Store, StoredTrial
 from dpspec.errors import DpspecError, PluginError, SpecError
@@ -55,7 +55,6 @@ _RECOMPUTED = (
     "verdicts",
     "conformance",
     "planned_trials",
-    "settled_after",
     "promised",
     "power",
     "notes",
@@ -81,8 +80,6 @@ def verify(
     Raises:
         PluginError: A kind of the result is not installed.
     """
-    if result.parts:
-        return tuple(_of_parts(result, catalog, directory, store, vouched=vouched))
     names = Counter(audit.name for audit in result.audits)
     mismatches = [
         Mismatch(name, "name", f"{n} audits", "an invocation has one audit of a name")
@@ -90,10 +87,9 @@ def verify(
         if n > 1
     ]
     recomputed_audits: list[Recomputed] = []
-    planned = [([v.kind for v in a.verdicts], a.planned_trials, a.power) for a in result.audits]
-    for audit, others in zip(result.audits, pending_tests(planned, result.confidence), strict=True):
+    for audit in result.audits:
         try:
-            again, differences = recompute(audit, catalog, directory, store, others, vouched=vouched)
+            again, differences = recompute(audit, catalog, directory, store, vouched=vouched)
         except PluginError as error:
             packages = ", ".join(absent_packages(result, catalog))
             text = f"{error} (made with {packages}, not installed here)" if packages else str(error)
@@ -144,22 +140,6 @@ def verify(
     for what in ("confidence", "notes"):
         mismatches.extend(compare("", what, write(getattr(result, what)), write(getattr(recomputed, what))))
     return tuple(mismatches)
-
-
-def _of_parts(
-    result: Result, catalog: Catalog, directory: str | None, store: Store | None, *, vouched: bool
-) -> Iterator[Mismatch]:
-    parts = split(result)
-    for source, part, named in zip((recorded.source for recorded in result.parts), parts, apart(result), strict=True):
-        names = {old.name: new.name for old, new in zip(part.audits, named.audits, strict=True)}
-        for mismatch in verify(part, catalog, directory=directory, store=store, vouched=vouched):
-            what = mismatch.what if mismatch.audit else f"{source}: {mismatch.what}"
-            yield dataclasses.replace(mismatch, audit=names.get(mismatch.audit, mismatch.audit), what=what)
-    again = join([(recorded.source, part) for recorded, part in zip(result.parts, parts, strict=True)])
-    names_now, names_then = ([audit.name for audit in whole.audits] for whole in (result, again))
-    yield from compare("", "names", write(names_now), write(names_then))
-    for what in ("confidence", "created", "environment", "notes"):
-        yield from compare("", what, write(getattr(result, what)), write(getattr(again, what)))
 
 
 def counted_trials(number: int) -> str:
@@ -218,7 +198,6 @@ def recompute(
     catalog: Catalog,
     directory: str | None,
     store: Store | None,
-    others: PendingTests,
     *,
     vouched: bool = False,
 ) -> tuple[Recomputed, list[Mismatch]]:
@@ -266,9 +245,9 @@ def recompute(
     if differences and audit.left_out:  # checks of a missing recording may lack digits
         taken = ("checks",) * len(audit.checks)
     try:
-        concluded, stopped = _concluded(bounded, trials, others)
+        concluded = _concluded(bounded, trials)
     except MissingArrayError as error:
-        concluded, stopped, taken = _as_recorded(audit, conclude(bounded, ())), audit.settled_after, ()
+        concluded, taken = _as_recorded(audit, conclude(bounded, ())), ()
         mismatches.append(
             _taken_as_recorded(audit, "what follows from the trials", f"{len(trials)} trials", f": {error}")
         )
@@ -278,10 +257,8 @@ def recompute(
     trained = Trained(
         bounded=bounded,
         trials=tuple(StoredTrial(trial=t, record=record) for t, record in zip(trials, audit.trials, strict=True)),
-        stopped_after=stopped,
         seconds=audit.seconds,
     )
-    concluded = dataclasses.replace(concluded, needed=trained.needed_trials)
     return Recomputed(recorded=audit, trained=trained, concluded=concluded, taken=taken), mismatches
 
 
@@ -310,16 +287,11 @@ def _bounds(prepared: Prepared, catalog: Catalog, inputs: FrozenMap) -> list[Fin
         context.close()
 
 
-def _concluded(bounded: Bounded, trials: Sequence[Trial], others: PendingTests) -> tuple[Concluded, int | None]:
+def _concluded(bounded: Bounded, trials: Sequence[Trial]) -> Concluded:
     if not trials:
-        return conclude(bounded, trials), None
+        return conclude(bounded, trials)
     try:
-        stopped = None
-        if bounded.plan.sequential:
-            by_index = {trial.index: trial for trial in trials}
-            chunks = EarlyStop(bounded, others).chunks_needed(by_index, by_index.__getitem__)
-            stopped = None if chunks is None else sum(map(len, bounded.plan.chunks[:chunks]))
-        return conclude(bounded, trials), stopped
+        return conclude(bounded, trials)
     except (MissingArrayError, MemoryError):
         raise
     except Exception as error:  # a plugin reads what its trials wrote, and here it may read anything
