@@ -238,10 +238,10 @@ def explain(
 
 
 def _entries(catalog: Catalog, known: Sequence[Key]) -> _Entries:
-    from dpspec.language.diagnostics import CODES
+    from dpspec.language import diagnostics
     from dpspec.reporters.labels import VERDICTS
 
-    entries: _Entries = {code: [partial(_code, code)] for code in CODES}
+    entries: _Entries = {code: [partial(diagnostics.explain, code, page_width())] for code in diagnostics.CODES}
     for field, (name, chooser) in _FAMILIES.items():
         for kind, offered in getattr(catalog, field).items():
             entries.setdefault(kind, []).append(partial(_provider, name, chooser, kind, offered, known))
@@ -258,14 +258,6 @@ def _entries(catalog: Catalog, known: Sequence[Key]) -> _Entries:
             if word == group[0].path or word not in paths:
                 entries.setdefault(word, []).append(partial(_key, group, known))
     return entries
-
-
-def _code(code: str) -> str:
-    """Examples are indented and unchanged."""
-    from dpspec.language.diagnostics import explain as explain_code
-
-    lines = str(explain_code(code)).rstrip().split("\n")
-    return "\n".join(line if line.startswith(" ") else fill(line, page_width()) for line in lines)
 
 
 def _folded_below(block: str) -> str:
