@@ -99,14 +99,8 @@ _OF_RULES = re.compile(
 def other_versions(result: Result, catalog: Catalog) -> tuple[str, ...]:
     """The distributions of a result with another installed version: ``dpspec 0.1.0 (here 0.2.0)``."""
     here = _versions(environment(catalog))
-    recorded = [_versions(part.environment) for part in result.parts] or [_versions(result.environment)]
-    named = (
-        (name, version)
-        for versions in recorded
-        for name, version in versions.items()
-        if here.get(name, version) != version
-    )
-    return tuple(dict.fromkeys(f"{name} {version} (here {here[name]})" for name, version in named))
+    recorded = _versions(result.environment).items()
+    return tuple(f"{name} {old} (here {here[name]})" for name, old in recorded if here.get(name, old) != old)
 
 
 def absent_packages(result: Result, catalog: Catalog) -> tuple[str, ...]:
@@ -147,9 +141,6 @@ def _versions(values: FrozenMap) -> dict[str, str]:
 UNVERIFIED = {
     "created": "dates",
     "environment.*": "command, versions and machine",
-    "parts.*.source": "files of the parts",
-    "parts.*.created": "dates",
-    "parts.*.environment.*": "command, versions and machine",
     "audits.*.source": "files of the specs",
     "audits.*.places.*": "files of the specs",
     "audits.*.seconds": "durations",
@@ -165,8 +156,6 @@ UNVERIFIED = {
 def unverified(result: Result, store: Store | None) -> str:
     trials = sum(len(audit.trials) for audit in result.audits)
     parts = list(dict.fromkeys(UNVERIFIED.values()))
-    if not result.parts:
-        parts.remove(UNVERIFIED["parts.*.source"])
     if not trials:
         parts.remove(UNVERIFIED["audits.*.stored_trials"])
         parts.remove(UNVERIFIED["audits.*.trials.*.recorded.*"])

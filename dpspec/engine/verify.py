@@ -35,7 +35,7 @@ from dpspec.engine.preparing.prepare import Prepared, out_of_range, prepare, wei
 from dpspec.engine.preparing.trial_keys import code_in, differences, revisions_of, trial_key
 from dpspec.engine.redact import INTERNAL
 from dpspec.engine.results.recording import ExecutedRun
-from dpspec.engine.results.result import AuditResult, Result, TrialRecord, apart, join, split
+from dpspec.engine.results.result import AuditResult, Result, TrialRecord
 from dpspec.engine.running.conclude import Bounded, EarlyStop, Trained, conclude
 from dpspec.engine.running.runner import assemble
 from dpspec.engine.storage.trial_store import Store, StoredTrial
@@ -81,8 +81,6 @@ def verify(
     Raises:
         PluginError: A kind of the result is not installed.
     """
-    if result.parts:
-        return tuple(_of_parts(result, catalog, directory, store, vouched=vouched))
     names = Counter(audit.name for audit in result.audits)
     mismatches = [
         Mismatch(name, "name", f"{n} audits", "an invocation has one audit of a name")
@@ -144,22 +142,6 @@ def verify(
     for what in ("confidence", "notes"):
         mismatches.extend(compare("", what, write(getattr(result, what)), write(getattr(recomputed, what))))
     return tuple(mismatches)
-
-
-def _of_parts(
-    result: Result, catalog: Catalog, directory: str | None, store: Store | None, *, vouched: bool
-) -> Iterator[Mismatch]:
-    parts = split(result)
-    for source, part, named in zip((recorded.source for recorded in result.parts), parts, apart(result), strict=True):
-        names = {old.name: new.name for old, new in zip(part.audits, named.audits, strict=True)}
-        for mismatch in verify(part, catalog, directory=directory, store=store, vouched=vouched):
-            what = mismatch.what if mismatch.audit else f"{source}: {mismatch.what}"
-            yield dataclasses.replace(mismatch, audit=names.get(mismatch.audit, mismatch.audit), what=what)
-    again = join([(recorded.source, part) for recorded, part in zip(result.parts, parts, strict=True)])
-    names_now, names_then = ([audit.name for audit in whole.audits] for whole in (result, again))
-    yield from compare("", "names", write(names_now), write(names_then))
-    for what in ("confidence", "created", "environment", "notes"):
-        yield from compare("", what, write(getattr(result, what)), write(getattr(again, what)))
 
 
 def counted_trials(number: int) -> str:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 
 from dpspec.engine.results import decimals
-from dpspec.engine.results.result import AuditResult, Result, apart
+from dpspec.engine.results.result import AuditResult, Result
 from dpspec.engine.storage.stored_trials import origin_summary, version_notices
 from dpspec.reporters import labels
 from dpspec.text import joined
@@ -26,8 +25,7 @@ _NO_VERSIONS = ("command", "plugins", "mechanisms", "kept_bounds")
 
 def limits(result: Result) -> tuple[str, ...]:
     sentences = [sentence for audit in result.audits for sentence in _audit(audit)]
-    sentences += [sentence for one in apart(result) for sentence in stored_trials(one)]
-    return tuple(dict.fromkeys((*sentences, *ALWAYS)))
+    return tuple(dict.fromkeys((*sentences, *stored_trials(result), *ALWAYS)))
 
 
 def _audit(audit: AuditResult) -> Iterator[str]:
@@ -90,24 +88,12 @@ def stored_trials(result: Result) -> Iterator[str]:
             yield f"{audit.name}: {sentence}."
 
 
-@dataclass(frozen=True)
-class Recipe:
-    """How to reproduce one result; ``of`` names its file if there are several."""
-
-    of: str
-    command: tuple[str, ...]
-    facts: tuple[tuple[str, str], ...]
-
-
-def recipes(result: Result) -> tuple[Recipe, ...]:
-    named = [part.source for part in result.parts] or [""]
-    found = []
-    for of, one in zip(named, apart(result), strict=True):
-        command = one.environment.get("command")
-        if not isinstance(command, list | tuple):  # the simplest one that runs the same specs
-            command = ("dpspec", "run", *dict.fromkeys(audit.source for audit in one.audits if audit.source))
-        found.append(Recipe(of, tuple(map(str, command)), tuple(_facts(one))))
-    return tuple(found)
+def recipe(result: Result) -> tuple[tuple[str, ...], tuple[tuple[str, str], ...]]:
+    """The command that reproduces the result, and facts about it by name."""
+    command = result.environment.get("command")
+    if not isinstance(command, list | tuple):  # the simplest one that runs the same specs
+        command = ("dpspec", "run", *dict.fromkeys(audit.source for audit in result.audits if audit.source))
+    return tuple(map(str, command)), tuple(_facts(result))
 
 
 def _facts(result: Result) -> Iterator[tuple[str, str]]:

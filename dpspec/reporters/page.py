@@ -23,10 +23,10 @@ from dpspec.contract import Check
 from dpspec.engine.redact import redact
 from dpspec.engine.results import decimals
 from dpspec.engine.results.codec import dump, reread
-from dpspec.engine.results.result import AuditResult, Result, Verdict, base_name, sources
+from dpspec.engine.results.result import AuditResult, Result, Verdict, base_name
 from dpspec.reporters import bars, labels, matrices, phrases
 from dpspec.reporters.figures import figures
-from dpspec.reporters.limits import limits, recipes
+from dpspec.reporters.limits import limits, recipe
 from dpspec.reporters.read_results import ELEMENT, embedded, with_plain_result
 from dpspec.reporters.risk import Rate, contradicted, rates, risk, weakest
 from dpspec.reporters.summary import NOT_TESTED, RISK, details, failed, outcomes, summary, tally, verdict_sentence
@@ -65,7 +65,6 @@ _TERM = re.compile(rf"\b({'|'.join(sorted(_LINKED, key=len, reverse=True))})\b")
 def render(result: Result, *, internal: bool = False) -> str:
     """The text follows from the embedded JSON for one :func:`generator`."""
     result = reread(result if internal else redact(result))
-    origins = sources(result)
     cells = {
         index: matrices.cell_title(matrix, audit)
         for matrix in result.matrices
@@ -74,9 +73,9 @@ def render(result: Result, *, internal: bool = False) -> str:
     names = [f"a{i}" for i in range(len(result.audits))]
     families, drawn = phrases.families(result), _drawn(result)
     audits = tuple(
-        _audit(audit, names[i], origins[i], families[i], cells.get(i, ""), i in drawn)
-        for i, audit in enumerate(result.audits)
+        _audit(audit, names[i], families[i], cells.get(i, ""), i in drawn) for i, audit in enumerate(result.audits)
     )
+    command, facts = recipe(result)
     text: str = (
         _environment()
         .get_template("page.html")
@@ -95,7 +94,8 @@ def render(result: Result, *, internal: bool = False) -> str:
             rates=_rates(result),
             not_tested=NOT_TESTED,
             limits=(*result.notes, *limits(result)),
-            recipes=tuple((one.of, shlex.join(map(plain, one.command)), one.facts) for one in recipes(result)),
+            command=shlex.join(map(plain, command)),
+            facts=facts,
             details=details,
             labels=labels,
             phrases=phrases,
@@ -188,7 +188,7 @@ def _asset(name: str) -> str:
     return (files("dpspec.reporters") / "assets" / name).read_text(encoding="utf-8")
 
 
-def _audit(audit: AuditResult, name: str, origin: str, family: int, cell: str, drawn: bool) -> SimpleNamespace:
+def _audit(audit: AuditResult, name: str, family: int, cell: str, drawn: bool) -> SimpleNamespace:
     """The values of one audit for the template; ``family`` is the number of checks that its own were judged among."""
     conformance, tests = audit.conformance, labels.count(len(audit.checks), "test")
     reason = conformance.reason
@@ -199,7 +199,6 @@ def _audit(audit: AuditResult, name: str, origin: str, family: int, cell: str, d
     return SimpleNamespace(
         audit=audit,
         name=name,
-        origin=origin,
         description=str(audit.document.get("description") or ""),
         outcomes=tuple(outcomes([audit], [audit.name])),
         risk=risk(audit),

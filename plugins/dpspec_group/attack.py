@@ -13,7 +13,6 @@ import copy
 import math
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -64,7 +63,6 @@ class _Run:
 
 def run_trials(inputs: dps.FrozenMap, context: dps.Context, indices: Sequence[int]) -> Iterator[dps.Trial]:
     """Many runs train together per chunk, and only the first one has a canary-free run."""
-    from dpspec.training.loop.contributions import reuse_last_sum
     from dpspec.training.loop.native import train_many
     from dpspec.training.measure.residuals import SharedPopulations
 
@@ -80,9 +78,7 @@ def run_trials(inputs: dps.FrozenMap, context: dps.Context, indices: Sequence[in
         return
     for index in indices:
         run = _prepare_run(attack, inputs, context, index)
-        watcher = run.planted.watcher
-        with nullcontext() if watcher is None else reuse_last_sum(watcher.model):
-            context.trainer.train(run.planted.job)
+        context.trainer.train(run.planted.job)
         yield _conclude_run(attack, inputs, context, run)
 
 

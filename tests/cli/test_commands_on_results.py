@@ -164,39 +164,23 @@ def test_verify_tells_what_was_left_out_from_what_differs(dpspec, stored, monkey
     assert f"\n1 value of {stored} differs from the recomputation\n" in ended.out
 
 
-class TestSeveralResults:
-    """``report`` of several results: one overview, and no doubt that they were judged one by one."""
+def test_several_results_follow_each_other(dpspec, tmp_path):
+    for name in ("a.json", "b.json"):
+        (tmp_path / name).write_text(dump(result(audit(name[0]))), encoding="utf-8")
+    for options in ([], ["--format", "text"], ["--format", "markdown"]):
+        single = [dpspec("report", name, *options).out for name in ("a.json", "b.json")]
+        ended = dpspec("report", "a.json", "b.json", *options)
+        first, second = ended.out.replace("&#46;", ".").split("b.json:\n\n")
+        assert first.removeprefix("a.json:\n\n").rstrip("\n") == single[0].replace("&#46;", ".").rstrip("\n")
+        assert second == single[1].replace("&#46;", ".")
+    refused = dpspec("report", "a.json", "b.json", "--format", "html")
+    assert (refused.code, refused.err) == (2, "error: --format html takes one result; text, markdown take several\n")
 
-    @pytest.fixture
-    def two(self, tmp_path):
-        for name in ("a.json", "b.json"):
-            (tmp_path / name).write_text(dump(result(audit("same"), audit(name[0]))), encoding="utf-8")
-        return "a.json", "b.json"
 
-    @pytest.mark.parametrize(
-        "format_", ["json", "html", "text", "markdown", "junit", "sarif", "csv", "github", "statement", "registry"]
-    )
-    def test_every_format_tells_audits_of_one_name_apart(self, dpspec, two, format_):
-        wrong = verdict(expected=False)
-        other = dump(result(audit("same", verdicts=(wrong,), conformance=audit().conformance)))
-        for name in two:
-            with open(name, "w", encoding="utf-8") as file:
-                file.write(other)
-        ended = dpspec("report", *two, "--format", format_)
-        assert ended.code == 0, ended.err
-        assert "a.json" in ended.out.replace("&#46;", ".")
-        assert "b.json" in ended.out.replace("&#46;", ".")
-
-    def test_a_joined_result_is_a_result(self, dpspec, two, tmp_path):
-        assert dpspec("report", *two, "--format", "html", "-o", "both.html").code == 0
-        again = dpspec("report", "both.html", "--format", "json")
-        assert again.out == dpspec("report", *two, "--format", "json").out
-        assert dpspec("diff", "both.html", "both.html").code == 0
-        three = dpspec("report", "both.html", "b.json")
-        assert "From both.html: a.json" in three.out
-        assert "3 results, each judged separately" in three.out
-
-    def test_a_file_is_taken_once(self, dpspec, two):
-        ended = dpspec("report", "a.json", "./a.json")
-        assert (ended.code, ended.out) == (2, "")
-        assert ended.err == "error: a.json is given twice\n"
+def test_a_joined_report_of_an_older_version_is_refused(dpspec, tmp_path):
+    part = {"source": "a.json", "names": ["a"], "confidence": 0.95, "created": "2026-01-01", "environment": {}}
+    held = {**json.loads(dump(result(audit("a")))), "parts": [part]}
+    (tmp_path / "both.json").write_text(json.dumps(held), encoding="utf-8")
+    ended = dpspec("report", "both.json")
+    assert ended.code == 2
+    assert "pass the single results" in ended.err

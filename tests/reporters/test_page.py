@@ -18,7 +18,7 @@ from support import results as factory
 from dpspec.contract import Finding, FrozenMap
 from dpspec.engine.redact import redact
 from dpspec.engine.results.codec import dump, load
-from dpspec.engine.results.result import Result, join
+from dpspec.engine.results.result import Result
 from dpspec.errors import ResultError
 from dpspec.reporters import page as html
 from dpspec.reporters.bars import interval_bar
@@ -135,17 +135,6 @@ def test_no_name_becomes_markup(text: str) -> None:
         assert [tag for tag, _ in page.elements].count("script") == 2
         assert not any(tag == "img" or any(n.startswith("on") for n in a) for tag, a in page.elements)
         assert json.loads(extract(text_of))["audits"][0]["name"] == hostile
-
-
-def test_several_results_share_one_overview_and_keep_their_files() -> None:
-    parts = [("<b>a.json", factory.result(factory.audit("same"))), ("b.json", factory.result(factory.audit("same")))]
-    page = html.render(join(parts))
-    assert "<b>" not in page
-    assert page.count('<td class="origin">&lt;b&gt;a.json</td>') == page.count('<td class="origin">b.json</td>') == 1
-    assert "same (&lt;b&gt;a.json)" in page
-    assert "2 results, each judged separately; 2 audits, 2 claims" in page
-    assert page.count("family-wise confidence") == 2
-    assert load(extract(page)) == redact(join(parts))
 
 
 @pytest.mark.parametrize("text", ["<!doctype html><p>nothing", '<html><script type="application/json">{}</script>'])

@@ -6,9 +6,8 @@ leave open come first, so that a time limit cuts less important trials.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from itertools import accumulate
 
 from dpspec.contract import DataError, ModelError
@@ -98,18 +97,6 @@ class Training:
         self._make_missing()
         return [audit.trained() for audit in self.audits]
 
-    def repeat_doubted(self, errors: Mapping[int, Exception]) -> list[Trained]:
-        """Repeat stored trials that may have caused the errors of these audits.
-
-        Raises the error if no stored trial can be the cause, or if the repeated trial equals the stored one.
-        """
-        for number, error in errors.items():
-            audit = self.audits[number]
-            if not audit.trials.doubt(error, partial(conclude, audit.bounded)):
-                raise error
-        self._make_missing()
-        return [audit.trained() for audit in self.audits]
-
     def _make_missing(self) -> None:
         waiting = [(number, missing) for number in self._order() for missing in self.audits[number].trials.missing()]
         chosen, most = waiting, self._options.max_trials
@@ -127,7 +114,7 @@ class Training:
             seconds=seconds,
             on_progress=lambda report: self._emit(report.value),
         )
-        done, total, doubted = 0, sum(len(missing) for _, missing in chosen), self._doubted()
+        done, total = 0, sum(len(missing) for _, missing in chosen)
         everything = self.audits[0].name if len(self.audits) == 1 else f"{len(self.audits)} audits"
 
         def on_trial(chunk: QueuedChunk, new: NewTrial) -> None:
@@ -175,18 +162,12 @@ class Training:
             )
         finally:
             pool.close()
-        if self._doubted() - doubted:
-            self._make_missing()
-            return
         cut, late = len(chosen) < len(waiting), (self._options.seconds_left() or 0.0) < 0.0
         why = f"stopped after {self._options.max_trials} trials" if cut else "stopped at the time limit"
         for audit in self.audits:
             if audit.trials.missing_trials and (cut or late):
                 message = f"{why}; running the same command again continues"
                 self._emit(Noticed(audit=audit.name, message=message))
-
-    def _doubted(self) -> set[tuple[int, int]]:
-        return {(number, index) for number, audit in enumerate(self.audits) for index in audit.trials.doubted}
 
     def _queued(self, number: int, missing: list[int], *, other_processes: bool) -> QueuedChunk:
         audit = self.audits[number]
@@ -216,12 +197,7 @@ class Training:
         if audit.early_stop is None or audit.stopped_after is not None:
             return
         available = audit.trials.available
-        try:
-            chunks = audit.early_stop.chunks_needed(available, lambda index: available[index].trial)
-        except Exception as error:
-            if not audit.trials.doubt(error, partial(conclude, audit.bounded)):
-                raise
-            return
+        chunks = audit.early_stop.chunks_needed(available, lambda index: available[index].trial)
         if chunks is None:
             return
         audit.stopped_after = audit.trials.cut(chunks)
