@@ -130,24 +130,6 @@ def test_impossible_statistics_are_refused(kind: str, statistics: dict[str, Any]
         evidence_tests.require_counts(evidence(kind, **statistics))
 
 
-def test_a_test_that_is_known_is_not_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(evidence_tests, "_p_values", {})
-    value = evidence_tests.p_value(MANY, 0.5, 0.0)
-    ((key, kept),) = evidence_tests._p_values.items()
-    assert kept == value
-    evidence_tests._p_values[key] = 0.125
-    assert evidence_tests.p_value(MANY, 0.5, 0.0) == 0.125
-    assert evidence_tests.p_value(MANY, 0.25, 0.0) < value
-
-
-def test_only_so_many_tests_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(evidence_tests, "_p_values", {})
-    monkeypatch.setattr(evidence_tests, "_REMEMBERED", 3)
-    for number in range(5):
-        evidence_tests.p_value(MANY, 0.1 * number, 0.0)
-    assert [points for _, _, (points,) in evidence_tests._p_values] == [((0.1 * n, 0.0),) for n in (2, 3, 4)]
-
-
 P_VALUES = st.lists(st.floats(0, 1), max_size=12)
 
 
