@@ -117,6 +117,7 @@ IMPOSSIBLE = "more than there can be"
         ("average", {"successes": [0], "records": 0}, IMPOSSIBLE),
         ("binomial", {"successes": 3, "trials": 2}, IMPOSSIBLE),
         ("binomial", {"successes": -1, "trials": 2}, "counts below 0"),
+        ("binomial", {"successes": 1, "trials": 10**12}, "counts below 0 or above 1000000000"),
         ("one-run", {"canaries": 3, "guesses": 2, "correct": 3}, IMPOSSIBLE),
         ("one-run-ladder", {"canaries": 3, "guesses": [2, 2], "correct": [1, 1]}, IMPOSSIBLE),
         ("one-run-ladder", {"canaries": 3, "guesses": [1, 2], "correct": [1]}, IMPOSSIBLE),
