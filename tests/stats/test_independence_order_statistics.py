@@ -108,21 +108,6 @@ def test_p_values_rise_with_mu_and_fall_with_right_guesses(canaries: int, share:
     assert independence.p_value([run], correct, 1.001 * low + 1e-3) > 0.05
 
 
-def test_what_cannot_be_is_refused() -> None:
-    run = independence.design(100)
-    with pytest.raises(ValueError, match="at least 4"):
-        independence.design(3)
-    with pytest.raises(ValueError, match="100 canaries"):
-        independence.right("01", run)
-    with pytest.raises(ValueError, match="negative"):
-        independence.p_value([run], 50, -0.1)
-    with pytest.raises(ValueError, match="between them"):
-        independence.p_value([Guesses(10, 5, 5)], 5, 1.0)
-    with pytest.raises(ValueError, match="confidence"):
-        independence.mu_lower([run], 50, 1.0)
-    assert independence.mu_lower([], 0, 0.95) == 0.0
-
-
 @pytest.mark.parametrize(("a", "b"), [(2, 3), (2, 50_000), (33, 69), (3201, 6800), (50_000, 2)])
 def test_the_ends_of_the_rule_are_quantiles_of_the_beta_law(a: int, b: int) -> None:
     """What :mod:`scipy.stats` says of them, which the module itself does not import."""

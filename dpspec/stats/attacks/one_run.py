@@ -144,8 +144,6 @@ def mu_lower(canaries: int, guesses: int, correct: int, confidence: float) -> fl
 
     Valid for all mechanisms. It implies no epsilon at a single delta, which may be smaller without a Gaussian curve.
     """
-    if not 0.0 < confidence < 1.0:
-        raise ValueError(f"confidence must lie strictly between 0 and 1, got {confidence}")
     level = 1.0 - confidence
 
     def rejected(mu: float, test: Callable[[int, int, int, Sequence[curve_lines.Point]], float]) -> bool:
