@@ -106,9 +106,7 @@ def test_a_threshold_is_where_the_expected_counts_show_most() -> None:
     scores = [x / 4 for x in range(-48, 49)]
     score, expected = threshold(law, scores, 500, 500, 1e-5, 0.95)
     tpr, fpr = law.rates(score)
-    assert expected == thresholds.fixed_epsilon_lower(
-        500, 500, math.floor(500 * tpr), math.ceil(500 * fpr), 1e-5, 0.95
-    )
+    assert expected == thresholds.fixed_epsilon_lower(500, 500, math.floor(500 * tpr), math.ceil(500 * fpr), 1e-5, 0.95)
     assert expected > 0.9 * threshold(law, [0.0], 500, 500, 1e-5, 0.95)[1]
     assert 0.0 < expected < thresholds.fixed_largest(500, 500, 1e-5, 0.95)
 
