@@ -52,3 +52,11 @@ def test_texts_are_those_of_the_code(names: dict[str, list[str]]) -> None:
     assert names["replaced-methods"] == [
         "check replaced-methods\nA check of recorded runs, in the channel sensitivity."
     ]
+
+
+@pytest.mark.parametrize("value", [-1.0, float("-inf"), 2.0, float("nan")])
+def test_what_is_no_p_value_is_shown_as_rejected(value: float) -> None:
+    checks = [
+        Check(assumption=name, test="exact", p_value=p, observed="reported") for name, p in (("a", 1.0), ("b", value))
+    ]
+    assert [(check.assumption, bad) for check, bad in phrases.ranked(checks, 2)] == [("b", True), ("a", False)]
