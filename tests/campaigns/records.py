@@ -4,7 +4,7 @@ For every mechanism a small audit fills a store; then one leaf of a record, of w
 array itself is replaced as a stranger could who knows the format, and the audit is concluded from that store. What came
 of it:
 
-* ``set aside``: reading the record refused it; ``doubted``: nothing follows from it. Both are made again by a run;
+* ``set aside``: reading the record refused it, and a run makes it again; ``refused``: the mechanism raises an error;
 * ``same``: the leaf says nothing that a number or verdict rests on;
 * ``believed``: another result, from a record that a run could have written. Only ``--store-key`` finds those.
 
@@ -231,7 +231,7 @@ class Bench:
         except MemoryError:
             raise
         except Exception:
-            return "doubted"
+            return "refused"
         same = _said(concluded) == self._honest
         if show:
             result = assemble([trained], [concluded], judge([concluded]), self._catalog)
@@ -317,7 +317,7 @@ def campaign(
             counts["shown"] += show
         if became == "believed":
             believed.setdefault(case.place, []).append(str(case)[:60])
-        if became in ("set aside", "doubted") and whole and (counts["set aside"] + counts["doubted"]) % whole == 0:
+        if became == "set aside" and whole and counts["set aside"] % whole == 0:
             counts["run to the end"] += 1
             what = what or ("" if bench.run_again(case) else "a run does not end in the honest result")
         if what:

@@ -75,10 +75,18 @@ def run(
         planned = train and any(each.plan.chunks for each in bounded)
         training = Training(bounded, catalog, store, options, cache, emit) if planned else None
         trained = training.run() if training is not None else [Trained(bounded=each) for each in bounded]
-        concluded, errors = conclude_all(trained, emit)
-        while errors and training is not None:  # a stored trial may be no trial that could have been made
-            trained = training.repeat_doubted(errors)
-            concluded, errors = conclude_all(trained, emit)
+        concluded = []
+        for number, each in enumerate(trained):
+            name = each.bounded.prepared.spec.name
+            emit(StageStarted(audit=name, stage="conclude"))
+            try:
+                concluded.append(conclude_trained(each))
+            except Exception:
+                if each.from_store:
+                    stored = f"{each.from_store} of its trials are from the store"
+                    emit(Noticed(audit=name, message=f"{stored}: `dpspec cache rm {name}` removes them"))
+                raise
+            _report_progress("conclude", number + 1, len(trained), emit)
     finally:
         cache.close()
     judged = judge(concluded)
@@ -139,27 +147,6 @@ def bound(
     return Bounded(prepared=prepared, bounds=bounds, plan=planned, seconds=seconds, recording=recording)
 
 
-def conclude_all(trained: Sequence[Trained], emit: Listener) -> tuple[list[Concluded], dict[int, Exception]]:
-    """The conclusions of every audit, and by number the errors of audits with trials from the store.
-
-    Raises the error of an audit without stored trials.
-    """
-    concluded: list[Concluded] = []
-    errors: dict[int, Exception] = {}
-    for number, audit in enumerate(trained):
-        emit(StageStarted(audit=audit.bounded.prepared.spec.name, stage="conclude"))
-        try:
-            concluded.append(conclude_trained(audit))
-        except MemoryError:
-            raise
-        except Exception as error:
-            if not audit.from_store:
-                raise
-            errors[number] = error
-        _report_progress("conclude", number + 1, len(trained), emit)
-    return concluded, errors
-
-
 def _report_progress(stage: str, done: int, total: int, emit: Listener) -> None:
     if total > _MANY:
         emit(Progressed(audit=f"{total} audits", what=stage, done=done, total=total, unit="audits"))
@@ -170,7 +157,7 @@ def conclude_trained(trained: Trained) -> Concluded:
 
     try:
         with limited(1):
-            return conclude(trained.bounded, [stored.trial for stored in trained.trials], trained.needed_trials)
+            return conclude(trained.bounded, [stored.trial for stored in trained.trials])
     except DataError as error:
         raise SpecError([data_unreadable(error, trained.bounded.prepared.spec)]) from error
 
@@ -202,7 +189,6 @@ def assemble(
                 evidence=concluded_audit.evidence,
                 trials=tuple(stored.record for stored in trained_audit.trials),
                 planned_trials=bounded.plan.trials,
-                settled_after=trained_audit.stopped_after,
                 power=bounded.plan.power,
                 notes=(*bounded.plan.notes, *bounded.prepared.audit.notes(bounded.bounds)),
                 seconds=round(bounded.seconds + trained_audit.seconds + concluded_audit.seconds, 3),

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cache
 from importlib import metadata
 from pathlib import Path
@@ -14,12 +14,10 @@ from pathlib import Path
 from dpspec.contract import FrozenMap, Json, Plan, Trial
 from dpspec.contract.catalog import Catalog, Offered
 from dpspec.contract.events import Event, Noticed, TrialFinished
-from dpspec.contract.frozen import canonical_json
 from dpspec.engine.preparing.prepare import Prepared
 from dpspec.engine.preparing.trial_keys import code_in, code_of, describe_maker, trial_key
 from dpspec.engine.results.result import AuditResult, TrialRecord
 from dpspec.engine.storage.trial_store import AT_ONCE, Store, StoredTrial
-from dpspec.text import clipped
 
 Listener = Callable[[Event], None]
 
@@ -36,14 +34,12 @@ class NewTrial:
 
 
 class StoredTrials:
-    """The planned trials of one audit in one store. ``doubted`` ones have no valid conclusions and are repeated."""
+    """The planned trials of one audit in one store."""
 
     def __init__(self, prepared: Prepared, plan: Plan, store: Store, emit: Listener) -> None:
         self.plan = plan
         self.available: dict[int, StoredTrial] = {}
         self.from_store: frozenset[int] = frozenset()
-        self.doubted: dict[int, tuple[StoredTrial, Exception]] = {}
-        self._damage_found = False
         self._name = prepared.spec.name
         self._store = store
         self._emit = emit
@@ -86,56 +82,8 @@ class StoredTrials:
                     folder.mkdir(parents=True, exist_ok=True)
         return folders
 
-    def cut(self, chunks: int) -> int:
-        self.plan = replace(self.plan, chunks=self.plan.chunks[:chunks])
-        return self.plan.trials
-
-    def doubt(self, error: Exception, conclude: Callable[[Sequence[Trial]], object]) -> bool:
-        """Repeat stored trials that may have caused ``error`` in ``conclude``; False if none can have.
-
-        A digest shows that a record is undamaged, not who wrote it. The first suspect is repeated first: if it equals
-        the stored one, no record is at fault, and ``keep`` raises ``error``.
-        """
-        suspects = self._suspects(conclude)
-        for index in suspects if self._damage_found else suspects[:1]:
-            self.doubted[index] = self.available.pop(index), error
-            reason = clipped(" ".join(f"{type(error).__name__}: {error}".split()))
-            key = self._keys[index][:12]
-            self._notice(f"stored trial {key} cannot be evaluated ({reason}); training it again")
-        self.from_store -= self.doubted.keys()
-        return bool(suspects)
-
-    def _suspects(self, conclude: Callable[[Sequence[Trial]], object]) -> list[int]:
-        """Stored trials without a conclusion by themselves; otherwise trials whose removal permits one."""
-
-        def concludes(indices: Iterable[int]) -> bool:
-            try:
-                conclude([self.available[index].trial for index in indices])
-            except MemoryError:
-                raise
-            except Exception:
-                return False
-            return True
-
-        indices = sorted(self.available)
-        if concludes(indices):
-            return []
-        stored = [index for index in indices if index in self.from_store]
-        alone = [index for index in stored if not concludes([index])]
-        return alone or [index for index in stored if concludes(other for other in indices if other != index)]
-
     def keep(self, new: NewTrial) -> None:
-        """Raises the error of a doubted trial that the new one equals."""
-        key = self._keys[new.index]
-        doubted = self.doubted.pop(new.index, None)
-        if doubted is not None:
-            self._store.quarantine(key)
-        self.available[new.index] = kept = self._store.put(key, new.trial, new.recorded)
-        if doubted is not None:
-            stored, error = doubted
-            if _content(kept.record) == _content(stored.record):
-                raise error
-            self._damage_found = True
+        self.available[new.index] = self._store.put(self._keys[new.index], new.trial, new.recorded)
         self._emit(TrialFinished(audit=self._name, index=new.index, seconds=new.seconds))
 
     def in_order(self) -> list[StoredTrial]:
@@ -148,10 +96,6 @@ class StoredTrials:
 
     def _notice(self, message: str) -> None:
         self._emit(Noticed(audit=self._name, message=message))
-
-
-def _content(record: TrialRecord) -> str:
-    return canonical_json({"evidence": record.evidence, "arrays": record.arrays})
 
 
 _ENVIRONMENT = ("dpspec", "numpy", "scipy", "scikit-learn", "torch")
