@@ -91,7 +91,7 @@ def _short(value: Decimal) -> str:
 
 @dataclass(frozen=True)
 class Line:
-    """Points in the order of the line; None and values without a place on the axes are left out."""
+    """Points in the order of the line; values without a place on the axes are omitted."""
 
     label: str
     x: Sequence[float]
@@ -132,7 +132,7 @@ class Chart:
 
     @property
     def legend(self) -> list[tuple[str, str]]:
-        """For each of several lines the style of a border that looks like it, and its label."""
+        """For each of several lines the style of its border in the legend, and its label."""
         shown = self.lines if len(self.lines) > 1 else ()
         return [(f"{_DASHES[line.dash % len(_DASHES)][1]} {_color(line)}", _label(line.label)) for line in shown]
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 #: The maximum number of rows of a table; the JSON in the page has all rows.
 MOST_ROWS = 500
 
-#: The false-positive rates of drawn curves, 16 per decade, and those of the table.
+#: The false-positive rates of drawn curves, 16 per decade, and of the table.
 _RATES = tuple(10.0 ** (-6 + i / 16) for i in range(97))
 _SHOWN = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 0.5)
 
@@ -45,7 +45,7 @@ _RANKS, _SIDE = 201, 256
 
 _CAPTION = (
     "No test exceeds a bound if the mechanism is as declared. Claims are dashed. Attacks are dotted: their observed "
-    "rates vary by chance, guesses within one run count as if half of them were for inclusion, and those without a "
+    "rates vary by chance, guesses within one run count as if half were for inclusion, and those without a "
     "false alarm are at the left edge."
 )
 

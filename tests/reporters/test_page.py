@@ -15,7 +15,7 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from support import results as factory
 
-from dpspec.contract import Finding, FrozenMap
+from dpspec.contract import Check, Finding, FrozenMap
 from dpspec.engine.redact import redact
 from dpspec.engine.results.codec import dump, load
 from dpspec.engine.results.result import Result
@@ -103,7 +103,7 @@ def test_every_figure_has_a_title_and_a_table() -> None:
     page = html.render(plotted())
     assert page.count("<svg") == page.count('role="img" aria-labelledby=') == 2
     assert page.count("<figure") == 2
-    assert len(re.findall(r"<details[^>]*><summary>Table", page)) == 3
+    assert len(re.findall(r"<details[^>]*><summary>Table", page)) == 2
     ids = re.findall(r'\bid="([^"]+)"', page.split('<script type="application/json"')[0])
     assert len(ids) == len(set(ids))
 
