@@ -211,9 +211,7 @@ class Evidence:
     Attributes:
         kind: The test (``dpspec.stats.attacks.evidence_tests``): ``one-run`` (canaries, guesses, correct),
             ``one-run-ladder`` (canaries, lists of guesses and correct), ``many-run`` (present, absent, true_positives,
-            false_positives), ``many-run-ranked`` (outcomes, a string of 0 and 1), ``many-run-sequential`` (coins, a
-            string of 0 and 1, and scores, both in the order of the runs; valid for any stopping rule) or ``binomial``
-            (trials, successes).
+            false_positives), ``many-run-ranked`` (outcomes, a string of 0 and 1) or ``binomial`` (trials, successes).
         quantity: ``epsilon`` for privacy curves, or the name of a metric.
         power: Largest epsilon (at ``at.delta``) that perfect guesses would show.
     """

@@ -91,7 +91,7 @@ _NUMBERS = re.compile(
 
 #: Values that the rules of a version determine.
 _OF_RULES = re.compile(
-    r"(findings|series|checks|evidence|power|notes|digest|document|facts|planned_trials|settled_after|left_out|trials\[)"
+    r"(findings|series|checks|evidence|power|notes|digest|document|facts|planned_trials|left_out|trials\[)"
     r"|conformance\.reason|\d+ trials?,"
 )
 
@@ -307,7 +307,7 @@ def _taken(old: AuditResult, taken: Sequence[str]) -> Iterator[Mismatch]:
 
 def _blurred_away(old: AuditResult, new: AuditResult, family: int) -> bool:
     """Whether a rejected check may no longer reject because its p-value was rounded to a power of ten."""
-    family *= inspections(len(new.trials), new.needed_trials)
+    family *= inspections(len(new.trials), new.planned_trials)
     near = (dataclasses.replace(check, p_value=check.p_value / 10.0) for check in new.checks if check.p_value < 1.0)
     return (old.conformance.status, new.conformance.status) == ("deviates", "no-deviation-found") and any(
         rejected(check, family) for check in near

@@ -88,7 +88,7 @@ def coarsened(audit: AuditResult, family: int) -> AuditResult:
     checks = tuple(map(_coarse, audit.checks))
     if checks == audit.checks:
         return audit
-    family *= inspections(len(audit.trials), audit.needed_trials)
+    family *= inspections(len(audit.trials), audit.planned_trials)
     bad = [new for old, new in zip(audit.checks, checks, strict=True) if rejected(old, family)]
     absent = missing(audit.promised, checks) if audit.executed else ()
     coarse = {old.test: new for old, new in zip(audit.checks, checks, strict=True) if old.privacy != "public"}

@@ -28,7 +28,7 @@ from dpspec.contract import (
 from dpspec.contract.audit import NO_TRIALS
 from dpspec.contract.catalog import Catalog
 from dpspec.engine.differences import VERDICT, Mismatch, absent_packages, comparable, compare, merged, short
-from dpspec.engine.judging.claim_tests import Concluded, PendingTests, pending_tests
+from dpspec.engine.judging.claim_tests import Concluded
 from dpspec.engine.judging.judge import judge
 from dpspec.engine.preparing.context import RunContext
 from dpspec.engine.preparing.prepare import Prepared, out_of_range, prepare, weights_path
@@ -36,7 +36,7 @@ from dpspec.engine.preparing.trial_keys import code_in, differences, revisions_o
 from dpspec.engine.redact import INTERNAL
 from dpspec.engine.results.recording import ExecutedRun
 from dpspec.engine.results.result import AuditResult, Result, TrialRecord
-from dpspec.engine.running.conclude import Bounded, EarlyStop, Trained, conclude
+from dpspec.engine.running.conclude import Bounded, Trained, conclude
 from dpspec.engine.running.runner import assemble
 from dpspec.engine.storage.trial_store import Store, StoredTrial
 from dpspec.errors import DpspecError, PluginError, SpecError
@@ -55,7 +55,6 @@ _RECOMPUTED = (
     "verdicts",
     "conformance",
     "planned_trials",
-    "settled_after",
     "promised",
     "power",
     "notes",
@@ -88,10 +87,9 @@ def verify(
         if n > 1
     ]
     recomputed_audits: list[Recomputed] = []
-    planned = [([v.kind for v in a.verdicts], a.planned_trials, a.power) for a in result.audits]
-    for audit, others in zip(result.audits, pending_tests(planned, result.confidence), strict=True):
+    for audit in result.audits:
         try:
-            again, differences = recompute(audit, catalog, directory, store, others, vouched=vouched)
+            again, differences = recompute(audit, catalog, directory, store, vouched=vouched)
         except PluginError as error:
             packages = ", ".join(absent_packages(result, catalog))
             text = f"{error} (made with {packages}, not installed here)" if packages else str(error)
@@ -200,7 +198,6 @@ def recompute(
     catalog: Catalog,
     directory: str | None,
     store: Store | None,
-    others: PendingTests,
     *,
     vouched: bool = False,
 ) -> tuple[Recomputed, list[Mismatch]]:
@@ -248,9 +245,9 @@ def recompute(
     if differences and audit.left_out:  # checks of a missing recording may lack digits
         taken = ("checks",) * len(audit.checks)
     try:
-        concluded, stopped = _concluded(bounded, trials, others)
+        concluded = _concluded(bounded, trials)
     except MissingArrayError as error:
-        concluded, stopped, taken = _as_recorded(audit, conclude(bounded, ())), audit.settled_after, ()
+        concluded, taken = _as_recorded(audit, conclude(bounded, ())), ()
         mismatches.append(
             _taken_as_recorded(audit, "what follows from the trials", f"{len(trials)} trials", f": {error}")
         )
@@ -260,10 +257,8 @@ def recompute(
     trained = Trained(
         bounded=bounded,
         trials=tuple(StoredTrial(trial=t, record=record) for t, record in zip(trials, audit.trials, strict=True)),
-        stopped_after=stopped,
         seconds=audit.seconds,
     )
-    concluded = dataclasses.replace(concluded, needed=trained.needed_trials)
     return Recomputed(recorded=audit, trained=trained, concluded=concluded, taken=taken), mismatches
 
 
@@ -292,16 +287,11 @@ def _bounds(prepared: Prepared, catalog: Catalog, inputs: FrozenMap) -> list[Fin
         context.close()
 
 
-def _concluded(bounded: Bounded, trials: Sequence[Trial], others: PendingTests) -> tuple[Concluded, int | None]:
+def _concluded(bounded: Bounded, trials: Sequence[Trial]) -> Concluded:
     if not trials:
-        return conclude(bounded, trials), None
+        return conclude(bounded, trials)
     try:
-        stopped = None
-        if bounded.plan.sequential:
-            by_index = {trial.index: trial for trial in trials}
-            chunks = EarlyStop(bounded, others).chunks_needed(by_index, by_index.__getitem__)
-            stopped = None if chunks is None else sum(map(len, bounded.plan.chunks[:chunks]))
-        return conclude(bounded, trials), stopped
+        return conclude(bounded, trials)
     except (MissingArrayError, MemoryError):
         raise
     except Exception as error:  # a plugin reads what its trials wrote, and here it may read anything

@@ -138,7 +138,6 @@ _LEAST = {"one-run": 8, "many-run": 16}
 _OTHERS = {
     "canary": "the external program chose the canaries",
     "score": "the external program computed the scores",
-    "stop": "the table is complete",
     "expected_from": "no update is observed",
     "canary_free_run": "dpspec does not train",
     "shard_runs": "dpspec does not train",

@@ -149,13 +149,9 @@ def _attack_rates(evidence: Evidence) -> list[tuple[float, float]]:
         guessed, right = (counts[key] for key in ("guesses", "correct"))
         pairs = zip(guessed, right, strict=True) if isinstance(guessed, list | tuple) else [(guessed, right)]
         return [((int(g) - int(c)) / canaries, int(c) / canaries) for g, c in pairs]
-    if evidence.kind == "many-run-ranked":
-        outcomes = str(counts["outcomes"])
-    elif evidence.kind == "many-run-sequential":
-        runs = sorted(zip(counts["scores"], (-int(bit) for bit in counts["coins"]), strict=True))
-        outcomes = "".join(str(-bit) for _, bit in runs)
-    else:
+    if evidence.kind != "many-run-ranked":
         return []
+    outcomes = str(counts["outcomes"])
     present, absent = max(1, outcomes.count("1")), max(1, outcomes.count("0"))
     # Thresholds that 1, 2, 4, ... of the highest scores pass.
     tops = [outcomes[-(2**i) :] for i in range(len(outcomes).bit_length()) if 2**i < len(outcomes)]

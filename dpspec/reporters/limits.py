@@ -45,13 +45,8 @@ def _audit(audit: AuditResult) -> Iterator[str]:
     elif not audit.planned_trials:
         yield f"No training code was run for {name}: results apply to the specification."
     elif not audit.complete:
-        missing = audit.needed_trials - len(audit.trials)
-        yield f"{missing} of {audit.needed_trials} trials of {name} are missing: a re-run resumes."
-    if audit.settled_after is not None:
-        yield (
-            f"{name} stopped after {audit.settled_after} of {audit.planned_trials} trials, when all its claims were "
-            "decided: further trials may raise lower bounds."
-        )
+        missing = audit.planned_trials - len(audit.trials)
+        yield f"{missing} of {audit.planned_trials} trials of {name} are missing: a re-run resumes."
     if audit.planned_trials:
         yield "A lower bound from an attack is a minimum: a stronger attack may find more."
         if conformance == "no-deviation-found":
@@ -123,8 +118,7 @@ def _audit_facts(audit: AuditResult) -> Iterator[str]:
     if seed is not None:
         yield f"seed {labels.value(seed)}"
     if audit.planned_trials:
-        counted = f"{len(audit.trials)} of {labels.count(audit.planned_trials, 'trial')}"
-        yield counted if audit.settled_after is None else f"{counted}, which decided all its claims"
+        yield f"{len(audit.trials)} of {labels.count(audit.planned_trials, 'trial')}"
     if origin := origin_summary(audit):
         yield origin
     devices = set()

@@ -52,7 +52,7 @@ def printed(of: Printed) -> str:
 
 def families(result: Result) -> list[int]:
     """For each audit the number of checks that its own were judged among."""
-    return family_sizes([(len(one.checks), len(one.trials), one.needed_trials) for one in result.audits])
+    return family_sizes([(len(one.checks), len(one.trials), one.planned_trials) for one in result.audits])
 
 
 def ranked(checks: Sequence[Check], family: int) -> list[tuple[Check, bool]]:

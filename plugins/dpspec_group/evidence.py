@@ -1,8 +1,7 @@
 """Evidence, lower bounds and checks from trials, with designs that are fixed in advance.
 
 One run with many canaries uses fixed guess counts. Many runs have a fair coin each; the threshold for "present" is
-fixed in advance if the distribution of scores is known, else chosen on the same runs with a correction, or derived from
-earlier runs with a sequential test.
+fixed in advance if the distribution of scores is known, else chosen on the same runs with a correction.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from dpspec import kit
 from dpspec.accounting import Interval
 from dpspec.kit.scores_elsewhere import assumptions, contradiction, recorded_outcomes, table_of
 from dpspec.stats import utility
-from dpspec.stats.attacks import curve_lines, guess_counts, independence, one_run, sequential, thresholds
+from dpspec.stats.attacks import curve_lines, guess_counts, independence, one_run, thresholds
 from dpspec.stats.attacks.independent_bounds import dependence_of_size, independent_bounds, layers_share
 from dpspec.stats.conformance import table
 from dpspec.stats.conformance.canary_contributions import StepDependence
@@ -227,13 +226,6 @@ def many_run_bounds(spec: dps.Spec, trials: Sequence[dps.Trial]) -> Iterator[dps
         if min(sides) == 0:
             continue
         delta = attack_delta(spec, size)
-        if attack.sequential:
-            coins = "".join(str(int(run.present)) for run in runs)
-            in_turn: dict[str, dps.Json] = {"coins": coins, "scores": tuple(run.reached for run in runs)}
-            power = sequential.largest(len(runs), delta, confidence)
-            kind = ("many-run-sequential", sequential.SOURCE)
-            yield from _many_run_outcomes(spec, records, size, len(runs), kind, in_turn, power, [kit.COINS])
-            continue
         ranked = thresholds.outcomes([run.reached for run in runs], [run.present for run in runs])
         fixed = many_run_design(spec, records, len(runs), size)
         if fixed is None:
@@ -298,7 +290,7 @@ def conclude_trials(spec: dps.Spec, trials: Sequence[dps.Trial]) -> Iterator[dps
     if not attack.chosen_weights:  # accuracy from adversarial initial weights is meaningless
         yield from utility.accuracies(spec, trials)
     yield from table.checks(spec.phases, [trial.evidence for trial in trials], privacy=spec.data_privacy)
-    if len(trials) == spec.audit.runs and not attack.sequential:
+    if len(trials) == spec.audit.runs:
         records, direction = _records(trials), spec.threat_model.direction
 
         def epsilons(phases: Sequence[dps.Phase], size: int, deltas: Sequence[float]) -> list[Interval]:

@@ -110,11 +110,10 @@ class RecordsAudit(dps.Audit):
                 canary_free_run=attack.canary_free_run,
                 estimated=None if attack.expected_from == facts.records else attack.expected_from,
             ),
-            sequential=attack.sequential,
         )
 
     def trial_inputs(self, spec: dps.Spec) -> dps.FrozenMap:
-        """Default inputs without baselines, stopping and parts of the threat model, which trials do not read.
+        """Default inputs without baselines and parts of the threat model, which trials do not read.
 
         For external scores, the digest of the table and the inputs of its trial.
         """
@@ -126,7 +125,7 @@ class RecordsAudit(dps.Audit):
             super().trial_inputs(spec),
             mechanism_without=("baselines",),
             threat_model=("adjacency", "access", "group_size"),
-            audit_without=("stop", "shard_runs", "canary_free_run"),
+            audit_without=("shard_runs", "canary_free_run"),
         )
         # The split changes the trial key but not the seeds: units of noise have other scores than trials of earlier
         # versions, and a run without a canary-free run is otherwise the same run.

@@ -24,9 +24,6 @@ _MAX_BYTES = 2**30
 #: Minimum numbers of canaries per group size, and of runs, with any power.
 _MIN_CANARIES, _MIN_RUNS = 8, 16
 
-#: Maximum number of runs of the sequential test (``stats.attacks.evidence_tests``).
-MAX_SEQUENTIAL_RUNS = 10**5
-
 _CANARY = ("audit", "canary")
 
 
@@ -189,12 +186,6 @@ def _counts(spec: dps.Spec, facts: dps.Facts, canary: dps.FrozenMap, attack: Att
             )
         if runs < _MIN_RUNS:
             yield kit.bad_value(f"runs must be at least {_MIN_RUNS} with many-run, got {runs}", ("audit", "runs"))
-        if attack.sequential and runs > MAX_SEQUENTIAL_RUNS:
-            yield kit.bad_value(
-                f"runs must be at most {MAX_SEQUENTIAL_RUNS} with stop: settled, got {runs}",
-                ("audit", "runs"),
-                "remove stop, or write fewer runs",
-            )
     elif "count" not in canary:
         yield kit.missing_key("count", _CANARY)
     else:
@@ -246,12 +237,6 @@ def _options(spec: dps.Spec, canary: dps.FrozenMap, attack: Attack) -> Iterator[
             + ("this adversary sees all iterates" if attack.white_box else "this attack has gradient canaries"),
             ("audit", "score"),
             "remove score",
-        )
-    if attack.sequential and attack.method != "many-run":
-        yield kit.unsupported(
-            "stop: settled needs many-run; the test of one-run needs a fixed number of guesses",
-            ("audit", "stop"),
-            "remove stop, or write method: many-run",
         )
     if attack.shard_runs is not None and attack.method != "many-run":
         yield kit.unsupported(

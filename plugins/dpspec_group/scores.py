@@ -19,7 +19,7 @@ from scipy.special import gammaln, ndtr
 import dpspec.contract as dps
 from dpspec import kit
 from dpspec.accounting import Floats, Mixture
-from dpspec.stats.attacks import guess_counts, one_run, sequential, thresholds
+from dpspec.stats.attacks import guess_counts, one_run, thresholds
 from dpspec_group import theory
 from dpspec_group.options import DEFAULT_DELTA, EDGES, Attack
 
@@ -383,8 +383,6 @@ def power(spec: dps.Spec, records: int) -> tuple[dps.Power, ...]:
             planned = one_run_design(spec, records, attack.tested(attack.share) * runs, size)
             what = f"{attack.share * runs} canary groups of {size}"
             largest, expected = planned.largest_epsilon, planned.expected_epsilon
-        elif attack.sequential:
-            what, largest = f"{what} at most", sequential.largest(runs, delta, confidence)
         else:
             fixed, sides = many_run_design(spec, records, runs, size), (runs - runs // 2, runs // 2)
             strongest = thresholds.largest if fixed is None else thresholds.fixed_largest

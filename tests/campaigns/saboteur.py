@@ -194,7 +194,7 @@ def run(cell: Cell, catalogs: dict[str, Catalog], expect: str | None = None) -> 
     Saboteur.watched = 0
     try:
         trials = [t for chunk in plan.chunks for t in prepared.audit.trials(inputs, context, chunk)]
-        concluded = conclude(Bounded(prepared=prepared, plan=plan), trials, plan.trials)
+        concluded = conclude(Bounded(prepared=prepared, plan=plan), trials)
     except Exception as error:
         return Told(error=f"{type(error).__name__}: {error}")
     finally:

@@ -70,7 +70,7 @@ def test_looking_after_every_trial_errs_no_more_often_than_looking_at_the_end(tm
         seen = []
         for count in range(1, runs + 1):
             plan = Plan(chunks=tuple((i,) for i in range(runs)), seconds=0.0, memory_bytes=0)
-            (judged,) = judge([conclude(Bounded(prepared=prepared, plan=plan), trials[:count], plan.trials)])
+            (judged,) = judge([conclude(Bounded(prepared=prepared, plan=plan), trials[:count])])
             seen.append(judged.verdicts[0].verdict == "refuted")
         at_any += any(seen)
         at_end += seen[-1]
@@ -97,28 +97,18 @@ def _trials(of: Spec) -> list[Trial]:
     ]
 
 
-SEQUENTIAL = attack(
-    0,
-    0,
-    0,
-    kind="many-run-sequential",
-    statistics=FrozenMap({"coins": "10" * 60, "scores": [9, 1] * 60}),
-    method="one after the other",
-)
 FIXED = attack(1000, 1000, 990)
 REFUTING_RUNS = average([100] * 8, 1000)
 LOW = approx(1.0)
 
 
-def early(stated: Claim, *outcomes: Any, sequential: bool = False) -> Verdict:
-    missing = dataclasses.replace(unjudged(spec(stated), *outcomes), trials=20, needed=64, sequential=sequential)
+def early(stated: Claim, *outcomes: Any) -> Verdict:
+    missing = dataclasses.replace(unjudged(spec(stated), *outcomes), trials=20, needed=64)
     return judge([missing])[0].verdicts[0]
 
 
 def test_tests_that_hold_whenever_one_stops_are_judged() -> None:
     assert early(LOW, FIXED).verdict == "open"
-    assert early(LOW, SEQUENTIAL).verdict == "refuted"
-    assert early(LOW, SEQUENTIAL, FIXED).reason.startswith("The attack (one after the other)")
     stated = claim("metric", name="accuracy", at_least=0.9)
     assert early(stated, REFUTING_RUNS).verdict == "refuted"
     assert (
@@ -134,7 +124,6 @@ def test_what_is_true_with_its_confidence_at_the_end_is_no_end_of_an_interval_be
     lower = statistical(0.5, "lower", audits.HERE)
     found = early(approx(3.0), bound(2.5), lower)
     assert (found.verdict, found.upper, found.lower) == ("proved", 2.5, None)
-    assert early(approx(3.0), bound(2.5), lower, sequential=True).lower == 0.5
     assert audits.verdict(approx(3.0), bound(2.5), lower).lower == 0.5
     # What theory sampled depends on no trial.
     assert early(approx(3.0), statistical(2.5, "upper", Scope())).verdict == "supported"

@@ -100,6 +100,7 @@ def test_optional_blocks(load: Load, valid: str) -> None:
         ),
         ("data: {kind: toy}", "data: {size: 3}", "missing-key", "missing key 'kind' in data"),
         ("steps: 100", "steps: 100\n  <<: {steps: 3}", "unknown-key", "unknown key '<<' in mechanism"),
+        ("method: one-run", "method: one-run\n  stop: settled", "unknown-key", "unknown key 'stop' in audit"),
     ],
 )
 def test_messages(problems: Problems, old: str, new: str, code: str, message: str) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import replace
 
 import numpy as np
@@ -102,19 +101,17 @@ def test_turning_one_coin_turns_one_contribution_and_no_constant_of_opacus(canar
     for data in (planted(), flipped(planted(), canary)):
         torch.manual_seed(0)
         model = nn.Linear(1, 3)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            made, optimizer, loader = PrivacyEngine().make_private(
-                module=model,
-                optimizer=torch.optim.SGD(model.parameters(), lr=1.0),
-                data_loader=DataLoader(data, batch_size=len(data)),
-                noise_multiplier=0.0,
-                max_grad_norm=1.0,
-            )
-            before = [p.detach().clone() for p in made.parameters()]
-            for x, y in loader:
-                nn.functional.cross_entropy(made(x), y).backward()
-                optimizer.step()
+        made, optimizer, loader = PrivacyEngine().make_private(
+            module=model,
+            optimizer=torch.optim.SGD(model.parameters(), lr=1.0),
+            data_loader=DataLoader(data, batch_size=len(data)),
+            noise_multiplier=0.0,
+            max_grad_norm=1.0,
+        )
+        before = [p.detach().clone() for p in made.parameters()]
+        for x, y in loader:
+            nn.functional.cross_entropy(made(x), y).backward()
+            optimizer.step()
         moved = torch.cat([(p - q).detach().flatten() for p, q in zip(made.parameters(), before, strict=True)])
         parts.append((loader.sample_rate, len(loader), optimizer.expected_batch_size, moved))
     (rate, steps, divisor, moved), (rate_of, steps_of, divisor_of, moved_of) = parts

@@ -330,26 +330,24 @@ def test_tokens_in_dictionaries_through_opacus(tmp_path):
         return nn.functional.cross_entropy(model(batch["input_ids"]), batch["labels"], reduction="none")
 
     model = Bag()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        engine = PrivacyEngine()
-        model, optimizer, loader = engine.make_private(
-            module=model,
-            optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
-            data_loader=DataLoader(planted, batch_size=24),
-            noise_multiplier=1.0,
-            max_grad_norm=1.0,
-        )
-        empty = 0
-        with dpspec.record(tmp_path / "run", model=model, optimizer=optimizer, loader=loader, engine=engine) as run:
-            for _ in range(4):
-                with BatchMemoryManager(data_loader=loader, max_physical_batch_size=3, optimizer=optimizer) as batches:
-                    for batch in batches:
-                        empty += not len(batch["labels"])
-                        optimizer.zero_grad()
-                        of_each(model, batch).mean().backward()
-                        optimizer.step()
-        run.score(model, of_each)
+    engine = PrivacyEngine()
+    model, optimizer, loader = engine.make_private(
+        module=model,
+        optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
+        data_loader=DataLoader(planted, batch_size=24),
+        noise_multiplier=1.0,
+        max_grad_norm=1.0,
+    )
+    empty = 0
+    with dpspec.record(tmp_path / "run", model=model, optimizer=optimizer, loader=loader, engine=engine) as run:
+        for _ in range(4):
+            with BatchMemoryManager(data_loader=loader, max_physical_batch_size=3, optimizer=optimizer) as batches:
+                for batch in batches:
+                    empty += not len(batch["labels"])
+                    optimizer.zero_grad()
+                    of_each(model, batch).mean().backward()
+                    optimizer.step()
+    run.score(model, of_each)
     assert empty > 0
     found = checked(tmp_path / "run", epsilon=20.0)
     assert (found.verdict, found.conformance.status) == ("proved", "no-deviation-found")

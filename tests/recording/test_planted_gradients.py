@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import warnings
 from pathlib import Path
 
 import numpy as np
@@ -67,11 +66,9 @@ def steps(parts, epochs=5, physical=N + M, scale=1.0):
 
 
 def recorded(folder, seed, *, physical=N + M, scale=1.0, **options):
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        parts = training(seed, **options)
-        with dpspec.record(folder, **parts) as run:
-            steps(parts, physical=physical, scale=scale)
+    parts = training(seed, **options)
+    with dpspec.record(folder, **parts) as run:
+        steps(parts, physical=physical, scale=scale)
     return run, parts
 
 
@@ -160,26 +157,24 @@ def test_of_batches_that_were_passed_over_no_canary_enters(tmp_path):
 
     (Opacus itself refuses to add up several Poisson batches in one step.)
     """
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        parts = training(3, noise=0.0)
-        entered = []
-        own = parts["optimizer"].step_hook
+    parts = training(3, noise=0.0)
+    entered = []
+    own = parts["optimizer"].step_hook
 
-        def hook(this):
-            own(this)
-            entered.append(float(torch.cat([p.summed_grad.reshape(-1) for p in this.params]).norm()))
+    def hook(this):
+        own(this)
+        entered.append(float(torch.cat([p.summed_grad.reshape(-1) for p in this.params]).norm()))
 
-        parts["optimizer"].attach_step_hook(hook)
-        with dpspec.record(tmp_path / "run", **parts) as run:
-            next(iter(parts["loader"]))
-            drawn = []
-            for number, (x, y) in enumerate(parts["loader"]):
-                if number % 2:
-                    (0.0 * cross_entropy(parts["model"](x), y)).backward()
-                    drawn.append(run._training.samples.latest())
-                    parts["optimizer"].step()
-                    parts["optimizer"].zero_grad()
+    parts["optimizer"].attach_step_hook(hook)
+    with dpspec.record(tmp_path / "run", **parts) as run:
+        next(iter(parts["loader"]))
+        drawn = []
+        for number, (x, y) in enumerate(parts["loader"]):
+            if number % 2:
+                (0.0 * cross_entropy(parts["model"](x), y)).backward()
+                drawn.append(run._training.samples.latest())
+                parts["optimizer"].step()
+                parts["optimizer"].zero_grad()
     assert len(entered) == 2
     assert entered == pytest.approx([np.sqrt((places >= N).sum()) for places in drawn], rel=1e-5)
 
@@ -218,14 +213,12 @@ def test_the_training_gets_records_alone_and_draws_the_random_numbers_that_it_dr
             planted[place]
     states = []
     for record in (False, True):
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            parts = training(1)
-            if record:
-                with dpspec.record(tmp_path / "run", **parts):
-                    steps(parts, 1)
-            else:
+        parts = training(1)
+        if record:
+            with dpspec.record(tmp_path / "run", **parts):
                 steps(parts, 1)
+        else:
+            steps(parts, 1)
         states.append(torch.get_rng_state())
     assert torch.equal(*states)
 
@@ -243,9 +236,7 @@ def test_trainings_that_they_cannot_enter_are_refused_by_name(way, why, tmp_path
     plant = dpspec.plant
     monkeypatch.setattr(dpspec, "plant", lambda data, **_: plant(data, kind="gradients", count=20, seed=0))
     made = Training(**way, canaries=20)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        made.build()
+    made.build()
     with pytest.raises(UsageError, match=why):
         made.recorder(tmp_path / "run")
     assert not (tmp_path / "run").exists()
@@ -255,9 +246,7 @@ def test_a_loop_of_ones_own_a_second_recorder_and_a_small_model_are_refused(tmp_
     planted = dpspec.plant([(torch.zeros(1), 0)] * 5, kind="gradients", count=8, seed=0)
     with pytest.raises(UsageError, match="sums of a custom loop"):
         dpspec.record(tmp_path / "own", model=nn.Linear(3, 3), planted=planted)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        parts = training(0)
+    parts = training(0)
     with pytest.raises(UsageError, match="give it the loader"):
         dpspec.record(tmp_path / "a", **{**parts, "loader": None}, planted=planted)
     made_before = dpspec.record(tmp_path / "two", **parts)
@@ -303,10 +292,8 @@ def test_scores_are_read_held_against_their_coins_and_asked_for_once(tmp_path):
 
 def test_records_are_scored_by_a_model_and_a_loss(tmp_path):
     made = Training(canaries=20, epochs=1)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        made.build()
-        with made.recorder(tmp_path / "run") as run:
-            made.train()
+    made.build()
+    with made.recorder(tmp_path / "run") as run:
+        made.train()
     with pytest.raises(UsageError, match=r"run\.score\(model, loss\)"):
         run.score()

@@ -38,9 +38,7 @@ DATA = TensorDataset(torch.zeros(40, 3))
 @pytest.fixture
 def way():
     found = Training()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        found.build()
+    found.build()
     return found
 
 
@@ -126,9 +124,7 @@ def test_an_engine_whose_clip_norm_follows_the_records_is_refused(way, tmp_path)
 def test_what_opacus_says_itself_is_not_to_be_said_again(way, tmp_path):
     told = refused(tmp_path, model=way.model, optimizer=way.optimizer_, rate=0.1)
     assert told == "rate: Opacus' optimizer and loader say so themselves; leave it out"
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        recorder = way.recorder(tmp_path / "run")
+    recorder = way.recorder(tmp_path / "run")
     with recorder as run, pytest.raises(UsageError, match=r"run.noised is for custom loops"):
         run.noised(torch.zeros(3))
 

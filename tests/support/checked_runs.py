@@ -93,6 +93,20 @@ class CheckedRun:
         return self.verdict in (None, "proved") and self.conformance.status == "no-deviation-found"
 
     @property
+    def rejected(self) -> set[str]:
+        """The names of the tests that reject, without the word "exact"."""
+        return {one.test.removesuffix(", exact") for one in self.checks if one.p_value <= 1e-9}
+
+    @property
+    def status(self) -> tuple[str | None, str]:
+        return self.verdict, self.conformance.status
+
+    @property
+    def doubts(self) -> str:
+        """The texts of the open assumptions."""
+        return "; ".join(one.text for one in self.assumptions if one.status == "unchecked")
+
+    @property
     def measured(self) -> float | None:
         """Epsilon with the measured noise and norms."""
         found = [one.value for one in self.audit.findings if one.bound == "estimate"]

@@ -255,8 +255,11 @@ def _of_audit(audit: AuditResult) -> Iterator[tuple[str, str]]:
             yield f"evidence[{i}].statistics", f"make no sense: {error}"
     for key, wrong in _of_document(audit.document):
         yield f"document.{key}", wrong
-    if audit.settled_after is not None and not _is_count(audit.settled_after, 1):
-        yield "settled_after", _must_be("a count", audit.settled_after)
+    if audit.settled_after is not None or any(evidence.kind == "many-run-sequential" for evidence in audit.evidence):
+        yield (
+            "settled_after",
+            "must be null, without many-run-sequential evidence: read results of audit.stop with dpspec 0.2",
+        )
     if not 0 <= audit.stored_trials <= len(audit.trials):
         yield "stored_trials", f"must count some of {len(audit.trials)} trials, got {audit.stored_trials}"
     for key, number in audit.left_out.items():

@@ -86,7 +86,7 @@ class AuditResult:
     """The audit of one spec, or of one cell of its matrix.
 
     Attributes:
-        settled_after: The number of trials after which every claim was decided, if the run ended early.
+        settled_after: None; runs of version 0.2 could end before their planned trials.
         promised: The checks that the plan promised, without measurements.
         left_out: The number of values of each privacy class that ``dpspec.engine.redact`` removed.
         places: By claim id, its ``file``, ``line`` and ``column``; empty for a spec without a file.
@@ -121,17 +121,12 @@ class AuditResult:
     @property
     def complete(self) -> bool:
         """Whether all needed trials exist."""
-        return len(self.trials) == self.needed_trials
+        return len(self.trials) == self.planned_trials
 
     @property
     def executed(self) -> bool:
         """Whether the run trained all trials, so that every promised check must exist."""
         return bool(self.trials) and self.complete
-
-    @property
-    def needed_trials(self) -> int:
-        """The number of needed trials."""
-        return self.planned_trials if self.settled_after is None else self.settled_after
 
     @property
     def as_expected(self) -> bool:

@@ -16,16 +16,13 @@ result   ``running.runner.assemble``      ``AuditResult``
 Evidence holds for pairs of datasets of certain sizes and missing entries. A claim may cover datasets of a minimum
 number of records. An attack refutes it only if both neighbors were as large. If a plugin does not state the sizes, core
 derives them from the data.
-
-An audit may stop before its last trial once sequential tests have decided its claims. The trials are judged after each
-chunk in the order of the plan, so the result does not depend on the executor or on stored trials.
 """
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any, TypeVar, get_args
@@ -45,9 +42,8 @@ from dpspec.contract import (
 from dpspec.contract.audit import NO_TRIALS
 from dpspec.contract.catalog import Offered
 from dpspec.contract.findings import Rigor
-from dpspec.engine.judging.claim_tests import Concluded, PendingTests, planned_tests
-from dpspec.engine.judging.inequalities import PRIVACY_KINDS, statement
-from dpspec.engine.judging.judge import judge
+from dpspec.engine.judging.claim_tests import Concluded, planned_tests
+from dpspec.engine.judging.inequalities import statement
 from dpspec.engine.preparing.prepare import CONSTANTS, Prepared, chosen_weights, weights_path
 from dpspec.engine.results.codec import flaws_of
 from dpspec.engine.results.recording import ExecutedRun
@@ -70,19 +66,13 @@ class Bounded:
 class Trained:
     """An audit with its existing trials, in the order of their indices.
 
-    ``stopped_after`` is the number of trials after which all claims were decided; ``seconds`` is the duration of the
-    trials that are not from the store.
+    ``seconds`` is the duration of the trials that are not from the store.
     """
 
     bounded: Bounded
     trials: tuple[StoredTrial, ...] = ()
-    stopped_after: int | None = None
     from_store: int = 0
     seconds: float = 0.0
-
-    @property
-    def needed_trials(self) -> int:
-        return self.bounded.plan.trials if self.stopped_after is None else self.stopped_after
 
 
 #: Data whose number of records follows from the declared rows.
@@ -114,8 +104,8 @@ def with_data_size(outcome: T, prepared: Prepared) -> T:
     return replace(outcome, scope=scope)
 
 
-def conclude(bounded: Bounded, trials: Sequence[Trial], needed: int | None = None) -> Concluded:
-    """The audit's bounds and the conclusions from its trials; ``needed`` is by default the number of ``trials``."""
+def conclude(bounded: Bounded, trials: Sequence[Trial]) -> Concluded:
+    """The audit's bounds and the conclusions from its trials."""
     began, prepared, plan = time.monotonic(), bounded.prepared, bounded.plan
     spec = prepared.spec
     quantities = {part.quantity for claim in spec.claims for part in statement(claim).parts}
@@ -151,8 +141,7 @@ def conclude(bounded: Bounded, trials: Sequence[Trial], needed: int | None = Non
         checks=tuple(checks),
         evidence=tuple(evidence),
         trials=len(trials),
-        needed=len(trials) if needed is None else needed,
-        sequential=plan.sequential,
+        needed=plan.trials,
         tests=planned_tests((claim.kind for claim in spec.claims), plan.trials, plan.power),
         promised=plan.checks,
         recording=None if bounded.recording is None else bounded.recording.section,
@@ -283,34 +272,3 @@ def _with_constants(constants: Assumption, finding: Finding, spec: Spec) -> Find
     if constants.status in _BAD and spec.model is not None and declared_upper:
         return replace(finding, assumptions=(*finding.assumptions, constants))
     return finding
-
-
-_REJECTED = ("refuted", "contradicted")
-
-
-class EarlyStop:
-    def __init__(self, bounded: Bounded, others: PendingTests) -> None:
-        self._others = others
-        self._chunks = bounded.plan.chunks
-        self._judged_chunks = 0
-        # If only theory refutes a claim, the trials show whether the attack detects it.
-        bounds = [bound for bound in bounded.bounds if not (isinstance(bound, Finding) and bound.bound == "lower")]
-        self._bounded = replace(bounded, bounds=bounds)
-
-    def chunks_needed(self, available: Container[int], trial: Callable[[int], Trial]) -> int | None:
-        """The number of chunks after which all claims are decided; None while they are not.
-
-        They are decided when trials refute every privacy claim that bounds do not prove, and at least one. If all
-        claims are proved, trials test the proofs, and no number suffices.
-        """
-        for chunks in range(self._judged_chunks + 1, len(self._chunks)):  # never all chunks
-            if not all(index in available for index in self._chunks[chunks - 1]):
-                return None
-            indices = sorted(index for chunk in self._chunks[:chunks] for index in chunk)
-            concluded = conclude(self._bounded, [trial(index) for index in indices])
-            (judged,) = judge([replace(concluded, checks=(), promised=())], self._others)
-            names = [verdict.verdict for verdict in judged.verdicts if verdict.kind in PRIVACY_KINDS]
-            if any(name in _REJECTED for name in names) and all(name in ("proved", *_REJECTED) for name in names):
-                return chunks
-            self._judged_chunks = chunks
-        return None

@@ -157,7 +157,7 @@ def conclude_trained(trained: Trained) -> Concluded:
 
     try:
         with limited(1):
-            return conclude(trained.bounded, [stored.trial for stored in trained.trials], trained.needed_trials)
+            return conclude(trained.bounded, [stored.trial for stored in trained.trials])
     except DataError as error:
         raise SpecError([data_unreadable(error, trained.bounded.prepared.spec)]) from error
 
@@ -189,7 +189,6 @@ def assemble(
                 evidence=concluded_audit.evidence,
                 trials=tuple(stored.record for stored in trained_audit.trials),
                 planned_trials=bounded.plan.trials,
-                settled_after=trained_audit.stopped_after,
                 power=bounded.plan.power,
                 notes=(*bounded.plan.notes, *bounded.prepared.audit.notes(bounded.bounds)),
                 seconds=round(bounded.seconds + trained_audit.seconds + concluded_audit.seconds, 3),

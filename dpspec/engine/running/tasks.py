@@ -162,7 +162,7 @@ def _versions(catalog: Catalog) -> dict[str, str | None]:
 
 @dataclass
 class QueuedChunk:
-    """The ``missing`` trials of a chunk, which does not start without any; ``losses`` is the number of lost workers."""
+    """The ``missing`` trials of a chunk; ``losses`` is the number of lost workers."""
 
     audit: int
     name: str
@@ -182,7 +182,7 @@ def dispatch(
     on_loss: Callable[[QueuedChunk, str], bool],
     seconds_left: Callable[[], float | None],
 ) -> None:
-    """Run all chunks with ``missing`` trials on a pool, in their order while there is room.
+    """Run all chunks on a pool, in their order while there is room.
 
     ``on_trial`` receives every trial as it arrives, ``on_error`` the error of a chunk. ``on_loss`` receives
     the reason why a worker is lost, and returns whether the chunk starts again. ``seconds_left`` is the time until the
@@ -191,8 +191,6 @@ def dispatch(
     waiting, running, started = deque(chunks), dict[int, QueuedChunk](), 0
     while waiting or running:
         while (left := seconds_left()) is None or left >= 0.0:
-            while waiting and not waiting[0].missing:
-                waiting.popleft()
             if not waiting or not pool.room(waiting[0].needs):
                 break
             chunk = waiting.popleft()

@@ -7,18 +7,17 @@ leave open come first, so that a time limit cuts less important trials.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import accumulate
 
 from dpspec.contract import DataError, ModelError
 from dpspec.contract.audit import NO_TRIALS
 from dpspec.contract.catalog import Catalog
 from dpspec.contract.events import Noticed, Progressed, TrialsPlanned
-from dpspec.engine.judging.claim_tests import confidence_of, pending_tests
 from dpspec.engine.judging.judge import judge
 from dpspec.engine.preparing.context import WorkerCache
 from dpspec.engine.preparing.prepare import data_unreadable, model_mismatch
-from dpspec.engine.running.conclude import Bounded, EarlyStop, Trained, conclude
+from dpspec.engine.running.conclude import Bounded, Trained, conclude
 from dpspec.engine.running.run_options import RunOptions, open_pool
 from dpspec.engine.running.tasks import QueuedChunk, TrainTrials, dispatch
 from dpspec.engine.storage.stored_trials import Listener, NewTrial, StoredTrials
@@ -34,10 +33,7 @@ TRIES = 3
 class _AuditTrials:
     bounded: Bounded
     trials: StoredTrials
-    early_stop: EarlyStop | None = None
-    stopped_after: int | None = None
     seconds: float = 0.0
-    queued: list[QueuedChunk] = field(default_factory=list)
 
     @property
     def name(self) -> str:
@@ -48,7 +44,6 @@ class _AuditTrials:
         return Trained(
             bounded=self.bounded,
             trials=tuple(trials),
-            stopped_after=self.stopped_after,
             from_store=sum(stored.record.index in self.trials.from_store for stored in trials),
             seconds=self.seconds,
         )
@@ -57,8 +52,7 @@ class _AuditTrials:
 class Training:
     """The trials of all audits of one run: stored ones, and new ones.
 
-    An audit with a sequential plan stops once its claims are decided (``running.conclude.EarlyStop``). A ``Noticed``
-    event reports each audit that lacks trials because of the limits.
+    A ``Noticed`` event reports each audit that lacks trials because of the limits.
     """
 
     def __init__(
@@ -71,26 +65,15 @@ class Training:
         emit: Listener,
     ) -> None:
         self._catalog, self._options, self._cache, self._emit = catalog, options, cache, emit
-        specs = [bounded.prepared.spec for bounded in audits]
-        planned = [
-            ([claim.kind for claim in spec.claims], bounded.plan.trials, bounded.plan.power)
-            for spec, bounded in zip(specs, audits, strict=True)
-        ]
-        others = pending_tests(planned, confidence_of(specs))
         self.audits = [
-            _AuditTrials(
-                bounded=bounded,
-                trials=StoredTrials(bounded.prepared, bounded.plan, store, emit),
-                early_stop=EarlyStop(bounded, of_others) if bounded.plan.sequential else None,
-            )
-            for bounded, of_others in zip(audits, others, strict=True)
+            _AuditTrials(bounded=bounded, trials=StoredTrials(bounded.prepared, bounded.plan, store, emit))
+            for bounded in audits
         ]
 
     def run(self) -> list[Trained]:
         for audit in self.audits:
             if audit.bounded.plan.chunks:
                 audit.trials.look()
-                self._stop_if_decided(audit)
                 total, missing = audit.trials.plan.trials, audit.trials.missing_trials
                 seconds = audit.bounded.plan.seconds
                 self._emit(TrialsPlanned(audit=audit.name, total=total, stored=total - missing, seconds=seconds))
@@ -127,7 +110,6 @@ class Training:
                 return
             audit.trials.keep(new)
             done += 1
-            self._stop_if_decided(audit)
             if pool.size > 1:
                 self._emit(Progressed(audit=everything, what="trials", done=done, total=total, unit="trials"))
 
@@ -149,8 +131,6 @@ class Training:
         try:
             other_processes = not isinstance(pool, InlinePool)
             queue = [self._queued(number, missing, other_processes=other_processes) for number, missing in chosen]
-            for chunk in queue:
-                self.audits[chunk.audit].queued.append(chunk)
             dispatch(
                 pool,
                 queue,
@@ -192,20 +172,6 @@ class Training:
 
         needs = Resources(threads=threads, memory_bytes=plan.memory_bytes, device=self._options.device)
         return QueuedChunk(audit=number, name=audit.name, needs=needs, missing=missing, task=task)
-
-    def _stop_if_decided(self, audit: _AuditTrials) -> None:
-        if audit.early_stop is None or audit.stopped_after is not None:
-            return
-        available = audit.trials.available
-        chunks = audit.early_stop.chunks_needed(available, lambda index: available[index].trial)
-        if chunks is None:
-            return
-        audit.stopped_after = audit.trials.cut(chunks)
-        for queued in audit.queued:
-            queued.missing.clear()
-        planned = audit.bounded.plan.trials
-        message = f"all claims decided after {audit.stopped_after} of {planned} trials; stopping early"
-        self._emit(Noticed(audit=audit.name, message=message))
 
     def _order(self) -> list[int]:
         if len(self.audits) == 1:

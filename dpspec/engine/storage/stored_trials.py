@@ -6,7 +6,7 @@ import platform
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cache
 from importlib import metadata
 from pathlib import Path
@@ -81,10 +81,6 @@ class StoredTrials:
                 with suppress(OSError):  # without one, a trial that is lost begins anew
                     folder.mkdir(parents=True, exist_ok=True)
         return folders
-
-    def cut(self, chunks: int) -> int:
-        self.plan = replace(self.plan, chunks=self.plan.chunks[:chunks])
-        return self.plan.trials
 
     def keep(self, new: NewTrial) -> None:
         self.available[new.index] = self._store.put(self._keys[new.index], new.trial, new.recorded)

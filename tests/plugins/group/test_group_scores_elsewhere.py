@@ -204,7 +204,6 @@ def diagnostics(folder: Path, *overrides: str) -> list[Diagnostic]:
         (["audit.expected_from=50"], "unsupported", "audit.expected_from", "cannot be combined with scores"),
         (["audit.canary_free_run=false"], "unsupported", "audit.canary_free_run", "cannot be combined with scores"),
         (["audit.shard_runs=2"], "unsupported", "audit.shard_runs", "cannot be combined with scores"),
-        (["audit.stop=settled"], "unsupported", "audit.stop", "the table is complete"),
         (
             ["model={kind: linear, initial: worst-case}"],
             "unsupported",
