@@ -37,7 +37,7 @@ from dpspec.engine.redact import INTERNAL
 from dpspec.engine.results.diff import short
 from dpspec.engine.results.recording import ExecutedRun
 from dpspec.engine.results.result import AuditResult, Result, TrialRecord
-from dpspec.engine.running.conclude import Bounded, Trained, conclude
+from dpspec.engine.running.conclude import AuditState, conclude
 from dpspec.engine.running.runner import assemble
 from dpspec.engine.storage.trial_store import Store, StoredTrial
 from dpspec.errors import DpspecError, PluginError, SpecError
@@ -189,7 +189,7 @@ class Recomputed:
     """
 
     recorded: AuditResult
-    trained: Trained
+    trained: AuditState
     concluded: Concluded
     taken: Counter[str] | None
 
@@ -232,7 +232,7 @@ def recompute(
     recording, differences = _recording(audit, prepared)
     mismatches.extend(differences)
     bounds = _bounds(prepared, catalog, inputs)
-    bounded = Bounded(prepared=prepared, bounds=bounds, plan=plan, recording=recording)
+    bounded = AuditState(prepared=prepared, bounds=bounds, plan=plan, recording=recording)
     stored = [None if store is None else store.get(record.key) for record in audit.trials]
     pairs = list(zip(audit.trials, stored, strict=True))
     for record, stored_trial in pairs:
@@ -255,11 +255,8 @@ def recompute(
     else:
         if audit.left_out and not at_hand:
             concluded, taken = merged(audit, concluded)
-    trained = Trained(
-        bounded=bounded,
-        trials=tuple(StoredTrial(trial=t, record=record) for t, record in zip(trials, audit.trials, strict=True)),
-        seconds=audit.seconds,
-    )
+    with_records = [StoredTrial(trial=t, record=record) for t, record in zip(trials, audit.trials, strict=True)]
+    trained = dataclasses.replace(bounded, trials=tuple(with_records))
     return Recomputed(recorded=audit, trained=trained, concluded=concluded, taken=taken), mismatches
 
 
@@ -288,7 +285,7 @@ def _bounds(prepared: Prepared, catalog: Catalog, inputs: FrozenMap) -> list[Fin
         context.close()
 
 
-def _concluded(bounded: Bounded, trials: Sequence[Trial]) -> Concluded:
+def _concluded(bounded: AuditState, trials: Sequence[Trial]) -> Concluded:
     if not trials:
         return conclude(bounded, trials)
     try:

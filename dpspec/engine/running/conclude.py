@@ -6,8 +6,8 @@ The stages of a run pass one value per audit.
 stage    made by                          gives
 ======== ================================ =======================================
 prepare  ``preparing.prepare``            ``Prepared``: the spec and its providers
-bounds   ``running.runner.bound``         :class:`Bounded`
-trials   ``running.train.Training.run``   :class:`Trained`
+bounds   ``running.runner.bound``         :class:`AuditState` without trials
+trials   ``running.train.Training.run``   :class:`AuditState`
 conclude ``running.conclude.conclude``    ``Concluded``: the judge's input
 judge    ``judging.judge.judge``          ``Judged``: verdicts and conformance
 result   ``running.runner.assemble``      ``AuditResult``
@@ -54,22 +54,16 @@ from dpspec.registry.foreign_code import is_foreign
 
 
 @dataclass(frozen=True, kw_only=True)
-class Bounded:
+class AuditState:
+    """An audit with its bounds and its existing trials, in the order of their indices.
+
+    ``seconds`` is the duration of the bounds and of the trials that are not ``from_store``.
+    """
+
     prepared: Prepared
     bounds: Sequence[Finding | Series] = ()
     plan: Plan = NO_TRIALS
-    seconds: float = 0.0
     recording: ExecutedRun | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class Trained:
-    """An audit with its existing trials, in the order of their indices.
-
-    ``seconds`` is the duration of the trials that are not from the store.
-    """
-
-    bounded: Bounded
     trials: tuple[StoredTrial, ...] = ()
     from_store: int = 0
     seconds: float = 0.0
@@ -104,23 +98,23 @@ def with_data_size(outcome: T, prepared: Prepared) -> T:
     return replace(outcome, scope=scope)
 
 
-def conclude(bounded: Bounded, trials: Sequence[Trial]) -> Concluded:
+def conclude(audit: AuditState, trials: Sequence[Trial]) -> Concluded:
     """The audit's bounds and the conclusions from its trials."""
-    began, prepared, plan = time.monotonic(), bounded.prepared, bounded.plan
+    began, prepared, plan = time.monotonic(), audit.prepared, audit.plan
     spec = prepared.spec
     quantities = {part.quantity for claim in spec.claims for part in statement(claim).parts}
-    quantities |= {bound.quantity for bound in bounded.bounds if isinstance(bound, Finding)}
+    quantities |= {bound.quantity for bound in audit.bounds if isinstance(bound, Finding)}
     from_trials = prepared.audit.conclude(spec, trials) if trials else ()
-    yielded = chain(bounded.bounds, (with_data_size(outcome, prepared) for outcome in from_trials))
-    foreign = bool(trials) or bounded.recording is not None or is_foreign(prepared.offers["mechanism"][1])
+    yielded = chain(audit.bounds, (with_data_size(outcome, prepared) for outcome in from_trials))
+    foreign = bool(trials) or audit.recording is not None or is_foreign(prepared.offers["mechanism"][1])
     findings: list[Finding] = []
     series: list[Series] = []
     checks: list[Check] = []
     evidence: list[Evidence] = []
-    if bounded.recording is None:
+    if audit.recording is None:
         assumed = with_assumptions(yielded, spec, prepared.constants, prepared.offers)
     else:
-        assumed = with_assumptions(bounded.recording.joined(yielded), spec, None, {})
+        assumed = with_assumptions(audit.recording.joined(yielded), spec, None, {})
     for outcome in assumed:
         if flaw := _flaw(outcome, quantities, stored=foreign):
             kind = spec.mechanism.kind
@@ -144,7 +138,7 @@ def conclude(bounded: Bounded, trials: Sequence[Trial]) -> Concluded:
         needed=plan.trials,
         tests=planned_tests((claim.kind for claim in spec.claims), plan.trials, plan.power),
         promised=plan.checks,
-        recording=None if bounded.recording is None else bounded.recording.section,
+        recording=None if audit.recording is None else audit.recording.section,
         seconds=time.monotonic() - began,
     )
 
