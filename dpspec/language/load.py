@@ -226,7 +226,7 @@ def _load(
 
 
 def _build_cell(composed: Composed, path: Path, catalog: Catalog) -> tuple[Spec | None, list[Diagnostic]]:
-    root, unclear = expand_phases(composed.root)
+    root, unclear = expand_phases(composed.root, catalog)
     spans = origin(root)
     if unclear:
         return None, [locate(d, spans) for d in unclear]

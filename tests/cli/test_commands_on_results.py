@@ -108,17 +108,9 @@ def test_cache_lists_what_trials_are(dpspec, keys):
     assert total[:2] == ["2", "trials,"]
 
 
-def test_cache_lists_every_key(dpspec, keys):
-    lines = dpspec("cache", "ls", "--keys").out.splitlines()
-    assert [line.split()[0] for line in lines[:2]] == sorted(keys)
-    assert lines[1].split()[1:] == [*lines[1].split()[1:3], "2026-01-02T03:04:05", "counting", "coin"]
-    assert lines[2].startswith("2 trials, ")
-
-
-@pytest.mark.parametrize("name", ["ab", "coin"])
-def test_cache_removes_by_first_digits_and_by_spec(dpspec, keys, name):
-    assert dpspec("cache", "rm", name).out.startswith("removed 1 trial, ")
-    assert dpspec("cache", "ls", "--keys").out.splitlines()[0].startswith(keys[0])
+def test_cache_removes_by_spec(dpspec, keys):
+    assert dpspec("cache", "rm", "coin").out.startswith("removed 1 trial, ")
+    assert dpspec("cache", "ls").out.splitlines()[-1].startswith("1 trial, ")
 
 
 def test_cache_verifies_every_record(dpspec, keys, tmp_path):
@@ -140,19 +132,11 @@ def test_a_store_that_nobody_knows_is_a_usage_error(dpspec, counting):
         assert "error: cannot use the store nonsense://x" in ended.err
 
 
-@pytest.mark.parametrize("arguments", [["a"], ["nothing"], [], ["--all", "ab"]])
+@pytest.mark.parametrize("arguments", [["nothing"], [], ["--all", "coin"], [""], [" "]])
 def test_cache_removes_nothing_by_accident(dpspec, keys, arguments):
-    assert dpspec("cache", "rm", *arguments).code == 2
-    assert "2 trials" in dpspec("cache", "ls").out
-
-
-@pytest.mark.parametrize("name", ["", " "])
-def test_an_empty_name_does_not_remove_the_only_trial(dpspec, keys, name):
-    assert dpspec("cache", "rm", "coin").code == 0
-    ended = dpspec("cache", "rm", name)
+    ended = dpspec("cache", "rm", *arguments)
     assert (ended.code, ended.out) == (2, "")
-    assert "an empty name matches every stored trial" in ended.err
-    assert "1 trial" in dpspec("cache", "ls").out
+    assert "2 trials" in dpspec("cache", "ls").out
 
 
 def test_cache_removes_everything_when_asked(dpspec, keys):

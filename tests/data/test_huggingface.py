@@ -218,7 +218,7 @@ def test_huggingface_without_a_network(source: Make, folder: Path, monkeypatch: 
     pytest.importorskip("datasets")
     monkeypatch.setattr("time.sleep", lambda seconds: None)
     made = source("huggingface", **TABLE)
-    refused(made, "huggingface owner/set (train): could not be fetched (", f"kept in {folder} ($DPSPEC_DATA)")
+    refused(made, "huggingface owner/set (train): could not be fetched (", f"the cache in {folder} ($DPSPEC_DATA)")
 
 
 @pytest.mark.filterwarnings("default")

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dpspec.contract import Spec, thaw
+from dpspec.contract.catalog import Catalog
 from dpspec.language.load import Loaded
 from dpspec.language.rewrite import expand_phases
 from dpspec.language.tree import from_plain, plain
@@ -32,7 +33,7 @@ def only(loaded: Loaded) -> Spec:
 
 
 def phases_of(text: str) -> list[dict[str, object]]:
-    root, wrong = expand_phases(from_plain({"mechanism": {"phases": yaml.safe_load(text)}}))
+    root, wrong = expand_phases(from_plain({"mechanism": {"phases": yaml.safe_load(text)}}), Catalog())
     assert wrong == []
     return plain(root)["mechanism"]["phases"]  # type: ignore[no-any-return]
 
@@ -58,7 +59,7 @@ class TestFormula:
         self, steps: int, every: int, ends: tuple[float, float], shape: str
     ) -> None:
         text = yaml.safe_dump({"steps": steps, "every": every, "x": {"from": ends[0], "to": ends[1], "shape": shape}})
-        root, wrong = expand_phases(from_plain({"mechanism": {"phases": yaml.safe_load(text)}}))
+        root, wrong = expand_phases(from_plain({"mechanism": {"phases": yaml.safe_load(text)}}), Catalog())
         if -(-steps // every) > 1000:
             assert [d.code for d in wrong] == ["bad-value"]
             return
@@ -91,7 +92,8 @@ class TestFormula:
     ("phases", "says"),
     [
         ("{}", "need steps"),
-        ("{table: s.csv}", "need steps"),
+        ("{table: s.csv}", "unknown key 'table' in mechanism.phases"),
+        ("{steps: 9, noise_multiplyer: {from: 2, to: 1}}", "mechanism.phases; did you mean 'noise_multiplier'?"),
         ("{steps: true}", "steps must be an integer of at least 1"),
         ("{steps: 2.5}", "steps must be an integer of at least 1"),
         ("{steps: 10, every: 0}", "every must be an integer of at least 1"),
