@@ -37,8 +37,9 @@ from dpspec.engine.redact import INTERNAL
 from dpspec.engine.results.diff import short
 from dpspec.engine.results.recording import ExecutedRun
 from dpspec.engine.results.result import AuditResult, Result, TrialRecord
-from dpspec.engine.running.conclude import AuditState, conclude
+from dpspec.engine.running.conclude import conclude
 from dpspec.engine.running.runner import assemble
+from dpspec.engine.storage.stored_trials import AuditState
 from dpspec.engine.storage.trial_store import Store, StoredTrial
 from dpspec.errors import DpspecError, PluginError, SpecError
 from dpspec.json_records import write

@@ -45,9 +45,8 @@ from dpspec.engine.judging.judge import judge
 from dpspec.engine.preparing.context import WorkerCache
 from dpspec.engine.preparing.prepare import prepare
 from dpspec.engine.results.codec import dump, load
-from dpspec.engine.running.conclude import AuditState
 from dpspec.engine.running.runner import assemble, bound, conclude_trained, run
-from dpspec.engine.storage.stored_trials import StoredTrials
+from dpspec.engine.storage.stored_trials import AuditState, StoredTrials
 from dpspec.engine.storage.trial_store import Store, StoredTrial, file_digest
 from dpspec.language.load import load_specs
 from dpspec.registry.loader import load_catalog

@@ -33,7 +33,8 @@ from dpspec.contract.catalog import Catalog, Offered
 from dpspec.engine.judging.judge import judge
 from dpspec.engine.preparing.context import RunContext
 from dpspec.engine.preparing.prepare import prepare
-from dpspec.engine.running.conclude import AuditState, conclude
+from dpspec.engine.running.conclude import conclude
+from dpspec.engine.storage.stored_trials import AuditState
 from dpspec.language.load import from_document
 from dpspec.registry.loader import load_catalog
 

@@ -17,9 +17,10 @@ from dpspec.engine.judging.judge import judge
 from dpspec.engine.preparing.prepare import prepare
 from dpspec.engine.redact import redact
 from dpspec.engine.results.result import Result, Verdict
-from dpspec.engine.running.conclude import AuditState, conclude
+from dpspec.engine.running.conclude import conclude
 from dpspec.engine.running.run_options import RunOptions
 from dpspec.engine.running.runner import run
+from dpspec.engine.storage.stored_trials import AuditState
 from dpspec.engine.storage.trial_store import Store
 from dpspec.engine.verify import verify
 from dpspec.errors import ExitCode

@@ -12,8 +12,9 @@ from support.audits import HERE, MEASURED, approx, attack, bound, spec
 from dpspec.contract import Assumption, Audit, Check, Evidence, Facts, Finding, FrozenMap, Plan, Scope, Series, Trial
 from dpspec.engine.preparing.prepare import Prepared
 from dpspec.engine.preparing.prepare import check as problems
-from dpspec.engine.running.conclude import AuditState, conclude, with_data_size
+from dpspec.engine.running.conclude import conclude, with_data_size
 from dpspec.engine.running.runner import run
+from dpspec.engine.storage.stored_trials import AuditState
 from dpspec.engine.storage.trial_store import Store
 from dpspec.errors import ExitCode, PluginError
 from dpspec.language.load import load_specs

@@ -6,8 +6,8 @@ The stages of a run pass one value per audit.
 stage    made by                          gives
 ======== ================================ =======================================
 prepare  ``preparing.prepare``            ``Prepared``: the spec and its providers
-bounds   ``running.runner.bound``         :class:`AuditState` without trials
-trials   ``running.train.Training.run``   :class:`AuditState`
+bounds   ``running.runner.bound``         ``AuditState`` without trials
+trials   ``running.train.Training.run``   ``AuditState``
 conclude ``running.conclude.conclude``    ``Concluded``: the judge's input
 judge    ``judging.judge.judge``          ``Judged``: verdicts and conformance
 result   ``running.runner.assemble``      ``AuditResult``
@@ -23,7 +23,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import chain
 from typing import Any, TypeVar, get_args
 
@@ -33,41 +33,21 @@ from dpspec.contract import (
     Evidence,
     Finding,
     Outcome,
-    Plan,
     Series,
     Spec,
     Trial,
     is_privacy_quantity,
 )
-from dpspec.contract.audit import NO_TRIALS
 from dpspec.contract.catalog import Offered
 from dpspec.contract.findings import Rigor
 from dpspec.engine.judging.claim_tests import Concluded, planned_tests
 from dpspec.engine.judging.inequalities import statement
 from dpspec.engine.preparing.prepare import CONSTANTS, Prepared, chosen_weights, weights_path
 from dpspec.engine.results.codec import flaws_of
-from dpspec.engine.results.recording import ExecutedRun
-from dpspec.engine.storage.trial_store import StoredTrial
+from dpspec.engine.storage.stored_trials import AuditState
 from dpspec.errors import PluginError
 from dpspec.json_records import read, write
 from dpspec.registry.foreign_code import is_foreign
-
-
-@dataclass(frozen=True, kw_only=True)
-class AuditState:
-    """An audit with its bounds and its existing trials, in the order of their indices.
-
-    ``seconds`` is the duration of the bounds and of the trials that are not ``from_store``.
-    """
-
-    prepared: Prepared
-    bounds: Sequence[Finding | Series] = ()
-    plan: Plan = NO_TRIALS
-    recording: ExecutedRun | None = None
-    trials: tuple[StoredTrial, ...] = ()
-    from_store: int = 0
-    seconds: float = 0.0
-
 
 #: Data whose number of records follows from the declared rows.
 _AT_HAND = ("this", "planted", "collection")

@@ -22,10 +22,10 @@ from dpspec.engine.judging.judge import Judged, judge
 from dpspec.engine.preparing.context import RunContext, WorkerCache
 from dpspec.engine.preparing.prepare import Prepared, data_unreadable, out_of_range, prepare
 from dpspec.engine.results.result import AuditResult, Result
-from dpspec.engine.running.conclude import AuditState, conclude
+from dpspec.engine.running.conclude import conclude
 from dpspec.engine.running.run_options import RunOptions
 from dpspec.engine.running.train import Training
-from dpspec.engine.storage.stored_trials import Listener, environment
+from dpspec.engine.storage.stored_trials import AuditState, Listener, environment
 from dpspec.engine.storage.trial_store import Store
 from dpspec.errors import NothingToRunError, PluginError, SpecError
 from dpspec.language.rewrite import best_of

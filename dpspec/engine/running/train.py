@@ -17,10 +17,10 @@ from dpspec.contract.events import Noticed, Progressed, TrialsPlanned
 from dpspec.engine.judging.judge import judge
 from dpspec.engine.preparing.context import WorkerCache
 from dpspec.engine.preparing.prepare import data_unreadable, model_mismatch
-from dpspec.engine.running.conclude import AuditState, conclude
+from dpspec.engine.running.conclude import conclude
 from dpspec.engine.running.run_options import RunOptions, open_pool
 from dpspec.engine.running.tasks import QueuedChunk, TrainTrials, dispatch
-from dpspec.engine.storage.stored_trials import Listener, NewTrial, StoredTrials
+from dpspec.engine.storage.stored_trials import AuditState, Listener, NewTrial, StoredTrials
 from dpspec.engine.storage.trial_store import Store
 from dpspec.errors import SpecError
 from dpspec.executors import InlinePool, Resources

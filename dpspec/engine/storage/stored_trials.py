@@ -11,12 +11,14 @@ from functools import cache
 from importlib import metadata
 from pathlib import Path
 
-from dpspec.contract import FrozenMap, Json, Trial
+from dpspec.contract import Finding, FrozenMap, Json, Plan, Series, Trial
+from dpspec.contract.audit import NO_TRIALS
 from dpspec.contract.catalog import Catalog, Offered
 from dpspec.contract.events import Event, Noticed, TrialFinished
+from dpspec.engine.preparing.prepare import Prepared
 from dpspec.engine.preparing.trial_keys import code_in, code_of, describe_maker, trial_key
+from dpspec.engine.results.recording import ExecutedRun
 from dpspec.engine.results.result import AuditResult, TrialRecord
-from dpspec.engine.running.conclude import AuditState
 from dpspec.engine.storage.trial_store import AT_ONCE, Store, StoredTrial
 
 Listener = Callable[[Event], None]
@@ -31,6 +33,22 @@ class NewTrial:
     @property
     def index(self) -> int:
         return self.trial.index
+
+
+@dataclass(frozen=True, kw_only=True)
+class AuditState:
+    """An audit with its bounds and its existing trials, in the order of their indices.
+
+    ``seconds`` is the duration of the bounds and of the trials that are not ``from_store``.
+    """
+
+    prepared: Prepared
+    bounds: Sequence[Finding | Series] = ()
+    plan: Plan = NO_TRIALS
+    recording: ExecutedRun | None = None
+    trials: tuple[StoredTrial, ...] = ()
+    from_store: int = 0
+    seconds: float = 0.0
 
 
 class StoredTrials:
