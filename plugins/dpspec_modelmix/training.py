@@ -16,7 +16,7 @@ from torch import Tensor
 
 import dpspec.contract as dps
 from dpspec import kit
-from dpspec.training.device import full_precision, generator
+from dpspec.training.device import SyncedAttribute, TransferQueue, full_precision, generator, send
 from dpspec.training.gradients import flat_model
 from dpspec.training.gradients.clipping import Clip, clip_factors, clipper, no_norms
 from dpspec.training.gradients.flat_model import Layout
@@ -45,10 +45,8 @@ class Absolute:
 
     def __call__(self, rows: Tensor, clip: Clip) -> tuple[Tensor, Tensor]:
         """Return the clipped rows (b, P) and their norms (b,), float64. Rows that are not finite become 0."""
-        norms = torch.linalg.vector_norm(rows, ord=1, dim=1, dtype=torch.float64)
-        factors = clip_factors(norms, clipper(clip).clip_norm)
-        scaled = torch.where(norms.isfinite()[:, None], rows * (factors * _BELOW)[:, None], 0.0)
-        return scaled, torch.where(norms.isfinite(), norms * factors, 0.0)
+        finite = rows.isfinite().all(1)[:, None]
+        return _scaled(torch.where(finite, rows, 0.0), clipper(clip).clip_norm, ord=1)
 
 
 class Anchors(NamedTuple):
@@ -104,9 +102,9 @@ class TwoParts:
 RowClip: TypeAlias = Absolute | TwoParts
 
 
-def _scaled(rows: Tensor, bound: float) -> tuple[Tensor, Tensor]:
-    """Scale rows to an l2 norm of at most ``bound``; also return the norms (b,), float64."""
-    norms = torch.linalg.vector_norm(rows, dim=1, dtype=torch.float64)
+def _scaled(rows: Tensor, bound: float, ord: int = 2) -> tuple[Tensor, Tensor]:
+    """Scale rows to an l1 or l2 norm of at most ``bound``; also return the norms (b,), float64."""
+    norms = torch.linalg.vector_norm(rows, ord=ord, dim=1, dtype=torch.float64)
     factors = clip_factors(norms, bound)
     return rows * (factors * _BELOW)[:, None], norms * factors
 
@@ -135,10 +133,6 @@ class WrittenOut(Remembering):
         self._canaries = canaries
         self._deviation, self._source = deviation, generator(seed, "embedded noise", x.device)
 
-    @property
-    def records(self) -> int:
-        return len(self._x) + (self._canaries.count if self._canaries is not None else 0)
-
     def __call__(self, state: Tensor, indices: Tensor, clip: Clip) -> ClippedSum:
         """The clipped sum of ``indices`` (b,), ascending and on the CPU, plus the noise in the subspace."""
         clipped = self.clipped(state, indices, clip)
@@ -159,10 +153,10 @@ class WrittenOut(Remembering):
 
     def _rows(self, state: Tensor, indices: Tensor) -> Iterator[Tensor]:
         real = int(torch.searchsorted(indices, len(self._x)))
-        chosen = indices[:real].to(self._x.device)
+        chosen = send(indices[:real], self._x.device)
         yield from self._model.gradients(state, self._x[chosen], self._y[chosen])
         if self._canaries is not None and real < len(indices):
-            for chunk in torch.split((indices[real:] - len(self._x)).to(state.device), CANARY_CHUNK):
+            for chunk in torch.split(send(indices[real:] - len(self._x), state.device), CANARY_CHUNK):
                 yield self._canaries.gradients(chunk).to(state)
 
 
@@ -235,13 +229,17 @@ class MixingUpdate(Remembering):
     """
 
     kept = ("_step", "_kept", "_source", "gaps")
+    gaps: SyncedAttribute[list[tuple[float, float, float]]] = SyncedAttribute()
 
     def __init__(self, rules: Rules, seed: int, device: str | torch.device) -> None:
         self._rules = rules
         self._step = 0
         self._kept: Tensor | None = None
         self._source = generator(seed, "mixing", device)
-        self.gaps: list[tuple[float, float, float]] = []
+        # Indices instead of a mask: indexing by a mask synchronizes with the GPU.
+        self._mixed = None if rules.mixed is None else rules.mixed.nonzero().squeeze(1)
+        self.transfers = TransferQueue()
+        self.gaps = []
 
     def __call__(self, state: Tensor, noisy: Tensor) -> Tensor:
         self._step += 1
@@ -251,12 +249,15 @@ class MixingUpdate(Remembering):
         weights = torch.rand(shape, generator=self._source, device=current.device, dtype=torch.float64)
         descent = rules.rate(self._step) / rules.divisor * (noisy.double() + rules.decay * rules.divisor * current)
         self._kept = ends.first
-        gap = ends.gap if rules.mixed is None else ends.gap[rules.mixed]
+        gap = ends.gap if self._mixed is None else ends.gap[self._mixed]
         tau = rules.threshold(self._step)
         unit = tau if tau > 0.0 else float("nan")
-        share = float(ends.enforced.double().mean()) * ends.enforced.numel() / gap.numel()
-        self.gaps.append((float(gap.min()) / unit, share, float(gap.square().mean()) / unit**2))
+        sizes = ends.enforced.numel(), gap.numel()
+        self.transfers.add(self._keep, gap.min(), ends.enforced.double().mean(), gap.square().mean(), unit, sizes)
         return (weights * ends.first + (1.0 - weights) * ends.second - descent).to(state.dtype)
+
+    def _keep(self, least: Array, share: Array, square: Array, unit: float, sizes: tuple[int, int]) -> None:
+        self.gaps.append((float(least) / unit, float(share) * sizes[0] / sizes[1], float(square) / unit**2))
 
 
 def make_job(inputs: dps.FrozenMap, context: dps.Context, index: int, purpose: str) -> dps.TrainingJob:

@@ -22,7 +22,7 @@ import dpspec.contract as dps
 from dpspec.contract.frozen import FrozenMap
 from dpspec.contract.phase import Phase
 from dpspec.contract.providers import Cancelled, Observer, Trainer, TrainingJob
-from dpspec.training.device import full_precision, generator
+from dpspec.training.device import full_precision, generator, send
 from dpspec.training.device import tensors as tensors  # plugins import this name
 from dpspec.training.gradients import flat_model, memory
 from dpspec.training.gradients.clipping import Clip, clipper, clipper_of
@@ -212,19 +212,14 @@ def run_batched(jobs: Sequence[TrainingJob]) -> Tensor:
     Jobs share phases, options, expected batch size, device and kind of model. Rows that are the same array are copied
     to the device once. Only the first job reports progress.
     """
-    if not jobs:
-        raise ValueError("at least one job is required")
-    if any(draws_users(job.phases) for job in jobs):
-        raise ValueError("jobs that draw users are run in turn")
     first = jobs[0]
+    same = ("phases", "options", "expected_batch_size", "device")
     for job in jobs:
-        for what in ("phases", "options", "expected_batch_size", "device"):
-            if getattr(job, what) != getattr(first, what):
-                raise ValueError(f"jobs that run together must have the same {what}")
-        if repr(job.model) != repr(first.model) or flat_model.Layout.of(job.model) != flat_model.Layout.of(first.model):
-            raise ValueError("jobs that run together must have the same kind of model")
-        if len(job.x) != len(job.y):
-            raise ValueError(f"{len(job.x)} records but {len(job.y)} labels")
+        alike = all(getattr(job, name) == getattr(first, name) for name in same) and repr(job.model) == repr(
+            first.model
+        )
+        if not alike or flat_model.Layout.of(job.model) != flat_model.Layout.of(first.model):
+            raise ValueError(f"jobs that run together must have the same kind of model, {', '.join(same)}")
     runs = _Runs(jobs)
     device = torch.device(first.device)
     schedules = [Schedule.of(job.phases, count) for job, count in zip(jobs, runs.records, strict=True)]
@@ -271,15 +266,14 @@ class _Runs:
         self._canaries = [
             RecordsAndCanaries(model, *none, job.canaries) if job.canaries is not None else None for job in jobs
         ]
-        planted = [canaries.records if canaries is not None else 0 for canaries in self._canaries]
-        self.records = [len(rows) + count for rows, count in zip(self._rows, planted, strict=True)]
+        self.records = [len(job.x) + (job.canaries.count if job.canaries is not None else 0) for job in jobs]
 
     def clipped_sums(self, states: Tensor, batches: Sequence[Tensor], clip: Clip) -> tuple[Tensor, list[Tensor]]:
         how = clipper(clip)
         reals = [int(torch.searchsorted(b, len(rows))) for b, rows in zip(batches, self._rows, strict=True)]
         drawn = [rows[b[:n]] for b, rows, n in zip(batches, self._rows, reals, strict=True)]
-        where = pad_sequence(drawn, batch_first=True).to(states.device)
-        inside = (torch.arange(where.shape[1]) < torch.tensor(reals)[:, None]).to(states.device)
+        where = send(pad_sequence(drawn, batch_first=True), states.device)
+        inside = send(torch.arange(where.shape[1]) < torch.tensor(reals)[:, None], states.device)
 
         def added(chunk: int) -> tuple[Tensor, Tensor]:
             sums = torch.zeros_like(states)

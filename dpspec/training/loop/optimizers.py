@@ -24,6 +24,7 @@ import torch
 from torch import Tensor
 
 from dpspec.contract.frozen import FrozenMap
+from dpspec.training.device import Number, float_on_cpu
 from dpspec.training.loop.checkpoint import Remembering
 from dpspec.training.loop.learning_rates import Rates, rates_of
 
@@ -32,8 +33,8 @@ class RecoveredUpdate(NamedTuple):
     """The noisy sum (P,) behind an update."""
 
     noisy: Tensor
-    rounding: float  # bound on the l2 norm of its rounding error
-    expected: float  # the same from the earlier models only, by which steps may be skipped; may be inf or NaN
+    rounding: Number  # bound on the l2 norm of its rounding error
+    expected: Number = 0.0  # the same from the earlier models only, by which steps may be skipped; may be inf or NaN
 
 
 class Optimizer(Remembering, ABC):
@@ -76,7 +77,7 @@ class Sgd(Optimizer):
         self._momentum = momentum
         self._nesterov = nesterov
         self._buffer: Tensor | None = None
-        self._error = 0.0  # bound on the rounding error of an inverted buffer
+        self._error: Number = 0.0  # bound on the rounding error of an inverted buffer
 
     def __call__(self, state: Tensor, noisy: Tensor) -> Tensor:
         scale = self._next_rate() / self._divisor
@@ -168,5 +169,5 @@ def _kept(memory: Tensor | None, like: Tensor) -> Tensor:
     return torch.zeros_like(like) if memory is None else memory.to(like)
 
 
-def _length(vector: Tensor) -> float:
-    return float(torch.linalg.vector_norm(vector, dtype=torch.float64))
+def _length(vector: Tensor) -> Number:
+    return float_on_cpu(torch.linalg.vector_norm(vector, dtype=torch.float64))
