@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from dpspec.contract import ModelFactory
 from dpspec.contract.attacks import Asked, Directions, Records
 from dpspec.contract.providers import Observer
-from dpspec.training.device import Array, full_precision, generator, tensors
+from dpspec.training.device import Array, full_precision, generator, send, tensors
 from dpspec.training.providers import MOST_FEATURES
 
 
@@ -39,7 +39,7 @@ class StoredDirections:
 
     def supports(self, indices: Tensor) -> tuple[Tensor, Tensor]:
         """Nonzero coordinates, int64, and values, float32, (b, block) each, of directions ``indices`` (b,)."""
-        wanted = indices.to(self._values.device)
+        wanted = send(indices, self._values.device)
         return self._coordinates[wanted], self._values[wanted]
 
     def project(self, vector: Tensor) -> Tensor:
@@ -155,7 +155,7 @@ class CanaryGroups:
 
         Training loops that support this method clip and sum canaries in O(b block) without (b, parameters) matrices.
         """
-        members = indices.to(self.owner.device)
+        members = send(indices, self.owner.device)
         coordinates, values = self._directions.supports(self.owner[members])
         if self._signs is not None:
             # Balanced signs times the direction are orthogonal to it. For an odd block one entry is 0 and the others

@@ -16,13 +16,13 @@ from torch import Tensor
 
 import dpspec.contract as dps
 from dpspec import kit
-from dpspec.training.device import full_precision, generator
+from dpspec.training.device import SyncedAttribute, TransferQueue, full_precision, generator, send
 from dpspec.training.gradients import flat_model
 from dpspec.training.gradients.clipping import Clip, clip_factors, clipper, no_norms
 from dpspec.training.gradients.flat_model import Layout
 from dpspec.training.gradients.persample import ClippedSum, FlatModel
 from dpspec.training.loop import native
-from dpspec.training.loop.checkpoint import Remembering
+from dpspec.training.loop.checkpoint import GeneratorState, Remembering
 from dpspec.training.loop.learning_rates import rates_of
 from dpspec.training.measure.scores import right_answers
 from dpspec_modelmix.options import Embedding, PhaseOptions, Twins, learning_rate, mixed_norm, segments_of, unmet_in
@@ -118,7 +118,7 @@ class WrittenOut(Remembering):
     loop's noise covers all directions.
     """
 
-    kept = ("_source",)
+    kept = ("_place",)
 
     def __init__(
         self,
@@ -134,6 +134,7 @@ class WrittenOut(Remembering):
         self._model, self._x, self._y, self._clipping = model, x, y, clipping
         self._canaries = canaries
         self._deviation, self._source = deviation, generator(seed, "embedded noise", x.device)
+        self._place = GeneratorState(self._source)
 
     @property
     def records(self) -> int:
@@ -159,10 +160,10 @@ class WrittenOut(Remembering):
 
     def _rows(self, state: Tensor, indices: Tensor) -> Iterator[Tensor]:
         real = int(torch.searchsorted(indices, len(self._x)))
-        chosen = indices[:real].to(self._x.device)
+        chosen = send(indices[:real], self._x.device)
         yield from self._model.gradients(state, self._x[chosen], self._y[chosen])
         if self._canaries is not None and real < len(indices):
-            for chunk in torch.split((indices[real:] - len(self._x)).to(state.device), CANARY_CHUNK):
+            for chunk in torch.split(send(indices[real:] - len(self._x), state.device), CANARY_CHUNK):
                 yield self._canaries.gradients(chunk).to(state)
 
 
@@ -234,14 +235,19 @@ class MixingUpdate(Remembering):
         gaps: Per step: minimum gap / tau, fraction of enforced coordinates, mean gap^2 / tau^2; NaN if tau is 0.
     """
 
-    kept = ("_step", "_kept", "_source", "gaps")
+    kept = ("_step", "_kept", "_place", "gaps")
+    gaps: SyncedAttribute[list[tuple[float, float, float]]] = SyncedAttribute()
 
     def __init__(self, rules: Rules, seed: int, device: str | torch.device) -> None:
         self._rules = rules
         self._step = 0
         self._kept: Tensor | None = None
         self._source = generator(seed, "mixing", device)
-        self.gaps: list[tuple[float, float, float]] = []
+        self._place = GeneratorState(self._source)
+        # Indices instead of a mask: indexing by a mask synchronizes with the GPU.
+        self._mixed = None if rules.mixed is None else rules.mixed.nonzero().squeeze(1)
+        self.transfers = TransferQueue()
+        self.gaps = []
 
     def __call__(self, state: Tensor, noisy: Tensor) -> Tensor:
         self._step += 1
@@ -251,12 +257,15 @@ class MixingUpdate(Remembering):
         weights = torch.rand(shape, generator=self._source, device=current.device, dtype=torch.float64)
         descent = rules.rate(self._step) / rules.divisor * (noisy.double() + rules.decay * rules.divisor * current)
         self._kept = ends.first
-        gap = ends.gap if rules.mixed is None else ends.gap[rules.mixed]
+        gap = ends.gap if self._mixed is None else ends.gap[self._mixed]
         tau = rules.threshold(self._step)
         unit = tau if tau > 0.0 else float("nan")
-        share = float(ends.enforced.double().mean()) * ends.enforced.numel() / gap.numel()
-        self.gaps.append((float(gap.min()) / unit, share, float(gap.square().mean()) / unit**2))
+        sizes = ends.enforced.numel(), gap.numel()
+        self.transfers.add(self._keep, gap.min(), ends.enforced.double().mean(), gap.square().mean(), unit, sizes)
         return (weights * ends.first + (1.0 - weights) * ends.second - descent).to(state.dtype)
+
+    def _keep(self, least: Array, share: Array, square: Array, unit: float, sizes: tuple[int, int]) -> None:
+        self.gaps.append((float(least) / unit, float(share) * sizes[0] / sizes[1], float(square) / unit**2))
 
 
 def make_job(inputs: dps.FrozenMap, context: dps.Context, index: int, purpose: str) -> dps.TrainingJob:

@@ -22,13 +22,14 @@ import dpspec.contract as dps
 from dpspec import kit
 from dpspec.contract.providers import Observer, TrainingJob
 from dpspec.stats.conformance.evidence import joined
+from dpspec.training.device import Number, SyncedAttribute, TransferQueue, float_on_cpu
 from dpspec.training.gradients import memory
 from dpspec.training.gradients.clipping import clipper
 from dpspec.training.gradients.persample import FlatModel
 from dpspec.training.gradients.stacked_models import StackedModel, tiles
 from dpspec.training.loop.learning_rates import updates_invertible
 from dpspec.training.loop.native import Schedule, ScheduledPhase, tensors, train_many
-from dpspec.training.loop.optimizers import inversion_of
+from dpspec.training.loop.optimizers import Invertible, update_of
 from dpspec.training.measure.residuals import Residuals
 from dpspec.training.measure.run_evidence import WatchedRun
 from dpspec.training.measure.scores import right_answers
@@ -318,11 +319,15 @@ class NormObserver(Observer):
     predictions, int8.
     """
 
+    ratios: SyncedAttribute[Array] = SyncedAttribute()
+    right: SyncedAttribute[Array] = SyncedAttribute()
+
     def __init__(self, job: TrainingJob, x: Tensor, y: Tensor, steps: Sequence[int]) -> None:
         self._model = FlatModel(copy.deepcopy(job.model), device=job.device)
         self._x, self._y = x, y
         self._clips = [phase.clip_norm for phase in Schedule.of(job.phases, len(job.x))]
         self._place = {step: place for place, step in enumerate(steps)}
+        self.transfers = TransferQueue()
         self.ratios = np.zeros((len(steps), len(x)), dtype=np.float32)
         self.right = np.zeros((len(steps), len(x)), dtype=np.int8)
 
@@ -332,12 +337,16 @@ class NormObserver(Observer):
             return
         norms, classes = self._model.look(state, self._x, self._y)
         ratios = torch.nan_to_num(norms * ((1.0 + SLACK) / self._clips[step]), nan=1.0, posinf=1.0).clamp_(max=1.0)
-        self.ratios[place], self.right[place] = ratios.cpu().numpy(), (classes == self._y).cpu().numpy()
+        self.transfers.add(self._keep, place, ratios, classes == self._y)
+
+    def _keep(self, place: int, ratios: Array, right: Array) -> None:
+        self.ratios[place], self.right[place] = ratios, right
 
     def state(self) -> Mapping[str, Array]:
         return {"ratios": self.ratios.copy(), "right": self.right.copy()}
 
     def restore(self, state: Mapping[str, Array]) -> None:
+        self.transfers.clear()
         self.ratios = np.array(state["ratios"]) if state else np.zeros_like(self.ratios)
         self.right = np.array(state["right"]) if state else np.zeros_like(self.right)
 
@@ -391,10 +400,15 @@ class Target:
 class RecordAttack(Observer):
     """Sums one record's log-likelihood ratio over the scored steps. ``previous``: the model before the next step."""
 
+    score: SyncedAttribute[float] = SyncedAttribute()
+
     def __init__(self, job: TrainingJob, target: Target, looks: int | None) -> None:
         schedule = Schedule.of(job.phases, len(job.x))
         self._phases = list(schedule)
-        self._update = inversion_of(job.options, job.expected_batch_size, schedule.total)
+        update = update_of(job.options, job.expected_batch_size, schedule.total)
+        if not isinstance(update, Invertible):
+            raise ValueError(f"updates by {type(update).__name__} cannot be inverted: use another optimizer")
+        self._update = update
         total = schedule.total
         spaced = torch.linspace(1, total, min(looks or total, total), dtype=torch.float64).round().long()
         self._scored = set(spaced.tolist())
@@ -402,6 +416,7 @@ class RecordAttack(Observer):
         target.watchers.append(self)
         self.steps = -1
         self.previous: Tensor | None = None
+        self.transfers = TransferQueue()
         self.score = 0.0
 
     def released(self, step: int, state: Tensor) -> None:
@@ -411,11 +426,15 @@ class RecordAttack(Observer):
             if step in self._scored:
                 phase = self._phases[step - 1]
                 score = step_score(self._target.view(self, previous, phase.clip_norm), noisy, phase)
-                self.score += score if abs(score) < 1e300 else 0.0  # ignore diverged models
+                self.transfers.add(self._keep, score)
         self.previous, self.steps = state.clone(), step
 
+    def _keep(self, score: Array | float) -> None:
+        added = float(score)
+        self.score += added if abs(added) < 1e300 else 0.0  # ignore diverged models
 
-def step_score(view: RecordView, noisy: Tensor, phase: ScheduledPhase) -> float:
+
+def step_score(view: RecordView, noisy: Tensor, phase: ScheduledPhase) -> Number:
     """The score of one step whose noisy sum is ``noisy`` (P,)."""
     gradient = view.gradient.double()
     square = gradient.square().sum()
@@ -423,4 +442,4 @@ def step_score(view: RecordView, noisy: Tensor, phase: ScheduledPhase) -> float:
     variance = (phase.deviation**2 * square + q * (1.0 - q) * view.products.square().sum()).clamp(min=1e-300)
     moved = torch.dot(gradient, noisy.double()) - q * view.products.sum()
     shift = (moved * square - 0.5 * square**2) / variance
-    return float(torch.logaddexp(torch.log1p(-q), torch.log(q) + shift))
+    return float_on_cpu(torch.logaddexp(torch.log1p(-q), torch.log(q) + shift))

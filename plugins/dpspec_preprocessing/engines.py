@@ -20,6 +20,8 @@ from dpspec_preprocessing.private import GRADIENT, Private, PrivateMechanism
 if TYPE_CHECKING:
     import torch
 
+    from dpspec.training.device import TransferQueue
+
 Array: TypeAlias = np.ndarray[Any, Any]
 
 #: Number of bins of scores.
@@ -187,13 +189,14 @@ class NetworkEngine:
     def execute(
         self, sides: Sequence[Array], y: Array, which: Sequence[int], random: np.random.Generator, tally: NoiseTally
     ) -> Iterator[Array]:
+        from dpspec.training.device import TransferQueue
         from dpspec.training.loop.native import train_many
         from dpspec.training.measure.logs import StateLog
 
         shaped = [self._shaped(x) for x in sides]
         for start in range(0, len(which), _TOGETHER):
-            some = which[start : start + _TOGETHER]
-            noise = _NoiseLog(tally, self.multiplier * self.private.lipschitz)
+            some, queue = which[start : start + _TOGETHER], TransferQueue()
+            noise = _NoiseLog(tally, self.multiplier * self.private.lipschitz, queue)
             logs = [StateLog() for _ in some]
             jobs = [
                 self._job(shaped[side], y, int(random.integers(2**63)), self.multiplier, (noise, log))
@@ -205,6 +208,7 @@ class NetworkEngine:
                 self.context.progress(steps, len(which) * total, "training", unit="steps", records=records)
 
             train_many(self.context.trainer, [replace(jobs[0], progress=report), *jobs[1:]])
+            queue.flush()
             tally.released += [log.evidence(job) for job, log in zip(jobs, logs, strict=True)]
             yield from (_parameters(job.model) for job in jobs)
 
@@ -243,11 +247,14 @@ class NetworkEngine:
 
 
 class _NoiseLog(dps.Observer):
-    def __init__(self, tally: NoiseTally, std: float) -> None:
-        self._tally, self._std = tally, std
+    def __init__(self, tally: NoiseTally, std: float, queue: TransferQueue) -> None:
+        self._tally, self._std, self._queue = tally, std, queue
 
     def noised(self, step: int, noise: torch.Tensor) -> None:
-        self._tally.add(noise.cpu().numpy().astype(np.float64) / self._std)
+        self._queue.add(self._count, noise.clone())
+
+    def _count(self, noise: Array) -> None:
+        self._tally.add(noise.astype(np.float64) / self._std)
 
 
 def _parameters(model: torch.nn.Module) -> Array:

@@ -18,10 +18,8 @@ from dpspec import accounting, kit  # accounting loads numpy at the first use
 if TYPE_CHECKING:
     from dpspec.accounting import Floats
 
-#: The mechanisms: two queries, one selection, and three trainings with noisy gradients.
-KINDS: Final = ("gaussian", "laplace", "exponential", "dp-gd", "sgd-sampled", "sgd-iterated")
-
-#: Gradient mechanisms, which need the smoothness constant mu of the loss.
+#: Two queries and a selection, and trainings with noisy gradients, which need the smoothness constant mu of the loss.
+QUERIES: Final = ("gaussian", "laplace", "exponential")
 GRADIENT: Final = ("dp-gd", "sgd-sampled", "sgd-iterated")
 
 
@@ -30,7 +28,7 @@ class PrivateMechanism:
     """One private mechanism on a dataset of known size.
 
     Attributes:
-        kind: One of ``KINDS``.
+        kind: One of ``QUERIES`` or ``GRADIENT``.
         noise: The paper's noise parameter.
         records: n, the number of records.
         lipschitz: L. Queries and qualities: Lipschitz constant in the sum of row distances. Gradients: maximum norm.

@@ -21,13 +21,13 @@ import dpspec.contract as dps
 from dpspec import kit
 from dpspec.contract.providers import Observer, TrainingJob
 from dpspec.stats.conformance.evidence import joined
-from dpspec.training.device import full_precision
+from dpspec.training.device import full_precision, send
 from dpspec.training.gradients import memory
 from dpspec.training.gradients.clipping import Clip, clip_factors, clipper, no_norms
 from dpspec.training.gradients.persample import ClippedSum, FlatModel
 from dpspec.training.gradients.stacked_models import StackedModel
 from dpspec.training.loop.native import Schedule, ScheduledPhase, parts_of, tensors, train_many, train_with
-from dpspec.training.loop.optimizers import Sgd, update_of
+from dpspec.training.loop.optimizers import Invertible, update_of
 from dpspec.training.measure.residuals import Residuals
 from dpspec.training.measure.run_evidence import WatchedRun
 from dpspec.training.measure.scores import right_answers
@@ -70,7 +70,7 @@ class AbsoluteSum:
 
     def __call__(self, state: Tensor, indices: Tensor, clip: Clip) -> ClippedSum:
         total, norms = torch.zeros_like(state), [no_norms(state.device)]
-        for chunk in torch.split(indices.to(state.device), self._chunk):
+        for chunk in torch.split(send(indices, state.device), self._chunk):
             rows = self._model.rows(state, self._x[chunk], self._y[chunk])
             clipped = scale_rows(rows, clipper(clip).clip_norm, ord=1)
             total += clipped.sum(0)
@@ -192,7 +192,7 @@ class Reader:
             self._score(loss)
 
     def _read(self, phase: ScheduledPhase, before: Tensor, after: Tensor, batches: Sequence[Tensor | None]) -> None:
-        assert isinstance(self._update, Sgd)
+        assert isinstance(self._update, Invertible)
         known, present = [], []
         for rows, batch in zip(self._rows, batches, strict=True):
             if batch is None:  # a backend that keeps no log of full batches
@@ -211,9 +211,9 @@ class Reader:
 
         self._score(drawn_or_not)
         if phase.noise_multiplier > 0.0:
-            targets = torch.stack([rows[-1:] for rows in self._rows]).to(self._x.device)
+            targets = send(torch.stack([rows[-1:] for rows in self._rows]), self._x.device)
             own = self._clipped(before, targets, clip)[:, 0] / clip
-            there = torch.tensor(present).to(own.device)[:, None]
+            there = send(torch.tensor(present), own.device)[:, None]
             noise = torch.where(there, rest - own, rest).double() / phase.noise_multiplier
             self.noise += math.sqrt(8.0) * noise.abs().sum(1) if self._laplace else noise.square().sum(1)
 
@@ -230,7 +230,7 @@ class Reader:
 
     def _score(self, loss: Callable[[Tensor], Tensor]) -> None:
         """Add ``loss`` (R, c) of all candidates to the scores; values of diverged models count as 0."""
-        candidates = self._candidates.to(self._x.device)
+        candidates = send(self._candidates, self._x.device)
 
         def found(width: int) -> Tensor:
             return torch.cat([loss(places) for places in torch.split(candidates, width, dim=1)], dim=1)
@@ -251,7 +251,7 @@ class Reader:
         for run, run_places in enumerate(places):
             padded[run, : len(run_places)] = run_places
             inside[run, : len(run_places)] = True
-        padded, inside = padded.to(states.device), inside.to(states.device)
+        padded, inside = send(padded, states.device), send(inside, states.device)
         clipping = clipper(clip)
 
         def added(width: int) -> Tensor:

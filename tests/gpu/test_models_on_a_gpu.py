@@ -38,7 +38,7 @@ def test_every_model(kind: str) -> None:
     with pretend_gpu() as machine:
         found = trained(job_of(kind), "cuda")
     check_tensors(found, expected)
-    assert machine.coarse == {}, "products of less than float32"
+    assert machine.account.coarse == {}, "products of less than float32"
 
 
 @pytest.mark.parametrize(

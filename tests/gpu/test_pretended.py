@@ -1,4 +1,4 @@
-"""The pretended GPU keeps its promises: what CUDA refuses is refused, coarse products are counted."""
+"""The pretended GPU keeps its promises: what CUDA refuses is refused, waits and copies are counted."""
 
 from __future__ import annotations
 
@@ -89,16 +89,43 @@ def test_gradients_under_vmap(machine: Machine) -> None:
     assert torch.equal(each(w.to("cuda"), x.to("cuda")).cpu(), each(w, x))
 
 
+@pytest.mark.parametrize(
+    ("work", "waits", "copies"),
+    [
+        (lambda a: a + 1.0, 0, 0),
+        (lambda a: float(a.sum()), 1, 0),
+        (lambda a: bool((a > 0).all()), 1, 0),
+        (lambda a: a.nonzero(), 1, 0),
+        (lambda a: a[a > 0], 1, 0),
+        (lambda a: a.cpu(), 1, 1),
+        (lambda a: a.to("cpu", non_blocking=True), 1, 1),
+        (lambda a: torch.ones(3).to("cuda"), 1, 1),
+        (lambda a: torch.ones(3).to("cuda", non_blocking=True), 0, 1),
+        (lambda a: torch.tensor([1.0], device="cuda"), 1, 1),
+        (lambda a: a[torch.tensor([0])], 1, 1),
+        (lambda a: torch.zeros(4, device="cuda"), 0, 0),
+        (lambda a: torch.empty(3, 4).copy_(a), 1, 1),
+        (lambda a: torch.cuda.synchronize(), 1, 0),
+    ],
+)
+def test_counted(machine: Machine, work: Callable[[torch.Tensor], object], waits: int, copies: int) -> None:
+    a = torch.randn(3, 4, device="cuda")
+    before = machine.account.now()
+    work(a)
+    more = machine.account.since(before)
+    assert (more.waits.total(), more.copies.total()) == (waits, copies)
+
+
 def test_coarse_products_are_counted(machine: Machine) -> None:
     a = torch.ones(2, 2, device="cuda")
     before = torch.backends.cuda.matmul.fp32_precision
     try:
         torch.backends.cuda.matmul.fp32_precision = "ieee"
         _ = a @ a
-        assert machine.coarse.total() == 0
+        assert machine.account.coarse.total() == 0
         torch.backends.cuda.matmul.fp32_precision = "tf32"
         _ = a @ a
-        assert machine.coarse.total() == 1
+        assert machine.account.coarse.total() == 1
     finally:
         torch.backends.cuda.matmul.fp32_precision = before
 

@@ -26,7 +26,7 @@ FAULTS = [
     ("plain_microbatches", "wrong-optimizer", "update", "outside the DP optimizer"),
     ("plain_microbatches", "shuffled", "sampling", "inclusions per record"),
     ("plain_microbatches", "noise-forgotten", "noise-scale", "chi-square"),
-    ("plain_microbatches", "last-virtual-step-dropped", "clipping", "more or fewer clipped norms than drawn"),
+    ("plain_microbatches", "last-virtual-step-dropped", "clipping", "drawn records without a clipped norm"),
     ("plain_microbatches", "clipping-after-averaging", "clipping", "drawn records without a clipped norm"),
     ("opacus_lora", "told-another-rate", "accounting", "sampling rate of the accountant"),
     ("opacus_lora", "shuffled", "sampling", "batches are shuffled"),

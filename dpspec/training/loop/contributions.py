@@ -16,11 +16,11 @@ import torch
 from torch import Tensor
 
 from dpspec.contract.providers import GradientCanaries
-from dpspec.training.device import generator
+from dpspec.training.device import Number, float_on_cpu, generator, send
 from dpspec.training.gradients import memory
 from dpspec.training.gradients.clipping import Clip, Flat, add_clipped, clip_factors, clipper, no_norms
 from dpspec.training.gradients.persample import ClippedSum, FlatModel
-from dpspec.training.loop.checkpoint import Remembering
+from dpspec.training.loop.checkpoint import GeneratorState, Remembering
 from dpspec.training.loop.samplers import Sampler, covariance
 
 
@@ -46,7 +46,7 @@ def clipped_sparse_sum(canaries: SparseCanaries, state: Tensor, indices: Tensor,
         lengths = torch.linalg.vector_norm(values, dim=1, dtype=torch.float64)
         factors = clip_factors(lengths, clip_norm).to(state)
         clipped = torch.where(factors.unsqueeze(1) > 0, values * factors.unsqueeze(1), 0.0)
-        where, what = coordinates.to(state.device).reshape(-1), clipped.reshape(-1)
+        where, what = send(coordinates, state.device).reshape(-1), clipped.reshape(-1)
         if state.is_cuda:  # index_put_ is deterministic on a GPU, index_add_ on a CPU
             total.index_put_((where,), what, accumulate=True)
         else:
@@ -77,7 +77,7 @@ class RecordsAndCanaries:
 
     def __call__(self, state: Tensor, indices: Tensor, clip_norm: Clip) -> ClippedSum:
         real = int(torch.searchsorted(indices, len(self._x)))
-        records = self._real(state, indices[:real].to(self._model.device), clip_norm)
+        records = self._real(state, send(indices[:real], self._model.device), clip_norm)
         if self._canaries is None or real == len(indices):
             return records
         planted = self._planted(self._canaries, state, indices[real:] - len(self._x), clip_norm)
@@ -98,7 +98,7 @@ class RecordsAndCanaries:
             return clipped_sparse_sum(canaries, state, indices, how.clip_norm)
         total, layout = torch.zeros_like(state), self._model.layout
         pieces, norms = layout.unflatten(total), [no_norms(state.device)]
-        for some in torch.split(indices.to(state.device), self._chunk):
+        for some in torch.split(send(indices, state.device), self._chunk):
             rows = canaries.gradients(some).to(state)
             if rows.shape != (len(some), self._model.size):
                 raise ValueError(
@@ -153,7 +153,7 @@ class UsersAndCanaries(RecordsAndCanaries, Remembering):
     A separate, resumable generator chooses the records of users.
     """
 
-    kept = ("_source",)
+    kept = ("_place",)
 
     def __init__(
         self, model: FlatModel, x: Tensor, y: Tensor, canaries: GradientCanaries | None = None, *, most: int, seed: int
@@ -166,6 +166,7 @@ class UsersAndCanaries(RecordsAndCanaries, Remembering):
         super().__init__(model, x, y, canaries)
         self._existing = (y >= 0).cpu()
         self._most, self._source = most, generator(seed, "records of users")
+        self._place = GeneratorState(self._source)
 
     def _real(self, state: Tensor, rows: Tensor, clip_norm: Clip) -> ClippedSum:
         weights = random_choice_weights(self._existing[rows.cpu()], self._most, self._source)
@@ -181,14 +182,14 @@ class Population:
     """
 
     sum: Tensor
-    squares: float = 0.0
+    squares: Number = 0.0
     within: float = 0.0
 
     def mean(self, sampler: Sampler, planted: Tensor | None = None) -> Tensor:
         """Expected clipped sum of a batch (P,): inclusion probability times ``sum`` plus ``planted``."""
         return sampler.inclusion * (self.sum if planted is None else self.sum + planted)
 
-    def spread(self, sampler: Sampler) -> float:
+    def spread(self, sampler: Sampler) -> Number:
         """Expected squared distance of a batch's clipped sum from its mean, without canaries.
 
         With covariance c of two records' inclusions: (q (1 - q) - c) sum ||g||^2 + c ||sum g||^2. For users with random
@@ -197,7 +198,7 @@ class Population:
         q, c = sampler.inclusion, covariance(sampler)
         if c == 0.0:
             return q * (1.0 - q) * self.squares + q * q * self.within
-        length = float(torch.linalg.vector_norm(self.sum, dtype=torch.float64))
+        length = float_on_cpu(torch.linalg.vector_norm(self.sum, dtype=torch.float64))
         return (q * (1.0 - q) - c) * self.squares + c * length**2
 
 
@@ -237,17 +238,17 @@ class Estimated(Population):
     (Bennett).
     """
 
-    sampled: float
+    sampled: Number
     places: Tensor
     factor: float
 
-    def spread(self, sampler: Sampler) -> float:
+    def spread(self, sampler: Sampler) -> Number:
         """Unbiased, for Poisson batches: q (1 - q) n/s sum_S ||g||^2 from the batch, and from the estimate
         q^2 n (n - s) / (s (s - 1)) (sum_S ||g||^2 - ||sum_S g||^2 / s).
         """
         q, s = sampler.inclusion, len(self.places)
         n = round(self.factor * s)
-        length = float(torch.linalg.vector_norm(self.sum, dtype=torch.float64)) / self.factor
+        length = float_on_cpu(torch.linalg.vector_norm(self.sum, dtype=torch.float64)) / self.factor
         scatter = (self.sampled - length**2 / s) / (s - 1)
         return q * (1.0 - q) * self.factor * self.sampled + q * q * self.factor * (n - s) * scatter
 
@@ -261,7 +262,7 @@ def population(
     """
     if records_per_user is None:
         clipped = model.clipped_sum(state, x, y, clip)
-        return Population(clipped.sum, float(clipped.norms.square().sum()))
+        return Population(clipped.sum, float_on_cpu(clipped.norms.square().sum()))
     total, squares, within = torch.zeros_like(state), 0.0, 0.0
     counts = (y >= 0).sum(1)
     for count in torch.unique(counts).tolist():
@@ -277,7 +278,7 @@ def population(
 
 
 def drawn(model: FlatModel, state: Tensor, x: Tensor, y: Tensor, indices: Tensor, clip: Clip) -> Drawn:
-    at = indices.to(x.device)
+    at = send(indices, x.device)
     return Drawn(model.clipped_sum(state, x[at], y[at], clip).sum)
 
 
@@ -285,14 +286,14 @@ def estimated(
     model: FlatModel, state: Tensor, x: Tensor, y: Tensor, places: Tensor, clip: Clip, clip_norm: float
 ) -> Estimated:
     """Estimate from at least two records ``places`` (s,) of ``x`` (n, ...), ``y`` (n,) at ``state`` (P,)."""
-    at = places.to(x.device)
+    at = send(places, x.device)
     clipped = model.clipped_sum(state, x[at], y[at], clip)
     factor, squares = len(x) / len(places), len(x) * clip_norm**2
     return Estimated(
         factor * clipped.sum,
         squares,
         factor * squares,
-        sampled=float(clipped.norms.square().sum()),
+        sampled=float_on_cpu(clipped.norms.square().sum()),
         places=places,
         factor=factor,
     )

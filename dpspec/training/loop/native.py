@@ -22,13 +22,13 @@ import dpspec.contract as dps
 from dpspec.contract.frozen import FrozenMap
 from dpspec.contract.phase import Phase
 from dpspec.contract.providers import Cancelled, Observer, Trainer, TrainingJob
-from dpspec.training.device import full_precision, generator
+from dpspec.training.device import full_precision, generator, send
 from dpspec.training.device import tensors as tensors  # plugins import this name
 from dpspec.training.gradients import flat_model, memory
 from dpspec.training.gradients.clipping import Clip, clipper, clipper_of
 from dpspec.training.gradients.persample import ClippedSum, FlatModel
 from dpspec.training.gradients.stacked_models import StackedModel, tiles
-from dpspec.training.loop.checkpoint import Checkpoint, Stateful, job_digest
+from dpspec.training.loop.checkpoint import Checkpoint, GeneratorState, Stateful, job_digest
 from dpspec.training.loop.contributions import RecordsAndCanaries, UsersAndCanaries
 from dpspec.training.loop.optimizers import update_of
 from dpspec.training.loop.samplers import PoissonUsers, Sampler, epoch_of, sampler_of
@@ -144,10 +144,10 @@ def run(
     sampling = generator(seed, "sampling")
     source = generator(seed, "noise", state.device)
     total = parts.schedule.total
-    stateful: dict[str, Stateful | torch.Generator] = {
+    stateful: dict[str, Stateful] = {
         **parts.stateful,
-        "sampling": sampling,
-        "source": source,
+        "sampling": GeneratorState(sampling),
+        "source": GeneratorState(source),
         **{f"observer{i}": observer for i, observer in enumerate(observers)},
     }
     resumed = checkpoint.load(stateful, state) if checkpoint is not None else None
@@ -278,8 +278,8 @@ class _Runs:
         how = clipper(clip)
         reals = [int(torch.searchsorted(b, len(rows))) for b, rows in zip(batches, self._rows, strict=True)]
         drawn = [rows[b[:n]] for b, rows, n in zip(batches, self._rows, reals, strict=True)]
-        where = pad_sequence(drawn, batch_first=True).to(states.device)
-        inside = (torch.arange(where.shape[1]) < torch.tensor(reals)[:, None]).to(states.device)
+        where = send(pad_sequence(drawn, batch_first=True), states.device)
+        inside = send(torch.arange(where.shape[1]) < torch.tensor(reals)[:, None], states.device)
 
         def added(chunk: int) -> tuple[Tensor, Tensor]:
             sums = torch.zeros_like(states)

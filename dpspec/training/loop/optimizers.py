@@ -18,12 +18,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from math import sqrt
-from typing import NamedTuple
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 
 from dpspec.contract.frozen import FrozenMap
+from dpspec.training.device import Number, float_on_cpu
 from dpspec.training.loop.checkpoint import Remembering
 from dpspec.training.loop.learning_rates import Rates, rates_of
 
@@ -32,8 +33,19 @@ class RecoveredUpdate(NamedTuple):
     """The noisy sum (P,) behind an update."""
 
     noisy: Tensor
-    rounding: float  # bound on the l2 norm of its rounding error
-    expected: float  # the same from the earlier models only, by which steps may be skipped; may be inf or NaN
+    rounding: Number  # bound on the l2 norm of its rounding error
+    expected: Number = 0.0  # the same from the earlier models only, by which steps may be skipped; may be inf or NaN
+
+
+@runtime_checkable
+class Invertible(Protocol):
+    """An update that an adversary with all models, in order, can invert."""
+
+    def __call__(self, state: Tensor, noisy: Tensor) -> Tensor:
+        """Return the next model, as a new tensor."""
+
+    def invert(self, before: Tensor, after: Tensor) -> RecoveredUpdate:
+        """Recover the noisy sum between consecutive models (P,). Call once per step, instead of the update."""
 
 
 class Optimizer(Remembering, ABC):
@@ -76,7 +88,7 @@ class Sgd(Optimizer):
         self._momentum = momentum
         self._nesterov = nesterov
         self._buffer: Tensor | None = None
-        self._error = 0.0  # bound on the rounding error of an inverted buffer
+        self._error: Number = 0.0  # bound on the rounding error of an inverted buffer
 
     def __call__(self, state: Tensor, noisy: Tensor) -> Tensor:
         scale = self._next_rate() / self._divisor
@@ -88,7 +100,6 @@ class Sgd(Optimizer):
         return state - scale * direction
 
     def invert(self, before: Tensor, after: Tensor) -> RecoveredUpdate:
-        """Recover the noisy sum between consecutive models (P,). Call once per step, instead of the update."""
         scale, mu = self._next_rate() / self._divisor, self._momentum
         update, eps = before - after, torch.finfo(before.dtype).eps
         decayed = self._decay * _length(before) if self._decay else 0.0
@@ -156,17 +167,9 @@ def update_of(options: FrozenMap, expected_batch_size: float, steps: int) -> Opt
     raise ValueError(f"optimizer must be sgd, momentum or adam, got {kind!r}")
 
 
-def inversion_of(options: FrozenMap, expected_batch_size: float, steps: int) -> Sgd:
-    """The update of an adversary with all models, who inverts every step in order."""
-    update = update_of(options, expected_batch_size, steps)
-    if not isinstance(update, Sgd):
-        raise ValueError(f"updates by {type(update).__name__} cannot be inverted; residuals require sgd or momentum")
-    return update
-
-
 def _kept(memory: Tensor | None, like: Tensor) -> Tensor:
     return torch.zeros_like(like) if memory is None else memory.to(like)
 
 
-def _length(vector: Tensor) -> float:
-    return float(torch.linalg.vector_norm(vector, dtype=torch.float64))
+def _length(vector: Tensor) -> Number:
+    return float_on_cpu(torch.linalg.vector_norm(vector, dtype=torch.float64))

@@ -21,7 +21,7 @@ from dpspec.contract.providers import Observer, TrainingJob
 from dpspec.stats.conformance.epochs import EpochLog
 from dpspec.stats.conformance.evidence import States, kept_width
 from dpspec.stats.conformance.sampling import excess
-from dpspec.training.device import Array
+from dpspec.training.device import Array, SyncedAttribute, TransferQueue
 from dpspec.training.gradients import flat_model
 from dpspec.training.loop.checkpoint import Memory, Remembering, part
 from dpspec.training.loop.learning_rates import rates_of
@@ -114,37 +114,47 @@ class NoiseLog(Remembering, Observer):
     """Squared norm and evenly spaced coordinates of each step's noise, and its number of parameters ``count``."""
 
     kept = ("count", "squares", "rows")
+    squares: SyncedAttribute[list[float]] = SyncedAttribute()
+    rows: SyncedAttribute[list[Array]] = SyncedAttribute()
 
     def __init__(self, steps: int = 1) -> None:
+        self.transfers = TransferQueue()
         self._width = kept_width(steps)
-        self.count = 0
-        self.squares: list[float] = []
-        self.rows: list[Array] = []
+        self.count, self.squares, self.rows = 0, [], []
 
     def noised(self, step: int, noise: Tensor) -> None:
         self.count = len(noise)
-        self.squares.append(float(torch.linalg.vector_norm(noise, dtype=torch.float64)) ** 2)
-        self.rows.append(spaced(noise, self._width))
+        length = torch.linalg.vector_norm(noise, dtype=torch.float64)
+        self.transfers.add(self._keep, length, spaced(noise, self._width))
+
+    def _keep(self, length: Array, row: Array) -> None:
+        self.squares.append(float(length) ** 2)
+        self.rows.append(row)
 
 
 class NormLog(Remembering, Observer):
     """The largest reported norm after clipping of each step, 0 for an empty batch, and the number of norms."""
 
     kept = ("largest", "counts")
+    largest: SyncedAttribute[list[float]] = SyncedAttribute()
 
     def __init__(self) -> None:
-        self.largest: list[float] = []
+        self.transfers = TransferQueue()
+        self.largest = []
         self.counts: list[int] = []
 
     def clipped(self, step: int, norms: Tensor) -> None:
-        self.largest.append(float(norms.max()) if len(norms) else 0.0)
+        self.transfers.add(self._keep, norms.max() if len(norms) else 0.0)
         self.counts.append(len(norms))
 
+    def _keep(self, largest: Array | float) -> None:
+        self.largest.append(float(largest))
 
-def spaced(vector: Tensor, width: int) -> Array:
+
+def spaced(vector: Tensor, width: int) -> Tensor:
     """Copy at most ``width`` evenly spaced entries of a vector as float32."""
     stride = max(1, ceil(len(vector) / width))
-    return vector[::stride].to("cpu", torch.float32, copy=True).numpy()
+    return vector[::stride].to(torch.float32, copy=True)
 
 
 #: Updates below this fraction of the largest parameter may vanish in float32, as may any update of very few parameters.
@@ -155,16 +165,25 @@ class StateLog(Remembering, Observer):
     """The number of released models after the initial one, and of finite ones that equal their predecessor."""
 
     kept = ("steps", "still", "_last")
+    still: SyncedAttribute[int] = SyncedAttribute()
 
     def __init__(self) -> None:
+        self.transfers = TransferQueue()
         self.steps = self.still = 0
         self._last: Tensor | None = None
 
     def released(self, step: int, state: Tensor) -> None:
         self.steps += step > 0
         if self._last is not None:
-            self.still += torch.equal(state, self._last.to(state)) and bool(state.isfinite().all())
+            if state.device.type == "cpu" and not torch.equal(state, self._last):  # this stops at the first difference
+                unchanged = torch.tensor(False)
+            else:
+                unchanged = ((state == self._last.to(state)) & state.isfinite()).all()
+            self.transfers.add(self._count, unchanged)
         self._last = state.clone()
+
+    def _count(self, again: Array) -> None:
+        self.still += int(again)
 
     def states(self, job: TrainingJob) -> States | None:
         if self._last is None:

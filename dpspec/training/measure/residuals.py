@@ -17,7 +17,7 @@ from dpspec.contract.attacks import Directions
 from dpspec.contract.providers import Observer, TrainingJob
 from dpspec.stats.conformance import step_tests
 from dpspec.stats.conformance.evidence import OutsideNoise, looked, number
-from dpspec.training.device import full_precision
+from dpspec.training.device import Array, SyncedAttribute, TransferQueue, float_on_cpu, full_precision
 from dpspec.training.device import tensors as rows_on
 from dpspec.training.gradients import memory
 from dpspec.training.gradients.clipping import Clip, clipper
@@ -26,7 +26,7 @@ from dpspec.training.gradients.stacked_models import StackedModel, tiles
 from dpspec.training.loop.checkpoint import Memory, Remembering
 from dpspec.training.loop.contributions import Estimated, Population, Sample, drawn, estimated, population
 from dpspec.training.loop.native import Schedule, ScheduledPhase
-from dpspec.training.loop.optimizers import RecoveredUpdate, inversion_of
+from dpspec.training.loop.optimizers import Invertible, RecoveredUpdate, update_of
 from dpspec.training.loop.samplers import PoissonUsers
 from dpspec.training.measure.update_statistics import MAX_ROUNDING, ResidualLog
 
@@ -51,6 +51,12 @@ class Residuals(Remembering, Observer):
     directions: Directions | None = None
     populations: SharedPopulations | None = None
 
+    projections: SyncedAttribute[Tensor] = SyncedAttribute()
+    squares: SyncedAttribute[Tensor] = SyncedAttribute()
+    spread: SyncedAttribute[Tensor] = SyncedAttribute()
+    rounding: SyncedAttribute[Tensor] = SyncedAttribute()
+    expected: SyncedAttribute[Tensor] = SyncedAttribute()
+
     kept: tuple[str, ...] = (
         *("squares", "spread", "rounding", "expected", "steps"),
         *("previous", "_estimated", "_update", "log"),
@@ -72,7 +78,12 @@ class Residuals(Remembering, Observer):
         # Copied, because other backends may train the module in place or attach hooks.
         self.model = FlatModel(copy.deepcopy(job.model), device=job.device)
         self.x, self.y = rows_on(job.x, job.y, job.device)
-        self._update = inversion_of(job.options, job.expected_batch_size, self.schedule.total)
+        update = update_of(job.options, job.expected_batch_size, self.schedule.total)
+        if not isinstance(update, Invertible):
+            raise ValueError(
+                f"updates by {type(update).__name__} cannot be inverted; residuals require sgd or momentum"
+            )
+        self._update = update
         self.previous: Tensor | None = None
         self._estimated: Tensor | None = None
         self._batch: Tensor | None = None
@@ -82,6 +93,7 @@ class Residuals(Remembering, Observer):
         total = self.schedule.total
         self.looked = torch.from_numpy(looked(total, looks))
         self.steps = 0
+        self.transfers = TransferQueue()
         self.projections = torch.zeros(total, 0)
         self.squares = torch.zeros(total, dtype=torch.float64)
         self.spread = torch.zeros(total, dtype=torch.float64)
@@ -137,10 +149,10 @@ class Residuals(Remembering, Observer):
         else:
             known = self.populations.of(self, previous, phase.clip)
         residual = (recovered.noisy - known.mean(phase.sampler)) / phase.clip_norm
-        self.squares[step - 1] = torch.linalg.vector_norm(residual, dtype=torch.float64) ** 2
-        self.spread[step - 1] = known.spread(phase.sampler) / phase.clip_norm**2
-        self.rounding[step - 1] = recovered.rounding / phase.clip_norm
-        self.expected[step - 1] = recovered.expected / phase.clip_norm
+        square = torch.linalg.vector_norm(residual, dtype=torch.float64) ** 2
+        spread = known.spread(phase.sampler) / phase.clip_norm**2
+        rounding, expected = recovered.rounding / phase.clip_norm, recovered.expected / phase.clip_norm
+        self.transfers.add(self._keep, step, square, spread, rounding, expected)
         self.seen(step, phase, previous, residual, known)
         if self.log is not None:
             self.log.add(step, previous, recovered, known, direction)
@@ -148,6 +160,14 @@ class Residuals(Remembering, Observer):
     def _estimate(self, step: int, phase: ScheduledPhase, previous: Tensor, sample: Sample, number: int) -> Estimated:
         places = sample.at(step, len(self.x), number)
         return estimated(self.model, previous, self.x, self.y, places, phase.clip, phase.clip_norm)
+
+    def _keep(
+        self, step: int, square: Array, spread: Array | float, rounding: Array | float, expected: Array | float
+    ) -> None:
+        self.squares[step - 1] = float(square)
+        self.spread[step - 1] = float(spread)
+        self.rounding[step - 1] = float(rounding)
+        self.expected[step - 1] = float(expected)
 
     def noise_scale(self) -> OutsideNoise:
         """Noise of steps that declare Gaussian noise, in the directions that no canary uses.
@@ -225,4 +245,4 @@ class SharedPopulations:
             return sums, squares
 
         (sums, squares), self._most = memory.halving(added, self._model.chunk(how), self._most)
-        return [Population(total, float(square)) for total, square in zip(sums, squares, strict=True)]
+        return [Population(total, float_on_cpu(square)) for total, square in zip(sums, squares, strict=True)]

@@ -52,7 +52,10 @@ class ProjectionObserver(Residuals):
         self.projections = torch.zeros(self.schedule.total, directions.count, dtype=torch.float32)
 
     def seen(self, step: int, phase: ScheduledPhase, previous: Tensor, residual: Tensor, known: Population) -> None:
-        self.projections[step - 1] = self.directions.project(residual)
+        def keep(along: Array) -> None:
+            self.projections[step - 1] = torch.from_numpy(along)
+
+        self.transfers.add(keep, self.directions.project(residual))
 
 
 #: Ridge relative to the mean diagonal, for identical canaries.

@@ -32,7 +32,7 @@ from dpspec.stats.conformance.evidence import (
     number,
 )
 from dpspec.stats.conformance.noise_tests import SharedLayers
-from dpspec.training.device import Array, tensors
+from dpspec.training.device import Array, SyncedAttribute, TransferQueue, float_on_cpu, tensors
 from dpspec.training.gradients.clipping import Flat, clipper
 from dpspec.training.gradients.persample import ClippedSum, FlatModel
 from dpspec.training.loop.checkpoint import Remembering
@@ -70,6 +70,13 @@ class ResidualLog(Remembering):
     """
 
     kept = ("coordinates", "layers", "seen", "along", "variances", "rows", "hidden", "pairs")
+    coordinates: SyncedAttribute[Array] = SyncedAttribute()
+    layers: SyncedAttribute[Array] = SyncedAttribute()
+    seen: SyncedAttribute[int] = SyncedAttribute()
+    along: SyncedAttribute[list[tuple[float, float, float]]] = SyncedAttribute()
+    variances: SyncedAttribute[list[tuple[float, float]]] = SyncedAttribute()
+    rows: SyncedAttribute[list[Array]] = SyncedAttribute()
+    hidden: SyncedAttribute[int] = SyncedAttribute()
 
     def __init__(
         self,
@@ -103,10 +110,9 @@ class ResidualLog(Remembering):
         self._starts = np.cumsum([0, *(size for _, size in self.parts)])[:-1]
         noisy = np.array([phase.noise_multiplier > 0.0 for phase in self._schedule], dtype=bool)
         self.pairs = LayerProducts(self.parts, int((noisy if looked is None else noisy & looked).sum()))
+        self.transfers = TransferQueue()
         self.coordinates, self.layers = np.zeros(model.size), np.zeros(len(self.parts))
-        self.along: list[tuple[float, float, float]] = []
-        self.variances: list[tuple[float, float]] = []
-        self.rows: list[Array] = []
+        self.along, self.variances, self.rows = [], [], []
         self.seen = self.hidden = 0
 
     def add(
@@ -135,41 +141,59 @@ class ResidualLog(Remembering):
         rate = phase.sampler.inclusion
         expected = known.mean(phase.sampler, planted.sum) / clip
         residual = recovered.noisy / clip - expected
-        error, hidden = recovered.rounding / clip, recovered.expected / clip
-        if hidden <= MAX_ROUNDING * sqrt(self._model.size) * sigma:
-            self._add_squares(residual.double().cpu().numpy(), error, sigma)
+        hides = recovered.rounding / clip, recovered.expected / clip
+        self.transfers.add(self._keep_squares, residual, *hides, sigma)
         if isinstance(phase.sampler, Shuffled) or (step - 1 - begun) % epoch_of(phase.sampler):
             return  # given the epoch's earlier batches, inclusion probabilities differ: no martingale
-        if not hidden <= sigma:
-            self.hidden += 1
-            return
         free = self._free(residual)
         towards = self._free(expected if direction is None else rate * (direction + planted.sum) / clip)
-        length = pull = float(torch.linalg.vector_norm(towards, dtype=torch.float64))
-        drift = float(torch.dot(free.double(), towards.double())) / length if length > 0.0 else 0.0
+        length = torch.linalg.vector_norm(towards, dtype=torch.float64)
+        product = torch.dot(free.double(), towards.double())
+        pull = length
         if direction is not None:
-            pull = float(torch.dot(self._free(expected).double(), towards.double())) / max(length, _SHORTEST)
-        squares = known.squares + (float(planted.norms.square().sum()) if self._turned else 0.0)
+            pull = torch.dot(self._free(expected).double(), towards.double()) / length.clamp_min(_SHORTEST)
+        squares = known.squares + (float_on_cpu(planted.norms.square().sum()) if self._turned else 0.0)
         # If the batch size is fixed or bounded, inclusions are negatively correlated.
         without = 1.0 if isinstance(phase.sampler, FixedSize | TruncatedPoisson) and rate < 1.0 else 1.0 - rate
         sampled = (rate * without * squares + rate**2 * known.within) / clip**2
-        self.along.append((drift, pull, error))
-        self.variances.append((sigma**2, sigma**2 + sampled))
-        self.rows.append(spaced(free, self._width))
+        self.transfers.add(self._keep_along, product, length, pull, spaced(free, self._width), sampled, *hides, sigma)
 
-    def _add_squares(self, exact: Array, error: float, sigma: float) -> None:
-        """Add sums over all parameters of a residual (P,), float64, which is changed, with its rounding bound."""
-        self.pairs.add(exact, error, sigma)
+    def _keep_squares(self, residual: Array, error: Array | float, hidden: Array | float, sigma: float) -> None:
+        """Add sums over all parameters if rounding allows it; error, hidden: actual and predicted rounding bound."""
+        if not float(hidden) <= MAX_ROUNDING * sqrt(self._model.size) * sigma:
+            return
+        exact = residual.astype(np.float64)
+        self.pairs.add(exact, float(error), sigma)
         with np.errstate(over="ignore", invalid="ignore"):  # the model may have diverged
             lengths = np.sqrt(np.add.reduceat(exact * exact, self._starts))
-            parts = np.square((lengths + error) / sigma)
+            parts = np.square((lengths + float(error)) / sigma)
             largest = np.abs(exact, out=exact)
-            largest += error
+            largest += float(error)
             largest *= largest
             largest *= 1.0 / sigma**2
             self.coordinates += largest
             self.layers += parts
         self.seen += 1
+
+    def _keep_along(
+        self,
+        product: Array,
+        length: Array,
+        pull: Array,
+        row: Array,
+        sampled: Array | float,
+        error: Array | float,
+        hidden: Array | float,
+        sigma: float,
+    ) -> None:
+        """``product``: with a vector of norm ``length``, along which the update has norm ``pull``."""
+        if not float(hidden) <= sigma:
+            self.hidden += 1
+            return
+        drift = float(product) / float(length) if length > 0.0 else 0.0
+        self.along.append((drift, float(pull), float(error)))
+        self.variances.append((sigma**2, sigma**2 + float(sampled)))
+        self.rows.append(row)
 
     def _free(self, vector: Tensor) -> Tensor:
         """Project a vector (P,) onto the complement of all directions, in O(P)."""

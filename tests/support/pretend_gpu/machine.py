@@ -6,7 +6,6 @@ import contextlib
 import os
 import types
 import warnings
-from collections import Counter
 from collections.abc import Iterator
 from functools import cache
 from typing import Any
@@ -15,6 +14,7 @@ from unittest import mock
 import torch
 from torch import Tensor
 
+from support.pretend_gpu.account import Account
 from support.pretend_gpu.cards import Card
 from support.pretend_gpu.tensors import MACHINES, SLOT, CardGenerator, Factories, GpuTensor, on_a_card
 
@@ -23,10 +23,10 @@ _ENGINE = torch.autograd.graph._engine_run_backward
 
 
 class Machine:
-    """``cards`` and their memory, what was asked of them, and which one is ``current``."""
+    """``cards`` and their memory, the ``account`` of what was asked of them, and which one is ``current``."""
 
     def __init__(self, cards: int, memory: int) -> None:
-        self.launches, self.coarse = 0, Counter[str]()
+        self.account = Account()
         self.cards = [Card(index, memory) for index in range(cards)]
         self.current = 0
         self.pending: RuntimeError | None = None
@@ -77,7 +77,7 @@ class Machine:
             "device": used,
             "get_device_name": lambda device=None: f"Pretended GPU {self.card(device).index}",
             "get_device_capability": lambda device=None: (9, 0),
-            "synchronize": lambda device=None: None,
+            "synchronize": lambda device=None: self.account.wait(),
             "mem_get_info": lambda device=None: (self.card(device).free, self.card(device).capacity),
             "memory_allocated": lambda device=None: self.card(device).allocated,
             "memory_reserved": lambda device=None: self.card(device).reserved,

@@ -6,7 +6,6 @@ and views take them for what they are: not the CPU's. Operations arrive below al
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any, Protocol
 from weakref import WeakValueDictionary
@@ -16,7 +15,14 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
+from support.pretend_gpu.account import Account
 from support.pretend_gpu.cards import Card
+
+#: The host has to know what comes out before it can go on: a shape, or whether it worked.
+WAITING = {
+    *("nonzero", "masked_select", "_unique2", "unique_dim", "unique_consecutive", "bincount", "histc", "equal"),
+    *("is_nonzero", "_linalg_check_errors", "_linalg_eigh", "_linalg_svd", "linalg_lstsq", "multinomial"),
+}
 
 #: A number of the CPU may be an operand wherever each entry is computed for itself, and here; but not in kernels that
 #: take all operands from the device.
@@ -45,10 +51,8 @@ SLOT = "pretended"
 class Gpus(Protocol):
     """What a tensor knows of the machine that it is in."""
 
+    account: Account
     cards: list[Card]
-    #: Number of operations that a device computes, and of products by name whose factors may be rounded to TF32.
-    launches: int
-    coarse: Counter[str]
     #: What a backward pass has met: it can be raised only when the pass is over.
     pending: RuntimeError | None
 
@@ -185,12 +189,13 @@ def _done(func: Any, args: Any, kwargs: Mapping[str, Any]) -> Any:
     if not on_a_card(kwargs.get("device")) and not any(isinstance(t, GpuTensor) for t in tensors):
         _check_generator(name, args, kwargs, "cpu")
         return func(*args, **kwargs)
-    machine = _machine()
+    account = _machine().account
     if name == "_to_copy":
         return _moved(func, args[0], kwargs)
     if func._schema.name == "aten::copy_":
         return _overwritten(func, args, kwargs)
     if name == "_local_scalar_dense":
+        account.wait()
         return args[0].numbers.item()
     if name == "lift_fresh":
         return args[0]
@@ -198,9 +203,11 @@ def _done(func: Any, args: Any, kwargs: Mapping[str, Any]) -> Any:
         return _into_the_cpu(func, name, args, kwargs)
     card = _card_of_index(name, args) if name in INDEXING else _card_of(func, name, tensors, kwargs)
     _check_generator(name, args, kwargs, card.name)
-    machine.launches += not (_is_view(func) or name in IDLE)
+    account.launches += not (_is_view(func) or name in IDLE)
+    if name in WAITING:
+        account.wait()
     if name in PRODUCTS | CONVOLUTIONS and _rounds(name in CONVOLUTIONS, tensors):
-        machine.coarse[name] += 1
+        account.product()
     return _wrapped(func, args, kwargs, _computed(func, args, kwargs), card)
 
 
@@ -218,6 +225,8 @@ def _card_of(func: Any, name: str, tensors: Iterable[Tensor], kwargs: Mapping[st
             raise RuntimeError(f"{name}: INTERNAL ASSERT FAILED: a number on the CPU among operands on the device")
         if func._schema.is_mutable and tensors[0] is others[0]:  # type: ignore[index]
             raise _mixed(name, [*ours, *others])
+        if name == "where":
+            _machine().account.copy(others[0].nbytes, waits=True)
     if len({t.card.index for t in ours}) > 1:
         raise _mixed(name, ours)
     return ours[0].card
@@ -225,15 +234,21 @@ def _card_of(func: Any, name: str, tensors: Iterable[Tensor], kwargs: Mapping[st
 
 def _card_of_index(name: str, args: Any) -> Card:
     """Indices may come from the CPU, values only as one number."""
-    base = args[0]
+    account, base = _machine().account, args[0]
     for index in (part for part in args[1] if isinstance(part, Tensor)):
-        if isinstance(index, GpuTensor) and index.card is not base.card:
+        if not isinstance(index, GpuTensor):
+            account.copy(index.nbytes, waits=True)
+        elif index.card is not base.card:
             raise _mixed(name, [base, index])
+        elif index.dtype in (torch.bool, torch.uint8):
+            account.wait()
     values = args[2] if len(args) > 2 else None
     if isinstance(values, GpuTensor) and values.card is not base.card:
         raise _mixed(name, [base, values])
-    if isinstance(values, Tensor) and not isinstance(values, GpuTensor) and values.ndim:
-        raise _mixed(name, [base, values])
+    if isinstance(values, Tensor) and not isinstance(values, GpuTensor):
+        if values.ndim:
+            raise _mixed(name, [base, values])
+        account.copy(values.nbytes, waits=True)
     return base.card  # type: ignore[no-any-return]
 
 
@@ -243,6 +258,7 @@ def _into_the_cpu(func: Any, name: str, args: Any, kwargs: Mapping[str, Any]) ->
         raise RuntimeError("indices should be either on cpu or on the same device as the indexed tensor (cpu)")
     if len(args) > 2 and args[2].ndim:
         raise _mixed(name, [args[0], args[2]])
+    _machine().account.copy(args[2].nbytes, waits=True)
     return _computed(func, args, kwargs)
 
 
@@ -250,16 +266,24 @@ def _moved(func: Any, source: Tensor, kwargs: Mapping[str, Any]) -> Tensor:
     machine, device = _machine(), kwargs.get("device")
     rest = {key: value for key, value in kwargs.items() if key not in ("device", "non_blocking", "pin_memory")}
     if isinstance(source, GpuTensor) and (device is None or on_a_card(device)):
-        machine.launches += 1
+        machine.account.launches += 1
         return GpuTensor(func(source.numbers, **rest), source.card if device is None else machine.card(device))
     if isinstance(source, GpuTensor):
+        # Memory that is not pinned is full when the call returns, whatever was asked for.
+        machine.account.copy(source.numbers.nbytes, waits=True)
         return func(source.numbers, device=device, **rest)  # type: ignore[no-any-return]
+    machine.account.copy(source.nbytes, waits=not kwargs.get("non_blocking"))
     return GpuTensor(func(source, **rest), machine.card(device))
 
 
 def _overwritten(func: Any, args: Any, kwargs: Mapping[str, Any]) -> Any:
     target, source = args[:2]
-    _machine().launches += isinstance(target, GpuTensor) and isinstance(source, GpuTensor)
+    account = _machine().account
+    if isinstance(target, GpuTensor) and isinstance(source, GpuTensor):
+        account.launches += 1
+    else:
+        lazily = isinstance(target, GpuTensor) and (kwargs.get("non_blocking") or args[2:3] == (True,))
+        account.copy(source.nbytes, waits=not lazily)
     _computed(func, args, kwargs)
     return target
 
