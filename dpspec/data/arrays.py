@@ -175,7 +175,7 @@ class Npz(Halves):
         return locate(self.directory, self.options["path"])
 
     def _shape(self, archive: zipfile.ZipFile, half: str) -> tuple[int, ...]:
-        """Return the shape of the features, if their header and that of the labels have the right form."""
+        """Return the shape of the features, if the headers of features and labels are valid."""
         shapes = []
         for name, kinds, axes in ((f"x{half}", self.KINDS, self.AXES), (f"y{half}", "iu", (1,))):
             what = f"{self.what()}: {name}"
