@@ -45,7 +45,7 @@ def test_counts_are_those_of_the_designed_threshold(tmp_path: Path) -> None:
     coins = rng.integers(0, 2, 200)
     scores = rng.normal(size=200) * 2 + 2 * coins
     evidence, finding = found(spec, told(list(coins), list(scores)))
-    says = scores >= planned.score
+    says = scores >= planned[0]
     assert dict(evidence.statistics) == {
         "present": coins.sum(),
         "absent": 200 - coins.sum(),
