@@ -196,8 +196,8 @@ _INTEGRAL = frozenset({"group_size", "step"})
 _LONGEST_NAME = 100
 
 #: Keys of a series' plot with names of columns, and whether they take several.
-_NAMES = {"x": False, "by": False, "kind": False, "y": True, "log": True, "band": True}
-_COLUMNS = ("x", "by", "y", "band")
+_NAMES = {"x": False, "by": False, "kind": False, "y": True, "log": True}
+_COLUMNS = ("x", "by", "y")
 
 
 def require_sound(result: Result) -> None:
