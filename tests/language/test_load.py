@@ -267,14 +267,6 @@ def test_a_folder_without_a_spec_is_refused_and_says_what_it_lacks(tmp_path: Pat
         load_specs([tmp_path], Catalog())
 
 
-def test_loading_says_which_files_it_took(tmp_path: Path) -> None:
-    spec, other = write(tmp_path / "a.yaml"), write(tmp_path / "b.yaml", "name: b\n")
-    loaded = load_specs([tmp_path], Catalog())
-    assert loaded.files == (spec,)
-    assert loaded.others == (other,)
-    assert {d.span.file for d in loaded.diagnostics if d.span} == {str(spec)}
-
-
 SCRIPT = """
 import sys
 from pathlib import Path
