@@ -265,7 +265,6 @@ def over_training(records: Analysis) -> dps.Series:
         x="step",
         y=["mean"],
         by="order",
-        band=["p10", "p90"],
     )
 
 

@@ -45,9 +45,8 @@ from dpspec.engine.judging.judge import judge
 from dpspec.engine.preparing.context import WorkerCache
 from dpspec.engine.preparing.prepare import prepare
 from dpspec.engine.results.codec import dump, load
-from dpspec.engine.running.conclude import Trained
 from dpspec.engine.running.runner import assemble, bound, conclude_trained, run
-from dpspec.engine.storage.stored_trials import StoredTrials
+from dpspec.engine.storage.stored_trials import AuditState, StoredTrials
 from dpspec.engine.storage.trial_store import Store, StoredTrial, file_digest
 from dpspec.language.load import load_specs
 from dpspec.registry.loader import load_catalog
@@ -148,9 +147,9 @@ class Bench:
             key: {file.name: file.read_bytes() for file in place.iterdir()} for key, place in self._folders.items()
         }
         self._bodies = {key: json.loads(files["record.json"]) for key, files in self._kept.items()}
-        stored = StoredTrials(prepared, self._bounded.plan, self.store, lambda event: None)
+        stored = StoredTrials(self._bounded, self.store, lambda event: None)
         stored.look()
-        self._stored = {trial.record.key: trial for trial in stored.in_order()}
+        self._stored = {trial.record.key: trial for trial in stored.trained().trials}
         self._honest = _said(conclude_trained(self._trained(self._stored)))
 
     def edits(self, key: str) -> list[Edit]:
@@ -240,8 +239,8 @@ class Bench:
             same = signature_of(written) == self.signature
         return "same" if same else "believed"
 
-    def _trained(self, stored: Mapping[str, StoredTrial]) -> Trained:
-        return Trained(bounded=self._bounded, trials=tuple(stored.values()), from_store=len(stored))
+    def _trained(self, stored: Mapping[str, StoredTrial]) -> AuditState:
+        return dataclasses.replace(self._bounded, trials=tuple(stored.values()), from_store=len(stored))
 
     def run_again(self, case: Case) -> bool:
         """Whether a whole run from the edited store ends in the honest result."""

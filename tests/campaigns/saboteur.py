@@ -33,7 +33,8 @@ from dpspec.contract.catalog import Catalog, Offered
 from dpspec.engine.judging.judge import judge
 from dpspec.engine.preparing.context import RunContext
 from dpspec.engine.preparing.prepare import prepare
-from dpspec.engine.running.conclude import Bounded, conclude
+from dpspec.engine.running.conclude import conclude
+from dpspec.engine.storage.stored_trials import AuditState
 from dpspec.language.load import from_document
 from dpspec.registry.loader import load_catalog
 
@@ -194,7 +195,7 @@ def run(cell: Cell, catalogs: dict[str, Catalog], expect: str | None = None) -> 
     Saboteur.watched = 0
     try:
         trials = [t for chunk in plan.chunks for t in prepared.audit.trials(inputs, context, chunk)]
-        concluded = conclude(Bounded(prepared=prepared, plan=plan), trials)
+        concluded = conclude(AuditState(prepared=prepared, plan=plan), trials)
     except Exception as error:
         return Told(error=f"{type(error).__name__}: {error}")
     finally:

@@ -17,9 +17,10 @@ from dpspec.engine.judging.judge import judge
 from dpspec.engine.preparing.prepare import prepare
 from dpspec.engine.redact import redact
 from dpspec.engine.results.result import Result, Verdict
-from dpspec.engine.running.conclude import Bounded, conclude
+from dpspec.engine.running.conclude import conclude
 from dpspec.engine.running.run_options import RunOptions
 from dpspec.engine.running.runner import run
+from dpspec.engine.storage.stored_trials import AuditState
 from dpspec.engine.storage.trial_store import Store
 from dpspec.engine.verify import verify
 from dpspec.errors import ExitCode
@@ -70,7 +71,7 @@ def test_looking_after_every_trial_errs_no_more_often_than_looking_at_the_end(tm
         seen = []
         for count in range(1, runs + 1):
             plan = Plan(chunks=tuple((i,) for i in range(runs)), seconds=0.0, memory_bytes=0)
-            (judged,) = judge([conclude(Bounded(prepared=prepared, plan=plan), trials[:count])])
+            (judged,) = judge([conclude(AuditState(prepared=prepared, plan=plan), trials[:count])])
             seen.append(judged.verdicts[0].verdict == "refuted")
         at_any += any(seen)
         at_end += seen[-1]

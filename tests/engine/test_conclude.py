@@ -12,8 +12,9 @@ from support.audits import HERE, MEASURED, approx, attack, bound, spec
 from dpspec.contract import Assumption, Audit, Check, Evidence, Facts, Finding, FrozenMap, Plan, Scope, Series, Trial
 from dpspec.engine.preparing.prepare import Prepared
 from dpspec.engine.preparing.prepare import check as problems
-from dpspec.engine.running.conclude import Bounded, conclude, with_data_size
+from dpspec.engine.running.conclude import conclude, with_data_size
 from dpspec.engine.running.runner import run
+from dpspec.engine.storage.stored_trials import AuditState
 from dpspec.engine.storage.trial_store import Store
 from dpspec.errors import ExitCode, PluginError
 from dpspec.language.load import load_specs
@@ -150,7 +151,7 @@ def concluded(*outcomes: Any, bounds: Any = ()) -> Any:
     object.__setattr__(
         prepared, "constants", Assumption(name="data-independent-hyperparameters", status="by-construction")
     )
-    return conclude(Bounded(prepared=prepared, bounds=bounds), [Trial(index=0, evidence=FrozenMap())])
+    return conclude(AuditState(prepared=prepared, bounds=bounds), [Trial(index=0, evidence=FrozenMap())])
 
 
 def test_what_is_sound_is_kept() -> None:

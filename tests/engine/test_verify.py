@@ -84,12 +84,12 @@ def differing(document: Document) -> list[str]:
         ),
         (
             lambda a: a["verdicts"][2].update(reason=LEFT_OUT_REASON, text="accuracy >= 0.99"),
-            "the verdict of useful: text",
+            "verdicts[2].text",
         ),
-        (lambda a: a["verdicts"][2].update(reason=LEFT_OUT_REASON, expected=False), "the verdict of useful: expected"),
+        (lambda a: a["verdicts"][2].update(reason=LEFT_OUT_REASON, expected=False), "verdicts[2].expected"),
         (
             lambda a: a["verdicts"].append({**a["verdicts"][2], "claim": "more", "reason": LEFT_OUT_REASON}),
-            "the verdict of more",
+            "verdicts",
         ),
     ],
 )

@@ -10,8 +10,7 @@ import pytest
 import torch
 from support.canaries import KINDS, make
 
-from dpspec.contract import Facts, FrozenMap, LoadedData
-from dpspec.engine.preparing.context import rows_flaw
+from dpspec.contract import Facts, FrozenMap
 from dpspec.engine.preparing.prepare import check, prepare
 from dpspec.language.load import from_document, load_specs
 from dpspec.models.architectures import Transformer
@@ -130,21 +129,3 @@ def test_random_texts_use_every_token_alike() -> None:
     counts = np.bincount(ids.ravel(), minlength=11)
     assert counts[0] == 0
     assert ((counts[1:] - 600) ** 2 / 600).sum() < 40
-
-
-@pytest.mark.parametrize(
-    ("rows", "flaw"),
-    [
-        ([[0, 3], [10, 1]], False),
-        ([[0, 3], [11, 1]], True),
-        ([[0, -1]], True),
-        ([[0.5, 1]], True),
-    ],
-)
-def test_a_plugins_texts_are_ids(rows: list[list[float]], flaw: bool) -> None:
-    """A source of somebody else, which says that its records are texts, is held to that before training."""
-    x = np.array(rows, dtype=np.float32)
-    data = LoadedData(train_x=x, train_y=np.zeros(len(x), dtype=np.int64), test_x=x[:0], test_y=np.zeros(0, np.int64))
-    facts = Facts(records=len(x), features=2, classes=2, shape=(2,), vocabulary=11)
-
-    assert ("train_x holds values that are not ids in 0..10" in rows_flaw(data, facts, FrozenMap({}))) == flaw

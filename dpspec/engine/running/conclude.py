@@ -6,8 +6,8 @@ The stages of a run pass one value per audit.
 stage    made by                          gives
 ======== ================================ =======================================
 prepare  ``preparing.prepare``            ``Prepared``: the spec and its providers
-bounds   ``running.runner.bound``         :class:`Bounded`
-trials   ``running.train.Training.run``   :class:`Trained`
+bounds   ``running.runner.bound``         ``AuditState`` without trials
+trials   ``running.train.Training.run``   ``AuditState``
 conclude ``running.conclude.conclude``    ``Concluded``: the judge's input
 judge    ``judging.judge.judge``          ``Judged``: verdicts and conformance
 result   ``running.runner.assemble``      ``AuditResult``
@@ -23,7 +23,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import chain
 from typing import Any, TypeVar, get_args
 
@@ -33,47 +33,21 @@ from dpspec.contract import (
     Evidence,
     Finding,
     Outcome,
-    Plan,
     Series,
     Spec,
     Trial,
     is_privacy_quantity,
 )
-from dpspec.contract.audit import NO_TRIALS
 from dpspec.contract.catalog import Offered
 from dpspec.contract.findings import Rigor
 from dpspec.engine.judging.claim_tests import Concluded, planned_tests
 from dpspec.engine.judging.inequalities import statement
 from dpspec.engine.preparing.prepare import CONSTANTS, Prepared, chosen_weights, weights_path
 from dpspec.engine.results.codec import flaws_of
-from dpspec.engine.results.recording import ExecutedRun
-from dpspec.engine.storage.trial_store import StoredTrial
+from dpspec.engine.storage.stored_trials import AuditState
 from dpspec.errors import PluginError
 from dpspec.json_records import read, write
 from dpspec.registry.foreign_code import is_foreign
-
-
-@dataclass(frozen=True, kw_only=True)
-class Bounded:
-    prepared: Prepared
-    bounds: Sequence[Finding | Series] = ()
-    plan: Plan = NO_TRIALS
-    seconds: float = 0.0
-    recording: ExecutedRun | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class Trained:
-    """An audit with its existing trials, in the order of their indices.
-
-    ``seconds`` is the duration of the trials that are not from the store.
-    """
-
-    bounded: Bounded
-    trials: tuple[StoredTrial, ...] = ()
-    from_store: int = 0
-    seconds: float = 0.0
-
 
 #: Data whose number of records follows from the declared rows.
 _AT_HAND = ("this", "planted", "collection")
@@ -104,23 +78,23 @@ def with_data_size(outcome: T, prepared: Prepared) -> T:
     return replace(outcome, scope=scope)
 
 
-def conclude(bounded: Bounded, trials: Sequence[Trial]) -> Concluded:
+def conclude(audit: AuditState, trials: Sequence[Trial]) -> Concluded:
     """The audit's bounds and the conclusions from its trials."""
-    began, prepared, plan = time.monotonic(), bounded.prepared, bounded.plan
+    began, prepared, plan = time.monotonic(), audit.prepared, audit.plan
     spec = prepared.spec
     quantities = {part.quantity for claim in spec.claims for part in statement(claim).parts}
-    quantities |= {bound.quantity for bound in bounded.bounds if isinstance(bound, Finding)}
+    quantities |= {bound.quantity for bound in audit.bounds if isinstance(bound, Finding)}
     from_trials = prepared.audit.conclude(spec, trials) if trials else ()
-    yielded = chain(bounded.bounds, (with_data_size(outcome, prepared) for outcome in from_trials))
-    foreign = bool(trials) or bounded.recording is not None or is_foreign(prepared.offers["mechanism"][1])
+    yielded = chain(audit.bounds, (with_data_size(outcome, prepared) for outcome in from_trials))
+    foreign = bool(trials) or audit.recording is not None or is_foreign(prepared.offers["mechanism"][1])
     findings: list[Finding] = []
     series: list[Series] = []
     checks: list[Check] = []
     evidence: list[Evidence] = []
-    if bounded.recording is None:
+    if audit.recording is None:
         assumed = with_assumptions(yielded, spec, prepared.constants, prepared.offers)
     else:
-        assumed = with_assumptions(bounded.recording.joined(yielded), spec, None, {})
+        assumed = with_assumptions(audit.recording.joined(yielded), spec, None, {})
     for outcome in assumed:
         if flaw := _flaw(outcome, quantities, stored=foreign):
             kind = spec.mechanism.kind
@@ -144,7 +118,7 @@ def conclude(bounded: Bounded, trials: Sequence[Trial]) -> Concluded:
         needed=plan.trials,
         tests=planned_tests((claim.kind for claim in spec.claims), plan.trials, plan.power),
         promised=plan.checks,
-        recording=None if bounded.recording is None else bounded.recording.section,
+        recording=None if audit.recording is None else audit.recording.section,
         seconds=time.monotonic() - began,
     )
 

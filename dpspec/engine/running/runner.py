@@ -22,10 +22,10 @@ from dpspec.engine.judging.judge import Judged, judge
 from dpspec.engine.preparing.context import RunContext, WorkerCache
 from dpspec.engine.preparing.prepare import Prepared, data_unreadable, out_of_range, prepare
 from dpspec.engine.results.result import AuditResult, Result
-from dpspec.engine.running.conclude import Bounded, Trained, conclude
+from dpspec.engine.running.conclude import conclude
 from dpspec.engine.running.run_options import RunOptions
 from dpspec.engine.running.train import Training
-from dpspec.engine.storage.stored_trials import Listener, environment
+from dpspec.engine.storage.stored_trials import AuditState, Listener, environment
 from dpspec.engine.storage.trial_store import Store
 from dpspec.errors import NothingToRunError, PluginError, SpecError
 from dpspec.language.rewrite import best_of
@@ -74,10 +74,10 @@ def run(
             _report_progress("bound", number + 1, len(prepared), emit)
         planned = train and any(each.plan.chunks for each in bounded)
         training = Training(bounded, catalog, store, options, cache, emit) if planned else None
-        trained = training.run() if training is not None else [Trained(bounded=each) for each in bounded]
+        trained = training.run() if training is not None else bounded
         concluded = []
         for number, each in enumerate(trained):
-            name = each.bounded.prepared.spec.name
+            name = each.prepared.spec.name
             emit(StageStarted(audit=name, stage="conclude"))
             try:
                 concluded.append(conclude_trained(each))
@@ -127,7 +127,7 @@ def prepare_all(specs: Sequence[Spec], catalog: Catalog) -> list[Prepared]:
 
 def bound(
     prepared: Prepared, catalog: Catalog, *, cache: WorkerCache, plan: bool, emit: Callable[[Event], None]
-) -> Bounded:
+) -> AuditState:
     from dpspec.training import limited
 
     began, spec = time.monotonic(), prepared.spec
@@ -144,7 +144,7 @@ def bound(
     except ArithmeticError as error:
         raise SpecError([out_of_range(error, spec)]) from error
     seconds = time.monotonic() - began
-    return Bounded(prepared=prepared, bounds=bounds, plan=planned, seconds=seconds, recording=recording)
+    return AuditState(prepared=prepared, bounds=bounds, plan=planned, seconds=seconds, recording=recording)
 
 
 def _report_progress(stage: str, done: int, total: int, emit: Listener) -> None:
@@ -152,22 +152,22 @@ def _report_progress(stage: str, done: int, total: int, emit: Listener) -> None:
         emit(Progressed(audit=f"{total} audits", what=stage, done=done, total=total, unit="audits"))
 
 
-def conclude_trained(trained: Trained) -> Concluded:
+def conclude_trained(audit: AuditState) -> Concluded:
     from dpspec.training import limited
 
     try:
         with limited(1):
-            return conclude(trained.bounded, [stored.trial for stored in trained.trials])
+            return conclude(audit, [stored.trial for stored in audit.trials])
     except DataError as error:
-        raise SpecError([data_unreadable(error, trained.bounded.prepared.spec)]) from error
+        raise SpecError([data_unreadable(error, audit.prepared.spec)]) from error
 
 
 def assemble(
-    trained: Sequence[Trained], concluded: Sequence[Concluded], judged: Sequence[Judged], catalog: Catalog
+    trained: Sequence[AuditState], concluded: Sequence[Concluded], judged: Sequence[Judged], catalog: Catalog
 ) -> Result:
     audits: list[AuditResult] = []
-    for trained_audit, concluded_audit, judged_audit in zip(trained, concluded, judged, strict=True):
-        bounded, spec = trained_audit.bounded, concluded_audit.spec
+    for state, concluded_audit, judged_audit in zip(trained, concluded, judged, strict=True):
+        spec = concluded_audit.spec
         spans = {claim.id: spec.origin.get(("claims", i)) for i, claim in enumerate(spec.claims)}
         spans[""] = spec.origin.get(())
         places = {
@@ -180,21 +180,21 @@ def assemble(
                 digest=spec.digest,
                 document=spec.document,
                 cell=spec.cell,
-                facts=bounded.prepared.facts,
+                facts=state.prepared.facts,
                 verdicts=judged_audit.verdicts,
                 conformance=judged_audit.conformance,
                 findings=judged_audit.findings,
                 series=concluded_audit.series,
                 checks=concluded_audit.checks,
                 evidence=concluded_audit.evidence,
-                trials=tuple(stored.record for stored in trained_audit.trials),
-                planned_trials=bounded.plan.trials,
-                power=bounded.plan.power,
-                notes=(*bounded.plan.notes, *bounded.prepared.audit.notes(bounded.bounds)),
-                seconds=round(bounded.seconds + trained_audit.seconds + concluded_audit.seconds, 3),
+                trials=tuple(stored.record for stored in state.trials),
+                planned_trials=state.plan.trials,
+                power=state.plan.power,
+                notes=(*state.plan.notes, *state.prepared.audit.notes(state.bounds)),
+                seconds=round(state.seconds + concluded_audit.seconds, 3),
                 places=FrozenMap(places),
-                stored_trials=trained_audit.from_store,
-                promised=bounded.plan.checks,
+                stored_trials=state.from_store,
+                promised=state.plan.checks,
                 recording=concluded_audit.recording,
             )
         )
@@ -206,7 +206,7 @@ def assemble(
         confidence=confidence_of([of_audit.spec for of_audit in concluded]),
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         environment=FrozenMap({**environment(catalog), "mechanisms": described}),
-        notes=_notes(audits, [bool(each.bounded.prepared.components) for each in trained]),
+        notes=_notes(audits, [bool(each.prepared.components) for each in trained]),
     )
 
 
@@ -256,7 +256,7 @@ def controls_decided_by_theory(prepared: Prepared, catalog: Catalog) -> Iterator
         return
     context = _PublicContext(prepared, catalog, prepared.audit.trial_inputs(spec), device="cpu")
     try:
-        bounded = Bounded(prepared=prepared, bounds=list(prepared.audit.bound(spec, context)))
+        bounded = AuditState(prepared=prepared, bounds=list(prepared.audit.bound(spec, context)))
         (judged,) = judge([conclude(bounded, ())])
     except (DataError, PluginError, ValueError, ArithmeticError, MemoryError):
         return

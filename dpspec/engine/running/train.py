@@ -7,7 +7,7 @@ leave open come first, so that a time limit cuts less important trials.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import accumulate
 
 from dpspec.contract import DataError, ModelError
@@ -17,36 +17,16 @@ from dpspec.contract.events import Noticed, Progressed, TrialsPlanned
 from dpspec.engine.judging.judge import judge
 from dpspec.engine.preparing.context import WorkerCache
 from dpspec.engine.preparing.prepare import data_unreadable, model_mismatch
-from dpspec.engine.running.conclude import Bounded, Trained, conclude
+from dpspec.engine.running.conclude import conclude
 from dpspec.engine.running.run_options import RunOptions, open_pool
 from dpspec.engine.running.tasks import QueuedChunk, TrainTrials, dispatch
-from dpspec.engine.storage.stored_trials import Listener, NewTrial, StoredTrials
+from dpspec.engine.storage.stored_trials import AuditState, Listener, NewTrial, StoredTrials
 from dpspec.engine.storage.trial_store import Store
 from dpspec.errors import SpecError
 from dpspec.executors import InlinePool, Resources
 
 #: Number of lost workers after which a chunk is given up.
 TRIES = 3
-
-
-@dataclass
-class _AuditTrials:
-    bounded: Bounded
-    trials: StoredTrials
-    seconds: float = 0.0
-
-    @property
-    def name(self) -> str:
-        return self.bounded.prepared.spec.name
-
-    def trained(self) -> Trained:
-        trials = self.trials.in_order()
-        return Trained(
-            bounded=self.bounded,
-            trials=tuple(trials),
-            from_store=sum(stored.record.index in self.trials.from_store for stored in trials),
-            seconds=self.seconds,
-        )
 
 
 class Training:
@@ -57,7 +37,7 @@ class Training:
 
     def __init__(
         self,
-        audits: Sequence[Bounded],
+        audits: Sequence[AuditState],
         catalog: Catalog,
         store: Store,
         options: RunOptions,
@@ -65,30 +45,27 @@ class Training:
         emit: Listener,
     ) -> None:
         self._catalog, self._options, self._cache, self._emit = catalog, options, cache, emit
-        self.audits = [
-            _AuditTrials(bounded=bounded, trials=StoredTrials(bounded.prepared, bounded.plan, store, emit))
-            for bounded in audits
-        ]
+        self.audits = [StoredTrials(audit, store, emit) for audit in audits]
 
-    def run(self) -> list[Trained]:
+    def run(self) -> list[AuditState]:
         for audit in self.audits:
-            if audit.bounded.plan.chunks:
-                audit.trials.look()
-                total, missing = audit.trials.plan.trials, audit.trials.missing_trials
-                seconds = audit.bounded.plan.seconds
+            if audit.state.plan.chunks:
+                audit.look()
+                total, missing = audit.state.plan.trials, audit.missing_trials
+                seconds = audit.state.plan.seconds
                 self._emit(TrialsPlanned(audit=audit.name, total=total, stored=total - missing, seconds=seconds))
         self._make_missing()
         return [audit.trained() for audit in self.audits]
 
     def _make_missing(self) -> None:
-        waiting = [(number, missing) for number in self._order() for missing in self.audits[number].trials.missing()]
+        waiting = [(number, missing) for number in self._order() for missing in self.audits[number].missing()]
         chosen, most = waiting, self._options.max_trials
         if most is not None:  # chunks are not split, and at least one is taken
             fitting = sum(count <= most for count in accumulate(len(missing) for _, missing in waiting))
             chosen = waiting[: max(1, fitting)]
         if not chosen:
             return
-        plans = [(audit.bounded.plan, audit.trials.missing_trials) for audit in self.audits]
+        plans = [(audit.state.plan, audit.missing_trials) for audit in self.audits]
         seconds = sum(plan.seconds * missing / max(1, plan.trials) for plan, missing in plans)
         pool = open_pool(
             self._options,
@@ -106,15 +83,15 @@ class Training:
             if new.index in chunk.missing:
                 chunk.missing.remove(new.index)
             audit.seconds += new.seconds
-            if new.index in audit.trials.available:  # made again because it is computed together with a missing one
+            if new.index in audit.available:  # made again because it is computed together with a missing one
                 return
-            audit.trials.keep(new)
+            audit.keep(new)
             done += 1
             if pool.size > 1:
                 self._emit(Progressed(audit=everything, what="trials", done=done, total=total, unit="trials"))
 
         def on_error(chunk: QueuedChunk, error: BaseException) -> None:
-            spec = self.audits[chunk.audit].bounded.prepared.spec
+            spec = self.audits[chunk.audit].state.prepared.spec
             if isinstance(error, DataError):
                 raise SpecError([data_unreadable(error, spec)]) from error
             if isinstance(error, ModelError):
@@ -145,19 +122,19 @@ class Training:
         cut, late = len(chosen) < len(waiting), (self._options.seconds_left() or 0.0) < 0.0
         why = f"stopped after {self._options.max_trials} trials" if cut else "stopped at the time limit"
         for audit in self.audits:
-            if audit.trials.missing_trials and (cut or late):
+            if audit.missing_trials and (cut or late):
                 message = f"{why}; running the same command again continues"
                 self._emit(Noticed(audit=audit.name, message=message))
 
     def _queued(self, number: int, missing: list[int], *, other_processes: bool) -> QueuedChunk:
         audit = self.audits[number]
-        prepared, plan = audit.bounded.prepared, audit.bounded.plan
+        prepared, plan = audit.state.prepared, audit.state.plan
         threads = self._options.threads_of(plan)
 
         def task(indices: Sequence[int]) -> TrainTrials:
             # Trials of a chunk may share floating-point sums, whose rounding depends on the number of runs: then all
             # are computed, as in a new run.
-            whole = next(chunk for chunk in audit.trials.plan.chunks if indices[0] in chunk)
+            whole = next(chunk for chunk in audit.state.plan.chunks if indices[0] in chunk)
             together = tuple(indices) if plan.independent else whole
             return TrainTrials(
                 spec=prepared.spec,
@@ -167,7 +144,7 @@ class Training:
                 cache=self._cache,
                 indices=together,
                 makers=prepared.makers,
-                folders=audit.trials.folders(together, create=other_processes),
+                folders=audit.folders(together, create=other_processes),
             )
 
         needs = Resources(threads=threads, memory_bytes=plan.memory_bytes, device=self._options.device)
@@ -176,6 +153,6 @@ class Training:
     def _order(self) -> list[int]:
         if len(self.audits) == 1:
             return [0]
-        judged = judge([conclude(replace(audit.bounded, plan=NO_TRIALS), ()) for audit in self.audits])
+        judged = judge([conclude(replace(audit.state, plan=NO_TRIALS), ()) for audit in self.audits])
         is_open = [any(verdict.verdict == "open" for verdict in of_audit.verdicts) for of_audit in judged]
         return sorted(range(len(self.audits)), key=lambda number: not is_open[number])
