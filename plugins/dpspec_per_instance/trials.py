@@ -29,7 +29,7 @@ from dpspec.training.gradients.persample import FlatModel
 from dpspec.training.gradients.stacked_models import StackedModel, tiles
 from dpspec.training.loop.learning_rates import updates_invertible
 from dpspec.training.loop.native import Schedule, ScheduledPhase, tensors, train_many
-from dpspec.training.loop.optimizers import Invertible, update_of
+from dpspec.training.loop.optimizers import inversion_of
 from dpspec.training.measure.residuals import Residuals
 from dpspec.training.measure.run_evidence import WatchedRun
 from dpspec.training.measure.scores import right_answers
@@ -404,10 +404,7 @@ class RecordAttack(Observer):
     def __init__(self, job: TrainingJob, target: Target, looks: int | None) -> None:
         schedule = Schedule.of(job.phases, len(job.x))
         self._phases = list(schedule)
-        update = update_of(job.options, job.expected_batch_size, schedule.total)
-        if not isinstance(update, Invertible):
-            raise ValueError(f"updates by {type(update).__name__} cannot be inverted: use another optimizer")
-        self._update = update
+        self._update = inversion_of(job.options, job.expected_batch_size, schedule.total)
         total = schedule.total
         spaced = torch.linspace(1, total, min(looks or total, total), dtype=torch.float64).round().long()
         self._scored = set(spaced.tolist())
