@@ -142,8 +142,5 @@ def test_leaves_that_reports_failed_at(
     results: Results, tmp_path: Path, number: int, path: tuple[str | int, ...], value: Any
 ) -> None:
     text = json.dumps(put(results.trees[number], path, value)).encode()
-    assert {results.feed((text, choice), tmp_path) for choice in range(len(results.reporters))} <= {
-        "refused",
-        "shown",
-        "verified",
-    }
+    for choice in range(len(results.reporters)):
+        assert results.feed((text, choice), tmp_path) in ("refused", "shown", "verified")

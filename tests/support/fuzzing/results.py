@@ -8,7 +8,7 @@ import json
 import random
 from collections.abc import Callable
 from pathlib import Path
-from xml.etree import ElementTree
+from xml.etree import ElementTree as ET
 
 import yaml
 
@@ -108,7 +108,7 @@ class Results(Target):
 
 _PARSERS: dict[str, Callable[[str], object]] = {
     **dict.fromkeys(("json", "sarif", "statement-json"), json.loads),
-    "junit": ElementTree.fromstring,
+    "junit": ET.fromstring,
     "registry": lambda text: list(yaml.load_all(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))),
     "csv": lambda text: list(csv.reader(io.StringIO(text), strict=True)),
 }
