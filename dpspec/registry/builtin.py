@@ -202,20 +202,20 @@ _FORMATS = (
     ("statement-json", "The privacy statement as JSON", "statement:render_json", ".json"),
     (
         "registry",
-        "YAML for the OpenDP Deployments Registry, to be completed by hand",
+        "YAML for the OpenDP Deployments Registry, to complete by hand",
         "statement:render_registry",
         ".yaml",
     ),
     ("junit", "JUnit XML for continuous integration: a suite per audit, a case per claim", "ci:render_junit", ".xml"),
     (
         "sarif",
-        "SARIF 2.1.0 for code scanning: a result per unexpected verdict, at its line",
+        "SARIF 2.1.0 for code scanning: a result at each unexpected verdict",
         "ci:render_sarif",
         ".sarif",
     ),
     (
         "github",
-        "GitHub workflow commands: an annotation per unexpected verdict, at its line",
+        "GitHub workflow commands: an annotation at each unexpected verdict",
         "ci:render_github",
         ".txt",
     ),
