@@ -22,7 +22,7 @@ from dpspec.training.gradients.clipping import Clip, clip_factors, clipper, no_n
 from dpspec.training.gradients.flat_model import Layout
 from dpspec.training.gradients.persample import ClippedSum, FlatModel
 from dpspec.training.loop import native
-from dpspec.training.loop.checkpoint import GeneratorState, Remembering
+from dpspec.training.loop.checkpoint import Remembering
 from dpspec.training.loop.learning_rates import rates_of
 from dpspec.training.measure.scores import right_answers
 from dpspec_modelmix.options import Embedding, PhaseOptions, Twins, learning_rate, mixed_norm, segments_of, unmet_in
@@ -45,10 +45,8 @@ class Absolute:
 
     def __call__(self, rows: Tensor, clip: Clip) -> tuple[Tensor, Tensor]:
         """Return the clipped rows (b, P) and their norms (b,), float64. Rows that are not finite become 0."""
-        norms = torch.linalg.vector_norm(rows, ord=1, dim=1, dtype=torch.float64)
-        factors = clip_factors(norms, clipper(clip).clip_norm)
-        scaled = torch.where(norms.isfinite()[:, None], rows * (factors * _BELOW)[:, None], 0.0)
-        return scaled, torch.where(norms.isfinite(), norms * factors, 0.0)
+        finite = rows.isfinite().all(1)[:, None]
+        return _scaled(torch.where(finite, rows, 0.0), clipper(clip).clip_norm, ord=1)
 
 
 class Anchors(NamedTuple):
@@ -104,9 +102,9 @@ class TwoParts:
 RowClip: TypeAlias = Absolute | TwoParts
 
 
-def _scaled(rows: Tensor, bound: float) -> tuple[Tensor, Tensor]:
-    """Scale rows to an l2 norm of at most ``bound``; also return the norms (b,), float64."""
-    norms = torch.linalg.vector_norm(rows, dim=1, dtype=torch.float64)
+def _scaled(rows: Tensor, bound: float, ord: int = 2) -> tuple[Tensor, Tensor]:
+    """Scale rows to an l1 or l2 norm of at most ``bound``; also return the norms (b,), float64."""
+    norms = torch.linalg.vector_norm(rows, ord=ord, dim=1, dtype=torch.float64)
     factors = clip_factors(norms, bound)
     return rows * (factors * _BELOW)[:, None], norms * factors
 
@@ -118,7 +116,7 @@ class WrittenOut(Remembering):
     loop's noise covers all directions.
     """
 
-    kept = ("_place",)
+    kept = ("_source",)
 
     def __init__(
         self,
@@ -134,11 +132,6 @@ class WrittenOut(Remembering):
         self._model, self._x, self._y, self._clipping = model, x, y, clipping
         self._canaries = canaries
         self._deviation, self._source = deviation, generator(seed, "embedded noise", x.device)
-        self._place = GeneratorState(self._source)
-
-    @property
-    def records(self) -> int:
-        return len(self._x) + (self._canaries.count if self._canaries is not None else 0)
 
     def __call__(self, state: Tensor, indices: Tensor, clip: Clip) -> ClippedSum:
         """The clipped sum of ``indices`` (b,), ascending and on the CPU, plus the noise in the subspace."""
@@ -235,7 +228,7 @@ class MixingUpdate(Remembering):
         gaps: Per step: minimum gap / tau, fraction of enforced coordinates, mean gap^2 / tau^2; NaN if tau is 0.
     """
 
-    kept = ("_step", "_kept", "_place", "gaps")
+    kept = ("_step", "_kept", "_source", "gaps")
     gaps: SyncedAttribute[list[tuple[float, float, float]]] = SyncedAttribute()
 
     def __init__(self, rules: Rules, seed: int, device: str | torch.device) -> None:
@@ -243,7 +236,6 @@ class MixingUpdate(Remembering):
         self._step = 0
         self._kept: Tensor | None = None
         self._source = generator(seed, "mixing", device)
-        self._place = GeneratorState(self._source)
         # Indices instead of a mask: indexing by a mask synchronizes with the GPU.
         self._mixed = None if rules.mixed is None else rules.mixed.nonzero().squeeze(1)
         self.transfers = TransferQueue()

@@ -262,7 +262,6 @@ def _step_statements(spec: dps.Spec, delta: float) -> Iterator[dps.Finding | dps
         x="fpr",
         y=["one_step", "run"],
         log=["x", "y"],
-        identity=True,
     )
 
 

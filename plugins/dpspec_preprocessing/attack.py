@@ -296,10 +296,6 @@ def _side_channel(spec: dps.Spec, trial: dps.Trial, lower_ends: Mapping[float, f
         kit.columns_of(("delta", *names), rows),
         rigor="approximate",
         source="bounds and executions",
-        kind="dots",
-        x="delta",
-        y=names,
-        log=["y"],
         upper=["repaired", "group"],
         lower=["attack"],
     )

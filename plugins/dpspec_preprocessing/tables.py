@@ -137,11 +137,6 @@ def accounting_series(spec: dps.Spec, pipeline: Pipeline) -> dps.Series:
         "Epsilon with and without the cost of pre-processing",
         kit.columns_of(("accounting", "delta", "epsilon", "factor", "added", "standing"), rows()),
         source=_source(spec, pipeline),
-        kind="dots",
-        x="accounting",
-        y=["epsilon"],
-        by="delta",
-        log=["y"],
         upper=["epsilon"],
     )
 

@@ -291,7 +291,6 @@ def curve_series(comparison: Comparison) -> dps.Series:
         comparison,
         comparison.certified,
         x="kappa",
-        identity=True,
     )
 
 
@@ -349,7 +348,6 @@ def _gamma_series(
     *,
     x: str,
     by: str | None = None,
-    identity: bool = False,
 ) -> dps.Series:
     upper = {"gamma", "epsilon", "advantage", "monte-carlo-upper", *(set(comparison.others) - set(APPROXIMATE))}
     return kit.series(
@@ -362,7 +360,6 @@ def _gamma_series(
         y=["gamma", *comparison.others, *(["monte-carlo"] if comparison.drawn else [])],
         by=by,
         log=("x", "y"),
-        identity=identity,
         upper=[column for column in columns if column in upper],
         lower=[column for column in columns if column in ("gamma-lower", "monte-carlo-lower")],
     )
@@ -405,7 +402,6 @@ def rates_series(
         y=("gamma",),
         by="rate",
         log=("x", "y"),
-        identity=True,
         upper=("gamma",),
         lower=("gamma-lower",),
     )

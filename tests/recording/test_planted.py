@@ -203,19 +203,23 @@ def test_what_cannot_be_planted_is_refused(given, message):
         dpspec.plant(numbered(), **given)
 
 
-def test_what_no_canaries_are_made_of_is_refused():
-    with pytest.raises(UsageError, match=r"part 'input_ids' is torch\.int64: give records= instead"):
-        dpspec.plant(tokens(), kind="noise", count=9, classes=2)
-    two = [{"a": torch.ones(2), "y": 0, "target": 1}] * 9
-    with pytest.raises(UsageError, match="say where records have their label"):
-        dpspec.plant(two, kind="mislabelled", count=9, classes=2)
-    assert dpspec.plant(two, kind="mislabelled", count=9, classes=2, label="y").canaries[0]["y"] == 1
-    with pytest.raises(UsageError, match="map-style"):
-        dpspec.plant(iter([1]), kind="noise", count=9)
-    with pytest.raises(UsageError, match="empty"):
-        dpspec.plant([], kind="noise", count=9)
-    with pytest.raises(UsageError, match="planted already"):
-        dpspec.plant(planted(), kind="duplicate", count=9)
+TWO = [{"a": torch.ones(2), "y": 0, "target": 1}] * 9
+
+
+@pytest.mark.parametrize(
+    ("dataset", "given", "message"),
+    [
+        (tokens(), {"kind": "noise", "classes": 2}, r"part 'input_ids' is torch\.int64: give records= instead"),
+        (TWO, {"kind": "mislabelled", "classes": 2}, "say where records have their label"),
+        (iter([1]), {"kind": "noise"}, "map-style"),
+        ([], {"kind": "noise"}, "empty"),
+        (planted(), {"kind": "duplicate"}, "planted already"),
+    ],
+)
+def test_unfit_datasets_are_refused(dataset, given, message):
+    with pytest.raises(UsageError, match=message):
+        dpspec.plant(dataset, count=9, **given)
+    assert dpspec.plant(TWO, kind="mislabelled", count=9, classes=2, label="y").canaries[0]["y"] == 1
 
 
 def test_only_the_planted_data_set_itself_is_recorded(tmp_path):
@@ -257,18 +261,15 @@ def test_a_canary_that_makes_no_batch_with_records_is_refused_before_training(ca
     assert "make it of the same parts, types and shapes, or give collate=" in str(caught.value)
 
 
-def test_numbers_are_labels_where_records_have_numbers():
+def test_canaries_have_labels_of_the_type_of_the_records_labels():
     rows = [(torch.randn(3), i % 2) for i in range(10)]
     planted_among = dpspec.plant(rows, records=[(torch.ones(3), 1)] * 8, seed=0)
     for _, y in DataLoader(planted_among, batch_size=5):
         assert y.dtype == torch.int64
-    with pytest.raises(UsageError, match=r"a record is \(float32 \[3\], int\)"):
-        dpspec.plant(rows, records=[(torch.ones(3), 1.0)] * 8)
-    named = [{"x": torch.randn(3), "y": i % 2} for i in range(10)]
-    with pytest.raises(UsageError, match="canary 0 makes no batch"):
-        dpspec.plant(named, records=[{"x": torch.ones(3)}] * 8)
-    with pytest.raises(UsageError, match="canary 0 makes no batch"):
-        dpspec.plant(named, records=[{"x": torch.ones(3), "y": 1, "z": 1}] * 8)
+    named, x = [{"x": torch.randn(3), "y": i % 2} for i in range(10)], torch.ones(3)
+    for dataset, canary in ((rows, (x, 1.0)), (named, {"x": x}), (named, {"x": x, "y": 1, "z": 1})):
+        with pytest.raises(UsageError, match="canary 0 makes no batch"):
+            dpspec.plant(dataset, records=[canary] * 8)
 
 
 def test_batches_of_a_loader_with_its_own_way_are_tried_by_that_way():

@@ -37,7 +37,6 @@ def steps_of(folder):
     return run.header, public, internal, end
 
 
-@pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
 def test_recording_changes_no_bit_of_the_training_and_leaves_nothing_behind(way, tmp_path):
     without = way.run()
@@ -117,19 +116,6 @@ def test_the_updates_are_those_of_the_parameters(tmp_path):
     moves = [float((b - a).double().norm()) for a, b in pairwise(states)]
     assert np.allclose([kept.update_norm for kept in internal[1:]], moves, rtol=1e-5)
     assert all(kept.outside == 0.0 for kept in internal)
-
-
-def test_a_noise_schedule_and_a_clip_schedule_are_recorded_step_by_step(tmp_path):
-    from opacus.schedulers import ExponentialNoise
-
-    way = Training(epochs=1)
-    way.build()
-    schedule = ExponentialNoise(way.optimizer_, gamma=0.9)
-    with way.recorder(tmp_path / "run"):
-        way.train(each=lambda _: schedule.step())
-    _, public, *_ = steps_of(tmp_path / "run")
-    assert np.allclose([step.noise_multiplier for step in public], 1.1 * 0.9 ** np.arange(10))
-    assert np.allclose([step.told_noise for step in public], 1.1 * 0.9 ** np.arange(10))
 
 
 def test_adaptive_clipping_shows_the_noise_that_it_really_adds(tmp_path):

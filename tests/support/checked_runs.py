@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import json
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from dpspec.cli.app import main
 from dpspec.contract import Assumption, Check, Facts
 from dpspec.contract.findings import Channel
 from dpspec.engine.recorded import check
@@ -21,7 +24,7 @@ from dpspec.language.load import from_document
 from dpspec.registry.loader import load_catalog
 from dpspec.reporters import terminal
 
-__all__ = ["CheckedRun", "Question", "check_run", "run_page"]
+__all__ = ["CheckedRun", "Question", "audit_by_spec", "check_run", "run_page"]
 
 
 def check_run(path: Path, question: Question) -> CheckedRun:
@@ -32,6 +35,18 @@ def check_run(path: Path, question: Question) -> CheckedRun:
 def run_page(checked: CheckedRun, width: int, *, every: bool = False) -> str:
     """The text that ``dpspec check`` prints."""
     return (terminal.render if every else terminal.render_brief)(checked.result, width=width)
+
+
+def audit_by_spec(folder: Path, *, access: str = "") -> tuple[int, dict[str, Any]]:
+    """The exit code and the audit of the spec of a recorded run, of which ``verify`` finds no difference."""
+    with contextlib.chdir(folder.parent):
+        assert main(["new", "spec", "found", "--from", folder.name]) == 0
+        spec = Path("found.yaml").read_text()
+        Path("found.yaml").write_text(spec.replace("  adjacency:", f"{access}  adjacency:"))
+        code = main(["run", "found.yaml", "--report", "json=result.json"])
+        assert main(["verify", "result.json"]) == 0
+        (audit,) = json.loads(Path("result.json").read_text())["audits"]
+    return code, audit
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

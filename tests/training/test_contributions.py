@@ -31,7 +31,7 @@ from dpspec.training.loop.contributions import (
     clipped_sparse_sum,
     population,
 )
-from dpspec.training.loop.native import NativeTrainer, parts_of, run_batched
+from dpspec.training.loop.native import NativeTrainer, parts_of
 from dpspec.training.loop.samplers import Poisson, PoissonUsers, sampler_of
 from dpspec.training.measure.run_evidence import replayed_step
 
@@ -289,8 +289,6 @@ def test_runs_of_users_are_trained_in_turn(of_users: Any) -> None:
     alone = of_users(seed=2)
     NativeTrainer().train(alone)
     assert torch.equal(flat_model.flatten(jobs[1].model), flat_model.flatten(alone.model))
-    with pytest.raises(ValueError, match="in turn"):
-        run_batched(jobs)
 
 
 def test_a_job_and_its_phases_speak_of_the_same(of_users: Any, make_job: Any) -> None:

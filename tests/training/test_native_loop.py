@@ -188,16 +188,10 @@ def test_phases_share_the_law_of_their_noise(make_job):
         parts_of(mixed)
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"y": np.zeros(3, dtype=np.int64)}, "40 records but 3 labels"),
-        ({"options": FrozenMap({"learning_rate": 1.0, "reduction": "sum", "optimizer": {"kind": "lion"}})}, "lion"),
-    ],
-)
-def test_jobs_that_are_off(make_job, changes, message):
-    with pytest.raises(ValueError, match=message):
-        NativeTrainer().train(make_job(**changes))
+def test_an_unknown_optimizer(make_job):
+    options = {"learning_rate": 1.0, "reduction": "sum", "optimizer": {"kind": "lion"}}
+    with pytest.raises(ValueError, match="lion"):
+        NativeTrainer().train(make_job(options=FrozenMap(options)))
 
 
 LAWS = {"gaussian": norm(), "laplace": laplace(scale=0.5**0.5)}

@@ -167,7 +167,7 @@ _STRING: Json = {"type": "string"}
 _BLOCK: Json = {"type": "object", "properties": {"kind": _STRING}}
 _POINTS: Json = {"type": ["array", "null"], "items": {"type": "object", "properties": _KEYS}}
 
-#: A spec's document in a result, for Draft 4, in which 1.0 is no integer. Other keys and kinds may be of any plugin.
+#: A spec's document in a result, for Draft 4, in which 1.0 is not an integer. Other keys and kinds may be a plugin's.
 _DOCUMENT: Json = {
     "properties": {
         **dict.fromkeys(("name", "description", "system", "owner", "contact"), _STRING),
@@ -196,8 +196,8 @@ _INTEGRAL = frozenset({"group_size", "step"})
 _LONGEST_NAME = 100
 
 #: Keys of a series' plot with names of columns, and whether they take several.
-_NAMES = {"x": False, "by": False, "kind": False, "y": True, "log": True, "band": True}
-_COLUMNS = ("x", "by", "y", "band")
+_NAMES = {"x": False, "by": False, "kind": False, "y": True, "log": True}
+_COLUMNS = ("x", "by", "y")
 
 
 def require_sound(result: Result) -> None:

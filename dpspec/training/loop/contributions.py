@@ -20,7 +20,7 @@ from dpspec.training.device import Number, float_on_cpu, generator, send
 from dpspec.training.gradients import memory
 from dpspec.training.gradients.clipping import Clip, Flat, add_clipped, clip_factors, clipper, no_norms
 from dpspec.training.gradients.persample import ClippedSum, FlatModel
-from dpspec.training.loop.checkpoint import GeneratorState, Remembering
+from dpspec.training.loop.checkpoint import Remembering
 from dpspec.training.loop.samplers import Sampler, covariance
 
 
@@ -63,17 +63,11 @@ class RecordsAndCanaries:
     """Contributions of n real records, the rows of ``x``, followed by ``count`` gradient canaries. Both are clipped."""
 
     def __init__(self, model: FlatModel, x: Tensor, y: Tensor, canaries: GradientCanaries | None = None) -> None:
-        if len(x) != len(y):
-            raise ValueError(f"{len(x)} records but {len(y)} labels")
         self._model = model
         self._x, self._y = x, y
         self._canaries = canaries
         self._chunk = memory.chunk_size(2 * 4 * model.size, model.device)
         self._copied = max(1, _COPIED // max(1, x[:1].nbytes))
-
-    @property
-    def records(self) -> int:
-        return len(self._x) + (self._canaries.count if self._canaries is not None else 0)
 
     def __call__(self, state: Tensor, indices: Tensor, clip_norm: Clip) -> ClippedSum:
         real = int(torch.searchsorted(indices, len(self._x)))
@@ -153,7 +147,7 @@ class UsersAndCanaries(RecordsAndCanaries, Remembering):
     A separate, resumable generator chooses the records of users.
     """
 
-    kept = ("_place",)
+    kept = ("_source",)
 
     def __init__(
         self, model: FlatModel, x: Tensor, y: Tensor, canaries: GradientCanaries | None = None, *, most: int, seed: int
@@ -166,7 +160,6 @@ class UsersAndCanaries(RecordsAndCanaries, Remembering):
         super().__init__(model, x, y, canaries)
         self._existing = (y >= 0).cpu()
         self._most, self._source = most, generator(seed, "records of users")
-        self._place = GeneratorState(self._source)
 
     def _real(self, state: Tensor, rows: Tensor, clip_norm: Clip) -> ClippedSum:
         weights = random_choice_weights(self._existing[rows.cpu()], self._most, self._source)
