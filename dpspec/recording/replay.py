@@ -324,7 +324,7 @@ class SetUp:
             return self.dataset[index]
 
     def update(self, weights: Sequence[Tensor], records: Sequence[Any]) -> Tensor | str:
-        """(2, P) float64 the change of ``weights`` by a step on ``records``, and its gradients; or a reason for no step.
+        """(2, P) float64 the change of ``weights`` by a step on ``records``, and its gradients; a string if impossible.
 
         Raises ``UsageError`` if ``loss`` returns neither one number nor one for each record.
         """
