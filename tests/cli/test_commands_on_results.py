@@ -5,16 +5,25 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+from pathlib import Path
 
 import numpy as np
 import pytest
+from support import specs
 from support.results import audit, result, verdict
 
 from dpspec.contract import FrozenMap, Trial
 from dpspec.engine.differences import Mismatch
 from dpspec.engine.redact import LEFT_OUT_REASON
+from dpspec.engine.results import decimals
 from dpspec.engine.results.codec import dump
+from dpspec.engine.running.runner import run
 from dpspec.engine.storage.trial_store import Store
+from dpspec.language.load import load_specs
+from dpspec.registry.loader import load_catalog
+from dpspec.reporters import page as html
+from dpspec.reporters.page import generator
+from dpspec.reporters.read_results import extract
 
 
 @pytest.fixture
@@ -184,3 +193,101 @@ def test_a_joined_report_of_an_older_version_is_refused(dpspec, tmp_path):
     ended = dpspec("report", "both.json")
     assert ended.code == 2
     assert "pass the single results" in ended.err
+
+
+def somebodys(folder: Path) -> list[Path]:
+    files = [folder / part / "thesis.tex" for part in ("unfinished", "damaged", "tmp/old", "trials/ab")]
+    for file in files:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text("years of work", encoding="utf-8")
+        os.utime(file.parent, (0, 0))
+    return files
+
+
+@pytest.mark.parametrize("store", ["", "work", "."])
+def test_removing_everything_removes_nothing_of_others(dpspec, tmp_path, store):
+    files = somebodys(tmp_path / "work" if store == "work" else tmp_path)
+    ended = dpspec("cache", "rm", "--all", "--store", store)
+    assert ended.code == 2
+    assert "store" in ended.err
+    assert all(file.exists() for file in files)
+
+
+def test_training_writes_nothing_into_a_folder_of_others(dpspec, counting, tmp_path):
+    (tmp_path / "work").mkdir()
+    (tmp_path / "work" / "thesis.tex").write_text("years of work", encoding="utf-8")
+    ended = dpspec("run", counting, "--store", "work")
+    assert ended.code == 2
+    assert "is not a store of trials" in ended.err
+    assert [path.name for path in (tmp_path / "work").iterdir()] == ["thesis.tex"]
+
+
+SPEC = specs.BOUNDS
+
+
+def test_verify_names_what_was_edited_in_a_report(dpspec, tmp_path):
+    (tmp_path / "small.yaml").write_text(SPEC, encoding="utf-8")
+    loaded = load_specs([tmp_path / "small.yaml"], load_catalog())
+    assert loaded.ok, loaded.diagnostics
+    found = run(loaded.specs, load_catalog(), store=Store(tmp_path / "store"), device="cpu")
+    page = html.render(found)
+    path = tmp_path / "report.html"
+    path.write_text(page, encoding="utf-8")
+    good = dpspec("verify", path)
+    assert good.code == 0, good.out
+    assert "all recomputed values equal the recorded ones" in good.out
+
+    (verdict,) = found.audits[0].verdicts
+    shown = f"[{decimals.lower(verdict.lower)}, {decimals.upper(verdict.upper)}]"
+    assert shown in page
+    path.write_text(page.replace(shown, "[none, 0.5]"), encoding="utf-8")
+    ended = dpspec("verify", path)
+    assert ended.code == 1
+    assert "the page differs from its result, under 'Every claim with its verdict'" in ended.out
+    assert f"shown:       [none, 0.5]\n    its result:  {shown}" in ended.out
+
+    inside = json.loads(extract(page))
+    inside["audits"][0]["verdicts"][0]["upper"] = 1.0
+    bare = tmp_path / "report.json"
+    bare.write_text(json.dumps(inside), encoding="utf-8")
+    ended = dpspec("verify", bare)
+    assert ended.code == 1
+    assert "verdicts[0].upper (claim one)" in ended.out
+    assert f"recomputed: {verdict.upper}" in ended.out
+
+    path.write_text(page.replace(generator(), "dpspec 0.0.1"), encoding="utf-8")
+    ended = dpspec("verify", path)
+    assert ended.code == 7
+    assert "the page could not be compared: rendered by dpspec 0.0.1, and this is dpspec" in ended.out
+
+
+@pytest.mark.parametrize("name", ["report.html", "REPORT.HTM", "report.svg", "report.md"])
+def test_a_bare_result_that_a_browser_would_show_as_a_page_is_refused(dpspec, tmp_path, name):
+    """Its texts may hold any markup: what stands on the screen would be nothing that was verified."""
+    (tmp_path / "small.yaml").write_text(SPEC, encoding="utf-8")
+    assert dpspec("run", tmp_path / "small.yaml", "--bounds-only", "--report", f"json={tmp_path / 'r.json'}").code == 0
+    forged = json.loads((tmp_path / "r.json").read_text(encoding="utf-8"))
+    forged["audits"][0]["document"]["description"] = "<style>body{font-size:0}</style><h1>epsilon 0.1</h1><!--"
+    path = tmp_path / name
+    path.write_text(json.dumps(forged), encoding="utf-8")
+    ended = dpspec("verify", path)
+    assert ended.code == 2
+    assert "must not end in" in ended.err
+    path = path.rename(tmp_path / "report")
+    assert dpspec("verify", path).code == 0
+
+
+def test_verify_with_a_key_takes_no_trial_for_vouched_that_its_seal_is_not_on(dpspec, counting, tmp_path):
+    """Whoever can write to a store, or to a result, cannot seal a trial: what only they vouch for ends with 7."""
+    (tmp_path / "key").write_bytes(b"k" * 32)
+    (tmp_path / "other").write_bytes(b"o" * 32)
+    sealed, bare = ("--store", "sealed", "--store-key", "key"), ("--store", "bare")
+    assert dpspec("run", counting, *sealed, "--report", "json=sealed.json", "--internal").code == 0
+    assert dpspec("run", counting, *bare, "--report", "json=bare.json", "--internal").code == 0
+    assert dpspec("verify", "sealed.json", *sealed).code == 0
+    assert dpspec("verify", "bare.json", *bare).code == 0
+    for options in ((*bare, "--store-key", "key"), ("--store", "nowhere", "--store-key", "key")):
+        ended = dpspec("verify", "bare.json", *options)
+        assert ended.code == 7
+        assert "the store has no seal of" in ended.out
+    assert dpspec("verify", "sealed.json", "--store", "sealed", "--store-key", "other").code == 7
