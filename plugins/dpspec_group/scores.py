@@ -283,7 +283,7 @@ def design(law: ScoreDistribution, canaries: int, delta: float, confidence: floa
             continue
         right = law.correct(*rung, canaries)
         unlucky = max(0, math.floor(right - math.sqrt(right * max(0.0, 1.0 - right / guesses))))
-        if worth[0] > 0.0 and not one_run.rejects(canaries, guesses, unlucky, worth[0], delta, 1.0 - confidence):
+        if worth[0] > 0.0 and one_run.p_value(canaries, guesses, unlucky, worth[0], delta) > 1.0 - confidence:
             continue  # its epsilon is smaller
         shown = one_run.epsilon_lower(canaries, guesses, unlucky, delta, confidence)
         found = (shown, (right - 0.5 * guesses) / math.sqrt(guesses))

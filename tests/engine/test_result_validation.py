@@ -8,10 +8,8 @@ from typing import Any
 import pytest
 from support import results
 
-from dpspec.contract import Evidence, FrozenMap, Scope
 from dpspec.engine.results.codec import dump, load
 from dpspec.errors import ResultError
-from dpspec.stats.attacks import evidence_tests
 
 
 def document() -> dict[str, Any]:
@@ -75,28 +73,6 @@ def test_what_makes_no_sense_is_refused_with_its_place(place: str, value: Any, s
     with pytest.raises(ResultError) as refused:
         load(json.dumps(found))
     assert says.replace("'none'", "none") in str(refused.value)
-
-
-@pytest.mark.parametrize(
-    ("kind", "statistics", "says"),
-    [
-        ("one-run", {"canaries": 10, "guesses": 8, "correct": 9}, "counts more than there can be"),
-        ("one-run", {"canaries": 10, "guesses": 8}, "lacks the counts correct"),
-        ("one-run", {"canaries": 10**12, "guesses": 8, "correct": 8}, "holds counts below 0 or above 1000000000"),
-        ("one-run-ladder", {"canaries": 10, "guesses": (4, 3), "correct": (3, 3)}, "counts more than there can be"),
-        ("one-run-ladder", {"canaries": 10, "guesses": (4, 6), "correct": (3,)}, "counts more than there can be"),
-        ("many-run", {"present": 5, "absent": 5, "true_positives": 6, "false_positives": 0}, "more than there can be"),
-        ("many-run-ranked", {"outcomes": "012"}, "must be a text of 0 and 1"),
-        ("binomial", {"trials": 5, "successes": 6}, "counts more than there can be"),
-        ("binomial", {"trials": 5, "successes": -1}, "holds counts below 0"),
-    ],
-)
-def test_counts_that_cannot_be(kind: str, statistics: dict[str, Any], says: str) -> None:
-    evidence = Evidence(
-        id="e", kind=kind, statistics=FrozenMap(statistics), scope=Scope(), method="m", source="s", quantity="q"
-    )
-    with pytest.raises(ValueError, match=says):
-        evidence_tests.require_counts(evidence)
 
 
 def test_infinities_are_numbers() -> None:

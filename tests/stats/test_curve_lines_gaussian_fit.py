@@ -44,9 +44,3 @@ def test_epsilon_at_the_ends() -> None:
     assert curve_lines.gaussian_epsilon(math.inf, 1e-5) == math.inf
     with pytest.raises(ValueError, match="delta"):
         curve_lines.gaussian_epsilon(1.0, 0.0)
-
-
-@pytest.mark.parametrize("outcomes", [[], ["000"], ["", "1"]])
-def test_coins_without_pairs_are_refused(outcomes: list[str]) -> None:
-    with pytest.raises(ValueError, match="both"):
-        curve_lines.estimate_mu(outcomes)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy import optimize, sparse, special, stats
+from scipy import optimize, sparse, stats
 
 from dpspec.stats.attacks import curve_lines, guess_counts, one_run
 
@@ -140,36 +140,6 @@ def test_no_mechanism_beats_it(canaries: int, guesses: int, points: Points) -> N
         assert -found.fun == pytest.approx(best_law(canaries, guesses, correct, points), rel=1e-6)
 
 
-@pytest.mark.parametrize(("often", "first", "second"), [(0.02, 0.3, 3.0), (0.2, 0.5, 1.5), (0.001, 1.0, 8.0)])
-@pytest.mark.parametrize(("canaries", "guesses"), [(40, 40), (200, 30)])
-def test_mechanisms_whose_leaks_come_together_stay_below(
-    often: float, first: float, second: float, canaries: int, guesses: int
-) -> None:
-    # By one public coin all canaries are told by randomised response of the one epsilon or of the other. Abstaining
-    # makes a guess rarer for each canary, which its curve knows: shares of guesses / canaries.
-    q1, q2, share = special.expit(first), special.expit(second), guesses / canaries
-    points = tuple(
-        (e, share * sum(w * max(0.0, q - math.exp(e) * (1 - q)) for w, q in ((1 - often, q1), (often, q2))))
-        for e in np.linspace(0, second, 9)
-    )
-    for correct in range(guesses + 1):
-        tail = (1 - often) * stats.binom.sf(correct - 1, guesses, q1) + often * stats.binom.sf(correct - 1, guesses, q2)
-        assert tail <= one_run.curve_p_value(canaries, guesses, correct, points) * (1 + 1e-9)
-
-
-@pytest.mark.parametrize("mu", [0.3, 1.0, 2.0])
-def test_it_holds_for_a_gaussian_mechanism(mu: float) -> None:
-    # Seeds 0 to 199: rejected at 5% at most as often as the 99.9% quantile of Bin(200, 0.05).
-    m, r, points, rejected = 300, 50, curve_lines.gaussian(mu), 0
-    for seed in range(200):
-        rng = np.random.default_rng(seed)
-        coins = rng.integers(0, 2, m)
-        order = coins[np.argsort(rng.standard_normal(m) + mu * coins)]
-        correct = int(order[-r // 2 :].sum() + r // 2 - order[: r // 2].sum())
-        rejected += one_run.curve_p_value(m, r, correct, points) <= 0.05
-    assert rejected <= stats.binom.ppf(0.999, 200, 0.05)
-
-
 def test_one_line_is_the_test_of_that_line() -> None:
     for correct in (20, 40, 49):
         single = one_run.p_value(60, 50, correct, 1.0, 1e-3)
@@ -199,8 +169,6 @@ def test_the_guesses_of_a_curve_are_a_part_of_the_canaries(canaries: int) -> Non
 
 def test_lower_bound_on_mu_without_evidence_is_nothing() -> None:
     assert one_run.mu_lower(100, 100, 50, 0.95) == 0.0
-    with pytest.raises(ValueError, match="confidence"):
-        one_run.mu_lower(100, 100, 50, 1.0)
     with pytest.raises(ValueError, match="need"):
         one_run.curve_p_value(5, 6, 1, CURVE)
 

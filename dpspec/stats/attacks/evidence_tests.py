@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import pairwise
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeVar
 
 from dpspec.accounting import bisect
 from dpspec.contract import Evidence, FrozenMap
@@ -18,12 +19,6 @@ from dpspec.stats.attacks import guess_counts, one_run, thresholds
 from dpspec.stats.attacks.curve_lines import Point
 
 _T = TypeVar("_T")
-
-#: A test by its name, the statistics that it read, and the null.
-_Test: TypeAlias = tuple[str, tuple[Any, ...], tuple[Any, ...]]
-
-_p_values: dict[_Test, float] = {}
-_REMEMBERED = 1 << 16
 
 #: Largest count.
 _MOST = 10**9
@@ -128,7 +123,7 @@ def p_value(evidence: Evidence, epsilon: float, delta: float) -> float:
 def curve_p_value(evidence: Evidence, points: Sequence[Point]) -> float:
     """P-value of the null that the pipeline is (epsilon, delta)-DP for all ``points``, one test; 1 without points."""
     kind = _kind_of(evidence, _KINDS, _CURVE)
-    return _cached(kind.p_value, _statistics(evidence, kind.statistics), tuple(points))
+    return _cached(kind.p_value, *_statistics(evidence, kind.statistics), tuple(points))
 
 
 def curve_rejects(evidence: Evidence, points: Sequence[Point], level: float) -> bool:
@@ -140,7 +135,7 @@ def curve_rejects(evidence: Evidence, points: Sequence[Point], level: float) -> 
 
 def epsilon_lower(evidence: Evidence, delta: float, confidence: float) -> float:
     kind = _kind_of(evidence, _KINDS, _CURVE)
-    return _cached(kind.epsilon_lower, _statistics(evidence, kind.statistics), delta, confidence)
+    return _cached(kind.epsilon_lower, *_statistics(evidence, kind.statistics), delta, confidence)
 
 
 def largest(evidence: Evidence, delta: float, confidence: float) -> float:
@@ -204,13 +199,9 @@ def require_kind(evidence: Evidence, *, metric: bool) -> None:
     _kind_of(evidence, _METRICS if metric else _KINDS, _VALUE if metric else _CURVE)
 
 
-def _cached(test: Callable[..., float], statistics: tuple[Any, ...], *null: Any) -> float:
-    key = (f"{test.__module__}.{test.__qualname__}", statistics, null)
-    if key not in _p_values:
-        if len(_p_values) >= _REMEMBERED:
-            del _p_values[next(iter(_p_values))]
-        _p_values[key] = test(*statistics, *null)
-    return _p_values[key]
+@lru_cache(maxsize=1 << 16)  # bounds, claims and reports make the same tests
+def _cached(test: Callable[..., float], *arguments: Any) -> float:
+    return test(*arguments)
 
 
 #: What kinds of evidence test, for messages.

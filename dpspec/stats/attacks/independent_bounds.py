@@ -159,14 +159,6 @@ def epsilon_lower(runs: Sequence[Guesses], correct: Sequence[int], delta: float,
     Theorem 13 of ``docs/explanation/proofs/independent-canaries.md``, for the correct guesses of each run. 0 if mu = 0
     is not rejected.
     """
-    if not 0.0 < delta < 1.0:
-        raise ValueError(f"delta must lie strictly between 0 and 1, got {delta}")
-    if len(runs) != len(correct):
-        raise ValueError(f"need the right guesses of {len(runs)} runs, got {len(correct)}")
-    if not runs:
-        return 0.0
-    if not 0.0 < confidence < 1.0:
-        raise ValueError(f"confidence must lie strictly between 0 and 1, got {confidence}")
     both = (1.0 - confidence) ** (1.0 / len(runs))
     shared = SHARED_ERROR * both
     if delta >= shared:

@@ -147,13 +147,6 @@ def rate(drawn: Drawn) -> Outcome:
     return sampling.inclusions(included, chances, drawn.phase.rate())
 
 
-@partial(_sampling, compares="cap", evidence="largest batch", null="exact", detects="any", schemes=(_TRUNCATED,))
-def largest_batch(drawn: Drawn) -> Outcome:
-    seen = [int(batch.sizes.most.value) for _, batch in drawn.batches if batch.sizes is not None]
-    cap = int(drawn.phase["sampling"]["max_batch"])
-    return exactly("largest batch", max(seen) <= cap, cap, max(seen), None) if seen else None
-
-
 @partial(
     _sampling,
     compares="mean batch size",

@@ -59,7 +59,6 @@ TABLE: tuple[Row, ...] = (
     run_checks.repeated_noise_of_two_runs,
     run_checks.repeated_noise,
     batch_checks.rate,
-    batch_checks.largest_batch,
     batch_checks.mean_size,
     batch_checks.exact_sizes,
     batch_checks.size_of_each_step,

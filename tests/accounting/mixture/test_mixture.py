@@ -92,13 +92,6 @@ def test_log_ratio_of_very_large_groups_uses_only_what_matters() -> None:
     np.testing.assert_array_equal(pair.log_ratio(shuffled)[[1, 0, 2]], pair.log_ratio(np.sort(shuffled)))
 
 
-def test_masses_add_up_to_one() -> None:
-    cuts = np.concatenate(([-np.inf], np.linspace(-6.0, 10.0, 400), [np.inf]))
-    masses = densities.Masses.of(Mixture.fixed(3, 40, 10, 1.5).ratio, cuts[:-1], cuts[1:])
-    for logs in (masses.group, masses.none):
-        assert np.exp(logs).sum() == pytest.approx(1.0, abs=1e-13)
-
-
 def test_binomial_weights_to_rounding() -> None:
     with mpmath.workdps(40):
         for k, q in ((1, 0.3), (50, 0.004), (700, 0.3), (3000, 1e-5)):

@@ -57,19 +57,6 @@ def test_against_mpmath(order: float, rate: float, effect: float, direction: str
     assert float(sampled_laplace_rdp(order, rate, effect, direction)) == pytest.approx(truth, rel=1e-11)
 
 
-@pytest.mark.parametrize("order", [2, 3, 17, 300])
-def test_integer_orders_have_a_closed_form(order: int) -> None:
-    """E[r^a] = sum_k C(a, k) (1 - q)^(a - k) q^k E[e^(k l)], the last by the unsampled divergence of order k."""
-    for rate, effect in ((0.01, 1.0), (0.4, 0.2)):
-        with mpmath.workdps(40):
-            q, m, total = mpmath.mpf(rate), mpmath.mpf(effect), mpmath.mpf(0)
-            for k in range(order + 1):
-                moment = (k * mpmath.exp((k - 1) * m) + (k - 1) * mpmath.exp(-k * m)) / (2 * k - 1)
-                total += mpmath.binomial(order, k) * (1 - q) ** (order - k) * q**k * moment
-            truth = float(mpmath.log(total) / (order - 1))
-        assert float(sampled_laplace_rdp(order, rate, effect, PRESENT)) == pytest.approx(truth, rel=1e-11)
-
-
 def test_sampling_everything_is_the_laplace_mechanism() -> None:
     orders = np.array([1.1, 2.0, 7.5, 40.0, 5000.0])
     for effect in (1e-3, 0.7, 6.0):
