@@ -7,12 +7,12 @@ direction needs separate runs on modified data for each record.
 from __future__ import annotations
 
 import copy
+import itertools
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import repeat
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
@@ -118,7 +118,7 @@ class RunSetup:
         if len(jobs) > 1 and not alone:
             train_many(self.context.trainer, jobs)
             return
-        places = (self.context.resumable(index) for index in indices) if indices else repeat(None)
+        places = (self.context.resumable(index) for index in indices) if indices else itertools.repeat(None)
         for job, place in zip(jobs, places, strict=False):
             self.context.trainer.train(replace(job, resumable=place))
 
@@ -351,8 +351,7 @@ class NormObserver(Observer):
         self.right = np.array(state["right"]) if state else np.zeros_like(self.right)
 
 
-@dataclass(frozen=True, kw_only=True)
-class RecordView:
+class RecordView(NamedTuple):
     """The attacked record at one model: its clipped gradient (P,), and the products a_j (n,)."""
 
     gradient: Tensor
@@ -392,7 +391,7 @@ class Target:
             return products
 
         products, self._most = memory.halving(found, self._model.chunk(clipper(clip)), self._most)
-        first, *rest = (RecordView(gradient=g, products=p) for g, p in zip(gradients, products, strict=True))
+        first, *rest = itertools.starmap(RecordView, zip(gradients, products, strict=True))
         self._ready = {id(w): (s, r) for w, s, r in zip(waiting, states[1:], rest, strict=True)}
         return first
 

@@ -26,7 +26,7 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -35,8 +35,8 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from support.forger.leaves import put, walk
 from support.forger.specs import KINDS, spec_of
-from support.leaves import VALUES, leaves, replaced
 from support.remembering import remembering
 
 from dpspec.contract.frozen import digest
@@ -57,6 +57,12 @@ SECONDS, BYTES = 2.0, 1 << 30
 
 #: Where records may be edited: in what a trial said, in what it says of its arrays, and in who made it.
 PARTS = ("evidence", "arrays", "recorded", "index", "schema", "key")
+
+#: One of each type, ends of ranges, and texts that terminals, parsers and slow patterns would notice.
+VALUES: Sequence[Any] = (
+    None, True, 0, -1, 3, 0.5, 1e308, -0.0, 2**62, 2**64, "inf", "-inf", "", "x", "all", [], [1], ["x"], [[1]], [None],
+    {}, {"x": 1}, {"": None}, "\ud800", "\x1b[2J\x07\u202e", "\n::error::x", "1" * 50_000, "0" * 300, "2026-01-01",
+)  # fmt: skip
 
 #: What takes most of the time, and follows from the spec: asked once for each spec.
 PURE = (
@@ -155,7 +161,7 @@ class Bench:
     def edits(self, key: str) -> list[Edit]:
         """Every edit of a record."""
         body = self._bodies[key]
-        paths = [path for path in leaves(body) if path[0] in PARTS]
+        paths = [path for path, _ in walk(body) if path and path[0] in PARTS]
         found = [Edit(path=path, value=value) for path in paths for value in VALUES]
         for name in body["arrays"]:
             names = edits_of(np.load(self._folders[key] / f"{name}.npy", allow_pickle=False))
@@ -275,7 +281,7 @@ def _said(concluded: Concluded) -> Concluded:
 def replaced_where(body: Any, path: tuple[str | int, ...], value: Any) -> Any:
     """The body with another value at a path, or as it is where another edit took that place away."""
     try:
-        return replaced(body, path, value)
+        return put(body, path, value)
     except (IndexError, KeyError, TypeError, ValueError):
         return body
 

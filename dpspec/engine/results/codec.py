@@ -167,7 +167,7 @@ _STRING: Json = {"type": "string"}
 _BLOCK: Json = {"type": "object", "properties": {"kind": _STRING}}
 _POINTS: Json = {"type": ["array", "null"], "items": {"type": "object", "properties": _KEYS}}
 
-#: A spec's document in a result, for Draft 4, in which 1.0 is no integer. Other keys and kinds may be of any plugin.
+#: A spec's document in a result, for Draft 4, in which 1.0 is not an integer. Other keys and kinds may be a plugin's.
 _DOCUMENT: Json = {
     "properties": {
         **dict.fromkeys(("name", "description", "system", "owner", "contact"), _STRING),

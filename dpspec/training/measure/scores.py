@@ -157,7 +157,7 @@ def _signals(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Shift and strength (m,) of each canary's signal in ``seen`` (m,), the latter still to be divided by ``alone``.
 
-    ``covariance`` (m, m) is that of noise and sampling; the canaries add their posterior ``mean`` and ``variance``.
+    ``covariance`` (m, m) is the covariance of noise and sampling; canaries add their ``mean`` and ``variance``.
     Without a solution, which ``failed`` shows, no value is valid.
     """
     whole = covariance + (gram * variance) @ gram
