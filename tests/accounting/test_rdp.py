@@ -1,4 +1,4 @@
-"""Renyi divergences of the sampled Laplace mechanism: against mpmath, a closed form, and certified epsilons."""
+"""Renyi divergences and their conversions: against mpmath, closed forms, and certified epsilons."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Exact tests of coins, against sums of binomial coefficients in whole numbers."""
+"""Binomial tails and bounds, tests of coins, Chernoff's bound and truncated batches, by enumeration."""
 
 from __future__ import annotations
 
