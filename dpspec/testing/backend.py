@@ -98,19 +98,15 @@ class Log(Observer):
         self.calls: list[tuple[str, int, torch.Tensor]] = []
 
     def released(self, step: int, state: torch.Tensor) -> None:
-        """Keep the state."""
         self._keep("released", step, state)
 
     def sampled(self, step: int, indices: torch.Tensor) -> None:
-        """Keep the indices."""
         self._keep("sampled", step, indices)
 
     def noised(self, step: int, noise: torch.Tensor) -> None:
-        """Keep the noise."""
         self._keep("noised", step, noise)
 
     def clipped(self, step: int, norms: torch.Tensor) -> None:
-        """Keep the norms."""
         self._keep("clipped", step, norms)
 
     def all(self, method: str) -> list[torch.Tensor]:
