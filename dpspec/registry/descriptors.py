@@ -66,23 +66,23 @@ CORE_KEYS: dict[str, frozenset[str]] = {
 }
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Family:
     """One of the eight families of providers.
 
     Attributes:
-        code: The field of the descriptor that names its code.
         field: The field of :class:`~dpspec.contract.catalog.Catalog`.
+        code: The field of the descriptor that names its code.
         key: The field of the descriptor with its kind.
         block: The owner of the core keys that ``schema`` may not define; empty for descriptors without ``schema``.
         optional: Fields that name more code, or are empty.
     """
 
     name: str
+    field: str
     hook: str
     type: type[Any]
     code: str
-    field: str
     key: str = "kind"
     block: str = ""
     optional: tuple[str, ...] = ()
@@ -155,35 +155,12 @@ def fragments(provider: Any) -> dict[str, Any]:
 
 #: The eight families, in the order in which their hooks are called.
 FAMILIES: tuple[Family, ...] = (
-    Family(name="mechanism", field="mechanisms", hook="dpspec_mechanisms", type=Mechanism, code="audit"),
-    Family(name="dataset", field="datasets", hook="dpspec_datasets", type=Dataset, code="source", block="data"),
-    Family(name="model", field="models", hook="dpspec_models", type=Model, code="factory", block="model"),
-    Family(
-        name="backend",
-        field="backends",
-        hook="dpspec_backends",
-        type=Backend,
-        code="trainer",
-        block="training",
-        optional=("recording",),
-    ),
-    Family(name="reporter", field="reporters", hook="dpspec_reporters", type=Reporter, code="render", key="format"),
-    Family(name="executor", field="executors", hook="dpspec_executors", type=Executor, code="pool"),
-    Family(
-        name="canary",
-        field="canaries",
-        hook="dpspec_attacks",
-        type=Canary,
-        code="make",
-        block="canary",
-        optional=("limit",),
-    ),
-    Family(
-        name="score",
-        field="scores",
-        hook="dpspec_attacks",
-        type=Score,
-        code="score",
-        block="score",
-    ),
+    Family("mechanism", "mechanisms", "dpspec_mechanisms", Mechanism, "audit"),
+    Family("dataset", "datasets", "dpspec_datasets", Dataset, "source", block="data"),
+    Family("model", "models", "dpspec_models", Model, "factory", block="model"),
+    Family("backend", "backends", "dpspec_backends", Backend, "trainer", block="training", optional=("recording",)),
+    Family("reporter", "reporters", "dpspec_reporters", Reporter, "render", key="format"),
+    Family("executor", "executors", "dpspec_executors", Executor, "pool"),
+    Family("canary", "canaries", "dpspec_attacks", Canary, "make", block="canary", optional=("limit",)),
+    Family("score", "scores", "dpspec_attacks", Score, "score", block="score"),
 )

@@ -12,8 +12,6 @@ from campaigns import records as campaign
 KNOWN: dict[str, list[tuple[tuple[str | int, ...], Any]]] = {
     "group": [(("evidence", "internal", "accuracy"), "1" * 100), (("evidence", "outcomes"), [])],
     "modelmix": [
-        (("evidence", "internal", "gaps", 0, 1), {}),
-        (("evidence", "internal", "gaps", 0, 3), "x"),
         (("evidence", "internal", "gap", "least"), -1),
         (("evidence", "internal", "gap", "below"), True),
     ],

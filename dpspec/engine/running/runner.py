@@ -42,19 +42,17 @@ def run(
     store: Store,
     device: str = "auto",
     listeners: Sequence[Listener] = (),
-    deadline: float | None = None,
     train: bool = True,
     options: RunOptions | None = None,
 ) -> Result:
     """Audit every spec and judge all claims in one family.
 
-    After the ``deadline``, a ``time.monotonic()``, no training continues, and the result is incomplete. Without
-    ``train`` only bounds judge the claims. ``options`` replace ``device`` and ``deadline``. Raises ``SpecError`` with
-    all diagnostics of all specs before any work begins.
+    Without ``train`` only bounds judge the claims. ``options`` replace ``device``. Raises ``SpecError`` with all
+    diagnostics of all specs before any work begins.
     """
     if not specs:
         raise NothingToRunError("no spec to run")
-    options = options or RunOptions(device=device, deadline=deadline)
+    options = options or RunOptions(device=device)
 
     def emit(event: Event) -> None:
         for listener in listeners:
