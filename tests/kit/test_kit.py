@@ -8,13 +8,10 @@ from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any, Literal
 
-import numpy as np
 import pytest
 
 import dpspec.contract as dps
 from dpspec import kit
-from dpspec.language.load import load_specs
-from dpspec.registry.loader import load_catalog
 from dpspec.stats import binomial
 from dpspec.stats.attacks import thresholds
 
@@ -199,29 +196,6 @@ def test_a_block_of_fragments_is_a_schema() -> None:
         "additionalProperties": False,
     }
     assert kit.block() == {"type": "object", "properties": {}, "additionalProperties": False}
-
-
-def test_a_job_is_what_the_spec_declares(tmp_path: Any) -> None:
-    from dpspec.engine.preparing.context import RunContext
-    from dpspec.engine.preparing.prepare import prepare
-
-    catalog = load_catalog()
-    path = tmp_path / "spec.yaml"
-    path.write_text(catalog.mechanisms["group"].provider.example, encoding="utf-8")
-    (spec,) = load_specs([path], catalog).specs
-    prepared = prepare(spec, catalog)
-    inputs = prepared.audit.trial_inputs(spec)
-    context = RunContext(prepared, catalog, inputs, device="cpu")
-    job = kit.training_job(inputs, context, 3, "twin", progress="training", part=1, parts=2)
-    assert job.phases == dps.Phase.all_of(inputs["mechanism"])
-    assert job.expected_batch_size == 20.0
-    assert job.records == 200
-    assert job.seed == context.seed(3, "twin") != context.seed(3, "training")
-    rows = (np.asarray(context.data.train_x)[:5], np.asarray(context.data.train_y)[:5])
-    assert len(kit.training_job(inputs, context, 3, "twin", rows=rows, records=5).x) == 5
-    twin = kit.canary_free_accuracy(kit.training_job(inputs, context, 3, "twin"), context)
-    assert twin["train"]["records"] == 200
-    assert 0 <= twin["train"]["right"] <= 200
 
 
 def test_importing_the_kit_imports_nothing_heavy() -> None:

@@ -188,16 +188,6 @@ def test_residual_blocks_add_what_goes_past_them() -> None:
     assert not second[:, 16:].any()
 
 
-def test_residual_branches_of_other_shapes_are_refused() -> None:
-    from dpspec.models.architectures import Residual
-    from dpspec.models.layers import Chain, Convolution, Norm
-
-    with pytest.raises(ValueError, match=r"shape \(4, 8, 8\) has a shortcut of shape \(3, 8, 8\)"):
-        Residual(Chain((Convolution(4, kernel=3, padding=1),)), Chain(())).size((3, 8, 8))
-    with pytest.raises(ValueError, match="6 channels cannot be divided into 4 equal groups"):
-        Norm(4).size((6, 8, 8))
-
-
 @pytest.mark.parametrize(("kind", "options", "shape"), CASES)
 def test_records_do_not_mix(kind: str, options: dict[str, Any], shape: tuple[int, ...]) -> None:
     """The gradient of a batch is the sum of the records' gradients, taken by vmap as the training does.
