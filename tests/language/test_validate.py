@@ -255,8 +255,6 @@ class TestPhases:
 
 @pytest.fixture
 def claim(load: Load, valid: str) -> Callable[..., Loaded]:
-    """Load a spec with one claim, given as flow YAML; ``threat_model`` replaces that of the valid spec."""
-
     def run(text: str, threat_model: str = "{group_size: [1, 4]}") -> Loaded:
         head, middle, tail = valid.index("threat_model:"), valid.index("claims:"), valid.index("audit:")
         assert head < middle < tail
@@ -295,7 +293,6 @@ def test_kinds(claim: Callable[..., Loaded], text: str) -> None:
 
 @pytest.fixture
 def metric(load: Load, valid: str) -> Callable[[str], Loaded]:
-    """Load a spec with one claim of kind metric, given by its other keys."""
     head, middle, tail = valid.index("mechanism:"), valid.index("data:"), valid.index("claims:")
 
     def run(keys: str) -> Loaded:

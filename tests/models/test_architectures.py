@@ -273,7 +273,6 @@ SMALL = FrozenMap({"width": 8, "heads": 2, "layers": 2, "hidden": 5})
 
 
 def test_padding_is_neither_attended_to_nor_averaged_over() -> None:
-    """A text in a longer record has the same scores, though what stands for padding could be anything."""
     model = Transformer(SMALL, FACTS).build(1)
     x = torch.tensor([[4, 7, 2, 0, 0, 0]])
     expected = model(x)
@@ -286,7 +285,6 @@ def test_padding_is_neither_attended_to_nor_averaged_over() -> None:
 
 
 def test_attention_is_that_of_torch() -> None:
-    """Against torch's own encoder layer with the same weights, normalisation first."""
     ours = Transformer(SMALL, FACTS).build(2)[0].layers[0].double()
     options: dict[str, Any] = {"dropout": 0.0, "activation": "gelu", "batch_first": True, "norm_first": True}
     theirs = torch.nn.TransformerEncoderLayer(8, 2, 5, **options).double()

@@ -21,8 +21,6 @@ from dpspec.models.weights_file import FromFile, header_of
 
 
 class Factory:
-    """Builds what it is given a function for; seeds differ."""
-
     def __init__(self, make):
         self._make = make
 
@@ -142,7 +140,6 @@ def test_names_that_begin_elsewhere_are_told_with_the_shapes_that_are_asked(tmp_
 
 
 def _with_one_name_of(state: dict[str, torch.Tensor], kept: str) -> dict[str, torch.Tensor]:
-    """The state under the names of the model that flattens first, but for one."""
     return {name if name == kept else f"{int(name[0]) + 1}{name[1:]}": tensor for name, tensor in state.items()}
 
 
