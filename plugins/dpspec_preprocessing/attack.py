@@ -119,13 +119,7 @@ def _accuracy(
 
 
 def build_neighbours(
-    x: Array,
-    step: Step,
-    collection: Mapping[str, Any],
-    radius: float,
-    *,
-    clusters: int = 5,
-    members: int = 3,
+    x: Array, step: Step, collection: Mapping[str, Any], radius: float, *, clusters: int = 5, members: int = 3
 ) -> tuple[Array, Array]:
     """Both neighbours from real rows (n, d): with the canary as record 0, and with its replacement."""
     rows = np.array(x, dtype=np.float64)

@@ -117,10 +117,7 @@ class Private(kit.Options):
         if not self.takes_gradients:
             return 1.0 if self.lipschitz is None else self.lipschitz, 1.0
         lipschitz, smooth = self.derived_constants(norm)
-        return (
-            lipschitz if self.lipschitz is None else self.lipschitz,
-            smooth if self.smooth is None else self.smooth,
-        )
+        return (lipschitz if self.lipschitz is None else self.lipschitz, smooth if self.smooth is None else self.smooth)
 
     def derived_constants(self, norm: float = 1.0) -> tuple[float, float]:
         """L and mu of the loss for ||x|| <= r = max(1, norm) and ||theta|| <= R; 1 and infinity if unknown.

@@ -10,13 +10,7 @@ from typing import Final
 
 from dpspec_preprocessing.options import Pipeline, distance_of
 from dpspec_preprocessing.private import PrivateMechanism, compose, compose_lines, composed_slope
-from dpspec_preprocessing.sensitivity import (
-    Sensitivity,
-    mean_same_mask,
-    median,
-    one_record_of_regression,
-    trimmed_mean,
-)
+from dpspec_preprocessing.sensitivity import Sensitivity, mean_same_mask, median, one_record_of_regression, trimmed_mean
 
 #: Minimum order of Table 2, and minimum number of records and numerator of tau / eigengap in its last column.
 PRINTED_ORDER, PRINTED_RECORDS, PRINTED_PCA = 11.0, 101, 12.2

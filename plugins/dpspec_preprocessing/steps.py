@@ -240,11 +240,7 @@ Map: TypeAlias = Callable[[Array], Array]
 
 
 def run_steps(
-    x: Array,
-    pipeline: Sequence[Step],
-    radius: float = 1.0,
-    test: Array | None = None,
-    device: str = "cpu",
+    x: Array, pipeline: Sequence[Step], radius: float = 1.0, test: Array | None = None, device: str = "cpu"
 ) -> tuple[Array, Array]:
     """Fit all steps in order to rows ``x`` (n, d), and apply them to ``x`` and to ``test`` (m, d)."""
     rows = np.array(x, dtype=np.float64)

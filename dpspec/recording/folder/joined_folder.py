@@ -35,17 +35,10 @@ SUMMED = 3e-6
 _EQUAL_SQUARES = 1e-5
 
 #: Facts of the headers that are common to all ranks.
-_COMMON: tuple[str, ...] = (
-    "optimizer",
-    "inner",
-    "model",
-    "clipping",
-    "reduction",
-    "expected_batch_size",
-    "accountant",
-    "told_before",
+_COMMON = (
+    *("optimizer", "inner", "model", "clipping", "reduction", "expected_batch_size", "accountant", "told_before"),
+    *("scheme", "sampler", "rate", "records", "repeats", "batch_size"),
 )
-_COMMON += ("scheme", "sampler", "rate", "records", "repeats", "batch_size")
 
 #: Numbers of a step that are equal on all ranks.
 _EQUAL = ("noise_multiplier", "clip_norm", "learning_rate", "rate", "told_noise", "told_rate", "deviation", "divisor")
@@ -162,14 +155,9 @@ class JoinedFolder:
             batches += joined.batches % UNSEEN
             yield joined
             made = joined.step
-        found.lengths, ends = [], list[End | None]()
-        for part, rest in zip(parts, every, strict=True):
-            length, end = made, None
-            for one in [part, *rest]:
-                length += isinstance(one, PublicStep)
-                end = one if isinstance(one, Mapping) else end
-            found.lengths.append(length)
-            ends.append(end)
+        left = [[part, *rest] for part, rest in zip(parts, every, strict=True)]
+        found.lengths = [made + sum(isinstance(one, PublicStep) for one in rest) for rest in left]
+        ends = [next((one for one in rest if isinstance(one, Mapping)), None) for rest in left]
         known = [end for end in ends if end is not None]
         found.ended = len(known) == world
         if found.ended:

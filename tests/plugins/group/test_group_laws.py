@@ -147,17 +147,6 @@ def test_the_law_by_counting_steps(steps: list[int], every: int) -> None:
     assert found.std == 0.0
 
 
-def test_the_law_against_simulation() -> None:
-    rng = np.random.default_rng(1)
-    mixture = Mixture.poisson(2, 0.3, 1.5)
-    found = end_to_end([(mixture, 20)], [1.0], 4)
-    drawn = rng.binomial(2, 0.3, size=(5, 20_000)).sum(0) + 1.5 * rng.standard_normal((20, 20_000)).sum(0)
-    mean, std = moments(found.law())[2:]
-    ratios = found.log_ratio(drawn)
-    assert abs(ratios.mean() - mean) < 5 * std / 20_000**0.5
-    assert abs(ratios.std() / std - 1) < 0.03
-
-
 def test_what_is_hidden_shows_less_and_still_conforms(tmp_path: Path) -> None:
     """Mu 3, and 3 / 5 where one of five steps speaks: what is shown is below either, and less of the second."""
     shown = []

@@ -85,9 +85,7 @@ def test_what_makes_sense_is_accepted_and_planned(tmp_path: Path, overrides: lis
         (["training.optimizer={kind: adam}"], "unsupported", "training.optimizer", "not invertible"),
     ],
 )
-def test_what_does_not_is_said_and_located(
-    tmp_path: Path, overrides: list[str], code: str, path: str, words: str
-) -> None:
+def test_the_rest_is_refused_and_located(tmp_path, overrides, code, path, words):
     found = diagnosed(written(tmp_path), *overrides)
     if overrides[0].startswith(("threat_model", "data", "mechanism.sampling")):  # of which more follows
         found = [d for d in found if d.code == code]

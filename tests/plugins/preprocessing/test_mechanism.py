@@ -318,7 +318,7 @@ def test_table_2_in_all_modes(tmp_path: Path) -> None:
 class TestPreprocessing(MechanismSuite):
     kind = "preprocessing"
     monotone = {  # noqa: RUF012
-        "mechanism.private.eps_noise": increasing(0.2, 0.3, 0.6),
+        "mechanism.private.eps_noise": increasing(0.2, 0.3, 0.6)
     }
 
 
@@ -358,7 +358,6 @@ def block(step: str, kind: str, **limits: float) -> dict[str, Any]:
 @pytest.mark.parametrize(("step", "kind"), COMBINATIONS)
 def test_what_is_proved_lies_between(step: str, kind: str) -> None:
     found = Declaration.of(block(step, kind)).pipeline(1000, 6)
-    assert found.repaired is not None
     for order in (2.0, 16.0):
         ignored, proved, group = (divergence_by(found, way, order) for way in ("ignored", "repaired", "group"))
         assert 0.0 < ignored <= proved * (1.0 + 1e-12)
@@ -464,9 +463,7 @@ CONSTANTS: list[tuple[float, str, dict[str, float], str]] = [
 
 
 @pytest.mark.parametrize(("clip", "private", "expected", "origin"), CONSTANTS)
-def test_constants_are_declared_or_follow_from_the_loss(
-    clip: float, private: str, expected: dict[str, float], origin: str, tmp_path: Path
-) -> None:
+def test_constants(clip: float, private: str, expected: dict[str, float], origin: str, tmp_path: Path) -> None:
     audit = specs.audited(tmp_path, SPEC.replace("CLIP", str(clip)).replace("PRIVATE", private))
     columns = next(series.columns for series in audit.series if series.name == "constants")
     assert dict(zip(columns["constant"], columns["value"], strict=True)) == pytest.approx(expected)

@@ -165,9 +165,7 @@ AT, BATCH = "mechanism.pipeline.0", "mechanism.private.batch_size"
         ([f"{PRIVATE}={{kind: laplace, eps_noise: 0.3, lipschitz: 1e300}}"], "error", f"{PRIVATE}.lipschitz"),
     ],
 )
-def test_what_cannot_be_audited_is_said_and_located(
-    tmp_path: Path, overrides: list[str], severity: str, path: str
-) -> None:
+def test_what_cannot_be_audited_is_located(tmp_path: Path, overrides: list[str], severity: str, path: str) -> None:
     found = diagnostics(tmp_path, *overrides)
     assert (severity, path) in [(d.severity, ".".join(map(str, d.path))) for d in found], found
     assert all(d.span is not None for d in found)
@@ -193,9 +191,7 @@ def test_what_cannot_be_audited_is_said_and_located(
         ([GD, "mechanism.private.kind=sgd-sampled", "mechanism.private.batch_size=5"], BATCH, "steps"),
     ],
 )
-def test_the_schema_refuses_keys_choices_and_values(
-    tmp_path: Path, overrides: list[str], path: str, valid: str
-) -> None:
+def test_the_schema_refuses_keys_and_values(tmp_path: Path, overrides: list[str], path: str, valid: str) -> None:
     """The schema locates the error, and lists the valid keys or choices."""
     file = tmp_path / "refused.yaml"
     file.write_text(BASE, encoding="utf-8")
