@@ -3,15 +3,10 @@
 from __future__ import annotations
 
 import random
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
-
-import records as campaign
+from campaigns import records as campaign
 
 #: Leaves that were believed, or that ended a run as an error of dpspec's, with what stood there.
 KNOWN: dict[str, list[tuple[tuple[str | int, ...], Any]]] = {
