@@ -118,7 +118,7 @@ def readings(mechanism: Mapping[str, Any], records: int, pair: Pair) -> list[Rea
     if processed[0] is None or processed[1] is None:
         alike = processed[0] is None and processed[1] is None
         return [] if alike else [Reading("one of two neighbours has no output", 0.0, math.inf)]
-    engine = LinearEngine.of(found.private, Private.of(mechanism["private"]), found.out_radius)
+    engine = LinearEngine(private=found.private, radius=found.out_radius, declared=Private.of(mechanism["private"]))
     try:
         law = _law(engine, processed, pair)  # type: ignore[arg-type]
     except ValueError:  # both hold another number of records than declared, and are refused
