@@ -43,7 +43,7 @@ from dpspec.engine.storage.stored_trials import AuditState
 from dpspec.engine.storage.trial_store import Store, StoredTrial
 from dpspec.errors import DpspecError, PluginError, SpecError
 from dpspec.json_records import write
-from dpspec.language.compose import place_cell, suffixes
+from dpspec.language.compose import Override, apply_overrides, key_spans, suffixes
 from dpspec.language.load import from_document
 from dpspec.language.tree import from_plain, plain
 from dpspec.models.weights_file import FromFile
@@ -156,8 +156,11 @@ def _of_spec(audit: AuditResult, spec: Spec, catalog: Catalog) -> Iterator[Misma
     """Compare the audit's values about its spec with the document."""
     yield from compare(audit.name, "digest", audit.digest, spec.digest)
     yield from compare(audit.name, "document", audit.document, spec.document)
-    cell = {place: from_plain(thaw(value)) for place, value in audit.cell.items()}
-    placed, problems = place_cell(from_plain(spec.to_json()), cell)
+    cell = [
+        Override(place=place, value=from_plain(thaw(value)), keys=key_spans(place, None))
+        for place, value in audit.cell.items()
+    ]
+    placed, problems = apply_overrides(from_plain(spec.to_json()), cell)
     try:
         is_cell = not problems and from_document(plain(placed), catalog, spec.directory).digest == spec.digest
     except SpecError:

@@ -153,8 +153,6 @@ def refusals(spec: dps.Spec) -> Iterator[dps.Diagnostic]:
     if len(sizes) > 1 and "group_size" not in options:
         yield missing_key("group_size", _SCORES, "name the column of group sizes, or use a single group size")
         return
-    from dpspec.kit.scores_elsewhere import table_of
-
     try:
         table = table_of(spec.document, spec.directory)
     except dps.DataError as error:

@@ -6,7 +6,7 @@ norms without materialized gradients; the clippers here, which the adversary sha
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, TypeAlias
 
@@ -25,7 +25,16 @@ from dpspec.training.loop import native
 from dpspec.training.loop.checkpoint import Remembering
 from dpspec.training.loop.learning_rates import rates_of
 from dpspec.training.measure.scores import right_answers
-from dpspec_modelmix.options import Embedding, PhaseOptions, Twins, learning_rate, mixed_norm, segments_of, unmet_in
+from dpspec_modelmix.options import (
+    Embedding,
+    Mixing,
+    PhaseOptions,
+    Twins,
+    learning_rate,
+    mixed_norm,
+    segments_of,
+    unmet_in,
+)
 from dpspec_modelmix.theory import equal_epsilon_noise
 
 Array: TypeAlias = np.ndarray[Any, Any]
@@ -192,29 +201,27 @@ class Ends(NamedTuple):
 
 @dataclass(frozen=True)
 class Rules:
-    """Learning rate eta and threshold tau by step, from 1; ``mixed`` is a mask of coordinates (P,), None for all."""
+    """Learning rate eta and threshold tau of each step; ``mixed`` is a mask of coordinates (P,), None for all."""
 
-    rate: Callable[[int], float]
-    threshold: Callable[[int], float]
+    mixing: Mixing
+    rates: Sequence[float]
+    thresholds: Sequence[float]
     divisor: float
     decay: float
-    literal: bool
-    zero_ties: bool
-    shared: bool
     mixed: Tensor | None
 
     def ends(self, step: int, current: Tensor, kept: Tensor) -> Ends:
         """The released model and the kept one, (P,) float64 each, with a gap of at least the threshold."""
-        threshold, difference = self.threshold(step), current - kept
+        threshold, difference = self.thresholds[step - 1], current - kept
         sign = torch.sign(difference)
-        if not self.zero_ties:
+        if not self.mixing.zero_ties:
             sign = torch.where(difference == 0, torch.ones_like(sign), sign)
         small = difference.abs() < threshold
         if self.mixed is not None:
             small = small & self.mixed
         half = 0.5 * threshold * (1.0 + _ROOM) * sign
         middle = 0.5 * (current + kept)
-        first, second = (current, kept) if self.literal else (middle, middle)
+        first, second = (current, kept) if self.mixing.literal else (middle, middle)
         first, second = torch.where(small, first + half, current), torch.where(small, second - half, kept)
         if self.mixed is not None:
             second = torch.where(self.mixed, second, current)
@@ -245,12 +252,12 @@ class MixingUpdate(Remembering):
         self._step += 1
         rules, current = self._rules, state.double()
         ends = rules.ends(self._step, current, current if self._kept is None else self._kept.to(current))
-        shape = (1,) if rules.shared else current.shape
+        shape = (1,) if rules.mixing.shared else current.shape
         weights = torch.rand(shape, generator=self._source, device=current.device, dtype=torch.float64)
-        descent = rules.rate(self._step) / rules.divisor * (noisy.double() + rules.decay * rules.divisor * current)
+        descent = rules.rates[self._step - 1] / rules.divisor * (noisy.double() + rules.decay * rules.divisor * current)
         self._kept = ends.first
         gap = ends.gap if self._mixed is None else ends.gap[self._mixed]
-        tau = rules.threshold(self._step)
+        tau = rules.thresholds[self._step - 1]
         unit = tau if tau > 0.0 else float("nan")
         sizes = ends.enforced.numel(), gap.numel()
         self.transfers.add(self._keep, gap.min(), ends.enforced.double().mean(), gap.square().mean(), unit, sizes)
@@ -330,21 +337,15 @@ def twin_accuracies(
 def rules_of(
     phases: Sequence[dps.FrozenMap], training: Mapping[str, Any], batch_size: float, layout: Layout, device: str
 ) -> Rules:
-    ends = np.cumsum([int(phase["steps"]) for phase in phases])
-    total = int(ends[-1])
-    schedule = rates_of(training, total)
+    schedule = rates_of(training, sum(int(phase["steps"]) for phase in phases))
     own = any(PhaseOptions.of(phase).learning_rate is not None for phase in phases)
-
-    def phase_at(step: int) -> dps.FrozenMap:
-        return phases[int(np.searchsorted(ends, min(step, total)))]
-
-    def rate(step: int) -> float:
-        return learning_rate(phase_at(step), training) if own else schedule(step)
-
-    def threshold(step: int) -> float:
-        mixing = PhaseOptions.of(phase_at(step)).mixing
-        return mixing.threshold * (rate(step) if mixing.relative else 1.0)
-
+    rates: list[float] = []
+    thresholds: list[float] = []
+    for phase in phases:
+        mixing = PhaseOptions.of(phase).mixing
+        for step in range(len(rates) + 1, len(rates) + int(phase["steps"]) + 1):
+            rates.append(learning_rate(phase, training) if own else schedule(step))
+            thresholds.append(mixing.threshold * (rates[-1] if mixing.relative else 1.0))
     rule, mixed = PhaseOptions.of(phases[0]).mixing, None
     if rule.unmixed:
         left, pieces = set(rule.unmixed), []
@@ -356,13 +357,11 @@ def rules_of(
             raise ValueError(f"unknown parameter {', '.join(sorted(left))}; the model has {', '.join(layout.names)}")
         mixed = torch.cat(pieces).to(device)
     return Rules(
-        rate=rate,
-        threshold=threshold,
+        mixing=rule,
+        rates=rates,
+        thresholds=thresholds,
         divisor=batch_size if PhaseOptions.of(phases[0]).by_mean else 1.0,
         decay=float((training.get("optimizer") or {}).get("weight_decay") or 0.0),
-        literal=rule.literal,
-        zero_ties=rule.zero_ties,
-        shared=rule.shared,
         mixed=mixed,
     )
 

@@ -86,7 +86,6 @@ class Edit:
 
     @property
     def place(self) -> str:
-        """Where the record was edited."""
         return f"array {self.path[0]}" if self.array else ".".join(map(str, self.path))
 
     def __str__(self) -> str:
@@ -102,7 +101,6 @@ class Case:
 
     @property
     def place(self) -> str:
-        """Where the record was edited."""
         return " and ".join(edit.place for edit in self.edits)
 
     def __str__(self) -> str:
@@ -159,7 +157,6 @@ class Bench:
         self._honest = _said(conclude_trained(self._trained(self._stored)))
 
     def edits(self, key: str) -> list[Edit]:
-        """Every edit of a record."""
         body = self._bodies[key]
         paths = [path for path, _ in walk(body) if path and path[0] in PARTS]
         found = [Edit(path=path, value=value) for path in paths for value in VALUES]

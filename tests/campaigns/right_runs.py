@@ -81,7 +81,6 @@ def drawn(seed: int) -> dict[str, Any]:
 
 
 def checks_of(seed: int) -> list[Check]:
-    """All checks of a seed's trials."""
     case, evidence = drawn(seed), []
     for trial in range(case["trials"]):
         job = _job(case, 1000 * seed + 2 * trial)

@@ -90,7 +90,6 @@ class Cell:
         return bool(lie.shown_by & self.sources) and (lie.run is None or lie.run <= runs)
 
     def document(self, expect: str | None = None) -> dict[str, Any]:
-        """The spec of the cell."""
         audit: dict[str, Any] = {"method": "one-run" if self.method == "group/one-run" else "many-run"}
         threat: dict[str, Any] = {"access": self.access}
         if self.method == "group/one-run":
@@ -142,7 +141,6 @@ class Told:
 
 
 def catalog(declared: frozenset[str]) -> Catalog:
-    """All that is installed, and the saboteur."""
     installed = load_catalog()
     backend = Backend(
         kind="saboteur",

@@ -315,33 +315,6 @@ def test_round_trip(document):
     assert repr(read_back(to_yaml(document))) == repr(document)
 
 
-def test_layout():
-    document = {
-        "dpspec": 1,
-        "mechanism": {"kind": "group", "sampling": {"scheme": "poisson", "rate": 0.01}},
-        "claims": [{"id": "a", "delta": 1e-06}, {"id": "no", "points": [[1, 2], []], "more": {}}],
-        "sizes": [1, 2],
-    }
-    assert to_yaml(document) == (
-        "dpspec: 1\n"
-        "mechanism:\n"
-        "  kind: group\n"
-        "  sampling:\n"
-        "    scheme: poisson\n"
-        "    rate: 0.01\n"
-        "claims:\n"
-        "- id: a\n"
-        "  delta: 1.0e-06\n"
-        "- id: 'no'\n"
-        "  points:\n"
-        "  - [1, 2]\n"
-        "  - []\n"
-        "  more: {}\n"
-        "sizes: [1, 2]\n"
-    )
-    assert read_back(to_yaml(document)) == document
-
-
 def test_comments_stand_behind_values():
     text = to_yaml({"a": {"b": 1}, "c": [{"d": 2}]}, lambda path: ".".join(map(str, path)))
     assert [line.split("  # ")[1] for line in text.splitlines()] == ["a", "a.b", "c", "c.0.d"]

@@ -105,9 +105,7 @@ def test_noise_that_is_in_the_gradients_is_found_there(divisor: float, after: bo
     assert got(found).p_value > 1e-3
     assert (others(found).p_value, others(found).measured) == (1.0, 0)
     assert np.allclose(found.run["divisor"], divisor, rtol=1e-6)
-    page = run_page(found, 200)
-    assert "steps before the recording were not checked" in page
-    assert "values in 40 steps" not in page  # rounding makes no divisors
+    assert "steps before the recording were not checked" in run_page(found, 200)
 
 
 @pytest.mark.parametrize("steps", [1, 3])

@@ -68,18 +68,19 @@ def refused(folder, message, capsys):
     assert str(folder) in "".join(capsys.readouterr().err.split("\n"))
 
 
+OTHER = "its coins are not those fixed before training"
 SECRET = np.zeros(32, dtype=np.uint8)
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda c: {**c, "coin": 1 - c["coin"]}, "coins are not those fixed before training"),
-        (lambda c: {**c, "coin": c["coin"] * 2}, "coins are not those fixed before training"),
-        (lambda c: {**c, "coin": c["coin"] + np.nan}, "coins are not those fixed before training"),
-        (lambda c: {**c, "secret": SECRET}, "follow from other bytes"),
-        (lambda c: {**c, "secret": SECRET[:5]}, "secret must be 32 bytes"),
-        (lambda c: {**c, "secret": SECRET + 0.5}, "secret must be 32 bytes"),
+        (lambda c: {**c, "coin": 1 - c["coin"]}, OTHER),
+        (lambda c: {**c, "coin": c["coin"] * 2}, OTHER),
+        (lambda c: {**c, "coin": c["coin"] + np.nan}, OTHER),
+        (lambda c: {**c, "secret": SECRET}, OTHER),
+        (lambda c: {**c, "secret": SECRET[:5]}, OTHER),
+        (lambda c: {**c, "secret": SECRET + 0.5}, OTHER),
         (lambda c: {**c, "secret": None}, "has no column 'secret'"),
         (lambda c: {**c, "score": c["score"] * np.nan}, "a score is NaN"),
         (lambda c: {**c, "score": None}, "has no column 'score'"),
@@ -111,8 +112,8 @@ def test_huge_scores_are_scores(scored, tmp_path):
     ("content", "changed", "message"),
     [
         (None, {"canaries": 399}, "reports 399 scored canaries"),
-        (None, {"left_out": 0}, "the header says 0"),
-        (None, {"canary_seed": 6}, "follow from other bytes"),
+        (None, {"left_out": 0}, OTHER),
+        (None, {"canary_seed": 6}, OTHER),
         (b"", {}, CANARIES),
         (b"PK\x03\x04", {}, CANARIES),
         (b"\x80\x04.", {}, CANARIES),

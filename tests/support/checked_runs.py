@@ -133,7 +133,6 @@ class CheckedRun:
 
     @cached_property
     def costs(self) -> dict[int, ScheduleEpsilon]:
-        """By group size."""
         of = self.question
         return {size: epsilon_of(self.run, of.adjacency, of.delta, size) for size in of.group_sizes}
 

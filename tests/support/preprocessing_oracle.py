@@ -162,7 +162,6 @@ class _Law(NamedTuple):
     cells: tuple[Rows, Rows] | None = None
 
     def against(self, finding: Finding) -> Iterator[Reading]:
-        """The finding beside what it bounds."""
         name = f"{finding.method}, {finding.quantity} {dict(finding.at)}, data {finding.scope.data}"
         if not math.isfinite(finding.value) or self.kind == "unknown":
             return
@@ -186,7 +185,6 @@ class _Law(NamedTuple):
         return max(float(logsumexp(order * p - (order - 1.0) * q)) / (order - 1.0) for p, q in self._both())
 
     def largest_loss(self) -> float:
-        """The pure epsilon."""
         if self.kind == "laplace":
             return self.effect
         return max(float(np.max(p - q)) for p, q in self._both())

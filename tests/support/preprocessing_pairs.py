@@ -35,7 +35,6 @@ class Case(NamedTuple):
 
 
 def steps(kind: str, features: int) -> st.SearchStrategy[Block]:
-    """Steps of one kind."""
     eta = st.sampled_from([0.0, 0.01, 0.05, 0.2])
     if kind == "mean":
         return st.sampled_from([{"impute": "mean"}, {"impute": "mean", "mask": "same"}])

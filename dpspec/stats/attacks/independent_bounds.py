@@ -55,16 +55,9 @@ def independent_bounds(
 ) -> Iterator[Finding]:
     """Lower bounds on mu and on epsilon at ``at["delta"]`` that assume independent canaries.
 
-    Args:
-        outcomes: Each run's coins, from the lowest score to the highest.
-        at: The delta and the group size.
-        scope: The scope of the attack.
-        method: The attack in words.
-        confidence: The confidence of each bound.
-        assumed: Further assumptions of all bounds.
-        luck: Dependence within steps, if it was computed.
-        layers: The p-value of the test for shared noise of two layers, if it was computed.
-        curve: Status of the assumption of a Gaussian curve. Without support (None), there is no bound on epsilon.
+    ``outcomes`` are each run's coins, from the lowest score to the highest; ``luck`` the dependence within steps and
+    ``layers`` the p-value for shared noise of two layers, if computed. Without support for a Gaussian ``curve`` (None),
+    there is no bound on epsilon.
     """
     ranked = [coins for coins in outcomes if len(coins) >= independence.LEAST_CANARIES]
     if not ranked:

@@ -35,8 +35,6 @@ class BatchSums(Record):
     """The batches of one phase.
 
     Attributes:
-        total: Sum of the sizes.
-        squares: Sum of the squared sizes.
         spread: Sum over records of the squared numbers of inclusions. None if the phase was cut short.
         above: The same of the excess over their mean (``sampling.excess``). None if the phase was cut short.
         sizes: Sizes at single steps, if they are random.

@@ -27,7 +27,6 @@ class Subject:
 
     @property
     def document(self) -> Any:
-        """Its JSON."""
         return json.loads(self.text)
 
 

@@ -1,3 +1,5 @@
+"""Renyi divergences and their conversions: against mpmath, closed forms, and certified epsilons."""
+
 from __future__ import annotations
 
 import itertools
@@ -6,14 +8,23 @@ import math
 import mpmath
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from dpspec.accounting import (
+    Laplace,
     Mixture,
+    PrivacyLoss,
+    best_epsilon,
     composed_rdp,
+    epsilon_at_orders,
+    gaussian,
     gaussian_rdp,
     laplace_rdp,
+    log_delta_at_orders,
     sampled_gaussian_integer_rdp,
     sampled_gaussian_rdp,
+    sampled_laplace_rdp,
 )
 
 
@@ -191,3 +202,146 @@ def test_laplace_reference_values_and_zero() -> None:
     assert laplace_rdp(11.0, 0.0813780919) == pytest.approx(0.031952958, rel=1e-7)
     assert laplace_rdp(11.0, 0.9) == pytest.approx(0.835337284, rel=1e-9)
     assert laplace_rdp(3.0, 0.0) == gaussian_rdp(3.0, 0.0) == 0.0
+
+
+ORDERS = st.floats(1.01, 500.0)
+DIVERGENCES = st.floats(1e-9, 100.0)
+DELTAS = st.floats(1e-30, 0.5)
+#: Orders from just above 1 to 10^5.
+EVERY_ORDER = 1.0 + np.geomspace(1e-4, 1e5, 2001)
+few = settings(max_examples=100, deadline=None)
+
+
+def schedule(k: int, rate: float, sigma: float, steps: int, direction: str = "both"):
+    return lambda orders: composed_rdp([(Mixture.poisson(k, rate, sigma), steps)], orders, direction)
+
+
+@few
+@given(order=ORDERS, rdp=DIVERGENCES, delta=DELTAS)
+def test_formulas_and_their_roundings(order: float, rdp: float, delta: float) -> None:
+    """Never below the exact formula, above it by no more than stated, and the two inequalities in their order."""
+    with mpmath.workdps(40):
+        a, d, log_delta = mpmath.mpf(order), mpmath.mpf(rdp), mpmath.log(mpmath.mpf(delta))
+        mironov = d - log_delta / (a - 1)
+        improved = d + mpmath.log((a - 1) / a) - (log_delta + mpmath.log(a)) / (a - 1)
+    ours = {name: float(epsilon_at_orders(order, rdp, delta, name)) for name in ("mironov", "improved")}
+    assert 0.0 <= ours["improved"] <= ours["mironov"]
+    assert mironov <= ours["mironov"] <= mironov * (1 + 1e-10)
+    if ours["improved"] > 0.0:
+        assert improved <= ours["improved"] <= improved + 1e-11 * (rdp + mironov)
+        back = float(log_delta_at_orders(order, rdp, ours["improved"]))
+        assert back <= float(log_delta) + 1e-9 * (1.0 + abs(float(log_delta)) + (order - 1.0) * rdp)
+    back = float(log_delta_at_orders(order, rdp, ours["mironov"], "mironov"))
+    assert back == pytest.approx(float(log_delta), abs=1e-9 * (1.0 + abs(float(log_delta)) + (order - 1.0) * rdp))
+
+
+@few
+@given(rdp=DIVERGENCES, order=ORDERS, delta=st.floats(1e-6, 0.99))
+def test_a_divergence_bounds_the_total_variation(rdp: float, order: float, delta: float) -> None:
+    """delta >= sqrt(1 - e^-D) needs no epsilon at all, and delta at epsilon 0 is never above that."""
+    variation = math.sqrt(-math.expm1(-rdp))
+    if delta > variation * (1.0 + 1e-9):
+        assert epsilon_at_orders(order, rdp, delta) == 0.0
+    assert float(log_delta_at_orders(order, rdp, 0.0)) <= math.log(variation) + 1e-9
+
+
+@few
+@given(effect=st.floats(0.01, 10.0), delta=DELTAS)
+def test_never_below_the_exact_gaussian(effect: float, delta: float) -> None:
+    exact = float(gaussian.epsilon(delta, effect))
+    for conversion in ("improved", "mironov"):
+        found = best_epsilon(EVERY_ORDER, gaussian_rdp(EVERY_ORDER, effect), delta, conversion)
+        assert found.epsilon >= exact
+        most = effect**2 / 2 + effect * math.sqrt(-2 * math.log(delta))
+        assert found.epsilon <= most * (1.0 + 1e-4) or found.at_edge
+    epsilon = exact + 0.1
+    log_delta = log_delta_at_orders(EVERY_ORDER, gaussian_rdp(EVERY_ORDER, effect), epsilon).min()
+    assert log_delta >= float(gaussian.log_delta(epsilon, effect)) - 1e-12
+
+
+@pytest.mark.parametrize(
+    ("orders", "at_edge"), [([2.0, 4.0, 7.0], True), ([6.0, 7.2, 30.0], False), ([20.0, 40.0], True), ([7.2], True)]
+)
+def test_an_optimum_at_the_edge_of_the_orders_is_flagged(orders: list[float], at_edge: bool) -> None:
+    curve = schedule(1, 0.01, 1.0, 2000)
+    shuffled = orders[::-1]
+    found = best_epsilon(shuffled, curve(np.array(shuffled)), 1e-6)
+    assert found.at_edge is at_edge
+    assert found.order in orders
+
+
+def test_pure_dp_has_its_best_order_at_infinity() -> None:
+    found = best_epsilon(EVERY_ORDER, laplace_rdp(EVERY_ORDER, 0.5), 1e-6)
+    assert found.at_edge
+    assert 0.5 <= found.epsilon < 0.5001
+    huge = best_epsilon([2.0, 4.0], [math.inf, 1.0], 1e-6)
+    assert huge.order == 4.0
+    assert best_epsilon([2.0, 4.0], [0.0, 0.0], 0.1) == (0.0, 2.0, False)
+
+
+PRESENT, ABSENT = "present-first", "absent-first"
+
+
+def by_quadrature(order: float, rate: float, effect: float, direction: str) -> float:
+    with mpmath.workdps(25):
+        a, q, m = mpmath.mpf(order), mpmath.mpf(rate), mpmath.mpf(effect)
+        s = a if direction == PRESENT else 1 - a
+
+        def gain(x: mpmath.mpf) -> mpmath.mpf:
+            w = q * mpmath.expm1(x)
+            return (1 + w) ** s - 1 - s * w
+
+        # panels shrink towards the ends, where large powers have all of the integral
+        ends = [m * (1 - mpmath.mpf(2) ** -i) for i in range(14)]
+        panels = sorted({-m, m, *ends, *(-x for x in ends)})
+        total = gain(-m) / 2 + gain(m) * mpmath.exp(-m) / 2
+        total += mpmath.quad(lambda x: gain(x) * mpmath.exp(-(x + m) / 2) / 4, panels)
+        return float(mpmath.log1p(total) / (a - 1))
+
+
+@pytest.mark.parametrize("direction", [PRESENT, ABSENT])
+@pytest.mark.parametrize(
+    ("order", "rate", "effect"),
+    [
+        (1.01, 0.1, 1.0),
+        pytest.param(1.5, 0.001, 2.0, marks=pytest.mark.slow),
+        (2.0, 1e-6, 0.01),
+        pytest.param(8.5, 0.3, 0.5, marks=pytest.mark.slow),
+        (64.0, 0.9, 3.0),
+        (1000.0, 0.01, 1.0),
+        (3.0, 0.5, 20.0),
+    ],
+)
+def test_against_mpmath(order: float, rate: float, effect: float, direction: str) -> None:
+    truth = by_quadrature(order, rate, effect, direction)
+    assert float(sampled_laplace_rdp(order, rate, effect, direction)) == pytest.approx(truth, rel=1e-11)
+
+
+def test_sampling_everything_is_the_laplace_mechanism() -> None:
+    orders = np.array([1.1, 2.0, 7.5, 40.0, 5000.0])
+    for effect in (1e-3, 0.7, 6.0):
+        for direction in (PRESENT, ABSENT):
+            np.testing.assert_allclose(
+                sampled_laplace_rdp(orders, 1.0, effect, direction), laplace_rdp(orders, effect), rtol=1e-11
+            )
+
+
+def test_shape_monotonicity_and_limits() -> None:
+    orders = np.array([[1.2], [3.0], [30.0]])
+    values = sampled_laplace_rdp(orders, np.array([0.01, 0.1, 0.9]), 1.0)
+    assert values.shape == (3, 3)
+    assert np.all(np.diff(values, axis=0) > 0.0)
+    assert np.all(np.diff(values, axis=1) > 0.0)
+    assert np.all(values <= np.log1p(np.array([0.01, 0.1, 0.9]) * math.expm1(1.0)))
+    assert sampled_laplace_rdp(2.0, 0.1, 0.0) == 0.0
+
+
+def test_composition_and_conversion_stay_above_the_certified_epsilon() -> None:
+    phases = [(Laplace(1.0, 1.0, 0.1), 100), (Mixture.full(1, 4.0), 3)]
+    total = composed_rdp(phases, [4.0])
+    assert total == pytest.approx(100 * sampled_laplace_rdp(4.0, 0.1, 1.0) + 3 * gaussian_rdp(4.0, 0.25), rel=1e-14)
+    orders = 1.0 + np.geomspace(1e-2, 1e3, 400)
+    best = best_epsilon(orders, composed_rdp(phases, orders), 1e-5)
+    exact = PrivacyLoss(tuple(phases)).epsilon(1e-5)
+    assert not best.at_edge
+    assert exact.upper < best.epsilon < 1.3 * exact.upper
