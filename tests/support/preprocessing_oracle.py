@@ -275,7 +275,7 @@ def _constants(engine: LinearEngine, processed: list[Rows], pair: Pair) -> Itera
     theta = np.concatenate([theta, [longest_row, -longest_row]])
     for place, label in itertools.product(theta, (-1.0, 1.0)):
         norm = float(np.linalg.norm(place))
-        at = place * (engine.theta_radius / norm if norm else 0.0)
+        at = place * (engine.declared.theta_radius / norm if norm else 0.0)
         own = [engine.gradients(at, x, np.full(len(x), label)) for x in processed]
         largest = max(float(np.linalg.norm(g, axis=1).max()) for g in own)
         yield Reading("norm of a gradient", m.lipschitz, largest)
