@@ -390,7 +390,7 @@ def _internal_sums(run: RecordedRun) -> InternalSums:
     columns: list[list[float]] = [[], [], [], []]
     reported = []
     for step in run.folder.internal():
-        for column, name in zip(columns, ("largest", "sum_norm", "update_norm", "outside"), strict=True):
+        for column, name in zip(columns, ("largest", "sum_norm", "moved", "outside"), strict=True):
             column.append(float(getattr(step, name)))
         reported.append(_summed_norms(step, run["rows"][step.step - 1]))
         if step.members is None or records is None or not logs:
