@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from dpspec.language.load import load_specs
     from dpspec.recording.planting.planted import plant
     from dpspec.recording.recorder import record
-    from dpspec.recording.replaying.replay import replay
+    from dpspec.recording.replay import replay
     from dpspec.registry.loader import load_catalog
 
 __version__ = VERSION
@@ -49,7 +49,7 @@ _HOME = {
     "load_specs": "dpspec.language.load",
     "plant": "dpspec.recording.planting.planted",
     "record": "dpspec.recording.recorder",
-    "replay": "dpspec.recording.replaying.replay",
+    "replay": "dpspec.recording.replay",
     "run": "dpspec.api",
     "verify": "dpspec.engine.verify",
 }

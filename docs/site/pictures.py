@@ -45,7 +45,6 @@ SHOWN = {
     "training.png": Picture("per-instance/digits.yaml", "Contribution of a step", internal=True),
     "reconstruction.png": Picture("rero/digits.yaml", "Reconstruction: gamma"),
     "modelmix.png": Picture("modelmix/digits.yaml", "Epsilon at delta 0.0001 against threshold", internal=True),
-    "preprocessing.png": Picture("preprocessing/dedup-side-channel.yaml", "Epsilon with and without"),
 }
 
 

@@ -43,14 +43,9 @@ _FADE = 45.0
 
 @dataclass(frozen=True, eq=False)
 class TiltedMeasure:
-    """Tilted masses of one phase, (n,) each, which sum to 1.
+    """Tilted masses of one phase, (n,) each, which sum to 1 up to ``rounding``; ``log_mass`` is ln M.
 
-    Attributes:
-        index: the losses over the lowest one, in grid steps.
-        offsets: the same as losses.
-        log_mass: ln M.
-        rounding: a bound on the summed errors of ``masses``.
-        variance: of the composed tilted loss.
+    ``index`` and ``offsets`` are the losses over the lowest one, and ``variance`` that of the composed tilted loss.
     """
 
     index: Index
@@ -156,7 +151,6 @@ class Composition:
     Attributes:
         first: the loss of the lowest node kept.
         lowest: the smallest epsilon (less the shift) that may be evaluated.
-        reference: the epsilon of full precision.
         log_scale: ln M^T e^(-tilt (reference - origin)).
         weights: (n,) C e^(-tilt (e - reference)) on the nodes first + i * spacing.
         sums: (n + 1,) sums of the weights from node i on.
@@ -165,7 +159,6 @@ class Composition:
         above: the first node above ``reference``, from which on all terms of ``excess`` are positive.
         absolute: a bound on the error of the sum at ``reference``.
         relative: a bound on the error of the logarithm.
-        infinity: the mass of infinite loss.
         shift: a bound on the distance of the composed losses from the nodes.
     """
 

@@ -102,10 +102,7 @@ class LogRatio:
         return self.evaluate(z)[0]
 
     def evaluate(self, z: Floats, *, slope: bool = False, noise: bool = False) -> tuple[Floats, Floats, Floats]:
-        """l(z), l'(z) (the posterior mean of the shift) and a bound on the rounding error of l(z); shapes as ``z``.
-
-        The last two are meaningless unless requested.
-        """
+        """l(z), and if requested l'(z) (the posterior mean of the shift) and a bound on the rounding error of l(z)."""
         shape = np.shape(z)
         flat = np.ravel(np.asarray(z, dtype=np.float64))
         order: slice | npt.NDArray[np.intp] = slice(None)

@@ -42,10 +42,7 @@ def library_accuracy() -> Assumption:
 
 @functools.cache
 def find_inaccurate_functions() -> tuple[str, ...]:
-    """The names of functions less accurate than charged, cached for the process.
-
-    Among exp, expm1, log, log1p, sqrt, log_ndtr, erfcx, betainc, fft and subnormals.
-    """
+    """The names of functions less accurate than charged, cached for the process."""
     import mpmath
 
     signed = _signed(1e-300, 700.0, 33)

@@ -239,10 +239,7 @@ def _trim(ratio: LogRatio, log_budget: float) -> tuple[LogRatio, float]:
 class TruncatedMixture(TruncatedPair):
     """The outputs ``low`` to ``high`` of one step in one direction, in units of sigma.
 
-    Attributes:
-        ratio: the mixture without negligible components.
-        dropped: the weight of the dropped components.
-        pull: a bound on the change of losses by the dropped components, for the lower bound.
+    ``dropped`` is the weight of the components that ``ratio`` omits, ``pull`` bounds their effect on losses.
     """
 
     direction: Direction

@@ -339,16 +339,10 @@ def solve(
     widths: Sequence[float],
     other: Sequence[Interval | None] | None = None,
 ) -> list[Interval]:
-    """Certified answers for a composition, in the order of the questions.
+    """Certified answers for a composition, in the order of the questions, of one kind if there are two directions.
 
-    Args:
-        phases: the pair and the number of steps of each phase.
-        sides: the directions. Of two, the answer is the larger of both, or, about a test, an answer about the worse of
-            the two profiles at each epsilon.
-        questions: the questions, of one kind if there are two directions.
-        widths: the relative width wanted of each answer.
-        other: for one direction and each question, the other direction's answer or None, if only the larger of both
-            counts. An epsilon that is certainly no larger is not narrowed if the other one is narrow enough.
+    Of two directions, the answer is the larger of both, or, about a test, an answer about the worse of the two profiles
+    at each epsilon. ``other``: see ``PrivacyLoss.epsilons``.
     """
     if len(sides) > 1 and questions[0].kind not in TESTS:
         first = solve(phases, sides[:1], questions, widths)

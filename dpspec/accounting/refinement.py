@@ -72,10 +72,8 @@ _CHORDS = 0.3
 class PendingAnswer:
     """A question, the estimated place of its answer, and the interval that certainly contains it.
 
-    Attributes:
-        saddle: the estimate, which follows the certified profile.
-        log_delta: ln of the contribution of finite losses to the delta in question.
-        enough: an answer certainly no larger than this is not narrowed further.
+    ``log_delta`` is ln of the contribution of finite losses to the delta in question. An answer certainly no larger
+    than ``enough`` is not narrowed further.
     """
 
     question: Question

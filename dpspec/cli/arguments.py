@@ -25,7 +25,7 @@ SpecFiles: TypeAlias = Annotated[
 
 ResultFiles: TypeAlias = Annotated[
     list[Path],
-    typer.Argument(metavar="RESULT", help="Results (JSON or HTML); several are joined to a report."),
+    typer.Argument(metavar="RESULT", help="Results (JSON or HTML)."),
 ]
 
 ResultFile: TypeAlias = Annotated[Path, typer.Argument(metavar="RESULT", help="A result: JSON, or a report in HTML.")]

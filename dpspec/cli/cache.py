@@ -7,23 +7,17 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dpspec.cli.arguments import DEFAULT_STORE, StoreKey, StorePlace
-from dpspec.cli.output import emit, page_width
+from dpspec.cli.output import emit, page_width, require_known
 from dpspec.errors import ExitCode, UsageError
-from dpspec.text import quoted
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from dpspec.engine.storage.trial_store import Entry
 
 app = typer.Typer(help="List, check and remove stored trials.", no_args_is_help=True)
 
 
 @app.command("ls", short_help="List stored trials by spec.")
-def list_trials(
-    store: StorePlace = DEFAULT_STORE,
-    keys: Annotated[bool, typer.Option("--keys", help="One line per trial, with its key.")] = False,
-) -> int:
+def list_trials(store: StorePlace = DEFAULT_STORE) -> int:
     """List stored trials by the spec that first used them, with kind, number, size and date."""
     from dpspec.engine.results.decimals import size
     from dpspec.engine.storage.trial_store import Store
@@ -32,10 +26,7 @@ def list_trials(
 
     trial_store = Store(store)
     entries = list(trial_store.entries())
-    if keys:
-        for entry in entries:
-            emit(f"{entry.key}  {size(entry.size):>10}  {entry.made or '?':25}  {entry.kind or '?'}  {_named(entry)}")
-    elif entries:
+    if entries:
         groups: dict[tuple[str, str], list[Entry]] = {}
         for entry in entries:
             groups.setdefault((_named(entry), entry.kind or "?"), []).append(entry)
@@ -51,10 +42,7 @@ def list_trials(
 @app.command("rm", short_help="Remove stored trials.")
 def remove_trials(
     names: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="SPEC|KEY", help="Names of specs as `dpspec cache ls` shows them, or keys, or their first digits."
-        ),
+        list[str] | None, typer.Argument(metavar="SPEC", help="Names of specs as `dpspec cache ls` shows them.")
     ] = None,
     everything: Annotated[
         bool,
@@ -72,11 +60,12 @@ def remove_trials(
     from dpspec.reporters.labels import count
 
     if bool(names) == everything:
-        raise UsageError("`dpspec cache rm` needs names of specs or keys, or else --all")
+        raise UsageError("`dpspec cache rm` needs names of specs, or else --all")
     trial_store = Store(store)
     stored = list(trial_store.entries())
-    chosen = stored if everything else [entry for name in names or () for entry in _meant(name, stored)]
-    freed = {entry.key: entry.size for entry in chosen}
+    for name in names or ():
+        require_known("spec", name, sorted({_named(entry) for entry in stored}), "stored")
+    freed = {entry.key: entry.size for entry in stored if everything or _named(entry) in (names or ())}
     for key in freed:
         trial_store.remove(key)
     swept = trial_store.sweep() if everything else 0
@@ -109,15 +98,3 @@ def verify_trials(store: StorePlace = DEFAULT_STORE, store_key: StoreKey = None)
 
 def _named(entry: Entry) -> str:
     return entry.spec or "(of no known spec)"
-
-
-def _meant(name: str, stored: Sequence[Entry]) -> list[Entry]:
-    if not name.strip():
-        raise UsageError("an empty name matches every stored trial; name a spec or a key, or use --all")
-    of_spec = [entry for entry in stored if entry.spec == name]
-    matching = of_spec or [entry for entry in stored if entry.key.startswith(name)]
-    if not of_spec and len(matching) != 1:
-        if matching:
-            raise UsageError(f"{quoted(name)} begins {len(matching)} keys; give more digits")
-        raise UsageError(f"no stored trial has the spec or key {quoted(name)} (see `dpspec cache ls`)")
-    return matching

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import chain, product
 from textwrap import fill
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
 from dpspec.cli.output import emit, page_width
-from dpspec.contract.attacks import Canary, Score
 from dpspec.errors import ExitCode, UsageError
 from dpspec.text import close_matches, joined, plain, quoted
 
 if TYPE_CHECKING:
-    from dpspec.contract.catalog import Offered
+    from dpspec.contract.catalog import Catalog, Offered
     from dpspec.language.blocks import Plain
 
 _LIMITS = {
@@ -69,16 +68,6 @@ def keys(schema: Plain) -> Iterator[Key]:
         if key not in seen:
             seen.add(key)
             yield key
-
-
-def find(name: str, known: Sequence[Key]) -> list[Key]:
-    exact = [key for key in known if key.path == name]
-    return exact or [key for key in known if key.path.endswith(f".{name}")]
-
-
-def choices(key: Key) -> tuple[str, ...]:
-    first = key.type.partition(";")[0]
-    return tuple(first.split(" | ")) if " | " in first else ()
 
 
 def _walk(node: Plain, path: str, conditions: tuple[Condition, ...]) -> Iterator[Key]:
@@ -184,18 +173,32 @@ def _factored(paths: tuple[str, ...], cases: list[_Case], every: set[_Case]) -> 
 
 
 #: The providers' families in the catalog, the name of each, and the key that selects a kind.
-_FAMILIES = (
-    ("mechanisms", "mechanism kind", "mechanism.kind"),
-    ("datasets", "data kind", "data.kind"),
-    ("models", "model kind", "model.kind"),
-    ("backends", "backend kind", "training.backend"),
-    ("canaries", "canary", "audit.canary.kind"),
-    ("scores", "score", "audit.score"),
-    ("reporters", "report format", ""),
-)
+_FAMILIES = {
+    "mechanisms": ("mechanism kind", "mechanism.kind"),
+    "datasets": ("data kind", "data.kind"),
+    "models": ("model kind", "model.kind"),
+    "backends": ("backend kind", "training.backend"),
+    "canaries": ("canary", "audit.canary.kind"),
+    "scores": ("score", "audit.score"),
+    "reporters": ("report format", ""),
+}
 
-#: Shorter words are not searched in descriptions.
-_SHORTEST = 4
+#: Blocks with the keys of canaries and scores.
+_BLOCKS = {"audit.canary.kind": "canary", "audit.score": "scoring"}
+
+#: Fields of providers, and the sentence about a value that is not empty.
+_SAID = {
+    "space": "Space {}.",
+    "reads_data": "It reads the training records.",
+    "learns": "It learns from half of the canaries and their inclusion bits; it guesses the other half.",
+    "gradients": "It needs an optimizer with invertible updates, and memory for the gradients of all canaries.",
+    "models": "It trains {} additional models per run, and supports one-run attacks only.",
+    "claims": "Claims that it can judge: {}",
+    "capabilities": "Capabilities: {}",
+}
+
+#: Words with the functions that explain them.
+_Entries: TypeAlias = "dict[str, list[Callable[[], str]]]"
 
 
 def explain(
@@ -211,83 +214,69 @@ def explain(
     """Explain a diagnostic code, a key, kind or choice of a spec, or a name in a report."""
     from dpspec.language.blocks import reference
     from dpspec.language.diagnostics import CODES
-    from dpspec.language.diagnostics import explain as explain_code
     from dpspec.registry.loader import load_catalog
-    from dpspec.reporters.labels import VERDICTS
     from dpspec.reporters.phrases import printed_names
 
     catalog = load_catalog()
-    all_keys = list(keys(reference(catalog)))
-    code = explain_code(what)
-    blocks = []
-    if code is not None:  # examples are indented and unchanged
-        lines = code.rstrip().split("\n")
-        blocks.append("\n".join(line if line.startswith(" ") else fill(line, page_width()) for line in lines))
-    for field, name, chooser in _FAMILIES:
-        if what in getattr(catalog, field):
-            blocks.append(_provider(name, chooser, what, getattr(catalog, field)[what], all_keys))
-    verdicts = [verdict for verdict in VERDICTS if what in ("verdict", "verdicts", verdict)]
-    blocks += [f"verdict {verdict}\n{_folded(VERDICTS[verdict])}" for verdict in verdicts]
-    claims = _of_kind("claims.kind", what, all_keys)
-    if claims:
-        blocks.append(f"claim kind {what}\n\n{_listed(claims)}")
-    blocks += [_key(cases, all_keys) for cases in alike(find(what, all_keys))]
-    names = {} if code is not None or "." in what else printed_names(catalog)
-    for head, *lines in (block.split("\n") for block in names.get(what, ())):
-        blocks.append("\n".join([head, *map(_folded, lines)]))
-    if not blocks:  # keys with a choice that includes the word, else string keys whose description names it
-        word = re.compile(rf"(?<![\w-]){re.escape(what)}(?![\w-])")
-        chosen = [key for key in all_keys if what in choices(key)]
-        named = [key for key in all_keys if key.type.startswith("string") and word.search(key.description)]
-        found = chosen or (named if len(what) >= _SHORTEST else [])
-        blocks += [_key([key], ()) for key in {k.path: replace(k, conditions=()) for k in found}.values()]
-    if not blocks:
-        kinds = [kind for field, *_ in _FAMILIES for kind in getattr(catalog, field)]
-        paths = [key.path for key in all_keys]
-        lasts = [path.rpartition(".")[2] for path in paths]
-        values = [choice for key in all_keys for choice in choices(key)]
-        close = [
-            quoted(name)
-            for name in close_matches(what, [*CODES, *kinds, *VERDICTS, *names, *values, *lasts, *paths], 3)
-        ]
-        suggestion = f"; did you mean {joined(close, 'or')}?" if close else ""
+    known = list(keys(reference(catalog)))
+    entries = _entries(catalog, known)
+    if what not in CODES and "." not in what:  # importing the checks takes longest
+        for name, blocks in printed_names(catalog).items():
+            entries.setdefault(name, []).extend(partial(_folded_below, block) for block in blocks)
+    choices: _Entries = {}
+    for key in {key.path: replace(key, conditions=()) for key in known}.values():
+        values = key.type.partition(";")[0].split(" | ")
+        for value in values if len(values) > 1 else ():
+            choices.setdefault(value, []).append(partial(_key, [key], ()))
+    found = entries.get(what) or choices.get(what)
+    if found is None:
+        close = joined([quoted(word) for word in close_matches(what, [*entries, *choices], 3)], "or")
+        suggestion = f"; did you mean {close}?" if close else ""
         raise UsageError(f"unknown code, key, kind, choice or name in a report {quoted(what)}{suggestion}")
-    emit("\n\n".join(blocks))
+    emit("\n\n".join(text() for text in found))
     return ExitCode.OK
+
+
+def _entries(catalog: Catalog, known: Sequence[Key]) -> _Entries:
+    from dpspec.language import diagnostics
+    from dpspec.reporters.labels import VERDICTS
+
+    entries: _Entries = {code: [partial(diagnostics.explain, code, page_width())] for code in diagnostics.CODES}
+    for field, (name, chooser) in _FAMILIES.items():
+        for kind, offered in getattr(catalog, field).items():
+            entries.setdefault(kind, []).append(partial(_provider, name, chooser, kind, offered, known))
+    for verdict, text in VERDICTS.items():
+        for word in (verdict, "verdict", "verdicts"):
+            entries.setdefault(word, []).append(partial(_folded_below, f"verdict {verdict}\n{text}"))
+    for kind in dict.fromkeys(c.values[0] for key in known for c in key.conditions if c.path == "claims.kind"):
+        text = f"claim kind {kind}\n\n{_listed(_of_kind('claims.kind', kind, known))}"
+        entries.setdefault(kind, []).append(partial(str, text))
+    paths = {key.path for key in known}
+    for group in alike(known):  # by path, or by its end if that is not another path
+        parts = group[0].path.split(".")
+        for word in {".".join(parts[start:]) for start in range(len(parts))}:
+            if word == group[0].path or word not in paths:
+                entries.setdefault(word, []).append(partial(_key, group, known))
+    return entries
+
+
+def _folded_below(block: str) -> str:
+    head, *lines = block.split("\n")
+    return "\n".join([head, *map(_folded, lines)])
 
 
 def _provider(name: str, chooser: str, kind: str, offered: Offered, known: Sequence[Key]) -> str:
     provider = offered.provider
     lines = [f"{name} {kind}, by {offered.distribution} {offered.version}", _folded(provider.summary)]
-    if isinstance(provider, Canary | Score):
-        lines += [_folded(text) for text in (*_needs(provider), f"Chosen by {chooser}: {kind}")]
-        block = "audit.canary" if isinstance(provider, Canary) else "audit.scoring"
-        for key, schema in provider.schema.get("properties", {}).items():
-            lines.append(f"\n{_folded(f'{block}.{key}')}\n{_folded(schema['description'], indent=8)}")
-    if hasattr(provider, "claims"):
-        lines.append(_folded(f"Claims that it can judge: {', '.join(sorted(provider.claims))}"))
-    if hasattr(provider, "capabilities"):
-        lines.append(_folded(f"Capabilities: {', '.join(sorted(provider.capabilities))}"))
-    own = [] if isinstance(provider, Canary | Score) else _of_kind(chooser, kind, known)
-    return "\n".join([*lines, f"\n{_listed(own)}"] if own else lines)
-
-
-def _needs(provider: Canary | Score) -> Iterator[str]:
-    if isinstance(provider, Score):
-        yield "It uses the first and the last model and the data, and no inclusion bit that it guesses."
-        if provider.learns:
-            yield "It learns from half of the canaries and their inclusion bits; it guesses the other half."
-        if provider.gradients:
-            yield "It needs an optimizer with invertible updates, and memory for the gradients of all canaries."
-        if provider.models:
-            yield f"It trains {provider.models} additional models per run, and supports one-run attacks only."
-        return
-    if provider.space == "gradient":
-        yield "Space gradient: it needs a backend with the capability gradient-canaries."
+    for field, text in _SAID.items():
+        if value := getattr(provider, field, None):
+            lines.append(_folded(text.format(", ".join(sorted(value)) if isinstance(value, frozenset) else value)))
+    if chooser in _BLOCKS:
+        lines.append(_folded(f"Chosen by {chooser}: {kind}"))
+        own = list(keys({"properties": {"audit": {"properties": {_BLOCKS[chooser]: provider.schema}}}}))[2:]
     else:
-        yield "Space input: records among the training records, with any backend."
-    reads = "It reads the training records" if provider.reads_data else "It does not read the training records"
-    yield f"{reads}, and no inclusion bit."
+        own = _of_kind(chooser, kind, known)
+    return "\n".join([*lines, f"\n{_listed(own)}"] if own else lines)
 
 
 def _of_kind(chooser: str, kind: str, known: Sequence[Key]) -> list[Key]:

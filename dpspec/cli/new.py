@@ -13,7 +13,7 @@ import shlex
 from importlib.resources import files
 from pathlib import Path
 from string import Template
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
@@ -98,21 +98,21 @@ def _declared(recording: Recording) -> dict[str, Json] | None:
 
     offers = sorted(load_catalog().mechanisms.items())
     kind = next((name for name, one in offers if one.provider.recordable and one.provider.steps), None)
-    phases = recording.phases
-    if kind is None or len(phases) > _MOST_PHASES or recording.more_phases:
+    if kind is None or len(recording.phases) > _MOST_PHASES or recording.more_phases:
         return None
-    found: list[dict[str, Json]] = []
-    for phase in phases:
-        if phase.rate is None or not phase.noise_multiplier or phase.clip_norm is None:
-            return None
-        options: dict[str, Json] = {
+    phases: list[Json] = [
+        {
             "noise_multiplier": phase.noise_multiplier,
             "clip_norm": phase.clip_norm,
             "sampling": poisson_sampling(phase.rate),
             "steps": phase.steps,
         }
-        found.append(options)
-    return {"kind": kind, **(found[0] if len(found) == 1 else {"phases": list[Json](found)})}
+        for phase in recording.phases
+        if phase.rate is not None and phase.noise_multiplier and phase.clip_norm is not None
+    ]
+    if len(phases) < len(recording.phases):
+        return None
+    return {"kind": kind, **(phases[0] if len(phases) == 1 else {"phases": phases})}
 
 
 #: The place of each template. The suffix ``.tmpl`` hides templates from tools for Python code.
@@ -121,9 +121,9 @@ _FILES = {
     "pyproject.toml.tmpl": "pyproject.toml",
     "test_conformance.py.tmpl": "tests/test_${package}_conformance.py",
     "test_bound.py.tmpl": "tests/test_${package}_bound.py",
+    "${variant}.py.tmpl": "$package/__init__.py",
+    "${variant}.yaml.tmpl": "$package/example.yaml",
 }
-_BOUNDED = {"bounded.py.tmpl": "$package/__init__.py", "bounded.yaml.tmpl": "$package/example.yaml"}
-_ATTACKED = {"attacked.py.tmpl": "$package/__init__.py", "attacked.yaml.tmpl": "$package/example.yaml"}
 
 _ATTACK_RULES = """
 * `release` reads its inputs and the context, nothing else; all randomness comes from `context.seed(...)`.
@@ -139,14 +139,17 @@ _TAKEN = "builtin"
 
 def write_plugin(name: str, directory: Path, *, bounds_only: bool = False) -> list[Path]:
     """Write the distribution ``dpspec-NAME`` into a new folder; return its files."""
-    words = _words(name) | {"attack_part": "", "attack_rules": ""}
+    words = _words(name) | {"variant": "bounded", "attack_part": "", "attack_rules": ""}
     if not bounds_only:
-        words |= {"attack_part": ", and the releases that are attacked", "attack_rules": _ATTACK_RULES}
+        words |= {"variant": "attacked", "attack_part": ", and the releases that are attacked"}
+        words["attack_rules"] = _ATTACK_RULES
     root = directory / words["distribution"]
     templates = files("dpspec.cli") / "plugin_template"
     texts = {
-        root / Template(place).substitute(words): Template((templates / source).read_text("utf-8")).substitute(words)
-        for source, place in {**_FILES, **(_BOUNDED if bounds_only else _ATTACKED)}.items()
+        root / Template(place).substitute(words): Template(
+            (templates / Template(source).substitute(words)).read_text("utf-8")
+        ).substitute(words)
+        for source, place in _FILES.items()
     }
     try:
         root.mkdir(parents=True)
@@ -155,11 +158,7 @@ def write_plugin(name: str, directory: Path, *, bounds_only: bool = False) -> li
     except OSError as error:
         raise UsageError(f"cannot write {root}: {error.strerror or error}") from None
     for path, text in texts.items():
-        try:
-            path.parent.mkdir(exist_ok=True)
-            path.write_text(text, encoding="utf-8", newline="\n")
-        except OSError as error:
-            raise UsageError(f"cannot write {path}: {error.strerror or error}") from None
+        write_new(path, text)
     return list(texts)
 
 
@@ -180,6 +179,10 @@ def _words(name: str) -> dict[str, str]:
     return {"kind": name, "package": package, "distribution": f"dpspec-{name}", "title": title}
 
 
+MechanismKind: TypeAlias = Annotated[
+    str | None, typer.Option("--mechanism", metavar="KIND", help="The mechanism of the example.")
+]
+
 #: The schema's place in an initialized folder.
 SCHEMA = Path(".dpspec/spec.schema.json")
 
@@ -189,10 +192,7 @@ _IGNORED = "store/\n"
 
 def init(
     folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="The project's folder.")] = Path(),
-    mechanism: Annotated[
-        str | None,
-        typer.Option("--mechanism", metavar="KIND", help="The mechanism of the example."),
-    ] = None,
+    mechanism: MechanismKind = None,
 ) -> int:
     """Write a first spec and the schema for editors, without overwriting files."""
     from dpspec.cli.specs import spec_schema
@@ -227,10 +227,7 @@ app = typer.Typer(help="Write a spec or a plugin to start from.", no_args_is_hel
 @app.command("spec", short_help="Write a spec that runs, to change.")
 def new_spec(
     name: Annotated[str, typer.Argument(metavar="NAME", help="The spec's name; its file is NAME.yaml.")],
-    mechanism: Annotated[
-        str | None,
-        typer.Option("--mechanism", metavar="KIND", help="The mechanism of the example."),
-    ] = None,
+    mechanism: MechanismKind = None,
     folder: Annotated[Path, typer.Option("--in", metavar="FOLDER", help="The folder of the new file.")] = Path(),
     run: Annotated[
         Path | None,
@@ -266,9 +263,7 @@ def new_plugin(
     bounds_only: Annotated[bool, typer.Option("--bounds-only", help="An upper bound, without an attack.")] = False,
 ) -> int:
     """Write the package dpspec-NAME: a small mechanism whose own tests pass once it is installed."""
-    written = write_plugin(name, folder, bounds_only=bounds_only)
-    for path in written:
-        emit(f"wrote {path}")
+    write_plugin(name, folder, bounds_only=bounds_only)
     root = folder / f"dpspec-{name}"
     install = shlex.quote(f"{root}[test]")
     example = root / root.name.replace("-", "_") / "example.yaml"

@@ -216,11 +216,11 @@ def find_format(name: str, catalog: Catalog) -> Callable[..., str]:
     return cast("Callable[..., str]", resolve(catalog.reporters[name].provider.render))
 
 
-def show_on_terminal(result: Result, *, internal: bool, brief: bool = False) -> None:
+def show_on_terminal(result: Result, *, internal: bool, brief: bool = False, title: str = "") -> None:
     from dpspec.reporters import terminal
 
     render = terminal.render_brief if brief else terminal.render
-    emit(render(result, internal=internal, width=page_width(), color=wants_color(results())))
+    emit(title + render(result, internal=internal, width=page_width(), color=wants_color(results())))
 
 
 def write_reports(reports: Sequence[RequestedReport], result: Result, *, internal: bool) -> None:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import replace
-from types import TracebackType
+from contextlib import suppress
 from typing import IO, TYPE_CHECKING
 
 from dpspec.contract.events import (
@@ -23,7 +22,6 @@ from dpspec.text import plain
 
 if TYPE_CHECKING:
     from rich.progress import Progress as Bars
-    from rich.progress import TaskID
 
 #: Seconds before a bar is shown.
 PATIENCE = 2.0
@@ -45,30 +43,24 @@ class Progress:
         self._stream, self._quiet, self._clock = stream, quiet, clock
         self._lock = threading.Lock()
         self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._show_bar if stream.isatty() else self._show_lines, daemon=True)
         self._began = clock()
-        self._thread: threading.Thread | None = None
         self._bars: Bars | None = None
-        self._task: TaskID | None = None
         self._trials: dict[str, tuple[int, int]] = {}
-        self._audit, self._what, self._done, self._total = "", "", 0, 0
-        self._piece: tuple[str, str, int] | None = None
-        self._first, self._first_done, self._pace = 0.0, 0, ""
+        self._audit, self._what, self._done, self._total, self._pace = "", "", 0, 0, ""
+        self._piece, self._first, self._first_done = ("", "", 0), 0.0, 0
         self._audits = 0
         self._planned: TrialsPlanned | None = None
 
     def __enter__(self) -> Progress:
         if not self._quiet:
-            show = self._show_bar if self._stream.isatty() else self._show_lines
-            self._thread = threading.Thread(target=show, daemon=True)
             self._thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         """The caller may close the stream afterwards."""
         self._ended.set()
-        if self._thread is not None:
+        if not self._quiet:
             self._thread.join()
         if self._bars is not None:
             self._bars.stop()
@@ -87,23 +79,17 @@ class Progress:
             case RunStarted():
                 self._audits = len(event.audits)
             case StageStarted():
-                self._audit, self._what, self._done, self._total = event.audit, event.stage, 0, 0
-                self._pace = ""
+                self._audit, self._what, self._done, self._total, self._pace = event.audit, event.stage, 0, 0, ""
                 if event.stage == "trials" and self._planned is not None:
                     self._say(planned(self._planned))
                     self._planned = None
             case TrialsPlanned():
                 self._trials[event.audit] = (event.stored, event.total)
-                if self._audits > MANY:  # many audits are summed up
-                    before = self._planned or TrialsPlanned(
-                        audit=f"{self._audits} audits", total=0, stored=0, seconds=0.0
-                    )
-                    self._planned = replace(
-                        before,
-                        total=before.total + event.total,
-                        stored=before.stored + event.stored,
-                        seconds=before.seconds + event.seconds,
-                    )
+                if self._audits > MANY:
+                    sums = {name: getattr(event, name) for name in ("total", "stored", "seconds")}
+                    if self._planned is not None:
+                        sums = {name: value + getattr(self._planned, name) for name, value in sums.items()}
+                    self._planned = TrialsPlanned(audit=f"{self._audits} audits", **sums)
                 elif event.total > event.stored:
                     self._say(planned(event))
             case TrialFinished():
@@ -111,12 +97,9 @@ class Progress:
                 self._trials[event.audit] = (done + 1, total)
             case Progressed():
                 self._audit, self._what = event.audit, event.what or self._what
-                self._done, self._total = event.done, event.total
-                self._pace = self._rate(event)
+                self._done, self._total, self._pace = event.done, event.total, self._rate(event)
             case RunFinished():
                 self._what, self._done, self._total = "done", 1, 1
-            case _:
-                pass
 
     def _rate(self, event: Progressed) -> str:
         """Since the piece of work began; or empty."""
@@ -128,8 +111,8 @@ class Progress:
         if now - self._first < _LEAST or event.done <= self._first_done:
             return ""
         rate = (event.done - self._first_done) / (now - self._first)
-        parts = [f"{_amount(rate)} {event.unit}/s"] if event.unit else []
-        parts += [f"{_amount(rate * event.records)} records/s"] if event.unit and event.records else []
+        amounts = {event.unit: rate, "records": rate * event.records} if event.unit else {}
+        parts = [f"{float(f'{amount:.3g}'):,.15g} {unit}/s" for unit, amount in amounts.items() if amount]
         parts += [f"about {duration((event.total - event.done) / rate)} left"] if event.done < event.total else []
         return ", ".join(parts)
 
@@ -152,53 +135,45 @@ class Progress:
 
         if self._ended.wait(PATIENCE):
             return
+        count, pace = (TextColumn(f"{{task.fields[{name}]}}", markup=False) for name in ("count", "pace"))
+        status = TextColumn("{task.description}", markup=False)
+        console = Console(file=self._stream, markup=False, emoji=False, highlight=False)
+        bars = Progress(
+            status,
+            BarColumn(bar_width=20),
+            count,
+            TimeElapsedColumn(),
+            pace,
+            console=console,
+            transient=True,
+            refresh_per_second=5,
+        )
         with self._lock:
-            if self._ended.is_set():
-                return
-            self._bars = Progress(
-                TextColumn("{task.description}", markup=False),
-                BarColumn(bar_width=20),
-                TextColumn("{task.fields[count]}", markup=False),
-                TimeElapsedColumn(),
-                TextColumn("{task.fields[pace]}", markup=False),
-                console=Console(file=self._stream, markup=False, emoji=False, highlight=False),
-                transient=True,
-                refresh_per_second=5,
-            )
-            self._task = self._bars.add_task("", total=None, count="", pace="")
-            self._refresh()
-            self._bars.start()
+            if not self._ended.is_set():
+                bars.add_task("", total=None, count="", pace="")
+                self._bars = bars
+                self._refresh()
+                bars.start()
 
     def _refresh(self) -> None:
-        if self._bars is None or self._task is None:
-            return
-        self._bars.update(
-            self._task,
-            description=self._status(),
-            completed=self._done,
-            total=self._total or None,
-            count=f"{self._done}/{self._total}" if self._total else "",
-            pace=plain(self._pace),
-        )
+        if self._bars is not None:
+            self._bars.update(
+                self._bars.task_ids[0],
+                description=self._status(),
+                completed=self._done,
+                total=self._total or None,
+                count=f"{self._done}/{self._total}" if self._total else "",
+                pace=plain(self._pace),
+            )
 
     def _say(self, text: str) -> None:
         if self._bars is not None:
             self._bars.console.print(plain(text), markup=False, soft_wrap=True)
             return
         seconds = "" if self._quiet or self._stream.isatty() else f"[{self._clock() - self._began:5.0f} s] "
-        try:
+        with suppress(OSError):  # a closed stream must not stop the run
             self._stream.write(f"{seconds}{plain(text)}\n")
             self._stream.flush()
-        except OSError:  # a closed stream must not stop the run
-            pass
-
-
-def _amount(value: float) -> str:
-    """Three digits."""
-    if value >= 100:
-        digits = 10 ** max(0, len(str(int(value))) - 3)
-        return f"{round(value / digits) * digits:,}"
-    return f"{value:.3g}"
 
 
 def planned(event: TrialsPlanned) -> str:

@@ -20,11 +20,15 @@ from dpspec.cli.arguments import (
 )
 from dpspec.cli.output import COMMANDS, emit, find_format, note, require_known, show_on_terminal, write_file
 from dpspec.errors import ExitCode, UsageError
-from dpspec.text import plain
+from dpspec.text import listed, markdown, plain
 
 if TYPE_CHECKING:
     from dpspec.engine.differences import Mismatch
     from dpspec.engine.results.result import Result
+
+
+#: Formats that take several results, with the escape of the file name above each.
+_APPENDED = {"text": plain, "markdown": markdown}
 
 
 def report(
@@ -38,17 +42,22 @@ def report(
     ] = None,
     internal: Internal = False,
 ) -> int:
-    """Show results or convert them to another format, several to one report, without recomputation."""
+    """Show results or convert them to another format, without recomputation. Several are shown one after the other."""
     from dpspec.registry.loader import load_catalog
-    from dpspec.reporters.read_results import read_results
+    from dpspec.reporters.read_results import read_result
 
     if output is not None and any(os.path.realpath(path) == os.path.realpath(output) for path in results):
         raise UsageError(f"--output {output} would replace the result; choose another path")
-    stored = read_results(results)
+    render = find_format(format_ or "text", load_catalog())
+    named = _APPENDED.get(format_ or "text")
+    if len(results) > 1 and named is None:
+        raise UsageError(f"--format {format_} takes one result; {listed(_APPENDED)} take several")
+    stored = [(f"{named(str(path))}:\n\n" if named and len(results) > 1 else "", read_result(path)) for path in results]
     if format_ is None and output is None:
-        show_on_terminal(stored, internal=internal)
+        for title, one in stored:
+            show_on_terminal(one, internal=internal, title=title)
         return ExitCode.OK
-    text = find_format(format_ or "text", load_catalog())(stored, internal=internal)
+    text = "\n".join(title + render(one, internal=internal) for title, one in stored)
     if output is None:
         emit(text, commands=format_ == COMMANDS)
     else:

@@ -88,14 +88,11 @@ def rename(document: dict[str, Json]) -> list[Diagnostic]:
                 found.append(((block, old), old, new))
                 inner[new] = inner.pop(old)
         key, words = {"audit": ("expect", STATUSES), "training": ("assume", ASSUMPTIONS)}[block]
-        if isinstance(inner.get(key), list):
-            for place, word in enumerate(inner[key]):
-                if isinstance(word, str) and word in words:
-                    found.append(((block, key, place), word, words[word]))
-                    inner[key][place] = words[word]
-        elif isinstance(inner.get(key), str) and inner[key] in words:
-            found.append(((block, key), inner[key], words[inner[key]]))
-            inner[key] = words[inner[key]]
+        listed = isinstance(inner.get(key), list)
+        for place, word in enumerate(inner[key] if listed else [inner.get(key)]):
+            if isinstance(word, str) and word in words:
+                found.append(((block, key, place) if listed else (block, key), word, words[word]))
+                (inner[key] if listed else inner)[place if listed else key] = words[word]
     return [
         Diagnostic(
             code="renamed-word",

@@ -154,13 +154,12 @@ class Series:
 
     Attributes:
         plot: How to draw it; empty for a table only. ``x``: a column; ``y``: columns, one line each; ``by``: one set of
-            lines per value of this column; ``log``: logarithmic axes (``x``, ``y``); ``identity``: whether to draw y =
-            x; ``band``: two columns with the edges of an area around each line. ``kind``: ``lines``, or ``dots`` (``x``
-            holds names, ``y`` values are dots), or ``sorted`` (no ``x``: ascending values of ``y``, of all rows and per
-            value of ``by``), or ``pictures`` (cells of ``y`` are base64 bytes of ``shape`` [height, width, 1 or 3]; the
-            column ``frame`` gives the index, from 0, of the framed picture), or ``constants`` (a table; brief reports
-            list the names in ``x`` with the values in ``y``). A certified or theorem series of ``delta``
-            against ``epsilon`` holds upper bounds on the declared mechanism in its findings' directions.
+            lines per value of this column; ``log``: logarithmic axes (``x``, ``y``). ``kind``: ``lines``, or ``sorted``
+            (no ``x``: ascending values of ``y``, of all rows and per value of ``by``), or ``pictures`` (a table; cells
+            of ``y`` are base64 bytes of ``shape`` [height, width, 1 or 3]; the column ``frame`` gives the index, from
+            0, of the framed picture), or ``constants`` (a table; brief reports list the names in ``x`` with the values
+            in ``y``). A certified or theorem series of ``delta`` against ``epsilon`` holds upper bounds on the declared
+            mechanism in its findings' directions.
         bounds: Columns with bounds, each ``upper`` or ``lower``, for directed rounding in reports.
     """
 
@@ -211,9 +210,7 @@ class Evidence:
     Attributes:
         kind: The test (``dpspec.stats.attacks.evidence_tests``): ``one-run`` (canaries, guesses, correct),
             ``one-run-ladder`` (canaries, lists of guesses and correct), ``many-run`` (present, absent, true_positives,
-            false_positives), ``many-run-ranked`` (outcomes, a string of 0 and 1), ``many-run-sequential`` (coins, a
-            string of 0 and 1, and scores, both in the order of the runs; valid for any stopping rule) or ``binomial``
-            (trials, successes).
+            false_positives), ``many-run-ranked`` (outcomes, a string of 0 and 1) or ``binomial`` (trials, successes).
         quantity: ``epsilon`` for privacy curves, or the name of a metric.
         power: Largest epsilon (at ``at.delta``) that perfect guesses would show.
     """

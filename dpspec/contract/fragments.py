@@ -77,6 +77,13 @@ def _fragment(keywords: dict[str, Json], description: str | None) -> dict[str, J
     return {key: value for key, value in every.items() if value is not None}
 
 
+def _only(scheme: str, *, forbidden: Sequence[str], required: Sequence[str] = ()) -> dict[str, Json]:
+    """The condition that a scheme imposes on the keys of its block."""
+    then: dict[str, Json] = {"required": list(required)} if required else {}
+    then["properties"] = dict.fromkeys(forbidden, False)
+    return {"if": {"properties": {"scheme": {"const": scheme}}, "required": ["scheme"]}, "then": then}
+
+
 NOISE_MULTIPLIER: dict[str, Json] = number(
     "Standard deviation of the noise divided by clip_norm. The noise is added to the sum of clipped gradients.",
     least=0,
@@ -122,18 +129,9 @@ CLIPPING: dict[str, Json] = {
     "required": ["scheme"],
     "additionalProperties": False,
     "allOf": [
-        {
-            "if": {"properties": {"scheme": {"const": "flat"}}, "required": ["scheme"]},
-            "then": {"properties": {"bounds": False, "coordinate_bound": False}},
-        },
-        {
-            "if": {"properties": {"scheme": {"const": "per-layer"}}, "required": ["scheme"]},
-            "then": {"properties": {"coordinate_bound": False}},
-        },
-        {
-            "if": {"properties": {"scheme": {"const": "truncated"}}, "required": ["scheme"]},
-            "then": {"required": ["coordinate_bound"], "properties": {"bounds": False}},
-        },
+        _only("flat", forbidden=("bounds", "coordinate_bound")),
+        _only("per-layer", forbidden=("coordinate_bound",)),
+        _only("truncated", required=("coordinate_bound",), forbidden=("bounds",)),
     ],
 }
 
@@ -156,10 +154,8 @@ for _name, _schema in _SAMPLING_OPTIONS.items():
 #: Required and forbidden options of each scheme.
 _SCHEME_CONDITIONS: list[Json] = []
 for _scheme, _options in SCHEMES.items():
-    _then: dict[str, Json] = {"required": list(_options.takes)} if _options.takes else {}
-    _then["properties"] = {name: False for name in _SAMPLING_OPTIONS if name not in (*_options.takes, *_options.may)}
-    _is_scheme = {"properties": {"scheme": {"const": _scheme}}, "required": ["scheme"]}
-    _SCHEME_CONDITIONS.append({"if": _is_scheme, "then": _then})
+    _others = [name for name in _SAMPLING_OPTIONS if name not in (*_options.takes, *_options.may)]
+    _SCHEME_CONDITIONS.append(_only(_scheme, required=_options.takes, forbidden=_others))
 
 SAMPLING: dict[str, Json] = {
     "type": "object",

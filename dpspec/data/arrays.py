@@ -9,16 +9,18 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from math import prod
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, cast
+from typing import IO, TYPE_CHECKING, Any, ClassVar, cast
 
-from dpspec.contract import DataError, Dataset, Facts, Json, LoadedData
+from dpspec.contract import DataError, Dataset, Json
 from dpspec.contract.fragments import string
 from dpspec.data.options import CLASSES, path, schema
-from dpspec.data.source import Source, check_count, locate, sha256, whole_facts, whole_rows
-from dpspec.text import shortened
+from dpspec.data.source import Halves, check_count, locate, sha256
+from dpspec.text import joined, shortened
 
 if TYPE_CHECKING:
     import numpy as np
+
+    from dpspec.data.source import Rows
 
     Array = np.ndarray[Any, Any]
 
@@ -47,43 +49,10 @@ IDX = Dataset(
 _UNSIGNED_BYTE = 0x08
 
 
-class Idx(Source):
+class Idx(Halves):
     """Images of shape (1, height, width): bytes divided by the public constant 255."""
 
-    def describe(self) -> Facts:
-        pairs = self._pairs()
-        shapes = []
-        for images, labels in pairs:
-            with _open_decompressed(images) as file:
-                shapes.append(_idx_header(file, images, axes=3))
-            with _open_decompressed(labels) as file:
-                (count,) = _idx_header(file, labels, axes=1)
-            if count != shapes[-1][0]:
-                raise DataError(f"{labels}: {count} labels for the {shapes[-1][0]} images of {images}")
-        (count, *size), *test = shapes
-        if test and test[0][1:] != tuple(size):
-            raise DataError(f"{pairs[1][0]}: test images have shape {test[0][1:]}, training images {tuple(size)}")
-        key: Json = {"kind": "idx", "files": [sha256(file) for pair in pairs for file in pair]}
-        classes = int(self.options.get("classes", 10))
-        return whole_facts(count, (1, *size), classes, key, test=test[0][0] if test else 0)
-
-    def read(self) -> LoadedData:
-        import numpy as np
-
-        def scaled(file: Path) -> Array:
-            return _array(file, axes=3)[:, None].astype(np.float32) / np.float32(255)
-
-        return whole_rows(*((scaled(images), _array(labels, axes=1)) for images, labels in self._pairs()))
-
-    def what(self, test: bool = False) -> str:
-        names = (self.options.get("test_" * test + key) for key in ("images", "labels"))
-        return " and ".join(str(self._folder / name) for name in names if name)
-
-    @property
-    def _folder(self) -> Path:
-        return self.directory / str(self.options.get("path", ""))
-
-    def _pairs(self) -> list[tuple[Path, Path]]:
+    def halves(self) -> list[tuple[Path, Path]]:
         named = [("images", "labels"), ("test_images", "test_labels")]
         if not {"test_images", "test_labels"} & self.options.keys():
             named.pop()
@@ -95,6 +64,33 @@ class Idx(Source):
             return locate(self._folder, self.options[key], otherwise=".gz", key=key)
 
         return [(file(images), file(labels)) for images, labels in named]
+
+    def shape(self, half: tuple[Path, Path]) -> tuple[int, ...]:
+        images, labels = half
+        with _open_decompressed(images) as file:
+            records, *size = _idx_header(file, images, axes=3)
+        with _open_decompressed(labels) as file:
+            (count,) = _idx_header(file, labels, axes=1)
+        if count != records:
+            raise DataError(f"{labels}: {count} labels for the {records} images of {images}")
+        return (records, 1, *size)
+
+    def rows(self, half: tuple[Path, Path]) -> Rows:
+        import numpy as np
+
+        images, labels = half
+        return _array(images, axes=3)[:, None].astype(np.float32) / np.float32(255), _array(labels, axes=1)
+
+    def key(self, halves: list[tuple[Path, Path]]) -> dict[str, Json]:
+        return {"kind": "idx", "files": [sha256(file) for pair in halves for file in pair]}
+
+    def what(self, test: bool = False) -> str:
+        names = (self.options.get("test_" * test + key) for key in ("images", "labels"))
+        return " and ".join(str(self._folder / name) for name in names if name)
+
+    @property
+    def _folder(self) -> Path:
+        return self.directory / str(self.options.get("path", ""))
 
 
 def _array(path: Path, axes: int) -> Array:
@@ -152,53 +148,51 @@ NPZ = Dataset(
 )
 
 
-class Npz(Source):
+class Npz(Halves):
     """Features ``x`` of any real dtype and integer labels ``y``. Images without a channel axis get one."""
 
-    def describe(self) -> Facts:
-        file = locate(self.directory, self.options["path"])
-        with open_archive(file) as archive:
-            shape, labels = self._shape(archive, "x"), self._shape(archive, "y")
-            test: tuple[int, ...] = (0, *shape[1:])
-            test_labels: tuple[int, ...] = (0,)
-            if has_test(archive):
-                test, test_labels = self._shape(archive, "x_test"), self._shape(archive, "y_test")
-        if test[1:] != shape[1:]:
-            raise DataError(f"{file}: records of x_test have shape {test[1:]}, but x has {shape[1:]}")
-        for name, wanted, got in (("y", shape[:1], labels), ("y_test", test[:1], test_labels)):
-            if got != wanted:
-                raise DataError(f"{file}: {name} must have shape {wanted}, one label per record, got {got}")
-        key: Json = {"kind": "npz", "file": sha256(file)}
-        return whole_facts(shape[0], _record(shape), int(self.options["classes"]), key, test=test[0])
+    #: Dtypes and numbers of axes of ``x``.
+    KINDS: ClassVar[str] = "fiu"
+    AXES: ClassVar[tuple[int, ...]] = (2, 3, 4)
 
-    def read(self) -> LoadedData:
-        def rows(archive: zipfile.ZipFile, suffix: str) -> tuple[Array, Array]:
-            shape = self._shape(archive, f"x{suffix}")
-            self._shape(archive, f"y{suffix}")
-            x, y = npy_values(archive, f"x{suffix}"), npy_values(archive, f"y{suffix}")
-            return x.reshape(shape[0], *_record(shape)), y
+    def halves(self) -> list[str]:
+        with open_archive(self.file()) as archive:
+            return [""] if {"x_test.npy", "y_test.npy"}.isdisjoint(archive.namelist()) else ["", "_test"]
 
-        with open_archive(locate(self.directory, self.options["path"])) as archive:
-            return whole_rows(rows(archive, ""), rows(archive, "_test") if has_test(archive) else None)
+    def shape(self, half: str) -> tuple[int, ...]:
+        with open_archive(self.file()) as archive:
+            return self._record(self._shape(archive, half))
 
-    def _shape(self, archive: zipfile.ZipFile, name: str) -> tuple[int, ...]:
-        what, labels = f"{self.what()}: {name}", name.startswith("y")
-        shape, dtype = npy_header(archive, name, what)
-        if dtype.kind not in ("iu" if labels else "fiu"):
-            raise DataError(f"{what} must hold {'integers' if labels else 'real numbers'}, got dtype {dtype}")
-        if not (len(shape) == 1 if labels else 2 <= len(shape) <= 4):
-            raise DataError(f"{what} must have {'1 axis' if labels else '2 to 4 axes'}, got shape {shape}")
-        check_count(what, shape)
-        return shape
+    def rows(self, half: str) -> Rows:
+        with open_archive(self.file()) as archive:
+            shape = self._shape(archive, half)
+            return npy_values(archive, f"x{half}").reshape(self._record(shape)), npy_values(archive, f"y{half}")
 
+    def key(self, halves: list[str]) -> dict[str, Json]:
+        return {"kind": "npz", "file": sha256(self.file())}
 
-def _record(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the shape of one record; (n, height, width) are images with one channel."""
-    return (1, *shape[1:]) if len(shape) == 3 else shape[1:]
+    def file(self) -> Path:
+        return locate(self.directory, self.options["path"])
 
+    def _shape(self, archive: zipfile.ZipFile, half: str) -> tuple[int, ...]:
+        """Return the shape of the features, if the headers of features and labels are valid."""
+        shapes = []
+        for name, kinds, axes in ((f"x{half}", self.KINDS, self.AXES), (f"y{half}", "iu", (1,))):
+            what = f"{self.what()}: {name}"
+            shape, dtype = npy_header(archive, name, what)
+            if dtype.kind not in kinds or len(shape) not in axes:
+                values, of = "real numbers" if "f" in kinds else "integers", joined([str(n) for n in axes], "or")
+                raise DataError(f"{what} must have {values} and {of} axes, got dtype {dtype} and shape {shape}")
+            check_count(what, shape)
+            shapes.append(shape)
+        if shapes[1] != shapes[0][:1]:
+            message = f"y{half} must have shape {shapes[0][:1]}, one label per record, got {shapes[1]}"
+            raise DataError(f"{self.what()}: {message}")
+        return shapes[0]
 
-def has_test(archive: zipfile.ZipFile) -> bool:
-    return not {"x_test.npy", "y_test.npy"}.isdisjoint(archive.namelist())
+    def _record(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """Return the shape of all records; (n, height, width) are images with one channel."""
+        return (shape[0], 1, *shape[1:]) if len(shape) == 3 else shape
 
 
 def npy_header(archive: zipfile.ZipFile, name: str, what: str) -> tuple[tuple[int, ...], np.dtype[Any]]:

@@ -7,22 +7,22 @@ Loading scripts are never executed: ``datasets`` 4 or later does not support the
 from __future__ import annotations
 
 import os
-from dataclasses import replace
 from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dpspec.contract import DataError, Dataset, Facts, Json, LoadedData
+from dpspec.contract import DataError, Dataset, Json
 from dpspec.contract.fragments import integer, string
 from dpspec.data.fileless import DECLARED, SHAPE, declared_shape
-from dpspec.data.images import KEYS as PICTURES
-from dpspec.data.images import check_shape, decoded
+from dpspec.data.images import RESIZE, check_shape, decoded
 from dpspec.data.options import schema
-from dpspec.data.source import MAX_BYTES, check_count, import_optional, whole_facts, whole_rows
+from dpspec.data.source import MAX_BYTES, import_optional
 from dpspec.data.table import KEYS, Columns, Table, column_values, listed
 
 if TYPE_CHECKING:
     import numpy as np
+
+    from dpspec.data.source import Rows
 
 
 def cache() -> Path:
@@ -72,7 +72,7 @@ DATASET = Dataset(
                 "The column with pictures, instead of columns. Then features is [channels, height, "
                 "width], and pixels become numbers from 0 to 1."
             ),
-            "resize": PICTURES["resize"],
+            "resize": RESIZE,
         },
         required=["name", "revision", "records", "features", "label", "classes"],
     ),
@@ -81,82 +81,77 @@ DATASET = Dataset(
 
 
 class HuggingFace(Table):
-    def describe(self) -> Facts:
+    def halves(self) -> list[bool]:
         if ("test_split" in self.options) != ("test_records" in self.options):
             raise DataError(f"{self.what()}: test_split and test_records require each other")
-        shape = declared_shape(self.options["features"])
         if "image" in self.options:
             for other in ("columns", "categories"):
                 if other in self.options:
                     raise DataError(f"{self.what()}: image and {other} exclude each other")
-            check_shape(shape)
+            check_shape(declared_shape(self.options["features"]))
         elif self._resize:
             raise DataError(f"{self.what()}: resize needs the key image")
-        records, test_records = int(self.options["records"]), int(self.options.get("test_records", 0))
-        check_count(self.what(), (records, *shape))
-        check_count(self.what(test=True), (max(1, test_records), *shape))
+        return [False, True] if "test_split" in self.options else [False]
+
+    def shape(self, half: bool) -> tuple[int, ...]:
+        return int(self.options["test_records" if half else "records"]), *declared_shape(self.options["features"])
+
+    def key(self, halves: list[bool]) -> dict[str, Json]:
         keys = [key for key in ("name", "config", "revision", "test_split", "image") if key in self.options]
-        key: Json = {
+        return {
             "kind": "huggingface",
-            "train_split": self._train_split,
+            "train_split": self._split(False),
             "resize": self._resize,
             **{name: self.options[name] for name in keys},
             **self.table_key(),
             "columns": [*(self.options.get("columns") or ())],
-            "shape": [*shape],
+            "shape": [*declared_shape(self.options["features"])],
         }
-        return whole_facts(records, shape, len(self.classes()), key, test=test_records)
 
-    def read(self) -> LoadedData:
-        facts, folder = self.describe(), cache()
-        splits = [self._train_split, *([self.options["test_split"]] if "test_split" in self.options else [])]
+    def rows(self, half: bool) -> Rows:
+        what, folder = self.what(test=half), cache()
         try:
-            found = whole_rows(*(self._rows(table) for table in tables(self.options, splits, folder)))
+            x, y = self._read(fetched(self.options, self._split(half), folder), what)
         except DataError:
             raise
         except Exception as error:  # libraries, networks and servers raise many kinds
             raise DataError(
-                f"{self.what()}: could not be fetched ({type(error).__name__}: {error}). The first fetch needs a "
+                f"{what}: could not be fetched ({type(error).__name__}: {error}). The first fetch needs a "
                 f"network connection; later ones use the cache in {folder} ($DPSPEC_DATA)"
             ) from error
-        for test, x, records in ((False, found.train_x, facts.records), (True, found.test_x, facts.test_records)):
-            if (len(x), features := prod(x.shape[1:])) != (records, facts.features):
-                raise DataError(
-                    f"{self.what(test)}: {len(x)} records of {features} features, but the spec declares {records} of "
-                    f"{facts.features}"
-                )
-        train_x, test_x = (x.reshape(-1, *facts.shape) for x in (found.train_x, found.test_x))
-        return replace(found, train_x=train_x, test_x=test_x)
+        found, (records, *shape) = (len(x), prod(x.shape[1:])), self.shape(half)
+        if found != (records, prod(shape)):
+            declared = f"the spec declares {records} of {prod(shape)}"
+            raise DataError(f"{what}: {found[0]} records of {found[1]} features, but {declared}")
+        return x.reshape(records, *shape), y
 
     def what(self, test: bool = False) -> str:
-        split = self.options.get("test_split", "test") if test else self._train_split
-        return f"huggingface {self.options['name']} ({split})"
+        return f"huggingface {self.options['name']} ({self._split(test)})"
 
-    @property
-    def _train_split(self) -> str:
-        return str(self.options.get("train_split", "train"))
+    def _split(self, test: bool) -> str:
+        return str(self.options.get("test_split", "test") if test else self.options.get("train_split", "train"))
 
     @property
     def _resize(self) -> bool:
         return bool(self.options.get("resize", False))
 
-    def _rows(self, table: Any) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    def _read(self, table: Any, what: str) -> Rows:
         import numpy as np
 
         def read(name: str) -> np.ndarray[Any, Any]:
-            return column_values(table[name], name, self.what())
+            return column_values(table[name], name, what)
 
         image = self.options.get("image")
         if image is None:
-            return self.rows(read, self.columns(table.column_names, self.what()), self.what())
+            return self.converted(read, self.columns(table.column_names, what), what)
         for name in (image, self.options["label"]):
             if name not in table.column_names:
-                raise DataError(f"{self.what()}: has no column {name!r} (its columns: {listed(table.column_names)})")
-        _, y = self.rows(read, Columns(self.options["label"], (), {}), self.what())
+                raise DataError(f"{what}: has no column {name!r} (its columns: {listed(table.column_names)})")
+        _, y = self.converted(read, Columns(self.options["label"], (), {}), what)
         shape = declared_shape(self.options["features"])
         x = np.zeros((len(y), *shape), dtype=np.float32)
         for i, cell in enumerate(table[image]):
-            where = f"{self.what()}: record {i}"
+            where = f"{what}: record {i}"
             picture = cell.as_py()
             data = picture.get("bytes") if isinstance(picture, dict) else None
             if not isinstance(data, bytes):
@@ -165,7 +160,7 @@ class HuggingFace(Table):
         return x, y
 
 
-def tables(options: Any, splits: list[str], folder: Path) -> list[Any]:
+def fetched(options: Any, split: str, folder: Path) -> Any:
     from packaging.version import Version
 
     datasets = import_optional("datasets", "datasets", "huggingface")
@@ -182,4 +177,4 @@ def tables(options: Any, splits: list[str], folder: Path) -> list[Any]:
     if size > MAX_BYTES:
         raise DataError(f"huggingface {name}: {size} bytes; at most {MAX_BYTES} are fetched")
     builder.download_and_prepare()
-    return [builder.as_dataset(split=split).with_format("arrow")[:] for split in splits]
+    return builder.as_dataset(split=split).with_format("arrow")[:]

@@ -9,13 +9,15 @@ from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dpspec.contract import DataError, Dataset, Facts, Json, LoadedData
+from dpspec.contract import DataError, Dataset, Json
 from dpspec.contract.fragments import array, flag
 from dpspec.data.options import path, schema
-from dpspec.data.source import MAX_BYTES, Source, check_count, import_optional, locate, sha256, whole_facts, whole_rows
+from dpspec.data.source import MAX_BYTES, Halves, import_optional, locate, sha256
 
 if TYPE_CHECKING:
     import numpy as np
+
+    from dpspec.data.source import Rows
 
 
 #: Maximum number of pixels of a picture, which bounds the memory for decoding.
@@ -27,19 +29,10 @@ _MODES = frozenset({"1", "L", "LA", "P", "PA", "RGB", "RGBA", "CMYK", "YCbCr"})
 #: Pillow's modes by number of channels.
 _TARGETS = {1: "L", 3: "RGB"}
 
-#: Schema of the keys that control decoding.
-KEYS: dict[str, Json] = {
-    "shape": array(
-        "[channels, height, width] of every record: 1 channel for grayscale, 3 for color. Pictures are "
-        "converted. A public constant.",
-        {"type": "integer", "minimum": 1, "maximum": 4096},
-        least=3,
-        most=3,
-    ),
-    "resize": flag(
-        "Scale pictures to the size in shape. By default pictures of another size are errors.", default=False
-    ),
-}
+
+RESIZE: dict[str, Json] = flag(
+    "Scale pictures to the size in shape. By default pictures of another size are errors.", default=False
+)
 
 
 def check_shape(shape: tuple[int, ...]) -> None:
@@ -92,7 +85,14 @@ DATASET = Dataset(
                 most=100_000,
                 unique=True,
             ),
-            **KEYS,
+            "shape": array(
+                "[channels, height, width] of every record: 1 channel for grayscale, 3 for color. Pictures are "
+                "converted. A public constant.",
+                {"type": "integer", "minimum": 1, "maximum": 4096},
+                least=3,
+                most=3,
+            ),
+            "resize": RESIZE,
         },
         required=["path", "classes", "shape"],
     ),
@@ -102,47 +102,39 @@ DATASET = Dataset(
 _SUFFIXES = (".png", ".jpg", ".jpeg")
 
 
-class Images(Source):
-    def describe(self) -> Facts:
-        shape = self._shape
-        check_shape(shape)
-        halves = [[*self._files(root)] for root in self._roots()]
-        for root, half in zip(self._roots(), halves, strict=True):
-            check_count(root, (len(half), *shape))
-        files: Json = [[[place, sha256(file)] for place, file in half] for half in halves]
-        key: Json = {"kind": "images", "shape": [*shape], "resize": self._resize, "files": files}
-        test = sum(map(len, halves[1:]))
-        return whole_facts(len(halves[0]), shape, len(self.options["classes"]), key, test=test)
-
-    def read(self) -> LoadedData:
-        return whole_rows(*map(self._rows, self._roots()))
-
-    def what(self, test: bool = False) -> str:
-        return str(self._roots()[-1 if test else 0])
-
-    def _roots(self) -> list[Path]:
+class Images(Halves):
+    def halves(self) -> list[Path]:
+        check_shape(self._record)
         return [self.directory / self.options[key] for key in ("path", "test_path") if key in self.options]
 
-    @property
-    def _shape(self) -> tuple[int, ...]:
-        return tuple(int(n) for n in self.options["shape"])
+    def shape(self, half: Path) -> tuple[int, ...]:
+        return (sum(1 for _ in self._files(half)), *self._record)
 
-    @property
-    def _resize(self) -> bool:
-        return bool(self.options.get("resize", False))
-
-    def _rows(self, root: Path) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    def rows(self, half: Path) -> Rows:
         import numpy as np
 
-        files = [*self._files(root)]
-        x = np.zeros((len(files), *self._shape), dtype=np.float32)
+        files = [*self._files(half)]
+        x = np.zeros((len(files), *self._record), dtype=np.float32)
         for i, (_, file) in enumerate(files):
             try:
                 data = file.read_bytes()
             except OSError as error:
                 raise DataError(f"{file}: cannot be read: {error}") from error
-            x[i] = decoded(data, self._shape, self._resize, "images", file)
+            x[i] = decoded(data, self._record, bool(self.options.get("resize", False)), "images", file)
         return x, np.array([place for place, _ in files], dtype=np.int64)
+
+    def key(self, halves: list[Path]) -> dict[str, Json]:
+        files = [[[place, sha256(file)] for place, file in self._files(root)] for root in halves]
+        return {
+            "kind": "images",
+            "shape": [*self._record],
+            "resize": bool(self.options.get("resize", False)),
+            "files": files,
+        }
+
+    @property
+    def _record(self) -> tuple[int, ...]:
+        return tuple(int(n) for n in self.options["shape"])
 
     def _files(self, root: Path) -> Iterator[tuple[int, Path]]:
         """Yield the class and file of each picture. Hidden files are skipped, links are errors."""

@@ -172,10 +172,6 @@ _MAX_GROUP = 10**9
 #: Path of the block of a spec that names the table and its columns.
 PLACE = "audit.scores"
 
-#: The last tables read, by digest and columns. Checks, plans and trials read the same table.
-_READ: dict[tuple[str, ...], ScoreTable] = {}
-_KEPT = 2
-
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ScoreTable:
@@ -210,17 +206,10 @@ def read_table(directory: str | Path, options: Mapping[str, Any], group_size: in
     """
     path = Path(directory) / str(options["path"])
     content = _bytes(path)
-    digest = hashlib.sha256(content).hexdigest()
-    known = (digest, str(path), repr(sorted(options.items())), str(group_size))
-    if known not in _READ:
-        try:
-            table = _checked(path, content, digest, options, group_size)
-        except DataError as error:
-            raise DataError(str(error), f"{PLACE}.{error.key or 'path'}") from None
-        while len(_READ) >= _KEPT:
-            del _READ[next(iter(_READ))]
-        _READ[known] = table
-    return _READ[known]
+    try:
+        return _checked(path, content, options, group_size)
+    except DataError as error:
+        raise DataError(str(error), f"{PLACE}.{error.key or 'path'}") from None
 
 
 def _bytes(path: Path) -> bytes:
@@ -237,7 +226,7 @@ def _bytes(path: Path) -> bytes:
     return content
 
 
-def _checked(path: Path, content: bytes, digest: str, options: Mapping[str, Any], group_size: int | None) -> ScoreTable:
+def _checked(path: Path, content: bytes, options: Mapping[str, Any], group_size: int | None) -> ScoreTable:
     import numpy as np
 
     keys = [key for key in ("coin", "score", "group_size", "id") if key in options]
@@ -281,6 +270,7 @@ def _checked(path: Path, content: bytes, digest: str, options: Mapping[str, Any]
         if before != row:
             message = f"{where}: {shortened(text)!r} is also at {columns.where(before)}"
             raise DataError(f"{message}; each canary or run must have one row", "id")
+    digest = hashlib.sha256(content).hexdigest()
     table = ScoreTable(digest=digest, coins=coins.astype(np.int8), scores=scores, group_sizes=sizes)
     for size in table.sizes:
         values = table.of_size(size)[1]

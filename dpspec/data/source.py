@@ -254,8 +254,53 @@ class Source(ABC):
 
     def what(self, test: bool = False) -> str:
         """Return the beginning of messages about the training or test rows: the file, if there is one."""
+        if test and "test_path" in self.options:
+            return str(self.directory / self.options["test_path"])
         name = self.options.get("path")
         return ("data" if name is None else str(self.directory / name)) + " (test)" * test
 
     def number(self, key: str) -> int:
         return int(self.options.get(key, _DEFAULTS.get(key)))
+
+
+class Halves(Source):
+    """Base class of sources whose files have a training half, and possibly a test half."""
+
+    @abstractmethod
+    def halves(self) -> list[Any]:
+        """Return the training half, and the test half if there is one."""
+
+    @abstractmethod
+    def shape(self, half: Any) -> tuple[int, ...]:
+        """Return the shape (n, ...) of a half's features, without reading its rows."""
+
+    @abstractmethod
+    def rows(self, half: Any) -> Rows:
+        """Return the features (n, ...) and labels (n,) of a half."""
+
+    @abstractmethod
+    def key(self, halves: list[Any]) -> dict[str, Json]:
+        """Return JSON that changes if the rows change."""
+
+    def describe(self) -> Facts:
+        halves = self.halves()
+        shapes = [self.shape(half) for half in halves]
+        for test, shape in enumerate(shapes):
+            check_count(self.what(test=bool(test)), shape)
+        (records, *record), *rest = shapes
+        for _, *other in rest:
+            if other != record:
+                message = f"test records have shape {tuple(other)}, training records {tuple(record)}"
+                raise DataError(f"{self.what(test=True)}: {message}")
+        classes, vocabulary = self.options.get("classes", 10), self.options.get("vocabulary")
+        return whole_facts(
+            records,
+            tuple(record),
+            len(classes) if isinstance(classes, tuple) else int(classes),
+            self.key(halves),
+            test=sum(shape[0] for shape in rest),
+            vocabulary=vocabulary,
+        )
+
+    def read(self) -> LoadedData:
+        return whole_rows(*map(self.rows, self.halves()))

@@ -12,7 +12,7 @@ from typing import IO, TYPE_CHECKING, Any, TypeAlias
 from dpspec.contract import DataError, Json
 from dpspec.contract.fragments import array, string
 from dpspec.data.options import CLASSES
-from dpspec.data.source import Source
+from dpspec.data.source import Halves
 from dpspec.text import closest, did_you_mean, shortened
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ class Columns:
         return sum(len(self.categories[name]) if name in self.categories else 1 for name in self.features)
 
 
-class Table(Source):
+class Table(Halves):
     def columns(self, header: Sequence[str], where: object) -> Columns:
         label, user = str(self.options["label"]), self.options.get("user")
         position = {name: index for index, name in enumerate(header)}
@@ -137,7 +137,7 @@ class Table(Source):
             **({"categories": {k: [*v] for k, v in categories.items()}} if categories else {}),
         }
 
-    def rows(self, read: Callable[[str], Array], columns: Columns, where: object) -> tuple[Array, Array]:
+    def converted(self, read: Callable[[str], Array], columns: Columns, where: object) -> tuple[Array, Array]:
         """Convert columns, which ``read`` returns by name, with one column in memory at a time.
 
         Returns features (n, columns.width), float64, and labels (n,), int64. Records in messages count from 0.

@@ -11,16 +11,18 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from dpspec.contract import DataError, Dataset, Facts, Json, LoadedData, fragments
+from dpspec.contract import DataError, Dataset, Json, fragments
 from dpspec.data import users
 from dpspec.data.options import path, schema
-from dpspec.data.source import MAX_BYTES, check_count, import_optional, locate, sha256, whole_facts, whole_rows
+from dpspec.data.source import MAX_BYTES, import_optional, locate, sha256
 from dpspec.data.table import KEYS, Columns, column_values, csv_lines, is_text, text_of, unknown_category
 from dpspec.data.users import TableOfUsers
 from dpspec.text import shortened
 
 if TYPE_CHECKING:
     import numpy as np
+
+    from dpspec.data.source import Rows
 
     Array: TypeAlias = np.ndarray[Any, Any]
 
@@ -48,18 +50,14 @@ CSV = Dataset(
 
 
 class Csv(TableOfUsers):
-    def describe(self) -> Facts:
-        with self._lines() as (file, columns, _, lines):
-            records = sum(1 for _ in lines)  # without parsing numbers
-        if not records:
-            raise DataError(f"{file}: is empty: no record follows the header")
-        check_count(file, (records, columns.width))
-        key = {"kind": "csv", "file": sha256(file), "columns": list(columns.features), **self.table_key()}
-        if self.options.get("missing"):
-            key["missing"] = sorted(self.options["missing"])
-        return whole_facts(records, (columns.width,), len(self.classes()), key)
+    def halves(self) -> list[None]:
+        return [None]
 
-    def read(self) -> LoadedData:
+    def shape(self, half: None) -> tuple[int, ...]:
+        with self._lines() as (_, columns, _, lines):
+            return (sum(1 for _ in lines), columns.width)  # without parsing numbers
+
+    def rows(self, half: None) -> Rows:
         import numpy as np
 
         x, y, classes = array("d"), array("q"), self.classes()
@@ -80,8 +78,14 @@ class Csv(TableOfUsers):
                 if label not in classes:
                     raise self.unknown_class(label, where)
                 y.append(classes[label])
-        features = np.frombuffer(x, dtype=np.float64).reshape(len(y), columns.width)
-        return whole_rows((features, np.frombuffer(y, dtype=np.int64)))
+        return np.frombuffer(x, dtype=np.float64).reshape(len(y), columns.width), np.frombuffer(y, dtype=np.int64)
+
+    def key(self, halves: list[None]) -> dict[str, Json]:
+        with self._lines() as (file, columns, _, _):
+            key = {"kind": "csv", "file": sha256(file), "columns": list(columns.features), **self.table_key()}
+        if self.options.get("missing"):
+            key["missing"] = sorted(self.options["missing"])
+        return key
 
     def owners(self) -> list[str]:
         with self._lines() as (_, _, places, lines):
@@ -144,51 +148,38 @@ PARQUET = Dataset(
 
 
 class Parquet(TableOfUsers):
-    def describe(self) -> Facts:
-        files, counts, layouts = self._files(), [], []
-        for file in files:
-            with open_parquet(file) as table:
-                layouts.append(self.columns(table.schema_arrow.names, file))
-                counts.append(int(table.metadata.num_rows))
-        if layouts[-1] != layouts[0]:
-            raise DataError(
-                f"{files[-1]}: the features differ from the features of {files[0]}; list them under columns"
-            )
-        shape = (layouts[0].width,)
-        for file, count in zip(files, counts, strict=True):
-            check_count(file, (count, *shape))
-        key: Json = {
-            "kind": "parquet",
-            "files": [sha256(file) for file in files],
-            **self.table_key(),
-            "columns": list(layouts[0].features),
-        }
-        return whole_facts(counts[0], shape, len(self.classes()), key, test=sum(counts[1:]))
+    def halves(self) -> list[Path]:
+        keys = [key for key in ("path", "test_path") if key in self.options]
+        files = [locate(self.directory, self.options[key], key=key) for key in keys]
+        if self._columns(files[-1]) != self._columns(files[0]):
+            message = f"the features differ from the features of {files[0]}; list them under columns"
+            raise DataError(f"{files[-1]}: {message}")
+        return files
 
-    def read(self) -> LoadedData:
-        def rows(file: Path) -> tuple[Array, Array]:
-            with open_parquet(file) as table:
-                columns = self.columns(table.schema_arrow.names, file)
-                return self.rows(lambda name: parquet_column(table, name, file), columns, file)
+    def shape(self, half: Path) -> tuple[int, ...]:
+        with open_parquet(half) as table:
+            return int(table.metadata.num_rows), self._columns(half).width
 
-        return whole_rows(*map(rows, self._files()))
+    def rows(self, half: Path) -> Rows:
+        with open_parquet(half) as table:
+            return self.converted(lambda name: parquet_column(table, name, half), self._columns(half), half)
 
-    def what(self, test: bool = False) -> str:
-        return str(self.directory / self.options["test_path" if test and "test_path" in self.options else "path"])
+    def key(self, halves: list[Path]) -> dict[str, Json]:
+        files, columns = [sha256(file) for file in halves], list(self._columns(halves[0]).features)
+        return {"kind": "parquet", "files": files, **self.table_key(), "columns": columns}
+
+    def _columns(self, file: Path) -> Columns:
+        with open_parquet(file) as table:
+            return self.columns(table.schema_arrow.names, file)
 
     def owners(self) -> list[str]:
-        file, name = self._files()[0], str(self.options["user"])
+        file, name = self.halves()[0], str(self.options["user"])
         with open_parquet(file) as table:
             values = parquet_column(table, name, file)
         if values.dtype.kind not in "iuO":  # floats could merge two users by rounding
             message = f"{file}: column {name!r} of users must contain strings or integers without missing values"
             raise DataError(message, "user")
         return [text_of(value) for value in values]
-
-    def _files(self) -> list[Path]:
-        return [
-            locate(self.directory, self.options[key], key=key) for key in ("path", "test_path") if key in self.options
-        ]
 
 
 @contextmanager

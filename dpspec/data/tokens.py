@@ -7,7 +7,6 @@ public tokenizer must have produced the ids. They are not quantities: ``standard
 from __future__ import annotations
 
 import json
-import zipfile
 from array import array
 from collections.abc import Iterator
 from itertools import count
@@ -16,9 +15,9 @@ from typing import TYPE_CHECKING
 
 from dpspec.contract import DataError, Dataset, Facts, Json, LoadedData
 from dpspec.contract.fragments import flag, integer, number
-from dpspec.data.arrays import has_test, npy_header, npy_values, open_archive
+from dpspec.data.arrays import Npz
 from dpspec.data.options import CLASSES, path, schema
-from dpspec.data.source import GENERATE, Source, check_count, generator, locate, sha256, whole_facts, whole_rows
+from dpspec.data.source import GENERATE, Source, check_count, generator, sha256, whole_facts, whole_rows
 
 if TYPE_CHECKING:
     from dpspec.data.source import Rows
@@ -89,79 +88,54 @@ SYNTHETIC = Dataset(
 )
 
 
-def _facts(source: Source, records: int, test: int, key: dict[str, Json]) -> Facts:
-    length, vocabulary = source.number("length"), source.number("vocabulary")
-    check_count(source.what(), (records + test, length))
-    key = {"length": length, "vocabulary": vocabulary, **key}
-    return whole_facts(records, (length,), source.number("classes"), key, test=test, vocabulary=vocabulary)
+class Tokens(Npz):
+    KINDS, AXES = "iu", (2,)
 
+    def halves(self) -> list[str]:
+        return super().halves() if self._archived else [""]
 
-class Tokens(Source):
-    def describe(self) -> Facts:
-        file, archived = self._file()
-        if archived:
-            with open_archive(file) as archive:
-                records = self._count(archive, "")
-                test = self._count(archive, "_test") if has_test(archive) else 0
+    def shape(self, half: str) -> tuple[int, ...]:
+        length = self.number("length")
+        if self._archived:
+            records, width = super().shape(half)
+            if width > length and not self.options.get("truncate", False):
+                raise DataError(f"{self.what()}: x{half} has {width} ids per text, but length is {length}", "length")
         else:
-            records, test = sum(1 for _ in _numbered(file)), 0
-            if not records:
-                raise DataError(f"{file}: is empty: all lines are blank", "path")
-        truncate = bool(self.options.get("truncate", False))
-        return _facts(self, records, test, {"kind": "tokens", "file": sha256(file), "truncate": truncate})
+            records = sum(1 for _ in _numbered(self.file()))
+        return records, length
 
-    def read(self) -> LoadedData:
+    def rows(self, half: str) -> Rows:
         import numpy as np
 
-        file, archived = self._file()
-        if archived:
-            with open_archive(file) as archive:
-                return whole_rows(self._rows(archive, ""), self._rows(archive, "_test") if has_test(archive) else None)
-        length, ids, labels = self.number("length"), array("q"), array("q")
+        length, vocabulary = self.number("length"), self.number("vocabulary")
+        if self._archived:
+            values, labels = super().rows(half)
+            wrong = np.argwhere((values < 0) | (values >= vocabulary))
+            if len(wrong):
+                at = f"id {values[tuple(wrong[0])]} of text {wrong[0][0]}"
+                raise DataError(f"{self.what()}: x{half}: {at} is not in 0..{vocabulary - 1}")
+            padded = np.full((len(values), length), PADDING, dtype=np.int64)
+            padded[:, : values.shape[1]] = values[:, :length]
+            return padded, labels
+        file, ids, classes = self.file(), array("q"), array("q")
         for place, line in _numbered(file):
             tokens, label = self._text(line, f"{file}:{place}")
             ids.extend(tokens)
             ids.extend([PADDING] * (length - len(tokens)))
-            labels.append(label)
-        x = np.frombuffer(ids, dtype=np.int64).reshape(-1, length)
-        return whole_rows((x, np.frombuffer(labels, dtype=np.int64)))
+            classes.append(label)
+        return np.frombuffer(ids, dtype=np.int64).reshape(-1, length), np.frombuffer(classes, dtype=np.int64)
 
-    def _file(self) -> tuple[Path, bool]:
-        """Return the file, and whether it is an archive of arrays."""
-        file = locate(self.directory, self.options["path"])
+    def key(self, halves: list[str]) -> dict[str, Json]:
+        own = {name: self.number(name) for name in ("length", "vocabulary")}
+        truncate = bool(self.options.get("truncate", False))
+        return {**own, "kind": "tokens", "file": sha256(self.file()), "truncate": truncate}
+
+    @property
+    def _archived(self) -> bool:
+        file = self.file()
         if file.suffix.lower() not in (".jsonl", ".npz"):
             raise DataError(f"{file}: its name must end in .jsonl or .npz", "path")
-        return file, file.suffix.lower() == ".npz"
-
-    def _count(self, archive: zipfile.ZipFile, suffix: str) -> int:
-        shapes = []
-        for name, axes in ((f"x{suffix}", 2), (f"y{suffix}", 1)):
-            what = f"{self.what()}: {name}"
-            shape, dtype = npy_header(archive, name, what)
-            if dtype.kind not in "iu" or len(shape) != axes:
-                raise DataError(f"{what} must have integers and {axes} axes, got dtype {dtype} and shape {shape}")
-            check_count(what, shape)
-            shapes.append(shape)
-        (count, width), labels = shapes
-        if labels != (count,):
-            raise DataError(f"{self.what()}: y{suffix} must contain one label for each of the {count} texts")
-        if width > self.number("length") and not self.options.get("truncate", False):
-            message = f"{self.what()}: x{suffix} has {width} ids per text, but length is {self.number('length')}"
-            raise DataError(message, "length")
-        return count
-
-    def _rows(self, archive: zipfile.ZipFile, suffix: str) -> Rows:
-        import numpy as np
-
-        self._count(archive, suffix)
-        values, vocabulary, length = npy_values(archive, f"x{suffix}"), self.number("vocabulary"), self.number("length")
-        wrong = np.argwhere((values < 0) | (values >= vocabulary))
-        if len(wrong):
-            at = values[tuple(wrong[0])]
-            raise DataError(f"{self.what()}: x{suffix}: id {at} of text {wrong[0][0]} is not in 0..{vocabulary - 1}")
-        padded = np.full((len(values), length), PADDING, dtype=np.int64)
-        padded[:, : values.shape[1]] = values[:, :length]
-        return padded, npy_values(archive, f"y{suffix}")
+        return file.suffix.lower() == ".npz"
 
     def _text(self, line: str, where: str) -> tuple[list[int], int]:
         length, vocabulary, classes = self.number("length"), self.number("vocabulary"), self.number("classes")
@@ -194,8 +168,11 @@ class SyntheticTokens(Source):
                 f"be above {classes}, got {vocabulary}",
                 "vocabulary",
             )
-        key = {name: self.number(name) for name in ("records", "classes", "seed")}
-        return _facts(self, key["records"], 0, {"kind": "synthetic-tokens", **key, "noise": self._noise})
+        key = {name: self.number(name) for name in ("records", "length", "vocabulary", "classes", "seed")}
+        shape = (key["records"], key["length"])
+        check_count(self.what(), shape)
+        whole = {"kind": "synthetic-tokens", **key, "noise": self._noise}
+        return whole_facts(shape[0], shape[1:], classes, whole, vocabulary=vocabulary)
 
     def read(self) -> LoadedData:
         import numpy as np

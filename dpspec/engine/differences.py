@@ -11,13 +11,12 @@ detected only by the store or by training again.
 from __future__ import annotations
 
 import dataclasses
-import math
 import re
 from collections import Counter, defaultdict, deque
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from typing import Any, get_args
 
-from dpspec.contract import Assumption, Check, Evidence, Finding, FrozenMap, Json
+from dpspec.contract import Assumption, Check, Evidence, Finding, FrozenMap
 from dpspec.contract.catalog import Catalog
 from dpspec.contract.findings import Privacy
 from dpspec.contract.frozen import canonical_json
@@ -25,14 +24,12 @@ from dpspec.engine.judging.claim_tests import Concluded
 from dpspec.engine.judging.conformance_status import inspections, rejected
 from dpspec.engine.judging.judge import as_expected
 from dpspec.engine.redact import LEFT_OUT_REASONS, redact_audit
+from dpspec.engine.results.diff import differing
 from dpspec.engine.results.result import AuditResult, Result
 from dpspec.engine.storage.stored_trials import environment
 from dpspec.engine.storage.trial_store import Store
 from dpspec.json_records import write
 from dpspec.text import clipped
-
-#: Relative difference up to which numbers are equal, because machines round differently.
-TOLERANCE = 1e-9
 
 VERDICT = re.compile(r"verdicts\[(\d+)\]\.verdict")
 
@@ -56,32 +53,10 @@ class Mismatch:
     because: str = ""
 
 
-def compare(audit: str, what: str, recorded: Json, recomputed: Json) -> Iterator[Mismatch]:
-    if isinstance(recorded, dict) and isinstance(recomputed, dict):
-        for key in [*recorded, *(k for k in recomputed if k not in recorded)]:
-            if key in recorded and key in recomputed:
-                yield from compare(audit, f"{what}.{key}", recorded[key], recomputed[key])
-            else:
-                old, new = (short(side[key]) if key in side else "nothing" for side in (recorded, recomputed))
-                yield Mismatch(audit, f"{what}.{key}", old, new)
-    elif isinstance(recorded, list) and isinstance(recomputed, list) and len(recorded) == len(recomputed):
-        for i, (old, new) in enumerate(zip(recorded, recomputed, strict=True)):
-            yield from compare(audit, f"{what}[{i}]", old, new)
-    elif not _equal(recorded, recomputed):
-        yield Mismatch(audit, what, short(recorded), short(recomputed))
-
-
-def _equal(a: Json, b: Json) -> bool:
-    if isinstance(a, bool) or isinstance(b, bool) or not isinstance(a, int | float) or not isinstance(b, int | float):
-        return type(a) is type(b) and bool(a == b)
-    if isinstance(a, int) and isinstance(b, int):
-        return a == b
-    return math.isclose(a, b, rel_tol=TOLERANCE, abs_tol=0.0) or a == b
-
-
-def short(value: Json) -> str:
-    text = f"a list of {len(value)}" if isinstance(value, list) else str(value)
-    return text if len(text) <= 100 else f"{text[:97]}..."
+def compare(audit: str, what: str, recorded: Any, recomputed: Any) -> Iterator[Mismatch]:
+    """The mismatches between two values, each written as JSON."""
+    for place, old, new in differing(write(recorded), write(recomputed), what):
+        yield Mismatch(audit, place, old, new)
 
 
 #: Parts of a verdict besides its outcome.
@@ -91,7 +66,7 @@ _NUMBERS = re.compile(
 
 #: Values that the rules of a version determine.
 _OF_RULES = re.compile(
-    r"(findings|series|checks|evidence|power|notes|digest|document|facts|planned_trials|settled_after|left_out|trials\[)"
+    r"(findings|series|checks|evidence|power|notes|digest|document|facts|planned_trials|left_out|trials\[)"
     r"|conformance\.reason|\d+ trials?,"
 )
 
@@ -99,14 +74,8 @@ _OF_RULES = re.compile(
 def other_versions(result: Result, catalog: Catalog) -> tuple[str, ...]:
     """The distributions of a result with another installed version: ``dpspec 0.1.0 (here 0.2.0)``."""
     here = _versions(environment(catalog))
-    recorded = [_versions(part.environment) for part in result.parts] or [_versions(result.environment)]
-    named = (
-        (name, version)
-        for versions in recorded
-        for name, version in versions.items()
-        if here.get(name, version) != version
-    )
-    return tuple(dict.fromkeys(f"{name} {version} (here {here[name]})" for name, version in named))
+    recorded = _versions(result.environment).items()
+    return tuple(f"{name} {old} (here {here[name]})" for name, old in recorded if here.get(name, old) != old)
 
 
 def absent_packages(result: Result, catalog: Catalog) -> tuple[str, ...]:
@@ -147,9 +116,6 @@ def _versions(values: FrozenMap) -> dict[str, str]:
 UNVERIFIED = {
     "created": "dates",
     "environment.*": "command, versions and machine",
-    "parts.*.source": "files of the parts",
-    "parts.*.created": "dates",
-    "parts.*.environment.*": "command, versions and machine",
     "audits.*.source": "files of the specs",
     "audits.*.places.*": "files of the specs",
     "audits.*.seconds": "durations",
@@ -165,8 +131,6 @@ UNVERIFIED = {
 def unverified(result: Result, store: Store | None) -> str:
     trials = sum(len(audit.trials) for audit in result.audits)
     parts = list(dict.fromkeys(UNVERIFIED.values()))
-    if not result.parts:
-        parts.remove(UNVERIFIED["parts.*.source"])
     if not trials:
         parts.remove(UNVERIFIED["audits.*.stored_trials"])
         parts.remove(UNVERIFIED["audits.*.trials.*.recorded.*"])
@@ -176,38 +140,46 @@ def unverified(result: Result, store: Store | None) -> str:
     return f"not verified, because a result does not imply it: {', '.join(parts)}"
 
 
-#: Parts of a verdict that follow from its claim.
-_OF_THE_CLAIM = ("kind", "text", "expect", "expected", "quantity", "claimed")
-
 #: Parts of an audit that follow from trials.
 _PARTS = ("findings", "series", "checks", "evidence")
 
+_REJECTED = ("refuted", "contradicted")
 
-def merged(audit: AuditResult, again: Concluded) -> tuple[Concluded, tuple[str, ...]]:
-    """The recomputed conclusions with the values that only the audit has, and the part of each such value."""
-    parts: dict[str, Any] = {}
-    taken: list[str] = []
-    for part in _PARTS:
-        items, only_recorded = _merge(getattr(audit, part), getattr(again, part))
-        parts[part] = tuple(items)
-        taken.extend([part] * only_recorded)
-    return dataclasses.replace(again, **parts), tuple(taken)
+
+def merged(audit: AuditResult, again: Concluded) -> tuple[Concluded, Counter[str]]:
+    """The recomputed conclusions with the values that only the audit has, and their number by part."""
+    parts: dict[str, Any] = {part: _merge(getattr(audit, part), getattr(again, part)) for part in _PARTS}
+    taken = Counter({part: len(items) - len(getattr(again, part)) for part, items in parts.items()})
+    return dataclasses.replace(again, trials=len(audit.trials), **parts), +taken
 
 
 def comparable(
-    old: AuditResult, new: AuditResult, family: int, taken: Sequence[str] | None
+    old: AuditResult, new: AuditResult, family: int, taken: Counter[str] | None
 ) -> tuple[AuditResult, AuditResult, list[Mismatch]]:
     """A redacted audit and its recomputation without incomparable values, and the mismatches.
 
-    ``taken`` is the part of each value taken from the result; None if nothing is missing.
+    ``taken`` is the number of values taken from the result by part; None if nothing is missing.
     """
     new = redact_audit(new, family)
     if taken is None or (not taken and old.left_out == new.left_out):
         return old, new, []
-    mismatches = [*_counts(old, new), *_left_out(old, new), *_taken(old, taken)]
+    mismatches = list(_counts(old, new))
     left_out = {verdict.claim: verdict for verdict in old.verdicts if verdict.reason in LEFT_OUT_REASONS}
-    verdicts = tuple(left_out.get(verdict.claim, verdict) for verdict in new.verdicts)
-    new = dataclasses.replace(new, verdicts=verdicts, left_out=old.left_out)
+    verdicts = []
+    for now in new.verdicts:
+        was = left_out.get(now.claim)
+        if was is not None:
+            # No omitted value can change an attack's rejection, because the privacy tests are a separate family.
+            differs = now.kind != "metric" and now.verdict in _REJECTED and was.verdict not in _REJECTED
+            text = now.verdict if differs else "depends on values that this result omits"
+            what = f"the verdict of {was.claim}"
+            mismatches.append(Mismatch(old.name, what, was.verdict, text, differs=differs, claims=(was.claim,)))
+            of_claim = {name: getattr(now, name) for name in ("kind", "text", "expect", "quantity", "claimed")}
+            expected = as_expected(was.verdict, now.expect)
+            now = dataclasses.replace(was, **of_claim, expected=expected, p_value=None)
+        verdicts.append(now)
+    mismatches.extend(_taken(old, taken))
+    new = dataclasses.replace(new, verdicts=tuple(verdicts), left_out=old.left_out)
     if "checks" in taken:
         if _blurred_away(old, new, family):
             new = dataclasses.replace(new, conformance=old.conformance)
@@ -215,8 +187,8 @@ def comparable(
     return old, new, mismatches
 
 
-def _merge(recorded: Sequence[Any], again: Sequence[Any]) -> tuple[list[Any], int]:
-    """``again`` with the further values of ``recorded`` in their order, and their number."""
+def _merge(recorded: Sequence[Any], again: Sequence[Any]) -> tuple[Any, ...]:
+    """``again`` with the further values of ``recorded`` in their order."""
     places: dict[Hashable, deque[int]] = defaultdict(deque)
     for i, item in enumerate(again):
         places[_key(item)].append(i)
@@ -228,10 +200,7 @@ def _merge(recorded: Sequence[Any], again: Sequence[Any]) -> tuple[list[Any], in
             last = indices.popleft()
         else:
             besides[last].append(item)
-    items = [*besides[-1]]
-    for i, item in enumerate(again):
-        items += [item, *besides[i]]
-    return items, len(items) - len(again)
+    return (*besides[-1], *(each for i, item in enumerate(again) for each in (item, *besides[i])))
 
 
 def _key(item: Any) -> Hashable:
@@ -249,76 +218,35 @@ def _key(item: Any) -> Hashable:
 
 def _counts(old: AuditResult, new: AuditResult) -> Iterator[Mismatch]:
     """Compare the numbers of removed values: at least the recomputed number, and only known classes."""
-    for privacy, number in old.left_out.items():
-        due = int(new.left_out.get(privacy, 0))
-        if privacy not in get_args(Privacy) or privacy == "public" or number < due:
-            yield Mismatch(old.name, f"left_out.{privacy}", str(number), str(due))
-        elif number > due:
-            yield Mismatch(
-                old.name,
-                f"left_out.{privacy}",
-                f"{number} values",
-                f"{due} recomputed; the rest needs the run's store, or its data",
-                differs=False,
-            )
-    for privacy, number in new.left_out.items():
-        if privacy not in old.left_out:
-            yield Mismatch(old.name, f"left_out.{privacy}", "nothing", str(number))
+    for privacy in {**old.left_out, **new.left_out}:
+        number, due = int(old.left_out.get(privacy, 0)), int(new.left_out.get(privacy, 0))
+        wrong = number < due or privacy not in get_args(Privacy) or privacy == "public"
+        more = "" if wrong else " recomputed; the rest needs the run's store, or its data"
+        if wrong or number > due:
+            yield Mismatch(old.name, f"left_out.{privacy}", f"{number} values", f"{due}{more}", differs=wrong)
 
 
-def _left_out(old: AuditResult, new: AuditResult) -> Iterator[Mismatch]:
-    again = {verdict.claim: verdict for verdict in new.verdicts}
-    for verdict in old.verdicts:
-        if verdict.reason not in LEFT_OUT_REASONS:
-            continue
-        what, verdict_now = f"the verdict of {verdict.claim}", again.get(verdict.claim)
-        if verdict_now is None:
-            yield Mismatch(old.name, what, verdict.verdict, "no such claim")
-            continue
-        verdict_now = dataclasses.replace(verdict_now, expected=as_expected(verdict.verdict, verdict_now.expect))
-        for key in _OF_THE_CLAIM:
-            yield from compare(
-                old.name, f"{what}: {key}", write(getattr(verdict, key)), write(getattr(verdict_now, key))
-            )
-        yield from compare(old.name, f"{what}: p_value", verdict.p_value, None)
-        if verdict.upper is not None and verdict.lower is not None:
-            ends = f"[{verdict.lower}, {verdict.upper}]"
-            yield Mismatch(old.name, what, ends, "one end depends on an omitted value")
-        # No omitted value can change an attack's rejection, because the privacy tests are a separate family.
-        rejects = verdict.kind != "metric" and verdict_now.verdict in ("refuted", "contradicted")
-        differs = rejects and verdict.verdict not in ("refuted", "contradicted")
-        yield Mismatch(
-            old.name,
-            what,
-            verdict.verdict,
-            verdict_now.verdict if differs else "depends on values that this result omits",
-            differs=differs,
-            claims=(verdict.claim,),
-        )
-
-
-def _taken(old: AuditResult, taken: Sequence[str]) -> Iterator[Mismatch]:
+def _taken(old: AuditResult, taken: Counter[str]) -> Iterator[Mismatch]:
     everyone = tuple(verdict.claim for verdict in old.verdicts)
     executed = tuple(
         verdict.claim
         for verdict in old.verdicts
         if verdict.upper_finding is not None and old.findings[verdict.upper_finding].scope.pipeline == "executed"
     )
-    rest = {"findings": everyone, "evidence": everyone, "series": (), "checks": executed}
-    for part, number in Counter(taken).items():
+    for part, number in taken.items():
         yield Mismatch(
             old.name,
             "conformance" if part == "checks" else part,
             old.conformance.status if part == "checks" else f"a list of {len(getattr(old, part))}",
             f"{number} {part} depend on values that this result omits",
             differs=False,
-            claims=rest[part],
+            claims={"series": (), "checks": executed}.get(part, everyone),
         )
 
 
 def _blurred_away(old: AuditResult, new: AuditResult, family: int) -> bool:
     """Whether a rejected check may no longer reject because its p-value was rounded to a power of ten."""
-    family *= inspections(len(new.trials), new.needed_trials)
+    family *= inspections(len(new.trials), new.planned_trials)
     near = (dataclasses.replace(check, p_value=check.p_value / 10.0) for check in new.checks if check.p_value < 1.0)
     return (old.conformance.status, new.conformance.status) == ("deviates", "no-deviation-found") and any(
         rejected(check, family) for check in near

@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from dpspec.contract import Assumption, Check, FrozenMap
 from dpspec.engine.judging.conformance_status import inspections, missing, reason, rejected
 from dpspec.engine.results import decimals
-from dpspec.engine.results.result import AuditResult, Result, Verdict, apart
+from dpspec.engine.results.result import AuditResult, Result, Verdict
 from dpspec.stats.conformance.measurement import LEVEL
 
 #: The key of a trial's evidence that no report may show.
@@ -33,10 +33,6 @@ LEFT_OUT_REASONS = (LEFT_OUT_REASON, "It rests on a number that speaks of the da
 
 def redact(result: Result) -> Result:
     """Idempotent."""
-    if result.parts:
-        return dataclasses.replace(
-            result, audits=tuple(audit for part in apart(result) for audit in redact(part).audits)
-        )
     family = sum(len(audit.checks) for audit in result.audits)
     return dataclasses.replace(result, audits=tuple(redact_audit(audit, family) for audit in result.audits))
 
@@ -92,7 +88,7 @@ def coarsened(audit: AuditResult, family: int) -> AuditResult:
     checks = tuple(map(_coarse, audit.checks))
     if checks == audit.checks:
         return audit
-    family *= inspections(len(audit.trials), audit.needed_trials)
+    family *= inspections(len(audit.trials), audit.planned_trials)
     bad = [new for old, new in zip(audit.checks, checks, strict=True) if rejected(old, family)]
     absent = missing(audit.promised, checks) if audit.executed else ()
     coarse = {old.test: new for old, new in zip(audit.checks, checks, strict=True) if old.privacy != "public"}

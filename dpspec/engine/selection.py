@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, cast
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, cast, get_args
 
 from dpspec.contract import (
     Assumption,
@@ -28,7 +28,6 @@ from dpspec.contract.audit import Component, Dominating
 from dpspec.contract.findings import Privacy, Rigor
 from dpspec.engine.judging.evidence_weight import claim_scope, covers, weighed_findings
 from dpspec.engine.judging.inequalities import statement
-from dpspec.engine.results.decimals import upper
 
 if TYPE_CHECKING:
     from dpspec.accounting import Directions, Floats, Tries
@@ -49,16 +48,7 @@ RANDOM_TRIES = Assumption(
     "the data, and only the best of all tries is released",
 )
 
-#: Name of the series with all bounds.
-COSTS = "what-tuning-costs"
-
-#: Maximum number of different cells for which undeclared numbers of tries are bounded.
-_MOST_FOR_INFORMATION = 32
-
 _CELLS: Path = ("mechanism", "cells")
-
-#: The note for declared tries without a bound.
-_NONE = "no bound on these tries, as the mechanism of a cell does not say what its runs leak in a form that composes"
 
 
 class SelectionAudit(Audit):
@@ -93,92 +83,26 @@ class SelectionAudit(Audit):
             if any(_scope(own) != _scope(claim) for own, claim in zip(cell.spec.claims, spec.claims, strict=True)):
                 yield _refused(number, "its threat model differs from the spec's")
 
-    def bound(self, spec: Spec, context: Context) -> Iterator[Finding | Series]:
-        from dpspec import kit
+    def bound(self, spec: Spec, context: Context) -> Iterator[Finding]:
+        """Running every cell once and a random number of tries, which may repeat a cell, are two procedures."""
+        from dpspec.accounting import Tries
 
-        rows: list[tuple[Json, ...]] = []
-        privacy: Privacy = "public"
+        tries = spec.mechanism.get("tries")
         contexts = [cast(Any, context).for_component(cell) for cell in self.cells]
         for number, claim in enumerate(spec.claims):
             context.progress(number, len(spec.claims), "accounting")
             claims = [cell.spec.claims[number] for cell in self.cells]
             every = dominated(self.cells, claims)
-            declared, others = self._bounds(spec, claim, claims, every, contexts)
-            if declared is not None:
-                for scope in declared.scopes:
-                    yield Finding(
-                        quantity="epsilon",
-                        value=declared.epsilon,
-                        bound="upper",
-                        rigor=declared.rigor,
-                        method=declared.name,
-                        source=declared.source,
-                        at=FrozenMap({"delta": float(claim["delta"]), "group_size": claim.group_size}),
-                        scope=scope,
-                        assumptions=(*declared.assumptions, COMPARED),
-                        privacy=declared.privacy,
-                    )
-                rows.append(_row(claim, declared, "yes"))
-            rows += [_row(claim, other, "no") for other in others]
-            found = [declared, *others] if declared is not None else others
-            privacy = strictest([privacy, *(each.privacy for each in found)])
+            if tries is not None:
+                declared = Tries(tries["distribution"], tries["mean"], tries.get("eta"))
+                yield from at_random(every, claim, declared) if every else ()
+            else:
+                yield from all_composed(every, claim) if every else added_up(self.cells, claims, claim, contexts)
         context.progress(len(spec.claims), len(spec.claims), "accounting")
-        if rows:
-            yield kit.series(
-                COSTS,
-                "What publishing the best cell costs, by each way to find it",
-                kit.columns_of(("claim", "way", "trainings", "epsilon", "lower", "delta", "declared"), rows),
-                units={"trainings": "on average"},
-                rigor="theorem",
-                source="composition of all cells; Papernot & Steinke 2022",
-                privacy=privacy,
-                upper=["epsilon"],
-                lower=["lower"],
-            )
 
     def notes(self, bounds: Sequence[Finding | Series]) -> Iterator[str]:
-        for table in bounds:
-            if not isinstance(table, Series) or table.name != COSTS or table.privacy != "public":
-                continue
-            names = ("claim", "way", "trainings", "epsilon", "declared")
-            rows = list(zip(*(table.columns[name] for name in names), strict=True))
-            for claim in dict.fromkeys(table.columns["claim"]):
-                ways = [row[1:] for row in rows if row[0] == claim]
-                ran = next((way for way in ways if way[3] == "yes"), None)
-                text = f"{claim}: {_NONE if ran is None else _cost(*ran[:3])}."
-                others = [way for way in ways if way[3] != "yes"]
-                costs = "; ".join(_cost(*way[:3]) for way in others)
-                yield f"{text} For comparison, not run: {costs}." if costs else text
-
-    def _bounds(
-        self,
-        spec: Spec,
-        claim: Claim,
-        claims: Sequence[Claim],
-        every: Sequence[Dominating] | None,
-        contexts: Sequence[Context],
-    ) -> tuple[SelectionBound | None, list[SelectionBound]]:
-        """The bound on the declared procedure, None without one, and the bounds on other ways to choose.
-
-        Running every cell once and a random number of tries, which may repeat a cell, are two procedures: a bound on
-        one does not apply to the other.
-        """
-        from dpspec.accounting import Tries
-
-        tries = spec.mechanism.get("tries")
-        declared = None if tries is None else Tries(tries["distribution"], tries["mean"], tries.get("eta"))
-        plain = all_composed(every, claim) if every else added_up(self.cells, claims, contexts)
-        if declared is not None:
-            random = at_random(every, claim, declared, (RANDOM_TRIES,)) if every else None
-            return random, [] if plain is None else [plain]
-        if (
-            not every
-            or len({tuple((getattr(pair, "key", None), steps) for pair, steps in run.phases) for run in every})
-            > _MOST_FOR_INFORMATION
-        ):
-            return plain, []
-        usual = [Tries(law, float(len(every))) for law in ("logarithmic", "geometric")]
-        return plain, [at_random(every, claim, tries) for tries in usual]
+        if not bounds:
+            yield "no bound, as the mechanism of a cell does not say what its runs leak in a form that composes."
 
 
 def _refused(number: int, message: str) -> Diagnostic:
@@ -196,15 +120,6 @@ def _scope(claim: Claim) -> tuple[Json, ...]:
     )
 
 
-def _row(claim: Claim, found: SelectionBound, declared: str) -> tuple[Json, ...]:
-    return claim.id, found.label, found.trainings, found.epsilon, found.lower, float(claim["delta"]), declared
-
-
-def _cost(way: str, trainings: float, epsilon: float | None) -> str:
-    bound = "no finite epsilon" if epsilon is None else f"epsilon <= {upper(epsilon)}"
-    return f"{bound} by {way} ({trainings:g} trainings{'' if way.startswith(('all', 'the sum')) else ' on average'})"
-
-
 #: The spec's words for the directions, and the accountant's.
 _DIRECTIONS: Mapping[str, Directions] = {"remove": "present-first", "add": "absent-first", "both": "both"}
 
@@ -212,24 +127,33 @@ _DIRECTIONS: Mapping[str, Directions] = {"remove": "present-first", "add": "abse
 _SHARE = 1.0 - 1e-12
 
 
-@dataclass(frozen=True, kw_only=True)
-class SelectionBound:
-    """``lower`` is the lower end of the composition's interval, which does not bound the choice from below."""
-
-    label: str
-    epsilon: float
-    lower: float | None = None
-    trainings: float
-    rigor: Rigor
-    source: str
-    scopes: tuple[Scope, ...]
-    assumptions: tuple[Assumption, ...]
-    privacy: Privacy = "public"
-    drawn: bool = False
-
-    @property
-    def name(self) -> str:
-        return f"{self.label}, {self.trainings:g} on average" if self.drawn else self.label
+def _bounds(
+    claim: Claim,
+    epsilon: float,
+    method: str,
+    rigor: Rigor,
+    sources: Iterable[str],
+    scopes: Sequence[Sequence[Scope]],
+    assumptions: Iterable[tuple[Assumption, ...]],
+    privacy: Privacy = "public",
+) -> Iterator[Finding]:
+    """The bound in each scope that all cells have in common; ``scopes`` and ``assumptions`` are of each cell."""
+    named: dict[tuple[str, Json], Assumption] = {}
+    for one in (each for of_cell in assumptions for each in of_cell):
+        named.setdefault((one.name, one.status), one)
+    for scope in common_scopes(scopes):
+        yield Finding(
+            quantity="epsilon",
+            value=epsilon,
+            bound="upper",
+            rigor=rigor,
+            method=method,
+            source="; ".join(dict.fromkeys(sources)),
+            at=FrozenMap({"delta": float(claim["delta"]), "group_size": claim.group_size}),
+            scope=scope,
+            assumptions=(*named.values(), COMPARED),
+            privacy=privacy,
+        )
 
 
 def share(delta: float, cells: int) -> float:
@@ -242,25 +166,21 @@ def dominated(cells: Sequence[Component], claims: Sequence[Claim]) -> list[Domin
     return known if len(known) == len(every) else None
 
 
-def all_composed(every: Sequence[Dominating], claim: Claim) -> SelectionBound:
-    """Epsilon to a relative 1e-4, with its lower end."""
+def all_composed(every: Sequence[Dominating], claim: Claim) -> Iterator[Finding]:
+    """Epsilon to a relative 1e-4."""
     from dpspec.accounting import PrivacyLoss, library_accuracy
 
     phases: Any = tuple(phase for one in every for phase in one.phases)
-    epsilon = PrivacyLoss(phases, _DIRECTIONS[claim.direction]).epsilon(float(claim["delta"]))
-    return SelectionBound(
-        label=f"all {len(every)} cells composed",
-        epsilon=epsilon.upper,
-        lower=epsilon.lower,
-        trainings=float(len(every)),
-        rigor="certified",
-        source=_joined(one.source for one in every),
-        scopes=common_scopes([one.scopes for one in every]),
-        assumptions=(*_united(one.assumptions for one in every), library_accuracy()),
-    )
+    epsilon = PrivacyLoss(phases, _DIRECTIONS[claim.direction]).epsilon(float(claim["delta"])).upper
+    sources, scopes = [one.source for one in every], [one.scopes for one in every]
+    assumptions = [*(one.assumptions for one in every), (library_accuracy(),)]
+    return _bounds(claim, epsilon, f"all {len(every)} cells composed", "certified", sources, scopes, assumptions)
 
 
-def added_up(cells: Sequence[Component], claims: Sequence[Claim], contexts: Sequence[Context]) -> SelectionBound | None:
+def added_up(
+    cells: Sequence[Component], claims: Sequence[Claim], best: Claim, contexts: Sequence[Context]
+) -> Iterator[Finding]:
+    """The sum of the cells' bounds on their ``claims``; nothing if one has none."""
     found: list[Finding] = []
     for cell, claim, context in zip(cells, claims, contexts, strict=True):
         findings = [f for f in cell.audit.bound(cell.spec, context) if isinstance(f, Finding)]
@@ -268,32 +188,22 @@ def added_up(cells: Sequence[Component], claims: Sequence[Claim], contexts: Sequ
         weighed = weighed_findings(part, claim_scope(cell.spec, claim), findings)
         held = next((one.finding for one in weighed if one.strength in ("proof", "conditional")), None)
         if held is None:
-            return None
+            return iter(())
         found.append(held)
-    return SelectionBound(
-        label=f"the sum over all {len(found)} cells",
-        epsilon=math.fsum(finding.value for finding in found) * (1.0 + 1e-15),
-        trainings=float(len(found)),
-        rigor="certified" if all(finding.rigor == "certified" for finding in found) else "theorem",
-        source=_joined(finding.source for finding in found),
-        scopes=common_scopes([[finding.scope] for finding in found]),
-        assumptions=_united(finding.assumptions for finding in found),
-        privacy=strictest([finding.privacy for finding in found]),
+    return _bounds(
+        best,
+        math.fsum(finding.value for finding in found) * (1.0 + 1e-15),
+        f"the sum over all {len(found)} cells",
+        "certified" if all(finding.rigor == "certified" for finding in found) else "theorem",
+        [finding.source for finding in found],
+        [[finding.scope] for finding in found],
+        [finding.assumptions for finding in found],
+        max((finding.privacy for finding in found), key=get_args(Privacy).index),
     )
 
 
-#: Privacy classes, from public to secret.
-_PRIVACY = ("public", "data-dependent", "per-record")
-
-
-def strictest(every: Sequence[Privacy]) -> Privacy:
-    return max(every, key=_PRIVACY.index)
-
-
-def at_random(
-    every: Sequence[Dominating], claim: Claim, tries: Tries, assumptions: tuple[Assumption, ...] = ()
-) -> SelectionBound:
-    """The best of a random number of tries, each of a uniform cell; ``assumptions`` extend the cells' assumptions."""
+def at_random(every: Sequence[Dominating], claim: Claim, tries: Tries) -> Iterator[Finding]:
+    """The best of a random number of tries, each of a uniform cell."""
     import numpy as np
 
     from dpspec.accounting import SELECTION_ORDERS, best_epsilon, drawn_cell_rdp, selection_rdp
@@ -308,16 +218,15 @@ def at_random(
                 known[pair.key] = _step_rdp(pair, orders)
             cell += steps * known[pair.key]
     rdp = selection_rdp(orders, drawn_cell_rdp(orders, cells), tries)
-    return SelectionBound(
-        label=called(tries),
-        epsilon=best_epsilon(orders, rdp, float(claim["delta"])).epsilon,
-        trainings=tries.mean,
-        drawn=True,
-        rigor="theorem",
-        source=f"Papernot & Steinke 2022, Theorem {6 if tries.law == 'poisson' else 2}; "
-        + _joined(one.source for one in every),
-        scopes=common_scopes([one.scopes for one in every]),
-        assumptions=(*_united(one.assumptions for one in every), *assumptions),
+    theorem = f"Papernot & Steinke 2022, Theorem {6 if tries.law == 'poisson' else 2}"
+    return _bounds(
+        claim,
+        best_epsilon(orders, rdp, float(claim["delta"])).epsilon,
+        f"{called(tries)}, {tries.mean:g} on average",
+        "theorem",
+        [theorem, *(one.source for one in every)],
+        [one.scopes for one in every],
+        [*(one.assumptions for one in every), (RANDOM_TRIES,)],
     )
 
 
@@ -359,15 +268,3 @@ def common_scopes(every: Sequence[Sequence[Scope]]) -> tuple[Scope, ...]:
             if found.data == "all" and found.min_records == 0:
                 break
     return tuple(common)
-
-
-def _united(every: Iterable[tuple[Assumption, ...]]) -> tuple[Assumption, ...]:
-    named: dict[tuple[str, Json], Assumption] = {}
-    for assumptions in every:
-        for one in assumptions:
-            named.setdefault((one.name, one.status), one)
-    return tuple(named.values())
-
-
-def _joined(sources: Iterable[str]) -> str:
-    return "; ".join(dict.fromkeys(sources))

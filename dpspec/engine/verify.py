@@ -27,21 +27,23 @@ from dpspec.contract import (
 )
 from dpspec.contract.audit import NO_TRIALS
 from dpspec.contract.catalog import Catalog
-from dpspec.engine.differences import VERDICT, Mismatch, absent_packages, comparable, compare, merged, short
-from dpspec.engine.judging.claim_tests import Concluded, PendingTests, pending_tests
+from dpspec.engine.differences import VERDICT, Mismatch, absent_packages, comparable, compare, merged
+from dpspec.engine.judging.claim_tests import Concluded
 from dpspec.engine.judging.judge import judge
 from dpspec.engine.preparing.context import RunContext
 from dpspec.engine.preparing.prepare import Prepared, out_of_range, prepare, weights_path
 from dpspec.engine.preparing.trial_keys import code_in, differences, revisions_of, trial_key
 from dpspec.engine.redact import INTERNAL
+from dpspec.engine.results.diff import short
 from dpspec.engine.results.recording import ExecutedRun
-from dpspec.engine.results.result import AuditResult, Result, TrialRecord, apart, join, split
-from dpspec.engine.running.conclude import Bounded, EarlyStop, Trained, conclude
+from dpspec.engine.results.result import AuditResult, Result, TrialRecord
+from dpspec.engine.running.conclude import conclude
 from dpspec.engine.running.runner import assemble
+from dpspec.engine.storage.stored_trials import AuditState
 from dpspec.engine.storage.trial_store import Store, StoredTrial
 from dpspec.errors import DpspecError, PluginError, SpecError
 from dpspec.json_records import write
-from dpspec.language.compose import place_cell, suffixes
+from dpspec.language.compose import Override, apply_overrides, key_spans, suffixes
 from dpspec.language.load import from_document
 from dpspec.language.tree import from_plain, plain
 from dpspec.models.weights_file import FromFile
@@ -55,7 +57,6 @@ _RECOMPUTED = (
     "verdicts",
     "conformance",
     "planned_trials",
-    "settled_after",
     "promised",
     "power",
     "notes",
@@ -81,8 +82,6 @@ def verify(
     Raises:
         PluginError: A kind of the result is not installed.
     """
-    if result.parts:
-        return tuple(_of_parts(result, catalog, directory, store, vouched=vouched))
     names = Counter(audit.name for audit in result.audits)
     mismatches = [
         Mismatch(name, "name", f"{n} audits", "an invocation has one audit of a name")
@@ -90,10 +89,9 @@ def verify(
         if n > 1
     ]
     recomputed_audits: list[Recomputed] = []
-    planned = [([v.kind for v in a.verdicts], a.planned_trials, a.power) for a in result.audits]
-    for audit, others in zip(result.audits, pending_tests(planned, result.confidence), strict=True):
+    for audit in result.audits:
         try:
-            again, differences = recompute(audit, catalog, directory, store, others, vouched=vouched)
+            again, differences = recompute(audit, catalog, directory, store, vouched=vouched)
         except PluginError as error:
             packages = ", ".join(absent_packages(result, catalog))
             text = f"{error} (made with {packages}, not installed here)" if packages else str(error)
@@ -137,29 +135,13 @@ def verify(
             mismatches.append(without)
             old = dataclasses.replace(old, promised=new.promised)
         for what in _RECOMPUTED:
-            for mismatch in compare(old.name, what, write(getattr(old, what)), write(getattr(new, what))):
+            for mismatch in compare(old.name, what, getattr(old, what), getattr(new, what)):
                 if (verdict := VERDICT.fullmatch(mismatch.what)) is not None:
                     mismatch = dataclasses.replace(mismatch, because=new.verdicts[int(verdict[1])].reason)
                 mismatches.append(mismatch)
     for what in ("confidence", "notes"):
-        mismatches.extend(compare("", what, write(getattr(result, what)), write(getattr(recomputed, what))))
+        mismatches.extend(compare("", what, getattr(result, what), getattr(recomputed, what)))
     return tuple(mismatches)
-
-
-def _of_parts(
-    result: Result, catalog: Catalog, directory: str | None, store: Store | None, *, vouched: bool
-) -> Iterator[Mismatch]:
-    parts = split(result)
-    for source, part, named in zip((recorded.source for recorded in result.parts), parts, apart(result), strict=True):
-        names = {old.name: new.name for old, new in zip(part.audits, named.audits, strict=True)}
-        for mismatch in verify(part, catalog, directory=directory, store=store, vouched=vouched):
-            what = mismatch.what if mismatch.audit else f"{source}: {mismatch.what}"
-            yield dataclasses.replace(mismatch, audit=names.get(mismatch.audit, mismatch.audit), what=what)
-    again = join([(recorded.source, part) for recorded, part in zip(result.parts, parts, strict=True)])
-    names_now, names_then = ([audit.name for audit in whole.audits] for whole in (result, again))
-    yield from compare("", "names", write(names_now), write(names_then))
-    for what in ("confidence", "created", "environment", "notes"):
-        yield from compare("", what, write(getattr(result, what)), write(getattr(again, what)))
 
 
 def counted_trials(number: int) -> str:
@@ -173,9 +155,12 @@ _NUMBERED = re.compile(r"\[#[1-9][0-9]*\]")
 def _of_spec(audit: AuditResult, spec: Spec, catalog: Catalog) -> Iterator[Mismatch]:
     """Compare the audit's values about its spec with the document."""
     yield from compare(audit.name, "digest", audit.digest, spec.digest)
-    yield from compare(audit.name, "document", write(audit.document), write(spec.document))
-    cell = {place: from_plain(thaw(value)) for place, value in audit.cell.items()}
-    placed, problems = place_cell(from_plain(spec.to_json()), cell)
+    yield from compare(audit.name, "document", audit.document, spec.document)
+    cell = [
+        Override(place=place, value=from_plain(thaw(value)), keys=key_spans(place, None))
+        for place, value in audit.cell.items()
+    ]
+    placed, problems = apply_overrides(from_plain(spec.to_json()), cell)
     try:
         is_cell = not problems and from_document(plain(placed), catalog, spec.directory).digest == spec.digest
     except SpecError:
@@ -204,13 +189,13 @@ _WHEN = ("made", "seconds")
 class Recomputed:
     """An audit of a result and its recomputed stages.
 
-    ``taken`` names, per value taken from the result, its part; None if nothing is missing.
+    ``taken`` is the number of values taken from the result by part; None if nothing is missing.
     """
 
     recorded: AuditResult
-    trained: Trained
+    trained: AuditState
     concluded: Concluded
-    taken: tuple[str, ...] | None
+    taken: Counter[str] | None
 
 
 def recompute(
@@ -218,7 +203,6 @@ def recompute(
     catalog: Catalog,
     directory: str | None,
     store: Store | None,
-    others: PendingTests,
     *,
     vouched: bool = False,
 ) -> tuple[Recomputed, list[Mismatch]]:
@@ -237,7 +221,7 @@ def recompute(
             prepared = dataclasses.replace(prepared, diagnostics=kept)
     if errors := [diagnostic for diagnostic in prepared.diagnostics if diagnostic.severity == "error"]:
         raise SpecError(errors)
-    mismatches.extend(compare(audit.name, "facts", write(audit.facts), write(prepared.facts)))
+    mismatches.extend(compare(audit.name, "facts", audit.facts, prepared.facts))
     mismatches.extend(_unseen(audit, prepared))
     inputs = prepared.audit.trial_inputs(spec) if absent is None else FrozenMap()
     if not audit.planned_trials and not audit.trials:  # the result has bounds only
@@ -252,7 +236,7 @@ def recompute(
     recording, differences = _recording(audit, prepared)
     mismatches.extend(differences)
     bounds = _bounds(prepared, catalog, inputs)
-    bounded = Bounded(prepared=prepared, bounds=bounds, plan=plan, recording=recording)
+    bounded = AuditState(prepared=prepared, bounds=bounds, plan=plan, recording=recording)
     stored = [None if store is None else store.get(record.key) for record in audit.trials]
     pairs = list(zip(audit.trials, stored, strict=True))
     for record, stored_trial in pairs:
@@ -262,26 +246,21 @@ def recompute(
         mismatches.append(_taken_as_recorded(audit, "trials", counted_trials(missing), why))
     trials = [_trial(record, stored_trial) for record, stored_trial in pairs]
     at_hand = all(stored_trial is not None or INTERNAL in record.evidence for record, stored_trial in pairs)
-    taken: tuple[str, ...] | None = None
+    taken: Counter[str] | None = None
     if differences and audit.left_out:  # checks of a missing recording may lack digits
-        taken = ("checks",) * len(audit.checks)
+        taken = Counter({"checks": len(audit.checks)} if audit.checks else {})
     try:
-        concluded, stopped = _concluded(bounded, trials, others)
+        concluded = _concluded(bounded, trials)
     except MissingArrayError as error:
-        concluded, stopped, taken = _as_recorded(audit, conclude(bounded, ())), audit.settled_after, ()
+        concluded, taken = merged(audit, conclude(bounded, ()))[0], Counter()
         mismatches.append(
             _taken_as_recorded(audit, "what follows from the trials", f"{len(trials)} trials", f": {error}")
         )
     else:
         if audit.left_out and not at_hand:
             concluded, taken = merged(audit, concluded)
-    trained = Trained(
-        bounded=bounded,
-        trials=tuple(StoredTrial(trial=t, record=record) for t, record in zip(trials, audit.trials, strict=True)),
-        stopped_after=stopped,
-        seconds=audit.seconds,
-    )
-    concluded = dataclasses.replace(concluded, needed=trained.needed_trials)
+    with_records = [StoredTrial(trial=t, record=record) for t, record in zip(trials, audit.trials, strict=True)]
+    trained = dataclasses.replace(bounded, trials=tuple(with_records))
     return Recomputed(recorded=audit, trained=trained, concluded=concluded, taken=taken), mismatches
 
 
@@ -310,38 +289,15 @@ def _bounds(prepared: Prepared, catalog: Catalog, inputs: FrozenMap) -> list[Fin
         context.close()
 
 
-def _concluded(bounded: Bounded, trials: Sequence[Trial], others: PendingTests) -> tuple[Concluded, int | None]:
+def _concluded(bounded: AuditState, trials: Sequence[Trial]) -> Concluded:
     if not trials:
-        return conclude(bounded, trials), None
+        return conclude(bounded, trials)
     try:
-        stopped = None
-        if bounded.plan.sequential:
-            by_index = {trial.index: trial for trial in trials}
-            chunks = EarlyStop(bounded, others).chunks_needed(by_index, by_index.__getitem__)
-            stopped = None if chunks is None else sum(map(len, bounded.plan.chunks[:chunks]))
-        return conclude(bounded, trials), stopped
+        return conclude(bounded, trials)
     except (MissingArrayError, MemoryError):
         raise
     except Exception as error:  # a plugin reads what its trials wrote, and here it may read anything
         raise ValueError(f"no conclusions follow from its trials: {str(error) or type(error).__name__}") from error
-
-
-def _as_recorded(audit: AuditResult, bounds: Concluded) -> Concluded:
-    """The recomputed bounds, with the result's own conclusions from the trials.
-
-    A result lists what follows from bounds first; a redacted one lacks data-dependent bounds.
-    """
-    every: list[Finding | Series] = [*bounds.findings, *bounds.series]
-    listed = [bound for bound in every if not audit.left_out or bound.privacy == "public"]
-    findings = sum(isinstance(bound, Finding) for bound in listed)
-    return dataclasses.replace(
-        bounds,
-        findings=(*bounds.findings, *audit.findings[findings:]),
-        series=(*bounds.series, *audit.series[len(listed) - findings :]),
-        checks=audit.checks,
-        evidence=audit.evidence,
-        trials=len(audit.trials),
-    )
 
 
 def _origins(
@@ -368,55 +324,32 @@ def _other_makers(
     audit: AuditResult, chunk_of: Mapping[int, Sequence[int]], inputs: FrozenMap, prepared: Prepared
 ) -> Iterator[Mismatch]:
     """Report trials whose makers differ from the installed ones, and keys that follow from neither."""
-    by_revisions: dict[tuple[tuple[str, str, int], ...], list[int]] = {}
-    by_code: dict[tuple[str, str, str], list[int]] = {}
-    unexplained: list[int] = []
+    indices: dict[tuple[str, str, str, bool], list[int]] = {}  # by what differs, and whether the trials do
     installed = prepared.revisions
     for record in audit.trials:
         makers: Any = record.recorded.get("by")
-        chunk = chunk_of.get(record.index, ())
-        key = functools.partial(trial_key, inputs, prepared.facts, chunk=chunk, index=record.index)
+        key = functools.partial(
+            trial_key, inputs, prepared.facts, chunk=chunk_of.get(record.index, ()), index=record.index
+        )
         # Records of version 0.1.0 lack their makers.
         named = isinstance(makers, FrozenMap) and set(makers) == set(installed)
         named = named and all(isinstance(m, FrozenMap) and {"kind", "revision"} <= set(m) for m in makers.values())
+        found: list[tuple[str, str, str, bool]] = []
         if named and key(revisions=revisions_of(makers), code=code_in(makers)) == record.key:
-            others = tuple(
-                (part, str(maker["kind"]), maker["revision"])
-                for part, maker in makers.items()
-                if (maker["kind"], maker["revision"]) != tuple(installed[part])
-            )
-            if others:
-                by_revisions.setdefault(others, []).append(record.index)
-            for difference in differences(makers, prepared.makers):
-                by_code.setdefault(difference, []).append(record.index)
+            for part, maker in makers.items():
+                if (maker["kind"], maker["revision"]) != tuple(installed[part]):
+                    now = f"its revision {installed[part][1]} is installed, which trains or measures in another way"
+                    found.append((f"{part} {maker['kind']!r}", f"made by its revision {maker['revision']}", now, True))
+            for part, then, here in differences(makers, prepared.makers):  # other code may make the same trials
+                found.append((part, f"made by {then}", f"taken as recorded: installed is {here}", False))
         elif record.key not in [
             key(revisions=installed, code=code) for code in (FrozenMap(), code_in(prepared.makers))
         ]:
-            unexplained.append(record.index)
-    for revisions, indices in by_revisions.items():
-        for part, kind, revision in revisions:
-            yield Mismatch(
-                audit.name,
-                f"{counted_trials(len(indices))}, {part} {kind!r}",
-                f"made by its revision {revision}",
-                f"its revision {installed[part][1]} is installed, which trains or measures in another way",
-            )
-    if unexplained:
-        more = f" and of {len(unexplained) - 1} more" if len(unexplained) > 1 else ""
-        yield Mismatch(
-            audit.name,
-            f"trials[{unexplained[0]}].key{more}",
-            "other inputs, data or revisions of plugins",
-            f"no {'trial' if len(unexplained) == 1 else 'trials'} of this spec",
-        )
-    for (part, then, now), indices in by_code.items():  # other code may make the same trials
-        yield Mismatch(
-            audit.name,
-            f"{counted_trials(len(indices))}, {part}",
-            f"made by {then}",
-            f"taken as recorded: installed is {now}",
-            differs=False,
-        )
+            found.append(("key", "other inputs, data or revisions of plugins", "of no trial of this spec", True))
+        for each in found:
+            indices.setdefault(each, []).append(record.index)
+    for (what, then, now, differs), of in indices.items():
+        yield Mismatch(audit.name, f"{counted_trials(len(of))}, {what}", then, now, differs=differs)
 
 
 def _unseen(audit: AuditResult, prepared: Prepared) -> Iterator[Mismatch]:
@@ -454,8 +387,8 @@ def _altered(audit: str, record: TrialRecord, stored: StoredTrial | None) -> Ite
         return
     ours = {key: value for key, value in stored.record.evidence.items() if key in record.evidence or key != INTERNAL}
     where = f"trials[{record.index}]"
-    yield from compare(audit, f"{where}.evidence", write(record.evidence), write(ours))
-    yield from compare(audit, f"{where}.arrays", write(record.arrays), write(stored.record.arrays))
+    yield from compare(audit, f"{where}.evidence", record.evidence, ours)
+    yield from compare(audit, f"{where}.arrays", record.arrays, stored.record.arrays)
     # A trial that was repeated with its chunk differs in its time only.
     of_result, of_store = ({k: v for k, v in r.recorded.items() if k not in _WHEN} for r in (record, stored.record))
-    yield from compare(audit, f"{where}.recorded", write(of_result), write(of_store))
+    yield from compare(audit, f"{where}.recorded", of_result, of_store)

@@ -26,9 +26,7 @@ def series(
     x: str | None = None,
     y: Sequence[str] = (),
     by: str | None = None,
-    band: Sequence[str] = (),
     log: Sequence[str] = (),
-    identity: bool = False,
     kind: str | None = None,
     units: Mapping[str, str] | None = None,
     upper: Iterable[str] = (),
@@ -40,8 +38,7 @@ def series(
     ``dpspec.contract.Series.plot`` describes the drawing options; without ``y`` the series is only a table. ``upper``
     and ``lower`` are the columns with bounds, which reports round up and down.
     """
-    plot: dict[str, dps.Json] = {"kind": kind, "x": x, "y": list(y), "by": by, "band": list(band), "log": list(log)}
-    plot["identity"] = identity
+    plot: dict[str, dps.Json] = {"kind": kind, "x": x, "y": list(y), "by": by, "log": list(log)}
     finite: dict[str, dps.Json] = {}
     for column, values in columns.items():
         finite[column] = [None if isinstance(v, float) and not math.isfinite(v) else v for v in values]

@@ -138,7 +138,6 @@ _LEAST = {"one-run": 8, "many-run": 16}
 _OTHERS = {
     "canary": "the external program chose the canaries",
     "score": "the external program computed the scores",
-    "stop": "the table is complete",
     "expected_from": "no update is observed",
     "canary_free_run": "dpspec does not train",
     "shard_runs": "dpspec does not train",
@@ -154,8 +153,6 @@ def refusals(spec: dps.Spec) -> Iterator[dps.Diagnostic]:
     if len(sizes) > 1 and "group_size" not in options:
         yield missing_key("group_size", _SCORES, "name the column of group sizes, or use a single group size")
         return
-    from dpspec.kit.scores_elsewhere import table_of
-
     try:
         table = table_of(spec.document, spec.directory)
     except dps.DataError as error:

@@ -19,7 +19,7 @@ from typing import TypeAlias
 
 from dpspec.contract import Diagnostic, FrozenMap, Json, Path, Span
 from dpspec.contract.frozen import canonical_json
-from dpspec.language.tree import Node, child, claim_ids, locate, origin, plain
+from dpspec.language.tree import Node, child, claim_ids, locate, origin, plain, value_at
 from dpspec.language.yaml_source import read_file, read_yaml
 from dpspec.text import closest, did_you_mean, listed, quoted, shown, visible
 
@@ -145,16 +145,18 @@ def compose(root: Node, given: Sequence[Override]) -> tuple[list[Composed], list
     documents: list[Node] = []
     unique: dict[str, dict[str, Json]] = {}
     for cell in cells:
-        document, misplaced = place_cell(root, cell)
-        document, wrong = apply_overrides(document, others)
-        problems += misplaced + wrong
+        axes = [Override(place=place, value=node, keys=key_spans(place, node.key)) for place, node in cell.items()]
+        document, wrong = apply_overrides(root, [*axes, *others])
+        problems += wrong
         # ``--set`` or another axis may have changed part of an axis's value: cell names show the effective values.
-        named = {place: plain(_node_at(document, place) or node) for place, node in cell.items()}
+        values = plain(document)
+        effective = {place: value_at(values, _path(document, place)) for place in cell}
+        named = {place: plain(cell[place]) if value is None else value for place, value in effective.items()}
         if unique.setdefault(canonical_json(named), named) is named:
             documents.append(document)
     composed = []
-    values = list(unique.values())
-    for document, named, suffix in zip(documents, values, suffixes(values), strict=True):
+    cells_named = list(unique.values())
+    for document, named, suffix in zip(documents, cells_named, suffixes(cells_named), strict=True):
         entries = dict(document.value) if isinstance(document.value, dict) else {}
         tuning = entries.get("tuning")
         for key in COMPOSING:
@@ -244,30 +246,6 @@ def _bad(message: str, node: Node) -> Diagnostic:
 def _size(node: Node) -> int:
     inner = node.value.values() if isinstance(node.value, dict) else node.value if isinstance(node.value, list) else ()
     return 1 + sum(map(_size, inner))
-
-
-def place_cell(root: Node, cell: Cell) -> tuple[Node, list[Diagnostic]]:
-    problems: list[Diagnostic] = []
-    for place, node in cell.items():
-        keys = key_spans(place, node.key) if node.key is not None else [None] * (place.count(".") + 1)
-        try:
-            root = put(root, resolve(root, place), Node(node.value, node.span), keys)
-        except PlaceError as error:
-            problems.append(Diagnostic(code="bad-path", message=error.message, span=node.key, help=error.hint))
-    entries = dict(root.value) if isinstance(root.value, dict) else {}
-    entries.pop("matrix", None)
-    return Node(entries, root.span, root.key), problems
-
-
-def _node_at(root: Node, place: str) -> Node | None:
-    node: Node | None = root
-    for step in _path(root, place):
-        inner = node.value if node is not None else None
-        if isinstance(inner, list) and isinstance(step, int):
-            node = inner[step] if step < len(inner) else None
-        else:
-            node = inner.get(str(step)) if isinstance(inner, dict) else None
-    return node
 
 
 def _path(root: Node, place: str) -> Path:
@@ -367,12 +345,11 @@ OVERRIDES_FILE = "--set"
 
 @dataclass(frozen=True, kw_only=True)
 class Override:
+    """A value of the command line, or of an axis in a cell; ``keys`` are the spans of the keys of its place."""
+
     place: str
     value: Node
-    line: int
-
-    def keys(self) -> list[Span]:
-        return key_spans(self.place, Span(OVERRIDES_FILE, self.line, 1, self.line, len(self.place) + 1))
+    keys: list[Span | None]
 
 
 def parse_overrides(overrides: Sequence[str]) -> tuple[list[Override], list[Diagnostic]]:
@@ -399,7 +376,8 @@ def parse_overrides(overrides: Sequence[str]) -> tuple[list[Override], list[Diag
             continue
         column = len(place) + 2
         node = source.root or Node(None, Span(OVERRIDES_FILE, line, column, line, column + len(value)))
-        parsed.append(Override(place=place.strip(), value=node, line=line))
+        keys = key_spans(place.strip(), Span(OVERRIDES_FILE, line, 1, line, column - 1))
+        parsed.append(Override(place=place.strip(), value=node, keys=keys))
     return parsed, diagnostics
 
 
@@ -408,20 +386,20 @@ def apply_overrides(root: Node, overrides: Sequence[Override]) -> tuple[Node, li
     for override in overrides:
         try:
             path = resolve(root, override.place)
+            if path[0] == "extends":
+                raise PlaceError("extends cannot be overridden: parents are merged before overrides", 0)
         except PlaceError as error:
-            span = override.keys()[error.part]
+            span = override.keys[error.part]
             diagnostics.append(Diagnostic(code="bad-path", message=error.message, span=span, help=error.hint))
             continue
-        if path[0] == "extends":
-            message = "extends cannot be overridden: parents are merged before overrides"
-            diagnostics.append(Diagnostic(code="bad-path", message=message, span=override.keys()[0]))
-            continue
-        root = put(root, path, override.value, override.keys())
+        root = put(root, path, override.value, override.keys)
     return root, diagnostics
 
 
-def key_spans(place: str, span: Span) -> list[Span]:
-    spans: list[Span] = []
+def key_spans(place: str, span: Span | None) -> list[Span | None]:
+    if span is None:
+        return [None] * (place.count(".") + 1)
+    spans: list[Span | None] = []
     column = span.column
     for part in place.split("."):
         spans.append(Span(span.file, span.line, column, span.line, column + max(len(part), 1)))

@@ -42,17 +42,16 @@ CODES: Mapping[str, Code] = MappingProxyType(
 )
 
 
-def explain(code: str) -> str | None:
-    found = CODES.get(code)
-    if found is None:
-        return None
-    example = "\n".join(f"    {line}".rstrip() for line in found.example.strip("\n").splitlines())
-    meaning = textwrap.fill(found.meaning, WIDTH, break_on_hyphens=False)
-    fix = textwrap.fill(f"Fix: {found.fix}", WIDTH, break_on_hyphens=False)
-    return f"{code}: {found.summary}\n\n{meaning}\n\nExample:\n\n{example}\n\n{fix}\n"
-
-
 WIDTH = 80
+
+
+def explain(code: str, width: int = WIDTH) -> str:
+    found = CODES[code]
+    texts = (f"{code}: {found.summary}", found.meaning, "Example:", "", f"Fix: {found.fix}")
+    head, meaning, title, _, fix = (textwrap.fill(text, width, break_on_hyphens=False) for text in texts)
+    return "\n\n".join([head, meaning, title, textwrap.indent(found.example.strip("\n"), "    "), fix])
+
+
 _TAB = 4
 _CUT = "..."
 _STYLES = {"error": "31;1", "warning": "33;1", "bold": "1", "gutter": "34;1"}
@@ -112,25 +111,16 @@ def _window(source: str, start: int, end: int, room: int) -> tuple[str, int, int
     """The part of a line that fits in ``room`` columns, the caret's column in it, and the caret's width."""
     cells = [" " * _TAB if c == "\t" else visible(c) for c in source]
     start = min(max(start, 0), len(cells))
-    end = min(max(end, start), len(cells))
-    widths = [_width(cell) for cell in cells]
-    marked = sum(widths[start:end])
-    if sum(widths) <= room:
-        return "".join(cells), sum(widths[:start]), max(marked, 1)
-    # Too long: use a third of the room for context before the error, the remaining two thirds for the text after it.
-    left, before = start, 0
-    while left > 0 and before + widths[left - 1] <= room // 3:
-        left -= 1
-        before += widths[left]
-    room -= len(_CUT) if left > 0 else 0
-    right, used = left, 0
-    while right < len(cells) and used + widths[right] <= room - len(_CUT):
-        used += widths[right]
-        right += 1
-    head, tail = _CUT if left > 0 else "", _CUT if right < len(cells) else ""
-    first = len(head) + before
-    shown = sum(widths[start : min(end, right)])
-    return head + "".join(cells[left:right]) + tail, first, max(shown, 1)
+    left, right = 0, len(cells)
+    if _width("".join(cells)) > room:  # a third of the room for context before the error
+        left, right = max(0, start - room // 3), min(len(cells), start + room)
+        while _width("".join(cells[left:start])) > room // 3:
+            left += 1
+        while right > left and _width("".join(cells[left:right])) > room - 2 * len(_CUT):
+            right -= 1
+    head, tail = _CUT * (left > 0), _CUT * (right < len(cells))
+    first, marked = (_width("".join(cells[a:b])) for a, b in ((left, start), (start, min(end, right))))
+    return head + "".join(cells[left:right]) + tail, len(head) + first, max(marked, 1)
 
 
 def _width(text: str) -> int:

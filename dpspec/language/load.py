@@ -10,10 +10,23 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
+from typing import Any
 
-from dpspec.contract import AuditOptions, Claim, Diagnostic, FrozenMap, Json, Section, Span, Spec, ThreatModel, thaw
+from dpspec.contract import (
+    AuditOptions,
+    Claim,
+    Diagnostic,
+    FrozenMap,
+    Json,
+    Section,
+    Span,
+    Spec,
+    ThreatModel,
+    freeze,
+    thaw,
+)
 from dpspec.contract import Path as SpecPath
 from dpspec.contract.catalog import Catalog
 from dpspec.contract.diagnostics import has_errors, rename, with_old_words
@@ -43,54 +56,22 @@ OUTSIDE_DIGEST = frozenset(
     {"name", "description", "system", "owner", "contact", "requires", "extends", "matrix", "tuning"}
 )
 
-_THREAT_MODEL = ("adjacency", "unit", "access", "direction")
-_RESTRICTIONS = ("min_records", "neighbours")
-_INHERITED = ("adjacency", "access", "direction", *_RESTRICTIONS)
-_AUDIT = ("method", "runs", "confidence", "seed", "expect")
-_CLAIM = (
-    "id",
-    "kind",
-    "adjacency",
-    "access",
-    "direction",
-    "group_size",
-    *_RESTRICTIONS,
-    "record",
-    "over",
-    "expect",
-    "refuted_by",
-)
+_INHERITED = ("adjacency", "access", "direction", "min_records", "neighbours")
 
 
 def build(checked: Checked, *, name: str, cell: FrozenMap, origin: Mapping[SpecPath, Span], directory: str) -> Spec:
     document = checked.document
-    threat, audit = document["threat_model"], document.get("audit")
-    threat_model = ThreatModel(
-        **{key: threat[key] for key in (*_THREAT_MODEL, *_RESTRICTIONS) if key in threat},
-        group_size=tuple(threat["group_size"]),
-        options=without(threat, (*_THREAT_MODEL, *_RESTRICTIONS, "group_size")),
-    )
-    options = None
-    if audit is not None:
-        known = {key: audit[key] for key in _AUDIT}
-        options = AuditOptions(**known, options=without(audit, _AUDIT), canary=checked.canary, score=checked.score)
+    own, options = _parts(ThreatModel, document["threat_model"])
+    threat_model, audit = ThreatModel(**own, options=options), None
+    if document.get("audit") is not None:
+        own, options = _parts(AuditOptions, document["audit"], "canary", "score")
+        audit = AuditOptions(**own, options=options, canary=checked.canary, score=checked.score)
+    inherited = {key: getattr(threat_model, key) for key in _INHERITED}
+    inherited["unit"] = unit_in_words(threat_model.unit, document["data"])
     claims = []
     for claim in document["claims"]:
-        scope = {key: claim.get(key, getattr(threat_model, key)) for key in _INHERITED}
-        claims.append(
-            Claim(
-                id=claim["id"],
-                kind=claim["kind"],
-                options=claim_options(claim),
-                group_size=claim["group_size"],
-                record=claim.get("record"),
-                over=claim.get("over"),
-                expect=tuple(claim["expect"]),
-                refuted_by=claim.get("refuted_by", "any"),
-                unit=unit_in_words(threat_model.unit, document["data"]),
-                **scope,
-            )
-        )
+        own, options = _parts(Claim, claim, "unit")
+        claims.append(Claim(**{**inherited, **own}, options=options))
     return Spec(
         name=name,
         description=document["description"],
@@ -100,7 +81,7 @@ def build(checked: Checked, *, name: str, cell: FrozenMap, origin: Mapping[SpecP
         training=_section(document["training"], "backend"),
         threat_model=threat_model,
         claims=tuple(claims),
-        audit=options,
+        audit=audit,
         cell=cell,
         document=FrozenMap(document),
         digest=digest(without(with_old_words(document), OUTSIDE_DIGEST)),
@@ -111,7 +92,13 @@ def build(checked: Checked, *, name: str, cell: FrozenMap, origin: Mapping[SpecP
 
 def claim_options(claim: Mapping[str, Json]) -> FrozenMap:
     """The keys that only this kind of claim has, such as ``epsilon`` and ``delta``."""
-    return without(claim, _CLAIM)
+    return _parts(Claim, claim, "unit")[1]
+
+
+def _parts(kind: type[Any], block: Mapping[str, Json], *others: str) -> tuple[dict[str, Any], FrozenMap]:
+    """The fields of a dataclass, except ``others``, that a block has, and its other keys."""
+    names = {one.name for one in fields(kind)} - {"options", *others}
+    return {key: freeze(block[key]) for key in names if key in block}, without(block, names)
 
 
 def _section(block: Mapping[str, Json], key: str) -> Section:
@@ -147,12 +134,12 @@ def load_specs(paths: Sequence[Path], catalog: Catalog, overrides: Sequence[str]
     Raises:
         UsageError: A folder contains no spec.
     """
-    found = find_specs(paths)
+    files, others = find_specs(paths)
     given, misread = parse_overrides(overrides)
     diagnostics = _limited(misread)
     sources = {OVERRIDES_FILE: "\n".join(map(one_line, overrides))} if overrides else {}
     specs: list[Spec] = []
-    for path in found.files:
+    for path in files:
         built, wrong, texts = _load(path, catalog, given)
         specs += built
         diagnostics += wrong
@@ -160,13 +147,7 @@ def load_specs(paths: Sequence[Path], catalog: Catalog, overrides: Sequence[str]
     if len(given) < len(overrides):
         specs = []  # an override is invalid, so no spec is the requested one
     unique = tuple(dict.fromkeys(diagnostics))
-    return Loaded(
-        specs=tuple(specs),
-        diagnostics=unique,
-        files=found.files,
-        others=found.others,
-        sources=sources,
-    )
+    return Loaded(specs=tuple(specs), diagnostics=unique, files=files, others=others, sources=sources)
 
 
 def from_document(
@@ -226,7 +207,7 @@ def _load(
 
 
 def _build_cell(composed: Composed, path: Path, catalog: Catalog) -> tuple[Spec | None, list[Diagnostic]]:
-    root, unclear = expand_phases(composed.root)
+    root, unclear = expand_phases(composed.root, catalog)
     spans = origin(root)
     if unclear:
         return None, [locate(d, spans) for d in unclear]
@@ -264,15 +245,8 @@ _MAX_CANDIDATE_BYTES = 1 << 30
 _KEY = re.compile(rb"""^(?:\xef\xbb\xbf)?(?:\{\s*)?(["']?)dpspec\1[ \t]*:""", re.MULTILINE)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Found:
-    """Without repetitions; ``others`` are YAML files that are not specs."""
-
-    files: tuple[Path, ...]
-    others: tuple[Path, ...] = ()
-
-
-def find_specs(paths: Sequence[Path]) -> Found:
+def find_specs(paths: Sequence[Path]) -> tuple[tuple[Path, ...], tuple[Path, ...]]:
+    """Spec files, and YAML files that are not specs; without repetitions."""
     files: list[Path] = []
     others: list[Path] = []
     for path in paths:
@@ -285,18 +259,15 @@ def find_specs(paths: Sequence[Path]) -> Found:
             continue
         below = sorted(_yaml_below(path))
         specs = {file for file in below if is_spec(file)}
-        if not specs and not below:
-            recorded = any((path / name / "run.json").is_file() for name in ("", "rank-0"))
-            hint = "; for a recording, use `dpspec check`" if recorded else ""
-            raise UsageError(f"no spec in the folder {quoted(str(path))}: it has no YAML files{hint}")
         if not specs:
-            these = "its YAML file has no" if len(below) == 1 else f"none of its {len(below)} YAML files has a"
-            raise UsageError(
-                f"no spec in the folder {quoted(str(path))}: {these} top-level key 'dpspec', as in 'dpspec: 1'"
-            )
+            why = f"none of its {len(below)} YAML files has a top-level key 'dpspec', as in 'dpspec: 1'"
+            if not below:
+                recorded = any((path / name / "run.json").is_file() for name in ("", "rank-0"))
+                why = "it has no YAML files" + "; for a recording, use `dpspec check`" * recorded
+            raise UsageError(f"no spec in the folder {quoted(str(path))}: {why}")
         files += [file for file in below if file in specs]
         others += [file for file in below if file not in specs]
-    return Found(files=tuple(_unique(files)), others=tuple(_unique(others)))
+    return _unique(files), _unique(others)
 
 
 def is_spec(path: Path) -> bool:
@@ -325,14 +296,13 @@ def _yaml_below(folder: Path) -> Iterator[Path]:
         yield from (Path(root, name) for name in names if name.endswith(SUFFIXES) and not name.startswith("."))
 
 
-def _unique(paths: Iterable[Path]) -> Iterator[Path]:
+def _unique(paths: Iterable[Path]) -> tuple[Path, ...]:
     """Even if several paths lead to one file."""
-    seen: set[str] = set()
+    found: dict[str, Path] = {}
     for path in paths:
         try:
             place = os.path.realpath(path)
         except (OSError, ValueError):
             place = str(path)
-        if place not in seen:
-            seen.add(place)
-            yield path
+        found.setdefault(place, path)
+    return tuple(found.values())

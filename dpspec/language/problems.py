@@ -132,6 +132,8 @@ def _unknown_keys(p: _Problem) -> Iterator[Diagnostic]:
         hint = f"valid keys: {listed(sorted(valid))}" if valid else "no keys are allowed here"
         if key == "<<":
             hint = "the spec language does not support YAML's merge key; use extends, or repeat the keys"
+        elif (*p.path, key) == ("audit", "stop"):
+            hint = "remove it: every run ends after its planned runs"
         yield Diagnostic(code="unknown-key", message=message, path=(*p.path, key), help=hint, at_key=True)
 
 

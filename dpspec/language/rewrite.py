@@ -24,10 +24,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from dpspec.contract import Diagnostic, FrozenMap, Json, Path, Span, Spec, thaw
+from dpspec.contract.catalog import Catalog
 from dpspec.language.blocks import CELL_BLOCKS, CLAIM_KIND, SELECTION
 from dpspec.language.compose import Composed
 from dpspec.language.tree import Node, child, from_plain, plain, value_at
-from dpspec.text import quoted, shown
+from dpspec.text import closest, did_you_mean, listed, quoted, shown
 
 MAX_PHASES = 1000
 
@@ -41,7 +42,7 @@ class _ScheduleError(Exception):
         self.diagnostic = Diagnostic(code="bad-value", message=message, path=_PLACE, span=node.span, help=help)
 
 
-def expand_phases(root: Node) -> tuple[Node, list[Diagnostic]]:
+def expand_phases(root: Node, catalog: Catalog) -> tuple[Node, list[Diagnostic]]:
     """Replace a formula by the list of phases."""
     mechanism = child(root, "mechanism")
     phases = None if mechanism is None else child(mechanism, "phases")
@@ -49,6 +50,23 @@ def expand_phases(root: Node) -> tuple[Node, list[Diagnostic]]:
         return root, []
     assert isinstance(root.value, dict)
     assert isinstance(mechanism.value, dict)
+    offered = catalog.mechanisms.get(str(plain(mechanism.value.get("kind", Node(None)))))
+    known: list[str] = []
+    if offered is not None and offered.provider.steps:
+        known = ["steps", "every", *offered.provider.schemas.mechanism.get("properties", ())]
+    unknown = [key for key in phases.value if known and key not in known]
+    if unknown:
+        help = f"write steps, every and keys of a phase ({listed(sorted(known))}), or a list of phases"
+        return root, [
+            Diagnostic(
+                code="unknown-key",
+                message=f"unknown key {quoted(key)} in mechanism.phases{did_you_mean(closest(key, known))}",
+                path=(*_PLACE, key),
+                span=phases.value[key].key,
+                help=help,
+            )
+            for key in unknown
+        ]
     merged = []
     try:
         for entries, length in _evaluated(phases):

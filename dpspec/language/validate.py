@@ -5,7 +5,7 @@ The installed providers that the spec names are looked up here, and so are the d
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -76,7 +76,7 @@ def _check_claim(
     if kind not in known and mechanism is None:
         return claim, []  # the unknown mechanism may define it
     if kind not in known:
-        message = f"{quoted(kind)} is not a claim kind" + did_you_mean(closest_kind(kind, judged))
+        message = f"{quoted(kind)} is not a claim kind" + did_you_mean(closest(kind, judged))
         hint = f"valid: {listed(judged)}"
         return claim, [Diagnostic(code="bad-choice", message=message, path=(*path, "kind"), help=hint)]
     schema = claim_block(kind, mechanism)
@@ -197,23 +197,13 @@ def _find_kind(kind: str, offers: Mapping[str, Offered], what: str, path: Path, 
         message = f"{_plugin_name(broken)} failed to load: {clipped(broken.reason, 200)} (see `dpspec plugins`)"
         hint = f"reinstall or update {broken.distribution or broken.plugin}, or report the error to its authors"
         return Diagnostic(code="broken-plugin", message=message, path=path, help=hint)
-    near = closest_kind(kind, offers)
+    near = closest(kind, offers)
     message = f"no installed plugin offers {what} {quoted(kind)}" + did_you_mean(near)
     hint = _installed_help(offers)
     if near is None and catalog.broken:
         names = ", ".join(_plugin_name(b) for b in catalog.broken)
         hint += f". A plugin that failed to load may provide it: {names}"
     return Diagnostic(code="unknown-kind", message=message, path=path, help=hint)
-
-
-#: Names of the field for kinds.
-_SYNONYMS = {"reconstruction": "rero", "reconstruction-robustness": "rero"}
-
-
-def closest_kind(word: str, kinds: Iterable[str]) -> str | None:
-    known = list(kinds)
-    synonym = _SYNONYMS.get(word.lower().replace("_", "-"))
-    return synonym if synonym in known else closest(word, known)
 
 
 def _plugin_name(broken: BrokenPlugin) -> str:
@@ -251,14 +241,11 @@ def check_requirements(requirements: Sequence[Json]) -> Iterator[Diagnostic]:
             fits = version is not None and wanted.specifier.contains(version, prereleases=True)
         except InvalidVersion:
             fits = False
-        if version is None:
-            message = f"this spec requires {clipped(text)}, but {clipped(wanted.name)} is not installed"
-        elif not fits:
-            message = f"this spec requires {clipped(text)}, but {clipped(wanted.name)} {version} is installed"
-        else:
-            continue
-        hint = f"python -m pip install '{wanted.name}{wanted.specifier}'"
-        yield Diagnostic(code="unmet-requirement", message=message, path=("requires", i), help=hint)
+        if not fits:
+            found = "is not installed" if version is None else f"{version} is installed"
+            message = f"this spec requires {clipped(text)}, but {clipped(wanted.name)} {found}"
+            hint = f"python -m pip install '{wanted.name}{wanted.specifier}'"
+            yield Diagnostic(code="unmet-requirement", message=message, path=("requires", i), help=hint)
 
 
 VERSION = 1

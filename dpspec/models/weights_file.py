@@ -25,20 +25,6 @@ PLACE = "model.initial.path"
 #: Maximum number of names in a message: of each kind of mismatch, and of the model's tensors.
 _SHOWN, _EXPECTED = 3, 12
 
-#: Names of dtypes in safetensors.
-_TYPES = {
-    "torch.float64": "F64",
-    "torch.float32": "F32",
-    "torch.float16": "F16",
-    "torch.bfloat16": "BF16",
-    "torch.int64": "I64",
-    "torch.int32": "I32",
-    "torch.int16": "I16",
-    "torch.int8": "I8",
-    "torch.uint8": "U8",
-    "torch.bool": "BOOL",
-}
-
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Weights:
@@ -169,7 +155,9 @@ def _tied(module: torch.nn.Module) -> list[list[str]]:
 
 
 def _entry(tensor: torch.Tensor) -> str:
-    return f"{_TYPES.get(str(tensor.dtype), str(tensor.dtype))} {list(tensor.shape)}"
+    """The dtype as safetensors names it (F32, BF16, I64, U8, BOOL), and the shape."""
+    kind = str(tensor.dtype).removeprefix("torch.").upper()
+    return f"{kind.replace('FLOAT', 'F').replace('UINT', 'U').replace('INT', 'I')} {list(tensor.shape)}"
 
 
 def _some(items: list[str], most: int = _SHOWN) -> str:

@@ -81,7 +81,7 @@ def record(
             optimizers derived from Opacus'.
     """
     given = {"noise_multiplier": noise_multiplier, "clip_norm": clip_norm, "rate": rate, "records": records}
-    return Recorder(Path(folder), model, optimizer, loader, engine, planted, given, loss, resume=resume)
+    return Recorder(Path(folder), Parts(model, optimizer, loader, engine, planted, given, loss), resume=resume)
 
 
 class Recorder:
@@ -91,21 +91,8 @@ class Recorder:
     number from the training's generators, and writes to none of its tensors except for gradient canaries.
     """
 
-    def __init__(
-        self,
-        folder: Path,
-        model: Any,
-        optimizer: Any,
-        loader: Any,
-        engine: Any,
-        planted: Planted | None,
-        given: dict[str, Any],
-        loss: Loss | None = None,
-        *,
-        resume: bool = False,
-    ) -> None:
-        self.folder, self._resume = folder, resume
-        self._parts = Parts(model, optimizer, loader, engine, planted, given, loss)
+    def __init__(self, folder: Path, parts: Parts, *, resume: bool = False) -> None:
+        self.folder, self._parts, self._resume = folder, parts, resume
         self._training: WatchedTraining | None = None
         self._scored = False
 
@@ -152,10 +139,7 @@ class Recorder:
         parameter.
         """
         training = self._reporting("noised")
-        if training.own.noised:
-            raise UsageError(
-                "noised was called twice in one step: call it once, and run.stepped() at the end of each step"
-            )
+        _require_once("noised", training.own.noised)
         training.own.sketch, training.own.noised = training.sketched("noise", tensors_of(noise)), True
 
     def summed(self, total: Array | Iterable[Array]) -> None:
@@ -164,10 +148,7 @@ class Recorder:
         The optimizer's gradients must be the sum and the noise over a divisor, up to rounding.
         """
         training = self._reporting("summed")
-        if training.own.summed is not None:
-            raise UsageError(
-                "summed was called twice in one step: call it once, and run.stepped() at the end of each step"
-            )
+        _require_once("summed", training.own.summed is not None)
         training.own.summed = training.sketched("the sum", tensors_of(total))
 
     def stepped(self, *, parameters: Iterable[Any] | None = None, gradients: Iterable[Any] | None = None) -> None:
@@ -241,3 +222,10 @@ class Recorder:
         content = table(planted.coins, values, planted.source)
         self._scored = True
         training.ended.scored(content, canaries=planted.count, final=final)
+
+
+def _require_once(what: str, again: bool) -> None:
+    if again:
+        raise UsageError(
+            f"{what} was called twice in one step: call it once, and run.stepped() at the end of each step"
+        )

@@ -192,73 +192,39 @@ EXECUTORS = (
 
 DPSPEC_API = HOOK_API
 
-REPORTERS = (
-    Reporter(
-        format="json",
-        summary="The whole result, of the published schema dpspec/result/v2",
-        render="dpspec.reporters.data_files:render_json",
-        suffix=".json",
+#: The formats of reports: name, summary, function in ``dpspec.reporters``, and suffix of files.
+_FORMATS = (
+    ("json", "The whole result, of the published schema dpspec/result/v2", "data_files:render_json", ".json"),
+    ("text", "The output of the terminal without colors", "terminal:render", ".txt"),
+    ("markdown", "A report for pull requests and wikis", "markdown:render", ".md"),
+    ("html", "One self-contained page with figures, tables and the whole result inside", "page:render", ".html"),
+    ("statement", "A privacy statement to publish, along the blocks of NIST SP 800-226", "statement:render", ".md"),
+    ("statement-json", "The privacy statement as JSON", "statement:render_json", ".json"),
+    (
+        "registry",
+        "YAML for the OpenDP Deployments Registry, to complete by hand",
+        "statement:render_registry",
+        ".yaml",
     ),
-    Reporter(
-        format="text",
-        summary="The output of the terminal without colors",
-        render="dpspec.reporters.terminal:render",
-        suffix=".txt",
+    ("junit", "JUnit XML for continuous integration: a suite per audit, a case per claim", "ci:render_junit", ".xml"),
+    (
+        "sarif",
+        "SARIF 2.1.0 for code scanning: a result at each unexpected verdict",
+        "ci:render_sarif",
+        ".sarif",
     ),
-    Reporter(
-        format="markdown",
-        summary="A report for pull requests and wikis",
-        render="dpspec.reporters.markdown:render",
-        suffix=".md",
+    (
+        "github",
+        "GitHub workflow commands: an annotation at each unexpected verdict",
+        "ci:render_github",
+        ".txt",
     ),
-    Reporter(
-        format="html",
-        summary="One self-contained page with figures, tables and the whole result inside",
-        render="dpspec.reporters.page:render",
-        suffix=".html",
-    ),
-    Reporter(
-        format="statement",
-        summary="A privacy statement to publish, along the blocks of NIST SP 800-226",
-        render="dpspec.reporters.statement:render",
-        suffix=".md",
-    ),
-    Reporter(
-        format="statement-json",
-        summary="The privacy statement as JSON",
-        render="dpspec.reporters.statement:render_json",
-        suffix=".json",
-    ),
-    Reporter(
-        format="registry",
-        summary="YAML for the OpenDP Differential Privacy Deployments Registry, to be completed by hand",
-        render="dpspec.reporters.statement:render_registry",
-        suffix=".yaml",
-    ),
-    Reporter(
-        format="junit",
-        summary="JUnit XML for continuous integration: a suite per audit, a case per claim",
-        render="dpspec.reporters.ci:render_junit",
-        suffix=".xml",
-    ),
-    Reporter(
-        format="sarif",
-        summary="SARIF 2.1.0 for code scanning: a result at the line of every unexpected verdict",
-        render="dpspec.reporters.ci:render_sarif",
-        suffix=".sarif",
-    ),
-    Reporter(
-        format="github",
-        summary="GitHub workflow commands: an annotation at the line of every unexpected verdict",
-        render="dpspec.reporters.ci:render_github",
-        suffix=".txt",
-    ),
-    Reporter(
-        format="csv",
-        summary="One row per claim, for spreadsheets and data frames",
-        render="dpspec.reporters.data_files:render_csv",
-        suffix=".csv",
-    ),
+    ("csv", "One row per claim, for spreadsheets and data frames", "data_files:render_csv", ".csv"),
+)
+
+REPORTERS = tuple(
+    Reporter(format=name, summary=summary, render=f"dpspec.reporters.{render}", suffix=suffix)
+    for name, summary, render, suffix in _FORMATS
 )
 
 

@@ -50,8 +50,7 @@ def before_first(prepare: Callable[[], None] | None) -> None:
 
 
 _LONGEST = 500
-_HERE = PurePath(__file__).parent
-_CORE = _HERE.parent
+_CORE = PurePath(__file__).parents[1]
 _STANDARD = PurePath(sysconfig.get_path("stdlib"))
 
 
@@ -92,23 +91,18 @@ def one_line(text: str) -> str:
 
 def _place(error: BaseException) -> str:
     """File and line of the error, in foreign code if any is in the traceback; a syntax error has its own place."""
-    if isinstance(error, SyntaxError):
-        return ""
-    passed: list[tuple[PurePath, int | None]] = []
-    for frame in reversed(traceback.extract_tb(error.__traceback__)):
-        path = PurePath(frame.filename)
-        if path.parent == _HERE:
-            break
-        if not frame.filename.startswith("<") and "importlib" not in path.parts:
-            passed.append((path, frame.lineno))
+    frames = [(PurePath(frame.filename), frame.lineno) for frame in traceback.extract_tb(error.__traceback__)]
     # dpspec and the standard library raise for their callers.
-    foreign = (
+    foreign = [
         (path, line)
-        for path, line in passed
-        if ("site-packages" in path.parts or not path.is_relative_to(_STANDARD)) and not path.is_relative_to(_CORE)
-    )
-    path, line = next(foreign, passed[0] if passed else (_HERE, None))
-    return f"{'/'.join(path.parts[-2:])}:{line}" if line is not None else ""
+        for path, line in frames
+        if "site-packages" in path.parts
+        or not (path.is_relative_to(_STANDARD) or path.is_relative_to(_CORE) or path.name.startswith("<"))
+    ]
+    if isinstance(error, SyntaxError) or not frames:
+        return ""
+    path, line = (foreign or frames)[-1]
+    return f"{'/'.join(path.parts[-2:])}:{line}"
 
 
 def resolve(reference: str) -> object:

@@ -10,11 +10,8 @@ dpspec's own kinds are the exception; a foreign plugin cannot replace them. Unco
 
 from __future__ import annotations
 
-import contextlib
 import functools
-import importlib
 import importlib.metadata
-import itertools
 import logging
 import re
 import traceback
@@ -76,30 +73,23 @@ def discover() -> tuple[tuple[Candidate, ...], tuple[BrokenPlugin, ...]]:
     broken: list[BrokenPlugin] = []
     seen: set[str] = set()
     for distribution in importlib.metadata.distributions():
-        declared = ""
-        with contextlib.suppress(Failed), foreign_code():  # unreadable metadata offers nothing
-            declared = distribution.read_text("entry_points.txt") or ""
-        if f"[{GROUP}]" not in declared:
-            continue
         name = version = "?"
-        with contextlib.suppress(Failed), foreign_code():
-            name = str(distribution.metadata["Name"] or "?")
-            version = str(distribution.metadata["Version"] or "?")
-        if normalise(name) in seen:
-            continue
-        seen.add(normalise(name))
         try:
             with foreign_code():
+                if f"[{GROUP}]" not in (distribution.read_text("entry_points.txt") or ""):
+                    continue
+                name, version = str(distribution.metadata["Name"]), str(distribution.metadata["Version"])
                 entries = distribution.entry_points.select(group=GROUP)
         except Failed as failure:
             reason = f"its entry points cannot be read: {failure}"
             broken.append(BrokenPlugin(plugin="", distribution=name, version=version, reason=reason))
             continue
-        candidates += [Candidate(distribution=name, version=version, plugin=e.name, value=e.value) for e in entries]
+        if normalise(name) not in seen:
+            seen.add(normalise(name))
+            candidates += [Candidate(distribution=name, version=version, plugin=e.name, value=e.value) for e in entries]
     return tuple(sorted(candidates)), tuple(broken)
 
 
-_MOST_OFFERS = 1000
 _log = logging.getLogger(__name__)
 
 
@@ -165,55 +155,43 @@ def _load(candidate: Candidate, manager: pluggy.PluginManager, offers: Offers) -
 
     Raises :class:`Failed`, with the plugin unregistered, at the first error.
     """
-    plugin = None
+    with foreign_code():
+        plugin: Any = importlib.metadata.EntryPoint(candidate.plugin, candidate.value, GROUP).load()
+        api = getattr(plugin, "DPSPEC_API", None)
+        if api != HOOK_API:
+            found = "DPSPEC_API is missing" if api is None else f"plugin API {one_line(repr(api))} is not supported"
+            raise Failed(f"{found}; this dpspec supports plugin API {HOOK_API}")
+        if flaws := list(hook_problems(plugin, manager)):
+            raise Failed("; ".join(flaws))
+        if manager.is_registered(plugin) or manager.has_plugin(candidate.id):
+            raise Failed(f"{candidate.value} is already registered, or another entry point is named {candidate.plugin}")
     try:
         with foreign_code():
-            module, _, attribute = candidate.value.partition("[")[0].strip().partition(":")
-            found: Any = importlib.import_module(module.strip())
-            for name in filter(None, attribute.strip().split(".")):
-                found = getattr(found, name)
-            api = getattr(found, "DPSPEC_API", None)
-            if api is None:
-                raise Failed(f"DPSPEC_API is missing; this dpspec supports plugin API {HOOK_API}")
-            if type(api) is not int or api != HOOK_API:
-                raise Failed(f"plugin API {one_line(repr(api))} is not supported; this dpspec supports {HOOK_API}")
-            for name, other in manager.list_name_plugin():
-                if other is found or name == candidate.id:
-                    raise Failed(f"{candidate.value} is already registered by {name}")
-            if flaws := list(hook_problems(found, manager)):
-                raise Failed("; ".join(flaws))
-            plugin = found
             manager.register(plugin, name=candidate.id)
         for hook in dict.fromkeys(family.hook for family in FAMILIES):
             for implementation in getattr(manager.hook, hook).get_hookimpls():
                 if implementation.plugin is plugin:
                     with foreign_code(f"{hook}: "):
-                        _add_offers(hook, implementation.function(), offers)
+                        for provider in implementation.function():
+                            _add_offer(hook, provider, offers)
     except Failed:
-        if plugin is not None and manager.is_registered(plugin):  # some versions keep a plugin that fails their checks
+        if manager.is_registered(plugin):
             manager.unregister(plugin)
         raise
 
 
-def _add_offers(hook: str, offered: Any, offers: Offers) -> None:
-    """Add the valid descriptors of a hook; raise :class:`Failed` at the first invalid one."""
+def _add_offer(hook: str, provider: Any, offers: Offers) -> None:
     families = [family for family in FAMILIES if family.hook == hook]
-    types = " or ".join(family.type.__name__ for family in families)
-    if offered is None:
-        raise Failed(f"{hook}: it returns None; yield or return {types} objects")
-    providers = list(itertools.islice(offered, _MOST_OFFERS + 1))
-    if len(providers) > _MOST_OFFERS:
-        raise Failed(f"{hook}: it offers more than {_MOST_OFFERS} providers")
-    for provider in providers:
-        family = next((f for f in families if isinstance(provider, f.type)), None)
-        if family is None:
-            raise Failed(f"{hook} offers a {type(provider).__name__}, not a {types}")
-        if flaws := problems(provider, family):
-            raise Failed(one_line("; ".join(flaws)))
-        kind, known = getattr(provider, family.key), offers.setdefault(family.name, {})
-        if kind in known:
-            raise Failed(f"{family.name} {kind!r} is offered twice")
-        known[kind] = provider
+    family = next((f for f in families if isinstance(provider, f.type)), None)
+    if family is None:
+        types = " or ".join(family.type.__name__ for family in families)
+        raise Failed(f"{hook} offers a {type(provider).__name__}, not a {types}")
+    if flaws := problems(provider, family):
+        raise Failed(one_line("; ".join(flaws)))
+    kind, known = getattr(provider, family.key), offers.setdefault(family.name, {})
+    if kind in known:
+        raise Failed(f"{family.name} {kind!r} is offered twice")
+    known[kind] = provider
 
 
 def _table(

@@ -12,7 +12,7 @@ from urllib.parse import quote
 from dpspec.contract import Json
 from dpspec.contract.frozen import digest
 from dpspec.engine.redact import redact
-from dpspec.engine.results.result import AuditResult, Result, apart
+from dpspec.engine.results.result import AuditResult, Result
 from dpspec.reporters import labels
 from dpspec.reporters.summary import tally
 from dpspec.text import json_text, plain
@@ -88,14 +88,13 @@ def render_junit(result: Result, *, internal: bool = False) -> str:
     if not internal:
         result = redact(result)
     document = JUnitXml("dpspec")
-    for part in apart(result):
-        for audit in part.audits:
-            suite = TestSuite(plain(audit.name))
-            suite.timestamp = plain(part.created)
-            for case in _cases(audit):
-                suite.add_testcase(case)
-            suite.time = audit.seconds
-            document.add_testsuite(suite)
+    for audit in result.audits:
+        suite = TestSuite(plain(audit.name))
+        suite.timestamp = plain(result.created)
+        for case in _cases(audit):
+            suite.add_testcase(case)
+        suite.time = audit.seconds
+        document.add_testsuite(suite)
     text: bytes = document.tostring()  # type: ignore[no-untyped-call]
     return text.decode("utf-8") + "\n"
 
@@ -157,19 +156,15 @@ def render_sarif(result: Result, *, internal: bool = False) -> str:
         }
         for name, text in _RULES.items()
     ]
-    runs = []
-    for part in apart(result):
-        version = str(part.environment.get("dpspec", "0"))
-        ended = part.created.replace("+00:00", "Z")
-        runs.append(
-            {
-                "tool": {"driver": {"name": "dpspec", "semanticVersion": version, "rules": rules}},
-                "invocations": [{"executionSuccessful": True, "endTimeUtc": ended}],
-                "columnKind": "unicodeCodePoints",
-                "results": [_result(audit, problem) for audit in part.audits for problem in _problems(audit)],
-            }
-        )
-    document = {"$schema": _SCHEMA, "version": "2.1.0", "runs": runs}
+    version = str(result.environment.get("dpspec", "0"))
+    ended = result.created.replace("+00:00", "Z")
+    run = {
+        "tool": {"driver": {"name": "dpspec", "semanticVersion": version, "rules": rules}},
+        "invocations": [{"executionSuccessful": True, "endTimeUtc": ended}],
+        "columnKind": "unicodeCodePoints",
+        "results": [_result(audit, problem) for audit in result.audits for problem in _problems(audit)],
+    }
+    document = {"$schema": _SCHEMA, "version": "2.1.0", "runs": [run]}
     return json_text(json.dumps(document, indent=2, allow_nan=False)) + "\n"
 
 

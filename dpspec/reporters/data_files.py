@@ -12,7 +12,7 @@ from dataclasses import asdict
 from dpspec.engine.redact import redact
 from dpspec.engine.results.codec import dump
 from dpspec.engine.results.diff import Change
-from dpspec.engine.results.result import Result, sources
+from dpspec.engine.results.result import Result
 from dpspec.reporters import labels
 from dpspec.text import json_text, markdown, plain
 
@@ -24,7 +24,7 @@ def render_json(result: Result, *, internal: bool = False) -> str:
 
 COLUMNS = (
     "audit", "claim", "kind", "says", "verdict", "expected", "as_expected", "quantity", "claimed", "lower", "upper",
-    "p_value", "conformance", "reason", "file", "line", "result",
+    "p_value", "conformance", "reason", "file", "line",
 )  # fmt: skip
 
 #: The place before a character that begins a formula, in ASCII or full width: at the start of a cell, and after a
@@ -39,7 +39,7 @@ def render_csv(result: Result, *, internal: bool = False) -> str:
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(COLUMNS)
-    for audit, source in zip(result.audits, sources(result), strict=True):
+    for audit in result.audits:
         for verdict in audit.verdicts:
             place = audit.places.get(verdict.claim) or {"file": audit.source, "line": ""}
             label = labels.headline(audit, verdict)
@@ -48,7 +48,7 @@ def render_csv(result: Result, *, internal: bool = False) -> str:
             row = [*map(_text, texts), "yes" if verdict.expected else "no", _text(verdict.quantity)]
             row += ["" if number is None else repr(float(number)) for number in numbers]
             row += [audit.conformance.status, _text(verdict.reason), _text(place["file"]), str(place["line"])]
-            writer.writerow([*row, _text(source)])
+            writer.writerow(row)
     return out.getvalue()
 
 

@@ -2,29 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import base64
+import binascii
+import math
+import struct
+import zlib
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dpspec.contract import Evidence, Series
+from dpspec.contract import Evidence, Json, Series
 from dpspec.engine.judging.evidence_weight import group_size, is_profile, polygon, proven_curves
 from dpspec.engine.judging.inequalities import implied_points
 from dpspec.engine.results import decimals
 from dpspec.engine.results.result import AuditResult
 from dpspec.language.load import claim_options
-from dpspec.reporters import labels, series_plots
-from dpspec.reporters.drawing import Drawing, Line, svg
+from dpspec.reporters import labels
+from dpspec.reporters.charts import Chart, Line
 from dpspec.reporters.layout import pictures, rounding, series_cell
-from dpspec.reporters.series_plots import ATTACKS, marks
+from dpspec.text import plain
+
+if TYPE_CHECKING:
+    from markupsafe import Markup
 
 #: The maximum number of rows of a table; the JSON in the page has all rows.
 MOST_ROWS = 500
 
-#: The false-positive rates of drawn curves, 16 per decade.
+#: The false-positive rates of drawn curves, 16 per decade, and of the table.
 _RATES = tuple(10.0 ** (-6 + i / 16) for i in range(97))
-
-#: The false-positive rates of the table.
 _SHOWN = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 0.5)
 
 #: Epsilons with a larger ratio are on a logarithmic axis.
@@ -33,109 +40,88 @@ _FAR = 200.0
 #: A curve above this at all rates is vacuous.
 _VACUOUS = 0.99
 
-_GUESSING = " The thin dotted line is the rate of guessing."
+#: The maximum number of points of sorted values, and of pixels per side of a picture.
+_RANKS, _SIDE = 201, 256
+
 _CAPTION = (
-    f"No test exceeds a bound if the mechanism is as declared.{_GUESSING} Claims are dashed, in the color of the bound "
-    "for their group size."
-)
-_POINTS = (
-    " Points are the observed rates of attacks, which vary by chance; guesses within one run count as if half of them "
-    "were for inclusion. Attacks without a false alarm are at the left edge."
+    "No test exceeds a bound if the mechanism is as declared. Claims are dashed. Attacks are dotted: their observed "
+    "rates vary by chance, guesses within one run count as if half were for inclusion, and those without a "
+    "false alarm are at the left edge."
 )
 
 
 @dataclass(frozen=True)
 class Figure:
-    """``svg`` is markup without foreign text, empty for a table without a figure; ``cut`` counts omitted rows."""
+    """A table with a chart, or without one; ``cut`` counts omitted rows."""
 
     title: str
     caption: str
-    svg: str
+    chart: Chart | None
     head: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
     cut: int = 0
 
 
-def figures(audit: AuditResult, name: str) -> Iterator[Figure]:
-    """``name`` is unique to the audit on its page."""
-    if (plot := power(audit)) is not None:
-        drawing, head, rows = plot
-        caption = _CAPTION + (_POINTS if any(line.marker for line in drawing.lines) else "")
-        yield Figure(drawing.title, caption, svg(drawing, f"{name}-tradeoff"), head, rows)
-    plot = profile(audit)
-    if plot is not None and not any(is_profile(series) for series in audit.series):
-        drawing, head, rows = plot
-        yield Figure(drawing.title, series_plots.CAPTION, svg(drawing, f"{name}-profile"), head, rows)
-    for i, series in enumerate(audit.series):
-        yield _of_series(series, f"{name}-series{i}", audit)
+def figures(audit: AuditResult) -> Iterator[Figure]:
+    if (figure := power(audit)) is not None:
+        yield figure
+    if not any(is_profile(series) for series in audit.series) and (figure := profile(audit)) is not None:
+        yield figure
+    yield from map(_of_series, audit.series)
 
 
-#: A drawing with the head and the rows of its table.
-Plot = tuple[Drawing, tuple[str, ...], tuple[tuple[str, ...], ...]]
-
-
-def power(audit: AuditResult) -> Plot | None:
+def power(audit: AuditResult) -> Figure | None:
     """The maximum power of membership tests by proved bounds and claims, and the rates of attacks."""
     bounds = proven_curves(audit)
-    sizes = [bound.group_size for bound in bounds]
-    curves = [(f"bound{labels.curve(bound)}", i, 0, bound.polygon) for i, bound in enumerate(bounds)]
-    dashes: dict[int, int] = {}
+    curves = [(f"bound{labels.curve(bound)}", bound.polygon) for bound in bounds]
     for verdict in audit.verdicts:
         block = labels.claim_block(audit, verdict)
         try:
             points = implied_points(verdict.kind, claim_options(block))
         except (KeyError, TypeError, ValueError):  # an edited document
             continue
-        if not points or block.get("record") is not None:
-            continue
-        size = int(block.get("group_size") or 1)
-        dashes[size] = dashes.get(size, 0) + 1
-        sizes += [] if size in sizes else [size]
-        curves.append((f"claim {verdict.claim}", sizes.index(size), dashes[size], polygon(points)))
+        if points and block.get("record") is None:
+            curves.append((f"claim {verdict.claim}", polygon(points)))
     lines = [
-        Line(name, _RATES, [float(p) for p in curve.tpr(np.array(_RATES))], colour=colour, dash=dash)
-        for name, colour, dash, curve in curves
+        Line(name, _RATES, list(map(float, curve.tpr(np.array(_RATES)))), color=i, dash=int(i >= len(bounds)))
+        for i, (name, curve) in enumerate(curves)
     ]
     for evidence in audit.evidence:
-        size = group_size(evidence)
-        sizes += [] if size in sizes else [size]
         if observed := _attack_rates(evidence):
+            name = f"attack{labels.groups(group_size(evidence), evidence.scope.unit)}"
             rates = [max(fpr, _RATES[0]) for fpr, _ in observed]
-            text = f"attack{labels.groups(size, evidence.scope.unit)}"
-            lines.append(Line(text, rates, [tpr for _, tpr in observed], sizes.index(size), marker=ATTACKS))
+            lines.append(Line(name, rates, [tpr for _, tpr in observed], color=len(lines), dash=2))
     if not bounds or all(min(line.y) > _VACUOUS for line in lines):
         return None
-    drawing = Drawing(
-        title="Maximum power of membership inference against its false-positive rate",
-        lines=lines,
-        x="false-positive rate",
-        y="true-positive rate",
-        log_x=True,
-        log_y=True,
-        identity=True,
-        limits=((1e-6, 1.0), (1e-6, 1.3)),
-    )
+    title = "Maximum power of membership inference against its false-positive rate"
+    lines.append(Line("guessing", _RATES, _RATES, color=4, dash=2))
     rows = tuple(
-        (decimals.exact(rate), *(decimals.upper(float(curve.tpr(rate))) for *_, curve in curves)) for rate in _SHOWN
+        (decimals.exact(rate), *(decimals.upper(float(curve.tpr(rate))) for _, curve in curves)) for rate in _SHOWN
     )
-    return drawing, ("false-positive rate", *(name for name, *_ in curves)), rows
+    return Figure(
+        title,
+        _CAPTION,
+        Chart(title, lines, "false-positive rate", "true-positive rate", log_x=True, log_y=True),
+        ("false-positive rate", *(name for name, _ in curves)),
+        rows,
+    )
 
 
-def profile(audit: AuditResult) -> Plot | None:
+def profile(audit: AuditResult) -> Figure | None:
     """Delta against epsilon by upper bounds at two or more deltas."""
-    bounds = [bound for bound in proven_curves(audit) if len(bound.pairs) > 1]
-    if not bounds:
+    curves = [(f"bound{labels.curve(one)}", one.pairs) for one in proven_curves(audit) if len(one.pairs) > 1]
+    if not curves:
         return None
-    lines, rows = [], []
-    for i, bound in enumerate(bounds):
-        text = f"bound{labels.curve(bound)}"
-        lines.append(Line(text, [e for e, _ in bound.pairs], [d for _, d in bound.pairs], colour=i))
-        rows += [(text, decimals.upper(e), decimals.exact(d)) for e, d in bound.pairs]
-    lines += marks(audit, "epsilon", "delta", [bound.group_size for bound in bounds], len(bounds))
+    lines = [
+        Line(text, [epsilon for epsilon, _ in pairs], [delta for _, delta in pairs], color=i)
+        for i, (text, pairs) in enumerate(curves)
+    ]
     shown = [x for line in lines for x in line.x if x > 0.0]
     far = max(shown, default=1.0) > _FAR * min(shown, default=1.0)
-    drawing = Drawing(title="Delta against epsilon", lines=lines, x="epsilon", y="delta", log_x=far, log_y=True)
-    return drawing, ("curve", "epsilon", "delta"), tuple(rows)
+    title = "Delta against epsilon"
+    rows = tuple((text, decimals.upper(e), decimals.exact(d)) for text, pairs in curves for e, d in pairs)
+    chart = Chart(title, lines, "epsilon", "delta", log_x=far, log_y=True)
+    return Figure(title, "", chart, ("curve", "epsilon", "delta"), rows)
 
 
 def _attack_rates(evidence: Evidence) -> list[tuple[float, float]]:
@@ -149,41 +135,141 @@ def _attack_rates(evidence: Evidence) -> list[tuple[float, float]]:
         guessed, right = (counts[key] for key in ("guesses", "correct"))
         pairs = zip(guessed, right, strict=True) if isinstance(guessed, list | tuple) else [(guessed, right)]
         return [((int(g) - int(c)) / canaries, int(c) / canaries) for g, c in pairs]
-    if evidence.kind == "many-run-ranked":
-        outcomes = str(counts["outcomes"])
-    elif evidence.kind == "many-run-sequential":
-        runs = sorted(zip(counts["scores"], (-int(bit) for bit in counts["coins"]), strict=True))
-        outcomes = "".join(str(-bit) for _, bit in runs)
-    else:
+    if evidence.kind != "many-run-ranked":
         return []
+    outcomes = str(counts["outcomes"])
     present, absent = max(1, outcomes.count("1")), max(1, outcomes.count("0"))
     # Thresholds that 1, 2, 4, ... of the highest scores pass.
     tops = [outcomes[-(2**i) :] for i in range(len(outcomes).bit_length()) if 2**i < len(outcomes)]
     return [(top.count("0") / absent, top.count("1") / present) for top in tops]
 
 
-def _of_series(series: Series, name: str, audit: AuditResult) -> Figure:
+def _of_series(series: Series) -> Figure:
     pictured, rows = pictures(series), len(next(iter(series.columns.values()), ()))
-    drawing = series_plots.drawing(series, audit)
     rounded = rounding(series) if series.bounds else ""
-    caption = "; ".join(part for part in (labels.value(series.rigor), series.source, rounded) if part)
-    if drawing is not None and any(line.marker for line in drawing.lines) and not drawing.names:
-        caption += f". {series_plots.CAPTION}"
-    if drawing is not None and drawing.identity:
-        caption = f"{caption.removesuffix('.')}.{_GUESSING}"
     return Figure(
         title=series.title,
-        caption=caption,
-        svg="" if drawing is None else svg(drawing, name),
+        caption="; ".join(part for part in (labels.value(series.rigor), series.source, rounded) if part),
+        chart=series_chart(series),
         head=tuple(series.columns),
         rows=tuple(
             tuple(
-                series_plots.picture(series, column, row)
-                if column in pictured
-                else series_cell(series, column, cells[row])
+                picture(series, column, row) if column in pictured else series_cell(series, column, cells[row])
                 for column, cells in series.columns.items()
             )
             for row in range(min(rows, MOST_ROWS))
         ),
         cut=max(0, rows - MOST_ROWS),
     )
+
+
+def series_chart(series: Series) -> Chart | None:
+    """The chart that ``series.plot`` declares; None without one, or if its columns are missing."""
+    plot = series.plot
+    kind, ys, log = plot.get("kind", "lines"), _names(plot.get("y")), _names(plot.get("log"))
+    x = "" if kind == "sorted" else str(plot.get("x", ""))
+    if kind not in ("lines", "sorted") or not ys or not {*ys, *filter(None, [x])} <= series.columns.keys():
+        return None
+    if kind == "lines" and not x:
+        return None
+    groups = _groups(series)
+    if kind == "sorted" and len(groups) > 1:
+        groups = [("all rows", list(range(len(series.columns[ys[0]])))), *groups]
+    lines = []
+    for j, y in enumerate(ys):
+        unbounded = " (no bound)" if series.bounds and not {x, y} & set(series.bounds) and x else ""
+        for i, (group, rows) in enumerate(groups):
+            text = ", ".join(map(_spaced, filter(None, [group, y if len(ys) > 1 or not group else ""])))
+            xs, values = _values(series, x, rows) if x else [], _values(series, y, rows)
+            if not x:
+                values = sorted(filter(math.isfinite, values))
+                last = max(len(values) - 1, 0)
+                ranks = sorted({round(last * k / (_RANKS - 1)) for k in range(_RANKS)}) if values else []
+                xs, values = [rank / last if last else 0.5 for rank in ranks], [values[rank] for rank in ranks]
+            color = i if len(groups) > 1 else j
+            lines.append(Line(f"{text}{unbounded}", xs, values, color, dash=j if len(groups) > 1 else 0))
+    return Chart(
+        series.title,
+        lines,
+        x=_axis(series, x) if x else "share of the rows, in ascending order",
+        y=_axis(series, ys[0]) if len(ys) == 1 else "",
+        log_x="x" in log,
+        log_y="y" in log,
+    )
+
+
+def _groups(series: Series) -> list[tuple[str, list[int]]]:
+    """The rows of each value of the column ``by``; all rows without such a column."""
+    by = str(series.plot.get("by", ""))
+    if by not in series.columns:
+        return [("", list(range(len(next(iter(series.columns.values()))))))]
+    column = series.columns[by]
+    order = list(range(len(column)))
+    if all(isinstance(item, int | float) for item in column):
+        order = sorted(order, key=lambda row: column[row])
+    rows: dict[str, list[int]] = {}
+    for row in order:
+        item = column[row]
+        rows.setdefault(item if isinstance(item, str) else f"{by} {labels.value(item)}", []).append(row)
+    return list(rows.items())
+
+
+def _values(series: Series, column: str, rows: Sequence[int]) -> list[float]:
+    cells = (series.columns[column][row] for row in rows)
+    return [float(c) if isinstance(c, int | float) and not isinstance(c, bool) else math.nan for c in cells]
+
+
+def _names(value: Json) -> list[str]:
+    return [str(item) for item in value] if isinstance(value, list | tuple) else []
+
+
+def _axis(series: Series, column: str) -> str:
+    unit = series.units.get(column, "")
+    return f"{_spaced(column)} ({unit})" if unit and unit not in column else _spaced(column)
+
+
+def _spaced(name: str) -> str:
+    return name.replace("_", " ")
+
+
+def picture(series: Series, column: str, row: int) -> Markup:
+    """A cell of a column of pictures; empty if it is not a picture of the declared shape."""
+    from markupsafe import Markup
+
+    shape, names = _shape(series.plot.get("shape")), pictures(series)
+    data = None if shape is None else png(series.columns[column][row], shape)
+    if data is None:
+        return Markup("")
+    framed = series.columns.get(str(series.plot.get("frame")), ())[row : row + 1] == (names.index(column),)
+    about = ", ".join(
+        f"{name} {labels.value(series.columns[name][row])}" for name in series.columns if name not in names
+    )
+    return Markup('<img{} alt="{}" src="data:image/png;base64,{}">').format(
+        Markup(' class="framed"') if framed else "", plain(f"{column}, {about}"), data
+    )
+
+
+def png(cell: Json, shape: tuple[int, int, int]) -> str | None:
+    """In base64; None unless the cell has the bytes of a (height, width, channels) picture."""
+    height, width, channels = shape
+    try:
+        pixels = base64.b64decode(cell if isinstance(cell, str) else "", validate=True)
+    except (binascii.Error, ValueError):
+        return None
+    if len(pixels) != height * width * channels:
+        return None
+    stride = width * channels
+    rows = b"".join(b"\0" + pixels[i : i + stride] for i in range(0, len(pixels), stride))
+    header = struct.pack(">IIBBBBB", width, height, 8, 0 if channels == 1 else 2, 0, 0, 0)
+    data = b"\x89PNG\r\n\x1a\n"
+    for chunk in (b"IHDR" + header, b"IDAT" + zlib.compress(rows, 9), b"IEND"):
+        data += struct.pack(">I", len(chunk) - 4) + chunk + struct.pack(">I", zlib.crc32(chunk))
+    return base64.b64encode(data).decode("ascii")
+
+
+def _shape(value: Json) -> tuple[int, int, int] | None:
+    if not isinstance(value, Sequence) or len(value) != 3 or not all(type(size) is int for size in value):
+        return None
+    height, width, channels = value
+    fits = 1 <= height <= _SIDE and 1 <= width <= _SIDE and channels in (1, 3)
+    return (height, width, channels) if fits else None

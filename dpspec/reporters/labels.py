@@ -231,7 +231,7 @@ def conformance_line(audit: AuditResult) -> str:
 
 
 def missing_trials(audit: AuditResult) -> str:
-    return f"{len(audit.trials)} of {audit.needed_trials} trials are available; a run with the same store resumes"
+    return f"{len(audit.trials)} of {audit.planned_trials} trials are available; a run with the same store resumes"
 
 
 def claimed(verdict: Verdict) -> str:

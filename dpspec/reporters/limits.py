@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 
 from dpspec.engine.results import decimals
-from dpspec.engine.results.result import AuditResult, Result, apart
+from dpspec.engine.results.result import AuditResult, Result
 from dpspec.engine.storage.stored_trials import origin_summary, version_notices
 from dpspec.reporters import labels
 from dpspec.text import joined
@@ -26,8 +25,7 @@ _NO_VERSIONS = ("command", "plugins", "mechanisms", "kept_bounds")
 
 def limits(result: Result) -> tuple[str, ...]:
     sentences = [sentence for audit in result.audits for sentence in _audit(audit)]
-    sentences += [sentence for one in apart(result) for sentence in stored_trials(one)]
-    return tuple(dict.fromkeys((*sentences, *ALWAYS)))
+    return tuple(dict.fromkeys((*sentences, *stored_trials(result), *ALWAYS)))
 
 
 def _audit(audit: AuditResult) -> Iterator[str]:
@@ -47,13 +45,8 @@ def _audit(audit: AuditResult) -> Iterator[str]:
     elif not audit.planned_trials:
         yield f"No training code was run for {name}: results apply to the specification."
     elif not audit.complete:
-        missing = audit.needed_trials - len(audit.trials)
-        yield f"{missing} of {audit.needed_trials} trials of {name} are missing: a re-run resumes."
-    if audit.settled_after is not None:
-        yield (
-            f"{name} stopped after {audit.settled_after} of {audit.planned_trials} trials, when all its claims were "
-            "decided: further trials may raise lower bounds."
-        )
+        missing = audit.planned_trials - len(audit.trials)
+        yield f"{missing} of {audit.planned_trials} trials of {name} are missing: a re-run resumes."
     if audit.planned_trials:
         yield "A lower bound from an attack is a minimum: a stronger attack may find more."
         if conformance == "no-deviation-found":
@@ -90,24 +83,12 @@ def stored_trials(result: Result) -> Iterator[str]:
             yield f"{audit.name}: {sentence}."
 
 
-@dataclass(frozen=True)
-class Recipe:
-    """How to reproduce one result; ``of`` names its file if there are several."""
-
-    of: str
-    command: tuple[str, ...]
-    facts: tuple[tuple[str, str], ...]
-
-
-def recipes(result: Result) -> tuple[Recipe, ...]:
-    named = [part.source for part in result.parts] or [""]
-    found = []
-    for of, one in zip(named, apart(result), strict=True):
-        command = one.environment.get("command")
-        if not isinstance(command, list | tuple):  # the simplest one that runs the same specs
-            command = ("dpspec", "run", *dict.fromkeys(audit.source for audit in one.audits if audit.source))
-        found.append(Recipe(of, tuple(map(str, command)), tuple(_facts(one))))
-    return tuple(found)
+def recipe(result: Result) -> tuple[tuple[str, ...], tuple[tuple[str, str], ...]]:
+    """The command that reproduces the result, and facts about it by name."""
+    command = result.environment.get("command")
+    if not isinstance(command, list | tuple):  # the simplest one that runs the same specs
+        command = ("dpspec", "run", *dict.fromkeys(audit.source for audit in result.audits if audit.source))
+    return tuple(map(str, command)), tuple(_facts(result))
 
 
 def _facts(result: Result) -> Iterator[tuple[str, str]]:
@@ -137,8 +118,7 @@ def _audit_facts(audit: AuditResult) -> Iterator[str]:
     if seed is not None:
         yield f"seed {labels.value(seed)}"
     if audit.planned_trials:
-        counted = f"{len(audit.trials)} of {labels.count(audit.planned_trials, 'trial')}"
-        yield counted if audit.settled_after is None else f"{counted}, which decided all its claims"
+        yield f"{len(audit.trials)} of {labels.count(audit.planned_trials, 'trial')}"
     if origin := origin_summary(audit):
         yield origin
     devices = set()

@@ -9,9 +9,9 @@ from dataclasses import replace
 from dpspec.contract import Finding
 from dpspec.engine.judging.conformance_status import rejected
 from dpspec.engine.redact import redact
-from dpspec.engine.results.result import AuditResult, Result, Verdict, sources
+from dpspec.engine.results.result import AuditResult, Result, Verdict
 from dpspec.reporters import labels, phrases
-from dpspec.reporters.limits import limits, recipes
+from dpspec.reporters.limits import limits, recipe
 from dpspec.reporters.summary import tally
 from dpspec.text import markdown, plain
 
@@ -43,8 +43,8 @@ def render(result: Result, *, internal: bool = False) -> str:
     lines.extend(["## Limits", ""])
     lines.extend(f"- {markdown(sentence)}" for sentence in (*result.notes, *limits(result)))
     lines.append("")
-    for source, audit in zip(sources(result), result.audits, strict=True):
-        lines.extend(_folded("Numbers and tests", _details(audit, source)))
+    for audit in result.audits:
+        lines.extend(_folded("Numbers and tests", _details(audit)))
     lines.extend(_folded("How to reproduce", _reproduce(result)))
     return "\n".join(lines).rstrip() + "\n"
 
@@ -124,10 +124,8 @@ def _status(audit: AuditResult) -> str:
     return f"**{labels.conformance_label(audit.conformance.status)}**{f', {markdown(outcome)}' if outcome else ''}"
 
 
-def _details(audit: AuditResult, source: str) -> Iterator[str]:
+def _details(audit: AuditResult) -> Iterator[str]:
     yield from (f"### {markdown(audit.name)}", "")
-    if source:
-        yield from (f"From {markdown(source)}.", "")
     yield from (f"Conformance: {_status(audit)}. {markdown(audit.conformance.reason)}", "")
     for said in phrases.as_run(audit):
         yield from (markdown(said), "")
@@ -151,13 +149,11 @@ def _details(audit: AuditResult, source: str) -> Iterator[str]:
 
 
 def _reproduce(result: Result) -> Iterator[str]:
-    for recipe in recipes(result):
-        if recipe.of:
-            yield from (f"### {markdown(recipe.of)}", "")
-        command, fence = shlex.join(plain(part) for part in recipe.command), "```"
-        while fence in command:
-            fence += "`"
-        yield from (f"{fence}sh", command, fence, "")
-        for name, text in recipe.facts:
-            yield f"- {markdown(name)}: {markdown(text)}"
-        yield ""
+    arguments, facts = recipe(result)
+    command, fence = shlex.join(plain(part) for part in arguments), "```"
+    while fence in command:
+        fence += "`"
+    yield from (f"{fence}sh", command, fence, "")
+    for name, text in facts:
+        yield f"- {markdown(name)}: {markdown(text)}"
+    yield ""

@@ -1,8 +1,7 @@
-"""A matrix of cells: one table, one figure of bounds along an axis, and its joined series."""
+"""A matrix of cells: one table, and its joined series."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from types import SimpleNamespace
 
@@ -10,20 +9,12 @@ from dpspec.contract import Json
 from dpspec.engine.results import decimals
 from dpspec.engine.results.result import AuditResult, Matrix, Result, Verdict, joined_series
 from dpspec.reporters import labels
-from dpspec.reporters.drawing import Drawing, Line, svg
 from dpspec.reporters.figures import MOST_ROWS, Figure
 from dpspec.reporters.layout import pictures, series_cell
 from dpspec.text import shortened
 
 #: The maximum number of characters of an axis value.
 _VALUE = 40
-
-#: The maximum number of lines in one figure.
-_LINES = 8
-
-_CAPTION = (
-    "Solid: best upper bounds. Dashed: best lower bounds. Equal lines hide each other; the table has all numbers."
-)
 
 
 def cell_value(item: Json) -> str:
@@ -69,7 +60,7 @@ def table(matrix: Matrix) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
     return head, rows
 
 
-def view(matrix: Matrix, number: int, ids: Sequence[str]) -> SimpleNamespace:
+def view(matrix: Matrix, ids: Sequence[str]) -> SimpleNamespace:
     """``rows`` has for each cell the id of its part of the page, whether it is as expected, and its texts."""
     head, rows = table(matrix)
     return SimpleNamespace(
@@ -81,64 +72,8 @@ def view(matrix: Matrix, number: int, ids: Sequence[str]) -> SimpleNamespace:
             (ids[index], audit.as_expected, row)
             for index, audit, row in zip(matrix.numbers, matrix.audits, rows, strict=True)
         ),
-        figure=across(matrix, f"m{number}-across"),
         series=tuple(_series(matrix)),
     )
-
-
-def across(matrix: Matrix, name: str) -> Figure | None:
-    """The first claim with a bound in two cells, against the numeric axis with most values, a line per other value."""
-    counted = {axis: _numbers([matrix.values(audit)[axis] for audit in matrix.audits]) for axis in matrix.axes.values()}
-    axis = max(counted, key=lambda one: counted[one], default="")
-    for claim in claims_of(matrix):
-        verdicts = [(audit, verdict) for audit in matrix.audits if (verdict := verdict_of(audit, claim)) is not None]
-        if sum(_finite(verdict.upper) is not None for _, verdict in verdicts) > 1:
-            break
-    else:
-        return None
-    if counted.get(axis, 0) < 2:
-        return None
-    curves: dict[str, list[tuple[float, float | None, float | None]]] = {}
-    for audit, verdict in verdicts:
-        values = matrix.values(audit)
-        others = ", ".join(f"{key}={cell_value(item)}" for key, item in values.items() if key != axis)
-        curves.setdefault(others, []).append((float(values[axis]), _finite(verdict.lower), _finite(verdict.upper)))
-    if len(curves) > _LINES:
-        return None
-    lines: list[Line] = []
-    rows = []
-    for number, (others, points) in enumerate(curves.items()):
-        points.sort(key=lambda point: point[0])
-        text = others or claim
-        upper = [(x, high) for x, _, high in points if high is not None]
-        lower = [(x, low) for x, low, _ in points if low is not None]
-        for ends, dash, name_of in ((upper, 0, text), (lower, 1, f"{text}, lower")):
-            if ends:
-                xs, ys = zip(*ends, strict=True)
-                lines.append(Line(name_of, xs, ys, colour=number, dash=dash))
-        for x, low, high in points:
-            bounds = ("none" if low is None else decimals.lower(low), "none" if high is None else decimals.upper(high))
-            rows.append((*((others,) if len(curves) > 1 else ()), decimals.exact(x), *bounds))
-    least, most = (choose(x for points in curves.values() for x, _, _ in points) for choose in (min, max))
-    claimed, *other = {verdict.claimed for _, verdict in verdicts}
-    if claimed is not None and not other:
-        lines.append(Line("claimed", [least, most], [claimed] * 2, colour=len(curves), dash=2))
-    quantity = verdicts[0][1].quantity
-    title, log = f"{claim}: {quantity} against {axis}", least > 0.0 and most > 20.0 * least
-    head = (*(("cells",) if len(curves) > 1 else ()), axis, "lower bound", "upper bound")
-    return Figure(title, _CAPTION, svg(Drawing(title, lines, axis, quantity, log_x=log), name), head, tuple(rows))
-
-
-def _numbers(values: Sequence[Json]) -> int:
-    """The number of distinct values; 0 if one is not a finite number."""
-    finite = all(
-        isinstance(item, int | float) and not isinstance(item, bool) and _finite(item) is not None for item in values
-    )
-    return len(set(values)) if finite else 0
-
-
-def _finite(number: float | None) -> float | None:
-    return number if number is not None and abs(number) <= 1e300 and math.isfinite(number) else None
 
 
 def _series(matrix: Matrix) -> Iterator[Figure]:
@@ -158,4 +93,4 @@ def _series(matrix: Matrix) -> Iterator[Figure]:
             )
             for row in rows[:MOST_ROWS]
         )
-        yield Figure(joined.title, joined.source, "", head, texts, max(0, len(rows) - MOST_ROWS))
+        yield Figure(joined.title, joined.source, None, head, texts, max(0, len(rows) - MOST_ROWS))

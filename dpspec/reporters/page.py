@@ -23,12 +23,13 @@ from dpspec.contract import Check
 from dpspec.engine.redact import redact
 from dpspec.engine.results import decimals
 from dpspec.engine.results.codec import dump, reread
-from dpspec.engine.results.result import AuditResult, Result, Verdict, base_name, sources
-from dpspec.reporters import bars, labels, matrices, phrases
+from dpspec.engine.results.result import AuditResult, Result, Verdict, base_name
+from dpspec.reporters import labels, matrices, phrases
+from dpspec.reporters.charts import interval_bar
 from dpspec.reporters.figures import figures
-from dpspec.reporters.limits import limits, recipes
+from dpspec.reporters.limits import limits, recipe
 from dpspec.reporters.read_results import ELEMENT, embedded, with_plain_result
-from dpspec.reporters.risk import Rate, contradicted, rates, risk, weakest
+from dpspec.reporters.risk import risk
 from dpspec.reporters.summary import NOT_TESTED, RISK, details, failed, outcomes, summary, tally, verdict_sentence
 from dpspec.text import plain, shortened
 
@@ -43,8 +44,8 @@ INTERNAL_MARK = "Internal: this page contains values that depend on the data. Do
 #: The maximum number of audits with figures and findings, and of cells of a matrix; the embedded result has all.
 MOST_DRAWN, MOST_CELLS = 24, 8
 
-#: The maximum number of named controls, and of bars of risk.
-_MOST_CONTROLS, _MOST_RATES = 3, 4
+#: The maximum number of named controls.
+_MOST_CONTROLS = 3
 
 #: Text without a line break. The lookbehind starts one match per run of digits, to avoid quadratic time.
 _WHOLE = re.compile(r"((?<![0-9.])[0-9.]+(?:e-[0-9]+| %)|DP-SGD)")
@@ -65,7 +66,6 @@ _TERM = re.compile(rf"\b({'|'.join(sorted(_LINKED, key=len, reverse=True))})\b")
 def render(result: Result, *, internal: bool = False) -> str:
     """The text follows from the embedded JSON for one :func:`generator`."""
     result = reread(result if internal else redact(result))
-    origins = sources(result)
     cells = {
         index: matrices.cell_title(matrix, audit)
         for matrix in result.matrices
@@ -74,16 +74,16 @@ def render(result: Result, *, internal: bool = False) -> str:
     names = [f"a{i}" for i in range(len(result.audits))]
     families, drawn = phrases.families(result), _drawn(result)
     audits = tuple(
-        _audit(audit, names[i], origins[i], families[i], cells.get(i, ""), i in drawn)
-        for i, audit in enumerate(result.audits)
+        _audit(audit, names[i], families[i], cells.get(i, ""), i in drawn) for i, audit in enumerate(result.audits)
     )
+    command, facts = recipe(result)
     text: str = (
         _environment()
         .get_template("page.html")
         .render(
             result=result,
             audits=audits,
-            matrices=tuple(matrices.view(matrix, i, names) for i, matrix in enumerate(result.matrices)),
+            matrices=tuple(matrices.view(matrix, names) for matrix in result.matrices),
             verdict=verdict_sentence(result),
             tally=tally(result),
             controls=[view for view in audits if view.made_to_deviate],
@@ -92,10 +92,10 @@ def render(result: Result, *, internal: bool = False) -> str:
             all_in_matrices=len(cells) == len(audits) and all(len(one.audits) > MOST_CELLS for one in result.matrices),
             summary=summary(result),
             risk_label=RISK,
-            rates=_rates(result),
             not_tested=NOT_TESTED,
             limits=(*result.notes, *limits(result)),
-            recipes=tuple((one.of, shlex.join(map(plain, one.command)), one.facts) for one in recipes(result)),
+            command=shlex.join(map(plain, command)),
+            facts=facts,
             details=details,
             labels=labels,
             phrases=phrases,
@@ -118,17 +118,6 @@ def _drawn(result: Result) -> set[int]:
     large = {i for matrix in result.matrices if len(matrix.audits) > MOST_CELLS for i in matrix.numbers}
     first = sorted(range(len(result.audits)), key=lambda i: result.audits[i].as_expected)
     return {i for i in first if i not in large or not result.audits[i].as_expected} & set(first[:MOST_DRAWN])
-
-
-def _rates(result: Result) -> list[tuple[str, Rate]]:
-    """Each group of a single audit, or the audits with the highest risk."""
-    if len(result.audits) == 1:
-        (audit,) = result.audits
-        named = [(", ".join(filter(None, (rate.members, rate.scope))), rate) for rate in rates(audit)]
-        return [] if contradicted(audit) else named[:_MOST_RATES]
-    pairs = zip(result.audits, matrices.titles(result), strict=True)
-    named = [(title, rate) for audit, title in pairs if (rate := weakest(audit)) is not None]
-    return sorted(named, key=lambda one: -one[1].powers[0])[:_MOST_RATES]
 
 
 def generator() -> str:
@@ -188,28 +177,21 @@ def _asset(name: str) -> str:
     return (files("dpspec.reporters") / "assets" / name).read_text(encoding="utf-8")
 
 
-def _audit(audit: AuditResult, name: str, origin: str, family: int, cell: str, drawn: bool) -> SimpleNamespace:
+def _audit(audit: AuditResult, name: str, family: int, cell: str, drawn: bool) -> SimpleNamespace:
     """The values of one audit for the template; ``family`` is the number of checks that its own were judged among."""
-    conformance, tests = audit.conformance, labels.count(len(audit.checks), "test")
-    reason = conformance.reason
-    if conformance.status == "no-deviation-found":  # the figure shows the limits
-        reason = f"{tests}, none rejected. The figure shows the smallest deviation that each kind of test detects."
     # Unexpected claims first, then privacy, controls and utility.
     ordered = sorted(audit.verdicts, key=lambda one: (one.expected, one.kind == "metric", labels.is_control(one)))
     return SimpleNamespace(
         audit=audit,
         name=name,
-        origin=origin,
         description=str(audit.document.get("description") or ""),
         outcomes=tuple(outcomes([audit], [audit.name])),
         risk=risk(audit),
         claims=tuple(_claim(audit, verdict) for verdict in ordered),
-        tests=tests,
-        reason=reason,
+        tests=labels.count(len(audit.checks), "test"),
         checks=tuple((bad, _check(check)) for check, bad in phrases.ranked(audit.checks, family)),
-        detectable=bars.detection_figure(audit, family),
-        made_to_deviate=conformance.status == "deviates" and conformance.expected,
-        figures=tuple(figures(audit, name)) if drawn else (),
+        made_to_deviate=audit.conformance.status == "deviates" and audit.conformance.expected,
+        figures=tuple(figures(audit)) if drawn else (),
         drawn=drawn,
         cell=cell,
         title=f"{base_name(audit)}, {cell}" if cell else audit.name,
@@ -229,7 +211,7 @@ def _claim(audit: AuditResult, verdict: Verdict) -> SimpleNamespace:
         value="" if verdict.claimed is None else decimals.exact(verdict.claimed),
         outcome=labels.outcome(audit, verdict),
         control=labels.is_control(verdict) and verdict.expected,
-        bar=bars.interval_bar(verdict),
+        bar=interval_bar(verdict),
     )
 
 

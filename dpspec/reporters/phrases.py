@@ -16,7 +16,7 @@ from dpspec.contract.findings import AS_RUN
 from dpspec.engine.judging.conformance_status import family_sizes, rejected
 from dpspec.engine.results import decimals
 from dpspec.engine.results.recording import AccountantReport, Recording
-from dpspec.engine.results.result import AuditResult, Result, apart
+from dpspec.engine.results.result import AuditResult, Result
 from dpspec.registry.foreign_code import resolve
 from dpspec.reporters import labels
 from dpspec.text import joined
@@ -52,11 +52,7 @@ def printed(of: Printed) -> str:
 
 def families(result: Result) -> list[int]:
     """For each audit the number of checks that its own were judged among."""
-    return [
-        family
-        for part in apart(result)
-        for family in family_sizes([(len(one.checks), len(one.trials), one.needed_trials) for one in part.audits])
-    ]
+    return family_sizes([(len(one.checks), len(one.trials), one.planned_trials) for one in result.audits])
 
 
 def ranked(checks: Sequence[Check], family: int) -> list[tuple[Check, bool]]:

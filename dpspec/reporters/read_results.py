@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import base64
 import binascii
-import os
 import zlib
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dpspec.errors import ResultError, UsageError
+from dpspec.errors import ResultError
 from dpspec.regular_files import NotRegularError, read_text
 
 if TYPE_CHECKING:
@@ -89,18 +87,6 @@ def page_at(path: Path) -> str | None:
 
     text = read_text(path, MAX_BYTES)
     return text if is_page(text) else None
-
-
-def read_results(paths: Sequence[Path]) -> Result:
-    """Joined if there are several; ``UsageError`` if a file is given twice."""
-    from dpspec.engine.results.result import join
-
-    seen: dict[str, Path] = {}
-    for path in paths:
-        first = seen.setdefault(os.path.realpath(path), path)
-        if first is not path:
-            raise UsageError(f"{path} is given twice{'' if first == path else f', as {first} too'}")
-    return join([(str(path), read_result(path)) for path in paths])
 
 
 def read_result(path: Path) -> Result:

@@ -23,7 +23,7 @@ from dpspec.contract import Json
 from dpspec.engine.judging.evidence_weight import proven_curves
 from dpspec.engine.redact import redact
 from dpspec.engine.results import decimals
-from dpspec.engine.results.result import AuditResult, Result, Verdict, apart
+from dpspec.engine.results.result import AuditResult, Result, Verdict
 from dpspec.reporters import labels
 from dpspec.reporters.limits import ALWAYS
 from dpspec.text import json_text, markdown
@@ -70,6 +70,7 @@ class Statement:
 
 
 def statements(result: Result) -> tuple[Statement, ...]:
+    result = redact(result)
     return tuple(
         Statement(
             name=audit.name,
@@ -99,10 +100,9 @@ def statements(result: Result) -> tuple[Statement, ...]:
                 )
             ),
             digest=audit.digest,
-            created=part.created,
+            created=result.created,
         )
-        for part in apart(redact(result))
-        for audit in part.audits
+        for audit in result.audits
     )
 
 

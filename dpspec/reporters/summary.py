@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dpspec.contract import Assumption, FrozenMap, Json
 from dpspec.contract.spec import unit_in_words
 from dpspec.engine.results import decimals
-from dpspec.engine.results.result import AuditResult, Result, Verdict, apart
+from dpspec.engine.results.result import AuditResult, Result, Verdict
 from dpspec.reporters import labels, matrices
 from dpspec.reporters.phrases import assumptions_of
 from dpspec.reporters.risk import compared, risk
@@ -174,10 +174,9 @@ def _untrained(audit: AuditResult) -> bool:
 def _audited(result: Result) -> Iterator[str]:
     """Each matrix by its axes, then the other audits by name."""
     described: dict[str, str] = {}
-    for part in apart(result):
-        held = part.environment.get("mechanisms")
-        if isinstance(held, Mapping):
-            described |= {str(kind): shortened(str(text), _LONGEST) for kind, text in held.items()}
+    held = result.environment.get("mechanisms")
+    if isinstance(held, Mapping):
+        described = {str(kind): shortened(str(text), _LONGEST) for kind, text in held.items()}
     if len(result.audits) == 1:
         yield _subject(result.audits[0], described)
         return
@@ -308,7 +307,6 @@ def adversary(document: FrozenMap) -> str:
 def tally(result: Result) -> str:
     """``2 audits, 5 claims: all as expected``, or the failures by name."""
     claims = sum(len(audit.verdicts) for audit in result.audits)
-    head = f"{len(result.parts)} results, each judged separately; " if result.parts else ""
     everything = f"{labels.count(len(result.audits), 'audit')}, {labels.count(claims, 'claim')}"
     parts = []
     number = sum(_wrong(audit, verdict) for audit in result.audits for verdict in audit.verdicts)
@@ -322,11 +320,11 @@ def tally(result: Result) -> str:
     if not result.complete:
         parts.append("INCOMPLETE, trials are missing")
     if parts:
-        return f"{head}{'' if failed(result) else f'{everything}; '}{'; '.join(parts)}"
+        return f"{'' if failed(result) else f'{everything}; '}{'; '.join(parts)}"
     made = [audit.name for audit in result.audits if audit.conformance.status == "deviates"]
     if not made:
-        return f"{head}{everything}: all as expected"
-    return f"{head}{everything}: as expected; {_first(made)} {'deviates' if len(made) == 1 else 'deviate'} on purpose"
+        return f"{everything}: all as expected"
+    return f"{everything}: as expected; {_first(made)} {'deviates' if len(made) == 1 else 'deviate'} on purpose"
 
 
 def failed(result: Result) -> bool:

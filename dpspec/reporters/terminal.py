@@ -12,10 +12,10 @@ from dpspec.contract import Finding
 from dpspec.engine.judging.conformance_status import missing, rejected
 from dpspec.engine.redact import redact
 from dpspec.engine.results import decimals, recording
-from dpspec.engine.results.result import AuditResult, Result, Verdict, apart, sources
+from dpspec.engine.results.result import AuditResult, Result, Verdict
 from dpspec.reporters import labels, matrices, phrases
 from dpspec.reporters.layout import Page, constants, pictures, rounding, series_table, text_table
-from dpspec.reporters.limits import limits, recipes, stored_trials
+from dpspec.reporters.limits import limits, recipe, stored_trials
 from dpspec.reporters.summary import adversary, tally
 
 _STYLE = {
@@ -46,11 +46,7 @@ def render(result: Result, *, internal: bool = False, width: int = 80, color: bo
     page = Page(width, color=color)
     _alarm(page, result)
     page.heading("Claims")
-    shown_source = ""
-    for source, audit in zip(sources(result), result.audits, strict=True):
-        if source != shown_source:
-            page.line(f"From {source}", indent=2, hang=2)
-            shown_source = source
+    for audit in result.audits:
         _claims(page, audit, named=len(result.audits) > 1)
     page.blank()
     page.line((tally(result), "bold"))
@@ -79,12 +75,10 @@ def render(result: Result, *, internal: bool = False, width: int = 80, color: bo
     for sentence in (*result.notes, *limits(result)):
         page.item(sentence)
     page.heading("How to reproduce")
-    for recipe in recipes(result):
-        if recipe.of:
-            page.line((recipe.of, "underline"), indent=2, hang=2)
-        page.command(recipe.command)
-        for name, text in recipe.facts:
-            page.line(f"{name}: {text}", indent=4, hang=2)
+    command, facts = recipe(result)
+    page.command(command)
+    for name, text in facts:
+        page.line(f"{name}: {text}", indent=4, hang=2)
     return page.text()
 
 
@@ -146,7 +140,7 @@ def render_brief(result: Result, *, internal: bool = False, width: int = 80, col
     if untrained:
         of = f" for {labels.count(len(untrained), 'audit')}" if several else ""
         page.item(f"No training code was run{of}: results apply to the specification.")
-    for sentence in (*result.notes, *(note for one in apart(result) for note in stored_trials(one))):
+    for sentence in (*result.notes, *stored_trials(result)):
         page.item(sentence)
     page.blank()
     if any(audit.recording is not None for audit in result.audits):

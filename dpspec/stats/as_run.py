@@ -74,8 +74,6 @@ def ran(phases: Sequence[FrozenMap], evidence: Sequence[FrozenMap], confidence: 
 
     ``confidence``, in (0, 1), is the joint confidence of all intervals of a reading.
     """
-    if not 0.0 < confidence < 1.0:
-        raise ValueError(f"confidence must lie between 0 and 1, got {confidence}")
     runs = Runs.read(phases, evidence)
     error = {name: 0.5 * share * (1.0 - confidence) for name, share in SHARES.items()}
     rates, strange = _rates(runs, error["rate"])

@@ -53,13 +53,11 @@ _Z = float(special.ndtri(POWER))
 
 
 def small_gaps(values: Array, tolerance: float, gap: float, labels: Array | None = None) -> tuple[int, float]:
-    """Return the number of small gaps, and the sum of their conditional probabilities.
+    """Return the number of gaps up to ``tolerance`` between the largest absolute ``values`` (n,), descending, and the
+    sum of their conditional probabilities.
 
-    Args:
-        values: (n,) the n largest absolute values of a sample, in descending order.
-        tolerance: largest observed difference between two values that are equal before rounding.
-        gap: largest true gap that rounding can reduce to ``tolerance``.
-        labels: (n,) if given, only neighbors with different labels count.
+    ``gap``: the largest true gap that rounding can reduce to ``tolerance``. With ``labels`` (n,) only neighbors with
+    different ones count.
     """
     if len(values) < 2:
         return 0, 0.0

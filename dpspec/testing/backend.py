@@ -91,26 +91,22 @@ class Canary:
         return rows
 
 
-class Log(Observer):
+class _Log(Observer):
     """Keeps a copy of every observation as (method, step, tensor)."""
 
     def __init__(self) -> None:
         self.calls: list[tuple[str, int, torch.Tensor]] = []
 
     def released(self, step: int, state: torch.Tensor) -> None:
-        """Keep the state."""
         self._keep("released", step, state)
 
     def sampled(self, step: int, indices: torch.Tensor) -> None:
-        """Keep the indices."""
         self._keep("sampled", step, indices)
 
     def noised(self, step: int, noise: torch.Tensor) -> None:
-        """Keep the noise."""
         self._keep("noised", step, noise)
 
     def clipped(self, step: int, norms: torch.Tensor) -> None:
-        """Keep the norms."""
         self._keep("clipped", step, norms)
 
     def all(self, method: str) -> list[torch.Tensor]:
@@ -157,9 +153,9 @@ class BackendSuite(ProviderSuite):
         return small_job(**{"options": options, "steps": _STEPS, **changes})
 
     @classmethod
-    def trained(cls, **changes: Any) -> tuple[torch.Tensor, Log]:
+    def trained(cls, **changes: Any) -> tuple[torch.Tensor, _Log]:
         """The final parameters (P,) of a job, and its observations."""
-        log = Log()
+        log = _Log()
         made = cls.job(observers=(log,), **changes)
         cls.code()().train(made)
         return parameters(made.model), log
@@ -373,7 +369,7 @@ class BackendSuite(ProviderSuite):
 
     def test_a_cancelled_job_stops(self) -> None:
         """Once ``cancelled()`` is true, the next step raises ``Cancelled``."""
-        log = Log()
+        log = _Log()
         made = self.job(observers=(log,), cancelled=lambda: True, steps=1000)
         try:
             self.code()().train(made)

@@ -35,15 +35,11 @@ def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Col
     return collector
 
 
-class SpecFailure(Exception):  # noqa: N818 - users see its text only
-    """An invalid spec or an unexpected outcome, shown by its text without a traceback."""
-
-
 class SpecFile(pytest.File):
     """One spec file; audited once, when its first test runs."""
 
     def collect(self) -> Iterator[pytest.Item]:
-        """Yield a test per claim and cell; raise :class:`SpecFailure` if the file is invalid."""
+        """Yield a test per claim and cell."""
         from dpspec.language.diagnostics import render
         from dpspec.language.load import load_specs
         from dpspec.registry.loader import load_catalog
@@ -51,7 +47,7 @@ class SpecFile(pytest.File):
         self._audits: dict[str, AuditResult] | None = None
         loaded = load_specs([self.path], load_catalog())
         if not loaded.ok:
-            raise SpecFailure(render(loaded.diagnostics, sources=loaded.sources))
+            raise self.CollectError(render(loaded.diagnostics, sources=loaded.sources))
         self._loaded = loaded
         for spec in loaded.specs:
             for claim in spec.claims:
@@ -75,13 +71,9 @@ class SpecFile(pytest.File):
                     train=not self.config.getoption("--dpspec-bounds-only"),
                 )
             except SpecError as error:
-                raise SpecFailure(render(error.diagnostics, sources=self._loaded.sources)) from None
+                pytest.fail(render(error.diagnostics, sources=self._loaded.sources), pytrace=False)
             self._audits = {audit.name: audit for audit in result.audits}
         return self._audits[name]
-
-    def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
-        """Show diagnostics without a traceback."""
-        return str(excinfo.value) if isinstance(excinfo.value, SpecFailure) else super().repr_failure(excinfo)
 
 
 class SpecItem(pytest.Item):
@@ -92,7 +84,7 @@ class SpecItem(pytest.Item):
         self.audit, self.claim = audit, claim
 
     def runtest(self) -> None:
-        """Raise :class:`SpecFailure` if the verdict or the conformance is not expected, or if trials are missing."""
+        """Fail if the verdict or the conformance is not expected, or if trials are missing."""
         from dpspec.reporters import labels
 
         assert isinstance(self.parent, SpecFile)
@@ -100,18 +92,14 @@ class SpecItem(pytest.Item):
         if self.claim is not None:
             (verdict,) = [verdict for verdict in audit.verdicts if verdict.claim == self.claim]
             if not verdict.expected:
-                raise SpecFailure(plain(labels.verdict_line(audit, verdict)))
+                pytest.fail(plain(labels.verdict_line(audit, verdict)), pytrace=False)
             return
         if not audit.complete:
-            raise SpecFailure(labels.missing_trials(audit))
+            pytest.fail(labels.missing_trials(audit), pytrace=False)
         if not audit.conformance.expected:
-            raise SpecFailure(plain(labels.conformance_line(audit)))
+            pytest.fail(plain(labels.conformance_line(audit)), pytrace=False)
         if audit.conformance.status == "not-run":
             pytest.skip(plain(audit.conformance.reason))
-
-    def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
-        """Show the text of a failure without a traceback."""
-        return str(excinfo.value) if isinstance(excinfo.value, SpecFailure) else super().repr_failure(excinfo)
 
     def reportinfo(self) -> tuple[Path, int | None, str]:
         """The spec file, without a line, and the name of the test."""

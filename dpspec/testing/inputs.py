@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from dpspec.contract import DataError, DataSource, Facts, FrozenMap, Json, LoadedData, ModelFactory, TrainingJob, thaw
 from dpspec.contract.attacks import Asked, Canary, Observed, Records
 from dpspec.contract.phase import poisson_sampling
-from dpspec.testing.provider import ProviderSuite, filled, imported_by, require, seeded
+from dpspec.testing.provider import ProviderSuite, filled, require, require_light, seeded
 
 if TYPE_CHECKING:
     import numpy as np
@@ -47,16 +47,9 @@ class DatasetSuite(ProviderSuite):
 
     def test_facts_are_light(self, tmp_path: Path) -> None:
         """The facts import neither torch nor scipy, so that ``dpspec validate`` is fast."""
-        module, _, name = self.provider().source.partition(":")
-        statements = f"""
-            import importlib
-            from pathlib import Path
-            from dpspec.contract import FrozenMap
-            source = getattr(importlib.import_module({module!r}), {name!r})
-            source(FrozenMap({thaw(self._options(tmp_path))!r}), Path({str(tmp_path)!r})).facts()
-        """
-        heavy = imported_by(statements, ("torch", "scipy", "sklearn"))
-        require(not heavy, f"facts() imports {', '.join(heavy)}; import them inside load()")
+        options = thaw(self._options(tmp_path))
+        call = f"found(FrozenMap({options!r}), Path({str(tmp_path)!r})).facts()"
+        require_light(self.provider().source, call, ("torch", "scipy", "sklearn"), " in facts(): import it in load()")
 
     def test_facts_are_stable(self, tmp_path: Path) -> None:
         """Two sources, and one in another folder with the same files, return the same facts and digest."""
@@ -141,16 +134,9 @@ class ModelSuite(ProviderSuite):
 
     def test_counting_parameters_is_light(self) -> None:
         """Counting the parameters imports neither torch nor scipy, so that ``dpspec plan`` is fast."""
-        module, _, name = self.provider().factory.partition(":")
         options = thaw(filled(self.provider().schema, self.options))
-        statements = f"""
-            import importlib
-            from dpspec.contract import Facts, FrozenMap
-            factory = getattr(importlib.import_module({module!r}), {name!r})
-            factory(FrozenMap({options!r}), {self.facts!r}).parameters()
-        """
-        heavy = imported_by(statements, ("torch", "scipy"))
-        require(not heavy, f"parameters() imports {', '.join(heavy)}; import them inside build()")
+        call = f"found(FrozenMap({options!r}), {self.facts!r}).parameters()"
+        require_light(self.provider().factory, call, ("torch", "scipy"), " in parameters(): import it in build()")
 
     def test_parameters_are_those_of_the_built_module(self) -> None:
         """``parameters()`` counts the trainable parameters of the module from ``build()``, float32 on the CPU.
@@ -316,16 +302,13 @@ class CanarySuite(ProviderSuite):
         provider = self.provider()
         if not provider.limit:
             return
-        module, _, name = provider.limit.partition(":")
-        statements = f"""
-            import importlib
-            from dpspec.contract import Facts, FrozenMap
-            limit = getattr(importlib.import_module({module!r}), {name!r})
-            found = limit({self.facts!r}, FrozenMap({dict(filled(provider.schema, self.options))!r}))
-            assert found is None or (isinstance(found[0], int) and isinstance(found[1], str)), found
-        """
-        heavy = imported_by(statements, ("torch", "numpy", "scipy"))
-        require(not heavy, f"limit() imports {', '.join(heavy)}")
+        options = dict(filled(provider.schema, self.options))
+        call = f"limit = found({self.facts!r}, FrozenMap({options!r}))\n        assert {_LIMIT}, limit"
+        require_light(provider.limit, call, ("torch", "numpy", "scipy"), "")
+
+
+#: The condition of a limit: a number with its reason, or None.
+_LIMIT = "limit is None or (isinstance(limit[0], int) and isinstance(limit[1], str))"
 
 
 class ScoreSuite(ProviderSuite):

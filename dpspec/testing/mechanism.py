@@ -33,7 +33,7 @@ from dpspec.language.diagnostics import render
 from dpspec.language.load import load_specs
 from dpspec.registry.foreign_code import describe
 from dpspec.testing.outcomes import Trend, flaws, unanswered
-from dpspec.testing.provider import ProviderSuite, imported_by, impurities, require
+from dpspec.testing.provider import ProviderSuite, impurities, require, require_light
 
 
 @dataclass(frozen=True)
@@ -156,27 +156,23 @@ class MechanismSuite(ProviderSuite):
         """Validating the example imports neither torch nor scipy, so that ``dpspec validate`` is fast."""
         bench = self.laboratory()
         bench.load()
-        reference = self.provider().audit.partition(":")
-        statements = f"""
-            import importlib
-            audit = getattr(importlib.import_module({reference[0]!r}), {reference[2]!r})()
-            from pathlib import Path
-            from dpspec.registry.loader import load_catalog
-            from dpspec.language.load import load_specs
-            from dpspec.engine.preparing.prepare import prepare
-            catalog = load_catalog()
-            if {self.kind!r} in catalog.mechanisms:
-                for spec in load_specs([Path({str(bench.folder / "example.yaml")!r})], catalog).specs:
-                    prepare(spec, catalog)
-        """
-        heavy = imported_by(statements, ("torch", "scipy"))
-        require(not heavy, f"checking a spec imports {', '.join(heavy)}; import them inside bound, trials or conclude")
+        place = str(bench.folder / "example.yaml")
+        call = f"""found()
+        from dpspec.registry.loader import load_catalog
+        from dpspec.language.load import load_specs
+        from dpspec.engine.preparing.prepare import prepare
+        catalog = load_catalog()
+        if {self.kind!r} in catalog.mechanisms:
+            for spec in load_specs([Path({place!r})], catalog).specs:
+                prepare(spec, catalog)"""
+        advice = " when a spec is checked: import it in bound, trials or conclude"
+        require_light(self.provider().audit, call, ("torch", "scipy"), advice)
 
     def test_outcomes_are_well_formed(self) -> None:
         """Findings, series, checks and evidence are complete and valid, and every claim has an upper bound."""
         for spec, audit in zip(self.laboratory().first.specs, self.laboratory().first.result.audits, strict=True):
-            outcomes = [*audit.findings, *audit.series, *audit.checks, *audit.evidence]
-            found = [*flaws(outcomes, "the audit"), *unanswered(spec, audit.findings)]
+            outcomes: list[Outcome] = [*audit.findings, *audit.series, *audit.checks, *audit.evidence]
+            found = [*flaws(outcomes), *unanswered(spec, audit.findings)]
             require(not found, "\n".join(dict.fromkeys(found)))
 
     def test_example_runs_as_expected(self) -> None:

@@ -115,6 +115,22 @@ def imported_by(statements: str, modules: Sequence[str]) -> list[str]:
     return found.split()
 
 
+def require_light(reference: str, call: str, modules: Sequence[str], advice: str) -> None:
+    """Fail if ``call``, an expression in ``found``, the object at ``reference``, imports one of the modules."""
+    module, _, name = reference.partition(":")
+    heavy = imported_by(
+        f"""
+        import importlib
+        from pathlib import Path
+        from dpspec.contract import Facts, FrozenMap
+        found = getattr(importlib.import_module({module!r}), {name!r})
+        {call}
+        """,
+        modules,
+    )
+    require(not heavy, f"{name} imports {', '.join(heavy)}{advice}")
+
+
 #: Modules that the import of a descriptor may not load.
 HEAVY = ("torch", "numpy", "scipy", "sklearn", "pandas", "matplotlib", "jsonschema", "yaml")
 

@@ -169,15 +169,6 @@ def fetch(tensors: Sequence[Tensor]) -> list[Array]:
     ]
 
 
-def all_equal(pairs: Sequence[tuple[Tensor, Tensor]]) -> bool:
-    """Whether both tensors of every pair have the same shape, dtype, device and entries. NaN equals nothing."""
-    if any((a.shape, a.dtype, a.device) != (b.shape, b.dtype, b.device) for a, b in pairs):
-        return False
-    if all(a.device.type == "cpu" for a, _ in pairs):
-        return all(torch.equal(a, b) for a, b in pairs)
-    return bool(torch.stack([(a == b).all() for a, b in pairs]).all())
-
-
 class TransferQueue:
     """Queue of callbacks with tensor arguments, run in order: immediately on a CPU, in blocks on a GPU."""
 

@@ -13,9 +13,8 @@ import copy
 import math
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -36,23 +35,18 @@ CANARY_NORM = 10.0
 Array: TypeAlias = np.ndarray[Any, Any]
 
 
-@dataclass(frozen=True, kw_only=True)
-class AttackedRun:
-    """One run with inserted canaries.
+class AttackedRun(NamedTuple):
+    """One run with inserted canaries. ``watcher`` observes released models, None if the backend does not show them.
 
-    Attributes:
-        watcher: Observes released models; None if the backend does not show them.
-        score: Returns the scores, shape (m,), after training.
-        last: Observers that run after all others.
+    ``score`` returns the scores, shape (m,), after training.
     """
 
     job: dps.TrainingJob
     watcher: Residuals | None
     score: Callable[[], Array]
-    last: tuple[dps.Observer, ...] = ()
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class _Run:
     index: int
     canary_free_run: bool
@@ -64,7 +58,6 @@ class _Run:
 
 def run_trials(inputs: dps.FrozenMap, context: dps.Context, indices: Sequence[int]) -> Iterator[dps.Trial]:
     """Many runs train together per chunk, and only the first one has a canary-free run."""
-    from dpspec.training.loop.contributions import reuse_last_sum
     from dpspec.training.loop.native import train_many
     from dpspec.training.measure.residuals import SharedPopulations
 
@@ -80,9 +73,7 @@ def run_trials(inputs: dps.FrozenMap, context: dps.Context, indices: Sequence[in
         return
     for index in indices:
         run = _prepare_run(attack, inputs, context, index)
-        watcher = run.planted.watcher
-        with nullcontext() if watcher is None else reuse_last_sum(watcher.model):
-            context.trainer.train(run.planted.job)
+        context.trainer.train(run.planted.job)
         yield _conclude_run(attack, inputs, context, run)
 
 
@@ -94,13 +85,12 @@ def _prepare_run(attack: Attack, inputs: dps.FrozenMap, context: dps.Context, in
     canary_free_run = attack.canary_free_run and (attack.method == "one-run" or index == 0)
     parts = 2 if canary_free_run else 1
     job = kit.training_job(inputs, context, index, "training", progress="training", parts=parts)
+    plant = _gradients if attack.space == "gradient" else _records
     planted = plant(attack, context, index, job, sizes, coins)
     # Only the first two of many runs are logged, because the logs are large.
     watched = WatchedRun(planted.job, planted.watcher, logged=attack.method == "one-run" or index < 2)
-    planted = replace(planted, job=replace(planted.job, observers=(*watched.observers, *planted.last)))
-    return _Run(
-        index=index, canary_free_run=canary_free_run, sizes=sizes, coins=coins, planted=planted, watched=watched
-    )
+    job = replace(planted.job, observers=(*watched.observers, *planted.job.observers))
+    return _Run(index, canary_free_run, sizes, coins, planted._replace(job=job), watched)
 
 
 def _conclude_run(attack: Attack, inputs: dps.FrozenMap, context: dps.Context, run: _Run) -> dps.Trial:
@@ -132,12 +122,6 @@ def _conclude_run(attack: Attack, inputs: dps.FrozenMap, context: dps.Context, r
     return dps.Trial(index=run.index, evidence=dps.FrozenMap(evidence), arrays=arrays)
 
 
-def plant(
-    attack: Attack, context: dps.Context, index: int, job: dps.TrainingJob, sizes: Array, coins: Array
-) -> AttackedRun:
-    return (_gradients if attack.space == "gradient" else _records)(attack, context, index, job, sizes, coins)
-
-
 def _gradients(
     attack: Attack, context: dps.Context, index: int, job: dps.TrainingJob, sizes: Array, coins: Array
 ) -> AttackedRun:
@@ -158,21 +142,17 @@ def _gradients(
         spread=attack.spread,
         seed=context.seed(index, "rotations"),
     )
-    job = replace(job, canaries=canaries)
+    observers = (Intermittent(canaries, attack.every),) if attack.every > 1 else ()
+    job = replace(job, canaries=canaries, observers=observers)
     expected = attack.records_on_average
     watcher: Residuals | None = None
     if attack.watched(context.facts.capabilities, job.options):
+        looks, sample = attack.looks, _sample(attack, context, index)
         if attack.every == 1:
-            watcher = ProjectionObserver(
-                job,
-                directions,
-                planted=expected,
-                looks=attack.looks,
-                drawn=attack.others_drawn,
-                sample=_sample(attack, context, index),
-            )
+            drawn = attack.others_drawn
+            watcher = ProjectionObserver(job, directions, planted=expected, looks=looks, drawn=drawn, sample=sample)
         else:  # the mean over steps does not test the contribution of a step
-            watcher = Residuals(job, expected, looks=attack.looks, sample=_sample(attack, context, index))
+            watcher = Residuals(job, expected, looks=looks, sample=sample)
             watcher.directions = directions
 
     def score() -> Array:
@@ -186,8 +166,7 @@ def _gradients(
         sums = scores.replace_non_finite(moved) * divisor / float(job.options["learning_rate"])
         return scores.along(phases, attack, present, sizes, sums)
 
-    last = (Intermittent(canaries, attack.every),) if attack.every > 1 else ()
-    return AttackedRun(job=job, watcher=watcher, score=score, last=last)
+    return AttackedRun(job, watcher, score)
 
 
 def _records(
@@ -255,7 +234,7 @@ def _records(
             )
         )
 
-    return AttackedRun(job=job, watcher=watcher, score=score)
+    return AttackedRun(job, watcher, score)
 
 
 def _sample(attack: Attack, context: dps.Context, index: int) -> Sample | None:

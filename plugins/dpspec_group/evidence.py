@@ -1,30 +1,27 @@
 """Evidence, lower bounds and checks from trials, with designs that are fixed in advance.
 
 One run with many canaries uses fixed guess counts. Many runs have a fair coin each; the threshold for "present" is
-fixed in advance if the distribution of scores is known, else chosen on the same runs with a correction, or derived from
-earlier runs with a sequential test.
+fixed in advance if the distribution of scores is known, else chosen on the same runs with a correction.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import dpspec.contract as dps
 from dpspec import kit
 from dpspec.accounting import Interval
-from dpspec.kit.scores_elsewhere import assumptions, contradiction, recorded_outcomes, table_of
+from dpspec.kit.scores_elsewhere import assumptions, contradiction, recorded_outcomes
 from dpspec.stats import utility
-from dpspec.stats.attacks import curve_lines, guess_counts, independence, one_run, sequential, thresholds
+from dpspec.stats.attacks import curve_lines, guess_counts, independence, one_run, thresholds
 from dpspec.stats.attacks.independent_bounds import dependence_of_size, independent_bounds, layers_share
 from dpspec.stats.conformance import table
 from dpspec.stats.conformance.canary_contributions import StepDependence
 from dpspec_group import theory
 from dpspec_group.options import EDGES, Attack
-from dpspec_group.scores import attack_delta, many_run_design, one_run_design
-
-_MANY_RUN_SOURCE = "Clopper & Pearson 1934; Kairouz, Oh & Viswanath 2015"
+from dpspec_group.scores import attack_delta, many_run_design, one_run_design, what
 
 _GUESSES = dps.Assumption(
     name="guess-count",
@@ -35,6 +32,13 @@ _GUESSES = dps.Assumption(
 _THRESHOLD = dps.Assumption(
     name="threshold", status="declared", text="the spec fixes the threshold, chosen before the results were seen"
 )
+
+#: Source of each kind of evidence, and its assumption in addition to fair coins.
+_KINDS = {
+    "one-run-ladder": (guess_counts.SOURCE, (_GUESSES,)),
+    "many-run": ("Clopper & Pearson 1934; Kairouz, Oh & Viswanath 2015", (_THRESHOLD,)),
+    "many-run-ranked": (thresholds.SOURCE, ()),
+}
 
 _RUNS = dps.Assumption(
     name="independent-runs", status="by-construction", text="runs have independent coins and randomness"
@@ -89,23 +93,22 @@ def one_run_outcomes(
     canaries = sum(map(len, outcomes))
     if canaries == 0:
         return
-    assumptions = (*(external or (kit.COINS,)), _GUESSES)
     planned = one_run_design(spec, records, canaries, size)
     guesses, correct = guess_counts.counts(outcomes, planned.rungs)
-    evidence = dps.Evidence(
-        id=f"one-run/k={size}",
-        kind="one-run-ladder",
-        statistics=dps.FrozenMap({"canaries": canaries, "guesses": guesses, "correct": correct}),
-        scope=attack.scope(spec, records),
-        at=dps.FrozenMap({"delta": attack_delta(spec, size), "group_size": size}),
-        method=attack.description,
-        source=guess_counts.SOURCE,
-        power=planned.largest_epsilon,
-        assumptions=tuple(external),
+    evidence, lower = _tested(
+        spec,
+        records,
+        size,
+        canaries,
+        "one-run-ladder",
+        {"canaries": canaries, "guesses": guesses, "correct": correct},
+        planned.largest_epsilon,
+        external,
     )
     yield evidence
-    method, at, scope = f"{attack.description}, {canaries} canary groups of {size}", evidence.at, evidence.scope
-    yield kit.lower_from(evidence, confidence, method=method, assumptions=assumptions)
+    yield lower
+    assumptions, method = lower.assumptions, lower.method
+    at, scope = evidence.at, evidence.scope
     of_curve, right = guess_counts.counts(outcomes, [guess_counts.of_curve(canaries)])
     mu = one_run.mu_lower(canaries, of_curve[0], right[0], confidence)
     present = records + max(attack.share, canaries) * sum(attack.sizes)  # canaries also fill truncated batches
@@ -150,8 +153,7 @@ def mu_of_runs(spec: dps.Spec, records: int, size: int, ranked: str) -> Iterator
         return
     attack, guesses, delta = Attack.of(spec), independence.design(len(ranked)), attack_delta(spec, size)
     mu = independence.mu_lower([guesses], independence.right(ranked, guesses), spec.audit.confidence)
-    method = f"{attack.description}, {len(ranked)} runs with and without a group of {size}"
-    method += f", {guesses.low + guesses.high} guesses"
+    method = f"{attack.description}, {what(attack, len(ranked), size)}, {guesses.low + guesses.high} guesses"
     if mu > 0.0:
         method += f"; for a Gaussian mechanism epsilon {curve_lines.gaussian_epsilon(mu, delta):.4g} at delta {delta:g}"
     present, scope = records + sum(attack.sizes), attack.scope(spec, records)
@@ -185,30 +187,23 @@ def _mu(
     )
 
 
-class Run(NamedTuple):
-    """One of many runs: whether the canary group was present, and the number of edges that its score reaches."""
-
-    present: bool
-    reached: int
-
-
-def runs_of(attack: Attack, trials: Sequence[dps.Trial]) -> dict[int, list[Run]]:
-    """Runs by group size."""
-    runs: dict[int, list[Run]] = {size: [] for size in attack.sizes}
+def runs_of(attack: Attack, trials: Sequence[dps.Trial]) -> dict[int, list[tuple[int, int]]]:
+    """By group size: the coin of each run, and the number of edges that its score reaches."""
+    runs: dict[int, list[tuple[int, int]]] = {size: [] for size in attack.sizes}
     declared = [size for size in attack.sizes for _ in range(attack.share)]
     for trial in trials:
         outcomes = list(kit.recorded(trial, "outcomes"))
         if [outcome[0] for outcome in outcomes] != declared:
             raise ValueError(f"outcomes must contain {attack.share} groups of each size")
         scored = kit.scored_coins([outcome[1:] for outcome in outcomes], len(declared), len(EDGES))
-        for size, (coin, reached) in zip(declared, scored, strict=True):
-            runs[size].append(Run(bool(coin), reached))
+        for size, run in zip(declared, scored, strict=True):
+            runs[size].append(run)
     return runs
 
 
-def counts(runs: Sequence[Run], edge: int) -> dict[str, int]:
-    present = [run.reached > edge for run in runs if run.present]
-    absent = [run.reached > edge for run in runs if not run.present]
+def counts(runs: Sequence[tuple[int, int]], edge: int) -> dict[str, int]:
+    """Numbers of present and absent groups, and of those whose score is above the ``edge``."""
+    present, absent = ([reached > edge for coin, reached in runs if coin == side] for side in (1, 0))
     return {
         "present": len(present),
         "absent": len(absent),
@@ -219,73 +214,67 @@ def counts(runs: Sequence[Run], edge: int) -> dict[str, int]:
 
 def many_run_bounds(spec: dps.Spec, trials: Sequence[dps.Trial]) -> Iterator[dps.Evidence | dps.Finding]:
     """Evidence and lower bounds for each group size, except for sizes with equal coins in all runs."""
-    assert spec.audit is not None
-    attack, records, confidence = Attack.of(spec), _records(trials), spec.audit.confidence
+    attack, records = Attack.of(spec), _records(trials)
     for size, runs in runs_of(attack, trials).items():
-        present = sum(run.present for run in runs)
-        sides = (present, len(runs) - present)
-        if min(sides) == 0:
+        ranked = thresholds.outcomes([reached for _, reached in runs], [bool(coin) for coin, _ in runs])
+        if len(set(ranked)) < 2:
             continue
-        delta = attack_delta(spec, size)
-        if attack.sequential:
-            coins = "".join(str(int(run.present)) for run in runs)
-            in_turn: dict[str, dps.Json] = {"coins": coins, "scores": tuple(run.reached for run in runs)}
-            power = sequential.largest(len(runs), delta, confidence)
-            kind = ("many-run-sequential", sequential.SOURCE)
-            yield from _many_run_outcomes(spec, records, size, len(runs), kind, in_turn, power, [kit.COINS])
-            continue
-        ranked = thresholds.outcomes([run.reached for run in runs], [run.present for run in runs])
         fixed = many_run_design(spec, records, len(runs), size)
-        if fixed is None:
-            yield from ranked_outcomes(spec, records, size, ranked)
-        else:
-            counted: dict[str, dps.Json] = dict(counts(runs, EDGES.index(fixed.score)))
-            power = thresholds.fixed_largest(*sides, delta, confidence)
-            kind, assumed = ("many-run", _MANY_RUN_SOURCE), [kit.COINS, _THRESHOLD]
-            yield from _many_run_outcomes(spec, records, size, len(runs), kind, counted, power, assumed)
+        counted = None if fixed is None else counts(runs, EDGES.index(fixed[0]))
+        yield from many_run_outcomes(spec, records, size, ranked, counted)
         yield from mu_of_runs(spec, records, size, ranked)
 
 
-def ranked_outcomes(
-    spec: dps.Spec, records: int, size: int, ranked: str, external: Sequence[dps.Assumption] = ()
-) -> Iterator[dps.Evidence | dps.Finding]:
-    assert spec.audit is not None
-    sides = (ranked.count("1"), ranked.count("0"))
-    if min(sides) == 0:
-        return
-    power = thresholds.largest(*sides, attack_delta(spec, size), spec.audit.confidence)
-    kind, assumptions = ("many-run-ranked", thresholds.SOURCE), external or [kit.COINS]
-    statistics: dict[str, dps.Json] = {"outcomes": ranked}
-    yield from _many_run_outcomes(spec, records, size, len(ranked), kind, statistics, power, assumptions, external)
-
-
-def _many_run_outcomes(
+def many_run_outcomes(
     spec: dps.Spec,
     records: int,
     size: int,
-    runs: int,
-    kind_and_source: tuple[str, str],
-    statistics: dict[str, dps.Json],
-    power: float,
-    assumptions: Sequence[dps.Assumption],
+    ranked: str,
+    counted: dict[str, int] | None = None,
     external: Sequence[dps.Assumption] = (),
 ) -> Iterator[dps.Evidence | dps.Finding]:
+    """Evidence and lower bound from coins in ascending order of score, or from counts at a threshold fixed before."""
     assert spec.audit is not None
-    attack = Attack.of(spec)
+    delta, confidence = attack_delta(spec, size), spec.audit.confidence
+    sides = ranked.count("1"), ranked.count("0")
+    if min(sides) == 0:
+        return
+    if counted is None:
+        power = thresholds.largest(*sides, delta, confidence)
+        tested = _tested(spec, records, size, len(ranked), "many-run-ranked", {"outcomes": ranked}, power, external)
+    else:
+        power = thresholds.fixed_largest(*sides, delta, confidence)
+        tested = _tested(spec, records, size, len(ranked), "many-run", dict(counted), power)
+    yield from tested
+
+
+def _tested(
+    spec: dps.Spec,
+    records: int,
+    size: int,
+    rows: int,
+    kind: str,
+    statistics: dict[str, dps.Json],
+    power: float,
+    external: Sequence[dps.Assumption] = (),
+) -> tuple[dps.Evidence, dps.Finding]:
+    """Evidence from ``rows`` canaries or runs of one group size, and its lower bound on epsilon."""
+    assert spec.audit is not None
+    attack, (source, further) = Attack.of(spec), _KINDS[kind]
     evidence = dps.Evidence(
-        id=f"many-run/k={size}",
-        kind=kind_and_source[0],
+        id=f"{attack.method}/k={size}",
+        kind=kind,
         statistics=dps.FrozenMap(statistics),
         scope=attack.scope(spec, records),
         at=dps.FrozenMap({"delta": attack_delta(spec, size), "group_size": size}),
         method=attack.description,
-        source=kind_and_source[1],
+        source=source,
         power=power,
         assumptions=tuple(external),
     )
-    yield evidence
-    method = f"{attack.description}, {runs} runs with and without a group of {size}"
-    yield kit.lower_from(evidence, spec.audit.confidence, method=method, assumptions=assumptions)
+    method = f"{attack.description}, {what(attack, rows, size)}"
+    assumptions = (*(external or (kit.COINS,)), *further)
+    return evidence, kit.lower_from(evidence, spec.audit.confidence, method=method, assumptions=assumptions)
 
 
 def conclude_trials(spec: dps.Spec, trials: Sequence[dps.Trial]) -> Iterator[dps.Outcome]:
@@ -298,41 +287,13 @@ def conclude_trials(spec: dps.Spec, trials: Sequence[dps.Trial]) -> Iterator[dps
     if not attack.chosen_weights:  # accuracy from adversarial initial weights is meaningless
         yield from utility.accuracies(spec, trials)
     yield from table.checks(spec.phases, [trial.evidence for trial in trials], privacy=spec.data_privacy)
-    if len(trials) == spec.audit.runs and not attack.sequential:
+    if len(trials) == spec.audit.runs:
         records, direction = _records(trials), spec.threat_model.direction
 
         def epsilons(phases: Sequence[dps.Phase], size: int, deltas: Sequence[float]) -> list[Interval]:
             return theory.group_epsilons(phases, size, records, deltas, direction)
 
         yield from kit.epsilon_as_run(spec, trials, epsilons)
-
-
-def plan_external(spec: dps.Spec, facts: dps.Facts) -> dps.Plan:
-    assert spec.audit is not None
-    table, attack, confidence = table_of(spec.document, spec.directory), Attack.of(spec), spec.audit.confidence
-    powers = []
-    for size in table.sizes:
-        coins, _ = table.of_size(size)
-        delta, rows, present = attack_delta(spec, size), len(coins), int(coins.sum())
-        if attack.method == "many-run":
-            largest, what = thresholds.largest(present, rows - present, delta, confidence), f"{rows} runs of"
-        else:
-            largest, what = one_run_design(spec, facts.records, rows, size).largest_epsilon, f"{rows} canary"
-        powers.append(
-            dps.Power(
-                at=dps.FrozenMap({"delta": delta, "group_size": size}),
-                epsilon=largest,
-                method=f"{attack.description}, {what} groups of {size}",
-                note="the expected bound is unknown",
-            )
-        )
-    return dps.Plan(
-        chunks=((0,),),
-        seconds=5e-6 * len(table),
-        memory_bytes=2**26 + 400 * len(table),
-        power=tuple(powers),
-        notes=("No training: the scores come from an external program.",),
-    )
 
 
 def conclude_external(spec: dps.Spec, trials: Sequence[dps.Trial]) -> Iterator[dps.Outcome]:
@@ -342,7 +303,7 @@ def conclude_external(spec: dps.Spec, trials: Sequence[dps.Trial]) -> Iterator[d
         for size, coins in outcomes.items():
             assumed = assumptions(len(coins), len(outcomes))
             if attack.method == "many-run":
-                found = list(ranked_outcomes(spec, records, size, coins, assumed))
+                found = list(many_run_outcomes(spec, records, size, coins, external=assumed))
             else:
                 found = list(one_run_outcomes(spec, records, size, [coins], external=assumed))
             yield from found

@@ -68,13 +68,21 @@ class RecordsAudit(dps.Audit):
         return dominating(spec, facts.records, claim)
 
     def plan(self, spec: dps.Spec, facts: dps.Facts) -> dps.Plan:
-        if _external_scores(spec):
-            from dpspec_group.evidence import plan_external
-
-            return plan_external(spec, facts)
         from dpspec_group.scores import power
 
         assert spec.audit is not None
+        if _external_scores(spec):
+            from dpspec.kit.scores_elsewhere import table_of
+
+            table = table_of(spec.document, spec.directory)
+            coins = {size: table.of_size(size)[0].tolist() for size in table.sizes}
+            return dps.Plan(
+                chunks=((0,),),
+                seconds=5e-6 * len(table),
+                memory_bytes=2**26 + 400 * len(table),
+                power=power(spec, facts.records, {size: (sum(c), len(c) - sum(c)) for size, c in coins.items()}),
+                notes=("No training: the scores come from an external program.",),
+            )
         attack, runs = Attack.of(spec), spec.audit.runs
         many = attack.method == "many-run"
         # A many-run audit trains one canary-free run in total; observed steps differentiate records again.
@@ -110,11 +118,10 @@ class RecordsAudit(dps.Audit):
                 canary_free_run=attack.canary_free_run,
                 estimated=None if attack.expected_from == facts.records else attack.expected_from,
             ),
-            sequential=attack.sequential,
         )
 
     def trial_inputs(self, spec: dps.Spec) -> dps.FrozenMap:
-        """Default inputs without baselines, stopping and parts of the threat model, which trials do not read.
+        """Default inputs without baselines and parts of the threat model, which trials do not read.
 
         For external scores, the digest of the table and the inputs of its trial.
         """
@@ -126,7 +133,7 @@ class RecordsAudit(dps.Audit):
             super().trial_inputs(spec),
             mechanism_without=("baselines",),
             threat_model=("adjacency", "access", "group_size"),
-            audit_without=("stop", "shard_runs", "canary_free_run"),
+            audit_without=("shard_runs", "canary_free_run"),
         )
         # The split changes the trial key but not the seeds: units of noise have other scores than trials of earlier
         # versions, and a run without a canary-free run is otherwise the same run.

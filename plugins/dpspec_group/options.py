@@ -51,12 +51,6 @@ AUDIT_SCHEMA: dict[str, dps.Json] = kit.block(
         "minLength": 1,
         "description": "The score of an input canary under the final model. Default: loss-difference.",
     },
-    stop=kit.choice(
-        "End of many runs. planned (default): after all runs. settled: when every privacy claim is proved or refuted, "
-        "by a test that is valid at any stopping time.",
-        "planned",
-        "settled",
-    ),
     expected_from={
         "type": "integer",
         "minimum": 2,
@@ -99,7 +93,6 @@ class Attack(kit.Options):
     spread: float = 0.0
     sizes: tuple[int, ...]
     share: int
-    sequential: bool
     elsewhere: bool
     chosen_weights: bool
     every: int = 1
@@ -124,7 +117,6 @@ class Attack(kit.Options):
             kind=str(canary.get("kind", USUAL[str(canary.get("space", "gradient"))])),
             sizes=sizes,
             share=int(canary.get("count", len(sizes))) // len(sizes),
-            sequential=audit.get("stop") == "settled",
             elsewhere="scores" in audit,
             canary_free_run=bool(audit.get("canary_free_run", (block.get("split") or {}).get("twin", True))),
             chosen_weights=isinstance((block.get("model") or {}).get("initial"), str),

@@ -24,54 +24,37 @@ _MAX_BYTES = 2**30
 #: Minimum numbers of canaries per group size, and of runs, with any power.
 _MIN_CANARIES, _MIN_RUNS = 8, 16
 
-#: Maximum number of runs of the sequential test (``stats.attacks.evidence_tests``).
-MAX_SEQUENTIAL_RUNS = 10**5
-
 _CANARY = ("audit", "canary")
 
 
 def refusals(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Diagnostic]:
     # Zero-out adjacency is supported where sums have the same distribution, and without an attack.
     named, schemes = {claim.adjacency for claim in spec.claims} | {spec.threat_model.adjacency}, drawn(spec.phases)
-    only_zero_out = spec.audit is None and named == {"zero-out"}
     displaced = any(phase.sampling.is_fixed or phase.sampling.max_batch is not None for phase in spec.phases)
-    both = (
-        spec.audit is None and all(SCHEMES[name].add_remove for name in schemes) and named <= {"add-remove", "zero-out"}
-    )
-    if displaced or not (both or only_zero_out):
+    covered = named == {"zero-out"} or all(SCHEMES[name].add_remove for name in schemes)
+    if spec.audit is not None or displaced or not covered or not named <= {"add-remove", "zero-out"}:
         help = "Ganesh 2024 covers groups that are added or removed, not replaced groups"
         yield from dps.other_adjacencies(spec, "add-remove", "the group theory", help)
-    if spec.threat_model.access == "transcript":
-        yield from _transcripts(spec)
-    sizes = [(("threat_model", "group_size"), size) for size in spec.threat_model.group_size]
-    sizes += [(("claims", i, "group_size"), c.group_size) for i, c in enumerate(spec.claims)]  # type: ignore[misc]
-    for path, size in dict.fromkeys(sizes):
-        if size > facts.records:
-            yield dps.Diagnostic(
-                code="group-too-large",
-                message=f"a group of {size} records does not fit into {facts.records} training records",
-                path=path,
-                help=f"write at most {facts.records}",
-            )
-    yield from _mechanism(spec, facts, only_zero_out or spec.audit is not None)
-    if spec.audit is not None:
-        yield from _attack(spec, facts)
-
-
-def _transcripts(spec: dps.Spec) -> Iterator[dps.Diagnostic]:
-    """A transcript is supported if the other drawn records are independent of the group."""
-    if any(phase.sampling.of_users for phase in spec.phases):
+    dependent = sorted(schemes - set(dps.Sampling.INDEPENDENT))
+    dependent += ["user"] if any(phase.sampling.of_users for phase in spec.phases) else []
+    if spec.threat_model.access == "transcript" and dependent:
         yield kit.unsupported(
-            "transcripts of user sampling list users, not their records, so the attack cannot subtract their gradients",
-            ("threat_model", "access"),
-            "write access: all-iterates",
-        )
-    for scheme in sorted(drawn(spec.phases) - set(dps.Sampling.INDEPENDENT)):
-        yield kit.unsupported(
-            f"no bound covers a transcript of {scheme} sampling, where the other drawn records depend on the group",
+            f"no bound covers a transcript of {dependent[0]} sampling: it needs batches of records that are drawn "
+            "independently of the group",
             ("threat_model", "access"),
             "write access: all-iterates, or sampling: {scheme: poisson, ...}",
         )
+    largest = max(spec.threat_model.group_size)
+    if largest > facts.records:
+        yield dps.Diagnostic(
+            code="group-too-large",
+            message=f"a group of {largest} records does not fit into {facts.records} training records",
+            path=("threat_model", "group_size"),
+            help=f"write at most {facts.records}",
+        )
+    yield from _mechanism(spec, facts, spec.audit is not None or named == {"zero-out"})
+    if spec.audit is not None:
+        yield from _attack(spec, facts)
 
 
 def _mechanism(spec: dps.Spec, facts: dps.Facts, shuffled: bool) -> Iterator[dps.Diagnostic]:
@@ -83,7 +66,7 @@ def _mechanism(spec: dps.Spec, facts: dps.Facts, shuffled: bool) -> Iterator[dps
                 ("mechanism", "baselines"),
                 "remove them; linear and full-batch are supported",
             )
-    largest = max([*spec.threat_model.group_size, *(c.group_size for c in spec.claims)])
+    largest = max(spec.threat_model.group_size)
     for i, phase in enumerate(spec.phases):
         sampling, noise = phase.sampling, phase.noise_multiplier
         yield from kit.other_scheme(
@@ -170,8 +153,7 @@ def _attack(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Diagnostic]:
             f"every must be at most the {spec.steps} steps, got {attack.every}: no step would have canary gradients",
             (*_CANARY, "every"),
         )
-    yield from _options(spec, canary, attack)
-    yield from _estimates(spec, facts, attack)
+    yield from _options(spec, facts, attack)
     yield from _counts(spec, facts, canary, attack)
 
 
@@ -189,12 +171,6 @@ def _counts(spec: dps.Spec, facts: dps.Facts, canary: dps.FrozenMap, attack: Att
             )
         if runs < _MIN_RUNS:
             yield kit.bad_value(f"runs must be at least {_MIN_RUNS} with many-run, got {runs}", ("audit", "runs"))
-        if attack.sequential and runs > MAX_SEQUENTIAL_RUNS:
-            yield kit.bad_value(
-                f"runs must be at most {MAX_SEQUENTIAL_RUNS} with stop: settled, got {runs}",
-                ("audit", "runs"),
-                "remove stop, or write fewer runs",
-            )
     elif "count" not in canary:
         yield kit.missing_key("count", _CANARY)
     else:
@@ -220,64 +196,63 @@ def _counts(spec: dps.Spec, facts: dps.Facts, canary: dps.FrozenMap, attack: Att
             return
 
 
-def _options(spec: dps.Spec, canary: dps.FrozenMap, attack: Attack) -> Iterator[dps.Diagnostic]:
+def _options(spec: dps.Spec, facts: dps.Facts, attack: Attack) -> Iterator[dps.Diagnostic]:
+    """Options that this attack cannot use."""
     assert spec.audit is not None
-    if "spread" in canary and attack.space != "gradient":
-        yield kit.unsupported(
-            "spread rotates the gradients of a group's members; the members of an input group are equal",
+    many, final, usual = attack.method == "many-run", "access: final-model and canary.space", USUAL["gradient"]
+    poisson = all(phase.sampling.is_poisson and not phase.sampling.of_users for phase in spec.phases)
+    invertible = updates_invertible(spec.training.options)
+    estimates = poisson and not many and not attack.others_drawn
+    estimates &= attack.watched(facts.capabilities, spec.training.options)
+    conflicts: list[tuple[bool, str, dps.Path, str]] = [
+        (
+            attack.spread > 0 and attack.kind != usual,
+            f"spread applies to {usual} gradient canaries, whose coordinates no other canary uses",
             (*_CANARY, "spread"),
-        )
-    elif attack.spread > 0 and attack.kind != USUAL["gradient"]:
-        yield kit.unsupported(
-            f"spread needs coordinates that no other canary uses, which {attack.kind!r} does not guarantee",
-            (*_CANARY, "spread"),
-            f"remove spread, or write kind: {USUAL['gradient']}",
-        )
-    if attack.every > 1 and (attack.white_box or attack.space != "gradient"):
-        yield kit.unsupported(
-            "every needs gradient canaries and an adversary of the final model; "
-            + ("this adversary sees all iterates" if attack.white_box else "input canaries can be in every step"),
+            f"remove spread, or write space: gradient and kind: {usual}",
+        ),
+        (
+            attack.every > 1 and (attack.white_box or attack.space != "gradient"),
+            f"every applies to {final}: gradient only; other canaries can be in every step",
             (*_CANARY, "every"),
             "remove every, or write access: final-model and space: gradient",
-        )
-    if "score" in spec.audit.options and (attack.white_box or attack.space != "input"):
-        yield kit.unsupported(
-            "score applies to input canaries and an adversary of the final model; "
-            + ("this adversary sees all iterates" if attack.white_box else "this attack has gradient canaries"),
+        ),
+        (
+            "score" in spec.audit.options and not attack.by_final_model,
+            f"score applies to {final}: input only",
             ("audit", "score"),
             "remove score",
-        )
-    if attack.sequential and attack.method != "many-run":
-        yield kit.unsupported(
-            "stop: settled needs many-run; the test of one-run needs a fixed number of guesses",
-            ("audit", "stop"),
-            "remove stop, or write method: many-run",
-        )
-    if attack.shard_runs is not None and attack.method != "many-run":
-        yield kit.unsupported(
-            "shard_runs applies to many-run only; with one-run every run is a separate task",
-            ("audit", "shard_runs"),
-            "remove shard_runs, or write method: many-run",
-        )
-    if attack.takes_gradients and not updates_invertible(spec.training.options):
-        yield kit.unsupported(
+        ),
+        (
+            attack.takes_gradients and not invertible,
             f"{attack.score} scores by sums of gradients and needs invertible updates, unlike Adam's",
             ("audit", "score"),
             "write score: loss-difference, or train with sgd or momentum",
-        )
-    if attack.calibrated and attack.method == "many-run":
-        yield kit.unsupported(
-            f"{attack.score} learns from the other canaries of a run, but many-run has one per group size",
+        ),
+        (
+            many and bool(attack.calibrated or attack.trains),
+            f"{attack.score} compares the canaries of a run, but many-run inserts one group per size, the same in all "
+            "runs",
             ("audit", "score"),
             "with many-run write score: loss or loss-difference",
-        )
-    if attack.trains and attack.method == "many-run":
-        yield kit.unsupported(
-            f"{attack.score} trains {attack.trains} models per run to compare records, but many-run inserts the same "
-            "record in every run",
-            ("audit", "score"),
-            "with many-run write score: loss or loss-difference",
-        )
+        ),
+        (
+            attack.shard_runs is not None and not many,
+            "shard_runs applies to many-run only; with one-run every run is a separate task",
+            ("audit", "shard_runs"),
+            "remove shard_runs, or write method: many-run",
+        ),
+        (
+            attack.expected_from is not None and not estimates,
+            "expected_from applies to one-run attacks on Poisson batches of records that invert updates without seeing "
+            "the drawn records",
+            ("audit", "expected_from"),
+            "remove expected_from",
+        ),
+    ]
+    for wrong, message, path, help in conflicts:
+        if wrong:
+            yield kit.unsupported(message, path, help)
     for i, claim in enumerate(spec.claims):
         if claim.kind == "metric" and not attack.canary_free_run:
             yield kit.unsupported(
@@ -285,37 +260,11 @@ def _options(spec: dps.Spec, canary: dps.FrozenMap, attack: Attack) -> Iterator[
                 ("claims", i),
                 "remove canary_free_run: false, or the claim",
             )
-
-
-def _estimates(spec: dps.Spec, facts: dps.Facts, attack: Attack) -> Iterator[dps.Diagnostic]:
-    if attack.expected_from is None:
-        return
-    path = ("audit", "expected_from")
-    why: tuple[str, str] | None = None
-    if attack.others_drawn:
-        why = "sees the drawn records and estimates nothing", "remove expected_from, or write access: all-iterates"
-    elif attack.method == "many-run":
-        why = "uses all records for many runs", "remove expected_from, or write method: one-run"
-    elif not attack.watched(facts.capabilities, spec.training.options):
-        why = "sees no invertible update and estimates nothing", "remove expected_from"
-    if why is not None:
-        yield kit.unsupported(f"the adversary of this attack {why[0]}", path, why[1])
-        return
-    batch = 0.0
-    for i, phase in enumerate(spec.phases):
-        if not phase.sampling.is_poisson or phase.sampling.of_users:
-            drawn = "users" if phase.sampling.of_users else f"{phase.sampling.scheme} batches"
-            yield kit.unsupported(
-                f"expected_from estimates the mean sum of Poisson batches of records, but this phase samples {drawn}",
-                dps.in_phase(spec, i, "sampling"),
-                "remove expected_from",
-            )
-            return
-        batch = max(batch, phase.rate() * facts.records)
+    batch = max(phase.rate() for phase in spec.phases) * facts.records if estimates else 0.0
     # A product of a rate and a number of records may be rounded upwards.
-    if not batch * (1.0 - 1e-12) <= attack.expected_from <= facts.records:
+    if estimates and not batch * (1.0 - 1e-12) <= (attack.expected_from or batch) <= facts.records:
         yield kit.bad_value(
             f"expected_from must be from {batch:g}, the mean batch size, to {facts.records}, the number of records, "
             f"got {attack.expected_from}: with a smaller sample a record would have a weight above 1",
-            path,
+            ("audit", "expected_from"),
         )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any, TypeAlias
@@ -19,7 +19,7 @@ from scipy.special import gammaln, ndtr
 import dpspec.contract as dps
 from dpspec import kit
 from dpspec.accounting import Floats, Mixture
-from dpspec.stats.attacks import guess_counts, one_run, sequential, thresholds
+from dpspec.stats.attacks import guess_counts, one_run, thresholds
 from dpspec_group import theory
 from dpspec_group.options import DEFAULT_DELTA, EDGES, Attack
 
@@ -283,7 +283,7 @@ def design(law: ScoreDistribution, canaries: int, delta: float, confidence: floa
             continue
         right = law.correct(*rung, canaries)
         unlucky = max(0, math.floor(right - math.sqrt(right * max(0.0, 1.0 - right / guesses))))
-        if worth[0] > 0.0 and not one_run.rejects(canaries, guesses, unlucky, worth[0], delta, 1.0 - confidence):
+        if worth[0] > 0.0 and one_run.p_value(canaries, guesses, unlucky, worth[0], delta) > 1.0 - confidence:
             continue  # its epsilon is smaller
         shown = one_run.epsilon_lower(canaries, guesses, unlucky, delta, confidence)
         found = (shown, (right - 0.5 * guesses) / math.sqrt(guesses))
@@ -305,17 +305,11 @@ def blind(canaries: int, delta: float, confidence: float, *, all_only: bool = Fa
     return Design(rungs=rungs, expected_epsilon=math.nan, largest_epsilon=largest)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Threshold:
-    """A many-run design: guess "present" for scores of at least ``score``."""
-
-    score: float
-    expected_epsilon: float
-
-
 def threshold(
     law: ScoreDistribution, scores: Sequence[float], present: int, absent: int, delta: float, confidence: float
-) -> Threshold:
+) -> tuple[float, float]:
+    """The score from which on a many-run design guesses "present", and its expected lower bound."""
+
     def expected(score: float, deviations: float = 0.0) -> float:
         tpr, fpr = law.rates(score)
         hits = present * tpr - deviations * math.sqrt(present * tpr * (1.0 - tpr))
@@ -328,7 +322,7 @@ def threshold(
         return expected(score, 1.0), tpr - fpr
 
     best = max(scores, key=worth)
-    return Threshold(score=best, expected_epsilon=expected(best))
+    return best, expected(best)
 
 
 def attack_delta(spec: dps.Spec, group_size: int) -> float:
@@ -362,7 +356,7 @@ def one_run_design(spec: dps.Spec, records: int, canaries: int, group_size: int)
     return design(law, canaries, delta, confidence)
 
 
-def many_run_design(spec: dps.Spec, records: int, runs: int, group_size: int) -> Threshold | None:
+def many_run_design(spec: dps.Spec, records: int, runs: int, group_size: int) -> tuple[float, float] | None:
     """The threshold for ``runs`` runs, half of them present; None if the distribution of scores is unknown."""
     assert spec.audit is not None
     law = declared_distribution(spec, records, group_size)
@@ -372,29 +366,36 @@ def many_run_design(spec: dps.Spec, records: int, runs: int, group_size: int) ->
     return threshold(law, EDGES[::_COARSE], runs - runs // 2, runs // 2, delta, spec.audit.confidence)
 
 
-def power(spec: dps.Spec, records: int) -> tuple[dps.Power, ...]:
+def what(attack: Attack, rows: int, size: int) -> str:
+    """Text of the tested ``rows``, runs or canaries."""
+    if attack.method == "many-run":
+        return f"{rows} runs with and without a group of {size}"
+    return f"{rows} canary groups of {size}"
+
+
+def power(spec: dps.Spec, records: int, rows: Mapping[int, tuple[int, int]] | None = None) -> tuple[dps.Power, ...]:
+    """Largest and expected lower bounds; ``rows`` are the present and absent rows by size of an external table."""
     attack = Attack.of(spec)
     assert spec.audit is not None
-    runs, powers = spec.audit.runs, []
-    for size in attack.sizes:
-        delta, confidence = attack_delta(spec, size), spec.audit.confidence
-        what, expected = f"{runs} runs with and without a group of {size}", math.nan
+    runs, confidence, powers = spec.audit.runs, spec.audit.confidence, []
+    for size in rows or attack.sizes:
+        delta, expected = attack_delta(spec, size), math.nan
         if attack.method == "one-run":
-            planned = one_run_design(spec, records, attack.tested(attack.share) * runs, size)
-            what = f"{attack.share * runs} canary groups of {size}"
+            count = sum(rows[size]) if rows else attack.share * runs
+            planned = one_run_design(spec, records, count if rows else attack.tested(attack.share) * runs, size)
             largest, expected = planned.largest_epsilon, planned.expected_epsilon
-        elif attack.sequential:
-            what, largest = f"{what} at most", sequential.largest(runs, delta, confidence)
         else:
-            fixed, sides = many_run_design(spec, records, runs, size), (runs - runs // 2, runs // 2)
-            strongest = thresholds.largest if fixed is None else thresholds.fixed_largest
-            largest = strongest(*sides, delta, confidence)
-            expected = math.nan if fixed is None else fixed.expected_epsilon
+            sides = rows[size] if rows else (runs - runs // 2, runs // 2)
+            count, fixed = sum(sides), None if rows else many_run_design(spec, records, runs, size)
+            if fixed is None:
+                largest = thresholds.largest(*sides, delta, confidence)
+            else:
+                largest, expected = thresholds.fixed_largest(*sides, delta, confidence), fixed[1]
         powers.append(
             dps.Power(
                 at=dps.FrozenMap({"delta": delta, "group_size": size}),
                 epsilon=largest,
-                method=f"{attack.description}, {what}",
+                method=f"{attack.description}, {what(attack, count, size)}",
                 note="the expected bound is unknown"
                 if math.isnan(expected)
                 else f"about {expected:.2f} expected if the pipeline is as declared",

@@ -45,9 +45,6 @@ from dpspec_modelmix.training import (
 #: Norm of a canary's gradient in clip norms. Clipping always applies to it.
 CANARY_NORM = 10.0
 
-#: Maximum number of steps in a table of per-step measurements.
-SHOWN_STEPS = 200
-
 
 def run_trials(inputs: dps.FrozenMap, context: dps.Context, indices: Sequence[int]) -> Iterator[dps.Trial]:
     for index in indices:
@@ -105,7 +102,7 @@ class Reader(Remembering, dps.Observer):
         self._kept = ends.first
         if phase.deviation == 0.0:
             return
-        scale = rules.divisor / rules.rate(step)
+        scale = rules.divisor / rules.rates[step - 1]
         noisy = (0.5 * (ends.first + ends.second) - self._current) * scale - rules.decay * rules.divisor * previous
         at = previous.to(state.dtype)
         if self._clipping is None:
@@ -115,7 +112,7 @@ class Reader(Remembering, dps.Observer):
             total = WrittenOut(self._model, self._x, self._y, self._clipping).clipped(at, everyone, phase.clip).sum
         seen = noisy - phase.sampler.inclusion * total.double()
         gap = ends.gap * scale
-        if rules.shared:
+        if rules.mixing.shared:
             line = ends.first - ends.second
             square = float(line.square().sum())
             seen = seen - line * (float(line @ seen) / square if square > 0.0 else 0.0)
@@ -192,12 +189,8 @@ def _trial(inputs: dps.FrozenMap, context: dps.Context, index: int, attack: Atta
     scores = reader.scores.cpu().numpy()
     order = np.argsort(scores, kind="stable")
     least = gaps[:, 0]
-    steps = np.unique(np.linspace(0, len(gaps) - 1, min(SHOWN_STEPS, len(gaps))).round().astype(int))
-    shown = np.nan_to_num(gaps[steps], nan=0.0, posinf=1e300)
     internal: dict[str, dps.Json] = {
-        # [step, minimum / tau, fraction enforced, mean square / tau^2] at evenly spaced steps
-        "gaps": [[int(s) + 1, *(float(f"{v:.6g}") for v in row)] for s, row in zip(steps, shown, strict=True)],
-        "gap": {"least": float(least.min()) if np.isfinite(least).all() else None, "below": int((least < 1.0).sum())},
+        "gap": {"least": float(least.min()) if np.isfinite(least).all() else None, "below": int((least < 1.0).sum())}
     }
     evidence: dict[str, dps.Json] = {"outcome": "".join(map(str, coins[order]))}
     if attack.twins is not None:

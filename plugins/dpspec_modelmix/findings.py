@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import astuple, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import dpspec.contract as dps
 from dpspec import kit
 from dpspec.accounting import Interval, certified_upper
-from dpspec.json_records import AboveZero, Amount, Count, Positive, Record, Row, read
+from dpspec.json_records import AboveZero, Amount, Count, Record, read
 from dpspec.stats import utility
 from dpspec.stats.attacks import guess_counts
 from dpspec.stats.conformance import table
@@ -208,21 +208,6 @@ _GUESSES = dps.Assumption(
 )
 
 
-@dataclass(frozen=True)
-class GapsAtStep(Row):
-    """Gaps at one step: minimum in units of the threshold, fraction enforced, mean square."""
-
-    step: Positive
-    least: Amount
-    enforced: Amount
-    mean_square: Amount
-
-
-@dataclass(frozen=True, kw_only=True)
-class GapsOfRun(Record):
-    gaps: tuple[GapsAtStep, ...] = ()
-
-
 @dataclass(frozen=True, kw_only=True)
 class LeastGap(Record):
     """Minimum gap of a run in units of the threshold (None if a gap is NaN), and number of steps below 1."""
@@ -254,20 +239,6 @@ def guess_pairs(canaries: int) -> tuple[tuple[int, int], ...]:
 
 def outcomes(spec: dps.Spec, trials: Sequence[dps.Trial]) -> Iterator[dps.Outcome]:
     yield from lower_bounds(spec, trials)
-    run = kit.recorded_part(trials[0], GapsOfRun, "internal")
-    if run is not None and run.gaps:
-        names = ("step", "least gap", "share enforced", "mean square gap")
-        yield kit.series(
-            "gaps",
-            "Gaps of the first run, in units of the threshold",
-            kit.columns_of(names, map(astuple, run.gaps)),
-            rigor="approximate",
-            source="measured",
-            units={"step": "steps"},
-            x="step",
-            y=names[1:],
-            privacy=spec.data_privacy,
-        )
     yield from _accuracies(spec, trials)
     evidence = [trial.evidence for trial in trials]
     yield from table.checks(spec.phases, evidence, privacy=spec.data_privacy)

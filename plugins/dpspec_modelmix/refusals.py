@@ -85,27 +85,23 @@ def _between_phases(spec: dps.Spec) -> Iterator[dps.Diagnostic]:
         message = "mechanism.learning_rate and training.schedule must not both be set"
         help = "remove one of them"
         yield dps.Diagnostic(code="conflicting-key", message=message, path=("training", "schedule"), help=help)
+    first = spec.phases[0]
     rules = [replace(PhaseOptions.of(phase).mixing, threshold=0.0, relative=True) for phase in spec.phases]
-    for i, rule in enumerate(rules):
+    for i, (phase, rule) in enumerate(zip(spec.phases, rules, strict=True)):
         if rule != rules[0]:
             path = dps.in_phase(spec, i, "mixing", "threshold")[:-1]
             yield kit.unsupported("phases may differ only in threshold, not in other keys of mixing", path)
-    if len({PhaseOptions.of(phase).by_mean for phase in spec.phases}) > 1:
-        yield kit.unsupported("all phases must have the same reduction", ("mechanism",))
-    for key in ("noise", "embedding"):
-        for i, phase in enumerate(spec.phases):
-            if phase.get(key) != spec.phases[0].get(key):
+        for key in ("noise", "embedding", "reduction"):
+            if phase.get(key) != first.get(key):
                 yield kit.unsupported(f"all phases must have the same {key}", dps.in_phase(spec, i, key))
 
 
 def _laplace(spec: dps.Spec, facts: dps.Facts, i: int, phase: dps.Phase) -> Iterator[dps.Diagnostic]:
-    if PhaseOptions.of(phase).sparsity > 1:
-        message = "linf_truncation needs l2 clipping, and Laplace noise clips to an l1 norm"
-        help = "remove it: clip_norm bounds the l1 norm if noise is laplace"
-        yield kit.unsupported(message, dps.in_phase(spec, i, "linf_truncation"), help)
-    if PhaseOptions.of(phase).embedding is not None:
-        path = dps.in_phase(spec, i, "embedding")
-        yield kit.unsupported("embedding needs l2 clipping, and Laplace noise clips to an l1 norm", path)
+    options = PhaseOptions.of(phase)
+    for key, given in (("linf_truncation", options.sparsity > 1), ("embedding", options.embedding is not None)):
+        if given:
+            message = f"{key} needs l2 clipping, and Laplace noise clips to an l1 norm"
+            yield kit.unsupported(message, dps.in_phase(spec, i, key), "remove it: clip_norm bounds the l1 norm")
     if phase.noiseless or unmet_conditions(spec):
         return
     noise, clip = phase.noise_multiplier, phase.clip_norm
@@ -162,12 +158,13 @@ def _utility(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Diagnostic]:
         help = "distance for Theorem 3.1, span for Theorems B.1 and 3.2, tail for Lemma B.1"
         yield dps.Diagnostic(code="missing-key", message=message, path=path, help=help)
     schedule = (spec.training.get("schedule") or {}).get("kind", "constant")
-    if len(spec.phases) > 1 or schedule != "constant":
-        yield kit.unsupported("the utility theorems assume one learning rate and one threshold", path)
-    if phase.noise != "gaussian" or PhaseOptions.of(phase).embedding is not None:
-        yield kit.unsupported("the utility theorems clip whole gradients to an l2 norm", path)
-    if any(where[-1] != "threshold" for where, _ in unmet_conditions(spec)):
-        message = "the utility theorems cover Algorithm 1 with plain SGD and every coordinate mixed"
+    several = len(spec.phases) > 1 or schedule != "constant"
+    clipped = phase.noise != "gaussian" or PhaseOptions.of(phase).embedding is not None
+    if several or clipped or any(where[-1] != "threshold" for where, _ in unmet_conditions(spec)):
+        message = (
+            "the utility theorems cover plain SGD with one learning rate and threshold, every coordinate mixed and "
+            "whole gradients clipped to an l2 norm"
+        )
         yield kit.unsupported(message, path)
 
 
@@ -202,28 +199,23 @@ def _attack(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Diagnostic]:
         key, block = ("canary", ("audit",)) if canary is None else ("count", _CANARY)
         yield kit.missing_key(key, block, "for example canary: {space: gradient, kind: one-hot, count: 100}")
         return
-    yield from kit.requires_data(facts)
+    yield from dps.untrainable(spec, facts, ["parts"])
     if facts.parameters is None:
-        yield from kit.requires_model(facts)
         return
-    if "parts" not in facts.capabilities:
-        message = f"backend {spec.training.kind!r} lacks 'parts': its training loop cannot mix models"
-        help = "use backend: native"
-        yield dps.Diagnostic(code="missing-capability", message=message, path=("training", "backend"), help=help)
-    attack, bounded = Attack.of(spec.audit.options), "remove audit for bounds without an attack"
-    if spec.audit.method != "one-run":
-        yield kit.unsupported(f"audit.method must be one-run, got {spec.audit.method}", ("audit", "method"))
-    if canary.get("space", "gradient") != "gradient":
-        yield kit.unsupported("canary.space must be gradient", (*_CANARY, "space"))
-    if attack.kind not in KINDS:
-        message = f"{attack.kind!r} is not a canary kind of modelmix{kit.did_you_mean(attack.kind, KINDS)}"
-        yield kit.unsupported(message, (*_CANARY, "kind"))
-    if "spread" in canary:
-        yield kit.unsupported("canary.spread does not apply: canaries are single records", (*_CANARY, "spread"))
-    if spec.threat_model.access != "all-iterates":
-        yield kit.unsupported("the attack needs access: all-iterates", ("threat_model", "access"), bounded)
-    if optimizer_kind(spec.training.options) != "sgd":
-        yield kit.unsupported("the attack needs optimizer: {kind: sgd}", ("training", "optimizer"), bounded)
+    attack = Attack.of(spec.audit.options)
+    audit, plain = spec.audit.method, optimizer_kind(spec.training.options) == "sgd"
+    unknown = f"{attack.kind!r} is not a canary kind of modelmix{kit.did_you_mean(attack.kind, KINDS)}"
+    refused: list[tuple[bool, dps.Path, str]] = [
+        (audit != "one-run", ("audit", "method"), f"audit.method must be one-run, got {audit}"),
+        (canary.get("space", "gradient") != "gradient", (*_CANARY, "space"), "canary.space must be gradient"),
+        (attack.kind not in KINDS, (*_CANARY, "kind"), unknown),
+        ("spread" in canary, (*_CANARY, "spread"), "canary.spread does not apply: canaries are single records"),
+        (spec.threat_model.access != "all-iterates", ("threat_model", "access"), "the attack needs all-iterates"),
+        (not plain, ("training", "optimizer"), "the attack needs optimizer: {kind: sgd}"),
+    ]
+    for wrong, path, message in refused:
+        if wrong:
+            yield kit.unsupported(message, path, "remove audit for bounds without an attack")
     width = max(PhaseOptions.of(phase).sparsity for phase in spec.phases) if attack.kind == "one-hot" else 1
     most = min(MAX_CANARIES, facts.parameters // width)
     if width <= facts.parameters and not _LEAST_CANARIES <= attack.count <= most:

@@ -6,7 +6,7 @@ norms without materialized gradients; the clippers here, which the adversary sha
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, TypeAlias
 
@@ -22,10 +22,19 @@ from dpspec.training.gradients.clipping import Clip, clip_factors, clipper, no_n
 from dpspec.training.gradients.flat_model import Layout
 from dpspec.training.gradients.persample import ClippedSum, FlatModel
 from dpspec.training.loop import native
-from dpspec.training.loop.checkpoint import GeneratorState, Remembering
+from dpspec.training.loop.checkpoint import Remembering
 from dpspec.training.loop.learning_rates import rates_of
 from dpspec.training.measure.scores import right_answers
-from dpspec_modelmix.options import Embedding, PhaseOptions, Twins, learning_rate, mixed_norm, segments_of, unmet_in
+from dpspec_modelmix.options import (
+    Embedding,
+    Mixing,
+    PhaseOptions,
+    Twins,
+    learning_rate,
+    mixed_norm,
+    segments_of,
+    unmet_in,
+)
 from dpspec_modelmix.theory import equal_epsilon_noise
 
 Array: TypeAlias = np.ndarray[Any, Any]
@@ -45,10 +54,8 @@ class Absolute:
 
     def __call__(self, rows: Tensor, clip: Clip) -> tuple[Tensor, Tensor]:
         """Return the clipped rows (b, P) and their norms (b,), float64. Rows that are not finite become 0."""
-        norms = torch.linalg.vector_norm(rows, ord=1, dim=1, dtype=torch.float64)
-        factors = clip_factors(norms, clipper(clip).clip_norm)
-        scaled = torch.where(norms.isfinite()[:, None], rows * (factors * _BELOW)[:, None], 0.0)
-        return scaled, torch.where(norms.isfinite(), norms * factors, 0.0)
+        finite = rows.isfinite().all(1)[:, None]
+        return _scaled(torch.where(finite, rows, 0.0), clipper(clip).clip_norm, ord=1)
 
 
 class Anchors(NamedTuple):
@@ -104,9 +111,9 @@ class TwoParts:
 RowClip: TypeAlias = Absolute | TwoParts
 
 
-def _scaled(rows: Tensor, bound: float) -> tuple[Tensor, Tensor]:
-    """Scale rows to an l2 norm of at most ``bound``; also return the norms (b,), float64."""
-    norms = torch.linalg.vector_norm(rows, dim=1, dtype=torch.float64)
+def _scaled(rows: Tensor, bound: float, ord: int = 2) -> tuple[Tensor, Tensor]:
+    """Scale rows to an l1 or l2 norm of at most ``bound``; also return the norms (b,), float64."""
+    norms = torch.linalg.vector_norm(rows, ord=ord, dim=1, dtype=torch.float64)
     factors = clip_factors(norms, bound)
     return rows * (factors * _BELOW)[:, None], norms * factors
 
@@ -118,7 +125,7 @@ class WrittenOut(Remembering):
     loop's noise covers all directions.
     """
 
-    kept = ("_place",)
+    kept = ("_source",)
 
     def __init__(
         self,
@@ -134,11 +141,6 @@ class WrittenOut(Remembering):
         self._model, self._x, self._y, self._clipping = model, x, y, clipping
         self._canaries = canaries
         self._deviation, self._source = deviation, generator(seed, "embedded noise", x.device)
-        self._place = GeneratorState(self._source)
-
-    @property
-    def records(self) -> int:
-        return len(self._x) + (self._canaries.count if self._canaries is not None else 0)
 
     def __call__(self, state: Tensor, indices: Tensor, clip: Clip) -> ClippedSum:
         """The clipped sum of ``indices`` (b,), ascending and on the CPU, plus the noise in the subspace."""
@@ -199,29 +201,27 @@ class Ends(NamedTuple):
 
 @dataclass(frozen=True)
 class Rules:
-    """Learning rate eta and threshold tau by step, from 1; ``mixed`` is a mask of coordinates (P,), None for all."""
+    """Learning rate eta and threshold tau of each step; ``mixed`` is a mask of coordinates (P,), None for all."""
 
-    rate: Callable[[int], float]
-    threshold: Callable[[int], float]
+    mixing: Mixing
+    rates: Sequence[float]
+    thresholds: Sequence[float]
     divisor: float
     decay: float
-    literal: bool
-    zero_ties: bool
-    shared: bool
     mixed: Tensor | None
 
     def ends(self, step: int, current: Tensor, kept: Tensor) -> Ends:
         """The released model and the kept one, (P,) float64 each, with a gap of at least the threshold."""
-        threshold, difference = self.threshold(step), current - kept
+        threshold, difference = self.thresholds[step - 1], current - kept
         sign = torch.sign(difference)
-        if not self.zero_ties:
+        if not self.mixing.zero_ties:
             sign = torch.where(difference == 0, torch.ones_like(sign), sign)
         small = difference.abs() < threshold
         if self.mixed is not None:
             small = small & self.mixed
         half = 0.5 * threshold * (1.0 + _ROOM) * sign
         middle = 0.5 * (current + kept)
-        first, second = (current, kept) if self.literal else (middle, middle)
+        first, second = (current, kept) if self.mixing.literal else (middle, middle)
         first, second = torch.where(small, first + half, current), torch.where(small, second - half, kept)
         if self.mixed is not None:
             second = torch.where(self.mixed, second, current)
@@ -235,7 +235,7 @@ class MixingUpdate(Remembering):
         gaps: Per step: minimum gap / tau, fraction of enforced coordinates, mean gap^2 / tau^2; NaN if tau is 0.
     """
 
-    kept = ("_step", "_kept", "_place", "gaps")
+    kept = ("_step", "_kept", "_source", "gaps")
     gaps: SyncedAttribute[list[tuple[float, float, float]]] = SyncedAttribute()
 
     def __init__(self, rules: Rules, seed: int, device: str | torch.device) -> None:
@@ -243,7 +243,6 @@ class MixingUpdate(Remembering):
         self._step = 0
         self._kept: Tensor | None = None
         self._source = generator(seed, "mixing", device)
-        self._place = GeneratorState(self._source)
         # Indices instead of a mask: indexing by a mask synchronizes with the GPU.
         self._mixed = None if rules.mixed is None else rules.mixed.nonzero().squeeze(1)
         self.transfers = TransferQueue()
@@ -253,12 +252,12 @@ class MixingUpdate(Remembering):
         self._step += 1
         rules, current = self._rules, state.double()
         ends = rules.ends(self._step, current, current if self._kept is None else self._kept.to(current))
-        shape = (1,) if rules.shared else current.shape
+        shape = (1,) if rules.mixing.shared else current.shape
         weights = torch.rand(shape, generator=self._source, device=current.device, dtype=torch.float64)
-        descent = rules.rate(self._step) / rules.divisor * (noisy.double() + rules.decay * rules.divisor * current)
+        descent = rules.rates[self._step - 1] / rules.divisor * (noisy.double() + rules.decay * rules.divisor * current)
         self._kept = ends.first
         gap = ends.gap if self._mixed is None else ends.gap[self._mixed]
-        tau = rules.threshold(self._step)
+        tau = rules.thresholds[self._step - 1]
         unit = tau if tau > 0.0 else float("nan")
         sizes = ends.enforced.numel(), gap.numel()
         self.transfers.add(self._keep, gap.min(), ends.enforced.double().mean(), gap.square().mean(), unit, sizes)
@@ -338,21 +337,15 @@ def twin_accuracies(
 def rules_of(
     phases: Sequence[dps.FrozenMap], training: Mapping[str, Any], batch_size: float, layout: Layout, device: str
 ) -> Rules:
-    ends = np.cumsum([int(phase["steps"]) for phase in phases])
-    total = int(ends[-1])
-    schedule = rates_of(training, total)
+    schedule = rates_of(training, sum(int(phase["steps"]) for phase in phases))
     own = any(PhaseOptions.of(phase).learning_rate is not None for phase in phases)
-
-    def phase_at(step: int) -> dps.FrozenMap:
-        return phases[int(np.searchsorted(ends, min(step, total)))]
-
-    def rate(step: int) -> float:
-        return learning_rate(phase_at(step), training) if own else schedule(step)
-
-    def threshold(step: int) -> float:
-        mixing = PhaseOptions.of(phase_at(step)).mixing
-        return mixing.threshold * (rate(step) if mixing.relative else 1.0)
-
+    rates: list[float] = []
+    thresholds: list[float] = []
+    for phase in phases:
+        mixing = PhaseOptions.of(phase).mixing
+        for step in range(len(rates) + 1, len(rates) + int(phase["steps"]) + 1):
+            rates.append(learning_rate(phase, training) if own else schedule(step))
+            thresholds.append(mixing.threshold * (rates[-1] if mixing.relative else 1.0))
     rule, mixed = PhaseOptions.of(phases[0]).mixing, None
     if rule.unmixed:
         left, pieces = set(rule.unmixed), []
@@ -364,13 +357,11 @@ def rules_of(
             raise ValueError(f"unknown parameter {', '.join(sorted(left))}; the model has {', '.join(layout.names)}")
         mixed = torch.cat(pieces).to(device)
     return Rules(
-        rate=rate,
-        threshold=threshold,
+        mixing=rule,
+        rates=rates,
+        thresholds=thresholds,
         divisor=batch_size if PhaseOptions.of(phases[0]).by_mean else 1.0,
         decay=float((training.get("optimizer") or {}).get("weight_decay") or 0.0),
-        literal=rule.literal,
-        zero_ties=rule.zero_ties,
-        shared=rule.shared,
         mixed=mixed,
     )
 

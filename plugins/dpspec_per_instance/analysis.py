@@ -175,21 +175,20 @@ class Analysis:
     def epsilons(self, delta: float, direction: str) -> Epsilons:
         if direction not in self._tight:
             self._tight[direction] = bounds.tight_epsilons(self.spec, direction)
-        estimates: list[Floats] = []
-        upper_ends: list[Floats] = []
-        for side in bounds.one_sided(direction):
-            totals = self.sides[side].totals
-            orders = np.array([total.order for total in totals])[:, None]
-            for ends, divergences in (
-                (estimates, [total.plug_in for total in totals]),
-                (upper_ends, [total.confidence_upper for total in totals]),
-            ):
-                ends.append(epsilon_at_orders(orders, np.stack(divergences), delta).min(axis=0))
+        ends: list[Floats] = []
+        for name in ("plug_in", "confidence_upper"):
+            by_side = []
+            for side in bounds.one_sided(direction):
+                totals = self.sides[side].totals
+                orders = np.array([total.order for total in totals])[:, None]
+                divergences = np.stack([getattr(total, name) for total in totals])
+                by_side.append(epsilon_at_orders(orders, divergences, delta).min(axis=0))
+            ends.append(np.asarray(np.max(by_side, axis=0), dtype=np.float64))
         return Epsilons(
             delta=delta,
             direction=direction,
-            estimate=np.asarray(np.max(estimates, axis=0), dtype=np.float64),
-            confidence_upper=np.asarray(np.max(upper_ends, axis=0), dtype=np.float64),
+            estimate=ends[0],
+            confidence_upper=ends[1],
             tight=self._tight[direction][delta].upper,
             renyi=bounds.renyi_epsilon(self.spec.mechanism.options, delta, direction),
         )
@@ -266,7 +265,6 @@ def over_training(records: Analysis) -> dps.Series:
         x="step",
         y=["mean"],
         by="order",
-        band=["p10", "p90"],
     )
 
 
@@ -298,29 +296,4 @@ def by_correctness(records: Analysis) -> dps.Series:
         x="step",
         y=["right", "wrong"],
         by="order",
-    )
-
-
-def by_runs(records: Analysis) -> dps.Series:
-    """An estimate that still increases with the runs has not observed the models with the largest loss."""
-    side = records.shown_side
-    rows: list[Sequence[dps.Json]] = []
-    for order in records.shown_orders:
-        for runs in sorted({*(2**k for k in range(records.runs.bit_length())), records.runs}):
-            total = side.composer.total(order, [place[:runs] for place in side.places], side.log_terms)
-            ratio, certain = total.plug_in / total.baseline, total.confidence_upper / total.baseline
-            quantiles = (float(v) for v in np.quantile(ratio, (0.1, 0.5)))
-            kappa = side.composer.kappa(order)[0]
-            rows.append((runs, order, float(ratio.mean()), *quantiles, float(certain.mean()), kappa))
-    return kit.series(
-        "ratio-by-runs",
-        "The run relative to the data-independent divergence, by number of runs",
-        kit.columns_of(("runs", "order", "mean", "p10", "median", "confidence_upper", "estimability"), rows),
-        rigor="approximate",
-        source=theory.RUN_SOURCE,
-        privacy=records.privacy,
-        x="runs",
-        y=["mean", "confidence_upper"],
-        by="order",
-        log=["x"],
     )

@@ -212,22 +212,3 @@ def upper_bounds(spec: dps.Spec) -> Iterator[dps.Finding]:
                 source=f"{theory.STEP_SOURCE}; Balle et al. 2020, Theorem 21",
                 assumptions=kit.ASSUMPTIONS,
             )
-
-
-def order_series(spec: dps.Spec) -> dps.Series:
-    rows: list[tuple[float, str, float, float]] = []
-    for side in one_sided(spoken_directions(spec)[-1]):
-        composer = Composer(spec.mechanism.options, DIRECTIONS[side])
-        rows += [(order, side, composer.saturated(order, 1), composer.baseline(order)) for order in composer.orders]
-    return kit.series(
-        "divergence-by-order",
-        "Data-independent Renyi divergence",
-        kit.columns_of(("order", "direction", "first_step", "run"), rows),
-        rigor="theorem",
-        source=theory.STEP_SOURCE,
-        x="order",
-        y=["run"],
-        by="direction",
-        log=["x", "y"],
-        upper=["first_step", "run"],
-    )

@@ -118,7 +118,6 @@ class PerInstanceAudit(dps.Audit):
         from dpspec_per_instance import bounds, statements
 
         yield from bounds.upper_bounds(spec)
-        yield bounds.order_series(spec)
         yield from statements.statements(spec)
 
     def plan(self, spec: dps.Spec, facts: dps.Facts) -> dps.Plan:
@@ -197,7 +196,7 @@ class PerInstanceAudit(dps.Audit):
             records = analysis.Analysis(spec, runs)
             yield from findings.record_findings(spec, records)
             yield analysis.record_table(records)
-            yield from (analysis.over_training(records), analysis.by_correctness(records), analysis.by_runs(records))
+            yield from (analysis.over_training(records), analysis.by_correctness(records))
             yield from statements.record_series(records)
             yield from mean_rule.mean_rule_tables(spec, records)
         if runs:

@@ -186,6 +186,7 @@ _COMPOSITION: dict[str, dps.Json] = {
         "Composition of the steps' divergences.",
         exponent={
             "type": ["string", "number"],
+            "pattern": "^auto$",
             "exclusiveMinimum": 1,
             "default": "auto",
             "description": "Exponent p > 1 of the composition theorem. auto: three times the number of steps.",
@@ -242,6 +243,7 @@ THREAT_MODEL: dict[str, dps.Json] = kit.block(
     points={
         "type": ["string", "array", "object"],
         "default": "all",
+        "pattern": "^all$",
         "minItems": 1,
         "maxItems": 100000,
         "uniqueItems": True,

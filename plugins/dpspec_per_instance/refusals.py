@@ -9,9 +9,7 @@ import dpspec.contract as dps
 from dpspec import kit
 from dpspec.training.loop.learning_rates import optimizer_kind
 from dpspec_per_instance.options import (
-    CHOSEN,
     MOST_SHARDS,
-    SHARED_DIRECTION,
     AttackOptions,
     AuditBlock,
     Audited,
@@ -62,7 +60,17 @@ def check_spec(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Diagnostic]:
     if wrong_points:
         return
     audited = Audited.of(spec.document["threat_model"], facts)
-    yield from _refuse_claims(spec, audited)
+    for i, claim in enumerate(spec.claims):
+        if claim.record is not None:
+            yield from _refuse_other_record(audited, claim.record, ("claims", i, "record"))
+        if "fraction" in claim.options and claim["population"] != audited.quantiles_of:
+            yield dps.Diagnostic(
+                code="bad-choice",
+                message=f"the audited population is {audited.quantiles_of!r}, not {claim['population']!r}",
+                path=("claims", i, "population"),
+                help=f"write population: {audited.quantiles_of}, or audit points: all, or a random sample "
+                f"{{count, seed}}, of threat_model.population: {claim['population']}",
+            )
     if spec.audit is not None:
         options = AuditBlock.of(spec.audit.options)
         yield from _refuse_training(spec, spec.audit, facts, audited)
@@ -73,20 +81,15 @@ def check_spec(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Diagnostic]:
 
 
 def _refuse_exponent(spec: dps.Spec) -> Iterator[dps.Diagnostic]:
-    path: dps.Path = ("mechanism", "composition", "exponent")
     composition = Composition.of(spec.mechanism.options)
-    exponent = composition.exponent
-    if isinstance(exponent, str):
-        if exponent != "auto":
-            message = f"exponent must be auto or a number above 1, got {exponent!r}"
-            yield dps.Diagnostic(code="bad-choice", message=message, path=path)
+    if isinstance(composition.exponent, str):
         return
-    growth = min(700.0, -math.log1p(-1.0 / exponent) * (spec.steps - 1))
+    growth = min(700.0, -math.log1p(-1.0 / composition.exponent) * (spec.steps - 1))
     first_order = 1.0 + (composition.orders[-1] - 1.0) * math.exp(growth)  # the largest order of the recursion
     if first_order > MOST_ORDER:
         yield kit.bad_value(
             f"exponent needs order {first_order:.2g} at the first of {spec.steps} steps: at most {MOST_ORDER}",
-            path,
+            ("mechanism", "composition", "exponent"),
             "auto uses three times the number of steps, which keeps orders within 1.4 times the requested ones",
         )
 
@@ -102,15 +105,11 @@ def _refuse_points(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Diagnostic]
             ("threat_model", "population"),
             "write population: train, or split the data",
         )
-    elif isinstance(points, str):
-        if points != "all":
-            message = f"points must be all, {{count, seed}} or a list of indices, got {points!r}"
-            yield dps.Diagnostic(code="bad-choice", message=message, path=path)
     elif isinstance(points, Mapping):
         if points["count"] > size:
             message = f"count {points['count']} exceeds the {size} {population} records"
             yield kit.bad_value(message, (*path, "count"))
-    else:
+    elif not isinstance(points, str):
         for i, point in enumerate(points):
             if point >= size:
                 yield kit.bad_value(
@@ -119,31 +118,10 @@ def _refuse_points(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Diagnostic]
                 )
 
 
-def _refuse_claims(spec: dps.Spec, audited: Audited) -> Iterator[dps.Diagnostic]:
-    for i, claim in enumerate(spec.claims):
-        if claim.record is not None and claim.record not in audited.points:
-            yield kit.bad_value(
-                f"the claim is about record {claim.record}, which is not among the audited "
-                f"{audited.population} records",
-                ("claims", i, "record"),
-                "add it to threat_model.points",
-            )
-        if claim.kind != "per-instance-dp" or "fraction" not in claim.options:
-            continue
-        if audited.quantiles_of == CHOSEN and claim["population"] == audited.population:
-            yield kit.unsupported(
-                "threat_model.points lists chosen records, which give no bound on a fraction of the population",
-                ("claims", i, "fraction"),
-                "audit points: all, or a random sample {count, seed}; or write population: chosen, for a fraction "
-                "of the records that threat_model.points lists",
-            )
-        elif claim["population"] != audited.quantiles_of:
-            yield dps.Diagnostic(
-                code="bad-choice",
-                message=f"the audited population is {audited.quantiles_of!r}, not {claim['population']!r}",
-                path=("claims", i, "population"),
-                help=f"write population: {audited.quantiles_of}, or change threat_model.population",
-            )
+def _refuse_other_record(audited: Audited, record: int, path: dps.Path) -> Iterator[dps.Diagnostic]:
+    if record not in audited.points:
+        message = f"record {record} is not among the audited {audited.population} records"
+        yield kit.bad_value(message, path, "add it to threat_model.points")
 
 
 def _refuse_training(
@@ -157,19 +135,13 @@ def _refuse_training(
             ("training", "optimizer"),
             "train with sgd; the data-independent bound of mechanism.kind group holds for every optimizer",
         )
-    if audit.method != "many-run":
+    if audit.method != "many-run" or audit.options.get("canary") is not None:
         yield kit.unsupported(
-            "per-instance audits average over independent runs; method one-run does not apply",
-            ("audit", "method"),
-            "write method: many-run and set runs",
+            "per-instance audits average over independent runs and insert no canaries",
+            ("audit", "canary" if audit.method == "many-run" else "method"),
+            "write method: many-run and runs, without canary; audit.attack attacks records of the data",
         )
-    if audit.options.get("canary") is not None:
-        yield kit.unsupported(
-            "audit.canary does not apply: per-instance audits insert no canaries",
-            ("audit", "canary"),
-            "remove canary; audit.attack attacks records of the data",
-        )
-    shards = AuditBlock.of(audit.options).shards(len(audited.points))
+    shards, own = AuditBlock.of(audit.options).shards(len(audited.points)), len(audited.points)
     if shards.count > MOST_SHARDS:
         yield kit.bad_value(
             f"{audit.options['shard_records']} of {shards.records} records in each trial make "
@@ -178,32 +150,27 @@ def _refuse_training(
             f"write shard_records: {-(-shards.records // MOST_SHARDS)} or more, or remove it",
         )
     yield from dps.untrainable(spec, facts, ["iterates"])
-    if audited.needs_own_runs and len(audited.points) > MOST_OWN_RUNS:
-        other = SHARED_DIRECTION[audited.population]
+    if audited.needs_own_runs and own > MOST_OWN_RUNS:
         yield kit.bad_value(
-            f"direction {audited.widest_direction} needs separate runs on modified data for each of "
-            f"{len(audited.points)} records: at most {MOST_OWN_RUNS}",
+            f"direction {audited.widest_direction} needs separate runs on modified data for each of {own} records: at "
+            f"most {MOST_OWN_RUNS}",
             ("threat_model", "direction"),
-            f"write direction: {other}, in which all records share runs, or list fewer points",
+            f"write direction: {audited.shared_direction}, in which all records share runs, or list fewer points",
         )
 
 
 def _refuse_attack(spec: dps.Spec, runs: int, attack: AttackOptions, audited: Audited) -> Iterator[dps.Diagnostic]:
     path: dps.Path = ("audit", "attack")
-    if attack.targets == 0:
-        yield kit.bad_value("audit.attack selects no record", path, "set most, least or records, or remove attack")
-    if attack.most + attack.least > len(audited.points):
+    chosen, points = attack.most + attack.least, len(audited.points)
+    if attack.targets == 0 or chosen > points:
         yield kit.bad_value(
-            f"{attack.most} most and {attack.least} least exposed records exceed the {len(audited.points)} audited",
-            (*path, "most"),
+            f"audit.attack must select a record, and at most the {points} audited ones, got {attack.most} most and "
+            f"{attack.least} least exposed records",
+            path,
+            "set most, least or records, or remove attack",
         )
     for i, record in enumerate(attack.records):
-        if record not in audited.points:
-            yield kit.bad_value(
-                f"record {record} is not among the audited {audited.population} records",
-                (*path, "records", i),
-                "add it to threat_model.points",
-            )
+        yield from _refuse_other_record(audited, record, (*path, "records", i))
     if attack.runs * runs < LEAST_RUNS:
         yield kit.bad_value(
             f"{attack.runs} runs of each record in each of {runs} runs are fewer than "

@@ -135,11 +135,7 @@ def stratified_distances(
 
 
 def best_corollary(
-    rate: float,
-    epsilon: npt.ArrayLike,
-    log_masses: npt.ArrayLike,
-    slack: float,
-    ps: Sequence[float] = _EXPONENTS,
+    rate: float, epsilon: npt.ArrayLike, log_masses: npt.ArrayLike, slack: float, ps: Sequence[float] = _EXPONENTS
 ) -> float:
     """Minimum epsilon' over exponents, from the epsilon (k,) of each batch and log-probabilities (k,)."""
     return min(corollary(rate, float(entropic_mean(epsilon, p, log_masses)), slack, p) for p in ps)
@@ -262,7 +258,6 @@ def _step_statements(spec: dps.Spec, delta: float) -> Iterator[dps.Finding | dps
         x="fpr",
         y=["one_step", "run"],
         log=["x", "y"],
-        identity=True,
     )
 
 

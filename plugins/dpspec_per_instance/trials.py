@@ -7,12 +7,12 @@ direction needs separate runs on modified data for each record.
 from __future__ import annotations
 
 import copy
+import itertools
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import repeat
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
@@ -29,7 +29,7 @@ from dpspec.training.gradients.persample import FlatModel
 from dpspec.training.gradients.stacked_models import StackedModel, tiles
 from dpspec.training.loop.learning_rates import updates_invertible
 from dpspec.training.loop.native import Schedule, ScheduledPhase, tensors, train_many
-from dpspec.training.loop.optimizers import Invertible, update_of
+from dpspec.training.loop.optimizers import inversion_of
 from dpspec.training.measure.residuals import Residuals
 from dpspec.training.measure.run_evidence import WatchedRun
 from dpspec.training.measure.scores import right_answers
@@ -118,7 +118,7 @@ class RunSetup:
         if len(jobs) > 1 and not alone:
             train_many(self.context.trainer, jobs)
             return
-        places = (self.context.resumable(index) for index in indices) if indices else repeat(None)
+        places = (self.context.resumable(index) for index in indices) if indices else itertools.repeat(None)
         for job, place in zip(jobs, places, strict=False):
             self.context.trainer.train(replace(job, resumable=place))
 
@@ -351,8 +351,7 @@ class NormObserver(Observer):
         self.right = np.array(state["right"]) if state else np.zeros_like(self.right)
 
 
-@dataclass(frozen=True, kw_only=True)
-class RecordView:
+class RecordView(NamedTuple):
     """The attacked record at one model: its clipped gradient (P,), and the products a_j (n,)."""
 
     gradient: Tensor
@@ -392,7 +391,7 @@ class Target:
             return products
 
         products, self._most = memory.halving(found, self._model.chunk(clipper(clip)), self._most)
-        first, *rest = (RecordView(gradient=g, products=p) for g, p in zip(gradients, products, strict=True))
+        first, *rest = itertools.starmap(RecordView, zip(gradients, products, strict=True))
         self._ready = {id(w): (s, r) for w, s, r in zip(waiting, states[1:], rest, strict=True)}
         return first
 
@@ -405,10 +404,7 @@ class RecordAttack(Observer):
     def __init__(self, job: TrainingJob, target: Target, looks: int | None) -> None:
         schedule = Schedule.of(job.phases, len(job.x))
         self._phases = list(schedule)
-        update = update_of(job.options, job.expected_batch_size, schedule.total)
-        if not isinstance(update, Invertible):
-            raise ValueError(f"updates by {type(update).__name__} cannot be inverted: use another optimizer")
-        self._update = update
+        self._update = inversion_of(job.options, job.expected_batch_size, schedule.total)
         total = schedule.total
         spaced = torch.linspace(1, total, min(looks or total, total), dtype=torch.float64).round().long()
         self._scored = set(spaced.tolist())

@@ -22,10 +22,10 @@ from dpspec.stats.attacks import thresholds
 from dpspec.stats.conformance import noise_tests, table
 from dpspec.stats.conformance.measurement import Measurement, Observed, check
 from dpspec_preprocessing import collection, sensitivity, steps
-from dpspec_preprocessing.bounds import proved_epsilon, tested_epsilon
+from dpspec_preprocessing.bounds import epsilon_by, tested_epsilon
 from dpspec_preprocessing.engines import BINS, LinearEngine, NetworkEngine, NoiseTally, score_output
 from dpspec_preprocessing.options import SAME_MASK, AuditBlock, Declaration, Pipeline
-from dpspec_preprocessing.sensitivity import Imputation, Merging, Projection, Step
+from dpspec_preprocessing.sensitivity import Step
 
 Array: TypeAlias = np.ndarray[Any, Any]
 
@@ -119,23 +119,17 @@ def _accuracy(
 
 
 def build_neighbours(
-    x: Array,
-    step: Step,
-    collection: Mapping[str, Any],
-    radius: float,
-    *,
-    clusters: int = 5,
-    members: int = 3,
+    x: Array, step: Step, collection: Mapping[str, Any], radius: float, *, clusters: int = 5, members: int = 3
 ) -> tuple[Array, Array]:
     """Both neighbours from real rows (n, d): with the canary as record 0, and with its replacement."""
     rows = np.array(x, dtype=np.float64)
     features, replacement = rows.shape[1], None
-    if isinstance(step, Merging):
-        canary = _insert_clusters(rows, step.eta, radius, clusters, members, together=step.drops)
-    elif isinstance(step, Imputation):
+    if step.merges:
+        canary = _insert_clusters(rows, step.eta, radius, clusters, members, together=step.name == "deduplicate")
+    elif step.imputes:
         _empty_rows(rows, collection)
         canary = np.full(features, radius / math.sqrt(features))
-    elif isinstance(step, Projection):
+    elif step.name == "pca":
         values, vectors = np.linalg.eigh(np.cov(rows[1:], rowvar=False))
         order = np.argsort(values)[::-1]
         kept, dropped = vectors[:, order[step.components - 1]], vectors[:, order[step.components]]
@@ -287,7 +281,7 @@ def _side_channel(spec: dps.Spec, trial: dps.Trial, lower_ends: Mapping[float, f
 
     rows: list[tuple[dps.Json, ...]] = []
     for delta, lower in lower_ends.items():
-        ignored, repaired, group = (proved_epsilon(pipeline, by, delta) for by in ("ignored", "repaired", "group"))
+        ignored, repaired, group = (epsilon_by(pipeline, by, delta) for by in ("ignored", "repaired", "group"))
         rows.append((delta, ignored, lower, repaired if test is None else tested_epsilon(pipeline, test, delta), group))
     names = ("ignored", "attack", "repaired", "group")
     return kit.series(
@@ -296,10 +290,6 @@ def _side_channel(spec: dps.Spec, trial: dps.Trial, lower_ends: Mapping[float, f
         kit.columns_of(("delta", *names), rows),
         rigor="approximate",
         source="bounds and executions",
-        kind="dots",
-        x="delta",
-        y=names,
-        log=["y"],
         upper=["repaired", "group"],
         lower=["attack"],
     )

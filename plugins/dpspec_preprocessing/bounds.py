@@ -10,6 +10,7 @@ with propose-test-release hold for all datasets. Explicit pairs: ``docs/explanat
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -30,12 +31,19 @@ from dpspec_preprocessing.options import (
     distance_of,
 )
 from dpspec_preprocessing.private import PrivateMechanism, rdp_slope, repaired_divergence, srdp_slope
-from dpspec_preprocessing.sensitivity import REQUIRED_LIMITS, Merging, Scaling, tested_sensitivity
+from dpspec_preprocessing.published import PRINTED_ORDER, published_divergence, published_sensitivity
+from dpspec_preprocessing.sensitivity import STEPS, tested_sensitivity
 
 PAPER = "Hu, Sanyal & Schoelkopf 2024"
 REPAIRED = f"{PAPER}, Theorem 2 with corrected sensitivities and curves"
 GROUP = "group privacy of the private mechanism"
 TESTED = f"{PAPER}, Algorithm 1 with a corrected privacy argument"
+
+#: Sources of the published methods.
+PUBLISHED = {
+    "theorem2": f"{PAPER}, Theorem 2 with the paper's sensitivities",
+    "printed": f"{PAPER}, Theorem 16 and Table 2",
+}
 
 #: Reason for the group bound over a collection.
 NOT_SMOOTH = "the smoothness of this model's gradients in the records is unknown"
@@ -91,12 +99,21 @@ def bounded_deltas(spec: dps.Spec) -> list[float]:
     return sorted({*kit.claimed_deltas(spec), *CURVE_DELTAS})
 
 
-def proved_epsilon(pipeline: Pipeline, method: str, delta: float) -> float:
-    """Epsilon by the method ``repaired``, ``group`` or ``ignored``."""
-    return repaired_epsilon(pipeline.private, *pipeline.compared(method), delta)
+def epsilon_by(pipeline: Pipeline, method: str, delta: float) -> float:
+    """Epsilon by an accounting method; NaN if the method does not apply."""
+    if method not in PUBLISHED:
+        return repaired_epsilon(pipeline.private, *pipeline.compared(method), delta)
+    if published_sensitivity(pipeline, method) is None:
+        return math.nan
+    lowest = PRINTED_ORDER if method == "printed" else 1.0
+    curve = functools.partial(divergence_by, pipeline, method)
+    value = convert_curve(curve, delta, lowest=lowest, conversion="mironov")
+    return value if math.isfinite(value) else math.nan
 
 
-def proved_divergence(pipeline: Pipeline, method: str, order: float) -> float:
+def divergence_by(pipeline: Pipeline, method: str, order: float) -> float:
+    if method in PUBLISHED:
+        return published_divergence(pipeline, method, order)
     return repaired_divergence(pipeline.private, order, *pipeline.compared(method))
 
 
@@ -168,12 +185,12 @@ def explicit_pairs(pipeline: Pipeline) -> list[ExplicitPair]:
     if pipeline.step_name in ("mean", "median"):
         pairs.append(ExplicitPair("imputed", "all", n - 1, 2.0 * n * radius))
     elif not any(
-        isinstance(step, Scaling) or (isinstance(step, Merging) and 3.0 * step.eta * (1.0 + _ROUNDING) >= radius)
+        step.name == "scale" or (step.merges and 3.0 * step.eta * (1.0 + _ROUNDING) >= radius)
         for step in pipeline.steps
     ):
         pairs.append(ExplicitPair("opposite", "all", 0, 2.0 * radius))
     c = pipeline.collection
-    if pipeline.step_name == "mean" and set(REQUIRED_LIMITS["mean"]) <= set(c) <= _KEPT_LIMITS:
+    if pipeline.step_name == "mean" and set(STEPS["mean"].required) <= set(c) <= _KEPT_LIMITS:
         # The maximum number of records without the first feature.
         missing = min(int(c["max_missing_rows"]), n - int(c["min_observed"]))
         if "max_mean_norm" in c:

@@ -14,7 +14,7 @@ import numpy as np
 
 import dpspec.contract as dps
 from dpspec_preprocessing.options import Declaration, Pipeline
-from dpspec_preprocessing.sensitivity import TESTABLE, Imputation, Merging, Projection, Step, gap_sensitivity
+from dpspec_preprocessing.sensitivity import Step, gap_sensitivity
 from dpspec_preprocessing.steps import TREE_FEATURES, Neighbourhoods, clip_rows
 
 Array: TypeAlias = np.ndarray[Any, Any]
@@ -51,14 +51,14 @@ def in_ball(x: Array, radius: float, *, clip: bool = False) -> Array:
 
 def search_device(context: dps.Context, pipeline: Pipeline) -> str:
     """Device of the near-duplicate search in many features. Other steps use the CPU without torch."""
-    seeks = any(isinstance(step, Merging) for step in pipeline.steps)
+    seeks = any(step.merges for step in pipeline.steps)
     return context.device if seeks and pipeline.features > TREE_FEATURES else "cpu"
 
 
 def require_in_collection(x: Array, pipeline: Pipeline, *, tested: bool, device: str = "cpu") -> dict[str, float]:
     """Limits measured on rows (n, d) for a single step. Refuses rows outside, unless a test does so (``tested``)."""
     assert pipeline.step is not None
-    if np.isnan(x).any() and not isinstance(pipeline.step, Imputation):
+    if np.isnan(x).any() and not pipeline.step.imputes:
         raise dps.DataError("values are missing, but the pipeline has no imputation: begin it with {impute: mean}")
     empty = np.flatnonzero(np.isnan(x).all(axis=0))
     if len(empty) and not tested:
@@ -72,22 +72,22 @@ def require_in_collection(x: Array, pipeline: Pipeline, *, tested: bool, device:
         raise dps.DataError(
             f"the dataset is outside the declared collection: {', '.join(broken)}. Bounds over the collection do not "
             "apply to it; declare wider limits from public knowledge"
-            + (", or write ptr to test them privately" if pipeline.step_name in TESTABLE else "")
+            + (", or write ptr to test them privately" if pipeline.step.kind.testable else "")
         )
     return measured
 
 
 def measure_limits(x: Array, step: Step, device: str = "cpu") -> dict[str, float]:
-    if isinstance(step, Merging):
+    if step.merges:
         reach = 8.0 * step.eta * _EDGE
         neighbourhoods = Neighbourhoods(x, reach, device)
         return {
             "max_ball": float(neighbourhoods.count_in_balls(reach).max()),
             "max_cluster": float(neighbourhoods.good_clusters(step.eta).largest),
         }
-    if isinstance(step, Projection):
+    if step.name == "pca":
         return {"min_eigengap": _eigengap(x, step.components)}
-    if not isinstance(step, Imputation):
+    if not step.imputes:
         return {"min_std": float(x.std(axis=0).min())}
     missing = np.isnan(x)
     in_row = missing.sum(axis=1)
@@ -119,10 +119,10 @@ def distance_to_edge(x: Array, pipeline: Pipeline) -> float:
     step, limits = pipeline.step, pipeline.collection
     if step is None:
         return 0.0
-    if isinstance(step, Projection):
+    if step.name == "pca":
         gap, minimum = _eigengap(x, step.components) / pipeline.radius**2, float(limits["min_eigengap"])
         return max(0.0, (gap - minimum / pipeline.radius**2) / gap_sensitivity(len(x)))
-    if isinstance(step, Merging):
+    if step.merges:
         # The maximum number of records in a window along (1, ..., 1) / sqrt(d): at least the number in any ball of that
         # diameter. Unlike the largest ball around a record, it has sensitivity 1.
         starts = np.sort(x.sum(axis=1) / np.sqrt(x.shape[1]))

@@ -216,11 +216,11 @@ class NetworkEngine:
         import torch
 
         from dpspec.training.gradients import flat_model
-        from dpspec.training.measure.scores import accuracy
+        from dpspec.training.measure.scores import count_right
 
         model = self.context.model.build(self.context.seed(0, "model"))
         flat_model.load(model, torch.tensor(output, dtype=torch.float32))
-        return round(accuracy(model, self._shaped(x), y, device=self.context.device) * len(x))
+        return count_right(model, self._shaped(x), y, self.context.device)
 
     def _shaped(self, x: Array) -> Array:
         return np.asarray(x.reshape(len(x), *self.context.facts.shape), dtype=np.float32)

@@ -8,7 +8,6 @@ import dpspec.contract as dps
 from dpspec import kit
 from dpspec_preprocessing import options, sensitivity
 from dpspec_preprocessing.options import AuditBlock, Declaration
-from dpspec_preprocessing.sensitivity import Scaling
 
 EXAMPLE = """\
 dpspec: 1
@@ -132,7 +131,7 @@ class PreprocessingAudit(dps.Audit):
             corrected = private.known_loss and private.lipschitz is None and norm > 1.0
         else:
             # Version 0.1.0 used the norm after the last step for a query's weight.
-            corrected = norm != (last.clip if isinstance(last, Scaling) else declared.radius)
+            corrected = norm != (last.clip if last.name == "scale" else declared.radius)
         return dps.FrozenMap({**inputs, "processed_norm": norm}) if corrected else inputs
 
     def trials(self, inputs: dps.FrozenMap, context: dps.Context, indices: Sequence[int]) -> Iterator[dps.Trial]:

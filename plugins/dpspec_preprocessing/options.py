@@ -9,16 +9,8 @@ from typing import Any
 
 import dpspec.contract as dps
 from dpspec import kit
-from dpspec_preprocessing.private import Private, PrivateMechanism
-from dpspec_preprocessing.sensitivity import (
-    Imputation,
-    Projection,
-    Scaling,
-    Sensitivity,
-    Step,
-    read_step,
-    repaired_sensitivity,
-)
+from dpspec_preprocessing.private import GRADIENT, QUERIES, Private, PrivateMechanism
+from dpspec_preprocessing.sensitivity import Sensitivity, Step, read_step, repaired_sensitivity
 
 #: Neighbour relation: the replaced record and its replacement have the same missing entries.
 SAME_MASK = "same-missing-values"
@@ -53,7 +45,7 @@ class Pipeline:
 
     @property
     def same_mask(self) -> bool:
-        return isinstance(self.step, Imputation) and self.step.name == "mean" and self.step.same_mask
+        return self.step_name == "mean" and self.steps[0].same_mask
 
     def compared(self, method: str) -> tuple[float | None, float]:
         """Tau, None for group privacy, and the number of changed records that a method counts."""
@@ -86,11 +78,11 @@ def out_radius(steps: Sequence[Step], radius: float) -> float:
     """
     reach = radius
     for step in steps:
-        if isinstance(step, Imputation):
+        if step.imputes:
             reach = radius
-        elif isinstance(step, Scaling):
+        elif step.name == "scale":
             reach = step.clip
-        elif isinstance(step, Projection) and step.affine:
+        elif step.affine:
             reach *= math.sqrt(2.0)
     return reach
 
@@ -184,6 +176,23 @@ def bound_scope(
 #: Former value of ``accounting`` for ``repaired``. "certified" is a rigor that these formulas do not have.
 OLD_REPAIRED = "certified"
 
+#: Range of numbers in which the formulas, their squares and quotients, and the noise keep full precision.
+_ABOVE, _MOST = 1e-30, 1e30
+
+
+def _condition(test: dict[str, dps.Json], *without: str, required: Sequence[str] = ()) -> dict[str, dps.Json]:
+    """Blocks for which ``test`` holds may not have the options ``without``, and need the ``required`` ones."""
+    return {"if": test, "then": {"properties": dict.fromkeys(without, False), "required": list(required)}}
+
+
+def _with(key: str, *values: str) -> dict[str, dps.Json]:
+    return {"properties": {key: {"enum": list(values)}}, "required": [key]}
+
+
+#: Options of each step, by the key that names the step.
+_STEP_OPTIONS = {"impute": ("mask", "trim"), "deduplicate": (), "quantise": (), "pca": ("affine",), "scale": ("clip",)}
+_EVERY_OPTION = [key for name, options in _STEP_OPTIONS.items() for key in (name, *options)]
+
 _STEP: dict[str, dps.Json] = {
     **kit.block(
         "One pre-processing step, named by its first key and fitted on training records; test records pass through the "
@@ -223,11 +232,20 @@ _STEP: dict[str, dps.Json] = {
         clip=kit.number(
             "Scaled records are clipped to this l2 norm (scale). The constants of a known loss follow from it; "
             "declared constants must hold for it.",
-            above=0,
+            above=_ABOVE,
+            most=_MOST,
         ),
     ),
     "minProperties": 1,
-    "anyOf": [{"required": [key]} for key in ("impute", "deduplicate", "quantise", "pca", "scale")],
+    "anyOf": [{"required": [name]} for name in _STEP_OPTIONS],
+    "allOf": [
+        *(
+            _condition({"required": [name]}, *(key for key in _EVERY_OPTION if key not in (name, *options)))
+            for name, options in _STEP_OPTIONS.items()
+        ),
+        _condition(_with("impute", "trimmed"), required=["trim"]),
+        _condition({"required": ["scale"]}, required=["clip"]),
+    ],
 }
 
 _PRIVATE: dict[str, dps.Json] = kit.block(
@@ -249,21 +267,25 @@ _PRIVATE: dict[str, dps.Json] = kit.block(
         "The paper's noise parameter, not the epsilon of a guarantee. Standard deviation or scale of the noise: "
         "queries sensitivity / eps_noise; dp-gd L sqrt(steps) / (eps_noise n); sgd-sampled L sqrt(factor steps) / "
         "(eps_noise n); sgd-iterated 8 sqrt(2 ln n) L / (eps_noise sqrt(n)).",
-        above=0,
+        above=_ABOVE,
         most=1e6,
     ),
     lipschitz=kit.number(
         "L. Queries: Lipschitz constant in the sum of the distances between records (1 / n for a mean, not "
         "1 / sqrt(n) as in the Frobenius norm). Gradients: the maximum norm of a record's gradient. Default: the "
         "constant of the loss, else 1.",
-        above=0,
+        above=_ABOVE,
+        most=_MOST,
     ),
     smooth=kit.number(
         "mu: Lipschitz constant of a record's gradient as a function of the record. Default: the constant of the loss. "
         "If neither is known, only group privacy is proved.",
-        above=0,
+        above=_ABOVE,
+        most=_MOST,
     ),
-    sensitivity=kit.number("Sensitivity of the query or quality to one replaced record. Default: 1.", above=0),
+    sensitivity=kit.number(
+        "Sensitivity of the query or quality to one replaced record. Default: 1.", above=_ABOVE, most=_MOST
+    ),
     loss=kit.choice(
         "The loss of gradient mechanisms. logistic, squared: a linear model without intercept on two classes, -1 and "
         "1; its constants follow from theta_radius and the norm of processed records. cross-entropy: the spec's model "
@@ -273,14 +295,29 @@ _PRIVATE: dict[str, dps.Json] = kit.block(
         "squared",
         "cross-entropy",
     ),
-    theta_radius=kit.number("Parameters of a linear model are projected to this l2 norm. Default: 1.", above=0),
+    theta_radius=kit.number(
+        "Parameters of a linear model are projected to this l2 norm. Default: 1.", above=_ABOVE, most=_MOST
+    ),
     steps=kit.integer("T, the number of steps (dp-gd, sgd-sampled).", least=1),
     factor=kit.number(
         "c, the noise variance relative to the paper's (sgd-sampled). The paper's closed form needs 4, the default.",
-        above=0,
+        above=_ABOVE,
+        most=_MOST,
     ),
-    learning_rate=kit.number("Learning rate of a linear model. Default: 0.5.", above=0),
+    learning_rate=kit.number("Learning rate of a linear model. Default: 0.5.", above=_ABOVE, most=_MOST),
 )
+_PRIVATE["allOf"] = [
+    _condition(_with("kind", *QUERIES), "loss", "smooth", "theta_radius", "learning_rate", "steps", "factor"),
+    _condition(_with("kind", *GRADIENT), "sensitivity"),
+    _condition(_with("kind", "dp-gd", "sgd-sampled"), required=["steps"]),
+    _condition(_with("kind", "dp-gd"), "factor"),
+    _condition(_with("kind", "sgd-iterated"), "steps", "factor", required=["loss"]),
+    _condition(_with("loss", "cross-entropy"), "theta_radius", "learning_rate"),
+    _condition(  # without a loss of known constants
+        {"properties": {"kind": {"enum": list(GRADIENT)}, "loss": {"const": "cross-entropy"}}, "required": ["kind"]},
+        required=["lipschitz"],
+    ),
+]
 
 _COLLECTION: dict[str, dps.Json] = kit.block(
     "The declared collection: datasets of the declared number of records within these limits. Both neighbours must be "
@@ -330,7 +367,7 @@ MECHANISM: dict[str, dps.Json] = kit.block(
     ),
     private=_PRIVATE,
     collection=_COLLECTION,
-    radius=kit.number("Maximum l2 norm of a record.", above=0, default=1.0),
+    radius=kit.number("Maximum l2 norm of a record.", above=_ABOVE, most=_MOST, default=1.0),
     clip_rows=kit.flag(
         "Scale longer records down to radius before the first step. Otherwise longer records are an error.",
         default=False,
@@ -399,15 +436,8 @@ THREAT_MODEL: dict[str, dps.Json] = kit.block(
         default="record",
     ),
     released=kit.array(
-        "Released values. Bounds hold for the output only; other releases are refused.",
-        kit.choice(
-            "output: the output of the private mechanism. fitted: imputed values, centers, directions or standard "
-            "deviations. kept-rows: the indices of kept records. removed-count: the number of removed records.",
-            "output",
-            "fitted",
-            "kept-rows",
-            "removed-count",
-        ),
+        "Released values. Bounds hold for the output only, not for fitted values or kept records.",
+        kit.choice("The output of the private mechanism.", "output"),
         unique=True,
         default=["output"],
     ),

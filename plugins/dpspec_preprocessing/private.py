@@ -18,10 +18,8 @@ from dpspec import accounting, kit  # accounting loads numpy at the first use
 if TYPE_CHECKING:
     from dpspec.accounting import Floats
 
-#: The mechanisms: two queries, one selection, and three trainings with noisy gradients.
-KINDS: Final = ("gaussian", "laplace", "exponential", "dp-gd", "sgd-sampled", "sgd-iterated")
-
-#: Gradient mechanisms, which need the smoothness constant mu of the loss.
+#: Two queries and a selection, and trainings with noisy gradients, which need the smoothness constant mu of the loss.
+QUERIES: Final = ("gaussian", "laplace", "exponential")
 GRADIENT: Final = ("dp-gd", "sgd-sampled", "sgd-iterated")
 
 
@@ -30,7 +28,7 @@ class PrivateMechanism:
     """One private mechanism on a dataset of known size.
 
     Attributes:
-        kind: One of ``KINDS``.
+        kind: One of ``QUERIES`` or ``GRADIENT``.
         noise: The paper's noise parameter.
         records: n, the number of records.
         lipschitz: L. Queries and qualities: Lipschitz constant in the sum of row distances. Gradients: maximum norm.
@@ -119,10 +117,7 @@ class Private(kit.Options):
         if not self.takes_gradients:
             return 1.0 if self.lipschitz is None else self.lipschitz, 1.0
         lipschitz, smooth = self.derived_constants(norm)
-        return (
-            lipschitz if self.lipschitz is None else self.lipschitz,
-            smooth if self.smooth is None else self.smooth,
-        )
+        return (lipschitz if self.lipschitz is None else self.lipschitz, smooth if self.smooth is None else self.smooth)
 
     def derived_constants(self, norm: float = 1.0) -> tuple[float, float]:
         """L and mu of the loss for ||x|| <= r = max(1, norm) and ||theta|| <= R; 1 and infinity if unknown.

@@ -8,20 +8,9 @@ from __future__ import annotations
 import math
 from typing import Final
 
-from dpspec_preprocessing.options import Pipeline
+from dpspec_preprocessing.options import Pipeline, distance_of
 from dpspec_preprocessing.private import PrivateMechanism, compose, compose_lines, composed_slope
-from dpspec_preprocessing.sensitivity import (
-    REQUIRED_LIMITS,
-    Imputation,
-    Merging,
-    Projection,
-    Sensitivity,
-    Step,
-    mean_same_mask,
-    median,
-    one_record_of_regression,
-    trimmed_mean,
-)
+from dpspec_preprocessing.sensitivity import Sensitivity, mean_same_mask, median, one_record_of_regression, trimmed_mean
 
 #: Minimum order of Table 2, and minimum number of records and numerator of tau / eigengap in its last column.
 PRINTED_ORDER, PRINTED_RECORDS, PRINTED_PCA = 11.0, 101, 12.2
@@ -94,6 +83,21 @@ def theorem_2_divergence(m: PrivateMechanism, order: float, tau: float, changed:
     return (compose_lines if m.kind == "sgd-iterated" else compose)(*curves, order)
 
 
+def published_divergence(pipeline: Pipeline, method: str, order: float) -> float:
+    """Renyi divergence at ``order`` by ``theorem2`` or ``printed``; NaN if the method does not apply."""
+    m, sensitivity = pipeline.private, published_sensitivity(pipeline, method)
+    if sensitivity is None:
+        return math.nan
+    if method == "theorem2":
+        return theorem_2_divergence(m, order, distance_of(m, sensitivity), changed_records(pipeline))
+    if (m.kind, pipeline.step_name == "pca") in NOT_TABLED:
+        return math.nan
+    return table_2_divergence(m, order, sensitivity.tau, changed_records(pipeline))
+
+
+#: Entries that Table 2 lacks: mechanism, and whether for a projection.
+NOT_TABLED: Final = (("sgd-sampled", False), ("sgd-iterated", True))
+
 #: Reason why a published sensitivity is refuted, by step or mechanism.
 REFUTED: Final = {
     "deduplicate": "one record can destroy several clusters, up to 10 in the plane; Proposition 3 counts two",
@@ -104,17 +108,24 @@ REFUTED: Final = {
 }
 
 
+def published_sensitivity(pipeline: Pipeline, method: str) -> Sensitivity | None:
+    """Sensitivity by ``theorem2``, or by ``printed``, whose table has constants of 1."""
+    if method == "theorem2":
+        return theorem_2_sensitivity(pipeline)
+    return table_2_sensitivity(pipeline) if pipeline.private.unit else None
+
+
 def table_2_sensitivity(pipeline: Pipeline) -> Sensitivity | None:
     """Delta_inf and tau / Delta_inf of Table 2; None without a column or a required limit."""
     limits, records, step = pipeline.collection, pipeline.private.records, pipeline.step
     name = pipeline.step_name
-    if step is None or not _is_covered(pipeline, step):
+    if step is None or not _is_covered(pipeline):
         return None
     if name == "mean" and "max_missing_rows" in limits:
         missing = int(limits["max_missing_rows"])
         return Sensitivity(missing, mean_same_mask(records - missing))  # Corollary 4
-    if isinstance(step, Merging) and "max_cluster" in limits:  # Proposition 3: twice the largest good cluster
-        return Sensitivity(2.0 * int(limits["max_cluster"]), 1.0 if step.drops else step.eta)
+    if step.merges and "max_cluster" in limits:  # Proposition 3: twice the largest good cluster
+        return Sensitivity(2.0 * int(limits["max_cluster"]), 1.0 if name == "deduplicate" else step.eta)
     if name == "pca" and "min_eigengap" in limits and records >= PRINTED_RECORDS:
         return Sensitivity(records, PRINTED_PCA / float(limits["min_eigengap"]) / records)
     return None
@@ -124,16 +135,16 @@ def theorem_2_sensitivity(pipeline: Pipeline) -> Sensitivity | None:
     """Sensitivity for Theorem 2: Table 2, Proposition 5 for a projection, Table 3 for other imputations."""
     limits, records, step = pipeline.collection, pipeline.private.records, pipeline.step
     name = pipeline.step_name
-    if step is None or name is None or not _is_covered(pipeline, step):
+    if step is None or name == "scale" or not _is_covered(pipeline):
         return None
-    if name == "scale" or not all(key in limits for key in REQUIRED_LIMITS[name]):
+    if not all(key in limits for key in step.kind.required):
         return None
     missing = float(limits.get("max_missing_rows", 0))
     if name == "pca":
         return pca_printed(float(limits["min_eigengap"]), records)
     if name == "median":
         return Sensitivity(missing, median(float(limits["max_spread"])))
-    if isinstance(step, Imputation) and step.name == "trimmed":
+    if name == "trimmed":
         observed = records - int(missing)
         return Sensitivity(missing, trimmed_mean(float(limits["max_spread"]), observed, step.trim))
     if name == "regression":
@@ -142,9 +153,8 @@ def theorem_2_sensitivity(pipeline: Pipeline) -> Sensitivity | None:
     return table_2_sensitivity(pipeline)
 
 
-def _is_covered(pipeline: Pipeline, step: Step) -> bool:
-    affine = isinstance(step, Projection) and step.affine
-    return math.isfinite(pipeline.private.smooth) and pipeline.radius == 1.0 and not affine
+def _is_covered(pipeline: Pipeline) -> bool:
+    return math.isfinite(pipeline.private.smooth) and pipeline.radius == 1.0 and not pipeline.steps[0].affine
 
 
 def changed_records(pipeline: Pipeline) -> float:

@@ -8,77 +8,88 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Final, Literal, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple
+
+
+class StepKind(NamedTuple):
+    """A kind of step: the key that names it in specs, the limits that its repaired bound requires, and further ones.
+
+    ``testable``: the distance to the collection's edge, which propose-test-release needs, is known.
+    """
+
+    key: str
+    title: str
+    required: tuple[str, ...]
+    further: tuple[str, ...] = ()
+    testable: bool = False
+
+
+_MISSING = ("max_missing_in_row", "min_observed")
+
+STEPS: Final = {
+    "mean": StepKind(
+        "impute",
+        "imputation by the mean",
+        ("max_missing_rows", "min_observed"),
+        ("max_missing_in_row", "max_mean_norm"),
+        testable=True,
+    ),
+    "median": StepKind("impute", "imputation by the median", ("max_missing_rows", "max_spread"), _MISSING),
+    "trimmed": StepKind(
+        "impute", "imputation by the trimmed mean", ("max_missing_rows", "min_observed", "max_spread"), _MISSING
+    ),
+    "regression": StepKind(
+        "impute", "imputation by regression", ("max_missing_rows", "min_eigenvalue", "max_eigenvalue"), _MISSING
+    ),
+    "deduplicate": StepKind("deduplicate", "deduplication", ("max_ball",), ("max_cluster",), testable=True),
+    "quantise": StepKind("quantise", "quantisation", ("max_ball",), ("max_cluster",), testable=True),
+    "pca": StepKind("pca", "projection", ("min_eigengap",), testable=True),
+    "scale": StepKind("scale", "standard scaling", ("min_std",)),
+}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Imputation:
-    """``trim`` values are dropped at each end of a feature; ``same_mask``: neighbours miss the same entries."""
+class Step:
+    """A declared step; options of other kinds have their defaults.
 
-    name: Literal["mean", "median", "trimmed", "regression"]
+    Imputation drops ``trim`` values at each end of a feature; with ``same_mask`` neighbours miss the same entries.
+    Members of a cluster within ``eta`` become zero (deduplicate) or equal to its representative (quantise). A
+    projection keeps the first ``components`` principal directions, around the mean if ``affine``. Scaled records are
+    clipped to norm ``clip``.
+    """
+
+    name: str
     trim: int = 0
     same_mask: bool = False
-
-
-@dataclass(frozen=True, kw_only=True)
-class Merging:
-    """Members of a cluster within ``eta`` >= 0 become zero, or equal to its representative."""
-
-    name: Literal["deduplicate", "quantise"]
-    eta: float
+    eta: float = 0.0
+    components: int = 0
+    affine: bool = False
+    clip: float = math.inf
 
     @property
-    def drops(self) -> bool:
-        return self.name == "deduplicate"
+    def kind(self) -> StepKind:
+        return STEPS[self.name]
 
+    @property
+    def imputes(self) -> bool:
+        return self.kind.key == "impute"
 
-@dataclass(frozen=True, kw_only=True)
-class Projection:
-    """Projection onto the first ``components`` >= 1 principal directions; ``affine``: around the mean."""
-
-    name: ClassVar = "pca"
-    components: int
-    affine: bool = False
-
-
-@dataclass(frozen=True, kw_only=True)
-class Scaling:
-    """Standard scaling of features, then clipping of records to norm ``clip`` > 0 (infinite if not declared)."""
-
-    name: ClassVar = "scale"
-    clip: float
-
-
-Step: TypeAlias = Imputation | Merging | Projection | Scaling
+    @property
+    def merges(self) -> bool:
+        return self.name in ("deduplicate", "quantise")
 
 
 def read_step(block: Mapping[str, Any]) -> Step:
-    """Read a block of ``mechanism.pipeline``. If it names several steps (refused separately), read the first."""
-    if "impute" in block:
-        return Imputation(name=block["impute"], trim=int(block.get("trim", 0)), same_mask=block.get("mask") == "same")
-    if "deduplicate" in block:
-        return Merging(name="deduplicate", eta=float(block["deduplicate"]))
-    if "quantise" in block:
-        return Merging(name="quantise", eta=float(block["quantise"]))
-    if "pca" in block:
-        return Projection(components=int(block["pca"]), affine=bool(block.get("affine", False)))
-    return Scaling(clip=float(block.get("clip", math.inf)))
-
-
-#: Limits of the collection that each step's repaired bound requires.
-REQUIRED_LIMITS: Final[dict[str, tuple[str, ...]]] = {
-    "mean": ("max_missing_rows", "min_observed"),
-    "median": ("max_missing_rows", "max_spread"),
-    "trimmed": ("max_missing_rows", "min_observed", "max_spread"),
-    "regression": ("max_missing_rows", "min_eigenvalue", "max_eigenvalue"),
-    "deduplicate": ("max_ball",),
-    "quantise": ("max_ball",),
-    "pca": ("min_eigengap",),
-    "scale": ("min_std",),
-}
-
-#: Steps with a known distance to the collection's edge, which propose-test-release needs.
-TESTABLE = ("mean", "deduplicate", "quantise", "pca")
+    """Read a block of ``mechanism.pipeline``."""
+    return Step(
+        name=block["impute"] if "impute" in block else next(name for name in STEPS if name in block),
+        trim=int(block.get("trim", 0)),
+        same_mask=block.get("mask") == "same",
+        eta=float(block.get("deduplicate", block.get("quantise", 0.0))),
+        components=int(block.get("pca", 0)),
+        affine=bool(block.get("affine", False)),
+        clip=float(block.get("clip", math.inf)),
+    )
 
 
 class Sensitivity(NamedTuple):
@@ -95,15 +106,14 @@ class Sensitivity(NamedTuple):
 def repaired_sensitivity(
     step: Step, collection: Mapping[str, Any], records: int, features: int, radius: float = 1.0
 ) -> Sensitivity | None:
-    if not all(key in collection for key in REQUIRED_LIMITS[step.name]):
+    if not all(key in collection for key in step.kind.required):
         return None
-    match step:
-        case Projection():
-            return pca(float(collection["min_eigengap"]), records, radius, affine=step.affine)
-        case Scaling():
-            return scaling(float(collection["min_std"]), records, radius)
-        case Merging():
-            return merging(step, int(collection["max_ball"]), records, radius)
+    if step.name == "pca":
+        return pca(float(collection["min_eigengap"]), records, radius, affine=step.affine)
+    if step.name == "scale":
+        return scaling(float(collection["min_std"]), records, radius)
+    if step.merges:
+        return merging(step, int(collection["max_ball"]), records, radius)
     missing_in_row = int(collection.get("max_missing_in_row", features))
     spread, observed = float(collection.get("max_spread", 0.0)), int(collection.get("min_observed", 0))
     missing = int(collection["max_missing_rows"])
@@ -124,9 +134,9 @@ def repaired_sensitivity(
     return Sensitivity(float(missing), min(2.0 * radius, moved))
 
 
-def merging(step: Merging, ball: int, records: int, radius: float = 1.0) -> Sensitivity:
+def merging(step: Step, ball: int, records: int, radius: float = 1.0) -> Sensitivity:
     """2 N_4, with ``ball`` records within 8 eta of a record: both records change only records within 4 eta."""
-    return Sensitivity(min(float(records), 2.0 * ball), radius if step.drops else 2.0 * step.eta)
+    return Sensitivity(min(float(records), 2.0 * ball), radius if step.name == "deduplicate" else 2.0 * step.eta)
 
 
 def mean_same_mask(observed: int, radius: float = 1.0) -> float:
@@ -214,14 +224,13 @@ def refusal_probability(distance: float, epsilon: float, delta: float) -> float:
 def tested_sensitivity(
     step: Step, collection: Mapping[str, Any], records: int, features: int, radius: float
 ) -> Sensitivity:
-    if isinstance(step, Projection):
+    if step.name == "pca":
         return pca(float(collection["min_eigengap"]), records, radius, affine=step.affine)
-    if isinstance(step, Merging):
+    if step.merges:
         return merging(step, int(collection["max_ball"]) + 1, records, radius)
     missing = int(collection["max_missing_rows"])
     observed = records - missing - 1
     if observed < 2:
         return Sensitivity(missing + 1, 2.0 * radius)
-    same = isinstance(step, Imputation) and step.same_mask
-    moved = mean_same_mask(observed, radius) if same else mean_any_mask(observed, features, None, radius)
+    moved = mean_same_mask(observed, radius) if step.same_mask else mean_any_mask(observed, features, None, radius)
     return Sensitivity(missing + 1, min(2.0 * radius, moved))

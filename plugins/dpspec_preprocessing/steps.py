@@ -23,7 +23,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from dpspec_preprocessing.sensitivity import Imputation, Merging, Projection, Step
+from dpspec_preprocessing.sensitivity import Step
 
 Array: TypeAlias = np.ndarray[Any, Any]
 
@@ -240,11 +240,7 @@ Map: TypeAlias = Callable[[Array], Array]
 
 
 def run_steps(
-    x: Array,
-    pipeline: Sequence[Step],
-    radius: float = 1.0,
-    test: Array | None = None,
-    device: str = "cpu",
+    x: Array, pipeline: Sequence[Step], radius: float = 1.0, test: Array | None = None, device: str = "cpu"
 ) -> tuple[Array, Array]:
     """Fit all steps in order to rows ``x`` (n, d), and apply them to ``x`` and to ``test`` (m, d)."""
     rows = np.array(x, dtype=np.float64)
@@ -259,13 +255,13 @@ def run_steps(
 
 def fit_step(x: Array, step: Step, radius: float = 1.0, device: str = "cpu") -> Map:
     """Fit a step to rows ``x``. Merging changes only ``x`` itself, not test rows."""
-    if isinstance(step, Imputation):
+    if step.imputes:
         fill = fit_imputation(x, step.name, step.trim)
         return lambda rows: clip_rows(fill(rows), radius)
-    if isinstance(step, Merging):
-        merge = deduplicate if step.drops else quantise
+    if step.merges:
+        merge = deduplicate if step.name == "deduplicate" else quantise
         return lambda rows: merge(rows, step.eta, device) if rows is x else rows
-    if isinstance(step, Projection):
+    if step.name == "pca":
         return fit_projection(x, step.components, affine=step.affine)
     from sklearn.preprocessing import StandardScaler
 

@@ -9,7 +9,6 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Final
 
 import dpspec.contract as dps
 from dpspec import kit
@@ -17,10 +16,10 @@ from dpspec_preprocessing.bounds import (
     ASSUMPTIONS,
     COLLECTION,
     PAPER,
+    PUBLISHED,
     bounded_deltas,
-    convert_curve,
-    proved_divergence,
-    proved_epsilon,
+    divergence_by,
+    epsilon_by,
     tested_epsilon,
 )
 from dpspec_preprocessing.options import (
@@ -32,42 +31,29 @@ from dpspec_preprocessing.options import (
     claimed_orders,
     distance_of,
 )
-from dpspec_preprocessing.private import KINDS, PrivateMechanism, group_divergence, repaired_divergence
+from dpspec_preprocessing.private import GRADIENT, QUERIES, PrivateMechanism, group_divergence, repaired_divergence
 from dpspec_preprocessing.published import (
-    PRINTED_ORDER,
+    NOT_TABLED,
     PRINTED_PCA,
     REFUTED,
-    changed_records,
     pca_printed,
+    published_sensitivity,
     refutation,
     table_2_divergence,
-    table_2_sensitivity,
     theorem_2_divergence,
-    theorem_2_sensitivity,
 )
-from dpspec_preprocessing.sensitivity import Merging, Sensitivity, mean_same_mask, merging, pca
+from dpspec_preprocessing.sensitivity import STEPS, Sensitivity, Step, mean_same_mask, merging, pca
 
 #: A table. All are approximate: rows mix theorems, printed numbers and values that are not bounds.
 _series = partial(kit.series, rigor="approximate")
-
-#: Accounting methods of this module with their source.
-SOURCES = {
-    "theorem2": f"{PAPER}, Theorem 2 with the paper's sensitivities",
-    "printed": f"{PAPER}, Theorem 16 and Table 2",
-}
-
-
-#: The steps that merge near-duplicates, and the entries that Table 2 lacks: mechanism, and whether for a projection.
-_MERGING: Final = ("deduplicate", "quantise")
-_NOT_TABLED: Final = (("sgd-sampled", False), ("sgd-iterated", True))
 
 
 def printed_findings(spec: dps.Spec, pipeline: Pipeline) -> Iterator[dps.Finding]:
     method = Declaration.of(spec.mechanism.options).accounting
     why = refutation(pipeline, method)
     values: list[tuple[dict[str, float], float]] = [
-        *(({"delta": delta}, printed_epsilon(pipeline, method, delta)) for delta in bounded_deltas(spec)),
-        *(({"alpha": order}, printed_divergence(pipeline, method, order)) for order in claimed_orders(spec)),
+        *(({"delta": delta}, epsilon_by(pipeline, method, delta)) for delta in bounded_deltas(spec)),
+        *(({"alpha": order}, divergence_by(pipeline, method, order)) for order in claimed_orders(spec)),
     ]
     for at, value in values:
         yield dps.Finding(
@@ -80,41 +66,17 @@ def printed_findings(spec: dps.Spec, pipeline: Pipeline) -> Iterator[dps.Finding
                 spec, pipeline.private, data="collection", neighbours=SAME_MASK if pipeline.same_mask else "all"
             ),
             method=method,
-            source=SOURCES[method],
+            source=PUBLISHED[method],
             assumptions=(*ASSUMPTIONS, COLLECTION),
             printed=dps.Printed(refuted=why is not None, reason=why or "as published, not corrected"),
         )
-
-
-def printed_epsilon(pipeline: Pipeline, method: str, delta: float) -> float:
-    """Epsilon at ``delta`` by one method; NaN if the method does not apply."""
-    if (table_2_sensitivity if method == "printed" else theorem_2_sensitivity)(pipeline) is None:
-        return math.nan
-    lowest = PRINTED_ORDER if method == "printed" else 1.0
-    curve = lambda order: printed_divergence(pipeline, method, order)  # noqa: E731
-    value = convert_curve(curve, delta, lowest=lowest, conversion="mironov")
-    return value if math.isfinite(value) else math.nan
-
-
-def printed_divergence(pipeline: Pipeline, method: str, order: float) -> float:
-    """Renyi divergence at ``order`` by one method; NaN if the method does not apply."""
-    m, changed = pipeline.private, changed_records(pipeline)
-    if method == "theorem2":
-        sensitivity = theorem_2_sensitivity(pipeline)
-        if sensitivity is None:
-            return math.nan
-        return theorem_2_divergence(m, order, distance_of(m, sensitivity), changed)
-    sensitivity = table_2_sensitivity(pipeline)
-    if sensitivity is None or not m.unit or (m.kind, pipeline.step_name == "pca") in _NOT_TABLED:
-        return math.nan
-    return table_2_divergence(m, order, sensitivity.tau, changed)
 
 
 def paper_tables(stated: dps.FrozenMap, records: int, noise: float) -> Iterator[dps.Series]:
     p, ball, steps = int(stated["changed"]), int(stated["ball"]), int(stated["steps"])
     eta, gap, order = float(stated["eta"]), float(stated["eigengap"]), float(stated["order"])
     each = mean_same_mask(records - p)
-    repaired = {name: merging(Merging(name=name, eta=eta), ball, records) for name in _MERGING}
+    repaired = {name: merging(Step(name=name, eta=eta), ball, records) for name in ("deduplicate", "quantise")}
     #: By pre-processing: x in the table, tau of Theorem 2, and the sensitivity of the repaired bound.
     columns: dict[str, tuple[float, float, Sensitivity]] = {
         "deduplicate": (p, p, repaired["deduplicate"]),
@@ -125,10 +87,10 @@ def paper_tables(stated: dps.FrozenMap, records: int, noise: float) -> Iterator[
     for name, (tabled, tau, proved) in columns.items():
         changed = 0.0 if name == "pca" else float(p)
         rows: list[tuple[dps.Json, ...]] = []
-        for kind in KINDS:
+        for kind in (*QUERIES, *GRADIENT):
             m = PrivateMechanism(kind=kind, noise=noise, records=records, steps=steps, factor=4.0)
             printed = (math.nan, math.nan)
-            if (kind, name == "pca") not in _NOT_TABLED:
+            if (kind, name == "pca") not in NOT_TABLED:
                 printed = table_2_divergence(m, order, tabled, changed), theorem_2_divergence(m, order, tau, changed)
             smooth = repaired_divergence(m, order, distance_of(m, proved), proved.changed)
             group = group_divergence(m, order, proved.changed)
@@ -156,18 +118,6 @@ METHOD_TITLES = {
     "group": "group privacy",
 }
 
-#: Titles of the steps.
-STEP_TITLES = {
-    "mean": "imputation by the mean",
-    "median": "imputation by the median",
-    "trimmed": "imputation by the trimmed mean",
-    "regression": "imputation by regression",
-    "deduplicate": "deduplication",
-    "quantise": "quantisation",
-    "pca": "projection",
-    "scale": "standard scaling",
-}
-
 
 def accounting_series(spec: dps.Spec, pipeline: Pipeline) -> dps.Series:
     declared = Declaration.of(spec.mechanism.options)
@@ -187,20 +137,14 @@ def accounting_series(spec: dps.Spec, pipeline: Pipeline) -> dps.Series:
         "Epsilon with and without the cost of pre-processing",
         kit.columns_of(("accounting", "delta", "epsilon", "factor", "added", "standing"), rows()),
         source=_source(spec, pipeline),
-        kind="dots",
-        x="accounting",
-        y=["epsilon"],
-        by="delta",
-        log=["y"],
         upper=["epsilon"],
     )
 
 
 def order_series(spec: dps.Spec, pipeline: Pipeline) -> dps.Series:
     def divergences(method: str) -> Iterator[tuple[float, float]]:
-        divergence = printed_divergence if method in SOURCES else proved_divergence
         for order in Declaration.of(spec.mechanism.options).orders:
-            yield order, divergence(pipeline, method, order)
+            yield order, divergence_by(pipeline, method, order)
 
     title = "Renyi divergence against the order"
     return _curves(spec, pipeline, "divergence-by-order", title, ("alpha", "divergence"), divergences)
@@ -214,7 +158,7 @@ def sweep_series(spec: dps.Spec, pipeline: Pipeline, sweep: Sweep) -> dps.Series
         for value, changed in swept:
             yield value, epsilon_by(changed, method, delta)
 
-    step, name = STEP_TITLES.get(str(pipeline.step_name), "a chain"), over.replace("_", " ")
+    step, name = STEPS[pipeline.step_name].title if pipeline.step_name else "a chain", over.replace("_", " ")
     title = f"Epsilon at delta = {delta:g} against {name}, {step}"
     return _curves(spec, pipeline, f"epsilon-against-{over.replace('_', '-')}", title, (over, "epsilon"), epsilons)
 
@@ -274,11 +218,8 @@ def constants_series(declared: Declaration, pipeline: Pipeline) -> dps.Series:
 
 
 def sensitivity_series(pipeline: Pipeline) -> dps.Series:
-    sensitivities = {
-        "repaired": pipeline.repaired,
-        "theorem2": theorem_2_sensitivity(pipeline),
-        "printed": table_2_sensitivity(pipeline) if pipeline.private.unit else None,
-    }
+    sensitivities = {"repaired": pipeline.repaired}
+    sensitivities |= {method: published_sensitivity(pipeline, method) for method in PUBLISHED}
     rows = (
         (
             METHOD_TITLES[method],
@@ -312,11 +253,6 @@ def measured_series(pipeline: Pipeline, measured: Mapping[str, float]) -> dps.Se
     )
 
 
-def epsilon_by(pipeline: Pipeline, method: str, delta: float) -> float:
-    """NaN if the method does not apply."""
-    return (printed_epsilon if method in SOURCES else proved_epsilon)(pipeline, method, delta)
-
-
 def _methods(spec: dps.Spec) -> list[str]:
     declared = Declaration.of(spec.mechanism.options)
     return [method for method in METHOD_TITLES if method in (declared.accounting, *declared.also)]
@@ -328,8 +264,7 @@ def _with_value(declared: Declaration, pipeline: Pipeline, over: str, value: flo
     if over == "eps_noise":
         private = replace(private, eps_noise=value)
     elif over == "eta":
-        if isinstance(steps[0], Merging):  # other steps are refused
-            steps = (replace(steps[0], eta=value), *steps[1:])
+        steps = (replace(steps[0], eta=value), *steps[1:])
     elif over == "records":
         records = int(value)
     else:
@@ -351,6 +286,6 @@ def _source(spec: dps.Spec, pipeline: Pipeline) -> str:
 
 
 def _status(pipeline: Pipeline, method: str) -> str:
-    if method in SOURCES:
+    if method in PUBLISHED:
         return "as printed" if refutation(pipeline, method) is None else "refuted"
     return "no bound" if method == "ignored" else "theorem"

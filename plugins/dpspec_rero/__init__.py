@@ -12,7 +12,7 @@ from dpspec_rero.options import refusals
 DPSPEC_API = 1
 
 #: Methods that can be compared with the certified bound.
-BASELINES = ("clt", "clt-printed", "edgeworth", "contour", "rdp", "epsilon-delta", "absent-first", "symmetrised")
+BASELINES = ("clt", "clt-printed", "edgeworth", "rdp", "epsilon-delta", "absent-first", "symmetrised")
 
 _SENSITIVITY: dict[str, dps.Json] = {
     **kit.block(
@@ -43,9 +43,9 @@ _MECHANISM: dict[str, dps.Json] = {
             "Methods to compare with the certified bound. They change neither the bound nor a trial.",
             kit.choice(
                 "clt and edgeworth: approximations, neither upper nor lower bounds; clt-printed: with the exponent in "
-                "the paper's main text. contour: about eleven digits, for Gaussian noise. rdp and "
-                "epsilon-delta: bounds from Renyi divergences and from one epsilon. absent-first: the other "
-                "direction, not a bound. symmetrised: the curve for both directions, a looser bound.",
+                "the paper's main text. rdp and epsilon-delta: bounds from Renyi divergences and from one epsilon. "
+                "absent-first: the other direction, not a bound. symmetrised: the curve for both directions, a looser "
+                "bound.",
                 *BASELINES,
             ),
             unique=True,

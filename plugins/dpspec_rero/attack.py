@@ -27,7 +27,7 @@ from dpspec.training.gradients.clipping import Clip, clip_factors, clipper, no_n
 from dpspec.training.gradients.persample import ClippedSum, FlatModel
 from dpspec.training.gradients.stacked_models import StackedModel
 from dpspec.training.loop.native import Schedule, ScheduledPhase, parts_of, tensors, train_many, train_with
-from dpspec.training.loop.optimizers import Invertible, update_of
+from dpspec.training.loop.optimizers import Sgd, update_of
 from dpspec.training.measure.residuals import Residuals
 from dpspec.training.measure.run_evidence import WatchedRun
 from dpspec.training.measure.scores import right_answers
@@ -192,7 +192,7 @@ class Reader:
             self._score(loss)
 
     def _read(self, phase: ScheduledPhase, before: Tensor, after: Tensor, batches: Sequence[Tensor | None]) -> None:
-        assert isinstance(self._update, Invertible)
+        assert isinstance(self._update, Sgd)
         known, present = [], []
         for rows, batch in zip(self._rows, batches, strict=True):
             if batch is None:  # a backend that keeps no log of full batches

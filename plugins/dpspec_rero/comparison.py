@@ -141,7 +141,6 @@ _METHODS = {
         "estimate", "approximate", "Kaissis et al. 2023, main text", dps.Printed(refuted=True, reason=CLT_MISPRINT)
     ),
     "edgeworth": _Method("estimate", "approximate", approximations.EDGEWORTH_SOURCE),
-    "contour": _Method("estimate", "approximate", approximations.CONTOUR_SOURCE),
     "rdp": _Method("upper", "theorem", approximations.RDP_SOURCE),
     "epsilon-delta": _Method("upper", "theorem", THEOREM, dps.Printed(refuted=False)),
     "epsilon-delta-both": _Method("upper", "theorem", f"{THEOREM}, from both directions"),
@@ -172,10 +171,7 @@ class Comparison:
         )
 
     def reference(self, index: int) -> float:
-        """Reference for errors: the contour value if the certified interval contains it, else the midpoint."""
-        interval = self.certified[index]
-        fine = self.others.get("contour", [None] * len(self.kappas))[index]
-        return fine if fine is not None and fine in interval else 0.5 * (interval.lower + interval.upper)
+        return 0.5 * (self.certified[index].lower + self.certified[index].upper)
 
     def error(self, method: str, index: int) -> float | None:
         """Relative error of a method's value; negative if the method underestimates gamma."""
@@ -261,7 +257,6 @@ def _values(method: str, order: int, phases: Sequence[Steps], kappas: Sequence[f
         "clt": lambda: shown([gamma_clt(k, noisy) for k in kappas]),
         "clt-printed": lambda: shown([gamma_clt(k, noisy, as_printed=True) for k in kappas]),
         "edgeworth": lambda: shown(_each_or_none(approximations.gammas_edgeworth, kappas, noisy, order)),
-        "contour": lambda: shown(_each_or_none(approximations.gammas_contour, kappas, noisy)),
         "rdp": lambda: shown([gamma for gamma, _ in approximations.gammas_rdp(kappas, noisy)]),
         "epsilon-delta": lambda: from_epsilon("remove"),
         "epsilon-delta-both": lambda: from_epsilon("both"),
@@ -296,7 +291,6 @@ def curve_series(comparison: Comparison) -> dps.Series:
         comparison,
         comparison.certified,
         x="kappa",
-        identity=True,
     )
 
 
@@ -354,7 +348,6 @@ def _gamma_series(
     *,
     x: str,
     by: str | None = None,
-    identity: bool = False,
 ) -> dps.Series:
     upper = {"gamma", "epsilon", "advantage", "monte-carlo-upper", *(set(comparison.others) - set(APPROXIMATE))}
     return kit.series(
@@ -367,7 +360,6 @@ def _gamma_series(
         y=["gamma", *comparison.others, *(["monte-carlo"] if comparison.drawn else [])],
         by=by,
         log=("x", "y"),
-        identity=identity,
         upper=[column for column in columns if column in upper],
         lower=[column for column in columns if column in ("gamma-lower", "monte-carlo-lower")],
     )
@@ -410,7 +402,6 @@ def rates_series(
         y=("gamma",),
         by="rate",
         log=("x", "y"),
-        identity=True,
         upper=("gamma",),
         lower=("gamma-lower",),
     )

@@ -247,7 +247,6 @@ def sign(found: dict[str, Any]) -> str:
 
 
 def main() -> None:
-    """Print one table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--alone", action="store_true")

@@ -80,5 +80,4 @@ def not_gaussian() -> list[Case]:
 
 
 def samples(case: Case, canaries: int, seeds: int) -> list[tuple[Array, Array]]:
-    """Scores and coins of seeds 0, 1, ..."""
     return [case.draw(canaries, np.random.default_rng(seed)) for seed in range(seeds)]

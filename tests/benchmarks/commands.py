@@ -70,7 +70,6 @@ class Measured:
         self.least[name] = min(seconds, self.least.get(name, seconds))
 
     def dpspec(self, name: str, *arguments: str, codes: tuple[int, ...] = (0,)) -> None:
-        """Run a command of dpspec."""
         self.python(name, "-m", "dpspec", *arguments, codes=codes)
 
 
@@ -105,7 +104,6 @@ def commands(measured: Measured) -> list[Callable[[], None]]:
 
 
 def main() -> None:
-    """Print one table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--audits", type=int, default=200, help="number of audits of one run and on one page")

@@ -75,7 +75,6 @@ def epsilon(values: Array, coins: Array) -> float:
 
 
 def shown(kind: str, size: int, count: int, seed: int) -> dict[str, float]:
-    """The bound by each score."""
     seen, coins = observed(kind, size, count, seed)
     guessed = scores.tested(count)
     taught = replace(seen, coins=np.where(guessed, -1, coins).astype(np.int8))

@@ -354,7 +354,6 @@ def campaign(bench: Bench, names: Sequence[str], tell: Callable[[str], None]) ->
 
 
 def main() -> int:
-    """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("faults", nargs="*", metavar="FAULT", help=f"some of: {', '.join(FAULTS)}; all otherwise")
     parser.add_argument("--times", type=int, default=20, help="how many random moments are tried")

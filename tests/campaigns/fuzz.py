@@ -46,7 +46,6 @@ SHARES = {
 
 
 def chance_of(seed: int, target: str, number: int) -> random.Random:
-    """Where case ``number`` of a target comes from."""
     return random.Random(f"{seed} {target} {number}")
 
 
@@ -163,7 +162,6 @@ def _wait(process: subprocess.Popen[bytes], journal: Path) -> bool:
 
 
 def main() -> int:
-    """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--count", type=int, default=1000, help="cases of all targets together")
     parser.add_argument("--seed", type=int, default=1)
@@ -201,7 +199,6 @@ def main() -> int:
 
 
 def _grouped(findings: list[tuple[int, str]]) -> dict[str, list[int]]:
-    """Findings that begin alike are one."""
     groups: dict[str, tuple[str, list[int]]] = {}
     for number, what in findings:
         groups.setdefault(what.partition(":")[0] + what.partition(": ")[2][:40], (what, []))[1].append(number)

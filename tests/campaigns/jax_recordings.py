@@ -265,7 +265,6 @@ def of_fault(name: str) -> bool:
 
 
 def main() -> int:
-    """Run the campaign."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])  # type: ignore[union-attr]
     parser.add_argument("--only", default="", help="one training")
     only = parser.parse_args().only

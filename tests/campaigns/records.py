@@ -4,7 +4,7 @@ For every mechanism a small audit fills a store; then one leaf of a record, of w
 array itself is replaced as a stranger could who knows the format, and the audit is concluded from that store. What came
 of it:
 
-* ``set aside``: reading the record refused it; ``doubted``: nothing follows from it. Both are made again by a run;
+* ``set aside``: reading the record refused it, and a run makes it again; ``refused``: the mechanism raises an error;
 * ``same``: the leaf says nothing that a number or verdict rests on;
 * ``believed``: another result, from a record that a run could have written. Only ``--store-key`` finds those.
 
@@ -26,7 +26,7 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -35,8 +35,8 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from support.forger.leaves import put, walk
 from support.forger.specs import KINDS, spec_of
-from support.leaves import VALUES, leaves, replaced
 from support.remembering import remembering
 
 from dpspec.contract.frozen import digest
@@ -45,9 +45,8 @@ from dpspec.engine.judging.judge import judge
 from dpspec.engine.preparing.context import WorkerCache
 from dpspec.engine.preparing.prepare import prepare
 from dpspec.engine.results.codec import dump, load
-from dpspec.engine.running.conclude import Trained
 from dpspec.engine.running.runner import assemble, bound, conclude_trained, run
-from dpspec.engine.storage.stored_trials import StoredTrials
+from dpspec.engine.storage.stored_trials import AuditState, StoredTrials
 from dpspec.engine.storage.trial_store import Store, StoredTrial, file_digest
 from dpspec.language.load import load_specs
 from dpspec.registry.loader import load_catalog
@@ -58,6 +57,12 @@ SECONDS, BYTES = 2.0, 1 << 30
 
 #: Where records may be edited: in what a trial said, in what it says of its arrays, and in who made it.
 PARTS = ("evidence", "arrays", "recorded", "index", "schema", "key")
+
+#: One of each type, ends of ranges, and texts that terminals, parsers and slow patterns would notice.
+VALUES: Sequence[Any] = (
+    None, True, 0, -1, 3, 0.5, 1e308, -0.0, 2**62, 2**64, "inf", "-inf", "", "x", "all", [], [1], ["x"], [[1]], [None],
+    {}, {"x": 1}, {"": None}, "\ud800", "\x1b[2J\x07\u202e", "\n::error::x", "1" * 50_000, "0" * 300, "2026-01-01",
+)  # fmt: skip
 
 #: What takes most of the time, and follows from the spec: asked once for each spec.
 PURE = (
@@ -81,7 +86,6 @@ class Edit:
 
     @property
     def place(self) -> str:
-        """Where the record was edited."""
         return f"array {self.path[0]}" if self.array else ".".join(map(str, self.path))
 
     def __str__(self) -> str:
@@ -97,7 +101,6 @@ class Case:
 
     @property
     def place(self) -> str:
-        """Where the record was edited."""
         return " and ".join(edit.place for edit in self.edits)
 
     def __str__(self) -> str:
@@ -148,15 +151,14 @@ class Bench:
             key: {file.name: file.read_bytes() for file in place.iterdir()} for key, place in self._folders.items()
         }
         self._bodies = {key: json.loads(files["record.json"]) for key, files in self._kept.items()}
-        stored = StoredTrials(prepared, self._bounded.plan, self.store, lambda event: None)
+        stored = StoredTrials(self._bounded, self.store, lambda event: None)
         stored.look()
-        self._stored = {trial.record.key: trial for trial in stored.in_order()}
+        self._stored = {trial.record.key: trial for trial in stored.trained().trials}
         self._honest = _said(conclude_trained(self._trained(self._stored)))
 
     def edits(self, key: str) -> list[Edit]:
-        """Every edit of a record."""
         body = self._bodies[key]
-        paths = [path for path in leaves(body) if path[0] in PARTS]
+        paths = [path for path, _ in walk(body) if path and path[0] in PARTS]
         found = [Edit(path=path, value=value) for path in paths for value in VALUES]
         for name in body["arrays"]:
             names = edits_of(np.load(self._folders[key] / f"{name}.npy", allow_pickle=False))
@@ -231,7 +233,7 @@ class Bench:
         except MemoryError:
             raise
         except Exception:
-            return "doubted"
+            return "refused"
         same = _said(concluded) == self._honest
         if show:
             result = assemble([trained], [concluded], judge([concluded]), self._catalog)
@@ -240,8 +242,8 @@ class Bench:
             same = signature_of(written) == self.signature
         return "same" if same else "believed"
 
-    def _trained(self, stored: Mapping[str, StoredTrial]) -> Trained:
-        return Trained(bounded=self._bounded, trials=tuple(stored.values()), from_store=len(stored))
+    def _trained(self, stored: Mapping[str, StoredTrial]) -> AuditState:
+        return dataclasses.replace(self._bounded, trials=tuple(stored.values()), from_store=len(stored))
 
     def run_again(self, case: Case) -> bool:
         """Whether a whole run from the edited store ends in the honest result."""
@@ -276,7 +278,7 @@ def _said(concluded: Concluded) -> Concluded:
 def replaced_where(body: Any, path: tuple[str | int, ...], value: Any) -> Any:
     """The body with another value at a path, or as it is where another edit took that place away."""
     try:
-        return replaced(body, path, value)
+        return put(body, path, value)
     except (IndexError, KeyError, TypeError, ValueError):
         return body
 
@@ -317,7 +319,7 @@ def campaign(
             counts["shown"] += show
         if became == "believed":
             believed.setdefault(case.place, []).append(str(case)[:60])
-        if became in ("set aside", "doubted") and whole and (counts["set aside"] + counts["doubted"]) % whole == 0:
+        if became == "set aside" and whole and counts["set aside"] % whole == 0:
             counts["run to the end"] += 1
             what = what or ("" if bench.run_again(case) else "a run does not end in the honest result")
         if what:

@@ -27,7 +27,7 @@ from dpspec.stats.conformance import table
 from dpspec.training.canaries import CanaryGroups, SignBlocks
 from dpspec.training.loop.native import NativeTrainer
 from dpspec.training.measure.residuals import Residuals
-from dpspec.training.measure.run_evidence import RunLogs, evidence_of
+from dpspec.training.measure.run_evidence import RunLogs, WatchedRun
 from dpspec.training.measure.scores import ProjectionObserver
 
 #: Levels at which p-values are counted; checks that say that they were not tested are counted apart.
@@ -81,7 +81,6 @@ def drawn(seed: int) -> dict[str, Any]:
 
 
 def checks_of(seed: int) -> list[Check]:
-    """All checks of a seed's trials."""
     case, evidence = drawn(seed), []
     for trial in range(case["trials"]):
         job = _job(case, 1000 * seed + 2 * trial)
@@ -120,18 +119,17 @@ def _evidence(case: dict[str, Any], plain: TrainingJob, other: TrainingJob) -> F
         longest = max(float(phase["clip_norm"]) for phase in case["phases"])
         groups = CanaryGroups.planted(directions, torch.from_numpy(coins == 1), 1, 10.0 * longest)
         job = replace(plain, canaries=groups)
-    logs, twin, watcher = RunLogs(job), RunLogs(other), None
+    twin, watcher = RunLogs(other), None
     if case["options"]["optimizer"]["kind"] != "adam":
         watcher = (
             Residuals(job, looks=case["looks"])
             if directions is None
             else ProjectionObserver(job, directions, looks=case["looks"])
         )
-        watcher.keep_log(job)
-    observers = (watcher, *logs.observers) if watcher is not None else logs.observers
-    NativeTrainer().train(replace(job, observers=observers))
+    watched = WatchedRun(job, watcher)
+    NativeTrainer().train(replace(job, observers=watched.observers))
     NativeTrainer().train(replace(other, model=_job(case, other.seed).model, observers=twin.observers))
-    return FrozenMap(evidence_of(logs, twin, watcher, job, np.ones(len(coins), dtype=np.int64), coins))
+    return FrozenMap(watched.evidence(twin, np.ones(len(coins), dtype=np.int64), coins))
 
 
 def told(seeds: range) -> tuple[list[str], dict[str, Counter[float]]]:

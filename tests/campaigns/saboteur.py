@@ -33,7 +33,8 @@ from dpspec.contract.catalog import Catalog, Offered
 from dpspec.engine.judging.judge import judge
 from dpspec.engine.preparing.context import RunContext
 from dpspec.engine.preparing.prepare import prepare
-from dpspec.engine.running.conclude import Bounded, conclude
+from dpspec.engine.running.conclude import conclude
+from dpspec.engine.storage.stored_trials import AuditState
 from dpspec.language.load import from_document
 from dpspec.registry.loader import load_catalog
 
@@ -89,7 +90,6 @@ class Cell:
         return bool(lie.shown_by & self.sources) and (lie.run is None or lie.run <= runs)
 
     def document(self, expect: str | None = None) -> dict[str, Any]:
-        """The spec of the cell."""
         audit: dict[str, Any] = {"method": "one-run" if self.method == "group/one-run" else "many-run"}
         threat: dict[str, Any] = {"access": self.access}
         if self.method == "group/one-run":
@@ -141,7 +141,6 @@ class Told:
 
 
 def catalog(declared: frozenset[str]) -> Catalog:
-    """All that is installed, and the saboteur."""
     installed = load_catalog()
     backend = Backend(
         kind="saboteur",
@@ -194,7 +193,7 @@ def run(cell: Cell, catalogs: dict[str, Catalog], expect: str | None = None) -> 
     Saboteur.watched = 0
     try:
         trials = [t for chunk in plan.chunks for t in prepared.audit.trials(inputs, context, chunk)]
-        concluded = conclude(Bounded(prepared=prepared, plan=plan), trials, plan.trials)
+        concluded = conclude(AuditState(prepared=prepared, plan=plan), trials)
     except Exception as error:
         return Told(error=f"{type(error).__name__}: {error}")
     finally:

@@ -2,26 +2,8 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
-from pathlib import Path
-from types import ModuleType
-
 import pytest
-
-
-def script(name: str) -> ModuleType:
-    """A program of this folder, as a module."""
-    spec = importlib.util.spec_from_file_location(f"campaign_{name}", Path(__file__).parent / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-faults = script("faults")
+from campaigns import faults
 
 #: What is tried on every change; the others take longer, and run with --run-slow.
 QUICK = ("ctrl-c", "full")

@@ -10,11 +10,14 @@ import subprocess
 import sys
 import textwrap
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
+from support.forger.leaves import put
 from support.fuzzing import TARGETS, Target
+from support.fuzzing.results import Results
 
 SCRIPT = Path(__file__).parent / "fuzz.py"
 
@@ -105,3 +108,39 @@ def test_the_campaign_counts_and_tells(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.splitlines()[-1].startswith("40 cases, seed 5, 0 findings")
     assert list(tmp_path.iterdir()) == []
+
+
+#: Leaves of results that reports of version 0.1.0 failed at, with the number of the result and the value.
+LEAVES: list[tuple[int, tuple[str | int, ...], Any]] = [
+    *(
+        (2, ("audits", 0, "document", "claims", 0, key), value)
+        for key, value in (("group_size", None), ("group_size", "x"), ("group_size", {"x": 1}), ("epsilon", {"x": 1}))
+    ),
+    (2, ("audits", 0, "document", "claims", 0, "epsilon"), "\ud800"),
+    (1, ("audits", 0, "document", "claims", 0, "epsilon"), None),
+    (2, ("audits", 0, "document", "threat_model", "group_size"), 3),
+    (2, ("audits", 0, "document", "threat_model"), None),
+    (2, ("audits", 0, "series", 0, "plot", "y"), None),
+    (2, ("audits", 0, "places"), {"": {"file": 3, "line": 1, "column": 1}}),
+    (2, ("created",), "\ud800"),
+    (2, ("audits", 0, "digest"), "\ud800"),
+    (2, ("audits", 0, "digest"), "\x1b[2J\x07\u202e"),
+    (2, ("audits", 0, "verdicts", 0, "text"), "1" * 100_000),
+    (2, ("audits", 0, "name"), "\x1b[2J ##vso[task.x]y"),
+]
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
+    made = Results()
+    made.warm(tmp_path_factory.mktemp("warm"))
+    return made
+
+
+@pytest.mark.parametrize(("number", "path", "value"), LEAVES)
+def test_leaves_that_reports_failed_at(
+    results: Results, tmp_path: Path, number: int, path: tuple[str | int, ...], value: Any
+) -> None:
+    text = json.dumps(put(results.trees[number], path, value)).encode()
+    for choice in range(len(results.reporters)):
+        assert results.feed((text, choice), tmp_path) in ("refused", "shown", "verified")

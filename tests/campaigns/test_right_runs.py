@@ -2,21 +2,11 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
-from pathlib import Path
-
 import pytest
+from campaigns import right_runs
 from scipy.stats import binom
 
 from dpspec.engine.judging.conformance_status import rejected
-
-_spec = importlib.util.spec_from_file_location("campaign_right_runs", Path(__file__).parent / "right_runs.py")
-assert _spec is not None
-assert _spec.loader is not None
-right_runs = importlib.util.module_from_spec(_spec)
-sys.modules[_spec.name] = right_runs
-_spec.loader.exec_module(right_runs)
 
 
 @pytest.mark.parametrize("seeds", [range(4), pytest.param(range(4, 300), marks=pytest.mark.slow)], ids=["few", "many"])

@@ -4,28 +4,12 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib.util
 import json
 import random
-import sys
-from pathlib import Path
-from types import ModuleType
 
 import pytest
+from campaigns import saboteur
 
-
-def script(name: str) -> ModuleType:
-    """A program of this folder, as a module."""
-    spec = importlib.util.spec_from_file_location(f"campaign_{name}", Path(__file__).parent / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-saboteur = script("saboteur")
 Cell = saboteur.Cell
 
 #: Settings in which nothing is refused.

@@ -77,11 +77,6 @@ def test_typers_own_interrupt_code_is_an_interrupt(capsys):
     assert "to resume" in capsys.readouterr().err
 
 
-def test_foreign_text_in_an_error_is_written_out(capsys):
-    run_to_exit_code(raising(UsageError("bad \x1b[31m name\nsecond line")), [])
-    assert capsys.readouterr().err == "error: bad \\x1b[31m name\nsecond line\n"
-
-
 @pytest.fixture
 def reports_in(tmp_path, monkeypatch) -> Path:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from dpspec.cli.explain import Condition, find, keys
+from typing import Any
+
+import pytest
+
+from dpspec.cli.explain import Condition, Key, alike, keys, when
+from dpspec.language.blocks import reference
+from dpspec.registry.loader import load_catalog
 
 GROUP = {
     "properties": {
@@ -50,4 +56,45 @@ def test_keys_with_their_types_and_conditions():
         ("claims.delta", "number"),
         ("claims.tags", "list of string"),
     ]
-    assert [key.description for key in find("mechanism.noise", known)] == ["How much.", ""]
+
+
+PAIRS = [("a", "x"), ("a", "y"), ("b", "x"), ("b", "z"), ("c", "y")]
+
+
+def key(path: str, case: tuple[str, ...]) -> Key:
+    choosers = ("mechanism.kind", "claims.kind")
+    conditions = tuple(Condition(name, (value,)) for name, value in zip(choosers, case, strict=False))
+    return Key(path=path, type="number", description="", conditions=conditions)
+
+
+@pytest.mark.parametrize(
+    ("cases", "said"),
+    [
+        (PAIRS, [()]),
+        ([("a", "x"), ("b", "x")], [("claims.kind is x",)]),
+        ([("a", "x"), ("a", "y")], [("mechanism.kind is a",)]),
+        ([("a", "x"), ("b", "x"), ("b", "z")], [("claims.kind is x or z",)]),
+        ([("a", "x"), ("c", "y")], [(f"mechanism.kind is {a}", f"claims.kind is {b}") for a, b in ("ax", "cy")]),
+    ],
+)
+def test_a_choice_that_makes_no_difference_is_not_mentioned(cases: Any, said: list[tuple[str, ...]]) -> None:
+    known = [key("claims.id", pair) for pair in PAIRS]
+    found = when([key("claims.epsilon", case) for case in cases], known)
+    assert [tuple(map(str, conditions)) for conditions in found] == said
+
+
+def test_every_key_is_told_for_exactly_the_kinds_that_have_it() -> None:
+    """Of all shipped keys: the cases that the conditions describe are those that the schema has."""
+    known = list(keys(reference(load_catalog())))
+    every = {k.conditions for k in known}
+    for group in alike(known):
+        mine = {k.conditions for k in group}
+        described = {case for said in when(group, known) for case in every if _within(case, said, mine)}
+        assert described == mine, group[0]
+
+
+def _within(case: tuple[Condition, ...], said: tuple[Condition, ...], mine: set[tuple[Condition, ...]]) -> bool:
+    if tuple(c.path for c in case) not in {tuple(c.path for c in one) for one in mine}:
+        return False
+    values = {c.path: set(c.values) for c in case}
+    return all(values[condition.path] <= set(condition.values) for condition in said)

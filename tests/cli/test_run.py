@@ -208,13 +208,6 @@ class TestAFolder:
         assert "another audit of this run is named 'coin' too, in audits/a/coin.yaml:2" in " ".join(ended.err.split())
         assert support.RAN == []
 
-    def test_without_a_spec_it_is_a_wrong_call(self, dpspec, counting, tmp_path):
-        (tmp_path / "audits").mkdir()
-        for command in ("run", "validate", "plan", "show"):
-            ended = dpspec(command, "audits")
-            assert (ended.code, ended.out) == (2, "")
-            assert ended.err == "error: no spec in the folder 'audits': it has no YAML files\n"
-
 
 @pytest.fixture
 def known(dpspec) -> tuple[str, ...]:

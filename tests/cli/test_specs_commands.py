@@ -80,7 +80,6 @@ def test_show_says_where_values_come_from(dpspec, counting):
         ("orthogonal", "canary orthogonal, by dpspec ", ("Space gradient",), ()),
         ("likelihood-ratio", "score likelihood-ratio, by dpspec ", ("It learns from half of the canaries",), ()),
         ("shadow", "", ("It trains 32 additional models per run",), ()),
-        ("safetensors", "model.initial.path\n", (), ()),
         ("csv", "", ("    data.label: string, not empty; required\n        The column of labels.\n",), ()),
         (
             "group",

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import pytest
-
 from dpspec.contract.diagnostics import ASSUMPTIONS, KEYS, STATUSES, rename, rename_in_result, with_old_words
 from dpspec.language.load import Loaded, from_document, load_specs
 from dpspec.registry.loader import load_catalog
@@ -80,13 +78,6 @@ def test_overrides_may_use_old_words(tmp_path: Path) -> None:
 def test_an_old_word_next_to_the_new_one_is_an_error(tmp_path: Path) -> None:
     text = SPEC.replace("EXPECT", "deviates").replace("  TWIN: false\n", "  twin: true\n  canary_free_run: false\n")
     assert [d.code for d in load(text, tmp_path).diagnostics] == ["unknown-key"]
-
-
-@pytest.mark.parametrize("word", ["reconstruction", "Reconstruction_robustness"])
-def test_the_field_s_name_of_a_kind_leads_to_it(tmp_path: Path, word: str) -> None:
-    text = SPEC[: SPEC.index("audit:")].replace("kind: group", f"kind: {word}")
-    (diagnostic,) = load(text, tmp_path).diagnostics
-    assert "did you mean 'rero'?" in diagnostic.message
 
 
 def test_words_of_a_result_are_translated_in_their_places_only() -> None:

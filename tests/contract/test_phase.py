@@ -130,11 +130,3 @@ def test_what_is_read_of_a_map_is_made_once_and_is_no_part_of_it() -> None:
     assert pickle.dumps(given) == pickle.dumps(equal)
     assert travelled.typed(read) == (3,)
     assert len(calls) == 2
-
-
-def test_phases_and_their_sampling_are_made_once_for_a_frozen_map() -> None:
-    options = FrozenMap(OPTIONS)
-    (phase,), (again,) = Phase.all_of(options), Phase.all_of(options)
-    assert phase is again
-    assert phase.sampling is phase.sampling
-    assert Phase.all_of(OPTIONS) == (phase,)

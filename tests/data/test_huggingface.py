@@ -82,11 +82,11 @@ def hub(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
         asked=[],
     )
 
-    def tables(options: Any, splits: list[str], folder: Path) -> list[Any]:
-        found.asked.append((splits, folder))
-        return [getattr(found, split) for split in splits]
+    def fetched(options: Any, split: str, folder: Path) -> Any:
+        found.asked.append((split, folder))
+        return getattr(found, split)
 
-    monkeypatch.setattr(huggingface, "tables", tables)
+    monkeypatch.setattr(huggingface, "fetched", fetched)
     return found
 
 
@@ -96,7 +96,7 @@ def test_huggingface_tables(hub: SimpleNamespace, source: Make, folder: Path) ->
     assert (facts.records, facts.test_records, facts.shape) == (3, 1, (2,))
     assert not hub.asked
     rows = made.load()
-    assert hub.asked == [(["train", "test"], folder)]
+    assert hub.asked == [("train", folder), ("test", folder)]
     assert rows.train_x.tolist() == [[1, 0.5], [2, 1.5], [3, 2.5]]
     assert rows.train_y.tolist() == [0, 1, 1]
     assert rows.test_x.tolist() == [[4, 5.5]]
@@ -107,10 +107,6 @@ def test_huggingface_tables(hub: SimpleNamespace, source: Make, folder: Path) ->
     )
     refused(source("huggingface", **TABLE, test_split="test"), "test_split and test_records require each other")
     refused(source("huggingface", **TABLE, resize=True), "resize needs the key image")
-    assert (
-        source("huggingface", **TABLE, resize=False, train_split="train").facts()
-        == source("huggingface", **TABLE).facts()
-    )
 
 
 def test_huggingface_digests(source: Make) -> None:
@@ -176,31 +172,28 @@ def package(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     return fake
 
 
-def test_huggingface_is_asked_for_one_commit_and_runs_no_script(package: SimpleNamespace, tmp_path: Path) -> None:
-    found = huggingface.tables({"name": "a/b", "revision": COMMIT}, ["train", "test"], tmp_path)
-    assert found == [[("train", "arrow")], [("test", "arrow")]]
-    (named, options), prepared = package.calls
-    assert named == ("a/b", None)
-    assert options == {"revision": COMMIT, "cache_dir": str(tmp_path / "huggingface")}
-    assert prepared == "prepared"
-    package.__version__ = "3.6.0"
-    with pytest.raises(DataError, match=r"needs datasets 4 or later, found 3\.6\.0"):
-        huggingface.tables({"name": "a/b", "revision": COMMIT}, ["train"], tmp_path)
-
-
-def test_huggingface_refuses_what_is_too_large_and_local_folders(
+def test_huggingface_is_asked_for_one_commit_of_bounded_size_and_runs_no_script(
     package: SimpleNamespace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    def fetch() -> Any:
+        return huggingface.fetched({"name": "a/b", "revision": COMMIT}, "train", tmp_path)
+
+    assert fetch() == [("train", "arrow")]
+    options = {"revision": COMMIT, "cache_dir": str(tmp_path / "huggingface")}
+    assert package.calls == [(("a/b", None), options), "prepared"]
+    package.calls.clear()
     package.info.dataset_size = 2**40
     with pytest.raises(DataError, match="1099511627776 bytes; at most"):
-        huggingface.tables({"name": "a/b", "revision": COMMIT}, ["train"], tmp_path)
+        fetch()
     assert "prepared" not in package.calls
     (tmp_path / "a" / "b").mkdir(parents=True)
     monkeypatch.chdir(tmp_path)
-    package.calls.clear()
     with pytest.raises(DataError, match="a local file or folder of this name"):
-        huggingface.tables({"name": "a/b", "revision": COMMIT}, ["train"], tmp_path)
-    assert not package.calls
+        fetch()
+    package.__version__ = "3.6.0"
+    with pytest.raises(DataError, match=r"needs datasets 4 or later, found 3\.6\.0"):
+        fetch()
+    assert len(package.calls) == 1
 
 
 def test_huggingface_without_the_package(source: Make, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -218,7 +211,7 @@ def test_huggingface_without_a_network(source: Make, folder: Path, monkeypatch: 
     pytest.importorskip("datasets")
     monkeypatch.setattr("time.sleep", lambda seconds: None)
     made = source("huggingface", **TABLE)
-    refused(made, "huggingface owner/set (train): could not be fetched (", f"kept in {folder} ($DPSPEC_DATA)")
+    refused(made, "huggingface owner/set (train): could not be fetched (", f"the cache in {folder} ($DPSPEC_DATA)")
 
 
 @pytest.mark.filterwarnings("default")

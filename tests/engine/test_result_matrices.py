@@ -6,7 +6,7 @@ import pytest
 from support import results
 
 from dpspec.contract import FrozenMap, Series
-from dpspec.engine.results.result import AuditResult, Result, join
+from dpspec.engine.results.result import AuditResult, Result
 from dpspec.errors import UsageError
 
 
@@ -50,10 +50,8 @@ def test_places_that_end_alike_keep_what_tells_them_apart() -> None:
     assert matrix.values(second) == {"one.epsilon": 2.0, "two.epsilon": 3.0, "size": None}
 
 
-def test_one_cell_is_no_matrix_and_files_keep_theirs() -> None:
+def test_one_cell_is_no_matrix() -> None:
     assert of(cell("1", a__b=1)).matrices == ()
-    one, two = of(cell("1", a__b=1), cell("2", a__b=2)), of(cell("1", a__b=1), cell("2", a__b=2))
-    assert [matrix.numbers for matrix in join([("x.json", one), ("y.json", two)]).matrices] == [(0, 1), (2, 3)]
 
 
 def test_series_are_joined_with_the_axes_as_columns() -> None:

@@ -1,132 +1,113 @@
-"""Stored trials that no conclusions follow from, though their digests are right: told, set aside, made again."""
+"""Where trials were made, and what is said of those that were made in several ways."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
-from support import counting, fragile
-from support.counting import notices
+import torch
+from support import counting
 
-from dpspec.contract import Outcome, Spec, Trial
+from dpspec.contract import FrozenMap
+from dpspec.contract.catalog import Catalog
 from dpspec.contract.events import Event
 from dpspec.contract.frozen import canonical_json, digest
-from dpspec.engine.results.result import Result
-from dpspec.engine.running.run_options import RunOptions
+from dpspec.engine.results.result import Result, TrialRecord
 from dpspec.engine.running.runner import run
+from dpspec.engine.running.tasks import gpu_name
+from dpspec.engine.storage.stored_trials import mixture_notices
 from dpspec.engine.storage.trial_store import Store
-from dpspec.json_records import write
+from dpspec.engine.verify import verify
+
+
+def made(**recorded: str | None) -> TrialRecord:
+    return TrialRecord(index=0, key="", evidence=FrozenMap(), recorded=FrozenMap(recorded))
+
+
+def test_a_gpu_is_named_by_its_driver(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = {"cuda": "NVIDIA H200", "cuda:1": "NVIDIA L4"}
+    monkeypatch.setattr(torch.cuda, "get_device_name", names.__getitem__)
+    assert [gpu_name(device) for device in ("cuda", "cuda:1", "cpu", None)] == ["NVIDIA H200", "NVIDIA L4", None, None]
+
+
+def test_trials_of_different_gpus_are_told_of() -> None:
+    h200 = made(device="cuda:0", gpu="NVIDIA H200", dpspec="0.2.0")
+    assert mixture_notices([h200, made(device="cuda:1", gpu="NVIDIA H200", dpspec="0.2.0")]) == []
+    assert mixture_notices([h200, made(device="cuda:0", gpu="NVIDIA L4", dpspec="0.2.0")]) == [
+        "its trials have different gpu: NVIDIA H200, NVIDIA L4"
+    ]
+    assert mixture_notices([h200, made(device="cpu", dpspec="0.2.0")]) == [
+        "its trials have different device: cpu, cuda"
+    ]
+
+
+def revised(**revisions: int) -> Catalog:
+    """The catalog with other trial revisions, by the family of what offers them."""
+    catalog = counting.catalog()
+    for family, revision in revisions.items():
+        offers = getattr(catalog, family)
+        changed = {
+            name: dataclasses.replace(one, provider=dataclasses.replace(one.provider, trial_revision=revision))
+            for name, one in offers.items()
+        }
+        catalog = dataclasses.replace(catalog, **{family: FrozenMap(changed)})
+    return catalog
 
 
 @pytest.fixture
-def spec(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Spec:
-    monkeypatch.setenv(fragile.FOLDER, str(tmp_path))
-    return counting.load(tmp_path, known=fragile.catalog())[0]
+def made_1(tmp_path: Path) -> Callable[[Catalog], Result]:
+    return lambda catalog: run(counting.load(tmp_path, known=catalog), catalog, store=Store(tmp_path / "store"))
 
 
-def audited(spec: Spec, store: Path, told: list[Event] | None = None, options: RunOptions | None = None) -> Result:
-    listeners = [] if told is None else [told.append]
-    return run([spec], fragile.catalog(), store=Store(store), listeners=listeners, options=options)
+@pytest.mark.parametrize(
+    ("then", "now", "told"),
+    [
+        ({"mechanisms": 1}, {"mechanisms": 4}, [("mechanism", "revision 1", "revision 4")]),
+        (
+            {"mechanisms": 2, "backends": 3},
+            {"mechanisms": 3, "backends": 1},
+            [("mechanism", "revision 2", "revision 3"), ("backend", "revision 3", "revision 1")],
+        ),
+    ],
+)
+def test_a_line_for_every_plugin_that_was_revised(made_1, then, now, told) -> None:
+    found = verify(made_1(revised(**then)), revised(**now))
+    assert all(one.what.startswith("5 trials, ") and one.differs for one in found)
+    said = {(one.what.split()[2], one.recorded, one.recomputed) for one in found}
+    assert len(found) == len(told)
+    for part, before, after in told:
+        assert any(p == part and before in a and after in b for p, a, b in said)
 
 
-def found(result: Result) -> Any:
+@pytest.mark.parametrize(("now", "lines"), [(1, []), (2, ["5 trials, key"])])
+def test_a_record_that_names_no_revision_is_compared_with_what_is_installed(made_1, now: int, lines: list[str]) -> None:
+    """As those of version 0.1.0: which revision made_1 them is not said, only that it was another one."""
+    result = made_1(counting.catalog())
     (audit,) = result.audits
-    names = ("findings", "series", "checks", "evidence", "verdicts", "conformance")
-    return {name: write(getattr(audit, name)) for name in names}, [(t.key, t.evidence) for t in audit.trials]
+    old = tuple(
+        dataclasses.replace(trial, recorded=FrozenMap({k: v for k, v in trial.recorded.items() if k != "by"}))
+        for trial in audit.trials
+    )
+    edited = dataclasses.replace(result, audits=(dataclasses.replace(audit, trials=old),))
+    assert [one.what for one in verify(edited, revised(mechanisms=now)) if one.differs] == lines
 
 
-def forge(store: Path, change: Callable[[dict[str, Any]], None], indices: Sequence[int]) -> None:
-    """Change what stored trials say, and make their digests anew."""
+def test_an_error_from_trials_of_the_store_names_the_command_that_removes_them(tmp_path: Path) -> None:
+    """A record with a valid digest that the mechanism cannot evaluate."""
+    specs, catalog, store = counting.load(tmp_path), counting.catalog(), tmp_path / "store"
+    result = run(specs, catalog, store=Store(store))
     for file in store.rglob("record.json"):
         body = json.loads(file.read_text(encoding="utf-8"))
-        if body["index"] in indices and "trials" in file.parts:
-            del body["digest"]
-            change(body["evidence"])
-            file.chmod(0o644)
-            file.write_text(canonical_json({**body, "digest": digest(body)}), encoding="utf-8")
-
-
-@pytest.mark.parametrize("indices", [(0, 3), (0, 1, 2, 3, 4)])
-@pytest.mark.parametrize("value", ["many", None, {"a": 1}, 10**9])
-def test_a_trial_that_nothing_follows_from_is_made_again(
-    spec: Spec, tmp_path: Path, value: Any, indices: tuple[int, ...]
-) -> None:
-    store, told = tmp_path / "store", []  # type: ignore[var-annotated]
-    honest = audited(spec, store)
-    forge(store, lambda evidence: evidence.update(hits=value), indices)
-    counting.RAN.clear()
-    again = audited(spec, store, told)
-    assert sorted(counting.RAN) == list(indices)
-    assert found(again) == found(honest)
-    said = [message for message in notices(told) if "again" in message]
-    assert len(said) == len(indices)
-    assert all("cannot be evaluated" in message for message in said)
-    assert len(list((store / "damaged").iterdir())) == len(indices)
-    (audit,) = again.audits
-    assert audit.stored_trials == 5 - len(indices)
-    counting.RAN.clear()
-    assert found(audited(spec, store)) == found(honest)
-    assert counting.RAN == []
-
-
-def test_trials_that_do_not_fit_together(spec: Spec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    plain = counting.CountingAudit.conclude
-
-    def conclude(self: counting.CountingAudit, spec: Spec, trials: Sequence[Trial]) -> Iterable[Outcome]:
-        if len({type(trial.evidence["hits"]) for trial in trials}) > 1:
-            raise TypeError("trials of two sorts")
-        return plain(self, spec, trials)
-
-    monkeypatch.setattr(counting.CountingAudit, "conclude", conclude)
-    store = tmp_path / "store"
-    honest = audited(spec, store)
-    forge(store, lambda evidence: evidence.update(hits=float(evidence["hits"])), (3,))
-    counting.RAN.clear()
-    assert found(audited(spec, store)) == found(honest)
-    assert counting.RAN == [3]
-
-
-@pytest.mark.parametrize("indices", [(0,), (1,), (0, 1, 2)])
-def test_a_run_that_looks_after_each_trial_finds_them_while_it_looks(
-    spec: Spec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, indices: tuple[int, ...]
-) -> None:
-    plain = counting.CountingAudit.plan
-    monkeypatch.setattr(
-        counting.CountingAudit, "plan", lambda *asked: dataclasses.replace(plain(*asked), sequential=True)
-    )
-    store = tmp_path / "store"
-    honest = audited(spec, store)
-    forge(store, lambda evidence: evidence.update(hits="many"), indices)
-    counting.RAN.clear()
-    again = audited(spec, store)
-    assert found(again) == found(honest)
-    assert again.audits[0].settled_after == honest.audits[0].settled_after is not None
-    assert set(counting.RAN) == {index for index in indices if index < len(honest.audits[0].trials)}
-
-
-def test_what_fails_with_trials_as_they_were_stored_is_no_damage(
-    spec: Spec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    store = tmp_path / "store"
-    honest = audited(spec, store)
-    counting.RAN.clear()
-    with monkeypatch.context() as patch:
-        patch.setattr(counting.CountingAudit, "conclude", lambda *_: 1 / 0)
-        with pytest.raises(ZeroDivisionError):
-            audited(spec, store)
-    assert counting.RAN == [0]  # made again once, and it came out the same
-    assert found(audited(spec, store)) == found(honest)
-    assert counting.RAN == [0]
-
-
-def test_without_a_stored_trial_there_is_nothing_to_doubt(
-    spec: Spec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(counting.CountingAudit, "conclude", lambda *_: 1 / 0)
-    with pytest.raises(ZeroDivisionError):
-        audited(spec, tmp_path / "store")
-    assert counting.RAN == [0, 1, 2, 3, 4]
+        del body["digest"]
+        body["evidence"]["hits"] = "many"
+        file.write_text(canonical_json({**body, "digest": digest(body)}), encoding="utf-8")
+    told: list[Event] = []
+    with pytest.raises(TypeError):
+        run(specs, catalog, store=Store(store), listeners=[told.append])
+    assert counting.notices(told) == ["5 of its trials are from the store: `dpspec cache rm coin` removes them"]
+    for key in list(Store(store).keys()):
+        Store(store).remove(key)
+    assert run(specs, catalog, store=Store(store)).audits[0].verdicts == result.audits[0].verdicts

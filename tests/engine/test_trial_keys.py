@@ -208,5 +208,5 @@ def test_what_a_record_says_of_its_makers_has_to_give_its_key(audited: Any, by: 
         dataclasses.replace(t, recorded=FrozenMap({**t.recorded, "by": by}), key="0" * 64) for t in audit.trials
     )
     found = verify(dataclasses.replace(result, audits=(dataclasses.replace(audit, trials=edited),)), catalog("backend"))
-    assert any(one.differs and one.what.startswith("trials[0].key") for one in found)
+    assert any(one.differs and one.what.endswith(", key") for one in found)
     assert origins.origin_summary(dataclasses.replace(audit, trials=edited))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import sys
-import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -128,19 +127,6 @@ def test_an_editable_install_counts_where_its_files_are(site: Path, tmp_path: Pa
         assert digest() != before
     finally:
         sys.path[:] = before_anything
-
-
-def test_a_zip_file_counts_as_a_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = []
-    for text in ("x = 1\n", "x = 2\n"):
-        archive = tmp_path / f"{len(text)}{text[4]}.zip"
-        with zipfile.ZipFile(archive, "w") as out:
-            out.writestr("acme_plug/__init__.py", "")
-            out.writestr("acme_plug/backend.py", text)
-        with monkeypatch.context() as patch:
-            patch.syspath_prepend(archive)
-            found.append(digest())
-    assert found[0] != found[1]
 
 
 @pytest.mark.skipif(not hasattr(os, "symlink"), reason="no links here")

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import pickle
 import subprocess
 import sys
 from dataclasses import dataclass
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Literal
 
@@ -284,23 +282,3 @@ def test_fields_of_options_are_read_from_keys_of_their_names() -> None:
     assert Outer.fill({"scale": 1, "name": "x"}, name="given").name == "given"
     with pytest.raises(TypeError, match="scale"):
         Outer.of({})
-
-
-def test_options_of_a_spec_are_those_of_its_document(tmp_path: Path) -> None:
-    file = tmp_path / "one.yaml"
-    file.write_text(load_catalog().mechanisms["group"].provider.example, encoding="utf-8")
-    (spec,) = load_specs([file], load_catalog()).specs
-
-    @dataclass(frozen=True)
-    class Steps(kit.Options):
-        steps: int
-
-        @classmethod
-        def read(cls, block: dps.FrozenMap) -> Steps:
-            return cls(int(block["mechanism"]["steps"]))
-
-    assert Steps.of(spec) is Steps.of(spec.document)
-    assert Steps.of(spec).steps == spec.steps
-    travelled = pickle.loads(pickle.dumps(spec))  # noqa: S301 - made here
-    assert travelled == spec
-    assert Steps.of(travelled) == Steps.of(spec)

@@ -255,7 +255,7 @@ class TestMatrix:
 
     def test_an_axis_without_a_place(self, load: Load, valid: str) -> None:
         loaded = load(valid + "matrix: {claims.oen.epsilon: [1, 2]}\n")
-        assert told(loaded) == [("bad-path", 28, 10)]
+        assert told(loaded) == [("bad-path", 28, 17)]
 
     def test_the_number_of_cells_is_bounded(self, load: Load, valid: str) -> None:
         axis = ", ".join(str(i) for i in range(1, 34))

@@ -2,18 +2,22 @@ from __future__ import annotations
 
 import json
 import math
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dpspec.contract.catalog import Catalog
-from dpspec.errors import DpspecError, PluginError, SpecError
+from dpspec.errors import DpspecError, PluginError, SpecError, UsageError
+from dpspec.language import load
 from dpspec.language.diagnostics import render
-from dpspec.language.load import Loaded, from_document, load_specs
+from dpspec.language.load import Loaded, find_specs, from_document, is_spec, load_specs
 from dpspec.language.tree import plain
 from dpspec.language.yaml_source import read_yaml
 
@@ -172,3 +176,112 @@ def test_bytes_never_raise(load: Load, raw: bytes) -> None:
     loaded = load(raw)
     assert loaded.diagnostics
     render(loaded.diagnostics)
+
+
+def write(path: Path, text: str = "dpspec: 1\n") -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_every_spec_below_is_found_in_order_and_the_rest_is_told(tmp_path: Path) -> None:
+    b, a = write(tmp_path / "b.yaml"), write(tmp_path / "a" / "z.yml")
+    parent = write(tmp_path / "a" / "parent.yaml", "name: parent\nlist:\n  - dpspec: 1\n")
+    write(tmp_path / "expected.txt")
+    for hidden in (".dpspec/store/x.yaml", ".git/x.yaml", "a/.x.yaml", "venv/lib/x.yaml"):
+        write(tmp_path / hidden)
+    write(tmp_path / "venv" / "pyvenv.cfg", "")
+    assert find_specs([tmp_path]) == ((a, b), (parent,))
+
+
+def test_files_are_taken_as_given_each_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path / "s" / "a.yaml")
+    write(tmp_path / "s" / "b.yaml")
+    given = [Path("s/b.yaml"), Path("s"), Path("s/../s/a.yaml"), Path("absent.yaml"), Path("s/b.yaml")]
+    assert find_specs(given)[0] == (Path("s/b.yaml"), Path("s/a.yaml"), Path("absent.yaml"))
+    other = write(tmp_path / "none.yaml", "a: 1\n")
+    assert find_specs([other])[0] == (other,)  # who names a file means it
+
+
+@pytest.mark.parametrize(
+    ("text", "spec"),
+    [
+        ("# a comment\n\ndpspec: 1\n", True),
+        ("name: a\n'dpspec' : 1\n", True),
+        ('"dpspec": 1\n', True),
+        ("\ufeffdpspec: 1\n", True),
+        ("{dpspec: 1, name: a}\n", True),
+        ("name: a\ndpspec: {broken\n", True),  # what is wrong with a spec is told, not passed over
+        ("dpspecs: 1\n", False),
+        ("deep:\n  dpspec: 1\n", False),
+        ("'dpspec\": 1\n", False),
+        ("", False),
+    ],
+)
+def test_a_spec_is_told_by_its_key(tmp_path: Path, text: str, spec: bool) -> None:
+    assert is_spec(write(tmp_path / "a.yaml", text)) is spec
+
+
+def test_what_cannot_be_read_is_no_spec(tmp_path: Path) -> None:
+    (tmp_path / "folder.yaml").mkdir()
+    (tmp_path / "nowhere.yaml").symlink_to(tmp_path / "absent")
+    os.mkfifo(tmp_path / "pipe.yaml")
+    assert not any(is_spec(path) for path in tmp_path.iterdir())
+    (tmp_path / "loop").symlink_to(tmp_path, target_is_directory=True)
+    spec = write(tmp_path / "a.yaml")
+    assert find_specs([tmp_path])[0] == (spec,)
+
+
+def test_what_we_may_not_read_is_not_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    spec, closed = write(tmp_path / "a.yaml"), write(tmp_path / "closed.yaml")
+
+    def refused(path: Path, mode: str) -> IO[bytes]:
+        if path == closed:
+            raise PermissionError(13, "Permission denied", str(path))
+        return path.open("rb")
+
+    monkeypatch.setattr(load, "open", refused, raising=False)
+    assert find_specs([tmp_path])[0] == (spec, closed)
+    (tmp_path / "within").mkdir()
+    within = str(tmp_path / "within")
+
+    def scan(path: str) -> Any:
+        if str(path) == within:
+            raise PermissionError(13, "Permission denied", within)
+        return scandir(path)
+
+    scandir = os.scandir
+    monkeypatch.setattr(os, "scandir", scan)
+    with pytest.raises(UsageError, match="within' cannot be read: Permission denied"):
+        find_specs([tmp_path])
+
+
+def test_a_folder_without_a_spec_is_refused_and_says_what_it_lacks(tmp_path: Path) -> None:
+    (tmp_path / "run.json").touch()
+    with pytest.raises(UsageError, match="it has no YAML files; for a recording, use `dpspec check`"):
+        find_specs([tmp_path])
+    write(tmp_path / "a.yaml", "name: a\n")
+    write(tmp_path / "b.yaml", "name: b\n")
+    with pytest.raises(UsageError, match="none of its 2 YAML files has a top-level key 'dpspec'"):
+        load_specs([tmp_path], Catalog())
+
+
+SCRIPT = """
+import sys
+from pathlib import Path
+from dpspec.contract.catalog import Catalog
+from dpspec.language.load import load_specs
+from dpspec.language.diagnostics import render
+loaded = load_specs([Path(sys.argv[1])], Catalog())
+print(render(loaded.diagnostics, sources=loaded.sources))
+heavy = {"torch", "scipy", "numpy", "sklearn", "rich", "typer", "packaging"} & set(sys.modules)
+assert not heavy, heavy
+"""
+
+
+def test_loading_a_spec_imports_nothing_heavy(tmp_path: Path, valid: str) -> None:
+    path = tmp_path / "spec.yaml"
+    path.write_text(valid)
+    ran = subprocess.run([sys.executable, "-c", SCRIPT, str(path)], capture_output=True, text=True, check=True)
+    assert "unknown-kind" in ran.stdout

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 import os
 import time
 from pathlib import Path
@@ -10,7 +11,16 @@ from hypothesis import strategies as st
 
 from dpspec.contract import Span
 from dpspec.language.tree import origin, plain
-from dpspec.language.yaml_source import MAX_DEPTH, MAX_EVENTS, Source, read_file, read_yaml
+from dpspec.language.yaml_source import (
+    MAX_DEPTH,
+    MAX_EVENTS,
+    NOT_FINITE,
+    Source,
+    read_file,
+    read_scalar,
+    read_yaml,
+    to_yaml,
+)
 
 YAMLISH = st.text(alphabet="[]{},:-&*!|>'\"%@`#?~ \n\t\\ab01.e+xu\x85\u2028é", max_size=80)
 
@@ -209,3 +219,103 @@ def test_any_bytes_give_data_or_diagnostics(tmp_path_factory: pytest.TempPathFac
     path.write_bytes(raw)
     source = read_file(path)
     assert (source.root is not None) or source.diagnostics
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("1e-5", 1e-5),
+        ("1E5", 1e5),
+        (".5", 0.5),
+        ("5.", 5.0),
+        ("+1", 1),
+        ("-3", -3),
+        ("010", 10),
+        ("0o17", 15),
+        ("0xfF", 255),
+        ("true", True),
+        ("TRUE", True),
+        ("False", False),
+        ("", None),
+        ("~", None),
+        ("null", None),
+        ("Null", None),
+    ],
+)
+def test_core_schema_values(text: str, value: object) -> None:
+    read = read_scalar(text)
+    assert read == value
+    assert type(read) is type(value)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["no", "NO", "yes", "on", "off", "y", "1:30", "2020-01-01", "1_000", "0b1", "0o8", "nULL", "tRue", "1e", "e5", ".",
+     "-", "+", "1.2.3", ".inf", ".nan", "-.INF", "١", "0x", "1 2"],
+)  # fmt: skip
+def test_text_stays_text(text: str) -> None:
+    assert read_scalar(text) == text
+
+
+@pytest.mark.parametrize("text", ["9" * 19, "1" + "0" * 5000, "-9223372036854775808", "0xffffffffffffffff", "1e999"])
+def test_too_large(text: str) -> None:
+    with pytest.raises(ValueError, match="too large"):
+        read_scalar(text)
+
+
+def test_limits_of_numbers() -> None:
+    assert read_scalar("9223372036854775807") == 2**63 - 1
+    with pytest.raises(ValueError, match="too small"):
+        read_scalar("1e-400")
+    assert read_scalar("0e-400") == 0.0
+    assert math.copysign(1.0, read_scalar("-0.0")) == 1.0
+
+
+@given(st.floats(allow_nan=False, allow_infinity=False) | st.integers(-(2**63) + 1, 2**63 - 1))
+def test_numbers_round_trip(value: float) -> None:
+    assert read_scalar(repr(value)) == value
+
+
+@pytest.mark.parametrize("text", [".nan", "NaN", ".inf", "-.inf", "+Infinity", "inf"])
+def test_not_finite(text: str) -> None:
+    assert NOT_FINITE.fullmatch(text)
+    assert not NOT_FINITE.fullmatch(f"{text}ormation")
+
+
+TEXTS = st.text(
+    st.characters(exclude_categories=["Cs", "Cc", "Zl", "Zp"], exclude_characters="\ufeff\ufffe\uffff"), max_size=12
+)
+SCALARS = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(-(2**63) + 1, 2**63 - 1),
+    st.floats(allow_nan=False, allow_infinity=False, allow_subnormal=False).map(lambda x: x + 0.0),
+    TEXTS,
+    st.sampled_from(
+        ["no", "null", "1e-6", "1e5", "010", "0x1f", "~", "true", "-", "- a", "a: b", "#", "<<", ".5", "=", ""]
+    ),
+)
+VALUES = st.recursive(
+    SCALARS,
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=3), st.dictionaries(TEXTS.filter(lambda key: key != "<<"), inner, max_size=3)
+    ),
+    max_leaves=12,
+)
+
+
+def read_back(text: str) -> object:
+    source = read_yaml(text, "shown.yaml")
+    assert not source.diagnostics, source.diagnostics
+    return plain(source.root)
+
+
+@given(st.dictionaries(TEXTS.filter(lambda key: key != "<<"), VALUES, min_size=1, max_size=4))
+def test_round_trip(document):
+    assert repr(read_back(to_yaml(document))) == repr(document)
+
+
+def test_comments_stand_behind_values():
+    text = to_yaml({"a": {"b": 1}, "c": [{"d": 2}]}, lambda path: ".".join(map(str, path)))
+    assert [line.split("  # ")[1] for line in text.splitlines()] == ["a", "a.b", "c", "c.0.d"]
+    assert read_back(text) == {"a": {"b": 1}, "c": [{"d": 2}]}

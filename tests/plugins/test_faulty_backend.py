@@ -20,7 +20,7 @@ from dpspec.contract import FrozenMap, TrainingJob
 from dpspec.stats.conformance import table
 from dpspec.training.canaries import CanaryGroups, SignBlocks
 from dpspec.training.loop.native import NativeTrainer
-from dpspec.training.measure.run_evidence import RunLogs, evidence_of
+from dpspec.training.measure.run_evidence import RunLogs, WatchedRun
 from dpspec.training.measure.scores import ProjectionObserver
 
 PACKAGE = Path(__file__).parent / "dpspec_faulty"
@@ -101,12 +101,10 @@ def audited(trainer, seed=5, sampling=USUAL):
     directions, coins = SignBlocks(parameters, 60, seed=1), np.arange(60) % 2
     groups = CanaryGroups.planted(directions, torch.from_numpy(coins == 1), 2, 30.0)
     job, twin = make_job(seed, groups, sampling), make_job(seed + 1, sampling=sampling)
-    logs, twin_logs, watcher = RunLogs(job), RunLogs(twin), ProjectionObserver(job, directions)
-    watcher.keep_log(job)
-    trainer.train(replace(job, observers=(watcher, *logs.observers)))
+    watched, twin_logs = WatchedRun(job, ProjectionObserver(job, directions)), RunLogs(twin)
+    trainer.train(replace(job, observers=watched.observers))
     trainer.train(replace(twin, observers=twin_logs.observers))
-    evidence = evidence_of(logs, twin_logs, watcher, job, np.full(60, 2), coins)
-    return list(table.checks(job.phases, [FrozenMap(evidence)]))
+    return list(table.checks(job.phases, [FrozenMap(watched.evidence(twin_logs, np.full(60, 2), coins))]))
 
 
 def rejected(checks):

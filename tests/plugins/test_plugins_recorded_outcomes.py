@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from dpspec.contract import Evidence, FrozenMap, Outcome, Spec, Trial, freeze
+from dpspec.contract import Evidence, Outcome, Spec, Trial, freeze
 from dpspec.engine.preparing.prepare import prepare
 from dpspec.language.load import load_specs
 from dpspec.registry.loader import load_catalog
@@ -97,13 +97,7 @@ def of_old(kind: str, folder: Path) -> tuple[Spec, list[Trial]]:
     path = folder / "old.yaml"
     path.write_text(yaml.safe_dump(audit["document"]), encoding="utf-8")
     (spec,) = load_specs([path], load_catalog()).specs
-    return spec, [Trial(index=one["index"], evidence=of_json(one["evidence"])) for one in audit["trials"]]
-
-
-def of_json(value: Any) -> FrozenMap:
-    read = freeze(value)
-    assert isinstance(read, FrozenMap)
-    return read
+    return spec, [Trial(index=one["index"], evidence=freeze(one["evidence"])) for one in audit["trials"]]
 
 
 def concluded(spec: Spec, trials: list[Trial]) -> list[Outcome]:
@@ -137,7 +131,7 @@ def test_what_no_run_writes_is_refused(kind: str, path: tuple[str | int, ...], v
     spec, trials = of_old(kind, tmp_path)
     (document,) = json.loads((OLD / f"{kind}.json").read_text(encoding="utf-8"))["audits"]
     edited = changed(document["trials"][0]["evidence"], path, value)
-    trials[0] = Trial(index=trials[0].index, evidence=of_json(edited))
+    trials[0] = Trial(index=trials[0].index, evidence=freeze(edited))
     with pytest.raises((ValueError, TypeError)):
         concluded(spec, trials)
 
@@ -174,11 +168,11 @@ def test_so_it_is_of_records_that_were_attacked(path: tuple[str | int, ...], val
     document["audit"]["attack"] = {"most": 1, "least": 0, "records": [3], "runs": 3}
     (tmp_path / "attacked.yaml").write_text(yaml.safe_dump(document), encoding="utf-8")
     (spec,) = load_specs([tmp_path / "attacked.yaml"], load_catalog()).specs
-    found = list(lower_bounds(spec, [Trial(index=0, evidence=of_json(ATTACKED))]))
+    found = list(lower_bounds(spec, [Trial(index=0, evidence=freeze(ATTACKED))]))
     assert sum(isinstance(outcome, Evidence) for outcome in found) == 2
     alike = changed(ATTACKED, ("outcomes", 0, 1), [[1, 5]] * 3)  # equal coins show nothing
-    found = list(lower_bounds(spec, [Trial(index=0, evidence=of_json(alike))]))
+    found = list(lower_bounds(spec, [Trial(index=0, evidence=freeze(alike))]))
     assert [outcome.id for outcome in found if isinstance(outcome, Evidence)] == ["many-run/most-exposed-1"]
-    edited = Trial(index=0, evidence=of_json(changed(ATTACKED, path, value)))
+    edited = Trial(index=0, evidence=freeze(changed(ATTACKED, path, value)))
     with pytest.raises(ValueError, match=r"sizes|outcomes|scores|coin|score|values"):
         list(lower_bounds(spec, [edited]))

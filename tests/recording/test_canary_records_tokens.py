@@ -215,7 +215,6 @@ def checked(folder, **question):
     return check_run(folder, Question(delta=1e-5, **question))
 
 
-@pytest.mark.filterwarnings("ignore")
 def test_new_tokens_show_more_than_random_ones_and_no_more_than_the_schedule(tmp_path, capsys):
     shown = {}
     for kind in ("new-tokens", "random-tokens"):
@@ -233,7 +232,6 @@ def test_new_tokens_show_more_than_random_ones_and_no_more_than_the_schedule(tmp
     assert "the canaries extend the model's vocabulary by 400 ids" in page
 
 
-@pytest.mark.filterwarnings("ignore")
 def test_copies_are_a_group_and_their_bound_one_of_its_size(tmp_path, capsys):
     planted = dpspec.plant(next_ids(60), records=repeated(60), copies=4, seed=3)
     train(tmp_path / "run", planted, noise=2.0)
@@ -248,7 +246,6 @@ def test_copies_are_a_group_and_their_bound_one_of_its_size(tmp_path, capsys):
     assert "group_size 4, upper bound" in page
 
 
-@pytest.mark.filterwarnings("ignore")
 def test_the_bound_of_a_group_refutes_no_claim_for_single_records(tmp_path):
     planted = dpspec.plant(next_ids(60), records=repeated(600), copies=4, seed=3)
     train(tmp_path / "run", planted, noise=6.0, size=USED + 600)
@@ -258,7 +255,6 @@ def test_the_bound_of_a_group_refutes_no_claim_for_single_records(tmp_path):
     assert (single.exit_code, group.exit_code) == (ExitCode.OK, ExitCode.UNEXPECTED)
 
 
-@pytest.mark.filterwarnings("ignore")
 def test_a_header_with_other_copies_is_refused(tmp_path):
     written = [Window(row, row) for row in ids(20)]
     train(tmp_path / "run", dpspec.plant(next_ids(60), records=written, copies=2, seed=3), steps=2)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from support.checked_runs import Question, check_run
-from support.opacus_training import Training, two_passes
+from support.opacus_training import Training, recorded, two_passes
 
 from dpspec.cli.app import main
 from dpspec.contract import Assumption, Check
@@ -109,12 +109,8 @@ def test_the_headline_names_what_a_proof_assumes(sound: Path, capsys: pytest.Cap
     assert [one["status"] for one in answer["channels"]] == [one.status for one in found.channels]
 
 
-@pytest.mark.filterwarnings("ignore")
 def test_a_channel_that_ghost_clipping_leaves_open_can_be_assumed(tmp_path: Path) -> None:
-    training = Training(epochs=2, clipping="ghost")
-    training.build()
-    with training.recorder(tmp_path / "run"):
-        two_passes(training)
+    recorded(tmp_path / "run", two_passes, clipping="ghost")
     verdicts = {
         name: check_run(tmp_path / "run", Question(delta=1e-5, epsilon=9.0, assume=name)).verdict
         for name in ((), ("noise",), ("per-record-clipping",), ("sensitivity",))

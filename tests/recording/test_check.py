@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -26,34 +25,10 @@ DELTA = 1e-5
 def opacus(folder: Path, change: Callable[[Training], Any] | None = None, **options: Any) -> None:
     """A recorded Opacus training; ``change`` may patch it, and returns what happens after each step."""
     way = Training(epochs=2, **options)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        way.build()
-        each = change(way) if change is not None else None
-        with way.recorder(folder):
-            way.train(**({} if each is None else {"each": each}))
-
-
-def less_noise(way: Training) -> None:
-    original = way.optimizer_.add_noise
-
-    def half() -> None:
-        original()
-        for p in way.optimizer_.params:
-            p.grad = 0.5 * (p.grad + p.summed_grad.view_as(p))
-
-    way.optimizer_.add_noise = half
-
-
-def bare_layer(way: Training) -> None:
-    original = way.optimizer_.add_noise
-
-    def without_first_bias() -> None:
-        original()
-        bias = way.optimizer_.params[1]
-        bias.grad = bias.summed_grad.view_as(bias).clone()
-
-    way.optimizer_.add_noise = without_first_bias
+    way.build()
+    each = change(way) if change is not None else None
+    with way.recorder(folder):
+        way.train(each)
 
 
 def second_optimizer(way: Training) -> Callable[[Training], None]:
@@ -97,9 +72,7 @@ RECORDINGS: dict[str, tuple[Callable[[Path], None], Any, str, str]] = {
     "sound": (opacus, 9.0, "zero-out", "proved"),
     "shuffled": (lambda at: opacus(at, poisson=False), 100.0, "zero-out", "open"),
     "doubled epochs": (lambda at: Training(epochs=4).run(at), 2.98, "zero-out", "refuted"),
-    "too little noise": (lambda at: opacus(at, less_noise), 9.0, "zero-out", "open"),
     "wrong optimizer": (lambda at: opacus(at, second_optimizer), 9.0, "zero-out", "open"),
-    "no noise on one layer": (lambda at: opacus(at, bare_layer), 9.0, "zero-out", "open"),
     "claim too small": (opacus, middle, "zero-out", "open"),
     "claim below the lower end": (opacus, 1.0, "zero-out", "refuted"),
     "incomplete": (incomplete, 9.0, "zero-out", "open"),
@@ -109,7 +82,6 @@ RECORDINGS: dict[str, tuple[Callable[[Path], None], Any, str, str]] = {
 }
 
 
-@pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name", RECORDINGS)
 def test_every_way_gives_a_recording_the_same_verdict(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-import warnings
+import io
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,17 +11,12 @@ from typing import Any
 import pytest
 import torch
 from opacus.optimizers import DPOptimizer
-from support.checked_runs import Question, check_run
 from support.opacus_training import Training, recorded
 from torch import nn
 
 from dpspec.engine.recorded.checks import CLIPPED_SUMS, MEDDLED
 
 Script = Callable[[Training], None]
-
-
-def sound(training: Training) -> None:
-    training.train()
 
 
 def scaled_between_virtual_steps(training: Training) -> None:
@@ -53,30 +48,24 @@ def primed_sum(training: Training) -> None:
         training.optimizer_.step()
 
 
-def wrapped_clipping(training: Training) -> None:
-    """The method is replaced on the instance, inside the block."""
-    clip = training.optimizer_.clip_and_accumulate
+def wrapped(name: str) -> Script:
+    """The sum is scaled after clipping, or before the noise, by a method that replaces Opacus' inside the block."""
 
-    def wrapped() -> None:
-        clip()
-        for p in training.optimizer_.params:
-            p.summed_grad *= 1.05
+    def script(training: Training) -> None:
+        original = getattr(training.optimizer_, name)
 
-    training.optimizer_.clip_and_accumulate = wrapped
-    training.train()
+        def method() -> None:
+            if name == "clip_and_accumulate":
+                original()
+            for p in training.optimizer_.params:
+                p.summed_grad *= 1.05
+            if name == "add_noise":
+                original()
 
+        setattr(training.optimizer_, name, method)
+        training.train()
 
-def wrapped_noise(training: Training) -> None:
-    """The sum is scaled before the recorder sees it, and the noise is added by the original method."""
-    noise = training.optimizer_.add_noise
-
-    def wrapped() -> None:
-        for p in training.optimizer_.params:
-            p.summed_grad *= 1.05
-        noise()
-
-    training.optimizer_.add_noise = wrapped
-    training.train()
+    return script
 
 
 @pytest.mark.parametrize(
@@ -87,8 +76,8 @@ def wrapped_noise(training: Training) -> None:
         (scaled_between_virtual_steps, {"physical": 8, "clipping": "ghost"}),
         (scaled_between_virtual_steps, {"physical": 8, "clipping": "per_layer"}),
         (primed_sum, {}),
-        (wrapped_clipping, {}),
-        (wrapped_noise, {}),
+        (wrapped("clip_and_accumulate"), {}),
+        (wrapped("add_noise"), {}),
     ],
 )
 def test_a_changed_sum_deviates(script: Script, made: dict[str, Any], tmp_path: Path) -> None:
@@ -111,100 +100,63 @@ def test_a_changed_sum_deviates(script: Script, made: dict[str, Any], tmp_path: 
     ],
 )
 def test_an_honest_sum_conforms(made: dict[str, Any], tmp_path: Path) -> None:
-    found = recorded(tmp_path / "run", sound, **made)
+    found = recorded(tmp_path / "run", Training.train, **made)
     assert found.conformance.status == "no-deviation-found"
     limits = [c.detectable for c in found.checks if c.test.startswith(CLIPPED_SUMS)]
     assert len(limits) == 1
     assert all(limit is not None and limit < 1e-3 for limit in limits)
 
 
-def patched_factor(factor: float) -> Any:
-    """Clipping that scales the sum, in the class, before the recorder begins."""
-
-    def patch(monkeypatch: pytest.MonkeyPatch) -> None:
-        original = DPOptimizer.clip_and_accumulate
-
-        def clip(self: Any) -> None:
-            original(self)
-            for p in self.params:
-                p.summed_grad *= factor
-
-        monkeypatch.setattr(DPOptimizer, "clip_and_accumulate", clip)
-
-    return patch
-
-
-@pytest.mark.parametrize("factor", [0.999, 1.001, 1.2])
-def test_a_factor_on_every_sum_differs_from_the_recomputed_sum(
-    factor: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    patched_factor(factor)(monkeypatch)
-    found = recorded(tmp_path / "run", sound)
-    assert any(c.p_value == 0.0 and c.test.startswith(CLIPPED_SUMS) for c in found.checks)
-
-
-def test_factors_that_depend_on_other_records_differ_from_the_recomputed_sum(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Each contribution is below the clip norm, and the longest gradient of the batch decides the factor."""
+def scaling(factor: float) -> Callable[[Any], None]:
+    original = DPOptimizer.clip_and_accumulate
 
     def clip(self: Any) -> None:
-        norms = torch.stack([g.flatten(1).norm(dim=1) for g in self.grad_samples]).norm(dim=0)
-        factor = (self.max_grad_norm / (norms.max() + 1e-6)).clamp(max=1.0).expand(len(norms))
+        original(self)
         for p in self.params:
-            p.summed_grad = torch.einsum("i,i...", factor, p.grad_sample)
-            p.grad_sample._processed = True
+            p.summed_grad *= factor
 
-    monkeypatch.setattr(DPOptimizer, "clip_and_accumulate", clip)
-    found = recorded(tmp_path / "run", sound, clip=0.3)
-    assert any(c.p_value == 0.0 and c.test.startswith(CLIPPED_SUMS) for c in found.checks)
+    return clip
 
 
-def replaced_class_method(name: str) -> Any:
-    def patch(monkeypatch: pytest.MonkeyPatch) -> None:
-        original = getattr(DPOptimizer, name)
-        monkeypatch.setattr(DPOptimizer, name, lambda self, *args: original(self, *args))
+def scaling_by_the_longest(self: Any) -> None:
+    """Each contribution is below the clip norm, and the longest gradient of the batch decides the factor."""
+    norms = torch.stack([g.flatten(1).norm(dim=1) for g in self.grad_samples]).norm(dim=0)
+    factor = (self.max_grad_norm / (norms.max() + 1e-6)).clamp(max=1.0).expand(len(norms))
+    for p in self.params:
+        p.summed_grad = torch.einsum("i,i...", factor, p.grad_sample)
+        p.grad_sample._processed = True
 
-    return patch
 
-
-@pytest.mark.parametrize("name", ["clip_and_accumulate", "add_noise", "scale_grad", "step", "pre_step"])
-def test_a_method_that_was_replaced_on_the_class_is_named(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("clip", [scaling(0.999), scaling(1.001), scaling(1.2), scaling_by_the_longest])
+def test_other_sums_differ_from_the_recomputed_sum(
+    clip: Callable[[Any], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    replaced_class_method(name)(monkeypatch)
-    found = recorded(tmp_path / "run", sound)
-    assert found.conformance.status == "deviates"
-    assert any(c.p_value == 0.0 and f"DPOptimizer.{name}" in c.note for c in found.checks)
+    """Clipping is replaced in the class, before the recorder begins."""
+    monkeypatch.setattr(DPOptimizer, "clip_and_accumulate", clip)
+    assert any(test.startswith(CLIPPED_SUMS) for test in recorded(tmp_path / "run", clip=0.3).rejected)
 
 
-@pytest.mark.parametrize("name", ["clip_and_accumulate", "add_noise", "step"])
-def test_a_method_that_is_replaced_for_a_while_is_named(name: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("on_class", [True, False])
+@pytest.mark.parametrize("name", ["clip_and_accumulate", "add_noise", "scale_grad", "step", "pre_step"])
+def test_a_replaced_method_is_named(name: str, on_class: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On the class, or on the optimizer for three steps."""
+
     def script(training: Training) -> None:
-        original = getattr(training.optimizer_, name)
-        steps = 0
+        original, steps = getattr(training.optimizer_, name), []
 
         def count(training: Training) -> None:
-            nonlocal steps
-            steps += 1
-            if steps == 3:
-                setattr(training.optimizer_, name, lambda *args: original(*args))
-            if steps == 6:
-                setattr(training.optimizer_, name, original)
+            steps.append(1)
+            if len(steps) in (3, 6):
+                setattr(training.optimizer_, name, original if len(steps) == 6 else lambda *args: original(*args))
 
-        training.train(each=count)
+        training.train(each=None if on_class else count)
 
+    if on_class:
+        method = getattr(DPOptimizer, name)
+        monkeypatch.setattr(DPOptimizer, name, lambda self, *args: method(self, *args))
     found = recorded(tmp_path / "run", script)
     assert found.conformance.status == "deviates"
     assert any(c.p_value == 0.0 and f"DPOptimizer.{name}" in c.note for c in found.checks)
-
-
-def test_schedulers_of_torch_replace_no_method(tmp_path: Path) -> None:
-    def script(training: Training) -> None:
-        schedule = torch.optim.lr_scheduler.StepLR(training.optimizer_, step_size=5, gamma=0.9)
-        training.train(each=lambda _: schedule.step())
-
-    assert recorded(tmp_path / "run", script).conformance.status == "no-deviation-found"
 
 
 def sharpness_aware(training: Training) -> None:
@@ -228,31 +180,27 @@ def sharpness_aware(training: Training) -> None:
         training.optimizer_.step()
 
 
-def moved_data(training: Training) -> None:
-    """The same through ``.data``, with a move that depends on the batch."""
-    weight = training.optimizer_.params[0]
-    for x, y in training.loader:
-        training.optimizer_.zero_grad()
-        kept = weight.data.clone()
-        weight.data.add_(x.sum() * 0.01)
-        training.criterion(training.model(x), y).backward()
-        weight.data.copy_(kept)
-        training.optimizer_.step()
+def moved(number: int, before: str) -> Script:
+    """A parameter moves by the batch before the forward or the backward pass, and back before the step."""
+
+    def script(training: Training) -> None:
+        weight = training.optimizer_.params[number]
+        for x, y in training.loader:
+            training.optimizer_.zero_grad()
+            kept = weight.data.clone()
+            if before == "forward":
+                weight.data.add_(x.sum() * 0.01)
+            loss = training.criterion(training.model(x), y)
+            if before == "backward":
+                weight.data.mul_(1.0 + float(x.sum()) * 0.01)
+            loss.backward()
+            weight.data.copy_(kept)
+            training.optimizer_.step()
+
+    return script
 
 
-def moved_before_the_backward_pass(training: Training) -> None:
-    weight = training.optimizer_.params[2]
-    for x, y in training.loader:
-        training.optimizer_.zero_grad()
-        loss = training.criterion(training.model(x), y)
-        kept = weight.data.clone()
-        weight.data.mul_(1.0 + float(x.sum()) * 0.01)
-        loss.backward()
-        weight.data.copy_(kept)
-        training.optimizer_.step()
-
-
-@pytest.mark.parametrize("script", [sharpness_aware, moved_data, moved_before_the_backward_pass])
+@pytest.mark.parametrize("script", [sharpness_aware, moved(0, "forward"), moved(2, "backward")])
 def test_gradients_at_other_parameters_deviate(script: Script, tmp_path: Path) -> None:
     found = recorded(tmp_path / "run", script)
     assert (found.verdict, found.conformance.status) == ("open", "deviates")
@@ -291,34 +239,21 @@ def evaluated(training: Training) -> None:
     training.train(each=evaluate)
 
 
-@pytest.mark.parametrize("script", [averaged, evaluated])
-def test_evaluations_between_steps_conform(script: Script, tmp_path: Path) -> None:
+def decaying(training: Training) -> None:
+    """Schedulers of torch wrap ``step``."""
+    schedule = torch.optim.lr_scheduler.StepLR(training.optimizer_, step_size=5, gamma=0.9)
+    training.train(each=lambda _: schedule.step())
+
+
+def saving(training: Training) -> None:
+    training.train()
+    torch.save(training.model._module, io.BytesIO())
+    copy.deepcopy(training.model._module).eval()(torch.randn(3, 6))
+
+
+@pytest.mark.parametrize("script", [averaged, evaluated, decaying, saving])
+def test_evaluations_schedulers_and_copies_conform(script: Script, tmp_path: Path) -> None:
     assert recorded(tmp_path / "run", script).conformance.status == "no-deviation-found"
-
-
-def test_a_model_that_is_saved_or_copied_inside_the_block_keeps_no_hook(tmp_path: Path) -> None:
-    def script(training: Training) -> None:
-        training.train()
-        torch.save(training.model._module, tmp_path / "model.pt")
-        copy.deepcopy(training.model._module).eval()(torch.randn(3, 6))
-
-    assert recorded(tmp_path / "run", script, epochs=1).conformance.status == "no-deviation-found"
-
-
-def test_an_exception_leaves_the_claim_open(tmp_path: Path) -> None:
-    training = Training()
-
-    def stop(training: Training) -> None:
-        raise ZeroDivisionError
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        training.build()
-        with pytest.raises(ZeroDivisionError), training.recorder(tmp_path / "run"):
-            training.train(each=stop)
-    found = check_run(tmp_path / "run", Question(delta=1e-5, epsilon=1e4))
-    assert found.verdict == "open"
-    assert "an exception (ZeroDivisionError) ended the block after 1 steps" in found.reason
 
 
 @pytest.mark.parametrize(("given", "right"), [("mean", "sum"), ("sum", "mean")])
@@ -332,10 +267,10 @@ def test_a_loss_with_another_reduction_is_reported(given: str, right: str, tmp_p
     assert f"as if the loss were a {given} over the batch" in found.reason
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("reduction", ["mean", "sum"])
 def test_a_loss_with_the_right_reduction_is_not_reported(seed: int, reduction: str, tmp_path: Path) -> None:
-    found = recorded(tmp_path / "run", sound, reduction=reduction, epochs=8, seed=seed)
+    found = recorded(tmp_path / "run", Training.train, reduction=reduction, epochs=8, seed=seed)
     assert found.verdict == "proved"
 
 
@@ -359,8 +294,7 @@ def test_a_step_in_pieces_adds_nothing_to_the_noisy_sum(made: dict[str, Any], ad
             optimizer.original_optimizer.step()
 
     found = recorded(tmp_path / "run", script, **made)
-    names = {c.test.removesuffix(", exact") for c in found.checks if c.p_value == 0.0}
-    assert (found.fine, names) == ((True, set()) if not added else (False, {MEDDLED}))
+    assert (found.fine, found.rejected) == ((True, set()) if not added else (False, {MEDDLED}))
 
 
 def test_methods_of_a_step_in_its_hook_are_compared(tmp_path: Path) -> None:
@@ -377,6 +311,4 @@ def test_methods_of_a_step_in_its_hook_are_compared(tmp_path: Path) -> None:
         optimizer.attach_step_hook(scale_again)
         training.train()
 
-    assert MEDDLED in {
-        c.test.removesuffix(", exact") for c in recorded(tmp_path / "run", script).checks if not c.p_value
-    }
+    assert MEDDLED in recorded(tmp_path / "run", script).rejected

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import warnings
-from pathlib import Path
 from unittest.mock import patch
 
 import numpy as np
 import pytest
 import torch
-from support.checked_runs import Question, check_run
+from support.checked_runs import Question, audit_by_spec, check_run, run_page
 from support.opacus_training import Training
-from support.planted_loop import RATE, SIGMA, STEPS, loss, train
+from support.planted_loop import RATE, SIGMA, STEPS, loss, planted_data, train
 from torch import nn
 
 import dpspec
@@ -29,12 +29,22 @@ def checked(folder, **question):
     return check_run(folder, Question(**{"delta": DELTA, **question}))
 
 
+def scored_run(folder, seed=0, **made):
+    """A run whose canaries are scored by its parameters in another module, as a checkpoint gives them."""
+    run, model, _ = train(folder, seed, **made)
+    run.score(copy.deepcopy(model), loss)
+
+
+def notes(found, width=400):
+    """The page above its table of the executed run."""
+    return " ".join(run_page(found, width).partition("Executed run")[0].split())
+
+
 def test_a_sound_run_shows_no_more_than_its_schedule_costs(tmp_path):
     """Four seeds: each lower bound is right with probability 0.95, and the attack far from the worst case."""
     shown = []
     for seed in range(4):
-        run, model, _ = train(tmp_path / f"{seed}", seed)
-        run.score(model, loss)
+        scored_run(tmp_path / f"{seed}", seed)
         found = checked(tmp_path / f"{seed}", epsilon=2.5)
         assert found.canaries.lower <= found.costs[1].interval.upper
         assert (found.verdict, found.exit_code) == ("proved", ExitCode.OK)
@@ -43,9 +53,8 @@ def test_a_sound_run_shows_no_more_than_its_schedule_costs(tmp_path):
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_noise_that_was_forgotten_is_refuted_although_the_loop_tells_of_it(seed, tmp_path, capsys):
-    run, model, _ = train(tmp_path / "run", seed, fault="no-noise", canaries=300)
-    run.score(model, loss)
+def test_missing_noise_that_the_loop_reports_is_refuted(seed, tmp_path, capsys):
+    scored_run(tmp_path / "run", seed, fault="no-noise", canaries=300)
     found = checked(tmp_path / "run", epsilon=2.5)
     assert found.conformance.status == "no-deviation-found"
     assert found.costs[1].interval.upper < 2.5 < found.canaries.lower
@@ -55,70 +64,40 @@ def test_noise_that_was_forgotten_is_refuted_although_the_loop_tells_of_it(seed,
     assert (above.verdict, above.exit_code) == ("open", ExitCode.UNEXPECTED)
     assert main(["check", str(tmp_path / "run"), "--epsilon", "2.5"]) == 1
     assert capsys.readouterr().out.lstrip().startswith("REFUTED")
+    code, audit = audit_by_spec(tmp_path / "run")
+    assert (code, audit["verdicts"][0]["verdict"]) == (1, "refuted")
 
 
-def test_a_spec_of_the_run_is_refuted_by_its_canaries_too(tmp_path, monkeypatch):
-    run, model, _ = train(tmp_path / "run", fault="no-noise", canaries=300)
-    run.score(model, loss)
-    monkeypatch.chdir(tmp_path)
-    assert main(["new", "spec", "found", "--from", "run"]) == 0
-    assert main(["run", "found.yaml", "--report", "json=result.json"]) == 1
-    (verdict,) = json.loads(Path("result.json").read_text())["audits"][0]["verdicts"]
-    assert verdict["verdict"] == "refuted"
-    assert main(["verify", "result.json"]) == 0
-
-
-def test_a_loop_that_leaks_more_than_its_schedule_allows_contradicts_its_recording(tmp_path, capsys, monkeypatch):
-    run, model, _ = train(tmp_path / "run", fault="no-noise", canaries=1000)
-    run.score(copy_of(model), loss)
+def test_a_loop_that_leaks_more_than_its_schedule_allows_contradicts_its_recording(tmp_path):
+    scored_run(tmp_path / "run", fault="no-noise", canaries=1000)
     found = checked(tmp_path / "run", epsilon=100.0)
-    assert (found.verdict, found.conformance.status, found.exit_code) == ("open", "deviates", ExitCode.UNEXPECTED)
+    assert (*found.status, found.exit_code) == ("open", "deviates", ExitCode.UNEXPECTED)
     assert "nothing-unseen" in found.reason
     assert "lower bound by canaries, above the bound of the recorded schedule" in found.conformance.reason
     assert found.canaries.p_value <= 1e-6
-    main(["check", str(tmp_path / "run")])
-    page = " ".join(capsys.readouterr().out.split())
-    assert page.index("Note: The lower bound from canaries exceeds the certified") < page.index("Executed run")
-    monkeypatch.chdir(tmp_path)
-    assert main(["new", "spec", "found", "--from", "run"]) == 0
-    assert main(["run", "found.yaml", "--report", "json=result.json"]) == 1
-    audit = json.loads(Path("result.json").read_text())["audits"][0]
-    assert audit["verdicts"][0]["verdict"] == "refuted"  # its upper bound rests on what nobody saw
-    conformance = audit["conformance"]
-    assert conformance["status"] == "deviates"
-    assert "nothing-unseen (lower bound by canaries, above the bound of the recorded schedule" in conformance["reason"]
-    assert main(["verify", "result.json"]) == 0
+    assert "Note: The lower bound from canaries exceeds the certified" in notes(checked(tmp_path / "run"))
+    code, audit = audit_by_spec(tmp_path / "run")
+    assert (code, audit["verdicts"][0]["verdict"]) == (1, "refuted")  # its upper bound rests on what nobody saw
+    assert audit["conformance"]["status"] == "deviates"
+    assert "nothing-unseen (lower bound by canaries, above the bound of the" in audit["conformance"]["reason"]
 
 
-def copy_of(model):
-    """The same parameters in another module, as a checkpoint gives them."""
-    other = nn.Linear(model.in_features, 1, bias=False)
-    other.load_state_dict(model.state_dict())
-    return other
-
-
-def test_a_model_that_was_trained_on_after_the_block_proves_and_refutes_nothing(tmp_path, capsys):
-    run, model, _ = train(tmp_path / "run", fault="trained-on", canaries=300)
-    run.score(model, loss)
+def test_a_model_that_was_trained_on_after_the_block_proves_and_refutes_nothing(tmp_path):
+    scored_run(tmp_path / "run", fault="trained-on", canaries=300)
     found = checked(tmp_path / "run", epsilon=2.5)
     assert (found.verdict, found.exit_code) == ("open", ExitCode.UNEXPECTED)
     assert "scored-model: the scored model is the recorded one after its last step" in found.reason
     assert found.canaries.assumptions[0].name == "scored-model"
-    main(["check", str(tmp_path / "run"), "--epsilon", "100"])
-    page = " ".join(capsys.readouterr().out.split())
-    assert page.index("Note: The scored model differs from the one at the end of the recording") < (
-        page.index("Executed run")
-    )
+    assert "Note: The scored model differs from the one at the end of the recording" in notes(found)
     other, fresh, _ = train(tmp_path / "other")
     other.score(nn.Linear(fresh.in_features, 1, bias=False), loss)
     below = checked(tmp_path / "other", epsilon=2.5)
     assert (below.canaries.final, below.verdict, below.exit_code) == (False, "proved", ExitCode.OK)
-    main(["check", str(tmp_path / "other"), "--epsilon", "2.5"])
-    assert "do not apply to it" in " ".join(capsys.readouterr().out.split()).partition("Executed run")[0]
+    assert "do not apply to it" in notes(below)
 
 
 @pytest.mark.parametrize("raised", [False, True])
-def test_canaries_that_were_never_scored_decide_no_claim_and_say_so_on_top(raised, tmp_path, capsys, monkeypatch):
+def test_canaries_without_scores_decide_no_claim_and_say_so_on_top(raised, tmp_path):
     """An attack that was planted belongs to the answer: a script whose scoring broke used to end CI with 0."""
     run, model, _ = train(tmp_path / "run")
     if raised:
@@ -129,18 +108,14 @@ def test_canaries_that_were_never_scored_decide_no_claim_and_say_so_on_top(raise
     missing = "400 canaries were inserted and not scored: run.score was not called, or it raised"
     assert "inserted canaries without a score" in found.conformance.reason
     assert checked(tmp_path / "run").exit_code == ExitCode.UNEXPECTED
-    assert main(["check", str(tmp_path / "run"), "--epsilon", "2.5"]) == 1
-    page = " ".join(capsys.readouterr().out.split())
+    page = " ".join(run_page(found, 400).split())
     assert page.startswith("OPEN claim: epsilon <= 2.5")
-    assert page.index(f"Note: The result of the attack by canaries is missing: {missing}") < page.index("Executed run")
+    assert f"Note: The result of the attack by canaries is missing: {missing}" in notes(found)
     assert "canaries: inserted canaries without a score, exact" in page
     assert "Call run.score after the block" in page
-    monkeypatch.chdir(tmp_path)
-    assert main(["new", "spec", "found", "--from", "run"]) == 0
-    assert main(["run", "found.yaml", "--report", "json=result.json"]) == 1
-    conformance = json.loads(Path("result.json").read_text())["audits"][0]["conformance"]
-    assert conformance["status"] == "deviates"
-    assert "canaries (inserted canaries" in conformance["reason"]
+    code, audit = audit_by_spec(tmp_path / "run")
+    assert (code, audit["conformance"]["status"]) == (1, "deviates")
+    assert "canaries (inserted canaries" in audit["conformance"]["reason"]
     if not raised:
         run.score(model, loss)
         assert checked(tmp_path / "run", epsilon=2.5).fine
@@ -184,32 +159,27 @@ def test_who_was_drawn_is_who_was_there_and_the_sampling_is_tested_on_them(score
     assert [(phase.rate, phase.noise_multiplier, phase.steps) for phase in found.phases] == [(RATE, SIGMA, STEPS)]
 
 
-def test_the_page_and_the_json_say_what_was_shown_and_on_what_it_rests(scored, capsys):
+def test_the_page_and_the_json_hold_the_attack(scored, capsys):
     folder, _, _ = scored
-    assert main(["check", str(folder), "--epsilon", "2.5"]) == 0
-    page = " ".join(capsys.readouterr().out.split())
-    assert "SGD, a custom loop - batches reported by the loop, drawn from 600 records" in page
-    assert "Only the loop's report shows that norms after clipping and batches belong to its gradients" in page
-    assert "That the noise is in" not in page
-    assert "400 canaries (crafted), " in page
-    assert (
-        "lower bound: statistical at confidence 0.95: one run, final model, 400 canaries of a recorded script" in page
-    )
+    page = " ".join(run_page(checked(folder, epsilon=2.5), 400).split())
+    for words in (
+        "SGD, a custom loop - batches reported by the loop, drawn from 600 records",
+        "Only the loop's report shows that norms after clipping and batches belong to its gradients",
+        "400 canaries (crafted), ",
+        "lower bound: statistical at confidence 0.95: one run, final model, 400 canaries of a recorded script",
+    ):
+        assert words in page
     main(["check", str(folder), "--json"])
     (evidence,) = json.loads(capsys.readouterr().out)["audits"][0]["evidence"]
     assert evidence["power"] == pytest.approx(4.884, abs=1e-3)
     assert evidence["scope"]["adjacency"] == "zero-out"
-    assert {one["name"]: one["status"] for one in evidence["assumptions"]} == {
-        "blind-training": "declared",
-        "fair-coins": "declared",
-        "scored-once": "declared",
-    }
+    assumed = {one["name"]: one["status"] for one in evidence["assumptions"]}
+    assert assumed == dict.fromkeys(("blind-training", "fair-coins", "scored-once"), "declared")
 
 
 def test_an_add_remove_claim_is_not_refuted_where_constants_count_the_records(tmp_path):
     """A zero-out pair is one of add-remove only with constants that somebody chose."""
-    run, model, _ = train(tmp_path / "run", fault="no-noise", canaries=300)
-    run.score(model, loss)
+    scored_run(tmp_path / "run", fault="no-noise", canaries=300)
     assert checked(tmp_path / "run", adjacency="add-remove", epsilon=1.0).verdict == "refuted"
     with patch.object(executed_run, "maybe_computed", return_value="the rate may be 1 over the number of batches"):
         assert checked(tmp_path / "run", adjacency="add-remove", epsilon=1.0).verdict == "open"
@@ -219,8 +189,6 @@ def test_canaries_are_scored_once_and_after_the_block(tmp_path, monkeypatch):
     model = nn.Linear(405, 1)
     with pytest.raises(UsageError, match="nothing was planted"):
         dpspec.record(tmp_path / "none", model=model).score(model, loss)
-    from support.planted_loop import planted_data
-
     run = dpspec.record(tmp_path / "open", model=model, planted=planted_data(0))
     with pytest.raises(UsageError, match="the block is not over"):
         run.score(model, loss)
@@ -250,8 +218,6 @@ def test_canaries_are_scored_once_and_after_the_block(tmp_path, monkeypatch):
 
 
 def test_scoring_leaves_the_model_as_it_was_and_does_without_dropout(tmp_path):
-    from support.planted_loop import planted_data
-
     model = nn.Sequential(nn.Linear(405, 4), nn.Dropout(0.5), nn.Linear(4, 1))
     model[1].eval()
     with dpspec.record(tmp_path / "run", model=model, planted=planted_data(0)) as run:
@@ -283,29 +249,16 @@ def test_scores_that_are_not_numbers_are_refused(tmp_path):
     assert checked(tmp_path / "run", epsilon=2.5).verdict == "proved"
 
 
-def test_equal_scores_are_noted(tmp_path, capsys, monkeypatch):
-    run, model, _ = train(tmp_path / "run")
-    run.score(model, lambda model, batch: torch.zeros(len(batch[1])))
-    assert main(["check", str(tmp_path / "run"), "--epsilon", "2.5"]) == 0
-    note = "All 400 canaries have the same score, so the attack shows nothing"
-    assert note in " ".join(capsys.readouterr().out.split())
-    monkeypatch.chdir(tmp_path)
-    assert main(["new", "spec", "found", "--from", "run"]) == 0
-    main(["run", "found.yaml", "--report", "json=result.json"])
-    assert any(note in one for one in json.loads(Path("result.json").read_text())["audits"][0]["recording"]["cautions"])
-    different, model, _ = train(tmp_path / "different")
-    different.score(model, loss)
-    capsys.readouterr()
-    main(["check", str(tmp_path / "different")])
-    assert "the same score" not in " ".join(capsys.readouterr().out.split())
-
-
-def test_scores_that_tie_keep_the_order_of_their_places(tmp_path):
+def test_equal_scores_are_noted_and_keep_the_order_of_their_places(scored, tmp_path):
     run, model, planted = train(tmp_path / "run")
     run.score(model, lambda model, batch: torch.zeros(len(batch[1])))
-    coins = planted.coins
+    found, coins = checked(tmp_path / "run", epsilon=2.5), planted.coins
     expected = [int((coins[:h] == 0).sum() + (coins[400 - h :] == 1).sum()) for h in (8, 24, 72, 200)]
-    assert checked(tmp_path / "run").canaries.correct == tuple(expected)
+    assert found.canaries.correct == tuple(expected)
+    note = "All 400 canaries have the same score, so the attack shows nothing"
+    assert (found.exit_code, note in notes(found)) == (ExitCode.OK, True)
+    assert any(note in one for one in audit_by_spec(tmp_path / "run")[1]["recording"]["cautions"])
+    assert "the same score" not in notes(checked(scored[0]))
 
 
 def test_tokens_in_dictionaries_through_opacus(tmp_path):
@@ -330,26 +283,24 @@ def test_tokens_in_dictionaries_through_opacus(tmp_path):
         return nn.functional.cross_entropy(model(batch["input_ids"]), batch["labels"], reduction="none")
 
     model = Bag()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        engine = PrivacyEngine()
-        model, optimizer, loader = engine.make_private(
-            module=model,
-            optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
-            data_loader=DataLoader(planted, batch_size=24),
-            noise_multiplier=1.0,
-            max_grad_norm=1.0,
-        )
-        empty = 0
-        with dpspec.record(tmp_path / "run", model=model, optimizer=optimizer, loader=loader, engine=engine) as run:
-            for _ in range(4):
-                with BatchMemoryManager(data_loader=loader, max_physical_batch_size=3, optimizer=optimizer) as batches:
-                    for batch in batches:
-                        empty += not len(batch["labels"])
-                        optimizer.zero_grad()
-                        of_each(model, batch).mean().backward()
-                        optimizer.step()
-        run.score(model, of_each)
+    engine = PrivacyEngine()
+    model, optimizer, loader = engine.make_private(
+        module=model,
+        optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
+        data_loader=DataLoader(planted, batch_size=24),
+        noise_multiplier=1.0,
+        max_grad_norm=1.0,
+    )
+    empty = 0
+    with dpspec.record(tmp_path / "run", model=model, optimizer=optimizer, loader=loader, engine=engine) as run:
+        for _ in range(4):
+            with BatchMemoryManager(data_loader=loader, max_physical_batch_size=3, optimizer=optimizer) as batches:
+                for batch in batches:
+                    empty += not len(batch["labels"])
+                    optimizer.zero_grad()
+                    of_each(model, batch).mean().backward()
+                    optimizer.step()
+    run.score(model, of_each)
     assert empty > 0
     found = checked(tmp_path / "run", epsilon=20.0)
     assert (found.verdict, found.conformance.status) == ("proved", "no-deviation-found")

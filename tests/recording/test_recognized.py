@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ from opacus.optimizers import DPOptimizer
 from opacus.optimizers.ddp_perlayeroptimizer import SimpleDistributedPerLayerOptimizer
 from opacus.utils.adaptive_clipping.adaptive_clipping_utils import PrivacyEngineAdaptiveClipping
 from support.checked_runs import CheckedRun, Question, check_run
-from support.opacus_training import RECORDS, Training
+from support.opacus_training import RECORDS, Training, recorded
 from torch import nn
 from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel
 from torch.utils.data import (
@@ -37,11 +36,7 @@ DATA = TensorDataset(torch.zeros(40, 3))
 
 @pytest.fixture
 def way():
-    found = Training()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        found.build()
-    return found
+    return Training().build()
 
 
 class Own(DPOptimizer):
@@ -53,84 +48,61 @@ class Evens(Sampler):
         yield from ([0, 2], [4])
 
 
-def refused(tmp_path, **given):
-    with pytest.raises(UsageError) as error:
-        dpspec.record(tmp_path / "run", **given)
-    assert not (tmp_path / "run").exists()
-    return str(error.value)
+def unmade(kind, **attributes):
+    """A module of a class, without the processes that its constructor needs."""
+    found = object.__new__(kind)
+    nn.Module.__init__(found)
+    vars(found).update(attributes)
+    return found
 
 
-def test_per_layer_clipping_in_several_processes_is_refused_by_name(way, tmp_path):
-    kind = SimpleDistributedPerLayerOptimizer
-    told = refused(tmp_path, model=way.model, optimizer=kind.__new__(kind))
-    assert told.startswith(f"optimizer is {kind.__name__}: ")
-
-
-def test_sharded_models_and_parts_of_several_processes_are_refused(way, tmp_path):
-    sharded = object.__new__(type("FSDPLinear", (FSDPModule, nn.Linear), {}))
-    nn.Module.__init__(sharded)
-    told = refused(tmp_path, model=sharded, optimizer=way.optimizer_)
-    assert told.startswith("FSDP2 shards the model, and optimizer is opacus.DPOptimizer: give make_private grad_sample")
-    older = object.__new__(FullyShardedDataParallel)
-    nn.Module.__init__(older)
-    older._fsdp_wrapped_module = nn.Linear(2, 2)
-    assert "model is FullyShardedDataParallel, of FSDP1" in refused(tmp_path, model=older)
-    way.loader.distributed = True
-    told = refused(tmp_path, model=way.model, optimizer=way.optimizer_, loader=way.loader)
-    assert told.startswith("loader is a distributed DPDataLoader, and the optimizer sums over one process: give")
-
-
-def test_an_optimizer_derived_from_opacus_is_refused_by_name(way, tmp_path):
-    own = Own(way.optimizer_.original_optimizer, noise_multiplier=1.0, max_grad_norm=1.0, expected_batch_size=4)
-    told = refused(tmp_path, model=way.model, optimizer=own)
-    assert "Own, an optimizer derived from Opacus'" in told
-    assert "run.noised" in told
-
-
-def test_other_wrappers_of_optimizers_are_refused_by_name(way, tmp_path):
-    told = refused(tmp_path, model=way.model, optimizer=torch.amp.GradScaler("cpu", enabled=False))
-    assert told == "optimizer must be an optimizer of torch or Opacus, got torch.GradScaler"
-
-
-def test_lightnings_own_wrapper_is_looked_through(way, tmp_path):
-    theirs = type("LightningOptimizer", (), {"__module__": "lightning.pytorch.core.optimizer"})()
-    theirs.optimizer = way.optimizer_
-    with (
-        warnings.catch_warnings(),
-        dpspec.record(tmp_path / "run", model=way.model, optimizer=theirs, loader=way.loader, engine=way.engine),
+def test_unknown_parts_are_refused_by_name(way, tmp_path):
+    kind, raw, other = SimpleDistributedPerLayerOptimizer, way.optimizer_.original_optimizer, Training().build()
+    other.loader.distributed = True
+    sharded = unmade(type("FSDPLinear", (FSDPModule, nn.Linear), {}))
+    older = unmade(FullyShardedDataParallel, _fsdp_wrapped_module=nn.Linear(2, 2))
+    scaler = torch.amp.GradScaler("cpu", enabled=False)
+    for given, words in (
+        ({"optimizer": kind.__new__(kind)}, f"optimizer is {kind.__name__}: "),
+        ({"optimizer": scaler}, "optimizer must be an optimizer of torch or Opacus, got torch.GradScaler"),
+        ({"optimizer": Own(raw, noise_multiplier=1.0, max_grad_norm=1.0, expected_batch_size=4)}, "the recorder does"),
+        ({"optimizer": raw, "engine": way.engine}, "optimizer is torch.SGD, which is not Opacus', and engine is"),
+        ({"optimizer": None, "engine": way.engine}, "no optimizer was given, and engine is"),
+        ({"engine": PrivacyEngineAdaptiveClipping()}, "engine is Opacus' PrivacyEngineAdaptiveClipping: its clip norm"),
+        ({"model": sharded}, "FSDP2 shards the model, and optimizer is opacus.DPOptimizer: give make_private"),
+        ({"model": older, "optimizer": None}, "model is FullyShardedDataParallel, of FSDP1"),
+        ({"loader": other.loader}, "loader is a distributed DPDataLoader, and the optimizer sums over one process"),
+        ({"rate": 0.1}, "rate: Opacus' optimizer and loader say so themselves; leave it out"),
     ):
-        warnings.simplefilter("ignore")
-        way.train()
-    found = check_run(tmp_path / "run", Question(delta=1e-5, epsilon=100.0))
-    assert (found.verdict, found.run.header.optimizer) == ("proved", "DPOptimizer")
+        with pytest.raises(UsageError) as error:
+            dpspec.record(tmp_path / "run", **{"model": way.model, "optimizer": way.optimizer_, **given})
+        assert str(error.value).startswith(words)
+        assert not (tmp_path / "run").exists()
 
 
-def test_the_optimizer_inside_is_refused_beside_opacus_engine(way, tmp_path):
-    """It used to be taken for that of a loop of one's own, and nothing that Opacus' optimizer did was seen."""
-    raw = way.optimizer_.original_optimizer
-    told = refused(tmp_path, model=way.model, optimizer=raw, loader=way.loader, engine=way.engine)
-    assert told.startswith("optimizer is torch.SGD, which is not Opacus', and engine is Opacus' PrivacyEngine: give")
-    assert told.endswith("gives engine=engine.accountant")
-    assert refused(tmp_path, model=way.model, engine=way.engine).startswith("no optimizer was given, and engine is")
-    dpspec.record(tmp_path / "own", model=way.model, optimizer=raw, engine=way.engine.accountant)
-
-
-@pytest.mark.filterwarnings("ignore:Secure RNG")
-def test_an_engine_whose_clip_norm_follows_the_records_is_refused(way, tmp_path):
-    engine = PrivacyEngineAdaptiveClipping()
-    message = refused(tmp_path, model=way.model, optimizer=way.optimizer_, loader=way.loader, engine=engine)
-    assert message.startswith("engine is Opacus' PrivacyEngineAdaptiveClipping: its clip norm follows the norms of")
-    assert message.endswith("use PrivacyEngine with grad_sample_mode='ghost'")
-
-
-def test_what_opacus_says_itself_is_not_to_be_said_again(way, tmp_path):
-    told = refused(tmp_path, model=way.model, optimizer=way.optimizer_, rate=0.1)
-    assert told == "rate: Opacus' optimizer and loader say so themselves; leave it out"
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        recorder = way.recorder(tmp_path / "run")
-    with recorder as run, pytest.raises(UsageError, match=r"run.noised is for custom loops"):
+def test_reports_are_for_custom_loops(way, tmp_path):
+    dpspec.record(
+        tmp_path / "own",
+        model=way.model,
+        optimizer=way.optimizer_.original_optimizer,
+        engine=way.engine.accountant,
+    )
+    with way.recorder(tmp_path / "run") as run, pytest.raises(UsageError, match=r"run.noised is for custom loops"):
         run.noised(torch.zeros(3))
+
+
+def test_lightnings_own_wrapper_is_looked_through(tmp_path):
+    def wrapped(training):
+        theirs = type("LightningOptimizer", (), {"__module__": "lightning.pytorch.core.optimizer"})()
+        theirs.optimizer = training.optimizer_
+        training.optimizer_ = theirs
+
+    def script(training):
+        training.optimizer_ = training.optimizer_.optimizer
+        training.train()
+
+    found = recorded(tmp_path / "run", script, prepare=wrapped)
+    assert (found.verdict, found.run.header.optimizer) == ("proved", "DPOptimizer")
 
 
 @pytest.mark.parametrize(

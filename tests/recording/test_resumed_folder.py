@@ -32,12 +32,12 @@ def checked(folder: Path, **given: Any) -> CheckedRun:
     return check_run(folder, dataclasses.replace(QUESTION, **given))
 
 
-def rejected(found: CheckedRun) -> set[str]:
-    return {one.test.removesuffix(", exact") for one in found.checks if one.p_value <= 1e-9}
-
-
-def doubts(found: CheckedRun) -> str:
-    return "; ".join(one.text for one in found.assumptions if one.status == "unchecked")
+def resumed(folder: Path, *jobs: dict[str, Any]) -> CheckedRun:
+    """Jobs in one folder, each from the last checkpoint of the one before."""
+    checkpoint = None
+    for job in jobs:
+        checkpoint = Job(folder, **job).run(checkpoint)
+    return checked(folder)
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +57,7 @@ def test_a_resumed_training_is_checked_as_one_that_was_not_interrupted(first: An
     Job(begun, steps=20).run(first[1])
     Job(tmp_path / "whole", steps=40).run()
     parts, whole = checked(begun), checked(tmp_path / "whole")
-    assert (parts.verdict, parts.fine, rejected(parts)) == ("proved", True, set())
+    assert (parts.verdict, parts.fine, parts.rejected) == ("proved", True, set())
     assert phases_of(parts.run) == phases_of(whole.run)
     assert parts.costs[1] == whole.costs[1]
     assert parts.told == whole.told
@@ -89,53 +89,37 @@ def learning_rate(job: Job) -> None:
     job.private.param_groups[0]["lr"] = 0.5
 
 
-def loaded_late(job: Job) -> None:
-    if next(job.model.parameters()).data_ptr() not in LATE:
-        LATE.add(next(job.model.parameters()).data_ptr())
+def moved_once(job: Job) -> None:
+    if not job.given.get("moved"):
+        job.given = {"moved": True}
         moved(job)
 
 
-LATE: set[int] = set()
-
-#: By name: the second part, and the beginning of what is unchecked.
-OPEN: dict[str, tuple[dict[str, Any], str]] = {
-    "parameters": ({"change": moved}, "part 2 starts with parameters that no earlier part ended with"),
-    "momentum": ({"change": momentum}, "part 2 starts with another state of the optimizer than the checkpoint's"),
-    "buffer": ({"change": frozen}, "part 2 starts with other buffers, frozen parameters or extra state"),
-    "data": ({"data_seed": 1}, "part 2 has other records at the same places of the dataset"),
-    "clip-norm": ({"clip": 2.0}, "clip_norm changed before step 21"),
-    "noise": ({"noise": 0.8}, "noise_multiplier changed before step 21"),
-    "learning-rate": ({"change": learning_rate}, "lr of parameter group 0 changed before step 21"),
-    "scheduler": ({"restores": ("model", "accountant")}, "lr of parameter group 0 changed before step 21"),
+#: By name: the second part, the beginning of a doubt, and a rejected check.
+FAULTS: dict[str, tuple[dict[str, Any], str, str]] = {
+    "parameters": ({"change": moved}, "part 2 starts with parameters that no earlier part ended with", ""),
+    "momentum": ({"change": momentum}, "part 2 starts with another state of the optimizer than the checkpoint's", ""),
+    "buffer": ({"change": frozen}, "part 2 starts with other buffers, frozen parameters or extra state", ""),
+    "data": ({"data_seed": 1}, "part 2 has other records at the same places of the dataset", ""),
+    "clip-norm": ({"clip": 2.0}, "clip_norm changed before step 21", ""),
+    "noise": ({"noise": 0.8}, "noise_multiplier changed before step 21", ""),
+    "learning-rate": ({"change": learning_rate}, "lr of parameter group 0 changed before step 21", ""),
+    "scheduler": ({"restores": ("model", "accountant")}, "lr of parameter group 0 changed before step 21", ""),
+    "accountant": ({"restores": ("model", "optimizer", "scheduler")}, "", RECOUNTED),
+    "history": ({"change": history}, "", RECOUNTED),
+    "shuffled": ({"poisson": False}, "", "assumed Poisson sampling; the loader's batches are shuffled"),
+    "inside": ({"during": moved_once}, "", "parameter changes outside the DP optimizer"),
 }
 
 
-@pytest.mark.parametrize("name", OPEN)
-def test_a_part_that_starts_with_another_state_leaves_the_claim_open(name: str, first: Any, begun: Path) -> None:
-    given, why = OPEN[name]
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_fault_of_a_later_part_is_found(name: str, first: Any, begun: Path) -> None:
+    given, doubt, test = FAULTS[name]
     Job(begun, **given).run(first[1])
     found = checked(begun)
-    assert (found.verdict, found.conformance.status) == ("open", "no-deviation-found")
-    assert why in doubts(found)
-
-
-#: By name: the second part, and a rejected check.
-DEVIATING: dict[str, tuple[dict[str, Any], str]] = {
-    "accountant": ({"restores": ("model", "optimizer", "scheduler")}, RECOUNTED),
-    "history": ({"change": history}, RECOUNTED),
-    "shuffled": ({"poisson": False}, "assumed Poisson sampling; the loader's batches are shuffled"),
-    "inside": ({"during": loaded_late}, "parameter changes outside the DP optimizer"),
-}
-
-
-@pytest.mark.parametrize("name", DEVIATING)
-def test_a_fault_of_a_later_part_deviates(name: str, first: Any, begun: Path) -> None:
-    given, test = DEVIATING[name]
-    Job(begun, **given).run(first[1])
-    found = checked(begun)
-    assert found.verdict == "open"
-    assert found.conformance.status == "deviates"
-    assert test in rejected(found)
+    assert found.status == ("open", "deviates" if test else "no-deviation-found")
+    assert doubt in found.doubts
+    assert not test or test in found.rejected
 
 
 def noise_generator(job: Job) -> None:
@@ -150,45 +134,36 @@ NOISE = "noise of all steps at one distance along each other"
 BATCHES = "records in common with the batch 20 steps before"
 
 
+AGAIN, EARLIER = "seed each part differently", "part 2 draws its noise as earlier steps did"
+SEED = "draws its noise from the seed of an earlier part"
+
+
 @pytest.mark.parametrize(
-    ("given", "steps", "tests"),
+    ("parts", "tests", "doubt"),
     [
-        ({"seed": 5}, 20, {NOISE, BATCHES}),
-        ({"seed": 5}, 2, {NOISE, BATCHES}),
-        ({"change": noise_generator}, 20, {NOISE}),
-        ({"change": batch_generator}, 20, {BATCHES}),
+        ([{"seed": 5}, {"seed": 5}], {NOISE, BATCHES}, AGAIN),
+        ([{"seed": 5}, {"seed": 5, "steps": 2}], {NOISE, BATCHES}, AGAIN),
+        ([{"change": noise_generator}] * 2, {NOISE}, AGAIN),
+        ([{"change": batch_generator}] * 2, {BATCHES}, AGAIN),
+        ([{"change": batch_generator}, {"change": noise_generator}], None, EARLIER),
+        ([{"seed": 5}, {"seed": 5, "change": lambda _: torch.rand(1001)}], set(), SEED),
     ],
 )
-def test_repeated_random_numbers_deviate(given: dict[str, Any], steps: int, tests: set[str], tmp_path: Path) -> None:
-    checkpoint = Job(tmp_path / "run", **given).run()
-    Job(tmp_path / "run", **{**given, "steps": steps}).run(checkpoint)
-    found = checked(tmp_path / "run")
-    assert tests <= rejected(found)
-    assert "seed each part differently" in doubts(found)
+def test_repeated_seeds_and_random_numbers_are_found(
+    parts: list[dict[str, Any]], tests: set[str] | None, doubt: str, tmp_path: Path
+) -> None:
+    found = resumed(tmp_path / "run", *parts)
+    assert found.verdict == "open"
+    assert doubt in found.doubts
+    assert tests is None or (tests <= found.rejected and bool(tests) == bool(found.rejected))
 
 
 def test_repeated_noise_is_found_in_long_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of long parts, the noise of some steps is kept in memory, at the beginning and the end of each part."""
     monkeypatch.setattr(recorded_run, "KEPT", 6)
-    checkpoint = Job(tmp_path / "run", seed=5).run()
-    Job(tmp_path / "run", seed=5, steps=30).run(checkpoint)
-    found = checked(tmp_path / "run")
+    found = resumed(tmp_path / "run", {"seed": 5}, {"seed": 5, "steps": 30})
     assert len(found.run.rows) == 6 + 3 + 3 + 6
-    assert "noise of two steps along each other" in rejected(found)
-
-
-def test_a_seed_of_batches_that_draws_noise_later_leaves_the_claim_open(tmp_path: Path) -> None:
-    checkpoint = Job(tmp_path / "run", change=batch_generator).run()
-    Job(tmp_path / "run", change=noise_generator).run(checkpoint)
-    assert "part 2 draws its noise as earlier steps did" in doubts(checked(tmp_path / "run"))
-
-
-def test_a_seed_that_is_used_again_at_other_numbers_leaves_the_claim_open(tmp_path: Path) -> None:
-    checkpoint = Job(tmp_path / "run", seed=5).run()
-    Job(tmp_path / "run", seed=5, change=lambda _: torch.rand(1001)).run(checkpoint)
-    found = checked(tmp_path / "run")
-    assert (found.verdict, rejected(found)) == ("open", set())
-    assert "draws its noise from the seed of an earlier part" in doubts(found)
+    assert "noise of two steps along each other" in found.rejected
 
 
 def test_a_restored_generator_goes_on_once(tmp_path: Path) -> None:
@@ -196,7 +171,7 @@ def test_a_restored_generator_goes_on_once(tmp_path: Path) -> None:
     Job(tmp_path / "run", seed=5, restores=restored).run(checkpoint)
     assert checked(tmp_path / "run").verdict == "proved"
     Job(tmp_path / "run", seed=5, restores=restored).run(checkpoint)
-    assert "part 3 draws its noise as earlier steps did" in doubts(checked(tmp_path / "run"))
+    assert "part 3 draws its noise as earlier steps did" in checked(tmp_path / "run").doubts
 
 
 def test_a_public_change_of_the_clip_norm_begins_a_phase(first: Any, begun: Path) -> None:
@@ -210,12 +185,9 @@ def test_a_public_change_of_the_clip_norm_begins_a_phase(first: Any, begun: Path
 
 
 def test_steps_after_the_checkpoint_of_a_killed_part_are_charged(tmp_path: Path) -> None:
-    checkpoint = Job(tmp_path / "run", saves=15, killed=True).run()
-    Job(tmp_path / "run").run(checkpoint)
-    found, whole = checked(tmp_path / "run"), Job(tmp_path / "whole", steps=40)
-    whole.run()
+    found = resumed(tmp_path / "run", {"saves": 15, "killed": True}, {})
     assert (found.verdict, found.fine) == ("proved", True)
-    assert found.costs == checked(tmp_path / "whole").costs
+    assert found.costs == resumed(tmp_path / "whole", {"steps": 40}).costs
     assert "Part 2 continues step 15 of part 1; the 5 steps of part 1 after it are charged too." in found.cautions
     (text,) = (one.text for one in found.assumptions if one.name == "joined-parts")
     assert "no model of the 5 steps after the last checkpoint of a killed part is released" in text
@@ -224,11 +196,9 @@ def test_steps_after_the_checkpoint_of_a_killed_part_are_charged(tmp_path: Path)
 
 def test_a_killed_part_that_was_not_prepared_for_others_leaves_the_claim_open(tmp_path: Path) -> None:
     """Its last steps waited to be written together."""
-    checkpoint = Job(tmp_path / "run", saves=15, killed=True, resume=False).run()
-    Job(tmp_path / "run").run(checkpoint)
-    found = checked(tmp_path / "run")
-    assert (found.verdict, rejected(found)) == ("open", set())
-    assert "part 1 was killed and recorded without resume=True" in doubts(found)
+    found = resumed(tmp_path / "run", {"saves": 15, "killed": True, "resume": False}, {})
+    assert (found.verdict, found.rejected) == ("open", set())
+    assert "part 1 was killed and recorded without resume=True" in found.doubts
 
 
 def test_two_parts_from_one_checkpoint_are_both_charged(first: Any, begun: Path) -> None:
@@ -267,18 +237,15 @@ def test_a_checkpoint_that_the_recorder_did_not_see_leaves_the_claim_open(tmp_pa
     shutil.rmtree(tmp_path / "run")
     checkpoint = Job(tmp_path / "run", saves=15, killed=True, during=copy).run()
     Job(tmp_path / "run", change=put).run(checkpoint)
-    assert "part 2 starts with parameters that no earlier part ended with" in doubts(checked(tmp_path / "run"))
+    assert "part 2 starts with parameters that no earlier part ended with" in checked(tmp_path / "run").doubts
 
 
 def test_an_optimizer_without_its_state_is_noted(tmp_path: Path) -> None:
     def without_scheduler(job: Job) -> None:
         job.private.param_groups[0]["lr"] = 0.01 * 0.99**20
 
-    given: dict[str, Any] = {"optimizer": "adamw"}
-    checkpoint = Job(tmp_path / "run", **given).run()
-    Job(tmp_path / "run", restores=("model", "accountant", "scheduler"), change=without_scheduler, **given).run(
-        checkpoint
-    )
+    later = {"restores": ("model", "accountant", "scheduler"), "change": without_scheduler}
+    resumed(tmp_path / "run", {"optimizer": "adamw"}, {"optimizer": "adamw", **later})
     found = checked(tmp_path / "run", public=("learning_rate",))
     assert found.verdict == "proved"
     assert "The optimizer of part 2 starts without state, which costs no privacy." in found.cautions
@@ -286,9 +253,7 @@ def test_an_optimizer_without_its_state_is_noted(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("given", [{"ghost": True}, {"optimizer": "adamw"}], ids=["ghost", "adamw"])
 def test_other_trainings_are_resumed(given: dict[str, Any], tmp_path: Path) -> None:
-    checkpoint = Job(tmp_path / "run", **given, saves=10, killed=True).run()
-    Job(tmp_path / "run", **given).run(checkpoint)
-    assert checked(tmp_path / "run").verdict == "proved"
+    assert resumed(tmp_path / "run", {**given, "saves": 10, "killed": True}, given).verdict == "proved"
 
 
 def test_evidence_of_one_part_is_kept(tmp_path: Path) -> None:
@@ -301,9 +266,8 @@ def test_evidence_of_one_part_is_kept(tmp_path: Path) -> None:
         scores = model(batch[0])
         return torch.nn.functional.cross_entropy(scores - scores.mean(0), batch[1], reduction="none")
 
-    checkpoint = Job(tmp_path / "run", change=mixing, given={"loss": loss}).run()
-    Job(tmp_path / "run").run(checkpoint)
-    assert any(test.startswith("change of other contributions") for test in rejected(checked(tmp_path / "run")))
+    found = resumed(tmp_path / "run", {"change": mixing, "given": {"loss": loss}}, {})
+    assert any(test.startswith("change of other contributions") for test in found.rejected)
 
 
 def test_a_recorder_that_failed_leaves_the_claim_open(first: Any, begun: Path, monkeypatch: Any) -> None:
@@ -319,7 +283,7 @@ def test_a_recorder_that_failed_leaves_the_claim_open(first: Any, begun: Path, m
     Job(begun).run(checkpoint)
     found = checked(begun)
     assert (found.verdict, found.run.steps) == ("open", 40)
-    assert "part 3 starts with parameters that no earlier part ended with" in doubts(found)
+    assert "part 3 starts with parameters that no earlier part ended with" in found.doubts
 
 
 def test_canaries_keep_their_inclusion_bits(tmp_path: Path) -> None:
@@ -380,7 +344,7 @@ def test_a_plain_loop_is_resumed(tmp_path: Path) -> None:
     assert (found.verdict, found.run.steps) == ("proved", 40)
     kept = plain(tmp_path / "other", [], 20, ends=False, saves=False)
     plain(tmp_path / "other", kept, 20)
-    assert "part 2 starts with parameters that no earlier part ended with" in doubts(checked(tmp_path / "other"))
+    assert "part 2 starts with parameters that no earlier part ended with" in checked(tmp_path / "other").doubts
 
 
 def test_parts_that_cannot_be_joined_are_refused(first: Any, begun: Path, tmp_path: Path) -> None:
@@ -412,20 +376,20 @@ def test_a_part_of_another_run_or_without_states_leaves_the_claim_open(first: An
     shutil.copytree(begun, tmp_path / "mixed")
     shutil.rmtree(tmp_path / "mixed" / "part-2")
     shutil.copytree(tmp_path / "other" / "part-2", tmp_path / "mixed" / "part-2")
-    assert "part 2 starts with parameters" in doubts(checked(tmp_path / "mixed"))
+    assert "part 2 starts with parameters" in checked(tmp_path / "mixed").doubts
     states = (begun / "part-2" / STATES).read_bytes()
     (begun / "part-2" / STATES).write_bytes(states[: len(states) // 2 + 10])
     with pytest.raises(RecordingError, match="lacks the state at the end of the recording: the file was cut"):
         open_run(begun)
     (begun / "part-2" / STATES).unlink()
-    assert "part 2 has no state of its start" in doubts(checked(begun))
+    assert "part 2 has no state of its start" in checked(begun).doubts
 
 
 def test_a_last_part_without_an_end_leaves_the_claim_open(first: Any, begun: Path) -> None:
     Job(begun, saves=10, killed=True).run(first[1])
     found = checked(begun)
     assert found.verdict == "open"
-    assert "the recording has no end" in doubts(found)
+    assert "the recording has no end" in found.doubts
 
 
 def test_an_interrupted_part_that_goes_on_is_proved(first: Any, begun: Path) -> None:
@@ -448,7 +412,7 @@ def test_ranks_are_resumed_after_a_kill(tmp_path: Path) -> None:
     assert jobs.run(epochs=5, killed=(1, 13)) != [0, 0]
     assert jobs.run() == [0, 0]
     found = checked(jobs.folder)
-    assert (found.verdict, found.fine, rejected(found)) == ("proved", True, set())
+    assert (found.verdict, found.fine, found.rejected) == ("proved", True, set())
     assert "Part 3 continues step 10 of part 2; the 3 steps of part 2 after it are charged too." in found.cautions
     assert found.run.steps == 6 + 13 + 6
     shutil.rmtree(jobs.folder / "part-2" / "rank-1")
@@ -473,12 +437,12 @@ def test_jobs_that_are_killed_before_their_first_step_are_omitted(tmp_path: Path
 def test_ranks_with_the_seed_of_another_rank_leave_the_claim_open(tmp_path: Path) -> None:
     jobs = RankedJobs(tmp_path)
     assert jobs.run(seed_of=1) == jobs.run(seed_of=2) == [0, 0]
-    assert "rank 0 of part 2 draws its noise as earlier steps did" in doubts(checked(jobs.folder))
+    assert "rank 0 of part 2 draws its noise as earlier steps did" in checked(jobs.folder).doubts
 
 
 def test_ranks_with_the_seeds_of_an_earlier_part_deviate(tmp_path: Path) -> None:
     jobs = RankedJobs(tmp_path)
     assert jobs.run(seed_of=7) == jobs.run(seed_of=7) == [0, 0]
     found = checked(jobs.folder)
-    assert NOISE in rejected(found)
-    assert "rank 1 of part 2 draws its batches" in doubts(found)
+    assert NOISE in found.rejected
+    assert "rank 1 of part 2 draws its batches" in found.doubts

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 import torch
 from support.checked_runs import Question, check_run
+from support.plain_loop import plain_loop
 from torch import nn
 
 import dpspec
@@ -22,32 +23,18 @@ from dpspec.cli.app import main
 from dpspec.errors import DpspecError, UsageError
 from dpspec.recording.folder.run_folder import INTERNAL, MARK, STEPS, RunFolder
 
-#: Trains and records without end, in a process of its own for each folder that it is told; one at a time.
-LOOP = """
-import os, sys, torch
-from torch import nn
-import dpspec.recording.recorder
+#: Trains and records without end, in a process of its own for each folder on its input; one at a time.
+LOOP = f"""
+import os, sys
+sys.path.insert(0, {str(Path(__file__).parents[1])!r})
+from support.plain_loop import plain_loop
 for folder in sys.stdin:
     if child := os.fork():
+        print(child, flush=True)
         os.waitpid(child, 0)
         print("gone", flush=True)
         continue
-    torch.manual_seed(0)
-    model = nn.Linear(40, 3)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    given = dict(noise_multiplier=1.0, clip_norm=1.0, rate=0.1, records=500)
-    with dpspec.record(folder.rstrip(), model=model, optimizer=optimizer, **given) as run:
-        print(os.getpid(), flush=True)
-        while True:
-            drawn = (torch.rand(500) < 0.1).nonzero().squeeze(1)
-            noise = torch.randn(123)
-            for p, g in zip(model.parameters(), noise.split([120, 3])):
-                p.grad = g.view_as(p)
-            optimizer.step()
-            run.sampled(drawn)
-            run.clipped(torch.ones(len(drawn)))
-            run.noised(noise)
-            run.stepped()
+    plain_loop(folder.rstrip(), 10**9)
 """
 
 
@@ -57,25 +44,6 @@ def loops():
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         yield process
         process.stdin.close()
-
-
-def small(folder, steps=20):
-    """A sound recording of a loop of its own."""
-    torch.manual_seed(1)
-    model = nn.Linear(40, 3)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    given = {"noise_multiplier": 1.0, "clip_norm": 1.0, "rate": 0.1, "records": 500}
-    with dpspec.record(folder, model=model, optimizer=optimizer, **given) as run:
-        for _ in range(steps):
-            drawn = (torch.rand(500) < 0.1).nonzero().squeeze(1)
-            noise = torch.randn(123)
-            for p, g in zip(model.parameters(), noise.split([120, 3]), strict=True):
-                p.grad = g.view_as(p)
-            optimizer.step()
-            run.sampled(drawn)
-            run.clipped(torch.ones(len(drawn)))
-            run.noised(noise)
-            run.stepped()
 
 
 def test_a_second_recorder_of_a_folder_is_refused_while_the_first_writes_and_after(tmp_path):
@@ -117,7 +85,7 @@ def test_a_run_killed_at_any_moment_reads_as_far_as_it_went(loops, tmp_path):
         loops.stdin.flush()
         begun = int(loops.stdout.readline())
         enough = chance.randrange(400, 60_000)
-        while (folder / STEPS).stat().st_size < enough:
+        while not (folder / STEPS).exists() or (folder / STEPS).stat().st_size < enough:
             time.sleep(0.001)
         os.kill(begun, signal.SIGKILL)
         assert loops.stdout.readline() == "gone\n"
@@ -134,7 +102,7 @@ def test_a_run_killed_at_any_moment_reads_as_far_as_it_went(loops, tmp_path):
 
 @pytest.mark.parametrize("cut", range(1, 400, 37))
 def test_a_file_cut_anywhere_is_read_up_to_its_last_step(cut, tmp_path):
-    small(tmp_path / "run", steps=3)
+    plain_loop(tmp_path / "run", steps=3)
     steps = tmp_path / "run" / STEPS
     steps.write_bytes(steps.read_bytes()[:-cut])
     run = RunFolder.open(tmp_path / "run")
@@ -142,7 +110,7 @@ def test_a_file_cut_anywhere_is_read_up_to_its_last_step(cut, tmp_path):
 
 
 def test_a_recording_without_its_internal_part_says_so(tmp_path):
-    small(tmp_path / "run")
+    plain_loop(tmp_path / "run")
     (tmp_path / "run" / INTERNAL).unlink()
     checked = check_run(tmp_path / "run", Question(delta=1e-5, epsilon=100.0))
     assert checked.verdict == "open"
@@ -150,14 +118,13 @@ def test_a_recording_without_its_internal_part_says_so(tmp_path):
     assert {one.name for one in checked.assumptions if one.status == "unchecked"} == {
         "sampling",
         "per-record-clipping",
-        "loop-reports",
         "model-state",
     }
 
 
 def test_an_internal_part_of_another_run_is_refused(tmp_path, capsys):
     for name in ("one", "two"):
-        small(tmp_path / name)
+        plain_loop(tmp_path / name)
     other = (tmp_path / "two" / INTERNAL).read_bytes()
     (tmp_path / "one" / INTERNAL).write_bytes(other[: len(other) - 40] + b"0" * 40)
     assert main(["check", str(tmp_path / "one")]) == 3
@@ -184,7 +151,7 @@ def fuzzed(content, chance):
 
 
 def test_a_fuzzed_folder_is_read_or_refused_by_an_error_of_ours(tmp_path):
-    small(tmp_path / "sound", steps=14)
+    plain_loop(tmp_path / "sound", steps=14)
     chance = random.Random(20)
     sound = {name: (tmp_path / "sound" / name).read_bytes() for name in (MARK, STEPS, INTERNAL)}
     target = tmp_path / "changed"
@@ -251,7 +218,7 @@ def replace(record, **values):
 
 @pytest.mark.parametrize("change", HOSTILE.values(), ids=HOSTILE)
 def test_numbers_that_nobody_writes_are_answered_or_refused_in_bounded_memory(change, tmp_path, capsys):
-    small(tmp_path / "sound", steps=14)
+    plain_loop(tmp_path / "sound", steps=14)
     made = rebuilt(tmp_path, change)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     code = main(["check", str(made), "--epsilon", "1", "--group-size", "3"])
@@ -289,7 +256,7 @@ claims: [{id: one, kind: approx-dp, epsilon: 1.0, delta: 1e-5}]
     ],
 )
 def test_an_end_that_nobody_writes_is_answered_by_check_and_by_specs(end, tmp_path, capsys, monkeypatch):
-    small(tmp_path / "sound", steps=14)
+    plain_loop(tmp_path / "sound", steps=14)
     rebuilt(tmp_path, lambda *kept: kept, end)
     (tmp_path / "spec.yaml").write_text(SPEC)
     monkeypatch.chdir(tmp_path)
@@ -300,7 +267,7 @@ def test_an_end_that_nobody_writes_is_answered_by_check_and_by_specs(end, tmp_pa
 
 
 def test_the_header_is_read_key_by_key(tmp_path):
-    small(tmp_path / "run", steps=1)
+    plain_loop(tmp_path / "run", steps=1)
     mark = tmp_path / "run" / MARK
     header = json.loads(mark.read_text())
     for key, value in [
@@ -324,7 +291,7 @@ def test_the_header_is_read_key_by_key(tmp_path):
 
 
 def test_pipes_and_links_are_not_followed(tmp_path):
-    small(tmp_path / "run", steps=1)
+    plain_loop(tmp_path / "run", steps=1)
     (tmp_path / "run" / STEPS).unlink()
     os.mkfifo(tmp_path / "run" / STEPS)
     assert main(["check", str(tmp_path / "run")]) == 3

@@ -12,9 +12,8 @@ from pathlib import Path
 import pytest
 import torch
 from support.checked_runs import Question, check_run
-from torch import nn
+from support.plain_loop import plain_loop
 
-import dpspec
 from dpspec.engine.recorded.recorded_run import _summed_norms
 from dpspec.errors import RecordingError
 from dpspec.recording.folder.run_folder import (
@@ -31,31 +30,11 @@ from dpspec.recording.folder.step_record import InternalStep, PublicStep
 from dpspec.stats.conformance.noise_tests import log_lower_tail
 
 
-def train(folder: Path, norm: float = 0.5, size: float = 0.5) -> Path:
-    """A plain loop of 12 steps; each record is reported with ``norm``, and adds ``size`` to the sum."""
-    torch.manual_seed(4)
-    model = nn.Linear(20, 2)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    given = {"noise_multiplier": 1.0, "clip_norm": 1.0, "rate": 0.1, "records": 200}
-    with dpspec.record(folder, model=model, optimizer=optimizer, **given) as run:  # type: ignore[arg-type]
-        for _ in range(12):
-            drawn = (torch.rand(200) < 0.1).nonzero().squeeze(1)
-            noise, total = torch.randn(42), torch.zeros(42)
-            total[0] = size * len(drawn)
-            for p, part in zip(model.parameters(), torch.split(total + noise, [40, 2]), strict=True):
-                p.grad = part.view_as(p) / 20.0
-            optimizer.step()
-            run.sampled(drawn)
-            run.clipped(torch.full((len(drawn),), norm))
-            run.summed(total)
-            run.noised(noise)
-            run.stepped()
-    return folder
-
-
 @pytest.fixture(scope="module")
 def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return train(tmp_path_factory.mktemp("sound") / "run")
+    folder = tmp_path_factory.mktemp("sound") / "run"
+    plain_loop(folder, 12)
+    return folder
 
 
 def read(folder: Path) -> None:
@@ -136,7 +115,8 @@ def test_the_bound_on_summed_norms(rows: int) -> None:
 def test_a_sum_must_not_be_longer_than_the_reported_norms(tmp_path: Path, sound: Path) -> None:
     question = Question(delta=1e-5, epsilon=100.0)
     assert check_run(sound, question).verdict == "proved"
-    found = check_run(train(tmp_path / "run", norm=1e-9), question)
+    plain_loop(tmp_path / "run", 12, norm=1e-9)
+    found = check_run(tmp_path / "run", question)
     assert found.verdict == "open"
     channel = next(one for one in found.channels if one.name == "sensitivity")
     assert channel.status == "violated"

@@ -5,40 +5,16 @@ from __future__ import annotations
 import json
 
 import pytest
-import torch
-from support.opacus_training import Training, two_passes
-from torch import nn
+from support.opacus_training import recorded, two_passes
+from support.plain_loop import plain_loop
 
-import dpspec
 from dpspec.cli.app import main
-
-
-def record(folder, noises=(1.0,), rate=0.1):
-    torch.manual_seed(1)
-    model = nn.Linear(40, 3)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    given = {"noise_multiplier": 1.0, "clip_norm": 2.0, "records": 500}
-    given |= {"rate": rate} if rate else {}
-    with dpspec.record(folder, model=model, optimizer=optimizer, **given) as run:
-        for noise in noises:
-            run.declare(noise_multiplier=noise)
-            for _ in range(10):
-                drawn = (torch.rand(500) < 0.1).nonzero().squeeze(1)
-                run.sampled(drawn)
-                run.clipped(2.0 * torch.ones(len(drawn)))
-                told = 2.0 * noise * torch.randn(123)
-                for p, part in zip(model.parameters(), told.split([120, 3]), strict=True):
-                    p.grad = (0.1 + part.view_as(p)) / 50.0
-                optimizer.step()
-                run.summed(torch.full((123,), 0.1))
-                run.noised(told)
-                run.stepped()
 
 
 @pytest.mark.parametrize("noises", [(1.0,), (2.0, 1.0, 1.5)])
 def test_the_spec_of_a_run_is_proved_at_what_the_run_costs(noises, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    record(tmp_path / "run", noises)
+    plain_loop(tmp_path / "run", 10, noises=noises)
     assert main(["check", "run", "--json"]) == 5
     findings = json.loads(capsys.readouterr().out)["audits"][0]["findings"]
     (cost,) = [one["value"] for one in findings if one["bound"] == "upper"]
@@ -59,8 +35,8 @@ def test_the_spec_of_a_run_is_proved_at_what_the_run_costs(noises, tmp_path, mon
 
 def test_what_has_no_bound_of_its_own_has_no_spec(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    record(tmp_path / "bare", (1.0, 0.0))
-    record(tmp_path / "rateless", rate=None)
+    plain_loop(tmp_path / "bare", 10, noises=(1.0, 0.0))
+    plain_loop(tmp_path / "rateless", rate=None)
     for name, words in (("bare", "updates got no noise"), ("rateless", "distribution of the batches is unknown")):
         assert main(["new", "spec", "recorded", "--from", name]) == 2
         told = capsys.readouterr().err
@@ -74,14 +50,10 @@ def test_a_mechanism_beside_a_run_makes_no_sense(tmp_path, monkeypatch, capsys):
     assert "remove --mechanism" in capsys.readouterr().err
 
 
-@pytest.mark.filterwarnings("ignore")
 def test_the_spec_of_a_ghost_clipping_run_is_as_expected_at_once(tmp_path, monkeypatch):
     """Nobody sees single contributions, so the claim is not proved unless the user assumes that they are clipped."""
     monkeypatch.chdir(tmp_path)
-    training = Training(epochs=2, clipping="ghost")
-    training.build()
-    with training.recorder(tmp_path / "run"):
-        two_passes(training)
+    recorded(tmp_path / "run", two_passes, clipping="ghost")
     assert main(["new", "spec", "recorded", "--from", "run"]) == 0
     text = (tmp_path / "recorded.yaml").read_text()
     assert "record with loss=, or add assume: [per-record-clipping]; then remove expect" in text

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import dataclasses
 import io
 import json
 import math
@@ -16,7 +15,7 @@ from support import results as factory
 from support.schemas import sarif_errors
 
 from dpspec.contract import FrozenMap
-from dpspec.engine.results.result import Result, join
+from dpspec.engine.results.result import Result
 from dpspec.engine.running.runner import run
 from dpspec.engine.storage.trial_store import Store
 from dpspec.language.load import load_specs
@@ -116,24 +115,3 @@ def test_a_run_knows_where_its_claims_stand(tmp_path: Path) -> None:
         place = audit.places[verdict.claim]
         assert place["file"].endswith("bounds-only.yaml")
         assert verdict.claim in lines[place["line"] - 1]
-
-
-def test_several_results_are_runs_and_suites_of_their_own() -> None:
-    first, second = broken(), dataclasses.replace(broken(), created="2026-02-02T00:00:00+00:00")
-    joined = join([("a.json", first), ("b.json", second)])
-    document = json.loads(ci.render_sarif(joined))
-    assert sarif_errors(document) == []
-    assert [run_["invocations"][0]["endTimeUtc"] for run_ in document["runs"]] == [
-        "2026-01-01T00:00:00Z",
-        "2026-02-02T00:00:00Z",
-    ]
-    one, other = ({str(item["partialFingerprints"]) for item in run_["results"]} for run_ in document["runs"])
-    assert not one & other
-    suites = ET.fromstring(ci.render_junit(joined)).findall("testsuite")
-    assert [(one.get("name"), one.get("timestamp")) for one in suites] == [
-        ("demo (a.json)", first.created),
-        ("demo (b.json)", second.created),
-    ]
-    rows = list(csv.DictReader(io.StringIO(csv_format.render_csv(joined))))
-    assert [(row["audit"], row["result"]) for row in rows] == [("demo (a.json)", "a.json"), ("demo (b.json)", "b.json")]
-    assert [row["result"] for row in csv.DictReader(io.StringIO(csv_format.render_csv(first)))] == [""]

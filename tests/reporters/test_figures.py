@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import base64
 import dataclasses
 import math
 import re
+import struct
+import zlib
 from typing import Any
+from xml.etree import ElementTree as ET
 
 import numpy as np
 import pytest
@@ -13,11 +17,14 @@ from support import results as factory
 
 from dpspec.contract import Assumption, Evidence, Finding, FrozenMap, Printed, Scope, Series
 from dpspec.engine.judging.evidence_weight import proven_curves
+from dpspec.engine.results.codec import dump
 from dpspec.engine.results.result import AuditResult
-from dpspec.reporters import labels
-from dpspec.reporters.drawing import Drawing, Line, svg
-from dpspec.reporters.figures import figures, power, profile
-from dpspec.reporters.series_plots import drawing
+from dpspec.registry.foreign_code import resolve
+from dpspec.registry.loader import load_catalog
+from dpspec.reporters import labels, layout
+from dpspec.reporters.charts import Chart, Line
+from dpspec.reporters.figures import figures, png, power, profile, series_chart
+from dpspec.reporters.page import render
 
 EMPTY = factory.audit(findings=(), verdicts=(), evidence=(), series=())
 
@@ -26,10 +33,10 @@ def series(plot: dict[str, Any], columns: dict[str, Any], **changes: Any) -> Ser
     return factory.series(columns, plot, **{"rigor": "certified", "source": "", **changes})
 
 
-def drawn(plot: dict[str, Any], columns: dict[str, Any], audit: AuditResult = EMPTY) -> Drawing:
-    found = drawing(series(plot, columns), audit)
+def drawn(plot: dict[str, Any], columns: dict[str, Any]) -> Chart:
+    found = series_chart(series(plot, columns))
     assert found is not None
-    assert svg(found, "n").startswith("<svg")
+    assert found.svg("n").startswith("<svg")
     return found
 
 
@@ -56,72 +63,27 @@ def test_many_sorted_values_keep_their_ends_and_their_order() -> None:
     assert list(line.y) == sorted(line.y)
 
 
-def test_dots_beside_names() -> None:
-    found = drawn(
-        {"kind": "dots", "x": "way", "y": ["e"], "by": "delta", "log": ["y"]},
-        {"way": ["a", "b", "a"], "delta": [0.1, 0.1, 0.2], "e": [1.0, 2.0, 3.0]},
-    )
-    assert found.names == ("a", "b")
-    assert found.log_x
-    assert [(line.label, list(line.x), list(line.y)) for line in found.lines] == [
-        ("delta 0.1", [1.0, 2.0], [0.0, 1.0]),
-        ("delta 0.2", [3.0], [0.0]),
-    ]
-
-
 @pytest.mark.parametrize("log", [None, 3, "y", {}])
-@pytest.mark.parametrize("plot", [{"x": "x", "y": ["e"]}, {"kind": "dots", "x": "x", "y": ["e"]}])
-def test_a_log_that_is_no_list_draws_linear_axes(plot, log) -> None:
-    found = drawn({**plot, "log": log}, {"x": [1, 2], "e": [1.0, 2.0]})
+def test_a_log_that_is_no_list_draws_linear_axes(log) -> None:
+    found = drawn({"x": "x", "y": ["e"], "log": log}, {"x": [1, 2], "e": [1.0, 2.0]})
     assert (found.log_x, found.log_y) == (False, False)
 
 
-def test_lines_of_a_group_share_a_colour_and_columns_a_dash() -> None:
+def test_lines_of_a_group_share_a_color_and_columns_a_dash() -> None:
     columns = {"x": [1, 1, 2, 2], "g": [8, 1, 8, 1], "a": [1.0, 2.0, 3.0, 4.0], "b": [5.0, 6.0, 7.0, 8.0]}
     lines = drawn({"x": "x", "y": ["a", "b"], "by": "g"}, columns).lines
-    assert [(line.label, line.colour, line.dash) for line in lines] == [
+    assert [(line.label, line.color, line.dash) for line in lines] == [
         ("g 1, a", 0, 0), ("g 8, a", 1, 0), ("g 1, b", 0, 1), ("g 8, b", 1, 1)
     ]  # fmt: skip
     assert list(lines[0].y) == [2.0, 4.0]
 
 
-def test_a_band_is_drawn_about_its_line() -> None:
-    found = drawn(
-        {"x": "x", "y": ["m"], "band": ["l", "h"]}, {"x": [1, 2], "m": [2.0, 3.0], "l": [1.0, 2.0], "h": [3, 4]}
-    )
-    (line,) = found.lines
-    assert line.band is not None
-    assert [list(edge) for edge in line.band] == [[1.0, 2.0], [3.0, 4.0]]
-
-
 @pytest.mark.parametrize(
     "plot",
-    [{}, {"x": "x"}, {"x": "x", "y": ["no"]}, {"y": ["x"]}, {"kind": "sorted"}, {"x": "x", "y": ["x"], "band": ["no"]}],
+    [{}, {"x": "x"}, {"x": "x", "y": ["no"]}, {"y": ["x"]}, {"kind": "sorted"}, {"kind": "dots", "x": "x", "y": ["x"]}],
 )
 def test_a_plot_of_nothing_is_a_table(plot: dict[str, Any]) -> None:
-    assert drawing(series(plot, {"x": [1.0]}), EMPTY) is None
-
-
-def test_claims_and_attacks_stand_where_their_two_numbers_are() -> None:
-    claims = [
-        {"id": "r", "kind": "rero", "kappa": 0.1, "gamma": 0.5, "refuted_by": "attack"},
-        {"id": "other", "kind": "approx-dp", "epsilon": 1.0, "delta": 1e-5},
-        {"id": "one", "kind": "rero", "kappa": 0.1, "gamma": 0.5, "record": 3},
-    ]
-    shown = upper(0.3, 0.0, quantity="gamma", bound="lower", rigor="statistical", at=FrozenMap({"kappa": 0.1}))
-    elsewhere = dataclasses.replace(shown, at=FrozenMap({"kappa": 0.1, "split": "test"}))
-    verdicts = tuple(
-        factory.verdict(str(c["id"]), quantity="epsilon" if "epsilon" in c else "gamma", claimed=c.get("gamma", 1.0))
-        for c in claims
-    )
-    audit = dataclasses.replace(
-        EMPTY, document=FrozenMap({"claims": claims}), verdicts=verdicts, findings=(shown, elsewhere)
-    )
-    lines = drawn({"x": "kappa", "y": ["gamma"]}, {"kappa": [0.1, 0.2], "gamma": [0.6, 0.7]}, audit).lines
-    assert [(line.label, line.marker, tuple(line.x), tuple(line.y)) for line in lines[1:]] == [
-        ("claim r", "D", (0.1,), (0.5,)),
-        ("attack", "o", (0.1,), (0.3,)),
-    ]
+    assert series_chart(series(plot, {"x": [1.0]})) is None
 
 
 def test_proved_pairs_are_those_that_no_other_implies() -> None:
@@ -173,7 +135,8 @@ def test_a_proved_profile_adds_its_points(rigor: Any, points: int) -> None:
 def lines_of(audit: AuditResult) -> dict[str, Line]:
     found = power(audit)
     assert found is not None
-    return {line.label: line for line in found[0].lines}
+    assert found.chart is not None
+    return {line.label: line for line in found.chart.lines}
 
 
 def test_power_is_what_the_pairs_allow() -> None:
@@ -189,7 +152,7 @@ def test_power_is_what_the_pairs_allow() -> None:
         for fpr, tpr in zip(lines[label].x, lines[label].y, strict=True):
             due = min(min(1.0, math.exp(e) * fpr + d, 1.0 - math.exp(-e) * max(0.0, 1.0 - d - fpr)) for e, d in pairs)
             assert tpr == pytest.approx(due, rel=1e-9)
-    assert (lines["bound"].dash, lines["claim c"].dash, lines["claim c"].colour) == (0, 1, 0)
+    assert (lines["bound"].dash, lines["claim c"].dash) == (0, 1)
 
 
 def evidence(kind: str, statistics: dict[str, Any]) -> Evidence:
@@ -206,7 +169,7 @@ def evidence(kind: str, statistics: dict[str, Any]) -> Evidence:
         ("binomial", {"trials": 3, "successes": 2}, []),
     ],
 )
-def test_attacks_are_points(kind: str, statistics: dict[str, Any], points: list[tuple[float, float]]) -> None:
+def test_rates_of_attacks_are_a_line(kind: str, statistics: dict[str, Any], points: list[tuple[float, float]]) -> None:
     audit = dataclasses.replace(EMPTY, findings=(upper(1.0, 1e-3),), evidence=(evidence(kind, statistics),))
     lines = lines_of(audit)
     found = list(zip(lines["attack"].x, lines["attack"].y, strict=True)) if "attack" in lines else []
@@ -221,18 +184,95 @@ def test_a_curve_that_says_nothing_is_not_drawn() -> None:
 
 def test_delta_against_epsilon_is_drawn_once() -> None:
     found = (upper(1.0, 1e-3), upper(2.0, 1e-5))
-    titles = [figure.title for figure in figures(dataclasses.replace(EMPTY, findings=found), "n")]
+    titles = [figure.title for figure in figures(dataclasses.replace(EMPTY, findings=found))]
     assert titles.count("Delta against epsilon") == 1
     own = series({"x": "epsilon", "y": ["delta"]}, {"epsilon": [1.0, 2.0], "delta": [1e-3, 1e-5]})
-    titles = [figure.title for figure in figures(dataclasses.replace(EMPTY, findings=found, series=(own,)), "n")]
+    titles = [figure.title for figure in figures(dataclasses.replace(EMPTY, findings=found, series=(own,)))]
     assert "Delta against epsilon" not in titles
     assert "T" in titles
 
 
-def test_no_label_is_written_that_no_figure_has_room_for() -> None:
-    """They come from what anybody wrote into a result."""
-    text = "1" * 50_000
-    lines = (Line(text, (0.0, 1.0), (0.0, 1.0)), Line("b", (0.0, 1.0), (1.0, 0.0)))
-    for names in ((), (text, "b")):
-        written = svg(Drawing("T", lines, text, text, names=names), "n")
-        assert 100 < max(map(len, re.findall("1+", written))) <= 200
+def encoded(*pixels: int) -> str:
+    return base64.b64encode(bytes(pixels)).decode()
+
+
+def pictured(*cells: Any, shape: Any = (2, 3, 1), name: str = "a") -> Series:
+    columns = {"row": list(range(len(cells))), "first": list(cells), name: [cells[0]] * len(cells)}
+    columns["place"] = [1, 7, "1"][: len(cells)]
+    plot = {"kind": "pictures", "y": ["first", name, "absent"], "shape": shape, "frame": "place"}
+    return factory.series(columns, plot, title="<Titles> & more", rigor="statistical", source="")
+
+
+def decoded(png: str) -> tuple[int, int, int, bytes]:
+    """Width, height, channels and pixels of a PNG, read chunk by chunk."""
+    data = base64.b64decode(png)
+    assert data[:8] == b"\x89PNG\r\n\x1a\n"
+    at, chunks = 8, {}
+    while at < len(data):
+        (length,), kind = struct.unpack(">I", data[at : at + 4]), data[at + 4 : at + 8]
+        body = data[at + 8 : at + 8 + length]
+        assert struct.unpack(">I", data[at + 8 + length : at + 12 + length])[0] == zlib.crc32(kind + body)
+        chunks[kind], at = body, at + 12 + length
+    assert list(chunks) == [b"IHDR", b"IDAT", b"IEND"]
+    width, height, depth, colour, *rest = struct.unpack(">IIBBBBB", chunks[b"IHDR"])
+    assert (depth, rest) == (8, [0, 0, 0])
+    channels = {0: 1, 2: 3}[colour]
+    rows = zlib.decompress(chunks[b"IDAT"])
+    stride = width * channels + 1
+    assert all(rows[i] == 0 for i in range(0, len(rows), stride))
+    return width, height, channels, b"".join(rows[i + 1 : i + stride] for i in range(0, len(rows), stride))
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_a_png_holds_the_very_pixels(channels: int) -> None:
+    pixels = [(37 * i) % 256 for i in range(6 * channels)]
+    made = png(encoded(*pixels), (2, 3, channels))
+    assert made is not None
+    assert decoded(made) == (3, 2, channels, bytes(pixels))
+
+
+def images(shown: Series) -> list[dict[str, str]]:
+    """The attributes of the pictures in the table of the page."""
+    page = render(factory.result(factory.audit(series=(shown,))))
+    elements = [ET.fromstring(f"{tag[:-1]}/>") for tag in re.findall(r"<img [^>]*>", page)]
+    return [dict(element.attrib) for element in elements]
+
+
+def test_the_picture_that_a_column_names_is_framed_and_text_is_text() -> None:
+    one, other = encoded(1, 2, 3, 4, 5, 6), encoded(6, 5, 4, 3, 2, 1)
+    found = images(pictured(one, other, one, name="<b>"))
+    assert [image["alt"] for image in found] == [
+        *("first, row 0, place 1", "<b>, row 0, place 1"),
+        *("first, row 1, place 7", "<b>, row 1, place 7"),
+        *("first, row 2, place 1", "<b>, row 2, place 1"),
+    ]
+    assert all(image["src"].startswith("data:image/png;base64,") for image in found)
+    assert [image.get("class") for image in found] == [None, "framed", None, None, None, None]
+
+
+@pytest.mark.parametrize("cell", [None, 7, "", "not base64!", encoded(1, 2), ["x"], "\u00fc"])
+def test_what_is_no_picture_is_left_out(cell: Any) -> None:
+    assert len(images(pictured(encoded(1, 2, 3, 4, 5, 6), cell))) == 3
+
+
+@pytest.mark.parametrize(
+    "shape", [None, 3, "231", (2, 3), (0, 3, 1), (2, 3, 2), (2, 3, 1.0), (10**6, 10**6, 1), (True, 3, 1)]
+)
+def test_a_shape_that_is_none_draws_nothing(shape: Any) -> None:
+    assert images(pictured(encoded(1, 2, 3, 4, 5, 6), shape=shape)) == []
+
+
+def test_pictures_are_printed_as_text_in_no_table() -> None:
+    tiny = pictured(encoded(1, 2, 3, 4, 5, 6), encoded(6, 5, 4, 3, 2, 1))
+    assert layout.pictures(tiny) == ("first", "a")
+    assert layout.series_table(tiny, 80) == ("row  place", "0        1", "1        7")
+    shown = factory.result(factory.audit(series=(tiny,)))
+    page = render(shown)
+    texts = re.sub(r"<script.*?</script>|<svg.*?</svg>", "", page, flags=re.DOTALL)
+    assert '<td class="number">7</td>' in texts
+    offers = load_catalog().reporters
+    for name in sorted(offers.keys() - {"json", "html"}):
+        texts += resolve(offers[name].provider.render)(shown, internal=True)
+    assert "first, a as pictures in the HTML report" in " ".join(texts.split())
+    assert encoded(1, 2, 3, 4, 5, 6) not in texts
+    assert encoded(1, 2, 3, 4, 5, 6) in dump(shown)

@@ -14,7 +14,7 @@ from dpspec.engine.redact import redact
 from dpspec.engine.results.codec import load
 from dpspec.reporters import data_files as json_report
 from dpspec.reporters import markdown
-from dpspec.reporters.limits import recipes
+from dpspec.reporters.limits import recipe
 
 
 @pytest.fixture
@@ -119,6 +119,6 @@ def test_a_fence_is_longer_than_what_it_holds(result):
 
 
 def test_command_falls_back_to_the_sources(result):
-    assert recipes(result)[0].command[:3] == ("dpspec", "run", "specs/quickstart.yaml")
+    assert recipe(result)[0][:3] == ("dpspec", "run", "specs/quickstart.yaml")
     bare = dataclasses.replace(result, environment=redact(result).audits[0].cell)
-    assert recipes(bare)[0].command == ("dpspec", "run", "specs/quickstart.yaml")
+    assert recipe(bare)[0] == ("dpspec", "run", "specs/quickstart.yaml")

@@ -1,10 +1,9 @@
-"""A matrix as one in the terminal and on the page: cells by what varies, one table, one figure."""
+"""A matrix as one in the terminal and on the page: cells by what varies, one table."""
 
 from __future__ import annotations
 
 import base64
 import json
-import math
 import re
 import zlib
 
@@ -15,7 +14,7 @@ from dpspec.contract import FrozenMap
 from dpspec.engine.results.codec import load
 from dpspec.engine.results.result import AuditResult, Result
 from dpspec.errors import ResultError
-from dpspec.reporters import matrices, read_results
+from dpspec.reporters import read_results
 from dpspec.reporters.page import compared, render
 from dpspec.reporters.read_results import ELEMENT, extract
 from dpspec.reporters.terminal import render_brief
@@ -66,44 +65,12 @@ def test_a_narrow_page_and_200_cells_have_a_line_for_each() -> None:
     assert "  noise=7: proved [0.4, 2.5]; not" in narrow
 
 
-def test_the_figure_is_lines_along_the_numbers_with_most_values() -> None:
-    (matrix,) = grid(k=(1, 8), noise=(0.5, 1.0, 2.0)).matrices
-    drawn = matrices.across(matrix, "n")
-    assert drawn is not None
-    assert drawn.title == "main: epsilon against noise"
-    assert ">claimed<" in drawn.svg
-    assert drawn.head == ("cells", "noise", "lower bound", "upper bound")
-    assert [(cells, x, high) for cells, x, _, high in drawn.rows] == [
-        *(("k=1", "0.5", "1"), ("k=1", "1", "2"), ("k=1", "2", "3")),
-        *(("k=8", "0.5", "4"), ("k=8", "1", "5"), ("k=8", "2", "6")),
-    ]
-
-
-@pytest.mark.parametrize(
-    "result",
-    [
-        grid(k=tuple(range(9)), noise=tuple(range(9))),
-        grid(kind=("a", "b"), other=("x", "y")),
-        grid(k=(1,), kind=("a", "b")),
-        *(factory.result(*(cell({"k": k}, upper=upper) for k in (1, 2))) for upper in (None, math.inf, 1e301)),
-        *(
-            factory.result(*(cell({"k": value}) for value in values))
-            for values in ((True, False), (10**400, 1), (FrozenMap({"a": 1}), 2))
-        ),
-    ],
-)
-def test_many_lines_no_bounds_and_values_that_are_no_numbers_are_a_table_only(result: Result) -> None:
-    assert matrices.across(result.matrices[0], "n") is None
-    assert "sweep: " in render(result)
-
-
-def test_the_page_shows_one_table_and_figure_and_folds_what_is_as_expected() -> None:
+def test_the_page_shows_one_table_and_folds_what_is_as_expected() -> None:
     result = factory.result(
         *(cell({"noise": k}, upper=1.0 + k) for k in range(2)), cell({"noise": 7}, verdict="open", expected=False)
     )
     page = render(result)
     assert '<h2 id="m0-h">sweep: 3 cells</h2>' in page
-    assert page.count("main: epsilon against noise</title>") == 1
     assert page.count('<details class="print cell">') == 2
     assert page.count('<details class="print cell" open>') == 1
     assert "sweep, noise=7</a>" in page
@@ -112,8 +79,8 @@ def test_the_page_shows_one_table_and_figure_and_folds_what_is_as_expected() -> 
 
 def test_of_many_cells_single_ones_are_not_drawn_and_the_page_says_where_their_numbers_are() -> None:
     few, many = (render(factory.result(*(cell({"noise": k}) for k in range(n)))) for n in (2, 9))
-    assert 'id="a0-tradeoff-title"' in few
-    assert "a0-tradeoff-title" not in many
+    assert 'id="a0-f0-title"' in few
+    assert "a0-f0-title" not in many
     assert "<h3>Findings</h3>" in few
     assert "<h3>Findings</h3>" not in many
     assert many.count("writes the embedded result, which has all of them") == 9
@@ -124,7 +91,7 @@ def test_of_many_cells_single_ones_are_not_drawn_and_the_page_says_where_their_n
 def test_of_many_audits_those_that_are_not_as_expected_are_drawn_first() -> None:
     wrong = factory.audit("wrong", verdicts=(factory.verdict("main", verdict="open", expected=False),))
     page = render(factory.result(*(factory.audit(f"a{n}") for n in range(40)), wrong))
-    drawn = [number for number in range(41) if f'id="a{number}-tradeoff-title"' in page]
+    drawn = [number for number in range(41) if f'id="a{number}-f0-title"' in page]
     assert drawn == [*range(23), 40]
     assert page.count("writes the embedded result, which has all of them") == 17
 

@@ -15,13 +15,12 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from support import results as factory
 
-from dpspec.contract import Finding, FrozenMap
+from dpspec.contract import Check, Finding, FrozenMap
 from dpspec.engine.redact import redact
 from dpspec.engine.results.codec import dump, load
-from dpspec.engine.results.result import Result, join
+from dpspec.engine.results.result import Result
 from dpspec.errors import ResultError
 from dpspec.reporters import page as html
-from dpspec.reporters.bars import interval_bar
 from dpspec.reporters.read_results import ELEMENT, extract, is_page
 
 
@@ -103,8 +102,8 @@ def test_it_shows_the_verdict_and_what_it_rests_on() -> None:
 def test_every_figure_has_a_title_and_a_table() -> None:
     page = html.render(plotted())
     assert page.count("<svg") == page.count('role="img" aria-labelledby=') == 2
-    assert page.count("<figure") == 3
-    assert len(re.findall(r"<details[^>]*><summary>Table", page)) == 3
+    assert page.count("<figure") == 2
+    assert len(re.findall(r"<details[^>]*><summary>Table", page)) == 2
     ids = re.findall(r'\bid="([^"]+)"', page.split('<script type="application/json"')[0])
     assert len(ids) == len(set(ids))
 
@@ -137,17 +136,6 @@ def test_no_name_becomes_markup(text: str) -> None:
         assert json.loads(extract(text_of))["audits"][0]["name"] == hostile
 
 
-def test_several_results_share_one_overview_and_keep_their_files() -> None:
-    parts = [("<b>a.json", factory.result(factory.audit("same"))), ("b.json", factory.result(factory.audit("same")))]
-    page = html.render(join(parts))
-    assert "<b>" not in page
-    assert page.count('<td class="origin">&lt;b&gt;a.json</td>') == page.count('<td class="origin">b.json</td>') == 1
-    assert "same (&lt;b&gt;a.json)" in page
-    assert "2 results, each judged separately; 2 audits, 2 claims" in page
-    assert page.count("family-wise confidence") == 2
-    assert load(extract(page)) == redact(join(parts))
-
-
 @pytest.mark.parametrize("text", ["<!doctype html><p>nothing", '<html><script type="application/json">{}</script>'])
 def test_a_page_without_a_result_is_said_to_be_one(text: str) -> None:
     assert is_page(text)
@@ -171,26 +159,15 @@ def page_with(text: str) -> str:
     return f'<!doctype html><script type="application/json" id="{ELEMENT}">{text}</script>'
 
 
-@pytest.mark.parametrize(
-    ("lower", "upper", "claimed", "logarithmic"),
-    [(0.5, 2.0, 3.0, False), (None, 2.0, 3.0, False), (0.5, math.inf, 3.0, False), (0.01, 50.0, 3.0, True)],
-)
-def test_bars_keep_the_order_of_the_numbers(
-    lower: float | None, upper: float, claimed: float, logarithmic: bool
-) -> None:
-    found = interval_bar(factory.verdict(lower=lower, upper=upper, claimed=claimed))
-    assert found is not None
-    assert found.claimed is not None
-    found_ends = found.open_below, found.open_above, found.logarithmic
-    assert found_ends == (lower is None, math.isinf(upper), logarithmic)
-    assert 0.0 <= found.low < found.low + found.width <= 100.0
-    assert (found.claimed > found.low + found.width) == (claimed > upper)
-    assert not found.crossed
-    contradicted = interval_bar(factory.verdict(lower=4.0, upper=2.0, claimed=3.0))
-    assert contradicted is not None
-    assert contradicted.crossed
-
-
-def test_without_numbers_there_is_no_bar() -> None:
-    assert interval_bar(factory.verdict(lower=None, upper=None)) is None
-    assert interval_bar(factory.verdict(lower=0.0, upper=0.0, claimed=None)) is None
+def test_rejected_tests_are_first_and_foreign_names_are_escaped() -> None:
+    hostile = "</text><script>alert(1)</script>\x1b[31m\u202e"
+    checks = tuple(
+        Check(assumption=name, test="t", p_value=p, observed="measured", detectable=0.1)
+        for name, p in ((hostile, 0.5), ("update", 0.0))
+    )
+    audit = factory.audit(checks=checks, conformance=factory.conformance("deviates"))
+    page = html.render(factory.result(audit)).split("application/json")[0]
+    rows = re.findall(r"<tr( class=\"rejected\")?><td>(.*?)</td>", page.partition("Tests of conformance</caption>")[2])
+    assert rows[0] == (' class="rejected"', '<span class="verdict deviates">rejected</span> update')
+    assert rows[1][1].startswith("&lt;/text&gt;&lt;script&gt;")
+    assert not {"\x1b", "\u202e"} & set(page)

@@ -93,8 +93,8 @@ def test_a_drawing_is_that_of_its_series() -> None:
     # What only rounding moves is the same drawing.
     assert told(page.replace('stroke-width="1.6"', 'stroke-width="1.601"')) == []
     # Under any other name it would be what the page or another figure calls so first.
-    assert told(page.replace("a0-series0-clip", "claims"))
-    assert told(page.replace("a0-series0-clip", "a0-series0-clip2"))
+    assert told(page.replace("a0-f0-title", "claims"))
+    assert told(page.replace("a0-f0-title", "a0-f0-title2"))
     edits = told(page.replace(">7.25<", ">1.25<"))
     assert edits == [("A figure", "1.25", "7.25")]
 

@@ -26,7 +26,7 @@ from support.schemas import registry_errors, sarif_errors
 
 from dpspec.contract import Assumption, FrozenMap
 from dpspec.engine.results.codec import result_schema
-from dpspec.engine.results.result import Result, join
+from dpspec.engine.results.result import Result
 from dpspec.reporters import ci, markdown, statement, terminal
 from dpspec.reporters import data_files as csv_format
 from dpspec.reporters import data_files as json_format
@@ -99,11 +99,6 @@ def result(text: str) -> Result:
     )
     environment = FrozenMap({"command": ["dpspec", "run", text], "python": text, "plugins": {text: text}})
     return factory.result(audit, environment=environment, notes=(text,))
-
-
-def joined(text: str) -> Result:
-    """Two results of one report, from files that are named by ``text`` too."""
-    return join([(text, result(text)), (f"b{text}", result(text))])
 
 
 def tokens(text: str) -> list[str]:
@@ -186,40 +181,30 @@ FORMATS: dict[str, tuple[Callable[[Result], str], Callable[[str], Any]]] = {
 }
 
 
-Maker = Callable[[str], Result]
-
-
 @cache
-def due(format_: str, made: Maker) -> Any:
+def due(format_: str) -> Any:
     render, structure = FORMATS[format_]
-    return structure(render(made(TAME)))
+    return structure(render(result(TAME)))
 
 
-@pytest.mark.parametrize("made", [result, joined])
 @pytest.mark.parametrize("format_", FORMATS)
 @pytest.mark.parametrize("text", HOSTILE)
-def test_a_hostile_name_changes_no_structure(format_: str, text: str, made: Maker) -> None:
+def test_a_hostile_name_changes_no_structure(format_: str, text: str) -> None:
     render, structure = FORMATS[format_]
-    assert structure(render(made(text))) == due(format_, made)
+    assert structure(render(result(text))) == due(format_)
 
 
 @pytest.mark.parametrize("format_", FORMATS)
 @settings(max_examples=10, deadline=None)
-@given(
-    text=st.text(max_size=40).filter(lambda text: text.strip() and text not in PRIVATE),
-    made=st.sampled_from([result, joined]),
-)
-def test_no_text_at_all_does(format_: str, text: str, made: Maker) -> None:
+@given(text=st.text(max_size=40).filter(lambda text: text.strip() and text not in PRIVATE))
+def test_no_text_at_all_does(format_: str, text: str) -> None:
     """But for the names of quantities, which hypothesis draws from our own modules: epsilons make a guarantee."""
     render, structure = FORMATS[format_]
-    assert structure(render(made(text))) == due(format_, made)
+    assert structure(render(result(text))) == due(format_)
 
 
-@pytest.mark.parametrize("made", [result, joined])
 @pytest.mark.parametrize("text", HOSTILE)
-def test_the_terminal_keeps_to_its_columns(text: str, made: Maker) -> None:
+def test_the_terminal_keeps_to_its_columns(text: str) -> None:
     short = FrozenMap({"command": ["dpspec"]})
-    found = made(text)
-    parts = tuple(dataclasses.replace(part, environment=short) for part in found.parts)
-    shown = terminal.render(dataclasses.replace(found, environment=short, parts=parts), width=80)
+    shown = terminal.render(dataclasses.replace(result(text), environment=short), width=80)
     assert max(cell_len(line) for line in shown.split("\n")) <= 80

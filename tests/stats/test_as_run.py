@@ -157,12 +157,6 @@ def test_full_batches_are_of_all_records() -> None:
     assert reported.least([full])[0].sampling.scheme == "full"
 
 
-@pytest.mark.parametrize("confidence", [0.0, 1.0, -1.0])
-def test_a_confidence_that_is_none_is_refused(confidence: float) -> None:
-    with pytest.raises(ValueError, match="confidence must lie between 0 and 1"):
-        as_run.ran([PHASE], [evidence(np.random.default_rng(0))], confidence)
-
-
 @given(
     noise=st.tuples(st.floats(0.2, 3.0), st.floats(0.2, 3.0)).map(sorted),
     contribution=st.tuples(st.floats(0.2, 3.0), st.floats(0.2, 3.0)).map(sorted),

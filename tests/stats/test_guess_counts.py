@@ -116,18 +116,10 @@ def test_the_lower_bound_lies_between_bonferroni_and_the_best_single_count(
 def test_a_whole_curve_costs_nothing_and_one_count_is_one_test() -> None:
     points = curve_lines.gaussian(1.0)
     several = guess_counts.p_value(400, (80, 400), (79, 330), points)
-    assert several <= 2 * one_run.curve_p_value(400, 80, 79, points) * (1 + 1e-9)
+    assert several == 2 * min(one_run.curve_p_value(400, *pair, points) for pair in ((80, 79), (400, 330)))
     assert guess_counts.p_value(400, (80,), (79,), points) == one_run.curve_p_value(400, 80, 79, points)
     assert guess_counts.p_value(400, (80, 400), (79, 330), ()) == 1.0
     assert guess_counts.p_value(400, (80, 400), (0, 0), points) == 1.0
-
-
-def test_the_curve_test_holds_for_a_gaussian_mechanism() -> None:
-    # Seeds 0 to 99: rejected at 5% at most as often as the 99.9% quantile of Bin(100, 0.05).
-    m, mu = 400, 0.8
-    rungs, points = guess_counts.around(15, 15, m), curve_lines.gaussian(mu)
-    rejected = sum(guess_counts.p_value(m, *attack(mu, m, rungs, seed), points) <= 0.05 for seed in range(100))
-    assert rejected <= stats.binom.ppf(0.999, 100, 0.05)
 
 
 def test_nothing_is_shown_by_guessing() -> None:

@@ -5,9 +5,11 @@ from itertools import combinations
 
 import numpy as np
 import pytest
-from scipy import stats
+from scipy import special, stats
 
+from dpspec.stats import binomial
 from dpspec.stats.attacks import curve_lines, thresholds
+from dpspec.stats.attacks.thresholds import fixed_epsilon_lower, fixed_largest, fixed_p_value
 
 
 def ranked(mu: float, present: int, absent: int, seed: int) -> str:
@@ -85,3 +87,65 @@ def test_power_is_what_perfect_scores_show() -> None:
 def test_what_makes_no_sense_is_refused(call: object, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         call()  # type: ignore[operator]
+
+
+@pytest.mark.parametrize(("present", "absent"), [(20, 20), (12, 30)])
+@pytest.mark.parametrize("epsilon", [0.0, 0.7, 2.0])
+@pytest.mark.parametrize("delta", [0.0, 0.05])
+def test_p_value_is_valid_at_every_pair_of_rates_on_the_edge(
+    present: int, absent: int, epsilon: float, delta: float
+) -> None:
+    p = np.array(
+        [[fixed_p_value(present, absent, t, f, epsilon, delta) for f in range(absent + 1)] for t in range(present + 1)]
+    )
+    for fpr in (0.0, 0.01, 0.1, 0.3, 0.6, 0.95):
+        tpr = min(1.0, math.exp(epsilon) * fpr + delta, 1 - math.exp(-epsilon) * (1 - fpr - delta))
+        mass = np.outer(
+            stats.binom.pmf(range(present + 1), present, tpr), stats.binom.pmf(range(absent + 1), absent, fpr)
+        )
+        for level in (1e-6, 1e-3, 0.05, 0.2):
+            assert mass[p <= level].sum() <= level
+
+
+@pytest.mark.parametrize("counts", [(50, 50, 45, 3), (100, 80, 100, 0), (30, 30, 12, 0), (200, 200, 199, 150)])
+@pytest.mark.parametrize("delta", [0.0, 1e-5, 0.01])
+def test_lower_bound_inverts_the_p_value(counts: tuple[int, int, int, int], delta: float) -> None:
+    low = fixed_epsilon_lower(*counts, delta, 0.95)
+    assert low > 0
+    assert fixed_p_value(*counts, low, delta) == pytest.approx(0.05, rel=1e-6)
+    assert fixed_p_value(*counts, 0.99 * low, delta) < 0.05 < fixed_p_value(*counts, 1.01 * low, delta)
+
+
+def test_p_value_is_the_smallest_level_whose_bounds_exclude_the_null() -> None:
+    counts, epsilon, delta = (60, 60, 50, 4), 1.0, 1e-3
+
+    def excluded(level: float) -> bool:
+        tpr = binomial.lower(counts[2], counts[0], 1 - level / 2)
+        fpr = binomial.upper(counts[3], counts[1], 1 - level / 2)
+        return tpr > math.exp(epsilon) * fpr + delta or 1 - fpr > math.exp(epsilon) * (1 - tpr) + delta
+
+    p = fixed_p_value(*counts, epsilon, delta)
+    assert excluded(p * (1 + 1e-6))
+    assert not excluded(p * (1 - 1e-6))
+
+
+def test_lower_bound_covers_randomised_response() -> None:
+    epsilon, n = 1.2, 60
+    q = special.expit(epsilon)
+    mass = np.outer(stats.binom.pmf(range(n + 1), n, q), stats.binom.pmf(range(n + 1), n, 1 - q))
+    low = np.array([[fixed_epsilon_lower(n, n, t, f, 0.0, 0.95) for f in range(n + 1)] for t in range(n + 1)])
+    assert mass[low > epsilon].sum() <= 0.05
+
+
+def test_power_is_what_an_attack_without_errors_shows() -> None:
+    tpr, fpr = 0.025 ** (1 / 500), 1 - 0.025 ** (1 / 500)
+    assert fixed_largest(500, 500, 1e-5, 0.95) == pytest.approx(math.log((tpr - 1e-5) / fpr), rel=1e-9)
+
+
+def test_extreme_counts_give_finite_answers() -> None:
+    assert fixed_p_value(10, 10, 0, 10, 1.0, 0.0) == 1.0
+    assert fixed_p_value(10, 10, 5, 5, 0.0, 0.0) == 1.0
+    assert fixed_p_value(0, 0, 0, 0, 1.0, 0.0) == 1.0
+    assert fixed_epsilon_lower(0, 0, 0, 0, 0.0, 0.95) == 0.0
+    assert fixed_p_value(10, 10, 10, 0, 1e4, 0.0) == 1.0
+    assert 0.0 <= fixed_p_value(10**6, 10**6, 10**6, 0, 1.0, 1e-6) < 1e-300

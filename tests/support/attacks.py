@@ -40,18 +40,15 @@ def attacked(folder: Path, *overrides: str, text: str = TEXT) -> Spec:
 
 
 def written(folder: Path, text: str = TEXT) -> Path:
-    """The file of the audit."""
     return specs.written(folder, text)
 
 
 def spec_at(path: Path, *overrides: str) -> Spec:
-    """The only spec of a file."""
     (spec,) = specs.loaded(path, *overrides)
     return spec
 
 
 def errors(folder: Path, *overrides: str, text: str = TEXT) -> list[str]:
-    """The messages of the errors of the audit."""
     return [found.message for found in diagnosed(written(folder, text), *overrides) if found.severity == "error"]
 
 
@@ -61,7 +58,6 @@ def audited(folder: Path, *overrides: str, text: str = TEXT) -> AuditResult:
 
 
 def trials_of(spec: Spec, *indices: int) -> list[Trial]:
-    """Trains; the trials of one chunk."""
     prepared = prepare(spec, load_catalog())
     assert [d for d in prepared.diagnostics if d.severity == "error"] == []
     inputs = prepared.audit.trial_inputs(spec)
@@ -70,7 +66,6 @@ def trials_of(spec: Spec, *indices: int) -> list[Trial]:
 
 
 def outcomes_of(spec: Spec, trials: list[Trial]) -> list[Outcome]:
-    """What the audit concludes."""
     return list(prepare(spec, load_catalog()).audit.conclude(spec, trials))
 
 

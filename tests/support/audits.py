@@ -126,7 +126,6 @@ def check(p_value: float, assumption: str = "noise-scale", **changes: Any) -> Ch
 
 
 def verdicts(audited: Spec, *outcomes: Finding | Evidence | Check) -> tuple[Verdict, ...]:
-    """Judge one audit by itself."""
     return judge([unjudged(audited, *outcomes)])[0].verdicts
 
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import json
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from dpspec.cli.app import main
 from dpspec.contract import Assumption, Check, Facts
 from dpspec.contract.findings import Channel
 from dpspec.engine.recorded import check
@@ -21,7 +24,7 @@ from dpspec.language.load import from_document
 from dpspec.registry.loader import load_catalog
 from dpspec.reporters import terminal
 
-__all__ = ["CheckedRun", "Question", "check_run", "run_page"]
+__all__ = ["CheckedRun", "Question", "audit_by_spec", "check_run", "run_page"]
 
 
 def check_run(path: Path, question: Question) -> CheckedRun:
@@ -32,6 +35,18 @@ def check_run(path: Path, question: Question) -> CheckedRun:
 def run_page(checked: CheckedRun, width: int, *, every: bool = False) -> str:
     """The text that ``dpspec check`` prints."""
     return (terminal.render if every else terminal.render_brief)(checked.result, width=width)
+
+
+def audit_by_spec(folder: Path, *, access: str = "") -> tuple[int, dict[str, Any]]:
+    """The exit code and the audit of the spec of a recorded run, of which ``verify`` finds no difference."""
+    with contextlib.chdir(folder.parent):
+        assert main(["new", "spec", "found", "--from", folder.name]) == 0
+        spec = Path("found.yaml").read_text()
+        Path("found.yaml").write_text(spec.replace("  adjacency:", f"{access}  adjacency:"))
+        code = main(["run", "found.yaml", "--report", "json=result.json"])
+        assert main(["verify", "result.json"]) == 0
+        (audit,) = json.loads(Path("result.json").read_text())["audits"]
+    return code, audit
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -93,6 +108,20 @@ class CheckedRun:
         return self.verdict in (None, "proved") and self.conformance.status == "no-deviation-found"
 
     @property
+    def rejected(self) -> set[str]:
+        """The names of the tests that reject, without the word "exact"."""
+        return {one.test.removesuffix(", exact") for one in self.checks if one.p_value <= 1e-9}
+
+    @property
+    def status(self) -> tuple[str | None, str]:
+        return self.verdict, self.conformance.status
+
+    @property
+    def doubts(self) -> str:
+        """The texts of the open assumptions."""
+        return "; ".join(one.text for one in self.assumptions if one.status == "unchecked")
+
+    @property
     def measured(self) -> float | None:
         """Epsilon with the measured noise and norms."""
         found = [one.value for one in self.audit.findings if one.bound == "estimate"]
@@ -104,7 +133,6 @@ class CheckedRun:
 
     @cached_property
     def costs(self) -> dict[int, ScheduleEpsilon]:
-        """By group size."""
         of = self.question
         return {size: epsilon_of(self.run, of.adjacency, of.delta, size) for size in of.group_sizes}
 

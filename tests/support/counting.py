@@ -53,7 +53,6 @@ audit: {method: many-run, runs: 5, confidence: 0.95, seed: 3}
 
 
 def load(folder: Path, *overrides: str, text: str = EXAMPLE, known: Catalog | None = None) -> tuple[Spec, ...]:
-    """The specs of a text in a file of a folder."""
     path = folder / "coin.yaml"
     path.write_text(text, encoding="utf-8")
     loaded = load_specs([path], known or catalog(), overrides)
@@ -129,8 +128,6 @@ class Nothing:
 
 
 class NoTrainer:
-    """Trains nothing."""
-
     def train(self, job: object) -> None:
         raise AssertionError("no trial trains")
 

@@ -199,7 +199,6 @@ NAMES = tuple(_CASES)
 
 
 def write_case(name: str, folder: Path, *, steps: int = 4) -> Path:
-    """The spec file of a case in a folder."""
     text, changes = _CASES[name]
     text = text.replace("STEPS", str(steps)).replace("DATA", _DATA)
     path = folder / "audit.yaml"

@@ -1,4 +1,4 @@
-"""The settings of ModelMix's figure 3, and the density of a uniform mixed with Laplace noise, written out."""
+"""The settings of ModelMix's figure 3, densities of mixed noise, and the privacy loss of the pair behind the bounds."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import math
 
 import numpy as np
 
+from dpspec.accounting import Discrete, Mixture, PrivacyLoss
+from dpspec_modelmix import density
 from dpspec_modelmix.options import Segment
 
 
@@ -22,3 +24,17 @@ def log_density_of_sum(o: np.ndarray, scale: float, width: float) -> np.ndarray:
     inner = np.clip(o, 0.0, width)
     edges = np.log(2.0 - np.exp(-inner / scale) - np.exp(-(width - inner) / scale))
     return np.asarray(below - above + edges - math.log(2.0 * width), dtype=np.float64)
+
+
+def loss_of_pair(segment: Segment, cell: float = 0.01) -> PrivacyLoss:
+    """Of the one-hot gradient, or of p equal coordinates in full batches; cells of Gaussian noise only lose of it."""
+    assert segment.rate == 1.0 or (segment.sparsity == 1 and segment.embedded == 0.0)
+    half, shift = 0.5 * segment.gap, segment.shift
+    middles = np.arange(-half - 11.0, half + shift + 11.0, cell) + 0.5 * cell
+    absent, shifted = (cell * np.exp(density.log_density(middles - by, segment.gap)) for by in (0.0, shift))
+    absent, shifted = absent / absent.sum(), shifted / shifted.sum()
+    mixed = Discrete((1.0 - segment.rate) * absent + segment.rate * shifted, absent)
+    steps = [(mixed, segment.steps * segment.sparsity)]
+    if segment.embedded > 0.0:
+        steps.append((Mixture.poisson(1, segment.rate, 1.0 / segment.embedded), segment.steps))
+    return PrivacyLoss(tuple(steps), "present-first")

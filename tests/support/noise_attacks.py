@@ -163,7 +163,6 @@ def late(step: int, z: Tensor, kept: dict[str, Any]) -> Tensor:
 
 
 def fixed_subspace(step: int, z: Tensor, kept: dict[str, Any]) -> Tensor:
-    """A fixed subspace of half of the dimensions."""
     if "basis" not in kept:
         kept["basis"] = torch.randn(len(z), len(z) // 2) / math.sqrt(len(z) // 2)
     return kept["basis"] @ z[: len(z) // 2]
@@ -230,7 +229,6 @@ def convolutional() -> nn.Module:
 
 
 def fresh(step: int, shapes: Sequence[torch.Size], kept: dict[str, Any]) -> list[Tensor]:
-    """Noise as it should be."""
     return [torch.randn(shape) for shape in shapes]
 
 

@@ -39,7 +39,7 @@ class Training:
     canaries: int = 0
     seen: list[dict[str, Any]] = field(default_factory=list)
 
-    def build(self) -> None:
+    def build(self) -> Training:
         torch.manual_seed(self.seed)
         x = torch.randn(RECORDS, FEATURES)
         data: Any = TensorDataset(x, (x[:, 0] > 0).long())
@@ -77,6 +77,7 @@ class Training:
         )
         self.model, self.optimizer_, self.loader = made[0], made[1], made[-1]
         self.criterion = made[2] if ghost else nn.CrossEntropyLoss(reduction=self.reduction)
+        return self
 
     def train(self, each: Any = None) -> None:
         for _ in range(self.epochs):
@@ -112,15 +113,19 @@ class Training:
         )
 
 
-def recorded(folder: Any, script: Any = Training.train, *, public: tuple[str, ...] = (), **made: Any) -> CheckedRun:
-    """The answer to a claim about a training that ``script`` runs inside the block."""
+def recorded(
+    folder: Any, script: Any = Training.train, *, prepare: Any = None, asked: Any = None, **made: Any
+) -> CheckedRun:
+    """The answer to a claim about a training that ``script`` runs inside the block, after ``prepare`` changed it."""
     training = Training(**made)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         training.build()
+        if prepare is not None:
+            prepare(training)
         with training.recorder(folder):
             script(training)
-    return check_run(folder, Question(delta=1e-5, epsilon=100.0, public=public))
+    return check_run(folder, Question(**{"delta": 1e-5, "epsilon": 100.0, **(asked or {})}))
 
 
 def two_passes(training: Training) -> None:

@@ -148,7 +148,6 @@ class Chain:
         return law
 
     def paths(self):
-        """The probability of every path."""
         found = []
         for path in itertools.product(range(len(self.start)), repeat=self.steps):
             mass = self.start[path[0]]

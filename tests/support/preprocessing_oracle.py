@@ -23,7 +23,7 @@ from dpspec.engine.judging.evidence_weight import covers
 from dpspec_preprocessing import bounds, collection, options, refusals, steps
 from dpspec_preprocessing.engines import LinearEngine
 from dpspec_preprocessing.private import Private
-from dpspec_preprocessing.sensitivity import REQUIRED_LIMITS, read_step, refusal_probability
+from dpspec_preprocessing.sensitivity import STEPS, read_step, refusal_probability
 
 Rows: TypeAlias = npt.NDArray[np.float64]
 Block: TypeAlias = dict[str, Any]
@@ -140,7 +140,7 @@ def limits(step: Mapping[str, Any], sets: list[Rows]) -> Block:
     declared_step = read_step(step)
     by = declared_step.name
     found = [collection.measure_limits(x, declared_step) for x in sets]
-    wanted = {*REQUIRED_LIMITS[by]} | ({"max_missing_in_row", "max_mean_norm"} if "impute" in step else set())
+    wanted = {*STEPS[by].required} | ({"max_missing_in_row", "max_mean_norm"} if "impute" in step else set())
     tight: Block = {}
     for key in wanted & found[0].keys():
         values = [f[key] for f in found]
@@ -162,7 +162,6 @@ class _Law(NamedTuple):
     cells: tuple[Rows, Rows] | None = None
 
     def against(self, finding: Finding) -> Iterator[Reading]:
-        """The finding beside what it bounds."""
         name = f"{finding.method}, {finding.quantity} {dict(finding.at)}, data {finding.scope.data}"
         if not math.isfinite(finding.value) or self.kind == "unknown":
             return
@@ -186,7 +185,6 @@ class _Law(NamedTuple):
         return max(float(logsumexp(order * p - (order - 1.0) * q)) / (order - 1.0) for p, q in self._both())
 
     def largest_loss(self) -> float:
-        """The pure epsilon."""
         if self.kind == "laplace":
             return self.effect
         return max(float(np.max(p - q)) for p, q in self._both())

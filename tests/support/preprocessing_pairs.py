@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 import dpspec.contract as dps
 from dpspec_preprocessing import collection
-from dpspec_preprocessing.private import KINDS
-from dpspec_preprocessing.sensitivity import TESTABLE, read_step
+from dpspec_preprocessing.private import GRADIENT, QUERIES
+from dpspec_preprocessing.sensitivity import read_step
 from support import preprocessing_oracle as oracle
 from support.preprocessing_oracle import Block, Pair, Reading, Rows
 
@@ -35,7 +35,6 @@ class Case(NamedTuple):
 
 
 def steps(kind: str, features: int) -> st.SearchStrategy[Block]:
-    """Steps of one kind."""
     eta = st.sampled_from([0.0, 0.01, 0.05, 0.2])
     if kind == "mean":
         return st.sampled_from([{"impute": "mean"}, {"impute": "mean", "mask": "same"}])
@@ -53,7 +52,7 @@ def steps(kind: str, features: int) -> st.SearchStrategy[Block]:
 @st.composite
 def private(draw: st.DrawFn) -> Block:
     """One mechanism of any kind with its constants."""
-    kind = draw(st.sampled_from([*KINDS, "gaussian", "dp-gd"]))
+    kind = draw(st.sampled_from([*QUERIES, *GRADIENT, "gaussian", "dp-gd"]))
     block: Block = {"kind": kind, "eps_noise": draw(st.sampled_from([0.05, 0.5, 1.0, 8.0]))}
     if kind in ("dp-gd", "sgd-sampled", "sgd-iterated"):
         block["loss"] = draw(st.sampled_from(["logistic", "squared"]))
@@ -244,7 +243,7 @@ def _collected(case: Case, collects: bool | None, tests: int | None) -> Case:
         return case
     if had[1] is not None:
         return case._replace(mechanism={**case.mechanism})
-    if tests is not None and read_step(steps_[0]).name in TESTABLE:
+    if tests is not None and read_step(steps_[0]).kind.testable:
         mechanism["ptr"] = {"epsilon": 8.0 if tests else 2.0, "delta": 0.05}
         for key, more in (("max_missing_rows", tests), ("max_ball", tests)):
             if key in mechanism["collection"]:

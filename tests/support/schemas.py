@@ -26,7 +26,6 @@ def _registry() -> jsonschema.Draft7Validator:
 
 
 def sarif_errors(document: Any) -> list[str]:
-    """Where a document is not SARIF 2.1.0."""
     return [f"{error.json_path}: {error.message}" for error in _sarif().iter_errors(document)]
 
 

@@ -67,7 +67,6 @@ class Given:
 
     @property
     def count(self) -> int:
-        """How many there are."""
         return len(self._rows)
 
     def gradients(self, indices: torch.Tensor) -> torch.Tensor:

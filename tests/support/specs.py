@@ -50,7 +50,6 @@ def document(**blocks: dict[str, Any]) -> dict[str, Any]:
 
 
 def written(folder: Path, text: str) -> Path:
-    """The file of a spec in ``folder``."""
     path = folder / "spec.yaml"
     path.write_text(text, encoding="utf-8")
     return path
@@ -64,7 +63,6 @@ def loaded(path: Path, *overrides: str) -> tuple[Spec, ...]:
 
 
 def spec_of(folder: Path, text: str, *overrides: str) -> Spec:
-    """The first spec of ``text``."""
     return loaded(written(folder, text), *overrides)[0]
 
 
@@ -74,7 +72,6 @@ def audit_of(path: Path, store: Path, *overrides: str) -> AuditResult:
 
 
 def audited(folder: Path, text: str, *overrides: str) -> AuditResult:
-    """The first audit of ``text``, with trials in ``folder``."""
     return audit_of(written(folder, text), folder / "store", *overrides)
 
 
@@ -88,5 +85,4 @@ def diagnosed(path: Path, *overrides: str, catalog: Catalog | None = None) -> li
 
 
 def diagnostics(folder: Path, text: str, *overrides: str) -> list[Diagnostic]:
-    """The same of a text."""
     return diagnosed(written(folder, text), *overrides)

@@ -127,7 +127,6 @@ class Victim:
         )
 
     def run(self, *options: str, **how: Any) -> Ended:
-        """Run to the end."""
         return ended(self.start(*options, **how))
 
     def forked(self, *options: str) -> Ended:

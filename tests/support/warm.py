@@ -74,7 +74,6 @@ def pytest(
 def dpspec_bytes(
     *arguments: object, cwd: Path, env: Mapping[str, str] | None = None, timeout: float = 300
 ) -> subprocess.CompletedProcess[bytes]:
-    """As ``dpspec``, with the bytes that it wrote."""
     return _run("dpspec", *arguments, cwd=cwd, env=env, timeout=timeout)
 
 

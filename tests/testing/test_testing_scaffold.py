@@ -39,7 +39,6 @@ def project(tmp_path_factory: pytest.TempPathFactory, environment: Environment) 
 
 @pytest.fixture(scope="module")
 def bounded(project: Path, environment: Environment) -> Path:
-    """A mechanism with a bound alone."""
     options = ["--bounds-only", "--in", str(project.parent)]
     done = execute("dpspec", "new", "plugin", "plain-count", *options, env=environment(), cwd=project.parent)
     assert done.returncode == 0, done.stdout + done.stderr

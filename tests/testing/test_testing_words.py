@@ -46,8 +46,6 @@ def base(demo: Registry) -> type:
 
 
 def bounding(base: type, change: Callable[[Finding], object]) -> type:
-    """The audit with every bound changed."""
-
     class Odd(base):
         def bound(self, spec: object, context: object) -> Iterator[object]:
             yield from map(change, super().bound(spec, context))

@@ -97,7 +97,7 @@ def test_wrong_choices_are_located(execute: Execute, change: str, code: int, say
     ("body", "says"),
     [
         ("1 / 0", "this is a bug in plugin dpspec-canary: ZeroDivisionError"),
-        ("return None", "canary 'upside-down' of dpspec-canary 0.1.0: make() returns a NoneType"),
+        ("return None", "canary 'upside-down' of dpspec-canary 0.1.0: make() does not return"),
     ],
 )
 def test_a_broken_one_ends_the_run_as_a_broken_plugin(tmp_path: Path, body: str, says: str) -> None:

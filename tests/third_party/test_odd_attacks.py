@@ -69,18 +69,18 @@ GOOD = "Records(np.zeros((asked.count, 40), dtype=np.float32), np.zeros(asked.co
 
 
 @pytest.mark.parametrize(
-    ("made", "says"),
+    "made",
     [
-        ("None", "make() returns a NoneType, not Records of two arrays"),
-        (GOOD.replace("40", "41"), "x is float32 of shape (4, 41), not finite float32 of (4, 40)"),
-        (GOOD.replace("np.zeros((", "np.nan * np.ones(("), "x is float32 of shape (4, 40), not finite"),
-        (GOOD.replace("np.zeros(asked.count, d", "7 + np.zeros(asked.count, d"), "y is not 4 labels 0 to 1"),
+        "None",
+        GOOD.replace("40", "41"),
+        GOOD.replace("np.zeros((", "np.nan * np.ones(("),
+        GOOD.replace("np.zeros(asked.count, d", "7 + np.zeros(asked.count, d"),
     ],
 )
-def test_records_that_are_not_what_was_asked_for_are_told_as_theirs(odd, made: str, says: str) -> None:
-    with pytest.raises(PluginError, match=r"canary 'odd' of dpspec-odd 2\.0: ") as told:
+def test_records_that_are_not_what_was_asked_for_are_told_as_theirs(odd, made: str) -> None:
+    says = r"canary 'odd' of dpspec-odd 2\.0: make\(\) does not return 4 finite records of shape \(40,\) with labels 0"
+    with pytest.raises(PluginError, match=says):
         odd(f"def make(asked):\n    return {made}\n").attack.records(4, 1)
-    assert says in str(told.value)
 
 
 def test_rows_are_not_given_to_kinds_that_do_not_ask(odd) -> None:
@@ -119,20 +119,12 @@ def test_directions_are_orthonormal(odd, rows: str, says: str) -> None:
     assert torch.equal(dense, directions.directions(torch.tensor([2])))
 
 
-@pytest.mark.parametrize(
-    ("scored", "says"),
-    [
-        ("np.full(len(observed.copies), np.nan)", "score() returns values that are not finite"),
-        ("np.zeros(3)", "score() returns float64 of shape (3,), not numbers of (60,)"),
-        ("'high'", "not numbers of (60,)"),
-    ],
-)
-def test_scores_that_are_no_numbers_are_told_as_theirs(odd, scored: str, says: str) -> None:
+@pytest.mark.parametrize("scored", ["np.full(len(observed.copies), np.nan)", "np.zeros(3)", "'high'"])
+def test_scores_that_are_no_numbers_are_told_as_theirs(odd, scored: str) -> None:
     context = odd(f"def make(asked):\n    return {GOOD}\ndef score(observed):\n    return {scored}\n")
     (indices,) = [context.prepared.plan().chunks[0]]
-    with pytest.raises(PluginError, match=r"score 'odd' of dpspec-odd 2\.0: ") as told:
+    with pytest.raises(PluginError, match=r"score 'odd' of dpspec-odd 2\.0: score\(\) does not return 60 finite"):
         list(context.prepared.audit.trials(context.inputs, context, indices))
-    assert says in str(told.value)
 
 
 def test_a_score_is_given_its_own_options_and_only_one_that_has_some_has_a_block(odd) -> None:

@@ -1,4 +1,4 @@
-"""Gradient canaries and input canaries."""
+"""Gradient canaries, input canaries, and initial weights that an adversary chose."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ import pytest
 import torch
 from support.canaries import KINDS, make
 
-from dpspec.contract import GradientCanaries
-from dpspec.training.canaries import CanaryGroups, Records, SignBlocks, plant
+from dpspec.contract import Facts, FrozenMap, GradientCanaries
+from dpspec.models.architectures import Linear
+from dpspec.training.canaries import TARGET_LOSS, CanaryGroups, PretrainedFactory, Records, SignBlocks, fit, plant
 from dpspec.training.gradients.persample import FlatModel
 from dpspec.training.loop.contributions import RecordsAndCanaries
 from dpspec.training.loop.native import NativeTrainer
@@ -89,7 +90,6 @@ def test_canaries_are_clipped_with_the_rest(make_model, rows, chunk):
     canaries = CanaryGroups(blocks, torch.tensor([4, 4, 1]), 10.0)
     part = RecordsAndCanaries(model, x, y, canaries)
     part._chunk = chunk
-    assert part.records == 13
     state = model.initial()
     both = part(state, torch.tensor([0, 3, 9, 10, 11, 12]), 0.5)
     real = part(state, torch.tensor([0, 3, 9]), 0.5)
@@ -213,3 +213,50 @@ def test_least_variance_knows_its_limits() -> None:
         make("least-variance", 1, np.ones((2, 4097), dtype=np.float32), np.array([0, 1]), 2, 0)
     with pytest.raises(ValueError, match="texts"):
         make("least-variance", 1, X, Y, 4, 0, vocabulary=9)
+
+
+CHANCE = np.random.default_rng(0)
+OWN = CHANCE.integers(0, 3, size=90)
+NEAR = (CHANCE.normal(size=(90, 5)) + 8.0 * np.eye(5)[OWN]).astype(np.float32)
+FACTORY = Linear(FrozenMap({}), Facts(records=90, features=5, classes=3, shape=(5,)))
+
+
+def test_they_fit_the_records_and_leave_short_gradients() -> None:
+    module = FACTORY.build(0)
+    before = FlatModel(FACTORY.build(0))
+    loss = fit(module, NEAR, OWN)
+    after = FlatModel(module)
+    rows = torch.tensor(NEAR), torch.tensor(OWN)
+    by_hand = torch.nn.functional.cross_entropy(after.logits(after.initial(), rows[0]), rows[1])
+    assert float(by_hand) == pytest.approx(loss, rel=0.2)
+    assert float(by_hand) < 2 * TARGET_LOSS
+    shorter = after.look(after.initial(), *rows)[0].mean() / before.look(before.initial(), *rows)[0].mean()
+    assert float(shorter) < 0.1
+    assert module.training
+
+
+def test_every_module_starts_alike_and_rows_are_read_once() -> None:
+    asked: list[int] = []
+
+    def rows() -> tuple[np.ndarray, np.ndarray]:
+        asked.append(1)
+        return NEAR, OWN
+
+    state = torch.random.get_rng_state()
+    fitted = PretrainedFactory(FACTORY, rows, lambda: "cpu")
+    assert fitted.parameters() == FACTORY.parameters()
+    assert not asked
+    first, second = fitted.build(1).state_dict(), fitted.build(2).state_dict()
+    again = PretrainedFactory(FACTORY, rows, lambda: "cpu").build(3).state_dict()
+    assert all(torch.equal(first[name], second[name]) and torch.equal(first[name], again[name]) for name in first)
+    assert len(asked) == 2
+    assert torch.equal(state, torch.random.get_rng_state())
+    other = PretrainedFactory(FACTORY, lambda: (NEAR[1:], OWN[1:]), lambda: "cpu").build(1).state_dict()
+    assert any(not torch.equal(first[name], other[name]) for name in first)
+
+
+def test_what_cannot_be_fitted_is_said() -> None:
+    with pytest.raises(ValueError, match="without records"):
+        fit(FACTORY.build(0), NEAR[:0], OWN[:0])
+    with pytest.raises(ValueError, match="not finite"):
+        fit(FACTORY.build(0), np.full_like(NEAR, np.inf), OWN)

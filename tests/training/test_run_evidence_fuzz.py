@@ -19,7 +19,7 @@ from dpspec.stats.conformance import table
 from dpspec.stats.conformance.evidence import read_run, write_run
 from dpspec.training.canaries import CanaryGroups, SignBlocks
 from dpspec.training.loop.native import NativeTrainer
-from dpspec.training.measure.run_evidence import RunLogs, evidence_of, reported_evidence
+from dpspec.training.measure.run_evidence import RunLogs, WatchedRun, reported_evidence
 from dpspec.training.measure.scores import ProjectionObserver
 
 OLD = Path(__file__).parents[1] / "golden" / "results-0.1.0"
@@ -61,11 +61,10 @@ def run_of(job: TrainingJob, seed: int) -> dict[str, Any]:
     directions, coins = SignBlocks(63, 24, seed=0), np.arange(24) % 2
     canaries = CanaryGroups.planted(directions, torch.from_numpy(coins) == 1, 1, 10.0)
     job = replace(job, seed=seed, canaries=canaries)
-    logs, twin, watcher = RunLogs(job), RunLogs(job), ProjectionObserver(job, directions)
-    watcher.keep_log(job)
+    watched, twin = WatchedRun(job, ProjectionObserver(job, directions)), RunLogs(job)
     NativeTrainer().train(replace(job, seed=seed + 100, observers=twin.observers))
-    NativeTrainer().train(replace(job, observers=(watcher, *logs.observers)))
-    evidence = evidence_of(logs, twin, watcher, job, np.ones(24, dtype=np.int64), coins)
+    NativeTrainer().train(replace(job, observers=watched.observers))
+    evidence = watched.evidence(twin, np.ones(24, dtype=np.int64), coins)
     read: dict[str, Any] = json.loads(json.dumps(evidence))
     return read
 

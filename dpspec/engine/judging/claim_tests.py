@@ -38,7 +38,6 @@ class Concluded:
     evidence: tuple[Evidence, ...] = ()
     trials: int = 0
     needed: int = 0
-    sequential: bool = False
     tests: int = 0
     promised: tuple[Check, ...] = ()
     recording: Recording | None = None
@@ -50,28 +49,11 @@ class Concluded:
 
     @property
     def judged_evidence(self) -> tuple[Evidence, ...]:
-        from dpspec.stats.attacks import evidence_tests
-
-        if not self.incomplete:
-            return self.evidence
-        return tuple(e for e in self.evidence if evidence_tests.holds_whenever_stopped(e))
+        """All evidence of a complete audit; before, the kind whose tests are valid after any number of trials."""
+        return tuple(e for e in self.evidence if not self.incomplete or e.kind == "average")
 
     def is_early(self, finding: Finding) -> bool:
-        executed = finding.rigor == "statistical" and finding.scope.pipeline == "executed"
-        return self.incomplete and not self.sequential and executed
-
-
-@dataclass(frozen=True, kw_only=True)
-class PendingTests:
-    """The tests of the other audits, and whether claims about metrics share the level."""
-
-    confidence: float = 0.0
-    tests: int = 0
-    metrics: bool = False
-
-
-#: No other audits.
-NO_PENDING = PendingTests()
+        return self.incomplete and finding.rigor == "statistical" and finding.scope.pipeline == "executed"
 
 
 def confidence_of(specs: Sequence[Spec]) -> float:
@@ -85,20 +67,6 @@ def planned_tests(claim_kinds: Iterable[str], planned_trials: int, power: Sequen
     """
     attacks = max(1, len(power)) if planned_trials else 0
     return attacks * sum(kind in PRIVACY_KINDS for kind in claim_kinds)
-
-
-def pending_tests(
-    audits: Sequence[tuple[Sequence[str], int, Sequence[Power]]], confidence: float
-) -> list[PendingTests]:
-    """For each audit of an invocation the tests of the others, before their trials are known.
-
-    A claim that is decided with these stays decided for all results of the others. ``audits`` are the arguments of
-    :func:`planned_tests`.
-    """
-    tests = [planned_tests(*audit) for audit in audits]
-    # A kind that only a plugin knows shares the level as metrics do.
-    metrics = not all(kind in PRIVACY_KINDS for kinds, _, _ in audits for kind in kinds)
-    return [PendingTests(confidence=confidence, tests=sum(tests) - own, metrics=metrics) for own in tests]
 
 
 #: The audit and place of a piece of evidence, and ``curve`` with its points, or a metric's side with the claimed value
@@ -213,20 +181,17 @@ class TestedClaim:
 class ClaimTests:
     """The two families of claims, with all tests made before any claim is judged."""
 
-    def __init__(
-        self, audits: Sequence[Concluded], findings: Sequence[tuple[Finding, ...]], others: PendingTests
-    ) -> None:
+    def __init__(self, audits: Sequence[Concluded], findings: Sequence[tuple[Finding, ...]]) -> None:
         """``findings``: per audit, joined with its checks."""
         self._audits, self._findings = audits, findings
         self._evidence = [audit.judged_evidence for audit in audits]
-        self.confidence = max(others.confidence, confidence_of([audit.spec for audit in audits]))
+        self.confidence = confidence_of([audit.spec for audit in audits])
         kinds = {statement(claim).about_privacy for audit in audits for claim in audit.spec.claims}
-        kinds |= {False} if others.metrics else set()
         metrics = METRIC_SHARE if len(kinds) == 2 else 1.0
         privacy = 1.0 - METRIC_SHARE if len(kinds) == 2 else 1.0
         level = 1.0 - self.confidence
         # By whether claims are about privacy.
-        self._families = {True: Family(others=others.tests), False: Family()}
+        self._families = {True: Family(), False: Family()}
         self._levels = {True: level * privacy, False: level * metrics}
         self.claims: list[TestedClaim] = []
         for number, audit in enumerate(audits):

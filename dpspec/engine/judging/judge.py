@@ -13,10 +13,8 @@ from dataclasses import dataclass
 
 from dpspec.contract import Evidence, Finding, Scope
 from dpspec.engine.judging.claim_tests import (
-    NO_PENDING,
     ClaimTests,
     Concluded,
-    PendingTests,
     RejectedBound,
     TestedClaim,
     reject_bounds,
@@ -262,16 +260,13 @@ class Judged:
     findings: tuple[Finding, ...]
 
 
-def judge(audits: Sequence[Concluded], others: PendingTests = NO_PENDING) -> tuple[Judged, ...]:
-    """Judge all audits of one invocation: their tests are one family, and so are their checks.
-
-    ``others`` are tests of its other audits, so that a refutation holds among them too.
-    """
+def judge(audits: Sequence[Concluded]) -> tuple[Judged, ...]:
+    """Judge all audits of one invocation: their tests are one family, and so are their checks."""
     families = family_sizes([(len(audit.checks), audit.trials, audit.needed) for audit in audits])
     findings = [
         join_checks(audit.findings, audit.checks, family) for audit, family in zip(audits, families, strict=True)
     ]
-    tests = ClaimTests(audits, findings, others)
+    tests = ClaimTests(audits, findings)
     rejected = reject_bounds(findings, [audit.judged_evidence for audit in audits])
     judged = []
     for number, audit in enumerate(audits):

@@ -75,9 +75,9 @@ class RunContext:
         rows = self.prepared.source.load()
         if self.prepared.source.facts().digest != self.prepared.facts.digest:
             raise DataError("the data changed during the run: a file differs from its state at the start")
-        offered = self.prepared.offers["data"][1]
-        if is_foreign(offered) and (flaw := rows_flaw(rows, self.prepared.facts, self.prepared.spec.data.options)):
-            raise misbehaved(offered, f"load(): {flaw}")
+        if len(rows.train_x) != (declared := self.prepared.facts.records):
+            offered = self.prepared.offers["data"][1]
+            raise misbehaved(offered, f"load() gives {len(rows.train_x)} records, and facts() declares {declared}")
         return rows
 
     @cached_property
@@ -95,11 +95,7 @@ class RunContext:
     @cached_property
     def trainer(self) -> Trainer:
         offered = find(self._catalog.backends, self.prepared.spec.training.kind, "backend kind")
-        trainer = made(offered, offered.provider.trainer, "its trainer")
-        if not callable(getattr(trainer, "train", None)):
-            what = f"{offered.provider.trainer} makes a {type(trainer).__name__}"
-            raise misbehaved(offered, f"{what}, which has no train()")
-        return cast(Trainer, trainer)
+        return cast(Trainer, made(offered, offered.provider.trainer, "its trainer"))
 
     @cached_property
     def attack(self) -> Attacker:
@@ -205,32 +201,6 @@ class WorkerCache:
         self._context = None
 
 
-def rows_flaw(rows: LoadedData, facts: Facts, options: FrozenMap) -> str:
-    import numpy as np
-
-    shape, missing = tuple(facts.shape), bool(options.get("missing"))
-    for part, number in (("train", facts.records), ("test", facts.test_records or None)):
-        x, y = getattr(rows, f"{part}_x"), getattr(rows, f"{part}_y")
-        if x.dtype.kind != "f" or y.dtype.kind not in "iu":
-            return f"{part}_x is of {x.dtype} and {part}_y of {y.dtype}, not of float32 and int64"
-        if y.shape != (len(x),) or (len(x) and shape and x.shape[1:] != shape):
-            return f"{part}_x has the shape {x.shape} and {part}_y {y.shape}, where facts() says {('n', *shape)}"
-        if number is not None and len(x) != number:
-            return f"{part}_x has {len(x)} rows, where facts() says {number}"
-        if not (np.isfinite(x) | np.isnan(x)).all() or (not missing and np.isnan(x).any()):
-            return f"{part}_x holds values that are not finite"
-        if flaw := texts_flaw(x, part, facts.vocabulary):
-            return flaw
-    return ""
-
-
-def texts_flaw(x: Any, part: str, vocabulary: int | None) -> str:
-    """Why rows (n, ...) are not texts of ``vocabulary`` tokens; empty if they are, or if none are declared."""
-    if vocabulary is None or not ((x != x.round()) | (x < 0) | (x >= vocabulary)).any():
-        return ""
-    return f"{part}_x holds values that are not ids in 0..{vocabulary - 1}, where facts() declares texts"
-
-
 #: Maximum error of the products of orthonormal directions.
 _TOLERANCE = 1e-5
 
@@ -254,17 +224,12 @@ class ChosenAttack:
         offered, records = self._make(count, seed)
         if not is_foreign(offered):
             return cast(Records, records)
-        wanted, facts = (count, *self._context.data.train_x.shape[1:]), self._context.facts
-        if not isinstance(records, tuple) or len(records) != 2 or not all(isinstance(a, np.ndarray) for a in records):
-            raise misbehaved(offered, f"make() returns a {type(records).__name__}, not Records of two arrays")
-        x, y = records
-        if x.shape != wanted or x.dtype.kind != "f" or not np.isfinite(x).all():
-            raise misbehaved(offered, f"make(): x is {x.dtype} of shape {x.shape}, not finite float32 of {wanted}")
-        if y.shape != (count,) or y.dtype.kind not in "iu" or not ((y >= 0) & (y < facts.classes)).all():
-            raise misbehaved(offered, f"make(): y is not {count} labels 0 to {facts.classes - 1}")
-        if flaw := texts_flaw(x, "canaries'", facts.vocabulary):
-            raise misbehaved(offered, f"make(): {flaw}")
-        return Records(x.astype(np.float32), y.astype(np.int64))
+        shape, classes = self._context.data.train_x.shape[1:], self._context.facts.classes
+        fits = isinstance(records, tuple) and [np.shape(part) for part in records] == [(count, *shape), (count,)]
+        if not fits or not np.isfinite(records[0]).all() or not np.isin(records[1], np.arange(classes)).all():
+            what = f"{count} finite records of shape {shape} with labels 0 to {classes - 1}"
+            raise misbehaved(offered, f"make() does not return {what}")
+        return Records(records[0].astype(np.float32), records[1].astype(np.int64))
 
     def directions(self, count: int, seed: int) -> Directions:
         import numpy as np
@@ -312,13 +277,10 @@ class ChosenAttack:
         found = made(offered, offered.provider.score, "score()", observed)
         if not foreign:
             return cast(Array, found)
-        values, wanted = np.asarray(found), observed.copies.shape
-        if values.shape != wanted or values.dtype.kind not in "fiu":
-            raise misbehaved(
-                offered, f"score() returns {values.dtype} of shape {values.shape}, not numbers of {wanted}"
-            )
-        if not np.isfinite(values).all():
-            raise misbehaved(offered, "score() returns values that are not finite")
+        values = np.asarray(found)
+        fits = values.shape == observed.copies.shape and values.dtype.kind in "fiu"
+        if not fits or not np.isfinite(values).all():
+            raise misbehaved(offered, f"score() does not return {len(observed.copies)} finite numbers")
         return values.astype(np.float64)
 
     def _make(self, count: int, seed: int) -> tuple[Offered, Any]:

@@ -18,7 +18,7 @@ from contextlib import suppress
 from functools import cached_property
 from math import comb
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from dpspec.contract import (
     Assumption,
@@ -178,10 +178,7 @@ def prepare(spec: Spec, catalog: Catalog, *, recorded: Facts | None = None) -> P
 
 
 def audit_of(offered: Offered) -> Audit:
-    audit = made(offered, offered.provider.audit, "its audit")
-    if not isinstance(audit, Audit):
-        raise misbehaved(offered, f"{offered.provider.audit} makes a {type(audit).__name__}, not an Audit")
-    return audit
+    return cast(Audit, made(offered, offered.provider.audit, "its audit"))
 
 
 def _components(audit: Audit, spec: Spec, catalog: Catalog, recorded: Facts | None) -> tuple[Prepared, ...]:
@@ -246,9 +243,6 @@ def _beyond_limit(spec: Spec, facts: Facts, offered: Offered) -> Iterator[Diagno
     limit = made(offered, reference, "limit()", facts, options_of(spec)) if reference else None
     if limit is None:
         return
-    fits = isinstance(limit, tuple) and len(limit) == 2 and isinstance(limit[0], int) and isinstance(limit[1], str)
-    if not fits:
-        raise misbehaved(offered, f"limit() returns {limit!r}, not a number and why, or None")
     most, why = limit
     sizes = len(set(spec.threat_model.group_size))
     count = int(_block(spec).get("count", sizes)) // sizes * sizes

@@ -188,10 +188,7 @@ def _files(package: str) -> Iterator[tuple[str, Path]]:
         found = None
     if found is None:
         raise UnknownCodeError(f"module {package!r} is found nowhere")
-    archive = getattr(found.loader, "archive", None)
-    if archive is not None:
-        yield package, Path(archive)
-    elif found.submodule_search_locations is not None:
+    if found.submodule_search_locations is not None:
         for place in found.submodule_search_locations:
             seen: set[str] = set()
             for folder, folders, names in os.walk(place, followlinks=True, onerror=refuse):
@@ -202,7 +199,7 @@ def _files(package: str) -> Iterator[tuple[str, Path]]:
                 seen.add(real)
                 files = [Path(folder, name) for name in names if not name.startswith(".")]
                 yield from ((f"{package}/{file.relative_to(place).as_posix()}", file) for file in files)
-    elif found.origin is None or not found.has_location:
+    elif found.origin is None or not Path(found.origin).is_file():
         raise UnknownCodeError(f"module {package!r} is in no file")
     else:
         yield package, Path(found.origin)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -261,16 +261,18 @@ def _update_rule(run: RecordedRun, public: Collection[str]) -> Iterator[Assumpti
         )
     named = isinstance(own, str) and _CLASS.fullmatch(own)
     text = f"{own}, whose updates are not recomputed, steps with the noisy gradients only" if named else ""
-    if doubts:
-        yield Assumption(name="update-rule", status="unchecked", text="; ".join([*doubts, text] if text else doubts))
-    elif text:
-        yield Assumption(name="update-rule", status="declared", text=text)
+    yield from _doubted("update-rule", doubts, text)
+
+
+def _doubted(name: str, doubts: Sequence[str], text: str) -> Iterator[Assumption]:
+    """The assumption with its doubts, which leave it open; none without doubts and text."""
+    if doubts or text:
+        status: AssumptionStatus = "unchecked" if doubts else "declared"
+        yield Assumption(name=name, status=status, text="; ".join(filter(None, [*doubts, text])))
 
 
 def _model_state(run: RecordedRun) -> Iterator[Assumption]:
-    if run.header.model == ARRAYS:
-        text = "the reported parameters are all of the model: it has no other state, such as running averages"
-        yield Assumption(name="model-state", status="declared", text=text)
+    text = "the reported parameters are all of the model: it has no other state, such as running averages"
     changed, unread = run.names_at_end("attributes"), run.names_at_end("unread")
     doubts = []
     if not isinstance(run.at_end("attributes"), list):
@@ -282,8 +284,7 @@ def _model_state(run: RecordedRun) -> Iterator[Assumption]:
         )
     if unread:
         doubts.append(f"unreadable or too large values were not compared: {', '.join(unread[:5])}")
-    if doubts:
-        yield Assumption(name="model-state", status="unchecked", text="; ".join(doubts))
+    yield from _doubted("model-state", doubts, text if run.header.model == ARRAYS else "")
 
 
 def _released_model(run: RecordedRun) -> Assumption:

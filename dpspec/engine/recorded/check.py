@@ -7,6 +7,7 @@ import math
 import os
 import re
 import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -105,14 +106,13 @@ def exit_code_of(result: Result) -> ExitCode:
 
 
 def _options(claim: RunClaim) -> list[str]:
-    found = ["--delta", f"{claim.delta!r}"]
-    if claim.epsilon is not None:
-        found += ["--epsilon", f"{claim.epsilon!r}"]
-    for size in claim.group_sizes if claim.group_sizes != (1,) else ():
-        found += ["--group-size", str(size)]
-    if claim.adjacency != "zero-out":
-        found += ["--adjacency", claim.adjacency]
-    found += ["--data-independent-hyperparameters"] if claim.data_independent_hyperparameters else []
-    for option, names in (("--public", claim.public), ("--assume", claim.assume)):
-        found += [word for name in names for word in (option, name)]
-    return found
+    given: dict[str, Sequence[object]] = {
+        "--delta": [claim.delta],
+        "--epsilon": [] if claim.epsilon is None else [claim.epsilon],
+        "--group-size": claim.group_sizes if claim.group_sizes != (1,) else (),
+        "--adjacency": [claim.adjacency] if claim.adjacency != "zero-out" else [],
+        "--public": claim.public,
+        "--assume": claim.assume,
+    }
+    found = [word for option, values in given.items() for value in values for word in (option, str(value))]
+    return [*found, *(["--data-independent-hyperparameters"] if claim.data_independent_hyperparameters else [])]

@@ -29,9 +29,6 @@ from dpspec.recording.folder.header import NEW_TOKENS
 #: Kinds of canaries that repeat records or their beginnings.
 _REPEATED = ("mislabelled", "duplicate", NEW_TOKENS)
 
-#: Maximum number of values of a constant without a caution. Schedules have few values, data-dependent constants many.
-_FEW = 8
-
 #: Maximum number of phases that a result lists.
 _MOST_PHASES = 200
 
@@ -129,13 +126,6 @@ def cautions(run: RecordedRun, delta: float, *, infinite: bool) -> Iterator[str]
             f"delta = {exact(delta)} is not below 1 over the {header.records} records: publishing one random record "
             "would satisfy such a claim."
         )
-    for name, words in (("clip_norm", "clip norm"), ("divisor", "divisor"), ("noise_multiplier", "noise multiplier")):
-        values = np.unique(run[name][np.isfinite(run[name])])
-        if len(values) > _FEW and header.clipping != "adaptive":
-            yield (
-                f"The {words} took {len(values)} values in {run.steps} steps: if they were computed from records or "
-                "gradients, no bound holds (see data-independent-hyperparameters)."
-            )
     yield from seam_notes(run)
     if excess := run.norm_excess:
         yield (

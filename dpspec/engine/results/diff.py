@@ -16,12 +16,42 @@ from typing import Literal, TypeAlias
 from dpspec.contract import Json, ThreatModel, thaw
 from dpspec.contract.spec import unit_in_words
 from dpspec.engine.results.result import AuditResult, Result, Verdict
+from dpspec.text import shortened
 
-#: Values by their dotted paths.
-Leaves: TypeAlias = dict[str, Json]
+#: Relative difference up to which numbers are equal, because machines round differently.
+TOLERANCE = 1e-9
+
+
+def differing(before: Json, after: Json, place: str = "") -> Iterator[tuple[str, str, str]]:
+    """The places at which two JSON values differ, with both texts."""
+    if isinstance(before, Mapping) and isinstance(after, Mapping):
+        for key in [*before, *(key for key in after if key not in before)]:
+            at = f"{place}.{key}" if place else key
+            if key in before and key in after:
+                yield from differing(before[key], after[key], at)
+            else:
+                one, other = (short(side[key]) if key in side else "absent" for side in (before, after))
+                yield at, one, other
+    elif isinstance(before, list | tuple) and isinstance(after, list | tuple) and len(before) == len(after):
+        for i, (one, other) in enumerate(zip(before, after, strict=True)):
+            yield from differing(one, other, f"{place}[{i}]")
+    elif not equal(before, after):
+        yield place, short(before), short(after)
+
+
+def equal(a: Json, b: Json) -> bool:
+    if isinstance(a, bool) or isinstance(b, bool) or not isinstance(a, int | float) or not isinstance(b, int | float):
+        return type(a) is type(b) and bool(a == b)
+    return a == b or (not (isinstance(a, int) and isinstance(b, int)) and math.isclose(a, b, rel_tol=TOLERANCE))
+
+
+def short(value: Json) -> str:
+    text = value if isinstance(value, str) else json.dumps(thaw(value))
+    return f"a list of {len(value)}" if isinstance(value, list) and len(text) > _LONGEST else shortened(text, _LONGEST)
+
 
 #: Defaults of the threat model, and its keys that a claim may narrow.
-_DEFAULTS: Leaves = {
+_DEFAULTS: dict[str, Json] = {
     field.name: field.default for field in dataclasses.fields(ThreatModel) if field.default is not dataclasses.MISSING
 }
 _NARROWED = ("adjacency", "access", "direction", "min_records", "neighbours")
@@ -33,12 +63,12 @@ _ASIDE = frozenset({"id", "expect"})
 _BLOCKS = ("mechanism", "data", "model", "training", "audit")
 
 #: Keys of ``audit`` that are compared separately.
-_TOLD = frozenset({"audit.expect", "audit.confidence"})
+_TOLD = frozenset({"expect", "confidence"})
 
-_LONGEST = 80
+_LONGEST = 100
 
 
-def statement(audit: AuditResult, verdict: Verdict) -> Leaves | None:
+def statement(audit: AuditResult, verdict: Verdict) -> dict[str, Json] | None:
     """None if the result's document lacks the claim."""
     document = thaw(audit.document)
     claims, threat = document.get("claims"), document.get("threat_model")
@@ -50,7 +80,7 @@ def statement(audit: AuditResult, verdict: Verdict) -> Leaves | None:
             scope = {key: model.pop(key) for key in _NARROWED}
             model["unit"] = unit_in_words(str(model["unit"]), document.get("data") or {})
             own = {key: value for key, value in claim.items() if key not in _ASIDE}
-            return leaves({"group_size": 1, **scope, **own, **_data_of(audit, own), "threat_model": model})
+            return {"group_size": 1, **scope, **own, **_data_of(audit, own), "threat_model": model}
     return None
 
 
@@ -59,10 +89,10 @@ def rows(audit: AuditResult) -> str:
     return f"{audit.facts.records} records, {f'digest {digest[:12]}' if digest else 'declared without rows'}"
 
 
-def _data_of(audit: AuditResult, claim: Mapping[str, Json]) -> Leaves:
+def _data_of(audit: AuditResult, claim: Mapping[str, Json]) -> dict[str, Json]:
     over, record = claim.get("over"), claim.get("record")
     own = over == "this" or (over is None and claim.get("kind") == "per-instance-dp")
-    found: Leaves = {"rows": rows(audit)} if own or record not in (None, "all") else {}
+    found: dict[str, Json] = {"rows": rows(audit)} if own or record not in (None, "all") else {}
     if over not in (None, "all", "this"):
         mechanism = audit.document.get("mechanism")
         limits = mechanism.get("collection") if isinstance(mechanism, Mapping) else None
@@ -70,15 +100,17 @@ def _data_of(audit: AuditResult, claim: Mapping[str, Json]) -> Leaves:
     return found
 
 
-def declared(audit: AuditResult) -> Leaves:
+def declared(audit: AuditResult) -> dict[str, Json]:
     document = thaw(audit.document)
-    found = leaves({block: document[block] for block in _BLOCKS if block in document}) | {"rows": rows(audit)}
+    found = {block: document[block] for block in _BLOCKS if block in document} | {"rows": rows(audit)}
+    if isinstance(block := found.get("audit"), dict):
+        found["audit"] = {key: value for key, value in block.items() if key not in _TOLD}
     if audit.facts.initial_weights is not None:
         found["initial weights"] = f"digest {audit.facts.initial_weights[:12]}"
-    return {path: value for path, value in found.items() if path not in _TOLD}
+    return found
 
 
-def wanted(stated: Leaves | None, verdict: Verdict) -> int:
+def wanted(stated: Mapping[str, Json] | None, verdict: Verdict) -> int:
     """1 if a larger value is better for a claim, -1 if a smaller one is, 0 if the claim does not say."""
     if verdict.kind != "metric":
         return -1
@@ -94,22 +126,6 @@ def confidence(audit: AuditResult) -> float | None:
     return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
 
 
-def leaves(value: Mapping[str, Json], above: str = "") -> Leaves:
-    found: Leaves = {}
-    for key, item in value.items():
-        path = f"{above}{key}"
-        if isinstance(item, Mapping) and item:
-            found |= leaves(item, f"{path}.")
-        else:
-            found[path] = item
-    return found
-
-
-def text(value: Json) -> str:
-    stated = value if isinstance(value, str) else json.dumps(value)
-    return stated if len(stated) <= _LONGEST else f"{stated[: _LONGEST - 3]}..."
-
-
 #: The effect of a change on claims that should hold.
 Trend: TypeAlias = Literal["better", "worse", "other"]
 
@@ -120,9 +136,6 @@ _LOOKED = {"deviates": 0, "checks-missing": 1, "not-run": 2, "no-deviation-found
 
 #: The change that, if raised, makes attacks refute less, and if lowered, makes statements hold less often.
 CONFIDENCE = "audit.confidence"
-
-#: Relative difference up to which bounds are equal.
-_TOLERANCE = 1e-9
 
 
 @dataclass(frozen=True)
@@ -211,7 +224,7 @@ def _audit_changes(old: AuditResult, new: AuditResult) -> Iterator[Change]:
         towards = wanted(statement(new, now), now) if same else 0
         for what in ("upper", "lower"):
             one, other = getattr(was, what), getattr(now, what)
-            if not _same(one, other):
+            if not equal(one, other):
                 trend = "other"
                 if one is not None and other is not None and towards != 0:
                     trend = "better" if (other > one) == (towards > 0) else "worse"
@@ -226,7 +239,7 @@ def _audit_changes(old: AuditResult, new: AuditResult) -> Iterator[Change]:
 def _declared_changes(old: AuditResult, new: AuditResult) -> Iterator[Change]:
     was, now = confidence(old), confidence(new)
     expected, expects = old.conformance.expect, new.conformance.expect
-    found = [(*each, False) for each in _differences(declared(old), declared(new))]
+    found = [(*each, False) for each in differing(declared(old), declared(new))]
     if was is not None and was != now:
         raised = now is not None and now > was
         after = f"{_number(now)}, at which attacks refute less" if raised else _number(now)
@@ -243,31 +256,17 @@ def _claim_changes(old: AuditResult, was: Verdict, new: AuditResult, now: Verdic
     before, after = statement(old, was), statement(new, now)
     if before is None or after is None:
         before, after = ({"kind": v.kind, "text": v.text, "quantity": v.quantity} for v in (was, now))
-        if not _same(was.claimed, now.claimed):
+        if not equal(was.claimed, now.claimed):
             before, after = {**before, "claimed": was.claimed}, {**after, "claimed": now.claimed}
     elif any(before.get(key) != after.get(key) for key in ("over", "record")):  # which data that is then follows
-        data = {path for path in (*before, *after) if path == "rows" or path.partition(".")[0] == "collection"}
-        before, after = ({k: v for k, v in side.items() if k not in data} for side in (before, after))
-    for path, one, other in _differences(before, after):
+        before, after = ({k: v for k, v in side.items() if k not in ("rows", "collection")} for side in (before, after))
+    for path, one, other in differing(before, after):
         what = path if path == "claimed" else f"claim.{path}"
         yield Change(old.name, was.claim, what, one, other, "other", of_claim=True)
     if set(was.expect) != set(now.expect):
         weaker = not set(now.expect) <= set(was.expect)
         one, other = " or ".join(was.expect), " or ".join(now.expect)
         yield Change(old.name, was.claim, "expect", one, other, "worse" if weaker else "other", weaker)
-
-
-def _differences(before: Leaves, after: Leaves) -> Iterator[tuple[str, str, str]]:
-    for path in [*before, *(path for path in after if path not in before)]:
-        if path not in before or path not in after or before[path] != after[path]:
-            was, now = ("absent" if path not in side else text(side[path]) for side in (before, after))
-            yield path, was, now
-
-
-def _same(a: float | None, b: float | None) -> bool:
-    if a is None or b is None:
-        return a is b
-    return a == b or math.isclose(a, b, rel_tol=_TOLERANCE)
 
 
 def _number(value: float | None) -> str:

@@ -5,17 +5,13 @@
 
 from __future__ import annotations
 
-import dataclasses
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from decimal import Decimal
 from html import escape
 from typing import Any, Literal, TypeAlias
 
 from dpspec.contract import Check, Evidence, Facts, Finding, FrozenMap, Json, Power, Series
 from dpspec.contract.findings import data_frame
-from dpspec.engine.results.decimals import exact
 from dpspec.engine.results.recording import Recording
 from dpspec.errors import ExitCode, UsageError
 
@@ -90,7 +86,7 @@ class AuditResult:
     """The audit of one spec, or of one cell of its matrix.
 
     Attributes:
-        settled_after: The number of trials after which every claim was decided, if the run ended early.
+        settled_after: None; runs of version 0.2 could end before their planned trials.
         promised: The checks that the plan promised, without measurements.
         left_out: The number of values of each privacy class that ``dpspec.engine.redact`` removed.
         places: By claim id, its ``file``, ``line`` and ``column``; empty for a spec without a file.
@@ -125,7 +121,7 @@ class AuditResult:
     @property
     def complete(self) -> bool:
         """Whether all needed trials exist."""
-        return len(self.trials) == self.needed_trials
+        return len(self.trials) == self.planned_trials
 
     @property
     def executed(self) -> bool:
@@ -133,29 +129,9 @@ class AuditResult:
         return bool(self.trials) and self.complete
 
     @property
-    def needed_trials(self) -> int:
-        """The number of needed trials."""
-        return self.planned_trials if self.settled_after is None else self.settled_after
-
-    @property
     def as_expected(self) -> bool:
         """Whether every verdict and the conformance are as expected."""
         return self.conformance.expected and all(v.expected for v in self.verdicts)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Part:
-    """One of the results of a joined one: its file, and its values without the audits.
-
-    ``names`` are the original names of its audits, in their order.
-    """
-
-    source: str
-    names: tuple[str, ...]
-    confidence: float
-    created: str
-    environment: FrozenMap
-    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -191,8 +167,7 @@ _OF_CLAIM = (
 class Result:
     """One invocation: all its audits, judged together.
 
-    ``confidence`` is family-wise over the invocation; ``environment`` contains versions and the machine. ``parts`` are
-    the results of a joined one (``dpspec.engine.results.result``); empty for one invocation.
+    ``confidence`` is family-wise over the invocation; ``environment`` contains versions and the machine.
     """
 
     audits: tuple[AuditResult, ...]
@@ -200,7 +175,6 @@ class Result:
     created: str
     environment: FrozenMap
     notes: tuple[str, ...] = ()
-    parts: tuple[Part, ...] = ()
     schema: str = SCHEMA
 
     @property
@@ -218,12 +192,12 @@ class Result:
     @property
     def matrices(self) -> tuple[Matrix, ...]:
         """The matrices with at least two cells among the audits, in the order of their first cells."""
-        groups: dict[tuple[str, ...], list[int]] = {}
-        for number, (audit, origin) in enumerate(zip(self.audits, sources(self), strict=True)):
+        groups: dict[tuple[str, str], list[int]] = {}
+        for number, audit in enumerate(self.audits):
             if audit.cell:
-                groups.setdefault((origin, audit.source, base_name(audit)), []).append(number)
+                groups.setdefault((audit.source, base_name(audit)), []).append(number)
         found = []
-        for (_, _, name), numbers in groups.items():
+        for (_, name), numbers in groups.items():
             audits = tuple(self.audits[number] for number in numbers)
             if len(audits) > 1:
                 found.append(Matrix(name, _axes(audits), audits, tuple(numbers)))
@@ -344,83 +318,3 @@ def _axes(audits: Sequence[AuditResult]) -> dict[str, str]:
         others = [other.split(".") for other in varying if other != place]
         axes[place] = ".".join(next((end for end in ends if all(o[-len(end) :] != end for o in others)), pieces))
     return axes
-
-
-def join(results: Sequence[tuple[str, Result]]) -> Result:
-    """One result of several, each with the name of its file; a single one is returned unchanged.
-
-    Files distinguish audits of equal names. The confidence is the union bound: 1 less the sum of the error levels, at
-    least 0.
-    """
-    if len(results) == 1:
-        return results[0][1]
-    parts = [part for source, result in results for part in _parts(source, result)]
-    audits = [audit for _, result in results for audit in result.audits]
-    names = [(name, part.source) for part in parts for name in part.names]
-    times = Counter(name for name, _ in names)
-    confidence = float(max(1 - sum(1 - Decimal(repr(part.confidence)) for part in parts), Decimal(0)))
-    together = f"at confidence {exact(confidence)}" if confidence > 0.0 else "at no confidence that could be stated"
-    note = (
-        f"{len(parts)} results are shown side by side. Each was judged by itself, its claims and tests as one family; "
-        f"the statements of all of them hold together {together}."
-    )
-    first, *others = [part.environment for part in parts]
-    shared = {k: v for k, v in first.items() if k != "command" and all(other.get(k) == v for other in others)}
-    return Result(
-        audits=tuple(
-            dataclasses.replace(audit, name=name if times[name] == 1 else f"{name} ({source})")
-            for audit, (name, source) in zip(audits, names, strict=True)
-        ),
-        confidence=confidence,
-        created=max(part.created for part in parts),
-        environment=FrozenMap(shared),
-        notes=(note, *dict.fromkeys(own for part in parts for own in part.notes)),
-        parts=tuple(parts),
-    )
-
-
-def split(result: Result) -> tuple[Result, ...]:
-    if not result.parts:
-        return (result,)
-    return tuple(
-        dataclasses.replace(
-            part,
-            audits=tuple(
-                dataclasses.replace(audit, name=name) for audit, name in zip(part.audits, whole.names, strict=True)
-            ),
-        )
-        for part, whole in zip(apart(result), result.parts, strict=True)
-    )
-
-
-def apart(result: Result) -> tuple[Result, ...]:
-    """Like :func:`split`, with the audits' names in the joined result."""
-    if not result.parts:
-        return (result,)
-    found, start = [], 0
-    for part in result.parts:
-        audits = result.audits[start : start + len(part.names)]
-        values = {field: getattr(part, field) for field in ("confidence", "created", "environment", "notes")}
-        found.append(Result(audits=audits, **values))
-        start += len(part.names)
-    return tuple(found)
-
-
-def sources(result: Result) -> tuple[str, ...]:
-    """The file of each audit's result; empty if there is only one result."""
-    return tuple(part.source for part in result.parts for _ in part.names) or ("",) * len(result.audits)
-
-
-def _parts(source: str, result: Result) -> tuple[Part, ...]:
-    if result.parts:
-        return tuple(dataclasses.replace(part, source=f"{source}: {part.source}") for part in result.parts)
-    return (
-        Part(
-            source=source,
-            names=tuple(audit.name for audit in result.audits),
-            confidence=result.confidence,
-            created=result.created,
-            environment=result.environment,
-            notes=result.notes,
-        ),
-    )

@@ -6,8 +6,8 @@ The stages of a run pass one value per audit.
 stage    made by                          gives
 ======== ================================ =======================================
 prepare  ``preparing.prepare``            ``Prepared``: the spec and its providers
-bounds   ``running.runner.bound``         :class:`Bounded`
-trials   ``running.train.Training.run``   :class:`Trained`
+bounds   ``running.runner.bound``         ``AuditState`` without trials
+trials   ``running.train.Training.run``   ``AuditState``
 conclude ``running.conclude.conclude``    ``Concluded``: the judge's input
 judge    ``judging.judge.judge``          ``Judged``: verdicts and conformance
 result   ``running.runner.assemble``      ``AuditResult``
@@ -16,17 +16,14 @@ result   ``running.runner.assemble``      ``AuditResult``
 Evidence holds for pairs of datasets of certain sizes and missing entries. A claim may cover datasets of a minimum
 number of records. An attack refutes it only if both neighbors were as large. If a plugin does not state the sizes, core
 derives them from the data.
-
-An audit may stop before its last trial once sequential tests have decided its claims. The trials are judged after each
-chunk in the order of the plan, so the result does not depend on the executor or on stored trials.
 """
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import chain
 from typing import Any, TypeVar, get_args
 
@@ -36,54 +33,21 @@ from dpspec.contract import (
     Evidence,
     Finding,
     Outcome,
-    Plan,
     Series,
     Spec,
     Trial,
     is_privacy_quantity,
 )
-from dpspec.contract.audit import NO_TRIALS
 from dpspec.contract.catalog import Offered
 from dpspec.contract.findings import Rigor
-from dpspec.engine.judging.claim_tests import Concluded, PendingTests, planned_tests
-from dpspec.engine.judging.inequalities import PRIVACY_KINDS, statement
-from dpspec.engine.judging.judge import judge
+from dpspec.engine.judging.claim_tests import Concluded, planned_tests
+from dpspec.engine.judging.inequalities import statement
 from dpspec.engine.preparing.prepare import CONSTANTS, Prepared, chosen_weights, weights_path
 from dpspec.engine.results.codec import flaws_of
-from dpspec.engine.results.recording import ExecutedRun
-from dpspec.engine.storage.trial_store import StoredTrial
+from dpspec.engine.storage.stored_trials import AuditState
 from dpspec.errors import PluginError
 from dpspec.json_records import read, write
 from dpspec.registry.foreign_code import is_foreign
-
-
-@dataclass(frozen=True, kw_only=True)
-class Bounded:
-    prepared: Prepared
-    bounds: Sequence[Finding | Series] = ()
-    plan: Plan = NO_TRIALS
-    seconds: float = 0.0
-    recording: ExecutedRun | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class Trained:
-    """An audit with its existing trials, in the order of their indices.
-
-    ``stopped_after`` is the number of trials after which all claims were decided; ``seconds`` is the duration of the
-    trials that are not from the store.
-    """
-
-    bounded: Bounded
-    trials: tuple[StoredTrial, ...] = ()
-    stopped_after: int | None = None
-    from_store: int = 0
-    seconds: float = 0.0
-
-    @property
-    def needed_trials(self) -> int:
-        return self.bounded.plan.trials if self.stopped_after is None else self.stopped_after
-
 
 #: Data whose number of records follows from the declared rows.
 _AT_HAND = ("this", "planted", "collection")
@@ -114,23 +78,23 @@ def with_data_size(outcome: T, prepared: Prepared) -> T:
     return replace(outcome, scope=scope)
 
 
-def conclude(bounded: Bounded, trials: Sequence[Trial], needed: int | None = None) -> Concluded:
-    """The audit's bounds and the conclusions from its trials; ``needed`` is by default the number of ``trials``."""
-    began, prepared, plan = time.monotonic(), bounded.prepared, bounded.plan
+def conclude(audit: AuditState, trials: Sequence[Trial]) -> Concluded:
+    """The audit's bounds and the conclusions from its trials."""
+    began, prepared, plan = time.monotonic(), audit.prepared, audit.plan
     spec = prepared.spec
     quantities = {part.quantity for claim in spec.claims for part in statement(claim).parts}
-    quantities |= {bound.quantity for bound in bounded.bounds if isinstance(bound, Finding)}
+    quantities |= {bound.quantity for bound in audit.bounds if isinstance(bound, Finding)}
     from_trials = prepared.audit.conclude(spec, trials) if trials else ()
-    yielded = chain(bounded.bounds, (with_data_size(outcome, prepared) for outcome in from_trials))
-    foreign = bool(trials) or bounded.recording is not None or is_foreign(prepared.offers["mechanism"][1])
+    yielded = chain(audit.bounds, (with_data_size(outcome, prepared) for outcome in from_trials))
+    foreign = bool(trials) or audit.recording is not None or is_foreign(prepared.offers["mechanism"][1])
     findings: list[Finding] = []
     series: list[Series] = []
     checks: list[Check] = []
     evidence: list[Evidence] = []
-    if bounded.recording is None:
+    if audit.recording is None:
         assumed = with_assumptions(yielded, spec, prepared.constants, prepared.offers)
     else:
-        assumed = with_assumptions(bounded.recording.joined(yielded), spec, None, {})
+        assumed = with_assumptions(audit.recording.joined(yielded), spec, None, {})
     for outcome in assumed:
         if flaw := _flaw(outcome, quantities, stored=foreign):
             kind = spec.mechanism.kind
@@ -151,11 +115,10 @@ def conclude(bounded: Bounded, trials: Sequence[Trial], needed: int | None = Non
         checks=tuple(checks),
         evidence=tuple(evidence),
         trials=len(trials),
-        needed=len(trials) if needed is None else needed,
-        sequential=plan.sequential,
+        needed=plan.trials,
         tests=planned_tests((claim.kind for claim in spec.claims), plan.trials, plan.power),
         promised=plan.checks,
-        recording=None if bounded.recording is None else bounded.recording.section,
+        recording=None if audit.recording is None else audit.recording.section,
         seconds=time.monotonic() - began,
     )
 
@@ -283,34 +246,3 @@ def _with_constants(constants: Assumption, finding: Finding, spec: Spec) -> Find
     if constants.status in _BAD and spec.model is not None and declared_upper:
         return replace(finding, assumptions=(*finding.assumptions, constants))
     return finding
-
-
-_REJECTED = ("refuted", "contradicted")
-
-
-class EarlyStop:
-    def __init__(self, bounded: Bounded, others: PendingTests) -> None:
-        self._others = others
-        self._chunks = bounded.plan.chunks
-        self._judged_chunks = 0
-        # If only theory refutes a claim, the trials show whether the attack detects it.
-        bounds = [bound for bound in bounded.bounds if not (isinstance(bound, Finding) and bound.bound == "lower")]
-        self._bounded = replace(bounded, bounds=bounds)
-
-    def chunks_needed(self, available: Container[int], trial: Callable[[int], Trial]) -> int | None:
-        """The number of chunks after which all claims are decided; None while they are not.
-
-        They are decided when trials refute every privacy claim that bounds do not prove, and at least one. If all
-        claims are proved, trials test the proofs, and no number suffices.
-        """
-        for chunks in range(self._judged_chunks + 1, len(self._chunks)):  # never all chunks
-            if not all(index in available for index in self._chunks[chunks - 1]):
-                return None
-            indices = sorted(index for chunk in self._chunks[:chunks] for index in chunk)
-            concluded = conclude(self._bounded, [trial(index) for index in indices])
-            (judged,) = judge([replace(concluded, checks=(), promised=())], self._others)
-            names = [verdict.verdict for verdict in judged.verdicts if verdict.kind in PRIVACY_KINDS]
-            if any(name in _REJECTED for name in names) and all(name in ("proved", *_REJECTED) for name in names):
-                return chunks
-            self._judged_chunks = chunks
-        return None

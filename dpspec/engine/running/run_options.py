@@ -13,7 +13,7 @@ from dpspec.contract.catalog import Catalog
 from dpspec.engine.results.decimals import duration
 from dpspec.errors import PluginError
 from dpspec.executors import InlinePool, Pool, PoolRequest, TaskProgress
-from dpspec.registry.foreign_code import made, misbehaved
+from dpspec.registry.foreign_code import made
 
 #: Names of devices.
 DEVICE = re.compile(r"auto|cpu|cuda(:\d+)?")
@@ -70,8 +70,6 @@ def open_pool(
     demand = PoolRequest(tasks=tasks, seconds=seconds, device=options.device, workers=workers, address=address)
     offered = offers[executor]
     pool = cast(Pool, made(offered, offered.provider.pool, "its pool", demand))
-    if not all(callable(getattr(pool, name, None)) for name in ("room", "start", "messages", "close")):
-        raise misbehaved(offered, f"{offered.provider.pool} makes a {type(pool).__name__}, not a Pool")
     return InlinePool(on_progress) if isinstance(pool, InlinePool) else pool
 
 

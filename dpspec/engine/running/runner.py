@@ -22,10 +22,10 @@ from dpspec.engine.judging.judge import Judged, judge
 from dpspec.engine.preparing.context import RunContext, WorkerCache
 from dpspec.engine.preparing.prepare import Prepared, data_unreadable, out_of_range, prepare
 from dpspec.engine.results.result import AuditResult, Result
-from dpspec.engine.running.conclude import Bounded, Trained, conclude
+from dpspec.engine.running.conclude import conclude
 from dpspec.engine.running.run_options import RunOptions
 from dpspec.engine.running.train import Training
-from dpspec.engine.storage.stored_trials import Listener, environment
+from dpspec.engine.storage.stored_trials import AuditState, Listener, environment
 from dpspec.engine.storage.trial_store import Store
 from dpspec.errors import NothingToRunError, PluginError, SpecError
 from dpspec.language.rewrite import best_of
@@ -42,19 +42,17 @@ def run(
     store: Store,
     device: str = "auto",
     listeners: Sequence[Listener] = (),
-    deadline: float | None = None,
     train: bool = True,
     options: RunOptions | None = None,
 ) -> Result:
     """Audit every spec and judge all claims in one family.
 
-    After the ``deadline``, a ``time.monotonic()``, no training continues, and the result is incomplete. Without
-    ``train`` only bounds judge the claims. ``options`` replace ``device`` and ``deadline``. Raises ``SpecError`` with
-    all diagnostics of all specs before any work begins.
+    Without ``train`` only bounds judge the claims. ``options`` replace ``device``. Raises ``SpecError`` with all
+    diagnostics of all specs before any work begins.
     """
     if not specs:
         raise NothingToRunError("no spec to run")
-    options = options or RunOptions(device=device, deadline=deadline)
+    options = options or RunOptions(device=device)
 
     def emit(event: Event) -> None:
         for listener in listeners:
@@ -74,11 +72,19 @@ def run(
             _report_progress("bound", number + 1, len(prepared), emit)
         planned = train and any(each.plan.chunks for each in bounded)
         training = Training(bounded, catalog, store, options, cache, emit) if planned else None
-        trained = training.run() if training is not None else [Trained(bounded=each) for each in bounded]
-        concluded, errors = conclude_all(trained, emit)
-        while errors and training is not None:  # a stored trial may be no trial that could have been made
-            trained = training.repeat_doubted(errors)
-            concluded, errors = conclude_all(trained, emit)
+        trained = training.run() if training is not None else bounded
+        concluded = []
+        for number, each in enumerate(trained):
+            name = each.prepared.spec.name
+            emit(StageStarted(audit=name, stage="conclude"))
+            try:
+                concluded.append(conclude_trained(each))
+            except Exception:
+                if each.from_store:
+                    stored = f"{each.from_store} of its trials are from the store"
+                    emit(Noticed(audit=name, message=f"{stored}: `dpspec cache rm {name}` removes them"))
+                raise
+            _report_progress("conclude", number + 1, len(trained), emit)
     finally:
         cache.close()
     judged = judge(concluded)
@@ -119,7 +125,7 @@ def prepare_all(specs: Sequence[Spec], catalog: Catalog) -> list[Prepared]:
 
 def bound(
     prepared: Prepared, catalog: Catalog, *, cache: WorkerCache, plan: bool, emit: Callable[[Event], None]
-) -> Bounded:
+) -> AuditState:
     from dpspec.training import limited
 
     began, spec = time.monotonic(), prepared.spec
@@ -136,28 +142,7 @@ def bound(
     except ArithmeticError as error:
         raise SpecError([out_of_range(error, spec)]) from error
     seconds = time.monotonic() - began
-    return Bounded(prepared=prepared, bounds=bounds, plan=planned, seconds=seconds, recording=recording)
-
-
-def conclude_all(trained: Sequence[Trained], emit: Listener) -> tuple[list[Concluded], dict[int, Exception]]:
-    """The conclusions of every audit, and by number the errors of audits with trials from the store.
-
-    Raises the error of an audit without stored trials.
-    """
-    concluded: list[Concluded] = []
-    errors: dict[int, Exception] = {}
-    for number, audit in enumerate(trained):
-        emit(StageStarted(audit=audit.bounded.prepared.spec.name, stage="conclude"))
-        try:
-            concluded.append(conclude_trained(audit))
-        except MemoryError:
-            raise
-        except Exception as error:
-            if not audit.from_store:
-                raise
-            errors[number] = error
-        _report_progress("conclude", number + 1, len(trained), emit)
-    return concluded, errors
+    return AuditState(prepared=prepared, bounds=bounds, plan=planned, seconds=seconds, recording=recording)
 
 
 def _report_progress(stage: str, done: int, total: int, emit: Listener) -> None:
@@ -165,22 +150,22 @@ def _report_progress(stage: str, done: int, total: int, emit: Listener) -> None:
         emit(Progressed(audit=f"{total} audits", what=stage, done=done, total=total, unit="audits"))
 
 
-def conclude_trained(trained: Trained) -> Concluded:
+def conclude_trained(audit: AuditState) -> Concluded:
     from dpspec.training import limited
 
     try:
         with limited(1):
-            return conclude(trained.bounded, [stored.trial for stored in trained.trials], trained.needed_trials)
+            return conclude(audit, [stored.trial for stored in audit.trials])
     except DataError as error:
-        raise SpecError([data_unreadable(error, trained.bounded.prepared.spec)]) from error
+        raise SpecError([data_unreadable(error, audit.prepared.spec)]) from error
 
 
 def assemble(
-    trained: Sequence[Trained], concluded: Sequence[Concluded], judged: Sequence[Judged], catalog: Catalog
+    trained: Sequence[AuditState], concluded: Sequence[Concluded], judged: Sequence[Judged], catalog: Catalog
 ) -> Result:
     audits: list[AuditResult] = []
-    for trained_audit, concluded_audit, judged_audit in zip(trained, concluded, judged, strict=True):
-        bounded, spec = trained_audit.bounded, concluded_audit.spec
+    for state, concluded_audit, judged_audit in zip(trained, concluded, judged, strict=True):
+        spec = concluded_audit.spec
         spans = {claim.id: spec.origin.get(("claims", i)) for i, claim in enumerate(spec.claims)}
         spans[""] = spec.origin.get(())
         places = {
@@ -193,22 +178,21 @@ def assemble(
                 digest=spec.digest,
                 document=spec.document,
                 cell=spec.cell,
-                facts=bounded.prepared.facts,
+                facts=state.prepared.facts,
                 verdicts=judged_audit.verdicts,
                 conformance=judged_audit.conformance,
                 findings=judged_audit.findings,
                 series=concluded_audit.series,
                 checks=concluded_audit.checks,
                 evidence=concluded_audit.evidence,
-                trials=tuple(stored.record for stored in trained_audit.trials),
-                planned_trials=bounded.plan.trials,
-                settled_after=trained_audit.stopped_after,
-                power=bounded.plan.power,
-                notes=(*bounded.plan.notes, *bounded.prepared.audit.notes(bounded.bounds)),
-                seconds=round(bounded.seconds + trained_audit.seconds + concluded_audit.seconds, 3),
+                trials=tuple(stored.record for stored in state.trials),
+                planned_trials=state.plan.trials,
+                power=state.plan.power,
+                notes=(*state.plan.notes, *state.prepared.audit.notes(state.bounds)),
+                seconds=round(state.seconds + concluded_audit.seconds, 3),
                 places=FrozenMap(places),
-                stored_trials=trained_audit.from_store,
-                promised=bounded.plan.checks,
+                stored_trials=state.from_store,
+                promised=state.plan.checks,
                 recording=concluded_audit.recording,
             )
         )
@@ -220,7 +204,7 @@ def assemble(
         confidence=confidence_of([of_audit.spec for of_audit in concluded]),
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         environment=FrozenMap({**environment(catalog), "mechanisms": described}),
-        notes=_notes(audits, [bool(each.bounded.prepared.components) for each in trained]),
+        notes=_notes(audits, [bool(each.prepared.components) for each in trained]),
     )
 
 
@@ -270,7 +254,7 @@ def controls_decided_by_theory(prepared: Prepared, catalog: Catalog) -> Iterator
         return
     context = _PublicContext(prepared, catalog, prepared.audit.trial_inputs(spec), device="cpu")
     try:
-        bounded = Bounded(prepared=prepared, bounds=list(prepared.audit.bound(spec, context)))
+        bounded = AuditState(prepared=prepared, bounds=list(prepared.audit.bound(spec, context)))
         (judged,) = judge([conclude(bounded, ())])
     except (DataError, PluginError, ValueError, ArithmeticError, MemoryError):
         return

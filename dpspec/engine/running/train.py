@@ -6,65 +6,59 @@ leave open come first, so that a time limit cuts less important trials.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import partial
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from itertools import accumulate
+from typing import NoReturn
 
-from dpspec.contract import DataError, ModelError
+from dpspec.contract import Cancelled, DataError, ModelError, Spec
 from dpspec.contract.audit import NO_TRIALS
 from dpspec.contract.catalog import Catalog
-from dpspec.contract.events import Noticed, Progressed, TrialsPlanned
-from dpspec.engine.judging.claim_tests import confidence_of, pending_tests
+from dpspec.contract.events import Noticed, Progressed, StageStarted, TrialsPlanned
 from dpspec.engine.judging.judge import judge
 from dpspec.engine.preparing.context import WorkerCache
 from dpspec.engine.preparing.prepare import data_unreadable, model_mismatch
-from dpspec.engine.running.conclude import Bounded, EarlyStop, Trained, conclude
+from dpspec.engine.running.conclude import conclude
 from dpspec.engine.running.run_options import RunOptions, open_pool
-from dpspec.engine.running.tasks import QueuedChunk, TrainTrials, dispatch
-from dpspec.engine.storage.stored_trials import Listener, NewTrial, StoredTrials
+from dpspec.engine.running.tasks import TrainTrials
+from dpspec.engine.storage.stored_trials import AuditState, Listener, StoredTrials
 from dpspec.engine.storage.trial_store import Store
 from dpspec.errors import SpecError
-from dpspec.executors import InlinePool, Resources
+from dpspec.executors import (
+    InlinePool,
+    PartialResult,
+    Pool,
+    Resources,
+    Task,
+    TaskFailed,
+    TaskProgress,
+    WorkerLost,
+)
 
 #: Number of lost workers after which a chunk is given up.
 TRIES = 3
 
 
-@dataclass
-class _AuditTrials:
-    bounded: Bounded
-    trials: StoredTrials
-    early_stop: EarlyStop | None = None
-    stopped_after: int | None = None
-    seconds: float = 0.0
-    queued: list[QueuedChunk] = field(default_factory=list)
+@dataclass(kw_only=True)
+class _Chunk:
+    """The ``missing`` trials of a chunk; ``losses`` is the number of lost workers."""
 
-    @property
-    def name(self) -> str:
-        return self.bounded.prepared.spec.name
-
-    def trained(self) -> Trained:
-        trials = self.trials.in_order()
-        return Trained(
-            bounded=self.bounded,
-            trials=tuple(trials),
-            stopped_after=self.stopped_after,
-            from_store=sum(stored.record.index in self.trials.from_store for stored in trials),
-            seconds=self.seconds,
-        )
+    audit: StoredTrials
+    needs: Resources
+    missing: list[int]
+    losses: int = 0
 
 
 class Training:
     """The trials of all audits of one run: stored ones, and new ones.
 
-    An audit with a sequential plan stops once its claims are decided (``running.conclude.EarlyStop``). A ``Noticed``
-    event reports each audit that lacks trials because of the limits.
+    A ``Noticed`` event reports each audit that lacks trials because of the limits.
     """
 
     def __init__(
         self,
-        audits: Sequence[Bounded],
+        audits: Sequence[AuditState],
         catalog: Catalog,
         store: Store,
         options: RunOptions,
@@ -72,53 +66,31 @@ class Training:
         emit: Listener,
     ) -> None:
         self._catalog, self._options, self._cache, self._emit = catalog, options, cache, emit
-        specs = [bounded.prepared.spec for bounded in audits]
-        planned = [
-            ([claim.kind for claim in spec.claims], bounded.plan.trials, bounded.plan.power)
-            for spec, bounded in zip(specs, audits, strict=True)
-        ]
-        others = pending_tests(planned, confidence_of(specs))
-        self.audits = [
-            _AuditTrials(
-                bounded=bounded,
-                trials=StoredTrials(bounded.prepared, bounded.plan, store, emit),
-                early_stop=EarlyStop(bounded, of_others) if bounded.plan.sequential else None,
-            )
-            for bounded, of_others in zip(audits, others, strict=True)
-        ]
+        self.audits = [StoredTrials(audit, store, emit) for audit in audits]
 
-    def run(self) -> list[Trained]:
+    def run(self) -> list[AuditState]:
         for audit in self.audits:
-            if audit.bounded.plan.chunks:
-                audit.trials.look()
-                self._stop_if_decided(audit)
-                total, missing = audit.trials.plan.trials, audit.trials.missing_trials
-                seconds = audit.bounded.plan.seconds
+            if audit.state.plan.chunks:
+                audit.look()
+                total, missing = audit.state.plan.trials, audit.missing_trials
+                seconds = audit.state.plan.seconds
                 self._emit(TrialsPlanned(audit=audit.name, total=total, stored=total - missing, seconds=seconds))
         self._make_missing()
         return [audit.trained() for audit in self.audits]
 
-    def repeat_doubted(self, errors: Mapping[int, Exception]) -> list[Trained]:
-        """Repeat stored trials that may have caused the errors of these audits.
-
-        Raises the error if no stored trial can be the cause, or if the repeated trial equals the stored one.
-        """
-        for number, error in errors.items():
-            audit = self.audits[number]
-            if not audit.trials.doubt(error, partial(conclude, audit.bounded)):
-                raise error
-        self._make_missing()
-        return [audit.trained() for audit in self.audits]
-
     def _make_missing(self) -> None:
-        waiting = [(number, missing) for number in self._order() for missing in self.audits[number].trials.missing()]
+        waiting = [
+            _Chunk(audit=audit, needs=self._needs(audit), missing=missing)
+            for audit in self._open_first()
+            for missing in audit.missing()
+        ]
         chosen, most = waiting, self._options.max_trials
         if most is not None:  # chunks are not split, and at least one is taken
-            fitting = sum(count <= most for count in accumulate(len(missing) for _, missing in waiting))
+            fitting = sum(count <= most for count in accumulate(len(chunk.missing) for chunk in waiting))
             chosen = waiting[: max(1, fitting)]
         if not chosen:
             return
-        plans = [(audit.bounded.plan, audit.trials.missing_trials) for audit in self.audits]
+        plans = [(audit.state.plan, audit.missing_trials) for audit in self.audits]
         seconds = sum(plan.seconds * missing / max(1, plan.trials) for plan, missing in plans)
         pool = open_pool(
             self._options,
@@ -127,113 +99,102 @@ class Training:
             seconds=seconds,
             on_progress=lambda report: self._emit(report.value),
         )
-        done, total, doubted = 0, sum(len(missing) for _, missing in chosen), self._doubted()
-        everything = self.audits[0].name if len(self.audits) == 1 else f"{len(self.audits)} audits"
-
-        def on_trial(chunk: QueuedChunk, new: NewTrial) -> None:
-            nonlocal done
-            audit = self.audits[chunk.audit]
-            if new.index in chunk.missing:
-                chunk.missing.remove(new.index)
-            audit.seconds += new.seconds
-            if new.index in audit.trials.available:  # made again because it is computed together with a missing one
-                return
-            audit.trials.keep(new)
-            done += 1
-            self._stop_if_decided(audit)
-            if pool.size > 1:
-                self._emit(Progressed(audit=everything, what="trials", done=done, total=total, unit="trials"))
-
-        def on_error(chunk: QueuedChunk, error: BaseException) -> None:
-            spec = self.audits[chunk.audit].bounded.prepared.spec
-            if isinstance(error, DataError):
-                raise SpecError([data_unreadable(error, spec)]) from error
-            if isinstance(error, ModelError):
-                raise SpecError([model_mismatch(error, ("model",), spec)]) from error
-            raise error
-
-        def on_loss(chunk: QueuedChunk, reason: str) -> bool:
-            chunk.losses += 1
-            again = chunk.losses < TRIES
-            outcome = "retrying" if again else f"given up after {TRIES} times"
-            self._emit(Noticed(audit=chunk.name, message=f"worker lost during a trial ({reason}); {outcome}"))
-            return again
-
         try:
-            other_processes = not isinstance(pool, InlinePool)
-            queue = [self._queued(number, missing, other_processes=other_processes) for number, missing in chosen]
-            for chunk in queue:
-                self.audits[chunk.audit].queued.append(chunk)
-            dispatch(
-                pool,
-                queue,
-                self._emit,
-                on_trial=on_trial,
-                on_error=on_error,
-                on_loss=on_loss,
-                seconds_left=self._options.seconds_left,
-            )
+            self._dispatch(pool, chosen)
         finally:
             pool.close()
-        if self._doubted() - doubted:
-            self._make_missing()
-            return
         cut, late = len(chosen) < len(waiting), (self._options.seconds_left() or 0.0) < 0.0
         why = f"stopped after {self._options.max_trials} trials" if cut else "stopped at the time limit"
         for audit in self.audits:
-            if audit.trials.missing_trials and (cut or late):
+            if audit.missing_trials and (cut or late):
                 message = f"{why}; running the same command again continues"
                 self._emit(Noticed(audit=audit.name, message=message))
 
-    def _doubted(self) -> set[tuple[int, int]]:
-        return {(number, index) for number, audit in enumerate(self.audits) for index in audit.trials.doubted}
+    def _dispatch(self, pool: Pool, chunks: Sequence[_Chunk]) -> None:
+        """Run all chunks, in their order while there is room.
 
-    def _queued(self, number: int, missing: list[int], *, other_processes: bool) -> QueuedChunk:
-        audit = self.audits[number]
-        prepared, plan = audit.bounded.prepared, audit.bounded.plan
+        After the deadline nothing starts, and running tasks are stopped.
+        """
+        waiting, running, started = deque(chunks), dict[int, _Chunk](), 0
+        done, total = 0, sum(len(chunk.missing) for chunk in chunks)
+        everything = self.audits[0].name if len(self.audits) == 1 else f"{len(self.audits)} audits"
+        while waiting or running:
+            while (left := self._options.seconds_left()) is None or left >= 0.0:
+                if not waiting or not pool.room(waiting[0].needs):
+                    break
+                chunk = waiting.popleft()
+                started += 1
+                self._emit(StageStarted(audit=chunk.audit.name, stage="trials"))
+                work = self._work(chunk, other_processes=not isinstance(pool, InlinePool))
+                pool.start(Task(number=started, name=chunk.audit.name, needs=chunk.needs, work=work, seconds=left))
+                running[started] = chunk
+            if not running:
+                return
+            for message in pool.messages():
+                chunk = running[message.task]
+                if not isinstance(message, TaskProgress | PartialResult):
+                    del running[message.task]
+                match message:
+                    case TaskProgress(value=event):
+                        # While several chunks run, only their joint progress is shown.
+                        if not (isinstance(event, Progressed) and len(running) > 1):
+                            self._emit(event)
+                    case PartialResult(value=new):
+                        chunk.missing = [index for index in chunk.missing if index != new.index]
+                        chunk.audit.seconds += new.seconds
+                        if new.index in chunk.audit.available:  # it is computed together with a missing one
+                            continue
+                        chunk.audit.keep(new)
+                        done += 1
+                        if pool.size > 1:
+                            self._emit(
+                                Progressed(audit=everything, what="trials", done=done, total=total, unit="trials")
+                            )
+                    case TaskFailed(error=error) if not isinstance(error, Cancelled):
+                        _raise(error, chunk.audit.state.prepared.spec)
+                    case WorkerLost(reason=reason) if chunk.missing:
+                        chunk.losses += 1
+                        again = chunk.losses < TRIES
+                        outcome = "retrying" if again else f"given up after {TRIES} times"
+                        lost = f"worker lost during a trial ({reason}); {outcome}"
+                        self._emit(Noticed(audit=chunk.audit.name, message=lost))
+                        if again:
+                            waiting.appendleft(chunk)
+
+    def _needs(self, audit: StoredTrials) -> Resources:
+        plan = audit.state.plan
         threads = self._options.threads_of(plan)
+        return Resources(threads=threads, memory_bytes=plan.memory_bytes, device=self._options.device)
 
-        def task(indices: Sequence[int]) -> TrainTrials:
-            # Trials of a chunk may share floating-point sums, whose rounding depends on the number of runs: then all
-            # are computed, as in a new run.
-            whole = next(chunk for chunk in audit.trials.plan.chunks if indices[0] in chunk)
-            together = tuple(indices) if plan.independent else whole
-            return TrainTrials(
-                spec=prepared.spec,
-                catalog=self._catalog,
-                facts=prepared.facts,
-                threads=threads,
-                cache=self._cache,
-                indices=together,
-                makers=prepared.makers,
-                folders=audit.trials.folders(together, create=other_processes),
-            )
+    def _work(self, chunk: _Chunk, *, other_processes: bool) -> TrainTrials:
+        # Trials of a chunk may share floating-point sums, whose rounding depends on the number of runs: then all are
+        # computed, as in a new run.
+        audit, plan = chunk.audit, chunk.audit.state.plan
+        whole = next(each for each in plan.chunks if chunk.missing[0] in each)
+        together = tuple(chunk.missing) if plan.independent else whole
+        prepared = audit.state.prepared
+        return TrainTrials(
+            spec=prepared.spec,
+            catalog=self._catalog,
+            facts=prepared.facts,
+            threads=chunk.needs.threads,
+            cache=self._cache,
+            indices=together,
+            makers=prepared.makers,
+            folders=audit.folders(together, create=other_processes),
+        )
 
-        needs = Resources(threads=threads, memory_bytes=plan.memory_bytes, device=self._options.device)
-        return QueuedChunk(audit=number, name=audit.name, needs=needs, missing=missing, task=task)
-
-    def _stop_if_decided(self, audit: _AuditTrials) -> None:
-        if audit.early_stop is None or audit.stopped_after is not None:
-            return
-        available = audit.trials.available
-        try:
-            chunks = audit.early_stop.chunks_needed(available, lambda index: available[index].trial)
-        except Exception as error:
-            if not audit.trials.doubt(error, partial(conclude, audit.bounded)):
-                raise
-            return
-        if chunks is None:
-            return
-        audit.stopped_after = audit.trials.cut(chunks)
-        for queued in audit.queued:
-            queued.missing.clear()
-        planned = audit.bounded.plan.trials
-        message = f"all claims decided after {audit.stopped_after} of {planned} trials; stopping early"
-        self._emit(Noticed(audit=audit.name, message=message))
-
-    def _order(self) -> list[int]:
+    def _open_first(self) -> list[StoredTrials]:
         if len(self.audits) == 1:
-            return [0]
-        judged = judge([conclude(replace(audit.bounded, plan=NO_TRIALS), ()) for audit in self.audits])
-        is_open = [any(verdict.verdict == "open" for verdict in of_audit.verdicts) for of_audit in judged]
-        return sorted(range(len(self.audits)), key=lambda number: not is_open[number])
+            return self.audits
+        judged = judge([conclude(replace(audit.state, plan=NO_TRIALS), ()) for audit in self.audits])
+        closed = [all(verdict.verdict != "open" for verdict in of_audit.verdicts) for of_audit in judged]
+        return [audit for _, audit in sorted(zip(closed, self.audits, strict=True), key=lambda pair: pair[0])]
+
+
+def _raise(error: BaseException, spec: Spec) -> NoReturn:
+    if isinstance(error, DataError):
+        raise SpecError([data_unreadable(error, spec)]) from error
+    if isinstance(error, ModelError):
+        raise SpecError([model_mismatch(error, ("model",), spec)]) from error
+    raise error

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -11,15 +11,15 @@ from functools import cache
 from importlib import metadata
 from pathlib import Path
 
-from dpspec.contract import FrozenMap, Json, Plan, Trial
+from dpspec.contract import Finding, FrozenMap, Json, Plan, Series, Trial
+from dpspec.contract.audit import NO_TRIALS
 from dpspec.contract.catalog import Catalog, Offered
 from dpspec.contract.events import Event, Noticed, TrialFinished
-from dpspec.contract.frozen import canonical_json
 from dpspec.engine.preparing.prepare import Prepared
 from dpspec.engine.preparing.trial_keys import code_in, code_of, describe_maker, trial_key
+from dpspec.engine.results.recording import ExecutedRun
 from dpspec.engine.results.result import AuditResult, TrialRecord
 from dpspec.engine.storage.trial_store import AT_ONCE, Store, StoredTrial
-from dpspec.text import clipped
 
 Listener = Callable[[Event], None]
 
@@ -35,19 +35,34 @@ class NewTrial:
         return self.trial.index
 
 
-class StoredTrials:
-    """The planned trials of one audit in one store. ``doubted`` ones have no valid conclusions and are repeated."""
+@dataclass(frozen=True, kw_only=True)
+class AuditState:
+    """An audit with its bounds and its existing trials, in the order of their indices.
 
-    def __init__(self, prepared: Prepared, plan: Plan, store: Store, emit: Listener) -> None:
-        self.plan = plan
+    ``seconds`` is the duration of the bounds and of the trials that are not ``from_store``.
+    """
+
+    prepared: Prepared
+    bounds: Sequence[Finding | Series] = ()
+    plan: Plan = NO_TRIALS
+    recording: ExecutedRun | None = None
+    trials: tuple[StoredTrial, ...] = ()
+    from_store: int = 0
+    seconds: float = 0.0
+
+
+class StoredTrials:
+    """The planned trials of one audit in one store."""
+
+    def __init__(self, state: AuditState, store: Store, emit: Listener) -> None:
+        self.state = state
+        self.name = state.prepared.spec.name
         self.available: dict[int, StoredTrial] = {}
-        self.from_store: frozenset[int] = frozenset()
-        self.doubted: dict[int, tuple[StoredTrial, Exception]] = {}
-        self._damage_found = False
-        self._name = prepared.spec.name
+        self.seconds = state.seconds
+        self._from_store: frozenset[int] = frozenset()
         self._store = store
         self._emit = emit
-        self._prepared = prepared
+        prepared, plan = state.prepared, state.plan
         inputs = prepared.audit.trial_inputs(prepared.spec)
         code = code_in(prepared.makers) if plan.chunks else FrozenMap()
         self._keys = {
@@ -61,8 +76,8 @@ class StoredTrials:
             stored = pool.map(lambda item: self._store.get(item[1], self._notice, item[0]), self._keys.items())
             pairs = zip(self._keys, stored, strict=True)
             self.available = {index: trial for index, trial in pairs if trial is not None}
-        self.from_store = frozenset(self.available)
-        for part, (kind, offered) in self._prepared.offers.items():
+        self._from_store = frozenset(self.available)
+        for part, (kind, offered) in self.state.prepared.offers.items():
             if why := code_of(offered)[1]:
                 self._notice(
                     f"cannot read the code of {part} {kind!r} ({offered.distribution}): {why}; its trials are made "
@@ -70,7 +85,7 @@ class StoredTrials:
                 )
 
     def missing(self) -> Iterator[list[int]]:
-        for chunk in self.plan.chunks:
+        for chunk in self.state.plan.chunks:
             if rest := [index for index in chunk if index not in self.available]:
                 yield rest
 
@@ -86,72 +101,20 @@ class StoredTrials:
                     folder.mkdir(parents=True, exist_ok=True)
         return folders
 
-    def cut(self, chunks: int) -> int:
-        self.plan = replace(self.plan, chunks=self.plan.chunks[:chunks])
-        return self.plan.trials
-
-    def doubt(self, error: Exception, conclude: Callable[[Sequence[Trial]], object]) -> bool:
-        """Repeat stored trials that may have caused ``error`` in ``conclude``; False if none can have.
-
-        A digest shows that a record is undamaged, not who wrote it. The first suspect is repeated first: if it equals
-        the stored one, no record is at fault, and ``keep`` raises ``error``.
-        """
-        suspects = self._suspects(conclude)
-        for index in suspects if self._damage_found else suspects[:1]:
-            self.doubted[index] = self.available.pop(index), error
-            reason = clipped(" ".join(f"{type(error).__name__}: {error}".split()))
-            key = self._keys[index][:12]
-            self._notice(f"stored trial {key} cannot be evaluated ({reason}); training it again")
-        self.from_store -= self.doubted.keys()
-        return bool(suspects)
-
-    def _suspects(self, conclude: Callable[[Sequence[Trial]], object]) -> list[int]:
-        """Stored trials without a conclusion by themselves; otherwise trials whose removal permits one."""
-
-        def concludes(indices: Iterable[int]) -> bool:
-            try:
-                conclude([self.available[index].trial for index in indices])
-            except MemoryError:
-                raise
-            except Exception:
-                return False
-            return True
-
-        indices = sorted(self.available)
-        if concludes(indices):
-            return []
-        stored = [index for index in indices if index in self.from_store]
-        alone = [index for index in stored if not concludes([index])]
-        return alone or [index for index in stored if concludes(other for other in indices if other != index)]
-
     def keep(self, new: NewTrial) -> None:
-        """Raises the error of a doubted trial that the new one equals."""
-        key = self._keys[new.index]
-        doubted = self.doubted.pop(new.index, None)
-        if doubted is not None:
-            self._store.quarantine(key)
-        self.available[new.index] = kept = self._store.put(key, new.trial, new.recorded)
-        if doubted is not None:
-            stored, error = doubted
-            if _content(kept.record) == _content(stored.record):
-                raise error
-            self._damage_found = True
-        self._emit(TrialFinished(audit=self._name, index=new.index, seconds=new.seconds))
+        self.available[new.index] = self._store.put(self._keys[new.index], new.trial, new.recorded)
+        self._emit(TrialFinished(audit=self.name, index=new.index, seconds=new.seconds))
 
-    def in_order(self) -> list[StoredTrial]:
-        planned = {index for chunk in self.plan.chunks for index in chunk}
-        trials = [self.available[index] for index in sorted(self.available) if index in planned]
+    def trained(self) -> AuditState:
+        trials = [self.available[index] for index in sorted(self.available) if index in self._keys]
         records = [stored.record for stored in trials]
         for notice in (*mixture_notices(records), *version_notices(records, environment(None))):
             self._notice(notice)
-        return trials
+        from_store = sum(record.index in self._from_store for record in records)
+        return replace(self.state, trials=tuple(trials), from_store=from_store, seconds=self.seconds)
 
     def _notice(self, message: str) -> None:
-        self._emit(Noticed(audit=self._name, message=message))
-
-
-def _content(record: TrialRecord) -> str:
-    return canonical_json({"evidence": record.evidence, "arrays": record.arrays})
+        self._emit(Noticed(audit=self.name, message=message))
 
 
 _ENVIRONMENT = ("dpspec", "numpy", "scipy", "scikit-learn", "torch")

@@ -35,17 +35,10 @@ SUMMED = 3e-6
 _EQUAL_SQUARES = 1e-5
 
 #: Facts of the headers that are common to all ranks.
-_COMMON: tuple[str, ...] = (
-    "optimizer",
-    "inner",
-    "model",
-    "clipping",
-    "reduction",
-    "expected_batch_size",
-    "accountant",
-    "told_before",
+_COMMON = (
+    *("optimizer", "inner", "model", "clipping", "reduction", "expected_batch_size", "accountant", "told_before"),
+    *("scheme", "sampler", "rate", "records", "repeats", "batch_size"),
 )
-_COMMON += ("scheme", "sampler", "rate", "records", "repeats", "batch_size")
 
 #: Numbers of a step that are equal on all ranks.
 _EQUAL = ("noise_multiplier", "clip_norm", "learning_rate", "rate", "told_noise", "told_rate", "deviation", "divisor")
@@ -110,10 +103,11 @@ class JoinedFolder:
             if one.path.name != f"rank-{rank}" or not world:
                 held = f"rank {rank}" if world else "a single process"
                 raise RecordingError(f"{one.path}: holds the recording of {held}; rank-N is for process N")
-            if (world, run) != (headers[0].world, headers[0].run):
-                raise RecordingError(f"{one.path}: of another run than {ranks[0].path}: record each into a new folder")
-            if _parameters(one.header) != _parameters(headers[0]):
-                raise RecordingError(f"{one.path}: trains other parameters than {ranks[0].path}")
+            if (world, run, _parameters(one.header)) != (headers[0].world, headers[0].run, _parameters(headers[0])):
+                raise RecordingError(
+                    f"{one.path}: of another run than {ranks[0].path}, or with other parameters: record each run into "
+                    "a new folder, with the same model on all ranks"
+                )
         missing = sorted(set(range(headers[0].world)) - {header.rank for header in headers})
         if missing or len(ranks) != headers[0].world:
             named = ", ".join(map(str, missing[:5]))
@@ -162,14 +156,9 @@ class JoinedFolder:
             batches += joined.batches % UNSEEN
             yield joined
             made = joined.step
-        found.lengths, ends = [], list[End | None]()
-        for part, rest in zip(parts, every, strict=True):
-            length, end = made, None
-            for one in [part, *rest]:
-                length += isinstance(one, PublicStep)
-                end = one if isinstance(one, Mapping) else end
-            found.lengths.append(length)
-            ends.append(end)
+        left = [[part, *rest] for part, rest in zip(parts, every, strict=True)]
+        found.lengths = [made + sum(isinstance(one, PublicStep) for one in rest) for rest in left]
+        ends = [next((one for one in rest if isinstance(one, Mapping)), None) for rest in left]
         known = [end for end in ends if end is not None]
         found.ended = len(known) == world
         if found.ended:

@@ -28,7 +28,7 @@ from dpspec.text import closest, did_you_mean, shortened
 _LABELS = ("label", "labels", "y", "target")
 
 #: Kinds that are made from records of any form.
-KINDS = ("mislabelled", "noise", "blank", "duplicate")
+KINDS = ("mislabelled", "noise", "duplicate")
 
 #: The index or key of a part of a record.
 Place: TypeAlias = int | str
@@ -54,34 +54,32 @@ class Recipe:
             raise UsageError(f"kind must be one of {', '.join(known)}, got {kind!r}{near}")
         if kind == "duplicate":
             return list(self.drawn())
-        classes, chance, labels, made = self.classes, self.chance, list[int](), list[Any]()
-        if classes is None:
+        if self.classes is None:
             raise UsageError(f"kind {kind!r} needs classes, the number of labels")
-        if kind == "mislabelled" and classes < 2:
+        if kind == "mislabelled" and self.classes < 2:
             raise UsageError("mislabelled records need two classes or more")
-        if kind == "blank":
-            if self.count > classes:
-                raise UsageError(f"there are {classes} blank records at most, one for each label, not {self.count}")
-            labels = chance.permutation(classes).tolist()
+        return [self._changed(record, kind, self.classes) for record in self.drawn()]
 
-        def random(part: Tensor) -> Tensor:
+    def _changed(self, record: Any, kind: str, classes: int) -> Any:
+        """The record with another label, or with random features and a random label."""
+        place, right = self.label_of(record)
+        parts: dict[Place, Any] = {}
+        for other in record if isinstance(record, Mapping) else range(len(record)):
+            if kind == "mislabelled" or other == place:
+                continue
+            part = record[other]
+            if not isinstance(part, Tensor) or not part.is_floating_point() or not part.numel():
+                what = part.dtype if isinstance(part, Tensor) else type(part).__name__
+                raise UsageError(
+                    f"kind {kind!r} needs records of real numbers, and part {other!r} is {what}: give records= instead"
+                )
             low, high = float(part.min()), float(part.max())
-            return torch.from_numpy(chance.uniform(low, high, size=tuple(part.shape))).to(part)
-
-        for number, record in enumerate(self.drawn()):
-            place, right = self.label_of(record)
-            if kind == "mislabelled":
-                label = (right + int(chance.integers(1, classes))) % classes
-            elif kind == "noise":
-                record = _features(record, place, kind, random)
-                label = int(chance.integers(classes))
-            else:
-                record = _features(record, place, kind, torch.zeros_like)
-                label = labels[number]
-            own = record[place]
-            value = torch.full_like(own, label) if isinstance(own, Tensor) else type(own)(label)
-            made.append(rebuilt(record, {place: value}))
-        return made
+            parts[other] = torch.from_numpy(self.chance.uniform(low, high, size=tuple(part.shape))).to(part)
+        drawn = int(self.chance.integers(1 if kind == "mislabelled" else 0, classes))
+        label = (right + drawn) % classes if kind == "mislabelled" else drawn
+        own = record[place]
+        value = torch.full_like(own, label) if isinstance(own, Tensor) else type(own)(label)
+        return rebuilt(record, {**parts, place: value})
 
     def drawn(self) -> Iterator[Any]:
         number = len(self.dataset)
@@ -109,20 +107,6 @@ class Recipe:
         if known is not None and not 0 <= int(single) < known:
             raise UsageError(f"label={place!r}: label {int(single)} is not one of the {known} classes 0 to {known - 1}")
         return place, int(single)
-
-
-def _features(record: Any, label: Place, kind: str, change: Callable[[Tensor], Tensor]) -> Any:
-    places = record if isinstance(record, Mapping) else range(len(record))
-    changed = {}
-    for place in (place for place in places if place != label):
-        part = record[place]
-        if not isinstance(part, Tensor) or not part.is_floating_point() or not part.numel():
-            what = part.dtype if isinstance(part, Tensor) else type(part).__name__
-            raise UsageError(
-                f"kind {kind!r} needs records of real numbers, and part {place!r} is {what}: give records= instead"
-            )
-        changed[place] = change(part)
-    return rebuilt(record, changed)
 
 
 def rebuilt(record: Any, parts: Mapping[Place, Any]) -> Any:

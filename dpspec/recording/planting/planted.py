@@ -66,11 +66,10 @@ def plant(
 
     Args:
         dataset: A map-style dataset of torch.
-        kind: ``mislabelled`` (records with a wrong label), ``noise`` (random features, a random label), ``blank`` (all
-            features zero, at most one for each label), ``duplicate`` (copies of records), ``new-tokens`` (sequences of
-            token ids that end in an id which no record has, one for each canary), ``random-tokens`` (sequences of ids
-            of the data) or ``gradients``: the recorder adds each as a clipped gradient to the sum of a step that drew
-            its place, for Opacus' optimizer with flat clipping.
+        kind: ``mislabelled`` (records with a wrong label), ``noise`` (random features, a random label), ``duplicate``
+            (copies of records), ``new-tokens`` (sequences of token ids that end in an id which no record has, one for
+            each canary), ``random-tokens`` (sequences of ids of the data) or ``gradients``: the recorder adds each as a
+            clipped gradient to the sum of a step that drew its place, for Opacus' optimizer with flat clipping.
         count: The number of canaries, from 8 to 10**6.
         classes: The number of labels, which are 0, 1, ...
         label: The index or key of the label in a record; by default the last part, or the only one of the keys label,
@@ -96,10 +95,8 @@ def plant(
         raise UsageError("dataset is planted already: plant all canaries in one call")
     if not len(dataset):
         raise UsageError("dataset is empty: canaries are inserted among records")
-    if (kind is None) == (records is None):
+    if (kind is None) == (records is None) or (records is not None and count not in (None, len(records))):
         raise UsageError("give either kind and count, or records")
-    if records is not None and count is not None and count != len(records):
-        raise UsageError(f"count is {count}, and there are {len(records)} records: leave count out")
     number = len(records) if records is not None else count
     if type(number) is not int or not LEAST <= number <= MOST:
         raise UsageError(f"there must be from {LEAST} to {MOST} canaries, got {number!r}")
@@ -282,12 +279,12 @@ class GradientCanaries:
 
 
 def refuse_unfit(clipping: str | None, optimizer: Any, batches: Any, *, ahead: bool) -> None:
-    why = ""
     if clipping is None:
         why = "the recorder cannot add to the sums of a custom loop"
+    elif clipping == "ghost":
+        why = "with ghost clipping no gradient of a single record is there"
     elif clipping != "flat":
         why = f"with {clipping} clipping no single clip norm bounds what all parameters of a record contribute"
-        why = "with ghost clipping no gradient of a single record is there" if clipping == "ghost" else why
     elif batches is None:
         why = "the recorder does not see who is drawn: give it the loader over the planted dataset"
     elif ahead:
@@ -297,9 +294,10 @@ def refuse_unfit(clipping: str | None, optimizer: Any, batches: Any, *, ahead: b
         )
     elif "add_noise" in vars(optimizer):
         why = "add_noise of this optimizer was replaced, by another recorder or the script: each could add them"
-    if why:
-        hint = "" if ":" in why else "; plant records, or use Opacus' DPOptimizer with flat clipping"
-        raise UsageError(f"gradient canaries cannot enter this training: {why}{hint}")
+    else:
+        return
+    hint = "" if ":" in why else "; plant records, or use Opacus' DPOptimizer with flat clipping"
+    raise UsageError(f"gradient canaries cannot enter this training: {why}{hint}")
 
 
 #: The loss of each record of a batch, (b,), under a model.

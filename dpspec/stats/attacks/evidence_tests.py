@@ -8,37 +8,28 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import pairwise
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeVar
 
 from dpspec.accounting import bisect
 from dpspec.contract import Evidence, FrozenMap
 from dpspec.stats import binomial, utility
-from dpspec.stats.attacks import guess_counts, one_run, sequential, thresholds
+from dpspec.stats.attacks import guess_counts, one_run, thresholds
 from dpspec.stats.attacks.curve_lines import Point
 
 _T = TypeVar("_T")
 
-#: A test by its name, the statistics that it read, and the null.
-_Test: TypeAlias = tuple[str, tuple[Any, ...], tuple[Any, ...]]
-
-_p_values: dict[_Test, float] = {}
-_REMEMBERED = 1 << 16
-
-#: Largest count, and largest number of sequential runs.
-_MOST, _RUNS = 10**9, 10**5
+#: Largest count.
+_MOST = 10**9
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Kind:
-    """A kind of evidence: its statistics, in the order of the functions' first arguments, and which are possible.
-
-    A test that is valid ``anytime`` needs no fixed number of trials.
-    """
+    """A kind of evidence: its statistics, in the order of the functions' first arguments, and which are possible."""
 
     statistics: dict[str, type]
     possible: Callable[..., bool]
-    anytime: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,7 +76,6 @@ _METRICS: dict[str, _Metric] = {
     "average": _Metric(
         statistics={"successes": tuple, "records": int},
         possible=lambda successes, records: records > 0 and all(count <= records for count in successes),
-        anytime=True,
         about="pipeline",
         at_least=utility.average_at_least,
         at_most=utility.average_at_most,
@@ -123,14 +113,6 @@ _KINDS: dict[str, _Privacy] = {
         epsilon_lower=thresholds.epsilon_lower,
         perfect=lambda outcomes: ("".join(sorted(outcomes)),),
     ),
-    "many-run-sequential": _Privacy(
-        statistics={"coins": str, "scores": tuple},
-        possible=lambda coins, scores: len(coins) == len(scores) <= _RUNS,
-        anytime=True,
-        p_value=sequential.p_value,
-        epsilon_lower=sequential.epsilon_lower,
-        perfect=lambda coins, scores: (coins, tuple(map(int, coins))),
-    ),
 }
 
 
@@ -141,7 +123,7 @@ def p_value(evidence: Evidence, epsilon: float, delta: float) -> float:
 def curve_p_value(evidence: Evidence, points: Sequence[Point]) -> float:
     """P-value of the null that the pipeline is (epsilon, delta)-DP for all ``points``, one test; 1 without points."""
     kind = _kind_of(evidence, _KINDS, _CURVE)
-    return _cached(kind.p_value, _statistics(evidence, kind.statistics), tuple(points))
+    return _cached(kind.p_value, *_statistics(evidence, kind.statistics), tuple(points))
 
 
 def curve_rejects(evidence: Evidence, points: Sequence[Point], level: float) -> bool:
@@ -153,7 +135,7 @@ def curve_rejects(evidence: Evidence, points: Sequence[Point], level: float) -> 
 
 def epsilon_lower(evidence: Evidence, delta: float, confidence: float) -> float:
     kind = _kind_of(evidence, _KINDS, _CURVE)
-    return _cached(kind.epsilon_lower, _statistics(evidence, kind.statistics), delta, confidence)
+    return _cached(kind.epsilon_lower, *_statistics(evidence, kind.statistics), delta, confidence)
 
 
 def largest(evidence: Evidence, delta: float, confidence: float) -> float:
@@ -197,11 +179,6 @@ def about(evidence: Evidence) -> str:
     return _METRICS[evidence.kind].about if evidence.kind in _METRICS else ""
 
 
-def holds_whenever_stopped(evidence: Evidence) -> bool:
-    kind = _KINDS.get(evidence.kind) or _METRICS.get(evidence.kind)
-    return kind is not None and kind.anytime
-
-
 def require_counts(evidence: Evidence) -> None:
     kind = _KINDS.get(evidence.kind) or _METRICS.get(evidence.kind)
     if kind is None:
@@ -210,7 +187,7 @@ def require_counts(evidence: Evidence) -> None:
     for value in values:
         if isinstance(value, str):
             if len(value) > _MOST or set(value) - {"0", "1"}:
-                raise ValueError(f"evidence {evidence.id!r}: outcomes and coins must be texts of 0 and 1")
+                raise ValueError(f"evidence {evidence.id!r}: outcomes must be a text of 0 and 1")
         elif not all(0 <= count <= _MOST for count in (value if isinstance(value, tuple) else (value,))):
             raise ValueError(f"evidence {evidence.id!r} holds counts below 0 or above {_MOST}")
     if not kind.possible(*values):
@@ -222,13 +199,9 @@ def require_kind(evidence: Evidence, *, metric: bool) -> None:
     _kind_of(evidence, _METRICS if metric else _KINDS, _VALUE if metric else _CURVE)
 
 
-def _cached(test: Callable[..., float], statistics: tuple[Any, ...], *null: Any) -> float:
-    key = (f"{test.__module__}.{test.__qualname__}", statistics, null)
-    if key not in _p_values:
-        if len(_p_values) >= _REMEMBERED:
-            del _p_values[next(iter(_p_values))]
-        _p_values[key] = test(*statistics, *null)
-    return _p_values[key]
+@lru_cache(maxsize=1 << 16)  # bounds, claims and reports make the same tests
+def _cached(test: Callable[..., float], *arguments: Any) -> float:
+    return test(*arguments)
 
 
 #: What kinds of evidence test, for messages.

@@ -165,10 +165,7 @@ def _joint(canaries: int, guesses: tuple[int, ...], correct: tuple[int, ...], ep
         return 1.0
 
     def threshold(count: int) -> int:
-        def rejected(right: int) -> bool:
-            return one_run.rejects(canaries, count, right, epsilon, delta, level)
-
-        return bisect_left(range(count + 1), True, key=rejected)
+        return bisect_left(range(count + 1), True, key=lambda right: single(count, right) <= level)
 
     thresholds = [threshold(count) for count in guesses]
     met = [(count, c) for count, c in zip(guesses, thresholds, strict=True) if c <= count]

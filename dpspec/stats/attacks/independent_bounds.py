@@ -55,16 +55,9 @@ def independent_bounds(
 ) -> Iterator[Finding]:
     """Lower bounds on mu and on epsilon at ``at["delta"]`` that assume independent canaries.
 
-    Args:
-        outcomes: Each run's coins, from the lowest score to the highest.
-        at: The delta and the group size.
-        scope: The scope of the attack.
-        method: The attack in words.
-        confidence: The confidence of each bound.
-        assumed: Further assumptions of all bounds.
-        luck: Dependence within steps, if it was computed.
-        layers: The p-value of the test for shared noise of two layers, if it was computed.
-        curve: Status of the assumption of a Gaussian curve. Without support (None), there is no bound on epsilon.
+    ``outcomes`` are each run's coins, from the lowest score to the highest; ``luck`` the dependence within steps and
+    ``layers`` the p-value for shared noise of two layers, if computed. Without support for a Gaussian ``curve`` (None),
+    there is no bound on epsilon.
     """
     ranked = [coins for coins in outcomes if len(coins) >= independence.LEAST_CANARIES]
     if not ranked:
@@ -159,14 +152,6 @@ def epsilon_lower(runs: Sequence[Guesses], correct: Sequence[int], delta: float,
     Theorem 13 of ``docs/explanation/proofs/independent-canaries.md``, for the correct guesses of each run. 0 if mu = 0
     is not rejected.
     """
-    if not 0.0 < delta < 1.0:
-        raise ValueError(f"delta must lie strictly between 0 and 1, got {delta}")
-    if len(runs) != len(correct):
-        raise ValueError(f"need the right guesses of {len(runs)} runs, got {len(correct)}")
-    if not runs:
-        return 0.0
-    if not 0.0 < confidence < 1.0:
-        raise ValueError(f"confidence must lie strictly between 0 and 1, got {confidence}")
     both = (1.0 - confidence) ** (1.0 / len(runs))
     shared = SHARED_ERROR * both
     if delta >= shared:

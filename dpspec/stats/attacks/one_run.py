@@ -52,11 +52,6 @@ def p_value(canaries: int, guesses: int, correct: int, epsilon: float, delta: fl
     return min(1.0, beta + correction(canaries, guesses, correct, epsilon, delta, beta)) if beta < 1.0 else 1.0
 
 
-def rejects(canaries: int, guesses: int, correct: int, epsilon: float, delta: float, level: float) -> bool:
-    beta = independent(canaries, guesses, correct, epsilon, delta)
-    return beta <= level and beta + correction(canaries, guesses, correct, epsilon, delta, beta) <= level
-
-
 def independent(canaries: int, guesses: int, correct: int, epsilon: float, delta: float) -> float:
     """The first term of the bound, beta = P[W >= correct]."""
     if not 0 <= correct <= guesses <= canaries:
@@ -92,7 +87,7 @@ def epsilon_lower(canaries: int, guesses: int, correct: int, delta: float, confi
     level = 1.0 - confidence
 
     def rejected(epsilon: float) -> bool:
-        return rejects(canaries, guesses, correct, epsilon, delta, level)
+        return p_value(canaries, guesses, correct, epsilon, delta) <= level
 
     if not rejected(0.0):
         return 0.0
@@ -149,8 +144,6 @@ def mu_lower(canaries: int, guesses: int, correct: int, confidence: float) -> fl
 
     Valid for all mechanisms. It implies no epsilon at a single delta, which may be smaller without a Gaussian curve.
     """
-    if not 0.0 < confidence < 1.0:
-        raise ValueError(f"confidence must lie strictly between 0 and 1, got {confidence}")
     level = 1.0 - confidence
 
     def rejected(mu: float, test: Callable[[int, int, int, Sequence[curve_lines.Point]], float]) -> bool:

@@ -35,8 +35,6 @@ class BatchSums(Record):
     """The batches of one phase.
 
     Attributes:
-        total: Sum of the sizes.
-        squares: Sum of the squared sizes.
         spread: Sum over records of the squared numbers of inclusions. None if the phase was cut short.
         above: The same of the excess over their mean (``sampling.excess``). None if the phase was cut short.
         sizes: Sizes at single steps, if they are random.
@@ -145,13 +143,6 @@ def rate(drawn: Drawn) -> Outcome:
     chances = sum(records * batch.steps for records, batch in drawn.batches)
     included = min(chances, sum(batch.total for _, batch in drawn.batches))  # more only if records are drawn twice
     return sampling.inclusions(included, chances, drawn.phase.rate())
-
-
-@partial(_sampling, compares="cap", evidence="largest batch", null="exact", detects="any", schemes=(_TRUNCATED,))
-def largest_batch(drawn: Drawn) -> Outcome:
-    seen = [int(batch.sizes.most.value) for _, batch in drawn.batches if batch.sizes is not None]
-    cap = int(drawn.phase["sampling"]["max_batch"])
-    return exactly("largest batch", max(seen) <= cap, cap, max(seen), None) if seen else None
 
 
 @partial(

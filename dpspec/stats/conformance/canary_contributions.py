@@ -90,9 +90,7 @@ class PlantedSums(Record):
         moments: Per size, absent (0) and inserted (1) groups.
         outside: Variance without canaries.
         inclusion: Variance that each inserted canary adds.
-        rounding: Bound on the norm of the rounding error over all directions.
-        hidden: Number of steps excluded because of rounding.
-        luck: Dependence within steps.
+        rounding: Bound on the norm of the rounding error over all directions, without the ``hidden`` steps.
         by_step: Covariance over steps. None if no real records are drawn at random.
     """
 

@@ -174,11 +174,6 @@ def closest(one: Closest, records: int, pairs: int) -> Measurement:
     p = 2 pairs times :func:`log_tail`'s bound. ``detectable`` is the value of an identical batch.
     """
     size, before, common = one.size, one.before, one.common
-    if not (max(0, size + before - records) <= common <= min(size, before) and min(size, before, pairs) >= 1):
-        raise ValueError(
-            f"need two batches of {records} records with so many in common, and pairs >= 1; got {size}, {before}, "
-            f"{common} and {pairs}"
-        )
     log_pairs = math.log(2.0 * pairs)
     again = log_pairs + log_tail(size, size, size, records)
     return Measurement(

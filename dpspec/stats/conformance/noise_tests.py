@@ -98,10 +98,6 @@ def correlation(
     with E[e^(s products)] = det(I - s A)^(-1/2) for the adjacency matrix A of all chains. ``measured`` and
     ``detectable`` are correlations.
     """
-    if not 1 <= pairs < count:
-        raise ValueError(f"need 1 <= pairs < count, got {pairs} of {count}")
-    if tried < 1:
-        raise ValueError(f"tried must be at least 1, got {tried}")
     if pairs >= _MANY_PAIRS:
         p_value = math.erfc(abs(products) / math.sqrt(2.0 * pairs))
         threshold = -float(special.ndtri(0.5 * LEVEL / tried))
@@ -131,8 +127,6 @@ def least_coordinate(least: float, steps: int, count: int) -> Measurement:
     p = count P[chi2(steps) <= least] (Bonferroni).
     """
     _check(least, steps)
-    if count < 1:
-        raise ValueError(f"count must be at least 1, got {count}")
     return Measurement(
         test="chi-square of the quietest coordinate",
         declared=1.0,
@@ -269,8 +263,6 @@ def drift(
     beforehand, and V is rounded up to a grid that shares the level. The sum changes by ``unit`` if the tested quantity
     is larger by 1. It is the largest of ``tried`` sums (Bonferroni).
     """
-    if not (variance >= 0.0 and least > 0.0 and unit >= 0.0 and tried >= 1):
-        raise ValueError(f"need variance, unit >= 0, least > 0, tried >= 1; got {variance}, {unit}, {least}, {tried}")
     measured = declared + (total / unit if unit > 0.0 else 0.0)
     ratio = max(variance, least) / least
     if ratio > _LARGEST:  # the model diverged

@@ -60,10 +60,6 @@ def inclusions(included: int, chances: int, rate: float) -> Measurement:
 
     Exact two-sided binomial p = 2 min(P[Bin <= included], P[Bin >= included]), at most 1.
     """
-    if not 0 <= included <= chances or chances < 1:
-        raise ValueError(f"need 0 <= included <= chances and at least one chance, got {included} of {chances}")
-    if not 0.0 <= rate <= 1.0:
-        raise ValueError(f"rate must lie in [0, 1], got {rate}")
     p_value = 2.0 * min(binomial.at_most(included, chances, rate), binomial.at_least(included, chances, rate))
     return Measurement(
         test="binomial, two-sided",
@@ -125,8 +121,6 @@ def record_spread(records: int, total: int, squares: int, steps: int, rate: floa
 
 
 def _spread(number: int, total: int, squares: int, mean: float) -> float:
-    if number < 1 or squares * number < total * total:
-        raise ValueError(f"no {number} counts have the sum {total} and the sum of squares {squares}")
     return max(0.0, math.fsum((squares, -2.0 * mean * total, number * mean * mean)))
 
 
@@ -186,8 +180,6 @@ def overlap(lag: int, common: int, chances: int, rate: float, *, fewer: bool = T
     of one sign is a p-value (Ville). ``fewer``: whether too few records in common are tested as well; a truncated batch
     may have fewer.
     """
-    if not 0 <= common <= chances or chances < 1 or lag < 1 or not 0.0 < rate < 1.0:
-        raise ValueError(f"need 0 <= common <= chances, lag >= 1 and a rate in (0, 1), got {common}, {chances}, {rate}")
     return Measurement(
         test=f"records in common with the batch {lag} step{'s' if lag > 1 else ''} before",
         declared=rate,

@@ -59,7 +59,6 @@ TABLE: tuple[Row, ...] = (
     run_checks.repeated_noise_of_two_runs,
     run_checks.repeated_noise,
     batch_checks.rate,
-    batch_checks.largest_batch,
     batch_checks.mean_size,
     batch_checks.exact_sizes,
     batch_checks.size_of_each_step,
@@ -127,7 +126,6 @@ class Run:
 
     Attributes:
         records: Number of real records, plus the mean number of inserted canaries.
-        parameters: Number of trained parameters.
         groups: Per group size, the number of groups of gradient canaries; empty for other canaries.
         twin: Whether each run has a second run with another seed.
         looks: Number of measured steps; None for all.
@@ -211,11 +209,8 @@ class _Part:
     """Numbers of one phase, with ``seen`` measured steps.
 
     Attributes:
-        varies: Whether batch sizes are random.
         first: Number of measured first steps of epochs; ``seen`` if steps are independent.
         inclusion: Variance of the number of measured batches with a given record.
-        cap: Largest batch, if truncated.
-        shuffled: Batch size of shuffled batches.
         epoch: Steps of an epoch of random allocation, with a given record in ``times`` batches.
     """
 

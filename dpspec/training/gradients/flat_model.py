@@ -10,11 +10,9 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from io import BytesIO
 from math import prod
-from pickle import Pickler, PicklingError
 from types import UnionType
-from typing import IO, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -152,35 +150,6 @@ _SEPARATE: frozenset[type[nn.Module]] = frozenset(
         *(nn.ModuleList, modules.Sum, modules.Subsample, modules.ZeroFirst, modules.Encoder, modules.EncoderLayer),
     }
 )
-
-
-class _Structure(Pickler):
-    """Writes a model with its parameters and buffers replaced by their shapes and types."""
-
-    def __init__(self, file: IO[bytes], model: nn.Module) -> None:
-        super().__init__(file)
-        self._known = {id(tensor) for tensor in places(model).values()}
-
-    def persistent_id(self, value: Any) -> object:
-        if not isinstance(value, Tensor):
-            return None
-        if id(value) not in self._known:
-            raise PicklingError("a tensor that is neither a parameter nor a buffer")
-        return type(value).__name__, tuple(value.shape), str(value.dtype), value.requires_grad
-
-
-def are_alike(one: nn.Module, other: nn.Module) -> bool:
-    """Whether two modules have the same layers with equal attributes and hooks.
-
-    Parameters and buffers must have equal names and shapes; their values are not compared. False if undecidable.
-    """
-    written = BytesIO(), BytesIO()
-    try:
-        for file, model in zip(written, (one, other), strict=True):
-            _Structure(file, model).dump(model)
-    except (PicklingError, AttributeError, TypeError):
-        return False
-    return written[0].getvalue() == written[1].getvalue()
 
 
 def record_by_record(model: nn.Module) -> bool:

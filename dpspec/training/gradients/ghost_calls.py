@@ -163,18 +163,27 @@ def gram_pays(positions: int, width: int, depth: int) -> bool:
 class Call(ABC):
     """One use of a torch function, built from its arguments and the names of the trained parameters by tensor id.
 
-    ``supported``: the rule covers these arguments. ``batched``: the input differs between records.
+    ``arguments``: the function's arguments in order; ``options``: the given ones, without tensors. ``supported``: the
+    rule covers them. ``batched``: the input differs between records.
     """
 
-    def __init__(
-        self, name_of: Mapping[int, str], weight: Tensor | None, bias: Tensor | None, supported: bool = True
-    ) -> None:
+    arguments: tuple[str, ...]
+
+    def __init__(self, name_of: Mapping[int, str], *args: Any, **kwargs: Any) -> None:
+        given = dict(zip(self.arguments, args, strict=False)) | kwargs
+        weight: Tensor | None = given.get("weight")
+        bias: Tensor | None = given.get("bias")
+        self.options = {name: value for name, value in given.items() if not isinstance(value, Tensor)}
         self.given = (weight, bias)
+        self.input_axes: int = given["input"].ndim
         self.weight = None if weight is None else weight.detach()
         self.bias = None if bias is None else bias.detach()
         self.names = name_of.get(id(weight)), name_of.get(id(bias))
-        self.supported = supported
         self.batched = False
+
+    @property
+    def supported(self) -> bool:
+        return True
 
     @property
     def trained(self) -> tuple[str, ...]:
@@ -204,10 +213,12 @@ class Call(ABC):
 class Linear(Call):
     """x W^T + b over the last axis. Factors are kept if inner products are cheaper than written-out products."""
 
+    arguments = ("input", "weight", "bias")
     weight: Tensor
 
-    def __init__(self, name_of: Mapping[int, str], input: Tensor, weight: Tensor, bias: Tensor | None = None) -> None:
-        super().__init__(name_of, weight, bias, weight.ndim == 2)
+    @property
+    def supported(self) -> bool:
+        return self.weight.ndim == 2
 
     def forward(self, x: Tensor) -> Tensor:
         return nn.functional.linear(x, self.weight, self.bias)
@@ -221,29 +232,23 @@ class Linear(Call):
 
 
 class Embedding(Call):
+    arguments = ("input", "weight", "padding_idx", "max_norm", "norm_type", "scale_grad_by_freq", "sparse")
     weight: Tensor
 
-    def __init__(
-        self,
-        name_of: Mapping[int, str],
-        input: Tensor,
-        weight: Tensor,
-        padding_idx: int | None = None,
-        max_norm: float | None = None,
-        norm_type: float = 2.0,
-        scale_grad_by_freq: bool = False,
-        sparse: bool = False,
-    ) -> None:
-        super().__init__(name_of, weight, None, max_norm is None and not (scale_grad_by_freq or sparse))
-        self._padding = padding_idx
+    @property
+    def supported(self) -> bool:
+        return self.options.get("max_norm") is None and not (
+            self.options.get("scale_grad_by_freq") or self.options.get("sparse")
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         return nn.functional.embedding(x, self.weight)
 
     def backward(self, x: Tensor, gradient: Tensor, wanted: bool) -> tuple[Tensor | None, dict[str, Gradients]]:
         tokens, outputs = x.reshape(len(x), -1), gradient.reshape(len(x), -1, gradient.shape[-1])
-        if self._padding is not None:
-            outputs = outputs * (tokens != self._padding % len(self.weight))[..., None]
+        padding = self.options.get("padding_idx")
+        if padding is not None:
+            outputs = outputs * (tokens != padding % len(self.weight))[..., None]
         return None, self.named(lambda: Lookup(tokens, outputs, len(self.weight)), lambda: outputs)
 
 
@@ -272,20 +277,10 @@ class Scaled(Call):
 class GroupNorm(Scaled):
     """Normalize groups of channels, then scale and shift each channel."""
 
-    def __init__(
-        self,
-        name_of: Mapping[int, str],
-        input: Tensor,
-        num_groups: int,
-        weight: Tensor | None = None,
-        bias: Tensor | None = None,
-        eps: float = 1e-5,
-    ) -> None:
-        super().__init__(name_of, weight, bias)
-        self._groups, self._eps = num_groups, eps
+    arguments = ("input", "num_groups", "weight", "bias", "eps")
 
     def prepared(self, x: Tensor) -> Tensor:
-        return nn.functional.group_norm(x, self._groups, eps=self._eps)
+        return nn.functional.group_norm(x, self.options["num_groups"], eps=self.options.get("eps", 1e-5))
 
     def aligned(self, x: Tensor) -> tuple[int, ...]:
         return (x.shape[2], *[1] * (x.ndim - 3))
@@ -294,23 +289,14 @@ class GroupNorm(Scaled):
 class LayerNorm(Scaled):
     """Normalize the last axes, then scale and shift each entry."""
 
-    def __init__(
-        self,
-        name_of: Mapping[int, str],
-        input: Tensor,
-        normalized_shape: Any,
-        weight: Tensor | None = None,
-        bias: Tensor | None = None,
-        eps: float = 1e-5,
-    ) -> None:
-        super().__init__(name_of, weight, bias)
-        self._shape, self._eps = tuple(normalized_shape), eps
+    arguments = ("input", "normalized_shape", "weight", "bias", "eps")
 
     def prepared(self, x: Tensor) -> Tensor:
-        return nn.functional.layer_norm(x, self._shape, eps=self._eps)
+        return nn.functional.layer_norm(x, self.options["normalized_shape"], eps=self.options.get("eps", 1e-5))
 
     def aligned(self, x: Tensor) -> tuple[int, ...]:
-        return (*[1] * (x.ndim - 2 - len(self._shape)), *self._shape)
+        shape = tuple(self.options["normalized_shape"])
+        return (*[1] * (x.ndim - 2 - len(shape)), *shape)
 
 
 #: Grouped convolutions with fewer input channels per group leave vector units idle.
@@ -324,26 +310,25 @@ _UNFOLDED = 2**20
 _WIDE = 2**21
 
 
+#: Defaults of sizes that may be one number for all axes.
+_USUAL = {"stride": 1, "padding": 0, "dilation": 1}
+
+
 class Convolution(Call):
+    arguments = ("input", "weight", "bias", "stride", "padding", "dilation", "groups")
     weight: Tensor
 
-    def __init__(
-        self,
-        name_of: Mapping[int, str],
-        input: Tensor,
-        weight: Tensor,
-        bias: Tensor | None = None,
-        stride: Any = 1,
-        padding: Any = 0,
-        dilation: Any = 1,
-        groups: int = 1,
-    ) -> None:
-        supported = not isinstance(padding, str) and input.ndim == weight.ndim
-        super().__init__(name_of, weight, bias, supported)
-        spatial = weight.ndim - 2
-        sizes = [(size,) if isinstance(size, int) else tuple(size) for size in (stride, padding, dilation)]
+    def __init__(self, name_of: Mapping[int, str], *args: Any, **kwargs: Any) -> None:
+        super().__init__(name_of, *args, **kwargs)
+        spatial, given = self.weight.ndim - 2, [self.options.get(name, usual) for name, usual in _USUAL.items()]
+        sizes = [(size,) if isinstance(size, int) else tuple(size) for size in given]
         self.stride, self.padding, self.dilation = (size * spatial if len(size) == 1 else size for size in sizes)
-        self.groups = groups
+        self.groups: int = self.options.get("groups", 1)
+
+    @property
+    def supported(self) -> bool:
+        """Not ``padding`` by name, nor a record without an axis for the batch."""
+        return not isinstance(self.options.get("padding"), str) and self.input_axes == self.weight.ndim
 
     def forward(self, x: Tensor) -> Tensor:
         y = torch.convolution(

@@ -63,21 +63,6 @@ class FlatModel:
             if place not in self._trained
         }
 
-    @property
-    def constants(self) -> tuple[Tensor, ...]:
-        return tuple(self._constants.values())
-
-    def is_alike(self, other: FlatModel) -> bool:
-        """Whether both models are the same function of parameters and records if their ``constants`` are equal.
-
-        False if undecidable: unknown layers may depend on other state, such as a counter or random numbers.
-        """
-        mine, theirs = (
-            (type(m), vars(m).keys(), m._budget, m.device, m.layout, m._trained, m._constants.keys())
-            for m in (self, other)
-        )
-        return mine == theirs and record_by_record(self._model) and flat_model.are_alike(self._model, other._model)
-
     def initial(self) -> Tensor:
         return flat_model.flatten(self._model).to(self.device)
 

@@ -41,19 +41,19 @@ class Stateful(Protocol):
         """Restore the result of ``state()`` in a new object."""
 
 
-class GeneratorState:
-    def __init__(self, generator: torch.Generator) -> None:
-        self._generator = generator
+def state_of(thing: Stateful | torch.Generator) -> Memory | None:
+    return {"place": thing.get_state().numpy()} if isinstance(thing, torch.Generator) else thing.state()
 
-    def state(self) -> Memory:
-        return {"place": self._generator.get_state().numpy()}
 
-    def restore(self, state: Memory) -> None:
-        self._generator.set_state(torch.tensor(state["place"], dtype=torch.uint8))
+def restore(thing: Stateful | torch.Generator, memory: Memory) -> None:
+    if isinstance(thing, torch.Generator):
+        thing.set_state(torch.tensor(memory["place"], dtype=torch.uint8))
+    else:
+        thing.restore(memory)
 
 
 class Remembering:
-    """Saves the attributes that ``kept`` names: tensors, arrays, numbers, lists, and objects with state."""
+    """Saves the attributes that ``kept`` names: tensors, arrays, numbers, lists, generators, and objects with state."""
 
     kept: tuple[str, ...] = ()
 
@@ -61,8 +61,8 @@ class Remembering:
         found: dict[str, np.ndarray[Any, Any]] = {}
         for name in self.kept:
             value = getattr(self, name)
-            if isinstance(value, Stateful):
-                found |= {f"{name}.{key}": array for key, array in (value.state() or {}).items()}
+            if isinstance(value, Stateful | torch.Generator):
+                found |= {f"{name}.{key}": array for key, array in (state_of(value) or {}).items()}
             elif isinstance(value, Tensor):
                 found[name] = value.cpu().numpy().copy()
             elif value is not None:
@@ -72,8 +72,8 @@ class Remembering:
     def restore(self, state: Memory) -> None:
         for name in self.kept:
             value, array = getattr(self, name), state.get(name)
-            if isinstance(value, Stateful):
-                value.restore(part(state, name))
+            if isinstance(value, Stateful | torch.Generator):
+                restore(value, part(state, name))
             elif array is None or isinstance(value, np.ndarray):
                 setattr(self, name, None if array is None else array.copy())
             elif isinstance(value, list):
@@ -90,7 +90,7 @@ def part(memory: Memory, name: str) -> Memory:
 
 
 #: Increase this number when the meaning of stored arrays changes.
-_FORMAT = 4
+_FORMAT = 5
 
 #: Minimum ratio of training time to saving time.
 _WORTH = 20.0
@@ -112,7 +112,7 @@ class Checkpoint:
     def _file(self) -> Path:
         return self._where.folder / f"{self._identity[:32]}.npz"
 
-    def load(self, stateful: Mapping[str, Stateful], initial: Tensor) -> tuple[int, Tensor] | None:
+    def load(self, stateful: Mapping[str, Stateful | torch.Generator], initial: Tensor) -> tuple[int, Tensor] | None:
         """Restore the memories and return the number of completed steps and the parameters (P,), like ``initial``.
 
         None, without changes, if there is no readable file of this job.
@@ -130,7 +130,7 @@ class Checkpoint:
         except Exception:  # damaged files make zip, zlib and numpy raise many types
             return None
         for name, thing in stateful.items():
-            thing.restore(part(part(kept, "memory"), name))
+            restore(thing, part(part(kept, "memory"), name))
         self._saved_step = step
         return step, state
 
@@ -141,13 +141,13 @@ class Checkpoint:
         late = time.monotonic() - self._saved_at >= max(self._where.seconds, _WORTH * self._cost)
         return late or (step == total and self._saved_step is not None)
 
-    def save(self, step: int, state: Tensor, stateful: Mapping[str, Stateful]) -> None:
+    def save(self, step: int, state: Tensor, stateful: Mapping[str, Stateful | torch.Generator]) -> None:
         """Write the state after ``step`` steps, unless an observer cannot be saved.
 
         If the folder is not writable, the run continues, and restarts from the beginning if it is killed.
         """
         began = time.monotonic()
-        memory = {name: part.state() for name, part in stateful.items()} if step != self._saved_step else {"": None}
+        memory = {name: state_of(thing) for name, thing in stateful.items()} if step != self._saved_step else {"": None}
         if None not in memory.values():
             self._write(step, state, memory)
         self._saved_at = time.monotonic()

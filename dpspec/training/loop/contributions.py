@@ -1,8 +1,5 @@
 """The clipped sum of a step, over real records or users and gradient canaries, and its expectation for an adversary.
 
-Within :func:`reuse_last_sum`, :func:`clipped_sum` returns the cached last sum only for an equivalent model and
-identical inputs, so that an adversary who subtracts it does not trust the audited step.
-
 A drawn user contributes clip(mean of the gradients of min(m, n) random records), so that datasets that differ in all
 records of a user differ in one contribution (Charles et al. 2024). Users are rows (n, k, ...) with labels (n, k),
 missing records last with label -1.
@@ -10,10 +7,6 @@ missing records last with label -1.
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
 from dataclasses import dataclass
 from itertools import combinations
 from typing import Protocol, runtime_checkable
@@ -23,11 +16,11 @@ import torch
 from torch import Tensor
 
 from dpspec.contract.providers import GradientCanaries
-from dpspec.training.device import Number, all_equal, float_on_cpu, generator, send
+from dpspec.training.device import Number, float_on_cpu, generator, send
 from dpspec.training.gradients import memory
-from dpspec.training.gradients.clipping import Clip, Clipper, Flat, add_clipped, clip_factors, clipper, no_norms
+from dpspec.training.gradients.clipping import Clip, Flat, add_clipped, clip_factors, clipper, no_norms
 from dpspec.training.gradients.persample import ClippedSum, FlatModel
-from dpspec.training.loop.checkpoint import GeneratorState, Remembering
+from dpspec.training.loop.checkpoint import Remembering
 from dpspec.training.loop.samplers import Sampler, covariance
 
 
@@ -62,43 +55,6 @@ def clipped_sparse_sum(canaries: SparseCanaries, state: Tensor, indices: Tensor,
     return ClippedSum(total, torch.cat(norms))
 
 
-@dataclass
-class _LastSum:
-    """The last sum over real records of a model equivalent to ``model``, with its inputs: a clipper, (P,), rows."""
-
-    model: FlatModel
-    how: Clipper | None = None
-    inputs: tuple[Tensor, ...] = ()
-    found: ClippedSum | None = None
-
-
-_LAST_SUM: ContextVar[_LastSum | None] = ContextVar("last", default=None)
-
-
-@contextmanager
-def reuse_last_sum(model: FlatModel) -> Iterator[None]:
-    """Cache each step's sum over real records for later calls of :func:`clipped_sum` with ``model``."""
-    token = _LAST_SUM.set(_LastSum(model))
-    try:
-        yield
-    finally:
-        _LAST_SUM.reset(token)
-
-
-def clipped_sum(model: FlatModel, state: Tensor, x: Tensor, y: Tensor, clip: Clip) -> ClippedSum:
-    """``model.clipped_sum``, from the cache of :func:`reuse_last_sum` if all inputs are identical."""
-    last, how = _LAST_SUM.get(), clipper(clip)
-    if (
-        last is not None
-        and last.model is model
-        and last.found is not None
-        and (type(last.how), vars(last.how)) == (type(how), vars(how))
-        and all_equal(list(zip(last.inputs, (state, x, y), strict=True)))
-    ):
-        return last.found
-    return model.clipped_sum(state, x, y, clip)
-
-
 #: Maximum bytes of rows copied from the dataset at a time.
 _COPIED = 64 * 2**20
 
@@ -107,17 +63,11 @@ class RecordsAndCanaries:
     """Contributions of n real records, the rows of ``x``, followed by ``count`` gradient canaries. Both are clipped."""
 
     def __init__(self, model: FlatModel, x: Tensor, y: Tensor, canaries: GradientCanaries | None = None) -> None:
-        if len(x) != len(y):
-            raise ValueError(f"{len(x)} records but {len(y)} labels")
         self._model = model
         self._x, self._y = x, y
         self._canaries = canaries
         self._chunk = memory.chunk_size(2 * 4 * model.size, model.device)
         self._copied = max(1, _COPIED // max(1, x[:1].nbytes))
-
-    @property
-    def records(self) -> int:
-        return len(self._x) + (self._canaries.count if self._canaries is not None else 0)
 
     def __call__(self, state: Tensor, indices: Tensor, clip_norm: Clip) -> ClippedSum:
         real = int(torch.searchsorted(indices, len(self._x)))
@@ -128,17 +78,9 @@ class RecordsAndCanaries:
         return ClippedSum(records.sum + planted.sum, torch.cat([records.norms, planted.norms]))
 
     def _real(self, state: Tensor, rows: Tensor, clip_norm: Clip) -> ClippedSum:
-        total, norms, last = None, [], _LAST_SUM.get()
-        pieces = torch.split(rows, self._copied)
-        if last is not None and (len(pieces) > 1 or not last.model.is_alike(self._model)):
-            last = None
-        for some in pieces:
-            x, y = self._x[some], self._y[some]
-            found = self._model.clipped_sum(state, x, y, clip_norm)
-            if last is not None and all_equal(list(zip(last.model.constants, self._model.constants, strict=True))):
-                # Copies, except of rows, which have no other references.
-                last.how, last.inputs = copy.deepcopy(clipper(clip_norm)), (state.clone(), x, y)
-                last.found = ClippedSum(found.sum.clone(), found.norms.clone())
+        total, norms = None, []
+        for some in torch.split(rows, self._copied):
+            found = self._model.clipped_sum(state, self._x[some], self._y[some], clip_norm)
             total = found.sum if total is None else total.add_(found.sum)
             norms.append(found.norms)
         assert total is not None  # an empty batch is one empty piece
@@ -205,7 +147,7 @@ class UsersAndCanaries(RecordsAndCanaries, Remembering):
     A separate, resumable generator chooses the records of users.
     """
 
-    kept = ("_place",)
+    kept = ("_source",)
 
     def __init__(
         self, model: FlatModel, x: Tensor, y: Tensor, canaries: GradientCanaries | None = None, *, most: int, seed: int
@@ -218,7 +160,6 @@ class UsersAndCanaries(RecordsAndCanaries, Remembering):
         super().__init__(model, x, y, canaries)
         self._existing = (y >= 0).cpu()
         self._most, self._source = most, generator(seed, "records of users")
-        self._place = GeneratorState(self._source)
 
     def _real(self, state: Tensor, rows: Tensor, clip_norm: Clip) -> ClippedSum:
         weights = random_choice_weights(self._existing[rows.cpu()], self._most, self._source)
@@ -313,7 +254,7 @@ def population(
     For users, average over all choices of ``records_per_user`` records.
     """
     if records_per_user is None:
-        clipped = clipped_sum(model, state, x, y, clip)
+        clipped = model.clipped_sum(state, x, y, clip)
         return Population(clipped.sum, float_on_cpu(clipped.norms.square().sum()))
     total, squares, within = torch.zeros_like(state), 0.0, 0.0
     counts = (y >= 0).sum(1)
@@ -331,7 +272,7 @@ def population(
 
 def drawn(model: FlatModel, state: Tensor, x: Tensor, y: Tensor, indices: Tensor, clip: Clip) -> Drawn:
     at = send(indices, x.device)
-    return Drawn(clipped_sum(model, state, x[at], y[at], clip).sum)
+    return Drawn(model.clipped_sum(state, x[at], y[at], clip).sum)
 
 
 def estimated(

@@ -28,7 +28,7 @@ from dpspec.training.gradients import flat_model, memory
 from dpspec.training.gradients.clipping import Clip, clipper, clipper_of
 from dpspec.training.gradients.persample import ClippedSum, FlatModel
 from dpspec.training.gradients.stacked_models import StackedModel, tiles
-from dpspec.training.loop.checkpoint import Checkpoint, GeneratorState, Stateful, job_digest
+from dpspec.training.loop.checkpoint import Checkpoint, Stateful, job_digest
 from dpspec.training.loop.contributions import RecordsAndCanaries, UsersAndCanaries
 from dpspec.training.loop.optimizers import update_of
 from dpspec.training.loop.samplers import PoissonUsers, Sampler, epoch_of, sampler_of
@@ -144,10 +144,10 @@ def run(
     sampling = generator(seed, "sampling")
     source = generator(seed, "noise", state.device)
     total = parts.schedule.total
-    stateful: dict[str, Stateful] = {
+    stateful: dict[str, Stateful | torch.Generator] = {
         **parts.stateful,
-        "sampling": GeneratorState(sampling),
-        "source": GeneratorState(source),
+        "sampling": sampling,
+        "source": source,
         **{f"observer{i}": observer for i, observer in enumerate(observers)},
     }
     resumed = checkpoint.load(stateful, state) if checkpoint is not None else None
@@ -212,19 +212,14 @@ def run_batched(jobs: Sequence[TrainingJob]) -> Tensor:
     Jobs share phases, options, expected batch size, device and kind of model. Rows that are the same array are copied
     to the device once. Only the first job reports progress.
     """
-    if not jobs:
-        raise ValueError("at least one job is required")
-    if any(draws_users(job.phases) for job in jobs):
-        raise ValueError("jobs that draw users are run in turn")
     first = jobs[0]
+    same = ("phases", "options", "expected_batch_size", "device")
     for job in jobs:
-        for what in ("phases", "options", "expected_batch_size", "device"):
-            if getattr(job, what) != getattr(first, what):
-                raise ValueError(f"jobs that run together must have the same {what}")
-        if repr(job.model) != repr(first.model) or flat_model.Layout.of(job.model) != flat_model.Layout.of(first.model):
-            raise ValueError("jobs that run together must have the same kind of model")
-        if len(job.x) != len(job.y):
-            raise ValueError(f"{len(job.x)} records but {len(job.y)} labels")
+        alike = all(getattr(job, name) == getattr(first, name) for name in same) and repr(job.model) == repr(
+            first.model
+        )
+        if not alike or flat_model.Layout.of(job.model) != flat_model.Layout.of(first.model):
+            raise ValueError(f"jobs that run together must have the same kind of model, {', '.join(same)}")
     runs = _Runs(jobs)
     device = torch.device(first.device)
     schedules = [Schedule.of(job.phases, count) for job, count in zip(jobs, runs.records, strict=True)]
@@ -271,8 +266,7 @@ class _Runs:
         self._canaries = [
             RecordsAndCanaries(model, *none, job.canaries) if job.canaries is not None else None for job in jobs
         ]
-        planted = [canaries.records if canaries is not None else 0 for canaries in self._canaries]
-        self.records = [len(rows) + count for rows, count in zip(self._rows, planted, strict=True)]
+        self.records = [len(job.x) + (job.canaries.count if job.canaries is not None else 0) for job in jobs]
 
     def clipped_sums(self, states: Tensor, batches: Sequence[Tensor], clip: Clip) -> tuple[Tensor, list[Tensor]]:
         how = clipper(clip)

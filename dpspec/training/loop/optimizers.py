@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from math import sqrt
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -35,17 +35,6 @@ class RecoveredUpdate(NamedTuple):
     noisy: Tensor
     rounding: Number  # bound on the l2 norm of its rounding error
     expected: Number = 0.0  # the same from the earlier models only, by which steps may be skipped; may be inf or NaN
-
-
-@runtime_checkable
-class Invertible(Protocol):
-    """An update that an adversary with all models, in order, can invert."""
-
-    def __call__(self, state: Tensor, noisy: Tensor) -> Tensor:
-        """Return the next model, as a new tensor."""
-
-    def invert(self, before: Tensor, after: Tensor) -> RecoveredUpdate:
-        """Recover the noisy sum between consecutive models (P,). Call once per step, instead of the update."""
 
 
 class Optimizer(Remembering, ABC):
@@ -100,6 +89,7 @@ class Sgd(Optimizer):
         return state - scale * direction
 
     def invert(self, before: Tensor, after: Tensor) -> RecoveredUpdate:
+        """Recover the noisy sum between consecutive models (P,). Call once per step, instead of the update."""
         scale, mu = self._next_rate() / self._divisor, self._momentum
         update, eps = before - after, torch.finfo(before.dtype).eps
         decayed = self._decay * _length(before) if self._decay else 0.0
@@ -165,6 +155,14 @@ def update_of(options: FrozenMap, expected_batch_size: float, steps: int) -> Opt
         case "adam":
             return Adam(rates, divisor, **chosen)
     raise ValueError(f"optimizer must be sgd, momentum or adam, got {kind!r}")
+
+
+def inversion_of(options: FrozenMap, expected_batch_size: float, steps: int) -> Sgd:
+    """The update of an adversary with all models, who inverts every step in order."""
+    update = update_of(options, expected_batch_size, steps)
+    if not isinstance(update, Sgd):
+        raise ValueError(f"updates by {type(update).__name__} cannot be inverted; residuals require sgd or momentum")
+    return update
 
 
 def _kept(memory: Tensor | None, like: Tensor) -> Tensor:

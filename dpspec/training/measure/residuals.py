@@ -26,7 +26,7 @@ from dpspec.training.gradients.stacked_models import StackedModel, tiles
 from dpspec.training.loop.checkpoint import Memory, Remembering
 from dpspec.training.loop.contributions import Estimated, Population, Sample, drawn, estimated, population
 from dpspec.training.loop.native import Schedule, ScheduledPhase
-from dpspec.training.loop.optimizers import Invertible, RecoveredUpdate, update_of
+from dpspec.training.loop.optimizers import RecoveredUpdate, inversion_of
 from dpspec.training.loop.samplers import PoissonUsers
 from dpspec.training.measure.update_statistics import MAX_ROUNDING, ResidualLog
 
@@ -78,12 +78,7 @@ class Residuals(Remembering, Observer):
         # Copied, because other backends may train the module in place or attach hooks.
         self.model = FlatModel(copy.deepcopy(job.model), device=job.device)
         self.x, self.y = rows_on(job.x, job.y, job.device)
-        update = update_of(job.options, job.expected_batch_size, self.schedule.total)
-        if not isinstance(update, Invertible):
-            raise ValueError(
-                f"updates by {type(update).__name__} cannot be inverted; residuals require sgd or momentum"
-            )
-        self._update = update
+        self._update = inversion_of(job.options, job.expected_batch_size, self.schedule.total)
         self.previous: Tensor | None = None
         self._estimated: Tensor | None = None
         self._batch: Tensor | None = None

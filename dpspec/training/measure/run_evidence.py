@@ -75,18 +75,29 @@ class WatchedRun:
         self._job, self._watcher = job, watcher
         self.logs = RunLogs(job) if logged else None
         self._states = StateLog() if self.logs is None else self.logs.states
+        logs = (self._states,) if self.logs is None else self.logs.observers
+        self.observers: tuple[Observer, ...] = logs if watcher is None else (watcher, *logs)
         if watcher is not None and logged:
             watcher.keep_log(job)
 
-    @property
-    def observers(self) -> tuple[Observer, ...]:
-        logs = (self._states,) if self.logs is None else self.logs.observers
-        return logs if self._watcher is None else (self._watcher, *logs)
-
     def evidence(self, second: RunLogs | None = None, sizes: Array = _EMPTY, coins: Array = _EMPTY) -> dict[str, Json]:
+        """All evidence of the run, compared with the noise of a ``second`` run with independent seeds.
+
+        ``sizes``, ``coins`` (m,): sizes and inclusion bits of the canary groups. A step with one record minus its
+        noise, which the seed determines, is that record's gradient, so measurements of gradients are ``internal``.
+        """
         if self.logs is None:
             return self._states.evidence(self._job)
-        return evidence_of(self.logs, second, self._watcher, self._job, sizes, coins)
+        run, states, watcher = reported_evidence(self.logs, second), self._states.states(self._job), self._watcher
+        if states is not None:
+            run = replace(run, steps=self._states.steps, states=states)
+        if watcher is not None:
+            run = replace(run, noise=watcher.noise_scale())
+            if watcher.log is not None and (watcher.log.seen or watcher.log.rows or watcher.log.hidden):
+                run = replace(run, measured=residual_sums(watcher.log))
+            if isinstance(watcher, ProjectionObserver):
+                run = replace(run, signal=canary_sums(watcher, self._job, sizes, coins))
+        return write_run(run)
 
 
 def compared_lags(schedule: Schedule) -> tuple[int, ...]:
@@ -98,26 +109,6 @@ def compared_lags(schedule: Schedule) -> tuple[int, ...]:
             found |= {floor(1.0 / rate), ceil(1.0 / rate), epoch_of(phase.sampler)}
     batch = max(phase.sampler.inclusion * phase.sampler.records for phase in schedule.phases)
     return tuple(sorted(lag for lag in found if lag < schedule.total and lag * batch <= _REMEMBERED)[:8])
-
-
-def evidence_of(
-    logs: RunLogs, second: RunLogs | None, watcher: Residuals | None, job: TrainingJob, sizes: Array, coins: Array
-) -> dict[str, Json]:
-    """Collect all evidence of a run, with the noise of a ``second`` run with independent seeds.
-
-    ``sizes``, ``coins`` (m,): sizes and inclusion bits of the canary groups. A step with one record minus its noise,
-    which the seed determines, is that record's gradient, so measurements of gradients are ``internal``.
-    """
-    run, states = reported_evidence(logs, second), logs.states.states(job)
-    if states is not None:
-        run = replace(run, steps=logs.states.steps, states=states)
-    if watcher is not None:
-        run = replace(run, noise=watcher.noise_scale())
-        if watcher.log is not None and (watcher.log.seen or watcher.log.rows or watcher.log.hidden):
-            run = replace(run, measured=residual_sums(watcher.log))
-        if isinstance(watcher, ProjectionObserver):
-            run = replace(run, signal=canary_sums(watcher, job, sizes, coins))
-    return write_run(run)
 
 
 def reported_evidence(logs: RunLogs, second: RunLogs | None = None) -> RunEvidence:
@@ -202,10 +193,9 @@ def canary_sums(watcher: ProjectionObserver, job: TrainingJob, sizes: Array, coi
     measured = watcher.looked & watcher.resolvable
     sums = watcher.projections[measured].double().sum(0).numpy()
     sums_of_groups: list[GroupSums] = []
-    for size in np.unique(sizes):
-        for coin in (0, 1):
-            some = replace_non_finite(sums[(sizes == size) & (coins == coin)])
-            sums_of_groups.append(GroupSums(int(size), coin, len(some), float(some.sum()), float((some**2).sum())))
+    for size, coin, which in _groups(sizes, coins):
+        some = replace_non_finite(sums[which])
+        sums_of_groups.append(GroupSums(size, coin, len(some), float(some.sum()), float((some**2).sum())))
     looked = [phase for phase, seen in zip(schedule, measured.tolist(), strict=True) if seen]
     ends = np.cumsum([phase.steps for phase in schedule.phases])[:-1]
     parts = zip(schedule.phases, np.split(measured.numpy(), ends), strict=True)
@@ -223,6 +213,13 @@ def canary_sums(watcher: ProjectionObserver, job: TrainingJob, sizes: Array, coi
     )
 
 
+def _groups(sizes: Array, coins: Array) -> Iterator[tuple[int, int, Array]]:
+    """The positions of the canary groups of each size with each inclusion bit."""
+    for size in np.unique(sizes).tolist():
+        for coin in (0, 1):
+            yield size, coin, np.flatnonzero((sizes == size) & (coins == coin))
+
+
 def _step_effects(
     watcher: ProjectionObserver, measured: Tensor, sizes: Array, coins: Array
 ) -> Iterator[StepDependence]:
@@ -231,16 +228,14 @@ def _step_effects(
     at = np.flatnonzero(measured.numpy() & noisy)
     numbers = np.repeat(np.arange(len(schedule.phases)), [phase.steps for phase in schedule.phases])[at]
     sampled = watcher.spread.numpy()[at] / watcher.directions.parameters
-    for size in np.unique(sizes):
-        for coin in (0, 1):
-            which = torch.from_numpy(np.flatnonzero((sizes == size) & (coins == coin)))
-            if len(which) < CANARIES_OF_STEPS:
-                continue
-            rows = (watcher.projections[step].index_select(0, which).double().numpy() for step in at)
-            found = dependence_of_steps(len(which), [moments(row) for row in rows], sampled, numbers)
-            if found is not None:
-                degrees, means, spreads = found
-                yield StepDependence(int(size), coin, len(which), degrees, number(means), number(spreads))
+    for size, coin, which in _groups(sizes, coins):
+        if len(which) < CANARIES_OF_STEPS:
+            continue
+        rows = (watcher.projections[step].double().numpy()[which] for step in at)
+        found = dependence_of_steps(len(which), [moments(row) for row in rows], sampled, numbers)
+        if found is not None:
+            degrees, means, spreads = found
+            yield StepDependence(size, coin, len(which), degrees, number(means), number(spreads))
 
 
 def _step_totals(
@@ -255,12 +250,10 @@ def _step_totals(
         return None
     rates = np.array([phase.sampler.inclusion for phase in watcher.schedule])[at]
     totals = []
-    for size in np.unique(sizes):
-        for coin in (0, 1):
-            which = np.flatnonzero((sizes == size) & (coins == coin))
-            rows = (watcher.projections[step].double().numpy()[which] for step in at)
-            seen = np.array([replace_non_finite(row).sum() for row in rows])
-            totals.append(seen - coin * len(which) * size * along * rates)
+    for size, coin, which in _groups(sizes, coins):
+        rows = (watcher.projections[step].double().numpy()[which] for step in at)
+        seen = np.array([replace_non_finite(row).sum() for row in rows])
+        totals.append(seen - coin * len(which) * size * along * rates)
     apart = np.stack(totals) - np.mean(totals, axis=1, keepdims=True)
     products = apart @ apart.T
     return StepTotals(

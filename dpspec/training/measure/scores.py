@@ -8,7 +8,6 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import torch
@@ -17,11 +16,13 @@ from torch import Tensor, nn
 from dpspec.contract import LoadedData
 from dpspec.contract.attacks import Directions, Observed, Records
 from dpspec.contract.providers import TrainingJob
-from dpspec.training.device import Array, tensors
+from dpspec.training.canaries import plant
+from dpspec.training.device import Array, derive, tensors
+from dpspec.training.gradients import flat_model
 from dpspec.training.gradients.clipping import clipper, squares_of
 from dpspec.training.gradients.persample import FlatModel
 from dpspec.training.loop.contributions import Drawn, Estimated, Population, Sample, population
-from dpspec.training.loop.native import ScheduledPhase
+from dpspec.training.loop.native import NativeTrainer, ScheduledPhase
 from dpspec.training.loop.optimizers import update_of
 from dpspec.training.loop.samplers import covariance
 from dpspec.training.measure.residuals import Residuals
@@ -81,7 +82,7 @@ class RecordScores(Residuals):
         self,
         job: TrainingJob,
         canaries: Records,
-        copies: np.ndarray[Any, Any],
+        copies: Array,
         planted: int,
         *,
         drawn: bool = False,
@@ -110,16 +111,8 @@ class RecordScores(Residuals):
         believed = torch.sigmoid(self.scores)
         mean = believed * q * self._copies
         variance = believed * q * self._copies * (1.0 - q + q * self._copies) - mean.square()
-        covariance += (gram * variance) @ gram
-        diagonal = covariance.diagonal()
-        diagonal += _JITTER * diagonal.mean() + 1e-12
-        # Column i: covariance^-1 (gradients) g_i. Without a solution the step adds nothing.
-        signal, failed = torch.linalg.solve_ex(covariance, gram)
-        surprise = signal.T @ ((rows @ residual).double() - gram @ mean)
-        strength = (gram * signal).sum(0)
-        # Remove each canary's own share of covariance (Sherman-Morrison) and mean.
-        alone = (1.0 - variance * strength).clamp_min(1e-9)
-        shift, strength = (surprise + strength * mean) / alone, strength / alone
+        shift, strength, alone, failed = _signals(covariance, gram, mean, variance, (rows @ residual).double())
+        strength = strength / alone
         # ln sum_j P[J = j] exp(j shift - j^2 strength / 2) for J ~ Binomial(copies, q)
         j, copies = self._counts, self._copies.unsqueeze(1)
         log_choose = torch.lgamma(copies + 1) - torch.lgamma(j + 1) - torch.lgamma((copies - j).clamp_min(0) + 1)
@@ -159,15 +152,33 @@ class RecordScores(Residuals):
             yield torch.where(finite, torch.cat(parts, dim=1) / phase.clip_norm, 0.0)
 
 
-def margins(model: nn.Module | FlatModel, state: Tensor, records: Records, *, device: str) -> np.ndarray[Any, Any]:
+def _signals(
+    covariance: Tensor, gram: Tensor, mean: Tensor, variance: Tensor, seen: Tensor
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Shift and strength (m,) of each canary's signal in ``seen`` (m,), the latter still to be divided by ``alone``.
+
+    ``covariance`` (m, m) is the covariance of noise and sampling; canaries add their ``mean`` and ``variance``.
+    Without a solution, which ``failed`` shows, no value is valid.
+    """
+    whole = covariance + (gram * variance) @ gram
+    diagonal = whole.diagonal()
+    diagonal += _JITTER * diagonal.mean() + 1e-12
+    signal, failed = torch.linalg.solve_ex(whole, gram)  # column i: covariance^-1 (gradients) g_i
+    strength = (gram * signal).sum(0)
+    # Remove each canary's own share of covariance (Sherman-Morrison) and mean.
+    alone = (1.0 - variance * strength).clamp_min(1e-9)
+    return (signal.T @ (seen - gram @ mean) + strength * mean) / alone, strength, alone, failed
+
+
+def margins(model: nn.Module, state: Tensor, records: Records, *, device: str) -> Array:
     """Log-odds ln(p / (1 - p)) of each record's label at ``state`` (P,), (m,) float64."""
-    functional = model if isinstance(model, FlatModel) else FlatModel(model, device=device)
+    functional = FlatModel(model, device=device)
     x, y = tensors(records.x, records.y, device)
     with torch.no_grad():
         logits = functional.logits(state.to(functional.device), x).double()
         own = logits.gather(1, y.unsqueeze(1)).squeeze(1)
         others = logits.scatter(1, y.unsqueeze(1), -torch.inf)
-        found: np.ndarray[Any, Any] = (own - torch.logsumexp(others, dim=1)).cpu().numpy()
+        found: Array = (own - torch.logsumexp(others, dim=1)).cpu().numpy()
     return found
 
 
@@ -195,7 +206,7 @@ class PathScores(RecordScores):
     is uncertain.
     """
 
-    def __init__(self, job: TrainingJob, canaries: Records, copies: np.ndarray[Any, Any], planted: int) -> None:
+    def __init__(self, job: TrainingJob, canaries: Records, copies: Array, planted: int) -> None:
         super().__init__(job, canaries, copies, planted)
         self._job = job
 
@@ -233,13 +244,7 @@ class PathScores(RecordScores):
         for _ in range(_ROUNDS):
             believed = torch.sigmoid(scores)
             mean, variance = believed * self._copies, believed * (1.0 - believed) * self._copies**2
-            whole = covariance + (gram * variance) @ gram
-            diagonal = whole.diagonal()
-            diagonal += _JITTER * diagonal.mean() + 1e-12
-            signal = torch.linalg.solve(whole, gram)
-            strength = (gram * signal).sum(0)
-            alone = (1.0 - variance * strength).clamp_min(1e-9)
-            shift = (signal.T @ (seen - gram @ mean) + strength * mean) / alone
+            shift, strength, alone, _ = _signals(covariance, gram, mean, variance, seen)
             scores = self._copies * shift - 0.5 * self._copies**2 * strength / alone
         return scores
 
@@ -291,10 +296,6 @@ def likelihood_ratio(observed: Observed) -> Array:
 
 def path(observed: Observed) -> Array:
     """Log-likelihood ratios by the interpolated path of the models."""
-    import torch
-
-    from dpspec.training.measure.scores import PathScores
-
     scored = PathScores(observed.job, observed.canaries, observed.copies, observed.planted)
     found: Array = scored(torch.tensor(observed.first), torch.tensor(observed.last)).cpu().numpy()
     return found
@@ -314,14 +315,6 @@ def shadow(observed: Observed) -> Array:
 
 def shadow_log_odds(observed: Observed, models: int) -> tuple[Array, Array]:
     """Canaries' log-odds by ``models`` (even) trained models, 0 if not finite, and inclusion bits: (models, m) each."""
-    import torch
-
-    from dpspec.training.canaries import plant
-    from dpspec.training.device import derive
-    from dpspec.training.gradients import flat_model
-    from dpspec.training.loop.native import NativeTrainer
-    from dpspec.training.measure.scores import margins
-
     job, first = observed.job, torch.tensor(observed.first)
     half = np.random.default_rng(derive(0, "shadow coins")).integers(0, 2, (models // 2, len(observed.copies)))
     coins = np.concatenate([half, 1 - half])
@@ -337,39 +330,26 @@ def shadow_log_odds(observed: Observed, models: int) -> tuple[Array, Array]:
     return np.nan_to_num(rows, nan=0.0, posinf=0.0, neginf=0.0), coins
 
 
-def accuracy(
-    model: nn.Module | FlatModel,
-    x: np.ndarray[Any, Any],
-    y: np.ndarray[Any, Any],
-    *,
-    device: str | torch.device = "cpu",
-    state: torch.Tensor | None = None,
-    chunk: int = 1024,
-) -> float:
-    """Share of records ``x`` (n, ...), n >= 1, with the largest output at their label ``y`` (n,).
+#: Records whose outputs are computed at a time.
+_CHUNK = 1024
 
-    ``state`` (P,) replaces the model's parameters. ``device`` applies unless the model has one.
-    """
-    if len(x) == 0:
-        raise ValueError("no records to measure accuracy on")
-    functional = model if isinstance(model, FlatModel) else FlatModel(model, device=device)
-    at = functional.initial() if state is None else state
-    right = 0
+
+def count_right(model: nn.Module, x: Array, y: Array, device: str | torch.device = "cpu") -> int:
+    """Number of records ``x`` (n, ...) with the largest output at their label ``y`` (n,)."""
+    functional, right = FlatModel(model, device=device), 0
+    state = functional.initial()
     with torch.no_grad():
-        for start in range(0, len(x), chunk):
-            some = torch.tensor(x[start : start + chunk], dtype=torch.float32, device=functional.device)
-            labels = torch.tensor(y[start : start + chunk], dtype=torch.int64, device=functional.device)
-            right += int((functional.logits(at, some).argmax(1) == labels).sum())
-    return right / len(x)
+        for start in range(0, len(x), _CHUNK):
+            some, labels = tensors(x[start : start + _CHUNK], y[start : start + _CHUNK], functional.device)
+            right += int((functional.logits(state, some).argmax(1) == labels).sum())
+    return right
 
 
-def right_answers(
-    model: nn.Module | FlatModel, data: LoadedData, device: str | torch.device = "cpu"
-) -> dict[str, dict[str, int]]:
+def right_answers(model: nn.Module, data: LoadedData, device: str | torch.device = "cpu") -> dict[str, dict[str, int]]:
     """``{train: {right, records}, test: {right, records}}`` as stored in trials, without empty splits."""
     splits = {"train": (data.train_x, data.train_y), "test": (data.test_x, data.test_y)}
     return {
-        name: {"right": round(accuracy(model, x, y, device=device) * len(x)), "records": len(x)}
+        name: {"right": count_right(model, x, y, device), "records": len(x)}
         for name, (x, y) in splits.items()
         if len(x)
     }

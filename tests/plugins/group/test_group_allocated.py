@@ -98,9 +98,7 @@ def test_no_given_gradients_leak_more(sigma: float, epsilon: float, others: list
     st.integers(1, 2),
     st.data(),
 )
-def test_no_real_records_leak_more(
-    sigma: float, epsilon: float, x: list[float], size: int, data: st.DataObject
-) -> None:
+def test_no_records_leak_more(sigma: float, epsilon: float, x: list[float], size: int, data: st.DataObject) -> None:
     """What the second step adds rests on what the first one released."""
     size, phase = min(size, len(x) - 1), phase_of(2, 1, sigma)
     y = data.draw(st.lists(st.integers(0, 1), min_size=len(x), max_size=len(x)))
@@ -138,9 +136,7 @@ def test_the_score_of_an_epoch_is_the_mean_over_all_allocations(steps: int, size
 @pytest.mark.parametrize(
     ("steps", "sigma", "epochs", "low", "high"), [(10, 1.0, 10, 13.81, 16.26), (4, 0.5, 1, 20.3, 21.62)]
 )
-def test_pairs_have_the_smaller_upper_end_and_what_equal_records_attain(
-    steps: int, sigma: float, epochs: int, low: float, high: float
-) -> None:
+def test_pairs_have_the_better_of_two_bounds(steps: int, sigma: float, epochs: int, low: float, high: float) -> None:
     """With the noise split alone [10.0, 18.07] and [12.7, 21.62]; with shared steps revealed alone 16.26 and 21.71."""
     (found,) = theory.group_epsilons([phase_of(steps, 1, sigma, epochs)], 2, 100, [1e-5], "remove")
     split, shared = (
@@ -173,9 +169,7 @@ def test_phases_of_several_schemes_compose() -> None:
 @pytest.mark.parametrize(
     ("steps", "batches", "sigma", "epochs"), [(1, 1, 2.0, 4), pytest.param(4, 4, 3.0, 2, marks=pytest.mark.ci)]
 )
-def test_where_every_step_has_every_record_batches_are_full(
-    steps: int, batches: int, sigma: float, epochs: int
-) -> None:
+def test_all_records_in_all_steps_are_full_batches(steps: int, batches: int, sigma: float, epochs: int) -> None:
     for size in (1, 3):
         (found,) = theory.group_epsilons([phase_of(steps, batches, sigma, epochs)], size, 100, [1e-6], "remove")
         exact = float(gaussian.epsilon(1e-6, size * math.sqrt(epochs * batches) / sigma))
@@ -198,9 +192,7 @@ def test_noise_that_is_too_small_to_split_is_not_split(steps: int, batches: int,
 @pytest.mark.parametrize(
     ("sizes", "batches", "steps", "sigma"), [((1, 2, 4), (1, 1, 1), 10, 3.0), ((2, 2, 2, 2), (1, 2, 5, 12), 12, 4.0)]
 )
-def test_larger_groups_and_more_batches_lose_more_and_no_more_than_without_amplification(
-    sizes: tuple[int, ...], batches: tuple[int, ...], steps: int, sigma: float
-) -> None:
+def test_larger_groups_and_more_batches_lose_more_and_no_more_than_without_amplification(sizes, batches, steps, sigma):
     for direction in theory.DIRECTIONS:
         last = Interval(0.0, 0.0)
         for size, batch in zip(sizes, batches, strict=True):
@@ -282,9 +274,7 @@ def once_only(past: list[Array]) -> Array:
 
 @pytest.mark.parametrize("chosen", [by_sign, once_only])
 @pytest.mark.parametrize(("steps", "batches"), [(3, 2), (4, 2)])
-def test_gradients_that_rest_on_the_past_leak_no_more(
-    chosen: Callable[[list[Array]], Array], steps: int, batches: int
-) -> None:
+def test_adaptive_gradients_leak_no_more(chosen: Callable[[list[Array]], Array], steps: int, batches: int) -> None:
     sigma, epsilon, draws = 1.0, 1.0, 100_000
     rng, every = np.random.default_rng(7), sets(steps, batches)
     for direction, is_there in (("remove", 1.0), ("add", 0.0)):

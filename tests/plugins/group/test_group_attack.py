@@ -92,9 +92,7 @@ def test_a_trial_is_reproducible_and_its_seed_matters(one_trial: tuple[Spec, lis
     assert trials_of(spec_of(tmp_path, "audit.seed=12"), 0)[0].evidence["outcomes"] != first.evidence["outcomes"]
 
 
-def test_lower_bounds_stay_below_the_upper_ones_and_rise_with_the_group(
-    one_trial: tuple[Spec, list[Trial]],
-) -> None:
+def test_lower_bounds_are_below_upper_ones_and_rise_with_the_group(one_trial: tuple[Spec, list[Trial]]) -> None:
     spec, trials = one_trial
     outcomes = list(outcomes_of(spec, trials))
     lower = {o.at["group_size"]: o.value for o in outcomes if isinstance(o, Finding) and o.bound == "lower"}
@@ -173,19 +171,12 @@ def test_scores_belong_to_their_group_size_in_whatever_order_the_sizes_are_given
 
 def test_the_lower_bound_of_perfect_guesses_is_what_the_design_said(tmp_path: Path) -> None:
     spec = spec_of(tmp_path, "threat_model.group_size=1", "claims.four.group_size=1", "audit.canary.count=400")
-    trial = Trial(
-        index=0,
-        evidence=FrozenMap({"outcomes": [[1, "0" * 200 + "1" * 200]], "records": 120}),
-    )
+    trial = Trial(index=0, evidence=FrozenMap({"outcomes": [[1, "0" * 200 + "1" * 200]], "records": 120}))
     proof, bound, mu, estimate, *_ = evidence.one_run_bounds(spec, [trial])
-    assert isinstance(proof, Evidence)
-    assert isinstance(bound, Finding)
     assert bound.value == proof.power == scores.one_run_design(spec, 120, 400, 1).largest_epsilon
-    assert isinstance(mu, Finding)
     assert (mu.quantity, mu.bound, mu.rigor, mu.at) == ("mu", "lower", "statistical", FrozenMap({"group_size": 1}))
     assert mu.value == one_run.mu_lower(400, 100, 100, 0.95) > 1.0
     assert "400 canary groups of 1, 100 guesses; rules out noise multipliers >= " in mu.method
-    assert isinstance(estimate, Finding)
     assert (estimate.bound, estimate.rigor) == ("estimate", "approximate")
     assert proof.statistics["guesses"] == proof.statistics["correct"]
     assert bound.value == evidence_tests.epsilon_lower(proof, 1e-5, 0.95)

@@ -11,13 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dpspec.accounting import (
-    Mixture,
-    PrivacyLoss,
-    composed_rdp,
-    gaussian,
-    log_delta_at_orders,
-)
+from dpspec.accounting import Mixture, PrivacyLoss, composed_rdp, gaussian, log_delta_at_orders
 from dpspec_group.black_box import Profile, converted_epsilons, example_profile, group_epsilon, log_delta, log_factor
 
 # The settings of Ganesh 2024, figures 1 and 2: 2000 steps, delta 1e-6; Poisson rate 0.01, or batches of 500 of 50,000.
@@ -151,9 +145,7 @@ FOUR, ONE, EIGHT = ([(Mixture.poisson(k, 0.01, sigma), 2000)] for k, sigma in ((
         (0.01, 0.25, 1e-3, 3, 7.6630782185, 11.5763118006),
     ],
 )
-def test_k_times_epsilon_is_no_lower_bound(
-    rate: float, sigma: float, delta: float, k: int, one: float, group: float
-) -> None:
+def test_linear_is_no_lower_bound(rate: float, sigma: float, delta: float, k: int, one: float, group: float) -> None:
     """One step, exact: the group's epsilon is far below k times that of one record."""
     assert group < k * one - 4.0
     for size, epsilon in ((1, one), (k, group)):

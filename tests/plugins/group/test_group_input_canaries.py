@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 from support.attacks import attacked, outcomes_of, spec_at, trials_of
 
 from dpspec.contract import Check, Evidence, Finding
-from dpspec.contract.attacks import Observed, Records, Score
+from dpspec.contract.attacks import Observed, Records
 from dpspec.contract.frozen import canonical_json
-from dpspec.registry.descriptors import FAMILIES, problems
 from dpspec.training.measure import scores as final_scores
 from dpspec_group import scores
 
@@ -155,11 +153,3 @@ def test_digits_show_more_than_by_their_loss(tmp_path: Path) -> None:
         assert not {"attack-code"} & {a.name for a in shown.assumptions}
     assert found["shadow"] > found["loss"] + 0.05
     assert found["shadow"] > 0.65
-
-
-@pytest.mark.parametrize(("models", "fits"), [(0, True), (32, True), (-1, False), (True, False), ("32", False)])
-def test_how_many_models_is_a_whole_number(models: Any, fits: bool) -> None:
-    (family,) = [family for family in FAMILIES if family.name == "score"]
-    flaws = problems(Score(kind="mine", summary="Mine.", score="mine:score", models=models), family)
-    assert all("models must be" in flaw for flaw in flaws)
-    assert (flaws == []) == fits

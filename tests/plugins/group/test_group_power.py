@@ -7,7 +7,6 @@ import math
 from pathlib import Path
 from statistics import median
 
-import numpy as np
 import pytest
 from scipy.stats import binom
 from support.attacks import attacked, outcomes_of, spec_at, trials_of
@@ -16,7 +15,7 @@ from dpspec.contract import Finding, Outcome, Spec
 from dpspec.engine.preparing.prepare import prepare
 from dpspec.language.load import load_specs
 from dpspec.registry.loader import load_catalog
-from dpspec.stats.attacks import curve_lines, guess_counts, independence, one_run
+from dpspec.stats.attacks import curve_lines, guess_counts, one_run
 from dpspec_group import scores, theory
 from dpspec_group.scores import ScoreDistribution
 
@@ -48,7 +47,6 @@ def truth(spec: Spec, size: int = 1) -> float:
 
 def expected(spec: Spec, size: int = 1) -> float:
     """What ``plan`` says can be expected of one run."""
-    assert spec.audit is not None
     count = int(spec.audit.options["canary"]["count"]) // len(spec.threat_model.group_size)
     return scores.one_run_design(spec, prepare(spec, load_catalog()).facts.records, count, size).expected_epsilon
 
@@ -88,7 +86,6 @@ def test_twenty_thousand_canaries_show_half_of_an_epsilon_of_four() -> None:
 def test_what_is_shown_rises_with_the_group_as_the_bound_does() -> None:
     """Near-identical members: the lower bound of each size exceeds what is true of half as many, but for the last."""
     spec = spec_at(ATTACKS / "families.yaml", SMALL)
-    assert spec.audit is not None
     assert spec.audit.options["canary"]["spread"] == 0.1
     shown = lower_of(spec)
     assert list(shown) == [1, 2, 4, 8]
@@ -147,40 +144,3 @@ def test_over_two_hundred_seeds(epsilon: int) -> None:
     if epsilon == 4:
         assert median(shown) > 0.5 * epsilon
         assert sum(value < 0.5 * truth(spec) for value in shown) <= 30
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("epsilon", [2, 4, 8])
-def test_mu_over_two_hundred_seeds_of_the_law_of_scores(epsilon: int) -> None:
-    """Seeds 0 to 199 of the scores' law if all is as declared, without training. Bounds rise with the right guesses, so
-    that the median bound is that of their median, and those above the truth are those of large counts."""
-    spec = spec_at(ATTACKS / f"epsilon-{epsilon}.yaml")
-    law = scores.declared_distribution(spec, prepare(spec, load_catalog()).facts.records, 1)
-    assert law is not None
-    laws = [np.cumsum(masses) / np.sum(masses) for masses in (law.absent, law.present)]
-    side, run = guess_counts.of_curve(20_000)[0], independence.design(20_000)
-    of_curve, of_extremes = [], []
-    for seed in range(200):
-        source = np.random.default_rng(seed)
-        coins, u = source.integers(0, 2, 20_000), source.random(20_000)
-        shown = np.where(coins == 1, np.interp(u, laws[1], law.scores), np.interp(u, laws[0], law.scores))
-        ordered = coins[np.argsort(shown)]
-        of_curve.append(int((ordered[:side] == 0).sum() + ordered[-side:].sum()))
-        of_extremes.append(independence.right("".join(map(str, ordered)), run))
-    true = truth(spec)
-    mu = one_run.mu_lower(20_000, 2 * side, sorted(of_curve)[100], 0.95)
-    assert 0.66 * true < curve_lines.gaussian_epsilon(mu, 1e-5) < 0.75 * true
-    largest = one_run.mu_lower(20_000, 2 * side, sorted(of_curve)[190], 0.95)
-    assert curve_lines.gaussian_epsilon(largest, 1e-5) < true  # so that 4.5% are above the truth at most
-    independent = independence.mu_lower([run], sorted(of_extremes)[100], 0.95)
-    assert 0.93 * true < curve_lines.gaussian_epsilon(independent, 1e-5) < true
-    surprising = independence.mu_lower([run], sorted(of_extremes)[178], 0.95)
-    assert curve_lines.gaussian_epsilon(surprising, 1e-5) < true  # at most 21, the 99.9% quantile of Bin(200, 0.05)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("epsilon", [2, 4, 8])
-def test_on_all_digits(epsilon: int) -> None:
-    spec = spec_at(ATTACKS / f"epsilon-{epsilon}.yaml")
-    (shown,) = lower_of(spec).values()
-    assert 0.8 * expected(spec) < shown < truth(spec)

@@ -46,7 +46,6 @@ def test_what_makes_sense_is_accepted_and_planned(tmp_path: Path, overrides: lis
         ([SHUFFLED, "audit=null"], "unsupported", "mechanism.sampling.scheme", "shuffled batches"),
         (["mechanism.noise_multiplier=0"], "no-noise", "mechanism.noise_multiplier", "infinite"),
         (["mechanism.noise_multiplier=1e-320"], "bad-value", "mechanism.noise_multiplier", "at least 1e-06"),
-        (["mechanism.noise_multiplier=9e-7"], "bad-value", "mechanism.noise_multiplier", "at least 1e-06"),
         (["data={kind: declared, records: 100, features: 16}"], "data-not-at-hand", "audit", ""),
         (["model=null"], "no-model", "audit", ""),
         (["audit.canary=null"], "missing-key", "audit", "'canary'"),
@@ -55,7 +54,7 @@ def test_what_makes_sense_is_accepted_and_planned(tmp_path: Path, overrides: lis
         (["audit.canary.kind=blank"], "unsupported", "audit.canary.kind", "is not a kind of gradient canary"),
         ([INPUT, "audit.canary.kind=mislabeled"], "unknown-kind", "audit.canary.kind", "did you mean 'mislabelled'?"),
         ([INPUT, FINAL, "audit.score=los"], "unknown-kind", "audit.score", "no installed plugin offers score 'los'"),
-        ([INPUT, "audit.canary.spread=0.1"], "unsupported", "audit.canary.spread", "equal"),
+        ([INPUT, "audit.canary.spread=0.1"], "unsupported", "audit.canary.spread", "orthogonal gradient canaries"),
         ([INPUT, "audit.canary.kind=blank", "audit.canary.count=20"], "bad-value", "audit.canary.count", "at most 10"),
         ([INPUT, "audit.canary.count=15"], "bad-value", "audit.canary.count", "at least 16"),
         (
@@ -66,31 +65,27 @@ def test_what_makes_sense_is_accepted_and_planned(tmp_path: Path, overrides: lis
         ),
         (["audit.canary.count=212"], "bad-value", "audit.canary.count", "at most 210"),
         (["audit.canary.spread=0.1", "audit.canary.count=106"], "bad-value", "audit.canary.count", "at most 105"),
-        (["audit.score=loss"], "unsupported", "audit.score", "all iterates"),
-        (["audit.score=loss", FINAL], "unsupported", "audit.score", "gradient canaries"),
+        (["audit.score=loss"], "unsupported", "audit.score", "canary.space: input only"),
         ([MANY, "audit.canary.count=3"], "bad-value", "audit.canary.count", "must be 2"),
         ([MANY, "audit.runs=15"], "bad-value", "audit.runs", "at least 16"),
         (
             [MANY, "audit.canary={space: input}", FINAL, "audit.score=likelihood-ratio"],
             "unsupported",
             "audit.score",
-            "one per group size",
+            "one group per size",
         ),
         (
             [FINAL, "audit={method: many-run, canary: {space: input, kind: noise}, runs: 20, score: shadow}"],
             "unsupported",
             "audit.score",
-            "many-run inserts the same record",
+            "one group per size",
         ),
-        (["audit.canary.every=2"], "unsupported", "audit.canary.every", "all iterates"),
-        ([FINAL, INPUT, "audit.canary.every=2"], "unsupported", "audit.canary.every", "input canaries"),
+        (["audit.canary.every=2"], "unsupported", "audit.canary.every", "canary.space: gradient only"),
         ([FINAL, "audit.canary.every=1000"], "bad-value", "audit.canary.every", "no step would have canary gradients"),
         (["training.optimizer={kind: adam}"], "unsupported", "training.optimizer", "not invertible"),
     ],
 )
-def test_what_does_not_is_said_and_located(
-    tmp_path: Path, overrides: list[str], code: str, path: str, words: str
-) -> None:
+def test_the_rest_is_refused_and_located(tmp_path, overrides, code, path, words):
     found = diagnosed(written(tmp_path), *overrides)
     if overrides[0].startswith(("threat_model", "data", "mechanism.sampling")):  # of which more follows
         found = [d for d in found if d.code == code]

@@ -85,11 +85,7 @@ def test_one_run_is_tested_as_the_own_attack_is(tmp_path: Path) -> None:
     written(tmp_path, coins, scores)
     spec = spec_in(tmp_path)
     evidence, lower, mu, estimate, *_ = conclude_external(spec, [trial_of(spec)])
-    assert isinstance(evidence, Evidence)
-    assert isinstance(lower, Finding)
-    assert isinstance(mu, Finding)
     assert mu.quantity == "mu"
-    assert isinstance(estimate, Finding)
     ordered = "".join(map(str, coins[np.argsort(scores)]))
     made, right = guess_counts.counts([ordered], blind(400, 1e-5, 0.95).rungs)
     assert dict(evidence.statistics) == {"canaries": 400, "guesses": tuple(made), "correct": tuple(right)}
@@ -108,8 +104,6 @@ def test_many_runs_are_tested_as_the_own_attack_is(tmp_path: Path) -> None:
     written(tmp_path, coins, scores)
     spec = spec_in(tmp_path, MANY)
     evidence, lower = conclude_external(spec, [trial_of(spec)])
-    assert isinstance(evidence, Evidence)
-    assert isinstance(lower, Finding)
     assert evidence.kind == "many-run-ranked"
     assert evidence.statistics["outcomes"] == thresholds.outcomes(scores, coins)
     assert lower.value == thresholds.epsilon_lower(thresholds.outcomes(scores, coins), 1e-5, 0.95) > 0.5
@@ -119,9 +113,6 @@ def test_many_runs_are_tested_as_the_own_attack_is(tmp_path: Path) -> None:
 def test_what_the_numbers_rest_on_is_named_and_declared(tmp_path: Path) -> None:
     spec = table(tmp_path, 200, 1.0)
     evidence, lower, mu, *_ = conclude_external(spec, [trial_of(spec)])
-    assert isinstance(evidence, Evidence)
-    assert isinstance(lower, Finding)
-    assert isinstance(mu, Finding)
     assert mu.assumptions == lower.assumptions
     for of in (evidence.assumptions, lower.assumptions):
         named = {a.name: a for a in of}
@@ -129,7 +120,6 @@ def test_what_the_numbers_rest_on_is_named_and_declared(tmp_path: Path) -> None:
         assert {a.status for a in of} == {"declared"}
         coin: Assumption = named["fair-coins"]
         assert coin.level == 5e-7
-        assert coin.detectable is not None
         assert 0.3 < coin.detectable < 0.4
     assert "assuming fair coins independent of the scores" in evidence.method
 
@@ -204,7 +194,6 @@ def diagnostics(folder: Path, *overrides: str) -> list[Diagnostic]:
         (["audit.expected_from=50"], "unsupported", "audit.expected_from", "cannot be combined with scores"),
         (["audit.canary_free_run=false"], "unsupported", "audit.canary_free_run", "cannot be combined with scores"),
         (["audit.shard_runs=2"], "unsupported", "audit.shard_runs", "cannot be combined with scores"),
-        (["audit.stop=settled"], "unsupported", "audit.stop", "the table is complete"),
         (
             ["model={kind: linear, initial: worst-case}"],
             "unsupported",
@@ -221,9 +210,7 @@ def diagnostics(folder: Path, *overrides: str) -> list[Diagnostic]:
         ([*SIZED, "audit.scores.group_size=in"], "data-unreadable", "audit.scores.group_size", "name the same column"),
     ],
 )
-def test_what_does_not_fit_is_said_and_located(
-    overrides: list[str], code: str, path: str, words: str, tmp_path: Path
-) -> None:
+def test_what_does_not_fit_is_located(overrides: list[str], code: str, path: str, words: str, tmp_path: Path) -> None:
     written(tmp_path, *scored(200, 1.0))
     found = diagnostics(tmp_path, *overrides)
     assert [(d.code, ".".join(map(str, d.path))) for d in found] == [(code, path)]
@@ -305,7 +292,7 @@ def test_verify_finds_a_changed_file_and_names_an_absent_one(tmp_path: Path) -> 
     assert "no such file" in absent.recomputed
     (tmp_path / "t.csv").write_bytes(kept + b"1,2.5\n")
     found = verify(result, CATALOG)
-    assert any(m.differs and m.what == "trials[0].key" for m in found)
+    assert any(m.differs and m.what.endswith(", key") for m in found)
     assert audited(spec, tmp_path).audits[0].stored_trials == 0
     (tmp_path / "t.csv").write_bytes(b"nonsense")
     assert any(m.differs for m in verify(result, CATALOG))
@@ -337,17 +324,10 @@ LOW_NOISE = ("claims.one.epsilon=1", "claims.one.expect=refuted", "mechanism.noi
         ),
         # shuffled batches of records that come or go have no bound: what scores show is no deviation from one
         (("mechanism.sampling={scheme: shuffled, batch_size: 100}", *LOW_NOISE), "refuted", "", "not-run"),
-        (
-            ("claims.one.expect=refuted",),
-            "refuted",
-            "assuming fair coins independent of the scores",
-            "not-run",
-        ),
+        (("claims.one.expect=refuted",), "refuted", "assuming fair coins independent of the scores", "not-run"),
     ],
 )
-def test_what_scores_reject(
-    overrides: tuple[str, ...], verdict: str, words: str, conformance: str, tmp_path: Path
-) -> None:
+def test_rejections(overrides: tuple[str, ...], verdict: str, words: str, conformance: str, tmp_path: Path) -> None:
     result = audited(table(tmp_path, 1000, 9.0, *overrides), tmp_path)
     (audit,) = result.audits
     (found,) = audit.verdicts

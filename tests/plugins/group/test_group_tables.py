@@ -103,15 +103,10 @@ def test_epsilon_falls_with_delta_and_rises_with_the_group(tmp_path: Path) -> No
 
 @pytest.mark.parametrize(
     ("claims", "fine"),
-    [
-        ([("approx-dp", {"epsilon": 9.0, "delta": 1e-6})], {1e-6}),
-        ([("gdp", {"mu": 9.0})], set(bounds.PROFILE_DELTAS)),
-    ],
+    [([("approx-dp", {"epsilon": 9.0, "delta": 1e-6})], {1e-6}), ([("gdp", {"mu": 9.0})], set(bounds.PROFILE_DELTAS))],
     ids=["epsilon", "mu"],
 )
-def test_what_claims_rest_on_is_narrow_and_the_rest_is_the_worse_of_both(
-    tmp_path: Path, claims: list[tuple[str, dict[str, float]]], fine: set[float]
-) -> None:
+def test_what_claims_rest_on_is_narrow_and_the_rest_is_the_worse_of_both(tmp_path, claims, fine):
     """Oracle: each direction at each delta asked by itself."""
     stated = [{"id": f"claim-{i}", "kind": kind, **options} for i, (kind, options) in enumerate(claims)]
     overrides = ["threat_model.group_size=[1]", f"claims={json.dumps(stated)}"]

@@ -65,9 +65,7 @@ def test_without_noise_nothing_bounds_epsilon() -> None:
         ({"scheme": "full"}, "add", 0.9, math.inf),
     ],
 )
-def test_without_noise_epsilon_is_infinite_where_an_outcome_tells(
-    sampling: dict[str, object], direction: str, delta: float, lower: float
-) -> None:
+def test_infinite_epsilon_without_noise(sampling, direction, delta, lower):
     (epsilon,) = theory.group_epsilons([phase(sampling, 0.0, 10)], 1, 100, [delta], direction)
     assert epsilon.lower == lower
 

@@ -104,9 +104,7 @@ TABLES = st.lists(
 
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(TABLES, st.integers(1, 3), st.data())
-def test_tables_that_differ_in_a_user_leak_no_more_than_one_contribution(
-    tmp_path: Path, table: list[tuple[str, float, int]], most: int, data: st.DataObject
-) -> None:
+def test_tables_that_differ_in_a_user_leak_no_more_than_one_contribution(tmp_path, table, most, data):
     gone = data.draw(st.sampled_from(sorted({who for who, _, _ in table})))
     delta = data.draw(st.sampled_from((0.3, 0.03, 1e-3)))
     present = executed(tmp_path, table, most)
@@ -246,9 +244,7 @@ def visits(folder: Path, *overrides: str) -> AuditResult:
 @pytest.mark.parametrize(
     ("fault", "deviating"), [("none", set()), ("by-record", {"sampling"}), ("twice", {"sensitivity"})]
 )
-def test_a_table_whose_users_are_drawn_is_bounded_attacked_and_judged(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: str, deviating: set[str]
-) -> None:
+def test_a_table_whose_users_are_drawn_is_bounded_attacked_and_judged(tmp_path, monkeypatch, fault, deviating):
     if fault != "none":
         monkeypatch.setattr(native, "parts_of", lambda job: _broken(fault, job))
     low = "{id: low, kind: approx-dp, epsilon: 0.1, delta: 1e-5, refuted_by: attack}"

@@ -54,7 +54,6 @@ def test_what_stands_beside_the_bound(figure: tuple[AuditResult, ...]) -> None:
     bound = next(f for f in audit.findings if f.method == "rdp/integer-orders")
     assert bound.rigor == "theorem"
     assert {a.name: a.status for a in bound.assumptions}["one-hot-worst"] == "unchecked"
-    assert value(audit, "epsilon-of-the-pair") < bound.value
     assert value(audit, "epsilon-variance-matched") == pytest.approx(1.65, abs=0.005)
     assert value(audit, "epsilon-limit") < bound.value
     assert value(audit, "amplification") == pytest.approx(2536.0387 / 5.43470, rel=1e-5)

@@ -49,7 +49,7 @@ def law_of(mechanism: dict[str, Any], x: list[float], y: list[int], public: int)
         parts = dataclasses.replace(parts, contributions=clipped)
     rules = rules_of(made.phases, made.options, made.expected_batch_size, flat_model.Layout.of(made.model), "cpu")
     state = parts.initial.double()
-    gap = float(rules.ends(1, state, state).gap) * rules.divisor / rules.rate(1)
+    gap = float(rules.ends(1, state, state).gap) * rules.divisor / rules.rates[0]
     (phase,) = list(parts.schedule)
     return dataclasses.replace(oracle.law_of(parts, phase, parts.initial), width=gap)
 

@@ -24,7 +24,7 @@ from dpspec.training.gradients import flat_model
 from dpspec_modelmix import density, theory
 from dpspec_modelmix.attack import Reader, log_density, place_canaries
 from dpspec_modelmix.findings import lower_bounds
-from dpspec_modelmix.options import Attack, segments_of
+from dpspec_modelmix.options import Attack, Mixing, segments_of
 from dpspec_modelmix.training import Absolute, MixingUpdate, Rules, rules_of, train
 
 TEXT = """\
@@ -52,16 +52,9 @@ def spec_of(tmp_path: Path, *overrides: str) -> Spec:
 
 
 def rules(threshold: float, *, rate: float = 1.0, divisor: float = 1.0, literal: bool = False, **how: bool) -> Rules:
-    return Rules(
-        rate=lambda step: rate,
-        threshold=lambda step: threshold,
-        divisor=divisor,
-        decay=0.0,
-        literal=literal,
-        zero_ties=how.get("zero_ties", False),
-        shared=how.get("shared", False),
-        mixed=None,
-    )
+    given = {"literal": literal, "zero_ties": False, "shared": False, **how}
+    mixing = Mixing(threshold=threshold, relative=False, **given)
+    return Rules(mixing, [rate] * 5000, [threshold] * 5000, divisor, decay=0.0, mixed=None)
 
 
 @pytest.mark.parametrize(
@@ -204,14 +197,14 @@ def test_thresholds_follow_the_learning_rate_and_phases() -> None:
     layout = flat_model.Layout(names=("w",), shapes=((2,),))
     training = {"learning_rate": 0.4, "schedule": {"kind": "linear", "warmup": 0, "final": 0.0}}
     rule = rules_of([FrozenMap({"steps": 4, "mixing": {"threshold": 2.0}})], training, 1.0, layout, "cpu")
-    assert [rule.threshold(step) / rule.rate(step) for step in (1, 2, 4)] == pytest.approx([2.0] * 3)
-    assert rule.rate(4) < rule.rate(1)
+    assert np.divide(rule.thresholds, rule.rates) == pytest.approx([2.0] * 4)
+    assert rule.rates[3] < rule.rates[0]
     phases = [
         FrozenMap({"steps": 2, "learning_rate": 0.5, "mixing": {"threshold": 2.0, "relative_to": "absolute"}}),
         FrozenMap({"steps": 2, "learning_rate": 0.1, "mixing": {"threshold": 3.0, "relative_to": "absolute"}}),
     ]
     rule = rules_of(phases, {"learning_rate": 9.0}, 1.0, layout, "cpu")
-    assert [(rule.rate(s), rule.threshold(s)) for s in (1, 2, 3, 4)] == [(0.5, 2.0)] * 2 + [(0.1, 3.0)] * 2
+    assert list(zip(rule.rates, rule.thresholds, strict=True)) == [(0.5, 2.0)] * 2 + [(0.1, 3.0)] * 2
 
 
 def test_the_twin_of_equal_epsilon_has_that_epsilon(tmp_path: Path) -> None:

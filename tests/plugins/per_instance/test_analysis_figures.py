@@ -55,7 +55,7 @@ def test_the_reference_run_is_met(shipped: AuditResult) -> None:
 
 
 def test_what_counts_as_reproduced_for_sums(shipped: AuditResult) -> None:
-    """All records saturated at first, ratios falling, right records below half of wrong ones, single ones far below."""
+    """All records saturated at first, ratios falling, right records below half of wrong ones."""
     tables = {series.name: series.columns for series in shipped.series}
     stages = tables["right-against-wrong"]
     for order, values in RATIOS.items():
@@ -65,12 +65,6 @@ def test_what_counts_as_reproduced_for_sums(shipped: AuditResult) -> None:
         assert added == sorted(added, reverse=True)
         assert stages["median"][places[0]] == 1.0
         assert all(stages["right"][i] < 0.5 * stages["wrong"][i] for i in places[1:])
-    runs = tables["ratio-by-runs"]
-    whole = [i for i, n in enumerate(runs["runs"]) if n == 10 and runs["order"][i] in RATIOS]
-    assert all(runs["p10"][i] < 0.25 for i in whole)
-    for order in RATIOS:
-        means = [m for m, o in zip(runs["mean"], runs["order"], strict=True) if o == order]
-        assert means == sorted(means)
 
 
 @pytest.mark.slow

@@ -74,6 +74,9 @@ def test_the_composition_is_that_of_its_parts():
         assert total.baseline == pytest.approx(30 * float(step_divergence(order, 0.05, 1 / 0.9)))
         assert np.all(total.plug_in <= total.confidence_upper * (1 + 1e-9))
         assert composer.kappa(order)[0] == pytest.approx(90 * (order - 1) * total.baseline / 30, rel=1e-9)
+        second = float(step_divergence(e.orders[1], 0.05, 1 / 0.9)) * e.weights[1]
+        assert composer.kappa(order)[1] == pytest.approx(second)
+    assert Composer(mechanism(steps=1), "present-first").kappa(4.0) == (0.0, 0.0)
 
 
 @pytest.mark.parametrize("direction", ["present-first", "absent-first"])
@@ -126,7 +129,6 @@ def test_quantiles_of_samples_are_safe():
     assert quantile_place(1.0, 10, 10, 0.05) == 9
     assert quantile_place(0.9, 100, 300, None) == 89
     place = quantile_place(0.5, 60, 300, 0.05)
-    assert place is not None
     values, rng = np.arange(300.0), np.random.default_rng(3)
     missed = sum(np.sort(rng.choice(values, 60, replace=False))[place] < 149 for _ in range(2000))
     assert missed / 2000 <= 0.05 + 3 * math.sqrt(0.05 * 0.95 / 2000)

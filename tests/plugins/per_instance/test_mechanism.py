@@ -166,7 +166,7 @@ def test_reports_without_internal_hold_no_record(both) -> None:
     """Redacting takes tables of records and numbers about them."""
     audit, _, result = both
     public = redact(result).audits[0]
-    theory = {"divergence-by-order", "one-step", "attack-limits", "unlearning"}
+    theory = {"one-step", "attack-limits", "unlearning"}
     assert {s.name for s in public.series} == theory
     assert {s.name for s in audit.series} > theory
     assert all(s.privacy != "public" for s in audit.series if s.name not in theory)

@@ -8,14 +8,7 @@ import numpy as np
 import pytest
 from scipy.special import logsumexp
 from support import per_instance_brute as brute
-from support.per_instance_brute import (
-    Chain,
-    chain_bound,
-    classical,
-    discrete,
-    integer_divergence,
-    largest_mean_change,
-)
+from support.per_instance_brute import Chain, chain_bound, classical, discrete, integer_divergence, largest_mean_change
 
 from dpspec_per_instance import analysis, findings, statements, theory
 from dpspec_per_instance.statements import MISPRINT, printed_order

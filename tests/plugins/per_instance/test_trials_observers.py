@@ -219,9 +219,7 @@ def test_runs_of_large_models_are_trained_alone_and_resumed(device: str, paramet
     ("population", "point", "present", "absent"),
     [("train", 3, [0, 1, 2, 3, 4], [0, 1, 2, 4]), ("test", 1, [0, 1, 2, 3, 4, 8], [0, 1, 2, 3, 4])],
 )
-def test_neighbours_differ_in_the_audited_record(
-    population: str, point: int, present: list[int], absent: list[int]
-) -> None:
+def test_neighbours_differ_in_one_record(population: str, point: int, present: list[int], absent: list[int]) -> None:
     train, test = np.arange(5), np.array([9, 8])
     data = SimpleNamespace(train_x=train[:, None], train_y=train, test_x=test[:, None], test_y=test)
     context = SimpleNamespace(data=data, facts=SimpleNamespace(records=5, test_records=2))

@@ -183,9 +183,7 @@ KEEPS, MANY = "neighbours: same-missing-values", "min_records: 600"
         (MASK, TEST, f"{MANY}, {KEEPS}", "proved"),
     ],
 )
-def test_claims_say_which_neighbours_and_how_many_records(
-    tmp_path: Path, step: str, test: str | None, narrowed: str, expected: str
-) -> None:
+def test_claims_name_neighbours_and_size(tmp_path, step, test, narrowed, expected):
     limits = "mechanism.collection={max_missing_rows: 453, min_observed: 140}"
     claim = f"claims=[{{kind: approx-dp, epsilon: 1e4, delta: 0.05, {narrowed}, expect: [proved, open]}}]"
     claim = claim if "id:" in claim else claim.replace("{kind", "{id: two, kind")
@@ -365,9 +363,7 @@ def test_a_test_in_front_leaves_no_certified_lower_end(tmp_path: Path) -> None:
         (["mechanism.pipeline=[{scale: standard, clip: 0.5}]", "loss"], None),
     ],
 )
-def test_only_trials_that_ran_otherwise_have_another_key(
-    tmp_path: Path, overrides: list[str], norm: float | None
-) -> None:
+def test_only_other_trials_have_another_key(tmp_path: Path, overrides: list[str], norm: float | None) -> None:
     loss = "mechanism.private={kind: dp-gd, eps_noise: 1.0, loss: logistic, steps: 2}"
     spec = specs.spec_of(tmp_path, BASE, *(loss if o == "loss" else o for o in overrides))
     inputs = prepare(spec, load_catalog()).audit.trial_inputs(spec)

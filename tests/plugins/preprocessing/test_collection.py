@@ -51,7 +51,7 @@ def test_clusters_of_nine_points() -> None:
     assert steps.quantise(ONE, 0.1)[:, 0].tolist() == expected
     measured = collection.measure_limits(ONE, read_step({"quantise": 0.1}))
     assert measured == {"max_ball": 7.0, "max_cluster": 3.0}
-    assert sensitivity.merging(sensitivity.Merging(name="quantise", eta=0.1), 7, 100).tau == pytest.approx(2.8)
+    assert sensitivity.merging(sensitivity.Step(name="quantise", eta=0.1), 7, 100).tau == pytest.approx(2.8)
 
 
 def test_missing_values() -> None:

@@ -23,12 +23,12 @@ from dpspec.language.load import load_specs
 from dpspec.registry.loader import load_catalog
 from dpspec.testing import MechanismSuite, increasing
 from dpspec_preprocessing.attack import check_trials
-from dpspec_preprocessing.bounds import proved_divergence, proved_epsilon
+from dpspec_preprocessing.bounds import divergence_by, epsilon_by
 from dpspec_preprocessing.engines import LinearEngine, NoiseTally, score_output
 from dpspec_preprocessing.options import Declaration
-from dpspec_preprocessing.private import KINDS, PrivateMechanism
+from dpspec_preprocessing.private import GRADIENT, QUERIES, PrivateMechanism
 from dpspec_preprocessing.published import theorem_2_sensitivity
-from dpspec_preprocessing.sensitivity import REQUIRED_LIMITS
+from dpspec_preprocessing.sensitivity import STEPS as STEP_KINDS
 
 SPECS = Path(__file__).parents[3] / "specs"
 
@@ -318,7 +318,7 @@ def test_table_2_in_all_modes(tmp_path: Path) -> None:
 class TestPreprocessing(MechanismSuite):
     kind = "preprocessing"
     monotone = {  # noqa: RUF012
-        "mechanism.private.eps_noise": increasing(0.2, 0.3, 0.6),
+        "mechanism.private.eps_noise": increasing(0.2, 0.3, 0.6)
     }
 
 
@@ -345,7 +345,7 @@ STEPS: dict[str, dict[str, Any]] = {
     "pca": {"pca": 2},
     "scale": {"scale": "standard", "clip": 1.0},
 }
-COMBINATIONS = list(itertools.product(STEPS, KINDS))
+COMBINATIONS = list(itertools.product(STEPS, (*QUERIES, *GRADIENT)))
 
 
 def block(step: str, kind: str, **limits: float) -> dict[str, Any]:
@@ -358,13 +358,12 @@ def block(step: str, kind: str, **limits: float) -> dict[str, Any]:
 @pytest.mark.parametrize(("step", "kind"), COMBINATIONS)
 def test_what_is_proved_lies_between(step: str, kind: str) -> None:
     found = Declaration.of(block(step, kind)).pipeline(1000, 6)
-    assert found.repaired is not None
     for order in (2.0, 16.0):
-        ignored, proved, group = (proved_divergence(found, way, order) for way in ("ignored", "repaired", "group"))
+        ignored, proved, group = (divergence_by(found, way, order) for way in ("ignored", "repaired", "group"))
         assert 0.0 < ignored <= proved * (1.0 + 1e-12)
         assert proved <= group
         assert math.isfinite(proved) or kind == "sgd-iterated"
-    ignored, proved, group = (proved_epsilon(found, way, 1e-5) for way in ("ignored", "repaired", "group"))
+    ignored, proved, group = (epsilon_by(found, way, 1e-5) for way in ("ignored", "repaired", "group"))
     assert 0.0 <= ignored <= proved * (1.0 + 1e-9)
     assert proved <= group
     # Scaled records move so far that no order is admissible for the last iterate's curve.
@@ -374,11 +373,11 @@ def test_what_is_proved_lies_between(step: str, kind: str) -> None:
 @pytest.mark.parametrize("step", STEPS)
 def test_wider_collections_cost_more(step: str) -> None:
     tight = Declaration.of(block(step, "gaussian")).pipeline(1000, 6)
-    wider = {key: LIMITS[key] * (0.9 if key.startswith("min_") else 1.2) for key in REQUIRED_LIMITS[step]}
+    wider = {key: LIMITS[key] * (0.9 if key.startswith("min_") else 1.2) for key in STEP_KINDS[step].required}
     wide = Declaration.of(
         block(step, "gaussian", **{k: int(v) if isinstance(LIMITS[k], int) else v for k, v in wider.items()})
     ).pipeline(1000, 6)
-    values = [proved_epsilon(found, "repaired", 1e-5) for found in (tight, wide)]
+    values = [epsilon_by(found, "repaired", 1e-5) for found in (tight, wide)]
     assert values[0] < values[1]
 
 
@@ -389,7 +388,7 @@ def test_without_its_limits_only_group_privacy_for_all_records_is_proved(step: s
     assert found.repaired is None
     assert found.changed == 1000
     chain = Declaration.of({**block(step, "gaussian"), "pipeline": (STEPS[step], STEPS["pca"])}).pipeline(1000, 6)
-    assert proved_divergence(chain, "repaired", 2.0) == proved_divergence(found, "group", 2.0)
+    assert divergence_by(chain, "repaired", 2.0) == divergence_by(found, "group", 2.0)
 
 
 def test_unknown_smoothness_leaves_group_privacy_for_what_can_change() -> None:
@@ -398,13 +397,9 @@ def test_unknown_smoothness_leaves_group_privacy_for_what_can_change() -> None:
     found = Declaration.of(mechanism).pipeline(1000, 6)
     assert theorem_2_sensitivity(found) is None
     assert found.changed == 10
-    proved = proved_divergence(found, "repaired", 2.0)
-    assert (
-        proved
-        == proved_divergence(found, "group", 2.0)
-        == pytest.approx(121 * proved_divergence(found, "ignored", 2.0))
-    )
-    assert proved_epsilon(found, "repaired", 1e-5) == proved_epsilon(found, "group", 1e-5)
+    proved = divergence_by(found, "repaired", 2.0)
+    assert proved == divergence_by(found, "group", 2.0) == pytest.approx(121 * divergence_by(found, "ignored", 2.0))
+    assert epsilon_by(found, "repaired", 1e-5) == epsilon_by(found, "group", 1e-5)
 
 
 def test_a_ball_of_another_radius_scales_with_it() -> None:
@@ -468,9 +463,7 @@ CONSTANTS: list[tuple[float, str, dict[str, float], str]] = [
 
 
 @pytest.mark.parametrize(("clip", "private", "expected", "origin"), CONSTANTS)
-def test_constants_are_declared_or_follow_from_the_loss(
-    clip: float, private: str, expected: dict[str, float], origin: str, tmp_path: Path
-) -> None:
+def test_constants(clip: float, private: str, expected: dict[str, float], origin: str, tmp_path: Path) -> None:
     audit = specs.audited(tmp_path, SPEC.replace("CLIP", str(clip)).replace("PRIVATE", private))
     columns = next(series.columns for series in audit.series if series.name == "constants")
     assert dict(zip(columns["constant"], columns["value"], strict=True)) == pytest.approx(expected)

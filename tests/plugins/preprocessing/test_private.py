@@ -326,22 +326,10 @@ def imputed(n: int, missing: int) -> Pair:
 
 @pytest.mark.parametrize(
     ("kind", "what", "weight", "n", "missing", "noise", "order", "exact"),
-    [
-        ("gaussian", cut, 1.0, 1000, 50, 0.4, 20.0, 1.95457064),
-        ("dp-gd", whole, 2.0, 400, 100, 0.3, 11.0, 3.52),
-    ],
+    [("gaussian", cut, 1.0, 1000, 50, 0.4, 20.0, 1.95457064), ("dp-gd", whole, 2.0, 400, 100, 0.3, 11.0, 3.52)],
     ids=["R03", "R07"],
 )
-def test_imputation_attains_the_repaired_bound(
-    kind: str,
-    what: Callable[[Rows], Rows],
-    weight: float,
-    n: int,
-    missing: int,
-    noise: float,
-    order: float,
-    exact: float,
-) -> None:
+def test_imputation_attains_the_repaired_bound(kind, what, weight, n, missing, noise, order, exact):
     m = PrivateMechanism(kind=kind, noise=noise, records=n)
     shift = rows_summed(imputed(n, missing), {"impute": "mean"}, what)
     divergence = repaired_rdp(replace(m, noise=m.noise * (shift / weight)), order)
@@ -377,9 +365,7 @@ def leaning(n: int, gap: float) -> Pair:
         ("R12", laplace(0.01, 101), 11.0, 0.6, 0.00087315992),
     ],
 )
-def test_projections_stay_far_below_the_repaired_bound(
-    name: str, m: PrivateMechanism, order: float, gap: float, reference: float
-) -> None:
+def test_projections_stay_far_below(name: str, m: PrivateMechanism, order: float, gap: float, reference: float) -> None:
     """Every record counted with the sign of its first coordinate: the projection's turn adds up over all of them."""
     pair = leaning(m.records, gap)
     signs = np.where(np.arange(m.records) % 2 == 1, 1.0, -1.0)
@@ -438,9 +424,7 @@ def iterated(pair: Pair, m: PrivateMechanism, order: float, last: int) -> float:
     ],
     ids=["R14", "R15", "R16"],
 )
-def test_hidden_iterates_after_every_step(
-    noise: float, n: int, order: float, last: int, step: dict[str, object], reference: object
-) -> None:
+def test_hidden_iterates(noise, n, order, last, step, reference):
     """The record first, then the records that it changes; R16 is the reference's pair, which stops by n - p + 1."""
     m = PrivateMechanism(kind="sgd-iterated", noise=noise, records=n)
     if "deduplicate" in step:

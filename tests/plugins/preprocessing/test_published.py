@@ -105,9 +105,7 @@ def test_v1_one_record_destroys_many_clusters(pair: tuple[Rows, Rows], copies: i
         ([[0.0, 0.0]], [0.0, 0.999 * ETA], [0.0, -0.999 * ETA], 1.998),
     ],
 )
-def test_v2_quantised_records_move_by_up_to_two_eta(
-    common: list[list[float]], one: list[float], other: list[float], moved: float
-) -> None:
+def test_v2_quantised_records_move_by_two_eta(common, one, other, moved):
     processed = [steps.quantise(x, ETA)[1:] for x in both(np.array(common), one, other)]
     found = steps.moved_distance(*processed)[1]
     assert found == pytest.approx(moved * ETA)
@@ -124,9 +122,7 @@ HALF = 1.0 / math.sqrt(2.0)
         ([HALF, HALF, 0.0], [-HALF, math.nan, HALF], [math.nan, -HALF, -HALF], math.sqrt(6.0)),
     ],
 )
-def test_v6_imputation_where_the_replacement_misses_other_entries(
-    row: list[float], one: list[float], other: list[float], moved: float
-) -> None:
+def test_v6_imputation_where_the_replacement_misses_other_entries(row, one, other, moved):
     n = 100
     common = np.tile(row, (n - 1, 1))
     common[-1] = math.nan

@@ -67,11 +67,9 @@ AT, BATCH = "mechanism.pipeline.0", "mechanism.private.batch_size"
     [
         (["threat_model.adjacency=add-remove"], "error", "threat_model.adjacency"),
         (["threat_model.group_size=[1, 2]"], "error", "threat_model.group_size"),
-        (["threat_model.released=[output, fitted]"], "error", "threat_model.released"),
-        (["threat_model.released=[output, removed-count]"], "error", "threat_model.released"),
         ([step("{impute: trimmed}")], "error", AT),
         ([step("{impute: trimmed, trim: 45}"), "mechanism.collection.max_spread=0.5"], "error", f"{AT}.trim"),
-        ([step("{impute: mean, pca: 2}")], "error", AT),
+        ([step("{impute: mean, pca: 2}")], "error", f"{AT}.pca"),
         ([step("{impute: mean, affine: true}")], "error", f"{AT}.affine"),
         ([step("{deduplicate: 0.1, mask: same}")], "error", f"{AT}.mask"),
         ([step("{pca: 6}")], "error", f"{AT}.pca"),
@@ -83,25 +81,16 @@ AT, BATCH = "mechanism.pipeline.0", "mechanism.private.batch_size"
         (["mechanism.collection.max_missing_rows=200"], "error", f"{LIMITS}.max_missing_rows"),
         (["mechanism.collection.min_observed=1"], "error", f"{LIMITS}.min_observed"),
         (
-            [
-                step("{impute: regression}"),
-                limits("max_missing_rows: 9, min_eigenvalue: 1.0, max_eigenvalue: 9.0"),
-            ],
+            [step("{impute: regression}"), limits("max_missing_rows: 9, min_eigenvalue: 1.0, max_eigenvalue: 9.0")],
             "error",
             f"{LIMITS}.min_eigenvalue",
         ),
         (["mechanism.private.loss=logistic"], "error", f"{PRIVATE}.loss"),
-        (["mechanism.private.sensitivity=3.0"], "warning", f"{PRIVATE}.sensitivity"),
         (["mechanism.private.kind=dp-gd"], "error", PRIVATE),
         ([GD, "mechanism.private.lipschitz=0.5"], "error", f"{PRIVATE}.lipschitz"),
         ([GD, "mechanism.radius=2.0"], "error", "mechanism.radius"),
         ([GD, "data.classes=3"], "error", f"{PRIVATE}.loss"),
         ([GD, "mechanism.private.loss=null", "mechanism.private.lipschitz=1.0"], "warning", PRIVATE),
-        (
-            [GD, "mechanism.private.kind=sgd-sampled", "mechanism.private.factor=1.0", "mechanism.accounting=theorem2"],
-            "error",
-            f"{PRIVATE}.factor",
-        ),
         ([ITERATED], "error", "threat_model.access"),
         ([ITERATED, "mechanism.private.learning_rate=3.0", LAST], "error", f"{PRIVATE}.learning_rate"),
         ([f"{PRIVATE}={NET}"], "error", f"{PRIVATE}.loss"),
@@ -109,30 +98,14 @@ AT, BATCH = "mechanism.pipeline.0", "mechanism.private.batch_size"
         ([GD, MODEL], "error", "model"),
         ([f"{PRIVATE}={NET}", MODEL], "warning", PRIVATE),
         ([f"{PRIVATE}={NET.replace(', lipschitz: 1.0', '')}", MODEL], "error", PRIVATE),
+        ([f"{PRIVATE}={NET.replace('}', ', learning_rate: 0.5}')}", MODEL], "error", f"{PRIVATE}.learning_rate"),
+        ([f"{PRIVATE}={NET.replace('}', ', theta_radius: 2.0}')}", MODEL], "error", f"{PRIVATE}.theta_radius"),
         (
-            [f"{PRIVATE}={NET.replace('}', ', learning_rate: 0.5}')}", MODEL],
-            "error",
-            f"{PRIVATE}.learning_rate",
-        ),
-        (
-            [f"{PRIVATE}={NET.replace('}', ', theta_radius: 2.0}')}", MODEL],
-            "error",
-            f"{PRIVATE}.theta_radius",
-        ),
-        (
-            [
-                f"{PRIVATE}={{kind: sgd-iterated, eps_noise: 0.1, loss: cross-entropy, lipschitz: 1.0}}",
-                LAST,
-                MODEL,
-            ],
+            [f"{PRIVATE}={{kind: sgd-iterated, eps_noise: 0.1, loss: cross-entropy, lipschitz: 1.0}}", LAST, MODEL],
             "error",
             f"{PRIVATE}.loss",
         ),
-        (
-            [f"{PRIVATE}={{kind: sgd-iterated, eps_noise: 0.1, lipschitz: 1.0, smooth: 1.0}}", LAST],
-            "error",
-            PRIVATE,
-        ),
+        ([f"{PRIVATE}={{kind: sgd-iterated, eps_noise: 0.1, lipschitz: 1.0, smooth: 1.0}}", LAST], "error", PRIVATE),
         (
             [
                 PRINTED,
@@ -160,11 +133,7 @@ AT, BATCH = "mechanism.pipeline.0", "mechanism.private.batch_size"
             "mechanism.accounting",
         ),
         ([PTR, step("{scale: standard, clip: 1.0}")], "error", "mechanism.ptr"),
-        (
-            [PTR, step("{pca: 2}"), "mechanism.collection.min_eigengap=0.03"],
-            "error",
-            f"{LIMITS}.min_eigengap",
-        ),
+        ([PTR, step("{pca: 2}"), "mechanism.collection.min_eigengap=0.03"], "error", f"{LIMITS}.min_eigengap"),
         (["mechanism.ptr={epsilon: 0.1, delta: 1e-4}", "claims.one.over=null"], "warning", "claims.0.delta"),
         (["audit={method: one-run}"], "error", "audit.method"),
         ([AUDIT, "audit.canary={space: input}"], "error", "audit.canary"),
@@ -175,52 +144,28 @@ AT, BATCH = "mechanism.pipeline.0", "mechanism.private.batch_size"
         ([AUDIT, "data={kind: declared, records: 200, features: 6}"], "error", "audit"),
         ([AUDIT, GD, "mechanism.private.loss=null", "mechanism.private.lipschitz=1.0"], "error", PRIVATE),
         (
-            [
-                step("{impute: mean}"),
-                limits("max_missing_rows: 10, min_observed: 90, max_eigenvalue: 1e-4"),
-            ],
+            [step("{impute: mean}"), limits("max_missing_rows: 10, min_observed: 90, max_eigenvalue: 1e-4")],
             "error",
             f"{LIMITS}.max_eigenvalue",
         ),
         (
-            [
-                step("{impute: median}"),
-                limits("max_missing_rows: 10, max_spread: 0.1, max_mean_norm: 0.1"),
-            ],
+            [step("{impute: median}"), limits("max_missing_rows: 10, max_spread: 0.1, max_mean_norm: 0.1")],
             "error",
             f"{LIMITS}.max_mean_norm",
         ),
-        (
-            [step("{deduplicate: 0.01}"), limits("max_ball: 4, min_std: 0.1")],
-            "error",
-            f"{LIMITS}.min_std",
-        ),
-        (
-            [step("{pca: 2}"), limits("min_eigengap: 0.5, max_ball: 4")],
-            "error",
-            f"{LIMITS}.max_ball",
-        ),
+        ([step("{deduplicate: 0.01}"), limits("max_ball: 4, min_std: 0.1")], "error", f"{LIMITS}.min_std"),
+        ([step("{pca: 2}"), limits("min_eigengap: 0.5, max_ball: 4")], "error", f"{LIMITS}.max_ball"),
         (
             [step("{scale: standard, clip: 1.0}"), limits("min_std: 0.1, min_observed: 150")],
             "error",
             f"{LIMITS}.min_observed",
         ),
         ([f"{PRIVATE}={{kind: gaussian, eps_noise: 1e-200}}"], "error", f"{PRIVATE}.eps_noise"),
-        (
-            [f"{PRIVATE}={{kind: gaussian, eps_noise: 1.3, sensitivity: 1.5e-323}}"],
-            "error",
-            f"{PRIVATE}.sensitivity",
-        ),
-        (
-            [f"{PRIVATE}={{kind: laplace, eps_noise: 0.3, lipschitz: 1e300}}"],
-            "error",
-            f"{PRIVATE}.lipschitz",
-        ),
+        ([f"{PRIVATE}={{kind: gaussian, eps_noise: 1.3, sensitivity: 1.5e-323}}"], "error", f"{PRIVATE}.sensitivity"),
+        ([f"{PRIVATE}={{kind: laplace, eps_noise: 0.3, lipschitz: 1e300}}"], "error", f"{PRIVATE}.lipschitz"),
     ],
 )
-def test_what_cannot_be_audited_is_said_and_located(
-    tmp_path: Path, overrides: list[str], severity: str, path: str
-) -> None:
+def test_what_cannot_be_audited_is_located(tmp_path: Path, overrides: list[str], severity: str, path: str) -> None:
     found = diagnostics(tmp_path, *overrides)
     assert (severity, path) in [(d.severity, ".".join(map(str, d.path))) for d in found], found
     assert all(d.span is not None for d in found)
@@ -230,17 +175,13 @@ def test_what_cannot_be_audited_is_said_and_located(
 @pytest.mark.parametrize(
     ("overrides", "path", "valid"),
     [
+        (["threat_model.released=[output, fitted]"], "threat_model.released.1", "output"),
         ([step("{impute: knn}")], f"{AT}.impute", "regression"),
-        ([step("{impute: iterative}")], f"{AT}.impute", "regression"),
         ([step("{impute: mean, fit: all}")], f"{AT}.fit", "mask"),
         ([step("{deduplicate: 0.1, similarity: minhash}")], f"{AT}.similarity", "deduplicate"),
-        ([step("{quantise: 0.1, similarity: embedding}")], f"{AT}.similarity", "quantise"),
         ([step("{pca: 2, output: reduced}")], f"{AT}.output", "affine"),
-        ([step("{pca: 2, whiten: true}")], f"{AT}.whiten", "affine"),
-        ([step("{pca: 2, solver: randomised}")], f"{AT}.solver", "affine"),
         (["mechanism.private.norm=frobenius"], "mechanism.private.norm", "lipschitz"),
         (["mechanism.private.eps_noise=0"], "mechanism.private.eps_noise", ""),
-        ([step("{deduplicate: -0.1}")], f"{AT}.deduplicate", ""),
         (["claims.one.delta=1.0"], "claims.0.delta", ""),
         (["mechanism.ptr={epsilon: 0, delta: 0.1}"], "mechanism.ptr.epsilon", ""),
         ([step("{mask: any}")], AT, ""),
@@ -250,9 +191,7 @@ def test_what_cannot_be_audited_is_said_and_located(
         ([GD, "mechanism.private.kind=sgd-sampled", "mechanism.private.batch_size=5"], BATCH, "steps"),
     ],
 )
-def test_the_schema_refuses_keys_choices_and_values(
-    tmp_path: Path, overrides: list[str], path: str, valid: str
-) -> None:
+def test_the_schema_refuses_keys_and_values(tmp_path: Path, overrides: list[str], path: str, valid: str) -> None:
     """The schema locates the error, and lists the valid keys or choices."""
     file = tmp_path / "refused.yaml"
     file.write_text(BASE, encoding="utf-8")

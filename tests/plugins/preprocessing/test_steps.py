@@ -44,9 +44,7 @@ def by_definition(x: Rows, eta: float) -> tuple[list[bool], list[int], int]:
 @pytest.mark.parametrize("features", [1, 3, 15, 16, 40])
 @pytest.mark.parametrize("way", [*WAYS, "chosen"])
 @pytest.mark.parametrize("eta", [0.0, 0.05, 0.1, 0.2])
-def test_good_clusters_are_those_of_the_definition(
-    monkeypatch: pytest.MonkeyPatch, features: int, way: str, eta: float
-) -> None:
+def test_good_clusters_by_definition(monkeypatch: pytest.MonkeyPatch, features: int, way: str, eta: float) -> None:
     if way != "chosen":
         monkeypatch.setattr(steps, "choose_finder", lambda x, weight, radius, device: WAYS[way](x, weight))
     x = blobs(features)

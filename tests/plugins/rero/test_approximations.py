@@ -95,24 +95,15 @@ def test_figure_2(effect: float, rate: float, steps: int, values: tuple[tuple[fl
     phases = (Steps(noise="gaussian", effect=effect, rate=rate, count=steps),)
     kappas = [kappa for kappa, _ in values]
     exact = [gamma for _, gamma in values]
-    assert approximations.gammas_contour(kappas, phases) == pytest.approx(exact, rel=1e-9)
     assert approximations.gammas_edgeworth(kappas, phases) == pytest.approx(exact, rel=3e-7)
     off = [gamma_clt(kappa, phases) / gamma - 1.0 for kappa, gamma in values]
     assert off[0] < -0.005
     assert max(map(abs, off)) < 0.012
 
 
-def test_contour_refuses_what_does_not_decay() -> None:
-    with pytest.raises(ArithmeticError, match="atoms"):
-        approximations.gammas_contour([0.1], [Steps(noise="laplace", effect=1.0, rate=1.0, count=100)])
-    with pytest.raises(ArithmeticError, match=r"too few steps|threshold"):
-        approximations.gammas_contour([0.1], [Steps(noise="gaussian", effect=1.0, rate=0.01, count=1)])
-
-
-def test_without_sampling_contour_and_edgeworth_are_the_normal_law() -> None:
+def test_without_sampling_edgeworth_is_the_normal_law() -> None:
     phases = (Steps(noise="gaussian", effect=0.1, rate=1.0, count=100),)
     exact = [float(stats.norm.sf(stats.norm.isf(kappa) - 1.0)) for kappa in (1e-6, 0.1, 0.7)]
-    assert approximations.gammas_contour([1e-6, 0.1, 0.7], phases) == pytest.approx(exact, rel=1e-9)
     assert approximations.gammas_edgeworth([1e-6, 0.1, 0.7], phases) == pytest.approx(exact, rel=1e-9)
 
 

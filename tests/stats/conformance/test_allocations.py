@@ -146,15 +146,6 @@ def sets(rng: np.random.Generator, times: int = TIMES, epochs: int = EPOCHS) -> 
     return rng.random((epochs, RECORDS, EPOCH)).argsort(axis=2)[:, :, :times]
 
 
-def uneven(rng: np.random.Generator) -> Iterator[Array]:
-    """The first step of an epoch with all records of an even number."""
-    steps = sets(rng)
-    missing = ~(steps == 0).any(axis=2)
-    missing[:, ::2] = False
-    steps[..., 0] = np.where(missing, 0, steps[..., 0])
-    return chosen(steps)
-
-
 def one_less(rng: np.random.Generator) -> Iterator[Array]:
     """One record once too seldom, in one epoch."""
     steps = sets(rng)
@@ -181,12 +172,6 @@ FAULTS: dict[str, tuple[Callable[[np.random.Generator], Iterator[Array]], Frozen
         lambda rng: chosen(np.repeat(sets(rng, epochs=1), EPOCHS, axis=0)),
         SEVERAL,
         "independence across steps",
-    ),
-    "first steps are fuller": (uneven, SEVERAL, "rate at each step"),
-    "Poisson samples, twice": (
-        lambda rng: drawn(Poisson(RECORDS, TIMES / EPOCH), 3),
-        SEVERAL,
-        "batches of each epoch",
     ),
 }
 

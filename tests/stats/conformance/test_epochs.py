@@ -202,10 +202,3 @@ def test_far_tails_are_within_a_small_factor(common: int) -> None:
     far = law[common:] if common >= 10 else law[: common + 1]
     exact = sum(far) / comb(records, size)
     assert exact <= exp(epochs.log_tail(common, size, size, records)) * (1 + 1e-9) <= 1.5 * exact
-
-
-@pytest.mark.parametrize("one", [(5, 4, 6, 10, 1), (0, 6, 6, 10, 1), (0, 0, 1, 10, 1), (1, 2, 2, 10, 0)])
-def test_pairs_that_no_batches_are_are_refused(one: tuple[int, int, int, int, int]) -> None:
-    common, size, before, records, pairs = one
-    with pytest.raises(ValueError, match="need two batches"):
-        epochs.closest(epochs.Closest(1, common, size, before), records, pairs)

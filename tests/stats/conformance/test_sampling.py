@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from functools import partial
 from itertools import combinations, product
 from typing import Any
 
@@ -300,20 +299,3 @@ def test_the_tail_is_above_that_of_all_batches(records: int, cap: int, steps: in
     for total in sorted({above for above, _ in runs}):
         exact = sum(chance for above, chance in runs if above >= total - 1e-9)
         assert sampling.record_excess(records, total, steps, q).p_value >= exact * (1.0 - 1e-9)
-
-
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        *(
-            (partial(sampling.evenness, *bad, TruncatedSize(5, 0.5, 5)), "counts have")
-            for bad in [(0, 0, 0), (3, 9, 1)]
-        ),
-        (partial(sampling.record_spread, 3, 9, 1, 5, 0.5), "counts have the sum"),
-        *((partial(sampling.inclusions, *bad), "need|rate") for bad in [(5, 4, 0.5), (1, 4, -0.1), (0, 0, 0.5)]),
-        *((partial(sampling.overlap, *bad), "need") for bad in [(0, 1, 5, 0.5), (1, 6, 5, 0.5), (1, 1, 5, 1.0)]),
-    ],
-)
-def test_impossible_counts_are_refused(call: Callable[[], Measurement], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        call()

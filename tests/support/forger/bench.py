@@ -27,7 +27,6 @@ class Subject:
 
     @property
     def document(self) -> Any:
-        """Its JSON."""
         return json.loads(self.text)
 
 
@@ -57,7 +56,6 @@ class Bench:
         """Results of a plugin: bounds only, trained, for internal use or not, with their store or without."""
         from dpspec.engine.redact import redact
         from dpspec.engine.results import codec
-        from dpspec.engine.results.result import join
 
         store = str(self.folder / "store")
         bounds = self.result(kind, trained=False)
@@ -68,9 +66,6 @@ class Bench:
             for shown, name in ((redact(trained), of), (trained, f"{of}, internal")):
                 yield Subject(name, codec.dump(shown))
                 yield Subject(f"{name}, with the store", codec.dump(shown), store)
-            if not public:
-                both = join([("bounds.json", redact(bounds)), ("trained.json", redact(trained))])
-                yield Subject(f"{kind}, joined", codec.dump(both))
         if kind == "group":
             cells = self.result(kind, trained=False, matrix=True)
             yield Subject(f"{kind}, two cells", codec.dump(cells))

@@ -120,7 +120,7 @@ def _unverified_alone(page: str, subject: Subject) -> bool:
 
     Numbers may be other ones by as much as another machine may round otherwise.
     """
-    from dpspec.engine.differences import TOLERANCE
+    from dpspec.engine.results.diff import TOLERANCE
     from dpspec.reporters.read_results import extract
 
     edited, due = extract(page), extract(subject.text)

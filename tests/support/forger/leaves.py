@@ -56,7 +56,6 @@ def put(document: Any, path: Path, value: Any) -> Any:
 
 
 def get(document: Any, path: Path) -> Any:
-    """What stands at a path."""
     for key in path:
         document = document[key]
     return document

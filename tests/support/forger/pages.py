@@ -35,14 +35,11 @@ _TEXT = re.compile(r">([^<>]*[^<>\s][^<>]*)<")
 
 @dataclass(frozen=True)
 class PageEdit:
-    """One forged page."""
-
     what: str
     page: str
 
 
 def pages(page: str, chance: random.Random, most: int) -> Iterator[PageEdit]:
-    """So many edits of every kind."""
     tags, attributes, texts = (list(found.finditer(page)) for found in (_TAG, _ATTRIBUTE, _TEXT))
     for match in _sample(texts, chance, most):
         for new in ("proved", "", f"{match[1]} or less", re.sub(r"\d", "1", match[1], count=1)):

@@ -13,7 +13,6 @@ LEFT_OUT = "It depends on a data-dependent number, which this report omits."
 
 
 def several(document: Any, what: str, changes: dict[Path, Any]) -> Edit:
-    """One edit of many places."""
     for path, value in changes.items():
         document = put(document, path, value)
     return Edit(what, tuple(changes), document)
@@ -112,7 +111,6 @@ def _trials(document: Any, audit: Any, at: Path, chance: random.Random, most: in
 
 
 def _claims(document: Any, audit: Any, at: Path) -> Iterator[Edit]:
-    """Another claim, in the document and in its verdict."""
     for i, claim in enumerate(audit["document"]["claims"]):
         numbers = [key for key, value in claim.items() if isinstance(value, float)]
         for key in numbers:

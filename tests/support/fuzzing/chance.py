@@ -39,7 +39,6 @@ def rounds(chance: random.Random, most: int = 6) -> int:
 
 
 def junk(chance: random.Random, depth: int = 0) -> Any:
-    """Any JSON value."""
     kind = chance.randrange(8)
     if kind < 3:
         return chance.choice(NUMBERS)
@@ -74,7 +73,6 @@ def like(chance: random.Random, value: Any) -> Any:
 
 
 def places(tree: Any) -> Iterator[tuple[Any, Any]]:
-    """Every container of a tree with every key in it."""
     keys: Any = tree if isinstance(tree, MutableMapping) else range(len(tree)) if isinstance(tree, list) else ()
     for key in list(keys):
         yield tree, key

@@ -156,8 +156,6 @@ class Npz(DataFiles):
 
 
 class Idx(DataFiles):
-    """The format of MNIST."""
-
     name, source = "idx", "dpspec.data.arrays:Idx"
 
     def bases(self) -> list[Given]:
@@ -183,8 +181,6 @@ class Idx(DataFiles):
 
 
 class Parquet(DataFiles):
-    """Columns by pyarrow."""
-
     name, source = "parquet", "dpspec.data.table_files:Parquet"
 
     def bases(self) -> list[Given]:

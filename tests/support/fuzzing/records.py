@@ -27,8 +27,6 @@ class Given:
 
 
 class _Part:
-    """Something with a memory."""
-
     def state(self) -> Any:
         import numpy as np
 

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import random
+from collections.abc import Callable
 from pathlib import Path
+from xml.etree import ElementTree as ET
+
+import yaml
 
 from support.fuzzing.chance import mutate_bytes, mutate_tree
 from support.fuzzing.target import Target, write
@@ -41,7 +47,7 @@ class Results(Target):
         from support import counting, results
 
         self._catalog = load_catalog()
-        self._reporters = sorted(self._catalog.reporters)
+        self.reporters = sorted(self._catalog.reporters)
         made = [results.result()]
         for name, text, catalog in (
             ("coin", counting.EXAMPLE, counting.catalog()),
@@ -52,9 +58,9 @@ class Results(Target):
             made.append(run(load_specs([path], catalog).specs, catalog, store=Store(folder / "store"), device="cpu"))
         self._base = made[0]
         self._texts = [codec.dump(result) for result in made]
-        self._trees = [json.loads(text) for text in self._texts]
+        self.trees = [json.loads(text) for text in self._texts]
         for text in self._texts:  # as a page, which draws
-            became = self.feed((_page(text), self._reporters.index("html")), folder)
+            became = self.feed((_page(text), self.reporters.index("html")), folder)
             assert became in ("shown", "verified"), "a base is not readable"
 
     def case(self, chance: random.Random) -> tuple[bytes, int]:
@@ -63,7 +69,7 @@ class Results(Target):
         if kind == 0:
             text = mutate_bytes(chance, chance.choice(self._texts).encode())
         else:
-            text = json.dumps(mutate_tree(chance, chance.choice(self._trees))).encode()
+            text = json.dumps(mutate_tree(chance, chance.choice(self.trees))).encode()
         if kind == 4:
             text = _page(text.decode("utf-8", "replace"))
             text = mutate_bytes(chance, text) if chance.randrange(2) else text
@@ -76,6 +82,7 @@ class Results(Target):
         from dpspec.errors import DpspecError, ResultError
         from dpspec.registry.foreign_code import resolve
         from dpspec.reporters.read_results import read_result
+        from dpspec.text import harmless
 
         data, choice = case
         write({"result.json": data}, folder)
@@ -85,16 +92,26 @@ class Results(Target):
             return "refused"
         diff(self._base, result)
         regressions(result, self._base)
-        name = self._reporters[choice % len(self._reporters)]
+        name = self.reporters[choice % len(self.reporters)]
         render = resolve(self._catalog.reporters[name].provider.render)
         shown = render(result, internal=bool(choice & 1024))  # type: ignore[operator]
         assert "<script>alert(1)" not in shown or name in _PLAIN, f"{name}: foreign text becomes markup"
+        assert harmless(shown, commands=name == "github") == shown, f"{name}: a terminal or a runner obeys foreign text"
+        if name in _PARSERS:
+            _PARSERS[name](shown)
         try:
             verify(result, self._catalog, directory=str(folder))
         except DpspecError:
             return "shown"
         return "verified"
 
+
+_PARSERS: dict[str, Callable[[str], object]] = {
+    **dict.fromkeys(("json", "sarif", "statement-json"), json.loads),
+    "junit": ET.fromstring,
+    "registry": lambda text: list(yaml.load_all(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))),
+    "csv": lambda text: list(csv.reader(io.StringIO(text), strict=True)),
+}
 
 #: Formats in which markup is text.
 _PLAIN = ("json", "text", "csv", "github", "statement-json", "sarif", "registry", "markdown", "statement")

@@ -34,7 +34,6 @@ class Target(ABC):
 
 
 def write(files: Files, folder: Path) -> None:
-    """Write a case's files."""
     for name, content in files.items():
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)

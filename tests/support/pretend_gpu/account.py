@@ -27,7 +27,6 @@ class Account:
         self.launches = 0
 
     def wait(self) -> None:
-        """The host waits."""
         self.waits[_line()] += 1
 
     def copy(self, size: int, *, waits: bool) -> None:
@@ -50,7 +49,6 @@ class Account:
         return rest
 
     def now(self) -> Account:
-        """A copy."""
         return self.since(Account())
 
     def table(self, steps: int = 1) -> str:

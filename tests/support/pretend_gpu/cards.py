@@ -17,7 +17,6 @@ class Card:
 
     @property
     def name(self) -> str:
-        """As torch calls it."""
         return f"cuda:{self.index}"
 
     @property
@@ -45,7 +44,6 @@ class Card:
         return Lease(self, pointer, size)
 
     def give_back(self, pointer: int, size: int) -> None:
-        """One tensor less."""
         self._holders[pointer] -= 1
         if not self._holders[pointer]:
             del self._holders[pointer]

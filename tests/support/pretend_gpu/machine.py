@@ -128,8 +128,6 @@ class Machine:
 
 
 def _generators(machine: Machine) -> type:
-    """``torch.Generator`` with cards."""
-
     class Kind(type):
         def __call__(cls, device: Any = "cpu") -> torch.Generator:
             return CardGenerator(machine.card(device)) if on_a_card(device) else _GENERATOR(device=device)

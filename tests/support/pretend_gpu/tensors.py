@@ -289,7 +289,6 @@ def _overwritten(func: Any, args: Any, kwargs: Mapping[str, Any]) -> Any:
 
 
 def _computed(func: Any, args: Any, kwargs: Mapping[str, Any]) -> Any:
-    """The same on the CPU."""
     inside = {key: value for key, value in kwargs.items() if key != "pin_memory"}
     if on_a_card(inside.get("device")):
         inside["device"] = "cpu"

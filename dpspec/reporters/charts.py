@@ -1,0 +1,235 @@
+"""Charts of the page: lines on two axes as inline SVG in the colors of its style sheet, and the bar of an interval."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from types import SimpleNamespace
+
+from dpspec.engine.results import decimals
+from dpspec.engine.results.result import Verdict
+from dpspec.text import plain, shortened
+
+#: The margin on either side of the values, as a share of the range.
+_MARGIN = 0.05
+
+#: Smaller absolute values are equal to zero on a linear axis, and larger ones are not drawn.
+_SMALLEST, _LARGEST = 1e-290, 1e300
+
+#: Patterns of lines of one color in the drawing, and their names in the legend's style.
+_DASHES = (("", "solid"), ("8 3.2", "dashed"), ("2.4 2.4", "dotted"))
+
+#: The number of colors in the style sheet.
+_COLORS = 8
+
+#: A line with fewer points than this shows them.
+_FEW = 25
+
+#: Sizes in units of about one pixel: the drawing, the margins of the axes, the text, and a digit on narrow pages.
+_WIDTH, _HEIGHT = 418.0, 247.0
+_TOP, _RIGHT, _BELOW, _BESIDE = 6.0, 10.0, 36.0, 30.0
+_TEXT, _DIGIT = 10.0, 7.0
+
+#: The maximum number of characters of a label, of ticks, and the minimum distance of two points of a line.
+_LABEL, _TICKS, _SPACING = 200, 8, 0.5
+
+
+@dataclass(frozen=True)
+class Axis:
+    """From ``low`` to ``high``, different finite numbers: values, or their logarithms to base ten if ``log``."""
+
+    low: float
+    high: float
+    log: bool
+
+    @classmethod
+    def over(cls, values: Iterable[float], *, log: bool) -> Axis:
+        """With a margin around finite values, which are positive if ``log``."""
+        placed = [math.log10(value) if log else value for value in values] or [0.0, 1.0]
+        low, high = min(placed), max(placed)
+        room = _MARGIN * (high - low)
+        if high - low <= max(1e-12 * max(abs(low), abs(high)), _SMALLEST):
+            room = 0.5 if log or abs(low) < _SMALLEST else _MARGIN * abs(low)
+        return cls(low - room, high + room, log)
+
+    def share(self, value: float) -> float:
+        """0 at the low end, 1 at the high end."""
+        return ((math.log10(value) if self.log else value) - self.low) / (self.high - self.low)
+
+    def ticks(self) -> list[tuple[float, str]]:
+        """At most about ``_TICKS`` round values, as pairs of a place and a text."""
+        if not self.log:
+            rough = (self.high - self.low) / _TICKS
+            power = math.floor(math.log10(rough))
+            reached = ((digit, power) for digit in (1, 2, 5) if digit * 10.0**power >= rough * (1.0 - 1e-9))
+            digit, power = next(reached, (1, power + 1))
+            step = digit * 10.0**power
+            numbers = range(math.ceil(self.low / step - 1e-9), math.floor(self.high / step + 1e-9) + 1)
+            return [(self.share(number * step), _short(Decimal(number * digit).scaleb(power))) for number in numbers]
+        powers = range(math.floor(self.low), math.ceil(self.high) + 1)
+        stride, digits = -(-len(powers) // _TICKS), (1, 2, 5) if len(powers) <= 4 else (1,)
+        rounded = [(digit, power) for power in powers if power % stride == 0 for digit in digits]
+        found = [
+            ((math.log10(digit) + power - self.low) / (self.high - self.low), _short(Decimal(digit).scaleb(power)))
+            for digit, power in rounded
+        ]
+        found = [(share, text) for share, text in found if -1e-9 <= share <= 1.0 + 1e-9]
+        if len(found) > 2:
+            return found
+        ends = [(share, self.low + share * (self.high - self.low)) for share in (0.0, 0.5, 1.0)]
+        return [(share, decimals.nearest(10.0 ** min(max(at, -323.0), 308.0), digits=3)) for share, at in ends]
+
+
+def _short(value: Decimal) -> str:
+    """All decimals of ordinary numbers, and an exponent for others."""
+    if value == 0 or Decimal("0.0001") <= abs(value) < 1_000_000:
+        return f"{value:f}"
+    return f"{value.normalize():e}".replace("e+", "e")
+
+
+@dataclass(frozen=True)
+class Line:
+    """Points in the order of the line; values without a place on the axes are omitted."""
+
+    label: str
+    x: Sequence[float]
+    y: Sequence[float]
+    color: int = 0
+    dash: int = 0
+
+
+@dataclass(frozen=True)
+class Chart:
+    title: str
+    lines: Sequence[Line]
+    x: str
+    y: str
+    log_x: bool = False
+    log_y: bool = False
+
+    def svg(self, name: str) -> str:
+        """An element with a title for screen readers; ``name`` makes its ids unique on the page."""
+        from markupsafe import escape
+
+        drawn = [(line, list(filter(self._has, zip(line.x, line.y, strict=True)))) for line in self.lines]
+        across = Axis.over([x for _, points in drawn for x, _ in points], log=self.log_x)
+        up = Axis.over([y for _, points in drawn for _, y in points], log=self.log_y)
+        left = min(_BESIDE + _DIGIT * max(len(text) for _, text in up.ticks()), 0.6 * _WIDTH)
+        wide, high = _WIDTH - _RIGHT - left, _HEIGHT - _BELOW - _TOP
+        ticks_x = [(left + wide * share, text) for share, text in across.ticks()]
+        ticks_y = [(_TOP + high * (1.0 - share), text) for share, text in up.ticks()]
+        parts = [*_frame(left, ticks_x, ticks_y, _label(self.x), _label(self.y))]
+        for line, points in drawn:
+            places = [(left + wide * across.share(x), _TOP + high * (1.0 - up.share(y))) for x, y in points]
+            parts += _drawn(line, places)
+        return (
+            f'<svg viewBox="0 0 {_n(_WIDTH)} {_n(_HEIGHT)}" xmlns="http://www.w3.org/2000/svg" role="img" '
+            f'aria-labelledby="{name}-title"><title id="{name}-title">{escape(plain(self.title))}</title>'
+            f'<g fill="currentColor" font-family="sans-serif" font-size="{_n(_TEXT)}">{"".join(parts)}</g></svg>'
+        )
+
+    @property
+    def legend(self) -> list[tuple[str, str]]:
+        """For each of several lines the style of its border in the legend, and its label."""
+        shown = self.lines if len(self.lines) > 1 else ()
+        return [(f"{_DASHES[line.dash % len(_DASHES)][1]} {_color(line)}", _label(line.label)) for line in shown]
+
+    def _has(self, point: tuple[float, float]) -> bool:
+        x, y = point
+        return abs(x) <= _LARGEST and abs(y) <= _LARGEST and (x > 0 or not self.log_x) and (y > 0 or not self.log_y)
+
+
+def _frame(
+    left: float, ticks_x: list[tuple[float, str]], ticks_y: list[tuple[float, str]], x: str, y: str
+) -> Iterator[str]:
+    right, bottom = _WIDTH - _RIGHT, _HEIGHT - _BELOW
+    grid = [f"M {_n(at)} {_n(_TOP)} V {_n(bottom)}" for at, _ in ticks_x]
+    grid += [f"M {_n(left)} {_n(at)} H {_n(right)}" for at, _ in ticks_y]
+    yield f'<path d="{" ".join(grid)}" fill="none" stroke="var(--grid)" stroke-width="0.6"/>'
+    axes = f"M {_n(left)} {_n(_TOP)} V {_n(bottom)} H {_n(right)}"
+    yield f'<path d="{axes}" fill="none" stroke="currentColor" stroke-width="0.8"/><g text-anchor="middle">'
+    free = -math.inf
+    for at, text in ticks_x:
+        half = 0.5 * _DIGIT * len(text)
+        if at - half > free:  # no text overlaps the one before
+            yield _text(min(at, _WIDTH - half), bottom + 14.0, text)
+            free = at + half + 4.0
+    yield _text(0.5 * (left + right), bottom + 29.0, x)
+    yield f'<g transform="translate(11 {_n(0.5 * (_TOP + bottom))}) rotate(-90)">{_text(0, 0, y)}</g>'
+    yield '</g><g text-anchor="end">'
+    yield from (_text(left - 6.5, at + 3.6, text) for at, text in ticks_y)
+    yield "</g>"
+
+
+def _drawn(line: Line, places: Sequence[tuple[float, float]]) -> Iterator[str]:
+    kept = list(places[:1])
+    for place in places[1:-1]:
+        if math.dist(place, kept[-1]) >= _SPACING:
+            kept.append(place)
+    kept += places[1:][-1:]
+    if kept:
+        path, dashes = " L ".join(f"{_n(x)} {_n(y)}" for x, y in kept), _DASHES[line.dash % len(_DASHES)][0]
+        array = f' stroke-dasharray="{dashes}"' if dashes else ""
+        yield f'<path d="M {path}" fill="none" stroke="{_color(line)}" stroke-width="1.6"{array}/>'
+    if len(places) < _FEW:
+        yield from (f'<circle cx="{_n(x)}" cy="{_n(y)}" r="1.9" fill="{_color(line)}"/>' for x, y in places)
+
+
+def _color(line: Line) -> str:
+    return f"var(--series-{line.color % _COLORS})"
+
+
+def _text(x: float, y: float, text: str) -> str:
+    from markupsafe import escape
+
+    return f'<text x="{_n(x)}" y="{_n(y)}">{escape(text)}</text>'
+
+
+def _n(value: float) -> str:
+    """A coordinate to a hundredth."""
+    return f"{round(value, 2) + 0.0:g}"
+
+
+def _label(text: str) -> str:
+    return shortened(plain(text), _LABEL)
+
+
+#: The ratio of the bar's end to the largest number on it. Numbers with a larger ratio than the second are on a
+#: logarithmic scale.
+_ROOM, _SPREAD = 1.12, 40.0
+
+
+def interval_bar(verdict: Verdict) -> SimpleNamespace | None:
+    """Places in percent of the width; None without a positive finite number."""
+    lower, upper, claimed = (
+        number if number is not None and math.isfinite(number) else None
+        for number in (verdict.lower, verdict.upper, verdict.claimed)
+    )
+    ends = [number for number in (lower, upper, claimed) if number is not None and number >= 0.0]
+    largest = max(ends, default=0.0)
+    if largest <= 0.0 or (verdict.lower is None and verdict.upper is None):
+        return None
+    least, most = 0.0, largest * _ROOM
+    smallest = min(number for number in ends if number > 0.0)
+    axis = Axis(least, most, log=False)
+    if largest / smallest > _SPREAD:
+        least = smallest / _ROOM**4
+        axis = Axis(math.log10(least), math.log10(most), log=True)
+    low, high, place = (
+        None if number is None else 100.0 * min(1.0, max(0.0, axis.share(max(number, least))))
+        for number in (lower, upper, claimed)
+    )
+    low, high = low or 0.0, 100.0 if high is None else high
+    return SimpleNamespace(
+        low=min(low, high),
+        width=max(abs(high - low), 0.6),
+        claimed=place,
+        open_below=lower is None,
+        open_above=upper is None,
+        crossed=low > high,
+        logarithmic=axis.log,
+        least=decimals.nearest(least, digits=2),
+        most=decimals.nearest(most, digits=2),
+    )

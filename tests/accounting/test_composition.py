@@ -1,0 +1,244 @@
+"""The composition against exact convolution, with its error bound put to the test."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+
+import mpmath
+import numpy as np
+import pytest
+
+from dpspec.accounting import Direction, Mixture, PrivacyLoss, TooLongError
+from dpspec.accounting.composition import (
+    OUTSIDE,
+    UNSURE,
+    ComposedProfile,
+    TiltedMeasure,
+    compose,
+    convolve,
+    find_window,
+    split_rare_steps,
+)
+from dpspec.accounting.grid import Atoms
+from dpspec_group.black_box import log_delta
+
+
+def atoms(masses: list[float], lowest: float = -0.3, spacing: float = 0.1, infinity: float = 0.0) -> Atoms:
+    return Atoms(lowest, spacing, np.arange(len(masses)), np.array(masses), infinity, 0.0)
+
+
+def exact_delta(parts: list[tuple[Atoms, int]], epsilon: float) -> mpmath.mpf:
+    total, lowest = [Fraction(1)], mpmath.mpf(0)
+    for part, steps in parts:
+        lowest += mpmath.mpf(part.lowest) * steps
+        for _ in range(steps):
+            longer = [Fraction(0)] * (len(total) + len(part.masses) - 1)
+            for i, a in enumerate(total):
+                for j, b in enumerate(part.masses):
+                    longer[i + j] += a * Fraction(float(b))
+            total = longer
+    result = mpmath.mpf(0)
+    for i, mass in enumerate(total):
+        loss = lowest + mpmath.mpf(parts[0][0].spacing) * i
+        if loss > epsilon:
+            weight = 1 - mpmath.exp(mpmath.mpf(epsilon) - loss)
+            result += mpmath.mpf(mass.numerator) / mpmath.mpf(mass.denominator) * weight
+    return result
+
+
+STEP = atoms([0.3, 0.0, 0.25, 0.2, 0.1, 0.1, 0.04, 0.01])
+OTHER = atoms([0.6, 0.25, 0.1, 0.05], lowest=-0.15)
+
+
+@pytest.mark.parametrize("steps", [1, 2, 7, 12])
+@pytest.mark.parametrize("tilt", [0.2, 3.0, 12.0])
+def test_delta_lies_between_its_bounds(steps: int, tilt: float) -> None:
+    parts = [(STEP, steps), (OTHER, 3)]
+    with mpmath.workdps(60):
+        for place in (0.1, 0.5, 0.8, 0.95):
+            low, high = -0.3 * steps - 0.45, 0.4 * steps + 0.45
+            epsilon = low + place * (high - low) + 0.013
+            composed = compose(parts, tilt, epsilon, epsilon - 0.5, 1 << 16)
+            truth = mpmath.log(exact_delta(parts, epsilon))
+            assert mpmath.mpf(composed.log_lower(epsilon)) <= truth <= mpmath.mpf(composed.log_upper(epsilon))
+
+
+def test_a_good_tilt_keeps_a_tiny_delta_precise() -> None:
+    parts = [(STEP, 12)]
+    epsilon = 4.5  # of at most 4.8
+    with mpmath.workdps(60):
+        truth = mpmath.log(exact_delta(parts, epsilon))
+        assert truth < -42
+        composed = compose(parts, 25.0, epsilon, epsilon - 1.0, 1 << 16)
+        assert composed.log_upper(epsilon) - composed.log_lower(epsilon) < 1e-9
+        assert mpmath.mpf(composed.log_lower(epsilon)) <= truth <= mpmath.mpf(composed.log_upper(epsilon))
+        # without one the rounding of the transform drowns it, and the bounds say so
+        flat = compose(parts, 0.01, epsilon, epsilon - 1.0, 1 << 16)
+        assert flat.log_lower(epsilon) < truth - 1.0
+        assert flat.log_upper(epsilon) > truth
+
+
+def test_stated_error_of_the_convolution_holds_and_is_not_absurd() -> None:
+    rng = np.random.default_rng(2)
+    part = TiltedMeasure.of(atoms(list(rng.dirichlet(np.full(40, 0.3)))), 300, 0.0)
+    values, (single, squared) = convolve([part], 16_384)
+    exact = np.ones(1)
+    for _ in range(300):  # sums of positive products: good to 300 * 40 units in the last place of each value
+        exact = np.convolve(exact, part.masses)
+    error = np.abs(values[: len(exact)] - exact)
+    assert error.max() <= single
+    assert math.sqrt(float(error @ error)) <= squared
+    assert single < 1e-11
+
+
+def test_folding_wraps_around() -> None:
+    part = TiltedMeasure.of(atoms([0.25, 0.25, 0.25, 0.25]), 1, 0.0)
+    np.testing.assert_allclose(convolve([part], 3)[0], [0.5, 0.25, 0.25])
+
+
+def test_the_window_holds_all_but_the_stated_mass() -> None:
+    part = TiltedMeasure.of(STEP, 400, 2.0)
+    low, high = find_window([part], 0.1)
+    values, _ = convolve([part], 4096)
+    assert values[: math.floor(low)].sum() + values[math.ceil(high) + 1 :].sum() < 2.0 * OUTSIDE + 1e-13
+    assert 0.1 * (high - low) < 18.0 * math.sqrt(part.variance)
+
+
+def test_a_single_atom_composes_to_a_single_atom() -> None:
+    composed = compose([(atoms([0.0, 1.0, 0.0]), 1000)], 1.0, -210.0, -250.0, 1 << 12)
+    assert math.exp(composed.log_upper(-210.0)) == pytest.approx(-math.expm1(-10.0), rel=1e-6)
+    assert math.exp(composed.log_lower(-210.0)) == pytest.approx(-math.expm1(-10.0), rel=1e-6)
+
+
+def test_infinite_losses_happen_at_least_once() -> None:
+    composed = compose([(atoms([0.5, 0.5], infinity=1e-3), 1000)], 1.0, 5.0, 0.0, 1 << 12)
+    truth = mpmath.mpf(1) - (1 - mpmath.mpf(1e-3)) ** 1000
+    assert composed.log_lower(5.0) <= mpmath.log(truth) <= composed.log_upper(5.0)
+    assert math.exp(composed.log_upper(5.0)) == pytest.approx(float(truth), rel=1e-11)
+    assert composed.log_finite(5.0) < -25.0
+
+
+def test_epsilons_under_the_floor_get_the_trivial_bound() -> None:
+    composed = compose([(STEP, 50)], 2.0, 3.0, 2.0, 1 << 12)
+    assert composed.log_upper(1.0) == 0.0
+    assert composed.log_upper(2.5) < 0.0
+    assert composed.log_upper(1e6) < -30.0
+
+
+def test_losses_far_apart_need_another_summation() -> None:
+    wide = atoms([0.9, 0.0999, 0.0001], lowest=-400.0, spacing=400.0)
+    parts = [(wide, 9)]
+    composed = compose(parts, 0.004, 250.0, -3000.0, 1 << 12)
+    with mpmath.workdps(60):
+        for epsilon in (-1000.0, 10.0, 390.0):
+            truth = mpmath.log(exact_delta(parts, epsilon))
+            assert mpmath.mpf(composed.log_lower(epsilon)) <= truth <= mpmath.mpf(composed.log_upper(epsilon))
+            assert composed.log_upper(epsilon) - composed.log_lower(epsilon) < 1e-6
+
+
+def test_too_long_a_window_is_refused() -> None:
+    with pytest.raises(TooLongError):
+        compose([(STEP, 10_000)], 1.0, 0.0, -10.0, 100)
+
+
+PRESENT = "present-first"
+
+#: A bulk around 0 and a loss of 40 that is met once in 10^15 steps.
+BULK = np.array([0.3, 0.4, 0.3])
+RARE = 1e-15
+
+
+def step(infinity: float = 0.0) -> Atoms:
+    masses = np.append(BULK * (1.0 - RARE), RARE)
+    return Atoms(-0.5, 0.5, np.array([0, 1, 2, 81]), masses, infinity, 0.0)
+
+
+def exact_log_delta(steps: int, epsilon: float) -> float:
+    """All ways to have 0, 1 or 2 rare steps, in fractions."""
+    atoms = step()
+    bulk = [Fraction(1)]
+    powers = [bulk]
+    for _ in range(steps):
+        longer = [Fraction(0)] * (len(bulk) + 2)
+        for i, mass in enumerate(bulk):
+            for j in range(3):
+                longer[i + j] += mass * Fraction(float(atoms.masses[j]))
+        bulk = longer
+        powers.append(bulk)
+    total = mpmath.mpf(0)
+    for rare in range(3):
+        ways = math.comb(steps, rare) * Fraction(float(atoms.masses[3])) ** rare
+        for i, mass in enumerate(powers[steps - rare]):
+            loss = -0.5 * steps + 0.5 * i + 40.5 * rare
+            weight = ways * mass
+            if loss > epsilon:
+                gain = 1 - mpmath.exp(mpmath.mpf(epsilon) - loss)
+                total += mpmath.mpf(weight.numerator) / mpmath.mpf(weight.denominator) * gain
+    return float(mpmath.log(total))
+
+
+@pytest.mark.parametrize("epsilon", [20.3, 30.3, 38.3])
+def test_one_rare_step_decides(epsilon: float) -> None:
+    with mpmath.workdps(50):
+        truth = exact_log_delta(30, epsilon)
+    whole = compose([(step(), 30)], 3.0, epsilon, epsilon - 15.0, 1 << 14)
+    value, error = whole.sum_at(epsilon)
+    assert error > UNSURE * value
+    split = split_rare_steps(whole, [(step(), 30)], epsilon - 15.0, 1 << 14, truth)
+    found = ComposedProfile((split,))
+    assert found.bound("log_lower", epsilon) <= truth <= found.bound("log_upper", epsilon)
+    assert whole.log_lower(epsilon) <= truth <= whole.log_upper(epsilon)
+    assert found.bound("log_upper", epsilon) - found.bound("log_lower", epsilon) < 1e-6
+    assert len(split[0]) == 2
+
+
+def test_infinite_losses_are_counted_once() -> None:
+    phases = [(step(infinity=1e-12), 30)]
+    whole = compose(phases, 3.0, 30.3, 20.0, 1 << 14)
+    found = ComposedProfile((split_rare_steps(whole, phases, 20.0, 1 << 14, math.log(3e-11)),))
+    assert math.exp(found.bound("log_upper", 30.3)) == pytest.approx(3e-11, rel=1e-3)
+    assert math.exp(found.bound("log_finite", 30.3)) < 1e-12
+
+
+def test_what_a_tilt_resolves_is_left_whole() -> None:
+    value, error = compose([(step(), 30)], 0.2, 2.0, -5.0, 1 << 14).sum_at(2.0)
+    assert error <= UNSURE * value
+    plain = [(Atoms(-0.5, 0.5, np.array([0, 1, 2]), BULK, 0.0, 0.0), 30)]
+    whole = compose(plain, 30.0, 5.0, 0.0, 1 << 14)
+    assert split_rare_steps(whole, plain, 0.0, 1 << 14, -9.0) == (((whole, 0.0),), -math.inf)
+
+
+def test_the_worse_of_two_is_the_larger() -> None:
+    one = compose([(step(), 30)], 1.0, 3.0, -5.0, 1 << 14)
+    two = compose([(step(), 20)], 1.0, 3.0, -5.0, 1 << 14)
+    both = ComposedProfile(tuple((((each, 0.0),), -math.inf) for each in (one, two)))
+    assert both.bound("log_upper", 3.0) == max(one.log_upper(3.0), two.log_upper(3.0))
+    assert both.bound("log_lower", 3.0) == max(one.log_lower(3.0), two.log_lower(3.0))
+
+
+@pytest.mark.parametrize(
+    ("pair", "steps", "delta"),
+    [
+        (Mixture.poisson(30, 1e-6, 1.0), 1000, 1e-30),
+        pytest.param(Mixture.poisson(30, 1e-6, 1.0), 10_000, 1e-30, marks=pytest.mark.slow),
+        (Mixture.poisson(1, 1e-6, 1.0), 100, 1e-20),
+        (Mixture.poisson(10_000, 1e-8, 1.0), 100, 1e-20),
+        (Mixture.poisson(1, 1e-8, 0.5), 1000, 1e-30),
+    ],
+)
+@pytest.mark.parametrize("direction", ["present-first", "absent-first"])
+def test_tiny_rates_and_deltas(pair: Mixture, steps: int, delta: float, direction: Direction) -> None:
+    loss = PrivacyLoss.of(pair, direction).compose(steps)
+    interval = loss.epsilon(delta)
+    assert interval.relative_width < 1e-3
+    # the profile through another question, and through an integral where that converges
+    assert loss.delta(interval.upper, width=1e-3).lower <= delta
+    assert loss.delta(interval.lower, width=1e-3).upper >= delta
+    if len(pair.sensitivities) > 2:  # where it takes long
+        return
+    try:
+        below = log_delta(loss.phases, direction, interval.upper)
+    except ArithmeticError:
+        return
+    assert below <= math.log(delta) * (1.0 - 1e-9)

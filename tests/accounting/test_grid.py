@@ -1,0 +1,221 @@
+"""Cells to measures: what chords keep, and what removing kinks may do."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import mpmath
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.accounting_oracle import curve, gaussian_delta, holds
+
+from dpspec.accounting import (
+    DIRECTIONS,
+    Cells,
+    Direction,
+    Discrete,
+    Interval,
+    Laplace,
+    Pair,
+    PrivacyLoss,
+)
+from dpspec.accounting.grid import discretize_from_above, discretize_from_below, remove_kinks
+
+
+def test_chords_keep_both_masses() -> None:
+    cells = Cells(
+        lowest=-0.2,
+        spacing=0.1,
+        index=np.array([0, 1, 4, 5]),
+        mass=np.array([0.2, 0.3, 0.1]),
+        excess=np.array([0.01, 0.04, 0.005]),
+        error=np.zeros(3),
+        slip=np.zeros(3),
+        shift=0.0,
+        below=0.0,
+        above=0.05,
+    )
+    atoms = discretize_from_above(cells)
+    second = float(np.sum((cells.mass - cells.excess) * np.exp(-(cells.lowest + cells.spacing * cells.index[:-1]))))
+    assert atoms.masses.sum() == pytest.approx(0.6, rel=1e-14)
+    assert atoms.masses @ np.exp(-(atoms.lowest + atoms.spacing * atoms.index)) == pytest.approx(second, rel=1e-13)
+    assert atoms.infinity == 0.05
+    merged = discretize_from_below(cells)
+    assert merged.masses.sum() <= 0.65 + 1e-14
+    assert np.all(merged.masses >= 0.0)
+
+
+@given(
+    st.lists(st.floats(-1.0, 1.0), min_size=3, max_size=30),
+    st.lists(st.integers(1, 5), min_size=30, max_size=30),
+    st.floats(0.01, 0.5),
+)
+def test_removing_kinks_only_lowers_a_curve(values: list[float], gaps: list[int], spacing: float) -> None:
+    nodes = np.array(values)
+    losses = spacing * np.cumsum(gaps[: len(nodes)])
+    after = remove_kinks(nodes, losses)
+    assert np.all(after >= 0.0)
+    for epsilon in np.concatenate((losses, 0.5 * (losses[1:] + losses[:-1]), [losses[0] - 1.0])):
+        weights = -np.expm1(np.minimum(epsilon - losses, 0.0))
+        # a curve is compared with what lies over it, which is never below zero
+        assert after @ weights <= max(nodes @ weights, 0.0) + 1e-12 or after @ weights <= 1e-12
+
+
+def test_a_measure_without_kinks_is_left_alone() -> None:
+    nodes = np.array([0.1, 0.0, 0.5])
+    np.testing.assert_array_equal(remove_kinks(nodes, np.array([0.0, 1.0, 2.0])), nodes)
+
+
+PRESENT, ABSENT = "present-first", "absent-first"
+laplaces = st.builds(
+    Laplace,
+    st.floats(math.log(0.05), math.log(50.0)).map(math.exp),
+    st.just(1.0),
+    st.one_of(st.just(1.0), st.floats(math.log(1e-8), math.log(0.999)).map(math.exp)),
+)
+vectors = st.lists(st.floats(0.0, 1.0), min_size=3, max_size=9).filter(lambda x: sum(x) > 0.1)
+
+
+def _normalised(one: list[float], two: list[float]) -> Discrete:
+    size = min(len(one), len(two))
+    p, q = np.array(one[:size]) + 1e-9, np.array(two[:size]) + 1e-9
+    p[p < 0.05] = 0.0
+    if p.sum() == 0.0:
+        p[0] = 1.0
+    return Discrete(p / p.sum(), q / q.sum())
+
+
+discretes = st.tuples(vectors, vectors).map(lambda two: _normalised(*two))
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.one_of(laplaces, discretes),
+    st.sampled_from(DIRECTIONS),
+    st.floats(math.log(1e-4), math.log(0.5)).map(math.exp),
+    st.lists(st.floats(-0.2, 1.2), min_size=6, max_size=6),
+)
+def test_discretised_curves_enclose_the_exact_one(
+    pair: Pair, direction: Direction, share: float, places: list[float]
+) -> None:
+    part = pair.truncate(direction, -50.0, -40.0)
+    losses, _ = part.table()
+    reach = float(np.ptp(losses)) or 1e-3
+    upper, lower = part.cells(share * reach, [2.0], 6.0, 1 << 19)
+    above, below = discretize_from_above(upper), discretize_from_below(lower)
+    assert above.masses.sum() + above.infinity >= 1.0 - 1e-9
+    assert below.masses.sum() + below.infinity <= 1.0 + 1e-12
+    assert np.all(below.masses >= 0.0)
+    for place in places:
+        epsilon = float(losses.min()) + place * reach
+        found = pair.log_delta_bounds(epsilon, direction)
+        assert found is not None
+        assert curve(below, epsilon + below.shift) <= math.exp(found[1]) * (1.0 + 1e-11) + 1e-15
+        assert curve(above, epsilon - above.shift) >= math.exp(found[0]) * (1.0 - 1e-11) - 1e-15
+
+
+@given(laplaces, st.floats(-1.5, 1.5))
+def test_one_laplace_step_in_both_directions(pair: Laplace, place: float) -> None:
+    epsilon = place * pair.largest_loss(PRESENT)
+    there, back = pair.log_delta_bounds(epsilon, PRESENT), pair.log_delta_bounds(-epsilon, ABSENT)
+    with mpmath.workdps(60):
+        e, m, q = mpmath.mpf(epsilon), mpmath.mpf(pair.edge), mpmath.mpf(pair.rate)
+        inner = (mpmath.exp(e) - 1) / q + 1
+        if inner <= mpmath.exp(-m):
+            truth = 1 - mpmath.exp(e)
+        else:
+            truth = max(mpmath.mpf(0), q * (1 - mpmath.exp((mpmath.log(inner) - m) / 2)))
+        other = 1 - mpmath.exp(-e) + mpmath.exp(-e) * truth
+        for bounds, value in ((there, truth), (back, other)):
+            assert mpmath.exp(bounds[0]) * (1 - mpmath.mpf(1e-14)) <= value + mpmath.mpf(1e-30)
+            assert value <= mpmath.exp(bounds[1]) * (1 + mpmath.mpf(1e-14)) + mpmath.mpf(1e-30)
+    assert there[1] - there[0] < 1e-6 or float(truth) < 1e-6 * pair.rate
+
+
+def hockey_stick(present: list[float], absent: list[float], steps: int, epsilon: float) -> float:
+    """By summing over all sequences of outcomes."""
+    total = 0.0
+    for outcomes in itertools.product(range(len(present)), repeat=steps):
+        p = math.prod(present[i] for i in outcomes)
+        q = math.prod(absent[i] for i in outcomes)
+        total += max(p - math.exp(epsilon) * q, 0.0)
+    return total
+
+
+@pytest.mark.parametrize("epsilon", [-1.0, 0.7, 30.0, *(pytest.param(e, marks=pytest.mark.slow) for e in (0.0, 2.0))])
+@pytest.mark.parametrize(
+    ("present", "absent"),
+    [
+        ([0.75, 0.25], [0.25, 0.75]),
+        ([0.5, 0.3, 0.2], [0.2, 0.3, 0.5]),
+        ([0.6, 0.3, 0.1, 0.0], [0.1, 0.25, 0.15, 0.5]),
+        ([0.6, 0.25, 0.1, 0.05], [0.2, 0.3, 0.5, 0.0]),
+    ],
+)
+def test_finitely_many_outcomes_by_brute_force(present: list[float], absent: list[float], epsilon: float) -> None:
+    for direction, one, two in ((PRESENT, present, absent), (ABSENT, absent, present)):
+        for steps in (1, 4):
+            found = PrivacyLoss.of(Discrete(present, absent), direction).compose(steps).delta(epsilon, width=1e-2)
+            truth = hockey_stick(one, two, steps, epsilon)
+            assert found.lower - 1e-15 <= truth <= found.upper + 1e-15
+
+
+def test_randomised_response_composed_is_binomial() -> None:
+    loss = PrivacyLoss.of(Discrete([0.75, 0.25], [0.25, 0.75])).compose(200)
+    gap = math.log(3.0)
+    with mpmath.workdps(40):
+        for epsilon in (10.0, 100.0, 180.0):
+            truth = mpmath.mpf(0)
+            for k in range(201):
+                weight = mpmath.binomial(200, k) * mpmath.mpf(3) ** k / mpmath.mpf(4) ** 200
+                other = mpmath.binomial(200, k) * mpmath.mpf(3) ** (200 - k) / mpmath.mpf(4) ** 200
+                truth += max(weight - mpmath.exp(epsilon) * other, mpmath.mpf(0))
+            found = loss.delta(epsilon)
+            assert holds(found, float(truth), 1e-12)
+            assert found.relative_width < 1e-6  # losses are multiples of ln 3: nothing is lost to the grid
+    assert loss.epsilon(1e-300).upper <= 200 * gap * (1.0 + 1e-12)
+
+
+def test_outcomes_that_only_one_law_produces_cost_an_infinite_epsilon() -> None:
+    loss = PrivacyLoss.of(Discrete([0.89, 0.1, 0.01], [0.9, 0.1, 0.0])).compose(10)
+    always = 1.0 - 0.99**10
+    assert holds(loss.delta(5.0), always)
+    assert loss.epsilon(0.9 * always) == Interval(math.inf, math.inf)
+    assert loss.epsilon(1.5 * always, width=0.1).upper < 1.0
+    assert loss.rero(1e-9).lower >= always
+
+
+def test_equal_laws_leak_nothing() -> None:
+    loss = PrivacyLoss.of(Discrete([0.2, 0.8], [0.2, 0.8])).compose(7)
+    assert loss.epsilon(1e-9) == Interval(0.0, 0.0)
+    assert loss.rero(0.3).upper == pytest.approx(0.3, rel=1e-14)
+
+
+@pytest.mark.parametrize("direction", DIRECTIONS)
+def test_phases_of_different_kinds_compose(direction: Direction) -> None:
+    """One Gaussian and one sampled Laplace step: the first's closed form averaged over the second's loss."""
+    gauss, laplace = (
+        PrivacyLoss.gaussian(2.0, direction=direction),
+        PrivacyLoss.of(Laplace(1.5, rate=0.3), direction),
+    )
+    both = gauss + laplace
+    assert both.phases == (laplace + gauss).phases[::-1]
+    with mpmath.workdps(25):
+        m, q = mpmath.mpf(1) / mpmath.mpf(1.5), mpmath.mpf(0.3)
+
+        def share(x: mpmath.mpf) -> mpmath.mpf:
+            return 1 - q + q * mpmath.exp(x)
+
+        sign = 1 if direction == PRESENT else -1
+        for epsilon in (0.0, 0.8, 2.0):
+
+            def term(x: mpmath.mpf, mass: mpmath.mpf, epsilon: float = epsilon) -> mpmath.mpf:
+                weight = mass * (share(x) if sign > 0 else 1)
+                return weight * gaussian_delta(epsilon - sign * mpmath.log(share(x)), 0.5)
+
+            truth = term(-m, mpmath.mpf(0.5)) + term(m, mpmath.exp(-m) / 2)
+            truth += mpmath.quad(lambda x: term(x, mpmath.exp(-(x + m) / 2) / 4), [-m, -m / 2, 0, m / 2, m])
+            assert holds(both.delta(epsilon), float(truth), 1e-12)

@@ -1,0 +1,226 @@
+"""Tables by columns: what Parquet files and CSV files with categories become, and what is refused."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from support.refused import refused
+
+from dpspec.contract import DataError, DataSource, FrozenMap, LoadedData
+from dpspec.data import source as limits
+from dpspec.data import table_files as kind
+from dpspec.data.table_files import Csv
+
+pa = pytest.importorskip("pyarrow")
+
+Make = Callable[..., DataSource]
+Write = Callable[..., Path]
+
+TABLE: dict[str, Any] = {"path": "table.parquet", "label": "label", "classes": ["no", "yes"]}
+SIZES = {"size": ["small", "large", ""]}
+
+
+def test_values_of_every_plain_type(parquet: Write, source: Make, tmp_path: Path) -> None:
+    columns = {
+        "whole": pa.array([1, 2, 3], pa.int8()),
+        "single": pa.array([0.5, 1.5, -2.5], pa.float32()),
+        "truth": [True, False, True],
+        "exact": [Decimal("1.25"), Decimal("2.50"), Decimal("-3.75")],
+        "size": pa.array(["small", None, "large"]).dictionary_encode(),
+        "code": [3, 1, 3],
+        "label": ["yes", "no ", "no"],
+    }
+    parquet(**columns)
+    made = source("parquet", tmp_path, **TABLE, categories={**SIZES, "code": ["1", "3"]})
+    facts, rows = made.facts(), made.load()
+    assert (facts.records, facts.shape, facts.classes, facts.test_records) == (3, (9,), 2, 0)
+    assert rows.train_x.tolist() == [
+        [1, 0.5, 1, 1.25, 1, 0, 0, 0, 1],
+        [2, 1.5, 0, 2.5, 0, 0, 1, 1, 0],
+        [3, -2.5, 1, -3.75, 0, 1, 0, 0, 1],
+    ]
+    assert rows.train_y.tolist() == [1, 0, 0]
+
+
+@pytest.mark.parametrize(
+    ("labels", "classes", "wanted"),
+    [
+        ([1, 0, 2], 3, [1, 0, 2]),
+        ([1.0, 0.0, 2.0], 3, [1, 0, 2]),
+        ([7, 3, 7], ["3", "7"], [1, 0, 1]),
+        ([True, False, True], ["false", "true"], [1, 0, 1]),
+        (["b", "a", "b"], ["b", "a"], [0, 1, 0]),
+        ([True, None, False], ["false", "true", ""], [1, 2, 0]),
+    ],
+)
+def test_labels_by_their_text(
+    labels: list[Any], classes: Any, wanted: list[int], parquet: Write, source: Make, tmp_path: Path
+) -> None:
+    parquet(a=[1.0, 2.0, 3.0], label=labels)
+    rows = source("parquet", tmp_path, **{**TABLE, "classes": classes}).load()
+    assert rows.train_y.tolist() == wanted
+
+
+def test_columns_and_test_tables(parquet: Write, source: Make, tmp_path: Path) -> None:
+    parquet(a=[1, 2], b=[3, 4], note=["x", "y"], label=["no", "yes"])
+    parquet("test.parquet", b=[5], label=["yes"], a=[6])
+    options = {**TABLE, "test_path": "test.parquet", "columns": ["b", "a"]}
+    facts, rows = source("parquet", tmp_path, **options).facts(), source("parquet", tmp_path, **options).load()
+    assert (facts.records, facts.test_records) == (2, 1)
+    assert rows.train_x.tolist() == [[3, 1], [4, 2]]
+    assert rows.test_x.tolist() == [[5, 6]]
+    assert rows.test_y.tolist() == [1]
+    refused(source("parquet", tmp_path, **{**options, "columns": ["note"]}), "test.parquet: has no column 'note'")
+    refused(
+        source("parquet", tmp_path, **TABLE, test_path="test.parquet"),
+        "test.parquet: the features differ from the features of",
+        "columns",
+    )
+    before = source("parquet", tmp_path, **options).facts().digest
+    parquet("test.parquet", b=[5], label=["no"], a=[6])
+    assert source("parquet", tmp_path, **options).facts().digest != before
+
+
+def test_digests_follow_whatever_changes_rows(parquet: Write, source: Make, tmp_path: Path) -> None:
+    parquet(a=[1, 2], size=["small", "large"], label=["no", "yes"])
+    variants: list[dict[str, Any]] = [
+        {"categories": SIZES},
+        {"categories": {"size": ["large", "small"]}},
+        {"columns": ["a"]},
+        {"columns": ["a"], "classes": ["yes", "no"]},
+    ]
+    assert len({source("parquet", tmp_path, **{**TABLE, **v}).facts().digest for v in variants}) == len(variants)
+
+
+@pytest.mark.parametrize("typed", [True, False], ids=["dictionary", "text"])
+@pytest.mark.parametrize("kind", [pa.string(), pa.large_string()], ids=str)
+def test_texts_that_the_file_holds_once_are_held_once_in_memory(
+    typed: bool, kind: Any, source: Make, tmp_path: Path
+) -> None:
+    """A few kilobytes on disk that would be 25 GB, were every record's text a copy."""
+    files = pytest.importorskip("pyarrow.parquet")
+    long, count = "q" * 250_000, 100_000
+    places = pa.array([0, 1, None, *[0] * (count - 3)], pa.int32())
+    size = pa.DictionaryArray.from_arrays(places, pa.array([long, "p"], kind))
+    files.write_table(pa.table({"size": size, "label": ["no"] * count}), tmp_path / "table.parquet", store_schema=typed)
+    rows = source("parquet", tmp_path, **TABLE, categories={"size": ["p", long, ""]}).load()
+    assert rows.train_x[:4].tolist() == [[0, 1, 0], [1, 0, 0], [0, 0, 1], [0, 1, 0]]
+    made = source("parquet", tmp_path, **TABLE, categories={"size": ["p", ""]})
+    refused(made, f"record 0: '{long[:37]}...' is not a category of column 'size'")
+
+
+@pytest.mark.parametrize(
+    ("columns", "options", "parts"),
+    [
+        ({"a": [1]}, {}, ["has no column 'label' (its columns: a)"]),
+        ({"label": ["no"]}, {}, ["is empty"]),
+        ({"a": pa.array([], pa.int8()), "label": pa.array([], pa.string())}, {}, ["is empty"]),
+        ({"a": [1, None], "label": ["no", "no"]}, {}, ["record 1: column 'a': nan is not a finite number"]),
+        ({"a": [1.0, float("inf")], "label": ["no", "no"]}, {}, ["record 1: column 'a': inf is not a finite number"]),
+        ({"a": ["1"], "label": ["no"]}, {}, ["column 'a' is not numeric; list its values under categories"]),
+        ({"a": [[1]], "label": ["no"]}, {}, ["column 'a' has type list"]),
+        ({"a": [1, 2], "label": ["no", "maybe"]}, {}, ["record 1: label 'maybe' is not a declared class"]),
+        ({"a": [1, 2], "label": [None, "no"]}, {}, ["record 0: label '' is not a"]),
+        ({"a": [1], "label": ["no"]}, {"classes": 2}, ["list labels that are words: classes: [no, yes]"]),
+        ({"a": ["m"], "label": ["no"]}, {"categories": {"a": ["s", "l"]}}, ["record 0: 'm' is not a", "(s, l)"]),
+        ({"a": [1], "label": ["no"]}, {"categories": {"b": ["s", "l"]}}, ["has no column 'b'"]),
+        ({"a": [1], "label": ["no"]}, {"categories": {"label": ["s", "l"]}}, ["column 'label', which is not a feat"]),
+        ({"a": [1], "label": ["no"]}, {"columns": ["label"]}, ["is the label and cannot be a feature"]),
+    ],
+)
+def testrefused(
+    columns: dict[str, Any], options: dict[str, Any], parts: list[str], parquet: Write, source: Make, tmp_path: Path
+) -> None:
+    parquet(**columns)
+    refused(source("parquet", tmp_path, **{**TABLE, **options}), "table.parquet", *parts)
+
+
+def test_limits(parquet: Write, source: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A table that is small on disk may be huge in memory: what the footer admits counts."""
+    parquet(a=np.zeros(5000), label=["no"] * 5000)
+    with monkeypatch.context() as patch:
+        patch.setattr(kind, "MAX_BYTES", 100)
+        refused(source("parquet", tmp_path, **TABLE), "decompressed bytes; the maximum is 100")
+    monkeypatch.setattr(limits, "MAX_VALUES", 4999)
+    refused(source("parquet", tmp_path, **TABLE, columns=["a"]), "5000 values; at most 4999 are read")
+    monkeypatch.setattr(limits, "MAX_BYTES", 100)
+    refused(source("parquet", tmp_path, **TABLE), "bytes; at most 100 are read")
+
+
+def test_files_that_are_none(source: Make, tmp_path: Path, parquet: Write) -> None:
+    made = source("parquet", tmp_path, **TABLE)
+    refused(made, "table.parquet: no such file")
+    (tmp_path / "table.parquet").write_bytes(b"PAR1 and so on PAR1")
+    refused(made, "table.parquet: not a readable Parquet file")
+    whole = parquet(a=[1.5, 2.5], label=["no", "yes"]).read_bytes()
+    (tmp_path / "table.parquet").write_bytes(whole[:-1])
+    refused(made, "table.parquet: not a readable Parquet file")
+
+
+def test_without_pyarrow(source: Make, tmp_path: Path, parquet: Write, monkeypatch: pytest.MonkeyPatch) -> None:
+    parquet(a=[1], label=["no"])
+    monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
+    refused(source("parquet", tmp_path, **TABLE), "needs pyarrow", "pip install 'dpspec[parquet]'")
+
+
+def test_csv_and_parquet_agree(parquet: Write, source: Make, tmp_path: Path) -> None:
+    (tmp_path / "table.csv").write_text("a,size,label\n1, large,yes\n2,,no\n3,small,no\n")
+    parquet(a=[1, 2, 3], size=["large", None, "small"], label=["yes", "no", "no"])
+    options = {"label": "label", "classes": ["no", "yes"], "categories": SIZES}
+    csv, other = (source(k, tmp_path, path=f"table.{k}", **options) for k in ("csv", "parquet"))
+    assert csv.facts().shape == other.facts().shape == (4,)
+    assert np.array_equal(csv.load().train_x, other.load().train_x)
+    assert csv.load().train_x.tolist() == [[1, 0, 1, 0], [2, 0, 0, 1], [3, 1, 0, 0]]
+    assert np.array_equal(csv.load().train_y, other.load().train_y)
+    assert csv.facts().digest != source("csv", tmp_path, path="table.csv", **{**options, "categories": {
+        "size": ["large", "small", ""]}}).facts().digest  # fmt: skip
+
+
+def test_csv_refuses_other_categories(source: Make, tmp_path: Path) -> None:
+    (tmp_path / "table.csv").write_text("a,size,label\n1,large,yes\n2,huge,no\n")
+    options = {"path": "table.csv", "label": "label", "classes": ["no", "yes"]}
+    refused(source("csv", tmp_path, **options, categories=SIZES), "table.csv:3: 'huge' is not a category")
+    refused(source("csv", tmp_path, **options, categories={"b": ["1", "2"]}), "table.csv: has no column 'b'")
+
+
+WITH_GAPS = "age,sugar,kind,ill\n3, ,a,no\n?,4,,yes\n6,8,a,no\n"
+GAPS = {"path": "t.csv", "label": "ill", "classes": ("no", "yes"), "categories": {"kind": ("", "a")}}
+
+
+def loaded(tmp_path: Path, **more: object) -> LoadedData:
+    (tmp_path / "t.csv").write_text(WITH_GAPS, encoding="utf-8")
+    return Csv(FrozenMap({**GAPS, **more}), tmp_path).load()
+
+
+def test_missing_values_become_nan(tmp_path: Path) -> None:
+    x = loaded(tmp_path, missing=("", "?")).train_x
+    assert np.argwhere(np.isnan(x)).tolist() == [[0, 1], [1, 0]]
+    assert x[:, 2:].tolist() == [[0.0, 1.0], [1.0, 0.0], [0.0, 1.0]]
+
+
+def test_missing_values_count_nothing_towards_the_radius(tmp_path: Path) -> None:
+    x = loaded(tmp_path, missing=("", "?"), radius=1.0, standardise={"mean": 0.0, "std": 2.0}).train_x
+    assert np.isnan(x).sum() == 2
+    norms = np.sqrt(np.nansum(np.square(x.astype(np.float64)), axis=1))
+    assert norms == pytest.approx(np.ones(3), rel=1e-6)
+
+
+@pytest.mark.parametrize("missing", [None, ("?",)])
+def test_what_is_not_declared_missing_is_an_error(tmp_path: Path, missing: tuple[str, ...] | None) -> None:
+    with pytest.raises(DataError, match=r"t\.csv:2: column 'sugar': ' ' is not a finite number"):
+        loaded(tmp_path, **({} if missing is None else {"missing": missing}))
+
+
+def test_how_missing_values_are_written_is_part_of_the_digest(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text(WITH_GAPS, encoding="utf-8")
+    digests = {
+        Csv(FrozenMap({**GAPS, **more}), tmp_path).facts().digest
+        for more in ({}, {"missing": ("",)}, {"missing": ("", "?")}, {"missing": ("?", "")})
+    }
+    assert len(digests) == 3

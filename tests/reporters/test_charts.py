@@ -1,0 +1,127 @@
+"""Charts as SVG: places of values, ticks, well-formed markup of any numbers, and the bar of an interval."""
+
+from __future__ import annotations
+
+import math
+import re
+from itertools import pairwise
+from xml.etree import ElementTree as ET
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support import results as factory
+
+from dpspec.reporters.charts import Axis, Chart, Line, interval_bar
+
+#: All that a chart may be given.
+NUMBERS = st.floats(allow_nan=True, allow_infinity=True) | st.floats(-10, 10) | st.just(0.0)
+
+
+def lines(drawn: str) -> list[list[tuple[float, float]]]:
+    paths = re.findall(r'<path d="M ([^"]*)" fill="none" stroke="var\(--series', drawn)
+    return [[(float(x), float(y)) for x, y in (part.split() for part in path.split(" L "))] for path in paths]
+
+
+def texts(drawn: str) -> dict[float, tuple[float, float]]:
+    """The places of the numbers by their values."""
+    found = re.findall(r'<text x="([^"]*)" y="([^"]*)">([^<]*)</text>', drawn)
+    return {float(text): (float(x), float(y)) for x, y, text in found if text not in ("x", "y")}
+
+
+def test_values_are_where_the_ticks_beside_them_say() -> None:
+    drawn = Chart("T", [Line("a", [0.0, 1.0, 4.0], [10.0, 30.0, 20.0])], "x", "y").svg("n")
+    across, up = map(texts, drawn.split('text-anchor="end"'))
+    ((first, middle, last),) = lines(drawn)
+    for place, x, y in ((first, 0.0, 10.0), (middle, 1.0, 30.0), (last, 4.0, 20.0)):
+        assert place[0] == pytest.approx(across[x][0], abs=0.02)
+        assert place[1] == pytest.approx(up[y][1] - 3.6, abs=0.02)
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "log", "texts"),
+    [
+        (0.0, 1.0, False, ["0.0", "0.2", "0.4", "0.6", "0.8", "1.0"]),
+        (-3.0, 12.0, False, ["-2", "0", "2", "4", "6", "8", "10", "12"]),
+        (1.0, 8.0, False, ["1", "2", "3", "4", "5", "6", "7", "8"]),
+        (1e9, 4e9, False, ["1e9", "1.5e9", "2e9", "2.5e9", "3e9", "3.5e9", "4e9"]),
+        (1.0, 100.0, True, ["1", "2", "5", "10", "20", "50", "100"]),
+        (1e-6, 1.0, True, ["1e-6", "1e-5", "0.0001", "0.001", "0.01", "0.1", "1"]),
+        (1e-12, 1.0, True, ["1e-12", "1e-10", "1e-8", "1e-6", "0.0001", "0.01", "1"]),
+        (3.0, 4.0, True, ["3", "3.46", "4"]),
+    ],
+)
+def test_ticks_are_round(low: float, high: float, log: bool, texts: list[str]) -> None:
+    ticks = Axis(math.log10(low) if log else low, math.log10(high) if log else high, log).ticks()
+    assert [text for _, text in ticks] == texts
+    for share, text in ticks:
+        value = math.log(float(text) / low) / math.log(high / low) if log else (float(text) - low) / (high - low)
+        assert share == pytest.approx(value, abs=5e-3)
+
+
+@given(st.lists(st.floats(-1e300, 1e300), min_size=1), st.booleans())
+def test_every_axis_has_its_values_and_few_ticks(values: list[float], log: bool) -> None:
+    values = [abs(value) or 5e-324 for value in values] if log else values
+    axis = Axis.over(values, log=log)
+    assert all(0.0 <= axis.share(value) <= 1.0 for value in values)
+    ticks = axis.ticks()
+    assert 1 <= len(ticks) <= 13
+    assert all(-1e-6 <= share <= 1.0 + 1e-6 for share, _ in ticks)
+
+
+@given(st.lists(st.tuples(NUMBERS, NUMBERS), max_size=6), st.booleans(), st.booleans(), st.text(max_size=20))
+def test_whatever_is_drawn_is_one_element_of_finite_coordinates(rows, log_x, log_y, text) -> None:
+    x, y = ([row[i] for row in rows] for i in range(2))
+    chart = Chart(text, [Line(text, x, y), Line("b", x, y, color=9, dash=7)], text, "y", log_x=log_x, log_y=log_y)
+    drawn = chart.svg("n")
+    assert ET.fromstring(drawn).tag.endswith("svg")
+    assert not re.search(r"\b(nan|inf)\b", re.sub(r"<title.*?</title>|<text.*?</text>", "", drawn))
+    assert len(chart.legend) == 2
+
+
+@pytest.mark.parametrize(("log", "last", "points"), [(False, math.nan, 4), (True, math.inf, 2)])
+def test_what_is_no_number_or_has_no_logarithm_is_left_out(log: bool, last: float, points: int) -> None:
+    line = Line("a", [1.0, 2.0, -1.0, last, 3.0], [1.0, 0.0, 1.0, 1.0, 9.0])
+    assert [len(one) for one in lines(Chart("T", [line], "x", "y", log, log).svg("n"))] == [points]
+
+
+def test_a_dense_line_keeps_its_ends_and_its_shape() -> None:
+    xs = [i / 1000 for i in range(20_001)]
+    drawn = Chart("T", [Line("a", xs, [math.sin(x) for x in xs])], "x", "y").svg("n")
+    (points,) = lines(drawn)
+    assert len(points) < 2500
+    assert points[-1][0] == pytest.approx(texts(drawn.split('text-anchor="end"')[0])[20.0][0], abs=0.02)
+    assert max(math.dist(a, b) for a, b in pairwise(points)) < 1.0
+
+
+def test_no_label_is_longer_than_a_chart_has_room_for() -> None:
+    """They come from what anybody wrote into a result."""
+    text = "1" * 50_000
+    chart = Chart("T", (Line(text, (0.0, 1.0), (0.0, 1.0)), Line("b", (0.0, 1.0), (1.0, 0.0))), text, text)
+    for written in (chart.svg("n"), chart.legend[0][1]):
+        assert 100 < max(map(len, re.findall("1+", written))) <= 200
+
+
+@pytest.mark.parametrize(
+    ("lower", "upper", "claimed", "logarithmic"),
+    [(0.5, 2.0, 3.0, False), (None, 2.0, 3.0, False), (0.5, math.inf, 3.0, False), (0.01, 50.0, 3.0, True)],
+)
+def test_bars_keep_the_order_of_the_numbers(
+    lower: float | None, upper: float, claimed: float, logarithmic: bool
+) -> None:
+    found = interval_bar(factory.verdict(lower=lower, upper=upper, claimed=claimed))
+    assert found is not None
+    assert found.claimed is not None
+    found_ends = found.open_below, found.open_above, found.logarithmic
+    assert found_ends == (lower is None, math.isinf(upper), logarithmic)
+    assert 0.0 <= found.low < found.low + found.width <= 100.0
+    assert (found.claimed > found.low + found.width) == (claimed > upper)
+    assert not found.crossed
+    contradicted = interval_bar(factory.verdict(lower=4.0, upper=2.0, claimed=3.0))
+    assert contradicted is not None
+    assert contradicted.crossed
+
+
+def test_without_numbers_there_is_no_bar() -> None:
+    assert interval_bar(factory.verdict(lower=None, upper=None)) is None
+    assert interval_bar(factory.verdict(lower=0.0, upper=0.0, claimed=None)) is None

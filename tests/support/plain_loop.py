@@ -1,0 +1,52 @@
+"""A plain loop without Opacus that reports what it does, sound or with a fault."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+import dpspec
+
+RECORDS, RATE, SIZE = 500, 0.1, 50
+
+
+def plain_loop(
+    folder: Any,
+    steps: int = 20,
+    *,
+    noises: Sequence[float] = (1.0,),
+    scales: Sequence[float] = (1.0, 1.0),
+    draw: str = "poisson",
+    norm: float = 1.0,
+    rate: float | None = RATE,
+) -> None:
+    """Record ``steps`` steps at each noise multiplier.
+
+    scales: of the added noise in the two tensors of the model. draw: ``poisson``, ``randperm`` or ``epochs``. norm: the
+    reported norm of each contribution, in clip norms. rate: the declared one.
+    """
+    torch.manual_seed(1)
+    model, clip = nn.Sequential(nn.Linear(40, 8, bias=False), nn.Linear(8, 5, bias=False)), 2.0
+    optimizer, sizes = torch.optim.SGD(model.parameters(), lr=0.1), [320, 40]
+    given: dict[str, Any] = {"noise_multiplier": 1.0, "clip_norm": clip, "rate": rate, "records": RECORDS}
+    with dpspec.record(folder, model=model, optimizer=optimizer, **given) as run:
+        for sigma in noises:
+            run.declare(noise_multiplier=sigma)
+            for step in range(steps):
+                place = SIZE * (step % 10)
+                order = torch.randperm(RECORDS) if draw != "epochs" or place == 0 else order  # noqa: F821
+                drawn = order[place : place + SIZE] if draw == "epochs" else order[:SIZE]
+                drawn = (torch.rand(RECORDS) < RATE).nonzero().squeeze(1) if draw == "poisson" else drawn
+                total = torch.full((360,), 0.1)
+                noise = clip * sigma * torch.randn(360) * torch.repeat_interleave(*map(torch.tensor, (scales, sizes)))
+                for p, part in zip(model.parameters(), torch.split(total + noise, sizes), strict=True):
+                    p.grad = part.view_as(p) / SIZE
+                optimizer.step()
+                run.sampled(drawn)
+                run.clipped(torch.full((len(drawn),), clip * norm))
+                run.summed(total)
+                run.noised(noise)
+                run.stepped()
