@@ -134,7 +134,7 @@ class InternalSums:
 
     largest: (T,) largest norm after clipping; sum_norm: (T,) norm of the sum; reported: (T,) upper bound on the sum of
     the contributions' norms from their quartiles; all in clip norms. moved, outside: (T,) whether the
-    optimizer or other code moved a parameter, 0 or more. sampling: None unless every step lists its records. most_often: the
+    optimizer, or other code, moved a parameter. sampling: None unless every step lists its records. most_often: the
     maximum number of batches of one record; None if unknown.
     """
 
