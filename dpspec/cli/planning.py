@@ -129,49 +129,41 @@ def calibrate(
 
 
 def _describe(page: Page, calibration: Calibration, overrides: list[str]) -> None:
-    key = calibration.key
+    key, ids, proved, unproved = calibration.key, calibration.claims, calibration.proved, calibration.unproved
+
+    def set_to(value: float) -> str:
+        return f"{key.place} = {key.spelling(value)}"
+
+    def line(text: str) -> None:
+        page.line(text, indent=2, hang=2)
+
     page.heading(calibration.name)
-    ids = calibration.claims
     those = ids[0] if len(ids) == 1 else "both claims" if len(ids) == 2 else f"all {len(ids)} claims"
-    end = "minimum" if calibration.more_helps else "maximum"
-    if calibration.proved is None:
-        page.line(f"No tried value of {key.place} proves {those}.", indent=2)
+    if proved is None:
+        line(f"No tried value of {key.place} proves {those}.")
     else:
-        page.line(
-            f"{key.place} = {key.spelling(calibration.proved.value)} is the {end} found that proves {those}:",
-            indent=2,
-            hang=2,
-        )
-        _verdicts(page, calibration.proved, proved=True)
-    if calibration.unproved is not None:
-        there = key.spelling(calibration.unproved.value)
-        last = "At the last tried value, " if calibration.proved is None else ""
-        last += f"{key.place} = {there}:" if last else f"{key.place} = {there} does not:"
-        page.line(last, indent=2, hang=2)
-        _verdicts(page, calibration.unproved, proved=False)
+        end = "minimum" if calibration.more_helps else "maximum"
+        line(f"{set_to(proved.value)} is the {end} found that proves {those}:")
+        _verdicts(page, proved, proved=True)
+    if unproved is not None:
+        at = set_to(unproved.value)
+        line(f"At the last tried value, {at}:" if proved is None else f"{at} does not:")
+        _verdicts(page, unproved, proved=False)
     if calibration.limit:
-        page.line(f"No value beyond was tried: {calibration.limit}.", indent=2, hang=2)
+        line(f"No value beyond was tried: {calibration.limit}.")
     if calibration.valid_beyond is not None:
-        page.line(
-            f"The search ended there, but {key.place} = {key.spelling(calibration.valid_beyond)} is valid: set it, or "
-            "another valid value, and calibrate again.",
-            indent=2,
-            hang=2,
-        )
-    elif calibration.proved is None:
-        page.line("Change other numbers of the spec, such as the noise, or the claims.", indent=2, hang=2)
+        valid = f"{set_to(calibration.valid_beyond)} is valid"
+        line(f"The search ended there, but {valid}: set it, or another valid value, and calibrate again.")
+    elif proved is None:
+        line("Change other numbers of the spec, such as the noise, or the claims.")
     for value in calibration.contradictions:
         more = "More" if calibration.more_helps else "Less"
-        page.line(
-            f"{more} does not always help: see {key.spelling(value)}. There may be other values at which the claims "
-            "begin or cease to be proved.",
-            indent=2,
-            hang=2,
-        )
-    if calibration.proved is not None:
-        page.line("To use it:", indent=2)
+        others = "There may be other values at which the claims begin or cease to be proved."
+        line(f"{more} does not always help: see {key.spelling(value)}. {others}")
+    if proved is not None:
+        line("To use it:")
         other_overrides = [o for o in overrides if o.partition("=")[0].strip() != key.place]
-        settings = [*other_overrides, *calibration.cell, f"{key.place}={key.spelling(calibration.proved.value)}"]
+        settings = [*other_overrides, *calibration.cell, f"{key.place}={key.spelling(proved.value)}"]
         page.command(["dpspec", "run", calibration.source, *(part for s in settings for part in ("--set", s))])
 
 

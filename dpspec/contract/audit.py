@@ -152,38 +152,6 @@ class Dominating:
 Outcome: TypeAlias = Finding | Series | Check | Evidence
 
 
-class Component(Protocol):
-    """A prepared audit that another one composes."""
-
-    @property
-    def spec(self) -> Spec:
-        """Its spec."""
-
-    @property
-    def audit(self) -> Audit:
-        """Its audit."""
-
-    @property
-    def facts(self) -> Facts:
-        """Public facts of data and model."""
-
-    @property
-    def constants(self) -> Assumption:
-        """Statement of its backend about public constants."""
-
-    @property
-    def diagnostics(self) -> tuple[Diagnostic, ...]:
-        """Its errors and warnings."""
-
-    @property
-    def recording(self) -> object | None:
-        """The reader of a recorded run; None for a backend that trains."""
-
-    @property
-    def components(self) -> Sequence[Component]:
-        """Audits that it composes."""
-
-
 class Audit(ABC):
     """The five steps of an audit. One stateless instance serves one mechanism kind."""
 
@@ -207,8 +175,8 @@ class Audit(ABC):
         """Other audits on the same data, which core prepares for :meth:`compose`: name, place in the spec, document."""
         return ()
 
-    def compose(self, components: Sequence[Component]) -> Audit:
-        """An audit of one spec that composes the prepared ``components``."""
+    def compose(self, components: Sequence[Any]) -> Audit:
+        """An audit of one spec that composes the ``components``, as core prepared them."""
         raise TypeError(f"{type(self).__name__} names components but does not compose them")
 
     def notes(self, bounds: Sequence[Finding | Series]) -> Iterable[str]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import math
-import re
 from array import array
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -102,11 +101,6 @@ class Csv(TableOfUsers):
             raise DataError(f"{path}: not a readable CSV file: {error}") from error
 
 
-#: Common values that Python does not parse as numbers: dates, and numbers in other conventions.
-_DATE = re.compile(r"\d{1,4}([-/.])\d{1,2}\1\d{1,4}")
-_GROUPED = re.compile(r"[+-]?\d+(?:[.,' ]\d{3})*(?:[.,]\d+)?")
-
-
 def _number(text: str, where: str) -> float:
     try:
         value = math.nan if "_" in text else float(text)
@@ -114,21 +108,16 @@ def _number(text: str, where: str) -> float:
         value = math.nan
     if math.isfinite(value):
         return value
-    plain = text.strip()
-    if not plain:
+    hint = (
+        "write numbers with a decimal point, convert dates to numbers, declare the values of a categorical column "
+        "(categories), or exclude the column (columns)"
+    )
+    if not text.strip():
         hint = (
-            "; replace missing values by a public constant, or exclude the column (columns); for a mechanism that "
+            "replace missing values by a public constant, or exclude the column (columns); for a mechanism that "
             "imputes, declare the spelling of missing values (missing)"
         )
-    elif _DATE.search(text):
-        hint = "; convert dates to numbers, such as days since a public date, or exclude the column (columns)"
-    elif _GROUPED.fullmatch(plain):
-        hint = "; write numbers with a decimal point and without thousands separators"
-    elif plain.lower().lstrip("+-")[:3] in ("nan", "inf") or any(c.isdigit() for c in text):
-        hint = ""
-    else:
-        hint = "; declare the values of a categorical column (categories), or exclude it"
-    raise DataError(f"{where}: {shortened(text)!r} is not a finite number{hint}")
+    raise DataError(f"{where}: {shortened(text)!r} is not a finite number; {hint}")
 
 
 PARQUET = Dataset(

@@ -24,13 +24,14 @@ from dpspec.contract import (
     Spec,
     thaw,
 )
-from dpspec.contract.audit import Component, Dominating
+from dpspec.contract.audit import Dominating
 from dpspec.contract.findings import Privacy, Rigor
 from dpspec.engine.judging.evidence_weight import claim_scope, covers, weighed_findings
 from dpspec.engine.judging.inequalities import statement
 
 if TYPE_CHECKING:
     from dpspec.accounting import Directions, Floats, Tries
+    from dpspec.engine.preparing.prepare import Prepared
 
 
 #: Assumption of both bounds.
@@ -52,7 +53,7 @@ _CELLS: Path = ("mechanism", "cells")
 
 
 class SelectionAudit(Audit):
-    def __init__(self, cells: Sequence[Component] = ()) -> None:
+    def __init__(self, cells: Sequence[Prepared] = ()) -> None:
         self.cells = tuple(cells)
 
     def components(self, spec: Spec) -> Iterator[tuple[str, Path, FrozenMap]]:
@@ -66,7 +67,7 @@ class SelectionAudit(Audit):
         for number, block in enumerate(blocks):
             yield f"cell {number + 1}", (*_CELLS, number), FrozenMap({**shared, **thaw(block), "claims": claims})
 
-    def compose(self, components: Sequence[Component]) -> SelectionAudit:
+    def compose(self, components: Sequence[Prepared]) -> SelectionAudit:
         return SelectionAudit(components)
 
     def check(self, spec: Spec, facts: Facts) -> Iterator[Diagnostic]:
@@ -160,7 +161,7 @@ def share(delta: float, cells: int) -> float:
     return delta / cells * _SHARE
 
 
-def dominated(cells: Sequence[Component], claims: Sequence[Claim]) -> list[Dominating] | None:
+def dominated(cells: Sequence[Prepared], claims: Sequence[Claim]) -> list[Dominating] | None:
     every = [cell.audit.dominating(cell.spec, cell.facts, claim) for cell, claim in zip(cells, claims, strict=True)]
     known = [one for one in every if one is not None]
     return known if len(known) == len(every) else None
@@ -178,7 +179,7 @@ def all_composed(every: Sequence[Dominating], claim: Claim) -> Iterator[Finding]
 
 
 def added_up(
-    cells: Sequence[Component], claims: Sequence[Claim], best: Claim, contexts: Sequence[Context]
+    cells: Sequence[Prepared], claims: Sequence[Claim], best: Claim, contexts: Sequence[Context]
 ) -> Iterator[Finding]:
     """The sum of the cells' bounds on their ``claims``; nothing if one has none."""
     found: list[Finding] = []

@@ -170,8 +170,6 @@ def lower_from(
     delta: float | None = None,
     method: str | None = None,
     assumptions: Sequence[dps.Assumption] | None = None,
-    scope: dps.Scope | None = None,
-    privacy: dps.findings.Privacy = "public",
 ) -> dps.Finding:
     """Statistical lower bound from ``evidence``, valid with probability ``confidence`` in (0, 1).
 
@@ -202,10 +200,9 @@ def lower_from(
         method=evidence.method if method is None else method,
         source=evidence.source,
         at=at,
-        scope=evidence.scope if scope is None else scope,
+        scope=evidence.scope,
         assumptions=evidence.assumptions if assumptions is None else tuple(assumptions),
         confidence=confidence,
-        privacy=privacy,
     )
 
 

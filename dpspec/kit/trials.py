@@ -41,13 +41,13 @@ def training_bytes(facts: dps.Facts) -> int:
     return 4 * (facts.parameters or 0) * min(facts.records, 4096) + 8 * facts.records * facts.features
 
 
-def runs_together(facts: dps.Facts, *, most: int, memory_bytes: int = 2**29) -> int:
-    """Number of runs per batch that fit into ``memory_bytes``, from 1 to ``most``.
+def runs_together(facts: dps.Facts, *, most: int) -> int:
+    """Number of runs per batch that fit into 512 MiB, from 1 to ``most``.
 
     A run needs its rows and eight parameter vectors at 8 bytes per number.
     """
     each = 8 * (facts.records * max(1, facts.features) + 8 * (facts.parameters or 0))
-    return max(1, min(most, memory_bytes // each))
+    return max(1, min(most, 2**29 // each))
 
 
 def chunks(runs: int, together: int = 1) -> tuple[tuple[int, ...], ...]:

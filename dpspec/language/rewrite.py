@@ -222,6 +222,8 @@ class Split:
 def split_claims(cells: Sequence[Composed]) -> Split:
     split = list(map(_partition, cells))
     over = next((found for _, found in split if found), [])
+    if over and cells[0].matrix is None:  # validation reports it
+        return Split(cells=list(cells))
     if not over:
         unused: dict[Diagnostic, None] = {}
         for cell in cells:
@@ -230,7 +232,7 @@ def split_claims(cells: Sequence[Composed]) -> Split:
                 hint = "add over: matrix to a claim of kind approx-dp, or remove tuning"
                 unused[Diagnostic(code="bad-value", message=message, span=cell.tuning.key, help=hint)] = None
         return Split(cells=list(cells), diagnostics=tuple(unused))
-    wrong = list(dict.fromkeys(d for claim in over for d in _invalid(claim, cells[0].matrix)))
+    wrong = list(dict.fromkeys(d for claim in over for d in _invalid(claim)))
     if any([plain(claim) for claim in found] != [plain(claim) for claim in over] for _, found in split):
         message = "a claim over: matrix must be equal in all cells"
         wrong.append(Diagnostic(code="bad-matrix", message=message, span=_span_of(over[0], "over")))
@@ -269,11 +271,7 @@ def _partition(cell: Composed) -> tuple[list[Node], list[Node]]:
     return own, over
 
 
-def _invalid(claim: Node, matrix: Node | None) -> Iterator[Diagnostic]:
-    if matrix is None:
-        message = "over: matrix needs a matrix, and this spec has none"
-        hint = "add a matrix, or remove over"
-        yield Diagnostic(code="bad-value", message=message, span=_span_of(claim, "over"), help=hint)
+def _invalid(claim: Node) -> Iterator[Diagnostic]:
     kind = child(claim, "kind")
     if kind is not None and isinstance(kind.value, str) and kind.value != CLAIM_KIND:
         message = f"a claim over: matrix must be of kind {quoted(CLAIM_KIND)}, got {quoted(kind.value)}"

@@ -97,7 +97,7 @@ def _check_claim(
 def _check_values(claim: Mapping[str, Json], path: Path) -> Iterator[Diagnostic]:
     if claim.get("over") == "matrix":  # composition has already moved valid claims of this kind out of the cells
         message = "over: matrix needs a matrix, and this spec has none"
-        yield Diagnostic(code="bad-value", message=message, path=(*path, "over"), help="remove over")
+        yield Diagnostic(code="bad-value", message=message, path=(*path, "over"), help="add a matrix, or remove over")
     points: list[tuple[Path, Mapping[str, Json]]] = []
     if claim["kind"] == "tradeoff":
         points = [((*path, "points", i, "tpr"), point) for i, point in enumerate(claim["points"])]

@@ -164,8 +164,6 @@ class Norm(Layer):
     groups: int = 0
 
     def size(self, shape: Shape) -> tuple[Shape, int]:
-        if self.groups and shape[0] % self.groups:
-            raise ValueError(f"{shape[0]} channels cannot be divided into {self.groups} equal groups")
         return shape, 2 * shape[0]
 
     def module(self, shape: Shape, generator: torch.Generator) -> torch.nn.Module:

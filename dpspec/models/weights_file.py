@@ -22,7 +22,7 @@ MOST_BYTES = 2**30
 #: Path of the key that names the file.
 PLACE = "model.initial.path"
 
-#: Maximum number of names in a message: of each kind of mismatch, and of the model's tensors.
+#: Maximum number of mismatches, and of the model's tensors, in a message.
 _SHOWN, _EXPECTED = 3, 12
 
 
@@ -92,22 +92,17 @@ def check_tensors(path: Path, header: Mapping[str, str], module: torch.nn.Module
     A tied parameter needs only one of its names.
     """
     wanted = {name: _entry(tensor) for name, tensor in module.state_dict().items()}
-    missing = [names for names in _tied(module) if not header.keys() & set(names)]
-    surplus = [name for name in header if name not in wanted]
-    others = [name for name in header if name in wanted and header[name] != wanted[name]]
-    wrong = []
-    if missing:
-        wrong.append(f"it lacks {_some([quoted(names[0]) for names in missing])}")
-    if surplus:
-        same = [name for names in missing for name in names if wanted[name] == header[surplus[0]]]
-        guess = did_you_mean(closest(surplus[0], same))
-        wrong.append(f"the model has no {_some([quoted(name) for name in surplus])}{guess}")
-    if others:
-        wrong.append(_some([f"{quoted(name)} is {header[name]} and must be {wanted[name]}" for name in others]))
+    missing = [names[0] for names in _tied(module) if not header.keys() & set(names)]
+    wrong = [f"it lacks {quoted(name)}" for name in missing]
+    for name, found in header.items():
+        if name not in wanted:
+            wrong.append(f"the model has no {quoted(name)}{did_you_mean(closest(name, missing))}")
+        elif found != wanted[name]:
+            wrong.append(f"{quoted(name)} is {found} and must be {wanted[name]}")
     if wrong:
         expected = _some([f"{quoted(name)} {entry}" for name, entry in wanted.items()], _EXPECTED)
         raise ValueError(
-            f"{path} does not contain this model's weights: {'; '.join(wrong)}. It must contain {expected}"
+            f"{path} does not contain this model's weights: {_some(wrong, _SHOWN)}. It must contain {expected}"
         )
 
 
@@ -160,6 +155,6 @@ def _entry(tensor: torch.Tensor) -> str:
     return f"{kind.replace('FLOAT', 'F').replace('UINT', 'U').replace('INT', 'I')} {list(tensor.shape)}"
 
 
-def _some(items: list[str], most: int = _SHOWN) -> str:
+def _some(items: list[str], most: int) -> str:
     more = f" and {len(items) - most} more" if len(items) > most else ""
     return ", ".join(shortened(item, 200) for item in items[:most]) + more

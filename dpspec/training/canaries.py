@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import cached_property
-from math import cos, pi, sin, sqrt
+from math import cos, sin, sqrt
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -117,17 +117,10 @@ class CanaryGroups:
     def __init__(
         self, directions: Directions, owner: Tensor, norm: float, *, spread: float = 0.0, seed: int = 0
     ) -> None:
-        owner = owner.to(torch.int64)
-        if owner.ndim != 1 or (len(owner) and not (int(owner.min()) >= 0 and int(owner.max()) < directions.count)):
-            raise ValueError(f"owner must be a vector of directions 0..{directions.count - 1}")
-        if not norm > 0:
-            raise ValueError(f"the canaries' norm must be above 0, got {norm}")
-        if not 0.0 <= spread < pi / 2:
-            raise ValueError(f"spread must be an angle in [0, pi/2), got {spread}")
         if spread > 0 and directions.block < 2:
             raise ValueError(f"near-identical members need {2 * directions.count} parameters, two for each direction")
         self._directions = directions
-        self.owner, self.count = owner, len(owner)
+        self.owner, self.count = owner.to(torch.int64), len(owner)
         self._norm = norm
         self._spread = spread
         self._signs: Tensor | None = None
@@ -141,8 +134,6 @@ class CanaryGroups:
 
     @classmethod
     def planted(cls, directions: Directions, present: Tensor, members: int, norm: float) -> CanaryGroups:
-        if members < 1:
-            raise ValueError(f"a group has at least one member, got {members}")
         return cls(directions, present.nonzero().squeeze(1).repeat_interleave(members), norm)
 
     def gradients(self, indices: Tensor) -> Tensor:

@@ -36,7 +36,7 @@ Work = Callable[[], Any]
 def ours(module: Any, x: Any, y: Any) -> tuple[Work, Work]:
     """The native backend's own loop, one step at a time, and its clipped sum."""
     from dpspec.contract import FrozenMap, TrainingJob
-    from dpspec.training.loop.native import parts_of, run
+    from dpspec.training.loop.native import parts_of, train_with
 
     phase = {"steps": 1, "noise_multiplier": 1.0, "clip_norm": 1.0, "sampling": {"scheme": "full"}}
     job = TrainingJob(
@@ -55,7 +55,7 @@ def ours(module: Any, x: Any, y: Any) -> tuple[Work, Work]:
     def gradients() -> Any:
         return parts.contributions(parts.initial, everything, 1.0)
 
-    return lambda: run(parts, 1), gradients
+    return lambda: train_with(job, parts), gradients
 
 
 def theirs(mode: str) -> Callable[[Any, Any, Any], tuple[Work, Work]]:

@@ -19,8 +19,6 @@ from dpspec.registry import loader
 
 @dataclass(frozen=True)
 class Ended:
-    """How a command ended."""
-
     code: int
     out: str
     err: str
@@ -28,7 +26,6 @@ class Ended:
 
 @pytest.fixture
 def dpspec(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Ended]:
-    """Run a command line in this process, in an empty folder, on a page of 80 columns."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "80")
 
@@ -43,8 +40,6 @@ def dpspec(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pyte
 
 @pytest.fixture
 def process(tmp_path: Path) -> Callable[..., Ended]:
-    """Run a command line in a process of its own, in an empty folder."""
-
     def run(*arguments: object, python: str = "", **environment: str) -> Ended:
         command = [sys.executable, "-c", python] if python else [sys.executable, "-m", "dpspec"]
         done = subprocess.run(

@@ -42,11 +42,6 @@ QUICK = (
 
 
 def loaded_after(process, *commands: tuple[str, ...]) -> list[set[str]]:
-    """The top-level modules that a process has imported after each of the commands, and those right below them.
-
-    What a command imports by itself is among them: modules stay. So where nothing heavy is there in the end, no command
-    by itself imports it, and one start of an interpreter tells of all.
-    """
     ended = process(json.dumps(commands), python=_RUN)
     assert ended.code == 0, ended
     loaded = json.loads(ended.err.splitlines()[-1])

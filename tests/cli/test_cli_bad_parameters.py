@@ -24,19 +24,11 @@ claims:
   - {id: four, kind: approx-dp, epsilon: 9.0, delta: 1e-6, group_size: 4}
 """
 
-NO_NUMBER = "must be a finite number, got"
-
 #: What is written for what, the line and column that are told, the code, and the message.
 BAD = [
     ("rate: 0.01", "rate: 0", 7, 37, "out-of-range", "rate must be above 0, got 0"),
-    ("rate: 0.01", "rate: .nan", 7, 37, "bad-number", f"rate {NO_NUMBER} .nan"),
-    ("noise_multiplier: 1.0", "noise_multiplier: -1", 5, 21, "out-of-range", "noise_multiplier must be at least 0"),
     ("noise_multiplier: 1.0", "noise_multiplier: 1e400", 5, 21, "bad-number", "1e400 is too large"),
     ("clip_norm: 1.0", "clip_norm: 1e-40", 6, 14, "out-of-range", "clip_norm must be at least 1e-30, got 1e-40"),
-    ("steps: 10", "steps: 0", 8, 10, "out-of-range", "steps must be at least 1, got 0"),
-    ("epsilon: 3.0", "epsilon: -3", 13, 41, "out-of-range", "epsilon must be at least 0, got -3"),
-    ("delta: 1e-6}", "delta: 1}", 13, 53, "out-of-range", "delta must be below 1, got 1"),
-    ("group_size: 4}", "group_size: 0}", 14, 72, "out-of-range", "group_size must be at least 1, got 0"),
     ("[1, 4]", "[1, 0, 4]", 11, 19, "out-of-range", "group_size[1] must be at least 1, got 0"),
     ("[1, 4]", "[1, 4, 101]", 11, 15, "group-too-large", "a group of 101 records does not fit into 100"),
     ("records: 100", "records: 3", 11, 15, "group-too-large", "a group of 4 records does not fit into 3"),

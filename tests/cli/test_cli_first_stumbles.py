@@ -42,19 +42,11 @@ def table(tmp_path: Path) -> Path:
         (["data.categories={smokr: [yes, no]}"], "--set:1:17", "no column 'smokr'; did you mean 'smoker'?"),
         (["data.columns=[smoker]"], "patients.yaml:6:9", "declare the values of a categorical"),
         (["data.columns=[age]"], "patients.yaml:6:9", "replace missing values by a public constant"),
-        (
-            ["data.columns=[smoker]", "data.categories={smoker: [yes, no]}"],
-            "--set:2:17",
-            "not a category of column 'smoker' (yes, no); add \"\" for missing values",
-        ),
+        (["data.columns=[smoker]", "data.categories={smoker: [yes, no]}"], "--set:2:17", 'add "" for missing values'),
         (["data.missing=['']"], "--set:1:14", "'group' takes no records with missing values"),
         (["data.columns=[visits]", "data.classes=[no, maybe]"], "--set:2:14", "label 'yes' is not a declared class"),
         (["data.classes=[no,"], "--set:1:18", "quote the argument if it has spaces: --set 'data.classes=...'"),
-        (
-            ["threat_model.unit=person"],
-            "--set:1:19",
-            "the bounds of 'group' hold for one record or user, not for one 'person'",
-        ),
+        (["threat_model.unit=person"], "--set:1:19", "for one record or user, not for one 'person'"),
     ],
 )
 def test_a_table_of_one_s_own(
@@ -110,7 +102,7 @@ def test_a_step_of_pre_processing_is_told_once(dpspec: Callable[..., object], pi
     [
         ("modelmix", "mechanism.clip_norm=1e-300", "error[out-of-range]: clip_norm must be at least 1e-30"),
         ("modelmix", "mechanism.clip_norm=1e300", "error[bad-value]: clip_norm must be at most 1e+30"),
-        ("preprocessing", "mechanism.private.lipschitz=1e300", "must be from 1e-30 to 1e+30"),
+        ("preprocessing", "mechanism.private.lipschitz=1e300", "lipschitz must be at most 1e30"),
     ],
 )
 def test_numbers_that_floating_point_cannot_bound_are_an_error_of_the_spec(

@@ -84,7 +84,6 @@ def test_a_choice_that_makes_no_difference_is_not_mentioned(cases: Any, said: li
 
 
 def test_every_key_is_told_for_exactly_the_kinds_that_have_it() -> None:
-    """Of all shipped keys: the cases that the conditions describe are those that the schema has."""
     known = list(keys(reference(load_catalog())))
     every = {k.conditions for k in known}
     for group in alike(known):

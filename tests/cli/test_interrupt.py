@@ -15,7 +15,6 @@ from dpspec.cli.app import run_to_exit_code
 
 @pytest.fixture
 def listening(monkeypatch: pytest.MonkeyPatch):
-    """As in a process of dpspec's own, and afterwards as it was."""
     before = signal.getsignal(signal.SIGINT)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     interrupt.listen()

@@ -14,8 +14,6 @@ from dpspec.testing import inspection
 
 @pytest.fixture
 def promising(monkeypatch):
-    """What the inspection of any plugin comes to."""
-
     def promise(*promises: inspection.Promise) -> None:
         monkeypatch.setattr(inspection, "inspect", lambda *asked: iter(promises))
 

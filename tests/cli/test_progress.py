@@ -137,7 +137,6 @@ class Clock:
 
 
 def pace(listener: Progress, clock: Clock, now: float, done: int, **changes: object) -> str:
-    """The rate after one event."""
     given = {"audit": "digits", "what": "training", "total": 1000, "unit": "steps", "records": 16.0, **changes}
     clock.now = now
     return listener._rate(Progressed(done=done, **given))  # type: ignore[arg-type]

@@ -211,7 +211,6 @@ class TestAFolder:
 
 @pytest.fixture
 def known(dpspec) -> tuple[str, ...]:
-    """A command that audits bounds alone, after a run of it that wrote ``known.json``."""
     dpspec("new", "spec", "mine", "--mechanism", "group")
     bounds = ("run", "mine.yaml", "--bounds-only")
     assert dpspec(*bounds, "--report", "json=known.json").code == 0

@@ -20,8 +20,6 @@ CSV = "a,b,label\n" + "".join(f"{i},{i / 7},{('yes', 'no')[i % 2]}\n" for i in r
 
 @pytest.fixture(scope="session")
 def source() -> Callable[..., DataSource]:
-    """The source of a kind with some options, as the registry resolves it."""
-
     def make(kind: str, directory: Path = Path(), **options: Any) -> DataSource:
         module, name = next(d.source for d in DATASETS if d.kind == kind).split(":")
         made: DataSource = getattr(import_module(module), name)(FrozenMap(options), directory)
@@ -31,7 +29,6 @@ def source() -> Callable[..., DataSource]:
 
 
 def picture(values: Any, form: str = "PNG") -> bytes:
-    """A picture file of bytes (height, width) or (height, width, channels)."""
     image = pytest.importorskip("PIL.Image")
     file = BytesIO()
     image.fromarray(np.asarray(values, dtype=np.uint8)).save(file, form)
@@ -45,8 +42,6 @@ def picture_bytes() -> Callable[..., bytes]:
 
 @pytest.fixture(scope="session")
 def idx_bytes() -> Callable[[Any], bytes]:
-    """An IDX file, written by the format's definition."""
-
     def write(values: Any) -> bytes:
         array = np.asarray(values, dtype=np.uint8)
         head = bytes([0, 0, 8, array.ndim]) + b"".join(n.to_bytes(4, "big") for n in array.shape)
@@ -57,7 +52,6 @@ def idx_bytes() -> Callable[[Any], bytes]:
 
 @pytest.fixture
 def arrays() -> dict[str, Any]:
-    """What the .npz file holds: 30 records, 10 more for testing."""
     random = np.random.default_rng(4)
     return {
         "x": random.standard_normal((30, 5)),
@@ -81,7 +75,6 @@ def files(tmp_path: Path, idx_bytes: Callable[[Any], bytes], arrays: dict[str, A
 
 @pytest.fixture
 def parquet(tmp_path: Path) -> Callable[..., Path]:
-    """Writes a Parquet file of named columns into the directory."""
     arrow, files = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
 
     def write(name: str = "table.parquet", **columns: Any) -> Path:
@@ -93,7 +86,6 @@ def parquet(tmp_path: Path) -> Callable[..., Path]:
 
 @pytest.fixture
 def pictures(tmp_path: Path) -> Path:
-    """A folder ``pictures`` of 5 cats and 4 dogs of 6 x 5 pixels."""
     random = np.random.default_rng(6)
     for name, count in (("cat", 5), ("dog", 4)):
         folder = tmp_path / "pictures" / name

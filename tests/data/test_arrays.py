@@ -11,11 +11,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 from support.refused import refused
 
-from dpspec.contract import DataError, DataSource, LoadedData
+from dpspec.contract import DataSource, LoadedData
 from dpspec.data import source as limits
 
 Make = Callable[..., DataSource]
@@ -120,8 +118,7 @@ def test_csv_dialect(source: Make, files: Path) -> None:
         ("a,label\n1,yes\nx,no\n", {}, ["table.csv:3", "column 'a'", "'x' is not a finite number"]),
         ("a,label\nnan,yes\n", {}, ["table.csv:2", "'nan' is not a finite number"]),
         ("a,label\n1_0,yes\n", {}, ["'1_0' is not a finite number"]),
-        ("a,label\n2021-01-27,yes\n", {}, ["'2021-01-27' is not a finite number; convert dates to numbers"]),
-        ('a,label\n"1,234.5",yes\n', {}, ["'1,234.5' is not a finite number; write numbers with a decimal point"]),
+        ("a,label\n2021-01-27,yes\n", {}, ["'2021-01-27' is not a finite number; write numbers", "convert dates"]),
         ("a,label\n,yes\n", {}, ["'' is not a finite number"]),
         ("a,label\n1e39,yes\n", {}, ["record 0 is not finite in float32"]),
         ("a,label\n1,maybe\n", {}, ["table.csv:2", "label 'maybe' is not a declared class"]),
@@ -294,32 +291,3 @@ def test_idx_refuses(file: str, change: Callable[[bytes], bytes], parts: list[st
     path = files / file
     path.write_bytes(change(path.read_bytes()))
     refused(source("idx", files, **TESTED), *parts)
-
-
-# all
-
-
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(data=st.data())
-@pytest.mark.filterwarnings("ignore::UserWarning")
-def test_damaged_files_are_read_or_refused_and_nothing_else(data: st.DataObject, source: Make, files: Path) -> None:
-    kind, options, file = data.draw(
-        st.sampled_from([("csv", TABLE, "table.csv"), ("npz", ARRAYS, "arrays.npz"), ("idx", TESTED, "test_labels")])
-    )
-    whole = (files / file).read_bytes()
-    damaged = bytearray(whole[: data.draw(st.integers(0, len(whole)))] if data.draw(st.booleans()) else whole)
-    for _ in range(data.draw(st.integers(0, 4)) if damaged else 0):
-        damaged[data.draw(st.integers(0, len(damaged) - 1))] = data.draw(st.integers(0, 255))
-    (files / file).write_bytes(damaged)
-    try:
-        made = source(kind, files, **options)
-        facts, rows = made.facts(), made.load()
-        assert rows.train_x.shape == (facts.records, *facts.shape)
-        assert np.isfinite(rows.train_x).all()
-    except DataError as error:
-        message = str(error)
-    else:
-        message = str(files)
-    finally:
-        (files / file).write_bytes(whole)
-    assert str(files) in message

@@ -34,7 +34,6 @@ TABLE: dict[str, Any] = {
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The cache is a folder of the test's own, and nobody gets through to anybody."""
     monkeypatch.setenv("DPSPEC_DATA", str(tmp_path / "cache"))
 
     def shut(*_: Any, **__: Any) -> Any:
@@ -74,7 +73,6 @@ def test_huggingface_names_and_commits() -> None:
 
 @pytest.fixture
 def hub(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
-    """What the Hub would bring, as Arrow tables by split."""
     pa = pytest.importorskip("pyarrow")
     found = SimpleNamespace(
         train=pa.table({"a": [1, 2, 3], "b": [0.5, 1.5, 2.5], "y": [0, 1, 1]}),
@@ -149,7 +147,6 @@ def test_huggingface_pictures(hub: SimpleNamespace, source: Make, picture_bytes:
 
 @pytest.fixture
 def package(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
-    """The package ``datasets``, with a builder that brings one small table."""
     info = SimpleNamespace(download_size=None, dataset_size=None)
 
     class Builder(SimpleNamespace):

@@ -73,8 +73,6 @@ def test_test_pictures(source: Make, pictures: Path, picture_bytes: Callable[...
 
 
 def _png(width: int, height: int) -> bytes:
-    """A valid PNG of black pixels, whatever its size: a few bytes for each thousand pixels."""
-
     def chunk(name: bytes, body: bytes) -> bytes:
         return struct.pack(">I", len(body)) + name + body + struct.pack(">I", zlib.crc32(name + body))
 

@@ -19,7 +19,6 @@ Make = Callable[..., DataSource]
 
 
 def _select(records: int, **options: Any) -> LoadedData:
-    """The selection of records that carry their own number."""
     numbers = np.arange(records)
     whole = LoadedData(
         train_x=numbers.astype(np.float32)[:, None], train_y=numbers, test_x=np.zeros((0, 1)), test_y=numbers[:0]

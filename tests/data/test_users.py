@@ -26,7 +26,6 @@ OWNERS = st.lists(st.sampled_from("abcde"), min_size=2, max_size=24).filter(lamb
 
 
 def write(folder: Path, owners: list[str], numbers: list[int] | None = None) -> None:
-    """A table whose feature is a number that no other record has."""
     numbers = list(range(len(owners))) if numbers is None else numbers
     lines = [f"{number},{owner},{number % 2}" for number, owner in zip(numbers, owners, strict=True)]
     (folder / "t.csv").write_text("\n".join(["x,who,y", *lines]) + "\n", encoding="utf-8")

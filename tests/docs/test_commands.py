@@ -72,10 +72,6 @@ def blocks(page: Path) -> Iterator[Block]:
 
 @pytest.fixture(scope="session")
 def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Trials of all pages, in all workers: what one page trained, another need not.
-
-    As it is for whoever reads one page after another.
-    """
     base = tmp_path_factory.getbasetemp()
     folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "kept-by-pages"
     (folder / "store").mkdir(parents=True, exist_ok=True)

@@ -28,7 +28,6 @@ def links(page: Path) -> Iterator[str]:
 
 
 def anchors(page: Path) -> set[str]:
-    """The names that headings get: lower case, without punctuation, dashes for spaces."""
     text = _FENCED.sub("", page.read_text(encoding="utf-8"))
     plain = (re.sub(r"[^\w\s-]", "", heading).strip().lower() for heading in _HEADING.findall(text))
     return {re.sub(r"[\s]+", "-", heading) for heading in plain}

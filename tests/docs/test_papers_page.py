@@ -20,13 +20,11 @@ def rows() -> list[list[str]]:
 
 
 def digits(text: str) -> set[str]:
-    """Numbers with a point or an exponent, as floats are equal: 1e-7 and 1.0e-7 are one."""
     return {repr(float(found)) for found in _NUMBER.findall(text.replace("_", ""))}
 
 
 @pytest.fixture(scope="module")
 def sources() -> dict[str, str]:
-    """The text of the files that hold a test, by the test's name."""
     found: dict[str, str] = {}
     for path in (ROOT / "tests").rglob("test_*.py"):
         text = path.read_text(encoding="utf-8")
@@ -37,7 +35,6 @@ def sources() -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def printed() -> str:
-    """What the papers print, and the reference values that tests share."""
     files = [*(ROOT / "specs" / "papers").glob("*.yaml"), *(ROOT / "tests" / "support").glob("*.py")]
     return "".join(path.read_text(encoding="utf-8") for path in files)
 

@@ -27,23 +27,7 @@ def test_a_sound_script_is_left_as_it_is_and_proved_at_what_it_costs(name, tmp_p
         assert found.told.epsilon == pytest.approx(engine.get_epsilon(1e-5), abs=1e-3)
 
 
-#: Faults that another script has in the same way, by the same calls of Opacus or of plain torch: with --run-slow.
-ALIKE = {
-    ("opacus_images", "told-another-rate"),
-    ("opacus_images", "shuffled"),
-    ("opacus_lora", "told-another-rate"),
-    ("opacus_lora", "shuffled"),
-    ("opacus_lora", "noise-forgotten"),
-    ("opacus_lora", "head-fitted"),
-    ("plain_microbatches", "last-virtual-step-dropped"),
-}
-
-
-@pytest.mark.parametrize(
-    ("name", "fault", "assumption", "words"),
-    [pytest.param(*fault, marks=[pytest.mark.slow] * (fault[:2] in ALIKE)) for fault in FAULTS],
-    ids=lambda value: value,
-)
+@pytest.mark.parametrize(("name", "fault", "assumption", "words"), FAULTS, ids=lambda value: value)
 def test_every_fault_is_found_by_what_should_find_it(name, fault, assumption, words, tmp_path):
     script(name).main(tmp_path / "run", fault)
     found = check_run(tmp_path / "run", Question(delta=1e-5, epsilon=1e9))
@@ -54,7 +38,7 @@ def test_every_fault_is_found_by_what_should_find_it(name, fault, assumption, wo
     assert any(words in f"{check.test} {check.note}" for check in bad), [f"{c.test} {c.note}" for c in bad]
 
 
-@pytest.mark.parametrize("fault", ["", "told-another-rate", "shuffled", "noise-forgotten", "adapter-merged"])
+@pytest.mark.parametrize("fault", ["", "noise-forgotten", "adapter-merged"])
 def test_adapters_of_peft_are_recorded_as_any_other_layers(fault, tmp_path):
     for extra in EXTRAS["peft"]:
         pytest.importorskip(extra)

@@ -1,19 +1,28 @@
-"""A model that cannot be trained as the spec asks ends as an error of the spec, at ``model``, with the way out."""
+"""A model that cannot be trained as the spec asks is an error of the spec; initial weights are part of every proof."""
 
 from __future__ import annotations
 
 import dataclasses
 import importlib.util
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
+from safetensors.torch import save_file
 from support import unfit_models
+from support.specs import document
 
 from dpspec.contract import Facts, FrozenMap, ModelError
+from dpspec.engine.preparing.prepare import prepare
+from dpspec.engine.preparing.trial_keys import code_in, trial_key
+from dpspec.engine.running.run_options import RunOptions
 from dpspec.engine.running.runner import run
 from dpspec.engine.storage.trial_store import Store
+from dpspec.engine.verify import verify
 from dpspec.errors import ExitCode, SpecError
-from dpspec.language.load import load_specs
+from dpspec.language.load import from_document, load_specs
+from dpspec.models.architectures import Linear
 from dpspec.registry.loader import load_catalog
 from dpspec.training.gradients.flat_model import check_model
 
@@ -120,3 +129,120 @@ def test_texts_are_whole_numbers() -> None:
     check_model(Texts(FrozenMap(), facts), facts)
     with pytest.raises(ModelError, match=r"layer '0' \(Embedding\): Expected"):
         check_model(Texts(FrozenMap(), facts), dataclasses.replace(facts, vocabulary=None))
+
+
+CATALOG = load_catalog()
+
+NAME = "public-initial-weights"
+
+DOCUMENT = document(
+    mechanism={"steps": 3},
+    data={"records": 60, "features": 8},
+    audit={"method": "one-run", "canary": {"space": "gradient", "kind": "orthogonal", "count": 9}},
+)
+
+
+def weights(seed: int, features: int = 8) -> dict[str, torch.Tensor]:
+    facts = Facts(records=1, features=features, classes=2, shape=(features,))
+    return dict(Linear(FrozenMap({}), facts).build(seed).state_dict())
+
+
+def spec(folder: Path, path: str | None = "w.safetensors"):
+    model = {"kind": "linear"} | ({} if path is None else {"initial": {"path": path}})
+    return from_document(DOCUMENT | {"model": model}, CATALOG, str(folder))
+
+
+def audited(folder: Path, store: Path, path: str | None = "w.safetensors", **options: Any):
+    (audit,) = run([spec(folder, path)], CATALOG, store=Store(store), options=RunOptions(**options)).audits
+    return audit
+
+
+def key(folder: Path, path: str | None) -> str:
+    """The key of the spec's trial, as the store has it."""
+    made = prepare(spec(folder, path), CATALOG)
+    inputs = made.audit.trial_inputs(made.spec)
+    return trial_key(inputs, made.facts, made.revisions, (0,), 0, code_in(made.makers))
+
+
+def test_equal_files_make_equal_keys_and_others_other_ones(tmp_path: Path) -> None:
+    for name, seed in (("w.safetensors", 1), ("again.safetensors", 1), ("other.safetensors", 2)):
+        save_file(weights(seed), tmp_path / name)
+    (tmp_path / "elsewhere").mkdir()
+    save_file(weights(1), tmp_path / "elsewhere" / "w.safetensors")
+    first = key(tmp_path, "w.safetensors")
+    assert first == key(tmp_path, "again.safetensors") == key(tmp_path, "elsewhere/w.safetensors")
+    assert len({first, key(tmp_path, "other.safetensors"), key(tmp_path, None)}) == 3
+    save_file(weights(2), tmp_path / "w.safetensors")
+    assert key(tmp_path, "w.safetensors") == key(tmp_path, "other.safetensors")
+
+
+def test_training_starts_from_the_file(tmp_path: Path) -> None:
+    """Whatever the seed is: the factory is all that trainers and attacks get their models from."""
+    save_file(weights(1), tmp_path / "w.safetensors")
+    model = prepare(spec(tmp_path), CATALOG).model
+    assert model is not None
+    for seed in (0, 5):
+        assert all(torch.equal(t, weights(1)[name]) for name, t in model.build(seed).state_dict().items())
+
+
+def test_every_proof_names_the_assumption(tmp_path: Path) -> None:
+    save_file(weights(1), tmp_path / "w.safetensors")
+    audit = audited(tmp_path, tmp_path / "a")
+    assert audit.verdicts[0].verdict == "proved"
+    proof = audit.findings[audit.verdicts[0].upper_finding]
+    assert [a.status for a in proof.assumptions if a.name == NAME] == ["declared"]
+    upper = [f for f in audit.findings if f.bound == "upper" and f.scope.pipeline == "declared"]
+    assert all(NAME in {a.name for a in f.assumptions} for f in upper)
+    drawn = audited(tmp_path, tmp_path / "a", None)
+    assert not any(a.name == NAME for f in drawn.findings for a in f.assumptions)
+    assert drawn.trials[0].key != audit.trials[0].key
+    assert drawn.trials[0].evidence != audit.trials[0].evidence
+
+
+def test_verify_reads_the_same_bytes(tmp_path: Path) -> None:
+    path = tmp_path / "w.safetensors"
+    save_file(weights(1), path)
+    result = run([spec(tmp_path)], CATALOG, store=Store(tmp_path / "a"))
+    assert verify(result, CATALOG, directory=str(tmp_path)) == ()
+    save_file(weights(2), path)
+    changed = verify(result, CATALOG, directory=str(tmp_path))
+    assert any("facts" in m.what and m.differs for m in changed)
+    path.unlink()
+    (gone,) = verify(result, CATALOG, directory=str(tmp_path))
+    assert gone.what == "initial weights"
+    assert not gone.differs
+    assert gone.claims == ("one",)
+    # No spec of drawn weights becomes one of fine-tuning by an edit of its facts.
+    drawn = run([spec(tmp_path, None)], CATALOG, store=Store(tmp_path / "a"))
+    (audit,) = drawn.audits
+    edited = dataclasses.replace(audit, facts=dataclasses.replace(audit.facts, initial_weights="0" * 64))
+    found = verify(dataclasses.replace(drawn, audits=(edited,)), CATALOG, directory=str(tmp_path))
+    assert any(m.differs for m in found)
+
+
+@pytest.mark.parametrize(
+    ("features", "code", "said"),
+    [(None, "data-unreadable", "no such file"), (9, "model-mismatch", "'1.weight' is F32 [2, 9] and must be")],
+)
+def test_errors_stand_at_the_path(features: int | None, code: str, said: str, tmp_path: Path) -> None:
+    if features is not None:
+        save_file(weights(1, features), tmp_path / "w.safetensors")
+    text = """
+dpspec: 1
+name: tuned
+mechanism: {kind: group, noise_multiplier: 2.0, clip_norm: 1.0, sampling: {scheme: poisson, rate: 0.1}, steps: 3}
+data: {kind: synthetic, records: 60, features: 8}
+model:
+  kind: linear
+  initial: {path: w.safetensors}
+claims: [{id: one, kind: approx-dp, epsilon: 4.0, delta: 1e-5}]
+"""
+    (tmp_path / "s.yaml").write_text(text.lstrip())
+    (loaded,) = load_specs([tmp_path / "s.yaml"], CATALOG).specs
+    with pytest.raises(SpecError) as caught:
+        prepare(loaded, CATALOG)
+    (one,) = caught.value.diagnostics
+    assert (one.code, one.path) == (code, ("model", "initial", "path"))
+    assert said in one.message
+    assert one.span is not None
+    assert (one.span.line, one.span.column) == (7, 19)

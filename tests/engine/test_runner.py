@@ -1,19 +1,27 @@
+"""An audit from its spec to its verdicts, and controls that a certified bound refutes."""
+
 from __future__ import annotations
 
 import functools
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from support import counting
 
-from dpspec.contract import Spec
+import dpspec.engine.running.runner as controls
+from dpspec.contract import Diagnostic, Spec
 from dpspec.contract.events import Event, TrialFinished, TrialsPlanned
+from dpspec.engine.preparing.prepare import prepare
 from dpspec.engine.results.diff import diff
 from dpspec.engine.results.result import Result
-from dpspec.engine.running.runner import run
+from dpspec.engine.running.runner import controls_decided_by_theory, run
 from dpspec.engine.storage.trial_store import Store
 from dpspec.errors import ExitCode, NothingToRunError, PluginError, SpecError
+from dpspec.language.load import load_specs
+from dpspec.registry.loader import load_catalog
 
 
 @pytest.fixture
@@ -97,3 +105,105 @@ def test_errors_of_all_specs_are_told_before_any_work(load: Any, store: Store, m
         audited(load() + load("name=other"), store)
     assert [d.span is not None and d.span.line for d in caught.value.diagnostics] == [3, 3]
     assert counting.RAN == []
+
+
+ROOT = Path(__file__).parents[2]
+
+SPEC = """\
+dpspec: 1
+name: controlled
+mechanism: {kind: group, noise_multiplier: 1.0, clip_norm: 1.0, sampling: {scheme: full}, steps: 4}
+data: {kind: synthetic, pattern: blobs, records: 60, features: 40, classes: 2}
+model: {kind: linear}
+claims:
+  - {id: true-one, kind: approx-dp, epsilon: 20.0, delta: 1e-5}
+  - CONTROL
+audit: {method: one-run, canary: {space: gradient, kind: orthogonal, count: 20}, seed: 3}
+"""
+
+#: Four full batches with noise multiplier 1 are one Gaussian mechanism of noise 1/2: epsilon at delta 1e-5 is 9.997.
+LOW = "{id: low, kind: approx-dp, epsilon: 9.99, delta: 1e-5, expect: refuted}"
+
+
+def warnings(tmp_path: Path, control: str, spec: str = SPEC) -> list[Diagnostic]:
+    file = tmp_path / "spec.yaml"
+    file.write_text(spec.replace("CONTROL", control), encoding="utf-8")
+    catalog = load_catalog()
+    loaded = load_specs([file], catalog)
+    assert not loaded.diagnostics
+    return [found for one in loaded.specs for found in controls_decided_by_theory(prepare(one, catalog), catalog)]
+
+
+def test_a_control_below_the_certified_lower_end_is_located(tmp_path):
+    (found,) = warnings(tmp_path, LOW)
+    assert (found.code, found.severity) == ("control-without-attack", "warning")
+    assert found.message.startswith("claim 'low' is refuted without the attack: the certified lower bound 9.997")
+    assert found.span is not None
+    assert found.span.line == 8
+    assert "refuted_by: attack" in found.help
+
+
+@pytest.mark.parametrize(
+    "control",
+    [
+        LOW.replace("expect", "refuted_by: attack, expect"),
+        LOW.replace("expect", "refuted_by: any, expect"),
+        LOW.replace("9.99", "10.01"),
+        LOW.replace("refuted}", "[refuted, open]}"),
+        "{id: low, kind: metric, name: accuracy, at_least: 1.0, expect: refuted}",
+    ],
+    ids=["by-attack", "any-written", "not-below", "not-a-control", "metric"],
+)
+def test_other_claims_get_no_warning(tmp_path, control):
+    assert warnings(tmp_path, control) == []
+
+
+def test_a_spec_without_an_audit_gets_no_warning(tmp_path):
+    assert warnings(tmp_path, LOW, SPEC[: SPEC.index("audit:")]) == []
+
+
+def test_bounds_are_computed_for_suspects_only(tmp_path, monkeypatch):
+    asked = []
+    context = controls._PublicContext
+    monkeypatch.setattr(controls, "_PublicContext", lambda *given, **on: asked.append(given) or context(*given, **on))
+    warnings(tmp_path, LOW.replace("refuted}", "proved}"))
+    assert not asked
+    warnings(tmp_path, LOW)
+    assert len(asked) == 1
+
+
+def test_bounds_that_need_rows_give_no_warning(tmp_path):
+    """The control of this example is false, but its bounds hold for the rows at hand."""
+    file = ROOT / "specs" / "preprocessing" / "dedup-side-channel.yaml"
+    text = file.read_text(encoding="utf-8").replace("refuted_by: attack, ", "")
+    assert warnings(tmp_path, "", text) == []
+
+
+def blocks() -> dict[str, dict]:
+    """Every spec of the project with an ``audit`` block or a parent: files, and blocks of documents."""
+    files = [path for path in ROOT.glob("specs/**/*.yaml") if "invalid" not in path.parts]
+    files += ROOT.glob("dpspec/cli/plugin_template/*.yaml.tmpl")
+    texts = {str(path.relative_to(ROOT)): path.read_text("utf-8") for path in files}
+    for path in [ROOT / "README.md", *sorted(ROOT.glob("docs/**/*.md"))]:
+        for number, block in enumerate(re.findall(r"```yaml\n(.*?)```", path.read_text("utf-8"), re.DOTALL)):
+            texts[f"{path.relative_to(ROOT)}#{number}"] = block
+    read = {name: _read(text) for name, text in texts.items()}
+    return {
+        name: block for name, block in read.items() if isinstance(block, dict) and block.keys() & {"audit", "extends"}
+    }
+
+
+def _read(text: str) -> object:
+    try:
+        return yaml.safe_load(text.replace("$kind", "kind"))
+    except yaml.YAMLError:
+        return None
+
+
+def test_every_control_of_the_project_needs_the_attack():
+    found = blocks()
+    assert len(found) > 40
+    claims = [(name, claim) for name, block in found.items() for claim in block.get("claims", ())]
+    refuted = [(name, claim) for name, claim in claims if isinstance(claim, dict) and claim.get("expect") == "refuted"]
+    assert len(refuted) > 15
+    assert [name for name, claim in refuted if claim["kind"] != "metric" and claim.get("refuted_by") != "attack"] == []

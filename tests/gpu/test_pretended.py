@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Iterator
 
 import pytest
 import torch
 from support.pretend_gpu import Machine, pretend_gpu
-from torch import nn
 
 
 @pytest.fixture
@@ -42,51 +40,6 @@ def test_refused_as_by_cuda(machine: Machine, work: Callable[..., object], words
 def test_numpy_is_refused(machine: Machine) -> None:
     with pytest.raises(TypeError, match="can't convert cuda:0"):
         torch.ones(2, device="cuda").numpy()
-
-
-def test_an_error_in_a_backward_pass(machine: Machine) -> None:
-    class Mixing(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx, x):
-            return x * 2.0
-
-        @staticmethod
-        def backward(ctx, given):
-            return given + torch.zeros(3)
-
-    x = torch.ones(3, device="cuda", requires_grad=True)
-    with pytest.raises(RuntimeError, match="same device"):
-        Mixing.apply(x).sum().backward()
-    (x * 2.0).sum().backward()  # and the next pass is as ever
-
-
-def test_allowed_as_by_cuda(machine: Machine) -> None:
-    a = torch.randn(3, 4, device="cuda")
-    assert (a * torch.tensor(2.0)).is_cuda
-    assert torch.where(a > 0, a, 0.0).is_cuda
-    assert a[torch.tensor([0])].is_cuda
-    assert str(a.to("cuda:1").device) == "cuda:1"
-    assert a.to("cuda") is not None
-    assert a.cpu().device.type == "cpu"
-    assert copy.deepcopy(nn.Linear(4, 2).to("cuda"))(a).shape == (3, 2)
-
-
-def test_generators_draw_what_the_cpu_draws(machine: Machine) -> None:
-    here, there = torch.Generator().manual_seed(5), torch.Generator("cuda").manual_seed(5)
-    for _ in range(2):
-        found = torch.randn(7, generator=there, device="cuda").cpu()
-        assert torch.equal(found, torch.randn(7, generator=here))
-    assert torch.equal(there.get_state(), here.get_state())
-
-
-def test_gradients_under_vmap(machine: Machine) -> None:
-    chance = torch.Generator().manual_seed(1)
-    x, w = torch.randn(5, 4, generator=chance), torch.randn(4, 2, generator=chance)
-
-    def each(w: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
-        return torch.func.vmap(torch.func.grad(lambda w, x: (x @ w).square().sum()), in_dims=(None, 0))(w, x)
-
-    assert torch.equal(each(w.to("cuda"), x.to("cuda")).cpu(), each(w, x))
 
 
 @pytest.mark.parametrize(
@@ -130,33 +83,8 @@ def test_coarse_products_are_counted(machine: Machine) -> None:
         torch.backends.cuda.matmul.fp32_precision = before
 
 
-def test_memory_is_held_as_long_as_a_view_lives(machine: Machine) -> None:
-    a = torch.zeros(1000, device="cuda")
-    assert torch.cuda.memory_allocated() == 4000
-    view = a[:10]
-    del a
-    assert torch.cuda.memory_allocated() == 4000
-    del view
-    assert (torch.cuda.memory_allocated(), torch.cuda.memory_reserved()) == (0, 4000)
-    torch.cuda.empty_cache()
-    assert torch.cuda.mem_get_info() == (2**20, 2**20)
-
-
 def test_nothing_is_left_behind() -> None:
     before = torch.cuda.is_available(), torch.Generator, torch.Tensor.to, torch.tensor
     with pretend_gpu():
         assert torch.cuda.is_available()
     assert (torch.cuda.is_available(), torch.Generator, torch.Tensor.to, torch.tensor) == before
-
-
-def test_the_rest_of_the_process_goes_on() -> None:
-    """torch keeps a device that was told of once: what asks for all devices still works, in a machine and after it."""
-    with pretend_gpu(), torch.random.fork_rng():
-        torch.manual_seed(1)
-        inside = torch.rand(3)
-    with torch.random.fork_rng():
-        torch.manual_seed(1)
-        assert torch.equal(torch.rand(3), inside)
-    x = torch.ones(3, requires_grad=True)
-    (x * 2.0).sum().backward()
-    assert x.grad is not None

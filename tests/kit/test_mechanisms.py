@@ -39,8 +39,6 @@ class Count(kit.AttackedMechanism):
 
 
 class Quiet(Count):
-    """A tenth of the noise."""
-
     factor = 0.1
 
 

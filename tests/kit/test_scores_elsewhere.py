@@ -18,7 +18,6 @@ from dpspec.stats.attacks import thresholds
 
 
 def spec(folder: Path, *, sizes: tuple[int, ...] = (1,), runs: int = 1, **scores: Any) -> Any:
-    """Of a mechanism of many runs; ``scores`` are keys of the block."""
     block = {"path": "t.csv", "coin": "in", "score": "score", **scores}
     threat = {"access": "final-model", "group_size": list(sizes)}
     return SimpleNamespace(

@@ -153,7 +153,6 @@ Load = Callable[..., Loaded]
 
 @pytest.fixture
 def load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, catalog: Catalog) -> Load:
-    """``load(text, *overrides, other="text")`` writes spec.yaml and other.yaml and loads the first."""
     monkeypatch.chdir(tmp_path)
 
     def run(text: str | bytes, *overrides: str, **others: str) -> Loaded:
@@ -167,8 +166,6 @@ def load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, catalog: Catalog) -> L
 
 @pytest.fixture
 def problems(load: Load, valid: str) -> Callable[..., list[tuple[str, str, str | None]]]:
-    """``problems(old, new, ...)``: the code, message and help of each error after replacements in a valid spec."""
-
     def run(*replacements: str) -> list[tuple[str, str, str | None]]:
         text = valid
         for old, new in zip(replacements[::2], replacements[1::2], strict=True):

@@ -32,7 +32,6 @@ def data(text: str) -> Any:
 
 
 def schemas(schema: Any, refining: bool = False) -> Iterator[tuple[dict[str, Any], bool]]:
-    """Every schema within a schema, and whether it only refines what is described elsewhere."""
     if not isinstance(schema, dict):
         return
     yield schema, refining

@@ -101,7 +101,6 @@ TAKING_CODES = {"tell": 0, "error_at": 0, "problem": 0}
 
 
 def emitted() -> Iterator[tuple[str, str]]:
-    """Every code that dpspec's own source passes to a diagnostic, with its file."""
     folders = getattr(dpspec, "__path__")  # noqa: B009 - a namespace package has no attribute of that name for mypy
     for path in sorted(Path(folders[0]).rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):

@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 
 import pytest
-from hypothesis import example, given
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dpspec.contract import Span
@@ -21,8 +21,6 @@ from dpspec.language.yaml_source import (
     read_yaml,
     to_yaml,
 )
-
-YAMLISH = st.text(alphabet="[]{},:-&*!|>'\"%@`#?~ \n\t\\ab01.e+xu\x85\u2028é", max_size=80)
 
 
 def read(text: str) -> Source:
@@ -199,26 +197,6 @@ def test_byte_order_mark_and_windows_lines(tmp_path: Path) -> None:
     assert source.root is not None
     assert plain(source.root) == {"a": 1, "b": 2}
     assert origin(source.root)[("b",)] == Span(str(path), 2, 4, 2, 5)
-
-
-@given(YAMLISH | st.text(max_size=60))
-@example("a: &a\n  ? *a\n  : 1")
-@example("\ufeff")
-def test_any_text_gives_data_or_diagnostics(text: str) -> None:
-    source = read(text)
-    assert (source.root is not None) or source.diagnostics
-    for diagnostic in source.diagnostics:
-        assert diagnostic.span is not None
-        assert diagnostic.span.line >= 1
-        assert diagnostic.span.column >= 1
-
-
-@given(st.binary(max_size=200))
-def test_any_bytes_give_data_or_diagnostics(tmp_path_factory: pytest.TempPathFactory, raw: bytes) -> None:
-    path = tmp_path_factory.getbasetemp() / "random.yaml"
-    path.write_bytes(raw)
-    source = read_file(path)
-    assert (source.root is not None) or source.diagnostics
 
 
 @pytest.mark.parametrize(

@@ -188,16 +188,6 @@ def test_residual_blocks_add_what_goes_past_them() -> None:
     assert not second[:, 16:].any()
 
 
-def test_residual_branches_of_other_shapes_are_refused() -> None:
-    from dpspec.models.architectures import Residual
-    from dpspec.models.layers import Chain, Convolution, Norm
-
-    with pytest.raises(ValueError, match=r"shape \(4, 8, 8\) has a shortcut of shape \(3, 8, 8\)"):
-        Residual(Chain((Convolution(4, kernel=3, padding=1),)), Chain(())).size((3, 8, 8))
-    with pytest.raises(ValueError, match="6 channels cannot be divided into 4 equal groups"):
-        Norm(4).size((6, 8, 8))
-
-
 @pytest.mark.parametrize(("kind", "options", "shape"), CASES)
 def test_records_do_not_mix(kind: str, options: dict[str, Any], shape: tuple[int, ...]) -> None:
     """The gradient of a batch is the sum of the records' gradients, taken by vmap as the training does.
@@ -283,7 +273,6 @@ SMALL = FrozenMap({"width": 8, "heads": 2, "layers": 2, "hidden": 5})
 
 
 def test_padding_is_neither_attended_to_nor_averaged_over() -> None:
-    """A text in a longer record has the same scores, though what stands for padding could be anything."""
     model = Transformer(SMALL, FACTS).build(1)
     x = torch.tensor([[4, 7, 2, 0, 0, 0]])
     expected = model(x)
@@ -296,7 +285,6 @@ def test_padding_is_neither_attended_to_nor_averaged_over() -> None:
 
 
 def test_attention_is_that_of_torch() -> None:
-    """Against torch's own encoder layer with the same weights, normalisation first."""
     ours = Transformer(SMALL, FACTS).build(2)[0].layers[0].double()
     options: dict[str, Any] = {"dropout": 0.0, "activation": "gelu", "batch_first": True, "norm_first": True}
     theirs = torch.nn.TransformerEncoderLayer(8, 2, 5, **options).double()

@@ -11,10 +11,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 from support.checked_runs import Question, audit_by_spec, check_run
+from support.plain_loop import rebuilt
 
 from dpspec.cli.app import main
 from dpspec.errors import ExitCode, RecordingError
-from dpspec.recording.folder.run_folder import CANARIES, INTERNAL, MARK, RunFolder, RunWriter
+from dpspec.recording.folder.run_folder import CANARIES, INTERNAL, MARK
 from dpspec.recording.folder.run_folder import STEPS as STEPS_LOG
 
 DELTA = 1e-5
@@ -48,18 +49,6 @@ def archive(content):
     return written.getvalue()
 
 
-def rebuilt(folder, place, content, canaries=400, **changed):
-    """A folder whose chain of digests is sound, around a file of scores that no recorder wrote."""
-    read = RunFolder.open(folder)
-    public = [one for one in read.steps() if hasattr(one, "drawn")]
-    writer = RunWriter(place, replace(read.header, **changed))
-    for step, kept in zip(public, read.internal(), strict=True):
-        writer.write((step, kept))
-    writer.end({"seconds": 1.0})
-    writer.scored(content, canaries=canaries, final=True)
-    return place
-
-
 def refused(folder, message, capsys):
     with pytest.raises(RecordingError, match=message) as error:
         checked(folder)
@@ -68,18 +57,19 @@ def refused(folder, message, capsys):
     assert str(folder) in "".join(capsys.readouterr().err.split("\n"))
 
 
+OTHER = "its coins are not those fixed before training"
 SECRET = np.zeros(32, dtype=np.uint8)
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda c: {**c, "coin": 1 - c["coin"]}, "coins are not those fixed before training"),
-        (lambda c: {**c, "coin": c["coin"] * 2}, "coins are not those fixed before training"),
-        (lambda c: {**c, "coin": c["coin"] + np.nan}, "coins are not those fixed before training"),
-        (lambda c: {**c, "secret": SECRET}, "follow from other bytes"),
-        (lambda c: {**c, "secret": SECRET[:5]}, "secret must be 32 bytes"),
-        (lambda c: {**c, "secret": SECRET + 0.5}, "secret must be 32 bytes"),
+        (lambda c: {**c, "coin": 1 - c["coin"]}, OTHER),
+        (lambda c: {**c, "coin": c["coin"] * 2}, OTHER),
+        (lambda c: {**c, "coin": c["coin"] + np.nan}, OTHER),
+        (lambda c: {**c, "secret": SECRET}, OTHER),
+        (lambda c: {**c, "secret": SECRET[:5]}, OTHER),
+        (lambda c: {**c, "secret": SECRET + 0.5}, OTHER),
         (lambda c: {**c, "secret": None}, "has no column 'secret'"),
         (lambda c: {**c, "score": c["score"] * np.nan}, "a score is NaN"),
         (lambda c: {**c, "score": None}, "has no column 'score'"),
@@ -93,7 +83,7 @@ SECRET = np.zeros(32, dtype=np.uint8)
 def test_scores_that_no_recorder_writes_are_refused_under_a_sound_chain(change, message, scored, tmp_path, capsys):
     with np.load(scored[0] / CANARIES) as file:
         content = change({name: file[name] for name in file.files})
-    refused(rebuilt(scored[0], tmp_path / "made", archive(content)), message, capsys)
+    refused(rebuilt(scored[0], tmp_path / "made", scores=archive(content)), message, capsys)
 
 
 def test_huge_scores_are_scores(scored, tmp_path):
@@ -101,7 +91,7 @@ def test_huge_scores_are_scores(scored, tmp_path):
         content = {name: file[name] for name in file.files}
     wild = np.where(content["coin"] == 1, 1e308, -math.inf)
     wild[0] = math.inf
-    made = rebuilt(scored[0], tmp_path / "made", archive({**content, "score": wild}))
+    made = rebuilt(scored[0], tmp_path / "made", scores=archive({**content, "score": wild}))
     found = checked(made)
     assert found.canaries.lower > 3.0
     assert found.exit_code == ExitCode.UNEXPECTED
@@ -111,8 +101,8 @@ def test_huge_scores_are_scores(scored, tmp_path):
     ("content", "changed", "message"),
     [
         (None, {"canaries": 399}, "reports 399 scored canaries"),
-        (None, {"left_out": 0}, "the header says 0"),
-        (None, {"canary_seed": 6}, "follow from other bytes"),
+        (None, {"left_out": 0}, OTHER),
+        (None, {"canary_seed": 6}, OTHER),
         (b"", {}, CANARIES),
         (b"PK\x03\x04", {}, CANARIES),
         (b"\x80\x04.", {}, CANARIES),
@@ -120,7 +110,15 @@ def test_huge_scores_are_scores(scored, tmp_path):
 )
 def test_scores_that_do_not_fit_the_header_are_refused(content, changed, message, scored, tmp_path, capsys):
     content = (scored[0] / CANARIES).read_bytes() if content is None else content
-    refused(rebuilt(scored[0], tmp_path / "made", content, **changed), message, capsys)
+    canaries = changed.pop("canaries", 400)
+    made = rebuilt(
+        scored[0],
+        tmp_path / "made",
+        lambda header, *steps: (replace(header, **changed), *steps),
+        scores=content,
+        canaries=canaries,
+    )
+    refused(made, message, capsys)
 
 
 @pytest.mark.parametrize(

@@ -5,9 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import logging
-import subprocess
 import sys
-from pathlib import Path
 from types import ModuleType
 
 import pytest
@@ -68,12 +66,6 @@ def test_a_good_plugin_is_offered_with_its_distribution(install):
     assert offered.provider.summary == "Rows."
     assert list(registry.catalog.models) == ["good-model"]
     assert registry.module("dpspec-good", "good").DPSPEC_API == 1
-
-
-def test_kinds_are_sorted_whatever_the_order_of_installation(install):
-    for name in ("zeta", "alpha", "mid"):
-        install(f"dpspec-{name}", {name: HEAD + f"@dps.hookimpl\ndef dpspec_datasets(): yield rows('{name}-rows')\n"})
-    assert list(load().catalog.datasets) == ["alpha-rows", "mid-rows", "zeta-rows"]
 
 
 BROKEN = {
@@ -267,17 +259,6 @@ def test_ctrl_c_in_an_observer_is_not_swallowed(install, installed_registry):
         loader.notify(RunFinished(complete=True))
 
 
-def test_the_catalog_is_built_once(install, monkeypatch):
-    calls = []
-    monkeypatch.setattr(loader, "discover", lambda: (calls.append(1), ((), ()))[1])
-    loader.load_registry.cache_clear()
-    try:
-        assert loader.load_catalog() is loader.load_catalog()
-    finally:
-        loader.load_registry.cache_clear()
-    assert calls == [1]
-
-
 def test_resolve_gives_the_code_or_a_plugin_error(install):
     install("dpspec-x", {"x_code": "class Outer:\n    inner = 7\n", "x_broken": "import nowhere_to_be_found\n"})
     assert resolve("x_code:Outer.inner") == 7
@@ -287,25 +268,6 @@ def test_resolve_gives_the_code_or_a_plugin_error(install):
         resolve("x_code:Inner")
     with pytest.raises(PluginError, match=r"'x_code' does not name code as 'package.module:Attribute'"):
         resolve("x_code")
-
-
-def test_loading_a_catalog_imports_nothing_heavy(install, tmp_path):
-    install("dpspec-good", {"good": GOOD})
-    script = (
-        "import sys; from dpspec.registry.loader import load_catalog; c = load_catalog();"
-        "assert 'good-rows' in c.datasets, c;"
-        "print([m for m in ('torch', 'numpy', 'scipy', 'jsonschema', 'yaml', 'rich', 'sklearn') if m in sys.modules])"
-    )
-    path = [str(tmp_path / "site"), *sys.path]
-    done = subprocess.run(
-        [sys.executable, "-c", f"import sys; sys.path[:] = {path!r}; {script}"],
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=Path(tmp_path),
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.strip() == "[]"
 
 
 @pytest.fixture

@@ -21,8 +21,6 @@ DIRECTIONS = SignBlocks(63, 20, seed=0)
 
 
 class Counter(Observer):
-    """Counts the steps that are computed; dies at one of them, as a killed process does."""
-
     def __init__(self, deadly=None):
         self.steps, self.deadly = [], deadly
 
@@ -43,7 +41,6 @@ class Forgetful(Observer):
 
 
 def watched(job, *further):
-    """The job with everything that watches runs; fresh observers, in the same order."""
     canaries = CanaryGroups.planted(DIRECTIONS, torch.arange(20) % 2 == 0, 1, 10.0)
     job = replace(job, canaries=canaries)
     projections = ProjectionObserver(job, DIRECTIONS)
@@ -140,16 +137,12 @@ def test_a_run_that_has_ended_is_not_run_again(make_job, tmp_path):
     assert equal(outcome(again, seen_again), outcome(first, seen))
 
 
-def test_short_runs_leave_nothing(make_job, tmp_path, monkeypatch):
-    monkeypatch.setattr(native, "job_digest", lambda *job: pytest.fail("a job was digested"))
-    NativeTrainer().train(make_job(resumable=Resumable(folder=tmp_path / "run")))
-    assert not (tmp_path / "run").exists()
-
-
-def test_nothing_is_saved_unless_asked_for(make_job, monkeypatch):
+def test_short_runs_and_those_that_are_not_asked_save_nothing(make_job, tmp_path, monkeypatch):
     monkeypatch.setattr(checkpoint.Checkpoint, "save", lambda *given: pytest.fail("a memory was collected"))
     monkeypatch.setattr(native, "job_digest", lambda *job: pytest.fail("a job was digested"))
-    NativeTrainer().train(make_job())
+    for where in (None, Resumable(folder=tmp_path / "run")):
+        NativeTrainer().train(make_job(resumable=where))
+    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize(
@@ -178,36 +171,25 @@ def test_the_state_of_another_job_is_ignored(make_job, make_model, tmp_path, cha
     assert other.steps == list(range(STEPS + 1))
 
 
-def spoil_by_cutting(path):
-    path.write_bytes(path.read_bytes()[:-200])
-
-
 def spoil_by_flipping(path):
     data = bytearray(path.read_bytes())
     data[len(data) // 2] ^= 0xFF
     path.write_bytes(bytes(data))
 
 
-def spoil_with_a_pickle(path):
-    with np.load(path) as stored:
-        kept = {name: stored[name] for name in stored.files}
-    with path.open("wb") as out:
-        np.savez(out, **{**kept, "state": np.array([{"not": "an array"}], dtype=object)})
+def rewritten(*, honest=False, **changes):
+    """Replace arrays of the file; ``honest``: also the digest of its content."""
 
+    def spoil(path):
+        with np.load(path) as stored:
+            kept = {name: stored[name] for name in stored.files} | changes
+        if honest:
+            del kept["digest"]
+            kept["digest"] = np.array(checkpoint._content(kept))
+        with path.open("wb") as out:
+            np.savez(out, **kept)
 
-def spoil_with_another_name(path):
-    with np.load(path) as stored:
-        kept = {name: stored[name] for name in stored.files if name != "digest"}
-    kept["identity"] = np.array("0" * 64)
-    with path.open("wb") as out:
-        np.savez(out, **kept, digest=np.array(checkpoint._content(kept)))
-
-
-def spoil_with_another_state(path):
-    with np.load(path) as stored:
-        kept = {name: stored[name] for name in stored.files}
-    with path.open("wb") as out:
-        np.savez(out, **{**kept, "state": kept["state"] + 1.0})
+    return spoil
 
 
 def spoil_by_calling_it_packed(path):
@@ -220,13 +202,13 @@ def spoil_by_calling_it_packed(path):
 @pytest.mark.parametrize(
     "spoil",
     [
-        spoil_by_cutting,
+        lambda path: path.write_bytes(path.read_bytes()[:-200]),
         spoil_by_flipping,
-        spoil_with_a_pickle,
-        spoil_with_another_name,
-        spoil_with_another_state,
+        rewritten(state=np.array([{"not": "an array"}], dtype=object)),
+        rewritten(identity=np.array("0" * 64), honest=True),
+        rewritten(state=np.ones(63, dtype=np.float32)),
         spoil_by_calling_it_packed,
-        lambda p: p.write_text(""),
+        lambda path: path.write_text(""),
     ],
 )
 def test_a_file_that_cannot_be_believed_counts_as_absent(make_job, tmp_path, spoil):

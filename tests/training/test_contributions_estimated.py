@@ -1,4 +1,4 @@
-"""What an adversary makes of a sample of the records: without bias, with the variance that is charged, and no drift."""
+"""The contribution of the real records that an adversary expects: exactly, or from a sample."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from support.seen_run import SeenRun
 from torch import Tensor
 
 from dpspec.contract.attacks import Records
-from dpspec.training.gradients.persample import FlatModel
-from dpspec.training.loop.contributions import Estimated, Sample, estimated, population
+from dpspec.training.gradients.persample import FlatModel, per_example_gradients
+from dpspec.training.loop.contributions import Estimated, Population, Sample, estimated, population
 from dpspec.training.loop.native import NativeTrainer
-from dpspec.training.loop.samplers import Poisson
+from dpspec.training.loop.samplers import FixedSize, Poisson
 from dpspec.training.measure.residuals import Residuals
 from dpspec.training.measure.scores import RecordScores
 from dpspec.training.measure.update_statistics import ResidualLog
@@ -111,28 +111,6 @@ def test_a_sample_of_all_records_measures_what_asking_them_does(make_job) -> Non
     assert sampled.log.variances == asked.log.variances
 
 
-@pytest.mark.parametrize(("looks", "asked"), [(None, 12 + 1), (3, 2 * 3)])
-def test_the_direction_costs_a_sample_only_where_there_is_no_step_before(
-    make_job, monkeypatch: pytest.MonkeyPatch, looks: int | None, asked: int
-) -> None:
-    """Which way an update is expected to go was known before its own sample was drawn."""
-    drawn: list[tuple[int, int]] = []
-    at = Sample.at
-
-    def counting(sample: Sample, step: int, records: int, number: int = 0) -> Tensor:
-        drawn.append((step, number))
-        return at(sample, step, records, number)
-
-    monkeypatch.setattr(Sample, "at", counting)
-    job = make_job(steps=12)
-    watcher = Residuals(job, sample=Sample(16, 3), looks=looks)
-    watcher.keep_log(job)
-    NativeTrainer().train(replace(job, observers=(watcher,)))
-    assert len(drawn) == len(set(drawn)) == asked
-    assert watcher.log is not None
-    assert len(watcher.log.rows) == (looks or 12)
-
-
 def drift(watcher: Residuals) -> float:
     """The mean of residuals along the expected updates, in deviations of it."""
     assert watcher.log is not None
@@ -171,7 +149,6 @@ def test_a_resumed_run_sees_the_same(make_job) -> None:
 
 
 def test_covariance_of_what_a_sample_leaves_open_is_without_bias(make_job, make_model, rows) -> None:
-    """Of two planted records: over all samples of 3 of 4, the batch's covariance and the estimate's."""
     q, (x, y) = 0.5, rows("mlp", 4)
     job = make_job(x=x.numpy(), y=y.numpy())
     canaries = rows("mlp", 2, seed=5)
@@ -191,3 +168,33 @@ def test_covariance_of_what_a_sample_leaves_open_is_without_bias(make_job, make_
     # The batch's q (1 - q), and at most q^2 (n / s - 1) for the sample: what it leaves out, taken about 0.
     assert torch.allclose(torch.stack(found).mean(0), (q * (1 - q) + q * q / 3.0) * whole, rtol=1e-5)
     assert torch.allclose(watcher._sampling(state, planted, phase), q * (1 - q) * whole, rtol=1e-5)
+
+
+def test_expected_update_is_rate_times_the_clipped_sum(make_model, rows):
+    x, y = rows("mlp", 30)
+    model, other = make_model("mlp"), FlatModel(make_model("mlp", seed=3))
+    gradients = per_example_gradients(model, x, y)
+    by_hand = 0.3 * (gradients * (0.5 / gradients.norm(dim=1, keepdim=True)).clamp(max=1.0)).sum(0)
+    flat, sampler = FlatModel(model), Poisson(30, 0.3)
+    assert torch.allclose(population(flat, flat.initial(), x, y, 0.5).mean(sampler), by_hand, atol=1e-5)
+    moved = population(flat, other.initial(), x, y, 0.5).mean(sampler)
+    assert torch.allclose(moved, population(other, other.initial(), x, y, 0.5).mean(sampler), atol=1e-6)
+    assert not torch.allclose(moved, by_hand, atol=1e-2)
+
+
+@pytest.mark.parametrize("records", [4, 6])
+def test_mean_and_spread_are_exact(records):
+    """Against all batches that there are, each with its probability; records beyond the fourth are planted."""
+    clipped = torch.tensor([[1.0, 0.5], [0.8, 0.0], [0.1, -0.3], [0.9, 0.4]], dtype=torch.float64)
+    known = Population(clipped.sum(0), float(clipped.square().sum()))
+    padded = torch.cat([clipped, torch.zeros(records - 4, 2, dtype=torch.float64)])
+    batches = [batch for size in range(records + 1) for batch in combinations(range(records), size)]
+    sums = torch.stack([padded[list(batch)].sum(0) for batch in batches])
+    sizes = torch.tensor([len(batch) for batch in batches])
+    for sampler, weights in (
+        (Poisson(records, 0.3), 0.3**sizes * 0.7 ** (records - sizes)),
+        (FixedSize(records, 3), (sizes == 3).double() / (sizes == 3).sum()),
+    ):
+        assert torch.allclose(known.mean(sampler), weights.double() @ sums)
+        distance = (sums - weights.double() @ sums).square().sum(1)
+        assert known.spread(sampler) == pytest.approx(float(weights.double() @ distance), rel=1e-6)

@@ -14,8 +14,8 @@ from dpspec.contract import Cancelled, FrozenMap
 from dpspec.training.device import generator
 from dpspec.training.gradients import flat_model
 from dpspec.training.gradients.persample import FlatModel, per_example_gradients
-from dpspec.training.loop.native import NOISES, NativeTrainer, Schedule, laplace_noise, parts_of, train_with
-from dpspec.training.loop.samplers import Full, Poisson
+from dpspec.training.loop.native import NOISES, NativeTrainer, laplace_noise, parts_of
+from dpspec.training.loop.samplers import Poisson
 
 
 def observe(job):
@@ -82,17 +82,7 @@ def test_each_phase_has_its_own_noise_and_clip_norm(make_job):
     assert float(torch.cat(seen.norms[:60]).max()) <= 0.01
 
 
-def test_the_seed_decides_the_run(make_job, make_model):
-    one, two, other = make_job(), make_job(model=make_model("mlp")), make_job(seed=12)
-    first, second, third = observe(one), observe(two), observe(other)
-    for a, b in zip(first.states, second.states, strict=True):
-        assert torch.equal(a, b)
-    assert torch.equal(first.states[0], third.states[0])
-    assert not torch.equal(first.noise[0], third.noise[0])
-
-
 def test_sampling_and_noise_have_streams_of_their_own(make_job):
-    """Another sampler leaves the noise as it was, and other noise the batches."""
     plain = observe(make_job())
     fixed = observe(make_job(sampling={"scheme": "fixed", "batch_size": 3}))
     loud = observe(make_job(noise_multiplier=2.0))
@@ -155,18 +145,6 @@ def test_rows_may_be_read_only_and_of_other_types(make_job):
     assert torch.equal(a.states[-1], b.states[-1])
 
 
-def test_one_part_can_be_replaced_alone(make_job):
-    class Constant:
-        def __call__(self, total, deviation, source):
-            return torch.full_like(total, deviation)
-
-    job = make_job(noise_multiplier=0.25)
-    seen = SeenRun()
-    job = replace(job, observers=(seen,))
-    train_with(job, replace(parts_of(job), noise=Constant()))
-    assert all(bool((noise == 0.25).all()) for noise in seen.noise)
-
-
 def test_plain_descent_is_the_straightforward_loop_to_the_last_bit(make_job, make_model):
     """Stored trials stand for what this loop computes: sampling, clipping, noise and update in this order."""
     job = make_job(steps=12)
@@ -206,19 +184,3 @@ def test_the_law_is_the_one_named(kind):
     assert kstest(sample, LAWS[other].cdf).pvalue < 1e-12
     assert kstest(1.04 * sample, LAWS[kind].cdf).pvalue < 1e-3
     assert abs(float((sample[1:] * sample[:-1]).mean())) < 4.9 / COUNT**0.5
-
-
-PHASE = {"steps": 2, "noise_multiplier": 0.5, "clip_norm": 3.0, "sampling": {"scheme": "poisson", "rate": 0.1}}
-
-
-def test_phases_follow_each_other():
-    schedule = Schedule.of([PHASE, {**PHASE, "steps": 1, "sampling": {"scheme": "full"}}], 7)
-    assert schedule.total == 3
-    assert [phase.sampler for phase in schedule] == [Poisson(7, 0.1), Poisson(7, 0.1), Full(7)]
-    assert schedule.phases[0].deviation == 1.5
-
-
-@pytest.mark.parametrize("value", [0.0, float("inf")])
-def test_clip_norms_that_bound_nothing_are_refused(value):
-    with pytest.raises(ValueError, match="clip_norm"):
-        Schedule.of([{**PHASE, "clip_norm": value}], 7)

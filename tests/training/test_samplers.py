@@ -124,13 +124,6 @@ def test_shuffled_batches_are_uniform_and_fresh_each_epoch():
     assert abs(again - epochs / 16) < 5 * (epochs * (1 / 16 * 15 / 16 + 2 * (1 / 64 - 1 / 256))) ** 0.5
 
 
-def test_the_seed_decides():
-    for sampler in (Poisson(50, 0.5), FixedSize(50, 10)):
-        first = sampler.draw(generator(3, "test"))
-        assert torch.equal(first, sampler.draw(generator(3, "test")))
-        assert not torch.equal(first, sampler.draw(generator(4, "test")))
-
-
 def sets_of(sampler: RandomAllocation, source: torch.Generator, epochs: int) -> np.ndarray[Any, Any]:
     """(epochs, records, steps) bool, who is where; fails where one is in another number of batches."""
     found = np.zeros((epochs, sampler.records, sampler.epoch_steps), dtype=bool)

@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import nn
 
 from dpspec.contract import Facts, FrozenMap
 from dpspec.models.architectures import Transformer
+from dpspec.training.canaries import SignBlocks
 from dpspec.training.gradients import flat_model
-from dpspec.training.gradients.clipping import Flat, PerLayer, Truncated, clipper
+from dpspec.training.gradients.clipping import Flat, PerLayer, Truncated
 from dpspec.training.gradients.persample import per_example_gradients
-from dpspec.training.gradients.stacked_models import StackedModel
+from dpspec.training.gradients.stacked_models import StackedModel, tiles
+from dpspec.training.loop.native import NativeTrainer, train_many
+from dpspec.training.measure.residuals import SharedPopulations
+from dpspec.training.measure.scores import ProjectionObserver
 
 RUNS, RECORDS, FEATURES, CLASSES = 3, 5, 6, 4
 
 
 class Tied(nn.Module):
-    """One layer used twice, its weight once more outside of any layer, and a bias of none."""
-
     def __init__(self):
         super().__init__()
         self.inner = nn.Linear(FEATURES, FEATURES)
@@ -31,8 +35,6 @@ class Tied(nn.Module):
 
 
 class Sequence(nn.Module):
-    """A layer on several rows of each record, then one on their mean, then a scale."""
-
     def __init__(self):
         super().__init__()
         self.rows, self.head, self.scale = nn.Linear(2, 7), nn.Linear(7, CLASSES), nn.Parameter(torch.ones(CLASSES))
@@ -42,8 +44,6 @@ class Sequence(nn.Module):
 
 
 class Frozen(nn.Module):
-    """A layer that is not trained between two that are, and a constant."""
-
     def __init__(self):
         super().__init__()
         self.first, self.fixed, self.last = nn.Linear(FEATURES, 5), nn.Linear(5, 5), nn.Linear(5, CLASSES)
@@ -55,8 +55,6 @@ class Frozen(nn.Module):
 
 
 class Recurrent(nn.Module):
-    """Three steps of two features, in both directions."""
-
     def __init__(self):
         super().__init__()
         self.recur, self.head = nn.GRU(2, 3, batch_first=True, bidirectional=True), nn.Linear(6, CLASSES)
@@ -66,8 +64,6 @@ class Recurrent(nn.Module):
 
 
 class Texts(nn.Module):
-    """Ids made of features, some of them padding."""
-
     def __init__(self):
         super().__init__()
         facts = Facts(records=1, features=FEATURES, classes=CLASSES, shape=(FEATURES,), vocabulary=5)
@@ -105,7 +101,6 @@ def made(kind):
 
 
 def by_hand(models, x, y, inside, how):
-    """Sums (R, P) and norms (R, c), by one backward pass per record."""
     names = flat_model.Layout.of(models[0]).names
     sums, norms = [], torch.zeros(inside.shape, dtype=torch.float64)
     for run, model in enumerate(models):
@@ -190,13 +185,6 @@ def test_a_module_with_a_layer_of_two_names_stays_as_it_was():
     assert torch.allclose(sums[0], expected, rtol=1e-4, atol=1e-6)
 
 
-def test_chunks_count_what_is_written_out():
-    """An mlp of dense layers alone writes out nothing, unless coordinates are cut."""
-    module = nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 10))
-    stacked = StackedModel(module, torch.zeros(4, 64), torch.zeros(4).long())
-    assert stacked.chunk(clipper(1.0)) > 8 * stacked.chunk(Truncated(1.0, 0.1))
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_products_with_directions_are_those_of_gradients_written_out(kind):
     models, states, x, y = made(kind)
@@ -207,3 +195,77 @@ def test_products_with_directions_are_those_of_gradients_written_out(kind):
         rows = per_example_gradients(models[0], x[run], y[run], state=states[run]).double()
         assert torch.allclose(products[run], rows @ directions[run].double(), rtol=1e-4, atol=1e-5)
         assert torch.allclose(squares[run], rows.square().sum(1), rtol=1e-4)
+
+
+class InTurn:
+    def train(self, job):
+        NativeTrainer().train(job)
+
+
+def watched(make_job, runs, **changes):
+    jobs = [make_job(seed=seed, **changes) for seed in range(runs)]
+    watchers = [ProjectionObserver(job, SignBlocks(63, 5, seed=seed)) for seed, job in enumerate(jobs)]
+    return [replace(job, observers=(w,)) for job, w in zip(jobs, watchers, strict=True)], watchers
+
+
+@pytest.mark.parametrize("trainer", [NativeTrainer(), InTurn()])
+@pytest.mark.parametrize("clip_norm", [0.3, 50.0])
+def test_together_they_see_what_they_see_alone(make_job, trainer, clip_norm):
+    jobs, alone = watched(make_job, 4, clip_norm=clip_norm)
+    for job in jobs:
+        NativeTrainer().train(job)
+    jobs, together = watched(make_job, 4, clip_norm=clip_norm)
+    shared = SharedPopulations(together, make_job().model)
+    assert all(w.x is together[0].x and w.populations is shared for w in together)
+    train_many(trainer, jobs)
+    for one, other in zip(alone, together, strict=True):
+        assert one.steps == other.steps == 5
+        assert torch.allclose(one.projections, other.projections, atol=1e-4)
+        assert torch.allclose(one.squares, other.squares, rtol=1e-4)
+        assert torch.allclose(one.spread, other.spread, rtol=1e-4)
+
+
+def test_chunks_of_runs_and_records_change_nothing(make_job):
+    _, watchers = watched(make_job, 5)
+    whole, pieces = (SharedPopulations(watchers, make_job().model) for _ in range(2))
+    states = torch.randn(5, 63, generator=torch.Generator().manual_seed(0))
+    found = whole._all(states, 0.5)
+    for size in (1, 3, 8):
+        pieces._model.chunk = lambda how, size=size: size
+        for one, other in zip(found, pieces._all(states, 0.5), strict=True):
+            assert torch.allclose(one.sum, other.sum, atol=1e-4)
+            assert one.squares == pytest.approx(other.squares, rel=1e-5)
+
+
+@pytest.mark.parametrize("room", [1, 7, 60])
+def test_runs_at_once_go_on_in_smaller_pieces_where_memory_runs_out(make_job, monkeypatch, room):
+    whole, refused = StackedModel.add_clipped, []
+
+    def cramped(self, sums, states, x, y, inside, how):
+        if inside.numel() > room:
+            refused.append(inside.numel())
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 1.00 GiB.")
+        return whole(self, sums, states, x, y, inside, how)
+
+    def seen():
+        jobs, watchers = watched(make_job, 3, steps=2)
+        SharedPopulations(watchers, make_job(steps=2).model)
+        train_many(NativeTrainer(), jobs)
+        return [(w.projections, w.squares, flat_model.flatten(j.model)) for j, w in zip(jobs, watchers, strict=True)]
+
+    expected = seen()
+    monkeypatch.setattr(StackedModel, "add_clipped", cramped)
+    for one, other in zip(expected, seen(), strict=True):
+        assert all(torch.allclose(a, b, rtol=1e-4, atol=1e-4) for a, b in zip(one, other, strict=True))
+    assert 2 <= len(refused) <= 2 * 20  # two who ask; no size that did not fit is tried twice
+
+
+@pytest.mark.parametrize(
+    ("runs", "records", "chunk"), [(3, 5, 1), (3, 5, 4), (3, 5, 15), (1, 7, 3), (4, 0, 2), (5, 2, 99)]
+)
+def test_tiles_hold_every_record_of_every_model_once(runs, records, chunk):
+    seen = torch.zeros(runs, records)
+    for at in tiles(runs, records, chunk):
+        seen[at] += 1
+        assert 0 < seen[at].numel() <= chunk
+    assert bool((seen == 1).all())

@@ -27,7 +27,7 @@ from dpspec.engine.results.recording import RecordedPhase
 from dpspec.errors import RecordingError
 from dpspec.recording.folder.header import BYTES, GRADIENTS, MOST_CANARIES, CoinSource
 from dpspec.recording.folder.run_folder import CANARIES, STEPS
-from dpspec.regular_files import NotRegularError, read_regular
+from dpspec.regular_files import read_regular
 from dpspec.stats.attacks import guess_counts
 from dpspec.stats.conformance.measurement import CLIP_TOLERANCE
 
@@ -220,10 +220,8 @@ def read_canaries(run: RecordedRun) -> tuple[Array, Array] | None:
         return None
     try:
         content = read_regular(path, _MOST_BYTES)
-    except NotRegularError as error:
-        raise RecordingError(f"{path}: {error.strerror}") from None
     except (OSError, ValueError) as error:
-        raise RecordingError(f"{path}: cannot be read: {error}") from None
+        raise RecordingError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
     if hashlib.sha256(content).hexdigest() != scored.digest:
         raise RecordingError(f"{path}: its digest is not the one that {STEPS} holds: it was changed")
     try:
@@ -236,17 +234,12 @@ def read_canaries(run: RecordedRun) -> tuple[Array, Array] | None:
         raise RecordingError(f"{path}: has {read.rows} canaries instead of {header.canaries}")
     if np.isnan(scores).any():
         raise RecordingError(f"{path}: a score is NaN, which no recorder writes")
-    if len(secret) != BYTES or not np.isin(secret, np.arange(256)).all():
-        raise RecordingError(f"{path}: secret must be {BYTES} bytes")
-    source = CoinSource(secret.astype(np.uint8).tobytes(), header.canary_seed)
-    given = header.canary_seed is not None and CoinSource.of(header.canary_seed) != source
-    if source.commitment != header.commitment or given:
-        raise RecordingError(f"{path}: its coins follow from other bytes than those fixed before training")
-    if not np.array_equal(coins, source.coins(header.canaries)):
+    right = len(secret) == BYTES and bool(np.isin(secret, np.arange(256)).all())
+    source = CoinSource(secret.astype(np.uint8).tobytes() if right else b"", header.canary_seed)
+    right &= header.canary_seed is None or CoinSource.of(header.canary_seed) == source
+    right &= source.commitment == header.commitment and np.array_equal(coins, source.coins(header.canaries))
+    if not right or int((coins == 0).sum()) * header.copies != header.left_out:
         raise RecordingError(f"{path}: its coins are not those fixed before training")
-    left_out = int((coins == 0).sum()) * header.copies
-    if left_out != header.left_out:
-        raise RecordingError(f"{path}: {left_out} places were excluded, but the header says {header.left_out}")
     return coins.astype(np.int8), scores
 
 

@@ -133,15 +133,15 @@ class InternalSums:
     """Aggregates of the internal part of a recording.
 
     largest: (T,) largest norm after clipping; sum_norm: (T,) norm of the sum; reported: (T,) upper bound on the sum of
-    the contributions' norms from their quartiles; all in clip norms. update, outside: (T,) norm of the parameter change
-    by the optimizer and outside of it. sampling: None unless every step lists its records. most_often: the maximum
-    number of batches of one record; None if unknown.
+    the contributions' norms from their quartiles; all in clip norms. update_norm, outside: (T,) norm of the parameter
+    change by the optimizer and outside of it. sampling: None unless every step lists its records. most_often: the
+    maximum number of batches of one record; None if unknown.
     """
 
     largest: Array
     sum_norm: Array
     reported: Array
-    update: Array
+    update_norm: Array
     outside: Array
     sampling: SamplingSums | None
     most_often: int | None
@@ -387,12 +387,11 @@ def _internal_sums(run: RecordedRun) -> InternalSums:
     lags = run.resumed.lags if run.resumed is not None else ()
     logs = [BatchLog(phase, present, len(phases), places=records, lags=lags) for phase in phases if members_seen]
     ends = np.cumsum([phase.steps for phase in phases])
-    columns: list[list[float]] = [[], [], [], []]
-    reported = []
+    columns = {name: array("d") for name in ("largest", "sum_norm", "reported", "update_norm", "outside")}
     for step in run.folder.internal():
-        for column, name in zip(columns, ("largest", "sum_norm", "update_norm", "outside"), strict=True):
-            column.append(float(getattr(step, name)))
-        reported.append(_summed_norms(step, run["rows"][step.step - 1]))
+        for name, column in columns.items():
+            reported = name == "reported"
+            column.append(_summed_norms(step, run["rows"][step.step - 1]) if reported else float(getattr(step, name)))
         if step.members is None or records is None or not logs:
             members_seen = False
             continue
@@ -403,22 +402,13 @@ def _internal_sums(run: RecordedRun) -> InternalSums:
             raise RecordingError(f"{where}: lists {len(step.members)} records, and the step counts another number")
         lost = run.resumed is not None and run.resumed.is_lost(step.step)
         logs[int(np.searchsorted(ends, step.step))].add(step.members, lost=lost)
-    largest, sum_norm, update, outside = (np.array(column) for column in columns)
     found, most = None, None
     if members_seen and logs:
         batches = tuple(log.sums() for log in logs)
         found = SamplingSums(records=present, repeats=sum(log.repeats for log in logs), batches=batches)
         often = [log.most_often() for log in logs]
         most = None if None in often else sum(count for count in often if count is not None)
-    return InternalSums(
-        largest=largest,
-        sum_norm=sum_norm,
-        reported=np.array(reported),
-        update=update,
-        outside=outside,
-        sampling=found,
-        most_often=most,
-    )
+    return InternalSums(**{name: np.array(column) for name, column in columns.items()}, sampling=found, most_often=most)
 
 
 def _summed_norms(step: InternalStep, rows: float) -> float:

@@ -1,4 +1,4 @@
-"""The work of executors, trials of one audit with its spec and providers, and the queue of this work.
+"""The work of executors: trials of one audit with its spec and providers.
 
 A worker recreates the rest once per process: data source, model and rows, which the next audit reuses if it
 reads the same rows.
@@ -9,23 +9,20 @@ from __future__ import annotations
 import dataclasses
 import sys
 import time
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from dpspec.contract import Cancelled, Facts, FrozenMap, Spec
+from dpspec.contract import Facts, FrozenMap, Spec
 from dpspec.contract.catalog import Catalog
-from dpspec.contract.events import Event, Progressed, StageStarted
 from dpspec.contract.frozen import canonical_json
 from dpspec.engine.preparing.context import RunContext, WorkerCache
 from dpspec.engine.preparing.prepare import offers_of
 from dpspec.engine.preparing.trial_keys import code_of
 from dpspec.engine.storage.stored_trials import NewTrial, environment, offers_for_trials, version_of
 from dpspec.errors import UsageError
-from dpspec.executors import PartialResult, Pool, Resources, Task, TaskContext, TaskFailed, TaskProgress, WorkerLost
+from dpspec.executors import TaskContext
 from dpspec.registry.foreign_code import misbehaved
 from dpspec.registry.loader import mark
 
@@ -158,65 +155,3 @@ def _versions(catalog: Catalog) -> dict[str, str | None]:
     offers = offers_for_trials(catalog)
     versions = {name: version_of(name) for name in {"dpspec", *(offered.distribution for _, offered in offers)}}
     return versions | {f"the code of {kind!r}": code for kind, offered in offers if (code := code_of(offered)[0][:12])}
-
-
-@dataclass
-class QueuedChunk:
-    """The ``missing`` trials of a chunk; ``losses`` is the number of lost workers."""
-
-    audit: int
-    name: str
-    needs: Resources
-    missing: list[int]
-    task: Callable[[Sequence[int]], TrainTrials]
-    losses: int = 0
-
-
-def dispatch(
-    pool: Pool,
-    chunks: Iterable[QueuedChunk],
-    emit: Callable[[Event], None],
-    *,
-    on_trial: Callable[[QueuedChunk, NewTrial], None],
-    on_error: Callable[[QueuedChunk, BaseException], None],
-    on_loss: Callable[[QueuedChunk, str], bool],
-    seconds_left: Callable[[], float | None],
-) -> None:
-    """Run all chunks on a pool, in their order while there is room.
-
-    ``on_trial`` receives every trial as it arrives, ``on_error`` the error of a chunk. ``on_loss`` receives
-    the reason why a worker is lost, and returns whether the chunk starts again. ``seconds_left`` is the time until the
-    deadline; after it nothing starts, and running tasks are stopped.
-    """
-    waiting, running, started = deque(chunks), dict[int, QueuedChunk](), 0
-    while waiting or running:
-        while (left := seconds_left()) is None or left >= 0.0:
-            if not waiting or not pool.room(waiting[0].needs):
-                break
-            chunk = waiting.popleft()
-            started += 1
-            emit(StageStarted(audit=chunk.name, stage="trials"))
-            work = chunk.task(tuple(chunk.missing))
-            try:
-                pool.start(Task(number=started, name=chunk.name, needs=chunk.needs, work=work, seconds=left))
-            except UsageError as error:
-                on_error(chunk, error)
-            else:
-                running[started] = chunk
-        if not running:
-            return
-        for message in pool.messages():
-            chunk = running[message.task]
-            if not isinstance(message, TaskProgress | PartialResult):
-                del running[message.task]
-            match message:
-                case TaskProgress(value=event):
-                    # While several chunks run, only their joint progress is shown.
-                    if not (isinstance(event, Progressed) and len(running) > 1):
-                        emit(event)
-                case PartialResult(value=trial):
-                    on_trial(chunk, trial)
-                case TaskFailed(error=raised) if not isinstance(raised, Cancelled):
-                    on_error(chunk, raised)
-                case WorkerLost(reason=reason) if chunk.missing and on_loss(chunk, reason):
-                    waiting.appendleft(chunk)

@@ -6,27 +6,48 @@ leave open come first, so that a time limit cuts less important trials.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import accumulate
+from typing import NoReturn
 
-from dpspec.contract import DataError, ModelError
+from dpspec.contract import Cancelled, DataError, ModelError, Spec
 from dpspec.contract.audit import NO_TRIALS
 from dpspec.contract.catalog import Catalog
-from dpspec.contract.events import Noticed, Progressed, TrialsPlanned
+from dpspec.contract.events import Noticed, Progressed, StageStarted, TrialsPlanned
 from dpspec.engine.judging.judge import judge
 from dpspec.engine.preparing.context import WorkerCache
 from dpspec.engine.preparing.prepare import data_unreadable, model_mismatch
 from dpspec.engine.running.conclude import conclude
 from dpspec.engine.running.run_options import RunOptions, open_pool
-from dpspec.engine.running.tasks import QueuedChunk, TrainTrials, dispatch
-from dpspec.engine.storage.stored_trials import AuditState, Listener, NewTrial, StoredTrials
+from dpspec.engine.running.tasks import TrainTrials
+from dpspec.engine.storage.stored_trials import AuditState, Listener, StoredTrials
 from dpspec.engine.storage.trial_store import Store
 from dpspec.errors import SpecError
-from dpspec.executors import InlinePool, Resources
+from dpspec.executors import (
+    InlinePool,
+    PartialResult,
+    Pool,
+    Resources,
+    Task,
+    TaskFailed,
+    TaskProgress,
+    WorkerLost,
+)
 
 #: Number of lost workers after which a chunk is given up.
 TRIES = 3
+
+
+@dataclass(kw_only=True)
+class _Chunk:
+    """The ``missing`` trials of a chunk; ``losses`` is the number of lost workers."""
+
+    audit: StoredTrials
+    needs: Resources
+    missing: list[int]
+    losses: int = 0
 
 
 class Training:
@@ -58,10 +79,14 @@ class Training:
         return [audit.trained() for audit in self.audits]
 
     def _make_missing(self) -> None:
-        waiting = [(number, missing) for number in self._order() for missing in self.audits[number].missing()]
+        waiting = [
+            _Chunk(audit=audit, needs=self._needs(audit), missing=missing)
+            for audit in self._open_first()
+            for missing in audit.missing()
+        ]
         chosen, most = waiting, self._options.max_trials
         if most is not None:  # chunks are not split, and at least one is taken
-            fitting = sum(count <= most for count in accumulate(len(missing) for _, missing in waiting))
+            fitting = sum(count <= most for count in accumulate(len(chunk.missing) for chunk in waiting))
             chosen = waiting[: max(1, fitting)]
         if not chosen:
             return
@@ -74,49 +99,8 @@ class Training:
             seconds=seconds,
             on_progress=lambda report: self._emit(report.value),
         )
-        done, total = 0, sum(len(missing) for _, missing in chosen)
-        everything = self.audits[0].name if len(self.audits) == 1 else f"{len(self.audits)} audits"
-
-        def on_trial(chunk: QueuedChunk, new: NewTrial) -> None:
-            nonlocal done
-            audit = self.audits[chunk.audit]
-            if new.index in chunk.missing:
-                chunk.missing.remove(new.index)
-            audit.seconds += new.seconds
-            if new.index in audit.available:  # made again because it is computed together with a missing one
-                return
-            audit.keep(new)
-            done += 1
-            if pool.size > 1:
-                self._emit(Progressed(audit=everything, what="trials", done=done, total=total, unit="trials"))
-
-        def on_error(chunk: QueuedChunk, error: BaseException) -> None:
-            spec = self.audits[chunk.audit].state.prepared.spec
-            if isinstance(error, DataError):
-                raise SpecError([data_unreadable(error, spec)]) from error
-            if isinstance(error, ModelError):
-                raise SpecError([model_mismatch(error, ("model",), spec)]) from error
-            raise error
-
-        def on_loss(chunk: QueuedChunk, reason: str) -> bool:
-            chunk.losses += 1
-            again = chunk.losses < TRIES
-            outcome = "retrying" if again else f"given up after {TRIES} times"
-            self._emit(Noticed(audit=chunk.name, message=f"worker lost during a trial ({reason}); {outcome}"))
-            return again
-
         try:
-            other_processes = not isinstance(pool, InlinePool)
-            queue = [self._queued(number, missing, other_processes=other_processes) for number, missing in chosen]
-            dispatch(
-                pool,
-                queue,
-                self._emit,
-                on_trial=on_trial,
-                on_error=on_error,
-                on_loss=on_loss,
-                seconds_left=self._options.seconds_left,
-            )
+            self._dispatch(pool, chosen)
         finally:
             pool.close()
         cut, late = len(chosen) < len(waiting), (self._options.seconds_left() or 0.0) < 0.0
@@ -126,33 +110,91 @@ class Training:
                 message = f"{why}; running the same command again continues"
                 self._emit(Noticed(audit=audit.name, message=message))
 
-    def _queued(self, number: int, missing: list[int], *, other_processes: bool) -> QueuedChunk:
-        audit = self.audits[number]
-        prepared, plan = audit.state.prepared, audit.state.plan
+    def _dispatch(self, pool: Pool, chunks: Sequence[_Chunk]) -> None:
+        """Run all chunks, in their order while there is room.
+
+        After the deadline nothing starts, and running tasks are stopped.
+        """
+        waiting, running, started = deque(chunks), dict[int, _Chunk](), 0
+        done, total = 0, sum(len(chunk.missing) for chunk in chunks)
+        everything = self.audits[0].name if len(self.audits) == 1 else f"{len(self.audits)} audits"
+        while waiting or running:
+            while (left := self._options.seconds_left()) is None or left >= 0.0:
+                if not waiting or not pool.room(waiting[0].needs):
+                    break
+                chunk = waiting.popleft()
+                started += 1
+                self._emit(StageStarted(audit=chunk.audit.name, stage="trials"))
+                work = self._work(chunk, other_processes=not isinstance(pool, InlinePool))
+                pool.start(Task(number=started, name=chunk.audit.name, needs=chunk.needs, work=work, seconds=left))
+                running[started] = chunk
+            if not running:
+                return
+            for message in pool.messages():
+                chunk = running[message.task]
+                if not isinstance(message, TaskProgress | PartialResult):
+                    del running[message.task]
+                match message:
+                    case TaskProgress(value=event):
+                        # While several chunks run, only their joint progress is shown.
+                        if not (isinstance(event, Progressed) and len(running) > 1):
+                            self._emit(event)
+                    case PartialResult(value=new):
+                        chunk.missing = [index for index in chunk.missing if index != new.index]
+                        chunk.audit.seconds += new.seconds
+                        if new.index in chunk.audit.available:  # it is computed together with a missing one
+                            continue
+                        chunk.audit.keep(new)
+                        done += 1
+                        if pool.size > 1:
+                            self._emit(
+                                Progressed(audit=everything, what="trials", done=done, total=total, unit="trials")
+                            )
+                    case TaskFailed(error=error) if not isinstance(error, Cancelled):
+                        _raise(error, chunk.audit.state.prepared.spec)
+                    case WorkerLost(reason=reason) if chunk.missing:
+                        chunk.losses += 1
+                        again = chunk.losses < TRIES
+                        outcome = "retrying" if again else f"given up after {TRIES} times"
+                        lost = f"worker lost during a trial ({reason}); {outcome}"
+                        self._emit(Noticed(audit=chunk.audit.name, message=lost))
+                        if again:
+                            waiting.appendleft(chunk)
+
+    def _needs(self, audit: StoredTrials) -> Resources:
+        plan = audit.state.plan
         threads = self._options.threads_of(plan)
+        return Resources(threads=threads, memory_bytes=plan.memory_bytes, device=self._options.device)
 
-        def task(indices: Sequence[int]) -> TrainTrials:
-            # Trials of a chunk may share floating-point sums, whose rounding depends on the number of runs: then all
-            # are computed, as in a new run.
-            whole = next(chunk for chunk in audit.state.plan.chunks if indices[0] in chunk)
-            together = tuple(indices) if plan.independent else whole
-            return TrainTrials(
-                spec=prepared.spec,
-                catalog=self._catalog,
-                facts=prepared.facts,
-                threads=threads,
-                cache=self._cache,
-                indices=together,
-                makers=prepared.makers,
-                folders=audit.folders(together, create=other_processes),
-            )
+    def _work(self, chunk: _Chunk, *, other_processes: bool) -> TrainTrials:
+        # Trials of a chunk may share floating-point sums, whose rounding depends on the number of runs: then all are
+        # computed, as in a new run.
+        audit, plan = chunk.audit, chunk.audit.state.plan
+        whole = next(each for each in plan.chunks if chunk.missing[0] in each)
+        together = tuple(chunk.missing) if plan.independent else whole
+        prepared = audit.state.prepared
+        return TrainTrials(
+            spec=prepared.spec,
+            catalog=self._catalog,
+            facts=prepared.facts,
+            threads=chunk.needs.threads,
+            cache=self._cache,
+            indices=together,
+            makers=prepared.makers,
+            folders=audit.folders(together, create=other_processes),
+        )
 
-        needs = Resources(threads=threads, memory_bytes=plan.memory_bytes, device=self._options.device)
-        return QueuedChunk(audit=number, name=audit.name, needs=needs, missing=missing, task=task)
-
-    def _order(self) -> list[int]:
+    def _open_first(self) -> list[StoredTrials]:
         if len(self.audits) == 1:
-            return [0]
+            return self.audits
         judged = judge([conclude(replace(audit.state, plan=NO_TRIALS), ()) for audit in self.audits])
-        is_open = [any(verdict.verdict == "open" for verdict in of_audit.verdicts) for of_audit in judged]
-        return sorted(range(len(self.audits)), key=lambda number: not is_open[number])
+        closed = [all(verdict.verdict != "open" for verdict in of_audit.verdicts) for of_audit in judged]
+        return [audit for _, audit in sorted(zip(closed, self.audits, strict=True), key=lambda pair: pair[0])]
+
+
+def _raise(error: BaseException, spec: Spec) -> NoReturn:
+    if isinstance(error, DataError):
+        raise SpecError([data_unreadable(error, spec)]) from error
+    if isinstance(error, ModelError):
+        raise SpecError([model_mismatch(error, ("model",), spec)]) from error
+    raise error

@@ -103,10 +103,11 @@ class JoinedFolder:
             if one.path.name != f"rank-{rank}" or not world:
                 held = f"rank {rank}" if world else "a single process"
                 raise RecordingError(f"{one.path}: holds the recording of {held}; rank-N is for process N")
-            if (world, run) != (headers[0].world, headers[0].run):
-                raise RecordingError(f"{one.path}: of another run than {ranks[0].path}: record each into a new folder")
-            if _parameters(one.header) != _parameters(headers[0]):
-                raise RecordingError(f"{one.path}: trains other parameters than {ranks[0].path}")
+            if (world, run, _parameters(one.header)) != (headers[0].world, headers[0].run, _parameters(headers[0])):
+                raise RecordingError(
+                    f"{one.path}: of another run than {ranks[0].path}, or with other parameters: record each run into "
+                    "a new folder, with the same model on all ranks"
+                )
         missing = sorted(set(range(headers[0].world)) - {header.rank for header in headers})
         if missing or len(ranks) != headers[0].world:
             named = ", ".join(map(str, missing[:5]))

@@ -66,36 +66,28 @@ def encode_options(changes: Mapping[str, OptionChange]) -> bytes:
 
 
 def decode_options(content: bytes) -> dict[str, OptionChange]:
-    if not content:
-        return {}
     try:
-        read = json.loads(content) if len(content) <= MOST_BYTES else None
-    except (ValueError, RecursionError):
-        read = None
-    if not isinstance(read, dict) or len(read) > MOST_OPTIONS:
-        raise ValueError("the options of a step are not a mapping")
-    return {_word(name): _change(change) for name, change in read.items()}
+        read = json.loads(content or b"{}") if len(content) <= MOST_BYTES else None
+        if not isinstance(read, dict) or len(read) > MOST_OPTIONS:
+            raise ValueError
+        return {_word(name): _change(*change) for name, change in read.items()}
+    except (TypeError, ValueError, RecursionError):
+        raise ValueError("the options of a step are not a mapping of their origins and counted values") from None
 
 
-def _change(read: Any) -> OptionChange:
-    if not (isinstance(read, list) and len(read) == 2 and isinstance(read[1], list)):
-        raise ValueError("an option of a step is not what set it and its values")
+def _change(by: Any, runs: Any) -> OptionChange:
     values: list[float | str | None] = []
-    for run in read[1]:
-        if not (isinstance(run, list) and len(run) == 2 and type(run[1]) is int and 0 < run[1] <= MOST_GROUPS):
-            raise ValueError("an option of a step has values that are not counted")
-        value = run[0]
-        if isinstance(value, int) and not -(2**63) < value < 2**63:
-            raise ValueError("an option of a step is too large an integer")
-        values += [value if value is None or isinstance(value, int | float) else _word(value)] * run[1]
-        if len(values) > MOST_GROUPS:
-            raise ValueError(f"an option of a step has more than {MOST_GROUPS} values")
-    return OptionChange(_word(read[0]), tuple(values))
+    for value, times in runs:
+        huge = isinstance(value, int) and not -(2**63) < value < 2**63
+        if type(times) is not int or not 0 < times <= MOST_GROUPS - len(values) or huge:
+            raise ValueError
+        values += [value if value is None or isinstance(value, int | float) else _word(value)] * times
+    return OptionChange(_word(by), tuple(values))
 
 
 def _word(value: Any) -> str:
     if not isinstance(value, str) or len(value) > _LONGEST:
-        raise ValueError(f"a name in the options of a step is not a string of at most {_LONGEST} characters")
+        raise ValueError
     return value
 
 
@@ -118,13 +110,10 @@ def decode_members(data: bytes) -> Indices:
     read = np.frombuffer(data, dtype=np.uint8).astype(np.int64)
     if len(read) == 0:
         return np.zeros(0, dtype=np.int64)
-    last = (read & 0x80) == 0
-    if not last[-1]:
-        raise ValueError("record numbers are cut short")
-    ends = np.flatnonzero(last)
+    ends = np.flatnonzero((read & 0x80) == 0)
     starts = np.concatenate([[0], ends[:-1] + 1])
-    if int((ends - starts).max()) >= _BYTES:
-        raise ValueError("a record number is too long")
+    if not len(ends) or ends[-1] != len(read) - 1 or int((ends - starts).max()) >= _BYTES:
+        raise ValueError("a record number is cut short or too long")
     place = np.arange(len(read)) - np.repeat(starts, ends - starts + 1)
     gaps = np.add.reduceat((read & 0x7F) << (7 * place), starts)
     if float(gaps.astype(np.float64).sum()) >= MOST_RECORDS:
@@ -176,24 +165,19 @@ class PublicStep:
 
     @classmethod
     def decode(cls, data: bytes, layers: int, width: int) -> tuple[PublicStep, bytes]:
-        if len(data) < _PUBLIC.size:
-            raise ValueError("a step is cut short")
-        internal, *read = _PUBLIC.unpack(data[: _PUBLIC.size])
+        internal, *read = _unpacked(_PUBLIC, data)
         found_layers, found_width = read[-2:]
         if found_layers not in (0, layers) or found_width not in (0, width):
             raise ValueError(
                 f"a step has {layers} layers and {width} directions, this one {found_layers} and {found_width}"
             )
-        rest = data[_PUBLIC.size :]
-        length = 4 * found_layers + 2 * found_width
-        if len(rest) < length:
-            raise ValueError("a step is shorter than its numbers of layers and directions require")
-        counts = dict(zip(_COUNTS, read[: len(_COUNTS)], strict=True))
-        numbers = dict(zip(_NUMBERS, read[len(_COUNTS) : -2], strict=True))
-        squares = np.frombuffer(rest[: 4 * found_layers], dtype="<f4")
-        along = np.frombuffer(rest[4 * found_layers : length], dtype="<f2")
-        options = decode_options(rest[length:])
-        return cls(**counts, **numbers, layers=squares, directions=along, options=options), internal
+        ends = np.cumsum([_PUBLIC.size, 4 * found_layers, 2 * found_width]).tolist()
+        return cls(
+            **dict(zip(COLUMNS, read[:-2], strict=True)),
+            layers=np.frombuffer(data, "<f4", found_layers, ends[0]),
+            directions=np.frombuffer(data, "<f2", found_width, ends[1]),
+            options=decode_options(data[ends[2] :]),
+        ), internal
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -223,24 +207,22 @@ class InternalStep:
         head = _INTERNAL.pack(min(self.step, UNSEEN), known, *numbers)
         if self.rank is not None:
             part = self.rank.encode()
-            head += struct.pack("<I", len(part)) + part
+            head += _LENGTH.pack(len(part)) + part
         return head + (encode_members(self.members) if self.members is not None else b"")
 
     @classmethod
     def decode(cls, data: bytes) -> InternalStep:
-        if len(data) < _INTERNAL.size:
-            raise ValueError("an internal step is cut short")
-        step, known, *numbers = _INTERNAL.unpack(data[: _INTERNAL.size])
+        step, known, *numbers = _unpacked(_INTERNAL, data)
         rest, rank = data[_INTERNAL.size :], None
-        if known in (2, 3):
-            length = struct.unpack("<I", rest[:4])[0] if len(rest) >= 4 else len(rest)
-            rank, rest, known = RankStep.decode(rest[4 : 4 + length]), rest[4 + length :], known - 2
-        if known not in (0, 1) or (rest and not known):
+        if known & 2:
+            (length,) = _unpacked(_LENGTH, rest)
+            rank, rest = RankStep.decode(rest[4 : 4 + length]), rest[4 + length :]
+        if known > 3 or (rest and not known & 1):
             raise ValueError("an internal step has no known batch, and lists records")
         return cls(
             step=step,
             **dict(zip(_INTERNAL_NUMBERS, numbers, strict=True)),
-            members=decode_members(rest) if known else None,
+            members=decode_members(rest) if known & 1 else None,
             rank=rank,
         )
 
@@ -277,21 +259,25 @@ class RankStep:
 
     @classmethod
     def decode(cls, data: bytes) -> RankStep:
-        if len(data) < _RANK.size:
-            raise ValueError("the observations of a rank are cut short")
-        *digests, foreign, own, total, noise = _RANK.unpack(data[: _RANK.size])
-        rest, length = data[_RANK.size :], 4 * (own + total + noise)
-        if max(own, total, noise) > DIRECTIONS or len(rest) < length:
-            raise ValueError("the observations of a rank have other sketches than their numbers say")
-        sketches = np.frombuffer(rest[:length], dtype="<f4")
+        *digests, foreign, own, total, noise = _unpacked(_RANK, data)
+        count = own + total + noise
+        if max(own, total, noise) > DIRECTIONS:
+            raise ValueError(f"a rank observes at most {DIRECTIONS} directions, this one {count}")
+        sketches = np.frombuffer(data, "<f4", count, _RANK.size)
         return cls(
             **dict(zip(_DIGESTS, digests, strict=True)),
             foreign=foreign,
             own=sketches[:own],
             total=sketches[own : own + total],
             noise=sketches[own + total :],
-            places=decode_members(rest[length:]),
+            places=decode_members(data[_RANK.size + 4 * count :]),
         )
+
+
+def _unpacked(form: struct.Struct, data: bytes) -> tuple[Any, ...]:
+    if len(data) < form.size:
+        raise ValueError("a step is cut short")
+    return form.unpack_from(data)
 
 
 def _named(kind: Any, hint: str) -> tuple[str, ...]:
@@ -304,6 +290,7 @@ _INTERNAL_NUMBERS, _DIGESTS = _named(InternalStep, "float"), _named(RankStep, "b
 _PUBLIC = struct.Struct(f"<32s{len(_COUNTS)}I{len(_NUMBERS)}dHH")
 _INTERNAL = struct.Struct(f"<II{len(_INTERNAL_NUMBERS)}d")
 _RANK = struct.Struct(f"<{'16s' * len(_DIGESTS)}IHHH")
+_LENGTH = struct.Struct("<I")
 
 #: The numbers of a step that a reader keeps as columns over all steps.
 COLUMNS = _COUNTS + _NUMBERS
@@ -313,9 +300,6 @@ DIGESTS = (
     *("parameters", "frozen", "optimizer", "accountant", "data"),
     *("noise_seed", "noise_state", "batch_seed", "batch_state"),
 )
-
-#: Largest number of characters of a digest or secret.
-_LONGEST_DIGEST = 100
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -349,16 +333,15 @@ class SavedState:
         except RecursionError:
             read = None
         if not isinstance(read, dict) or set(read) != set(cls.__dataclass_fields__):
-            raise ValueError("a saved state is not a mapping of its parts")
-        digests, facts = read["digests"], read["facts"]
-        if not isinstance(digests, dict) or set(digests) != set(DIGESTS):
-            raise ValueError("a saved state lacks digests, or has others")
-        if not all(isinstance(one, str) and len(one) <= _LONGEST_DIGEST for one in (*digests.values(), read["secret"])):
-            raise ValueError(f"a digest of a saved state is not a string of at most {_LONGEST_DIGEST} characters")
-        if not all(type(read[name]) is int and 0 <= read[name] <= UNSEEN for name in ("step", "accounted")):
-            raise ValueError("a saved state has no count of its steps")
-        if type(read["fresh"]) is not bool or not isinstance(read["options"], str):
-            raise ValueError("a saved state has no options")
-        if not (facts is None or isinstance(facts, dict)):
-            raise ValueError("the facts of a saved state are not a mapping")
+            raise ValueError("a saved state is not a mapping of its fields")
+        digests, facts = read["digests"] if isinstance(read["digests"], dict) else {}, read["facts"]
+        fits = (
+            set(digests) == set(DIGESTS)
+            and all(isinstance(one, str) and len(one) <= _LONGEST for one in (read["secret"], *digests.values()))
+            and all(type(read[name]) is int and 0 <= read[name] <= UNSEEN for name in ("step", "accounted"))
+            and (type(read["fresh"]), type(read["options"])) == (bool, str)
+            and (facts is None or isinstance(facts, dict))
+        )
+        if not fits:
+            raise ValueError("a saved state has digests, counts, options or facts that no recorder writes")
         return cls(**{**read, "options": decode_options(read["options"].encode("utf-8"))})

@@ -21,7 +21,7 @@ from torch.nn.utils.rnn import pad_sequence
 import dpspec.contract as dps
 from dpspec.contract.frozen import FrozenMap
 from dpspec.contract.phase import Phase
-from dpspec.contract.providers import Cancelled, Observer, Trainer, TrainingJob
+from dpspec.contract.providers import Cancelled, Trainer, TrainingJob
 from dpspec.training.device import full_precision, generator, send
 from dpspec.training.device import tensors as tensors  # plugins import this name
 from dpspec.training.gradients import flat_model, memory
@@ -124,57 +124,6 @@ class Parts:
             **{f"sampler{i}": phase.sampler for i, phase in enumerate(self.schedule.phases)},
         }
         return {name: part for name, part in parts.items() if isinstance(part, Stateful)}
-
-
-def run(
-    parts: Parts,
-    seed: int,
-    *,
-    observers: Sequence[Observer] = (),
-    progress: Callable[[int, int], None] | None = None,
-    cancelled: Callable[[], bool] | None = None,
-    checkpoint: Checkpoint | None = None,
-) -> Tensor:
-    """Run all steps; returns the final parameters (P,). Raises ``Cancelled`` if ``cancelled()`` returned true.
-
-    Sampling and noise use separate generators derived from ``seed``. The same seed gives the same run on the same
-    device, and a resumed run ends with the same bits. The loop and all observers compute in full float32.
-    """
-    state = parts.initial
-    sampling = generator(seed, "sampling")
-    source = generator(seed, "noise", state.device)
-    total = parts.schedule.total
-    stateful: dict[str, Stateful | torch.Generator] = {
-        **parts.stateful,
-        "sampling": sampling,
-        "source": source,
-        **{f"observer{i}": observer for i, observer in enumerate(observers)},
-    }
-    resumed = checkpoint.load(stateful, state) if checkpoint is not None else None
-    done, state = resumed if resumed is not None else (0, state)
-    with torch.no_grad(), full_precision(state.device):
-        if resumed is None:
-            for observer in observers:
-                observer.released(0, state)
-        for step, phase in enumerate(islice(parts.schedule, done, None), start=done + 1):
-            if cancelled is not None and cancelled():
-                if checkpoint is not None:
-                    checkpoint.save(step - 1, state, stateful)
-                raise Cancelled
-            indices = phase.sampler.draw(sampling)
-            clipped = parts.contributions(state, indices, phase.clip)
-            noise = parts.noise(clipped.sum, phase.deviation, source)
-            state = parts.update(state, clipped.sum + noise)
-            for observer in observers:
-                observer.sampled(step, indices)
-                observer.clipped(step, clipped.norms)
-                observer.noised(step, noise)
-                observer.released(step, state)
-            if checkpoint is not None and checkpoint.due(step, total):
-                checkpoint.save(step, state, stateful)
-            if progress is not None:
-                progress(step, total)
-    return state
 
 
 def gaussian_noise(total: Tensor, deviation: float, source: torch.Generator) -> Tensor:
@@ -330,11 +279,45 @@ def parts_of(job: TrainingJob) -> Parts:
 
 
 def train_with(job: TrainingJob, parts: Parts) -> None:
-    """Run a job with possibly replaced parts. The model is written once, at the end."""
-    checkpoint = None
+    """Run a job with possibly replaced parts. The model is written once, at the end.
+
+    Raises ``Cancelled`` if the job is cancelled. Sampling and noise use separate generators derived from the seed. The
+    same seed gives the same run on the same device, and a resumed run ends with the same bits. The loop and all
+    observers compute in full float32.
+    """
+    state, observers, total = parts.initial, job.observers, parts.schedule.total
+    sampling, source = generator(job.seed, "sampling"), generator(job.seed, "noise", state.device)
+    stateful: dict[str, Stateful | torch.Generator] = {
+        **parts.stateful,
+        "sampling": sampling,
+        "source": source,
+        **{f"observer{i}": observer for i, observer in enumerate(observers)},
+    }
+    checkpoint, resumed = None, None
     if job.resumable is not None:
         checkpoint = Checkpoint(job.resumable, lambda: job_digest(job, parts.initial))
-    final = run(
-        parts, job.seed, observers=job.observers, progress=job.progress, cancelled=job.cancelled, checkpoint=checkpoint
-    )
-    flat_model.load(job.model, final)
+        resumed = checkpoint.load(stateful, state)
+    done, state = resumed if resumed is not None else (0, state)
+    with torch.no_grad(), full_precision(state.device):
+        if resumed is None:
+            for observer in observers:
+                observer.released(0, state)
+        for step, phase in enumerate(islice(parts.schedule, done, None), start=done + 1):
+            if job.cancelled is not None and job.cancelled():
+                if checkpoint is not None:
+                    checkpoint.save(step - 1, state, stateful)
+                raise Cancelled
+            indices = phase.sampler.draw(sampling)
+            clipped = parts.contributions(state, indices, phase.clip)
+            noise = parts.noise(clipped.sum, phase.deviation, source)
+            state = parts.update(state, clipped.sum + noise)
+            for observer in observers:
+                observer.sampled(step, indices)
+                observer.clipped(step, clipped.norms)
+                observer.noised(step, noise)
+                observer.released(step, state)
+            if checkpoint is not None and checkpoint.due(step, total):
+                checkpoint.save(step, state, stateful)
+            if job.progress is not None:
+                job.progress(step, total)
+    flat_model.load(job.model, state)

@@ -17,6 +17,7 @@ Updates are stateful, so each run needs its own. They act elementwise on states 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
 from math import sqrt
 from typing import NamedTuple
 
@@ -37,16 +38,17 @@ class RecoveredUpdate(NamedTuple):
     expected: Number = 0.0  # the same from the earlier models only, by which steps may be skipped; may be inf or NaN
 
 
+@dataclass(eq=False)
 class Optimizer(Remembering, ABC):
     """Base class of updates. ``divisor`` is a public constant (1, or the expected batch size)."""
 
-    kept: tuple[str, ...] = ("_step",)
+    rates: Rates
+    divisor: float = 1.0
+    weight_decay: float = 0.0
+    _step: int = field(default=0, init=False)
 
-    def __init__(self, rates: Rates, divisor: float = 1.0, weight_decay: float = 0.0) -> None:
-        self._rates = rates
-        self._divisor = divisor
-        self._decay = weight_decay * divisor
-        self._step = 0
+    def __post_init__(self) -> None:
+        self._decay = self.weight_decay * self.divisor
 
     @abstractmethod
     def __call__(self, state: Tensor, noisy: Tensor) -> Tensor: ...
@@ -56,41 +58,31 @@ class Optimizer(Remembering, ABC):
 
     def _next_rate(self) -> float:
         self._step += 1
-        return self._rates(self._step)
+        return self.rates(self._step)
 
 
+@dataclass(eq=False)
 class Sgd(Optimizer):
     """Gradient descent, optionally with momentum, also Nesterov's. In units of sums, it multiplies only once."""
 
     kept = ("_step", "_buffer", "_error")
-
-    def __init__(
-        self,
-        rates: Rates,
-        divisor: float = 1.0,
-        weight_decay: float = 0.0,
-        *,
-        momentum: float = 0.0,
-        nesterov: bool = False,
-    ) -> None:
-        super().__init__(rates, divisor, weight_decay)
-        self._momentum = momentum
-        self._nesterov = nesterov
-        self._buffer: Tensor | None = None
-        self._error: Number = 0.0  # bound on the rounding error of an inverted buffer
+    momentum: float = 0.0
+    nesterov: bool = False
+    _buffer: Tensor | None = field(default=None, init=False)
+    _error: Number = field(default=0.0, init=False)  # bound on the rounding error of an inverted buffer
 
     def __call__(self, state: Tensor, noisy: Tensor) -> Tensor:
-        scale = self._next_rate() / self._divisor
+        scale = self._next_rate() / self.divisor
         direction = gradient = self._gradient(state, noisy)
-        if self._momentum:
-            direction = self._buffer = self._momentum * _kept(self._buffer, gradient) + gradient
-            if self._nesterov:
-                direction = gradient + self._momentum * self._buffer
+        if self.momentum:
+            direction = self._buffer = self.momentum * _kept(self._buffer, gradient) + gradient
+            if self.nesterov:
+                direction = gradient + self.momentum * self._buffer
         return state - scale * direction
 
     def invert(self, before: Tensor, after: Tensor) -> RecoveredUpdate:
         """Recover the noisy sum between consecutive models (P,). Call once per step, instead of the update."""
-        scale, mu = self._next_rate() / self._divisor, self._momentum
+        scale, mu = self._next_rate() / self.divisor, self.momentum
         update, eps = before - after, torch.finfo(before.dtype).eps
         decayed = self._decay * _length(before) if self._decay else 0.0
         expected = 0.5 * eps * _length(before) / scale + 4.0 * eps * decayed
@@ -102,7 +94,7 @@ class Sgd(Optimizer):
         if mu:
             direction, buffer, inherited = gradient, _kept(self._buffer, gradient), self._error
             error = error + 3.0 * mu * eps * _length(buffer)
-            if self._nesterov:
+            if self.nesterov:
                 gradient = (direction - mu**2 * buffer) / (1.0 + mu)
                 self._buffer, self._error = mu * buffer + gradient, (mu * inherited + error) / (1.0 + mu)
                 error = (error + mu**2 * inherited) / (1.0 + mu)
@@ -115,30 +107,21 @@ class Sgd(Optimizer):
         return RecoveredUpdate(gradient, error, expected)
 
 
+@dataclass(eq=False)
 class Adam(Optimizer):
     kept = ("_step", "_first", "_second")
-
-    def __init__(
-        self,
-        rates: Rates,
-        divisor: float = 1.0,
-        weight_decay: float = 0.0,
-        *,
-        beta1: float = 0.9,
-        beta2: float = 0.999,
-        eps: float = 1e-8,
-    ) -> None:
-        super().__init__(rates, divisor, weight_decay)
-        self._beta1, self._beta2, self._eps = beta1, beta2, eps * divisor
-        self._first: Tensor | None = None
-        self._second: Tensor | None = None
+    beta1: float = 0.9
+    beta2: float = 0.999
+    eps: float = 1e-8
+    _first: Tensor | None = field(default=None, init=False)
+    _second: Tensor | None = field(default=None, init=False)
 
     def __call__(self, state: Tensor, noisy: Tensor) -> Tensor:
         rate, gradient = self._next_rate(), self._gradient(state, noisy)
-        self._first = self._beta1 * _kept(self._first, gradient) + (1.0 - self._beta1) * gradient
-        self._second = self._beta2 * _kept(self._second, gradient) + (1.0 - self._beta2) * gradient.square()
-        weights = 1.0 - self._beta1**self._step, 1.0 - self._beta2**self._step
-        size = self._second.sqrt() / sqrt(weights[1]) + self._eps
+        self._first = self.beta1 * _kept(self._first, gradient) + (1.0 - self.beta1) * gradient
+        self._second = self.beta2 * _kept(self._second, gradient) + (1.0 - self.beta2) * gradient.square()
+        weights = 1.0 - self.beta1**self._step, 1.0 - self.beta2**self._step
+        size = self._second.sqrt() / sqrt(weights[1]) + self.eps * self.divisor
         return state - (rate / weights[0]) * self._first / size
 
 

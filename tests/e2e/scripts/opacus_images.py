@@ -67,10 +67,7 @@ def main(folder=None, fault="", seed=0):
         data_loader=DataLoader(pictures(), batch_size=30, shuffle=True),
         noise_multiplier=1.2,
         max_grad_norm=1.0,
-        poisson_sampling=fault != "shuffled",
     )
-    if fault == "told-another-rate":
-        optimizer.attach_step_hook(engine.accountant.get_optimizer_hook_fn(sample_rate=0.01))
     if folder is None:
         train(model, optimizer, loader, fault=fault)
     else:

@@ -30,8 +30,6 @@ def train(model, optimizer, x, y, run=None, fault=""):
             drawn = order[start : start + size]
         total = {name: torch.zeros_like(p) for name, p in parameters.items()}
         chunks = [chunk for chunk in drawn.split(MICRO) if len(chunk)]
-        if fault == "last-virtual-step-dropped":
-            chunks = [chunk for chunk in chunks if len(chunk) == MICRO]
         norms = [torch.zeros(0)]
         for chunk in chunks:
             rows = per_record({n: p.detach() for n, p in parameters.items()}, x[chunk], y[chunk])
