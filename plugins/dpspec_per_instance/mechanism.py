@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
@@ -16,7 +15,6 @@ from dpspec_per_instance import options
 from dpspec_per_instance.options import (
     LOGGED_RUNS,
     MEASURED_STEPS,
-    MOST_SHARDS,
     AuditBlock,
     Audited,
     Composition,
@@ -102,12 +100,6 @@ def render_records(result: Any, *, internal: bool = False) -> str:
 
 #: Maximum number of runs per chunk.
 _TOGETHER = 16
-
-#: Seconds of a run on one core above which the plan suggests sharding, and seconds of the resulting tasks.
-_LONG, _TASK = 3600.0, 600.0
-
-#: Maximum fraction of repeated training in a suggested sharding.
-_AGAIN = 0.25
 
 
 class PerInstanceAudit(dps.Audit):
@@ -208,7 +200,7 @@ class PerInstanceAudit(dps.Audit):
 
 
 def _notes(audited: Audited, shards: Shards, runs: int, run_seconds: float, look_seconds: float) -> list[str]:
-    notes, points, together = [], len(audited.points), run_seconds + look_seconds
+    notes, points = [], len(audited.points)
     if audited.needs_own_runs:
         notes.append(f"Each of {points} records needs a separate run on modified data in every one of {runs} runs.")
     if shards.count > 1:
@@ -217,11 +209,4 @@ def _notes(audited: Audited, shards: Shards, runs: int, run_seconds: float, look
             f"Each run is trained {shards.count} times to measure up to {shards.largest} records each time: "
             f"{share:.0%} of that work is repeated training."
         )
-    elif together > _LONG:
-        tasks = min(MOST_SHARDS, points, int(together / _TASK), int(1.0 + _AGAIN * together / run_seconds))
-        if tasks > 1:
-            notes.append(
-                f"Training once and measuring all records takes about {together / 3600.0:.1f} hours of one core: "
-                f"audit.shard_records: {math.ceil(points / tasks)} divides the work into {tasks} tasks."
-            )
     return notes

@@ -37,9 +37,10 @@ def run_trials(inputs: dps.FrozenMap, context: dps.Context, indices: Sequence[in
     declared, options = Declaration.of(inputs["mechanism"]), AuditBlock.of(inputs["audit"])
     pipeline = declared.pipeline(context.facts.records, context.facts.features)
     x, y = collection.flat_rows(context, declared), _labels(context.data.train_y, declared)
-    engine: LinearEngine | NetworkEngine = LinearEngine.of(pipeline.private, declared.private, pipeline.out_radius)
-    if declared.private.network:
-        engine = NetworkEngine(private=pipeline.private, training=inputs["training"], context=context)
+    private, own = pipeline.private, declared.private
+    engine: LinearEngine | NetworkEngine = LinearEngine(private=private, radius=pipeline.out_radius, declared=own)
+    if own.network:
+        engine = NetworkEngine(private=private, training=inputs["training"], context=context)
     y[0], tested = 1, declared.ptr is not None
     try:
         clusters, members = options.cluster_layout

@@ -41,23 +41,16 @@ class NoiseTally:
         self.squares += float(np.square(noise).sum())
 
 
+_DEFAULTS = Private(kind="dp-gd")
+
+
 @dataclass(frozen=True, kw_only=True)
 class LinearEngine:
+    """``radius`` is the maximum norm of processed rows; ``declared`` has the options of the linear model."""
+
     private: PrivateMechanism
     radius: float
-    loss: str = "logistic"
-    theta_radius: float = 1.0
-    learning_rate: float = 0.5
-
-    @classmethod
-    def of(cls, private: PrivateMechanism, declared: Private, radius: float) -> LinearEngine:
-        return cls(
-            private=private,
-            radius=radius,
-            loss=declared.loss or "logistic",
-            theta_radius=declared.theta_radius,
-            learning_rate=declared.learning_rate,
-        )
+    declared: Private = _DEFAULTS
 
     @property
     def weight(self) -> float:
@@ -121,15 +114,15 @@ class LinearEngine:
                 gradient = gradient + noise
                 if tally is not None:
                     tally.add(noise / m.sigma)
-            theta = theta - self.learning_rate * gradient
+            theta = theta - self.declared.learning_rate * gradient
             norm = float(np.linalg.norm(theta))
-            theta = theta * min(1.0, self.theta_radius / norm) if norm > 0.0 else theta
+            theta = theta * min(1.0, self.declared.theta_radius / norm) if norm > 0.0 else theta
             total += theta
         return theta if stop >= 0 else np.asarray(total / steps, dtype=np.float64)
 
     def gradients(self, theta: Array, x: Array, y: Array) -> Array:
         margins = x @ theta
-        if self.loss == "squared":
+        if self.declared.loss == "squared":
             return np.asarray((margins - y)[:, None] * x, dtype=np.float64)
         return np.asarray((-y / (1.0 + np.exp(np.clip(y * margins, -700.0, 700.0))))[:, None] * x, dtype=np.float64)
 

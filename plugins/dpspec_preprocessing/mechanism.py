@@ -61,7 +61,6 @@ class PreprocessingAudit(dps.Audit):
         yield from bounds.lower_bounds(spec, pipeline)
         yield tables.constants_series(declared, pipeline)
         yield tables.accounting_series(spec, pipeline)
-        yield tables.order_series(spec, pipeline)
         if pipeline.step is not None:
             yield tables.sensitivity_series(pipeline)
         if declared.sweep is not None:

@@ -110,7 +110,6 @@ class Declaration(kit.Options):
     clip_rows: bool = False
     accounting: str
     also: tuple[str, ...] = ()
-    orders: tuple[float, ...]
     ptr: Test | None = None
     sweep: Sweep | None = None
     table: dps.FrozenMap | None = None
@@ -123,7 +122,6 @@ class Declaration(kit.Options):
             steps=tuple(map(read_step, block.get("pipeline", ()))),
             collection=dps.FrozenMap({key: limit for key, limit in limits.items() if limit is not None}),
             accounting="repaired" if accounting == OLD_REPAIRED else accounting,
-            orders=tuple(sorted(map(float, block.get("orders", ())))),
         )
 
     @property
@@ -394,7 +392,7 @@ MECHANISM: dict[str, dps.Json] = kit.block(
         default=["ignored", "printed", "theorem2", "group"],
     ),
     orders=kit.array(
-        "Renyi orders of the table of divergences.",
+        "Accepted, without effect.",
         kit.number("An order above 1.", above=1, most=512),
         least=1,
         most=100,

@@ -6,7 +6,7 @@ Published findings are approximate and prove nothing. They are marked if a count
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 
@@ -141,53 +141,27 @@ def accounting_series(spec: dps.Spec, pipeline: Pipeline) -> dps.Series:
     )
 
 
-def order_series(spec: dps.Spec, pipeline: Pipeline) -> dps.Series:
-    def divergences(method: str) -> Iterator[tuple[float, float]]:
-        for order in Declaration.of(spec.mechanism.options).orders:
-            yield order, divergence_by(pipeline, method, order)
-
-    title = "Renyi divergence against the order"
-    return _curves(spec, pipeline, "divergence-by-order", title, ("alpha", "divergence"), divergences)
-
-
 def sweep_series(spec: dps.Spec, pipeline: Pipeline, sweep: Sweep) -> dps.Series:
+    """Finite values of epsilon for each accounting method."""
     declared, over, delta = Declaration.of(spec.mechanism.options), sweep.over, kit.claimed_deltas(spec)[-1]
     swept = [(value, _with_value(declared, pipeline, over, value)) for value in sweep.values]
-
-    def epsilons(method: str) -> Iterator[tuple[float, float]]:
-        for value, changed in swept:
-            yield value, epsilon_by(changed, method, delta)
-
-    step, name = STEPS[pipeline.step_name].title if pipeline.step_name else "a chain", over.replace("_", " ")
-    title = f"Epsilon at delta = {delta:g} against {name}, {step}"
-    return _curves(spec, pipeline, f"epsilon-against-{over.replace('_', '-')}", title, (over, "epsilon"), epsilons)
-
-
-def _curves(
-    spec: dps.Spec,
-    pipeline: Pipeline,
-    name: str,
-    title: str,
-    axes: tuple[str, str],
-    values: Callable[[str], Iterator[tuple[float, float]]],
-) -> dps.Series:
-    """A curve of finite ``values`` for each accounting method."""
     rows = (
-        (x, y, METHOD_TITLES[method] + (" (refuted)" if _status(pipeline, method) == "refuted" else ""))
+        (value, epsilon, METHOD_TITLES[method] + (" (refuted)" if _status(pipeline, method) == "refuted" else ""))
         for method in _methods(spec)
-        for x, y in values(method)
-        if math.isfinite(y)
+        for value, changed in swept
+        if math.isfinite(epsilon := epsilon_by(changed, method, delta))
     )
+    step, name = STEPS[pipeline.step_name].title if pipeline.step_name else "a chain", over.replace("_", " ")
     return _series(
-        name,
-        title,
-        kit.columns_of((*axes, "accounting"), rows),
+        f"epsilon-against-{over.replace('_', '-')}",
+        f"Epsilon at delta = {delta:g} against {name}, {step}",
+        kit.columns_of((over, "epsilon", "accounting"), rows),
         source=_source(spec, pipeline),
-        x=axes[0],
-        y=[axes[1]],
+        x=over,
+        y=["epsilon"],
         by="accounting",
         log=["x", "y"],
-        upper=[axes[1]],
+        upper=["epsilon"],
     )
 
 

@@ -118,7 +118,7 @@ def readings(mechanism: Mapping[str, Any], records: int, pair: Pair) -> list[Rea
     if processed[0] is None or processed[1] is None:
         alike = processed[0] is None and processed[1] is None
         return [] if alike else [Reading("one of two neighbours has no output", 0.0, math.inf)]
-    engine = LinearEngine.of(found.private, Private.of(mechanism["private"]), found.out_radius)
+    engine = LinearEngine(private=found.private, radius=found.out_radius, declared=Private.of(mechanism["private"]))
     try:
         law = _law(engine, processed, pair)  # type: ignore[arg-type]
     except ValueError:  # both hold another number of records than declared, and are refused
@@ -275,7 +275,7 @@ def _constants(engine: LinearEngine, processed: list[Rows], pair: Pair) -> Itera
     theta = np.concatenate([theta, [longest_row, -longest_row]])
     for place, label in itertools.product(theta, (-1.0, 1.0)):
         norm = float(np.linalg.norm(place))
-        at = place * (engine.theta_radius / norm if norm else 0.0)
+        at = place * (engine.declared.theta_radius / norm if norm else 0.0)
         own = [engine.gradients(at, x, np.full(len(x), label)) for x in processed]
         largest = max(float(np.linalg.norm(g, axis=1).max()) for g in own)
         yield Reading("norm of a gradient", m.lipschitz, largest)

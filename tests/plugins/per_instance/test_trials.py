@@ -283,17 +283,6 @@ def test_sharing_out_changes_keys_and_no_seed(folder: Path) -> None:
     assert contexts[0].seed(2, "training") != contexts[1].seed(1, "training")
 
 
-def test_a_long_run_is_told_to_be_shared_out(folder: Path) -> None:
-    large = ["data.records=1000000", "model.hidden=[2048]", "mechanism.steps=400", "mechanism.sampling.rate=0.001"]
-    spec = loaded(folder, *large, "audit.attack=null", "audit.mean_rule=null")
-    (note,) = [note for note in planned(spec).notes if "shard_records" in note]
-    asked = int(note.partition("shard_records: ")[2].partition(" ")[0])
-    tasks = int(note.partition("work into ")[2].partition(" ")[0])
-    shared = loaded(folder, *large, "audit.attack=null", "audit.mean_rule=null", f"audit.shard_records={asked}")
-    assert len(planned(shared).chunks) == 3 * tasks
-    assert planned(spec).seconds < planned(shared).seconds < 1.26 * planned(spec).seconds
-
-
 def test_more_shards_than_pay_are_refused(folder: Path) -> None:
     sizes = ["data.records=2020", "data.split.test=20"]
     (diagnostic,) = specs.diagnostics(folder, TEXT, *sizes, "audit.shard_records=1")

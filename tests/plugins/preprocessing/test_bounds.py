@@ -103,9 +103,7 @@ def test_every_step_of_a_chain_decides_the_radius_of_the_records() -> None:
     assert seen["group of 4, mu {}, data all"].executed == pytest.approx(2.0 * (math.sqrt(1200.0) - 12.0) / 24.0)
     found = Declaration.of({**mechanism, "radius": 1.0}).pipeline(4, 3)
     assert found.out_radius == 12.0
-    assert LinearEngine.of(found.private, Private.of(mechanism["private"]), found.out_radius).weight == pytest.approx(
-        1.0 / 24.0
-    )
+    assert LinearEngine(private=found.private, radius=found.out_radius).weight == pytest.approx(1.0 / 24.0)
 
 
 @pytest.mark.parametrize(
@@ -203,7 +201,7 @@ def test_a_neighbour_of_this_data_set_may_lie_outside_its_collection(tmp_path: P
     inside = [not collection.broken_limits(collection.measure_limits(x, read_step(step)), limits) for x in (one, other)]
     assert inside == [True, False]
     pipeline = Declaration.of({**mechanism, "radius": 1.0}).pipeline(2031, 1)
-    engine = LinearEngine.of(pipeline.private, Private.of(private), pipeline.out_radius)
+    engine = LinearEngine(private=pipeline.private, radius=pipeline.out_radius)
     answers = [engine.query(steps.run_steps(x, pipeline.steps, pipeline.radius)[0]) for x in (one, other)]
     assert float(np.linalg.norm(answers[0] - answers[1])) / pipeline.private.sigma > 100.0
 
@@ -234,7 +232,7 @@ def test_other_numbers_of_records_are_refused_and_not_spoken_of() -> None:
         for kind in ("gaussian", "dp-gd"):
             private = {"kind": kind, "eps_noise": 1.0, "loss": "logistic", "steps": 1}
             found = Declaration.of({**mechanism, "private": private, "radius": 1.0}).pipeline(8, 1)
-            engine = LinearEngine.of(found.private, Private.of(private), 1.0)
+            engine = LinearEngine(private=found.private, radius=1.0)
             with pytest.raises(ValueError, match=f"declared for 8 records, got {held}"):
                 engine.execute_without_noise(np.zeros((held, 1)), np.ones(held))
 
@@ -309,7 +307,7 @@ def test_certified_lower_ends_are_those_of_executed_pairs(tmp_path: Path, name: 
     if name == "collection":
         for x in (one, other):
             assert not collection.broken_limits(collection.measure_limits(x, found.steps[0]), found.collection)
-    engine = LinearEngine.of(found.private, Private.of(spec.mechanism["private"]), found.out_radius)
+    engine = LinearEngine(private=found.private, radius=found.out_radius)
     answers = [engine.query(steps.run_steps(x, found.steps, found.radius)[0]) for x in (one, other)]
     effect = float(np.linalg.norm(answers[0] - answers[1])) / found.private.sigma
     data = "collection" if name == "collection" else "all"

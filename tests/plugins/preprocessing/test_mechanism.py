@@ -26,7 +26,7 @@ from dpspec_preprocessing.attack import check_trials
 from dpspec_preprocessing.bounds import divergence_by, epsilon_by
 from dpspec_preprocessing.engines import LinearEngine, NoiseTally, score_output
 from dpspec_preprocessing.options import Declaration
-from dpspec_preprocessing.private import GRADIENT, QUERIES, PrivateMechanism
+from dpspec_preprocessing.private import GRADIENT, QUERIES, Private, PrivateMechanism
 from dpspec_preprocessing.published import theorem_2_sensitivity
 from dpspec_preprocessing.sensitivity import STEPS as STEP_KINDS
 
@@ -212,7 +212,11 @@ def test_queries_keep_their_declared_constants(kind: str) -> None:
 
 @pytest.mark.parametrize("loss", ["logistic", "squared"])
 def test_gradients_are_those_of_the_loss(loss: str) -> None:
-    engine = LinearEngine(private=PrivateMechanism(kind="dp-gd", noise=1.0, records=1), radius=1.0, loss=loss)
+    engine = LinearEngine(
+        private=PrivateMechanism(kind="dp-gd", noise=1.0, records=1),
+        radius=1.0,
+        declared=Private(kind="dp-gd", loss=loss),
+    )
     random = np.random.default_rng(6)
     step = 1e-6
     theta, x, y = random.normal(size=3), random.normal(size=(1, 3)), np.array([1.0])
@@ -227,7 +231,7 @@ def test_gradients_are_those_of_the_loss(loss: str) -> None:
 
 def test_training_is_dp_gd_as_published() -> None:
     m = PrivateMechanism(kind="dp-gd", noise=0.5, records=20, steps=6)
-    engine = LinearEngine(private=m, radius=1.0, learning_rate=0.4, theta_radius=0.3)
+    engine = LinearEngine(private=m, radius=1.0, declared=Private(kind="dp-gd", learning_rate=0.4, theta_radius=0.3))
     random = np.random.default_rng(8)
     x, y = random.normal(size=(20, 3)) * 0.3, random.choice([-1.0, 1.0], size=20)
     noise = np.random.default_rng(4)

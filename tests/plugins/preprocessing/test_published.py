@@ -13,7 +13,7 @@ from support.preprocessing_steps import count_in_balls
 
 from dpspec_preprocessing import collection, sensitivity, steps
 from dpspec_preprocessing.engines import LinearEngine
-from dpspec_preprocessing.private import PrivateMechanism, repaired_rdp
+from dpspec_preprocessing.private import Private, PrivateMechanism, repaired_rdp
 from dpspec_preprocessing.published import largest_sampled_order, printed_rdp
 
 Rows = npt.NDArray[np.float64]
@@ -199,7 +199,7 @@ def test_v10_truncation_costs_the_root_of_the_lost_variance() -> None:
 def test_v11_full_gradients() -> None:
     """One step from 0 on a squared loss: records e and labels -1 and 1 give gradients of norm 1, opposite ones."""
     m = PrivateMechanism(kind="dp-gd", noise=0.3, records=100)
-    engine = LinearEngine(private=m, radius=1.0, loss="squared")
+    engine = LinearEngine(private=m, radius=1.0, declared=Private(kind="dp-gd", loss="squared"))
     x, theta, labels = np.eye(2)[[0] * 100], np.zeros(2), np.ones(100)
     other = np.concatenate([[-1.0], labels[1:]])
     shift = np.linalg.norm((engine.gradients(theta, x, labels) - engine.gradients(theta, x, other)).mean(axis=0))

@@ -38,8 +38,6 @@ from dpspec_rero.theory import Leakage
 
 
 class Twice(torch.nn.Module):
-    """One layer used twice, its weight once more by another name."""
-
     def __init__(self) -> None:
         super().__init__()
         torch.manual_seed(3)
@@ -100,7 +98,6 @@ def test_likelihoods_are_those_of_a_slow_loop(
 
 
 def named(trials: Sequence[Trial]) -> int:
-    """How many trials rank the target first."""
     return sum(trial.evidence["rank"] == 0 for trial in trials)
 
 
