@@ -33,83 +33,22 @@ TYPE_CHECKING = False  # importing typing takes longer than the rest of this mod
 if TYPE_CHECKING:
     from typing import Any
 
-    # isort: off
     from dpspec.accounting import gaussian as gaussian
-    from dpspec.accounting.numerics import (
-        Boundary as Boundary,
-        DIRECTIONS as DIRECTIONS,
-        Direction as Direction,
-        Directions as Directions,
-        EPS as EPS,
-        Floats as Floats,
-        Interval as Interval,
-        LEAST_TRIED as LEAST_TRIED,
-        NeverHoldsError as NeverHoldsError,
-        OPPOSITE as OPPOSITE,
-        bisect as bisect,
-        bisect_by_margin as bisect_by_margin,
-        crossing as crossing,
-        directions as directions,
-        find_boundary as find_boundary,
-        finite as finite,
-        inside as inside,
-        one_direction as one_direction,
-        positive as positive,
-        round_down as round_down,
-        round_up as round_up,
-        whole as whole,
-    )
-    from dpspec.accounting.findings import (
-        certified_lower as certified_lower,
-        certified_upper as certified_upper,
-        library_accuracy as library_accuracy,
-    )
-    from dpspec.accounting.grid import (
-        Bins as Bins,
-        Cells as Cells,
-        Pair as Pair,
-        TooLongError as TooLongError,
-        TruncatedPair as TruncatedPair,
-    )
-    from dpspec.accounting.laplace import Laplace as Laplace
-    from dpspec.accounting.discrete import Discrete as Discrete
-    from dpspec.accounting.densities import log_binomial as log_binomial
-    from dpspec.accounting.mixture import Mixture as Mixture
-    from dpspec.accounting.truncated_poisson import Revealed as Revealed, TruncatedPoisson as TruncatedPoisson
-    from dpspec.accounting.allocation import EqualMembers as EqualMembers, RandomAllocation as RandomAllocation
-    from dpspec.accounting.profiles import CLOSED as CLOSED, ONE_STEP as ONE_STEP
-    from dpspec.accounting.privacy_loss import GRID as GRID, PrivacyLoss as PrivacyLoss, group_curve as group_curve
-    from dpspec.accounting.rdp import (
-        Best as Best,
-        BestEpsilon as BestEpsilon,
-        Conversion as Conversion,
-        SELECTION_ORDERS as SELECTION_ORDERS,
-        Tries as Tries,
-        best_epsilon as best_epsilon,
-        best_log_delta as best_log_delta,
-        checked_orders as checked_orders,
-        composed_rdp as composed_rdp,
-        drawn_cell_rdp as drawn_cell_rdp,
-        epsilon_at_orders as epsilon_at_orders,
-        gaussian_rdp as gaussian_rdp,
-        laplace_rdp as laplace_rdp,
-        log_delta_at_orders as log_delta_at_orders,
-        sampled_gaussian_integer_rdp as sampled_gaussian_integer_rdp,
-        sampled_gaussian_rdp as sampled_gaussian_rdp,
-        sampled_laplace_rdp as sampled_laplace_rdp,
-        selection_rdp as selection_rdp,
-    )
-    from dpspec.accounting.moments import log_excess_power as log_excess_power
-    from dpspec.accounting.tradeoff import (
-        GaussianTradeOff as GaussianTradeOff,
-        GdpFit as GdpFit,
-        LaplaceTradeOff as LaplaceTradeOff,
-        Lines as Lines,
-        Polygon as Polygon,
-        TradeOff as TradeOff,
-        fit_gdp as fit_gdp,
-    )
-    from dpspec.accounting.curves import TradeOffBounds as TradeOffBounds, tradeoff_bounds as tradeoff_bounds
+    from dpspec.accounting.allocation import *
+    from dpspec.accounting.curves import *
+    from dpspec.accounting.densities import *
+    from dpspec.accounting.discrete import *
+    from dpspec.accounting.findings import *
+    from dpspec.accounting.grid import *
+    from dpspec.accounting.laplace import *
+    from dpspec.accounting.mixture import *
+    from dpspec.accounting.moments import *
+    from dpspec.accounting.numerics import *
+    from dpspec.accounting.privacy_loss import *
+    from dpspec.accounting.profiles import *
+    from dpspec.accounting.rdp import *
+    from dpspec.accounting.tradeoff import *
+    from dpspec.accounting.truncated_poisson import *
 
 #: The public names of each module.
 _NAMES = {

@@ -32,7 +32,6 @@ def test_same_numbers(tmp_path: Path, name: str) -> None:
 
 @pytest.mark.parametrize("name", ["group records", "preprocessing"])
 def test_the_second_gpu(tmp_path: Path, name: str) -> None:
-    """Nothing of a run on ``cuda:1`` touches the first one."""
     with pretend_gpu(cards=2) as machine:
         dpspec.run(write_case(name, tmp_path, steps=2), store=tmp_path / "store", device="cuda:1")
     assert machine.cards[1].most_reserved > 0

@@ -22,13 +22,11 @@ TOLERANCE = 1e-6
 
 
 def trained(job: TrainingJob, device: str) -> torch.Tensor:
-    """The final parameters (P,)."""
     NativeTrainer().train(replace(job, device=device))
     return flat_model.flatten(job.model)
 
 
 def check_tensors(found: torch.Tensor, expected: torch.Tensor) -> None:
-    """To :data:`TOLERANCE`."""
     assert float((found - expected).abs().max()) <= TOLERANCE * float(expected.abs().max())
 
 
@@ -78,7 +76,6 @@ def test_runs_together() -> None:
 
 
 def test_logs_say_the_same() -> None:
-    """All that logs keep, which on a GPU they fetch in blocks, is what they keep on the CPU, bit by bit."""
     kept = []
     for device in ("cpu", "cuda"):
         with pretend_gpu():

@@ -15,7 +15,6 @@ SPEC = Path(__file__).parents[2] / "specs" / "cifar" / "wide-resnet-one-run.yaml
 
 
 def shown(audit: AuditResult, quantity: str) -> list[float]:
-    """The lower bounds of an executed pipeline."""
     found = [f for f in audit.findings if f.quantity == quantity and f.bound == "lower" and f.rigor == "statistical"]
     return [float(finding.value) for finding in found]
 

@@ -65,7 +65,6 @@ def adversary_who_is_told_of_batches(job: TrainingJob) -> Sequence[Observer]:
 
 
 def counted(steps: int, watch: Watch, **changes: object) -> Account:
-    """What training of so many steps asks of a GPU, until the last step."""
     with pretend_gpu() as machine:
         job = with_canaries(job_of("tabular-mlp", steps=steps, device="cuda", **changes))
         observers = tuple(watch(job))

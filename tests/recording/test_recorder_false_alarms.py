@@ -9,12 +9,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from opacus.data_loader import DPDataLoader
 from support.checked_runs import Question, check_run, run_page
 from support.opacus_training import Training, recorded
-from torch import nn
-from torch.utils.data import DataLoader, TensorDataset
 
-import dpspec
 from dpspec.cli.app import main
 from dpspec.recording.parts import _is_cryptographic
 
@@ -66,7 +64,7 @@ def evaluated_between(training: Training) -> None:
 )
 def test_batches_that_nobody_used_are_no_step(script: Script, unused: int, tmp_path: Path) -> None:
     found = recorded(tmp_path / "run", script)
-    assert (found.verdict, found.conformance.status) == ("proved", "no-deviation-found")
+    assert found.status == ("proved", "no-deviation-found")
     said = [one.text for one in found.assumptions if one.name == "unused-batches"]
     assert len(said) == 1
     assert said[0].startswith("one batch was" if unused == 1 else f"{unused} batches were")
@@ -149,7 +147,7 @@ def half(training: Training) -> None:
 def test_clipping_in_half_precision_is_charged(tmp_path: Path) -> None:
     found = recorded(tmp_path / "run", half, clip=0.2)
     full = recorded(tmp_path / "full", Training.train, clip=0.2, epochs=3)
-    assert (found.verdict, found.conformance.status) == ("proved", "no-deviation-found")
+    assert found.status == ("proved", "no-deviation-found")
     largest = max(step.largest for step in found.run.folder.internal())
     assert 1.0 + 1e-4 < largest < 1.0 + 5 * 2.0**-8
     assert found.phases[0].noise_multiplier == pytest.approx(1.1 / (1.0 + 5 * 2.0**-8), rel=1e-12)
@@ -196,40 +194,33 @@ def test_sums_in_half_precision_have_no_bound(tmp_path: Path) -> None:
 # What an answer says first.
 
 
-def test_without_a_claim_nothing_reads_like_a_proof(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    found = recorded(tmp_path / "run", Training.train)
-    assert found.fine
+def test_pages_of_runs_without_a_claim_or_with_a_large_delta(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert recorded(tmp_path / "run").fine
     assert main(["check", str(tmp_path / "run")]) == 5
-    first = capsys.readouterr().out.splitlines()[0]
-    assert first.strip().startswith("NO CLAIM: ")
+    assert capsys.readouterr().out.splitlines()[0].strip().startswith("NO CLAIM: ")
     assert main(["check", str(tmp_path / "run"), "--json"]) == 5
     assert json.loads(capsys.readouterr().out)["audits"][0]["verdicts"] == []
-
-
-def test_no_noise_never_ends_well(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    recorded(tmp_path / "run", Training.train, noise=0.0)
-    for claim in ([], ["--epsilon", "1e9"]):
-        assert main(["check", str(tmp_path / "run"), *claim]) == 1
-        assert "Note: No epsilon is finite" in capsys.readouterr().out
-
-
-def test_a_delta_that_publishes_records_is_told_of(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    recorded(tmp_path / "run", Training.train)
     for delta, told in (("0.0034", True), ("0.0033", False)):
         main(["check", str(tmp_path / "run"), "--epsilon", "9", "--delta", delta])
         assert ("is not below 1 over the 300 records" in " ".join(capsys.readouterr().out.split())) is told
 
 
-def test_a_part_of_a_training_says_so_first(tmp_path: Path) -> None:
-    def broken(training: Training) -> None:
-        training.train(each=stop)
+def test_no_noise_never_ends_well(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    recorded(tmp_path / "run", noise=0.0)
+    for claim in ([], ["--epsilon", "1e9"]):
+        assert main(["check", str(tmp_path / "run"), *claim]) == 1
+        assert "Note: No epsilon is finite" in capsys.readouterr().out
 
+
+def test_a_part_of_a_training_says_so_first(tmp_path: Path) -> None:
     def stop(training: Training) -> None:
-        if len(training.engine.accountant.history) and training.engine.accountant.history[-1][2] == 15:
+        if training.engine.accountant.history[-1][2] == 15:
             raise KeyError("stop")
 
     with pytest.raises(KeyError):
-        recorded(tmp_path / "run", broken)
+        recorded(tmp_path / "run", lambda training: training.train(each=stop))
     found = check_run(tmp_path / "run", Question(delta=1e-5, epsilon=100.0))
     assert found.verdict == "open"
     above = " ".join(run_page(found, 80).partition("Executed run")[0].split())
@@ -267,35 +258,20 @@ def test_secure_mode_alone_makes_no_generator_cryptographic(monkeypatch: pytest.
         (0.07, 21.0, True, "proved"),
     ],
 )
-@pytest.mark.filterwarnings("ignore")
-def test_constants_of_ones_own_are_public_where_somebody_says_so(
+def test_chosen_constants_are_public_if_the_user_declares_them(
     rate: float, divisor: float, stated: bool, verdict: str, tmp_path: Path
 ) -> None:
     """A rate and a divisor that were chosen may be those that make_private would compute."""
-    from opacus import PrivacyEngine
-    from opacus.data_loader import DPDataLoader
 
-    torch.manual_seed(2)
-    data = TensorDataset(torch.randn(300, 6), torch.randint(0, 2, (300,)))
-    engine, model = PrivacyEngine(accountant="rdp"), nn.Linear(6, 2)
-    model, optimizer, _ = engine.make_private(
-        module=model,
-        optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
-        data_loader=DataLoader(data, batch_size=20),
-        noise_multiplier=1.1,
-        max_grad_norm=1.0,
-    )
-    loader = DPDataLoader(data, sample_rate=rate)
-    optimizer.expected_batch_size = divisor
-    optimizer.attach_step_hook(engine.accountant.get_optimizer_hook_fn(sample_rate=rate))
-    with dpspec.record(tmp_path / "run", model=model, optimizer=optimizer, loader=loader, engine=engine):
-        for x, y in loader:
-            optimizer.zero_grad()
-            nn.functional.cross_entropy(model(x), y).backward()
-            optimizer.step()
-    asked = Question(delta=1e-5, epsilon=50.0, adjacency="add-remove", data_independent_hyperparameters=stated)
-    found = check_run(tmp_path / "run", asked)
-    assert (found.verdict, found.conformance.status) == (verdict, "no-deviation-found")
+    def choose(training: Training) -> None:
+        training.loader = DPDataLoader(training.loader.dataset, sample_rate=rate)
+        training.optimizer_.expected_batch_size = divisor
+        hook = training.engine.accountant.get_optimizer_hook_fn(sample_rate=rate)
+        training.optimizer_.attach_step_hook(hook)
+
+    asked = {"adjacency": "add-remove", "data_independent_hyperparameters": stated}
+    found = recorded(tmp_path / "run", prepare=choose, asked=asked, epochs=1)
+    assert found.status == (verdict, "no-deviation-found")
     constants = next(one for one in found.assumptions if one.name == "data-independent-hyperparameters")
     assert ("may be" in constants.text) is not (rate == 0.07 and divisor == 20.0)
     assert ("the user declares all hyperparameters public" in constants.text) is stated

@@ -11,10 +11,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 from support.checked_runs import Question, audit_by_spec, check_run
+from support.plain_loop import rebuilt
 
 from dpspec.cli.app import main
 from dpspec.errors import ExitCode, RecordingError
-from dpspec.recording.folder.run_folder import CANARIES, INTERNAL, MARK, RunFolder, RunWriter
+from dpspec.recording.folder.run_folder import CANARIES, INTERNAL, MARK
 from dpspec.recording.folder.run_folder import STEPS as STEPS_LOG
 
 DELTA = 1e-5
@@ -46,18 +47,6 @@ def archive(content):
     written = io.BytesIO()
     np.savez(written, **{name: value for name, value in content.items() if value is not None})
     return written.getvalue()
-
-
-def rebuilt(folder, place, content, canaries=400, **changed):
-    """A folder whose chain of digests is sound, around a file of scores that no recorder wrote."""
-    read = RunFolder.open(folder)
-    public = [one for one in read.steps() if hasattr(one, "drawn")]
-    writer = RunWriter(place, replace(read.header, **changed))
-    for step, kept in zip(public, read.internal(), strict=True):
-        writer.write((step, kept))
-    writer.end({"seconds": 1.0})
-    writer.scored(content, canaries=canaries, final=True)
-    return place
 
 
 def refused(folder, message, capsys):
@@ -94,7 +83,7 @@ SECRET = np.zeros(32, dtype=np.uint8)
 def test_scores_that_no_recorder_writes_are_refused_under_a_sound_chain(change, message, scored, tmp_path, capsys):
     with np.load(scored[0] / CANARIES) as file:
         content = change({name: file[name] for name in file.files})
-    refused(rebuilt(scored[0], tmp_path / "made", archive(content)), message, capsys)
+    refused(rebuilt(scored[0], tmp_path / "made", scores=archive(content)), message, capsys)
 
 
 def test_huge_scores_are_scores(scored, tmp_path):
@@ -102,7 +91,7 @@ def test_huge_scores_are_scores(scored, tmp_path):
         content = {name: file[name] for name in file.files}
     wild = np.where(content["coin"] == 1, 1e308, -math.inf)
     wild[0] = math.inf
-    made = rebuilt(scored[0], tmp_path / "made", archive({**content, "score": wild}))
+    made = rebuilt(scored[0], tmp_path / "made", scores=archive({**content, "score": wild}))
     found = checked(made)
     assert found.canaries.lower > 3.0
     assert found.exit_code == ExitCode.UNEXPECTED
@@ -121,7 +110,15 @@ def test_huge_scores_are_scores(scored, tmp_path):
 )
 def test_scores_that_do_not_fit_the_header_are_refused(content, changed, message, scored, tmp_path, capsys):
     content = (scored[0] / CANARIES).read_bytes() if content is None else content
-    refused(rebuilt(scored[0], tmp_path / "made", content, **changed), message, capsys)
+    canaries = changed.pop("canaries", 400)
+    made = rebuilt(
+        scored[0],
+        tmp_path / "made",
+        lambda header, *steps: (replace(header, **changed), *steps),
+        scores=content,
+        canaries=canaries,
+    )
+    refused(made, message, capsys)
 
 
 @pytest.mark.parametrize(

@@ -65,26 +65,16 @@ def test_no_byte_can_be_changed_without_being_seen(journal):
         assert len(read) < 3
 
 
-def test_frames_of_another_header_are_refused(journal):
+def test_other_frames_are_refused_and_files_are_not_written_over(journal, tmp_path):
     path, _ = journal
     with pytest.raises(RecordingError, match="frame 1 at byte 0"):
         list(read_frames(path, hashlib.sha256(b"other").digest(), "a.log"))
-
-
-def test_a_frame_that_claims_to_be_huge_is_refused_before_it_is_read(tmp_path):
-    (tmp_path / "a.log").write_bytes(b"\xff\xff\xff\xff\x01" + b"0" * 64)
-    with pytest.raises(RecordingError, match="at most"):
-        list(read_frames(tmp_path / "a.log", FIRST, "a.log"))
-
-
-def test_a_file_that_is_there_is_not_written_over(journal):
-    path, _ = journal
     with pytest.raises(FileExistsError):
         JournalWriter(path, FIRST)
-
-
-def test_a_payload_that_no_reader_takes_is_not_written(tmp_path):
-    writer = JournalWriter(tmp_path / "a.log", FIRST)
+    writer = JournalWriter(tmp_path / "b.log", FIRST)
     with pytest.raises(ValueError, match="at most"):
         writer.append(1, bytes(LONGEST + 1))
     writer.close()
+    (tmp_path / "huge.log").write_bytes(b"\xff\xff\xff\xff\x01" + b"0" * 64)
+    with pytest.raises(RecordingError, match="at most"):
+        list(read_frames(tmp_path / "huge.log", FIRST, "huge.log"))

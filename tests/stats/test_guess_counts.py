@@ -188,6 +188,6 @@ def test_a_rejection_is_that_of_the_whole_p_value(
     correct = guess_counts.fitting(guesses, [share * count for share, count in zip(shares, guesses, strict=False)])
     for points in ([(epsilon, delta)], [(epsilon, delta + 1e-4), (epsilon + 1.0, delta)]):
         p_value = guess_counts.p_value(canaries, guesses, correct, points)
-        assert guess_counts.rejects(canaries, guesses, correct, points, level) == (p_value <= level)
+        assert (guess_counts.p_value(canaries, guesses, correct, points, level) <= level) == (p_value <= level)
         if 0.0 < p_value < 1.0:
-            assert guess_counts.rejects(canaries, guesses, correct, points, p_value)
+            assert guess_counts.p_value(canaries, guesses, correct, points, p_value) <= p_value

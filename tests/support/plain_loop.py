@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
 import dpspec
+from dpspec.recording.folder.run_folder import RunFolder, RunWriter
 
 RECORDS, RATE, SIZE = 500, 0.1, 50
 
@@ -50,3 +52,18 @@ def plain_loop(
                 run.summed(total)
                 run.noised(noise)
                 run.stepped()
+
+
+def rebuilt(
+    folder: Path, place: Path, change: Any = None, end: Any = None, scores: bytes | None = None, canaries: int = 400
+) -> Path:
+    """A folder with sound digests around other content: ``change`` gets header, public and internal steps."""
+    read = RunFolder.open(folder)
+    content = read.header, [one for one in read.steps() if hasattr(one, "drawn")], list(read.internal())
+    header, public, internal = content if change is None else change(*content)
+    writer = RunWriter(place, header)
+    writer.write(*zip(public, internal, strict=True))
+    writer.end({"seconds": 1.0} if end is None else end)
+    if scores is not None:
+        writer.scored(scores, canaries=canaries, final=True)
+    return place

@@ -130,7 +130,6 @@ Y = RNG.integers(0, 4, size=30)
 
 
 def rows_of(records: Records) -> list[int]:
-    """Which training record each canary is a copy of."""
     found = [np.flatnonzero((x == X).all(axis=(1, 2))) for x in records.x]
     assert all(len(at) == 1 for at in found)
     return [int(at[0]) for at in found]

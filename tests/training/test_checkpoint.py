@@ -21,8 +21,6 @@ DIRECTIONS = SignBlocks(63, 20, seed=0)
 
 
 class Counter(Observer):
-    """Counts the steps that are computed; dies at one of them, as a killed process does."""
-
     def __init__(self, deadly=None):
         self.steps, self.deadly = [], deadly
 
@@ -43,7 +41,6 @@ class Forgetful(Observer):
 
 
 def watched(job, *further):
-    """The job with everything that watches runs; fresh observers, in the same order."""
     canaries = CanaryGroups.planted(DIRECTIONS, torch.arange(20) % 2 == 0, 1, 10.0)
     job = replace(job, canaries=canaries)
     projections = ProjectionObserver(job, DIRECTIONS)

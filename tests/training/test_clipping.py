@@ -206,7 +206,6 @@ def test_the_schema_refuses_what_does_not_belong_together(clipping):
 
 @pytest.mark.parametrize("how", [PerLayer(0.4), Truncated(0.4, 0.05)])
 def test_models_and_canaries_are_clipped_alike(make_model, rows, how):
-    """A planted record with the gradient of a real one adds exactly as much."""
     x, y = rows("cnn", 6)
     model = FlatModel(make_model("cnn"))
     state = model.initial()

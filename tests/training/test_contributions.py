@@ -37,8 +37,6 @@ from dpspec.training.measure.run_evidence import replayed_step
 
 
 class Dense:
-    """The same canaries for a loop that knows nothing of sparseness."""
-
     def __init__(self, canaries):
         self.count, self.gradients = canaries.count, canaries.gradients
 
@@ -105,8 +103,6 @@ COUNTS = (1, 4, 2, 3, 4, 1, 2, 4, 3, 1)
 
 @pytest.fixture
 def of_users(make_job: Callable[..., TrainingJob]) -> Callable[..., TrainingJob]:
-    """A job of ten users; ``sampling`` replaces options of the block."""
-
     def make(sampling: dict[str, Any] | None = None, **changes: Any) -> TrainingJob:
         made = make_job(**{"sampling": FrozenMap({**BLOCK, **(sampling or {})}), **changes})
         x, y = laid_out(made.x, made.y)
@@ -141,7 +137,6 @@ def clipped(vector: Tensor, clip_norm: float) -> Tensor:
 
 
 def choices(job: TrainingJob, user: int, most: int, clip_norm: float) -> list[Tensor]:
-    """The contribution of a user by each choice of records."""
     rows = gradients(job, user)
     sets = itertools.combinations(range(len(rows)), min(most, len(rows)))
     return [clipped(rows[list(chosen)].mean(0), clip_norm) for chosen in sets]
@@ -314,8 +309,6 @@ def test_one_step_on_users_adds_up(of_users: Any) -> None:
 
 
 class Largest(TorchDispatchMode):
-    """The bytes of the largest storage that any operation makes."""
-
     bytes = 0
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):

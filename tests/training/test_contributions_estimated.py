@@ -111,28 +111,6 @@ def test_a_sample_of_all_records_measures_what_asking_them_does(make_job) -> Non
     assert sampled.log.variances == asked.log.variances
 
 
-@pytest.mark.parametrize(("looks", "asked"), [(None, 12 + 1), (3, 2 * 3)])
-def test_the_direction_costs_a_sample_only_where_there_is_no_step_before(
-    make_job, monkeypatch: pytest.MonkeyPatch, looks: int | None, asked: int
-) -> None:
-    """Which way an update is expected to go was known before its own sample was drawn."""
-    drawn: list[tuple[int, int]] = []
-    at = Sample.at
-
-    def counting(sample: Sample, step: int, records: int, number: int = 0) -> Tensor:
-        drawn.append((step, number))
-        return at(sample, step, records, number)
-
-    monkeypatch.setattr(Sample, "at", counting)
-    job = make_job(steps=12)
-    watcher = Residuals(job, sample=Sample(16, 3), looks=looks)
-    watcher.keep_log(job)
-    NativeTrainer().train(replace(job, observers=(watcher,)))
-    assert len(drawn) == len(set(drawn)) == asked
-    assert watcher.log is not None
-    assert len(watcher.log.rows) == (looks or 12)
-
-
 def drift(watcher: Residuals) -> float:
     """The mean of residuals along the expected updates, in deviations of it."""
     assert watcher.log is not None
@@ -171,7 +149,6 @@ def test_a_resumed_run_sees_the_same(make_job) -> None:
 
 
 def test_covariance_of_what_a_sample_leaves_open_is_without_bias(make_job, make_model, rows) -> None:
-    """Of two planted records: over all samples of 3 of 4, the batch's covariance and the estimate's."""
     q, (x, y) = 0.5, rows("mlp", 4)
     job = make_job(x=x.numpy(), y=y.numpy())
     canaries = rows("mlp", 2, seed=5)

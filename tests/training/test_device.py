@@ -78,7 +78,6 @@ def new_settings():
 
 @pytest.fixture
 def careless():
-    """A process that allows everything."""
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("medium")
     with torch.autocast("cpu", dtype=torch.bfloat16):
@@ -88,7 +87,6 @@ def careless():
 
 @pytest.fixture
 def setting():
-    """Changes one of the new settings; all are as they were at the end."""
     with full_precision(CPU):  # which puts back whatever is changed within it
         for name in reversed(PLACES):
             place_of(name).fp32_precision = "none"
@@ -155,8 +153,6 @@ def test_what_models_at_once_add_is_as_long_as_it_is_said_to_be(make_model, rows
 
 
 class _Computes(Observer):
-    """Keeps every model, and what a product of each is that the process may round."""
-
     def __init__(self):
         self.seen = []
 
@@ -166,8 +162,6 @@ class _Computes(Observer):
 
 @pytest.mark.parametrize("together", [True, False])
 def test_a_run_is_the_same_whatever_the_process_allows(make_job, make_model, together):
-    """Its models, and what observers make of them, to the last bit."""
-
     def seen():
         watchers = [_Computes() for _ in range(3)]
         jobs = [

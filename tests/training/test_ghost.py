@@ -13,7 +13,6 @@ from torch.nn import functional
 from dpspec.training.gradients import ghost_calls
 from dpspec.training.gradients.clipping import Flat
 from dpspec.training.gradients.flat_model import load
-from dpspec.training.gradients.ghost import PerExample
 from dpspec.training.gradients.ghost_calls import (
     Convolution,
     Embedding,
@@ -83,7 +82,6 @@ def test_written_out_only_where_factors_do_not_pay(name, kinds):
 
 @pytest.mark.parametrize("name", ["dense", "convolutions", "table", "used twice", "coupled"])
 def test_squares_are_those_of_the_gradients(name):
-    """Measured on the way back, or, of what is used twice or in ways without a rule, afterwards."""
     model, x, y, _, _ = made(name)
     flat = FlatModel(model)
     flat.look(flat.initial(), x, y)[0]
@@ -141,20 +139,6 @@ def test_hooks_and_other_layers_bring_vmap_back():
     assert not flat._examples.together
     hook.remove()
     assert close(flat.rows(flat.initial(), x, y), before)
-
-
-def test_the_trial_pass_takes_one_record():
-    model, x, y, _, _ = made("dense")
-    seen = []
-
-    def forward(parameters, x):
-        seen.append(len(x))
-        return torch.func.functional_call(model, dict(parameters), (x,))
-
-    parameters = {name: p.detach() for name, p in model.named_parameters()}
-    examples = PerExample(forward, parameters, x[:1], y[:1], together=True)
-    examples.gradients(parameters, x, y)
-    assert seen == [1, 7]
 
 
 SIZES = st.integers(1, 5)

@@ -19,9 +19,7 @@ def test_without_a_schedule_it_stays():
 
 
 def test_linear_and_cosine_fall_towards_their_end():
-    assert series(4, kind="linear") == pytest.approx([2.0, 1.5, 1.0, 0.5])
     assert series(5, kind="linear", warmup=1, final=0.5) == pytest.approx([2.0, 2.0, 1.75, 1.5, 1.25])
-    assert series(4, kind="cosine") == pytest.approx([2.0, 1 + 0.5**0.5, 1.0, 1 - 0.5**0.5])
     assert series(4, kind="cosine", final=1.0) == [2.0] * 4
 
 

@@ -124,7 +124,6 @@ def test_the_residual_log_measures_noise_alone(make_job):
 
 
 def test_canaries_that_turn_away_count_as_sampled_records(make_job):
-    """Their free parts are in the expected update, so that nothing drifts."""
     directions = SignBlocks(63, 20, seed=0)
     canaries = CanaryGroups(directions, torch.arange(20).repeat_interleave(3), 10.0, spread=0.7, seed=3)
     job = make_job(steps=50, canaries=canaries, sampling={"scheme": "full"}, noise_multiplier=1e-3)
@@ -137,7 +136,6 @@ def test_canaries_that_turn_away_count_as_sampled_records(make_job):
 
 @pytest.mark.parametrize("stop", [0, 5, 12, 17])
 def test_logs_go_on_where_they_were(two_phases, stop):
-    """Restored in the middle, every log ends as one that saw the whole run."""
     directions = SignBlocks(63, 5, seed=0)
 
     def observers():

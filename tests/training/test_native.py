@@ -27,7 +27,6 @@ def jobs_of(make_job, make_model, **changes):
 
 
 def same(together, alone):
-    """One observer's view of a run at once and of the same run alone."""
     for name in ("indices", "noise"):
         pairs = zip(getattr(together, name), getattr(alone, name), strict=True)
         assert all(torch.equal(a, b) for a, b in pairs)
@@ -85,7 +84,6 @@ def test_chunks_change_nothing(make_job, make_model, monkeypatch, chunk):
 
 
 def test_rows_canaries_and_observers_of_its_own(make_job, make_model):
-    """Other data in every run, other numbers of records and canaries, and auditors that look on."""
     directions, jobs = SignBlocks(63, 20, seed=0), []
     for run, job in enumerate(jobs_of(make_job, make_model, clip_norm=0.5)):
         canaries = CanaryGroups.planted(directions, torch.arange(20) < 3 * run, 1, 10.0)

@@ -82,17 +82,7 @@ def test_each_phase_has_its_own_noise_and_clip_norm(make_job):
     assert float(torch.cat(seen.norms[:60]).max()) <= 0.01
 
 
-def test_the_seed_decides_the_run(make_job, make_model):
-    one, two, other = make_job(), make_job(model=make_model("mlp")), make_job(seed=12)
-    first, second, third = observe(one), observe(two), observe(other)
-    for a, b in zip(first.states, second.states, strict=True):
-        assert torch.equal(a, b)
-    assert torch.equal(first.states[0], third.states[0])
-    assert not torch.equal(first.noise[0], third.noise[0])
-
-
 def test_sampling_and_noise_have_streams_of_their_own(make_job):
-    """Another sampler leaves the noise as it was, and other noise the batches."""
     plain = observe(make_job())
     fixed = observe(make_job(sampling={"scheme": "fixed", "batch_size": 3}))
     loud = observe(make_job(noise_multiplier=2.0))

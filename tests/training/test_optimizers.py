@@ -94,7 +94,6 @@ def test_the_bound_on_rounding_holds_where_updates_are_lost_in_it():
 
 
 def test_adam_cannot_be_undone():
-    """Its first step is nearly blind to sizes; at a later one, models move the less again the larger the sum grows."""
     assert not isinstance(made("adam"), Sgd)
     state, noisy = torch.ones(4), torch.tensor([1.0, -2.0, 3.0, 4.0])
     assert torch.allclose(made("adam")(state, noisy), made("adam")(state, 1.5 * noisy), rtol=3e-7, atol=0.0)

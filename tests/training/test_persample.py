@@ -24,7 +24,6 @@ from dpspec.training.gradients.persample import FlatModel
 
 
 def norms_of(model, x, y):
-    """The norms (b,) of the records' gradients at the model's own parameters."""
     flat = FlatModel(model, device=x.device)
     return flat.look(flat.initial(), x, y)[0]
 
@@ -133,8 +132,6 @@ def test_other_errors_are_not_taken_for_a_lack_of_memory(make_model, rows):
 
 
 def test_the_process_gets_its_memory_back(make_model, rows):
-    """Neither the graph nor what was caught on the way outlives a call."""
-
     def tensors():
         return sum(issubclass(type(found), torch.Tensor) for found in gc.get_objects())
 
@@ -172,7 +169,6 @@ _FACTS = [(shape, classes) for shape in ((3, 8, 9), (1, 28, 28), (12,)) for clas
 
 
 def built(kind):
-    """A small module of a kind, the shape of its records, and its classes."""
     module, name = next(model.factory for model in MODELS if model.kind == kind).split(":")
     for shape, classes in _FACTS:
         vocabulary = VOCABULARY if kind == "transformer" else None
@@ -282,7 +278,6 @@ def test_transformer_encoder(norm_first, seed, length, heads, each, layers):
 
 
 def last(m, x):
-    """Outputs, and every part of the last state."""
     x = x if m.recur.batch_first else x.transpose(0, 1)
     outputs, state = m.recur(x)
     outputs = outputs if m.recur.batch_first else outputs.transpose(0, 1)

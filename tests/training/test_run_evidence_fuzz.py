@@ -71,7 +71,6 @@ def run_of(job: TrainingJob, seed: int) -> dict[str, Any]:
 
 @pytest.fixture
 def runs(make_job: Any) -> list[dict[str, Any]]:
-    """Two runs, made once."""
     if not _RUNS:
         job = make_job(phases=PHASES)
         _RUNS.extend(run_of(job, seed) for seed in (1, 2))
@@ -101,7 +100,6 @@ def replaced(evidence: dict[str, Any], place: Place, value: Any) -> FrozenMap:
 
 
 def spelled(place: Place) -> str:
-    """The place as messages name it."""
     return "".join(f"[{key}]" if isinstance(key, int) else f".{key}" for key in place)
 
 
@@ -124,7 +122,6 @@ def outcomes(
 
 @pytest.mark.parametrize("few", [2, pytest.param(len(OTHERS), marks=pytest.mark.slow)])
 def test_each_leaf_of_real_evidence(runs: list[dict[str, Any]], few: int) -> None:
-    """What no run can have is refused where it stands; other numbers are tested."""
     assert list(table.checks(PHASES, [FrozenMap(run) for run in runs]))
     tested, refused = 0, 0
     for place, value, message in outcomes(runs[0], runs[1:], few):
@@ -139,7 +136,6 @@ def test_each_leaf_of_real_evidence(runs: list[dict[str, Any]], few: int) -> Non
 
 @pytest.mark.parametrize("name", ["group", "modelmix"])
 def test_each_leaf_of_evidence_of_version_0_1_0(name: str) -> None:
-    """It has fewer keys; what is in it is held to the same."""
     audit = json.loads((OLD / f"{name}.json").read_text(encoding="utf-8"))["audits"][0]
     phases, evidence = Phase.all_of(audit["document"]["mechanism"]), audit["trials"][0]["evidence"]
     assert list(table.checks(phases, [FrozenMap(evidence)]))
@@ -151,7 +147,6 @@ def test_each_leaf_of_evidence_of_version_0_1_0(name: str) -> None:
 
 
 def test_evidence_is_written_as_it_was_read(runs: list[dict[str, Any]]) -> None:
-    """To the last byte, in the order of its keys."""
     for evidence in runs:
         assert json.dumps(write_run(read_run(evidence))) == json.dumps(evidence)
 
@@ -202,7 +197,6 @@ def test_trials_of_different_models_are_refused(runs: list[dict[str, Any]]) -> N
 
 
 def test_a_sampler_that_draws_everything_twice_is_told_and_not_refused(make_job: Any) -> None:
-    """More inclusions than records and steps allow are what a faulty backend does: a deviation."""
     logs = RunLogs(make_job(phases=(POISSON,)))
     for step in range(1, 25):
         logs.sampling.sampled(step, torch.arange(40).repeat(2))

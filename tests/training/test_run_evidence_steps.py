@@ -123,7 +123,6 @@ class Radial(nn.Module):
 def trained(
     seed: int, rate: float = 0.1, steps: int = 40, *, told: bool = False, estimated: int | None = None
 ) -> tuple[ProjectionObserver, np.ndarray, np.ndarray, PlantedSums]:
-    """An honest run: who looked at it, the groups' sizes and coins, and what it tells of them."""
     rng = np.random.default_rng(seed)
     sizes, coins = np.repeat((1, 2), GROUPS // 2), rng.integers(0, 2, GROUPS)
     directions = SignBlocks(PARAMETERS, GROUPS, seed=seed)

@@ -23,7 +23,6 @@ def audited(job, directions):
 
 
 def excess(seen, sigma):
-    """Expected contribution of sampling to the statistic: proportional to the number of free directions."""
     return (1.0 - seen.directions.count / seen.directions.parameters) * float(seen.spread.sum()) / sigma**2
 
 
@@ -168,7 +167,6 @@ def test_missing_steps_are_refused(make_job):
 
 
 def test_training_the_module_in_place_does_not_disturb_the_observer(make_job, make_model):
-    """Other backends may change the module while the observer looks on."""
     job = make_job()
     seen = ProjectionObserver(job, SignBlocks(63, 5, seed=0))
     plain = ProjectionObserver(make_job(), SignBlocks(63, 5, seed=0))

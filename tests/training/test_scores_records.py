@@ -24,8 +24,6 @@ from dpspec.training.measure.scores import PathScores, RecordScores, margins, ri
 
 
 class Kept(RecordScores):
-    """Also keeps what it saw."""
-
     def seen(self, step, phase, previous, residual, known):
         self.saw = getattr(self, "saw", [])
         self.saw.append((previous.clone(), residual.clone(), self.scores.clone()))
@@ -33,7 +31,6 @@ class Kept(RecordScores):
 
 
 def audited(make_job, kind, coins, copies, **phase):
-    """A run with planted records, watched; the job without them, and the canaries."""
     job = make_job(**phase)
     source = np.random.default_rng(3)
     canaries = Records(
@@ -93,7 +90,6 @@ def test_scores_are_the_slow_likelihood_ratios(make_job, sampling):
 
 @pytest.mark.parametrize("scheme", [{"scheme": "full"}, {"scheme": "fixed", "batch_size": 30}])
 def test_planted_records_score_higher(make_job, scheme):
-    """Little noise: every planted record stands out."""
     coins = np.array([1, 0, 1, 0, 1, 1, 0, 0])
     seen, _, _ = audited(make_job, RecordScores, coins, np.full(8, 2), noise_multiplier=0.05, sampling=scheme, steps=20)
     scores = seen.scores.numpy()
@@ -133,8 +129,6 @@ def test_noise_is_measured_whatever_is_planted(make_job):
 
 
 class Plain(Residuals):
-    """With the arguments of the scores."""
-
     def __init__(self, job, canaries, copies, planted):
         super().__init__(job, planted)
 

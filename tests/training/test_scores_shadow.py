@@ -50,7 +50,6 @@ def observed(job, canaries: Records, copies: np.ndarray, last: torch.Tensor) -> 
 
 
 def trained(job, canaries: Records, copies: np.ndarray, coins: np.ndarray) -> torch.Tensor:
-    """The last models (runs, P), a run for each row of ``coins`` (runs, m), with seeds from 0."""
     every = plant(job.x, job.y, canaries, copies, np.ones(len(copies), dtype=np.int64))
     kept = [np.concatenate([np.ones(len(job.x), dtype=bool), tossed[every.owner] == 1]) for tossed in coins]
     rows = [(every.x[some], every.y[some]) for some in kept]
@@ -58,7 +57,6 @@ def trained(job, canaries: Records, copies: np.ndarray, coins: np.ndarray) -> to
 
 
 def test_what_they_are_by_hand(make_job) -> None:
-    """The same 8 models trained together on shared rows, another code, and the formula written out."""
     job, canaries, copies = make_job(steps=6), some(10), np.repeat([1, 3], 5)
     seen = observed(job, canaries, copies, flat_model.flatten(job.model) + 0.1)
     odds, coins = final_scores.shadow_log_odds(seen, 8)

@@ -12,7 +12,7 @@ from dpspec.contract import Facts, FrozenMap
 from dpspec.models.architectures import Transformer
 from dpspec.training.canaries import SignBlocks
 from dpspec.training.gradients import flat_model
-from dpspec.training.gradients.clipping import Flat, PerLayer, Truncated, clipper
+from dpspec.training.gradients.clipping import Flat, PerLayer, Truncated
 from dpspec.training.gradients.persample import per_example_gradients
 from dpspec.training.gradients.stacked_models import StackedModel, tiles
 from dpspec.training.loop.native import NativeTrainer, train_many
@@ -23,8 +23,6 @@ RUNS, RECORDS, FEATURES, CLASSES = 3, 5, 6, 4
 
 
 class Tied(nn.Module):
-    """One layer used twice, its weight once more outside of any layer, and a bias of none."""
-
     def __init__(self):
         super().__init__()
         self.inner = nn.Linear(FEATURES, FEATURES)
@@ -37,8 +35,6 @@ class Tied(nn.Module):
 
 
 class Sequence(nn.Module):
-    """A layer on several rows of each record, then one on their mean, then a scale."""
-
     def __init__(self):
         super().__init__()
         self.rows, self.head, self.scale = nn.Linear(2, 7), nn.Linear(7, CLASSES), nn.Parameter(torch.ones(CLASSES))
@@ -48,8 +44,6 @@ class Sequence(nn.Module):
 
 
 class Frozen(nn.Module):
-    """A layer that is not trained between two that are, and a constant."""
-
     def __init__(self):
         super().__init__()
         self.first, self.fixed, self.last = nn.Linear(FEATURES, 5), nn.Linear(5, 5), nn.Linear(5, CLASSES)
@@ -61,8 +55,6 @@ class Frozen(nn.Module):
 
 
 class Recurrent(nn.Module):
-    """Three steps of two features, in both directions."""
-
     def __init__(self):
         super().__init__()
         self.recur, self.head = nn.GRU(2, 3, batch_first=True, bidirectional=True), nn.Linear(6, CLASSES)
@@ -72,8 +64,6 @@ class Recurrent(nn.Module):
 
 
 class Texts(nn.Module):
-    """Ids made of features, some of them padding."""
-
     def __init__(self):
         super().__init__()
         facts = Facts(records=1, features=FEATURES, classes=CLASSES, shape=(FEATURES,), vocabulary=5)
@@ -111,7 +101,6 @@ def made(kind):
 
 
 def by_hand(models, x, y, inside, how):
-    """Sums (R, P) and norms (R, c), by one backward pass per record."""
     names = flat_model.Layout.of(models[0]).names
     sums, norms = [], torch.zeros(inside.shape, dtype=torch.float64)
     for run, model in enumerate(models):
@@ -196,13 +185,6 @@ def test_a_module_with_a_layer_of_two_names_stays_as_it_was():
     assert torch.allclose(sums[0], expected, rtol=1e-4, atol=1e-6)
 
 
-def test_chunks_count_what_is_written_out():
-    """An mlp of dense layers alone writes out nothing, unless coordinates are cut."""
-    module = nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 10))
-    stacked = StackedModel(module, torch.zeros(4, 64), torch.zeros(4).long())
-    assert stacked.chunk(clipper(1.0)) > 8 * stacked.chunk(Truncated(1.0, 0.1))
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_products_with_directions_are_those_of_gradients_written_out(kind):
     models, states, x, y = made(kind)
@@ -216,8 +198,6 @@ def test_products_with_directions_are_those_of_gradients_written_out(kind):
 
 
 class InTurn:
-    """A trainer that knows one run at a time."""
-
     def train(self, job):
         NativeTrainer().train(job)
 
@@ -245,20 +225,6 @@ def test_together_they_see_what_they_see_alone(make_job, trainer, clip_norm):
         assert torch.allclose(one.spread, other.spread, rtol=1e-4)
 
 
-def test_each_step_is_computed_once_for_all(make_job):
-    jobs, watchers = watched(make_job, 6)
-    shared, asked = SharedPopulations(watchers, make_job().model), []
-    compute = shared._all
-
-    def counted(states, clip):
-        asked.append(len(states))
-        return compute(states, clip)
-
-    shared._all = counted
-    train_many(NativeTrainer(), jobs)
-    assert asked == [6] * 5
-
-
 def test_chunks_of_runs_and_records_change_nothing(make_job):
     _, watchers = watched(make_job, 5)
     whole, pieces = (SharedPopulations(watchers, make_job().model) for _ in range(2))
@@ -273,7 +239,6 @@ def test_chunks_of_runs_and_records_change_nothing(make_job):
 
 @pytest.mark.parametrize("room", [1, 7, 60])
 def test_runs_at_once_go_on_in_smaller_pieces_where_memory_runs_out(make_job, monkeypatch, room):
-    """Training and watching, with the size that fits kept for all later steps."""
     whole, refused = StackedModel.add_clipped, []
 
     def cramped(self, sums, states, x, y, inside, how):

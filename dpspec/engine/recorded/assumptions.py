@@ -177,7 +177,7 @@ def _sampling(run: RecordedRun) -> Iterator[Assumption]:
     missing = ", but internal.log (the drawn records) is missing" if internal is None else ", but is not recorded"
     yield stated("sampling", "" if seen else missing, "reported" if seen else "unchecked")
     if unused := unused_batches(run):
-        text = f"{unused_text(unused)}: {TEXTS['unused-batches']}"
+        text = f"{unused}: {TEXTS['unused-batches']}"
         # An end of each epoch, or an evaluation after it, skips batches before few steps.
         times = run.at_end("passed_over")
         often = type(times) is int and times > max(3, run.steps // 4)
@@ -199,15 +199,12 @@ def _joined_ranks(run: RecordedRun) -> Assumption:
     return stated("joined-ranks", text, "unchecked" if doubts else "declared")
 
 
-def unused_batches(run: RecordedRun) -> int:
+def unused_batches(run: RecordedRun) -> str:
+    """The number of drawn batches that no step used, in words; empty if it is 0 or unknown."""
     drawn, batches = run.at_end("drawn_batches"), run["batches"]
-    if type(drawn) is not int or not np.isfinite(batches).any():
-        return 0
-    return max(0, drawn - int(np.nansum(batches)))
-
-
-def unused_text(unused: int) -> str:
-    return "one batch was drawn and not used" if unused == 1 else f"{unused} batches were drawn and not used"
+    unused = drawn - int(np.nansum(batches)) if type(drawn) is int and np.isfinite(batches).any() else 0
+    words = "one batch was" if unused == 1 else f"{unused} batches were"
+    return f"{words} drawn and not used" if unused > 0 else ""
 
 
 def _clipping(run: RecordedRun) -> Iterator[Assumption]:

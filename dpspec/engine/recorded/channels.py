@@ -217,39 +217,25 @@ def _channel(name: str, checks: Sequence[Check], assumptions: Sequence[Assumptio
     general = _names([one for one in assumptions if one.status == "declared" and one.name in _GENERAL])
     if bad or false:
         sources = (*(one.assumption for one in bad), *(one.name for one in false))
-        notes = [(one.test.removesuffix(", exact"), f" ({one.note})" if one.note else "") for one in bad]
-        why = [*map("".join, notes), *(one.text for one in false)]
+        notes = [one.test.removesuffix(", exact") + (f" ({one.note})" if one.note else "") for one in bad]
+        why = [*notes, *(one.text for one in false)]
         return Channel(name=name, status="violated", text=f"{text}: {why[0]}", sources=_once(sources))
     if doubted or not (checks or assumptions):
         why = [one.text for one in doubted] or [KINDS[name].missing]
         return Channel(name=name, status="open", text=f"{text}: {why[0]}", sources=_names(doubted))
     tests = [one.detectable for one in checks if one.detectable is not None and 0.0 < one.detectable < math.inf]
-    statistical = [one for one in checks if not one.test.endswith(", exact")]
     sharpest = min(tests) if tests else 0.0 if checks else None
-    made = f"{len(checks)} checks" if len(checks) != 1 else "1 check"
-    seen = f"; the sharpest detects {upper(100.0 * sharpest, digits=2)}%" if tests and sharpest is not None else ""
-    evidence = f" ({made}{seen})" if checks else ""
+    seen = f"; the sharpest detects {upper(100.0 * min(tests), digits=2)}%" if tests else ""
+    text += f" ({len(checks)} check{'' if len(checks) == 1 else 's'}{seen})" if checks else ""
+    status: ChannelStatus = "assumed"
     if declared:
-        named = _once([*_names(declared), *general])
-        return Channel(
-            name=name,
-            status="assumed",
-            text=f"{text}{evidence}: assumes {', '.join(named)}",
-            detectable=sharpest,
-            sources=named,
-            assumes=named,
-        )
-    sources = _once([*(one.assumption for one in checks), *(one.name for one in assumptions)])
-    status: ChannelStatus = "tested" if statistical else "verified"
-    limits = f"; assumes {', '.join(general)}" if general else ""
-    return Channel(
-        name=name,
-        status=status,
-        text=f"{text}{evidence}{limits}",
-        detectable=sharpest,
-        sources=sources,
-        assumes=general,
-    )
+        assumed = sources = _once([*_names(declared), *general])
+        text += f": assumes {', '.join(assumed)}"
+    else:
+        status = "verified" if all(one.test.endswith(", exact") for one in checks) else "tested"
+        assumed, sources = general, _once(one.assumption for one in checks) + _once(one.name for one in assumptions)
+        text += f"; assumes {', '.join(general)}" if general else ""
+    return Channel(name=name, status=status, text=text, detectable=sharpest, sources=_once(sources), assumes=assumed)
 
 
 def _names(assumptions: Sequence[Assumption]) -> tuple[str, ...]:

@@ -79,7 +79,17 @@ def check_run(run: Path, claim: RunClaim, catalog: Catalog | None = None) -> Res
     spec = from_document(document_of(run, claim), catalog)
     with tempfile.TemporaryDirectory() as folder:  # a recorded run makes no trials
         result = runner.run([spec], catalog, store=Store(folder))
-    command = ["dpspec", "check", os.fspath(run), *_options(claim)]
+    given: dict[str, Sequence[object]] = {
+        "--delta": [claim.delta],
+        "--epsilon": [] if claim.epsilon is None else [claim.epsilon],
+        "--group-size": claim.group_sizes if claim.group_sizes != (1,) else (),
+        "--adjacency": [claim.adjacency] if claim.adjacency != "zero-out" else [],
+        "--public": claim.public,
+        "--assume": claim.assume,
+    }
+    command = ["dpspec", "check", os.fspath(run)]
+    command += [word for option, values in given.items() for value in values for word in (option, str(value))]
+    command += ["--data-independent-hyperparameters"] if claim.data_independent_hyperparameters else []
     return dataclasses.replace(result, environment=FrozenMap({**result.environment, "command": command}))
 
 
@@ -95,24 +105,8 @@ def exit_code_of(result: Result) -> ExitCode:
         return ExitCode.OK
     delta = audit.document["mechanism"]["delta"]
     at_delta = [finding for finding in audit.findings if finding.at.get("delta") == delta]
-    bounds: dict[str, dict[object, list[float]]] = {"lower": {}, "upper": {}}
-    for finding in at_delta:
-        if finding.bound in bounds:
-            bounds[finding.bound].setdefault(finding.at.get("group_size", 1), []).append(finding.value)
-    upper, lower = bounds["upper"], bounds["lower"]
-    above = any(max(values) > min(upper.get(size, [math.inf])) for size, values in lower.items())
-    infinite = any(math.isinf(value) for values in upper.values() for value in values)
+    sized = [(finding.bound, finding.at.get("group_size", 1), finding.value) for finding in at_delta]
+    upper = [(size, value) for bound, size, value in sized if bound == "upper"]
+    above = any(b == "lower" and s == size and v > value for b, s, v in sized for size, value in upper)
+    infinite = any(math.isinf(value) for _, value in upper)
     return ExitCode.UNEXPECTED if above or infinite else ExitCode.NOTHING_TO_RUN
-
-
-def _options(claim: RunClaim) -> list[str]:
-    given: dict[str, Sequence[object]] = {
-        "--delta": [claim.delta],
-        "--epsilon": [] if claim.epsilon is None else [claim.epsilon],
-        "--group-size": claim.group_sizes if claim.group_sizes != (1,) else (),
-        "--adjacency": [claim.adjacency] if claim.adjacency != "zero-out" else [],
-        "--public": claim.public,
-        "--assume": claim.assume,
-    }
-    found = [word for option, values in given.items() for value in values for word in (option, str(value))]
-    return [*found, *(["--data-independent-hyperparameters"] if claim.data_independent_hyperparameters else [])]

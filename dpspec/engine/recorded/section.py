@@ -15,7 +15,7 @@ from scipy.special import log_ndtr
 from dpspec.accounting import Mixture, PrivacyLoss, crossing, sampled_gaussian_rdp
 from dpspec.contract import Assumption, Check
 from dpspec.engine.judging.conformance_status import rejected
-from dpspec.engine.recorded.assumptions import unused_batches, unused_text
+from dpspec.engine.recorded.assumptions import unused_batches
 from dpspec.engine.recorded.bounds import CanaryBound, ScheduleEpsilon, composed, configured_multipliers, phases_of
 from dpspec.engine.recorded.channels import assumes, channels
 from dpspec.engine.recorded.checks import advice
@@ -133,7 +133,7 @@ def cautions(run: RecordedRun, delta: float, *, infinite: bool) -> Iterator[str]
             f"{nearest(100 * excess)}% longer than the clip norm, and each noise multiplier is reduced by that factor."
         )
     if unused := unused_batches(run):
-        yield f"{unused_text(unused).capitalize()}: see the assumption unused-batches."
+        yield f"{unused.capitalize()}: see the assumption unused-batches."
 
 
 def _reports_batches(run: RecordedRun) -> bool:

@@ -130,7 +130,7 @@ def curve_rejects(evidence: Evidence, points: Sequence[Point], level: float) -> 
     if evidence.kind != "one-run-ladder":
         return curve_p_value(evidence, points) <= level
     canaries, guesses, correct = _statistics(evidence, _KINDS[evidence.kind].statistics)
-    return guess_counts.rejects(canaries, guesses, correct, points, level)
+    return guess_counts.p_value(canaries, guesses, correct, points, level) <= level
 
 
 def epsilon_lower(evidence: Evidence, delta: float, confidence: float) -> float:

@@ -94,32 +94,27 @@ def blind(canaries: int, *, least: int = 8) -> tuple[Rung, ...]:
 
 
 def p_value(
-    canaries: int, guesses: Sequence[int], correct: Sequence[int], points: Sequence[curve_lines.Point]
+    canaries: int,
+    guesses: Sequence[int],
+    correct: Sequence[int],
+    points: Sequence[curve_lines.Point],
+    level: float = 0.0,
 ) -> float:
     """P-value of the null "(epsilon, delta)-DP per canary for all ``points``"; 1 without points.
 
-    ``guesses`` are strictly ascending, and ``correct[k]`` of the most confident ``guesses[k]`` are right.
+    ``guesses`` are strictly ascending, and ``correct[k]`` of the most confident ``guesses[k]`` are right. With a
+    ``level`` above 0, which saves time, only the side of the level is exact.
     """
     _check(canaries, guesses, correct)
     lines = one_run.support(points)
     if len(lines) == 1 and len(guesses) > 1:
-        return _monotone(canaries, tuple(guesses), tuple(correct), *lines[0])
+        return _monotone(canaries, tuple(guesses), tuple(correct), *lines[0], level)
     least = 1.0
     pairs = zip(guesses, correct, strict=True)
     for single, r, v in sorted((one_run.by_point(canaries, r, v, lines), r, v) for r, v in pairs):
         if single < _HOPELESS * least:
             least = min(least, one_run.curve_p_value(canaries, r, v, lines))
     return min(1.0, len(guesses) * least)
-
-
-def rejects(
-    canaries: int, guesses: Sequence[int], correct: Sequence[int], points: Sequence[curve_lines.Point], level: float
-) -> bool:
-    _check(canaries, guesses, correct)
-    lines = one_run.support(points)
-    if len(lines) != 1 or len(guesses) == 1:
-        return p_value(canaries, guesses, correct, points) <= level
-    return _monotone(canaries, tuple(guesses), tuple(correct), *lines[0], level) <= level
 
 
 def epsilon_lower(
@@ -178,9 +173,9 @@ def _joint(canaries: int, guesses: tuple[int, ...], correct: tuple[int, ...], ep
 
 
 def _monotone(
-    canaries: int, guesses: tuple[int, ...], correct: tuple[int, ...], epsilon: float, delta: float, level: float = 0.0
+    canaries: int, guesses: tuple[int, ...], correct: tuple[int, ...], epsilon: float, delta: float, level: float
 ) -> float:
-    """Largest p-value on the grid up to the first value >= ``epsilon``; only the side of ``level`` is exact."""
+    """Largest p-value on the grid up to the first value >= ``epsilon``; see ``p_value`` for ``level``."""
     pairs = list(zip(guesses, correct, strict=True))
     step = bisect_left(range(_STEPS), epsilon, key=_grid)
     if level > 0.0:  # no joint p-value is less than the least single one

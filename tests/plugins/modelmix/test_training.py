@@ -254,8 +254,6 @@ KINDS = {
 
 @dataclass
 class Watch:
-    """Counts the steps of every run, and dies at one of them."""
-
     what: str = ""
     deadly: int = 0
 
@@ -269,7 +267,6 @@ class Watch:
 
 
 def trial_of(folder: Path, watch: Watch, overrides: tuple[str, ...] = (), *, kept: bool = True) -> Trial:
-    """One trial, saved every third step."""
     folder.mkdir(exist_ok=True)
     spec = spec_of(folder, "mechanism.steps=12", *overrides)
     prepared = prepare(spec, load_catalog())

@@ -265,7 +265,6 @@ def test_two_thirds_of_the_bound_at_three_levels_of_noise(name: str) -> None:
 
 @pytest.fixture
 def few_baselines() -> Iterator[None]:
-    """Eight of the curve's fifty, and wider intervals: values that are compared lie much farther apart."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(comparison, "CURVE", comparison.CURVE[::7])
         patch.setattr(theory, "WIDTH", 1e-4)

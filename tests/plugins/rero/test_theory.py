@@ -21,7 +21,6 @@ def steps(noise: str, effect: float, rate: float, count: int) -> tuple[Steps, ..
 
 
 def contains(interval: Interval, value: float, relative: float = 1e-10) -> bool:
-    """The given digits may end before the interval does."""
     return interval.lower * (1.0 - relative) <= value <= interval.upper * (1.0 + relative)
 
 
@@ -64,15 +63,6 @@ def test_composed_laplace_against_the_finite_sum(kappa: str, effect: str, count:
     exact = float(laplace_oracle.gamma(kappa, effect, count))
     (found,) = Leakage(steps("laplace", float(effect), 1.0, count)).gammas([float(kappa)])
     assert contains(found, exact)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["L8", "L9", "L10"])
-def test_more_laplace_steps_against_the_finite_sum(name: str) -> None:
-    value = BY_NAME[name]
-    exact = laplace_oracle.gamma(repr(value.kappa), repr(value.effect), value.steps)
-    assert abs(exact - mpf(value.gamma)) < 1e-14  # type: ignore[arg-type]
-    assert contains(Leakage(value.phases).gammas([value.kappa])[0], float(exact))
 
 
 def test_the_top_atom_decides_small_baselines() -> None:
