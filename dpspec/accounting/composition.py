@@ -45,7 +45,7 @@ _FADE = 45.0
 class TiltedMeasure:
     """Tilted masses of one phase, (n,) each, which sum to 1 up to ``rounding``; ``log_mass`` is ln M.
 
-    ``index`` and ``offsets`` are the losses over the lowest one, and ``variance`` that of the composed tilted loss.
+    ``index`` and ``offsets`` are the losses over the lowest one, ``variance`` belongs to the composed tilted loss.
     """
 
     index: Index

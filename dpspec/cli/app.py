@@ -19,7 +19,7 @@ from typing import Annotated, Any
 
 import typer
 
-from dpspec.cli import cache, explain, interrupt, new, planning, plugins, results, run, specs
+from dpspec.cli import cache, explain, interrupt, new, plugins, results, run, specs
 from dpspec.cli.arguments import show_diagnostics
 from dpspec.cli.output import emit, flush, note, results_apart, silence, tolerate_any_character
 from dpspec.errors import DpspecError, ExitCode, PluginError, SpecError, UsageError
@@ -186,12 +186,12 @@ app = typer.Typer(
 app.command("init", short_help="Write a first spec and the schema for editors.")(new.init)
 app.command("validate", short_help="Show every problem of specs.")(specs.validate)
 app.command("show", short_help="Print specs with every default filled in.")(specs.show)
-app.command("plan", short_help="Estimate the cost and the power of a run.")(planning.plan)
+app.command("plan", short_help="Estimate the cost and the power of a run.")(specs.plan)
 app.command("run", short_help="Audit specs: a verdict for every claim.")(run.run)
 app.command("report", short_help="Show a result again, in any format.")(results.report)
 app.command("verify", short_help="Recompute a result from its own evidence.")(results.verify)
 app.command("diff", short_help="Show what changed between two results.")(results.diff)
-app.command("calibrate", short_help="Find the minimum noise, maximum steps, ... for claims.")(planning.calibrate)
+app.command("calibrate", short_help="Find the minimum noise, maximum steps, ... for claims.")(specs.calibrate)
 app.command("check", short_help="Compare a recorded training with a claim.")(run.check)
 app.command("explain", short_help="Explain a diagnostic code, a key, a kind or a verdict.")(explain.explain)
 app.command("plugins", short_help="List the providers of installed plugins.")(plugins.plugins)

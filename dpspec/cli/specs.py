@@ -1,8 +1,9 @@
-"""``dpspec validate``, ``show`` and ``schema``: problems of specs, resolved specs, and the schema."""
+"""Commands on specs: ``validate``, ``show``, ``plan`` (cost and power), ``calibrate`` and ``schema``."""
 
 from __future__ import annotations
 
 import json
+import sys
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -10,18 +11,21 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dpspec.cli.arguments import Overrides, SpecFiles, loaded_specs, report_skipped_files
-from dpspec.cli.output import emit, note, results, wants_color, write_file
+from dpspec.cli.output import emit, note, page_width, results, wants_color, write_file
 from dpspec.contract import Diagnostic
 from dpspec.contract import Path as Place
 from dpspec.contract.diagnostics import has_errors
-from dpspec.errors import ExitCode
+from dpspec.errors import ExitCode, SpecError, UsageError
 from dpspec.text import json_text, plain
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from dpspec.contract import Spec
+    from dpspec.contract import Json, Spec
     from dpspec.contract.catalog import Catalog
+    from dpspec.engine.calibration import Calibration
+    from dpspec.engine.evaluations import Point
+    from dpspec.reporters.layout import Page
 
 
 def validate(specs: SpecFiles, overrides: Overrides = []) -> int:  # noqa: B006 - typer copies it
@@ -111,3 +115,191 @@ def spec_schema() -> str:
     from dpspec.registry.loader import load_catalog
 
     return json_text(json.dumps(bundle(load_catalog()), indent=2)) + "\n"
+
+
+def plan(
+    specs: SpecFiles,
+    overrides: Overrides = [],  # noqa: B006 - typer copies it
+) -> int:
+    """Print the number of trials that specs need, their cost and the epsilon that they could show, without training."""
+    from dpspec.engine.preparing.prepare import prepare
+    from dpspec.engine.results import decimals
+    from dpspec.engine.running.run_options import format_time_range
+    from dpspec.registry.loader import load_catalog
+    from dpspec.reporters import labels, phrases
+    from dpspec.reporters.layout import Page
+
+    catalog = load_catalog()
+    page = Page(page_width())
+    with loaded_specs(specs, catalog, overrides) as loaded:
+        prepared = [prepare(spec, catalog) for spec in loaded.specs]
+        for audit in prepared:
+            if has_errors(audit.diagnostics):
+                raise SpecError(audit.diagnostics)
+        plans = [audit.plan() for audit in prepared]
+        for spec, its_plan in zip(loaded.specs, plans, strict=True):
+            page.heading(spec.name)
+            work = "no training, bounds from theory only"
+            if its_plan.trials:
+                work = (
+                    f"{labels.count(its_plan.trials, 'trial')} in {labels.count(len(its_plan.chunks), 'chunk')}, "
+                    f"{format_time_range(its_plan.seconds)} of one core, "
+                    f"{decimals.size(its_plan.memory_bytes)} of memory"
+                )
+            page.line(f"{labels.count(len(spec.claims), 'claim')}; {work}", indent=2, hang=2)
+            for power in its_plan.power:
+                at = f" at {labels.conditions(power.at)}" if power.at else ""
+                remark = f"; {power.note}" if power.note else ""
+                page.item(f"could show epsilon up to {decimals.lower(power.epsilon)}{at} ({power.method}{remark})")
+            for text in (*map(phrases.foreseen, its_plan.checks), *its_plan.notes):
+                page.item(text)
+    if len(plans) > 1:
+        trials = labels.count(sum(p.trials for p in plans), "trial")
+        page.heading(f"Together: {trials}, {format_time_range(sum(p.seconds for p in plans))}")
+    emit(page.text())
+    return ExitCode.OK
+
+
+#: The fields of a verdict in the JSON; ``provable`` is the best bound for a proof.
+_FIELDS = ("claim", "kind", "text", "verdict", "reason", "quantity", "claimed", "provable")
+
+
+def calibrate(
+    specs: SpecFiles,
+    vary: Annotated[
+        str,
+        typer.Option(metavar="KEY", help="The number to vary, e.g. mechanism.noise_multiplier."),
+    ],
+    claims: Annotated[
+        list[str],
+        typer.Option(
+            "--claim",
+            metavar="ID",
+            help="A claim to prove; repeatable. By default every claim with the expectation proved.",
+        ),
+    ] = [],  # noqa: B006 - typer copies it
+    overrides: Overrides = [],  # noqa: B006
+    precision: Annotated[
+        float, typer.Option(metavar="P", help="The maximum relative distance to the nearest failing value.")
+    ] = 1e-3,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")] = False,
+    internal: Annotated[
+        bool, typer.Option("--internal", help="Allow data-dependent bounds to decide the value.")
+    ] = False,
+) -> int:
+    """Find the minimum noise, the maximum steps, rate or group size, ... for which claims are proved.
+
+    The command trains no model. It judges the value that it finds and the nearest failing one. Ends with 1 if no value
+    proves the claims, or if the search stopped at an invalid value with valid ones beyond it.
+    """
+    from dpspec.cli.progress import Progress
+    from dpspec.engine.calibration import calibrate_specs
+    from dpspec.registry.loader import load_catalog, notify
+
+    if not 0.0 < precision < 1.0:
+        raise UsageError(f"--precision must be above 0 and below 1, got {precision!r}")
+    catalog = load_catalog()
+    with loaded_specs(specs, catalog, overrides) as loaded, Progress(sys.stderr) as progress:
+        calibrations = calibrate_specs(
+            loaded.specs, catalog, vary=vary, claims=claims, relative=precision, listeners=(progress, notify)
+        )
+    secret = [c.name for c in calibrations if c.private]
+    if secret and not internal:
+        raise UsageError(
+            f"the value found for {', '.join(secret)} depends on the data, as the bounds that decide it do: "
+            "--internal shows it; do not publish it"
+        )
+    if as_json:
+        document = {"calibrations": [_plain(c) for c in calibrations]}
+        emit(json_text(json.dumps(document, indent=2, allow_nan=False, ensure_ascii=False)))
+    else:
+        from dpspec.reporters.layout import Page
+
+        page = Page(page_width())
+        for calibration in calibrations:
+            _describe(page, calibration, overrides)
+        page.blank()
+        page.line("This applies to the declared mechanism. `dpspec run` tests the executed run.")
+        emit(page.text())
+    return ExitCode.OK if all(c.complete for c in calibrations) else ExitCode.UNEXPECTED
+
+
+def _describe(page: Page, calibration: Calibration, overrides: list[str]) -> None:
+    key, ids, proved, unproved = calibration.key, calibration.claims, calibration.proved, calibration.unproved
+
+    def set_to(value: float) -> str:
+        return f"{key.place} = {key.spelling(value)}"
+
+    def line(text: str) -> None:
+        page.line(text, indent=2, hang=2)
+
+    page.heading(calibration.name)
+    those = ids[0] if len(ids) == 1 else "both claims" if len(ids) == 2 else f"all {len(ids)} claims"
+    if proved is None:
+        line(f"No tried value of {key.place} proves {those}.")
+    else:
+        end = "minimum" if calibration.more_helps else "maximum"
+        line(f"{set_to(proved.value)} is the {end} found that proves {those}:")
+        _verdicts(page, proved, proved=True)
+    if unproved is not None:
+        at = set_to(unproved.value)
+        line(f"At the last tried value, {at}:" if proved is None else f"{at} does not:")
+        _verdicts(page, unproved, proved=False)
+    if calibration.limit:
+        line(f"No value beyond was tried: {calibration.limit}.")
+    if calibration.valid_beyond is not None:
+        valid = f"{set_to(calibration.valid_beyond)} is valid"
+        line(f"The search ended there, but {valid}: set it, or another valid value, and calibrate again.")
+    elif proved is None:
+        line("Change other numbers of the spec, such as the noise, or the claims.")
+    for value in calibration.contradictions:
+        more = "More" if calibration.more_helps else "Less"
+        others = "There may be other values at which the claims begin or cease to be proved."
+        line(f"{more} does not always help: see {key.spelling(value)}. {others}")
+    if proved is not None:
+        line("To use it:")
+        other_overrides = [o for o in overrides if o.partition("=")[0].strip() != key.place]
+        settings = [*other_overrides, *calibration.cell, f"{key.place}={key.spelling(proved.value)}"]
+        page.command(["dpspec", "run", calibration.source, *(part for s in settings for part in ("--set", s))])
+
+
+def _verdicts(page: Page, point: Point, *, proved: bool) -> None:
+    from dpspec.engine.results import decimals
+
+    if point.problem:
+        page.item(f"{point.problem}", indent=4)
+    for verdict in point.verdicts:
+        if (verdict.verdict == "proved") != proved:
+            continue
+        if proved and verdict.upper is not None:
+            bound = f"{verdict.quantity} <= {decimals.upper(verdict.upper, against=verdict.claimed)} is proved"
+        elif verdict.verdict == "open" and verdict.provable is not None:
+            bound = f"only {verdict.quantity} <= {decimals.upper(verdict.provable, against=verdict.claimed)} is proved"
+        else:
+            bound = verdict.reason
+        page.item(f"{verdict.claim} ({verdict.text}): {bound}", indent=4)
+
+
+def _plain(calibration: Calibration) -> Json:
+    key = calibration.key
+
+    def point(at: Point | None) -> Json:
+        if at is None:
+            return None
+        claims = [{name: getattr(verdict, name) for name in _FIELDS} for verdict in at.verdicts]
+        return {"value": at.value, "problem": at.problem or None, "verdicts": claims}
+
+    return {
+        "spec": calibration.name,
+        "source": calibration.source,
+        "key": key.place,
+        "claims": list(calibration.claims),
+        "more_helps": calibration.more_helps,
+        "proved": point(calibration.proved),
+        "unproved": point(calibration.unproved),
+        "limit": calibration.limit or None,
+        "valid_beyond": calibration.valid_beyond,
+        "evaluations": calibration.evaluations,
+        "contradictions": list(calibration.contradictions),
+        "set": None if calibration.proved is None else f"{key.place}={key.spelling(calibration.proved.value)}",
+    }

@@ -15,7 +15,7 @@ from dpspec.contract import DataError, Dataset, Facts, FrozenMap, Json, LoadedDa
 from dpspec.contract.fragments import choice, integer, number
 from dpspec.data.options import CLASSES, schema
 from dpspec.data.source import GENERATE, Source, check_count, generator, whole_facts, whole_rows
-from dpspec.data.users import RECORDS_PER_USER
+from dpspec.data.table import RECORDS_PER_USER
 
 if TYPE_CHECKING:
     import numpy as np

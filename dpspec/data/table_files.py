@@ -11,11 +11,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from dpspec.contract import DataError, Dataset, Json, fragments
-from dpspec.data import users
 from dpspec.data.options import path, schema
 from dpspec.data.source import MAX_BYTES, import_optional, locate, sha256
-from dpspec.data.table import KEYS, Columns, column_values, csv_lines, is_text, text_of, unknown_category
-from dpspec.data.users import TableOfUsers
+from dpspec.data.table import (
+    KEYS,
+    USER_KEYS,
+    Columns,
+    TableOfUsers,
+    column_values,
+    csv_lines,
+    is_text,
+    text_of,
+    unknown_category,
+)
 from dpspec.text import shortened
 
 if TYPE_CHECKING:
@@ -33,7 +41,7 @@ CSV = Dataset(
         {
             "path": path("The table: UTF-8, comma-separated, with column names in the first line."),
             **KEYS,
-            **users.KEYS,
+            **USER_KEYS,
             "missing": fragments.array(
                 "The spellings of missing values in numeric columns; an empty string for empty cells. "
                 "Only mechanisms that impute accept such records. Public constants.",
@@ -128,7 +136,7 @@ PARQUET = Dataset(
             "path": path("The table of training records."),
             "test_path": path("A table of test records with the same columns."),
             **KEYS,
-            **users.KEYS,
+            **USER_KEYS,
         },
         required=["path", "label", "classes"],
     ),

@@ -1,7 +1,7 @@
 """Claims about users from proofs and attacks for groups of records.
 
 **Record sampling.** A user has at most k records: the data block declares it and rejects or drops additional ones
-(:mod:`dpspec.data.users` proves that dropping keeps neighbors). Datasets that differ in g users differ in at
+(:mod:`dpspec.data.table` proves that dropping keeps neighbors). Datasets that differ in g users differ in at
 most g k records, and groups are nested, so a bound for groups of up to g k records bounds g users (example-level
 sampling of Charles et al. 2024, "Fine-tuning large language models with user-level differential privacy"). A lower
 bound for groups of exactly g k records applies to g users with k records each, who occur in some dataset in scope.

@@ -1,10 +1,10 @@
-"""Fingerprints of tensors, and digests of any Python value.
+"""Copies and fingerprints of tensors, and digests of any Python value.
 
-Fingerprints are equal for equal bits, and differ for other bits except by a random collision. In the host's memory a
-fingerprint of up to 256 kB is the bytes themselves. Of more it is sum x w modulo 2^64 over words x of 32 bits, with
-secret random weights w of 64 bits: other bits give the same sum with probability 2^-33 at most, because a difference of
-two words has less than 32 zero bits at its end. On other devices it is two sums modulo 2^64 over the bits of each
-number as an integer x: sum x, and sum x w with odd weights w that depend on the place and on random numbers.
+A fingerprint is equal for equal bits, and differs for other bits except by a random collision. In the host's memory it
+is sums of x w modulo 2^64 over words x of 64 bits, with secret random weights w: over the words from byte 0 on, and
+over those from byte 4 on. Other bits give both sums again with probability 2^-33 at most, because in one of the two a
+difference of two words has less than 32 zero bits at its end. On other devices it is two sums modulo 2^64 over the bits
+of each number as an integer x: sum x, and sum x w with odd weights w that depend on the place and on random numbers.
 """
 
 from __future__ import annotations
@@ -13,12 +13,14 @@ import functools
 import hashlib
 import io
 import logging
+import os
 import secrets
-import struct
 from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import PurePath
 from types import BuiltinFunctionType, CellType, FunctionType, MethodType, ModuleType
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import torch
@@ -35,15 +37,12 @@ _NUMPY = {torch.float32, torch.float64, torch.float16, torch.int64, torch.int32,
 #: Numbers that are read in one piece.
 _CHUNK = 2**20
 
-#: Largest number of bytes that are their own fingerprint, and weights of the words of larger ones.
-_EXACT = 2**18
+#: Largest number of bytes in all that are kept as copies, and weights for the words of other tensors.
+_EXACT = 2**20
 _WEIGHTS = np.frombuffer(secrets.token_bytes(2**18), dtype=np.uint64)
 
 #: Random numbers of this process, odd, for the weights.
 _FIRST, _SECOND = (secrets.randbits(62) * 2 + 1 - 2**62 for _ in range(2))
-
-#: The bytes or sums of values in the host's memory, and the sums of the others.
-Fingerprint: TypeAlias = tuple[list[Any], list[Tensor]]
 
 #: Limits of one digest: values, depth of nesting, and bytes of arrays and strings.
 MOST_VALUES, MOST_DEPTH, MOST_BYTES = 100_000, 50, 1 << 30
@@ -56,6 +55,21 @@ _OPAQUE = (
 
 #: The digest of a value that cannot be compared.
 UNREAD = ""
+
+#: Classes of tensors whose arithmetic runs no code of the script.
+_PLAIN = frozenset((Tensor, nn.Parameter, type(None)))
+
+
+class Chances:
+    """Uniform numbers in [0, 1) of the operating system's randomness, many of which are read at once."""
+
+    def __init__(self) -> None:
+        self._waiting: list[float] = []
+
+    def random(self) -> float:
+        if not self._waiting:
+            self._waiting = (np.frombuffer(os.urandom(2048), dtype=np.uint64) >> 11).astype(float).tolist()
+        return self._waiting.pop() * 2.0**-53
 
 
 class Tally:
@@ -77,61 +91,138 @@ class Tally:
 
 def require_plain(tensors: Iterable[Tensor | None]) -> None:
     """Raise ``TypeError`` for a tensor of the script's own class, whose arithmetic runs the script's code."""
-    for one in tensors:
-        kind = type(one)
-        if one is None or kind is Tensor or kind is nn.Parameter or (strange := type(local(one))) is Tensor:
-            continue
-        raise TypeError(f"a parameter or gradient is of class {strange.__name__}: the recorder knows torch's own only")
+    given = tensors if isinstance(tensors, list) else list(tensors)
+    if not _PLAIN.issuperset(map(type, given)):
+        strange = next((kind for one in given if (kind := type(local(one))) not in _PLAIN), None)
+        if strange is not None:
+            raise TypeError(
+                f"a parameter or gradient is of class {strange.__name__}: the recorder knows torch's own only"
+            )
 
 
-def fingerprint(values: Iterable[Any]) -> Fingerprint:
-    host: list[Any] = []
-    device: list[Tensor] = []
-    _collect(values, host, device)
-    return host, device
+@dataclass(slots=True)
+class _Kept:
+    """A value: its fingerprint, or if ``alias`` shares its memory a copy of its bytes."""
+
+    content: Any
+    alias: Tensor | None = None
+    memory: Any = None
+
+    def shares(self, value: Any) -> bool:
+        """Whether a value still has the memory of the alias."""
+        alias = self.alias
+        return (
+            alias is not None
+            and isinstance(value, Tensor)
+            and value.dtype is alias.dtype
+            and value.is_set_to(alias)
+            and not value.is_neg()
+        )
 
 
-def differs(one: Fingerprint, other: Fingerprint) -> bool | Tensor:
-    if one[0] != other[0] or len(one[1]) != len(other[1]):
-        return True
-    if not one[1]:
-        return False
-    device = one[1][0].device
-    now, then = (torch.stack([sums.to(device) for sums in side[1]]) for side in (one, other))
-    return (now != then).any()
+class Bits:
+    """The bits of tensors and numbers as of the last :meth:`keep`: copies of small ones, and fingerprints of others."""
 
+    def __init__(self) -> None:
+        self._kept: list[_Kept] | None = None
 
-def _collect(values: Iterable[Any], host: list[Any], device: list[Tensor]) -> None:
-    for value in values:
-        if isinstance(value, Tensor):
-            value = local(value)
-            if value.is_cpu:
-                host.append(_bytes(value))
-            elif value.is_meta:
-                host.append(None)
+    @property
+    def known(self) -> bool:
+        return self._kept is not None
+
+    @property
+    def copies(self) -> list[bytearray]:
+        """The copies of the values that have one, which are not written to again."""
+        return [kept.content for kept in self._kept or () if kept.alias is not None]
+
+    def pick(self, places: Iterable[int]) -> Bits:
+        """Those of the values at these places."""
+        picked = Bits()
+        picked._kept = [(self._kept or [])[place] for place in places]
+        return picked
+
+    def forget(self) -> None:
+        self._kept = None
+
+    def keep(self, values: Iterable[Any]) -> None:
+        leaves, before, room = _leaves(values), self._kept or [], _EXACT
+        self._kept = []
+        for value, old in zip_longest(leaves, before[: len(leaves)]):
+            if old is not None and old.shares(value):
+                kept = _Kept(bytearray(old.memory), old.alias, old.memory)
             else:
-                device.append(_sums(value))
-        elif isinstance(value, float):
-            host.append(struct.pack("<d", value))
-        elif isinstance(value, int):
-            host.append(value)
+                kept = _kept(value, room)
+            if kept.alias is not None:
+                room -= len(kept.content)
+            self._kept.append(kept)
+
+    def differ(self, values: Iterable[Any]) -> bool | Tensor:
+        """Whether a value has other bits than it had, or none were kept."""
+        leaves, before = _leaves(values), self._kept
+        if before is None or len(leaves) != len(before):
+            return True
+        sums: list[Tensor] = []
+        for value, kept in zip(leaves, before, strict=True):
+            if kept.shares(value):
+                if kept.content != kept.memory:
+                    return True
+                continue
+            found, then = _fingerprint(value), kept.content
+            if kept.alias is not None:
+                then = _keyed(kept.alias, np.asarray(memoryview(kept.content)))
+            if isinstance(found, Tensor) and isinstance(then, Tensor):
+                sums.append((found != then.to(found.device)).any())
+            elif type(found) is not type(then) or found != then:
+                return True
+        return torch.stack([one.to(sums[0].device) for one in sums]).any() if sums else False
+
+
+def _leaves(values: Iterable[Any]) -> list[Any]:
+    found: list[Any] = []
+    for value in values:
+        if type(value) in _PLAIN:
+            found.append(value)
         elif isinstance(value, dict):
-            _collect(value.values(), host, device)
+            found += _leaves(value.values())
         elif isinstance(value, list | tuple):
-            _collect(value, host, device)
+            found += _leaves(value)
+        else:
+            found.append(local(value))
+    return found
 
 
-def _bytes(value: Tensor) -> tuple[Any, ...]:
-    known = value.dtype in _NUMPY and value.layout == torch.strided
-    array = value.detach().numpy() if known and not value.is_neg() else integers(value).numpy(force=True)
-    if array.nbytes <= _EXACT:
-        return value.dtype, value.shape, array.tobytes()
-    words = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-    rest = len(words) % 4
-    whole = words[: len(words) - rest].view(np.uint32)
-    parts = (whole[start : start + len(_WEIGHTS)] for start in range(0, len(whole), len(_WEIGHTS)))
-    sums = (int(np.dot(part.astype(np.uint64), _WEIGHTS[: len(part)])) for part in parts)
-    return value.dtype, value.shape, words[len(words) - rest :].tobytes(), *sums
+def _kept(value: Any, room: int) -> _Kept:
+    """A value that was not kept before. room: the number of bytes that may be copied."""
+    if isinstance(value, Tensor) and value.is_cpu and value.dtype in _NUMPY and value.layout == torch.strided:
+        alias = value.detach()
+        if alias.nbytes <= room and alias.is_contiguous() and not alias.is_neg():
+            array: Any = alias.numpy()
+            memory = memoryview(array)
+            return _Kept(bytearray(memory), alias, memory)
+    return _Kept(_fingerprint(value))
+
+
+def _fingerprint(value: Any) -> Any:
+    if not isinstance(value, Tensor):
+        return repr(value) if isinstance(value, float) else value if isinstance(value, int) else type(value)
+    if value.is_meta:
+        return None
+    if not value.is_cpu:
+        return _sums(value)
+    known = value.dtype in _NUMPY and value.layout == torch.strided and not value.is_neg()
+    array = value.detach().numpy() if known else integers(value).numpy(force=True)
+    return _keyed(value, np.ascontiguousarray(array).reshape(-1).view(np.uint8))
+
+
+def _keyed(value: Tensor, content: Any) -> tuple[Any, ...]:
+    """The fingerprint of a tensor with this content, as bytes."""
+    found: list[Any] = [value.dtype, value.shape]
+    for part in (content, content[4:]):
+        rest = len(part) % 8
+        words = part[: len(part) - rest].view(np.uint64)
+        pieces = [words[start : start + len(_WEIGHTS)] for start in range(0, len(words), len(_WEIGHTS))]
+        found += [part[len(part) - rest :].tobytes(), *(int(np.dot(one, _WEIGHTS[: len(one)])) for one in pieces)]
+    return tuple(found)
 
 
 def _sums(value: Tensor) -> Tensor:

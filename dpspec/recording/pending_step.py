@@ -43,7 +43,7 @@ class PendingStep:
     sum_norm: Scalar | None = None
     divided: tuple[Scalar | None, Scalar] | None = None
     outside: Scalar | None = None
-    update: Scalar | None = None
+    moved: Scalar | None = None
     members: list[Indices] = field(default_factory=list)
     silent: bool = False
 
@@ -51,10 +51,8 @@ class PendingStep:
         self.rows = rows if self.rows == UNSEEN else self.rows + rows
         self.virtual = 1 if self.virtual == UNSEEN else self.virtual + 1
 
-    def moved_outside(self, distance: Scalar) -> None:
-        self.outside = (
-            distance if self.outside is None else torch.maximum(*map(torch.as_tensor, (self.outside, distance)))
-        )
+    def moved_outside(self, moved: Scalar) -> None:
+        self.outside = moved if self.outside is None else torch.maximum(*map(torch.as_tensor, (self.outside, moved)))
 
     def finish(
         self,
@@ -64,17 +62,16 @@ class PendingStep:
         drawn: tuple[Indices, int] | None,
         learning_rate: float,
         accounted: tuple[float, float, int] | None,
-        update: Scalar,
         options: Mapping[str, OptionChange],
         rank: RankStep | None = None,
     ) -> tuple[PublicStep, InternalStep]:
         """The record of the step: one transfer from the device for its scalars, one for its noise, one for its norms.
 
         ``drawn`` has the records and the number of batches. ``accounted`` has the last noise multiplier and rate, and
-        the number of steps, of the accountant's history. ``update`` is the distance that the parameters moved.
+        the number of steps, of the accountant's history.
         """
         before, after = self.divided if self.divided is not None else (None, None)
-        scalars = _together([before, after, self.sum_norm, self.outside, update])
+        scalars = _together([before, after, self.sum_norm, self.outside, self.moved])
         measured = scalars[0] / scalars[1] if scalars[1] > 0.0 else math.nan
         clip = self.clip_norm if self.clip_norm > 0.0 else math.nan
         squares, along, total = np.zeros(0), np.zeros(0), math.nan
@@ -114,7 +111,7 @@ class PendingStep:
             **dict(zip(("least", "lower", "middle", "upper", "largest"), quartiles, strict=True)),
             sum_norm=scalars[2] / clip,
             outside=scalars[3],
-            update_norm=scalars[4],
+            moved=scalars[4],
             members=drawn[0] if drawn is not None else None,
             rank=rank,
         )

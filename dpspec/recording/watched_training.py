@@ -41,6 +41,9 @@ from dpspec.recording.watching.sampler_watch import SamplerWatch, SeedWatch
 from dpspec.recording.watching.state_watch import StateWatch
 from dpspec.recording.watching.step_hooks import StepHooks
 
+#: Whether this torch can train in several processes.
+_DISTRIBUTED = torch.distributed.is_available()
+
 #: Seconds after which steps are written although few wait.
 _SECONDS = 0.5
 
@@ -161,7 +164,7 @@ class WatchedTraining:
     def _save(self, *, send: bool = False) -> None:
         """Note the state between two steps. Parameters that moved since the last one belong to none."""
         writer = self.writer
-        if writer is None or float(self._watch.moved()) > 0.0:
+        if writer is None or bool(self._watch.moved()):
             return
         self._write_waiting()
         if send and self._saved is not None:
@@ -315,7 +318,7 @@ class WatchedTraining:
             q = given.get(name)
             if q is not p and (q is None or q.dtype != p.dtype or not torch.equal(q.cpu(), p.cpu())):
                 return False
-        return float(self._watch.moved()) == 0.0
+        return not self._watch.moved()
 
     def _watch_sampler(self) -> tuple[SamplerWatch | None, list[str]]:
         sampler = self._parts.sampler
@@ -377,7 +380,7 @@ class WatchedTraining:
         self._after_update()
         self._reported.after_step(ordered=self._hooks.ordered)
         self.own.updates += 1
-        self.own.update = self._watch.advance()
+        self.own.moved = self._watch.advance()
         if self._passes is not None:
             self._passes.stepped()
 
@@ -385,7 +388,7 @@ class WatchedTraining:
         return {name: value for name, value in self.declared.items() if name != "records"}
 
     def _before_update(self) -> None:
-        if self._rank is None:
+        if self._rank is None and _DISTRIBUTED and torch.distributed.is_initialized():
             refuse_processes(self._parts.optimizer, None)
         self._options.read()
         self._model_state.before_step()
@@ -402,14 +405,12 @@ class WatchedTraining:
         assert self.writer is not None
         accountant = self._parts.accountant
         told = accountant.told() if accountant is not None else None
-        moved = self._watch.advance()
-        update = moved if step.update is None else step.update
         ranked = None if self._rank is None else self._rank.step(None if drawn is None else drawn[0])
+        moved = self._watch.advance()
+        step.moved = moved if step.moved is None else step.moved
         now, rate = time.monotonic() - self._started, self._parts.learning_rate()
         number = self.writer.steps + len(self._waiting) + 1
-        finish = partial(
-            step.finish, number, now, len(self._sizes), drawn, rate, told, update, self._options.changes(), ranked
-        )
+        finish = partial(step.finish, number, now, len(self._sizes), drawn, rate, told, self._options.changes(), ranked)
         self._waiting.append((step, finish))
         # A later part may continue a killed one, whose steps all count.
         together = 1 if self._opacus is None or self._resumes else self._opacus.together

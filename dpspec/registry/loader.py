@@ -160,7 +160,7 @@ def _load(candidate: Candidate, manager: pluggy.PluginManager, offers: Offers) -
         api = getattr(plugin, "DPSPEC_API", None)
         if api != HOOK_API:
             found = "DPSPEC_API is missing" if api is None else f"plugin API {one_line(repr(api))} is not supported"
-            raise Failed(f"{found}; this dpspec supports plugin API {HOOK_API}")
+            raise Failed(f"{found}; this dpspec supports {HOOK_API}")
         if flaws := list(hook_problems(plugin, manager)):
             raise Failed("; ".join(flaws))
         if manager.is_registered(plugin) or manager.has_plugin(candidate.id):

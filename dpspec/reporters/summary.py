@@ -217,14 +217,6 @@ def _kind(block: object) -> str:
 
 
 def _untested(audits: Sequence[AuditResult]) -> Iterator[str]:
-    bare = [audit.name for audit in audits if _untrained(audit)]
-    if bare:
-        yield f"No training code was checked{'' if len(bare) == len(audits) else f' for {_named(bare)}'}."
-    unknown = [
-        one.name for one in audits if one.name not in bare and one.conformance.status in ("not-run", "checks-missing")
-    ]
-    if unknown:
-        yield f"Conformance of the executed run{'' if len(audits) == 1 else f' of {_named(unknown)}'}."
     if any(audit.conformance.status == "no-deviation-found" for audit in audits):
         yield "Deviations below the detection limits, or of kinds that no test covers."
     held = [one for audit in audits for one in assumptions_of(audit)]

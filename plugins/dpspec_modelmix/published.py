@@ -1,7 +1,6 @@
 """Formulas as printed in the paper, with their errors, and other comparisons. They support no verdict.
 
-*Fractional orders* are not covered by the paper's proof. *The limit* of large linf_truncation is a Gaussian whose
-precision is the Fisher information of the mixed noise.
+*Fractional orders* are not covered by the paper's proof.
 """
 
 from __future__ import annotations
@@ -28,7 +27,6 @@ from dpspec_modelmix.theory import (
     least_epsilon,
     mass_outside,
     mixed_epsilon,
-    plain_segment,
     total_rdp,
     variance_matched,
     without_mixing,
@@ -139,25 +137,6 @@ def real_step_rdp(orders: Sequence[float], segment: Segment) -> Floats:
     return np.asarray(np.logaddexp(0.0, excess) / (a - 1.0), dtype=np.float64)
 
 
-def limit(segments: Sequence[Segment]) -> list[Segment]:
-    """The limit of large p: a Gaussian of noise multiplier z / sqrt(I(t)), a lower limit for every truncation."""
-    return [plain_segment(s, s.effect * math.sqrt(fisher_information(s.gap))) for s in segments]
-
-
-def fisher_information(width: float) -> float:
-    """Fisher information of the noise, I(t) = E_{p_0}[(p_0' / p_0)^2]: 1 at t = 0, about 1.8064 / t for large t.
-
-    At least 1 / (1 + t^2 / 12) by the Cramer-Rao inequality.
-    """
-    if width < density.NARROW:
-        return 1.0
-    o, weights = density.nodes(0.5, width, 1.0)
-    half = 0.5 * width
-    mass = np.exp(density.log_density(o, width) + math.log(width))
-    slope = (np.exp(-0.5 * (o + half) ** 2) - np.exp(-0.5 * (o - half) ** 2)) / math.sqrt(2.0 * math.pi)
-    return float(np.sum(weights * slope**2 / mass)) / width
-
-
 #: Reason why orders below 2 support no verdict.
 _FRACTIONAL = "the proof expands a binomial and covers integer orders only; supported by numbers"
 
@@ -229,9 +208,6 @@ def comparisons(
         value = gaussian_epsilon(matched, delta).epsilon
         method = f"DP-SGD with noise_multiplier {noise}: {what}"
         yield compared("epsilon-variance-matched", value, method, source, delta=delta)
-    if "limit" in wanted and not laplace:
-        value = gaussian_epsilon(limit(segments), delta).epsilon
-        yield compared("epsilon-limit", value, "linf_truncation without end", "Fisher information", delta=delta)
 
 
 def _printed(segments: Sequence[Segment], delta: float) -> Iterator[dps.Finding]:

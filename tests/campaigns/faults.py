@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
+import random
 import resource
 import shutil
 import signal
@@ -20,32 +21,166 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from support.fault_bench import Bench, Row
-from support.faulty_machine import CLOCK, RAY, NotTriedError, children, is_alive, mounted, protect, ray_cluster
-from support.victim import INTERRUPTED, ended, hurt, outcome
+from support.victim import INTERRUPTED, Ended, Victim, ended, hurt, outcome
 
 
-def killed(bench: Bench) -> Row:
-    """SIGKILL to all processes of a run, at random moments."""
-    row = Row(f"SIGKILL at {bench.times} random moments")
-    for number, moment in enumerate(bench.moments()):
-        victim = bench.victim(f"killed-{number}")
-        process = victim.start()
-        time.sleep(moment)
-        hurt(process, signal.SIGKILL)
-        done = ended(process)
-        row.codes.append(done.code)
-        if done.code not in (-signal.SIGKILL, 0):
-            row.wrong.append(f"exit {done.code} at {moment:.2f} s: {done.err[-300:]}")
-        bench.settle(row, victim)
-        shutil.rmtree(victim.folder)
-    row.saw = "(nothing: it is gone)"
-    return row
+class NotTriedError(Exception):
+    """This machine cannot show a fault; the text says why."""
+
+
+#: A cluster of this machine asks for no token.
+RAY = {"RAY_AUTH_MODE": "disabled", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
+
+#: A library that stands between a program and the clock on the wall.
+CLOCK = """
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <time.h>
+static long jump(void) { static long n; return (n++ & 1) ? 94608000L : -94608000L; }
+int clock_gettime(clockid_t id, struct timespec *at) {
+    int (*real)(clockid_t, struct timespec *) = dlsym(RTLD_NEXT, "clock_gettime");
+    int code = real(id, at);
+    if (id == CLOCK_REALTIME) at->tv_sec += jump();
+    return code;
+}
+time_t time(time_t *at) {
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    if (at) *at = now.tv_sec;
+    return now.tv_sec;
+}
+"""
+
+
+@contextlib.contextmanager
+def ray_cluster(victim: Victim) -> Iterator[tuple[str, Callable[[], list[int]]]]:
+    """A Ray cluster of one node with two CPUs: its address, and the numbers of its head's processes."""
+    ray = Path(sys.executable).with_name("ray")
+    if not ray.is_file():
+        raise NotTriedError("Ray is not installed")
+    folder, port = tempfile.mkdtemp(prefix="ray-"), 20000 + os.getpid() % 20000
+    start = [str(ray), "start", "--head", f"--port={port}", "--num-cpus=2", "--include-dashboard=false"]
+    environment = victim.environment(RAY_USAGE_STATS_ENABLED="0", **RAY)
+    started = subprocess.run([*start, f"--temp-dir={folder}"], env=environment, capture_output=True, text=True)
+    if started.returncode:
+        raise NotTriedError(f"no Ray cluster starts here: {started.stderr.strip().splitlines()[-1]}")
+
+    try:
+        yield f"127.0.0.1:{port}", lambda: processes_mentioning(folder)
+    finally:
+        for number in processes_mentioning(folder):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(number, signal.SIGKILL)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def processes_mentioning(text: str) -> list[int]:
+    """The processes whose command line mentions a text that nobody else's does."""
+    listed = subprocess.run(["ps", "-eo", "pid=,args="], capture_output=True, text=True).stdout
+    rows = [line.strip().partition(" ") for line in listed.splitlines()]
+    return [int(number) for number, _, command in rows if text in command]
+
+
+@contextlib.contextmanager
+def mounted(place: Path, options: str) -> Iterator[Callable[[str], None] | None]:
+    """A disk of its own at ``place``, and what changes its options; None where this user may not mount one."""
+    if (
+        os.geteuid()
+        or subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", place], capture_output=True).returncode
+    ):
+        yield None
+        return
+
+    def change(options: str) -> None:
+        subprocess.run(["mount", "-o", f"remount,{options}", place], check=True)
+
+    try:
+        yield change
+    finally:
+        subprocess.run(["umount", place], check=False)
+
+
+def protect(store: Path, mount: Callable[[str], None] | None, on: bool) -> None:
+    if mount is not None:
+        mount("ro" if on else "rw")
+    else:
+        store.chmod(0o555 if on else 0o755)
+
+
+def children(process: int) -> list[int]:
+    """The processes that a process has started, of a system that tells."""
+    listed = subprocess.run(["ps", "-o", "pid=", "--ppid", str(process)], capture_output=True, text=True)
+    return [int(number) for number in listed.stdout.split()]
+
+
+def is_alive(process: int) -> bool:
+    """Whether a process runs; one that nobody has buried yet does not."""
+    state = subprocess.run(["ps", "-o", "stat=", "-p", str(process)], capture_output=True, text=True).stdout.strip()
+    return bool(state) and not state.startswith("Z")
+
+
+@dataclass
+class Row:
+    """What came of one fault. ``wrong`` holds everything that should not be so."""
+
+    fault: str
+    saw: str = ""
+    codes: list[int] = field(default_factory=list)
+    kept: str = ""
+    again: str = ""
+    counts: list[int] = field(default_factory=list)
+    wrong: list[str] = field(default_factory=list)
+
+    def note(self, done: Ended, *codes: int) -> None:
+        """Take down how a hurt run ended, and that it should have ended with one of some codes."""
+        self.saw, self.codes = done.said or self.saw, [*self.codes, done.code]
+        if done.code not in codes:
+            self.wrong.append(f"exit {done.code}, expected {' or '.join(map(str, codes))}: {done.err[-300:]}")
+        if not done.clean:
+            self.wrong.append(f"it tells a traceback: {done.err[-500:]}")
+
+
+class Bench:
+    """Where faults are put to runs: a folder, how long trials are, and what an undisturbed run comes to."""
+
+    def __init__(self, root: Path, *, steps: int, runs: int, times: int, seed: int, warm: bool = True) -> None:
+        """``warm``: whether the undisturbed run is made twice, so that its duration is that of later ones."""
+        self.root, self.times, self._size = root, times, {"steps": steps, "runs": runs}
+        self.chance = random.Random(seed)
+        self.seconds = float("inf")
+        for store in ("warming-up", ".dpspec/store") if warm else (".dpspec/store",):
+            victim, began = self.victim("undisturbed"), time.monotonic()
+            done, whole = victim.again("--store", store, fresh=True)
+            self.seconds = min(self.seconds, time.monotonic() - began)
+        if done.code or whole is None:
+            raise SystemExit(f"the undisturbed run ends with {done.code}:\n{done.err}")
+        self.whole = whole
+
+    def victim(self, name: str, **changes: Any) -> Victim:
+        """A fresh folder to run in."""
+        return Victim(self.root / name, **self._size, **changes)
+
+    def settle(self, row: Row, victim: Victim, store: str = ".dpspec/store", whole: Any = None) -> None:
+        """Run again: only what is missing is made, and the result is that of a run that nothing happened to."""
+        kept = victim.stored(store)
+        done, again = victim.again("--store", store)
+        same = again == (self.whole if whole is None else whole)
+        row.counts.append(kept)
+        row.kept = f"{min(row.counts)} to {max(row.counts)} of {victim.runs}"
+        if min(row.counts) == max(row.counts):
+            row.kept = f"{kept} of {victim.runs}"
+        row.again = f"exit {done.code}, {'identical' if same else 'DIFFERENT'}"
+        if done.code or not same:
+            row.wrong.append(f"run again: {row.again}: {done.err[-300:]}")
+        if done.trained != victim.runs - kept:
+            row.wrong.append(f"run again: {done.trained} trials made, {victim.runs - kept} were missing")
 
 
 def parent_killed(bench: Bench) -> Row:
@@ -69,53 +204,21 @@ def parent_killed(bench: Bench) -> Row:
     return row
 
 
-def worker_killed(bench: Bench) -> Row:
-    """SIGKILL to one of two worker processes."""
-    row, victim = Row("SIGKILL to a worker process"), bench.victim("worker")
-    process = victim.start("--workers", "2", "--report", "json=hurt.json")
-    victim.wait_for(process, 1)
-    found = children(process.pid)[-1:]
-    for number in found:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(number, signal.SIGKILL)
-    done = ended(process)
-    if not found:
-        row.wrong.append("there was nothing to kill")
-    row.note(done, 0)
-    if not (victim.folder / "hurt.json").is_file() or outcome(victim.folder / "hurt.json") != bench.whole:
-        row.wrong.append("the run that lost a worker came to something else")
-    row.saw = next((line for line in done.err.splitlines() if "again" in line or "lost" in line), row.saw)
-    bench.settle(row, victim)
-    return row
-
-
-def ray_worker_killed(bench: Bench) -> Row:
-    """SIGKILL to a worker process of a Ray cluster."""
-    return _on_ray(bench, Row("SIGKILL to a Ray worker"), "worker", (0,))
-
-
 def ray_head_killed(bench: Bench) -> Row:
     """SIGKILL to everything that makes the head of a Ray cluster."""
-    return _on_ray(bench, Row("SIGKILL to the Ray head"), "head", (0, 6))
-
-
-def _on_ray(bench: Bench, row: Row, what: str, codes: tuple[int, ...]) -> Row:
-    victim = bench.victim(f"ray-{what}")
-    with ray_cluster(victim) as (address, processes):
-        options = ("--executor", "ray", "--ray-address", address, "--report", "json=hurt.json")
-        process = victim.start(*options, environment=RAY)
+    row, victim = Row("SIGKILL to the Ray head"), bench.victim("ray-head")
+    with ray_cluster(victim) as (address, heads):
+        process = victim.start("--executor", "ray", "--ray-address", address, environment=RAY)
         victim.wait_for(process, 1)
-        found = processes(what)
+        found = heads()
         for number in found:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(number, signal.SIGKILL)
         done = ended(process)
     if not found:
         row.wrong.append("there was nothing to kill")
-    row.note(done, *codes)
+    row.note(done, 0, 6)
     row.saw = next((line for line in done.err.splitlines() if "lost" in line), row.saw)
-    if done.code == 0 and outcome(victim.folder / "hurt.json") != bench.whole:
-        row.wrong.append(f"the run that lost a Ray {what} came to something else")
     bench.settle(row, victim)
     return row
 
@@ -123,10 +226,10 @@ def _on_ray(bench: Bench, row: Row, what: str, codes: tuple[int, ...]) -> Row:
 def ctrl_c_twice(bench: Bench) -> Row:
     """SIGINT at random moments, and again within a third of a second."""
     row, saw = Row(f"Ctrl-C twice, at {bench.times} random moments"), ""
-    for number, moment in enumerate(bench.moments(least=0.3)):
+    for number in range(bench.times):
         victim = bench.victim(f"interrupted-{number}")
         process = victim.start()
-        time.sleep(moment)
+        time.sleep(bench.chance.uniform(0.3, bench.seconds))
         hurt(process, signal.SIGINT)
         time.sleep(bench.chance.uniform(0.0, 0.3))
         hurt(process, signal.SIGINT)
@@ -228,17 +331,6 @@ def not_a_number(bench: Bench) -> Row:
     return row
 
 
-def out_of_memory(bench: Bench) -> Row:
-    """CUDA's error, raised in the middle of the second trial."""
-    row, victim = Row("CUDA out of memory (simulated)"), bench.victim("memory")
-    starved = victim.folder / "starved"
-    starved.write_text("3", encoding="ascii")
-    row.note(victim.run(), 6)
-    starved.unlink()
-    bench.settle(row, victim)
-    return row
-
-
 def data_changed(bench: Bench) -> Row:
     """The data file is another one, and then the first again."""
     row, victim = Row("data file changed between runs"), bench.victim("data")
@@ -259,59 +351,8 @@ def data_changed(bench: Bench) -> Row:
     return row
 
 
-def data_changed_meanwhile(bench: Bench) -> Row:
-    """The data file becomes another one while the run that reads it has begun, and not yet read it."""
-    row, saw = Row("data file changed during a run"), ""
-    for number, moment in enumerate(list(bench.moments(least=0.2 * bench.seconds))[:8]):
-        victim = bench.victim(f"meanwhile-{number}")
-        process = victim.start()
-        time.sleep(moment)
-        victim.rows(1)
-        done = ended(process)
-        row.note(done, 0, 3)
-        saw = next((line for line in done.err.splitlines() if "data-unreadable" in line), saw)
-        victim.rows(0)
-        bench.settle(row, victim)
-    row.saw = saw or row.saw
-    return row
-
-
-def two_at_once(bench: Bench) -> Row:
-    """Two runs of one spec on one store, started together."""
-    row, victim = Row("two runs on one store at once"), bench.victim("two")
-    runs = [victim.start("--report", f"json=hurt-{i}.json") for i in range(2)]
-    for number, process in enumerate(runs):
-        row.note(ended(process), 0)
-        report = victim.folder / f"hurt-{number}.json"
-        if not report.is_file() or outcome(report) != bench.whole:
-            row.wrong.append(f"run {number + 1} came to something else")
-    bench.settle(row, victim)
-    return row
-
-
-def damaged(bench: Bench) -> Row:
-    """One record is cut short, one has a bit flipped, and one is another's."""
-    row, victim = Row("records truncated, corrupted, exchanged"), bench.victim("damaged")
-    victim.run()
-    records = sorted((victim.folder / ".dpspec/store/trials").glob("*/*/record.json"))
-    first, second = (record.read_bytes() for record in records[:2])
-    records[0].write_bytes(first[: len(first) // 2])
-    records[1].write_bytes(second[:-40] + bytes([second[-40] ^ 1]) + second[-39:])
-    records[2].write_bytes(first)
-    done, again = victim.again()
-    row.note(done, 0)
-    row.saw = next((line for line in done.err.splitlines() if "damaged" in line), row.saw)
-    if again != bench.whole or done.trained != 3:
-        row.wrong.append(f"{done.trained} of 3 damaged trials were made again")
-    bench.settle(row, victim)
-    return row
-
-
 FAULTS: dict[str, Callable[[Bench], Row]] = {
-    "killed": killed,
     "parent": parent_killed,
-    "worker": worker_killed,
-    "ray-worker": ray_worker_killed,
     "ray-head": ray_head_killed,
     "ctrl-c": ctrl_c_twice,
     "full": disk_full,
@@ -319,11 +360,7 @@ FAULTS: dict[str, Callable[[Bench], Row]] = {
     "read-only": read_only,
     "clock": clock_jumps,
     "nan": not_a_number,
-    "memory": out_of_memory,
     "data": data_changed,
-    "data-during": data_changed_meanwhile,
-    "two": two_at_once,
-    "damaged": damaged,
 }
 
 

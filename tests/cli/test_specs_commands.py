@@ -157,15 +157,8 @@ def test_plugins_as_json(dpspec, broken):
     assert set(document) == {*families, "broken"}
     (group,) = [entry for entry in document["mechanisms"] if entry["name"] == "group"]
     assert set(group) == {"name", "summary", "plugin", "distribution", "version"}
-    assert document["broken"] == [
-        {
-            "plugin": "x\x1b[31m",
-            "distribution": "dpspec-x",
-            "version": "0.1.0",
-            "reason": "ImportError: no module 'y'",
-            "kinds": ["gone"],
-        }
-    ]
+    (found,) = document["broken"]
+    assert (found["plugin"], found["reason"], found["kinds"]) == ("x\x1b[31m", "ImportError: no module 'y'", ["gone"])
 
 
 def test_init_writes_a_spec_that_is_valid_and_overwrites_nothing(dpspec, tmp_path):

@@ -19,20 +19,6 @@ def test_blobs_are_unit_vectors(source: Make) -> None:
     assert len(np.unique(rows.train_x, axis=0)) == len(set(rows.train_y)) == 3
 
 
-def test_linear_classes_are_linearly_separable(source: Make) -> None:
-    x, y = (lambda r: (r.train_x, r.train_y))(
-        source("synthetic", pattern="linear", records=200, features=3, classes=2, noise=0.0).load()
-    )
-    weights = np.zeros(3)
-    for _ in range(2000):  # the perceptron stops at a separating plane where there is one
-        wrong = np.flatnonzero(((x @ weights) > 0) != (y == 1))
-        if not wrong.size:
-            break
-        weights += x[wrong[0]] * (2 * y[wrong[0]] - 1)
-    assert (((x @ weights) > 0) == (y == 1)).all()
-    assert 20 < y.sum() < 180
-
-
 def test_rings_have_one_radius_per_class(source: Make) -> None:
     rows = source("synthetic", pattern="rings", records=100, features=4, classes=4, noise=0.0).load()
     assert np.allclose(np.linalg.norm(rows.train_x[:, :2], axis=1), (rows.train_y + 1) / 4, atol=1e-6)

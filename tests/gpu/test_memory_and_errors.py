@@ -73,7 +73,7 @@ def test_what_does_not_fit_at_all_is_said() -> None:
 
 
 def test_an_audit_that_does_not_fit_says_so(tmp_path: Path) -> None:
-    with pretend_gpu(memory=40_000), pytest.raises(torch.OutOfMemoryError) as raised:
+    with pretend_gpu(memory=10_000), pytest.raises(torch.OutOfMemoryError) as raised:
         dpspec.run(write_case("group", tmp_path), store=tmp_path / "store", device="cuda")
     assert memory.ran_out(raised.value)
 

@@ -168,32 +168,13 @@ def test_a_scheme_that_no_theory_lists_is_refused() -> None:
 
 
 def test_a_block_of_fragments_is_a_schema() -> None:
-    made = kit.block(
-        "Words.",
-        ["size"],
-        size=kit.number("A size.", above=0, below=1),
-        names=kit.array("Names.", kit.choice("A name.", "a", "b"), least=1, unique=True, default=["a"]),
-        loud=kit.flag("Loud.", default=False),
-    )
-    assert made == {
-        "type": "object",
-        "description": "Words.",
-        "properties": {
-            "size": {"type": "number", "exclusiveMinimum": 0, "exclusiveMaximum": 1, "description": "A size."},
-            "names": {
-                "type": "array",
-                "items": {"enum": ["a", "b"], "description": "A name."},
-                "minItems": 1,
-                "uniqueItems": True,
-                "default": ["a"],
-                "description": "Names.",
-            },
-            "loud": {"type": "boolean", "default": False, "description": "Loud."},
-        },
-        "required": ["size"],
-        "additionalProperties": False,
-    }
-    assert kit.block() == {"type": "object", "properties": {}, "additionalProperties": False}
+    names = kit.array("Names.", kit.choice("A name.", "a", "b"), least=1, unique=True, default=["a"])
+    items = {"enum": ["a", "b"], "description": "A name."}
+    limits = {"minItems": 1, "uniqueItems": True, "default": ["a"]}
+    assert names == {"type": "array", "items": items, **limits, "description": "Names."}
+    shape = {"type": "object", "properties": {"names": names}, "additionalProperties": False}
+    assert kit.block("Words.", ["names"], names=names) == {**shape, "required": ["names"], "description": "Words."}
+    assert kit.block(names=names) == shape
 
 
 def test_importing_the_kit_imports_nothing_heavy() -> None:

@@ -82,20 +82,6 @@ class TestSet:
         assert (spec.mechanism["steps"], spec.mechanism["sampling"]) == (2, {"scheme": "full"})
         assert (spec.audit, spec.description) == (None, "")
 
-    @pytest.mark.parametrize(
-        ("text", "value"),
-        [
-            ("3", 3),
-            ("no", "no"),
-            ('"3"', "3"),
-            ("[1, 2]", [1, 2]),
-            ("{a: 1}", {"a": 1}),
-        ],
-    )
-    def test_values_are_yaml(self, load: Load, valid: str, text: str, value: object) -> None:
-        loaded = load(valid, f"threat_model.collection={{v: {text}}}")
-        assert only(loaded).threat_model.options["collection"]["v"] == (tuple(value) if type(value) is list else value)
-
     def test_claims_by_id_by_default_id_and_by_position(self, load: Load, valid: str) -> None:
         spec = only(load(valid, "claims.one.epsilon=9", "claims.claim-2.mu=8", "claims.0.delta=1e-3"))
         assert spec.claims[0].options == {"epsilon": 9.0, "delta": 1e-3}

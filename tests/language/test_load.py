@@ -243,18 +243,6 @@ def test_what_we_may_not_read_is_not_passed_over(tmp_path: Path, monkeypatch: py
 
     monkeypatch.setattr(load, "open", refused, raising=False)
     assert find_specs([tmp_path])[0] == (spec, closed)
-    (tmp_path / "within").mkdir()
-    within = str(tmp_path / "within")
-
-    def scan(path: str) -> Any:
-        if str(path) == within:
-            raise PermissionError(13, "Permission denied", within)
-        return scandir(path)
-
-    scandir = os.scandir
-    monkeypatch.setattr(os, "scandir", scan)
-    with pytest.raises(UsageError, match="within' cannot be read: Permission denied"):
-        find_specs([tmp_path])
 
 
 def test_a_folder_without_a_spec_is_refused_and_says_what_it_lacks(tmp_path: Path) -> None:

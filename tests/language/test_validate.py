@@ -269,28 +269,6 @@ def only(loaded: Loaded) -> Claim:
     return found
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "{kind: approx-dp, epsilon: 1, delta: 1e-5}",
-        "{kind: approx-dp, epsilon: 1, delta: 1e-5, note: from the paper}",
-        "{kind: pure-dp, epsilon: 1}",
-        "{kind: renyi-dp, alpha: 2, epsilon: 1}",
-        "{kind: gdp, mu: 1}",
-        "{kind: tradeoff, points: [{fpr: 0.01, tpr: 0.05}, {fpr: 0.1, tpr: 0.1}]}",
-        "{kind: rero, kappa: 0.1, gamma: 0.2}",
-        "{kind: per-instance-dp, epsilon: 1, delta: 1e-5, record: 3}",
-        "{kind: per-instance-dp, epsilon: 1, delta: 1e-5, fraction: 0.9, population: train}",
-        "{kind: membership, tpr: 0.1, fpr: 0.01}",
-        "{kind: membership, advantage: 0.1}",
-        "{kind: fairness, gap: 0.1}",
-        "{kind: gdp, mu: 1, over: collection, direction: add, access: final-model, adjacency: replace-one}",
-    ],
-)
-def test_kinds(claim: Callable[..., Loaded], text: str) -> None:
-    assert only(claim(text)).id == "claim-1"
-
-
 @pytest.fixture
 def metric(load: Load, valid: str) -> Callable[[str], Loaded]:
     head, middle, tail = valid.index("mechanism:"), valid.index("data:"), valid.index("claims:")

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Iterator
 from importlib import import_module
 from math import prod
 from pathlib import Path
 from typing import Any
 
-import jsonschema
 import numpy as np
 import pytest
 import torch
@@ -119,25 +117,6 @@ def test_data_without_a_shape_is_flat() -> None:
     assert Linear(FrozenMap({}), Facts(records=1, features=5, classes=2)).parameters() == 12
 
 
-@pytest.mark.parametrize(("kind", "options", "shape"), CASES)
-def test_weights_depend_on_the_seed_alone(kind: str, options: dict[str, Any], shape: tuple[int, ...]) -> None:
-    factory = _factory(kind, options, shape)
-    state = torch.random.get_rng_state()
-    first = factory.build(2**63 - 1)
-    assert torch.equal(torch.random.get_rng_state(), state)
-    torch.rand(3)
-    second, other = factory.build(2**63 - 1), factory.build(1)
-    normalising = {
-        f"{name}.{own}"
-        for name, inner in first.named_modules()
-        if isinstance(inner, torch.nn.GroupNorm | torch.nn.LayerNorm)
-        for own, _ in inner.named_parameters()
-    }
-    for (name, a), b, c in zip(first.named_parameters(), second.parameters(), other.parameters(), strict=True):
-        assert torch.equal(a, b)
-        assert torch.equal(a, c) == (name in normalising)
-
-
 def test_weights_do_not_follow_the_default_dtype() -> None:
     factory, before = _factory("cnn-small", {}, (1, 8, 8)), torch.get_default_dtype()
     torch.set_default_dtype(torch.float64)
@@ -227,26 +206,6 @@ def test_records_do_not_mix(kind: str, options: dict[str, Any], shape: tuple[int
 def test_data_that_do_not_fit(kind: str, options: dict[str, Any], shape: tuple[int, ...], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         _factory(kind, options, shape)
-
-
-def _properties(schema: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
-    yield from schema.get("properties", {}).items()
-
-
-@pytest.mark.parametrize("model", MODELS, ids=lambda m: m.kind)
-def test_schema_is_valid_described_and_understood(model: Any) -> None:
-    jsonschema.Draft202012Validator.check_schema(model.schema)
-    jsonschema.Draft7Validator.check_schema(model.schema)
-    assert model.schema["additionalProperties"] is False
-    for name, inner in _properties(model.schema):
-        assert inner["description"].endswith("."), name
-        jsonschema.validate(inner["default"], inner)
-    defaults = {name: inner["default"] for name, inner in _properties(model.schema)}
-    shape = (784,) if model.kind in ("tabular-mlp", "transformer") else (1, 28, 28)
-    assert _factory(model.kind, defaults, shape).parameters() == _factory(model.kind, {}, shape).parameters()
-    for kind, options, _ in CASES:
-        if kind == model.kind:
-            jsonschema.validate(options, dict(model.schema))
 
 
 def test_counting_does_not_import_torch() -> None:

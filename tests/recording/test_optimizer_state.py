@@ -408,8 +408,9 @@ def test_code_inside_a_step(attack: Between) -> None:
 def test_gradients_and_state_of_another_class_are_refused() -> None:
     model = network()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    stepped(optimizer, gradient_subclass, list(model.parameters()))
     with pytest.raises(TypeError, match="a parameter or gradient is of class Adding"):
-        stepped(optimizer, gradient_subclass, list(model.parameters()))
+        OptimizerState(optimizer).before_step()
 
 
 def test_momentum_that_changes_inside_a_step() -> None:

@@ -117,7 +117,7 @@ def test_a_number_in_half_precision_is_watched_by_its_bits(value: float) -> None
 
     model = Scaled(value)
     watch = ParameterWatch(list(model.parameters()))
-    assert float(watch.moved()) == 0.0
+    assert not watch.moved()
     with torch.no_grad():
         model.scale += 1.0
-    assert float(watch.moved()) == pytest.approx(1.0)
+    assert watch.moved()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import warnings
-from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -107,15 +106,10 @@ def test_who_was_drawn_is_who_the_sampler_drew(tmp_path):
     assert max(len(set(kept.members.tolist())) - len(kept.members) for kept in internal) == 0
 
 
-def test_the_updates_are_those_of_the_parameters(tmp_path):
-    way, states = Training(), []
-    way.run(
-        tmp_path / "run", each=lambda t: states.append(torch.cat([p.detach().flatten() for p in t.model.parameters()]))
-    )
+def test_only_updates_move_the_parameters(tmp_path):
+    Training().run(tmp_path / "run")
     _, _, internal, _ = steps_of(tmp_path / "run")
-    moves = [float((b - a).double().norm()) for a, b in pairwise(states)]
-    assert np.allclose([kept.update_norm for kept in internal[1:]], moves, rtol=1e-5)
-    assert all(kept.outside == 0.0 for kept in internal)
+    assert {(kept.moved, kept.outside) for kept in internal} == {(1.0, 0.0)}
 
 
 def test_adaptive_clipping_shows_the_noise_that_it_really_adds(tmp_path):

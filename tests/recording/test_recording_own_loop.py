@@ -54,7 +54,7 @@ def test_what_is_said_is_what_is_recorded(tmp_path):
     assert (first.noise_multiplier, first.clip_norm, first.deviation, first.rate) == (2.0, 0.5, 1.0, 0.25)
     assert kept.members.tolist() == [3, 7, 11]
     assert (kept.largest, kept.least) == pytest.approx((1.0, 0.2))
-    assert kept.update_norm == pytest.approx(0.1 * math.sqrt(15), rel=1e-5)
+    assert (kept.moved, kept.outside) == (1.0, 0.0)
     assert first.noise_squares == pytest.approx(float(noise.square().sum()), rel=1e-5)
     sums = (noise[:3] + noise[12:]) / math.sqrt(2), (noise[:3] - noise[12:]) / math.sqrt(2)  # by secret signs
     along = np.abs(first.directions.astype(np.float64))
@@ -76,7 +76,7 @@ def test_what_is_not_said_is_unknown(tmp_path):
     assert all(math.isnan(getattr(step, name)) for name in unknown)
     assert kept.members is None
     assert math.isnan(kept.largest)
-    assert kept.update_norm == pytest.approx(math.sqrt(12))
+    assert kept.moved == 1.0
     assert header.notes == ("no loader was given: the drawn records are not observed",)
 
 
@@ -100,8 +100,8 @@ def test_moves_beside_the_optimizer_are_seen_before_and_after_it(tmp_path):
             run.stepped()
         nudge()
     _, _, internal, end = steps_of(tmp_path / "run")
-    assert [kept.outside for kept in internal] == pytest.approx([0.0, 0.5 * math.sqrt(3), 0.5 * math.sqrt(3)])
-    assert end["outside"] == pytest.approx(0.5 * math.sqrt(3))
+    assert [kept.outside for kept in internal] == [0.0, 1.0, 1.0]
+    assert end["outside"] == 1.0
 
 
 def test_running_averages_of_the_data_are_noticed(tmp_path):

@@ -73,8 +73,8 @@ BROKEN = {
     "syntax": ("def x(:\n", "SyntaxError: "),
     "exit": ("import sys\nsys.exit(3)\n", "SystemExit: 3"),
     "base exception": ("class Odd(BaseException): pass\nraise Odd('a\\nb\\x1b[31m')\n", "Odd: a b\\x1b[31m"),
-    "no api": ("x = 1\n", "DPSPEC_API is missing; this dpspec supports plugin API 1"),
-    "other api": ("DPSPEC_API = 2\n", "plugin API 2 is not supported; this dpspec supports plugin API 1"),
+    "no api": ("x = 1\n", "DPSPEC_API is missing; this dpspec supports 1"),
+    "other api": ("DPSPEC_API = 2\n", "plugin API 2 is not supported; this dpspec supports 1"),
     "no hook": ("DPSPEC_API = 1\n", "no hook is implemented (hooks: dpspec_attacks, dpspec_backends,"),
     "misspelt": (
         HEAD + "@dps.hookimpl\ndef dpspec_mechanism(): return []\n",

@@ -15,111 +15,9 @@ import yaml
 
 from dpspec.contract import Facts, FrozenMap, TrainingJob
 from dpspec.models.architectures import MODELS
+from support.forger.specs import spec_of
 
-_DATA = "digits, size: 40, split: {test: 10}"
-
-_GROUP = """\
-dpspec: 1
-name: group
-mechanism: {kind: group, noise_multiplier: 3.0, clip_norm: 1.0, sampling: {scheme: poisson, rate: 0.3}, steps: STEPS}
-data: {kind: DATA}
-model: {kind: linear}
-training: {backend: native, learning_rate: 0.5}
-threat_model: {adjacency: add-remove, access: all-iterates, group_size: 1}
-claims: [{id: c, kind: approx-dp, epsilon: 30.0, delta: 1e-5}]
-audit: {method: one-run, canary: {space: gradient, kind: orthogonal, count: 24}, seed: 7}
-"""
-
-_PER_INSTANCE = """\
-dpspec: 1
-name: per-instance
-mechanism:
-  kind: per-instance
-  noise_multiplier: 3.6
-  clip_norm: 1.0
-  sampling: {scheme: poisson, rate: 0.3}
-  steps: STEPS
-  orders: [2, 4]
-  composition: {observe_every: 4}
-data: {kind: DATA}
-model: {kind: linear}
-training: {learning_rate: 0.5}
-threat_model: {points: {count: 4, seed: 1}, direction: both}
-claims: [{id: c, kind: approx-dp, epsilon: 90.0, delta: 1e-5}]
-audit: {method: many-run, runs: 1, seed: 2, attack: {most: 1, least: 0, runs: 16, looks: 2}}
-"""
-
-_MODELMIX = """\
-dpspec: 1
-name: modelmix
-mechanism:
-  kind: modelmix
-  noise_multiplier: 2.0
-  clip_norm: 1.0
-  linf_truncation: 25
-  mixing: {threshold: 0.065}
-  sampling: {scheme: poisson, rate: 0.3}
-  steps: STEPS
-data: {kind: DATA}
-model: {kind: linear}
-training: {backend: native, learning_rate: 0.5}
-claims: [{id: c, kind: approx-dp, epsilon: 90.0, delta: 1e-4}]
-audit: {method: one-run, canary: {space: gradient, kind: one-hot, count: 20}, twins: {delta: 1e-4}, seed: 1}
-"""
-
-_LAPLACE_MIX = """\
-dpspec: 1
-name: modelmix
-mechanism:
-  kind: modelmix
-  noise: laplace
-  noise_multiplier: 10.0
-  clip_norm: 1.0
-  mixing: {threshold: 0.1}
-  sampling: {scheme: full}
-  steps: STEPS
-data: {kind: DATA}
-model: {kind: linear}
-training: {backend: native, learning_rate: 0.5}
-claims: [{id: c, kind: approx-dp, epsilon: 90.0, delta: 1e-4, min_records: 40}]
-audit: {method: one-run, canary: {space: gradient, kind: one-hot, count: 20}, twins: {delta: 1e-4}, seed: 1}
-"""
-
-_PREPROCESSING = """\
-dpspec: 1
-name: preprocessing
-mechanism:
-  kind: preprocessing
-  pipeline: [{deduplicate: 0.01}]
-  private: {kind: dp-gd, eps_noise: 0.2, steps: STEPS, loss: cross-entropy, lipschitz: 1.0}
-  collection: {max_ball: 3, max_cluster: 2}
-data: {kind: digits, size: 40, radius: 1.0, split: {test: 10}}
-model: {kind: mlp, hidden: [4]}
-training: {learning_rate: 0.5}
-threat_model: {adjacency: replace-one}
-claims: [{id: c, kind: approx-dp, epsilon: 90.0, delta: 1e-5, over: collection}]
-audit: {method: many-run, runs: 2, repeats: 8, clusters: 1, members: 2, seed: 1}
-"""
-
-_RERO = """\
-dpspec: 1
-name: rero
-mechanism:
-  kind: rero
-  noise_multiplier: 0.7
-  clip_norm: 0.1
-  sampling: {scheme: poisson, rate: 0.3}
-  steps: STEPS
-  baselines: []
-data: {kind: DATA}
-model: {kind: linear}
-training: {backend: native, learning_rate: 0.5}
-threat_model: {access: all-iterates, prior: {candidates: 4}}
-claims: [{id: c, kind: rero, kappa: 0.25, gamma: 0.9}]
-audit: {method: many-run, runs: 4, seed: 1}
-"""
-
-_RECORDS = {"audit.canary": {"space": "input", "kind": "mislabelled", "count": 12}}
+_RECORDS = {"audit.canary": {"space": "input", "kind": "mislabelled", "count": 16}}
 
 
 def trials(store: Path) -> dict[str, object]:
@@ -150,59 +48,76 @@ def _changed(text: str, changes: Mapping[str, object]) -> str:
     return yaml.safe_dump(document, sort_keys=False)
 
 
-#: By name: what it is made of, and what is changed of that.
+#: Gradient descent in place of a released sum.
+_DESCENT = {
+    "mechanism.private": {"kind": "dp-gd", "eps_noise": 0.2, "loss": "cross-entropy", "lipschitz": 1.0},
+    "mechanism.clip_rows": None,
+    "mechanism.collection": {"max_ball": 3, "max_cluster": 2},
+    "data": {"kind": "digits", "size": 40, "radius": 1.0, "split": {"test": 10}},
+    "model": {"kind": "mlp", "hidden": [4]},
+    "training": {"learning_rate": 0.5},
+    "claims": [{"id": "c", "kind": "approx-dp", "epsilon": 90.0, "delta": 1e-5, "over": "collection"}],
+    "audit.repeats": 8,
+    "audit.clusters": 1,
+    "audit.members": 2,
+}
+
+_LAPLACE = {"mechanism.noise": "laplace", "mechanism.noise_multiplier": None, "mechanism.clip_norm": None}
+_PURE = {"claims": [{"id": "c", "kind": "pure-dp", "epsilon": 90.0}]}
+
+_EMBEDDED = {"form": "residual-only", "dimension": 5, "clip_norm": 1.0, "noise_multiplier": 1.5, "anchors": 10}
+
+_LAPLACE_MIX = {
+    "mechanism.noise": "laplace",
+    "mechanism.noise_multiplier": 10.0,
+    "mechanism.linf_truncation": None,
+    "mechanism.mixing": {"threshold": 0.1},
+    "mechanism.sampling": {"scheme": "full"},
+    "claims": [{"id": "c", "kind": "approx-dp", "epsilon": 90.0, "delta": 1e-4, "min_records": 40}],
+}
+
+#: By name: the kind of the mechanism, and what is changed of its small spec.
 _CASES: dict[str, tuple[str, dict[str, object]]] = {
-    "group": (_GROUP, {}),
+    "group": ("group", {"mechanism.sampling": {"scheme": "poisson", "rate": 0.3}}),
     "group momentum": (
-        _GROUP,
+        "group",
         {"training.optimizer": {"kind": "momentum", "nesterov": True, "weight_decay": 0.01}},
     ),
-    "group adam": (_GROUP, {"training.optimizer": {"kind": "adam"}, "threat_model.access": "final-model"}),
-    "group fixed": (_GROUP, {"mechanism.sampling": {"scheme": "fixed", "batch_size": 10}}),
-    "group records": (_GROUP, _RECORDS),
-    "group records final": (_GROUP, {**_RECORDS, "threat_model.access": "final-model", "audit.score": "path"}),
-    "group many runs": (_GROUP, {"audit.method": "many-run", "audit.runs": 16, "audit.canary.count": None}),
-    "per-instance": (_PER_INSTANCE, {}),
-    "per-instance full": (_PER_INSTANCE, {"mechanism.sampling": {"scheme": "full"}}),
-    "modelmix": (_MODELMIX, {}),
-    "modelmix embedded": (
-        _MODELMIX,
-        {
-            "mechanism.embedding": {
-                "form": "residual-only",
-                "dimension": 5,
-                "clip_norm": 1.0,
-                "noise_multiplier": 1.5,
-                "anchors": 10,
-            },
-        },
-    ),
-    "modelmix laplace": (_LAPLACE_MIX, {}),
-    "preprocessing": (_PREPROCESSING, {}),
-    "rero": (_RERO, {}),
+    "group adam": ("group", {"training.optimizer": {"kind": "adam"}, "threat_model.access": "final-model"}),
+    "group fixed": ("group", {"mechanism.sampling": {"scheme": "fixed", "batch_size": 10}}),
+    "group records": ("group", _RECORDS),
+    "group records final": ("group", {**_RECORDS, "threat_model.access": "final-model", "audit.score": "path"}),
+    "group many runs": ("group", {"audit.method": "many-run", "audit.runs": 16, "audit.canary.count": None}),
+    "per-instance": ("per-instance", {}),
+    "per-instance full": ("per-instance", {"mechanism.sampling": {"scheme": "full"}}),
+    "modelmix": ("modelmix", {}),
+    "modelmix embedded": ("modelmix", {"mechanism.embedding": _EMBEDDED}),
+    "modelmix laplace": ("modelmix", _LAPLACE_MIX),
+    "preprocessing": ("preprocessing", _DESCENT),
+    "rero": ("rero", {"mechanism.sampling": {"scheme": "poisson", "rate": 0.3}}),
     "rero laplace": (
-        _RERO,
+        "rero",
+        {**_LAPLACE, **_PURE, "mechanism.scale": 2.0, "mechanism.sensitivity": {"l1": 1.0}},
+    ),
+    "rero final": ("rero", {"threat_model.access": "final-model"}),
+    "opacus": (
+        "group",
         {
-            "mechanism.noise": "laplace",
-            "mechanism.noise_multiplier": None,
-            "mechanism.clip_norm": None,
-            "mechanism.scale": 2.0,
-            "mechanism.sensitivity": {"l1": 1.0},
-            "claims": [{"id": "c", "kind": "pure-dp", "epsilon": 90.0}],
+            "mechanism.sampling": {"scheme": "poisson", "rate": 0.3},
+            "training.backend": "opacus",
+            "training.sampler": "declared-rate",
         },
     ),
-    "rero final": (_RERO, {"threat_model.access": "final-model"}),
-    "opacus": (_GROUP, {"training.backend": "opacus", "training.sampler": "declared-rate"}),
 }
 
 NAMES = tuple(_CASES)
 
 
 def write_case(name: str, folder: Path, *, steps: int = 4) -> Path:
-    text, changes = _CASES[name]
-    text = text.replace("STEPS", str(steps)).replace("DATA", _DATA)
+    kind, changes = _CASES[name]
+    place = "mechanism.private.steps" if kind == "preprocessing" else "mechanism.steps"
     path = folder / "audit.yaml"
-    path.write_text(_changed(text, changes), encoding="utf-8")
+    path.write_text(_changed(spec_of(kind, trained=True), {**changes, place: steps}), encoding="utf-8")
     return path
 
 

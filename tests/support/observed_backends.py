@@ -1,4 +1,4 @@
-"""The native backend under three names: one logs its trainings, one its steps, and one runs out of memory."""
+"""The native backend under two names: one logs its trainings, one its steps."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ DPSPEC_API = 1
 
 @hookimpl
 def dpspec_backends() -> Iterable[Backend]:
-    for kind in ("counted", "stepwise", "starved"):
+    for kind in ("counted", "stepwise"):
         yield Backend(
             kind=kind,
             summary=f"native, {kind}",
@@ -67,20 +67,3 @@ class StepwiseTrainer:
         assert job.resumable is not None
         where = replace(job.resumable, steps=10)
         train(replace(job, observers=(*job.observers, Steps(job.seed)), resumable=where))
-
-
-class StarvedTrainer:
-    """Raises what CUDA raises after as many trainings as the file ``$STARVED`` says."""
-
-    trained = 0
-
-    def train(self, job: TrainingJob) -> None:
-        import torch
-
-        place = Path(os.environ.get("STARVED", "no such file"))
-        if place.is_file() and StarvedTrainer.trained >= int(place.read_text()):
-            raise torch.OutOfMemoryError(
-                "CUDA out of memory. Tried to allocate 20.00 GiB. GPU 0 has a total capacity of"
-            )
-        StarvedTrainer.trained += 1
-        train(job)

@@ -17,8 +17,6 @@ from typing import Any
 
 from support import warm
 
-TESTS = Path(__file__).parents[1]
-
 SPEC = """\
 dpspec: 1
 name: victim
@@ -30,7 +28,7 @@ mechanism:
   steps: %(steps)d
 data: {kind: npz, path: rows.npz, classes: 10}
 model: {kind: linear}
-training: {backend: starved}
+training: {learning_rate: 1.0}
 claims:
   - {id: one, kind: approx-dp, epsilon: 30.0, delta: 1e-5}
 audit: {method: one-run, canary: {space: gradient, kind: orthogonal, count: 100}, runs: %(runs)d, seed: 5}
@@ -88,19 +86,8 @@ class Victim:
         np.savez(self.folder / "rows.npz", x=source.normal(size=(400, 64)) + y[:, None] / 5.0, y=y)
 
     def environment(self, **more: str) -> dict[str, str]:
-        """What runs are started with: the starved backend is installed, one thread, a plain page."""
-        site = self.folder / "site"
-        info = site / "dpspec_starved-1.0.dist-info"
-        if not info.is_dir():
-            info.mkdir(parents=True)
-            (info / "METADATA").write_text(
-                "Metadata-Version: 2.1\nName: dpspec-starved\nVersion: 1.0\n", encoding="utf-8"
-            )
-            (info / "entry_points.txt").write_text("[dpspec]\nstarved = support.observed_backends\n", encoding="utf-8")
-        known = os.environ.get("PYTHONPATH")
-        path = os.pathsep.join([str(site), str(TESTS), *([known] if known else [])])
-        plain = {"COLUMNS": "200", "NO_COLOR": "1", "OMP_NUM_THREADS": "1"}
-        return {**os.environ, "PYTHONPATH": path, **plain, "STARVED": str(self.folder / "starved"), **more}
+        """What runs are started with: one thread, a plain page."""
+        return {**os.environ, "COLUMNS": "200", "NO_COLOR": "1", "OMP_NUM_THREADS": "1", **more}
 
     def start(
         self,

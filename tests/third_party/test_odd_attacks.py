@@ -258,7 +258,7 @@ def test_directions_that_hold_themselves_are_orthonormal(odd, before: str, after
 @pytest.mark.parametrize(
     ("change", "path", "says"),
     [
-        ("spread: 0.1, count: 60", ("audit", "canary", "spread"), "which 'odd' does not guarantee"),
+        ("spread: 0.1, count: 60", ("audit", "canary", "spread"), "spread applies to orthogonal gradient canaries"),
         ("count: 600000", ("audit", "canary", "count"), "count must be at most 690"),
     ],
 )

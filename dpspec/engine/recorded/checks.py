@@ -207,9 +207,9 @@ def _moved(run: RecordedRun) -> Iterator[Check]:
     if type(meddled) is int:
         yield none_found("update", MEDDLED, "measured", meddled, "between noise and update", None)
     yield from noise_checks.reported_noise_checks(run)
-    seen = np.isfinite(internal.update_norm) & (run["learning_rate"] > 1e-6) & (run["noise_squares"] > 0.0)
+    seen = np.isfinite(internal.moved) & (run["learning_rate"] > 1e-6) & (run["noise_squares"] > 0.0)
     if seen.any():
-        still = int((internal.update_norm[seen] == 0.0).sum())
+        still = int((internal.moved[seen] == 0.0).sum())
         test = "noisy updates without a parameter change"
         yield none_found("update", test, "measured", still, "effect of noisy updates", None)
     vain = run.at_end("noised_without_update")

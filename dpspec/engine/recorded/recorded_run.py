@@ -133,15 +133,15 @@ class InternalSums:
     """Aggregates of the internal part of a recording.
 
     largest: (T,) largest norm after clipping; sum_norm: (T,) norm of the sum; reported: (T,) upper bound on the sum of
-    the contributions' norms from their quartiles; all in clip norms. update_norm, outside: (T,) norm of the parameter
-    change by the optimizer and outside of it. sampling: None unless every step lists its records. most_often: the
+    the contributions' norms from their quartiles; all in clip norms. moved, outside: (T,) whether the
+    optimizer, or other code, moved a parameter. sampling: None unless every step lists its records. most_often: the
     maximum number of batches of one record; None if unknown.
     """
 
     largest: Array
     sum_norm: Array
     reported: Array
-    update_norm: Array
+    moved: Array
     outside: Array
     sampling: SamplingSums | None
     most_often: int | None
@@ -387,7 +387,7 @@ def _internal_sums(run: RecordedRun) -> InternalSums:
     lags = run.resumed.lags if run.resumed is not None else ()
     logs = [BatchLog(phase, present, len(phases), places=records, lags=lags) for phase in phases if members_seen]
     ends = np.cumsum([phase.steps for phase in phases])
-    columns = {name: array("d") for name in ("largest", "sum_norm", "reported", "update_norm", "outside")}
+    columns = {name: array("d") for name in ("largest", "sum_norm", "reported", "moved", "outside")}
     for step in run.folder.internal():
         for name, column in columns.items():
             reported = name == "reported"

@@ -416,7 +416,7 @@ def _joined_internal(
         upper=largest,
         largest=largest,
         sum_norm=summed,
-        update_norm=min(part.update_norm for rank, part in enumerate(parts) if not holders or rank in holders),
+        moved=min(part.moved for rank, part in enumerate(parts) if not holders or rank in holders),
         outside=_worst([part.outside for part in parts], 0.0),
         members=members,
     )

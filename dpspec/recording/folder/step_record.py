@@ -185,8 +185,8 @@ class InternalStep:
     """The part of a step that depends on records and is not for publication.
 
     least, lower, middle, upper, largest: quartiles of the norms after clipping, in clip norms. sum_norm: of the clipped
-    sum, in clip norms. update_norm: the distance that the parameters moved; outside: without the optimizer, since the
-    step before. members: the drawn records, None if unknown. rank: in a training of several processes.
+    sum, in clip norms. moved: 1 if the optimizer moved a parameter, else 0; outside: the same of anything else
+    since the step before. members: the drawn records, None if unknown. rank: in a training of several processes.
     """
 
     step: int
@@ -196,7 +196,7 @@ class InternalStep:
     upper: float = math.nan
     largest: float = math.nan
     sum_norm: float = math.nan
-    update_norm: float = math.nan
+    moved: float = math.nan
     outside: float = math.nan
     members: Indices | None = None
     rank: RankStep | None = None

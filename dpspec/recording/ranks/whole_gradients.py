@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from dpspec.recording.fingerprints import Tally, differs, fingerprint
+from dpspec.recording.fingerprints import Bits, Tally
 from dpspec.recording.ranks.shards import local
 
 #: Observes the gradient of a whole parameter, given the parameter's number.
@@ -74,10 +74,11 @@ class WholeGradients:
                 self._guarded(partial(self._compare, number, p))
 
     def _compare(self, number: int, gathered: Tensor) -> None:
-        rows, start = local(self._parameters[number]).detach(), self._starts[number]
+        rows, start, bits = local(self._parameters[number]).detach(), self._starts[number], Bits()
         # A copy: FSDP2 cannot free memory that NumPy shares.
         same = gathered.detach().reshape(-1)[start : start + rows.numel()].view(rows.shape).clone()
-        self.other.add(differs(fingerprint([rows]), fingerprint([same])))
+        bits.keep([rows])
+        self.other.add(bits.differ([same]))
 
     def _differentiated(self, number: int, gradient: Tensor) -> Tensor | None:
         if self._observer is not None:

@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import math
 import operator
-import random
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from dpspec.recording.fingerprints import Fingerprint, Tally, differs, fingerprint, require_plain
+from dpspec.recording.fingerprints import Bits, Chances, Tally, require_plain
 from dpspec.recording.ranks.shards import local
-
-_OBSERVED = frozenset((torch.Tensor.norm, torch.norm, torch.einsum))
 
 #: Functions at the import of this module, and whether they are torch's own. ``Tensor.norm`` calls ``torch.norm``.
 _FUNCTIONS = (torch.einsum, torch.norm, torch.Tensor.norm)
@@ -35,14 +32,27 @@ _FIRST = 4
 _WAITING = 64
 
 
-class Contributions(TorchFunctionMode):
-    """Observes one call of ``clip_and_accumulate``, without changes to arguments or results.
+class _Mode(TorchFunctionMode):
+    """Passes the observed functions of torch to an observer, also if the script replaced them."""
+
+    def __init__(self, observe: Callable[..., Any]) -> None:
+        super().__init__()
+        self._observe = observe
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        return self._observe(func, *args, **(kwargs or {})) if func in _FUNCTIONS else func(*args, **(kwargs or {}))
+
+
+class Contributions:
+    """Observes one call of ``clip_and_accumulate``, without changes to arguments or results, until :meth:`close`.
 
     Each sum is a call ``torch.einsum("i,i...", f, g)``. The norm of f_i g_i over all parameters is the contribution of
     record i. Norms of g from Opacus are reused, except in half precision, which rounds them to a percent.
 
     ``torch.einsum`` and ``torch.norm`` are replaced during the call, which is faster than a mode of torch. If the
-    script replaced them, or ``Tensor.norm``, the mode observes the functions that theirs call.
+    script replaced them, or ``Tensor.norm``, a mode observes the functions that theirs call.
 
     Attributes:
         norm_type: The half precision in which Opacus computed norms, or "".
@@ -50,7 +60,6 @@ class Contributions(TorchFunctionMode):
     """
 
     def __init__(self, parameters: Iterable[nn.Parameter]) -> None:
-        super().__init__()
         kept = [getattr(p, "grad_sample", None) for p in parameters]
         # The memory of these tensors is not reused during the call, so an address identifies a gradient.
         self._lasting = {g.data_ptr() for g in kept if isinstance(g, Tensor)}
@@ -59,36 +68,27 @@ class Contributions(TorchFunctionMode):
         self._lengths: list[Tensor] = []
         self._fault: Exception | None = None
         self.norm_type, self.sum_type = "", ""
-
-    def __enter__(self) -> Self:
-        self._replaces = _OWN and all(map(operator.is_, (torch.einsum, torch.norm, torch.Tensor.norm), _FUNCTIONS))
-        if not self._replaces:
-            return super().__enter__()  # type: ignore[no-untyped-call, no-any-return]
         self._thread = threading.get_ident()
-        setattr(torch, "einsum", partial(self._observed, _FUNCTIONS[0]))  # noqa: B010  # for the type checker
-        setattr(torch, "norm", partial(self._observed, _FUNCTIONS[1]))  # noqa: B010
-        return self
+        self._mode: _Mode | None = None
+        if _OWN and all(map(operator.is_, (torch.einsum, torch.norm, torch.Tensor.norm), _FUNCTIONS)):
+            for name, function in zip(("einsum", "norm"), _FUNCTIONS, strict=False):
+                setattr(torch, name, partial(self._observe, function))
+        else:
+            self._mode = _Mode(self._observe)
+            self._mode.__enter__()  # type: ignore[no-untyped-call]
 
-    def __exit__(self, *raised: Any) -> None:
-        if not self._replaces:
-            super().__exit__(*raised)  # type: ignore[no-untyped-call]
-            return
-        setattr(torch, "einsum", _FUNCTIONS[0])  # noqa: B010
-        setattr(torch, "norm", _FUNCTIONS[1])  # noqa: B010
+    def close(self) -> None:
+        if self._mode is None:
+            torch.einsum, torch.norm = _FUNCTIONS[:2]
+        else:
+            self._mode.__exit__(None, None, None)  # type: ignore[no-untyped-call]
 
-    def _observed(self, func: Any, *args: Any, **kwargs: Any) -> Any:
-        if threading.get_ident() != self._thread:
-            return func(*args, **kwargs)
-        return self.__torch_function__(func, (), args, kwargs)
-
-    def __torch_function__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
-    ) -> Any:
-        result = func(*args, **kwargs) if kwargs else func(*args)
-        if func in _OBSERVED:
+    def _observe(self, func: Any, *args: Any, **options: Any) -> Any:
+        result = func(*args, **options)
+        if threading.get_ident() == self._thread:
             try:
                 if func is not _FUNCTIONS[0]:
-                    self._norms(args, kwargs or {}, result)
+                    self._norms(args, options, result)
                 elif len(args) == 3 and args[0] == "i,i...":
                     self._sum(args[1], args[2])
             except Exception as error:  # a fault of the recorder must not reach the training
@@ -149,7 +149,7 @@ def summed_gradients(optimizer: Any, parameters: Sequence[Any]) -> list[Tensor |
 class SummedGradients:
     def __init__(self, optimizer: Any) -> None:
         self._optimizer, self._parameters = optimizer, list(optimizer.params)
-        self._left: Fingerprint | None = None
+        self._left = Bits()
         self._changed, self._compared = Tally(), 0
 
     @property
@@ -157,22 +157,19 @@ class SummedGradients:
         return [self._compared, int(self._changed)]
 
     def keep(self) -> None:
-        self._left = self._fingerprint()
+        self._left.keep(summed_gradients(self._optimizer, self._parameters))
 
     def compare(self) -> None:
-        then, now = self._left, self._fingerprint()
-        if then is not None or now is not None:
-            self._compared += 1
-            self._changed.add(then is None or now is None or differs(then, now))
-
-    def use(self) -> None:
-        """``add_noise`` begins; ``zero_grad`` removes the sum afterwards."""
-        self.compare()
-        self._left = None
-
-    def _fingerprint(self) -> Fingerprint | None:
         sums = summed_gradients(self._optimizer, self._parameters)
-        return None if all(one is None for one in sums) else fingerprint(sums)
+        if self._left.known or any(one is not None for one in sums):
+            self._compared += 1
+            self._changed.add(self._left.differ(sums))
+
+    def take(self) -> list[bytearray]:
+        """The sums have their noise, and ``zero_grad`` removes them: return their copies."""
+        copies = self._left.copies
+        self._left.forget()
+        return copies
 
 
 class RecomputedSums:
@@ -186,7 +183,7 @@ class RecomputedSums:
     def __init__(self, optimizer: Any, clipping: str) -> None:
         """clipping: ``flat``, ``per-layer`` or ``adaptive``."""
         self._optimizer, self._clipping, self._parameters = optimizer, clipping, list(optimizer.params)
-        self._random = random.SystemRandom()
+        self._random = Chances()
         self._expected: list[tuple[Tensor, Tensor]] = []
         self._calls = self._recomputed = self._different = 0
         self._limit = 0.0
@@ -200,8 +197,9 @@ class RecomputedSums:
         """A call begins: compute the sum that it must leave, if the call is chosen."""
         self._calls += 1
         self._expected = []
-        kept = [getattr(p, "grad_sample", None) for p in self._parameters]
-        require_plain(tensor for one in kept for tensor in (one if type(one) is list else [one]))
+        for p in self._parameters:
+            kept: Any = getattr(p, "grad_sample", None)
+            require_plain(kept if type(kept) is list else [kept])
         if self._random.random() * self._calls >= _FIRST:
             return
         optimizer, parameters = self._optimizer, self._parameters

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dpspec.recording.fingerprints import Fingerprint, Tally, differs, fingerprint, require_plain
+from dpspec.recording.fingerprints import Bits, Tally, require_plain
 from dpspec.recording.folder.step_record import ROUNDING
 from dpspec.recording.ranks.shards import local
 from dpspec.recording.sums.clipped_sums import HALVES, unit_of
@@ -47,7 +47,7 @@ class GhostSums:
         self._weights: list[Tensor] = []
         self._coefficients: Tensor | None = None
         self._norms: Tensor | None = None
-        self._left: Fingerprint | None = None
+        self._left = Bits()
         self._expected: tuple[list[Tensor], float, bool] | None = None
         self._own = False
         self._calls = self._unobserved = self._recomputed = self._different = self._records = self._wrong_norms = 0
@@ -180,17 +180,17 @@ class GhostSums:
             self._unweighted.add(used.shape != coefficients.shape or (used != coefficients.to(used)).any())
         grads = [p.grad for p in self._optimizer.params]
         self.sum_type = next((HALVES[g.dtype] for g in grads if g is not None and g.dtype in HALVES), self.sum_type)
-        self._left = fingerprint(grads)
+        self._left.keep(grads)
 
     @torch.no_grad()
     def before_accumulate(self) -> None:
         self._calls += 1
         require_plain(p.grad for p in self._optimizer.params)
-        if self._left is None:
+        if not self._left.known:
             self._unobserved += 1
             self._expected = None
             return
-        self._changed.add(differs(self._left, fingerprint(p.grad for p in self._optimizer.params)))
+        self._changed.add(self._left.differ(p.grad for p in self._optimizer.params))
         if self._expected is not None:
             total, length, consistent = self._expected
             sums = [p.summed_grad for p in self._optimizer.params]
@@ -202,7 +202,7 @@ class GhostSums:
     @torch.no_grad()
     def after_accumulate(self) -> tuple[int, Tensor | None] | None:
         """Compare the sum. Returns the number of records and their norms after clipping; None if both are unknown."""
-        coefficients, norms, expected, seen = self._coefficients, self._norms, self._expected, self._left is not None
+        coefficients, norms, expected, seen = self._coefficients, self._norms, self._expected, self._left.known
         if expected is not None:
             total, length, consistent = expected
             parameters = self._optimizer.params
@@ -218,8 +218,9 @@ class GhostSums:
         return len(coefficients), (coefficients.double() * norms.double()) if seen else None
 
     def _forget(self) -> None:
-        self._losses = self._coefficients = self._norms = self._left = self._expected = None
+        self._losses = self._coefficients = self._norms = self._expected = None
         self._weights = []
+        self._left.forget()
 
 
 def room_of(records: int, unit: float, length: float) -> float:

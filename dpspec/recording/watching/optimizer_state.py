@@ -9,15 +9,16 @@ coordinate. Fused updates in half precision are not recomputed, because this tol
 from __future__ import annotations
 
 import inspect
-import random
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import operator
+from collections.abc import Callable, Sequence
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from dpspec.recording.fingerprints import Fingerprint, Tally, differs, fingerprint, readable_digest, require_plain
+from dpspec.recording.fingerprints import Bits, Chances, Tally, readable_digest, require_plain
 from dpspec.recording.ranks.shards import local
 
 #: Options that the schedulers of torch add to each group.
@@ -50,35 +51,34 @@ class OptimizerState:
 
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
         self._optimizer = optimizer
-        self._left: dict[int, tuple[Tensor, Fingerprint]] = {}
+        self._left, self._restated = Bits(), Tally()
         self.after_step()
-        self._restated = Tally()
 
     @property
     def restated(self) -> int:
         return int(self._restated)
 
     def before_step(self) -> None:
-        every, nothing = self._fingerprints(), (None, fingerprint(()))
-        left = [self._left.get(id(parameter), nothing)[1] for parameter, _ in every]
-        self._restated.add(differs(_joined(now for _, now in every), _joined(left)))
+        """Raise ``TypeError`` if a tensor that the step reads is of the script's own class."""
+        parameters, state = self._read()
+        read = [one for kept in state for one in kept.values() if isinstance(one, Tensor)]
+        require_plain([*parameters, *(p.grad for p in parameters), *read])
+        left = self._left
+        if len(parameters) != len(self._parameters) or not all(map(operator.is_, parameters, self._parameters)):
+            ends = zip(self._parameters, self._sizes, accumulate(self._sizes), strict=True)
+            places = {id(p): range(end - size, end) for p, size, end in ends}
+            left = left.pick(place for p in parameters for place in places.get(id(p), ()))
+        self._restated.add(left.differ(state))
 
     def after_step(self) -> None:
-        self._left.update((id(parameter), (parameter, now)) for parameter, now in self._fingerprints())
+        self._parameters, state = self._read()
+        self._sizes = list(map(len, state))
+        self._left.keep(state)
 
-    def _fingerprints(self) -> list[tuple[Tensor, Fingerprint]]:
+    def _read(self) -> tuple[list[Tensor], list[dict[str, Any]]]:
         state = self._optimizer.state
-        every = [parameter for group in self._optimizer.param_groups for parameter in group["params"]]
-        return [(parameter, fingerprint((state.get(parameter),))) for parameter in every]
-
-
-def _joined(every: Iterable[Fingerprint]) -> Fingerprint:
-    host: list[Any] = []
-    device: list[Tensor] = []
-    for of_host, of_device in every:
-        host.append(of_host)
-        device += of_device
-    return host, device
+        parameters = [p for group in self._optimizer.param_groups for p in group["params"]]
+        return parameters, [dict.get(state, p) or {} for p in parameters]
 
 
 def other_entries(optimizer: torch.optim.Optimizer) -> dict[str, str]:
@@ -122,7 +122,7 @@ class RecomputedUpdates:
     def __init__(self, optimizer: torch.optim.Optimizer, trained: Sequence[Tensor]) -> None:
         """trained: all parameters that the optimizer could move; parameters without a group must stay unchanged."""
         self._optimizer, self._trained = optimizer, list(trained)
-        self._random = random.SystemRandom()
+        self._random = Chances()
         self._copy: torch.optim.Optimizer | None = None
         self._pairs: list[tuple[Tensor, Tensor]] = []
         self._before: list[Tensor] = []
@@ -149,7 +149,6 @@ class RecomputedUpdates:
     def before_step(self) -> None:
         self._steps += 1
         self._copy, self._pairs = None, []
-        require_plain(self._tensors())
         kind = type(self._optimizer)
         chosen = self._steps <= 2 or self._random.random() * self._steps < _SHARE
         if not chosen or kind not in STEPS or self._fused_half():
@@ -159,13 +158,6 @@ class RecomputedUpdates:
                 self._copy = self._copied(kind)
         except Exception:
             self._failed += 1
-
-    def _tensors(self) -> Iterator[Tensor | None]:
-        """The tensors that a step reads; a class of the script could act at each."""
-        for group in self._optimizer.param_groups:
-            for p in group["params"]:
-                kept = dict.get(self._optimizer.state, p) or {}
-                yield from (p, p.grad, *(one for one in kept.values() if isinstance(one, Tensor)))
 
     @torch.no_grad()
     def after_step(self) -> None:

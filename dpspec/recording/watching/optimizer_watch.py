@@ -6,10 +6,9 @@ without a preceding call of ``add_noise`` counts as noise-free.
 
 from __future__ import annotations
 
-import contextlib
 import math
 import operator
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from itertools import repeat
 from types import MethodType
@@ -18,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dpspec.recording.fingerprints import Fingerprint, Tally, differs, fingerprint, require_plain
+from dpspec.recording.fingerprints import Bits, Tally, require_plain
 from dpspec.recording.folder.step_record import UNSEEN
 from dpspec.recording.pending_step import PendingStep
 from dpspec.recording.ranks.rank_watch import RankWatch
@@ -34,10 +33,13 @@ from dpspec.recording.sums.ghost_sums import GhostSums
 from dpspec.recording.sums.sharded_ghost_sums import ShardedGhostSums
 from dpspec.recording.watching.noise_sketch import NoiseSketch
 from dpspec.recording.watching.noise_watch import NoiseWatch
-from dpspec.recording.watching.step_hooks import ReplacedMethods, StepHooks, is_of
+from dpspec.recording.watching.step_hooks import ReplacedMethods, StepHooks
 
 #: Steps that are read together, and numbers of gradients that are kept for it.
 _STEPS, _NUMBERS = 32, 2**19
+
+#: Attributes of the classes of parameters.
+_OF_TENSORS, _OF_PARAMETERS = vars(Tensor), vars(torch.nn.Parameter)
 
 #: An observation of the recorder.
 Moment = Callable[[], None]
@@ -56,41 +58,42 @@ class StepRows:
     Reading one step takes longer than its training: 30 calls of torch for each layer.
     """
 
-    def __init__(self, shapes: Sequence[torch.Size], count: int) -> None:
-        self.sizes, self.count = [shape.numel() for shape in shapes], count
-        self._gradients, self._sums = (torch.empty(count, sum(self.sizes)) for _ in range(2))
-        self._views = [
-            [part.view(shape) for row in rows for part, shape in zip(torch.split(row, self.sizes), shapes, strict=True)]
-            for rows in zip(self._gradients, self._sums, strict=True)
-        ]
-        self.steps: list[PendingStep] = []
+    def __init__(self, parameters: Sequence[Tensor]) -> None:
+        self.sizes = [p.numel() for p in parameters]
+        plain = bool(parameters) and all(p.is_cpu and p.dtype == torch.float32 for p in parameters)
+        #: 1 for a large model, on another device or in other precision, of which nothing is copied.
+        self.count = max(1, min(_STEPS, _NUMBERS // max(1, sum(self.sizes)))) if plain else 1
+        self._bytes = [4 * size for size in self.sizes]
+        self._steps: list[PendingStep] = []
+        self._copies: list[list[Sequence[bytearray]]] = [[], [], []]
 
-    @classmethod
-    def of(cls, parameters: Sequence[Tensor]) -> StepRows | None:
-        """None for a large model, on another device or in other precision."""
-        count = min(_STEPS, _NUMBERS // max(1, sum(p.numel() for p in parameters)))
-        plain = all(p.is_cpu and p.dtype == torch.float32 for p in parameters)
-        return cls([p.shape for p in parameters], count) if plain and count > 1 else None
+    def keep(self, step: PendingStep, gradients: Sequence[bytearray], sums: Sequence[bytearray]) -> bool:
+        """Keep the copies of a step; False if they are of other types or shapes than the parameters."""
+        if self.count == 1 or not list(map(len, gradients)) == self._bytes == list(map(len, sums)):
+            return False
+        self._steps.append(step)
+        for copies, given in zip(self._copies, (gradients, sums, gradients[:1]), strict=True):
+            copies.append(given)
+        return True
 
     @property
     def full(self) -> bool:
-        return len(self.steps) == self.count
+        return len(self._steps) >= self.count
 
-    def keep(self, step: PendingStep, gradients: Sequence[Tensor], sums: Sequence[Tensor | None]) -> bool:
-        """Copy the tensors of a step; False if they have another type or shape than the parameters."""
-        every, views = [*gradients, *(one for one in sums if one is not None)], self._views[len(self.steps)]
-        if len(every) != len(views) or any(
-            one.dtype != torch.float32 or one.shape != view.shape for one, view in zip(every, views, strict=True)
-        ):
-            return False
-        torch._foreach_copy_(views, every)
-        self.steps.append(step)
-        return True
+    def hold(self, step: PendingStep) -> bool:
+        """Whether this step is the last one that is kept."""
+        return bool(self._steps) and self._steps[-1] is step
 
-    def take(self) -> tuple[list[PendingStep], Tensor, Tensor]:
-        """The steps, and (k, coordinates) their gradients and sums, in memory that the next steps use again."""
-        steps, self.steps = self.steps, []
-        return steps, self._gradients[: len(steps)], self._sums[: len(steps)]
+    def divided(self, gradients: Sequence[bytearray]) -> None:
+        """Keep the first gradient of the last step after its division."""
+        self._copies[2][-1] = gradients[:1]
+
+    def take(self) -> tuple[list[PendingStep], list[Tensor]]:
+        """The steps, and (k, coordinates) their gradients, sums and divided first gradients."""
+        steps, copies = self._steps, self._copies
+        self._steps, self._copies = [], [[], [], []]
+        rows = [bytearray().join(one for given in every for one in given) for every in copies if steps]
+        return steps, [torch.frombuffer(row, dtype=torch.float32).view(len(steps), -1) for row in rows]
 
 
 class OpacusWatch:
@@ -112,12 +115,9 @@ class OpacusWatch:
         self._coefficients = 0
         self._undo: list[Callable[[], None]] = []
         self._wrappers: dict[str, Any] = {}
-        self._during = contextlib.ExitStack()
         self._contributions: Contributions | None = None
         self._unscaled: Tensor | None = None
-        self._scaled: Fingerprint | None = None
-        self._inside = False
-        self._stepped_with: Fingerprint | None = None
+        self._gradients, self._stepping = Bits(), False
         self._meddled, self._changed = Tally(), Tally()
         self.step = PendingStep()
         self.norm_type, self.sum_type = "", ""
@@ -128,12 +128,12 @@ class OpacusWatch:
             self.ghost = ShardedGhostSums(model, optimizer, rank)
         self.recomputed = None if clipping == "ghost" else RecomputedSums(optimizer, clipping)
         self.scaling = SizeScaling()
-        self._rows = None if rank is not None else StepRows.of(self._parameters)
+        self._rows = StepRows([] if rank is not None else self._parameters)
 
     @property
     def together(self) -> int:
         """The number of steps that are best read together."""
-        return 1 if self._rows is None else self._rows.count
+        return self._rows.count
 
     @property
     def meddled(self) -> int:
@@ -156,34 +156,23 @@ class OpacusWatch:
         return None if self.recomputed is None else self.recomputed.found
 
     def attach(self, before: Moment, after: Moment, use: Moment, guarded: Callable[[Moment], None]) -> None:
-        optimizer, self._guarded, sums = self._optimizer, guarded, self.sums
+        optimizer, self._guarded = self._optimizer, guarded
         guarded(lambda: self.replaced.check({}))  # the wrappers below hide methods that the script replaced before
-        kind = type(optimizer)
-        methods = [getattr(optimizer.pre_step, "__func__", None), kind._check_skip_next_step, kind.add_noise]
-        self._genuine = all(is_of(method, ("opacus",)) for method in methods)
+        self._use = use
         if self.recomputed is None:
             ghost = self.ghost
             assert ghost is not None
             self._undo.append(ghost.attach(guarded))
-            begin = [self._require_plain, sums.compare, self._probe_ghost, ghost.before_accumulate]
-            self._wrap(optimizer, "accumulate", begin, self._after_ghost)
+            self._wrap(optimizer, "accumulate", self._begin_ghost, self._after_ghost)
             if callable(getattr(self._model, "get_clipping_coef", None)):
-                self._wrap(self._model, "get_clipping_coef", [use], self._after_coefficients)
+                self._wrap(self._model, "get_clipping_coef", use, self._after_coefficients)
         else:
-            begin = [self._require_plain, use, sums.compare, self.recomputed.expect, self._probe, self._begin_sum]
-            self._wrap(optimizer, "clip_and_accumulate", begin, self._after_sum)
-
+            self._wrap(optimizer, "clip_and_accumulate", self._begin_sum, self._after_sum)
         self.hooks = StepHooks(optimizer.original_optimizer, partial(guarded, before), partial(guarded, after))
-        self._wrap(optimizer, "pre_step", [], None, self._pre_step)
-        self._wrap(
-            optimizer,
-            "add_noise",
-            [self._require_plain, use, sums.use, self._enter, self._before_noise],
-            self._after_noise,
-        )
-        self._wrap(optimizer, "scale_grad", [self._before_scaling], self._after_scaling)
+        self._wrap(optimizer, "add_noise", self._before_noise, self._after_noise)
+        self._wrap(optimizer, "scale_grad", self._before_scaling, self._after_scaling)
         if self._rank is not None and not self._sharded:
-            self._wrap(optimizer, "reduce_gradients", [self._before_reduction], self._after_reduction)
+            self._wrap(optimizer, "reduce_gradients", self._before_reduction, self._after_reduction)
         self._undo.append(self.hooks.remove)
         guarded(lambda: self.replaced.check(self._wrappers))
 
@@ -192,26 +181,17 @@ class OpacusWatch:
             undo()
         self._undo = []
 
-    def _wrap(
-        self,
-        thing: Any,
-        name: str,
-        before: Sequence[Moment],
-        after: Callable[[Any], None] | None,
-        around: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext,
-    ) -> None:
-        own, original = vars(thing).get(name), getattr(thing, name)
-
-        def begin() -> None:
-            for observe in before:
-                observe()
+    def _wrap(self, thing: Any, name: str, before: Moment, after: Callable[[Any], None]) -> None:
+        own, original, guarded = vars(thing).get(name), getattr(thing, name), self._guarded
 
         def replaced(this: Any, *given: Any, **named: Any) -> Any:
-            self._guarded(begin)
-            with around(), self._during:
+            guarded(before)
+            try:
                 result = original(*given, **named)
-            if after is not None:
-                self._guarded(partial(after, result))
+            finally:
+                if self._contributions is not None:
+                    self._contributions.close()
+            guarded(partial(after, result))
             return result
 
         put = MethodType(replaced, thing)
@@ -229,26 +209,19 @@ class OpacusWatch:
 
         self._undo.append(undo)
 
-    @contextlib.contextmanager
-    def _pre_step(self) -> Iterator[None]:
-        """Opacus' own code calls add_noise and scale_grad: no other code runs between them."""
-        self._inside = self._genuine
-        try:
-            yield
-        finally:
-            self._inside = False
-
-    def _probe(self) -> None:
+    def _begin_sum(self) -> None:
+        assert self.recomputed is not None
+        self._require_plain()
+        self._use()
+        self.sums.compare()
+        self.recomputed.expect()
         if self._probing is not None:
             gradients = self._optimizer.grad_samples
-            start = 0 if self.step.rows == UNSEEN else self.step.rows
-            self._probing(start, len(gradients[0]), gradients)
-
-    def _begin_sum(self) -> None:
-        self._contributions = self._during.enter_context(Contributions(self._parameters))
+            self._probing(0 if self.step.rows == UNSEEN else self.step.rows, len(gradients[0]), gradients)
+        self._contributions = Contributions(self._parameters)
 
     def _after_sum(self, _: Any) -> None:
-        seen = self._contributions
+        seen, self._contributions = self._contributions, None
         assert seen is not None
         assert self.recomputed is not None
         self.norm_type = seen.norm_type or self.norm_type
@@ -257,24 +230,27 @@ class OpacusWatch:
         self.step.add_rows(len(self._optimizer.grad_samples[0]) if records is None else records)
         if records is not None:
             self.step.norms.append(seen)
-        self._contributions = None
         self.recomputed.compare()
         self.sums.keep()
 
     def _require_plain(self) -> None:
         """Raise ``TypeError`` if reading a parameter or an option inside Opacus would run code of the script."""
         require_plain(self._parameters)
-        for kind in (Tensor, torch.nn.Parameter):
-            if name := next((name for name in ("grad_sample", "summed_grad") if name in vars(kind)), None):
-                raise TypeError(f"{kind.__name__} has the attribute {name}, which Opacus sets on parameters")
-        for name, kinds in {"secure_mode": (bool,), "loss_reduction": (str,)}.items():
-            if type(value := getattr(self._optimizer, name)) not in kinds:
+        for name in ("grad_sample", "summed_grad"):
+            if name in _OF_PARAMETERS or name in _OF_TENSORS:
+                raise TypeError(f"a class of tensors has the attribute {name}, which Opacus sets on parameters")
+        for name, kind in (("secure_mode", bool), ("loss_reduction", str)):
+            if type(value := getattr(self._optimizer, name)) is not kind:
                 raise TypeError(f"{name} of the optimizer is of class {type(value).__name__}")
 
-    def _probe_ghost(self) -> None:
+    def _begin_ghost(self) -> None:
+        self._require_plain()
+        self.sums.compare()
         size, self._coefficients = self._coefficients, 0
         if self._probing is not None and size:
             self._probing(0 if self.step.rows == UNSEEN else self.step.rows, size, None)
+        assert self.ghost is not None
+        self.ghost.before_accumulate()
 
     def _after_ghost(self, _: Any) -> None:
         self.sums.keep()
@@ -292,15 +268,16 @@ class OpacusWatch:
         self._coefficients = len(coefficients)
         self.ghost.after_coefficients(coefficients)
 
-    def _enter(self) -> None:
-        if self._entering is None:
-            return
-        norms = self._entering(float(self._optimizer.max_grad_norm))
-        self.step.rows += len(norms)
-        if self.step.norms:
-            self.step.norms.append(norms)
-
     def _before_noise(self) -> None:
+        self._require_plain()
+        self._use()
+        self.sums.compare()
+        if self._entering is not None:
+            norms = self._entering(float(self._optimizer.max_grad_norm))
+            self.step.rows += len(norms)
+            if self.step.norms:
+                self.step.norms.append(norms)
+            self.sums.keep()
         if self._rank is not None:
             self._rank.before_noise()
 
@@ -315,12 +292,11 @@ class OpacusWatch:
         step.clip_norm = float(optimizer.max_grad_norm)
         step.deviation = multiplier * step.clip_norm
         step.noised = True
-        if self._rows is not None and self._rows.keep(step, gradients, sums):
-            if self._rows.full:
-                self._read_rows()
-        else:
+        self._gradients.keep(gradients)
+        if self._rows.full:
+            self._read_rows()
+        if not self._rows.keep(step, self._gradients.copies, self.sums.take()):
             self._read_noise(step)
-        self._scaled = None if self._inside else self._fingerprint()
 
     def _read_noise(self, step: PendingStep) -> None:
         optimizer, parameters = self._optimizer, self._parameters
@@ -352,19 +328,20 @@ class OpacusWatch:
 
     @torch.no_grad()
     def _read_rows(self) -> None:
-        if self._rows is None or not self._rows.steps:
+        steps, rows = self._rows.take()
+        if not steps:
             return
-        steps, gradients, sums = self._rows.take()
-        first = next((size for size in self._rows.sizes if size), 0)
-        unscaled = torch.linalg.vector_norm(gradients[:, :first], dim=1).tolist()
+        gradients, sums, scaled = rows
+        first = torch.linalg.vector_norm(gradients[:, : scaled.shape[1]], dim=1).tolist()
+        divided = zip(first, torch.linalg.vector_norm(scaled, dim=1).tolist(), strict=True)
         lengths = torch.linalg.vector_norm(sums, dim=1, dtype=torch.float64).tolist()
         noise = gradients.sub_(sums)
         sketches = self._sketch.of_rows(noise, self._rows.sizes).double().numpy()
         self._noise.add_rows(noise, sums, [step.deviation for step in steps])
-        for step, sketch, before, length in zip(steps, sketches, unscaled, lengths, strict=True):
+        for step, sketch, norms, length in zip(steps, sketches, divided, lengths, strict=True):
             step.sketch, step.sum_norm = sketch, length
             if step.divided is not None and step.divided[0] is None:
-                step.divided = before, step.divided[1]
+                step.divided = norms
 
     def _first_norm(self) -> Tensor:
         own = (local(p.grad) for p in self._parameters)
@@ -372,51 +349,52 @@ class OpacusWatch:
         return norm
 
     def _before_scaling(self) -> None:
-        rows = self._rows.steps[-1:] if self._rows is not None and self._inside else []
-        kept = any(step is self.step for step in rows)
-        self._unscaled = None if kept else self._first_norm()
-        if not self._inside:
-            self._compare(self._scaled)
+        meddled = self._compare()
+        self._unscaled = None if meddled is False and self._rows.hold(self.step) else self._first_norm()
 
     def _after_scaling(self, _: Any) -> None:
-        optimizer = self._optimizer
-        self.step.divided = (self._unscaled, self._first_norm())
-        self.step.divisor = 1.0
+        optimizer, step = self._optimizer, self.step
+        self._gradients.keep(p.grad for p in self._parameters)
+        if self._unscaled is None:
+            self._rows.divided(self._gradients.copies)
+        step.divided = self._unscaled, math.nan if self._unscaled is None else self._first_norm()
+        step.divisor = 1.0
         if optimizer.loss_reduction == "mean":
-            self.step.divisor = float(optimizer.expected_batch_size) * int(optimizer.accumulated_iterations)
-        self._scaled, self._inside = self._fingerprint(), False
+            step.divisor = float(optimizer.expected_batch_size) * int(optimizer.accumulated_iterations)
 
-    def _compare(self, left: Fingerprint | None) -> Fingerprint:
-        now = self._fingerprint()
-        self._meddled.add(left is None or differs(now, left))
-        return now
+    def _compare(self) -> bool | Tensor:
+        """Compare the gradients with those that the last method left."""
+        gradients = [p.grad for p in self._parameters]
+        require_plain(gradients)
+        differ = self._gradients.differ(gradients)
+        self._meddled.add(differ)
+        if differ is True:
+            self._gradients.keep(gradients)
+        return differ
 
     def _before_reduction(self) -> None:
         assert self._rank is not None
-        require_plain(p.grad for p in self._parameters)
-        scaled, self._scaled = self._scaled, None
-        self._compare(scaled)
+        self._compare()
         self._rank.before_reduction()
 
     def _after_reduction(self, _: Any) -> None:
         assert self._rank is not None
         self._rank.after_reduction()
-        self._scaled = self._fingerprint()
+        self._gradients.keep(p.grad for p in self._parameters)
 
     def before_update(self) -> None:
-        require_plain(p.grad for p in self._parameters)
         self.replaced.check(self._wrappers)
-        scaled, self._scaled = self._scaled, None
-        if scaled is not None or self.step.noised:
-            self._stepped_with = self._compare(scaled)
+        self._stepping = self._gradients.known or self.step.noised
+        if self._stepping:
+            self._compare()
+        else:
+            require_plain(p.grad for p in self._parameters)
 
     def after_update(self) -> None:
-        before, self._stepped_with = self._stepped_with, None
-        if before is not None and all(p.grad is not None for p in self._parameters):
-            self._changed.add(differs(self._fingerprint(), before))
-
-    def _fingerprint(self) -> Fingerprint:
-        return fingerprint(p.grad for p in self._parameters)
+        gradients = [p.grad for p in self._parameters]
+        if self._stepping and all(one is not None for one in gradients):
+            self._changed.add(self._gradients.differ(gradients))
+        self._gradients.forget()
 
 
 def expected_multiplier(optimizer: Any, clipping: str) -> float:

@@ -12,7 +12,7 @@ import functools
 import math
 import operator
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 from weakref import WeakKeyDictionary
 
@@ -31,6 +31,7 @@ _NO_OPTIONS = ("params", "param_names")
 
 #: Types whose values cannot change in place.
 _FIXED = frozenset((float, int, bool, str, type(None)))
+_LISTS = frozenset((list, tuple))
 
 #: Types of values that the recorder knows.
 _KINDS = (float, int, bool, str, type(None), Tensor, nn.Parameter)
@@ -73,15 +74,16 @@ class OptionWatch:
         self._schedulers.remove()
 
     def read(self, *, private: bool = False) -> None:
-        seen = self._objects(private)
-        if self._last is not None and _are_same(seen, self._seen.get(private)):
+        seen, before = self._objects(private), self._seen.get(private)
+        if before is not None and len(seen) == len(before) and all(map(operator.is_, seen, before)):
             return
         now = self._read() if self._last is None or not private else {**self._last, **self._read_private()}
         if self._last is None:
             self._changed = dict.fromkeys(now, START)
         elif self._note(now, frozenset(), UNKNOWN):
             self._seen.clear()
-        self._last, self._seen[private] = now, seen
+        self._last = now
+        self._seen[private] = seen if self._are_fixed(private) else None
 
     def current(self) -> dict[str, OptionChange]:
         """All values, with the origin of a change since the last step; ``START`` without a change."""
@@ -116,25 +118,35 @@ class OptionWatch:
                 self._changed[name] = self._changed.get(name, by) if known else UNKNOWN
         return changed
 
-    def _objects(self, private: bool) -> list[Any] | None:
-        """The objects that options are read from; None if one can change in place."""
+    def _options(self, private: bool) -> Sequence[Mapping[str, Any]]:
+        """The groups of the optimizer without ``private``, and the options of the private sum."""
         groups = [] if private or self._optimizer is None else self._optimizer.param_groups
-        if not all(type(group) is dict and type(group["params"]) is list for group in groups):
-            raise TypeError("param_groups holds other classes than dict and list, whose code may run in a step")
+        for group in groups:
+            if type(group) is not dict or type(group["params"]) is not list:
+                raise TypeError("param_groups holds other classes than dict and list, whose code may run in a step")
+        return [*groups, self._private()]
+
+    def _objects(self, private: bool) -> list[Any]:
+        """The objects that options are read from. None ends a list, so that no parameter changes its group unseen."""
         found: list[Any] = []
-        for options in (*groups, self._private()):
+        for options in self._options(private):
             found += options
-            for name, value in options.items():
-                kind = type(value)
-                if kind in _FIXED:
+            for value in options.values():
+                if type(value) in _LISTS:
+                    found += value
+                    found.append(None)
+                else:
                     found.append(value)
-                elif name == "params":
-                    found += (*value, None)  # None ends a group, so that a parameter cannot change its group unseen
-                elif name not in _NO_OPTIONS:
-                    if kind not in (list, tuple) or not _FIXED.issuperset(map(type, value)):
-                        return None
-                    found += (len(value), *value)
         return found
+
+    def _are_fixed(self, private: bool) -> bool:
+        """Whether no object that options are read from can change in place."""
+        for options in self._options(private):
+            for name, value in options.items():
+                inside = value if type(value) in _LISTS else [value]
+                if name not in _NO_OPTIONS and not _FIXED.issuperset(map(type, inside)):
+                    return False
+        return True
 
     @torch.no_grad()
     def _read(self) -> dict[str, tuple[Value, ...]]:
@@ -153,10 +165,6 @@ class OptionWatch:
             places = sorted(self._places.setdefault(one, len(self._places)) for one in parameters)
             self._named[parameters] = digest(places)[:16]
         return self._named[parameters]
-
-
-def _are_same(now: list[Any] | None, before: list[Any] | None) -> bool:
-    return now is not None and before is not None and len(now) == len(before) and all(map(operator.is_, now, before))
 
 
 def _flat(options: Mapping[str, Any]) -> Iterator[tuple[str, Value]]:

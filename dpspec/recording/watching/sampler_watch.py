@@ -84,6 +84,8 @@ class SamplerWatch:
         if not self._waiting:
             return None
         self._used = True
+        if len(self._waiting) == 1:
+            return self._waiting.pop()[1], 1
         if not self._ahead:
             taken = self._latest(rows)
             return np.concatenate(taken), len(taken)
@@ -119,11 +121,11 @@ class SeedWatch:
         """sampler: Opacus'; None for another one, whose generator is not compared."""
         self._optimizer, self._sampler = optimizer, sampler
         self._public = _seed(torch.Generator())
+        self._on_host = optimizer.params[0].device.type == "cpu"
         self.found = [0, 0]
 
     def step(self) -> None:
-        on_host = self._optimizer.params[0].device.type == "cpu"
-        noise = self._optimizer.generator or (torch.default_generator if on_host else None)
+        noise = self._optimizer.generator or (torch.default_generator if self._on_host else None)
         batches = None if self._sampler is None else self._sampler.generator or torch.default_generator
         seeds = [_seed(generator) for generator in (noise, batches)]
         self.found[0] += noise is not batches and None not in seeds and seeds[0] == seeds[1]

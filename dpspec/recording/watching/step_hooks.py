@@ -6,9 +6,9 @@ import contextlib
 import operator
 import sys
 from collections import UserDict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from types import FrameType, FunctionType
+from types import CodeType, FrameType, FunctionType
 from typing import Any
 
 import torch
@@ -25,6 +25,9 @@ _OF_MODELS = ("get_clipping_coef", "get_norm_sample")
 
 #: Packages whose wrappers of ``step`` count calls, measure time or move data, and call the method.
 _WRAPPERS = ("torch", "accelerate", "lightning", "pytorch_lightning", "lightning_fabric")
+
+#: Code of methods ``step`` of optimizers.
+_STEPS: set[CodeType] = set()
 
 _BEFORE = "_optimizer_step_pre_hooks"
 
@@ -96,8 +99,12 @@ class ReplacedMethods:
 
     def __init__(self, optimizer: Any, model: Any) -> None:
         self._optimizer, self._model = optimizer, model
-        self._modules = {kind.__module__: sys.modules.get(kind.__module__) for kind in type(optimizer).__mro__}
-        self._seen: list[Any] = []
+        names = {kind.__module__ for kind in type(optimizer).__mro__ if kind.__module__.startswith("opacus.")}
+        self._modules = {name: sys.modules[name] for name in sorted(names)}
+        holders: list[tuple[Any, Sequence[str]]] = [(type(optimizer), _METHODS), (type(model), _OF_MODELS)]
+        holders += [(module, _FUNCTIONS) for module in self._modules.values()]
+        self._held = [(holder, _reader(holder, names)) for holder, names in holders]
+        self._seen: list[Any] | None = None
         self._names: dict[str, None] = {}
 
     @property
@@ -106,23 +113,25 @@ class ReplacedMethods:
 
     def check(self, watched: Mapping[str, Any]) -> None:
         objects = self._objects()
-        if len(objects) == len(self._seen) and all(map(operator.is_, objects, self._seen)):
+        seen = self._seen
+        if objects is not None and seen is not None and all(map(operator.is_, objects, seen)):
             return
         self._seen = objects
         for name, thing, packages in self._places(watched):
             if not is_of(thing, packages):
                 self._names.setdefault(name[:100])
 
-    def _objects(self) -> list[Any]:
-        """Every object that :meth:`_places` starts from."""
-        kind, model, inner = type(self._optimizer), type(self._model), self._optimizer.original_optimizer
-        of_class = [getattr(kind, name, None) for name in _METHODS]
-        of_model = [getattr(model, name, None) for name in _OF_MODELS]
-        functions = [getattr(module, name, None) for module in self._modules.values() for name in _FUNCTIONS]
-        inside = [type(inner), type(inner).step, vars(inner).get("step")]
-        codes = [getattr(one, "__code__", None) for one in (*of_class, *of_model, *functions)]
-        own = map(vars(self._optimizer).get, _METHODS)
-        return [kind, *own, *of_class, model, *of_model, *inside, *functions, *codes]
+    def _objects(self) -> list[Any] | None:
+        """Every object that :meth:`_places` starts from; None if one is gone."""
+        inner = self._optimizer.original_optimizer
+        found = [type(self._optimizer), type(self._model), type(inner), type(inner).step, vars(inner).get("step")]
+        found += map(vars(self._optimizer).get, _METHODS)
+        try:
+            for holder, read in self._held:
+                found += read(holder)
+        except AttributeError:
+            return None
+        return found
 
     def _places(self, watched: Mapping[str, Any]) -> Iterator[tuple[str, Any, tuple[str, ...]]]:
         optimizer, kind = self._optimizer, type(self._optimizer)
@@ -143,17 +152,28 @@ class ReplacedMethods:
             yield from ((f"{type(inner).__name__}.step", link, _WRAPPERS) for link in _links(step, type(inner).step))
         for path, module in self._modules.items():
             for name in _FUNCTIONS:
-                function = getattr(module, name, None) if path.startswith("opacus.") else None
+                function = getattr(module, name, None)
                 if function is not None:
                     yield f"{path}.{name}", function, ("opacus",)
+
+
+def _reader(holder: Any, names: Sequence[str]) -> Callable[[Any], tuple[Any, ...]]:
+    """A function that returns the attributes of these names, and their code; the class of the holder at least."""
+    held = [name for name in names if hasattr(holder, name)]
+    codes = [f"{name}.__code__" for name in held if hasattr(getattr(holder, name), "__code__")]
+    return operator.attrgetter("__class__", "__class__", *held, *codes)
 
 
 def _is_called_by_scaler() -> bool:
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
-        this = frame.f_locals.get("self") if frame.f_code.co_name == "step" else None
-        if isinstance(this, torch.amp.GradScaler) and this.is_enabled():
-            return True
+        code = frame.f_code
+        if code.co_name == "step" and code not in _STEPS:
+            this = frame.f_locals.get("self")
+            if isinstance(this, torch.amp.GradScaler) and this.is_enabled():
+                return True
+            if isinstance(this, torch.optim.Optimizer) and type(this).__module__.startswith(("torch.", "opacus.")):
+                _STEPS.add(code)
         frame = frame.f_back
     return False
 

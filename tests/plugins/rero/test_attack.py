@@ -36,6 +36,8 @@ from dpspec_rero.attack import AbsoluteSum, Reader, hide_target, make_job, make_
 from dpspec_rero.options import Candidates, Steps, trained_phases
 from dpspec_rero.theory import Leakage
 
+PLANTED = "threat_model.prior={candidates: 8, from: planted}"
+
 
 class Twice(torch.nn.Module):
     def __init__(self) -> None:
@@ -134,9 +136,16 @@ def test_success_stays_below_the_bound_and_well_above_guessing(
     assert all(c.p_value > 1e-6 for c in checks)
 
 
-def test_without_its_noise_the_pipeline_is_contradicted(tmp_path: Path) -> None:
-    spec = spec_of(tmp_path, "mechanism.noise_multiplier=2.0", "claims.c.gamma=0.5")
-    found = judged(spec, trials_of(spec, 48, Changed(quiet)))
+@pytest.mark.parametrize("noise", ["gaussian", "laplace"])
+def test_without_its_noise_the_pipeline_is_contradicted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, noise: str
+) -> None:
+    train = attack._train_laplace
+    monkeypatch.setattr(attack, "_train_laplace", lambda job: train(quiet(job)))
+    how = [*LAPLACE, PLANTED, "mechanism.scale=2.0"] if noise == "laplace" else ["mechanism.noise_multiplier=2.0"]
+    spec = spec_of(tmp_path, *how, "claims.c.gamma=0.5")
+    trials = trials_of(spec, 24) if noise == "laplace" else trials_of(spec, 48, Changed(quiet))
+    found = judged(spec, trials)
     assert found.verdicts[0].verdict == "contradicted"
     assert found.conformance.status == "deviates"
 
@@ -224,9 +233,6 @@ def test_a_model_that_diverges_leaves_finite_evidence(tmp_path: Path, factor: fl
     assert 0 <= trial.evidence["rank"] < 8
 
 
-PLANTED = "threat_model.prior={candidates: 8, from: planted}"
-
-
 def test_gradients_are_scaled_to_an_l1_norm() -> None:
     torch.manual_seed(0)
     module = torch.nn.Linear(5, 3)
@@ -266,20 +272,6 @@ def test_success_stays_below_the_bound_and_well_above_guessing_with_laplace_nois
     assert checks["noise-scale"].measured == pytest.approx(1.0, abs=0.02)
     assert checks["noise-scale"].detectable is not None
     assert checks["noise-scale"].detectable < 0.06
-
-
-@pytest.fixture
-def without_noise(monkeypatch: pytest.MonkeyPatch) -> None:
-    train = attack._train_laplace
-    monkeypatch.setattr(attack, "_train_laplace", lambda job: train(quiet(job)))
-
-
-@pytest.mark.usefixtures("without_noise")
-def test_without_its_noise_the_pipeline_is_contradicted_with_laplace_noise(tmp_path: Path) -> None:
-    spec = spec_of(tmp_path, *LAPLACE, PLANTED, "mechanism.scale=2.0", "claims.c.gamma=0.5")
-    found = judged(spec, trials_of(spec, 24))
-    assert found.verdicts[0].verdict == "contradicted"
-    assert found.conformance.status == "deviates"
 
 
 def test_runs_are_trained_one_by_one(tmp_path: Path) -> None:

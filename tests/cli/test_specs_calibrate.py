@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import re
 import shlex
-import time
 from pathlib import Path
 
 import pytest
@@ -145,20 +143,3 @@ def test_values_that_rest_on_the_data_stay_inside(dpspec, counting, monkeypatch)
     assert "depends on the data" in ended.err
     assert "1.5" not in ended.err
     assert dpspec("calibrate", counting, *VARY, "--internal").code == 0
-
-
-def test_progress_is_shown_where_it_takes_long(dpspec, counting, monkeypatch):
-    from dpspec.cli import progress
-
-    calls = []
-
-    def bound(self, spec, context):
-        context.progress(2, 2, "thinking")
-        calls.append(spec)
-        time.sleep(0.3 if len(calls) == 1 else 0.0)  # a line is written every 0.01 s
-        yield from flat_from_below(self, spec, context)
-
-    monkeypatch.setattr(progress, "LINE_EVERY", 0.0)
-    monkeypatch.setattr(support.CountingAudit, "bound", bound)
-    ended = dpspec("calibrate", counting, *VARY)
-    assert re.search(r"coin: mechanism.epsilon = \S+", ended.err)
