@@ -22,7 +22,8 @@ Each module imports only modules above it:
 * ``profiles``, ``refinement``, ``privacy_loss``: certified answers about a composition
 * ``rdp``, ``moments``, ``tradeoff``, ``curves``: Renyi divergences and f-DP
 
-Names are imported on first use, numpy and scipy with them.
+Names are imported on first use, numpy and scipy with them. An argument without a meaning raises ``ValueError``, whose
+message names it.
 """
 
 from __future__ import annotations

@@ -52,9 +52,6 @@ class RandomAllocation(Pair):
         steps: t, at most 10^7.
         sigma: the noise's standard deviation in clip norms; sigma / members is at least 0.1.
         members: the group's size k, at most 4.
-
-    Raises:
-        ValueError: the message names the argument.
     """
 
     most_members = 4
@@ -97,9 +94,6 @@ class EqualMembers(RandomAllocation):
         steps: as for ``RandomAllocation``.
         sigma: as for ``RandomAllocation``.
         members: the group's size k, at most 16.
-
-    Raises:
-        ValueError: the message names the argument.
     """
 
     most_members = 16

@@ -91,9 +91,6 @@ def tradeoff_bounds(
         floor: the smallest delta, below which the curves diverge (lower(0) is 1 - floor at best).
         width: the relative width of each epsilon.
         fprs: levels with more deltas nearby, so that ``tpr`` is narrow there.
-
-    Raises:
-        ValueError: the message names the argument.
     """
     whole("nodes", nodes, _SCOUTS)
     inside("floor", floor)

@@ -26,9 +26,6 @@ class Discrete(Pair):
     Args:
         present: probabilities with the record, (n,), summing to 1 within 1e-9.
         absent: probabilities without it, (n,), summing to 1 within 1e-9.
-
-    Raises:
-        ValueError: the message names the argument.
     """
 
     def __init__(self, present: npt.ArrayLike, absent: npt.ArrayLike) -> None:

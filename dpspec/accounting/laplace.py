@@ -31,9 +31,6 @@ class Laplace(Pair):
         scale: b of the noise, above 0.
         sensitivity: the largest change of the sum by one record in L1 norm, above 0.
         rate: the Poisson sampling rate, 0 < q <= 1.
-
-    Raises:
-        ValueError: the message names the argument.
     """
 
     def __init__(self, scale: float, sensitivity: float = 1.0, rate: float = 1.0) -> None:

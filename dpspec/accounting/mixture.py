@@ -67,9 +67,6 @@ class Mixture(Pair):
         sensitivities: c_j >= 0, (m,); sorted, with equal ones merged.
         probabilities: p_j > 0, (m,), summing to one. ``log_probabilities`` are their exact logarithms.
         sigma: the noise's standard deviation, above 0.
-
-    Raises:
-        ValueError: the message names the argument.
     """
 
     def __init__(self, sensitivities: npt.ArrayLike, probabilities: npt.ArrayLike, sigma: float) -> None:

@@ -366,7 +366,6 @@ def find_boundary(
 
     Raises:
         NeverHoldsError: the condition fails at all values tried.
-        ValueError: the message names the argument.
     """
     low, high = finite("low", low), finite("high", high)
     if not 0.0 <= low <= high:

@@ -67,9 +67,6 @@ class PrivacyLoss:
     Args:
         phases: (pair, steps) each; steps of equal pairs are added.
         direction: of the answers.
-
-    Raises:
-        ValueError: the message names the argument.
     """
 
     phases: tuple[tuple[Pair, int], ...]
@@ -296,9 +293,6 @@ def group_curve(
         deltas: the deltas.
         direction: as for ``PrivacyLoss``.
         width: the relative width of each interval.
-
-    Raises:
-        ValueError: the message names the argument.
     """
     return PrivacyLoss(tuple(phases), direction).epsilons(deltas, width=width)
 

@@ -338,9 +338,6 @@ class Tries:
         law: its name.
         mean: above 0 for Poisson, at least 1 for others.
         eta: the shape of truncated-negative-binomial, above -1; None for others.
-
-    Raises:
-        ValueError: the message names the argument.
     """
 
     law: Law

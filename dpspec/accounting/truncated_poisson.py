@@ -37,9 +37,6 @@ class Revealed(Pair):
 
     Args:
         cases: (weight, mixture) each, of one sigma, weights above 0 and summing to one.
-
-    Raises:
-        ValueError: the message names the argument.
     """
 
     def __init__(self, cases: Sequence[tuple[float, Mixture]]) -> None:
@@ -147,9 +144,6 @@ class TruncatedPoisson:
         n: the largest number of records of the smaller dataset of a pair.
         sigma: the noise's standard deviation in clip norms, > 0.
         fewest: the smallest such number, 0 if omitted: the bound is the tighter the closer it is to ``n``.
-
-    Raises:
-        ValueError: naming the argument.
     """
 
     k: int

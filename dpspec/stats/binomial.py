@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy import special
 
-from dpspec.accounting import bisect, crossing
+from dpspec.accounting import Floats, bisect, crossing
 
 #: Relative outward shift of bounds, larger than the error of the inverse beta function.
 _MARGIN = 1e-12
@@ -76,8 +76,6 @@ def _check(successes: int, trials: int, confidence: float = 0.5) -> None:
     if not 0.0 < confidence < 1.0:
         raise ValueError(f"confidence must lie strictly between 0 and 1, got {confidence}")
 
-
-Floats = npt.NDArray[np.float64]
 
 #: Precision of ln u. The exponent n K is off by its square, because it is minimal there.
 _PRECISION = 1e-5

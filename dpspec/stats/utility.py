@@ -14,7 +14,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
 
 import numpy as np
 from scipy import special
@@ -114,8 +113,6 @@ def _evidence(quantity: str, counts: Sequence[Answers], first: Answers | None, s
             source="Clopper & Pearson 1934",
         )
 
-
-Array: TypeAlias = np.ndarray[Any, Any]
 
 #: Source of evidence of this kind.
 AVERAGE_SOURCE = "Ville 1939: betting on a mean in [0, 1]; Hoeffding 1963, Theorem 1"

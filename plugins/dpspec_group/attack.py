@@ -36,10 +36,7 @@ Array: TypeAlias = np.ndarray[Any, Any]
 
 
 class AttackedRun(NamedTuple):
-    """One run with inserted canaries. ``watcher`` observes released models, None if the backend does not show them.
-
-    ``score`` returns the scores, shape (m,), after training.
-    """
+    """One run with canaries, whose scores (m,) ``score`` returns; ``watcher`` is None without released models."""
 
     job: dps.TrainingJob
     watcher: Residuals | None
@@ -246,11 +243,7 @@ def _sample(attack: Attack, context: dps.Context, index: int) -> Sample | None:
 
 
 def _outcomes(attack: Attack, sizes: Array, coins: Array, values: Array) -> list[list[dps.Json]]:
-    """Input of the tests: [size, coins in ascending order of score] or, for many runs, [size, coin, edges reached].
-
-    Scores remain in the store, because with the published seed they depend on the rows. Ties are ordered by
-    position.
-    """
+    """[size, coins by ascending score] or, for many runs, [size, coin, edges reached]; scores depend on the rows."""
     outcomes: list[list[dps.Json]] = []
     for size in attack.sizes:
         at = np.flatnonzero(sizes == size)

@@ -57,10 +57,7 @@ _LOWEST, _HIGHEST = 1e-6, 1e6
 def converted_epsilons(
     phases: Sequence[tuple[Pair, int]], sizes: Sequence[int], delta: float, baseline: str
 ) -> list[float]:
-    """Epsilon at ``delta`` of groups of each size by the ``baseline`` vadhan-literal or vadhan-sharp.
-
-    For one record both factors give its epsilon: the literal factor e^e does not return the input.
-    """
+    """Epsilon at ``delta`` of groups of each size; one record has its own epsilon, which the literal factor loses."""
     profile = example_profile(phases)
     factor: Factor = "literal" if baseline == "vadhan-literal" else "sharp"
     return [group_epsilon(profile, size, delta, factor if size > 1 else "sharp") for size in sizes]
@@ -104,10 +101,7 @@ def group_epsilon(profile: Profile, k: int, delta: float, factor: Factor = "shar
 
 
 def example_profile(phases: Sequence[tuple[Pair, int]]) -> Profile:
-    """ln delta_1 of a schedule of (pair, steps), the maximum of both directions: *approximate*, about eleven digits.
-
-    Uses the contour integral, or the certified upper bound if that fails (few steps with an almost discrete loss).
-    """
+    """ln delta_1, the maximum of both directions, by the contour integral, or certified if that fails (few steps)."""
 
     @functools.cache
     def profile(epsilon: float) -> float:

@@ -33,11 +33,7 @@ class Curves:
 
 
 def epsilon_curves(spec: dps.Spec, context: dps.Context) -> Curves:
-    """Epsilon for every group size and direction at the deltas of claims, curve and profile.
-
-    Claimed values have the width ``theory.WIDTH`` in each direction, other values ``theory.CURVE_WIDTH`` for the
-    larger of both.
-    """
+    """Epsilon by group size and direction; claimed values have the width ``theory.WIDTH``, others ``CURVE_WIDTH``."""
     phases, records = spec.phases, context.facts.records
     wanted = {c.direction for c in spec.claims} | {spec.threat_model.direction}
     directions = ("remove", "add") if "both" in wanted else tuple(sorted(wanted))
@@ -98,10 +94,7 @@ def lower_bounds(spec: dps.Spec, curves: Curves, records: int) -> Iterator[dps.F
 
 
 def whole_curve_bounds(spec: dps.Spec, curves: Curves, records: int) -> Iterator[dps.Finding]:
-    """Upper bounds on the claimed mu, rates and advantages, and lower bounds if the worst case is attained.
-
-    No bounds for phases without noise; infinite upper bounds if no theorem applies.
-    """
+    """Bounds on the claimed mu, rates and advantages; none without noise, infinite ones if no theorem applies."""
     phases = spec.phases
     if any(phase.noise_multiplier < theory.NO_NOISE for phase in phases):
         return
@@ -167,10 +160,7 @@ def _upper(
 
 
 def _lower(spec: dps.Spec, records: int, upper: dps.Finding, interval: Interval) -> Iterator[dps.Finding]:
-    """The lower bound of an upper bound's interval, if the worst case is attained: for datasets of the claimed size.
-
-    The scope of fixed-size and truncated batches already has a minimum size.
-    """
+    """The lower bound if the worst case is attained, for datasets of the claimed size or of the scope's minimum."""
     samplings, scope = [phase.sampling for phase in spec.phases], upper.scope
     fixed = any(sampling.is_fixed for sampling in samplings)
     truncated = any(sampling.max_batch is not None for sampling in samplings)
@@ -217,11 +207,10 @@ def adjacencies(spec: dps.Spec) -> set[str]:
 
 
 def _scopes(spec: dps.Spec, size: int, records: int, direction: str) -> list[dps.Scope]:
-    """Scopes of a bound: all datasets, or datasets of a minimum size and separately the declared dataset.
+    """All datasets, or those of a minimum size and separately the declared one.
 
-    If the other drawn records are independent of the group, the bound also holds for access ``transcript``. The
-    bound for truncated batches needs a maximum size, which scopes cannot express, so it covers only the declared
-    dataset.
+    If the other drawn records are independent of the group, the bound also covers transcripts. Truncated batches need a
+    maximum size, which scopes lack: only the declared dataset.
     """
     samplings = [phase.sampling for phase in spec.phases]
     least = max(records - size, 0) if any(sampling.is_fixed for sampling in samplings) else 0

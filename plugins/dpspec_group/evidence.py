@@ -83,11 +83,7 @@ def one_run_outcomes(
     luck: Sequence[StepDependence] = (),
     layers: float | None = None,
 ) -> Iterator[dps.Evidence | dps.Finding]:
-    """Evidence, bounds on epsilon and mu, and an estimate for one group size, with bounds for independent canaries.
-
-    ``external`` are the assumptions about scores of an external program. The bound on mu concerns a whole curve, so it
-    uses more guesses; it implies an epsilon only for a Gaussian mechanism.
-    """
+    """Evidence, bounds on epsilon and mu (of a whole curve, with more guesses) and an estimate for one group size."""
     assert spec.audit is not None
     attack, confidence = Attack.of(spec), spec.audit.confidence
     canaries = sum(map(len, outcomes))
@@ -278,9 +274,7 @@ def _tested(
 
 
 def conclude_trials(spec: dps.Spec, trials: Sequence[dps.Trial]) -> Iterator[dps.Outcome]:
-    """Lower bounds, accuracy, and a check per declared property; epsilon of the executed run once all runs of a
-    planned audit are complete.
-    """
+    """Lower bounds, accuracy and checks; epsilon of the executed run once all planned runs are complete."""
     assert spec.audit is not None
     attack = Attack.of(spec)
     yield from (many_run_bounds if attack.method == "many-run" else one_run_bounds)(spec, trials)

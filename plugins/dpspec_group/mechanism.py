@@ -121,10 +121,7 @@ class RecordsAudit(dps.Audit):
         )
 
     def trial_inputs(self, spec: dps.Spec) -> dps.FrozenMap:
-        """Default inputs without baselines and parts of the threat model, which trials do not read.
-
-        For external scores, the digest of the table and the inputs of its trial.
-        """
+        """Only what trials read; for external scores, the digest of the table and the inputs of its trial."""
         if _external_scores(spec):
             from dpspec.kit.scores_elsewhere import trial_inputs
 

@@ -73,16 +73,9 @@ AUDIT_SCHEMA: dict[str, dps.Json] = kit.block(
 class Attack(kit.Options):
     """The attack that a spec with an audit declares, or that the inputs of a trial describe.
 
-    Attributes:
-        space: ``gradient`` or ``input``, the kind of canaries.
-        spread: Angle between the members of a gradient canary group and its direction, in radians.
-        sizes: Group sizes, ascending.
-        share: Number of canary groups per size and run.
-        elsewhere: Whether the scores come from an external program; ``space`` and ``kind`` are then meaningless.
-        every: Gradient canaries have gradients in every ``every``-th step.
-        expected_from: Number of real records in the estimate of the mean update; None for all.
-        scoring: The score of input canaries under the final model; trials set it from the context.
-        shard_runs: Maximum number of runs that train together; trials ignore it.
+    ``spread`` is in radians. ``share`` is the number of canary groups per size and run. With scores from ``elsewhere``,
+    ``space`` and ``kind`` are meaningless. ``expected_from``: number of records in the estimate of the mean update.
+    ``scoring`` scores input canaries under the final model; trials set it from the context.
     """
 
     method: str
@@ -177,9 +170,7 @@ class Attack(kit.Options):
         return canaries - canaries // 2 if self.calibrated else canaries
 
     def scope(self, spec: dps.Spec, records: int) -> dps.Scope:
-        """The executed pipeline on this dataset of ``records``, with the other inserted groups if a run has
-        several.
-        """
+        """The executed pipeline on this dataset of ``records``, or with other inserted groups if a run has several."""
         return kit.executed_scope(
             spec,
             access=self.access,

@@ -74,10 +74,7 @@ class ScoreDistribution:
 
 
 def score_distribution(phases: Sequence[tuple[Mixture, int]]) -> ScoreDistribution:
-    """Distribution of the log-likelihood ratio summed over the steps of all phases.
-
-    Each step's ratio is split between the two nearest grid points, which keeps the mean and adds negligible variance.
-    """
+    """Distribution of the summed log-likelihood ratio; each ratio is split between the two nearest grid points."""
     steps = []
     for mixture, count in phases:  # one step on a fine grid of outputs
         sigma, top = mixture.sigma, float(np.max(mixture.sensitivities))
@@ -163,10 +160,9 @@ def canary_pairs(
 
 
 def stepwise_scores(phases: Sequence[dps.Phase], attack: Attack, records: int, sizes: Array, seen: Array) -> Array:
-    """Log-likelihood ratios of presence, shape (m,), from projections (steps, m) in units of the clip norm.
+    """Log-likelihood ratios of presence (m,) from projections (steps, m) in clip norms; sums of them without noise.
 
-    Without declared noise the score is the sum over the steps. Groups of several members with several batches per
-    epoch are scored as if steps were independent; tests are valid for any score.
+    Groups of several members with several batches per epoch are scored as if steps were independent.
     """
     scores = np.zeros(len(sizes))
     seen = seen / math.cos(attack.spread)
@@ -254,13 +250,9 @@ _COARSE = 16
 
 @dataclass(frozen=True, kw_only=True)
 class Design:
-    """A one-run design.
+    """One-run design: each rung (low, high) guesses the ``low`` lowest scores absent and the ``high`` highest present.
 
-    Attributes:
-        rungs: Pairs (low, high): the ``low`` lowest scores are guessed absent, the ``high`` highest present. Each rung
-            includes the guesses of the previous one.
-        expected_epsilon: Lower bound at the expected accuracy; NaN if that is unknown.
-        largest_epsilon: Lower bound if all guesses are correct.
+    ``expected_epsilon`` is NaN if the accuracy is unknown; ``largest_epsilon`` is the bound of correct guesses.
     """
 
     rungs: tuple[guess_counts.Rung, ...]
@@ -331,10 +323,7 @@ def attack_delta(spec: dps.Spec, group_size: int) -> float:
 
 
 def declared_distribution(spec: dps.Spec, records: int, group_size: int) -> ScoreDistribution | None:
-    """Distribution of the reported scores of one group size under the declaration.
-
-    None if it is unknown: without noise, for input canaries and for external scores.
-    """
+    """Distribution of the scores of one group size; None if unknown (no noise, input canaries, external scores)."""
     attack = Attack.of(spec)
     if attack.elsewhere or attack.space != "gradient" or any(phase.noiseless for phase in spec.phases):
         return None

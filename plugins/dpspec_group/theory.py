@@ -225,9 +225,7 @@ def composed(phases: Sequence[Phase], group_size: int, records: int) -> Composed
 
 
 def _from_below(phases: Sequence[Phase], group_size: int, records: int) -> list[Composed]:
-    """Alternative pairs that all steps attain on some data; empty if the dominating pairs are attained, or if no lower
-    bound is known (shuffled batches).
-    """
+    """Alternative pairs that all steps attain on some data; empty if unknown or if the dominating ones are attained."""
     schemes = drawn(phases)
     if "shuffled" in schemes or not schemes & {"truncated-poisson", "random-allocation"}:
         return []
@@ -256,11 +254,7 @@ def loss_intervals(
     direction: str,
     question: Callable[[PrivacyLoss], list[Interval]],
 ) -> list[Interval]:
-    """Intervals that contain the worst-case values of quantities of the privacy loss.
-
-    The upper end is the value of the dominating pairs, the lower end the value of the attained pairs, or 0 for shuffled
-    batches.
-    """
+    """Worst-case values: from those of the attained pairs (0 for shuffled batches) to those of the dominating pairs."""
 
     def answers(pairs: Composed) -> list[Interval]:
         return question(accounting.PrivacyLoss(pairs, DIRECTIONS[direction]))
@@ -284,11 +278,7 @@ def loss_intervals(
 
 
 def canary_mixture(phase: Phase, group_size: int, records: int, *, spread: float = 0.0) -> Mixture:
-    """Distribution of one step along the direction of a canary group: the drawn members, each of norm one, and noise.
-
-    With fixed-size batches a drawn member displaces another record, whose gradient is orthogonal, unlike in the worst
-    case of Theorem 3.3.
-    """
+    """One step along a canary group's direction: drawn members of norm one, and noise; other records are orthogonal."""
     sigma = phase.noise_multiplier / math.cos(spread)
     rate = phase.rate(records)
     full, poisson = accounting.Mixture.full, accounting.Mixture.poisson
@@ -305,11 +295,9 @@ def group_epsilons(
     width: float | Sequence[float] = WIDTH,
     other_direction: Sequence[Interval | None] | None = None,
 ) -> list[Interval]:
-    """Epsilon at each delta for groups of up to ``group_size``, with its worst-case value in each interval of relative
-    ``width``; ``both`` is the larger of both directions.
+    """Epsilon at each delta, in an interval of relative ``width``; ``both`` is the larger of both directions.
 
-    Without noise it has no upper bound, and is infinite if delta is below the probability of outcomes that are
-    impossible on the other dataset.
+    Without noise it is infinite if delta is below the probability of outcomes that are impossible on the other dataset.
     """
     arguments = tuple(phases), group_size, records, tuple(deltas)
     widths = (width,) * len(deltas) if isinstance(width, float) else tuple(width)
@@ -359,9 +347,7 @@ def tpr_interval(phases: Sequence[Phase], group_size: int, records: int, fpr: fl
 
 
 def mu_interval(phases: Sequence[Phase], group_size: int, records: int, epsilons: Mapping[float, Interval]) -> Interval:
-    """The smallest mu for which all steps are mu-GDP: up to the mu of Theorem 20, from the largest mu below an
-    attained point.
-    """
+    """The smallest mu for all steps: up to that of Theorem 20, from the largest mu below an attained point."""
     upper = mu_of_all_steps(phases, group_size, records)
     lower = 0.0
     for delta, epsilon in epsilons.items():
@@ -383,12 +369,7 @@ def mu_of_all_steps(phases: Sequence[Phase], group_size: int, records: int) -> f
 
 
 def noise_ruled_out(phases: Sequence[Phase], group_size: int, records: int, mu: float) -> str:
-    """Text on the noise multipliers that the lower bound ``mu`` rules out: at least a / mu times the declared one,
-    with a the mu of all steps.
-
-    Amplification by sampling is ignored. Empty without a positive mu or noise, or above ten times the declared
-    noise.
-    """
+    """Text on the noise that the lower bound ``mu`` rules out, without amplification; up to ten times the declared."""
     if not mu > 0.0 or any(phase.noise_multiplier < NO_NOISE for phase in phases):
         return ""
     times = mu_of_all_steps(phases, group_size, records) / mu

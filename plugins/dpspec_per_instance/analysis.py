@@ -89,10 +89,7 @@ def _shards(spec: dps.Spec, trials: Sequence[dps.Trial]) -> Shards:
 
 @dataclass(frozen=True, kw_only=True)
 class Epsilons:
-    """Epsilon of each record at one delta in one direction: plug-in estimates and confidence bounds, shape (m,) each.
-
-    ``tight`` is the data-independent bound by the tightest accountant, ``renyi`` the one by the estimate's method.
-    """
+    """Estimates and confidence bounds (m,) at one delta; ``renyi``: data-independent, by the estimates' method."""
 
     delta: float
     direction: str
@@ -233,10 +230,7 @@ def record_table(records: Analysis) -> dps.Series:
 
 
 def advantage(epsilon: npt.ArrayLike, delta: npt.ArrayLike) -> Floats:
-    """(e^epsilon - 1 + 2 delta) / (e^epsilon + 1), at most 1; arrays broadcast.
-
-    With (epsilon, delta) in both directions it bounds the difference of the probabilities of any event.
-    """
+    """(e^epsilon - 1 + 2 delta) / (e^epsilon + 1), at most 1: bounds the difference of any event's probabilities."""
     eps = np.asarray(epsilon, dtype=np.float64)
     small = np.exp(-np.minimum(eps, 700.0))
     most = (-np.expm1(-eps) + 2.0 * np.asarray(delta, dtype=np.float64) * small) / (1.0 + small)

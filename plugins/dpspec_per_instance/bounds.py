@@ -41,16 +41,10 @@ DIRECTIONS: Mapping[str, Direction] = {"remove": "present-first", "add": "absent
 
 @dataclass(frozen=True, kw_only=True)
 class Total:
-    """Divergence of a run at one order, per record.
+    """Divergence of a run at one order, per record (m,).
 
-    Attributes:
-        plug_in: Estimates, shape (m,).
-        confidence_upper: Upper bounds with the spec's confidence, shape (m,).
-        baseline: Data-independent bound.
-        contributions: Plug-in estimates of single steps, shape (observed, m).
-        weights: l_t, shape (observed,).
-        largest: Divergence of a saturated step, shape (observed,).
-        fixed: Contribution of unobserved steps to the confidence bound.
+    ``contributions`` (observed, m) are the estimates of single steps, ``weights`` their l_t, and ``largest`` their
+    divergences if saturated; ``fixed`` is the contribution of unobserved steps to the confidence bound.
     """
 
     order: float

@@ -204,10 +204,7 @@ def runs_needed(
 
 
 def lower_bounds(spec: dps.Spec, trials: Sequence[dps.Trial]) -> Iterator[dps.Evidence | dps.Finding]:
-    """Evidence and lower bound per attacked record; none if all inclusion bits are equal.
-
-    The index of the most exposed record is per-record information, so evidence names the reason for the choice instead.
-    """
+    """Evidence and lower bound per attacked record, named by why it was chosen: its index is per-record information."""
     assert spec.audit is not None
     delta, confidence = kit.claimed_deltas(spec)[-1], spec.audit.confidence
     claimed = {c.record for c in spec.claims if c.record is not None}

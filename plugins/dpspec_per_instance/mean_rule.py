@@ -143,10 +143,7 @@ def estimate_kinds(
 
 
 def _exponents(outer: _Rows, inner: _Rows, points: Array, present: bool, inside: bool, divided: bool) -> Array:
-    """sum_{i<j} <v_i, v_j> of every tuple, shape (outer, inner, m).
-
-    ``present``: the tuples have the record; otherwise the outer batch has it. ``divided``: updates are batch means.
-    """
+    """sum_{i<j} <v_i, v_j> of every tuple (outer, inner, m). If not ``present``, the outer batch has the record."""
     beta_o, size_o = _part(outer, not present, inside, divided)  # (o, m)
     beta, size = _part(inner, present, inside, divided)  # (o, i, a, m)
     own = np.square(points).sum(axis=1)
@@ -190,11 +187,7 @@ _EXPONENTS = tuple(np.geomspace(1.5, 1e4, 20).tolist())
 
 
 def mean_rule_tables(spec: dps.Spec, records: Analysis) -> Iterator[dps.Series]:
-    """Medians over records, by stage and expected batch size.
-
-    Column sum is the theorem's value for sums under removal, which is too large to be useful. Column sampled uses drawn
-    batches of typical sizes and a bound for other sizes; bounded uses the bound for all.
-    """
+    """Medians over records. Column sampled uses drawn batches of typical sizes, else a bound, as column bounded."""
     trial = records.trials[0]
     rule = None if spec.audit is None else AuditBlock.of(spec.audit.options).mean_rule
     if rule is None or "mean_rule" not in trial.arrays:

@@ -88,11 +88,7 @@ def population_size(threat_model: Mapping[str, Any], facts: dps.Facts) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class Composition(kit.Options):
-    """Bounds and composition of steps in the block ``mechanism``. Trials only read ``observe_every``.
-
-    ``exponent`` is p of the composition theorem or ``auto``. ``nearest``: unobserved steps use the value of the last
-    observed step.
-    """
+    """Composition of steps, by exponent p or auto. ``nearest``: unobserved steps use the last observed value."""
 
     orders: tuple[float, ...]
     step_bound: str = "directional"
@@ -158,11 +154,7 @@ class AuditBlock(kit.Options):
 
 @dataclass(frozen=True, kw_only=True)
 class Shards:
-    """``records`` audited records in ``count`` contiguous shards whose sizes differ by at most one.
-
-    Trial ``run * count + shard`` repeats the training of its run exactly and measures the records of its shard. The
-    first shard also does the work that a run needs once.
-    """
+    """Contiguous shards. Trial ``run * count + shard`` repeats the training; the first shard does the work of a run."""
 
     records: int
     count: int

@@ -125,10 +125,7 @@ class RunSetup:
 
 @dataclass(kw_only=True)
 class _Run:
-    """A prepared run on the declared data, which measures ``part`` of the records for trial ``index``.
-
-    ``first``: this shard does the work that a run needs once.
-    """
+    """A run that measures ``part`` of the records for trial ``index``; the ``first`` shard does the rest of a run."""
 
     index: int
     number: int
@@ -192,11 +189,7 @@ def _train_own_runs(setup: RunSetup, run: _Run) -> Array:
 
 
 def choose_targets(setup: RunSetup, attack: AttackOptions) -> tuple[tuple[str, int], ...]:
-    """The reason for each choice, and the index in the audited records.
-
-    A separate pilot run determines the most and the least exposed records, so the choice is independent of inclusion
-    bits.
-    """
+    """Reason and index of each target; a separate pilot run ranks records, independently of inclusion bits."""
     targets = [(f"record {record}", setup.audited.points.index(record)) for record in attack.records]
     if attack.most or attack.least:
         job, watcher = setup.with_norms(
@@ -212,10 +205,7 @@ def choose_targets(setup: RunSetup, attack: AttackOptions) -> tuple[tuple[str, i
 def attack_records(
     setup: RunSetup, attack: AttackOptions, targets: Sequence[tuple[str, int]], run_number: int
 ) -> list[dps.Json]:
-    """[name, [[inclusion bit, number of edges below the score], ...]] for every target.
-
-    Scores, together with the published seed, would reveal information about the records.
-    """
+    """[name, [[inclusion bit, edges below the score], ...]] per target; scores would reveal records."""
     outcomes: list[dps.Json] = []
     for number, (name, place) in enumerate(targets):
         present, absent = setup.neighbours(place)
@@ -313,11 +303,7 @@ SLACK = 1e-5
 
 
 class NormObserver(Observer):
-    """Measures before each observed step, shape (observed, m).
-
-    ``ratios``: clipped norms in clip norms, float32 in [0, 1], 1 for diverged models. ``right``: 1 for correct
-    predictions, int8.
-    """
+    """Before each observed step: clipped norms in clip norms, 1 for diverged models, and correct predictions."""
 
     ratios: SyncedAttribute[Array] = SyncedAttribute()
     right: SyncedAttribute[Array] = SyncedAttribute()

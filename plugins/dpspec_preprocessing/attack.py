@@ -344,10 +344,7 @@ def predict_checks(spec: dps.Spec, facts: dps.Facts, executions: int) -> Iterato
 
 
 def _measure_scale(kind: str, total: float, count: int) -> Measurement:
-    """Test a sum of squares in units of the declared standard deviation.
-
-    For Laplace noise, 2 |x| / scale is chi-squared with two degrees of freedom; the result is then the ratio of scales.
-    """
+    """Test a sum of squares in declared units; for Laplace 2 |x| / scale, chi-squared with two degrees of freedom."""
     measurement = noise_tests.two_sided(total, count)
     if kind != "laplace":
         return measurement

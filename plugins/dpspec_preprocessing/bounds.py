@@ -202,10 +202,7 @@ def explicit_pairs(pipeline: Pipeline) -> list[ExplicitPair]:
 
 
 def lower_bounds(spec: dps.Spec, pipeline: Pipeline) -> Iterator[dps.Finding]:
-    """Lower ends for two Gaussian or Laplace distributions at a known distance in scales, the shift.
-
-    Laplace: delta = 1 - e^((epsilon - shift) / 2) for epsilon <= shift.
-    """
+    """From two distributions at a distance, the shift. Laplace: delta = 1 - e^((epsilon - shift) / 2)."""
     if Declaration.of(spec.mechanism.options).ptr is not None:
         return
     m = pipeline.private

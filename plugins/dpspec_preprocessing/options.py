@@ -18,10 +18,7 @@ SAME_MASK = "same-missing-values"
 
 @dataclass(frozen=True, kw_only=True)
 class Pipeline:
-    """Steps and private mechanism for data of known size.
-
-    ``repaired`` is the sensitivity over the collection; None if only the group bound for all records is proved.
-    """
+    """Steps and private mechanism for data of known size; ``repaired`` is None if only the group bound is proved."""
 
     steps: tuple[Step, ...]
     private: PrivateMechanism

@@ -165,10 +165,7 @@ def rdp_slope(m: PrivateMechanism) -> float:
 
 
 def srdp_slope(m: PrivateMechanism, tau: float) -> float:
-    """Smooth RDP divided by the order.
-
-    For sgd-sampled, which reads one record per step, ``tau`` is n times the maximum displacement of one record.
-    """
+    """Smooth RDP divided by the order; for sgd-sampled ``tau`` is n times the maximum displacement of one record."""
     shift = m.smooth * tau / m.sigma
     if m.kind == "gaussian":
         return 0.5 * (m.noise * m.reach * tau) ** 2
@@ -296,10 +293,7 @@ def divergences(largest: int, rate: float, effect: float) -> Floats:
 
 
 def compose_sampled(curve: Sequence[float], slope: float, order: float) -> float:
-    """Minimum of Theorem 2's T2 at q = k / a over integer orders k > a, for a curve e at integer orders.
-
-    The minimum over k of a (k - 1) / (k (a - 1)) e(k) + s a (k - 1) / (k - a); infinite beyond the curve's end.
-    """
+    """Minimum over integers k > a of T2 at q = k / a: a (k - 1) / (k (a - 1)) e(k) + s a (k - 1) / (k - a)."""
     import numpy as np
 
     k = np.arange(math.floor(order) + 1, len(curve), dtype=np.float64)

@@ -12,10 +12,7 @@ from typing import Any, Final, NamedTuple
 
 
 class StepKind(NamedTuple):
-    """A kind of step: the key that names it in specs, the limits that its repaired bound requires, and further ones.
-
-    ``testable``: the distance to the collection's edge, which propose-test-release needs, is known.
-    """
+    """Key in specs, title, and limits that the repaired bound requires; ``testable`` by propose-test-release."""
 
     key: str
     title: str
@@ -50,13 +47,7 @@ STEPS: Final = {
 
 @dataclass(frozen=True, kw_only=True)
 class Step:
-    """A declared step; options of other kinds have their defaults.
-
-    Imputation drops ``trim`` values at each end of a feature; with ``same_mask`` neighbours miss the same entries.
-    Members of a cluster within ``eta`` become zero (deduplicate) or equal to its representative (quantise). A
-    projection keeps the first ``components`` principal directions, around the mean if ``affine``. Scaled records are
-    clipped to norm ``clip``.
-    """
+    """A declared step; options of other kinds keep their defaults. ``same_mask``: neighbours miss the same entries."""
 
     name: str
     trim: int = 0
@@ -172,11 +163,7 @@ def trimmed_mean(spread: float, observed: int, trim: int, missing_in_row: int = 
 
 
 def regression(smallest: float, largest: float, missing_in_row: int = 1) -> float:
-    """2 sqrt(q) times :func:`one_record_of_regression`, because a replacement removes one record and adds one.
-
-    The eigenvalues are those of all n records. Without the replaced record, of norm at most 1, the smallest eigenvalue
-    decreases by at most 1.
-    """
+    """2 sqrt(q) times :func:`one_record_of_regression`; without the replaced record eigenvalues fall by at most 1."""
     return 2.0 * math.sqrt(missing_in_row) * one_record_of_regression(smallest - 1.0, largest)
 
 

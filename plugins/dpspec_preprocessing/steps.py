@@ -47,11 +47,7 @@ def choose_finder(x: Array, weight: Array, radius: float, device: str = "cpu") -
 
 
 class Tree:
-    """Fixed-radius search by a k-d tree, on the first principal directions for many features.
-
-    ``weights_within``: total weight of the records within ``radius`` of each record, itself included, shape (n,).
-    ``within``: ascending indices of the records within ``radius`` of each of ``rows``.
-    """
+    """Search by a k-d tree: weight (n,) of the records within ``radius`` of each, or their indices for ``rows``."""
 
     def __init__(self, x: Array, weight: Array) -> None:
         from scipy.spatial import cKDTree

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import os
 import subprocess
 import sys
@@ -61,7 +60,6 @@ USUAL = {"scheme": "poisson", "rate": 0.2}
 
 @pytest.fixture
 def faulty(monkeypatch):
-    """The package as its own folder offers it, without an installation."""
     monkeypatch.syspath_prepend(str(PACKAGE))
     for name in [name for name in sys.modules if name.split(".")[0] == "dpspec_faulty"]:
         monkeypatch.delitem(sys.modules, name)
@@ -72,7 +70,6 @@ def faulty(monkeypatch):
 
 
 def make_job(seed=5, canaries=None, sampling=USUAL):
-    """300 records whose features differ in scale, and a network with one hidden layer."""
     rng = np.random.default_rng(0)
     with torch.random.fork_rng():
         torch.manual_seed(0)
@@ -95,7 +92,6 @@ def make_job(seed=5, canaries=None, sampling=USUAL):
 
 
 def audited(trainer, seed=5, sampling=USUAL):
-    """The checks of a run with sixty groups of two, half of them planted, and of its twin."""
     plain = make_job(seed=seed, sampling=sampling)
     parameters = sum(p.numel() for p in plain.model.parameters())
     directions, coins = SignBlocks(parameters, 60, seed=1), np.arange(60) % 2
@@ -143,19 +139,6 @@ def test_without_a_fault_it_is_the_native_loop(faulty):
     NativeTrainer().train(other)
     for a, b in zip(one.model.parameters(), other.model.parameters(), strict=True):
         assert torch.equal(a, b)
-
-
-def test_an_option_chooses_the_fault(faulty):
-    one, other = make_job(), make_job()
-    faulty.backend.FaultyTrainer().train(replace(one, options=FrozenMap({**one.options, "fault": "shuffled"})))
-    faulty.backend.ShuffledTrainer().train(other)
-    assert torch.equal(copy.deepcopy(one.model)[0].weight, other.model[0].weight)
-
-
-def test_an_unknown_fault_is_refused(faulty):
-    job = make_job()
-    with pytest.raises(ValueError, match="no-noise"):
-        faulty.backend.FaultyTrainer().train(replace(job, options=FrozenMap({"fault": "nois"})))
 
 
 def test_descriptors(faulty):

@@ -18,7 +18,6 @@ PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "own-loop-as-backend.md"
 
 @pytest.fixture(autouse=True, scope="module")
 def installed():
-    """The package as its own folder offers it, without an installation."""
     sys.path.insert(0, str(PACKAGE))
     yield
     sys.path.remove(str(PACKAGE))

@@ -92,7 +92,6 @@ EDITS: dict[str, list[tuple[tuple[str | int, ...], Any]]] = {
 
 
 def of_old(kind: str, folder: Path) -> tuple[Spec, list[Trial]]:
-    """A spec and its trials, as a result of 0.1.0 has them."""
     (audit,) = json.loads((OLD / f"{kind}.json").read_text(encoding="utf-8"))["audits"]
     path = folder / "old.yaml"
     path.write_text(yaml.safe_dump(audit["document"]), encoding="utf-8")

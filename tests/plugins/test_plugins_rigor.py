@@ -156,7 +156,6 @@ def claiming(claim: Claim, **numbers: float) -> Claim:
 
 
 def claims_below(kind: str, **changes: Any) -> Iterator[tuple[Claim, Finding]]:
-    """A claim just below the accountant's lower end, and the bound whose lower end it is."""
     for direction in ("add", "remove", "both"):
         asked = oracle.claim_of("approx-dp", direction, epsilon=1.0, delta=DELTA)
         found = [f for f in accountant(stated(kind, asked, **changes)) if f.scope.direction == direction]

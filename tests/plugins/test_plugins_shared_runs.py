@@ -79,7 +79,6 @@ def test_blocks_are_tasks_of_their_own_and_draw_what_they_drew(tmp_path: Path, t
 
 
 def told(folder: Path, *overrides: str, store: str, options: RunOptions | None = None) -> list[str]:
-    """What each audit says and what its trials hold, to the last character."""
     specs = [*(spec_of(folder, text, *overrides) for text in (GROUP, RERO)), spec_of(folder, RECORDS)]
     result = run(specs, load_catalog(), store=Store(folder / store), options=options or RunOptions(device="cpu"))
     return [

@@ -40,8 +40,8 @@ from dpspec.contract import (
 )
 from dpspec.contract.catalog import Offered
 from dpspec.contract.findings import Rigor
-from dpspec.engine.judging.claim_tests import Concluded, planned_tests
-from dpspec.engine.judging.inequalities import statement
+from dpspec.engine.judging.claim_tests import Concluded
+from dpspec.engine.judging.inequalities import PRIVACY_KINDS, statement
 from dpspec.engine.preparing.prepare import CONSTANTS, Prepared, chosen_weights, weights_path
 from dpspec.engine.results.codec import flaws_of
 from dpspec.engine.storage.stored_trials import AuditState
@@ -108,6 +108,7 @@ def conclude(audit: AuditState, trials: Sequence[Trial]) -> Concluded:
                 checks.append(outcome)
             case Evidence():
                 evidence.append(outcome)
+    attacks = max(1, len(plan.power)) if plan.trials else 0
     return Concluded(
         spec=spec,
         findings=tuple(findings),
@@ -116,7 +117,7 @@ def conclude(audit: AuditState, trials: Sequence[Trial]) -> Concluded:
         evidence=tuple(evidence),
         trials=len(trials),
         needed=plan.trials,
-        tests=planned_tests((claim.kind for claim in spec.claims), plan.trials, plan.power),
+        tests=attacks * sum(claim.kind in PRIVACY_KINDS for claim in spec.claims),
         promised=plan.checks,
         recording=None if audit.recording is None else audit.recording.section,
         seconds=time.monotonic() - began,

@@ -18,7 +18,7 @@ import numpy.typing as npt
 from numpy.polynomial import legendre
 from scipy import special
 
-from dpspec.accounting import bisect, bisect_by_margin
+from dpspec.accounting import Floats, bisect, bisect_by_margin
 from dpspec.stats.conformance.canary_contributions import StepDependence
 
 #: Source of the bounds.
@@ -33,8 +33,6 @@ LARGEST_MU = 40.0
 
 #: Minimum number of canaries, with two between the guesses.
 LEAST_CANARIES = 4
-
-Floats = npt.NDArray[np.float64]
 
 _REACH, _ERROR = 7.5, 1e-7
 

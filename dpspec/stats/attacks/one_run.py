@@ -31,7 +31,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy import special
 
-from dpspec.accounting import bisect_by_margin
+from dpspec.accounting import Floats, bisect_by_margin
 from dpspec.stats.attacks import curve_lines
 
 #: Source of evidence and bounds of this kind.
@@ -104,8 +104,6 @@ def epsilon_lower(canaries: int, guesses: int, correct: int, delta: float, confi
 
 #: Source of evidence and bounds of this kind.
 CURVE_SOURCE = "Mahloujifar, Melis & Chaudhuri 2025, by linear programming duality"
-
-Floats = npt.NDArray[np.float64]
 
 #: Smaller p-values are those of the best single line: they are far below any level, and (2) would overflow.
 _TINY = 1e-200

@@ -25,9 +25,6 @@ from dpspec.accounting import bisect
 from dpspec.stats import binomial
 from dpspec.stats.attacks import curve_lines
 
-#: Source of evidence and bounds of this kind.
-FIXED_SOURCE = "Clopper & Pearson 1934; Kairouz, Oh & Viswanath 2015"
-
 
 def fixed_p_value(
     present: int, absent: int, true_positives: int, false_positives: int, epsilon: float, delta: float

@@ -22,7 +22,6 @@ def no_independent_bounds() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def claimed_deltas_alone() -> Iterator[None]:
-    """Curves and profiles at other deltas take time and add nothing."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(bounds, "CURVE_DELTAS", ())
         patch.setattr(bounds, "PROFILE_DELTAS", ())

@@ -99,7 +99,6 @@ def test_no_given_gradients_leak_more(sigma: float, epsilon: float, others: list
     st.data(),
 )
 def test_no_records_leak_more(sigma: float, epsilon: float, x: list[float], size: int, data: st.DataObject) -> None:
-    """What the second step adds rests on what the first one released."""
     size, phase = min(size, len(x) - 1), phase_of(2, 1, sigma)
     y = data.draw(st.lists(st.integers(0, 1), min_size=len(x), max_size=len(x)))
     grid = GRID[::6]
@@ -210,7 +209,6 @@ def test_larger_groups_and_more_batches_lose_more_and_no_more_than_without_ampli
 
 
 def sets(epoch_steps: int, batches: int) -> Array:
-    """(sets, steps) all of them, 0 or 1."""
     chosen = list(itertools.combinations(range(epoch_steps), batches))
     found = np.zeros((len(chosen), epoch_steps))
     for row, steps in zip(found, chosen, strict=True):
@@ -220,7 +218,6 @@ def sets(epoch_steps: int, batches: int) -> Array:
 
 @pytest.mark.parametrize(("sigma", "epsilon"), [(0.8, 1.0), (1.5, 0.5), (1.5, 2.0)])
 def test_three_steps_by_quadrature(sigma: float, epsilon: float) -> None:
-    """Delta of the mixture over all sets of two of three steps, both ways."""
     axis = np.linspace(-6.0 * sigma, 6.0 * sigma + 1.0, 111)
     z = np.stack(np.meshgrid(axis, axis, axis, indexing="ij"))
 
@@ -239,7 +236,6 @@ def test_three_steps_by_quadrature(sigma: float, epsilon: float) -> None:
 
 
 def simulated(losses: Array, epsilon: float) -> tuple[float, float]:
-    """Delta from losses drawn of the first law, and six standard errors."""
     gains = np.maximum(-np.expm1(epsilon - losses), 0.0)
     return float(gains.mean()), 6.0 * float(gains.std()) / len(losses) ** 0.5
 
@@ -263,7 +259,6 @@ def test_more_steps_and_groups_along_one_direction_against_simulation(steps: int
 
 
 def by_sign(past: list[Array]) -> Array:
-    """Longer after a large sum, and turned by its sign."""
     return np.sign(past[-1]) * np.minimum(1.0, np.abs(past[-1])) if past else np.array(1.0)
 
 

@@ -39,7 +39,6 @@ def spec_of(folder: Path, *overrides: str) -> Spec:
 
 
 def pooled(trials: list[Trial], group_size: int) -> tuple[np.ndarray, np.ndarray]:
-    """Scores and coins of the canaries of one group size, from what the store keeps."""
     at = [trial.arrays["group_sizes"] == group_size for trial in trials]
     columns = [[trial.arrays[name][a] for trial, a in zip(trials, at, strict=True)] for name in ("scores", "coins")]
     return np.concatenate(columns[0]), np.concatenate(columns[1])
@@ -90,17 +89,6 @@ def test_a_trial_is_reproducible_and_its_seed_matters(one_trial: tuple[Spec, lis
     assert trials_of(spec, 0)[0].evidence == first.evidence
     assert trials_of(spec, 1)[0].evidence["outcomes"] != first.evidence["outcomes"]
     assert trials_of(spec_of(tmp_path, "audit.seed=12"), 0)[0].evidence["outcomes"] != first.evidence["outcomes"]
-
-
-def test_lower_bounds_are_below_upper_ones_and_rise_with_the_group(one_trial: tuple[Spec, list[Trial]]) -> None:
-    spec, trials = one_trial
-    outcomes = list(outcomes_of(spec, trials))
-    lower = {o.at["group_size"]: o.value for o in outcomes if isinstance(o, Finding) and o.bound == "lower"}
-    assert 0.0 <= lower[1] < lower[4]
-    phases = spec.phases
-    for size, value in lower.items():
-        (upper,) = theory.group_epsilons(phases, size, 120, [1e-5], "remove")
-        assert value < upper.upper
 
 
 def test_an_estimate_as_if_gaussian_and_mu_are_near_the_truth_of_a_gaussian_mechanism(tmp_path: Path) -> None:
@@ -183,8 +171,6 @@ def test_the_lower_bound_of_perfect_guesses_is_what_the_design_said(tmp_path: Pa
 
 
 def train_with(spec: Spec, change: Callable[[TrainingJob], TrainingJob], update: Update | None = None) -> list[Trial]:
-    """Trials of a backend that is broken as ``change`` and ``update`` say."""
-
     class Broken:
         def train(self, job: TrainingJob) -> None:
             parts = parts_of(change(job))
@@ -201,7 +187,6 @@ def train_with(spec: Spec, change: Callable[[TrainingJob], TrainingJob], update:
     "scheme", ["{scheme: poisson, rate: 0.1}", "{scheme: fixed, batch_size: 12}", "{scheme: full}"]
 )
 def test_a_run_that_ends_in_its_first_phase_deviates(tmp_path: Path, scheme: str) -> None:
-    """Nothing was logged of the second phase, and that is no reason to fall over."""
     phases = "[{steps: 4}, {steps: 6, noise_multiplier: 3.0}]"
     overrides = ("mechanism.steps=null", f"mechanism.phases={phases}", f"mechanism.sampling={scheme}")
     spec = spec_of(tmp_path, *overrides, "audit.canary.count=40")

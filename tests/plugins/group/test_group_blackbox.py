@@ -159,7 +159,6 @@ def test_linear_is_no_lower_bound(rate: float, sigma: float, delta: float, k: in
 
 @pytest.mark.parametrize("epsilon", [0.0, 0.5, 20.0, 300.0, 3000.0])
 def test_contour_of_gaussian_steps_is_the_closed_form(epsilon: float) -> None:
-    """Down to delta = e^-70,000,000 and beyond."""
     for direction in ("present-first", "absent-first"):
         found = log_delta([(Mixture.full(1, 40.0), 100)], direction, epsilon)
         truth = float(gaussian.log_delta(epsilon, 0.25))

@@ -41,7 +41,6 @@ STEEP = (
 
 
 def planned_and_made(tmp_path: Path, *overrides: str) -> tuple[dict[Name, Check], dict[Name, Check]]:
-    """The checks that the plan of a spec announces, and those of one trial."""
     spec = attacked(tmp_path, *STEEP, *overrides)
     planned = prepare(spec, load_catalog()).plan().checks
     return by_name(planned), by_name(outcomes_of(spec, trials_of(spec, 0)))
@@ -144,7 +143,6 @@ def test_both_ends_move_when_a_tenth_of_the_noise_is_missing(audited: tuple[Any,
 
 
 def test_it_decides_no_claim(audited: tuple[Any, AuditResult]) -> None:
-    """Every verdict is the same without it, and with one of 0 and of infinity in its place."""
     spec, audit = audited
 
     def verdicts(findings: tuple[Finding, ...]) -> object:
@@ -162,7 +160,6 @@ def test_it_decides_no_claim(audited: tuple[Any, AuditResult]) -> None:
 
 
 def test_reports_tell_it_and_name_what_is_not_measured(audited: tuple[Any, AuditResult], tmp_path: Path) -> None:
-    """Records as canaries have no direction: what a planted record adds is not seen."""
     *estimates, decides_nothing = phrases.as_run(audited[1])
     assert [one.startswith("Estimated epsilon of the executed run (") for one in estimates] == [True] * 4
     assert "No claim depends on this estimate." in decides_nothing

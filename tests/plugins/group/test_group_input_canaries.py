@@ -25,7 +25,6 @@ def canary(kind: str, count: int = 60) -> str:
 
 
 def share_of_right_guesses(trials: list, size: int) -> float:
-    """Of all canaries of a size, those in the half where they belong."""
     right = total = 0
     for trial in trials:
         (coins,) = [c for s, c in trial.evidence["outcomes"] if s == size]
@@ -107,7 +106,6 @@ def test_calibrated_ratios_look_at_no_coin_that_they_guess() -> None:
 
 
 def observed(before: np.ndarray, after: np.ndarray, coins: np.ndarray | None = None) -> Observed:
-    """What is seen of records with these log-odds."""
     count = len(before)
     return Observed(
         canaries=Records(np.zeros((count, 1), dtype=np.float32), np.zeros(count, dtype=np.int64)),
@@ -131,7 +129,6 @@ CLAIM = "claims=[{id: eight, kind: approx-dp, epsilon: 30.0, delta: 1e-5, group_
 
 
 def ranks(trial) -> float:
-    """How often a planted group is scored above one that is not; by chance half of the time."""
     scores, coins = trial.arrays["scores"], trial.arrays["coins"]
     return float((scores[coins == 1][:, None] > scores[coins == 0][None, :]).mean())
 

@@ -20,7 +20,6 @@ from dpspec_group.scores import ScoreDistribution, blind, design, end_to_end, sc
 
 
 def simulated(mixture: Mixture, size: int, rate: float, steps: int, count: int) -> tuple[np.ndarray, np.ndarray]:
-    """Total log-likelihood ratios of absent and of present groups."""
     rng = np.random.default_rng(0)
     noise = mixture.sigma * rng.standard_normal((2, steps, count))
     drawn = rng.binomial(size, rate, size=(steps, count))
@@ -50,7 +49,6 @@ def test_the_ratio_of_one_gaussian_step_is_known_in_closed_form() -> None:
 
 
 def test_end_to_end_law_against_simulation() -> None:
-    """Two phases with clip norms of their own, group members drawn at 0.2."""
     rng = np.random.default_rng(1)
     pairs = [(Mixture.poisson(3, 0.2, 1.3), 25), (Mixture.poisson(3, 0.2, 2.0), 10)]
     found = end_to_end(pairs, [0.5, 2.0])

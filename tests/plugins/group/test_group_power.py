@@ -26,7 +26,6 @@ SMALL = "data.size=200"
 
 
 def lower(found: list[Outcome], quantity: str = "epsilon") -> dict[int, float]:
-    """The lower bounds by group size."""
     return {
         o.at["group_size"]: o.value
         for o in found
@@ -39,14 +38,12 @@ def lower_of(spec: Spec, *indices: int) -> dict[int, float]:
 
 
 def truth(spec: Spec, size: int = 1) -> float:
-    """The epsilon of the mechanism as declared, from below: some adversary reaches it."""
     delta = scores.attack_delta(spec, size)
     records = prepare(spec, load_catalog()).facts.records
     return max(theory.group_epsilons(spec.phases, size, records, [delta], side)[0].lower for side in ("remove", "add"))
 
 
 def expected(spec: Spec, size: int = 1) -> float:
-    """What ``plan`` says can be expected of one run."""
     count = int(spec.audit.options["canary"]["count"]) // len(spec.threat_model.group_size)
     return scores.one_run_design(spec, prepare(spec, load_catalog()).facts.records, count, size).expected_epsilon
 
@@ -61,7 +58,6 @@ def test_every_spec_can_be_audited_and_planned(path: Path) -> None:
 
 @pytest.mark.parametrize(("mu", "canaries"), [(0.0, 40), (0.7, 300), (1.5, 2_000), (6.0, 500)])
 def test_no_guess_counts_are_expected_to_show_more_than_those_designed(mu: float, canaries: int) -> None:
-    """Beside all of them, each looked at in full."""
     law, delta, confidence = ScoreDistribution.normal(0.0, 1.0, mu, 1.0), 1e-5, 0.95
 
     def worth(rung: guess_counts.Rung) -> tuple[float, float]:
@@ -84,7 +80,6 @@ def test_twenty_thousand_canaries_show_half_of_an_epsilon_of_four() -> None:
 
 
 def test_what_is_shown_rises_with_the_group_as_the_bound_does() -> None:
-    """Near-identical members: the lower bound of each size exceeds what is true of half as many, but for the last."""
     spec = spec_at(ATTACKS / "families.yaml", SMALL)
     assert spec.audit.options["canary"]["spread"] == 0.1
     shown = lower_of(spec)

@@ -235,32 +235,27 @@ def test_a_run_conforms_by_the_promised_checks(scheme: tuple[str, ...], notes: l
 
 
 def poisson(self: Any, generator: torch.Generator) -> torch.Tensor:
-    """Poisson samples of the same rate: without a cap, or without an epoch."""
     return samplers.Poisson(self.records, self.inclusion).draw(generator)
 
 
 def pieces(self: Any, generator: torch.Generator) -> torch.Tensor:
-    """The pieces of shuffled epochs, whose sizes are all the same."""
     if not hasattr(self, "shuffled"):
         object.__setattr__(self, "shuffled", samplers.Shuffled(200, 20))
     return self.shuffled.draw(generator)
 
 
 def sticky(self: samplers.RandomAllocation, generator: torch.Generator) -> torch.Tensor:
-    """The first epoch's batches, again and again."""
     if self._steps is not None and self._taken >= self.epoch_steps:
         self._taken = 0
     return DRAW(self, generator)
 
 
 def doubled(self: samplers.RandomAllocation, generator: torch.Generator) -> torch.Tensor:
-    """One record is in every second batch as well."""
     batch = DRAW(self, generator)
     return torch.unique(torch.cat([batch, torch.tensor([7])])) if self._taken % 2 else batch
 
 
 def once(self: samplers.RandomAllocation, generator: torch.Generator) -> torch.Tensor:
-    """Every record in one batch less."""
     if self._steps is None or self._taken >= self.epoch_steps:
         batch = DRAW(self, generator)
         self._steps = self._steps[:, 1:]
@@ -272,8 +267,6 @@ DRAW = samplers.RandomAllocation.draw
 
 
 def favoring(change: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[Any, torch.Generator], torch.Tensor]:
-    """Batches of the declared law, but for coins that ``change`` made smaller."""
-
     def draw(self: Any, generator: torch.Generator) -> torch.Tensor:
         coins = change(torch.rand(self.records, generator=generator, dtype=torch.float64))
         if isinstance(self, samplers.FixedSize):
@@ -362,7 +355,6 @@ ATTACKED = (
 
 
 def test_no_theorem_and_an_attack_that_refutes(tmp_path: Path) -> None:
-    """However much is claimed nothing is proved, and the reason says why; the run is compared with its declaration."""
     audit = audited(tmp_path, *ATTACKED, "mechanism.noise_multiplier=0.3", text=TEXT)
     low, *open_ = audit.verdicts
     assert low.verdict == "refuted"
@@ -382,7 +374,6 @@ def test_no_theorem_and_an_attack_that_refutes(tmp_path: Path) -> None:
 
 
 def test_much_noise_hides_who_is_there(tmp_path: Path) -> None:
-    """Where nothing leaks to speak of, nothing is refuted: whatever batches coins are drawn into."""
     for seed in (1, 2, 3):
         overrides = (*ATTACKED, "mechanism.noise_multiplier=300", f"audit.seed={seed}")
         audit = audited(tmp_path, *overrides, text=TEXT)

@@ -99,7 +99,6 @@ FEW = {"deadline": None, "suppress_health_check": list(HealthCheck), "derandomiz
 @settings(max_examples=12, **FEW)
 @given(mechanisms(("fixed",)), st.sampled_from((0.03, 1e-3)))
 def test_nor_do_the_smallest_data_sets_in_scope(case: dict[str, Any], delta: float) -> None:
-    """Of batches of a fixed size, the fewer records there are, the likelier each of them is drawn."""
     need = max(int(phase["sampling"]["batch_size"]) for phase in case["phases"])
     clip = max(float(phase["clip_norm"]) for phase in case["phases"])
     for finding in findings_of(case, delta):

@@ -65,7 +65,6 @@ def spec_in(folder: Path, *overrides: str) -> Spec:
 
 
 def table(folder: Path, rows: int, mu: float, *overrides: str) -> Spec:
-    """The spec of a table of scores that are shifted by ``mu``."""
     written(folder, *scored(rows, mu))
     return spec_in(folder, *overrides)
 

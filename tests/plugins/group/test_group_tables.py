@@ -107,7 +107,6 @@ def test_epsilon_falls_with_delta_and_rises_with_the_group(tmp_path: Path) -> No
     ids=["epsilon", "mu"],
 )
 def test_what_claims_rest_on_is_narrow_and_the_rest_is_the_worse_of_both(tmp_path, claims, fine):
-    """Oracle: each direction at each delta asked by itself."""
     stated = [{"id": f"claim-{i}", "kind": kind, **options} for i, (kind, options) in enumerate(claims)]
     overrides = ["threat_model.group_size=[1]", f"claims={json.dumps(stated)}"]
     spec = spec_at(BOUNDS_ONLY, *overrides)

@@ -37,7 +37,6 @@ POISSON: dict[str, Any] = {
 
 
 def spec_of(phase: dict[str, Any], most: int, *sizes: int, delta: float = 0.03, **data: Any) -> Spec:
-    """A spec about groups of so many users with at most ``most`` records."""
     unit = f"user (at most {most} record{'s' * (most > 1)})"
     claims = [
         dataclasses.replace(oracle.claim_of("approx-dp", group_size=size, epsilon=1.0, delta=delta), unit=unit)

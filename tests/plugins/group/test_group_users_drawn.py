@@ -200,8 +200,6 @@ def test_what_cannot_be_drawn_is_refused(overrides: tuple[str, ...], says: str |
 
 
 class _ByRecord:
-    """A user enters with any of its records, each by a coin of its own."""
-
     def __init__(self, sampler: Poisson, counts: torch.Tensor) -> None:
         self._sampler, self._counts = sampler, counts
         self.records, self.inclusion = sampler.records, sampler.rate
@@ -213,8 +211,6 @@ class _ByRecord:
 
 
 class _Weightier:
-    """Everybody's contribution counts twice: as where two records of a user are clipped and added each."""
-
     def __init__(self, right: Any) -> None:
         self._right = right
 

@@ -62,7 +62,6 @@ def test_bounds_cover_a_transcript_and_the_attack_is_about_it_alone(tmp_path: Pa
 
 
 def test_a_transcript_has_the_bounds_of_all_iterates_and_a_sharper_test_of_updates(tmp_path: Path) -> None:
-    """The drawn records are known, so that less is left to chance than if only the data is."""
     told, seen = audited(tmp_path, text=TEXT), audited(tmp_path, ITERATES, text=TEXT)
     assert [v.upper for v in told.verdicts] == [v.upper for v in seen.verdicts]
     assert {f.scope.access for f in seen.findings} == {"all-iterates"}

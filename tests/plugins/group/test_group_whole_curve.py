@@ -27,7 +27,6 @@ FEW = {"deadline": None, "suppress_health_check": list(HealthCheck), "derandomiz
 
 @pytest.fixture(autouse=True, scope="module")
 def few_deltas() -> Any:
-    """What a single mu is held against from below; more deltas take time and add nothing here."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(bounds, "CURVE_DELTAS", (1e-4,))
         patch.setattr(bounds, "PROFILE_DELTAS", (1e-2,))
@@ -111,7 +110,6 @@ def test_nothing_is_bounded_without_noise_and_nothing_is_said_that_nobody_asks()
 @settings(max_examples=20, **FEW)
 @given(mechanisms(), st.sampled_from(("add", "remove", "both")), st.data())
 def test_no_data_sets_in_scope_leak_more(case: dict[str, Any], direction: str, data: st.DataObject) -> None:
-    """Two explicit data sets through the native backend's own code, by every quantity that is bounded."""
     claims = [
         oracle.claim_of("gdp", direction, case["size"], mu=1.0),
         oracle.claim_of("membership", direction, case["size"], advantage=0.5),

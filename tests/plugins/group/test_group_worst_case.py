@@ -49,7 +49,6 @@ def spec(**blocks: Any):
 
 
 def weights(one: Any) -> dict[str, torch.Tensor]:
-    """What the first run of a spec starts from."""
     made = prepare(one, CATALOG)
     context = RunContext(made, CATALOG, made.audit.trial_inputs(made.spec), device="cpu")
     return context.model.build(context.seed(0, "model")).state_dict()

@@ -22,7 +22,6 @@ def audited(folder: Path, *changes: str) -> AuditResult:
 
 
 def held(audit: AuditResult, within: float) -> None:
-    """Ratios, epsilons and shares, by what the audit itself reports."""
     tables = {series.name: series.columns for series in audit.series}
     ratio = tables["ratio-over-training"]
     found = {
@@ -47,7 +46,6 @@ def shipped(tmp_path_factory: pytest.TempPathFactory) -> AuditResult:
 
 @pytest.mark.ci
 def test_the_reference_run_is_met(shipped: AuditResult) -> None:
-    """With the spec's own seed every ratio is within 15%."""
     held(shipped, 0.15)
     records = {series.name: series.columns for series in shipped.series}["records"]
     assert float(np.median(records["estimate_add"])) == pytest.approx(7.401, rel=0.15)

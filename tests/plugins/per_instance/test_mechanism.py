@@ -53,7 +53,6 @@ def audited(folder: Path, *overrides: str, store: Store | None = None) -> tuple[
 
 @pytest.fixture(autouse=True, scope="module")
 def one_accountant() -> Iterator[None]:
-    """Most results here are of one mechanism."""
     with pytest.MonkeyPatch.context() as patch:
         solved_once.patch(patch)
         yield
@@ -82,7 +81,6 @@ def test_verdicts_and_conformance(both) -> None:
 
 
 def test_estimates_are_no_bounds_and_say_what_would_make_them_some(both) -> None:
-    """With three runs the plug-in is approximate; the confidence bound is statistical and has its confidence."""
     audit, _, _ = both
     own = [f for f in audit.findings if f.scope.record == 5 and f.scope.data == "this" and f.bound != "lower"]
     assert {(f.bound, f.rigor) for f in own} == {("estimate", "approximate"), ("upper", "statistical")}
@@ -163,7 +161,6 @@ def test_the_table_of_the_mean_rule_has_medians_by_direction(both) -> None:
 
 
 def test_reports_without_internal_hold_no_record(both) -> None:
-    """Redacting takes tables of records and numbers about them."""
     audit, _, result = both
     public = redact(result).audits[0]
     theory = {"one-step", "attack-limits", "unlearning"}

@@ -18,7 +18,6 @@ GRADIENTS = (0.0, 1e-20, 0.3, -0.7, 1.0, -10.0, 1e30, float("inf"), float("nan")
 
 @pytest.fixture(autouse=True, scope="module")
 def claimed_deltas_alone() -> Any:
-    """The curve at other deltas takes time and adds nothing."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(kit, "CURVE_DELTAS", ())
         yield

@@ -91,7 +91,6 @@ NEAR = 6e-8
 
 
 def _printed(first, second, order, p):
-    """The sum with the orders that the statement prints, and the weights of its proof."""
     n = first.steps
     orders = np.array([printed_order(order, p, n - t) for t in range(1, n + 1)])
     shares = [(p - 1) ** i / p ** (i + 1) / (order - 1) for i in range(n - 1)]
@@ -210,7 +209,6 @@ class _Descent:
         self.w = (half[:, None] * weights).ravel()
 
     def step(self, theta):
-        """The density of the next model at all nodes, from each of ``theta``: (nodes, len(theta))."""
         found = np.zeros((len(self.x), len(theta)))
         for coins in np.ndindex(*[2] * len(self.rows)):
             mass = math.prod(self.q if c else 1 - self.q for c in coins)
@@ -220,7 +218,6 @@ class _Descent:
         return found
 
     def laws(self, steps):
-        """The masses at the nodes before steps 2, 3, ..."""
         law = self.step(np.zeros(1))[:, 0] * self.w
         found = [law]
         for _ in range(steps - 2):
@@ -229,7 +226,6 @@ class _Descent:
         return found
 
     def contributions(self, order, steps, p):
-        """Last step's first, by Theorem 3.2 at every model."""
         e, size = exponents(order, steps, p), np.abs(np.clip(self.x - self.record, -1, 1))
         found = [float(step_divergence(e.orders[0], self.q, abs(self.record)))]
         for t, law in enumerate(self.laws(steps), start=2):

@@ -70,7 +70,6 @@ def loaded(folder: Path, *overrides: str) -> Spec:
 def audited(
     folder: Path, *overrides: str, store: str = "store", options: RunOptions | None = None
 ) -> tuple[Result, int]:
-    """The result, and how many trials were made for it."""
     made: list[Event] = []
     result = run(
         [loaded(folder, *overrides)],
@@ -84,7 +83,6 @@ def audited(
 
 @pytest.fixture(autouse=True, scope="module")
 def one_accountant() -> Iterator[None]:
-    """All results here are of one mechanism."""
     with pytest.MonkeyPatch.context() as patch:
         solved_once.patch(patch)
         yield
@@ -108,7 +106,6 @@ def shared(folder: Path) -> AuditResult:
 
 @pytest.fixture(scope="module")
 def whole(folder: Path) -> AuditResult:
-    """The same without shards, each run trained by itself."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(planning, "_TOGETHER", 1)
         result, made = audited(folder, store="whole")
@@ -156,7 +153,6 @@ def test_shards_find_what_one_trial_finds(folder: Path, shared: AuditResult, who
 
 
 def same(ours: AuditResult, theirs: AuditResult, rel: float = 1e-3) -> None:
-    """Equal but for rounding: norms are looked up in a table whose neighbours differ by less than a thousandth."""
     assert [(v.claim, v.verdict) for v in ours.verdicts] == [(v.claim, v.verdict) for v in theirs.verdicts]
     assert [replace(f, value=0.0) for f in ours.findings] == [replace(f, value=0.0) for f in theirs.findings]
     assert [f.value for f in ours.findings] == pytest.approx([f.value for f in theirs.findings], rel=rel)

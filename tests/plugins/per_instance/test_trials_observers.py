@@ -183,8 +183,6 @@ def test_a_steps_score_is_computed_where_the_model_is(sampling):
 
 
 class Trained:
-    """A trainer that notes how it is asked to train."""
-
     def __init__(self) -> None:
         self.alone: list[object] = []
         self.together = 0

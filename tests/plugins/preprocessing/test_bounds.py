@@ -46,7 +46,6 @@ def verdict(tmp_path: Path, *overrides: str) -> str:
 
 
 def opposite(n: int, d: int, seed: int = 0) -> Pair:
-    """Random unit rows, the first of which is replaced by its negative."""
     x = np.random.default_rng(seed).normal(size=(n, d))
     x /= np.linalg.norm(x, axis=1)[:, None]
     other = x.copy()
@@ -55,7 +54,6 @@ def opposite(n: int, d: int, seed: int = 0) -> Pair:
 
 
 def alone(n: int, d: int) -> Pair:
-    """One record off the others, which are all alike, in every feature; and at the other side of them."""
     one = np.zeros((n, d))
     other, labels = one.copy(), -np.ones(n)
     one[0], other[0], labels[0] = 1.0 / math.sqrt(d), -1.0 / math.sqrt(d), 1.0
@@ -63,7 +61,6 @@ def alone(n: int, d: int) -> Pair:
 
 
 def turned(n: int, missing: int) -> Pair:
-    """All at e_1, some of it unknown; the replaced record is at e_2 without its first feature, or at -e_1."""
     one = np.tile([[1.0, 0.0]], (n, 1))
     one[n - missing :] = math.nan
     other = one.copy()
@@ -279,7 +276,6 @@ def test_balls_are_counted_wide_enough_for_rounding() -> None:
 
 
 def pair_rows(pair: bounds.ExplicitPair, records: int, features: int, radius: float) -> tuple[Rows, Rows]:
-    """Both data sets of a pair (n, d), NaN where a value is missing."""
     one = np.zeros((records, features))
     one[records - pair.missing :, 0] = math.nan
     other = one.copy()

@@ -119,7 +119,6 @@ def test_the_noise_that_ran_is_held_against_the_declared_one(tmp_path: Path, kin
 
 @pytest.mark.parametrize("kind", ["gaussian", "laplace"])
 def test_noise_of_another_scale_is_seen(kind: str) -> None:
-    """What ran has 1.2 times the declared noise: the test says so, and by how much."""
     m = PrivateMechanism(kind=kind, noise=0.5, records=50)
     louder = LinearEngine(private=replace(m, noise=0.5 / 1.2), radius=1.0)
     exact = np.zeros((50, 1))

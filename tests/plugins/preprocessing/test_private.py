@@ -39,7 +39,6 @@ GAUSSIAN, GD, LAPLACE = "gaussian", "dp-gd", "laplace"
 
 
 def near(value: float) -> object:
-    """The references have nine digits or more."""
     return pytest.approx(value, rel=1e-8)
 
 
@@ -169,15 +168,6 @@ def test_the_optimum_of_two_lines_is_the_closed_form() -> None:
         assert best == pytest.approx(order * composed_slope(x, y), rel=1e-12)
 
 
-@pytest.mark.parametrize("name", ["R03", "R07"])
-def test_the_optimum_is_attained_by_an_explicit_pair(name: str) -> None:
-    """The repaired bound equals the divergence of Gaussians whose means differ by the whole shift."""
-    m, order, _, tau, _, (*_, best, _) = SETTINGS[name]
-    shift = m.sensitivity + tau if m.kind == "gaussian" else 2.0 + tau
-    scale = m.noise * shift
-    assert 0.5 * order * scale**2 == near(best)
-
-
 @pytest.mark.parametrize("name", SETTINGS)
 def test_bounds_move_as_they_should(name: str) -> None:
     m, order, _, tau, *_ = SETTINGS[name]
@@ -217,7 +207,6 @@ Pair = tuple[Rows, Rows]
 
 
 def near_exact(value: float) -> object:
-    """As many digits as the references have."""
     return pytest.approx(value, rel=2e-8)
 
 
@@ -226,7 +215,6 @@ def both(common: Rows, one: list[float], other: list[float]) -> Pair:
 
 
 def circles(copies: int, far: float, around: int = 2) -> Pair:
-    """Five clusters on a circle of 0.0299 around each of ``around`` ends at +-far."""
     angles = 2.0 * np.pi * np.arange(5) / 5.0
     circle = 0.0299 * np.stack([np.cos(angles), np.sin(angles)], axis=1)
     ends = np.array([[far, 0.0], [-far, 0.0]])[:around]
@@ -234,7 +222,6 @@ def circles(copies: int, far: float, around: int = 2) -> Pair:
 
 
 def one_cluster(copies: int, far: float, at: float) -> Pair:
-    """One cluster 0.02 to 0.03 beside the record, which stands opposite its replacement."""
     offset = math.sqrt(0.025**2 - (far - at) ** 2) if far - at < 0.025 else 0.0
     return both(np.tile([[at, offset]], (copies, 1)), [far, 0.0], [-far, 0.0])
 
@@ -318,7 +305,6 @@ def test_exact_divergence_after_near_duplicates_are_merged(name: str) -> None:
 
 
 def imputed(n: int, missing: int) -> Pair:
-    """``missing`` records without any value, zeros, and a record at an end of the line."""
     common = np.zeros((n - 1, 1))
     common[:missing] = math.nan
     return both(common, [1.0], [-1.0])

@@ -16,7 +16,6 @@ Floats = npt.NDArray[np.float64]
 
 
 def plane(effect: float, order: int) -> tuple[Floats, Floats, float]:
-    """A grid that holds all that counts of Gaussians within ``effect`` of 0, to powers up to ``order``."""
     reach = 9.0 + order * effect
     line = np.linspace(-reach, reach, 801)
     x, y = np.meshgrid(line, line, indexing="ij")

@@ -21,7 +21,6 @@ ETA = 0.01
 
 
 def around(centre: Sequence[float], directions: Rows, copies: int, reach: float = 2.99) -> Rows:
-    """Clusters of copies at ``reach`` eta from a centre."""
     return np.repeat(np.asarray(centre) + reach * ETA * directions, copies, axis=0)
 
 

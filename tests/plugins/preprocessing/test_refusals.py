@@ -192,7 +192,6 @@ def test_what_cannot_be_audited_is_located(tmp_path: Path, overrides: list[str],
     ],
 )
 def test_the_schema_refuses_keys_and_values(tmp_path: Path, overrides: list[str], path: str, valid: str) -> None:
-    """The schema locates the error, and lists the valid keys or choices."""
     file = tmp_path / "refused.yaml"
     file.write_text(BASE, encoding="utf-8")
     (error,) = load_specs([file], load_catalog(), overrides).diagnostics

@@ -24,7 +24,6 @@ def in_ball(random: np.random.Generator, n: int, d: int) -> Rows:
 
 
 def replaced(random: np.random.Generator, x: Rows) -> Pair:
-    """The same rows but the first, which stands at an end of the ball half of the time."""
     one, other = x.copy(), x.copy()
     z = in_ball(random, 2, x.shape[1])
     if random.random() < 0.5:

@@ -22,7 +22,6 @@ WAYS: dict[str, Callable[[Rows, Rows], Tree | Products]] = {
 
 
 def blobs(features: int, seed: int = 3) -> Rows:
-    """Records with near-duplicates at all distances around 0.1, and some that are equal."""
     random = np.random.default_rng(seed)
     centres = random.normal(size=(40, features)) / np.sqrt(features)
     x = centres[random.integers(40, size=300)]
@@ -31,7 +30,6 @@ def blobs(features: int, seed: int = 3) -> Rows:
 
 
 def by_definition(x: Rows, eta: float) -> tuple[list[bool], list[int], int]:
-    """Centres, representatives and the largest good cluster, literally."""
     distances = np.sqrt(np.square(x[:, None] - x[None]).sum(axis=2))
     near, wide = distances <= eta, distances <= 3.0 * eta
     centres = (near == wide).all(axis=1)
