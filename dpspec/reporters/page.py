@@ -50,18 +50,6 @@ _MOST_CONTROLS = 3
 #: Text without a line break. The lookbehind starts one match per run of digits, to avoid quadratic time.
 _WHOLE = re.compile(r"((?<![0-9.])[0-9.]+(?:e-[0-9]+| %)|DP-SGD)")
 
-#: Words that link to their definition in the page's terms, with its id.
-_LINKED = {
-    "false-positive rate": "term-false-positive-rate",
-    "negative control": "term-control",
-    "negative controls": "term-control",
-    "epsilon": "term-epsilon-delta",
-    "lower bound": "term-lower-bound",
-    "upper bound": "term-upper-bound",
-    "canary": "term-canary",
-}
-_TERM = re.compile(rf"\b({'|'.join(sorted(_LINKED, key=len, reverse=True))})\b")
-
 
 def render(result: Result, *, internal: bool = False) -> str:
     """The text follows from the embedded JSON for one :func:`generator`."""
@@ -140,7 +128,6 @@ def _environment() -> Environment:
         lstrip_blocks=True,
     )
     environment.filters["whole"] = _whole
-    environment.filters["linked"] = _linked
     # A name may be broken after its underscores only.
     environment.filters["parted"] = lambda name: Markup("_<wbr>").join(map(escape, plain(name).split("_")))
     return environment
@@ -153,22 +140,6 @@ def _whole(text: str) -> Markup:
     parts = _WHOLE.split(plain(text))
     marked = (f'<span class="whole">{escape(part)}</span>' if i % 2 else escape(part) for i, part in enumerate(parts))
     return Markup("").join(map(Markup, marked))
-
-
-def _linked(sentences: tuple[str, ...]) -> Markup:
-    """The first occurrence of each term links to its definition."""
-    from markupsafe import Markup
-
-    seen: set[str] = set()
-    parts = []
-    for i, part in enumerate(_TERM.split(" ".join(sentences))):
-        term = _LINKED.get(part, "") if i % 2 else ""
-        if term and term not in seen:
-            seen.add(term)
-            parts.append(Markup('<a class="term" href="#{}">{}</a>').format(term, part))
-        else:
-            parts.append(_whole(part))
-    return Markup("").join(parts)
 
 
 def _asset(name: str) -> str:

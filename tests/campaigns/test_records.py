@@ -41,21 +41,19 @@ def bench(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 def test_what_was_believed_is_refused(bench: campaign.Bench) -> None:
     key = bench.cases()[0].key
-    edits = [
-        campaign.Case(key=key, edits=(campaign.Edit(path=path, value=value),)) for path, value in KNOWN[bench.kind]
-    ]
-    became = {str(case): bench.finding(case) for case in edits}
+    cases = [campaign.Case(key=key, path=path, value=value) for path, value in KNOWN[bench.kind]]
+    became = {str(case): bench.finding(case) for case in cases}
     assert {what for what, _ in became.values()} <= {"refused", "set aside"}, became
 
 
 def test_a_leaf_replaced_is_no_error_of_ours(bench: campaign.Bench) -> None:
     cases = random.Random(3).sample(bench.cases(), 8)
-    _, wrong, _ = campaign.campaign(bench, cases)
+    _, wrong = campaign.campaign(bench, cases)
     assert {what: several for what, several in wrong.items() if not what.startswith("slow")} == {}
 
 
 def test_an_array_replaced_is_no_error_of_ours(bench: campaign.Bench) -> None:
-    cases = [case for case in bench.cases() if case.edits[0].array]
+    cases = [case for case in bench.cases() if case.array]
     for case in random.Random(4).sample(cases, min(4, len(cases))):
         became, wrong = bench.finding(case)
         assert became != "crash", f"{case}: {wrong}"

@@ -139,11 +139,9 @@ def read_header(content: bytes, name: str) -> Header:
         read = json.loads(content)
     except (ValueError, RecursionError) as error:
         raise RecordingError(f"{name}: not JSON: {str(error)[:80]}") from None
-    if not isinstance(read, dict) or "dpspec-run" not in read:
-        raise RecordingError(f"{name}: not the mark of a recorded run: it has no 'dpspec-run'")
-    version = read["dpspec-run"]
+    version = read.get("dpspec-run") if isinstance(read, dict) else None
     if type(version) is not int or version < 1:
-        raise RecordingError(f"{name}: dpspec-run must be an integer of at least 1")
+        raise RecordingError(f"{name}: not the mark of a recorded run: it has no number 'dpspec-run'")
     if version > FORMAT:
         raise RecordingError(f"{name}: format {version} is of a later version of dpspec; this one knows {FORMAT}")
     pairs: dict[str, Any] = {}

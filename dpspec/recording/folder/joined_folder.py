@@ -265,21 +265,16 @@ def joined_comparison(every: Sequence[Comparison]) -> Comparison:
     """The comparison over all parts; ranks of a part that was killed may have different numbers of steps."""
     counts = ("noise", "unequal", "summed", "shared", "seeds", "foreign", "compared", "equal")
     lengths = [one.lengths if one.ended else [min(one.lengths)] * len(one.lengths) for one in every[:-1]]
-    lengths.append(every[-1].lengths)
-    pairs = [found for one in every if (found := one.overlaps)]
+    pairs = zip(*(found for one in every if (found := one.overlaps)), strict=False)
+    steps, total, largest = zip(*(one.along for one in every), strict=True)
     return Comparison(
         **{name: sum(getattr(one, name) for one in every) for name in counts},
-        lengths=[sum(column) for column in zip(*lengths, strict=False)],
+        lengths=[sum(column) for column in zip(*lengths, every[-1].lengths, strict=False)],
         other={name: None for one in every for name in one.other},
         overlaps=[
-            (sum(one[0] for one in pair), sum(one[1] for one in pair), min(one[2] for one in pair))
-            for pair in zip(*pairs, strict=False)
+            (sum(one[0] for one in pair), sum(one[1] for one in pair), min(one[2] for one in pair)) for pair in pairs
         ],
-        along=(
-            sum(one.along[0] for one in every),
-            sum(one.along[1] for one in every),
-            max(one.along[2] for one in every),
-        ),
+        along=(sum(steps), sum(total), max(largest)),
         other_data=any(one.other_data for one in every),
     )
 

@@ -324,35 +324,6 @@ def test_what_laplace_noise_loses_falls_back_to_plain_noise(tmp_path: Path) -> N
     assert claimed.printed.refuted
 
 
-@pytest.mark.parametrize(
-    ("overrides", "code", "path", "severity"),
-    [
-        (["mechanism.linf_truncation=4"], "unsupported", "mechanism.linf_truncation", "error"),
-        (["mechanism.mixing.threshold=0.001"], "bad-value", "mechanism.mixing.threshold", "error"),
-        (["mechanism.mixing.threshold=0.01"], "bad-value", "mechanism.mixing.threshold", "warning"),
-        (["mechanism.mixing.threshold=0"], "unsupported", "mechanism.mixing.threshold", "warning"),
-        (
-            ["mechanism.embedding={form: residual-only, dimension: 2, clip_norm: 1, noise_multiplier: 1}"],
-            "unsupported",
-            "mechanism.embedding",
-            "error",
-        ),
-        (["mechanism.noise=cauchy"], "bad-choice", "mechanism.noise", "error"),
-        (["mechanism.utility={smoothness: 1, distance: 1}"], "unsupported", "mechanism.utility", "error"),
-        (
-            ["mechanism.steps=null", "mechanism.phases=[{steps: 2}, {steps: 3, noise: gaussian}]"],
-            "unsupported",
-            "mechanism.phases.1.noise",
-            "error",
-        ),
-    ],
-)
-def test_refusals(tmp_path: Path, overrides: list[str], code: str, path: str, severity: str) -> None:
-    found = specs.diagnostics(tmp_path, TEXT, *overrides)
-    assert (code, path, severity) in [(d.code, ".".join(map(str, d.path)), d.severity) for d in found]
-    assert all(d.span is not None for d in found)
-
-
 def test_a_step_that_loses_out_of_range_adds_up() -> None:
     for effect in (10.0, 250.0, 1e6):
         segments = [Segment(3, 1.0, effect, 4.0 * effect, noise="laplace")]

@@ -193,20 +193,3 @@ def test_hardly_any_noise_has_a_bound_that_says_so(tmp_path: Path, form: str, ov
     found = [f for f in bounds_of(spec) if f.bound == "upper"]
     assert found
     assert all(f.value > 1e9 and math.isfinite(f.value) == finite for f in found)
-
-
-@pytest.mark.parametrize(
-    ("overrides", "code", "path", "severity"),
-    [
-        (["mechanism.embedding.dimension=85"], "out-of-range", "mechanism.embedding.dimension", "error"),
-        (["mechanism.embedding.anchors=4"], "bad-value", "mechanism.embedding.anchors", "error"),
-        (["mechanism.embedding.anchors=13"], "out-of-range", "mechanism.embedding.anchors", "error"),
-        (["mechanism.embedding.noise_multiplier=0"], "no-noise", "mechanism.embedding.noise_multiplier", "warning"),
-        (["mechanism.embedding.form=both"], "bad-choice", "mechanism.embedding.form", "error"),
-        (["mechanism.utility={smoothness: 1, distance: 1}"], "unsupported", "mechanism.utility", "error"),
-    ],
-)
-def test_refusals(tmp_path: Path, overrides: list[str], code: str, path: str, severity: str) -> None:
-    found = specs.diagnostics(tmp_path, TEXT.replace("FORM", "residual-only"), *overrides)
-    assert (code, path, severity) in [(d.code, ".".join(map(str, d.path)), d.severity) for d in found]
-    assert all(d.span is not None for d in found)
