@@ -63,28 +63,19 @@ def check_claims(
 def _check_claim(
     claim: dict[str, Json], mechanism: Mechanism | None, threat_model: Mapping[str, Json] | None, path: Path
 ) -> tuple[Json, list[Diagnostic]]:
-    kind = claim.get("kind")
-    known = known_claim_kinds(mechanism)
-    judged = sorted(mechanism.claims) if mechanism is not None else known
-    if not isinstance(kind, str):
-        hint = f"valid: {listed(judged)}"
-        if "kind" in claim:
-            message = f"kind must be a string, got {shown(kind)}"
-            return claim, [Diagnostic(code="wrong-type", message=message, path=(*path, "kind"), help=hint)]
-        message = f"missing key 'kind' in claims[{path[-1]}]"
-        return claim, [Diagnostic(code="missing-key", message=message, path=path, help=hint, at_key=True)]
-    if kind not in known and mechanism is None:
+    kind, known = claim.get("kind"), known_claim_kinds(mechanism)
+    if mechanism is None and isinstance(kind, str) and kind not in known:
         return claim, []  # the unknown mechanism may define it
-    if kind not in known:
-        message = f"{quoted(kind)} is not a claim kind" + did_you_mean(closest(kind, judged))
-        hint = f"valid: {listed(judged)}"
-        return claim, [Diagnostic(code="bad-choice", message=message, path=(*path, "kind"), help=hint)]
+    wrong = list(problems({"required": ["kind"], "properties": {"kind": {"enum": known}}}, claim, path))
+    if wrong:
+        return claim, wrong
+    assert isinstance(kind, str)
     schema = claim_block(kind, mechanism)
     filled = fill(schema, claim)
     wrong = [d for d in problems(schema, filled, path) if mechanism is not None or d.code != "unknown-key"]
     if mechanism is not None and kind not in mechanism.claims:
         message = f"mechanism {quoted(mechanism.kind)} cannot judge claims of kind {quoted(kind)}"
-        hint = f"it judges: {listed(judged)}"
+        hint = f"it judges: {listed(sorted(mechanism.claims))}"
         wrong.append(Diagnostic(code="claim-not-judged", message=message, path=(*path, "kind"), help=hint))
     if wrong:
         return filled, wrong
