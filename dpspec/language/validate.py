@@ -64,18 +64,17 @@ def _check_claim(
     claim: dict[str, Json], mechanism: Mechanism | None, threat_model: Mapping[str, Json] | None, path: Path
 ) -> tuple[Json, list[Diagnostic]]:
     kind, known = claim.get("kind"), known_claim_kinds(mechanism)
-    if mechanism is None and isinstance(kind, str) and kind not in known:
-        return claim, []  # the unknown mechanism may define it
-    wrong = list(problems({"required": ["kind"], "properties": {"kind": {"enum": known}}}, claim, path))
-    if wrong:
-        return claim, wrong
-    assert isinstance(kind, str)
+    judged = known if mechanism is None else sorted(mechanism.claims)
+    if not isinstance(kind, str) or kind not in known:
+        if mechanism is None and isinstance(kind, str):
+            return claim, []  # the unknown mechanism may define it
+        return claim, list(problems({"required": ["kind"], "properties": {"kind": {"enum": judged}}}, claim, path))
     schema = claim_block(kind, mechanism)
     filled = fill(schema, claim)
     wrong = [d for d in problems(schema, filled, path) if mechanism is not None or d.code != "unknown-key"]
     if mechanism is not None and kind not in mechanism.claims:
         message = f"mechanism {quoted(mechanism.kind)} cannot judge claims of kind {quoted(kind)}"
-        hint = f"it judges: {listed(sorted(mechanism.claims))}"
+        hint = f"it judges: {listed(judged)}"
         wrong.append(Diagnostic(code="claim-not-judged", message=message, path=(*path, "kind"), help=hint))
     if wrong:
         return filled, wrong
