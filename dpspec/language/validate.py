@@ -320,15 +320,11 @@ class _Checker(Checked):
             return None  # absent, or reported by the top schema
         key, field, what = CHOOSERS[name]
         installed: Mapping[str, Offered] = getattr(self.catalog, field)
-        found: Any
-        if key not in block:
-            message, hint = f"missing key {quoted(key)} in {name}", _installed_help(installed)
-            found = Diagnostic(code="missing-key", message=message, path=(name,), help=hint, at_key=True)
-        elif not isinstance(block[key], str):
-            message, hint = f"{key} must be a string, got {shown(block[key])}", _installed_help(installed)
-            found = Diagnostic(code="wrong-type", message=message, path=(name, key), help=hint)
-        else:
-            found = _find_kind(block[key], installed, what, (name, key), self.catalog)
+        if not isinstance(block.get(key), str):
+            wrong = problems({"required": [key], "properties": {key: {"type": "string"}}}, block, (name,))
+            self.diagnostics += [replace(d, help=_installed_help(installed)) for d in wrong]
+            return None
+        found = _find_kind(block[key], installed, what, (name, key), self.catalog)
         if isinstance(found, Diagnostic):
             self.diagnostics.append(found)
             return None
