@@ -59,21 +59,19 @@ def read_directions(
     """
     from scipy import sparse
 
-    if not all(hasattr(made, name) for name in ("parameters", "count", "supports")):
-        raise InvalidDirectionsError(f"make() returns a {type(made).__name__}, not directions")
-    if (made.count, made.parameters) != (count, parameters):
-        said = f"{made.count} directions among {made.parameters} parameters"
-        raise InvalidDirectionsError(f"make() returns {said}, not {count} among {parameters}")
-    found = made.supports(torch.arange(count))
-    if not isinstance(found, tuple) or len(found) != 2 or not all(isinstance(part, Tensor) for part in found):
-        raise InvalidDirectionsError(f"supports() returns a {type(found).__name__}, not two tensors")
-    places, values = (part.detach().cpu().numpy() for part in found)
-    fits = places.ndim == 2 and places.shape == values.shape and len(values) == count and places.dtype == np.int64
-    if not (fits and values.dtype.kind == "f" and np.isfinite(values).all()):
-        said = f"{places.dtype} of shape {places.shape} and {values.dtype} of shape {values.shape}"
-        raise InvalidDirectionsError(f"supports() returns {said}, not int64 and finite float32, {count} rows each")
-    if not ((places >= 0) & (places < parameters)).all():
-        raise InvalidDirectionsError(f"supports() returns coordinates beyond 0..{parameters - 1}")
+    try:
+        places, values = (part.detach().cpu().numpy() for part in made.supports(torch.arange(count)))
+        fits = (made.count, made.parameters) == (count, parameters) and places.dtype == np.int64
+        fits = fits and places.ndim == 2 and len(places) == count and places.shape == values.shape
+        fits = fits and values.dtype.kind == "f" and bool(np.isfinite(values).all())
+        fits = fits and bool(((places >= 0) & (places < parameters)).all())
+    except (AttributeError, TypeError, ValueError):  # no directions, or not two tensors
+        fits = False
+    if not fits:
+        raise InvalidDirectionsError(
+            f"make() does not return {count} directions among {parameters} parameters, with supports() of int64 "
+            "coordinates and finite float32 values, a row for each"
+        )
     starts = np.arange(count + 1) * places.shape[1]
     rows = sparse.csr_matrix((values.astype(np.float64).ravel(), places.ravel(), starts), (count, parameters))
     twice = bool((np.diff(np.sort(places, axis=1), axis=1) == 0).any())

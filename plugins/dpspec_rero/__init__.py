@@ -197,7 +197,7 @@ class ReroAudit(dps.Audit):
         certified = leakage.gammas(all_kappas)
         context.progress(1, 4, "baselines")
         comparison = compare(spec, phases, all_kappas, certified, delta)
-        yield from gamma_findings(comparison.only(kappas))
+        yield from gamma_findings(comparison, kappas)
         yield prior_finding(leakage)
         context.progress(2, 4, "membership")
         yield from membership_findings(spec, leakage)

@@ -145,9 +145,8 @@ _METHODS = {
     "epsilon-delta": _Method("upper", "theorem", THEOREM, dps.Printed(refuted=False)),
     "epsilon-delta-both": _Method("upper", "theorem", f"{THEOREM}, from both directions"),
     "symmetrised": _Method("upper", "theorem", f"{THEOREM}, of the symmetrised curve"),
+    "monte-carlo": _Method("estimate", "approximate", MONTE_CARLO_SOURCE),
 }
-
-_MONTE_CARLO = _Method("estimate", "approximate", MONTE_CARLO_SOURCE)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -159,24 +158,6 @@ class Comparison:
     others: Mapping[str, Values]
     drawn: tuple[Estimate, ...] = ()
     confidence: float | None = None
-
-    def only(self, kappas: Sequence[float]) -> Comparison:
-        indices = [self.kappas.index(kappa) for kappa in kappas]
-        return Comparison(
-            kappas=tuple(kappas),
-            certified=tuple(self.certified[i] for i in indices),
-            others={name: [values[i] for i in indices] for name, values in self.others.items()},
-            drawn=tuple(self.drawn[i] for i in indices) if self.drawn else (),
-            confidence=self.confidence,
-        )
-
-    def reference(self, index: int) -> float:
-        return 0.5 * (self.certified[index].lower + self.certified[index].upper)
-
-    def error(self, method: str, index: int) -> float | None:
-        """Relative error of a method's value; negative if the method underestimates gamma."""
-        value = self.others[method][index]
-        return None if value is None else value / self.reference(index) - 1.0
 
 
 def compare(
@@ -202,44 +183,43 @@ def compare(
     )
 
 
-def gamma_findings(comparison: Comparison) -> Iterator[dps.Finding]:
-    for index, (kappa, interval) in enumerate(zip(comparison.kappas, comparison.certified, strict=True)):
-        yield certified("gamma", interval, at={"kappa": kappa}, source=gamma_source(interval))
-        for name, values in comparison.others.items():
-            value, method = values[index], _METHODS.get(name)
-            if value is not None and method is not None:
-                yield _finding(kappa, value, name, method)
+def gamma_findings(comparison: Comparison, kappas: Sequence[float]) -> Iterator[dps.Finding]:
+    for index in map(comparison.kappas.index, kappas):
+        at, interval = dps.FrozenMap({"kappa": comparison.kappas[index]}), comparison.certified[index]
+        yield certified("gamma", interval, at=dict(at), source=gamma_source(interval))
+        values = {name: column[index] for name, column in comparison.others.items()}
         if comparison.drawn:
-            drawn = comparison.drawn[index]
-            yield _finding(kappa, drawn.value, "monte-carlo", _MONTE_CARLO)
+            values["monte-carlo"] = comparison.drawn[index].value
+        for name, value in values.items():
+            method = _METHODS.get(name)
+            if value is not None and method is not None:
+                yield dps.Finding(
+                    quantity="gamma",
+                    value=value,
+                    bound=method.bound,
+                    rigor=method.rigor,
+                    at=at,
+                    scope=scope_of(),
+                    method=name,
+                    source=method.source,
+                    printed=method.printed,
+                    assumptions=ASSUMPTIONS,
+                )
+        if comparison.drawn:
+            drawn = comparison.drawn[index].interval
             yield dps.Finding(
                 quantity="gamma",
-                value=drawn.interval.upper,
-                lower=drawn.interval.lower,
+                value=drawn.upper,
+                lower=drawn.lower,
                 bound="upper",
                 rigor="statistical",
-                at=dps.FrozenMap({"kappa": kappa}),
+                at=at,
                 scope=scope_of(),
                 method="monte-carlo",
                 source=INTERVAL_SOURCE,
                 confidence=comparison.confidence,
                 assumptions=ASSUMPTIONS,
             )
-
-
-def _finding(kappa: float, value: float, name: str, method: _Method) -> dps.Finding:
-    return dps.Finding(
-        quantity="gamma",
-        value=value,
-        bound=method.bound,
-        rigor=method.rigor,
-        at=dps.FrozenMap({"kappa": kappa}),
-        scope=scope_of(),
-        method=name,
-        source=method.source,
-        printed=method.printed,
-        assumptions=ASSUMPTIONS,
-    )
 
 
 def _values(method: str, order: int, phases: Sequence[Steps], kappas: Sequence[float], delta: float) -> Values:
@@ -322,20 +302,24 @@ def noise_series(
 
 
 def _columns(comparison: Comparison) -> dict[str, list[dps.Json]]:
-    indices = range(len(comparison.kappas))
+    """Values of all methods; errors are relative to the middle of the certified interval, negative if too small."""
     columns: dict[str, list[dps.Json]] = {
         "gamma": [interval.upper for interval in comparison.certified],
         "gamma-lower": [interval.lower for interval in comparison.certified],
     }
+    middles = [0.5 * (interval.lower + interval.upper) for interval in comparison.certified]
+
+    def errors(values: Sequence[float | None]) -> list[dps.Json]:
+        return [None if v is None else v / middle - 1.0 for v, middle in zip(values, middles, strict=True)]
+
     columns |= {name: list(values) for name, values in comparison.others.items()}
-    for name in APPROXIMATE:
-        if name in comparison.others:
-            columns[f"{name}-error"] = [comparison.error(name, i) for i in indices]
+    columns |= {f"{name}-error": errors(comparison.others[name]) for name in APPROXIMATE if name in comparison.others}
     if comparison.drawn:
-        columns["monte-carlo"] = [one.value for one in comparison.drawn]
+        values = [one.value for one in comparison.drawn]
+        columns |= {"monte-carlo": list(values)}
         columns["monte-carlo-lower"] = [one.interval.lower for one in comparison.drawn]
         columns["monte-carlo-upper"] = [one.interval.upper for one in comparison.drawn]
-        columns["monte-carlo-error"] = [comparison.drawn[i].value / comparison.reference(i) - 1.0 for i in indices]
+        columns["monte-carlo-error"] = errors(values)
     return columns
 
 

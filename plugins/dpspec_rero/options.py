@@ -218,27 +218,27 @@ def _prior(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Diagnostic]:
                 message = f"threat_model.prior.candidates is required when {key!r} is set"
                 yield dps.Diagnostic(code="missing-key", message=message, path=where)
         return
+    count, masses, kind = candidates.count, candidates.masses or (), candidates.source
     distinct, per_class = facts.features * facts.classes, math.ceil(facts.records / max(1, facts.classes))
-    if candidates.source == "planted" and candidates.count > distinct:
-        message = f"planted candidates must be at most features * classes = {distinct}, got {candidates.count}"
-        yield kit.bad_value(message, (*where, "candidates"))
-    elif candidates.source != "planted" and candidates.count > facts.records:
-        message = f"candidates must be at most the {facts.records} training records, got {candidates.count}"
-        yield kit.bad_value(message, (*where, "candidates"))
-    elif candidates.source == "same-class" and candidates.count > per_class:
-        message = f"candidates of one class must be at most records / classes = {per_class}, got {candidates.count}"
-        yield kit.bad_value(message, (*where, "candidates"), "write from: all, or reduce candidates")
-    if candidates.masses is not None and len(candidates.masses) != candidates.count:
-        message = f"probabilities must be as many as candidates ({candidates.count}), got {len(candidates.masses)}"
-        yield kit.bad_value(message, (*where, "probabilities"))
-    elif candidates.masses is not None and abs(math.fsum(candidates.masses) - 1.0) > 1e-9:
-        yield kit.bad_value(
-            f"the probabilities must sum to 1, got {math.fsum(candidates.masses):g}", (*where, "probabilities")
-        )
-    if candidates.top >= candidates.count:
-        yield kit.bad_value(
-            f"top must be below the number of candidates, got {candidates.top} of {candidates.count}", (*where, "top")
-        )
+    most, what = facts.records, "records"
+    if kind == "planted":
+        most, what = distinct, "features * classes"
+    elif kind == "same-class" and count <= facts.records:
+        most, what = per_class, "records / classes"
+    total = math.fsum(masses)
+    refused = (
+        (count > most, "candidates", f"candidates must be at most {what} = {most}, got {count}"),
+        (masses and len(masses) != count, "probabilities", f"probabilities must be {count}, got {len(masses)}"),
+        (
+            len(masses) == count and abs(total - 1.0) > 1e-9,
+            "probabilities",
+            f"the probabilities must sum to 1, got {total:g}",
+        ),
+        (candidates.top >= count, "top", f"top must be below the {count} candidates, got {candidates.top}"),
+    )
+    for wrong, key, message in refused:
+        if wrong:
+            yield kit.bad_value(message, (*where, key))
 
 
 def _claims(spec: dps.Spec) -> Iterator[dps.Diagnostic]:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import shutil
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from support.checked_runs import CheckedRun, Question, check_run
-from support.jobs import Job, RankedJobs, kill
+from support.jobs import Job, RankedJobs
+from support.plain_loop import plain_loop
 
 import dpspec
 from dpspec.engine.recorded import recorded_run
@@ -304,47 +304,14 @@ def test_canaries_keep_their_inclusion_bits(tmp_path: Path) -> None:
     assert found.canaries.canaries == 40
 
 
-def plain(folder: Path, start: Sequence[Any], steps: int, *, ends: bool = True, saves: bool = True) -> list[Any]:
-    """A plain loop; returns its parameters."""
-    torch.seed()
-    x = torch.randn(200, 5, generator=torch.Generator().manual_seed(0))
-    model = torch.nn.Linear(5, 30)
-    with torch.no_grad():
-        for p, q in zip(model.parameters(), start, strict=False):
-            p.copy_(q)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    intended = {"noise_multiplier": 1.0, "clip_norm": 1.0, "rate": 0.2, "records": 200}
-    recorder = dpspec.record(folder, model=model, optimizer=optimizer, resume=True, **intended)
-    with recorder if ends else contextlib.nullcontext(recorder.__enter__()):
-        for _ in range(steps):
-            drawn = (torch.rand(200) < 0.2).nonzero().squeeze(1)
-            rows = torch.nn.functional.normalize(x[drawn].repeat(1, 36), dim=1)
-            total, noise = rows.sum(0), torch.randn(180)
-            for p, whole in zip(model.parameters(), torch.split(total + noise, [150, 30]), strict=True):
-                p.grad = whole.view_as(p) / 40.0
-            optimizer.step()
-            if saves:
-                model.state_dict()  # too early: the step is not reported
-            recorder.sampled(drawn)
-            recorder.clipped(torch.ones(len(drawn)))
-            recorder.summed(total)
-            recorder.noised(noise)
-            recorder.stepped()
-        if saves:
-            model.state_dict()
-    if not ends:
-        kill(recorder)
-    return [p.detach().clone() for p in model.parameters()]
-
-
 def test_a_plain_loop_is_resumed(tmp_path: Path) -> None:
-    kept = plain(tmp_path / "run", [], 20, ends=False)
-    plain(tmp_path / "run", kept, 20)
-    found = checked(tmp_path / "run")
-    assert (found.verdict, found.run.steps) == ("proved", 40)
-    kept = plain(tmp_path / "other", [], 20, ends=False, saves=False)
-    plain(tmp_path / "other", kept, 20)
-    assert "part 2 starts with parameters that no earlier part ended with" in checked(tmp_path / "other").doubts
+    for saves in (True, False):
+        folder = tmp_path / str(saves)
+        kept = plain_loop(folder, saves=saves, killed=True, resume=True)
+        plain_loop(folder, start=kept, seed=2, saves=True, resume=True)
+        found = checked(folder)
+        assert (found.verdict, found.run.steps) == ("proved" if saves else "open", 40)
+        assert ("part 2 starts with parameters that no earlier part ended with" in found.doubts) is not saves
 
 
 def test_parts_that_cannot_be_joined_are_refused(first: Any, begun: Path, tmp_path: Path) -> None:

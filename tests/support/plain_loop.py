@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from torch import nn
 
 import dpspec
 from dpspec.recording.folder.run_folder import RunFolder, RunWriter
+from support.jobs import kill
 
 RECORDS, RATE, SIZE = 500, 0.1, 50
 
@@ -24,17 +26,27 @@ def plain_loop(
     draw: str = "poisson",
     norm: float = 1.0,
     rate: float | None = RATE,
-) -> None:
-    """Record ``steps`` steps at each noise multiplier.
+    seed: int = 1,
+    start: Sequence[torch.Tensor] = (),
+    saves: bool = False,
+    killed: bool = False,
+    **options: Any,
+) -> list[torch.Tensor]:
+    """Record ``steps`` steps at each noise multiplier, and return the parameters.
 
     scales: of the added noise in the two tensors of the model. draw: ``poisson``, ``randperm`` or ``epochs``. norm: the
-    reported norm of each contribution, in clip norms. rate: the declared one.
+    reported norm of each contribution, in clip norms. rate: the declared one. start: the initial parameters. saves:
+    whether ``state_dict()`` is called, before the report of each step and at the end. killed: within the block.
     """
-    torch.manual_seed(1)
+    torch.manual_seed(seed)
     model, clip = nn.Sequential(nn.Linear(40, 8, bias=False), nn.Linear(8, 5, bias=False)), 2.0
     optimizer, sizes = torch.optim.SGD(model.parameters(), lr=0.1), [320, 40]
     given: dict[str, Any] = {"noise_multiplier": 1.0, "clip_norm": clip, "rate": rate, "records": RECORDS}
-    with dpspec.record(folder, model=model, optimizer=optimizer, **given) as run:
+    with torch.no_grad():
+        for p, q in zip(model.parameters(), start, strict=False):
+            p.copy_(q)
+    recorder = dpspec.record(folder, model=model, optimizer=optimizer, **given, **options)
+    with contextlib.nullcontext(recorder.__enter__()) if killed else recorder as run:
         for sigma in noises:
             run.declare(noise_multiplier=sigma)
             for step in range(steps):
@@ -47,11 +59,18 @@ def plain_loop(
                 for p, part in zip(model.parameters(), torch.split(total + noise, sizes), strict=True):
                     p.grad = part.view_as(p) / SIZE
                 optimizer.step()
+                if saves:
+                    model.state_dict()  # too early: the step is not reported
                 run.sampled(drawn)
                 run.clipped(torch.full((len(drawn),), clip * norm))
                 run.summed(total)
                 run.noised(noise)
                 run.stepped()
+        if saves:
+            model.state_dict()
+    if killed:
+        kill(recorder)
+    return [p.detach().clone() for p in model.parameters()]
 
 
 def rebuilt(

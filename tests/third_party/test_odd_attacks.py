@@ -243,9 +243,9 @@ def test_directions_that_hold_themselves_learn_no_coin(odd) -> None:
         ("0.5)", "0.6)", "not of length one, or not orthogonal"),
         ("[:, None] * 4", "[:, None] * 3", "not of length one, or not orthogonal"),
         ("torch.arange(4),", "torch.zeros(4, dtype=torch.int64),", "not of length one, or not orthogonal"),
-        ("[:, None] * 4", "[:, None] * 4000", "supports() returns"),
-        ("asked.count, torch.zeros", "3, torch.zeros", "make() returns 3 directions among"),
-        ("0.5)", "float('nan'))", "supports() returns"),
+        ("[:, None] * 4", "[:, None] * 4000", "make() does not return 4 directions among"),
+        ("asked.count, torch.zeros", "3, torch.zeros", "make() does not return 4 directions among"),
+        ("0.5)", "float('nan'))", "make() does not return 4 directions among"),
     ],
 )
 def test_directions_that_hold_themselves_are_orthonormal(odd, before: str, after: str, says: str) -> None:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from dpspec.contract import Check, Claim, Evidence, Finding, Power, Scope, Series, Spec
+from dpspec.contract import Check, Claim, Evidence, Finding, Scope, Series, Spec
 from dpspec.engine.judging.evidence_weight import (
     claim_scope,
     covers,
@@ -15,7 +15,7 @@ from dpspec.engine.judging.evidence_weight import (
     proven_bound,
     usable,
 )
-from dpspec.engine.judging.inequalities import PRIVACY_KINDS, Part, Points, Statement, statement
+from dpspec.engine.judging.inequalities import Part, Points, Statement, statement
 from dpspec.engine.results.recording import Recording
 from dpspec.stats.conformance.measurement import LEVEL
 
@@ -28,7 +28,7 @@ class Concluded:
     """The conclusions of one audit by type.
 
     Tests of a fixed number of trials wait for the last of ``needed``. ``tests`` is the maximum number of privacy tests
-    of all trials, which count as made while trials are missing.
+    of all trials, one for each attack of the plan and each claim, which count as made while trials are missing.
     """
 
     spec: Spec
@@ -58,15 +58,6 @@ class Concluded:
 
 def confidence_of(specs: Sequence[Spec]) -> float:
     return max((spec.audit.confidence for spec in specs if spec.audit is not None), default=CONFIDENCE)
-
-
-def planned_tests(claim_kinds: Iterable[str], planned_trials: int, power: Sequence[Power]) -> int:
-    """The maximum number of privacy tests of an audit: one for each attack of its plan and each claim.
-
-    A plan with trials and without ``power`` has one attack.
-    """
-    attacks = max(1, len(power)) if planned_trials else 0
-    return attacks * sum(kind in PRIVACY_KINDS for kind in claim_kinds)
 
 
 #: The audit and place of a piece of evidence, and ``curve`` with its points, or a metric's side with the claimed value

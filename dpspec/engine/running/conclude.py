@@ -40,8 +40,8 @@ from dpspec.contract import (
 )
 from dpspec.contract.catalog import Offered
 from dpspec.contract.findings import Rigor
-from dpspec.engine.judging.claim_tests import Concluded, planned_tests
-from dpspec.engine.judging.inequalities import statement
+from dpspec.engine.judging.claim_tests import Concluded
+from dpspec.engine.judging.inequalities import PRIVACY_KINDS, statement
 from dpspec.engine.preparing.prepare import CONSTANTS, Prepared, chosen_weights, weights_path
 from dpspec.engine.results.codec import flaws_of
 from dpspec.engine.storage.stored_trials import AuditState
@@ -87,10 +87,7 @@ def conclude(audit: AuditState, trials: Sequence[Trial]) -> Concluded:
     from_trials = prepared.audit.conclude(spec, trials) if trials else ()
     yielded = chain(audit.bounds, (with_data_size(outcome, prepared) for outcome in from_trials))
     foreign = bool(trials) or audit.recording is not None or is_foreign(prepared.offers["mechanism"][1])
-    findings: list[Finding] = []
-    series: list[Series] = []
-    checks: list[Check] = []
-    evidence: list[Evidence] = []
+    outcomes: list[Outcome] = []
     if audit.recording is None:
         assumed = with_assumptions(yielded, spec, prepared.constants, prepared.offers)
     else:
@@ -99,24 +96,17 @@ def conclude(audit: AuditState, trials: Sequence[Trial]) -> Concluded:
         if flaw := _flaw(outcome, quantities, stored=foreign):
             kind = spec.mechanism.kind
             raise PluginError(f"mechanism {kind!r} yields {flaw}: tell its authors, or see `dpspec plugins --check`")
-        match outcome:
-            case Finding():
-                findings.append(outcome)
-            case Series():
-                series.append(outcome)
-            case Check():
-                checks.append(outcome)
-            case Evidence():
-                evidence.append(outcome)
+        outcomes.append(outcome)
+    attacks = max(1, len(plan.power)) if plan.trials else 0  # a plan with trials and without power has one
     return Concluded(
         spec=spec,
-        findings=tuple(findings),
-        series=tuple(series),
-        checks=tuple(checks),
-        evidence=tuple(evidence),
+        findings=tuple(outcome for outcome in outcomes if isinstance(outcome, Finding)),
+        series=tuple(outcome for outcome in outcomes if isinstance(outcome, Series)),
+        checks=tuple(outcome for outcome in outcomes if isinstance(outcome, Check)),
+        evidence=tuple(outcome for outcome in outcomes if isinstance(outcome, Evidence)),
         trials=len(trials),
         needed=plan.trials,
-        tests=planned_tests((claim.kind for claim in spec.claims), plan.trials, plan.power),
+        tests=attacks * sum(claim.kind in PRIVACY_KINDS for claim in spec.claims),
         promised=plan.checks,
         recording=None if audit.recording is None else audit.recording.section,
         seconds=time.monotonic() - began,

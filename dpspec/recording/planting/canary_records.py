@@ -122,8 +122,7 @@ def require_alike(dataset: Any, canaries: Sequence[Any], collate: Collate | None
     One canary of each form is tried. Without ``collate`` torch stacks records; if this cannot combine two
     records, the loader must have another one and the check is skipped.
     """
-    record = dataset[0]
-    put = collate or default_collate
+    record, put = dataset[0], collate or default_collate
     try:
         expected = form(put([record, dataset[len(dataset) - 1]]), sizes=False)
     except Exception as error:
@@ -133,16 +132,20 @@ def require_alike(dataset: Any, canaries: Sequence[Any], collate: Collate | None
     tried: set[str] = set()
     for number, canary in enumerate(canaries):
         shape = form(canary)
-        if shape in tried:
-            continue
-        tried.add(shape)
-        for batch in ([record, canary], [canary, record]):
+        for batch in [] if shape in tried else [[record, canary], [canary, record]]:
             try:
                 found = form(put(batch), sizes=False)
+                why = "" if found == expected else f"the batch is {found}, and one of records {expected}"
             except Exception as error:
-                raise _unlike(number, shape, record, collate, _why(error)) from error
-            if found != expected:
-                raise _unlike(number, shape, record, collate, f"the batch is {found}, and one of records {expected}")
+                why = _why(error)
+            if why:
+                other = "" if collate is not None else ", or give collate=, if the loader has its own collate_fn"
+                raise UsageError(
+                    f"canary {number} makes no batch with records of the dataset: it is {shortened(shape, 200)}, a "
+                    f"record is {shortened(form(record), 200)} ({why}); make it of the same parts, types and "
+                    f"shapes{other}"
+                )
+        tried.add(shape)
 
 
 def form(value: Any, *, sizes: bool = True) -> str:
@@ -155,14 +158,6 @@ def form(value: Any, *, sizes: bool = True) -> str:
     if isinstance(value, list | tuple):
         return "(" + ", ".join(form(part, sizes=sizes) for part in value) + ")"
     return type(value).__name__
-
-
-def _unlike(number: int, shape: str, record: Any, collate: Collate | None, why: str) -> UsageError:
-    other = "" if collate is not None else ", or give collate=, if the loader has its own collate_fn"
-    return UsageError(
-        f"canary {number} makes no batch with records of the dataset: it is {shortened(shape, 200)}, a record is "
-        f"{shortened(form(record), 200)} ({why}); make it of the same parts, types and shapes{other}"
-    )
 
 
 def _why(error: Exception) -> str:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import NamedTuple, TypeAlias
 
@@ -127,13 +127,8 @@ def least_coordinate(least: float, steps: int, count: int) -> Measurement:
     p = count P[chi2(steps) <= least] (Bonferroni).
     """
     _check(least, steps)
-    return Measurement(
-        test="chi-square of the quietest coordinate",
-        declared=1.0,
-        measured=math.sqrt(least / steps),
-        p_value=min(1.0, math.exp(math.log(count) + log_lower_tail(least, steps))),
-        detectable=_shortfall(LEVEL / count, steps),
-    )
+    _, found = quietest({"": (least, steps)}, count)
+    return replace(found, test="chi-square of the quietest coordinate")
 
 
 def quietest(parts: Mapping[str, tuple[float, int]], steps: int = 1) -> tuple[str, Measurement]:

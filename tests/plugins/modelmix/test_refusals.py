@@ -31,8 +31,23 @@ def diagnostics(tmp_path: Path, *overrides: str) -> list[Diagnostic]:
     return specs.diagnostics(tmp_path, BASE, *overrides)
 
 
-def test_the_base_is_fine(tmp_path: Path) -> None:
-    assert diagnostics(tmp_path) == []
+LAPLACE = [
+    "mechanism.noise=laplace",
+    "mechanism.noise_multiplier=14.14",
+    "mechanism.clip_norm=0.1",
+    "mechanism.mixing.threshold=2.0",
+    "mechanism.sampling={scheme: full}",
+]
+EMBEDDING = (
+    "mechanism.embedding={form: residual-only, dimension: 5, clip_norm: 1.0, noise_multiplier: 1.2, anchors: 10}"
+)
+EMBEDDED = ["data.split={test: 0.2}", EMBEDDING]
+UTILITY = ["mechanism.utility={smoothness: 1.0, distance: 1.0, span: 2.0, tail: 0.05}"]
+
+
+@pytest.mark.parametrize("given", [[], LAPLACE, EMBEDDED, UTILITY])
+def test_the_base_is_fine(tmp_path: Path, given: list[str]) -> None:
+    assert diagnostics(tmp_path, *given) == []
 
 
 @pytest.mark.parametrize(
@@ -81,6 +96,35 @@ def test_the_base_is_fine(tmp_path: Path) -> None:
         (["training.backend=opacus"], "missing-capability", "training.backend", "error"),
         (["data={kind: declared, records: 100, features: 16, classes: 4}"], "data-not-at-hand", "audit", "error"),
         (["model=null"], "no-model", "audit", "error"),
+        ([*LAPLACE, "mechanism.linf_truncation=4"], "unsupported", "mechanism.linf_truncation", "error"),
+        ([*LAPLACE, "mechanism.mixing.threshold=0.0005"], "bad-value", "mechanism.mixing.threshold", "error"),
+        ([*LAPLACE, "mechanism.mixing.threshold=0.005"], "bad-value", "mechanism.mixing.threshold", "warning"),
+        ([*LAPLACE, "mechanism.mixing.threshold=0"], "unsupported", "mechanism.mixing.threshold", "warning"),
+        ([*LAPLACE, *EMBEDDED], "unsupported", "mechanism.embedding", "error"),
+        ([*LAPLACE, *UTILITY], "unsupported", "mechanism.utility", "error"),
+        (
+            [*LAPLACE, "mechanism.steps=null", "mechanism.phases=[{steps: 2}, {steps: 3, noise: gaussian}]"],
+            "unsupported",
+            "mechanism.phases.1.noise",
+            "error",
+        ),
+        (["mechanism.noise=cauchy"], "bad-choice", "mechanism.noise", "error"),
+        ([*EMBEDDED, "mechanism.embedding.dimension=69"], "out-of-range", "mechanism.embedding.dimension", "error"),
+        ([*EMBEDDED, "mechanism.embedding.anchors=4"], "bad-value", "mechanism.embedding.anchors", "error"),
+        ([*EMBEDDED, "mechanism.embedding.anchors=21"], "out-of-range", "mechanism.embedding.anchors", "error"),
+        (
+            [*EMBEDDED, "mechanism.embedding.noise_multiplier=0"],
+            "no-noise",
+            "mechanism.embedding.noise_multiplier",
+            "warning",
+        ),
+        ([*EMBEDDED, "mechanism.embedding.form=both"], "bad-choice", "mechanism.embedding.form", "error"),
+        ([*EMBEDDED, *UTILITY], "unsupported", "mechanism.utility", "error"),
+        (["mechanism.utility={smoothness: 1.0}"], "missing-key", "mechanism.utility", "error"),
+        ([*UTILITY, "model=null"], "no-model", "mechanism.utility", "error"),
+        ([*UTILITY, "training.schedule={kind: linear}"], "unsupported", "mechanism.utility", "error"),
+        ([*UTILITY, "training.optimizer={kind: momentum}"], "unsupported", "mechanism.utility", "error"),
+        ([*UTILITY, "mechanism.mixing.weights=shared"], "unsupported", "mechanism.utility", "error"),
     ],
 )
 def test_what_does_not_hold_is_said_and_located(

@@ -18,7 +18,7 @@ from dpspec.engine.preparing.prepare import prepare
 from dpspec.registry.loader import load_catalog
 from dpspec.training.gradients.clipping import Flat, Truncated
 from dpspec.training.gradients.persample import FlatModel
-from dpspec_modelmix import ModelMixAudit, density, published, theory
+from dpspec_modelmix import ModelMixAudit, published, theory
 from dpspec_modelmix.options import Embedding, PhaseOptions, Segment, segments_of
 from dpspec_modelmix.training import Anchors, TwoParts, WrittenOut
 
@@ -40,11 +40,11 @@ def test_both_forms_at_the_settings_of_the_paper(noise: float, ratio: float, flo
 @pytest.mark.parametrize(("rate", "effect", "gap", "embedded"), [(0.3, 1.5, 4.0, 0.8), (1.0, 0.7, 10.0, 1.2)])
 def test_the_residual_form_by_direct_integration(rate: float, effect: float, gap: float, embedded: float) -> None:
     (found,) = theory.step_rdp((3,), Segment(1, rate, effect, gap, embedded=embedded))
-    o, w = density.nodes(effect, gap, 3.0)
-    e, u = density.nodes(embedded, 0.0, 3.0)
-    first, second = np.exp(density.log_ratio(o, effect, gap)), np.exp(density.log_ratio(e, embedded, 0.0))
+    o, w = theory.nodes(effect, gap, 3.0)
+    e, u = theory.nodes(embedded, 0.0, 3.0)
+    first, second = np.exp(theory.log_ratio(o, effect, gap)), np.exp(theory.log_ratio(e, embedded, 0.0))
     ratio = (1 - rate) + rate * first[:, None] * second[None, :]
-    masses = (np.exp(density.log_density(o, gap)) * w)[:, None] * (np.exp(density.log_density(e, 0.0)) * u)[None, :]
+    masses = (np.exp(theory.log_density(o, gap)) * w)[:, None] * (np.exp(theory.log_density(e, 0.0)) * u)[None, :]
     assert found == pytest.approx(math.log(float((masses * ratio**3).sum())) / 2.0, rel=1e-9)
 
 
@@ -193,20 +193,3 @@ def test_hardly_any_noise_has_a_bound_that_says_so(tmp_path: Path, form: str, ov
     found = [f for f in bounds_of(spec) if f.bound == "upper"]
     assert found
     assert all(f.value > 1e9 and math.isfinite(f.value) == finite for f in found)
-
-
-@pytest.mark.parametrize(
-    ("overrides", "code", "path", "severity"),
-    [
-        (["mechanism.embedding.dimension=85"], "out-of-range", "mechanism.embedding.dimension", "error"),
-        (["mechanism.embedding.anchors=4"], "bad-value", "mechanism.embedding.anchors", "error"),
-        (["mechanism.embedding.anchors=13"], "out-of-range", "mechanism.embedding.anchors", "error"),
-        (["mechanism.embedding.noise_multiplier=0"], "no-noise", "mechanism.embedding.noise_multiplier", "warning"),
-        (["mechanism.embedding.form=both"], "bad-choice", "mechanism.embedding.form", "error"),
-        (["mechanism.utility={smoothness: 1, distance: 1}"], "unsupported", "mechanism.utility", "error"),
-    ],
-)
-def test_refusals(tmp_path: Path, overrides: list[str], code: str, path: str, severity: str) -> None:
-    found = specs.diagnostics(tmp_path, TEXT.replace("FORM", "residual-only"), *overrides)
-    assert (code, path, severity) in [(d.code, ".".join(map(str, d.path)), d.severity) for d in found]
-    assert all(d.span is not None for d in found)

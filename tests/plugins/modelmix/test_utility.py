@@ -134,18 +134,3 @@ def test_literal_enforcement_costs_more_than_printed(tmp_path: Path) -> None:
     assert ours.value > printed.value
     assert printed.printed is not None
     assert printed.printed.refuted
-
-
-@pytest.mark.parametrize(
-    ("override", "code"),
-    [
-        ("mechanism.utility={smoothness: 1.0}", "missing-key"),
-        ("model=null", "no-model"),
-        ("training.schedule={kind: linear}", "unsupported"),
-        ("training.optimizer={kind: momentum}", "unsupported"),
-        ("mechanism.mixing={threshold: 0.1, weights: shared}", "unsupported"),
-    ],
-)
-def test_what_they_do_not_cover(tmp_path: Path, override: str, code: str) -> None:
-    found = specs.diagnostics(tmp_path, TEXT, override)
-    assert (code, ("mechanism", "utility"), "error") in [(d.code, d.path, d.severity) for d in found]
