@@ -192,8 +192,7 @@ def accountant_epsilon(mechanism: str, history: History, delta: float) -> float 
     steps.
     ``gdp``: mu = q sqrt(T (e^(1 / s^2) - 1)) with Phi(-e/mu + mu/2) - e^e Phi(-e/mu - mu/2) = delta (Bu et al. 2020),
     which may be too small. ``prv``: the estimate of Opacus at 0.999 delta plus 0.01 for its error (Gopi et al. 2021);
-    the
-    estimate is the middle of the certified interval, to a relative 1e-4.
+    the estimate is the middle of the certified interval, to a relative 1e-4.
     """
     if not history or any(not (sigma > 0.0 and 0.0 < rate <= 1.0 and steps >= 1) for sigma, rate, steps in history):
         return None
