@@ -29,7 +29,6 @@ from dpspec.engine.results.result import AuditResult, Result
 from dpspec.engine.storage.stored_trials import environment
 from dpspec.engine.storage.trial_store import Store
 from dpspec.json_records import write
-from dpspec.text import clipped
 
 VERDICT = re.compile(r"verdicts\[(\d+)\]\.verdict")
 
@@ -73,14 +72,9 @@ _OF_RULES = re.compile(
 
 def other_versions(result: Result, catalog: Catalog) -> tuple[str, ...]:
     """The distributions of a result with another installed version: ``dpspec 0.1.0 (here 0.2.0)``."""
-    here = _versions(environment(catalog))
-    recorded = _versions(result.environment).items()
+    here = versions_of(environment(catalog))
+    recorded = versions_of(result.environment).items()
     return tuple(f"{name} {old} (here {here[name]})" for name, old in recorded if here.get(name, old) != old)
-
-
-def absent_packages(result: Result, catalog: Catalog) -> tuple[str, ...]:
-    here, recorded = _versions(environment(catalog)), _versions(result.environment)
-    return tuple(clipped(f"{name} {version}") for name, version in recorded.items() if name not in here)
 
 
 def changed(result: Result, mismatches: Sequence[Mismatch]) -> Iterator[tuple[Mismatch, str]]:
@@ -105,7 +99,7 @@ def tally(mismatches: Sequence[Mismatch]) -> str:
     return ", ".join(f"{part} {number}" for part, number in parts.items())
 
 
-def _versions(values: FrozenMap) -> dict[str, str]:
+def versions_of(values: FrozenMap) -> dict[str, str]:
     plugins = values.get("plugins")
     named = [str(text).rpartition(" ") for text in (plugins.values() if isinstance(plugins, Mapping) else ())]
     versions = {name: version for name, _, version in named}

@@ -93,7 +93,10 @@ class SelectionAudit(Audit):
         for number, claim in enumerate(spec.claims):
             context.progress(number, len(spec.claims), "accounting")
             claims = [cell.spec.claims[number] for cell in self.cells]
-            every = dominated(self.cells, claims)
+            pairs = zip(self.cells, claims, strict=True)
+            stated = [cell.audit.dominating(cell.spec, cell.facts, own) for cell, own in pairs]
+            every = [one for one in stated if one is not None]
+            every = every if len(every) == len(stated) else []
             if tries is not None:
                 declared = Tries(tries["distribution"], tries["mean"], tries.get("eta"))
                 yield from at_random(every, claim, declared) if every else ()
@@ -159,12 +162,6 @@ def _bounds(
 
 def share(delta: float, cells: int) -> float:
     return delta / cells * _SHARE
-
-
-def dominated(cells: Sequence[Prepared], claims: Sequence[Claim]) -> list[Dominating] | None:
-    every = [cell.audit.dominating(cell.spec, cell.facts, claim) for cell, claim in zip(cells, claims, strict=True)]
-    known = [one for one in every if one is not None]
-    return known if len(known) == len(every) else None
 
 
 def all_composed(every: Sequence[Dominating], claim: Claim) -> Iterator[Finding]:

@@ -27,7 +27,7 @@ from dpspec.contract import (
 )
 from dpspec.contract.audit import NO_TRIALS
 from dpspec.contract.catalog import Catalog
-from dpspec.engine.differences import VERDICT, Mismatch, absent_packages, comparable, compare, merged
+from dpspec.engine.differences import VERDICT, Mismatch, comparable, compare, merged, versions_of
 from dpspec.engine.judging.claim_tests import Concluded
 from dpspec.engine.judging.judge import judge
 from dpspec.engine.preparing.context import RunContext
@@ -39,7 +39,7 @@ from dpspec.engine.results.recording import ExecutedRun
 from dpspec.engine.results.result import AuditResult, Result, TrialRecord
 from dpspec.engine.running.conclude import conclude
 from dpspec.engine.running.runner import assemble
-from dpspec.engine.storage.stored_trials import AuditState
+from dpspec.engine.storage.stored_trials import AuditState, environment
 from dpspec.engine.storage.trial_store import Store, StoredTrial
 from dpspec.errors import DpspecError, PluginError, SpecError
 from dpspec.json_records import write
@@ -47,6 +47,7 @@ from dpspec.language.compose import Override, apply_overrides, key_spans, suffix
 from dpspec.language.load import from_document
 from dpspec.language.tree import from_plain, plain
 from dpspec.models.weights_file import FromFile
+from dpspec.text import clipped
 
 #: The parts of an audit that follow from its spec and its trials.
 _RECOMPUTED = (
@@ -93,7 +94,9 @@ def verify(
         try:
             again, differences = recompute(audit, catalog, directory, store, vouched=vouched)
         except PluginError as error:
-            packages = ", ".join(absent_packages(result, catalog))
+            here = versions_of(environment(catalog))
+            recorded = versions_of(result.environment).items()
+            packages = ", ".join(clipped(f"{name} {version}") for name, version in recorded if name not in here)
             text = f"{error} (made with {packages}, not installed here)" if packages else str(error)
             raise PluginError(text, error.diagnostics) from None
         except (SpecError, DataError, OSError, ValueError, KeyError) as error:
@@ -250,12 +253,18 @@ def recompute(
     if differences and audit.left_out:  # checks of a missing recording may lack digits
         taken = Counter({"checks": len(audit.checks)} if audit.checks else {})
     try:
-        concluded = _concluded(bounded, trials)
+        concluded = conclude(bounded, trials)
+    except MemoryError:
+        raise
     except MissingArrayError as error:
         concluded, taken = merged(audit, conclude(bounded, ()))[0], Counter()
         mismatches.append(
             _taken_as_recorded(audit, "what follows from the trials", f"{len(trials)} trials", f": {error}")
         )
+    except Exception as error:  # a plugin reads what its trials wrote, and here it may read anything
+        if not trials:
+            raise
+        raise ValueError(f"no conclusions follow from its trials: {str(error) or type(error).__name__}") from error
     else:
         if audit.left_out and not at_hand:
             concluded, taken = merged(audit, concluded)
@@ -287,17 +296,6 @@ def _bounds(prepared: Prepared, catalog: Catalog, inputs: FrozenMap) -> list[Fin
         raise SpecError([out_of_range(error, prepared.spec)]) from error
     finally:
         context.close()
-
-
-def _concluded(bounded: AuditState, trials: Sequence[Trial]) -> Concluded:
-    if not trials:
-        return conclude(bounded, trials)
-    try:
-        return conclude(bounded, trials)
-    except (MissingArrayError, MemoryError):
-        raise
-    except Exception as error:  # a plugin reads what its trials wrote, and here it may read anything
-        raise ValueError(f"no conclusions follow from its trials: {str(error) or type(error).__name__}") from error
 
 
 def _origins(

@@ -28,7 +28,7 @@ class Concluded:
     """The conclusions of one audit by type.
 
     Tests of a fixed number of trials wait for the last of ``needed``. ``tests`` is the maximum number of privacy tests
-    of all trials, which count as made while trials are missing.
+    of all trials, one for each attack of the plan and each claim, which count as made while trials are missing.
     """
 
     spec: Spec

@@ -55,7 +55,8 @@ def load(text: str) -> Result:
     if data.pop("parts", None):
         raise ResultError("this version cannot read joined results: pass the single results")
     result = _read(data)
-    require_sound(result)
+    for place, wrong in _of_result(result):
+        raise ResultError(f"result.{place} {wrong}")
     return result
 
 
@@ -198,12 +199,6 @@ _LONGEST_NAME = 100
 #: Keys of a series' plot with names of columns, and whether they take several.
 _NAMES = {"x": False, "by": False, "kind": False, "y": True, "log": True}
 _COLUMNS = ("x", "by", "y")
-
-
-def require_sound(result: Result) -> None:
-    """Raise ``ResultError`` for the first invalid value."""
-    for place, wrong in _of_result(result):
-        raise ResultError(f"result.{place} {wrong}")
 
 
 def _of_result(result: Result) -> Iterator[tuple[str, str]]:

@@ -87,10 +87,7 @@ def conclude(audit: AuditState, trials: Sequence[Trial]) -> Concluded:
     from_trials = prepared.audit.conclude(spec, trials) if trials else ()
     yielded = chain(audit.bounds, (with_data_size(outcome, prepared) for outcome in from_trials))
     foreign = bool(trials) or audit.recording is not None or is_foreign(prepared.offers["mechanism"][1])
-    findings: list[Finding] = []
-    series: list[Series] = []
-    checks: list[Check] = []
-    evidence: list[Evidence] = []
+    outcomes: list[Outcome] = []
     if audit.recording is None:
         assumed = with_assumptions(yielded, spec, prepared.constants, prepared.offers)
     else:
@@ -99,22 +96,14 @@ def conclude(audit: AuditState, trials: Sequence[Trial]) -> Concluded:
         if flaw := _flaw(outcome, quantities, stored=foreign):
             kind = spec.mechanism.kind
             raise PluginError(f"mechanism {kind!r} yields {flaw}: tell its authors, or see `dpspec plugins --check`")
-        match outcome:
-            case Finding():
-                findings.append(outcome)
-            case Series():
-                series.append(outcome)
-            case Check():
-                checks.append(outcome)
-            case Evidence():
-                evidence.append(outcome)
-    attacks = max(1, len(plan.power)) if plan.trials else 0
+        outcomes.append(outcome)
+    attacks = max(1, len(plan.power)) if plan.trials else 0  # a plan with trials and without power has one
     return Concluded(
         spec=spec,
-        findings=tuple(findings),
-        series=tuple(series),
-        checks=tuple(checks),
-        evidence=tuple(evidence),
+        findings=tuple(outcome for outcome in outcomes if isinstance(outcome, Finding)),
+        series=tuple(outcome for outcome in outcomes if isinstance(outcome, Series)),
+        checks=tuple(outcome for outcome in outcomes if isinstance(outcome, Check)),
+        evidence=tuple(outcome for outcome in outcomes if isinstance(outcome, Evidence)),
         trials=len(trials),
         needed=plan.trials,
         tests=attacks * sum(claim.kind in PRIVACY_KINDS for claim in spec.claims),
