@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from dpspec.executors import Message, Pool, Resources, Task, TaskContext, TaskFailed, TaskFinished, WorkerLost
+from dpspec.executors import TaskContext
 
 
 @dataclass(frozen=True)
@@ -123,16 +123,3 @@ class Asks:
 
     def __call__(self, place: TaskContext) -> Iterator[str | None]:
         yield os.environ.get(self.variable)
-
-
-def until_end(pool: Pool, *numbers: int) -> dict[int, list[Message]]:
-    """All messages of some tasks."""
-    told: dict[int, list[Message]] = {number: [] for number in numbers}
-    while not all(m and isinstance(m[-1], TaskFinished | TaskFailed | WorkerLost) for m in told.values()):
-        for message in pool.messages():
-            told[message.task].append(message)
-    return told
-
-
-def task(number: int, work: object, **needs: int) -> Task:
-    return Task(number=number, name=f"task {number}", needs=Resources(**needs), work=work)  # type: ignore[arg-type]
