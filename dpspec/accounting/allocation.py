@@ -19,8 +19,9 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -28,6 +29,8 @@ import numpy.typing as npt
 from dpspec.accounting.densities import LogRatio, Masses
 from dpspec.accounting.grid import Bins, Cells, Pair, TruncatedPair, place_nodes_densely, span_grid
 from dpspec.accounting.numerics import EPS, Direction, Floats, one_direction, positive, whole
+
+T = TypeVar("T")
 
 #: Points of the distribution of a sum, and slices of one log-normal number.
 _POINTS, _SLICES = 1200, 1600
@@ -207,7 +210,8 @@ def _equal_members(steps: int, sigma: float, members: int, depth: float) -> Law:
         np.array([np.ones(int(used.sum())), *(power[used] for power in powers)]),
         2.0 * float(doubt[used].max()),
     )
-    total = power_of(one, steps, _POINTS)
+    # merged outcomes are a post-processing, and masses are rounded down
+    total = by_doubling(one, steps, lambda a, b, last: _product(a, b, _POINTS, last=last))
     # k! [x^k] / t^k, in logarithms as t^k may leave float64
     log_ratio = np.log(total.values[-1]) + math.lgamma(members + 1.0) - members * math.log(steps)
     order = np.argsort(log_ratio)
@@ -413,18 +417,22 @@ def _above(one: Law, other: Law, join: np.ufunc, edges: Floats, mass: Floats, ex
     return Law(values[used], masses[used], True, lost)
 
 
-def sum_of(law: Law, times: int, count: int, log_little: float) -> Law:
-    """The sum of ``times`` independent copies, by doubling."""
-    total: Law | None = None
-    power = law
+def by_doubling(one: T, times: int, join: Callable[[T, T, bool], T]) -> T:
+    """``times`` independent copies of ``one``; ``join`` also receives whether its result is the last one."""
+    total: T | None = None
     while True:
-        if times & 1:
-            total = power if total is None else combine(total, power, np.add, count, log_little)
-        times >>= 1
+        odd, times = times & 1, times >> 1
+        if odd:
+            total = one if total is None else join(total, one, not times)
         if not times:
             assert total is not None
             return total
-        power = combine(power, power, np.add, count, log_little)
+        one = join(one, one, times == 1 and total is None)
+
+
+def sum_of(law: Law, times: int, count: int, log_little: float) -> Law:
+    """The sum of ``times`` independent copies; see ``combine``."""
+    return by_doubling(law, times, lambda one, other, _: combine(one, other, np.add, count, log_little))
 
 
 def merged(laws: Sequence[Law]) -> Law:
@@ -447,24 +455,10 @@ class Coefficients:
     off: float
 
 
-def power_of(polynomial: Coefficients, times: int, count: int) -> Coefficients:
-    """The product of ``times`` independent copies up to degree k, on about ``count`` outcomes, by doubling.
-
-    Outcomes are merged, masses rounded down: each step is a post-processing, and some outcomes are omitted.
-    """
-    total: Coefficients | None = None
-    while True:
-        odd, times = times & 1, times >> 1
-        if odd:
-            total = polynomial if total is None else _product(total, polynomial, count, last=not times)
-        if not times:
-            assert total is not None
-            return total
-        polynomial = _product(polynomial, polynomial, count, last=times == 1 and total is None)
-
-
 def _product(one: Coefficients, other: Coefficients, count: int, *, last: bool) -> Coefficients:
-    """Merge outcomes by c_1 + (k! c_k)^(1/k), which separates the usual sums and the large ones; ``last``: by c_k."""
+    """Up to degree k, on about ``count`` outcomes, merged by c_1 + (k! c_k)^(1/k), which separates the usual sums and
+    the large ones; ``last``: by c_k.
+    """
     degree = len(one.values) - 1
     masses = np.multiply.outer(one.masses, other.masses).ravel()
     kept = masses > _LIGHTEST

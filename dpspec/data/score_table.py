@@ -30,13 +30,8 @@ if TYPE_CHECKING:
 _MAX_DECOMPRESSED_BYTES = 2**27
 
 
-@dataclass(frozen=True, kw_only=True)
-class Wanted:
-    """A column to read: the key of the spec that names it, and whether it has strings, such as canary ids."""
-
-    key: str
-    name: str
-    text: bool = False
+#: The key of the column of strings; all others are numbers.
+_TEXT = "id"
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -51,12 +46,12 @@ class Columns:
     where: Callable[[int], str]
 
 
-def read_columns(path: Path, content: bytes, wanted: Sequence[Wanted], most: int) -> Columns:
-    """Read columns of a table of at most ``most`` rows; the suffix of ``path`` determines the format of ``content``."""
+def read_columns(path: Path, content: bytes, names: Mapping[str, str], most: int) -> Columns:
+    """Read the columns ``names``, by key, of at most ``most`` rows; the suffix of ``path`` determines the format."""
     formats = {".csv": _csv, ".npz": _npz, ".parquet": _parquet}
     if path.suffix.lower() not in formats:
         raise DataError(f"{path}: its name must end in .csv, .npz or .parquet", "path")
-    columns = formats[path.suffix.lower()](path, content, wanted, most)
+    columns = formats[path.suffix.lower()](path, content, names, most)
     if columns.rows == 0:
         raise DataError(f"{path}: is empty: it has no rows", "path")
     return columns
@@ -66,40 +61,41 @@ def _too_many(path: Path, most: int) -> DataError:
     return DataError(f"{path}: more than {most} rows, which is the maximum", "path")
 
 
-def _require_columns(path: Path, wanted: Sequence[Wanted], names: Sequence[str]) -> None:
-    for column in wanted:
-        if column.name not in names:
-            near = did_you_mean(closest(column.name, names))
-            raise DataError(f"{path}: has no column {column.name!r}{near} (its columns: {listed(names)})", column.key)
-        if names.count(column.name) > 1:
-            raise DataError(f"{path}: two columns have the name {column.name!r}", column.key)
+def _require_columns(path: Path, names: Mapping[str, str], header: Sequence[str]) -> None:
+    for key, name in names.items():
+        if name not in header:
+            near = did_you_mean(closest(name, header))
+            raise DataError(f"{path}: has no column {name!r}{near} (its columns: {listed(header)})", key)
+        if header.count(name) > 1:
+            raise DataError(f"{path}: two columns have the name {name!r}", key)
 
 
-def _csv(path: Path, content: bytes, wanted: Sequence[Wanted], most: int) -> Columns:
+def _csv(path: Path, content: bytes, names: Mapping[str, str], most: int) -> Columns:
     import numpy as np
 
-    numbers: dict[str, array[float]] = {column.key: array("d") for column in wanted if not column.text}
-    texts: dict[str, list[str]] = {column.key: [] for column in wanted if column.text}
+    numbers: dict[str, array[float]] = {key: array("d") for key in names if key != _TEXT}
+    texts: list[str] = []
     numbered = array("q")
     with csv_lines(path, io.TextIOWrapper(io.BytesIO(content), "utf-8-sig", newline="")) as (header, lines):
-        _require_columns(path, wanted, header)
-        places = [header.index(column.name) for column in wanted]
+        _require_columns(path, names, header)
+        places = {key: header.index(name) for key, name in names.items()}
         for number, line in lines:
             if len(numbered) >= most:
                 raise _too_many(path, most)
             numbered.append(number)
-            for column, place in zip(wanted, places, strict=True):
+            for key, place in places.items():
                 text = line[place].strip()
-                if column.text:
-                    texts[column.key].append(text)
+                if key == _TEXT:
+                    texts.append(text)
                 else:
-                    numbers[column.key].append(_number(text, column, f"{path}:{number}"))
+                    numbers[key].append(_number(text, f"{path}:{number}: column {names[key]!r}", key))
     values: dict[str, Array] = {key: np.frombuffer(found, dtype=np.float64) for key, found in numbers.items()}
-    values |= {key: np.array(found, dtype=object) for key, found in texts.items()}
+    if _TEXT in names:
+        values[_TEXT] = np.array(texts, dtype=object)
     return Columns(values=values, rows=len(numbered), where=lambda row: f"{path}:{numbered[row]}")
 
 
-def _number(text: str, column: Wanted, where: str) -> float:
+def _number(text: str, where: str, key: str) -> float:
     """Parse a number in Python's notation without underscores, or a boolean; NaN for an empty string."""
     if not text:
         return math.nan
@@ -110,51 +106,48 @@ def _number(text: str, column: Wanted, where: str) -> float:
             return float(text)
     except ValueError:
         pass
-    raise DataError(f"{where}: column {column.name!r}: {shortened(text)!r} is not a number", column.key)
+    raise DataError(f"{where}: {shortened(text)!r} is not a number", key)
 
 
-def _npz(path: Path, content: bytes, wanted: Sequence[Wanted], most: int) -> Columns:
+def _npz(path: Path, content: bytes, names: Mapping[str, str], most: int) -> Columns:
     import numpy as np
 
     values: dict[str, Array] = {}
     with open_archive(path, io.BytesIO(content)) as archive:
-        _require_columns(path, wanted, [name.removesuffix(".npy") for name in dict.fromkeys(archive.namelist())])
-        for column in wanted:
-            what = f"{path}: {column.name}"
-            shape, dtype = npy_header(archive, column.name, what)
-            if dtype.kind not in ("fiubUS" if column.text else "fiub"):
-                allowed = "strings or numbers" if column.text else "numbers"
-                raise DataError(f"{what} must contain {allowed}, got dtype {dtype}", column.key)
-            if len(shape) != 1:
-                raise DataError(f"{what} must have 1 axis, got shape {shape}", column.key)
+        _require_columns(path, names, [name.removesuffix(".npy") for name in dict.fromkeys(archive.namelist())])
+        for key, name in names.items():
+            what, kinds = f"{path}: {name}", "fiub" + "US" * (key == _TEXT)
+            shape, dtype = npy_header(archive, name, what)
+            if dtype.kind not in kinds or len(shape) != 1:
+                allowed = "strings or numbers" if key == _TEXT else "numbers"
+                raise DataError(f"{what} must have {allowed} and 1 axis, got dtype {dtype} and shape {shape}", key)
             if shape[0] > most:
                 raise _too_many(path, most)
             size = shape[0] * dtype.itemsize
             if size > _MAX_DECOMPRESSED_BYTES:
-                raise DataError(f"{what}: {size} bytes; at most {_MAX_DECOMPRESSED_BYTES} are read", column.key)
-            values[column.key] = npy_values(archive, column.name).astype(object if column.text else np.float64)
-    return _equally_long(path, wanted, values)
+                raise DataError(f"{what}: {size} bytes; at most {_MAX_DECOMPRESSED_BYTES} are read", key)
+            values[key] = npy_values(archive, name).astype(object if key == _TEXT else np.float64)
+    return _equally_long(path, names, values)
 
 
-def _parquet(path: Path, content: bytes, wanted: Sequence[Wanted], most: int) -> Columns:
+def _parquet(path: Path, content: bytes, names: Mapping[str, str], most: int) -> Columns:
     import numpy as np
 
     values: dict[str, Array] = {}
     with open_parquet(path, content, _MAX_DECOMPRESSED_BYTES) as file:
-        _require_columns(path, wanted, list(file.schema_arrow.names))
+        _require_columns(path, names, list(file.schema_arrow.names))
         if file.metadata.num_rows > most:
             raise _too_many(path, most)
-        for column in wanted if file.metadata.num_rows else ():
-            found = parquet_column(file, column.name, path)
-            if not column.text and found.dtype.kind not in "fiub":
-                message = f"{path}: column {column.name!r} is not numeric or has missing values"
-                raise DataError(message, column.key)
-            values[column.key] = found.astype(object if column.text else np.float64)
-    return _equally_long(path, wanted, values)
+        for key, name in names.items() if file.metadata.num_rows else ():
+            found = parquet_column(file, name, path)
+            if key != _TEXT and found.dtype.kind not in "fiub":
+                raise DataError(f"{path}: column {name!r} is not numeric or has missing values", key)
+            values[key] = found.astype(object if key == _TEXT else np.float64)
+    return _equally_long(path, names, values)
 
 
-def _equally_long(path: Path, wanted: Sequence[Wanted], values: dict[str, Array]) -> Columns:
-    lengths = {column.name: len(values.get(column.key, ())) for column in wanted}
+def _equally_long(path: Path, names: Mapping[str, str], values: dict[str, Array]) -> Columns:
+    lengths = {name: len(values.get(key, ())) for key, name in names.items()}
     if len(set(lengths.values())) > 1:
         found = ", ".join(f"{name} {length}" for name, length in lengths.items())
         raise DataError(f"{path}: columns must have equal lengths, got: {found}", "path")
@@ -230,14 +223,12 @@ def _checked(path: Path, content: bytes, options: Mapping[str, Any], group_size:
     import numpy as np
 
     keys = [key for key in ("coin", "score", "group_size", "id") if key in options]
-    wanted = [Wanted(key=key, name=str(options[key]), text=key == "id") for key in keys]
-    named: dict[str, str] = {}
-    for column in wanted:
-        if column.name in named:
-            both = f"{named[column.name]} and {column.key}"
-            raise DataError(f"{both} name the same column {column.name!r}", column.key)
-        named[column.name] = column.key
-    columns = read_columns(path, content, wanted, MOST_ROWS)
+    names = {key: str(options[key]) for key in keys}
+    for i, key in enumerate(keys):
+        same = next((other for other in keys[:i] if names[other] == names[key]), None)
+        if same is not None:
+            raise DataError(f"{same} and {key} name the same column {names[key]!r}", key)
+    columns = read_columns(path, content, names, MOST_ROWS)
     rows = options.get("rows")
     if rows is not None and columns.rows != rows:
         message = f"{path}: {columns.rows} rows, but rows declares {rows}; the number must be fixed before training"

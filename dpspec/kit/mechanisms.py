@@ -10,7 +10,7 @@ from types import UnionType
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, get_args, get_origin, get_type_hints
 
 import dpspec.contract as dps
-from dpspec.contract.fragments import block, integer
+from dpspec.contract.fragments import block, integer, requires_data
 from dpspec.kit.findings import coins, lower_from
 from dpspec.kit.trials import chunks
 
@@ -238,13 +238,7 @@ class AttackedMechanism(SimpleMechanism):
 
     def check(self, spec: dps.Spec, facts: dps.Facts) -> Iterable[dps.Diagnostic]:
         """Require rows. Extend this for errors that the schema cannot express."""
-        if spec.audit is not None and facts.digest is None:
-            yield dps.Diagnostic(
-                code="data-not-at-hand",
-                message="data that is only declared can be bounded, not attacked",
-                path=("audit",),
-                help="leave audit out, or name the data",
-            )
+        return () if spec.audit is None else requires_data(facts)
 
     def plan(self, spec: dps.Spec, facts: dps.Facts) -> dps.Plan:
         """One chunk per run, and the largest epsilon that perfect guesses would show."""

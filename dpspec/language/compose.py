@@ -19,6 +19,8 @@ from typing import TypeAlias
 
 from dpspec.contract import Diagnostic, FrozenMap, Json, Path, Span
 from dpspec.contract.frozen import canonical_json
+from dpspec.language.blocks import core
+from dpspec.language.problems import problems
 from dpspec.language.tree import Node, child, claim_ids, locate, origin, plain, value_at
 from dpspec.language.yaml_source import read_file, read_yaml
 from dpspec.text import closest, did_you_mean, listed, quoted, shown, visible
@@ -138,16 +140,16 @@ def compose(root: Node, given: Sequence[Override]) -> tuple[list[Composed], list
     others: list[Override] = []
     for override in given:
         (shaping if override.place.split(".")[0] == "matrix" else others).append(override)
-    root, problems = apply_overrides(root, shaping)
+    root, unset = apply_overrides(root, shaping)
     matrix = child(root, "matrix")
     cells, found = ([{}], []) if matrix is None else _expand(root, matrix, others)
-    problems += found
+    found = [*unset, *found]
     documents: list[Node] = []
     unique: dict[str, dict[str, Json]] = {}
     for cell in cells:
         axes = [Override(place=place, value=node, keys=key_spans(place, node.key)) for place, node in cell.items()]
         document, wrong = apply_overrides(root, [*axes, *others])
-        problems += wrong
+        found += wrong
         # ``--set`` or another axis may have changed part of an axis's value: cell names show the effective values.
         values = plain(document)
         effective = {place: value_at(values, _path(document, place)) for place in cell}
@@ -175,38 +177,34 @@ def compose(root: Node, given: Sequence[Override]) -> tuple[list[Composed], list
                 tuning=tuning,
             )
         )
-    if not problems:
+    if not found:
         return composed, []
     spans = origin(root)
-    return composed, list(dict.fromkeys(locate(d, spans) for d in problems))
+    return composed, list(dict.fromkeys(locate(d, spans) for d in found))
 
 
 def _expand(root: Node, matrix: Node, overrides: Sequence[Override]) -> tuple[list[Cell], list[Diagnostic]]:
     """The cells of a matrix, without the axes that an override sets."""
-    problems: list[Diagnostic] = []
+    wrong = list(problems(core("spec")["properties"]["matrix"], plain(matrix), ("matrix",)))
+    if wrong:
+        return [], wrong
     if isinstance(matrix.value, dict):
-        axes = _axes(matrix.value, problems)
+        axes = {place: _axis(node) for place, node in matrix.value.items()}
         count = math.prod(len(values) for values in axes.values())
         products: Iterable[tuple[Node, ...]] = itertools.product(*axes.values()) if count <= MAX_CELLS else ()
         cells = [dict(zip(axes, values, strict=True)) for values in products]
-    elif isinstance(matrix.value, list) and matrix.value:
-        cells = []
-        for item in matrix.value[: MAX_CELLS + 1]:
-            if not isinstance(item.value, dict) or not item.value:
-                problems.append(_bad(f"a cell must be a map of paths to values, got {shown(plain(item))}", item))
-                continue
-            for place, node in item.value.items():
-                _check_axis(place, node, problems)
-            cells.append(dict(item.value))
-        count = len(matrix.value)
     else:
-        return [], [_bad(f"matrix must be a map of axes or a list of cells, got {shown(plain(matrix))}", matrix)]
+        assert isinstance(matrix.value, list)
+        cells = [dict(item.value) for item in matrix.value[: MAX_CELLS + 1] if isinstance(item.value, dict)]
+        count = len(matrix.value)
     size = _size(root)
     if count > MAX_CELLS or count * size > MAX_VALUES:
         message = f"the matrix has {count} cells; this spec may have {min(MAX_CELLS, MAX_VALUES // size)}"
-        return [], [*problems, Diagnostic(code="too-many-cells", message=message, path=("matrix",), at_key=True)]
-    if problems:
-        return [], problems
+        return [], [Diagnostic(code="too-many-cells", message=message, path=("matrix",), at_key=True)]
+    keys = {place: node.key for cell in cells for place, node in cell.items() if place.split(".")[0] in _NOT_AXES}
+    if keys:
+        messages = {f"{quoted(place)} cannot vary over a matrix": span for place, span in keys.items()}
+        return [], [Diagnostic(code="bad-matrix", message=text, span=span) for text, span in messages.items()]
     paths = [_path(root, o.place) for o in overrides]
     # An axis is overridden if a path equals it or contains it.
     axes_set = {a for cell in cells for a in cell if any(_path(root, a)[: len(path)] == path for path in paths)}
@@ -221,26 +219,8 @@ def _expand(root: Node, matrix: Node, overrides: Sequence[Override]) -> tuple[li
     return list(unique.values()), []
 
 
-def _axes(entries: Cell, problems: list[Diagnostic]) -> dict[str, list[Node]]:
-    axes: dict[str, list[Node]] = {}
-    for place, node in entries.items():
-        _check_axis(place, node, problems)
-        if not isinstance(node.value, list) or not node.value:
-            got = shown(plain(node)) if not isinstance(node.value, list) else "an empty list"
-            problems.append(_bad(f"the axis {quoted(place)} must be a list of values, got {got}", node))
-            continue
-        axes[place] = [Node(item.value, item.span, node.key) for item in node.value]
-    return axes
-
-
-def _check_axis(place: str, node: Node, problems: list[Diagnostic]) -> None:
-    if place.split(".")[0] in _NOT_AXES:
-        message = f"{quoted(place)} cannot vary over a matrix"
-        problems.append(Diagnostic(code="bad-matrix", message=message, span=node.key))
-
-
-def _bad(message: str, node: Node) -> Diagnostic:
-    return Diagnostic(code="bad-matrix", message=message, path=("matrix",), span=node.span)
+def _axis(node: Node) -> list[Node]:
+    return [Node(item.value, item.span, node.key) for item in node.value] if isinstance(node.value, list) else []
 
 
 def _size(node: Node) -> int:

@@ -25,10 +25,11 @@ from dataclasses import dataclass, replace
 
 from dpspec.contract import Diagnostic, FrozenMap, Json, Path, Span, Spec, thaw
 from dpspec.contract.catalog import Catalog
-from dpspec.language.blocks import CELL_BLOCKS, CLAIM_KIND, SELECTION
+from dpspec.language.blocks import CELL_BLOCKS, CLAIM_KIND, SELECTION, core
 from dpspec.language.compose import Composed
+from dpspec.language.problems import problems
 from dpspec.language.tree import Node, child, from_plain, plain, value_at
-from dpspec.text import closest, did_you_mean, listed, quoted, shown
+from dpspec.text import quoted, shown
 
 MAX_PHASES = 1000
 
@@ -51,33 +52,27 @@ def expand_phases(root: Node, catalog: Catalog) -> tuple[Node, list[Diagnostic]]
     assert isinstance(root.value, dict)
     assert isinstance(mechanism.value, dict)
     offered = catalog.mechanisms.get(str(plain(mechanism.value.get("kind", Node(None)))))
-    known: list[str] = []
+    schema = core("schedule")
     if offered is not None and offered.provider.steps:
-        known = ["steps", "every", *offered.provider.schemas.mechanism.get("properties", ())]
-    unknown = [key for key in phases.value if known and key not in known]
-    if unknown:
-        help = f"write steps, every and keys of a phase ({listed(sorted(known))}), or a list of phases"
-        return root, [
-            Diagnostic(
-                code="unknown-key",
-                message=f"unknown key {quoted(key)} in mechanism.phases{did_you_mean(closest(key, known))}",
-                path=(*_PLACE, key),
-                span=phases.value[key].key,
-                help=help,
-            )
-            for key in unknown
-        ]
+        keys = offered.provider.schemas.mechanism.get("properties", ())
+        schema = {**schema, "properties": {**{key: {} for key in keys}, **schema["properties"]}}
+        schema["additionalProperties"] = False
+    written = plain(phases)
+    wrong = list(problems(schema, written, _PLACE))
+    if wrong:
+        return root, wrong
+    steps, every = int(written["steps"]), int(written.get("every", 1))
     merged = []
     try:
-        for entries, length in _evaluated(phases):
+        for entries, length in _evaluated(phases, steps, every):
             for key, own in entries.items():  # a phase with only ``sampling.rate`` keeps the block's scheme
                 shared = mechanism.value.get(key)
                 if shared is not None and isinstance(shared.value, dict) and isinstance(own.value, dict):
                     entries[key] = replace(own, value={**shared.value, **own.value})
             entries["steps"] = replace(phases.value["steps"], value=length)
             merged.append(Node(entries, phases.span))
-    except _ScheduleError as wrong:
-        return root, [wrong.diagnostic]
+    except _ScheduleError as error:
+        return root, [error.diagnostic]
     block = {**mechanism.value, "phases": replace(phases, value=list(merged))}
     return replace(root, value={**root.value, "mechanism": replace(mechanism, value=block)}), []
 
@@ -106,10 +101,9 @@ def unused_settings(document: Json, chosen: Iterable[Path], *, merged: bool) -> 
             )
 
 
-def _evaluated(phases: Node) -> Iterator[tuple[dict[str, Node], int]]:
+def _evaluated(phases: Node, steps: int, every: int) -> Iterator[tuple[dict[str, Node], int]]:
     """The keys of each phase, and its number of steps."""
     assert isinstance(phases.value, dict)
-    steps, every = _count(phases, "steps"), _count(phases, "every", 1)
     number = -(-steps // every)
     if number > MAX_PHASES:
         message = f"{steps} steps in phases of {every} are {number} phases; the maximum is {MAX_PHASES}"
@@ -118,20 +112,6 @@ def _evaluated(phases: Node) -> Iterator[tuple[dict[str, Node], int]]:
         fraction = i / (number - 1) if number > 1 else 0.0
         entries = {key: _evaluate(node, fraction) for key, node in phases.value.items() if key != "every"}
         yield entries, min(every, steps - i * every)
-
-
-def _count(phases: Node, key: str, default: int | None = None) -> int:
-    assert isinstance(phases.value, dict)
-    node = phases.value.get(key)
-    value = default if node is None else node.value
-    if value is None:
-        message = "phases given as a map need steps"
-        raise _ScheduleError(message, phases, "for example phases: {steps: 1000, every: 10, ...}")
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise _ScheduleError(
-            f"{key} must be an integer of at least 1, got {shown(plain(node or phases))}", node or phases
-        )
-    return value
 
 
 def _evaluate(node: Node, fraction: float) -> Node:

@@ -26,8 +26,8 @@ from dpspec.training.loop.contributions import population
 from dpspec.training.loop.native import Schedule, ScheduledPhase
 from dpspec.training.loop.native import tensors as rows_on
 from dpspec.training.measure.run_evidence import WatchedRun
-from dpspec_modelmix.density import NARROW
 from dpspec_modelmix.options import Attack, PhaseOptions, mixed_norm
+from dpspec_modelmix.theory import NARROW
 from dpspec_modelmix.training import (
     CANARY_CHUNK,
     Absolute,
@@ -154,7 +154,7 @@ class Reader(Remembering, dps.Observer):
 
 
 def log_density(o: Tensor, width: Tensor) -> Tensor:
-    """ln of the density of N(0, 1) + U of each ``width``, as :func:`dpspec_modelmix.density.log_density`."""
+    """ln of the density of N(0, 1) + U of each ``width``, as :func:`dpspec_modelmix.theory.log_density`."""
     a, wide = o.abs(), width.clamp_min(NARROW)
     upper, lower = torch.special.log_ndtr(0.5 * wide - a), torch.special.log_ndtr(-0.5 * wide - a)
     mixed = upper + torch.log(-torch.expm1(lower - upper)) - wide.log()

@@ -14,10 +14,10 @@ import numpy as np
 
 import dpspec.contract as dps
 from dpspec.accounting import Floats, gaussian_rdp, inside, positive, sampled_gaussian_rdp
-from dpspec_modelmix import density
 from dpspec_modelmix.options import Segment
 from dpspec_modelmix.theory import (
     LARGEST_LOSS,
+    NARROW,
     SCOPE,
     SOURCE,
     Moments,
@@ -25,6 +25,7 @@ from dpspec_modelmix.theory import (
     cut_moments,
     gaussian_epsilon,
     least_epsilon,
+    log_excess_moments,
     mass_outside,
     mixed_epsilon,
     total_rdp,
@@ -129,11 +130,11 @@ def real_step_rdp(orders: Sequence[float], segment: Segment) -> Floats:
     if not segment.one_dimensional:
         raise ValueError("fractional orders are defined for p = 1 only")
     a = np.asarray(orders, dtype=np.float64)
-    if segment.gap < density.NARROW:
+    if segment.gap < NARROW:
         if segment.rate == 1.0:
             return gaussian_rdp(a, segment.effect)
         return sampled_gaussian_rdp(a, segment.rate, 1.0 / segment.effect)
-    excess = density.log_excess_moments(a, segment.shift, segment.gap, segment.rate)
+    excess = log_excess_moments(a, segment.shift, segment.gap, segment.rate)
     return np.asarray(np.logaddexp(0.0, excess) / (a - 1.0), dtype=np.float64)
 
 

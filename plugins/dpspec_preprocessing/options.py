@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -10,7 +11,7 @@ from typing import Any
 import dpspec.contract as dps
 from dpspec import kit
 from dpspec_preprocessing.private import GRADIENT, QUERIES, Private, PrivateMechanism
-from dpspec_preprocessing.sensitivity import Sensitivity, Step, read_step, repaired_sensitivity
+from dpspec_preprocessing.sensitivity import STEPS, Sensitivity, Step, read_step, repaired_sensitivity
 
 #: Neighbour relation: the replaced record and its replacement have the same missing entries.
 SAME_MASK = "same-missing-values"
@@ -171,8 +172,8 @@ def bound_scope(
 #: Former value of ``accounting`` for ``repaired``. "certified" is a rigor that these formulas do not have.
 OLD_REPAIRED = "certified"
 
-#: Range of numbers in which the formulas, their squares and quotients, and the noise keep full precision.
-_ABOVE, _MOST = 1e-30, 1e30
+#: A number for which the formulas, their squares and quotients, and the noise keep full precision.
+_number = functools.partial(kit.number, above=1e-30, most=1e30)
 
 
 def _condition(test: dict[str, dps.Json], *without: str, required: Sequence[str] = ()) -> dict[str, dps.Json]:
@@ -195,15 +196,11 @@ _STEP: dict[str, dps.Json] = {
         impute=kit.choice(
             "Replacement of a missing value: the feature's mean, median or trimmed mean, or a least-squares fit on "
             "complete records. Other imputations, such as nearest neighbours, have unbounded sensitivity.",
-            "mean",
-            "median",
-            "trimmed",
-            "regression",
+            *(name for name, kind in STEPS.items() if kind.key == "impute"),
         ),
         mask=kit.choice(
-            "any (default): a record and its replacement may have different missing entries. same: both have the same "
-            "missing entries (mean imputation); bounds then cover only such neighbours, and claims need neighbours: "
-            "same-missing-values.",
+            "any (default): a record and its replacement may have different missing entries. same: bounds cover only "
+            "neighbours with the same missing entries (mean imputation; claims need neighbours: same-missing-values).",
             "any",
             "same",
         ),
@@ -224,11 +221,9 @@ _STEP: dict[str, dps.Json] = {
         ),
         affine=kit.flag("Project around the mean, as inverse_transform(transform(x)) does (pca)."),
         scale=kit.choice("Subtract each feature's mean and divide by its standard deviation.", "standard"),
-        clip=kit.number(
+        clip=_number(
             "Scaled records are clipped to this l2 norm (scale). The constants of a known loss follow from it; "
-            "declared constants must hold for it.",
-            above=_ABOVE,
-            most=_MOST,
+            "declared constants must hold for it."
         ),
     ),
     "minProperties": 1,
@@ -251,36 +246,25 @@ _PRIVATE: dict[str, dps.Json] = kit.block(
         "exponential: selection of a feature with a large sum. dp-gd: projected noisy full-gradient steps. "
         "sgd-sampled: one random record per step. sgd-iterated: one pass in order, stopped at a random step; the last "
         "iterate is released.",
-        "gaussian",
-        "laplace",
-        "exponential",
-        "dp-gd",
-        "sgd-sampled",
-        "sgd-iterated",
+        *QUERIES,
+        *GRADIENT,
     ),
-    eps_noise=kit.number(
+    eps_noise=_number(
         "The paper's noise parameter, not the epsilon of a guarantee. Standard deviation or scale of the noise: "
         "queries sensitivity / eps_noise; dp-gd L sqrt(steps) / (eps_noise n); sgd-sampled L sqrt(factor steps) / "
         "(eps_noise n); sgd-iterated 8 sqrt(2 ln n) L / (eps_noise sqrt(n)).",
-        above=_ABOVE,
         most=1e6,
     ),
-    lipschitz=kit.number(
+    lipschitz=_number(
         "L. Queries: Lipschitz constant in the sum of the distances between records (1 / n for a mean, not "
         "1 / sqrt(n) as in the Frobenius norm). Gradients: the maximum norm of a record's gradient. Default: the "
-        "constant of the loss, else 1.",
-        above=_ABOVE,
-        most=_MOST,
+        "constant of the loss, else 1."
     ),
-    smooth=kit.number(
+    smooth=_number(
         "mu: Lipschitz constant of a record's gradient as a function of the record. Default: the constant of the loss. "
-        "If neither is known, only group privacy is proved.",
-        above=_ABOVE,
-        most=_MOST,
+        "If neither is known, only group privacy is proved."
     ),
-    sensitivity=kit.number(
-        "Sensitivity of the query or quality to one replaced record. Default: 1.", above=_ABOVE, most=_MOST
-    ),
+    sensitivity=_number("Sensitivity of the query or quality to one replaced record. Default: 1."),
     loss=kit.choice(
         "The loss of gradient mechanisms. logistic, squared: a linear model without intercept on two classes, -1 and "
         "1; its constants follow from theta_radius and the norm of processed records. cross-entropy: the spec's model "
@@ -290,16 +274,12 @@ _PRIVATE: dict[str, dps.Json] = kit.block(
         "squared",
         "cross-entropy",
     ),
-    theta_radius=kit.number(
-        "Parameters of a linear model are projected to this l2 norm. Default: 1.", above=_ABOVE, most=_MOST
-    ),
+    theta_radius=_number("Parameters of a linear model are projected to this l2 norm. Default: 1."),
     steps=kit.integer("T, the number of steps (dp-gd, sgd-sampled).", least=1),
-    factor=kit.number(
-        "c, the noise variance relative to the paper's (sgd-sampled). The paper's closed form needs 4, the default.",
-        above=_ABOVE,
-        most=_MOST,
+    factor=_number(
+        "c, the noise variance relative to the paper's (sgd-sampled). The paper's closed form needs 4, the default."
     ),
-    learning_rate=kit.number("Learning rate of a linear model. Default: 0.5.", above=_ABOVE, most=_MOST),
+    learning_rate=_number("Learning rate of a linear model. Default: 0.5."),
 )
 _PRIVATE["allOf"] = [
     _condition(_with("kind", *QUERIES), "loss", "smooth", "theta_radius", "learning_rate", "steps", "factor"),
@@ -362,7 +342,7 @@ MECHANISM: dict[str, dps.Json] = kit.block(
     ),
     private=_PRIVATE,
     collection=_COLLECTION,
-    radius=kit.number("Maximum l2 norm of a record.", above=_ABOVE, most=_MOST, default=1.0),
+    radius=_number("Maximum l2 norm of a record.", default=1.0),
     clip_rows=kit.flag(
         "Scale longer records down to radius before the first step. Otherwise longer records are an error.",
         default=False,

@@ -120,7 +120,6 @@ def test_pairs_of_a_law_with_itself_count_once_each(upper: bool) -> None:
 
 
 def test_a_thousand_steps_are_known_to_a_thousandth() -> None:
-    """Noise 0.8, 100 epochs, delta 1e-10: 10^5 steps in all."""
     found = PrivacyLoss.of(RandomAllocation(1000, 0.8)).compose(100).epsilon(1e-10, width=1e-3)
     assert found.relative_width <= 1e-3
     assert found.lower <= 4.0031

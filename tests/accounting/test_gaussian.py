@@ -73,7 +73,6 @@ def test_each_delta_of_one_call_is_answered_like_a_call_of_its_own(direction):
 
 @pytest.mark.parametrize("sigma", [1e-4, 1e-7, 1e-30, 1e-100])
 def test_effects_beyond_any_grid_have_the_bound_without_sampling(sigma: float) -> None:
-    """Wide, but true, and soon."""
     loss = PrivacyLoss.of(Mixture.poisson(3, 0.1, sigma)).compose(10)
     interval = loss.epsilon(1e-6)
     effect = 3.0 / sigma * math.sqrt(10)

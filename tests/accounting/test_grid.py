@@ -136,7 +136,6 @@ def test_one_laplace_step_in_both_directions(pair: Laplace, place: float) -> Non
 
 
 def hockey_stick(present: list[float], absent: list[float], steps: int, epsilon: float) -> float:
-    """By summing over all sequences of outcomes."""
     total = 0.0
     for outcomes in itertools.product(range(len(present)), repeat=steps):
         p = math.prod(present[i] for i in outcomes)

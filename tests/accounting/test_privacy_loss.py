@@ -41,7 +41,6 @@ EPSILONS = {
 
 
 def holds(interval: Interval, value: float, digits: float) -> bool:
-    """Whether the interval holds a value that is known to within ``digits``."""
     return interval.lower - digits <= value <= interval.upper + digits
 
 

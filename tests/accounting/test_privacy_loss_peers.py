@@ -79,16 +79,6 @@ def test_the_laplace_mechanism(scale: float, rate: float, steps: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("delta", [1e-4, 1e-7])
-@pytest.mark.parametrize("steps", [100, 2000])
-@pytest.mark.parametrize("sigma", [0.8, 1.0, 3.0])
-@pytest.mark.parametrize("k", [1, 2, 4, 8])
-@pytest.mark.parametrize("scheme", ["poisson", "fixed"])
-def test_many_settings(scheme: str, k: int, sigma: float, steps: int, delta: float) -> None:
-    agree(pair_of(scheme, k, 0.01, sigma if scheme == "poisson" else 2.0 * sigma), steps, delta, 1e-3)
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("k", "sigma", "steps", "present", "absent"),
     [

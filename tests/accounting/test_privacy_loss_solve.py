@@ -64,7 +64,6 @@ def _chance(law: Sequence[float], counts: Sequence[int]) -> float:
 
 
 def _counts(total: int, kinds: int) -> Iterator[tuple[int, tuple[int, ...]]]:
-    """All ways to share ``total`` steps among outcomes, with the number of their orders."""
     if kinds == 1:
         yield 1, (total,)
         return
@@ -176,7 +175,6 @@ _SIDES: tuple[Directions, ...] = ("present-first", "absent-first", "both")
 
 @pytest.fixture
 def short_grids(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Both losses are beyond grids of any length: what is said does not rest on how long they are, and takes less."""
     monkeypatch.setattr(refinement, "NODES", 1 << 18)
     monkeypatch.setattr(refinement, "CELLS", 1 << 15)
 
@@ -192,7 +190,6 @@ def test_an_enormous_epsilon_is_never_taken_for_zero() -> None:
 
 @pytest.mark.usefixtures("short_grids")
 def test_where_one_direction_is_beyond_grids_the_other_still_bounds_from_below() -> None:
-    """Of groups in the thousands with little noise the worse direction's losses are; the other's epsilon is known."""
     phases = ((Mixture.poisson(1000, 0.5, 0.1), 1000),)
     one, other, both = (PrivacyLoss(phases, side).epsilon(1e-12, width=1e-2) for side in _SIDES)
     assert one.lower < other.lower

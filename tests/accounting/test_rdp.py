@@ -74,7 +74,6 @@ def test_sampled_gaussian_against_mpmath(order: float, rate: float, sigma: float
 
 
 def test_narrow_integrand_of_a_large_order() -> None:
-    """Absent-first at a large order the integrand is many times narrower than the noise."""
     order, rate, shift, step = 301.5, 0.8, 1 / 0.3, 1 / 64
     total = mpmath.fsum(
         mpmath.npdf(z) * (1 - rate + rate * mpmath.exp(shift * z - shift**2 / 2)) ** (1 - order)
@@ -99,7 +98,6 @@ def test_closed_form_against_mpmath(order: int, rate: float, sigma: float) -> No
 
 @pytest.mark.parametrize("sigma", [0.1, 1.0, 30.0])
 def test_orders_up_to_a_hundred_thousand(sigma: float) -> None:
-    """Two routes of different nature: a sum of 100,001 terms, and an integral."""
     assert sampled_gaussian_rdp(1e5, 0.01, sigma) == pytest.approx(
         float(sampled_gaussian_integer_rdp(1e5, 0.01, sigma)), rel=1e-11
     )

@@ -86,7 +86,6 @@ def test_a_delta_at_an_epsilon_takes_one_grid_where_the_first_is_narrow_enough(
 @settings(max_examples=12)
 @given(steps_of, st.sampled_from([1, 30, 1000]), st.sampled_from(DIRECTIONS), st.integers(0, len(DELTAS) - 1))
 def test_a_finer_width_lies_inside(step: Pair, steps: int, direction: Direction, fine: int) -> None:
-    """Of all deltas; and of one, which leaves the others inside what they would be without it."""
     loss = PrivacyLoss.of(step, direction).compose(steps)
     coarse, finer = loss.epsilons(DELTAS, width=1e-2), loss.epsilons(DELTAS, width=1e-3)
     widths = [1e-4 if i == fine else 1e-3 for i in range(len(DELTAS))]
@@ -105,7 +104,6 @@ def test_a_finer_width_lies_inside(step: Pair, steps: int, direction: Direction,
 def test_beside_the_other_direction_the_worse_is_as_narrow(
     step: Pair, steps: int, direction: Direction, width: float
 ) -> None:
-    """Oracle: both directions asked by themselves."""
     loss = PrivacyLoss.of(step, direction).compose(steps)
     first = loss.epsilons(DELTAS, width=width)
     other = dataclasses.replace(loss, direction=DIRECTIONS[1 - DIRECTIONS.index(direction)])
@@ -152,7 +150,6 @@ def test_there_is_one_width_for_all_or_one_for_each_and_the_same_beside() -> Non
     ("step", "steps"), [(Mixture.poisson(1, 0.01, 1.2), 2000), (Laplace(2.0, 1.0, 0.3), 50)], ids=["record", "laplace"]
 )
 def test_estimates_of_several_deltas_are_near_those_of_each(step: Pair, steps: int) -> None:
-    """Interpolated tilts move an estimate by a small part of the loss's deviation."""
     logs = [math.log(delta) for delta in DELTAS[1:]]
     cumulants = Cumulants(truncate_phases([(step, steps)], "present-first", min(logs), -14.0))
     for log_delta, found in zip(logs, cumulants.for_deltas(logs), strict=True):

@@ -17,7 +17,6 @@ from dpspec.accounting.truncated_poisson import binomial_tail
 
 
 def batches(records: int, rate: float, cap: int) -> dict[frozenset[int], float]:
-    """The probability of every batch of so many records, by enumeration of who enters and who is kept."""
     chances: dict[frozenset[int], float] = {}
     for size in range(records + 1):
         for entered in itertools.combinations(range(records), size):
@@ -29,7 +28,6 @@ def batches(records: int, rate: float, cap: int) -> dict[frozenset[int], float]:
 
 
 def sums(values: list[float], rate: float, cap: int) -> tuple[np.ndarray, np.ndarray]:
-    """The sums of all batches of records with these values, and their probabilities."""
     law = batches(len(values), rate, cap)
     return np.array([sum(values[i] for i in batch) for batch in law]), np.array(list(law.values()))
 

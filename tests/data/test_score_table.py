@@ -165,7 +165,7 @@ def test_an_archive_that_promises_too_much_is_refused_before_it_is_read(tmp_path
     with pytest.raises(DataError, match="more than 1000000 rows"):
         read_table(tmp_path, {"path": "t.npz", **NAMED}, 1)
     np.savez(tmp_path / "w.npz", **{"in": np.array(COINS), "score": np.eye(4)})
-    with pytest.raises(DataError, match="must have 1 axis"):
+    with pytest.raises(DataError, match="must have numbers and 1 axis"):
         read_table(tmp_path, {"path": "w.npz", **NAMED}, 1)
     wide = np.array(["x" * 10, "y", "z", "w"])
     monkey = {"in": np.array(COINS), "score": np.array(SCORES), "id": wide}

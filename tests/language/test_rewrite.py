@@ -93,12 +93,12 @@ class TestFormula:
 @pytest.mark.parametrize(
     ("phases", "says"),
     [
-        ("{}", "need steps"),
+        ("{}", "missing key 'steps' in mechanism.phases"),
         ("{table: s.csv}", "unknown key 'table' in mechanism.phases"),
         ("{steps: 9, noise_multiplyer: {from: 2, to: 1}}", "mechanism.phases; did you mean 'noise_multiplier'?"),
-        ("{steps: true}", "steps must be an integer of at least 1"),
-        ("{steps: 2.5}", "steps must be an integer of at least 1"),
-        ("{steps: 10, every: 0}", "every must be an integer of at least 1"),
+        ("{steps: true}", "steps must be an integer, got true"),
+        ("{steps: 2.5}", "steps must be an integer, got 2.5"),
+        ("{steps: 10, every: 0}", "every must be at least 1, got 0"),
         ("{steps: 1001}", "1001 steps in phases of 1 are 1001 phases; the maximum is 1000"),
         ("{steps: 9, noise_multiplier: {from: 2}}", "of a schedule must be a number"),
         ("{steps: 9, noise_multiplier: {from: 2, to: [1]}}", "of a schedule must be a number"),
@@ -110,7 +110,7 @@ class TestFormula:
 def test_what_is_no_schedule_is_told_of(phases: str, says: str, load: Load, valid: str) -> None:
     loaded = load(scheduled(valid, phases))
     assert loaded.specs == ()
-    (wrong,) = loaded.diagnostics
+    *_, wrong = loaded.diagnostics
     assert says in wrong.message
     assert wrong.span is not None
 

@@ -244,6 +244,7 @@ def test_the_header_is_read_key_by_key(tmp_path):
     mark = tmp_path / "run" / MARK
     header = json.loads(mark.read_text())
     for key, value in [
+        ("dpspec-run", 2),
         ("dpspec-run", 99),
         ("dpspec-run", "1"),
         ("rate", float("nan")),

@@ -104,7 +104,7 @@ def test_a_joined_step_has_the_rows_of_all_ranks(trainings: Path) -> None:
         assert first.noise_squares > 0.0 < second.noise_squares
         assert run["divisor"][number] == 2 * first.divisor == 100.0
         assert whole.sum_norm == pytest.approx(np.hypot(mine.sum_norm, theirs.sum_norm))
-        assert mine.rank.parameters == theirs.rank.gradients == bytes(16)
+        assert mine.rank.parameters == theirs.rank.gradients == bytes(8)
         sums = [one.rank.own + other.rank.own for one, other in ((mine, theirs),)]
         assert np.allclose(sums[0], mine.rank.total + theirs.rank.total, atol=1e-4)
 

@@ -53,13 +53,13 @@ def test_any_bytes_are_read_or_refused(data):
 
 RANK = RankStep(
     **{
-        name: bytes([n] * 16)
+        name: bytes([n] * 8)
         for n, name in enumerate(("gradients", "parameters", "seed", "noise_seed", "noise_state", "order"))
     },
     foreign=3,
     own=np.arange(4, dtype=np.float32),
     total=np.arange(4, 8, dtype=np.float32),
-    noise=np.arange(8, 10, dtype=np.float32),
+    noise=np.arange(8, 10, dtype=np.float16),
     places=np.array([1, 5, 9]),
 )
 
@@ -69,7 +69,7 @@ def test_the_observations_of_a_rank_come_back(members):
     step = InternalStep(step=4, members=members, rank=RANK)
     found = InternalStep.decode(step.encode())
     assert found.encode() == step.encode()
-    assert (found.step, found.rank.foreign, found.rank.seed) == (4, 3, bytes([2] * 16))
+    assert (found.step, found.rank.foreign, found.rank.seed) == (4, 3, bytes([2] * 8))
     assert found.rank.total.tolist() == [4.0, 5.0, 6.0, 7.0]
     assert found.rank.noise.tolist() == [8.0, 9.0]
     assert found.rank.places.tolist() == [1, 5, 9]

@@ -89,7 +89,6 @@ def test_all_intervals_hold_together_as_often_as_they_say(noise: float, clip: fl
 
 
 def test_each_interval_misses_with_its_share() -> None:
-    """What all of them use up together is the error, and no more: their shares are in closed form."""
     rng = np.random.default_rng(4)
     kept = evidence(rng)
     measured, reported = as_run.ran([PHASE], [kept], 0.9)

@@ -102,7 +102,6 @@ def test_others_than_coins_are_refused(wrong: list[int]) -> None:
 
 
 def least_exponent(logs: np.ndarray, values: np.ndarray, number: int, least: float, most: float) -> float:
-    """By scipy, on a logarithmic scale of u."""
     found = optimize.minimize_scalar(
         lambda log_u: number * float(special.logsumexp(logs + math.exp(log_u) * values)),
         bounds=(math.log(least), math.log(most)),
@@ -177,7 +176,6 @@ Sizes = npt.NDArray[np.int64]
 
 
 def least(sizes: Sizes) -> float:
-    """The smallest p-value of all checks of a run that drew batches of these sizes."""
     sums = BatchSums(
         steps=len(sizes),
         total=int(sizes.sum()),

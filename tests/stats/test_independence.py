@@ -28,12 +28,10 @@ def noise(source: Source) -> Array:
 
 
 def in_all_directions(source: Source) -> Array:
-    """A thirtieth of each step's variance is one number for all."""
     return noise(source) + math.sqrt(1 / 29) * source.standard_normal((STEPS, 1))
 
 
 def louder_steps(source: Source) -> Array:
-    """Noise that is a quarter larger in half of the steps."""
     return noise(source) * (1.0 + 0.25 * source.integers(0, 2, (STEPS, 1)))
 
 
@@ -42,7 +40,6 @@ def drawn_alone(source: Source) -> Array:
 
 
 def drawn_together(source: Source) -> Array:
-    """Canaries that are all in a batch or none."""
     return noise(source) + 0.5 * (source.random((STEPS, 1)) < 0.4)
 
 
@@ -74,7 +71,6 @@ def test_luck_of_a_step_is_seen(draw: Callable[[Source], Array]) -> None:
 
 
 def test_luck_of_the_run_is_not_seen() -> None:
-    """Seeds 0 to 99: as often as without it."""
     assert rejected(lucky_run, 100) <= stats.binom.ppf(0.999, 100, 0.05)
 
 

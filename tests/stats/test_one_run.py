@@ -199,7 +199,6 @@ def test_without_an_error_it_is_what_a_recursion_gives(canaries: int, guesses: i
     ],
 )
 def test_no_mechanism_beats_it(canaries: int, guesses: int, points: Points) -> None:
-    """The most that any mechanism on the curve achieves, by linear programming over all of them."""
     coins = list(product((-1, 1), repeat=canaries))
     answers = [t for t in product((-1, 0, 1), repeat=canaries) if sum(map(abs, t)) == guesses]
     pairs = [(s, u) for s in coins for u in coins if sum(a != b for a, b in zip(s, u, strict=True)) == 1]

@@ -32,7 +32,6 @@ def _runs_alike(rng: RNG, chance: np.ndarray) -> np.ndarray:
 
 
 def _runs_apart(rng: RNG, chance: np.ndarray) -> np.ndarray:
-    """One coin for all records of a run: it gets nearly all right, or nearly none."""
     return (rng.random() < chance).astype(float)
 
 

@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from dpspec.accounting import Discrete, Mixture, PrivacyLoss
-from dpspec_modelmix import density
+from dpspec_modelmix import theory
 from dpspec_modelmix.options import Segment
 
 
@@ -31,7 +31,7 @@ def loss_of_pair(segment: Segment, cell: float = 0.01) -> PrivacyLoss:
     assert segment.rate == 1.0 or (segment.sparsity == 1 and segment.embedded == 0.0)
     half, shift = 0.5 * segment.gap, segment.shift
     middles = np.arange(-half - 11.0, half + shift + 11.0, cell) + 0.5 * cell
-    absent, shifted = (cell * np.exp(density.log_density(middles - by, segment.gap)) for by in (0.0, shift))
+    absent, shifted = (cell * np.exp(theory.log_density(middles - by, segment.gap)) for by in (0.0, shift))
     absent, shifted = absent / absent.sum(), shifted / shifted.sum()
     mixed = Discrete((1.0 - segment.rate) * absent + segment.rate * shifted, absent)
     steps = [(mixed, segment.steps * segment.sparsity)]

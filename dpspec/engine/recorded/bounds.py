@@ -19,7 +19,7 @@ import numpy as np
 from dpspec.accounting import Interval, Mixture, PrivacyLoss
 from dpspec.contract import Assumption, Check, DataError, Evidence, FrozenMap, Scope
 from dpspec.contract.findings import AssumptionStatus
-from dpspec.data.score_table import Wanted, read_columns
+from dpspec.data.score_table import read_columns
 from dpspec.engine.judging.conformance_status import rejected
 from dpspec.engine.recorded.channels import stated
 from dpspec.engine.recorded.recorded_run import Array, RecordedRun
@@ -225,8 +225,8 @@ def read_canaries(run: RecordedRun) -> tuple[Array, Array] | None:
     if hashlib.sha256(content).hexdigest() != scored.digest:
         raise RecordingError(f"{path}: its digest is not the one that {STEPS} holds: it was changed")
     try:
-        read = read_columns(path, content, [Wanted(key=name, name=name) for name in ("coin", "score")], MOST_CANARIES)
-        secret = read_columns(path, content, [Wanted(key="secret", name="secret")], BYTES).values["secret"]
+        read = read_columns(path, content, {"coin": "coin", "score": "score"}, MOST_CANARIES)
+        secret = read_columns(path, content, {"secret": "secret"}, BYTES).values["secret"]
     except DataError as error:
         raise RecordingError(str(error)) from None
     coins, scores = read.values["coin"], read.values["score"]

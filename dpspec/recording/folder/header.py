@@ -22,8 +22,8 @@ from dpspec.errors import RecordingError, UsageError
 from dpspec.json_records import Between
 from dpspec.recording.folder.step_record import MOST_RECORDS
 
-#: The version of the folder's format. Folders of a single process have the first one.
-FORMAT = 2
+#: The version of the format of one of several processes. Folders of a single process have the first one.
+FORMAT = 3
 
 #: The clipping of an optimizer, and the sampling of a loader in rising order of risk.
 Clipping: TypeAlias = Literal["flat", "per-layer", "adaptive", "ghost", "own"]
@@ -142,8 +142,8 @@ def read_header(content: bytes, name: str) -> Header:
     version = read.get("dpspec-run") if isinstance(read, dict) else None
     if type(version) is not int or version < 1:
         raise RecordingError(f"{name}: not the mark of a recorded run: it has no number 'dpspec-run'")
-    if version > FORMAT:
-        raise RecordingError(f"{name}: format {version} is of a later version of dpspec; this one knows {FORMAT}")
+    if version not in (1, FORMAT):
+        raise RecordingError(f"{name}: format {version} is of another version of dpspec; this one knows {FORMAT}")
     pairs: dict[str, Any] = {}
     for key, first in (("layers", str), ("shards", int)):
         given = read.get(key, [])

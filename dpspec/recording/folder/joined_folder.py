@@ -216,20 +216,20 @@ class JoinedFolder:
         rows = [one.noise for one in observed if len(one.noise)]
         if len(rows) > 1 and step.deviation > 0.0 and len({len(row) for row in rows}) == 1:
             # equal draws for different rows are components of the ranks' noise along each other
-            scaled = np.stack(rows).astype(np.float64) / step.deviation
+            scaled = np.stack(rows).astype(np.float64)
             squares, degrees = gaussian_noise.dependence(np.nan_to_num(scaled))
             found.parallel = found.parallel[0] + squares, found.parallel[1] + degrees
         if len(rows) == 1 and step.deviation > 0.0 and len({len(one.own) for one in observed} | {len(rows[0])}) == 1:
             # one rank adds the noise, which the other ranks' sum may not depend on
             others = np.sum([one.own for one in observed if not len(one.noise)], axis=0, dtype=np.float64)
             if (length := float(np.linalg.norm(others))) > 0.0:
-                along = float(np.dot(rows[0].astype(np.float64), others)) / length / step.deviation
+                along = float(np.dot(rows[0].astype(np.float64), others)) / length
                 square, (steps, total, largest) = float(np.nan_to_num(along)) ** 2, found.along
                 found.along = steps + 1, total + square, max(largest, square)
         sharded = bool(self.header.shards)
         if not sharded:
             same = all((one.gradients, one.parameters) == (first.gradients, first.parameters) for one in observed)
-            found.unequal += not same or first.gradients == bytes(16)
+            found.unequal += not same or first.gradients == bytes(8)
         found.summed += not _is_sum(observed, mean=self.header.reduction == "mean", sharded=sharded)
         seeds = [{one.seed, one.noise_seed} for one in observed]
         # From one seed and state of the noise's generator, each rank takes its rows of the same draw.

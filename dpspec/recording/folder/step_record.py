@@ -231,12 +231,12 @@ class InternalStep:
 class RankStep:
     """The observations of one rank at a step, for the comparison of ranks.
 
-    gradients, parameters, seed, noise_seed, noise_state, order: 16 bytes each, digests of the reduced gradients and of
-    the parameters after the step (zeros if these are sharded), of the seeds of batches and of noise, of the state of
-    the noise's generator (zeros unless sharded), and of the order of the records. foreign: the number of drawn records
-    that are not in this rank's share. own, total: the gradients before and after the reduction along common directions;
-    of sharded parameters, the clipped sum of the rank, and its rows of the sum of all. noise: of this rank, along
-    directions that are common to all ranks' rows. places: of the drawn records in the share.
+    gradients, parameters, seed, noise_seed, noise_state, order: 8 bytes of digests of the reduced gradients and of the
+    parameters after the step (zeros if these are sharded), of the seeds of batches and of noise, of the state of the
+    noise's generator (zeros unless sharded), and of the order of the records. foreign: the number of drawn records that
+    are not in this rank's share. own, total: the gradients before and after the reduction along common directions; of
+    sharded parameters, the clipped sum of the rank, and its rows of the sum of all. noise: of this rank, in standard
+    deviations, along directions that are common to all ranks' rows. places: of the drawn records in the share.
     """
 
     gradients: bytes
@@ -248,29 +248,28 @@ class RankStep:
     foreign: int
     own: Floats
     total: Floats
-    noise: Floats
+    noise: Halves
     places: Indices
 
     def encode(self) -> bytes:
-        sketches = (self.own, self.total, self.noise)
+        sketches = (self.own.astype("<f4"), self.total.astype("<f4"), self.noise.astype("<f2"))
         digests = [getattr(self, name) for name in _DIGESTS]
         head = _RANK.pack(*digests, min(self.foreign, UNSEEN), *map(len, sketches))
-        return head + b"".join(one.astype("<f4").tobytes() for one in sketches) + encode_members(self.places)
+        return head + b"".join(one.tobytes() for one in sketches) + encode_members(self.places)
 
     @classmethod
     def decode(cls, data: bytes) -> RankStep:
         *digests, foreign, own, total, noise = _unpacked(_RANK, data)
-        count = own + total + noise
         if max(own, total, noise) > DIRECTIONS:
-            raise ValueError(f"a rank observes at most {DIRECTIONS} directions, this one {count}")
-        sketches = np.frombuffer(data, "<f4", count, _RANK.size)
+            raise ValueError(f"a rank observes at most {DIRECTIONS} directions, this one {max(own, total, noise)}")
+        sketches, end = np.frombuffer(data, "<f4", own + total, _RANK.size), _RANK.size + 4 * (own + total)
         return cls(
             **dict(zip(_DIGESTS, digests, strict=True)),
             foreign=foreign,
             own=sketches[:own],
-            total=sketches[own : own + total],
-            noise=sketches[own + total :],
-            places=decode_members(data[_RANK.size + 4 * count :]),
+            total=sketches[own:],
+            noise=np.frombuffer(data, "<f2", noise, end),
+            places=decode_members(data[end + 2 * noise :]),
         )
 
 
@@ -289,7 +288,7 @@ _COUNTS, _NUMBERS = _named(PublicStep, "int"), _named(PublicStep, "float")
 _INTERNAL_NUMBERS, _DIGESTS = _named(InternalStep, "float"), _named(RankStep, "bytes")
 _PUBLIC = struct.Struct(f"<32s{len(_COUNTS)}I{len(_NUMBERS)}dHH")
 _INTERNAL = struct.Struct(f"<II{len(_INTERNAL_NUMBERS)}d")
-_RANK = struct.Struct(f"<{'16s' * len(_DIGESTS)}IHHH")
+_RANK = struct.Struct(f"<{'8s' * len(_DIGESTS)}IHHH")
 _LENGTH = struct.Struct("<I")
 
 #: The numbers of a step that a reader keeps as columns over all steps.

@@ -21,6 +21,12 @@ from dpspec.recording.ranks.shards import local
 from dpspec.recording.sums.sensitivity_probe import same_randomness
 from dpspec.recording.watching.noise_sketch import NoiseSketch
 
+#: The bytes of a digest that a step keeps, and the digest of nothing.
+_BYTES, _NONE = 8, bytes(8)
+
+#: Largest noise in standard deviations that half precision holds.
+_LARGEST = 6e4
+
 #: The number of records whose contents the ranks compare.
 _RECORDS = 8
 
@@ -76,7 +82,7 @@ class RankWatch:
 
     def _forget(self) -> None:
         self._own = self._total = self._noise = torch.zeros(0)
-        self._gradients = self._state = bytes(16)
+        self._gradients = self._state = _NONE
 
     def before_reduction(self) -> None:
         self._own = self._along()
@@ -95,22 +101,23 @@ class RankWatch:
     def before_noise(self) -> None:
         if self.sharded:
             generator = self._optimizer.generator or _default_generator(self._noisy[0].device)
-            self._state = self.group.digest(generator.get_state().numpy().tobytes())
+            self._state = self._digest_of(generator.get_state().numpy().tobytes())
 
-    def after_noise(self, sums: Sequence[Tensor], noise: Sequence[Tensor]) -> None:
+    def after_noise(self, sums: Sequence[Tensor], noise: Sequence[Tensor], deviation: float) -> None:
         """Observe the noise that this rank adds, and of sharded parameters its rows of the sum of all ranks."""
-        if self._of_rows is None:
-            self._noise = self._sketch.of(noise)[len(noise) :] if self._sketch.complete else torch.zeros(0)
-        else:
-            self._total = self._sketch.of(sums, self.starts)[len(sums) :]
-            self._noise = self._of_rows.of(noise)[len(noise) :] if self._of_rows.complete else torch.zeros(0)
+        sketch = self._sketch
+        if self._of_rows is not None:
+            self._total, sketch = self._sketch.of(sums, self.starts)[len(sums) :], self._of_rows
+        if sketch.complete:
+            along = sketch.of(noise)[len(noise) :]
+            self._noise = (along / deviation if deviation > 0.0 else along).clamp(-_LARGEST, _LARGEST)
 
     def step(self, drawn: Indices | None) -> RankStep:
         own, total, noise = (one.float().cpu().numpy() for one in (self._own, self._total, self._noise))
         places, foreign, order = self._places(drawn)
         made = RankStep(
             gradients=self._gradients,
-            parameters=bytes(16) if self.sharded else self._digest(self._trained),
+            parameters=_NONE if self.sharded else self._digest(self._trained),
             seed=self._seed(self._sampler),
             noise_seed=self._seed(self._optimizer),
             noise_state=self._state,
@@ -128,9 +135,12 @@ class RankWatch:
         grads = [p.grad if p.grad is not None else torch.zeros_like(p) for p in self._noisy]
         return self._sketch.of(grads)[len(grads) :]
 
+    def _digest_of(self, *content: bytes) -> bytes:
+        return self.group.digest(*content)[:_BYTES]
+
     def _digest(self, tensors: Iterable[Tensor | None]) -> bytes:
         given = [integers(one).cpu().numpy() for one in tensors if one is not None]
-        return self.group.digest(*(one.tobytes() for one in given))
+        return self._digest_of(*(one.tobytes() for one in given))
 
     def _seed(self, drawing: Any) -> bytes:
         """The digest of the seed of an object's generator; of the rank's number if it has none."""
@@ -139,7 +149,7 @@ class RankWatch:
             seed = int(generator.initial_seed()).to_bytes(16, "little", signed=True)
         except (RuntimeError, TypeError, AttributeError):
             seed = self.group.rank.to_bytes(8, "little")
-        return self.group.digest(b"seed", seed)
+        return self._digest_of(b"seed", seed)
 
     def _places(self, drawn: Indices | None) -> tuple[Indices, int, bytes]:
         """The places of the drawn records in this rank's share, the number outside it, and the order's digest.
@@ -148,7 +158,7 @@ class RankWatch:
         """
         sampler, world = self._sampler, self.group.world
         if sampler is None or drawn is None:
-            return np.zeros(0, dtype=np.int64), 0, bytes(16)
+            return np.zeros(0, dtype=np.int64), 0, _NONE
         key = bool(sampler.shuffle), int(sampler.shuffle_seed) + int(sampler.epoch), int(sampler.total_size)
         if self._order is None or self._order[0] != key:
             order = torch.arange(key[2])
@@ -160,4 +170,4 @@ class RankWatch:
         known = drawn[(drawn >= 0) & (drawn < key[2])]
         places = self._order[1][known]
         mine = places % world == self.group.rank
-        return places[mine] // world, len(drawn) - int(mine.sum()), self.group.digest(b"order", repr(key).encode())
+        return places[mine] // world, len(drawn) - int(mine.sum()), self._digest_of(b"order", repr(key).encode())

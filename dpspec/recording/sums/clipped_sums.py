@@ -192,16 +192,19 @@ class RecomputedSums:
     def found(self) -> list[float]:
         return [self._calls, self._recomputed, self._different, min(self._limit, 1e9)]
 
-    @torch.no_grad()
     def expect(self) -> None:
         """A call begins: compute the sum that it must leave, if the call is chosen."""
         self._calls += 1
         self._expected = []
-        for p in self._parameters:
-            kept: Any = getattr(p, "grad_sample", None)
-            require_plain(kept if type(kept) is list else [kept])
-        if self._random.random() * self._calls >= _FIRST:
-            return
+        kept: list[Any] = [getattr(p, "grad_sample", None) for p in self._parameters]
+        if list in map(type, kept):
+            kept = [tensor for one in kept for tensor in (one if type(one) is list else [one])]
+        require_plain(kept)
+        if self._random.random() * self._calls < _FIRST:
+            with torch.no_grad():
+                self._expect()
+
+    def _expect(self) -> None:
         optimizer, parameters = self._optimizer, self._parameters
         gradients = [g.detach().flatten(1) if g.dim() > 1 else g.detach()[:, None] for g in optimizer.grad_samples]
         exact = [torch.float64 if g.dtype == torch.float64 else torch.float32 for g in gradients]
@@ -217,11 +220,12 @@ class RecomputedSums:
                     total = total + before.detach().reshape(-1).to(total)
                 self._expected.append((total, room))
 
-    @torch.no_grad()
     def compare(self) -> None:
-        expected, self._expected = self._expected, []
-        if not expected:
-            return
+        if self._expected:
+            with torch.no_grad():
+                self._compare(self._expected)
+
+    def _compare(self, expected: Sequence[tuple[Tensor, Tensor]]) -> None:
         different, lengths, rooms = False, [], []
         for p, (total, room) in zip(self._parameters, expected, strict=True):
             apart = float(torch.linalg.vector_norm(p.summed_grad.detach().reshape(-1).to(total) - total))

@@ -145,7 +145,6 @@ class RecomputedUpdates:
             return None
         return [self._steps, self._recomputed, self._different, self._failed]
 
-    @torch.no_grad()
     def before_step(self) -> None:
         self._steps += 1
         self._copy, self._pairs = None, []
@@ -154,18 +153,17 @@ class RecomputedUpdates:
         if not chosen or kind not in STEPS or self._fused_half():
             return
         try:
-            with torch._C.DisableTorchFunctionSubclass():
+            with torch.no_grad(), torch._C.DisableTorchFunctionSubclass():
                 self._copy = self._copied(kind)
         except Exception:
             self._failed += 1
 
-    @torch.no_grad()
     def after_step(self) -> None:
         copy, self._copy = self._copy, None
         if copy is None:
             return
         try:
-            with torch._C.DisableTorchFunctionSubclass():
+            with torch.no_grad(), torch._C.DisableTorchFunctionSubclass():
                 if not all(_equal(local(p.grad), q.grad) for p, q in self._pairs):
                     self._failed += 1
                     return

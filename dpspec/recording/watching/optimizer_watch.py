@@ -306,12 +306,12 @@ class OpacusWatch:
         if self._rank is not None and self._rank.sharded:
             if optimizer.loss_reduction == "mean":  # FSDP2 divides the sum by the number of ranks, and Opacus the noise
                 sums, noise = ([self._rank.group.world * part for part in parts] for parts in (sums, noise))
-            self._rank.after_noise(sums, noise)
+            self._rank.after_noise(sums, noise, step.deviation)
             starts = self._rank.starts
         step.sketch = self._sketch.of(noise, starts)
         noisy = self._rank is None or bool(step.sketch.any())  # one rank adds the noise
         if self._rank is not None and not self._rank.sharded and noisy:
-            self._rank.after_noise(sums, noise)
+            self._rank.after_noise(sums, noise, step.deviation)
         if noisy:
             self._noise.add(noise, sums, step.deviation)
         norms = [torch.linalg.vector_norm(summed).to(sums[0].device) for summed in sums]

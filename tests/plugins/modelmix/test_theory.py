@@ -12,12 +12,12 @@ import pytest
 import torch
 from scipy import integrate
 from support import specs
-from support.modelmix_densities import FIGURE, log_density_of_sum, mixed
+from support.modelmix_densities import FIGURE, log_density_of_sum, loss_of_pair, mixed
 
 from dpspec.accounting import Discrete, PrivacyLoss
 from dpspec.contract import Finding, Series
 from dpspec.engine.results.result import AuditResult
-from dpspec_modelmix import density, published, theory
+from dpspec_modelmix import published, theory
 from dpspec_modelmix.attack import log_laplace_density
 from dpspec_modelmix.options import Segment
 from dpspec_modelmix.training import Absolute
@@ -84,12 +84,12 @@ def test_two_dimensions_by_direct_integration() -> None:
     (one_hot,) = theory.step_rdp((order,), Segment(1, q, s, t))
     assert formula == pytest.approx(0.631979676, rel=2e-9)
     assert one_hot == pytest.approx(0.900941555, rel=2e-9)
-    o, w = density.nodes(s, t, 3.0)
-    p0 = np.exp(density.log_density(o, t)) * w
+    o, w = theory.nodes(s, t, 3.0)
+    p0 = np.exp(theory.log_density(o, t)) * w
     worst = []
     for degrees in (0, 9, 18, 27, 36, 45):
         angle = math.radians(degrees)
-        first, second = (np.exp(density.log_ratio(o, s * f(angle), t)) for f in (math.cos, math.sin))
+        first, second = (np.exp(theory.log_ratio(o, s * f(angle), t)) for f in (math.cos, math.sin))
         ratio = (1 - q) + q * first[:, None] * second[None, :]
         worst.append(math.log(float(p0 @ ratio**order @ p0)) / (order - 1))
     wanted = [0.9009415553, 0.8721110095, 0.7993310949, 0.7156942567, 0.6539987116, 0.6319796762]
@@ -119,13 +119,13 @@ def test_one_step_against_mpmath(q: float, s: float, t: float, order: float) -> 
 
 def test_the_one_hot_gradient_is_the_worst_of_those_looked_at() -> None:
     for shift, width in itertools.product((0.1, 1.0, 2.7), (0.5, 10.0, 400.0)):
-        assert density.star_shape((2, 3, 8), shift, width) <= 1.0 + 1e-9
+        assert theory.star_shape((2, 3, 8), shift, width) <= 1.0 + 1e-9
 
 
 @pytest.mark.parametrize("width", [0.0, 1e-3, 1.0, 47.0, 200.0, 1e6])
 def test_densities_integrate_to_one(width: float) -> None:
-    o, w = density.nodes(1.0, width, 1.0)
-    mass = float(w @ np.exp(density.log_density(o, width)))
+    o, w = theory.nodes(1.0, width, 1.0)
+    mass = float(w @ np.exp(theory.log_density(o, width)))
     dropped = max(0.0, width - 1.0 - 24.0) / width if width > 50.0 else 0.0
     assert mass + dropped == pytest.approx(1.0, abs=1e-8)
 
@@ -335,3 +335,23 @@ def test_a_step_that_loses_out_of_range_adds_up() -> None:
     printed, corrected = (published.lemma_moments(1.0 / 12.0, 1.0, 2.0, printed=p) for p in (True, False))
     assert math.isfinite(printed.mean)
     assert corrected.mean > printed.mean > 0.0
+
+
+@pytest.mark.parametrize(("ratio", "p", "value"), [(0.075, 25, 13.944933), (0.075, 100, 12.829683), (0.3, 100, 3.932)])
+def test_the_truth_of_figure_3_lies_below_the_bound(ratio: float, p: int, value: float) -> None:
+    """Epsilon of the pair by inverting transforms at 25 digits (mpmath)."""
+    assert value < theory.mixed_epsilon([FIGURE[ratio, p]], 1e-5).epsilon
+
+
+@pytest.mark.parametrize(
+    ("q", "s", "t", "p"),
+    [
+        *itertools.product((0.02, 0.2, 1.0), (0.4, 1.5), (0.0, 3.0, 40.0), (1,)),
+        *((1.0, 1.5, t, 9) for t in (3.0, 40.0)),
+    ],
+)
+def test_the_truth_lies_at_or_below_the_bound_in_many_settings(q: float, s: float, t: float, p: int) -> None:
+    segment = Segment(20, q, s, t, p)
+    bound, improved = (theory.mixed_epsilon([segment], 1e-5, how).epsilon for how in ("mironov", "improved"))
+    assert loss_of_pair(segment).epsilon(1e-5).upper <= improved * (1 + 1e-6)
+    assert improved <= bound * (1 + 1e-9)

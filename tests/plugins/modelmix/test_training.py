@@ -21,7 +21,7 @@ from dpspec.registry.loader import load_catalog
 from dpspec.training.canaries import CanaryGroups
 from dpspec.training.device import generator
 from dpspec.training.gradients import flat_model
-from dpspec_modelmix import density, theory
+from dpspec_modelmix import theory
 from dpspec_modelmix.attack import Reader, log_density, place_canaries
 from dpspec_modelmix.findings import lower_bounds
 from dpspec_modelmix.options import Attack, Mixing, segments_of
@@ -139,7 +139,7 @@ def test_one_step_is_a_gaussian_and_a_uniform() -> None:
 def test_the_score_is_the_likelihood_ratio_of_the_theory() -> None:
     o, width = np.linspace(-9.0, 9.0, 41), 3.0
     ours = log_density(torch.tensor(o), torch.full((41,), width, dtype=torch.float64)).numpy()
-    assert ours == pytest.approx(density.log_density(o, width), rel=1e-12)
+    assert ours == pytest.approx(theory.log_density(o, width), rel=1e-12)
     plain = log_density(torch.tensor(o), torch.zeros(41, dtype=torch.float64)).numpy()
     assert plain == pytest.approx(stats.norm.logpdf(o), rel=1e-12)
 

@@ -18,7 +18,7 @@ from dpspec.engine.preparing.prepare import prepare
 from dpspec.registry.loader import load_catalog
 from dpspec.training.gradients.clipping import Flat, Truncated
 from dpspec.training.gradients.persample import FlatModel
-from dpspec_modelmix import ModelMixAudit, density, published, theory
+from dpspec_modelmix import ModelMixAudit, published, theory
 from dpspec_modelmix.options import Embedding, PhaseOptions, Segment, segments_of
 from dpspec_modelmix.training import Anchors, TwoParts, WrittenOut
 
@@ -40,11 +40,11 @@ def test_both_forms_at_the_settings_of_the_paper(noise: float, ratio: float, flo
 @pytest.mark.parametrize(("rate", "effect", "gap", "embedded"), [(0.3, 1.5, 4.0, 0.8), (1.0, 0.7, 10.0, 1.2)])
 def test_the_residual_form_by_direct_integration(rate: float, effect: float, gap: float, embedded: float) -> None:
     (found,) = theory.step_rdp((3,), Segment(1, rate, effect, gap, embedded=embedded))
-    o, w = density.nodes(effect, gap, 3.0)
-    e, u = density.nodes(embedded, 0.0, 3.0)
-    first, second = np.exp(density.log_ratio(o, effect, gap)), np.exp(density.log_ratio(e, embedded, 0.0))
+    o, w = theory.nodes(effect, gap, 3.0)
+    e, u = theory.nodes(embedded, 0.0, 3.0)
+    first, second = np.exp(theory.log_ratio(o, effect, gap)), np.exp(theory.log_ratio(e, embedded, 0.0))
     ratio = (1 - rate) + rate * first[:, None] * second[None, :]
-    masses = (np.exp(density.log_density(o, gap)) * w)[:, None] * (np.exp(density.log_density(e, 0.0)) * u)[None, :]
+    masses = (np.exp(theory.log_density(o, gap)) * w)[:, None] * (np.exp(theory.log_density(e, 0.0)) * u)[None, :]
     assert found == pytest.approx(math.log(float((masses * ratio**3).sum())) / 2.0, rel=1e-9)
 
 

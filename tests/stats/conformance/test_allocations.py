@@ -82,7 +82,6 @@ def test_sizes_as_declared_pass_and_even_ones_do_not(records: int, epoch_steps: 
 
 
 def evidence_of(batches: Iterator[Array], phases: tuple[FrozenMap, ...] = (PHASE,)) -> dict[str, Any]:
-    """What a run that drew these batches keeps of them."""
     job = small_job(options=FrozenMap({"learning_rate": 0.1, "reduction": "sum"}), steps=1)
     logs = RunLogs(replace(job, x=np.zeros((RECORDS, 5)), y=np.zeros(RECORDS, dtype=np.int64), phases=phases))
     for step, batch in enumerate(batches, start=1):
@@ -91,7 +90,6 @@ def evidence_of(batches: Iterator[Array], phases: tuple[FrozenMap, ...] = (PHASE
 
 
 def checks_of(batches: Iterator[Array], phases: tuple[FrozenMap, ...] = (PHASE,)) -> list[Check]:
-    """The checks of sampling of a run that drew these batches."""
     evidence = [FrozenMap(evidence_of(batches, phases))]
     return [c for c in table.checks(phases, evidence) if c.assumption == "sampling"]
 
@@ -102,7 +100,6 @@ def drawn(sampler: Sampler, seed: int, steps: int = EPOCH * EPOCHS) -> Iterator[
 
 
 def allocated(steps: Array) -> Iterator[Array]:
-    """Batches of (epochs, records) steps."""
     return (np.flatnonzero(epoch == step) for epoch in steps for step in range(EPOCH))
 
 
@@ -111,19 +108,16 @@ def sticky(rng: np.random.Generator) -> Iterator[Array]:
 
 
 def half_sticky(rng: np.random.Generator) -> Iterator[Array]:
-    """Half of the records keep their steps."""
     steps = rng.integers(EPOCH, size=(EPOCHS, RECORDS))
     steps[:, ::2] = steps[0, ::2]
     return allocated(steps)
 
 
 def early(rng: np.random.Generator) -> Iterator[Array]:
-    """The first step of an epoch is twice as likely."""
     return allocated(np.maximum(0, rng.integers(-1, EPOCH, size=(EPOCHS, RECORDS))))
 
 
 def twice(rng: np.random.Generator) -> Iterator[Array]:
-    """One record is in two batches of one epoch."""
     steps = rng.integers(EPOCH, size=(EPOCHS, RECORDS))
     batches = list(allocated(steps))
     other = 7 * EPOCH + (int(steps[7, 3]) + 1) % EPOCH
@@ -132,13 +126,11 @@ def twice(rng: np.random.Generator) -> Iterator[Array]:
 
 
 def left_out(rng: np.random.Generator) -> Iterator[Array]:
-    """One record is in no batch of the last epoch."""
     batches = list(allocated(rng.integers(EPOCH, size=(EPOCHS, RECORDS))))
     return iter([*batches[:-EPOCH], *(batch[batch != 5] for batch in batches[-EPOCH:])])
 
 
 def chosen(steps: Array) -> Iterator[Array]:
-    """Batches of (epochs, records, times) steps."""
     return (np.flatnonzero((epoch == step).any(axis=1)) for epoch in steps for step in range(EPOCH))
 
 
@@ -147,7 +139,6 @@ def sets(rng: np.random.Generator, times: int = TIMES, epochs: int = EPOCHS) -> 
 
 
 def one_less(rng: np.random.Generator) -> Iterator[Array]:
-    """One record once too seldom, in one epoch."""
     steps = sets(rng)
     steps[3, 5, 1] = steps[3, 5, 0]
     return chosen(steps)

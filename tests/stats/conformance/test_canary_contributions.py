@@ -32,7 +32,6 @@ def planted(
     outside: float = STEPS,
     inclusion: float = STEPS * RATE * (1 - RATE),
 ) -> PlantedSums:
-    """The evidence of absent and inserted groups with these sums, per size."""
     moments = (
         GroupSums(size, coin, len(s), float(s.sum()), float((s**2).sum()))
         for size, both in values.items()
@@ -48,7 +47,6 @@ def measured(*runs: PlantedSums) -> Measurement:
 
 
 def drawn(rng: np.random.Generator, weight: float) -> PlantedSums:
-    """Sums over the steps: noise, and ``weight`` times a binomial number of drawn members."""
     values = {}
     for size in (1, 4):
         out, there = np.sqrt(STEPS) * rng.standard_normal((2, 60))
@@ -110,7 +108,6 @@ def test_records_that_happen_not_to_be_drawn_are_no_deviation(rate: float, count
 
 
 def test_what_rounding_can_have_changed_is_taken_off() -> None:
-    """Updates that are lost in rounding add nothing: no deviation within the bound on it, and one beyond."""
     lost = planted({size: (np.full(50, 60.0**0.5) * np.tile([1, -1], 25),) * 2 for size in (1, 4)})
     # The lost part is 6 clip norms along each of 50 directions, 24 along each of 50 others.
     length = float(np.sqrt(50 * 6.0**2 + 50 * 24.0**2))

@@ -72,7 +72,6 @@ def test_shuffled_batches_pass_and_say_what_was_looked_at() -> None:
 
 
 def again(records: int, batch: int) -> Iterator[torch.Tensor]:
-    """One order, at every epoch."""
     return drawn_from(records, batch, lambda _: torch.randperm(records, generator=torch.Generator().manual_seed(1)))
 
 

@@ -187,7 +187,6 @@ TRUNCATED = FrozenMap({**PHASE, "sampling": {"scheme": "truncated-poisson", "rat
 
 
 def fixed(coins: npt.NDArray[np.float64]) -> Inside:
-    """Batches of a fixed size, (steps, records): those of the lowest coins."""
     return np.asarray(coins.argsort(axis=1).argsort(axis=1) < SIZE)
 
 
@@ -227,7 +226,6 @@ def test_a_record_in_every_batch_is_seen(draw: Callable[..., Inside], phase: Fro
 
 @SCHEMES
 def test_records_drawn_at_two_rates_are_seen(draw: Callable[..., Inside], phase: FrozenMap) -> None:
-    """Half of them 1.3 times as often as declared, the others 0.7 times."""
     coins = np.random.default_rng(4).random((STEPS, RECORDS))
     coins[:, : RECORDS // 2] /= 1.3
     coins[:, RECORDS // 2 :] /= 0.7

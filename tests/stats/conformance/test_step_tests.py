@@ -62,7 +62,6 @@ def test_what_else_is_in_the_sums_makes_no_false_alarm() -> None:
 @pytest.mark.parametrize("both", [True, False])
 @pytest.mark.parametrize("quiet", [{1}, {400}, set(range(2, 401, 2)), set(range(10, 401, 10))])
 def test_no_step_compensates_another(quiet: set[int], both: bool) -> None:
-    """The sum over all steps is as declared, and much less noise at some steps is seen."""
     law, rng = StepNoise(2000, both=both), np.random.default_rng(1)
     low = np.isin(np.arange(1, 401), list(quiet))
     variance = np.where(low, 0.5, (400 - 0.5 * low.sum()) / (400 - low.sum()))

@@ -124,7 +124,6 @@ def test_other_schemes_have_exact_sizes(scheme, drawn):
 
 
 def test_what_is_foreseen_is_what_will_be_seen():
-    """The detectable deviations of a run as declared are those that the plan names."""
     planned = {(c.assumption, c.note): c for c in table.foresee(run())}
     made = {(c.assumption, c.note): c for c in table.checks([PHASE], [evidence(run())])}
     assert set(planned) == set(made)
@@ -136,7 +135,6 @@ def test_what_is_foreseen_is_what_will_be_seen():
 
 @pytest.mark.parametrize("sigma", [1e-200, 5e-324])
 def test_noise_without_a_variance_is_foreseen_as_none(sigma):
-    """The variance of so little noise is 0 in floating point: there is nothing to measure."""
     tiny, none = (list(table.foresee(run(FrozenMap({**PHASE, "noise_multiplier": s})))) for s in (sigma, 0.0))
     assert [(c.assumption, c.test, c.observed) for c in tiny] == [(c.assumption, c.test, c.observed) for c in none]
 
@@ -199,7 +197,6 @@ def status(runs):
 
 
 def without(run, what):
-    """A run without a log, or without released models."""
     if what == "states":
         return replace(run, steps=None, states=None, noise=None, measured=None, signal=None)
     return replace(run, **{LOGS[what]: None, "told": replace(run.told, **{what: None})})
