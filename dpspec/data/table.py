@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import csv
 import hashlib
-from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -65,6 +64,32 @@ KEYS: dict[str, Json] = {
         },
         "description": "The values of each categorical column as written, an empty string for a missing value. Such a "
         "column becomes one feature per value, 1 if the record has this value and 0 otherwise. Public constants.",
+    },
+}
+
+
+#: Schema of the maximum number of records per user.
+RECORDS_PER_USER: dict[str, Json] = integer(
+    "The maximum number of records per user, which claims about users assume (threat_model.unit: user).",
+    least=1,
+    most=1_000_000,
+)
+
+#: Schema of the keys of a table with users.
+USER_KEYS: dict[str, Json] = {
+    "user": string(
+        "The column with the user of each record, which is not a feature. Equal values are one user. "
+        "split then counts and holds out whole users."
+    ),
+    "records_per_user": {
+        **RECORDS_PER_USER,
+        "description": f"{RECORDS_PER_USER['description']} A table with more records of a user is an error.",
+    },
+    "max_records_per_user": {
+        **RECORDS_PER_USER,
+        "description": "The maximum number of records to keep per user, drawn by seed from the user's records. A "
+        "warning states the number of dropped records. A public constant, for claims about users (threat_model.unit: "
+        "user).",
     },
 }
 
@@ -181,6 +206,75 @@ class Table(Halves):
             start += 1 if categories is None else len(categories)
         return x, y
 
+    def owners(self) -> list[str]:
+        """Return the user of each record, for kinds with the keys of users."""
+        raise NotImplementedError
+
+    def remarks(self) -> Iterator[Diagnostic]:
+        if self.options.get("max_records_per_user") is None:
+            return
+        whole = self.describe()
+        dropped = self.selection(whole).dropped
+        if dropped:
+            most = self.options["max_records_per_user"]
+            message = f"{dropped} of {whole.records} records are dropped: some users have more than {most}"
+            path = ("data", "max_records_per_user")
+            yield Diagnostic(code="records-dropped", message=message, path=path, severity="warning")
+
+    def selection(self, whole: Facts) -> Selection:
+        options, where = self.options, self.what()
+        if not any(options.get(key) is not None for key in USER_KEYS):
+            return super().selection(whole)
+        bounds = [key for key in ("records_per_user", "max_records_per_user") if options.get(key) is not None]
+        if options.get("user") is None:
+            raise DataError(f"{bounds[0]} needs the key user, the column with the user of each record", bounds[0])
+        if len(bounds) == 2:
+            raise DataError(
+                "records_per_user rejects users with more records, max_records_per_user drops records; use one of the "
+                "two",
+                "records_per_user",
+            )
+        if options.get("size") is not None:
+            raise DataError("size counts records and is not supported for tables with users; remove it", "size")
+        owners, own = self.owners(), dict[str, list[int]]()
+        for record, owner in enumerate(owners):
+            own.setdefault(owner, []).append(record)
+        if "" in own:
+            at, column = own[""][0], options["user"]
+            raise DataError(f"{where}: record {at}: column {column!r} is empty; every record needs a user", "user")
+        declared, largest = options.get("records_per_user"), max(map(len, own.values()), default=0)
+        if declared is not None and largest > declared:
+            raise DataError(
+                f"{where}: a user has {largest} records, but records_per_user is {declared}; write "
+                f"max_records_per_user: {declared} to keep a random sample",
+                "records_per_user",
+            )
+        most, seed = options.get("max_records_per_user"), int(options.get("seed", 0))
+        kept = tuple(tuple(_kept(name, own[name], most, seed)) for name in sorted(own))
+        split, held, split_seed = options.get("split"), frozenset[int](), 0
+        if split is not None:
+            split_seed = int(split.get("seed", 0))
+            if isinstance(split["test"], tuple):
+                raise DataError("split.test must be a fraction or a number of users for tables with users", "split")
+            count = held_out_count(split["test"], len(kept), "users", "split")
+            held = frozenset(generator(split_seed, SPLIT).permutation(len(kept))[:count].tolist())
+        if held and whole.test_records:
+            raise DataError("split: this source already has test records")
+        dropped, test_records = len(owners) - sum(map(len, kept)), sum(len(kept[user]) for user in held)
+        key: dict[str, Json] = {"user": options["user"]}
+        if dropped:
+            key["kept"] = [most, seed]
+        if held:
+            key["split"] = {"users": [len(held), split_seed]}
+        return Selection(
+            key=key,
+            records=len(owners) - dropped - test_records,
+            test_records=whole.test_records + test_records,
+            rows=partial(_rows, kept, held, len(owners)),
+            users=len(kept) - len(held),
+            dropped=dropped,
+        )
+
 
 def places(names: Sequence[str]) -> dict[str, int]:
     return {name.strip(): place for place, name in enumerate(names)}
@@ -253,104 +347,6 @@ def is_text(kind: Any) -> bool:
     import pyarrow.types as kinds
 
     return bool(kinds.is_string(kind) or kinds.is_large_string(kind))
-
-
-#: Schema of the maximum number of records per user.
-RECORDS_PER_USER: dict[str, Json] = integer(
-    "The maximum number of records per user, which claims about users assume (threat_model.unit: user).",
-    least=1,
-    most=1_000_000,
-)
-
-#: Schema of the keys of a table with users.
-USER_KEYS: dict[str, Json] = {
-    "user": string(
-        "The column with the user of each record, which is not a feature. Equal values are one user. "
-        "split then counts and holds out whole users."
-    ),
-    "records_per_user": {
-        **RECORDS_PER_USER,
-        "description": f"{RECORDS_PER_USER['description']} A table with more records of a user is an error.",
-    },
-    "max_records_per_user": {
-        **RECORDS_PER_USER,
-        "description": "The maximum number of records to keep per user, drawn by seed from the user's records. A "
-        "warning states the number of dropped records. A public constant, for claims about users (threat_model.unit: "
-        "user).",
-    },
-}
-
-
-class TableOfUsers(Table):
-    """A table that may have a column of users."""
-
-    @abstractmethod
-    def owners(self) -> list[str]: ...
-
-    def remarks(self) -> Iterator[Diagnostic]:
-        if self.options.get("max_records_per_user") is None:
-            return
-        whole = self.describe()
-        dropped = self.selection(whole).dropped
-        if dropped:
-            most = self.options["max_records_per_user"]
-            message = f"{dropped} of {whole.records} records are dropped: some users have more than {most}"
-            path = ("data", "max_records_per_user")
-            yield Diagnostic(code="records-dropped", message=message, path=path, severity="warning")
-
-    def selection(self, whole: Facts) -> Selection:
-        options, where = self.options, self.what()
-        if not any(options.get(key) is not None for key in USER_KEYS):
-            return super().selection(whole)
-        bounds = [key for key in ("records_per_user", "max_records_per_user") if options.get(key) is not None]
-        if options.get("user") is None:
-            raise DataError(f"{bounds[0]} needs the key user, the column with the user of each record", bounds[0])
-        if len(bounds) == 2:
-            raise DataError(
-                "records_per_user rejects users with more records, max_records_per_user drops records; use one of the "
-                "two",
-                "records_per_user",
-            )
-        if options.get("size") is not None:
-            raise DataError("size counts records and is not supported for tables with users; remove it", "size")
-        owners, own = self.owners(), dict[str, list[int]]()
-        for record, owner in enumerate(owners):
-            own.setdefault(owner, []).append(record)
-        if "" in own:
-            at, column = own[""][0], options["user"]
-            raise DataError(f"{where}: record {at}: column {column!r} is empty; every record needs a user", "user")
-        declared, largest = options.get("records_per_user"), max(map(len, own.values()), default=0)
-        if declared is not None and largest > declared:
-            raise DataError(
-                f"{where}: a user has {largest} records, but records_per_user is {declared}; write "
-                f"max_records_per_user: {declared} to keep a random sample",
-                "records_per_user",
-            )
-        most, seed = options.get("max_records_per_user"), int(options.get("seed", 0))
-        kept = tuple(tuple(_kept(name, own[name], most, seed)) for name in sorted(own))
-        split, held, split_seed = options.get("split"), frozenset[int](), 0
-        if split is not None:
-            split_seed = int(split.get("seed", 0))
-            if isinstance(split["test"], tuple):
-                raise DataError("split.test must be a fraction or a number of users for tables with users", "split")
-            count = held_out_count(split["test"], len(kept), "users", "split")
-            held = frozenset(generator(split_seed, SPLIT).permutation(len(kept))[:count].tolist())
-        if held and whole.test_records:
-            raise DataError("split: this source already has test records")
-        dropped, test_records = len(owners) - sum(map(len, kept)), sum(len(kept[user]) for user in held)
-        key: dict[str, Json] = {"user": options["user"]}
-        if dropped:
-            key["kept"] = [most, seed]
-        if held:
-            key["split"] = {"users": [len(held), split_seed]}
-        return Selection(
-            key=key,
-            records=len(owners) - dropped - test_records,
-            test_records=whole.test_records + test_records,
-            rows=partial(_rows, kept, held, len(owners)),
-            users=len(kept) - len(held),
-            dropped=dropped,
-        )
 
 
 def _rows(kept: Sequence[Sequence[int]], held: frozenset[int], records: int, whole: LoadedData) -> LoadedData:

@@ -17,7 +17,7 @@ from dpspec.data.table import (
     KEYS,
     USER_KEYS,
     Columns,
-    TableOfUsers,
+    Table,
     column_values,
     csv_lines,
     is_text,
@@ -56,7 +56,7 @@ CSV = Dataset(
 )
 
 
-class Csv(TableOfUsers):
+class Csv(Table):
     def halves(self) -> list[None]:
         return [None]
 
@@ -144,7 +144,7 @@ PARQUET = Dataset(
 )
 
 
-class Parquet(TableOfUsers):
+class Parquet(Table):
     def halves(self) -> list[Path]:
         keys = [key for key in ("path", "test_path") if key in self.options]
         files = [locate(self.directory, self.options[key], key=key) for key in keys]

@@ -63,22 +63,12 @@ def check_claims(
 def _check_claim(
     claim: dict[str, Json], mechanism: Mechanism | None, threat_model: Mapping[str, Json] | None, path: Path
 ) -> tuple[Json, list[Diagnostic]]:
-    kind = claim.get("kind")
-    known = known_claim_kinds(mechanism)
-    judged = sorted(mechanism.claims) if mechanism is not None else known
-    if not isinstance(kind, str):
-        hint = f"valid: {listed(judged)}"
-        if "kind" in claim:
-            message = f"kind must be a string, got {shown(kind)}"
-            return claim, [Diagnostic(code="wrong-type", message=message, path=(*path, "kind"), help=hint)]
-        message = f"missing key 'kind' in claims[{path[-1]}]"
-        return claim, [Diagnostic(code="missing-key", message=message, path=path, help=hint, at_key=True)]
-    if kind not in known and mechanism is None:
-        return claim, []  # the unknown mechanism may define it
-    if kind not in known:
-        message = f"{quoted(kind)} is not a claim kind" + did_you_mean(closest(kind, judged))
-        hint = f"valid: {listed(judged)}"
-        return claim, [Diagnostic(code="bad-choice", message=message, path=(*path, "kind"), help=hint)]
+    kind, known = claim.get("kind"), known_claim_kinds(mechanism)
+    judged = known if mechanism is None else sorted(mechanism.claims)
+    if not isinstance(kind, str) or kind not in known:
+        if mechanism is None and isinstance(kind, str):
+            return claim, []  # the unknown mechanism may define it
+        return claim, list(problems({"required": ["kind"], "properties": {"kind": {"enum": judged}}}, claim, path))
     schema = claim_block(kind, mechanism)
     filled = fill(schema, claim)
     wrong = [d for d in problems(schema, filled, path) if mechanism is not None or d.code != "unknown-key"]
@@ -330,15 +320,11 @@ class _Checker(Checked):
             return None  # absent, or reported by the top schema
         key, field, what = CHOOSERS[name]
         installed: Mapping[str, Offered] = getattr(self.catalog, field)
-        found: Any
-        if key not in block:
-            message, hint = f"missing key {quoted(key)} in {name}", _installed_help(installed)
-            found = Diagnostic(code="missing-key", message=message, path=(name,), help=hint, at_key=True)
-        elif not isinstance(block[key], str):
-            message, hint = f"{key} must be a string, got {shown(block[key])}", _installed_help(installed)
-            found = Diagnostic(code="wrong-type", message=message, path=(name, key), help=hint)
-        else:
-            found = _find_kind(block[key], installed, what, (name, key), self.catalog)
+        if not isinstance(block.get(key), str):
+            wrong = problems({"required": [key], "properties": {key: {"type": "string"}}}, block, (name,))
+            self.diagnostics += [replace(d, help=_installed_help(installed)) for d in wrong]
+            return None
+        found = _find_kind(block[key], installed, what, (name, key), self.catalog)
         if isinstance(found, Diagnostic):
             self.diagnostics.append(found)
             return None

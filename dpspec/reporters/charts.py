@@ -134,7 +134,7 @@ class Chart:
     def legend(self) -> list[tuple[str, str]]:
         """For each of several lines the style of its border in the legend, and its label."""
         shown = self.lines if len(self.lines) > 1 else ()
-        return [(f"{_DASHES[line.dash % len(_DASHES)][1]} {_color(line)}", _label(line.label)) for line in shown]
+        return [(f"{_dash(line)[1]} {_color(line)}", _label(line.label)) for line in shown]
 
     def _has(self, point: tuple[float, float]) -> bool:
         x, y = point
@@ -170,11 +170,16 @@ def _drawn(line: Line, places: Sequence[tuple[float, float]]) -> Iterator[str]:
             kept.append(place)
     kept += places[1:][-1:]
     if kept:
-        path, dashes = " L ".join(f"{_n(x)} {_n(y)}" for x, y in kept), _DASHES[line.dash % len(_DASHES)][0]
+        path, dashes = " L ".join(f"{_n(x)} {_n(y)}" for x, y in kept), _dash(line)[0]
         array = f' stroke-dasharray="{dashes}"' if dashes else ""
         yield f'<path d="M {path}" fill="none" stroke="{_color(line)}" stroke-width="1.6"{array}/>'
     if len(places) < _FEW:
         yield from (f'<circle cx="{_n(x)}" cy="{_n(y)}" r="1.9" fill="{_color(line)}"/>' for x, y in places)
+
+
+def _dash(line: Line) -> tuple[str, str]:
+    """Further lines of a color have another pattern."""
+    return _DASHES[(line.dash + line.color // _COLORS) % len(_DASHES)]
 
 
 def _color(line: Line) -> str:

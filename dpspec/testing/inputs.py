@@ -9,9 +9,10 @@ from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from dpspec.contract import DataError, DataSource, Facts, FrozenMap, Json, LoadedData, ModelFactory, TrainingJob, thaw
+from dpspec.contract import DataError, DataSource, Facts, FrozenMap, Json, LoadedData, ModelFactory, thaw
 from dpspec.contract.attacks import Asked, Canary, Observed, Records
 from dpspec.contract.phase import poisson_sampling
+from dpspec.testing.backend import CLASSES, FEATURES, parameters, small_job
 from dpspec.testing.provider import ProviderSuite, filled, require, require_light, seeded
 
 if TYPE_CHECKING:
@@ -322,27 +323,15 @@ class ScoreSuite(ProviderSuite):
     def observed(cls) -> Observed:
         """Observations of ``count`` records: a linear model, and log-odds before and after training."""
         import numpy as np
-        import torch
 
         rng = np.random.default_rng(2)
-        facts = Facts(records=50, features=12, classes=3, shape=(12,), digest="0")
-        x, y = _rows(facts)
+        x, y = _rows(Facts(records=50, features=FEATURES, classes=CLASSES, shape=(FEATURES,), digest="0"))
         coins = np.full(cls.count, -1, dtype=np.int8)
         if cls.provider().learns:
             coins[: cls.count // 2] = rng.integers(0, 2, cls.count // 2)
-        first, last = rng.normal(size=(2, 39)).astype(np.float32)
-        model = torch.nn.Sequential(torch.nn.Linear(12, 3))
-        phase = FrozenMap({"steps": 4, "noise_multiplier": 1.0, "clip_norm": 1.0, "sampling": poisson_sampling(0.2)})
-        job = TrainingJob(
-            x=x,
-            y=y,
-            model=model,
-            phases=(phase,),
-            options=FrozenMap({"learning_rate": 0.5, "reduction": "mean", "optimizer": "sgd"}),
-            expected_batch_size=10.0,
-            device="cpu",
-            seed=0,
-        )
+        options = FrozenMap({"learning_rate": 0.5, "reduction": "mean"})
+        job = small_job(options=options, steps=4, sampling=poisson_sampling(0.2), seed=0)
+        first, last = rng.normal(size=(2, len(parameters(job.model)))).astype(np.float32)
 
         def ask(records: Records) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
             sums = np.asarray(records.x).reshape(len(records.x), -1).sum(1)

@@ -228,7 +228,11 @@ def _prior(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Diagnostic]:
     total = math.fsum(masses)
     refused = (
         (count > most, "candidates", f"candidates must be at most {what} = {most}, got {count}"),
-        (masses and len(masses) != count, "probabilities", f"probabilities must be {count}, got {len(masses)}"),
+        (
+            masses and len(masses) != count,
+            "probabilities",
+            f"probabilities must be a list of {count}, got {len(masses)}",
+        ),
         (
             len(masses) == count and abs(total - 1.0) > 1e-9,
             "probabilities",

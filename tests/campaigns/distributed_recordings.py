@@ -336,11 +336,6 @@ def gradient_of_one_rank_times_three_after_the_start(training: Ranked, rank: int
 
 
 @sharded_attack
-def one_record_less_and_one_more_of_shards(training: Ranked, rank: int) -> None:
-    one_record_less_and_one_more(training, rank)
-
-
-@sharded_attack
 def opposite_noise(training: Ranked, rank: int) -> None:
     """The noise of the ranks is the same up to its sign."""
     generator = torch.Generator().manual_seed(5)
@@ -408,23 +403,12 @@ def a_term_outside_of_the_criterion(training: Ranked, rank: int) -> None:
 
 
 @sharded_attack
-def uncounted_steps_of_one_rank(training: Ranked, rank: int) -> None:
-    uncounted_on_one_rank(training, rank)
-
-
-@sharded_attack
-def seeds_of_shards_by_epoch(training: Ranked, rank: int) -> None:
-    seeds_by_epoch(training, rank)
-
-
-@sharded_attack
 def every_record_in_two_shares(training: Ranked, rank: int) -> None:
     training.loader = DPDataLoader.from_data_loader(training.plain_loader())
 
 
-@sharded_attack
-def batches_of_shards_of_one_size(training: Ranked, rank: int) -> None:
-    batches_of_one_size(training, rank)
+_ALSO_SHARDED = (one_record_less_and_one_more, uncounted_on_one_rank, seeds_by_epoch, batches_of_one_size)
+SHARDED |= {f"{script.__name__}_of_shards": script for script in _ALSO_SHARDED}
 
 
 def verdict(folder: Path) -> str:

@@ -328,7 +328,7 @@ def test_a_misspelt_data_set_is_no_collection(claim: Callable[..., Loaded]) -> N
     ("text", "codes"),
     [
         ("{epsilon: 1}", ["missing-key"]),
-        ("{kind: 3}", ["wrong-type"]),
+        ("{kind: 3}", ["bad-choice"]),
         ("3", ["wrong-type"]),
         ("{kind: aprox-dp, epsilon: 1}", ["bad-choice"]),
         ("{kind: metric, name: accuracy, at_least: 1}", ["claim-not-judged"]),

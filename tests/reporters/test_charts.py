@@ -76,7 +76,7 @@ def test_whatever_is_drawn_is_one_element_of_finite_coordinates(rows, log_x, log
     drawn = chart.svg("n")
     assert ET.fromstring(drawn).tag.endswith("svg")
     assert not re.search(r"\b(nan|inf)\b", re.sub(r"<title.*?</title>|<text.*?</text>", "", drawn))
-    assert len(chart.legend) == 2
+    assert [style for style, _ in chart.legend] == ["solid var(--series-0)", "dotted var(--series-1)"]
 
 
 @pytest.mark.parametrize(("log", "last", "points"), [(False, math.nan, 4), (True, math.inf, 2)])

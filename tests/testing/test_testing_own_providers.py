@@ -11,7 +11,7 @@ import pytest
 
 from dpspec.contract import Facts
 from dpspec.registry.loader import Candidate, Registry, build
-from dpspec.testing import BackendSuite, DatasetSuite, ModelSuite
+from dpspec.testing import BackendSuite, DatasetSuite, ModelSuite, ScoreSuite
 
 
 @functools.cache
@@ -141,3 +141,11 @@ class TestWideResnet(Ours, ModelSuite):
 
 class TestNative(Ours, BackendSuite):
     kind = "native"
+
+
+class TestPath(Ours, ScoreSuite):
+    kind = "path"
+
+
+class TestShadow(Ours, ScoreSuite):
+    kind = "shadow"

@@ -59,13 +59,7 @@ def test_chunks_do_not_change_the_result(kind, make_model, rows, budget):
     assert close(persample.per_example_gradients(chunked, x, y), whole)
     expected = (whole * (0.7 / whole.norm(dim=1, keepdim=True)).clamp(max=1.0)).sum(0)
     assert close(chunked.clipped_sum(state, x, y, 0.7).sum, expected)
-
-
-def test_a_budget_of_one_byte_takes_records_one_by_one(make_model, rows):
-    x, y = rows("mlp", 5)
-    functional = FlatModel(make_model("mlp"), budget=1)
-    sizes = [len(rows) for rows in functional.gradients(functional.initial(), x, y)]
-    assert sizes == [1] * 5
+    assert budget > 1 or [len(some) for some in chunked.gradients(state, x, y)] == [1] * 37
 
 
 def test_an_empty_batch_gives_zeros(kind, make_model, rows):

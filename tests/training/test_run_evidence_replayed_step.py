@@ -144,12 +144,12 @@ def test_what_rounding_hides_is_not_tested() -> None:
     assert "not tested: the rounding" in check.note
 
 
-def test_a_backend_that_refuses_such_a_step_is_not_tested() -> None:
+def test_a_backend_that_refuses_such_a_step_and_three_records_are_not_tested() -> None:
     class Refusing:
         def train(self, job: TrainingJob) -> None:
             raise RuntimeError("no noise is not allowed here")
 
-    assert replayed_step(Refusing(), job()) is None
+    assert replayed_step(Refusing(), job()) is replayed_step(NativeTrainer(), job(records=3)) is None
     assert checks(None) == []
 
 
@@ -171,10 +171,6 @@ def test_what_moves_the_model_whatever_the_records_are_is_no_dependence() -> Non
         assert check.detectable is not None
         (check,) = checks(replayed_step(Decaying(dependent.Divisor()), job(seed=seed)))
         assert check.p_value == 0.0
-
-
-def test_three_records_are_too_few() -> None:
-    assert replayed_step(NativeTrainer(), job(records=3)) is None
 
 
 def test_a_cancelled_audit_stops() -> None:

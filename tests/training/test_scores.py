@@ -62,12 +62,6 @@ def test_whoever_knows_the_update_rule_sees_the_noise_all_the_same(make_job, opt
     assert chi2.ppf(1e-6, scale.degrees) < scale.statistic < chi2.ppf(1 - 1e-6, scale.degrees)
 
 
-def test_updates_that_cannot_be_undone_are_refused(make_job):
-    options = FrozenMap({"learning_rate": 0.1, "reduction": "mean", "optimizer": {"kind": "adam"}})
-    with pytest.raises(ValueError, match="Adam cannot be inverted"):
-        ProjectionObserver(make_job(options=options), SignBlocks(63, 5, seed=0))
-
-
 @pytest.mark.parametrize("sampling", [{"scheme": "poisson", "rate": 0.25}, {"scheme": "fixed", "batch_size": 12}])
 def test_noise_scale_from_outside(make_job, sampling):
     """With sampling and canaries the noise is still measured where no canary speaks, and what sampling adds known."""
@@ -159,13 +153,6 @@ def test_steps_beyond_the_declared_ones_are_counted(make_job):
     assert short.noise_scale().degrees == 58 * 5
 
 
-def test_missing_steps_are_refused(make_job):
-    seen = ProjectionObserver(make_job(), SignBlocks(63, 5, seed=0))
-    seen.released(0, torch.zeros(63))
-    with pytest.raises(ValueError, match="step 2 came after step 0"):
-        seen.released(2, torch.zeros(63))
-
-
 def test_training_the_module_in_place_does_not_disturb_the_observer(make_job, make_model):
     job = make_job()
     seen = ProjectionObserver(job, SignBlocks(63, 5, seed=0))
@@ -188,9 +175,14 @@ def test_whoever_is_told_who_was_drawn_is_left_with_the_noise_alone(make_job, sc
     assert float(seen.spread.abs().max()) == 0.0
 
 
-def test_a_backend_that_tells_too_late_who_was_drawn_is_refused(make_job):
-    job = make_job(steps=2)
-    seen, model = ProjectionObserver(job, SignBlocks(63, 63, seed=0), drawn=True), torch.zeros(63)
-    seen.released(0, model)
-    with pytest.raises(ValueError, match="the batch of step 1 must be reported before its model is released"):
-        seen.released(1, model)
+def test_what_cannot_be_observed_is_refused(make_job):
+    """Updates by Adam, a missing step, and a batch that is reported after its model."""
+    directions, model = SignBlocks(63, 5, seed=0), torch.zeros(63)
+    adam = FrozenMap({"learning_rate": 0.1, "reduction": "mean", "optimizer": {"kind": "adam"}})
+    with pytest.raises(ValueError, match="Adam cannot be inverted"):
+        ProjectionObserver(make_job(options=adam), directions)
+    for step, drawn, message in ((2, False, "step 2 came after step 0"), (1, True, "the batch of step 1 must be")):
+        seen = ProjectionObserver(make_job(), directions, drawn=drawn)
+        seen.released(0, model)
+        with pytest.raises(ValueError, match=message):
+            seen.released(step, model)

@@ -7,17 +7,23 @@ import math
 from pathlib import Path
 from statistics import median
 
+import numpy as np
 import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from scipy.stats import binom
-from support.attacks import attacked, outcomes_of, spec_at, trials_of
+from support.attacks import attacked, audited, moments, outcomes_of, spec_at, trials_of
 
+from dpspec.accounting import Mixture
 from dpspec.contract import Finding, Outcome, Spec
 from dpspec.engine.preparing.prepare import prepare
 from dpspec.language.load import load_specs
 from dpspec.registry.loader import load_catalog
-from dpspec.stats.attacks import curve_lines, guess_counts, one_run
+from dpspec.stats.attacks import curve_lines, guess_counts, one_run, thresholds
+from dpspec.training.canaries import CanaryGroups, Intermittent, SignBlocks
 from dpspec_group import scores, theory
-from dpspec_group.scores import ScoreDistribution
+from dpspec_group.scores import ScoreDistribution, blind, design, end_to_end, score_distribution, threshold
 
 ATTACKS = Path(__file__).parents[3] / "specs" / "attacks"
 
@@ -139,3 +145,147 @@ def test_over_two_hundred_seeds(epsilon: int) -> None:
     if epsilon == 4:
         assert median(shown) > 0.5 * epsilon
         assert sum(value < 0.5 * truth(spec) for value in shown) <= 30
+
+
+def simulated(mixture: Mixture, size: int, rate: float, steps: int, count: int) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(0)
+    noise = mixture.sigma * rng.standard_normal((2, steps, count))
+    drawn = rng.binomial(size, rate, size=(steps, count))
+    return mixture.log_ratio(noise[0]).sum(axis=0), mixture.log_ratio(drawn + noise[1]).sum(axis=0)
+
+
+@pytest.mark.parametrize(("size", "rate", "sigma", "steps"), [(3, 0.2, 1.3, 25), (1, 0.05, 0.8, 60), (2, 1.0, 5.0, 4)])
+def test_score_law_against_simulation(size: int, rate: float, sigma: float, steps: int) -> None:
+    """Moments of 4000 simulated scores within five standard errors, the distributions within 99.9% of Kolmogorov's."""
+    mixture = Mixture.poisson(size, rate, sigma)
+    law = score_distribution([(mixture, steps)])
+    assert law.absent.sum() == pytest.approx(1.0)
+    assert law.present.sum() == pytest.approx(1.0)
+    assert np.all(np.diff(law.scores) > 0)
+    expected = moments(law)
+    scores = simulated(mixture, size, rate, steps, 4000)
+    for found, masses, mean, std in zip(scores, (law.absent, law.present), expected[::2], expected[1::2], strict=True):
+        assert abs(found.mean() - mean) < 5 * std / 4000**0.5
+        assert abs(found.std() / std - 1) < 0.1
+        cumulative = np.interp(np.sort(found), law.scores, np.cumsum(masses))
+        assert np.max(np.abs(cumulative - (np.arange(4000) + 0.5) / 4000)) < 1.95 / 4000**0.5
+
+
+def test_the_ratio_of_one_gaussian_step_is_known_in_closed_form() -> None:
+    """mu = 2: the ratio is N(-2, 4) or N(2, 4)."""
+    assert moments(score_distribution([(Mixture.full(2, 1.0), 1)])) == pytest.approx((-2.0, 2.0, 2.0, 2.0), rel=1e-4)
+
+
+def test_end_to_end_law_against_simulation() -> None:
+    rng = np.random.default_rng(1)
+    pairs = [(Mixture.poisson(3, 0.2, 1.3), 25), (Mixture.poisson(3, 0.2, 2.0), 10)]
+    found = end_to_end(pairs, [0.5, 2.0])
+    sums = [np.zeros(8000), np.zeros(8000)]
+    for (mixture, steps), clip in zip(pairs, (0.5, 2.0), strict=True):
+        for present in (0, 1):
+            drawn = present * rng.binomial(3, 0.2, size=(steps, 8000))
+            sums[present] += clip * (drawn + mixture.sigma * rng.standard_normal((steps, 8000))).sum(axis=0)
+    expected = moments(found.law())
+    for along, mean, std in zip(sums, expected[::2], expected[1::2], strict=True):
+        ratios = found.log_ratio(along)
+        assert abs(ratios.mean() - mean) < 5 * std / 8000**0.5
+        assert abs(ratios.std() / std - 1) < 0.05
+
+
+def test_right_guesses_against_simulation() -> None:
+    rng = np.random.default_rng(2)
+    law = ScoreDistribution.normal(-1.0, 1.0, 1.5, 2.0)
+    coins = rng.integers(0, 2, 200_000)
+    scores = np.where(coins, 1.5 + 2.0 * rng.standard_normal(200_000), -1.0 + rng.standard_normal(200_000))
+    order = np.argsort(scores)
+    for low, high in ((1_000, 1_000), (0, 5_000), (20_000, 300), (100_000, 100_000)):
+        right = (coins[order[:low]] == 0).sum() + (coins[order[200_000 - high :]] == 1).sum()
+        assert abs(right - law.correct(low, high, 200_000)) < 5 * (low + high) ** 0.5
+    for score in (-2.0, 0.0, 3.0):
+        tpr, fpr = law.rates(score)
+        assert abs((scores[coins == 1] >= score).mean() - tpr) < 0.01
+        assert abs((scores[coins == 0] >= score).mean() - fpr) < 0.01
+
+
+def test_the_design_is_the_best_of_its_grid_and_says_what_perfect_guesses_show() -> None:
+    law = ScoreDistribution.normal(-2.0, 2.0, 2.0, 2.0)
+    few, many = design(law, 400, 1e-5, 0.95), design(law, 4000, 1e-5, 0.95)
+    assert few.rungs[-1] == (200, 200)
+    assert all(a <= c and b <= d for (a, b), (c, d) in itertools.pairwise(few.rungs))
+    assert few.expected_epsilon < few.largest_epsilon
+    assert few.expected_epsilon < many.expected_epsilon
+    for rung in ((200, 200), (4, 4), (100, 0)):
+        alone = one_run.epsilon_lower(400, sum(rung), math.floor(law.correct(*rung, 400)), 1e-5, 0.95)
+        assert alone <= 1.1 * few.expected_epsilon
+    assert few.largest_epsilon == guess_counts.largest(400, [sum(rung) for rung in few.rungs], 1e-5, 0.95)
+
+
+def test_without_a_law_counts_rise_to_all_canaries() -> None:
+    assert blind(100, 1e-5, 0.95).rungs == ((8, 8), (24, 24), (50, 50))
+    assert blind(15, 1e-5, 0.95).rungs == ((8, 7),)
+    assert blind(100, 1e-5, 0.95, all_only=True).rungs == ((50, 50),)
+    assert math.isnan(blind(100, 1e-5, 0.95).expected_epsilon)
+
+
+def test_a_threshold_is_where_the_expected_counts_show_most() -> None:
+    law = ScoreDistribution.normal(-2.0, 2.0, 2.0, 2.0)
+    scores = [x / 4 for x in range(-48, 49)]
+    score, expected = threshold(law, scores, 500, 500, 1e-5, 0.95)
+    tpr, fpr = law.rates(score)
+    assert expected == thresholds.fixed_epsilon_lower(500, 500, math.floor(500 * tpr), math.ceil(500 * fpr), 1e-5, 0.95)
+    assert expected > 0.9 * threshold(law, [0.0], 500, 500, 1e-5, 0.95)[1]
+    assert 0.0 < expected < thresholds.fixed_largest(500, 500, 1e-5, 0.95)
+
+
+def test_where_nothing_can_be_expected_the_design_still_discriminates() -> None:
+    law = ScoreDistribution.normal(-0.02, 0.2, 0.02, 0.2)
+    assert threshold(law, [x / 4 for x in range(-48, 49)], 20, 20, 1e-5, 0.95)[0] == 0.0
+    found = design(law, 100, 1e-5, 0.95)
+    assert found.expected_epsilon == 0.0
+    assert sum(found.rungs[1]) > 50
+
+
+def test_canaries_speak_in_the_steps_that_k_divides() -> None:
+    canaries = CanaryGroups(SignBlocks(12, 3, seed=1), torch.tensor([0, 2]), 10.0)
+    clock, spoke = Intermittent(canaries, 3), []
+    for step in range(10):
+        clock.released(step, torch.zeros(12))
+        spoke.append(float(canaries.gradients(torch.tensor([0, 1])).norm()) > 0.0)
+    assert [step + 1 for step, said in enumerate(spoke) if said] == [3, 6, 9]
+    clock.released(4, torch.zeros(12))
+    kept = clock.state()
+    clock.restore({})
+    assert canaries.silent
+    clock.restore({name: np.asarray(value) for name, value in kept.items()})
+    assert canaries.silent
+    clock.released(5, torch.zeros(12))
+    assert not canaries.silent
+    with pytest.raises(ValueError, match="at least 1"):
+        Intermittent(canaries, 0)
+
+
+@given(st.lists(st.integers(1, 40), min_size=1, max_size=3), st.integers(1, 50))
+def test_the_law_by_counting_steps(steps: list[int], every: int) -> None:
+    """Full batches: the mean is the number of steps that speak, the noise comes in all of them."""
+    found = end_to_end([(Mixture.full(1, 2.0), n) for n in steps], [1.0] * len(steps), every)
+    assert found.mean == pytest.approx(sum(t % every == 0 for t in range(1, sum(steps) + 1)))
+    assert found.noise == pytest.approx(2.0 * math.sqrt(sum(steps)))
+    assert found.std == 0.0
+
+
+def test_what_is_hidden_shows_less_and_still_conforms(tmp_path: Path) -> None:
+    """Mu 3, and 3 / 5 where one of five steps speaks: what is shown is below either, and less of the second."""
+    shown = []
+    for every in (1, 5):
+        audit = audited(
+            tmp_path,
+            "threat_model={access: final-model, group_size: 1}",
+            "claims.four.group_size=1",
+            "mechanism.noise_multiplier=1.054",
+            "mechanism.sampling={scheme: full}",
+            f"audit.canary={{space: gradient, count: 200, every: {every}}}",
+        )
+        assert not [c for c in audit.checks if c.p_value is not None and c.p_value < 1e-6]
+        shown += [f.value for f in audit.findings if f.quantity == "mu" and f.bound == "lower"]
+    assert 0.2 < shown[0] < 3.0
+    assert shown[1] < min(0.6, shown[0])
