@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import errno
 import itertools
 import os
 import re
-import stat
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path as FilePath
@@ -16,6 +16,7 @@ from typing import Any
 import yaml
 
 from dpspec.contract import Diagnostic, Json, Path, Span
+from dpspec.errors import SpecError
 from dpspec.language.tree import Node
 from dpspec.regular_files import NotRegularError, read_regular
 from dpspec.text import clipped, closest, did_you_mean, quoted
@@ -38,14 +39,6 @@ def read_text(path: FilePath, file: str) -> str | Diagnostic:
         return Diagnostic(code=code, message=message, span=Span(file, 1, 1, 1, 1))
 
     try:
-        # Check type and size before opening: a pipe would block, a disk image would fill the memory.
-        facts = os.stat(path)
-        if stat.S_ISDIR(facts.st_mode):
-            return problem("unreadable", "is a folder; give the path of a spec file in it")
-        if not stat.S_ISREG(facts.st_mode):
-            return problem("unreadable", "is not a regular file; save piped input to a file first")
-        if facts.st_size > MAX_BYTES:
-            return problem("too-large", f"the file has {facts.st_size} bytes; a spec may have {MAX_BYTES}")
         raw = read_regular(path, MAX_BYTES)
     except FileNotFoundError:
         siblings: dict[str, str] = {}
@@ -55,7 +48,8 @@ def read_text(path: FilePath, file: str) -> str | Diagnostic:
         near = closest(path.stem, siblings)
         return problem("unreadable", "no such file" + did_you_mean(siblings[near] if near else None))
     except NotRegularError as error:  # system files such as /proc/self/environ may contain secrets
-        return problem("unreadable", f"{error.strerror}; a spec must be a file on disk")
+        code = "too-large" if error.errno == errno.EFBIG else "unreadable"
+        return problem(code, f"{error.strerror}; a spec must be a file on disk of at most {MAX_BYTES} bytes")
     except (OSError, ValueError) as error:  # ValueError: a null byte in the path
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         return problem("unreadable", f"cannot be read: {reason}")
@@ -170,16 +164,11 @@ def read_yaml(text: str, file: str, *, line: int = 1) -> Source:
     root: Node | None = None
     try:
         root = reader.read(text)
-    except _ReadError as error:
-        reader.diagnostics.append(error.diagnostic)
+    except SpecError as error:
+        reader.diagnostics += error.diagnostics
     return Source(
         file=file, root=root, text=text, diagnostics=tuple(reader.diagnostics), unparsed=frozenset(reader.unparsed)
     )
-
-
-class _ReadError(Exception):
-    def __init__(self, diagnostic: Diagnostic) -> None:
-        self.diagnostic = diagnostic
 
 
 class _Loader(yaml.SafeLoader):
@@ -234,22 +223,21 @@ class _Reader:
             if isinstance(root, yaml.ScalarNode) and root.style is None and read_scalar_or_text(root.value) is None:
                 raise self._empty()
         except yaml.YAMLError as error:
-            raise _ReadError(self._syntax(error)) from None
+            raise SpecError([self._syntax(error)]) from None
         except (ValueError, OverflowError):  # an escape outside Unicode such as "\UFFFFFFFF"
             assert loader is not None
             span = self.mark(loader.get_mark())
             message = "an escape in quotes is not a Unicode character"
-            raise _ReadError(Diagnostic(code="bad-character", message=message, span=span)) from None
+            raise SpecError([Diagnostic(code="bad-character", message=message, span=span)]) from None
         finally:
             if loader is not None:
                 loader.dispose()
         return self._walk(root, (), frozenset())
 
-    def _empty(self) -> _ReadError:
+    def _empty(self) -> SpecError:
         line = self.lines_before + 1
-        return _ReadError(
-            Diagnostic(code="empty-file", message="the file is empty", span=Span(self.file, line, 1, line, 1))
-        )
+        span = Span(self.file, line, 1, line, 1)
+        return SpecError([Diagnostic(code="empty-file", message="the file is empty", span=span)])
 
     def _syntax(self, error: yaml.YAMLError) -> Diagnostic:
         problem, span = "this is not YAML", None
@@ -334,8 +322,8 @@ class _Reader:
         self.unparsed.add(path)
         self.diagnostics.append(diagnostic)
 
-    def error_at(self, code: str, message: str, at: Any) -> _ReadError:
-        return _ReadError(Diagnostic(code=code, message=message, span=self.mark(at.start_mark)))
+    def error_at(self, code: str, message: str, at: Any) -> SpecError:
+        return SpecError([Diagnostic(code=code, message=message, span=self.mark(at.start_mark))])
 
     def span(self, node: Any) -> Span:
         """From its anchor or value to its end."""

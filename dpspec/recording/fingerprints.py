@@ -61,7 +61,7 @@ _PLAIN = frozenset((Tensor, nn.Parameter, type(None)))
 
 
 class Chances:
-    """Uniform numbers in [0, 1) of the operating system's randomness, many of which are read at once."""
+    """Uniform numbers in [0, 1) of the operating system's randomness, read many at once."""
 
     def __init__(self) -> None:
         self._waiting: list[float] = []
@@ -136,7 +136,7 @@ class Bits:
         return [kept.content for kept in self._kept or () if kept.alias is not None]
 
     def pick(self, places: Iterable[int]) -> Bits:
-        """Those of the values at these places."""
+        """Like this one, for the values at these places."""
         picked = Bits()
         picked._kept = [(self._kept or [])[place] for place in places]
         return picked

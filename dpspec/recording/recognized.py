@@ -170,20 +170,18 @@ def refuse_shards(model: Any, optimizer: Any, loss: Any) -> None:
 
 def refuse_processes(optimizer: Any, loader: Any) -> None:
     """Raise ``UsageError`` if several processes train together, and the optimizer sums over one."""
-    distributed = torch.distributed
-    if is_distributed(optimizer):
-        return
-    advice = (
-        "give make_private a model in Opacus' DifferentiallyPrivateDistributedDataParallel or torch's "
-        "DistributedDataParallel, or record a run on one process"
-    )
+    distributed, what = torch.distributed, ""
     if distributed.is_available() and distributed.is_initialized() and distributed.get_world_size() > 1:
-        size, kind = distributed.get_world_size(), "None" if optimizer is None else _name(type(optimizer))
+        what = f"torch.distributed runs {distributed.get_world_size()} processes"
+    elif getattr(loader, "distributed", False) is True:
+        what = "loader is a distributed DPDataLoader"
+    if what and not is_distributed(optimizer):
+        kind = "None" if optimizer is None else _name(type(optimizer))
         raise UsageError(
-            f"torch.distributed runs {size} processes, and optimizer is {kind}, which sums over one: {advice}"
+            f"{what}, and optimizer is {kind}, which sums over one: give make_private a model in Opacus' "
+            "DifferentiallyPrivateDistributedDataParallel or torch's DistributedDataParallel, or record a run on one "
+            "process"
         )
-    if getattr(loader, "distributed", False) is True:
-        raise UsageError(f"loader is a distributed DPDataLoader, and the optimizer sums over one process: {advice}")
 
 
 def sampler_of(loader: Any) -> Sampler:

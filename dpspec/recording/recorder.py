@@ -210,15 +210,13 @@ class Recorder:
             over = training is not None and training.writer is None
             why = "the recording came to no end" if over else "the block is not over"
             raise UsageError(f"run.score is for after the block: {why}")
-        if training.gradients is not None:
-            if model is not None or loss is not None:
-                raise UsageError("canaries of kind 'gradients' are scored by no model and no loss: write run.score()")
+        if training.gradients is not None and model is None and loss is None:
             values, final = training.gradients.scores(), True
-        elif model is None or loss is None:
-            raise UsageError("canaries that are records are scored by a model and a loss: run.score(model, loss)")
-        else:
+        elif training.gradients is None and model is not None and loss is not None:
             collate = getattr(self._parts.loader, "collate_fn", None) or planted.collate or default_collate
             values, final = scores_of(model, loss, planted.canaries, collate, batch_size), training.is_final(model)
+        else:
+            raise UsageError("write run.score() for canaries of kind 'gradients', run.score(model, loss) for others")
         content = table(planted.coins, values, planted.source)
         self._scored = True
         training.ended.scored(content, canaries=planted.count, final=final)

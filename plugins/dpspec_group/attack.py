@@ -36,7 +36,7 @@ Array: TypeAlias = np.ndarray[Any, Any]
 
 
 class AttackedRun(NamedTuple):
-    """One run with canaries, whose scores (m,) ``score`` returns; ``watcher`` is None without released models."""
+    """One run with canaries, whose scores (m,) ``score`` returns; no ``watcher`` without released models."""
 
     job: dps.TrainingJob
     watcher: Residuals | None

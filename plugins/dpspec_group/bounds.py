@@ -207,7 +207,7 @@ def adjacencies(spec: dps.Spec) -> set[str]:
 
 
 def _scopes(spec: dps.Spec, size: int, records: int, direction: str) -> list[dps.Scope]:
-    """All datasets, or those of a minimum size and separately the declared one.
+    """All datasets, or datasets of a minimum size and separately the declared one.
 
     If the other drawn records are independent of the group, the bound also covers transcripts. Truncated batches need a
     maximum size, which scopes lack: only the declared dataset.

@@ -160,7 +160,7 @@ def canary_pairs(
 
 
 def stepwise_scores(phases: Sequence[dps.Phase], attack: Attack, records: int, sizes: Array, seen: Array) -> Array:
-    """Log-likelihood ratios of presence (m,) from projections (steps, m) in clip norms; sums of them without noise.
+    """Log-likelihood ratios of presence (m,) from projections (steps, m) in clip norms; their sums without noise.
 
     Groups of several members with several batches per epoch are scored as if steps were independent.
     """
@@ -346,7 +346,7 @@ def one_run_design(spec: dps.Spec, records: int, canaries: int, group_size: int)
 
 
 def many_run_design(spec: dps.Spec, records: int, runs: int, group_size: int) -> tuple[float, float] | None:
-    """The threshold for ``runs`` runs, half of them present; None if the distribution of scores is unknown."""
+    """The threshold for ``runs`` runs, half with the record; None if the distribution of scores is unknown."""
     assert spec.audit is not None
     law = declared_distribution(spec, records, group_size)
     if law is None:

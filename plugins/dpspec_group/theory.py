@@ -254,7 +254,7 @@ def loss_intervals(
     direction: str,
     question: Callable[[PrivacyLoss], list[Interval]],
 ) -> list[Interval]:
-    """Worst-case values: from those of the attained pairs (0 for shuffled batches) to those of the dominating pairs."""
+    """Worst-case values, from the attained pairs (0 for shuffled batches) to the dominating pairs."""
 
     def answers(pairs: Composed) -> list[Interval]:
         return question(accounting.PrivacyLoss(pairs, DIRECTIONS[direction]))
@@ -347,7 +347,7 @@ def tpr_interval(phases: Sequence[Phase], group_size: int, records: int, fpr: fl
 
 
 def mu_interval(phases: Sequence[Phase], group_size: int, records: int, epsilons: Mapping[float, Interval]) -> Interval:
-    """The smallest mu for all steps: up to that of Theorem 20, from the largest mu below an attained point."""
+    """The smallest mu for all steps: up to Theorem 20's, from the largest mu below an attained point."""
     upper = mu_of_all_steps(phases, group_size, records)
     lower = 0.0
     for delta, epsilon in epsilons.items():

@@ -69,7 +69,7 @@ class Composer:
         self._steps = [(phase.rate(), phase.noise_multiplier) for phase in phases]
         self.count = len(self._phase_of)
         self.observed = np.array(composition.observed(self.count))
-        self.p = 3.0 * self.count
+        self.p = 3.0 * self.count if isinstance(composition.exponent, str) else composition.exponent
         self._nearest = composition.nearest
 
     @cached_property

@@ -88,20 +88,23 @@ def population_size(threat_model: Mapping[str, Any], facts: dps.Facts) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class Composition(kit.Options):
-    """Composition of steps. ``nearest``: unobserved steps use the last observed value."""
+    """Composition of steps, by exponent p or auto. ``nearest``: unobserved steps use the last observed value."""
 
     orders: tuple[float, ...]
     step_bound: str = "directional"
     observe_every: int
+    exponent: str | float
     nearest: bool
 
     @classmethod
     def read(cls, block: dps.FrozenMap) -> Composition:
         composition = block.get("composition") or {}
+        exponent = composition.get("exponent", "auto")
         return cls.fill(
             block,
             orders=tuple(sorted(map(float, block.get("orders", ())))),
             observe_every=int(composition.get("observe_every", 10)),
+            exponent=exponent if isinstance(exponent, str) else float(exponent),
             nearest=composition.get("unobserved", "nearest") == "nearest",
         )
 
@@ -173,9 +176,13 @@ ORDERS = (1.25, 1.5, 2.0, 2.5, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0, 24.0, 32.0, 48.0,
 _COMPOSITION: dict[str, dps.Json] = {
     **kit.block(
         "Composition of the steps' divergences.",
-        exponent=kit.choice(
-            "Exponent p of the composition theorem. auto: three times the number of steps.", "auto", default="auto"
-        ),
+        exponent={
+            "type": ["string", "number"],
+            "pattern": "^auto$",
+            "exclusiveMinimum": 1,
+            "default": "auto",
+            "description": "Exponent p > 1 of the composition theorem. auto: three times the number of steps.",
+        },
         observe_every=kit.integer(
             "Number of steps between measurements of all records' gradient norms. The first is before step 1.",
             least=1,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 
 import dpspec.contract as dps
@@ -12,12 +13,16 @@ from dpspec_per_instance.options import (
     AttackOptions,
     AuditBlock,
     Audited,
+    Composition,
     MeanRule,
     population_size,
 )
 
 #: Maximum number of records that need separate runs on modified data.
 MOST_OWN_RUNS = 256
+
+#: Largest tabulated order.
+MOST_ORDER = 512
 
 #: Maximum bytes of clipped gradients of the mean rule, which holds all gradients in memory.
 MOST_BYTES = 2**30
@@ -49,6 +54,7 @@ def check_spec(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Diagnostic]:
                 dps.in_phase(spec, i, "noise_multiplier"),
                 "write a noise_multiplier above 0",
             )
+    yield from _refuse_exponent(spec)
     wrong_points = list(_refuse_points(spec, facts))
     yield from wrong_points
     if wrong_points:
@@ -72,6 +78,20 @@ def check_spec(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Diagnostic]:
             yield from _refuse_attack(spec, spec.audit.runs, options.attack, audited)
         if options.mean_rule is not None:
             yield from _refuse_mean_rule(options.mean_rule, facts)
+
+
+def _refuse_exponent(spec: dps.Spec) -> Iterator[dps.Diagnostic]:
+    composition = Composition.of(spec.mechanism.options)
+    if isinstance(composition.exponent, str):
+        return
+    growth = min(700.0, -math.log1p(-1.0 / composition.exponent) * (spec.steps - 1))
+    first_order = 1.0 + (composition.orders[-1] - 1.0) * math.exp(growth)  # the largest order of the recursion
+    if first_order > MOST_ORDER:
+        yield kit.bad_value(
+            f"exponent needs order {first_order:.2g} at the first of {spec.steps} steps: at most {MOST_ORDER}",
+            ("mechanism", "composition", "exponent"),
+            "auto uses three times the number of steps, which keeps orders within 1.4 times the requested ones",
+        )
 
 
 def _refuse_points(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Diagnostic]:

@@ -19,7 +19,7 @@ SAME_MASK = "same-missing-values"
 
 @dataclass(frozen=True, kw_only=True)
 class Pipeline:
-    """Steps and private mechanism for data of known size; ``repaired`` is None if only the group bound is proved."""
+    """Steps and private mechanism for data of known size; no ``repaired`` bound if only the group bound is proved."""
 
     steps: tuple[Step, ...]
     private: PrivateMechanism

@@ -83,7 +83,7 @@ def ray_cluster(victim: Victim) -> Iterator[tuple[str, Callable[[], list[int]]]]
 
 def processes_mentioning(text: str) -> list[int]:
     """The processes whose command line mentions a text that nobody else's does."""
-    listed = subprocess.run(["ps", "-eo", "pid=,args="], capture_output=True, text=True).stdout
+    listed = subprocess.run(["ps", "-ww", "-eo", "pid=,args="], capture_output=True, text=True).stdout
     rows = [line.strip().partition(" ") for line in listed.splitlines()]
     return [int(number) for number, _, command in rows if text in command]
 

@@ -73,15 +73,12 @@ def test_sequences_end_in_a_token_of_their_own_and_keep_their_form(data):
     assert planted.new_ids == 0
 
 
-def test_next_ids_as_targets_have_the_token_as_their_only_target():
+def test_the_token_is_the_only_target_and_precedes_the_padding():
     for one in plant(next_ids()).canaries:
         assert isinstance(one, Window)
         assert one.inputs.max() < USED <= one.targets[-1]
         assert (one.targets[:-1] == IGNORED).all()
         assert any(torch.equal(one.inputs, row.inputs) for row in next_ids())
-
-
-def test_mappings_of_transformers_end_before_their_padding():
     for one in plant(padded()).canaries:
         last = int(one["attention_mask"].sum()) - 1
         token = int(one["input_ids"][last])

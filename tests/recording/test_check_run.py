@@ -50,6 +50,9 @@ def test_a_sound_run_is_proved_at_what_it_costs(sound):
     assert [(p.first, p.steps, p.noise_multiplier, p.clip_norm, p.rate) for p in found.phases] == [
         (1, 40, 1.1, 1.0, 0.1)
     ]
+    assert found.told.epsilon == pytest.approx(accountant_epsilon("rdp", [(1.1, 0.1, 40)], DELTA))
+    assert "covers the same phases. Its value is" in found.told.difference
+    assert "because it composes by Renyi divergences (RDP), not by PLD" in found.told.difference
     below = checked(sound, epsilon=interval.lower * 0.99)
     assert below.verdict == "open"
     assert "exceeds the claimed" in below.reason
@@ -74,15 +77,6 @@ def test_whoever_adds_a_record_learns_their_number_from_opacus_constants(sound):
     assert [one.status for one in checked(sound).assumptions if one.name == "data-independent-hyperparameters"] == [
         "declared"
     ]
-
-
-def test_the_accountants_figure_is_the_accountants(sound):
-    found = checked(sound)
-    accountant = RDPAccountant()
-    accountant.history = [(1.1, 0.1, 40)]
-    assert found.told.epsilon == pytest.approx(accountant.get_epsilon(DELTA), rel=1e-6)
-    assert "because it composes by Renyi divergences (RDP), not by PLD" in found.told.difference
-    assert found.told.difference.startswith("The accountant covers the same phases")
 
 
 def test_the_figure_of_the_default_accountant_is_the_one_that_the_script_prints(tmp_path, capsys):

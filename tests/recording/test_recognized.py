@@ -71,7 +71,10 @@ def test_unknown_parts_are_refused_by_name(way, tmp_path):
         ({"engine": PrivacyEngineAdaptiveClipping()}, "engine is Opacus' PrivacyEngineAdaptiveClipping: its clip norm"),
         ({"model": sharded}, "FSDP2 shards the model, and optimizer is opacus.DPOptimizer: give make_private"),
         ({"model": older, "optimizer": None}, "model is FullyShardedDataParallel, of FSDP1"),
-        ({"loader": other.loader}, "loader is a distributed DPDataLoader, and the optimizer sums over one process"),
+        (
+            {"loader": other.loader},
+            "loader is a distributed DPDataLoader, and optimizer is opacus.DPOptimizer",
+        ),
         ({"rate": 0.1}, "rate: Opacus' optimizer and loader say so themselves; leave it out"),
     ):
         with pytest.raises(UsageError) as error:

@@ -154,9 +154,13 @@ def test_calls_that_make_no_sense_say_so(tmp_path):
     with recorder as run:
         with pytest.raises(UsageError, match="must have 15 numbers, one for each parameter, got 4"):
             run.noised(torch.zeros(4))
+        with pytest.raises(UsageError, match="got 13: bias has 3, and 1 were given for it"):
+            run.summed([torch.zeros(3, 4), torch.zeros(1)])
         run.noised(torch.zeros(15))
-        with pytest.raises(UsageError, match="twice in one step"):
-            run.noised(torch.zeros(15))
+        run.summed([torch.zeros(3, 4), torch.zeros(3)])
+        for report in (run.noised, run.summed):
+            with pytest.raises(UsageError, match="twice in one step"):
+                report(torch.zeros(15))
     with pytest.raises(UsageError, match="records once"):
         recorder.__enter__()
 

@@ -192,8 +192,7 @@ def accountant_epsilon(mechanism: str, history: History, delta: float) -> float 
     steps.
     ``gdp``: mu = q sqrt(T (e^(1 / s^2) - 1)) with Phi(-e/mu + mu/2) - e^e Phi(-e/mu - mu/2) = delta (Bu et al. 2020),
     which may be too small. ``prv``: the estimate of Opacus at 0.999 delta plus 0.01 for its error (Gopi et al. 2021);
-    the
-    estimate is the middle of the certified interval, to a relative 1e-4.
+    the estimate is the middle of the certified interval, to a relative 1e-4.
     """
     if not history or any(not (sigma > 0.0 and 0.0 < rate <= 1.0 and steps >= 1) for sigma, rate, steps in history):
         return None
@@ -299,28 +298,24 @@ def _other_schedule(run: RecordedRun, history: History) -> list[str]:
     rates, noise = run.rates, configured_multipliers(run)
     drawn = sorted({rate for rate in rates if rate is not None})
     counted_rates = sorted({rate for _, rate, _ in history})
-    if len(drawn) == 0:
+    if not drawn:
         unseen = run.header.is_poisson or run.header.scheme == "none"
         how = "the batches were not observed" if unseen else f"the batches are {run.header.scheme}"
         found.append(f"it assumes Poisson samples, but {how}")
-    elif not _equal(drawn, counted_rates):
-        found.append(f"its sampling rate is {_range_text(counted_rates)}, the run's is {_range_text(drawn)}")
     configured = sorted({sigma for sigma in noise if sigma is not None})
     multipliers = sorted({sigma for sigma, _, _ in history})
-    if configured and not _equal(configured, multipliers):
-        found.append(f"its noise multiplier is {_range_text(multipliers)}, the run's is {_range_text(configured)}")
+    compared = (("sampling rate", counted_rates, drawn), ("noise multiplier", multipliers, configured))
+    for what, own, executed in compared:
+        if executed and (len(own) != len(executed) or not np.allclose(own, executed, rtol=1e-9, atol=0.0)):
+            found.append(f"its {what} is {_range_text(own)}, the run's is {_range_text(executed)}")
     if not found and None not in noise and len(drawn) and None not in rates:
-        executed = composed([sigma or 0.0 for sigma in noise], rates) if len(configured) < 20 else {}
+        steps_of = composed([sigma or 0.0 for sigma in noise], rates) if len(configured) < 20 else {}
         counted = Counter[tuple[float, float | None]]()
         for sigma, rate, count in history:
             counted[sigma, rate] += count
-        if executed and executed != counted:
+        if steps_of and steps_of != counted:
             found.append("its number of steps at each noise multiplier differs from the run's")
     return found
-
-
-def _equal(one: list[float], other: list[float]) -> bool:
-    return len(one) == len(other) and all(math.isclose(a, b, rel_tol=1e-9) for a, b in zip(one, other, strict=True))
 
 
 def _range_text(values: list[float]) -> str:

@@ -61,7 +61,7 @@ class StepRows:
     def __init__(self, parameters: Sequence[Tensor]) -> None:
         self.sizes = [p.numel() for p in parameters]
         plain = bool(parameters) and all(p.is_cpu and p.dtype == torch.float32 for p in parameters)
-        #: 1 for a large model, on another device or in other precision, of which nothing is copied.
+        #: 1 for a large model, on another device or in other precision, which is not copied.
         self.count = max(1, min(_STEPS, _NUMBERS // max(1, sum(self.sizes)))) if plain else 1
         self._bytes = [4 * size for size in self.sizes]
         self._steps: list[PendingStep] = []

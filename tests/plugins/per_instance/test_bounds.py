@@ -82,7 +82,7 @@ def test_the_composition_is_that_of_its_parts():
 @pytest.mark.parametrize("direction", ["present-first", "absent-first"])
 def test_a_saturated_record_is_never_below_the_data_independent_value(direction):
     """At every order: the composition charges it more, so that the smaller of the two is the data-independent one."""
-    for changes in ({}, {"step_bound": "theorem"}, {"steps": 1}):
+    for changes in ({}, {"composition": {"exponent": 40.0}}, {"step_bound": "theorem"}, {"steps": 1}):
         composer = Composer(mechanism(**changes), direction)
         full = [np.ones((len(composer.observed), 3), dtype=np.float32)] * 4
         places = composer.places(full)

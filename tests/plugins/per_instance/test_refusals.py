@@ -37,13 +37,16 @@ def test_the_base_is_fine(tmp_path: Path) -> None:
     assert diagnostics(tmp_path) == []
     assert diagnostics(tmp_path, "threat_model.points={count: 5}", "claims.one.record=null", FRACTION % "train") == []
     assert diagnostics(tmp_path, "claims.one.record=null", FRACTION % "chosen") == []
+    assert diagnostics(tmp_path, "mechanism.composition={exponent: 30}") == []
 
 
 @pytest.mark.parametrize(
     ("overrides", "path", "words"),
     [
         (["mechanism.orders=[2, 1]"], "mechanism.orders.1", "above 1"),
-        (["mechanism.composition={exponent: 30}"], "mechanism.composition.exponent", "not a choice"),
+        (["mechanism.composition={exponent: 1}"], "mechanism.composition.exponent", "above 1"),
+        (["mechanism.composition={exponent: 1.5}"], "mechanism.composition.exponent", "needs order"),
+        (["mechanism.composition={exponent: often}"], "mechanism.composition.exponent", "not a valid exponent"),
         (["mechanism.sampling={scheme: fixed, batch_size: 10}"], "mechanism.sampling.scheme", "drawn independently"),
         (["mechanism.sampling={scheme: shuffled, batch_size: 10}"], "mechanism.sampling.scheme", "drawn independently"),
         (["mechanism.noise_multiplier=0"], "mechanism.noise_multiplier", "no finite divergence"),

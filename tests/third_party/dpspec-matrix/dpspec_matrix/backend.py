@@ -56,10 +56,10 @@ class Correlated:
             raise ValueError(f"one matrix spans all steps: one phase is trained, not {len(job.phases)}")
         options = job.phases[0]
         encoder, parts = encoder_of(options), parts_of(job)
-        (phase,) = parts.schedule.phases
+        (phase,), records = parts.schedule.phases, len(job.x) + (job.canaries.count if job.canaries else 0)
         phase = replace(
             phase,
-            sampler=Cyclic(parts.contributions.records, self.separation(int(options["separation"]))),
+            sampler=Cyclic(records, self.separation(int(options["separation"]))),
             noise_multiplier=self.noise_multiplier(phase.noise_multiplier, encoder),
         )
         schedule = replace(parts.schedule, phases=(phase,))
