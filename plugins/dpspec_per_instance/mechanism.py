@@ -18,7 +18,6 @@ from dpspec_per_instance.options import (
     AuditBlock,
     Audited,
     Composition,
-    Shards,
 )
 from dpspec_per_instance.refusals import check_spec
 
@@ -128,9 +127,8 @@ class PerInstanceAudit(dps.Audit):
             return kit.training_seconds(parameters, trained * batch + rows, trained * spec.steps)
 
         own = audited.needs_own_runs
-        run_seconds = seconds(1.0, 0.0)
-        look_seconds = seconds(points if own else 0.0, looks * points * (2.0 if own else 1.0))
-        total = runs * (shards.count * run_seconds + look_seconds)
+        total = shards.count * seconds(1.0, 0.0)
+        total = runs * (total + seconds(points if own else 0.0, looks * points * (2.0 if own else 1.0)))
         total += min(LOGGED_RUNS, runs) * seconds(0.0, float(min(MEASURED_STEPS, spec.steps)) * facts.records)
         if attack is not None:
             attacked, scored = attack.targets * attack.runs, min(attack.looks or spec.steps, spec.steps)
@@ -138,15 +136,17 @@ class PerInstanceAudit(dps.Audit):
             if attack.most or attack.least:
                 total += min(runs, len(chunks)) * seconds(1.0, looks * points)
         undone = updates_invertible(spec.training.options)
+        notes = (
+            "Per-record values depend on the data, so reports omit them unless --internal is set. The audit does not "
+            "cover training whose steps use these values.",
+        )
         return dps.Plan(
             chunks=chunks,
             seconds=total,
             memory_bytes=kit.training_bytes(facts) + (4 * facts.features + 5 * looks) * shards.largest,
-            notes=(
-                "Per-record values depend on the data, so reports omit them unless --internal is set. The audit does "
-                "not cover training whose steps use these values.",
-                *_notes(audited, shards, runs, run_seconds, look_seconds),
-            ),
+            notes=(*notes, f"Each of {points} records needs a separate run in every one of {runs} runs.")
+            if own
+            else notes,
             checks=kit.expected_checks(spec, facts, trials=min(LOGGED_RUNS, runs), undone=undone, looks=MEASURED_STEPS),
         )
 
@@ -197,16 +197,3 @@ class PerInstanceAudit(dps.Audit):
         yield from utility.accuracies(spec, first_shards, "run on the declared data")
         evidence = [trial.evidence for trial in first_shards]
         yield from table.checks(spec.phases, evidence, privacy=spec.data_privacy)
-
-
-def _notes(audited: Audited, shards: Shards, runs: int, run_seconds: float, look_seconds: float) -> list[str]:
-    notes, points = [], len(audited.points)
-    if audited.needs_own_runs:
-        notes.append(f"Each of {points} records needs a separate run on modified data in every one of {runs} runs.")
-    if shards.count > 1:
-        share = (shards.count - 1) * run_seconds / (shards.count * run_seconds + look_seconds)
-        notes.append(
-            f"Each run is trained {shards.count} times to measure up to {shards.largest} records each time: "
-            f"{share:.0%} of that work is repeated training."
-        )
-    return notes

@@ -285,8 +285,8 @@ def _constants(engine: LinearEngine, processed: list[Rows], pair: Pair) -> Itera
         if far.any():
             yield Reading("smoothness of a gradient", m.smooth, float((moved[far] / gaps[far]).max()))
     if m.kind == "sgd-iterated":
-        curvature = (0.25 if engine.loss == "logistic" else 1.0) * float(longest_row @ longest_row)
-        yield Reading("length of a contracting step", 2.0, engine.learning_rate * curvature)
+        curvature = (0.25 if engine.declared.loss == "logistic" else 1.0) * float(longest_row @ longest_row)
+        yield Reading("length of a contracting step", 2.0, engine.declared.learning_rate * curvature)
 
 
 def _scope(spec: Spec, found: options.Pipeline, own: list[Rows]) -> Scope:

@@ -41,7 +41,6 @@ def test_what_makes_sense_is_accepted_and_planned(tmp_path: Path, overrides: lis
     ("overrides", "code", "path", "words"),
     [
         (["threat_model.adjacency=replace-one"], "unsupported", "threat_model.adjacency", "add-remove"),
-        (["threat_model.group_size=[1, 61]"], "group-too-large", "threat_model.group_size", "61 records"),
         (["mechanism.sampling={scheme: fixed, batch_size: 57}"], "bad-value", "mechanism.sampling.batch_size", "57"),
         ([SHUFFLED, "audit=null"], "unsupported", "mechanism.sampling.scheme", "shuffled batches"),
         (["mechanism.noise_multiplier=0"], "no-noise", "mechanism.noise_multiplier", "infinite"),
