@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 import torch
+from support.sketches import directions
 
-from dpspec.recording.watching.noise_sketch import MOST_DIRECTIONS, NoiseSketch, directions, width_of
+from dpspec.recording.watching.noise_sketch import MOST_DIRECTIONS, NoiseSketch, width_of
 
 SIZES = [[1], [3, 2], [640, 32, 64, 2], [20_000, 128, 7], [16_256, 16_257]]
 

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 import torch
 from support.opacus_training import RECORDS, Training
+from support.sketches import directions
 
 from dpspec.recording.folder.run_folder import RunFolder
 from dpspec.recording.folder.step_record import UNSEEN, PublicStep
-from dpspec.recording.watching.noise_sketch import directions
 
 WAYS = {
     "flat": Training(),

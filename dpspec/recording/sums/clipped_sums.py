@@ -221,9 +221,10 @@ class RecomputedSums:
                 self._expected.append((total, room))
 
     def compare(self) -> None:
-        if self._expected:
+        expected, self._expected = self._expected, []
+        if expected:
             with torch.no_grad():
-                self._compare(self._expected)
+                self._compare(expected)
 
     def _compare(self, expected: Sequence[tuple[Tensor, Tensor]]) -> None:
         different, lengths, rooms = False, [], []

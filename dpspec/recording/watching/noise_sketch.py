@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Iterable, Sequence
-from itertools import pairwise, repeat
+from itertools import repeat
 
 import numpy as np
 import torch
@@ -93,13 +93,3 @@ class NoiseSketch:
         block *= signs.reshape(-1)[: block.shape[1]]
         along = block.view(len(noise), -1, signs.shape[1]).sum(1) / lengths
         return torch.cat([torch.stack(squares, dim=1), along[:, : self.width]], dim=1)
-
-
-def directions(sketch: NoiseSketch, sizes: Sequence[int]) -> Tensor:
-    """(width, sum of sizes) the unit directions of a sketch, for tests: slow."""
-    starts = np.concatenate([[0], np.cumsum(sizes)])
-    rows = torch.zeros(sketch.width, int(starts[-1]), dtype=torch.float64)
-    for low, high in pairwise(starts.tolist()):
-        for i in range(high - low):
-            rows[i % sketch.width, low + i] = sketch._signs[i // sketch.width % _ROWS, i % sketch.width]
-    return rows / sketch._lengths[: sketch.width, None]

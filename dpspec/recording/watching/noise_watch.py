@@ -170,8 +170,8 @@ class NoiseWatch:
         """Add the noise of a step, the sum that it was added to (None if unknown), and the noise's declared std."""
         types = {part.dtype for part in (*noise, *(total or ()))}
         if all(kind.is_floating_point for kind in types):
-            sums = None if total is None else _row(total)[None]
-            self.add_rows(_row(noise)[None], sums, [std], max(torch.finfo(kind).eps for kind in types))
+            sums = None if total is None else row_of(total)[None]
+            self.add_rows(row_of(noise)[None], sums, [std], max(torch.finfo(kind).eps for kind in types))
 
     @np.errstate(all="ignore")
     def add_rows(self, noise: Tensor, total: Tensor | None, stds: Sequence[float], eps: float = 0.0) -> None:
@@ -416,7 +416,7 @@ def _least(values: Array) -> float:
     return float(values[-1]) if len(values) == _LARGEST else 0.0
 
 
-def _row(parts: Sequence[Tensor]) -> Tensor:
+def row_of(parts: Sequence[Tensor]) -> Tensor:
     flat = [part.detach().reshape(-1).to(parts[0].device) for part in parts]
     row = flat[0] if len(flat) == 1 else torch.cat(flat)
     return row if row.dtype in (torch.float32, torch.float64) else row.float()

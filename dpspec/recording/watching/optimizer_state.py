@@ -168,12 +168,12 @@ class RecomputedUpdates:
                     self._failed += 1
                     return
                 STEPS[type(copy)](copy)
-                same = self._same(copy)
+                self._different += not self._same(copy)
+                self._recomputed += 1
         except Exception:
             self._failed += 1
-            return
-        self._recomputed += 1
-        self._different += not same
+        finally:
+            self._pairs, self._before = [], []
 
     def _fused_half(self) -> bool:
         halves = (torch.float16, torch.bfloat16)

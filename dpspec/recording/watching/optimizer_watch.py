@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import repeat
 from types import MethodType
@@ -32,7 +32,7 @@ from dpspec.recording.sums.clipped_sums import (
 from dpspec.recording.sums.ghost_sums import GhostSums
 from dpspec.recording.sums.sharded_ghost_sums import ShardedGhostSums
 from dpspec.recording.watching.noise_sketch import NoiseSketch
-from dpspec.recording.watching.noise_watch import NoiseWatch
+from dpspec.recording.watching.noise_watch import NoiseWatch, row_of
 from dpspec.recording.watching.step_hooks import ReplacedMethods, StepHooks
 
 #: Steps that are read together, and numbers of gradients that are kept for it.
@@ -299,23 +299,22 @@ class OpacusWatch:
             self._read_noise(step)
 
     def _read_noise(self, step: PendingStep) -> None:
-        optimizer, parameters = self._optimizer, self._parameters
-        sums = [one.detach().reshape(-1) for one in summed_gradients(optimizer, parameters) if one is not None]
-        noise = [local(p.grad).detach().reshape(-1) - s for p, s in zip(parameters, sums, strict=True)]
-        starts: Iterable[int] = repeat(0)
-        if self._rank is not None and self._rank.sharded:
-            if optimizer.loss_reduction == "mean":  # FSDP2 divides the sum by the number of ranks, and Opacus the noise
-                sums, noise = ([self._rank.group.world * part for part in parts] for parts in (sums, noise))
-            self._rank.after_noise(sums, noise, step.deviation)
-            starts = self._rank.starts
-        step.sketch = self._sketch.of(noise, starts)
-        noisy = self._rank is None or bool(step.sketch.any())  # one rank adds the noise
-        if self._rank is not None and not self._rank.sharded and noisy:
-            self._rank.after_noise(sums, noise, step.deviation)
+        optimizer, rank, sharded = self._optimizer, self._rank, self._sharded
+        gradients = [local(p.grad).detach().reshape(-1) for p in self._parameters]
+        total = row_of([one.detach() for one in summed_gradients(optimizer, self._parameters) if one is not None])
+        noise = row_of(gradients)
+        noise = noise.sub_(total) if len(gradients) > 1 else noise - total
+        if sharded and rank is not None and optimizer.loss_reduction == "mean":
+            # FSDP2 divides the sum by the number of ranks, and Opacus the noise
+            noise, total = rank.group.world * noise, rank.group.world * total
+        sums, parts = (torch.split(row, [len(one) for one in gradients]) for row in (total, noise))
+        step.sketch = self._sketch.of(parts, rank.starts if sharded and rank is not None else repeat(0))
+        noisy = rank is None or bool(step.sketch.any())  # one rank adds the noise
+        if rank is not None and (sharded or noisy):
+            rank.after_noise(sums, parts, step.deviation)
         if noisy:
-            self._noise.add(noise, sums, step.deviation)
-        norms = [torch.linalg.vector_norm(summed).to(sums[0].device) for summed in sums]
-        step.sum_norm = torch.linalg.vector_norm(torch.stack(norms).double())
+            self._noise.add([noise], [total], step.deviation)
+        step.sum_norm = torch.linalg.vector_norm(total).double()
 
     def read(self, steps: Sequence[PendingStep]) -> None:
         """Compute the values of these last steps that :meth:`_after_noise` put off."""

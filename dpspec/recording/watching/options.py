@@ -3,7 +3,7 @@
 An option is a number, a boolean or a word of a parameter group, such as ``lr`` or ``betas[0]``, or an option of the
 private sum, such as ``clip_norm``. A change is accepted if a scheduler of torch or Opacus made it: its value before the
 call is the last that was read, and the scheduler is known to set it. Schedulers are observed at their classes, which
-get their own methods back when the last observer ends.
+get their own methods back at the end.
 """
 
 from __future__ import annotations
@@ -213,31 +213,56 @@ class SchedulerWatch:
         self._begin, self._end, self._guarded = begin, end, guarded
         self._left: WeakKeyDictionary[Any, str] = WeakKeyDictionary()
         self._spacings: WeakKeyDictionary[Any, tuple[float, float]] = WeakKeyDictionary()
-        self._known = True
-        _OBSERVED.add(self)
+        self._known, self._depth = True, 0
+        self._undo: list[Callable[[], None]] = []
+        for name in _SETS:
+            module = sys.modules.get(name)
+            for kind in list(vars(module).values()) if module is not None else ():
+                if isinstance(kind, type) and kind.__module__ == name and hasattr(kind, "step"):
+                    for method in {"__init__", "step"} & vars(kind).keys():
+                        self._wrap(kind, method)
 
     def remove(self) -> None:
-        _OBSERVED.remove(self)
+        for undo in reversed(self._undo):
+            undo()
+        self._undo = []
 
-    def called(self, scheduler: Any, epoch: Any) -> None:
-        """A scheduler begins a step that no other scheduler called. epoch: its argument, or None."""
+    def _wrap(self, kind: type, name: str) -> None:
+        original = vars(kind)[name]
 
-        def observe() -> None:
-            self._begin()
-            before = self._left.get(scheduler)
-            self._known = before is None or before == _state(scheduler)
-            self._known &= epoch is None or self._is_even(scheduler, epoch)
+        @functools.wraps(original)
+        def reported(scheduler: Any, *args: Any, **options: Any) -> Any:
+            # only of a step that no other scheduler called, and not after the end
+            observed = self._depth == 0 and bool(self._undo)
+            if observed:
+                epoch = None if name == "__init__" else options.get("epoch", args[0] if args else None)
+                self._guarded(functools.partial(self._called, scheduler, epoch))
+            self._depth += 1
+            try:
+                result = original(scheduler, *args, **options)
+            finally:
+                self._depth -= 1
+            if observed:
+                self._guarded(functools.partial(self._returned, scheduler))
+            return result
 
-        self._guarded(observe)
+        def undo() -> None:
+            if vars(kind).get(name) is reported:
+                setattr(kind, name, original)
 
-    def returned(self, scheduler: Any) -> None:
+        setattr(kind, name, reported)
+        self._undo.append(undo)
 
-        def observe() -> None:
-            self._left[scheduler] = _state(scheduler)
-            kind, known = type(scheduler), self._known and _is_public(scheduler)
-            self._end(kind.__name__, _SETS[kind.__module__] if known else frozenset())
+    def _called(self, scheduler: Any, epoch: Any) -> None:
+        self._begin()
+        before = self._left.get(scheduler)
+        self._known = before is None or before == _state(scheduler)
+        self._known &= epoch is None or self._is_even(scheduler, epoch)
 
-        self._guarded(observe)
+    def _returned(self, scheduler: Any) -> None:
+        self._left[scheduler] = _state(scheduler)
+        kind, known = type(scheduler), self._known and _is_public(scheduler)
+        self._end(kind.__name__, _SETS[kind.__module__] if known else frozenset())
 
     def _is_even(self, scheduler: Any, epoch: Any) -> bool:
         if isinstance(epoch, bool) or not isinstance(epoch, int | float):
@@ -270,59 +295,3 @@ def _state(scheduler: Any) -> str:
         return digest(vars(scheduler))
     except (TypeError, ValueError, RuntimeError):
         return ""
-
-
-class _Observed:
-    def __init__(self) -> None:
-        self._observers: list[SchedulerWatch] = []
-        self._undo: list[Callable[[], None]] = []
-        self._depth = 0
-
-    def add(self, observer: SchedulerWatch) -> None:
-        if not self._observers:
-            for name in _SETS:
-                module = sys.modules.get(name)
-                for kind in list(vars(module).values()) if module is not None else ():
-                    if isinstance(kind, type) and kind.__module__ == name and hasattr(kind, "step"):
-                        self._wrap(kind, "__init__")
-                        self._wrap(kind, "step")
-        self._observers.append(observer)
-
-    def remove(self, observer: SchedulerWatch) -> None:
-        self._observers.remove(observer)
-        if not self._observers:
-            for undo in reversed(self._undo):
-                undo()
-            self._undo = []
-
-    def _wrap(self, kind: type, name: str) -> None:
-        original = vars(kind).get(name)
-        if original is None:
-            return
-
-        @functools.wraps(original)
-        def reported(scheduler: Any, *args: Any, **options: Any) -> Any:
-            outermost = self._depth == 0
-            observers = list(self._observers) if outermost else []
-            epoch = None if name == "__init__" else options.get("epoch", args[0] if args else None)
-            for one in observers:
-                one.called(scheduler, epoch)
-            self._depth += 1
-            try:
-                result = original(scheduler, *args, **options)
-            finally:
-                self._depth -= 1
-            for one in observers:
-                one.returned(scheduler)
-            return result
-
-        setattr(kind, name, reported)
-
-        def undo() -> None:
-            if vars(kind).get(name) is reported:
-                setattr(kind, name, original)
-
-        self._undo.append(undo)
-
-
-_OBSERVED = _Observed()
