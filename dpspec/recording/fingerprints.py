@@ -216,7 +216,7 @@ def _fingerprint(value: Any) -> Any:
 
 def _keyed(value: Tensor, content: Any) -> tuple[Any, ...]:
     """The fingerprint of a tensor with this content, as bytes."""
-    found: list[Any] = [value.dtype, value.shape]
+    found: list[Any] = [value.dtype, value.shape, value.is_neg(), value.is_conj()]
     for part in (content, content[4:]):
         rest = len(part) % 8
         words = part[: len(part) - rest].view(np.uint64)

@@ -82,7 +82,7 @@ def loss(model, batch):
 def measure(kind, given):
     """Print the cost of a recording of one model."""
     clock = time.process_time if given.device == "cpu" else time.perf_counter
-    steps = given.steps or (300 if kind == "mlp" else 12)
+    steps = given.steps or (300 if kind == "mlp" else 60)
     names = ["without", "with"]
     seconds = {name: [] for name in names}
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
@@ -127,7 +127,7 @@ def main():
     parser.add_argument("--model", choices=("cnn", "mlp"), nargs="+", default=("mlp", "cnn"))
     parser.add_argument("--probe", action="store_true")
     parser.add_argument("--batch", type=int, default=64)
-    parser.add_argument("--steps", type=int, help="default: 300 for the MLP, 12 for the CNN")
+    parser.add_argument("--steps", type=int, help="default: 300 for the MLP, 60 for the CNN")
     parser.add_argument("--device", default="cpu")
     given = parser.parse_args()
     warnings.simplefilter("ignore")
