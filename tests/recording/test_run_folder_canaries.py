@@ -76,7 +76,7 @@ SECRET = np.zeros(32, dtype=np.uint8)
         (lambda c: {**c, "score": c["score"][:-1]}, "equal lengths"),
         (lambda c: {**c, "score": c["score"][:9], "coin": c["coin"][:9]}, "has 9 canaries instead of 400"),
         (lambda c: {**c, "score": c["score"].astype(object)}, "dtype object"),
-        (lambda c: {**c, "score": np.zeros((400, 2))}, "must have 1 axis"),
+        (lambda c: {**c, "score": np.zeros((400, 2))}, "must have numbers and 1 axis"),
         (lambda c: {**c, "score": np.zeros(2 * 10**6), "coin": np.zeros(2 * 10**6)}, "at most|more than|larger"),
     ],
 )
