@@ -168,6 +168,9 @@ def comparable(
             text = now.verdict if differs else "depends on values that this result omits"
             what = f"the verdict of {was.claim}"
             mismatches.append(Mismatch(old.name, what, was.verdict, text, differs=differs, claims=(was.claim,)))
+            if was.upper is not None and was.lower is not None:
+                ends = f"[{was.lower}, {was.upper}]"
+                mismatches.append(Mismatch(old.name, what, ends, "one end depends on an omitted value"))
             of_claim = {name: getattr(now, name) for name in ("kind", "text", "expect", "quantity", "claimed")}
             expected = as_expected(was.verdict, now.expect)
             now = dataclasses.replace(was, **of_claim, expected=expected, p_value=None)

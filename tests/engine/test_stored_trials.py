@@ -13,7 +13,6 @@ from support import counting
 
 from dpspec.contract import FrozenMap
 from dpspec.contract.catalog import Catalog
-from dpspec.contract.events import Event
 from dpspec.contract.frozen import canonical_json, digest
 from dpspec.engine.results.result import Result, TrialRecord
 from dpspec.engine.running.runner import run
@@ -21,6 +20,7 @@ from dpspec.engine.running.tasks import gpu_name
 from dpspec.engine.storage.stored_trials import mixture_notices
 from dpspec.engine.storage.trial_store import Store
 from dpspec.engine.verify import verify
+from dpspec.errors import UsageError
 
 
 def made(**recorded: str | None) -> TrialRecord:
@@ -103,11 +103,11 @@ def test_an_error_from_trials_of_the_store_names_the_command_that_removes_them(t
         body = json.loads(file.read_text(encoding="utf-8"))
         del body["digest"]
         body["evidence"]["hits"] = "many"
+        body["recorded"]["spec"] = "first use"
         file.write_text(canonical_json({**body, "digest": digest(body)}), encoding="utf-8")
-    told: list[Event] = []
-    with pytest.raises(TypeError):
-        run(specs, catalog, store=Store(store), listeners=[told.append])
-    assert counting.notices(told) == ["5 of its trials are from the store: `dpspec cache rm coin` removes them"]
+    removes = r"5 of its trials are from the store: `dpspec cache rm 'first use'` removes them"
+    with pytest.raises(UsageError, match=rf"^coin: nothing follows from its trials \(TypeError: .*\); {removes}$"):
+        run(specs, catalog, store=Store(store))
     for key in list(Store(store).keys()):
         Store(store).remove(key)
     assert run(specs, catalog, store=Store(store)).audits[0].verdicts == result.audits[0].verdicts

@@ -96,6 +96,8 @@ LIES = {
     "a huge shape": with_header(HEADER % ("<f8", "(1099511627776,)")),
     "2^64 numbers": with_header(HEADER % ("<f8", f"({2**64},)")),
     "many dimensions": with_header(HEADER % ("<f8", f"({'2, ' * 64})")),
+    "an open bracket": with_header("{'descr': '<f8', 'fortran_order': False, 'shape': (9,), "),
+    "an open type": with_header(HEADER % ("f8,(", "(9,)")),
     "nested brackets": with_header("(" * 3000 + ")" * 3000),
     "a longer header than file": b"\x93NUMPY\x02\x00\xff\xff\xff\xff{",
     "no header": b"\x93NUMPY\x01\x00",

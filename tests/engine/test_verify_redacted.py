@@ -159,3 +159,14 @@ def test_the_reason_of_earlier_versions_marks_an_omitted_value(whole: Result) ->
     assert earlier != audit
     found = verify(dataclasses.replace(redacted, audits=(earlier,)), load_catalog())
     assert [m.what for m in found if m.differs] == [m.what for m in verify(redacted, load_catalog()) if m.differs]
+
+
+def test_an_omitted_value_leaves_one_end_of_an_interval(whole: Result) -> None:
+    left = redact(whole)
+    (audit,) = left.audits
+    edited = dataclasses.replace(audit.verdicts[0], reason=LEFT_OUT_REASONS[0], p_value=None)
+    assert edited.lower is not None
+    assert edited.upper is not None
+    forged = dataclasses.replace(left, audits=(dataclasses.replace(audit, verdicts=(edited, *audit.verdicts[1:])),))
+    found = verify(forged, load_catalog())
+    assert "one end depends on an omitted value" in [one.recomputed for one in found if one.differs]

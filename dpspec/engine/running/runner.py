@@ -6,6 +6,7 @@ except trials, which go to an executor.
 
 from __future__ import annotations
 
+import shlex
 import time
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
@@ -27,9 +28,10 @@ from dpspec.engine.running.run_options import RunOptions
 from dpspec.engine.running.train import Training
 from dpspec.engine.storage.stored_trials import AuditState, Listener, environment
 from dpspec.engine.storage.trial_store import Store
-from dpspec.errors import NothingToRunError, PluginError, SpecError
+from dpspec.errors import DpspecError, NothingToRunError, PluginError, SpecError, UsageError
 from dpspec.language.rewrite import best_of
 from dpspec.language.tree import locate, source_file
+from dpspec.registry.foreign_code import describe
 
 #: Number of audits above which the progress through a stage is reported.
 _MANY = 8
@@ -48,7 +50,7 @@ def run(
     """Audit every spec and judge all claims in one family.
 
     Without ``train`` only bounds judge the claims. ``options`` replace ``device``. Raises ``SpecError`` with all
-    diagnostics of all specs before any work begins.
+    diagnostics of all specs before any work begins, and ``UsageError`` if nothing follows from stored trials.
     """
     if not specs:
         raise NothingToRunError("no spec to run")
@@ -79,11 +81,17 @@ def run(
             emit(StageStarted(audit=name, stage="conclude"))
             try:
                 concluded.append(conclude_trained(each))
-            except Exception:
-                if each.from_store:
-                    stored = f"{each.from_store} of its trials are from the store"
-                    emit(Noticed(audit=name, message=f"{stored}: `dpspec cache rm {name}` removes them"))
-                raise
+            except Exception as error:
+                if not each.from_store:
+                    raise
+                # The store names the spec that first used a trial.
+                names = {str(one.record.recorded.get("spec") or "(of no known spec)") for one in each.trials}
+                stored = f"{each.from_store} of its trials are from the store"
+                stored += f": `dpspec cache rm {shlex.join(sorted(names))}` removes them"
+                if isinstance(error, DpspecError | MemoryError):
+                    emit(Noticed(audit=name, message=stored))
+                    raise
+                raise UsageError(f"{name}: nothing follows from its trials ({describe(error)}); {stored}") from error
             _report_progress("conclude", number + 1, len(trained), emit)
     finally:
         cache.close()
