@@ -278,6 +278,9 @@ def _block(block: Json, kind: str, omit: tuple[str, ...] = ()) -> str:
     cells = rest.get("cells")
     if isinstance(cells, list | tuple) and len(cells) > 1 and all(isinstance(one, Mapping) for one in cells):
         rest["cells"] = f"({len(cells)})"
+    for key, value in rest.items():
+        if isinstance(value, Mapping) and len(value) > 1:
+            rest[key] = f"({labels.conditions(value)})"
     return shortened(": ".join(part for part in (name, labels.conditions(rest)) if part), _LONGEST)
 
 
