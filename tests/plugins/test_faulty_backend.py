@@ -56,6 +56,7 @@ SCHEMES = {
     "cap-forgotten": {"scheme": "truncated-poisson", "rate": 0.2, "max_batch": 75},
 }
 USUAL = {"scheme": "poisson", "rate": 0.2}
+ALL_ENTER = {**SCHEMES["cap-forgotten"], "rate": 1.0}
 
 
 @pytest.fixture
@@ -113,7 +114,12 @@ def test_every_fault_is_told_by_its_checks(faulty, fault):
     assert REJECTED[fault] <= rejected(found)
 
 
-@pytest.mark.parametrize("sampling", [USUAL, *SCHEMES.values()], ids=lambda sampling: sampling["scheme"])
+def test_a_forgotten_cap_is_found_if_all_records_enter(faulty):
+    found = audited(getattr(faulty.backend, faulty.trainer_of("cap-forgotten"))(), sampling=ALL_ENTER)
+    assert ("sampling", "reported") in rejected(found)
+
+
+@pytest.mark.parametrize("sampling", [USUAL, *SCHEMES.values(), ALL_ENTER], ids=str)
 @pytest.mark.parametrize("seed", range(2))
 def test_without_a_fault_nothing_is(faulty, seed, sampling):
     found = audited(faulty.backend.FaultyTrainer("none"), seed=10 * seed, sampling=sampling)

@@ -149,14 +149,17 @@ def rate(drawn: Drawn) -> Outcome:
     _sampling,
     compares="mean batch size",
     evidence="sum of the batch sizes",
-    null="Chernoff under the truncated binomial, two-sided",
+    null="Chernoff under the truncated binomial, two-sided; exact if the rate is 1",
     detects="another mean size",
     schemes=(_TRUNCATED,),
 )
 def mean_size(drawn: Drawn) -> Outcome:
-    if not drawn.random:
-        return Abstention("a truncated batch of all records is not a sample")
-    return drawn.worst(lambda records, batch: sampling.mean_size(batch.steps, batch.total, drawn.law(records)))
+    if drawn.random:
+        return drawn.worst(lambda records, batch: sampling.mean_size(batch.steps, batch.total, drawn.law(records)))
+    sizes = [min(records, drawn.law(records).cap) for records, _ in drawn.batches]  # all records enter
+    right = all(batch.total == size * batch.steps for size, (_, batch) in zip(sizes, drawn.batches, strict=True))
+    first = drawn.batches[0][1]
+    return exactly("mean batch size", right, sizes[0], first.total / first.steps)
 
 
 @partial(
