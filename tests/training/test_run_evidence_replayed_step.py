@@ -150,6 +150,16 @@ def test_a_backend_that_refuses_such_a_step_and_three_records_are_not_tested() -
             raise RuntimeError("no noise is not allowed here")
 
     assert replayed_step(Refusing(), job()) is replayed_step(NativeTrainer(), job(records=3)) is None
+
+
+@pytest.mark.parametrize("error", [MemoryError(), torch.OutOfMemoryError("CUDA out of memory")])
+def test_missing_memory_ends_the_trial_instead_of_its_evidence(error):
+    class Starved:
+        def train(self, job):
+            raise error
+
+    with pytest.raises(type(error)):
+        replayed_step(Starved(), job())
     assert checks(None) == []
 
 

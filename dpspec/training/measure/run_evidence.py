@@ -34,6 +34,7 @@ from dpspec.stats.conformance.evidence import (
 from dpspec.training.device import Array
 from dpspec.training.gradients import flat_model
 from dpspec.training.gradients.clipping import Flat, clipper
+from dpspec.training.gradients.memory import ran_out
 from dpspec.training.loop.native import Schedule
 from dpspec.training.loop.samplers import Poisson, RandomAllocation, TruncatedPoisson, epoch_of, inclusion_moments
 from dpspec.training.measure.logs import NoiseLog, NormLog, SamplingLog, StateLog
@@ -281,7 +282,7 @@ def replayed_step(trainer: Trainer, job: TrainingJob) -> ReplayedStep | None:
     test compares two pairs of datasets on the CPU. Training on A is repeated with another seed and reversed records,
     because the backend's own randomness makes the result inconclusive.
 
-    Returns None if the trainer rejects the step or there are too few records.
+    Returns None if the trainer rejects the step or there are too few records. Errors of missing memory are raised.
     """
     places = np.unique(np.linspace(0, len(job.x) - 1, 4 * _RECORDS).round().astype(int))
     if len(places) < 4:
@@ -314,7 +315,9 @@ def replayed_step(trainer: Trainer, job: TrainingJob) -> ReplayedStep | None:
         again = _update(trainer, replace(step, seed=step.seed + 1), sets[0][::-1].copy(), before)
     except Cancelled:
         raise
-    except Exception:  # backends raise arbitrary errors for unsupported jobs
+    except Exception as error:  # backends raise arbitrary errors for unsupported jobs
+        if ran_out(error):  # a trial that is stored without this evidence would never be tested
+            raise
         return None
     length = float(sum(update.norm() for update in alone))
     apart = (both[0] - alone[0] - alone[1]) - (both[1] - alone[2] - alone[3])
