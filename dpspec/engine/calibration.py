@@ -103,11 +103,7 @@ def calibrate_spec(
     relative: float = PRECISION,
     emit: Callable[[Event], None] | None = None,
 ) -> Calibration:
-    """Find the last value of the number at ``vary`` at which the chosen claims are all proved.
-
-    The direction is found by evaluation. The audit block is ignored, because trials prove nothing. ``relative`` is the
-    relative distance of a real value from the nearest tried value that fails.
-    """
+    """Find the last value of the number ``vary`` at which the chosen claims are proved, without the audit block."""
     chosen = _chosen(spec, claims)
     key = numeric_key(spec, catalog, vary)
     if key.value is not None and not key.low <= key.value <= key.high:
@@ -206,11 +202,7 @@ def _chosen(spec: Spec, claims: Sequence[str]) -> tuple[str, ...]:
 
 
 def _valid_range(evaluations: Evaluations, start: float, valid: ValidIntegers) -> tuple[float, float, tuple[str, str]]:
-    """The first and the last index of the valid values around ``start``, and why the range ends there.
-
-    Schemas limit single keys. The spec's checks limit combinations: a batch that is larger than the data, a claim about
-    larger groups than the threat model's.
-    """
+    """The first and the last index of the valid values around ``start``, and why the range ends there."""
     key = evaluations.key
     first = valid.index(start)
     ends: list[float] = []

@@ -42,10 +42,7 @@ _FACTORS = (2, 3, 5, 10, 100)
 
 @dataclass(frozen=True)
 class ValidIntegers:
-    """The valid values by their index: the listed ones, or the multiples of ``step``.
-
-    With ``step`` 1 an index is the value itself, which may be real.
-    """
+    """The valid values by index: the listed ones, or multiples of ``step`` (1: the value itself, maybe real)."""
 
     step: int = 1
     listed: tuple[int, ...] = ()
@@ -122,10 +119,7 @@ def _divisors(number: int) -> list[int]:
 
 @dataclass(frozen=True, kw_only=True)
 class Point:
-    """The chosen claims at one value of the key; ``problem`` is the reason of a missing verdict.
-
-    ``private``: a verdict depends on a data-dependent number.
-    """
+    """The chosen claims at one value; ``problem`` explains missing verdicts, ``private`` marks data-dependent ones."""
 
     value: float
     verdicts: tuple[Verdict, ...] = ()
@@ -242,10 +236,7 @@ class _Room:
 
 
 def trend(evaluations: Evaluations, start: float, low: float, high: float, valid: ValidIntegers) -> bool | None:
-    """Whether larger values of the key increase the margins of the claims; None if no two tried values differ.
-
-    ``low`` and ``high`` are indices of ``valid``. Raises ``UsageError`` if some margins increase and others decrease.
-    """
+    """Whether larger values increase the margins of the claims; None if no two tried values differ."""
     here, first = evaluations.at(start), valid.index(start)
     others = [first * factor for factor in _DISTANCES]
     if evaluations.key.integer:

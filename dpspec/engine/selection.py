@@ -245,10 +245,7 @@ def _step_rdp(pair: Any, orders: Floats) -> Floats:
 
 
 def common_scopes(every: Sequence[Sequence[Scope]]) -> tuple[Scope, ...]:
-    """The scopes in which every cell's bound holds; none if they have nothing in common.
-
-    For datasets with a minimum number of records, the smallest minimum that suffices for all cells.
-    """
+    """The scopes in which every cell's bound holds, each with the smallest sufficient minimum of records."""
     common: dict[Scope, None] = {}
     first = [scope for one in every[0] for scope in (one, replace(one, data="this", min_records=0))]
     for candidate in first:
