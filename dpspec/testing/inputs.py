@@ -179,7 +179,7 @@ class ModelSuite(ProviderSuite):
             with torch.random.fork_rng(devices=[]), torch.no_grad():
                 torch.manual_seed(0)  # dropout, where there is some, drops the same
                 outputs.append(module(records)[0])
-        same = torch.allclose(*outputs, rtol=1e-5, atol=1e-6)
+        same = torch.allclose(outputs[0], outputs[1], rtol=1e-5, atol=1e-6)
         require(same, "the output of one record depends on the other records of its batch")
 
     def test_nothing_but_parameters_remembers_records(self) -> None:

@@ -12,7 +12,6 @@ import unittest
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
-from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -60,14 +59,15 @@ def in_words(step: str) -> Iterator[None]:
         raise AssertionError(f"{step} raises {describe(error)}") from error
 
 
-@cache
-def _folder(suite: type[MechanismSuite]) -> Path:
-    folder = tempfile.mkdtemp(prefix="dpspec-testing-")
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    return Path(folder)
+_first: dict[type, Executed | None] = {}
+_folders: dict[type, Path] = {}
 
 
-_first: dict[type[MechanismSuite], Executed | None] = {}
+def _folder(suite: type) -> Path:
+    if suite not in _folders:
+        _folders[suite] = Path(tempfile.mkdtemp(prefix="dpspec-testing-"))
+        atexit.register(shutil.rmtree, _folders[suite], ignore_errors=True)
+    return _folders[suite]
 
 
 class MechanismSuite(ProviderSuite):
