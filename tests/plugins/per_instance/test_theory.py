@@ -120,27 +120,6 @@ def test_two_steps_and_the_wrong_expectation():
     assert chain_bound(q_chain, p_chain, q_chain, e.orders, e.weights) == pytest.approx(0.27888391, rel=NEAR)
 
 
-@pytest.mark.parametrize(
-    ("order", "p", "orders", "truth", "bound", "printed", "ordinary", "reverse", "reverse_bound"),
-    [
-        (2, 2.0, (5, 3, 2), 0.062130383, 0.098243955, 0.11868197, 0.73426982, 0.34581485, 0.52527605),
-        (4, 9.0, (4.796875, 4.375, 4), 0.084098895, 0.69439496, 0.69673230, 0.89195384, 1.2521424, 2.1459630),
-    ],
-)
-def test_three_steps(order, p, orders, truth, bound, printed, ordinary, reverse, reverse_bound):
-    """R14."""
-    first = Chain((0.98, 0.02), ((0.9, 0.1), (0.3, 0.7)), ((0.5, 0.5), (0.05, 0.95)))
-    second = Chain((0.97, 0.03), ((0.88, 0.12), (0.6, 0.4)), ((0.48, 0.52), (0.4, 0.6)))
-    e = exponents(order, 3, p)
-    assert e.orders == pytest.approx(orders, rel=1e-12)
-    assert float(discrete(order, first.paths(), second.paths())) == pytest.approx(truth, rel=NEAR)
-    assert chain_bound(first, second, first, e.orders, e.weights) == pytest.approx(bound, rel=NEAR)
-    assert _printed(first, second, order, p) == pytest.approx(printed, rel=NEAR)
-    assert classical(first, second, order) == pytest.approx(ordinary, rel=NEAR)
-    assert float(discrete(order, second.paths(), first.paths())) == pytest.approx(reverse, rel=NEAR)
-    assert chain_bound(second, first, second, e.orders, e.weights) == pytest.approx(reverse_bound, rel=NEAR)
-
-
 def _random_chain(rng, steps):
     def law():
         v = rng.uniform(0.02, 0.98)
