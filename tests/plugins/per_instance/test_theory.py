@@ -10,7 +10,7 @@ from scipy.special import logsumexp
 from support import per_instance_brute as brute
 from support.per_instance_brute import Chain, chain_bound, classical, discrete, integer_divergence, largest_mean_change
 
-from dpspec_per_instance import analysis, findings, statements, theory
+from dpspec_per_instance import analysis, statements, theory
 from dpspec_per_instance.statements import MISPRINT, printed_order
 from dpspec_per_instance.theory import entropic_mean, exponents, step_divergence
 
@@ -319,17 +319,3 @@ def test_confidence_bounds_hold_as_often_as_they_say():
     assert np.mean(entropic_mean(drawn, weight) < truth) > 0.3
     assert np.all(found <= top)
     assert theory.confidence_upper_mean([0.0], 2.0, 0.0, 5, 1.0) == pytest.approx(0.0)
-
-
-def test_runs_needed_are_enough_and_fewer_are_not():
-    means, weights, tops = [0.1, 0.2], [4.0, 5.0], [1.0, 1.0]
-    logs = theory.log_terms(2, 0.05)
-
-    def total(runs):
-        some = zip(means, weights, tops, strict=True)
-        return 0.05 + sum(float(theory.confidence_upper_mean(m, w, d, runs, logs)) for m, w, d in some)
-
-    runs = findings.runs_needed(means, weights, tops, 0.05, 0.5, logs)
-    assert total(runs * 1.001) <= 0.5 < total(runs * 0.99)
-    assert findings.runs_needed(means, weights, tops, 0.05, 0.3, logs) == math.inf
-    assert findings.runs_needed(means, weights, tops, 0.05, 3.0, logs) == 1.0
