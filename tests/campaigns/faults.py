@@ -1,411 +1,441 @@
-"""Breaks runs in every way that runs break: ``python tests/campaigns/faults.py``, or with the names of some faults.
+"""Break audits and recordings, and run them again.
 
-Each fault is put to an audit that trains; what the user saw, how it exited, and how many trials were kept is told,
-then the same command is run again with nothing in its way: it must make only what is missing, and the result must be
-that of a run that nothing happened to, byte for byte but for times and places. ``--times`` says how often faults at
-random moments are tried, ``--seed`` decides the moments.
+    python tests/campaigns/faults.py [FAULT ...] [--times 10] [--seed 1]
 
-Root may mount, so that a full and a read-only disk are real ones; others see a limit on file sizes and rights instead.
+After a fault the same command runs again. Its result and every stored trial must be those of an undisturbed run, byte
+for byte except for times and places; it trains only the trials that are missing, and no output has a traceback. Kills
+come after a random amount of processor time, so that a busy machine shifts no moment; only kills within a run count.
+
+A killed recording cannot resume. Its folder must be a beginning of the undisturbed recording, byte for byte under a
+clock that stands still, and a second recording must have the same bytes.
+
+Runs are forks of this process, which has imported what they need: needs Linux, and OMP_NUM_THREADS=1 for kills to be
+spread evenly. Root mounts a full disk; other users get a limit on file sizes.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import dataclasses
+import gc
+import json
 import os
 import random
+import re
 import resource
+import runpy
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 import time
+import traceback
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from support.victim import INTERRUPTED, Ended, Victim, ended, hurt, outcome
+from support.forger.specs import KINDS, spec_of
+from support.warm import import_everything
+
+#: Overrides that make the small specs train for a second or two.
+LONGER: dict[str, tuple[str, ...]] = {
+    "group": ("mechanism.steps=40", "audit.runs=4"),
+    "modelmix": ("mechanism.steps=40", "audit.runs=4"),
+    "per-instance": ("mechanism.steps=12", "audit.runs=4"),
+    "preprocessing": ("audit.runs=8", "audit.repeats=100"),
+    "rero": ("mechanism.steps=40", "audit.runs=40", "audit.shard_runs=10"),
+}
+
+RECORDER = "recorder"
+
+#: A shell shows both as 130; the second ends before there is anything to report.
+INTERRUPTED = (130, -signal.SIGINT)
+
+#: A cluster of this machine asks for no token.
+RAY = {"RAY_AUTH_MODE": "disabled", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0", "RAY_USAGE_STATS_ENABLED": "0"}
+
+
+class FaultError(Exception):
+    """The outcome differs from that of an undisturbed run."""
 
 
 class NotTriedError(Exception):
-    """This machine cannot show a fault; the text says why."""
+    """This machine cannot show a fault, and why."""
 
 
-#: A cluster of this machine asks for no token.
-RAY = {"RAY_AUTH_MODE": "disabled", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
+def forked(body: Callable[[], object], place: Path) -> int:
+    """Start ``body`` in a fork of its own group in ``place``, with its output in ``output.txt``; its process id."""
+    place.mkdir(exist_ok=True)
+    pid = os.fork()
+    if pid:
+        return pid
+    code = 70
+    try:
+        os.setsid()
+        os.chdir(place)
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background ignores it
+        output = os.open("output.txt", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        os.dup2(output, 1)
+        os.dup2(output, 2)
+        body()
+        code = 0
+    except SystemExit as end:
+        code = end.code if isinstance(end.code, int) else int(end.code is not None)
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
 
-#: A library that stands between a program and the clock on the wall.
-CLOCK = """
-#define _GNU_SOURCE
-#include <dlfcn.h>
-#include <time.h>
-static long jump(void) { static long n; return (n++ & 1) ? 94608000L : -94608000L; }
-int clock_gettime(clockid_t id, struct timespec *at) {
-    int (*real)(clockid_t, struct timespec *) = dlsym(RTLD_NEXT, "clock_gettime");
-    int code = real(id, at);
-    if (id == CLOCK_REALTIME) at->tv_sec += jump();
-    return code;
-}
-time_t time(time_t *at) {
-    struct timespec now;
-    clock_gettime(CLOCK_REALTIME, &now);
-    if (at) *at = now.tv_sec;
-    return now.tv_sec;
-}
-"""
+
+def hurt(pid: int, how: signal.Signals) -> None:
+    """Send a signal to a child and its group, if they are left."""
+    for send in (os.killpg, os.kill):  # at first it has no group of its own
+        with contextlib.suppress(ProcessLookupError):
+            send(pid, how)
+
+
+def waited(pid: int) -> tuple[int, float]:
+    """The exit code of a child, and the processor time that it took."""
+    _, status, used = os.wait4(pid, 0)
+    return os.waitstatus_to_exitcode(status), used.ru_utime + used.ru_stime
+
+
+def killed(pid: int, after: float) -> bool:
+    """SIGKILL to a child and its group after some processor time; False if it ended before."""
+    while True:
+        found, status = os.waitpid(pid, os.WNOHANG)
+        if found:
+            return os.waitstatus_to_exitcode(status) == -signal.SIGKILL
+        with contextlib.suppress(OSError):
+            if time.clock_gettime((~pid << 3) | 2) >= after:  # the processor time of another process
+                hurt(pid, signal.SIGKILL)
+                after = float("inf")
+        time.sleep(0.001)
+
+
+def said(place: Path) -> str:
+    return (place / "output.txt").read_text(encoding="utf-8", errors="replace")
+
+
+def outcome(path: Path) -> str:
+    """A result without what depends on when and where it was made."""
+    result = json.loads(path.read_text(encoding="utf-8"))
+    for audit in result["audits"]:
+        audit.pop("seconds")
+        audit.pop("stored_trials")
+        for trial in audit["trials"]:
+            trial.pop("recorded")
+    return json.dumps([result["audits"], result["confidence"], result["notes"]], sort_keys=True)
+
+
+class Run:
+    """``dpspec run`` of a small spec of one mechanism."""
+
+    def __init__(self, kind: str, root: Path) -> None:
+        self.kind, self.root = kind, root
+        root.mkdir()
+        (root / "audit.yaml").write_text(spec_of(kind, trained=True), encoding="utf-8")
+        code, self.seconds = waited(self.start(root / "whole"))
+        if code not in (0, 1):
+            raise FaultError(f"undisturbed, it ends with {code}: {said(root / 'whole')[-400:]}")
+        self.code, self.whole, self.trials = code, self.found(root / "whole"), len(self.stored(root / "whole"))
+
+    def start(self, place: Path, *options: str, fresh: bool = False, before: Callable[[], object] = int) -> int:
+        """Start the run in a folder, by ``fresh`` in an interpreter of its own; ``before`` is called there first."""
+        changes = [part for change in LONGER[self.kind] for part in ("--set", change)]
+        arguments = ["run", str(self.root / "audit.yaml"), *changes, "--store", "store", "--report", "json=result.json"]
+
+        def body() -> None:
+            before()
+            sys.argv = ["dpspec", *arguments, *options]
+            if fresh:
+                os.execv(sys.executable, [sys.executable, "-m", *sys.argv])
+            runpy.run_module("dpspec", run_name="__main__", alter_sys=True)
+
+        return forked(body, place)
+
+    def stored(self, place: Path) -> list[Path]:
+        return list((place / "store" / "trials").glob("*/*/record.json"))
+
+    def found(self, place: Path) -> tuple[str, dict[str, bytes]]:
+        """The result, and the stored trials without their maker and its digest."""
+        kept = {}
+        for file in sorted((place / "store" / "trials").rglob("*")):
+            if file.is_file():
+                kept[str(file.relative_to(place))] = file.read_bytes()
+                if file.name == "record.json":
+                    body = {k: v for k, v in json.loads(file.read_bytes()).items() if k not in ("recorded", "digest")}
+                    kept[str(file.relative_to(place))] = json.dumps(body, sort_keys=True).encode()
+        return outcome(place / "result.json"), kept
+
+    def settle(self, place: Path, what: str, missing: int | None = None) -> None:
+        """Run again: only missing trials are made, and everything is that of an undisturbed run."""
+        missing = self.trials - len(self.stored(place)) if missing is None else missing
+        code, _ = waited(self.start(place))
+        trained = sum(int(n) for n in re.findall(r": (\d+) of \d+ trials to train", said(place)))
+        if code != self.code:
+            raise FaultError(f"{what}: run again, it ends with {code}: {said(place)[-400:]}")
+        if trained != missing:
+            raise FaultError(f"{what}: run again, it makes {trained} trials, {missing} were missing")
+        if self.found(place) != self.whole:
+            raise FaultError(f"{what}: run again, its result or its trials differ")
+        if any(path.is_file() for path in (place / "store" / "unfinished").rglob("*")):
+            raise FaultError(f"{what}: run again, it leaves unfinished states behind")
+
+    def ended(self, place: Path, pid: int, what: str, *codes: int) -> str:
+        """Wait for a hurt run, which must end with one of some codes and without a traceback; its last words."""
+        code, _ = waited(pid)
+        text = said(place)
+        if code not in codes or any(bad in text for bad in ("Traceback", "bug in dpspec", "Exception ignored")):
+            raise FaultError(f"{what}: exit {code}, expected {codes}: {text[-500:]}")
+        errors = [line for line in text.splitlines() if line.startswith("error") or "Interrupted" in line]
+        return f"exit {code}, {' '.join(errors[-1:])[:60]}"
+
+    def kill(self, place: Path, chance: random.Random) -> str | None:
+        """Kill it; what was there to resume from, None if it had ended before."""
+        after = chance.uniform(0.0, self.seconds)
+        if not killed(self.start(place), after):
+            return None
+        trials, unfinished = self.stored(place), (place / "store" / "unfinished").rglob("*")
+        state = "in a trial" if any(map(Path.is_file, unfinished)) else "between trials" if trials else "at the start"
+        self.settle(place, f"killed after {after:.2f} s")
+        return state
+
+
+class Recording:
+    """A script's own loop that is recorded, under a clock that stands still."""
+
+    def __init__(self, kind: str, root: Path, steps: int) -> None:
+        self.kind, self.root, self.steps = kind, root, steps
+        root.mkdir()
+        code, self.seconds = waited(self.start(root / "whole"))
+        self.whole = self.found(root / "whole")
+        if code or len(self.whole) != steps:
+            raise FaultError(f"undisturbed, it ends with {code}: {said(root / 'whole')[-400:]}")
+
+    def start(self, place: Path, name: str = "run") -> int:
+        return forked(lambda: train(place / name, self.steps), place)
+
+    def found(self, place: Path, name: str = "run") -> list[str]:
+        """The recorded steps, without the noise along directions, which are secret in each recording."""
+        import numpy as np
+
+        from dpspec.errors import DpspecError
+        from dpspec.recording.folder.run_folder import RunFolder
+
+        try:
+            folder = RunFolder.open(place / name)
+            records = [step for step in folder.steps() if not isinstance(step, dict)]
+            steps = [dataclasses.replace(step, directions=np.zeros(0)) for step in records]
+            return [repr(pair) for pair in zip(steps, folder.internal(), strict=False)]
+        except (DpspecError, OSError):
+            return []
+
+    def kill(self, place: Path, chance: random.Random) -> str | None:
+        """Kill it, read what is left, and record again; None if it had ended before."""
+        after = chance.uniform(0.0, self.seconds)
+        if not killed(self.start(place), after):
+            return None
+        left = self.found(place)
+        if left != self.whole[: len(left)]:
+            raise FaultError(f"killed after {after:.2f} s, the recorded steps are not the first of the whole")
+        code, _ = waited(self.start(place, "again"))
+        if code or self.found(place, "again") != self.whole:
+            raise FaultError(f"killed after {after:.2f} s and recorded again, it has other steps (exit {code})")
+        return "with steps" if left else "without a step"
+
+
+def train(folder: Path, steps: int) -> None:
+    """A small private loop that reports every step; nothing of it depends on the time."""
+    import torch
+
+    import dpspec
+
+    time.monotonic = lambda: 1000.0
+    torch.manual_seed(0)
+    model = torch.nn.Linear(8, 3)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    given: dict[str, Any] = {"noise_multiplier": 2.0, "clip_norm": 0.5, "rate": 0.25, "records": 40}
+    with dpspec.record(folder, model=model, optimizer=optimizer, **given) as run:
+        for _ in range(steps):
+            members = torch.nonzero(torch.rand(40) < 0.25).reshape(-1)
+            run.sampled(members)
+            run.clipped(torch.full((len(members),), 0.5))
+            total, noise = 0.1 * len(members) * torch.ones(27), torch.randn(27)
+            run.summed(total)
+            run.noised(noise)
+            for parameter, part in zip(model.parameters(), (total + noise).split([24, 3]), strict=True):
+                parameter.grad = part.reshape(parameter.shape) / 10.0
+            optimizer.step()
+            run.stepped()
+
+
+def ctrl_c_twice(run: Run, place: Path, chance: random.Random) -> str:
+    """SIGINT at a random moment of a fresh interpreter, and again within a third of a second."""
+    pid = run.start(place, fresh=True)
+    time.sleep(chance.uniform(0.3, 4.0 + run.seconds))
+    hurt(pid, signal.SIGINT)
+    time.sleep(chance.uniform(0.0, 0.3))
+    hurt(pid, signal.SIGINT)
+    told = run.ended(place, pid, "Ctrl-C twice", run.code, *INTERRUPTED)
+    run.settle(place, "Ctrl-C twice")
+    return told
+
+
+def disk_full(run: Run, place: Path, chance: random.Random) -> str:
+    """No room for some trial; then there is room."""
+    store = place / "store"
+    store.mkdir(parents=True)
+    size = sum(path.stat().st_size for path in (run.root / "whole" / "store").rglob("*") if path.is_file())
+    with mounted(store, f"size={max(16, size * 3 // 5 // 1024)}k") as mount:
+        limit = size // run.trials // 2
+        before = int if mount else lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+        told = run.ended(place, run.start(place, fresh=not mount, before=before), "disk full", 2)
+        if mount:
+            mount("size=64m")
+        run.settle(place, "disk full")
+    return told
 
 
 @contextlib.contextmanager
-def ray_cluster(victim: Victim) -> Iterator[tuple[str, Callable[[], list[int]]]]:
-    """A Ray cluster of one node with two CPUs: its address, and the numbers of its head's processes."""
+def mounted(place: Path, options: str) -> Iterator[Callable[[str], None] | None]:
+    """A disk of its own at ``place``, and what changes its options; None if this user may not mount one."""
+    command = ["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(place)]
+    if os.geteuid() or subprocess.run(command, capture_output=True).returncode:
+        yield None
+        return
+    try:
+        yield lambda changed: subprocess.run(["mount", "-o", f"remount,{changed}", place], check=True) and None
+    finally:
+        subprocess.run(["umount", place], check=False)
+
+
+def damaged_store(run: Run, place: Path, chance: random.Random) -> str:
+    """A file of one stored trial is cut off, empty, gone, or has another bit."""
+    shutil.copytree(run.root / "whole", place)
+    file = chance.choice([path for path in sorted((place / "store" / "trials").rglob("*")) if path.is_file()])
+    content, at = bytearray(file.read_bytes()), chance.randrange(file.stat().st_size)
+    how = chance.choice(("cut off", "empty", "gone", "another bit"))
+    if how == "gone":
+        file.unlink()
+    else:
+        content[at] ^= 1 << chance.randrange(8)
+        file.write_bytes({"cut off": content[:at], "empty": b"", "another bit": content}[how])
+    run.settle(place, f"{file.name} is {how}", missing=1)
+    return how
+
+
+def ray_head_killed(run: Run, place: Path, chance: random.Random) -> str:
+    """SIGKILL to every process of the head of a Ray cluster of two CPUs."""
     ray = Path(sys.executable).with_name("ray")
     if not ray.is_file():
         raise NotTriedError("Ray is not installed")
     folder, port = tempfile.mkdtemp(prefix="ray-"), 20000 + os.getpid() % 20000
     start = [str(ray), "start", "--head", f"--port={port}", "--num-cpus=2", "--include-dashboard=false"]
-    environment = victim.environment(RAY_USAGE_STATS_ENABLED="0", **RAY)
-    started = subprocess.run([*start, f"--temp-dir={folder}"], env=environment, capture_output=True, text=True)
+    started = subprocess.run(
+        [*start, f"--temp-dir={folder}"], env={**os.environ, **RAY}, capture_output=True, text=True
+    )
     if started.returncode:
         raise NotTriedError(f"no Ray cluster starts here: {started.stderr.strip().splitlines()[-1]}")
 
-    try:
-        yield f"127.0.0.1:{port}", lambda: processes_mentioning(folder)
-    finally:
-        for number in processes_mentioning(folder):
+    def kill_head() -> int:
+        listed = subprocess.run(["ps", "-ww", "-eo", "pid=,args="], capture_output=True, text=True).stdout
+        heads = [int(line.split()[0]) for line in listed.splitlines() if folder in line]
+        for number in heads:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(number, signal.SIGKILL)
+        return len(heads)
+
+    try:
+        options = ("--executor", "ray", "--ray-address", f"127.0.0.1:{port}")
+        pid = run.start(place, *options, fresh=True, before=lambda: os.environ.update(RAY))
+        deadline = time.monotonic() + 120.0
+        while not run.stored(place) and time.monotonic() < deadline:
+            time.sleep(0.01)
+        if not kill_head():
+            raise FaultError("there was nothing to kill")
+        told = run.ended(place, pid, "Ray's head killed", run.code, 6)
+    finally:
+        kill_head()
         shutil.rmtree(folder, ignore_errors=True)
+    run.settle(place, "Ray's head killed")
+    return told
 
 
-def processes_mentioning(text: str) -> list[int]:
-    """The processes whose command line mentions a text that nobody else's does."""
-    listed = subprocess.run(["ps", "-ww", "-eo", "pid=,args="], capture_output=True, text=True).stdout
-    rows = [line.strip().partition(" ") for line in listed.splitlines()]
-    return [int(number) for number, _, command in rows if text in command]
+Fault = Callable[[Any, Path, random.Random], str | None]
 
-
-@contextlib.contextmanager
-def mounted(place: Path, options: str) -> Iterator[Callable[[str], None] | None]:
-    """A disk of its own at ``place``, and what changes its options; None where this user may not mount one."""
-    if (
-        os.geteuid()
-        or subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", place], capture_output=True).returncode
-    ):
-        yield None
-        return
-
-    def change(options: str) -> None:
-        subprocess.run(["mount", "-o", f"remount,{options}", place], check=True)
-
-    try:
-        yield change
-    finally:
-        subprocess.run(["umount", place], check=False)
-
-
-def protect(store: Path, mount: Callable[[str], None] | None, on: bool) -> None:
-    if mount is not None:
-        mount("ro" if on else "rw")
-    else:
-        store.chmod(0o555 if on else 0o755)
-
-
-def children(process: int) -> list[int]:
-    """The processes that a process has started, of a system that tells."""
-    listed = subprocess.run(["ps", "-o", "pid=", "--ppid", str(process)], capture_output=True, text=True)
-    return [int(number) for number in listed.stdout.split()]
-
-
-def is_alive(process: int) -> bool:
-    """Whether a process runs; one that nobody has buried yet does not."""
-    state = subprocess.run(["ps", "-o", "stat=", "-p", str(process)], capture_output=True, text=True).stdout.strip()
-    return bool(state) and not state.startswith("Z")
-
-
-@dataclass
-class Row:
-    """What came of one fault. ``wrong`` holds everything that should not be so."""
-
-    fault: str
-    saw: str = ""
-    codes: list[int] = field(default_factory=list)
-    kept: str = ""
-    again: str = ""
-    counts: list[int] = field(default_factory=list)
-    wrong: list[str] = field(default_factory=list)
-
-    def note(self, done: Ended, *codes: int) -> None:
-        """Take down how a hurt run ended, and that it should have ended with one of some codes."""
-        self.saw, self.codes = done.said or self.saw, [*self.codes, done.code]
-        if done.code not in codes:
-            self.wrong.append(f"exit {done.code}, expected {' or '.join(map(str, codes))}: {done.err[-300:]}")
-        if not done.clean:
-            self.wrong.append(f"it tells a traceback: {done.err[-500:]}")
-
-
-class Bench:
-    """Where faults are put to runs: a folder, how long trials are, and what an undisturbed run comes to."""
-
-    def __init__(self, root: Path, *, steps: int, runs: int, times: int, seed: int, warm: bool = True) -> None:
-        """``warm``: whether the undisturbed run is made twice, so that its duration is that of later ones."""
-        self.root, self.times, self._size = root, times, {"steps": steps, "runs": runs}
-        self.chance = random.Random(seed)
-        self.seconds = float("inf")
-        for store in ("warming-up", ".dpspec/store") if warm else (".dpspec/store",):
-            victim, began = self.victim("undisturbed"), time.monotonic()
-            done, whole = victim.again("--store", store, fresh=True)
-            self.seconds = min(self.seconds, time.monotonic() - began)
-        if done.code or whole is None:
-            raise SystemExit(f"the undisturbed run ends with {done.code}:\n{done.err}")
-        self.whole = whole
-
-    def victim(self, name: str, **changes: Any) -> Victim:
-        """A fresh folder to run in."""
-        return Victim(self.root / name, **self._size, **changes)
-
-    def settle(self, row: Row, victim: Victim, store: str = ".dpspec/store", whole: Any = None) -> None:
-        """Run again: only what is missing is made, and the result is that of a run that nothing happened to."""
-        kept = victim.stored(store)
-        done, again = victim.again("--store", store)
-        same = again == (self.whole if whole is None else whole)
-        row.counts.append(kept)
-        row.kept = f"{min(row.counts)} to {max(row.counts)} of {victim.runs}"
-        if min(row.counts) == max(row.counts):
-            row.kept = f"{kept} of {victim.runs}"
-        row.again = f"exit {done.code}, {'identical' if same else 'DIFFERENT'}"
-        if done.code or not same:
-            row.wrong.append(f"run again: {row.again}: {done.err[-300:]}")
-        if done.trained != victim.runs - kept:
-            row.wrong.append(f"run again: {done.trained} trials made, {victim.runs - kept} were missing")
-
-
-def parent_killed(bench: Bench) -> Row:
-    """SIGKILL to the process that was started: its workers must end by themselves, and lose nobody anything."""
-    row, victim = Row("SIGKILL to the run, not to its two workers"), bench.victim("parent")
-    process = victim.start("--workers", "2")
-    victim.wait_for(process, 1)
-    left = children(process.pid)
-    process.kill()
-    row.codes, row.saw = [process.wait()], "(nothing: it is gone)"
-    patience = time.monotonic() + 120.0
-    while any(map(is_alive, left)) and time.monotonic() < patience:
-        time.sleep(0.1)
-    if not left:
-        row.wrong.append("there were no workers")
-    if staying := [number for number in left if is_alive(number)]:
-        row.wrong.append(f"{len(staying)} workers stay for more than two minutes")
-    hurt(process, signal.SIGKILL)
-    ended(process)
-    bench.settle(row, victim)
-    return row
-
-
-def ray_head_killed(bench: Bench) -> Row:
-    """SIGKILL to everything that makes the head of a Ray cluster."""
-    row, victim = Row("SIGKILL to the Ray head"), bench.victim("ray-head")
-    with ray_cluster(victim) as (address, heads):
-        process = victim.start("--executor", "ray", "--ray-address", address, environment=RAY)
-        victim.wait_for(process, 1)
-        found = heads()
-        for number in found:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(number, signal.SIGKILL)
-        done = ended(process)
-    if not found:
-        row.wrong.append("there was nothing to kill")
-    row.note(done, 0, 6)
-    row.saw = next((line for line in done.err.splitlines() if "lost" in line), row.saw)
-    bench.settle(row, victim)
-    return row
-
-
-def ctrl_c_twice(bench: Bench) -> Row:
-    """SIGINT at random moments, and again within a third of a second."""
-    row, saw = Row(f"Ctrl-C twice, at {bench.times} random moments"), ""
-    for number in range(bench.times):
-        victim = bench.victim(f"interrupted-{number}")
-        process = victim.start()
-        time.sleep(bench.chance.uniform(0.3, bench.seconds))
-        hurt(process, signal.SIGINT)
-        time.sleep(bench.chance.uniform(0.0, 0.3))
-        hurt(process, signal.SIGINT)
-        done = ended(process)
-        row.note(done, 0, *INTERRUPTED)
-        saw = done.said if "Interrupted" in done.said else saw
-        bench.settle(row, victim)
-        shutil.rmtree(victim.folder)
-    row.saw = saw or row.saw
-    return row
-
-
-def disk_full(bench: Bench) -> Row:
-    """No room for the second trial; then there is room."""
-    row, victim = Row("disk full"), bench.victim("full")
-    size = sum(p.stat().st_size for p in (bench.root / "undisturbed/.dpspec").rglob("*") if p.is_file())
-    store = victim.folder / "store"
-    store.mkdir()
-    with mounted(store, f"size={max(16, size * 3 // 5 // 1024)}k") as mount:
-        if mount is None:
-            limit = size // victim.runs // 2
-            done = victim.run(
-                "--store", "store", before=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
-            )
-            row.fault += " (a limit on file sizes)"
-        else:
-            done = victim.forked("--store", "store")
-        row.note(done, 2)
-        if mount is not None:
-            mount("size=64m")
-        bench.settle(row, victim, "store")
-    return row
-
-
-def report_disk_full(bench: Bench) -> Row:
-    """No room for the report, after all was trained."""
-    row, victim = Row("disk full when the report is written"), bench.victim("report")
-    full = victim.folder / "full"
-    full.mkdir()
-    with mounted(full, "size=4k") as mount:
-        if mount is None:
-            raise NotTriedError("a full disk needs root, who may mount one")
-        row.note(victim.run("--report", "json=full/r.json"), 2)
-        if any(full.iterdir()):
-            row.wrong.append("half a report was left")
-        bench.settle(row, victim)
-    return row
-
-
-def read_only(bench: Bench) -> Row:
-    """A store that nothing can be written to: refused at once, unless it holds all there is to know."""
-    row, victim = Row("read-only store"), bench.victim("read-only")
-    store = victim.folder / "store"
-    store.mkdir()
-    with mounted(store, "size=64m") as mount:
-        if mount is None and os.geteuid() == 0:
-            raise NotTriedError("root may write anywhere, and may not mount here")
-        protect(store, mount, True)
-        row.note(victim.run("--store", "store"), 2)
-        protect(store, mount, False)
-        bench.settle(row, victim, "store")
-        protect(store, mount, True)
-        done, again = victim.again("--store", "store")
-        if done.code or again != bench.whole:
-            row.wrong.append(f"a full store that is read-only is not read: exit {done.code}")
-        protect(store, mount, False)
-    return row
-
-
-def clock_jumps(bench: Bench) -> Row:
-    """The wall clock jumps by three years, back and forth, at every look."""
-    row, victim = Row("clock jumps by three years"), bench.victim("clock")
-    library = victim.folder / "clock.so"
-    source = victim.folder / "clock.c"
-    source.write_text(CLOCK, encoding="ascii")
-    if (
-        shutil.which("cc") is None
-        or subprocess.run(["cc", "-shared", "-fPIC", "-o", library, source, "-ldl"]).returncode
-    ):
-        raise NotTriedError("a clock that jumps needs a C compiler")
-    done = victim.run("--report", "json=hurt.json", environment={"LD_PRELOAD": str(library)})
-    row.note(done, 0)
-    if done.code == 0 and outcome(victim.folder / "hurt.json") != bench.whole:
-        row.wrong.append("the run under a jumping clock came to something else")
-    bench.settle(row, victim)
-    return row
-
-
-def not_a_number(bench: Bench) -> Row:
-    """Features so large that every gradient overflows to NaN: each counts as nothing, as no record may weigh more."""
-    changes = {"changes": ["data.standardise={std: 1e-37}"]}
-    row, victim = Row("NaN in gradients"), bench.victim("nan", **changes)
-    done, first = victim.again()
-    row.note(done, 0)
-    elsewhere, whole = bench.victim("nan-again", **changes).again()
-    if elsewhere.code or first != whole:
-        row.wrong.append("two runs with NaN in their gradients differ")
-    bench.settle(row, victim, whole=whole)
-    return row
-
-
-def data_changed(bench: Bench) -> Row:
-    """The data file is another one, and then the first again."""
-    row, victim = Row("data file changed between runs"), bench.victim("data")
-    done, first = victim.again()
-    victim.rows(1)
-    other, second = victim.again()
-    row.note(other, 0)
-    if other.trained != victim.runs:
-        row.wrong.append(f"{other.trained} trials were made for other data, {victim.runs} are needed")
-    if second is None or first is None or second["audits"][0]["facts"] == first["audits"][0]["facts"]:
-        row.wrong.append("the result does not say that the data are others")
-    victim.rows(0)
-    done, again = victim.again()
-    row.kept = f"{victim.stored()} of {2 * victim.runs}"
-    row.again = f"exit {done.code}, {'identical' if again == bench.whole else 'DIFFERENT'}"
-    if done.code or again != bench.whole or done.trained:
-        row.wrong.append(f"with the first data again: {row.again}, {done.trained} trials made")
-    return row
-
-
-FAULTS: dict[str, Callable[[Bench], Row]] = {
-    "parent": parent_killed,
-    "ray-head": ray_head_killed,
-    "ctrl-c": ctrl_c_twice,
-    "full": disk_full,
-    "full-report": report_disk_full,
-    "read-only": read_only,
-    "clock": clock_jumps,
-    "nan": not_a_number,
-    "data": data_changed,
+#: Each fault, the subjects that it hits, and whether it is tried at several random moments.
+FAULTS: dict[str, tuple[Fault, tuple[str, ...], bool]] = {
+    "kill": (lambda target, place, chance: target.kill(place, chance), (*KINDS, RECORDER), True),
+    "ctrl-c": (ctrl_c_twice, ("group",), True),
+    "full": (disk_full, ("group",), False),
+    "damaged": (damaged_store, KINDS, True),
+    "ray-head": (ray_head_killed, ("group",), False),
 }
 
 
-def table(rows: Sequence[tuple[str, Row | str]]) -> str:
-    """What came of all faults, as Markdown, with the command that reproduces each."""
-    lines = ["| fault | what the user sees | exit | kept | run again | command |", "|---|---|---|---|---|---|"]
-    for name, row in rows:
-        command = f"`python tests/campaigns/faults.py {name}`"
-        if isinstance(row, str):
-            lines.append(f"| {name} | not tried: {row} | | | | {command} |")
-            continue
-        codes = ", ".join(str(code) for code in sorted(set(row.codes)))
-        lines.append(f"| {row.fault} | {row.saw[:150]} | {codes} | {row.kept} | {row.again} | {command} |")
-    return "\n".join(lines)
-
-
-def campaign(bench: Bench, names: Sequence[str], tell: Callable[[str], None]) -> list[tuple[str, Row | str]]:
-    """Put some faults to runs."""
-    rows: list[tuple[str, Row | str]] = []
-    for name in names:
+def campaign(
+    fault: Fault, target: Run | Recording, times: int, chance: random.Random
+) -> tuple[Counter[str], list[str]]:
+    """Try a fault until it has hit a run so many times: what came of it, and what was wrong."""
+    met: Counter[str] = Counter()
+    wrong: list[str] = []
+    late = 0
+    while met.total() + len(wrong) < times:
+        place = target.root / f"hurt-{met.total() + len(wrong) + late}"
         try:
-            rows.append((name, FAULTS[name](bench)))
-        except NotTriedError as reason:
-            rows.append((name, str(reason)))
-        row = rows[-1][1]
-        tell(f"{name}: {'not tried' if isinstance(row, str) else '; '.join(row.wrong) or 'survived'}")
-    return rows
+            state = fault(target, place, chance)
+        except FaultError as error:
+            wrong.append(str(error))
+            continue
+        shutil.rmtree(place)
+        met.update([state] if state is not None else [])
+        late += state is None
+        if late >= 3 * times:
+            wrong.append(f"{late} runs had ended before they were hit")
+            break
+    return met, wrong
 
 
-def main() -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Exit with 1 if anything is wrong."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("faults", nargs="*", metavar="FAULT", help=f"some of: {', '.join(FAULTS)}; all otherwise")
-    parser.add_argument("--times", type=int, default=20, help="how many random moments are tried")
+    parser.add_argument("--kinds", nargs="*", default=[*KINDS, RECORDER], choices=[*KINDS, RECORDER])
+    parser.add_argument("--times", type=int, default=10, help="hits of each fault at random moments")
+    parser.add_argument("--steps", type=int, default=3000, help="steps of the recording")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--steps", type=int, default=150, help="of each training")
-    parser.add_argument("--runs", type=int, default=6, help="trials of each audit")
-    given = parser.parse_args()
-    if unknown := set(given.faults) - set(FAULTS):
+    asked = parser.parse_args(arguments)
+    if unknown := set(asked.faults) - set(FAULTS):
         parser.error(f"no fault is called {', '.join(sorted(unknown))}")
-    with tempfile.TemporaryDirectory(prefix="dpspec-faults-") as root:
-        bench = Bench(Path(root), steps=given.steps, runs=given.runs, times=given.times, seed=given.seed)
-        rows = campaign(bench, given.faults or list(FAULTS), lambda text: print(text, file=sys.stderr, flush=True))
-    print(table(rows))
-    failed = [name for name, row in rows if isinstance(row, Row) and row.wrong]
-    print(f"\n{len(rows) - len(failed)} of {len(rows)} survived" + f"; not {', '.join(failed)}" * bool(failed))
+    import_everything()
+    gc.freeze()
+    failed = 0
+    with tempfile.TemporaryDirectory(prefix="dpspec-faults-") as folder:
+        targets: dict[str, Run | Recording] = {}
+        for name in asked.faults or FAULTS:
+            fault, kinds, repeated = FAULTS[name]
+            for kind in [kind for kind in asked.kinds if kind in kinds]:
+                if kind not in targets:
+                    root = Path(folder) / kind
+                    targets[kind] = Recording(kind, root, asked.steps) if kind == RECORDER else Run(kind, root)
+                chance = random.Random(f"{asked.seed} {name} {kind}")
+                try:
+                    met, wrong = campaign(fault, targets[kind], asked.times if repeated else 1, chance)
+                except NotTriedError as reason:
+                    print(f"{name}, {kind}: not tried: {reason}", flush=True)
+                    continue
+                print(f"{name}, {kind}: {dict(met)}; {len(wrong)} wrong", flush=True)
+                for what in wrong:
+                    print(f"  {what}", flush=True)
+                failed += len(wrong)
     return 1 if failed else 0
 
 

@@ -1,33 +1,40 @@
-"""The fault campaign in small: a few faults, short trials; by hand, in full: ``python tests/campaigns/faults.py``."""
+"""Interrupted runs and recordings, in small; by hand: ``python tests/campaigns/faults.py``."""
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
-from campaigns import faults
+from support import warm
 
-#: What is tried on every change; the others take longer, and run with --run-slow.
-QUICK = ("ctrl-c", "full")
+pytestmark = [
+    pytest.mark.ci,
+    pytest.mark.skipif(sys.platform != "linux", reason="needs another process's clock"),
+]
+
+SLOW = [
+    *(f"kill --kinds {kind} --times 2" for kind in ("group", "modelmix", "per-instance", "rero")),
+    *("damaged --times 2", "ray-head"),
+]
 
 
-@pytest.fixture(scope="module")
-def bench(tmp_path_factory: pytest.TempPathFactory):
-    return faults.Bench(tmp_path_factory.mktemp("faults"), steps=20, runs=3, times=1, seed=1, warm=False)
-
-
-@pytest.mark.ci
 @pytest.mark.parametrize(
-    "name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in faults.FAULTS]
+    "arguments",
+    [
+        "kill --kinds preprocessing recorder --times 1",
+        "ctrl-c full damaged --kinds group --times 1",
+        *(pytest.param(arguments, marks=pytest.mark.slow) for arguments in SLOW),
+    ],
 )
-def test_a_run_survives(bench, name):
-    try:
-        row = faults.FAULTS[name](bench)
-    except faults.NotTriedError as reason:
-        pytest.skip(str(reason))
-    assert row.wrong == []
-
-
-def test_the_table_tells_what_was_not_tried():
-    row = faults.Row("a fault", saw="error: x", codes=[2, 2], kept="1 of 3", again="exit 0, identical")
-    shown = faults.table([("full", row), ("clock", "no compiler")])
-    assert "| a fault | error: x | 2 | 1 of 3 | exit 0, identical | `python tests/campaigns/faults.py full` |" in shown
-    assert "| clock | not tried: no compiler | | | | `python tests/campaigns/faults.py clock` |" in shown
+def test_a_hurt_run_ends_as_an_undisturbed_one(arguments: str, tmp_path: Path) -> None:
+    command = ["python", str(Path(__file__).parent / "faults.py"), *arguments.split(), "--steps", "300"]
+    path = os.pathsep.join([warm.programs(tmp_path / "programs"), os.environ["PATH"]])
+    environment = {**os.environ, "PATH": path, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stdout + done.stderr
+    if "not tried" in done.stdout:
+        pytest.skip(done.stdout)
+    assert "; 0 wrong" in done.stdout

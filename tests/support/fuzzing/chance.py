@@ -1,10 +1,11 @@
-"""Random JSON values, and random changes of JSON trees and bytes."""
+"""Random JSON values, random changes of JSON trees and bytes, and the files of a case."""
 
 from __future__ import annotations
 
 import copy
 import random
-from collections.abc import Iterator, MutableMapping, MutableSequence
+from collections.abc import Iterator, Mapping, MutableMapping, MutableSequence
+from pathlib import Path
 from typing import Any
 
 #: Texts that have broken parsers, terminals, pages and file systems before.
@@ -131,3 +132,10 @@ def mutate_bytes(chance: random.Random, data: bytes, other: bytes = b"") -> byte
             start = chance.randrange(len(other))
             out[at:to] = other[start : start + chance.choice((8, 64, 1024))]
     return bytes(out)
+
+
+def write(files: Mapping[str, bytes], folder: Path) -> None:
+    for name, content in files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)

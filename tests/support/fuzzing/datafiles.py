@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from support.fuzzing.chance import NUMBERS, TEXTS, mutate_bytes
-from support.fuzzing.target import Target, write
+from support.fuzzing.chance import NUMBERS, TEXTS, mutate_bytes, write
 
 COMMON: tuple[Mapping[str, Any], ...] = (
     {},
@@ -34,7 +33,7 @@ class Given:
     files: Mapping[str, bytes]
 
 
-class DataFiles(Target):
+class DataFiles:
     """One file format: a source described and loaded."""
 
     source: str

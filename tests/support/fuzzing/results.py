@@ -12,8 +12,7 @@ from xml.etree import ElementTree as ET
 
 import yaml
 
-from support.fuzzing.chance import mutate_bytes, mutate_tree
-from support.fuzzing.target import Target, write
+from support.fuzzing.chance import mutate_bytes, mutate_tree, write
 
 BOUNDS = """\
 dpspec: 1
@@ -32,7 +31,7 @@ claims:
 """
 
 
-class Results(Target):
+class Results:
     """``report``, ``diff`` and ``verify`` of a file that claims to be a result, or a page that holds one."""
 
     name = "results"

@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from support.fuzzing.chance import NUMBERS, TEXTS, junk, like, mutate_bytes, mutate_tree, places
-from support.fuzzing.target import Target, write
+from support.fuzzing.chance import NUMBERS, TEXTS, junk, like, mutate_bytes, mutate_tree, places, write
 
 SPECS = Path(__file__).parents[3] / "specs"
 _DEEPEST = 12
@@ -25,7 +24,7 @@ class Given:
     overrides: tuple[str, ...] = ()
 
 
-class Specs(Target):
+class Specs:
     """``validate``, ``show`` and ``plan`` of a spec by somebody else."""
 
     name = "specs"
