@@ -210,8 +210,6 @@ def _of_result(result: Result) -> Iterator[tuple[str, str]]:
 def _of_audit(audit: AuditResult) -> Iterator[tuple[str, str]]:
     from jsonschema import Draft4Validator
 
-    from dpspec.stats.attacks import evidence_tests
-
     for i, verdict in enumerate(audit.verdicts):
         for name in ("upper_finding", "lower_finding"):
             index = getattr(verdict, name)
@@ -225,6 +223,8 @@ def _of_audit(audit: AuditResult) -> Iterator[tuple[str, str]]:
         for key, wrong in _of_conditions(power.at):
             yield f"power[{i}].at.{key}", wrong
     for i, evidence in enumerate(audit.evidence):
+        from dpspec.stats.attacks import evidence_tests
+
         try:
             evidence_tests.require_counts(evidence)
         except ValueError as error:
