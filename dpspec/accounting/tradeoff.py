@@ -69,7 +69,7 @@ class Polygon:
         epsilon, delta = np.array(list(points), dtype=np.float64).reshape(-1, 2).T
         if not np.all((epsilon >= 0.0) & (delta >= 0.0) & (delta <= 1.0)):
             raise ValueError("points must be pairs of an epsilon >= 0 and a delta in [0, 1]")
-        # Lines beta >= b - t alpha, i.e. tpr <= d + t fpr, with both b and d = 1 - b: near one, b loses the digits of d.
+        # Lines beta >= b - t alpha, i.e. tpr <= d + t fpr, with b and d = 1 - b: near one, b loses the digits of d.
         # An epsilon above 700 is trivial in float64.
         used, shrink = epsilon <= 700.0, np.exp(-epsilon)
         t = np.concatenate((np.exp(epsilon[used]), shrink))
