@@ -337,12 +337,6 @@ def test_a_step_that_loses_out_of_range_adds_up() -> None:
     assert corrected.mean > printed.mean > 0.0
 
 
-@pytest.mark.parametrize(("ratio", "p", "value"), [(0.075, 25, 13.944933), (0.075, 100, 12.829683), (0.3, 100, 3.932)])
-def test_the_truth_of_figure_3_lies_below_the_bound(ratio: float, p: int, value: float) -> None:
-    """Epsilon of the pair by inverting transforms at 25 digits (mpmath)."""
-    assert value < theory.mixed_epsilon([FIGURE[ratio, p]], 1e-5).epsilon
-
-
 @pytest.mark.parametrize(
     ("q", "s", "t", "p"),
     [
