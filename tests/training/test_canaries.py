@@ -117,7 +117,7 @@ def test_groups_show_in_the_released_models(make_job, clip_norm):
     groups = CanaryGroups.planted(blocks, present, 4, 10 * clip_norm)
     job = make_job(canaries=groups, noise_multiplier=0.0, clip_norm=clip_norm, sampling={"scheme": "full"}, steps=6)
     seen = ProjectionObserver(job, blocks)
-    log = SamplingLog(seen.schedule)
+    log = SamplingLog(job.phases, 60)
     NativeTrainer().train(replace(job, observers=(seen, log)))
     assert log.sizes == [60] * 6
     assert torch.allclose(seen.projections, (4.0 * present).expand(6, 9), atol=2e-4)

@@ -13,9 +13,9 @@ from dpspec.contract import FrozenMap
 from dpspec.stats.conformance.evidence import write_run
 from dpspec.training.canaries import CanaryGroups, SignBlocks
 from dpspec.training.gradients import flat_model
-from dpspec.training.loop.native import NativeTrainer, Schedule
-from dpspec.training.measure.logs import SamplingLog, StateLog, spaced
-from dpspec.training.measure.run_evidence import RunLogs, compared_lags, reported_evidence
+from dpspec.training.loop.native import NativeTrainer
+from dpspec.training.measure.logs import StateLog, spaced
+from dpspec.training.measure.run_evidence import RunLogs, reported_evidence
 from dpspec.training.measure.scores import ProjectionObserver
 
 
@@ -45,26 +45,6 @@ def test_sampling_is_counted_per_phase(two_phases):
             assert chances == sum(int(members[t - lag].sum()) for t in steps)
     assert {lag for phase in found["batches"] for lag, *_ in phase["overlaps"]} == {1, 2, 3, 4}
     assert found["repeats"] == 0
-
-
-def test_lags_are_those_of_neighbours_and_of_an_epoch(make_job):
-    def lags(steps, sampling):
-        return compared_lags(Schedule.of(make_job(steps=steps, sampling=sampling).phases, 40))
-
-    assert lags(100, {"scheme": "poisson", "rate": 0.03}) == (1, 2, 33, 34)
-    assert lags(10, {"scheme": "poisson", "rate": 0.03}) == (1, 2)
-    assert lags(100, {"scheme": "fixed", "batch_size": 8}) == (1, 2, 5)
-    assert lags(1, {"scheme": "full"}) == ()
-
-
-def test_a_record_that_is_drawn_twice_is_noticed():
-    phase = {"steps": 2, "noise_multiplier": 1.0, "clip_norm": 1.0, "sampling": {"scheme": "poisson", "rate": 0.5}}
-    log = SamplingLog(Schedule.of([phase], 5), [1])
-    log.sampled(1, torch.tensor([3, 3, 1]))
-    log.sampled(2, torch.tensor([3]))
-    assert log.repeats == 1
-    assert log.sizes == [3, 1]
-    assert log.overlaps.tolist() == [[[1, 2]]]
 
 
 def test_noise_is_kept_in_a_few_places_and_in_all_moments(two_phases):

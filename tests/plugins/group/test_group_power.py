@@ -77,14 +77,6 @@ def test_no_guess_counts_are_expected_to_show_more_than_those_designed(mu: float
     assert scores.design(law, canaries, delta, confidence).rungs == guess_counts.around(*best, canaries)
 
 
-def test_twenty_thousand_canaries_show_half_of_an_epsilon_of_four() -> None:
-    spec = spec_at(ATTACKS / "epsilon-4.yaml", SMALL)
-    (shown,) = lower_of(spec).values()
-    assert 3.9 < truth(spec) < 4.0
-    assert 0.5 * truth(spec) < shown < truth(spec)
-    assert shown > 0.8 * expected(spec)
-
-
 def test_what_is_shown_rises_with_the_group_as_the_bound_does() -> None:
     spec = spec_at(ATTACKS / "families.yaml", SMALL)
     assert spec.audit.options["canary"]["spread"] == 0.1

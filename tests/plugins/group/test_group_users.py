@@ -20,7 +20,6 @@ from support.attacks import audited, diagnosed, spec_at, written
 import dpspec
 from dpspec.contract import Facts, Finding, FrozenMap, Section, Series, Spec
 from dpspec.data.table_files import Csv
-from dpspec.engine.judging.evidence_weight import claim_scope, covers
 from dpspec.kit.users import bounded, in_records
 from dpspec_group.mechanism import GroupAudit, RecordsAudit
 
@@ -115,14 +114,6 @@ def test_what_is_said_of_users_is_said_of_groups_of_their_records(scheme: str) -
         assert one.scope.min_records == (least if one.scope.data == "all" else 0)
         extra = (bounded(users),) if one.bound == "upper" else ()
         assert one.assumptions == (*other.assumptions, *extra)
-
-
-def test_no_bound_of_other_units_counts_for_a_claim() -> None:
-    spec = spec_of(POISSON, 4, 1)
-    scope = claim_scope(spec, spec.claims[0])
-    assert any(covers(f.scope, scope) for f in proofs(spec) if f.bound == "upper")
-    for unit in ("record", "user", "user (at most 3 records)", "user (at most 5 records)"):
-        assert not covers(dataclasses.replace(scope, unit=unit), scope)
 
 
 def test_who_sees_to_the_bound_is_said() -> None:

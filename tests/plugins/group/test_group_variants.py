@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from itertools import product
-from math import comb
 from pathlib import Path
 
 import numpy as np
@@ -102,13 +101,6 @@ def delta_told(rate: float, sigma: float, epsilon: float) -> float:
 def test_a_step_of_poisson_batches_loses_no_more_to_whoever_is_told(epsilon: float) -> None:
     bound = PrivacyLoss(((Mixture.poisson(1, 0.3, 0.8), 1),), "present-first").delta(epsilon)
     assert delta_told(0.3, 0.8, epsilon) == pytest.approx(bound.upper, rel=1e-3)
-
-
-def test_of_batches_of_a_fixed_size_the_others_tell_of_the_record() -> None:
-    """Three others and a record, batches of two: only with the record can one other be drawn, at any epsilon."""
-    with_the_record = comb(3, 1) / comb(4, 2)
-    bound = PrivacyLoss(((Mixture.fixed(1, 3, 2, 0.8), 1),)).delta(5.0)
-    assert with_the_record == 0.5 > 2 * bound.upper
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,6 @@ from dpspec.stats.conformance import epochs, table
 from dpspec.stats.conformance.batch_checks import BatchSums, SamplingSums
 from dpspec.stats.conformance.evidence import RunEvidence
 from dpspec.training.loop import samplers
-from dpspec.training.loop.native import Schedule
 from dpspec.training.measure.logs import SamplingLog
 
 RECORDS, BATCH, STEPS = 90, 20, 33
@@ -37,17 +36,12 @@ def drawn(sampler: samplers.Sampler, seed: int = 0, steps: int = STEPS) -> Itera
 
 
 def held(batches: Iterator[torch.Tensor], records: int = RECORDS) -> list[Check]:
-    log = SamplingLog(Schedule.of([PHASE], records))
+    log = SamplingLog([PHASE], records)
     for step, batch in enumerate(batches, start=1):
         log.sampled(step, batch)
-    sums = BatchSums(
-        steps=STEPS,
-        total=sum(log.sizes),
-        squares=sum(size * size for size in log.sizes),
-        together=log.epochs[0].sums(),
-        early=log.epochs[0].early,
-    )
-    return phase_checks(SamplingSums(records=records, batches=(sums,)))
+    sums = log.evidence()
+    assert sums is not None
+    return phase_checks(sums)
 
 
 def phase_checks(log: SamplingSums) -> list[Check]:
