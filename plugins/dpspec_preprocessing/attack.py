@@ -20,7 +20,7 @@ from dpspec.json_records import Amount, Count, Record, read
 from dpspec.stats import utility
 from dpspec.stats.attacks import thresholds
 from dpspec.stats.conformance import noise_tests, table
-from dpspec.stats.conformance.measurement import Measurement, Observed, check
+from dpspec.stats.conformance.measurement import Measurement, Observed
 from dpspec_preprocessing import collection, sensitivity, steps
 from dpspec_preprocessing.engines import BINS, LinearEngine, NetworkEngine, NoiseTally, score_output
 from dpspec_preprocessing.options import SAME_MASK, AuditBlock, Declaration, Pipeline
@@ -291,7 +291,7 @@ def check_trials(spec: dps.Spec, trials: Sequence[dps.Trial]) -> Iterator[dps.Ch
     count = sum(run.noise.count for run in runs)
     if count:
         total = sum(run.noise.squares for run in runs)
-        yield check("noise-scale", _measure_scale(private.kind, total, count), observed, _NOTE)
+        yield _measure_scale(private.kind, total, count).check("noise-scale", observed, _NOTE)
 
 
 def predict_checks(spec: dps.Spec, facts: dps.Facts, executions: int) -> Iterator[dps.Check]:
@@ -313,7 +313,7 @@ def predict_checks(spec: dps.Spec, facts: dps.Facts, executions: int) -> Iterato
         return
     count = executions * max(1, draws[kind])
     measurement = _measure_scale(kind, float(count), count)
-    planned = check("noise-scale", measurement, "reported" if private.takes_gradients else "measured", _NOTE)
+    planned = measurement.check("noise-scale", "reported" if private.takes_gradients else "measured", _NOTE)
     yield replace(planned, test=measurement.test.partition(", ")[0], p_value=1.0, declared=None, measured=None)
 
 
