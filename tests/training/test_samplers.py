@@ -31,7 +31,6 @@ from dpspec.training.loop.samplers import (
     inclusion_moments,
     sampler_of,
 )
-from dpspec.training.measure.logs import SamplingLog
 from dpspec.training.measure.residuals import Residuals
 
 
@@ -222,26 +221,6 @@ PHASES = (
     },
     {"steps": 2, "noise_multiplier": 1.0, "clip_norm": 1.0, "sampling": {"scheme": "poisson", "rate": 0.3}},
 )
-
-
-def test_the_log_counts_whole_epochs_and_goes_on_within_one() -> None:
-    schedule = Schedule.of(PHASES, 20)
-    epochs = [epoch_of(phase.sampler) for phase in schedule.phases]
-    assert epochs == [4, 1]
-    for fault in range(2):
-        source, logs = generator(2, "test"), [SamplingLog(PHASES, 20) for _ in range(2)]
-        for step, phase in enumerate(schedule, start=1):
-            batch = phase.sampler.draw(source)
-            if fault and step == 6:  # one record is left out, and another comes again
-                batch = torch.cat([batch[1:], torch.tensor([0])])
-            logs[0].sampled(step, batch)
-            logs[1].sampled(step, batch)
-            again = SamplingLog(PHASES, 20)
-            again.restore(logs[1].state())
-            logs[1] = again
-        one, other = (log.evidence() for log in logs)
-        assert one == other
-        assert [batches.epochs and bool(batches.epochs.astray) for batches in one.batches] == [bool(fault), None]
 
 
 @pytest.mark.parametrize("batches", [1, 2, 3])
