@@ -75,14 +75,6 @@ def test_records_enter_independently_and_steps_are_fresh():
     assert abs(again - draws / 4) < 5 * (5 / 16 * draws) ** 0.5
 
 
-def test_poisson_draws_empty_batches():
-    _, sizes = counts(Poisson(5, 0.1), 1000)
-    empty = int((sizes == 0).sum())
-    assert two_sided(binom(1000, 0.9**5), empty) > 1e-6
-    assert counts(Poisson(5, 0.0), 3)[1].tolist() == [0, 0, 0]
-    assert counts(Poisson(5, 1.0), 3)[1].tolist() == [5, 5, 5]
-
-
 def test_fixed_size_is_exact_and_uniform():
     records, size, draws = 20, 6, 4000
     inclusions, sizes = counts(FixedSize(records, size), draws)
@@ -277,14 +269,6 @@ def test_who_is_kept_of_too_many_is_uniform() -> None:
     assert set(kept) == set(pairs)
     expected = len(kept) / len(pairs)
     assert sum((kept.count(pair) - expected) ** 2 for pair in pairs) / expected < chi2.ppf(1 - 1e-6, len(pairs) - 1)
-
-
-def test_without_a_full_batch_it_is_poisson_sampling() -> None:
-    one, other = TruncatedPoisson(50, 0.2, 50), Poisson(50, 0.2)
-    for seed in range(5):
-        assert torch.equal(one.draw(generator(seed, "test")), other.draw(generator(seed, "test")))
-    assert one.inclusion == pytest.approx(0.2, rel=1e-12)
-    assert covariance(one) == pytest.approx(0.0, abs=1e-15)
 
 
 @pytest.mark.parametrize("sampler", [TruncatedPoisson(12, 0.5, 5), FixedSize(12, 4), Poisson(12, 0.3)])

@@ -90,10 +90,6 @@ def code_of(offered: Offered) -> tuple[str, str]:
     return code, ""
 
 
-def revisions_of(makers: FrozenMap) -> FrozenMap:
-    return FrozenMap({part: [each["kind"], each["revision"]] for part, each in makers.items()})
-
-
 def code_in(makers: FrozenMap) -> FrozenMap:
     return FrozenMap(
         {
