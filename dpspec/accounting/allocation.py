@@ -10,7 +10,7 @@ with W_i = exp((2 x_i - 1) / (2 sigma^2)) log-normal and independent under Q, an
 ``docs/explanation/proofs/random-allocation.md`` has the pairs for groups (Theorems 2 and 3).
 
 Sums and products of independent, non-negative numbers are distributions on finitely many points, above and below in
-convex order: Theorem 19 of ``docs/explanation/proofs/grids.md``. Masses are rounded outwards. From above, mass beyond
+convex order: Theorem 18 of ``docs/explanation/proofs/grids.md``. Masses are rounded outwards. From above, mass beyond
 the highest point moves to it, and the difference in the mean is ``lost``, mass of the first distribution at infinity;
 from below it is omitted.
 """

@@ -1,8 +1,8 @@
 """Composition of steps on a grid: delta at any epsilon near a reference, with every error bounded.
 
-Masses are tilted by e^(s loss), convolved by the FFT, and weighted back: Theorem 16 of
+Masses are tilted by e^(s loss), convolved by the FFT, and weighted back: Theorem 15 of
 ``docs/explanation/proofs/grids.md``. Compositions without a rare step, or with exactly one, each with a separate tilt:
-Theorem 17, m^T = b^T + T b^(T - 1) j + ..., where m = b + j is a step's measure.
+Theorem 16, m^T = b^T + T b^(T - 1) j + ..., where m = b + j is a step's measure.
 """
 
 from __future__ import annotations

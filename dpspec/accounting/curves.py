@@ -1,6 +1,6 @@
 """Certified trade-off curves of a composed privacy loss, by convex conjugation of its privacy profile.
 
-Theorem 18 of ``docs/explanation/proofs/grids.md``: lines of points above the profile bound the curve from below, and
+Theorem 17 of ``docs/explanation/proofs/grids.md``: lines of points above the profile bound the curve from below, and
 lines of the crossings of extended chords bound it from above.
 """
 

@@ -2,7 +2,7 @@
 
 A step is a ``Pair`` of output distributions. It provides ``Cells``, the probabilities of losses between neighboring
 nodes under both distributions. Cells become ``Atoms``, measures on the nodes above and below the step. Nodes are
-positions of a uniform grid and may skip ranges of little mass. Theorems 14 and 15 of
+positions of a uniform grid and may skip ranges of little mass. Theorems 13 and 14 of
 ``docs/explanation/proofs/grids.md``.
 """
 

@@ -1,6 +1,6 @@
 """Answers from bounds of a privacy profile: tests by duality, one step, and Gaussian pairs.
 
-Theorem 18 of ``docs/explanation/proofs/grids.md``: the largest power at level a is the minimum over t > 0 of the convex
+Theorem 17 of ``docs/explanation/proofs/grids.md``: the largest power at level a is the minimum over t > 0 of the convex
 F(t) = delta(ln t) + a t.
 """
 

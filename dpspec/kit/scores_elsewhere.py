@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import dpspec.contract as dps
-from dpspec.contract.fragments import block, flag, integer
+from dpspec.contract.fragments import block, integer
 from dpspec.data.score_table import MOST_ROWS, PLACE, ScoreTable, read_table, table_digest
 from dpspec.kit.findings import bad_value, missing_key, unsupported
 from dpspec.kit.trials import fair_coins, recorded, recorded_number, whole_number
@@ -122,11 +122,6 @@ SCHEMA: dict[str, dps.Json] = block(
         least=1,
         most=10**6,
     ),
-    gaussian_curve=flag(
-        "true declares that the mechanism behind the scores has a Gaussian privacy curve, as the "
-        "Gaussian mechanism has. Then method one-run also reports epsilon-if-independent. No score can show that a "
-        "curve is Gaussian at rates near delta."
-    ),
 )
 
 _SCORES = ("audit", "scores")
@@ -191,12 +186,6 @@ def _keys(spec: dps.Spec) -> Iterator[dps.Diagnostic]:
     for key, why in _OTHERS.items():
         if key in spec.audit.options:
             yield unsupported(f"{key} cannot be combined with scores: {why}", ("audit", key), f"remove {key}")
-    if spec.audit.method != "one-run" and "gaussian_curve" in spec.audit.options["scores"]:
-        yield unsupported(
-            "gaussian_curve applies to method one-run only: many runs report no epsilon that assumes a curve",
-            (*_SCORES, "gaussian_curve"),
-            "remove gaussian_curve",
-        )
     if spec.audit.runs != 1:
         yield unsupported(
             "runs cannot be combined with scores: the table has one row per run",
@@ -219,7 +208,7 @@ def trial_inputs(spec: dps.Spec) -> dps.FrozenMap:
         DataError: The file cannot be read.
     """
     assert spec.audit is not None
-    scores = {key: value for key, value in spec.audit.options["scores"].items() if key != "gaussian_curve"}
+    scores = spec.audit.options["scores"]
     digest = table_digest(spec.directory, scores)
     return dps.FrozenMap(
         {

@@ -206,7 +206,6 @@ _MODULES = (
     "dpspec.kit.findings",
     "dpspec.kit.users",
     "dpspec.kit.scores_elsewhere",
-    "dpspec.stats.attacks.independent_bounds",
     "dpspec.engine.running.conclude",
     "dpspec.engine.selection",
 )

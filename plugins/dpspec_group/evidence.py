@@ -8,17 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
-from typing import Literal
 
 import dpspec.contract as dps
 from dpspec import kit
 from dpspec.accounting import Interval
 from dpspec.kit.scores_elsewhere import assumptions, contradiction, recorded_outcomes
 from dpspec.stats import utility
-from dpspec.stats.attacks import curve_lines, guess_counts, independence, one_run, thresholds
-from dpspec.stats.attacks.independent_bounds import dependence_of_size, independent_bounds, layers_share
+from dpspec.stats.attacks import curve_lines, guess_counts, one_run, ranked_runs, thresholds
 from dpspec.stats.conformance import table
-from dpspec.stats.conformance.canary_contributions import StepDependence
 from dpspec_group import theory
 from dpspec_group.options import EDGES, Attack
 from dpspec_group.scores import attack_delta, many_run_design, one_run_design, what
@@ -61,16 +58,12 @@ def _records(trials: Sequence[dps.Trial]) -> int:
 
 
 def one_run_bounds(spec: dps.Spec, trials: Sequence[dps.Trial]) -> Iterator[dps.Evidence | dps.Finding]:
-    """Per group size: evidence, bounds on epsilon and mu, an estimate, and bounds for independent canaries."""
+    """Per group size: evidence, bounds on epsilon and mu, and an estimate."""
     attack, records = Attack.of(spec), _records(trials)
     counts = dict.fromkeys(attack.sizes, attack.tested(attack.share))
     coins = [kit.coins_by_size(trial, counts) for trial in trials]
-    # Findings are public, so measured dependence between canaries is used only for public data.
-    ran = [trial.evidence for trial in trials] if spec.data_privacy == "public" else []
-    layers = layers_share(ran)
     for size in attack.sizes:
-        ordered = [by_size[size] for by_size in coins]
-        yield from one_run_outcomes(spec, records, size, ordered, luck=dependence_of_size(ran, size), layers=layers)
+        yield from one_run_outcomes(spec, records, size, [by_size[size] for by_size in coins])
 
 
 def one_run_outcomes(
@@ -80,8 +73,6 @@ def one_run_outcomes(
     outcomes: Sequence[str],
     *,
     external: Sequence[dps.Assumption] = (),
-    luck: Sequence[StepDependence] = (),
-    layers: float | None = None,
 ) -> Iterator[dps.Evidence | dps.Finding]:
     """Evidence, bounds on epsilon and mu (of a whole curve, with more guesses) and an estimate for one group size."""
     assert spec.audit is not None
@@ -121,39 +112,20 @@ def one_run_outcomes(
             source=curve_lines.GAUSSIAN_SOURCE,
             assumptions=(_GAUSSIAN,),
         )
-    curve = _status_of_gaussian_curve(spec)
-    yield from independent_bounds(outcomes, at, scope, method, confidence, assumptions, luck, layers, curve=curve)
-
-
-def _status_of_gaussian_curve(spec: dps.Spec) -> Literal["declared", "unchecked"] | None:
-    """Status of the assumption that each canary's privacy curve is Gaussian; None if it is known not to be.
-
-    A gradient canary shifts the declared Gaussian noise. Sampling makes the curve of its presence larger at small
-    rates than the fitted one, so that epsilon is understated, and the curve of its absence smaller. For external
-    scores, their author declares it.
-    """
-    assert spec.audit is not None
-    attack = Attack.of(spec)
-    if attack.elsewhere:
-        return "declared" if spec.audit.options["scores"].get("gaussian_curve") else None
-    if spec.threat_model.direction == "add" and not all(phase.sampling.is_full for phase in spec.phases):
-        return None
-    noisy = not any(phase.noiseless for phase in spec.phases)
-    return "declared" if attack.space == "gradient" and noisy else "unchecked"
 
 
 def mu_of_runs(spec: dps.Spec, records: int, size: int, ranked: str) -> Iterator[dps.Finding]:
     """Lower bound on mu from runs with and without one group, for any mechanism; empty for fewer than four runs."""
     assert spec.audit is not None
-    if len(ranked) < independence.LEAST_CANARIES:
+    if len(ranked) < ranked_runs.LEAST_RUNS:
         return
-    attack, guesses, delta = Attack.of(spec), independence.design(len(ranked)), attack_delta(spec, size)
-    mu = independence.mu_lower([guesses], independence.right(ranked, guesses), spec.audit.confidence)
+    attack, guesses, delta = Attack.of(spec), ranked_runs.design(len(ranked)), attack_delta(spec, size)
+    mu = ranked_runs.mu_lower(guesses, ranked_runs.right(ranked, guesses), spec.audit.confidence)
     method = f"{attack.description}, {what(attack, len(ranked), size)}, {guesses.low + guesses.high} guesses"
     if mu > 0.0:
         method += f"; for a Gaussian mechanism epsilon {curve_lines.gaussian_epsilon(mu, delta):.4g} at delta {delta:g}"
     present, scope = records + sum(attack.sizes), attack.scope(spec, records)
-    yield _mu(spec, mu, size, present, scope, method, independence.SOURCE, (kit.COINS, _RUNS))
+    yield _mu(spec, mu, size, present, scope, method, ranked_runs.SOURCE, (kit.COINS, _RUNS))
 
 
 def _mu(

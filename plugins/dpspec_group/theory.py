@@ -117,7 +117,7 @@ class _Shuffled(SchemeTheory):
 
 
 class _Allocated(SchemeTheory):
-    """One pair per member with a share of the noise, or Gaussian pairs if that noise is out of range (Theorem 21)."""
+    """One pair per member with a share of the noise, or Gaussian pairs if that noise is out of range (Theorem 20)."""
 
     source = "Chua et al. 2025 and Feldman & Shenfeld 2025, one record; groups: proofs, Theorems 1 and 2"
     no_profile = "no mixture of Gaussians has their profile"
@@ -347,7 +347,7 @@ def tpr_interval(phases: Sequence[Phase], group_size: int, records: int, fpr: fl
 
 
 def mu_interval(phases: Sequence[Phase], group_size: int, records: int, epsilons: Mapping[float, Interval]) -> Interval:
-    """The smallest mu for all steps: up to Theorem 20's, from the largest mu below an attained point."""
+    """The smallest mu for all steps: up to Theorem 19's, from the largest mu below an attained point."""
     upper = mu_of_all_steps(phases, group_size, records)
     lower = 0.0
     for delta, epsilon in epsilons.items():
@@ -363,7 +363,7 @@ def mu_interval(phases: Sequence[Phase], group_size: int, records: int, epsilons
 
 
 def mu_of_all_steps(phases: Sequence[Phase], group_size: int, records: int) -> float:
-    """The mu of Theorem 20, rounded up. It is inversely proportional to the noise."""
+    """The mu of Theorem 19, rounded up. It is inversely proportional to the noise."""
     squares = (count * pair.dominating_effect**2 for pair, count in composed(phases, group_size, records))
     return math.sqrt(math.fsum(squares)) * (1.0 + _ROUNDING)
 

@@ -47,7 +47,7 @@ def _normal(mu: float, canaries: int, source: np.random.Generator) -> tuple[Arra
 
 
 def not_gaussian() -> list[Case]:
-    """The four mechanisms on which a Gaussian curve, or independence, fails."""
+    """Two mechanisms without a Gaussian curve."""
 
     def response(m: int, source: np.random.Generator) -> tuple[Array, Array]:
         coins = source.integers(0, 2, m)
@@ -59,12 +59,6 @@ def not_gaussian() -> list[Case]:
         seen = source.laplace(0.0, 1.0, m) + coins
         return np.abs(seen) - np.abs(seen - 1.0) + 1e-9 * source.random(m), coins
 
-    def luck(chance: float) -> Case:
-        def draw(m: int, source: np.random.Generator) -> tuple[Array, Array]:
-            return _normal(float(source.random() < chance), m, source)
-
-        return Case(f"shared luck, g = {chance:g}", draw, 0.5, curve_lines.gaussian_epsilon(1.0, DELTA / chance), 1.0)
-
     fpr = np.linspace(1e-6, 1.0 - 1e-6, 200_001)
     power = np.where(
         fpr < 0.5 / math.e, math.e * fpr, np.where(fpr < 0.5, 1.0 - 0.25 / (math.e * fpr), 1.0 - (1.0 - fpr) / math.e)
@@ -74,8 +68,6 @@ def not_gaussian() -> list[Case]:
     return [
         Case("randomised response", response, 0.5, 1.0, 2.0 * float(ndtri(kept))),
         Case("Laplace", laplace, 0.0, 1.0, mu),
-        luck(0.5),
-        luck(0.1),
     ]
 
 

@@ -4,13 +4,11 @@
 
 Three tables, of simulated scores, seeds 0, 1, ...: how much of the true epsilon each rule shows where every canary is
 seen through a Gaussian mechanism of its own; how often each is above the truth where there is nothing to see; and both
-where the curve is not Gaussian, or all canaries share luck. Level 95%, delta 1e-5.
+where the curve is not Gaussian. Level 95%, delta 1e-5.
 
 The class says what a rule rests on. A: nothing. A': nothing, as a statement about mu, of which epsilon follows if the
-curve is Gaussian. B': independent canaries, as a statement about mu likewise. C: independent canaries and a Gaussian
-curve. X: not valid as it is commonly used. "B', C" is dpspec's ``epsilon-if-independent`` for a declared
-Gaussian curve: not printed if the shape of the ranked coins rejects it. Other programs' rules are those of
-``peer_bounds.py`` and ``peer_thresholds.py``.
+curve is Gaussian. C: independent canaries and a Gaussian curve. X: not valid as it is commonly used. Other programs'
+rules are those of ``peer_bounds.py`` and ``peer_thresholds.py``.
 """
 
 from __future__ import annotations
@@ -18,7 +16,6 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable, Sequence
-from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -32,7 +29,7 @@ from attack_cases import DELTA, Case, gaussian, mu_of, not_gaussian, samples
 from peer_bounds import Array
 from support.guess_design import gaussian_design
 
-from dpspec.stats.attacks import curve_lines, guess_counts, independence, independent_bounds, one_run
+from dpspec.stats.attacks import curve_lines, guess_counts, one_run
 
 CONFIDENCE = 0.95
 
@@ -82,17 +79,6 @@ CURVE = Counted(
 )
 
 
-def _independent_count(scores: Array, coins: Array, case: Case) -> int:
-    return independence.right(ranked(scores, coins), independence.design(len(coins)))
-
-
-#: What dpspec reports as mu if canaries are independent.
-INDEPENDENT = Counted(
-    _independent_count,
-    lambda m, count: _independent_mu(independence.design(m), count),
-    lambda m, count, mu: independence.p_value([independence.design(m)], count, mu) <= 1.0 - CONFIDENCE,
-)
-
 #: Other programs' rules of that kind: a mu above another one is theirs to say.
 FDP = Counted(
     lambda x, b, c: peers.half_right(x, b, c.centre),
@@ -106,44 +92,7 @@ XIANG = Counted(
 )
 
 
-def _if_gaussian(scores: Array, coins: Array, case: Case) -> int:
-    """The count where the shape of scores is not rejected, else -1: no epsilon is printed."""
-    return _independent_count(scores, coins, case) if _may_be_gaussian(ranked(scores, coins)) else -1
-
-
-@lru_cache(maxsize=1 << 12)
-def _may_be_gaussian(coins: str) -> bool:
-    shape = independence.gaussian_shape([coins])
-    return shape is not None and shape.p_value > 0.05
-
-
-#: What dpspec reports as epsilon if canaries are independent, and if they are given luck that they share.
-PRINTED = Counted(
-    _if_gaussian,
-    lambda m, count: INDEPENDENT.mu(m, count) if count >= 0 else 0.0,
-    lambda m, count, mu: count >= 0 and INDEPENDENT.rejects(m, count, mu),
-)
-WITH_LUCK = Counted(
-    _if_gaussian,
-    lambda m, count: mu_of(_given_luck(m, count)),
-    lambda m, count, mu: _given_luck(m, count) > curve_lines.gaussian_epsilon(mu, DELTA),
-)
-
-
-@lru_cache(maxsize=1 << 16)
-def _given_luck(canaries: int, correct: int) -> float:
-    run = independence.design(canaries)
-    return independent_bounds.epsilon_lower([run], [correct], DELTA, CONFIDENCE) if correct >= 0 else 0.0
-
-
-_remembered: dict[tuple[object, ...], float] = {}
 _designs: dict[tuple[int, float], tuple[guess_counts.Rung, ...]] = {}
-
-
-def _independent_mu(run: independence.Guesses, correct: int) -> float:
-    if (run, correct) not in _remembered:
-        _remembered[run, correct] = independence.mu_lower([run], correct, CONFIDENCE)
-    return _remembered[run, correct]
 
 
 def _rungs(canaries: int, case: Case) -> tuple[guess_counts.Rung, ...]:
@@ -160,9 +109,6 @@ RULES: list[tuple[str, str, Rule, int]] = [
     ("X", "Steinke et al., best of 15 counts", lambda x, b, c: _steinke(x, b, c, False), 60),
     ("A'", "dpspec: mu", CURVE, 400),
     ("A'", "Mahloujifar et al., half (PrivacyGuard)", FDP, 400),
-    ("B'", "dpspec: mu if independent", INDEPENDENT, 400),
-    ("B', C", "dpspec: epsilon if conditionally independent", WITH_LUCK, 400),
-    ("B', C", "dpspec: epsilon if independent", PRINTED, 400),
     ("C", "Xiang et al., half", XIANG, 400),
     ("C", "GDP, 15 thresholds (jax-privacy HEAD)", lambda x, b, c: peers.gdp(x, b, DELTA, corrected=True), 400),
     ("X", "jax-privacy 2.0.0: one_run", lambda x, b, c: jax_privacy.steinke(x, b, DELTA), 100),
@@ -220,7 +166,7 @@ def nothing(sizes: Sequence[int], seeds: int) -> None:
 
 
 def elsewhere(sizes: Sequence[int], seeds: int) -> None:
-    """The third table: how often epsilon is above the truth where a curve is not Gaussian or luck is shared."""
+    """The third table: how often epsilon is above the truth where a curve is not Gaussian."""
     cases = not_gaussian()
     for canaries in sizes:
         print(f"\n{canaries:,} canaries: share of seeds above the true epsilon (median bound), at most {seeds} seeds\n")
@@ -233,31 +179,6 @@ def elsewhere(sizes: Sequence[int], seeds: int) -> None:
                 median, above = median_and_above(rule, case, drawn[:most], mu_of(case.epsilon))
                 cells.append(f"{above:.3f} ({median:.2f})")
             print(f"| {class_} | {name} | {min(most, seeds)} | " + " | ".join(cells) + " |", flush=True)
-        cells = []
-        for case, drawn in zip(cases, made, strict=True):
-            _, above = median_and_above(INDEPENDENT, case, drawn, case.mu)
-            cells.append(f"{above:.3f} (true mu {case.mu:.2f})")
-        print(
-            f"| B' | dpspec: mu if independent, above the true mu | {seeds} | " + " | ".join(cells) + " |", flush=True
-        )
-        print(f"| B', C | the same epsilon from five runs | {seeds // 5} | " + _five_runs(cases, made) + " |")
-
-
-def _five_runs(cases: Sequence[Case], made: Sequence[list[tuple[Array, Array]]]) -> str:
-    """How often epsilon is printed, and above the truth, where five runs are pooled and have to agree."""
-    cells = []
-    for case, drawn in zip(cases, made, strict=True):
-        wrong = 0
-        for first in range(0, len(drawn) - 4, 5):
-            told = [ranked(x, b) for x, b in drawn[first : first + 5]]
-            runs = [independence.design(len(coins)) for coins in told]
-            right = [independence.right(coins, run) for coins, run in zip(told, runs, strict=True)]
-            agree, shape = independence.runs_agree(runs, right), independence.gaussian_shape(told)
-            if agree is None or shape is None or min(agree, shape.p_value) <= 0.05:
-                continue
-            wrong += independence.p_value(runs, sum(right), mu_of(case.epsilon)) <= 1.0 - CONFIDENCE
-        cells.append(f"{wrong / (len(drawn) // 5):.3f}")
-    return " | ".join(cells)
 
 
 def main() -> None:
@@ -270,7 +191,7 @@ def main() -> None:
     RULES[:] = [rule for rule in RULES if given.rules in rule[1]]
     shown([gaussian(epsilon) for epsilon in (1.0, 2.0, 4.0, 8.0)], given.canaries, given.seeds)
     nothing(given.canaries, given.seeds)
-    elsewhere([m for m in given.canaries if m >= independence.CANARIES_OF_CURVE], given.seeds)
+    elsewhere(given.canaries, given.seeds)
 
 
 if __name__ == "__main__":

@@ -45,18 +45,6 @@ class GroupSums(Row):
     squares: Amount
 
 
-@dataclass(frozen=True)
-class StepDependence(Row):
-    """Dependence within steps between groups of one size and coin; see ``stats.attacks.independence``."""
-
-    size: Positive
-    coin: Count
-    count: Count
-    degrees: Positive
-    means: Amount
-    spreads: Amount
-
-
 @dataclass(frozen=True, kw_only=True)
 class StepTotals(Record):
     """Covariance over ``steps`` steps of the totals of groups, less the declared contribution of inserted ones.
@@ -100,7 +88,6 @@ class PlantedSums(Record):
     inclusion: Amount
     rounding: Amount
     hidden: Count = 0
-    luck: tuple[StepDependence, ...] | None = None
     by_step: StepTotals | None = None
 
     def problem(self) -> str | None:
@@ -109,10 +96,6 @@ class PlantedSums(Record):
             (size, coin) for size in sizes for coin in (0, 1)
         ]:
             return "moments must have each size in order, absent (0) and inserted (1)"
-        groups = {(one.size, one.coin): one.count for one in self.moments}
-        lucky = [(one.size, one.coin) for one in self.luck or ()]
-        if lucky != sorted(set(lucky)) or any(groups.get((one.size, one.coin)) != one.count for one in self.luck or ()):
-            return "luck must have groups of moments, each at most once and in order"
         if self.by_step is not None and len(self.by_step.products) != len(self.moments):
             return f"by_step.products must be of {len(self.moments)} sizes and coins, got {len(self.by_step.products)}"
         return None

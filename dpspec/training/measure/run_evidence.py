@@ -17,10 +17,9 @@ from torch import Tensor
 from dpspec.contract.frozen import FrozenMap, Json
 from dpspec.contract.phase import Phase, poisson_sampling
 from dpspec.contract.providers import Cancelled, Observer, Trainer, TrainingJob
-from dpspec.stats.attacks.independence import CANARIES_OF_STEPS, dependence_of_steps, moments
 from dpspec.stats.conformance import step_tests
 from dpspec.stats.conformance.batch_checks import BatchSums, Common, SamplingSums
-from dpspec.stats.conformance.canary_contributions import GroupSums, PlantedSums, StepDependence, StepTotals
+from dpspec.stats.conformance.canary_contributions import GroupSums, PlantedSums, StepTotals
 from dpspec.stats.conformance.epochs import EpochSums
 from dpspec.stats.conformance.evidence import (
     NoiseSums,
@@ -209,7 +208,6 @@ def canary_sums(watcher: ProjectionObserver, job: TrainingJob, sizes: Array, coi
         inclusion=along**2 * float(np.concatenate(variances).sum()),
         rounding=number(float(watcher.rounding[measured].sum())),
         hidden=int((watcher.looked & ~watcher.resolvable).sum()),
-        luck=tuple(_step_effects(watcher, measured, sizes, coins)),
         by_step=_step_totals(watcher, measured, sizes, coins, along),
     )
 
@@ -219,24 +217,6 @@ def _groups(sizes: Array, coins: Array) -> Iterator[tuple[int, int, Array]]:
     for size in np.unique(sizes).tolist():
         for coin in (0, 1):
             yield size, coin, np.flatnonzero((sizes == size) & (coins == coin))
-
-
-def _step_effects(
-    watcher: ProjectionObserver, measured: Tensor, sizes: Array, coins: Array
-) -> Iterator[StepDependence]:
-    schedule = watcher.schedule
-    noisy = np.array([phase.noise_multiplier > 0.0 for phase in schedule], dtype=bool)
-    at = np.flatnonzero(measured.numpy() & noisy)
-    numbers = np.repeat(np.arange(len(schedule.phases)), [phase.steps for phase in schedule.phases])[at]
-    sampled = watcher.spread.numpy()[at] / watcher.directions.parameters
-    for size, coin, which in _groups(sizes, coins):
-        if len(which) < CANARIES_OF_STEPS:
-            continue
-        rows = (watcher.projections[step].double().numpy()[which] for step in at)
-        found = dependence_of_steps(len(which), [moments(row) for row in rows], sampled, numbers)
-        if found is not None:
-            degrees, means, spreads = found
-            yield StepDependence(size, coin, len(which), degrees, number(means), number(spreads))
 
 
 def _step_totals(

@@ -6,18 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from dpspec_group import bounds, evidence
-
-
-@pytest.fixture(scope="module")
-def no_independent_bounds() -> Iterator[None]:
-    """One-run audits without the bounds that hold if canaries are independent: most of what concluding costs.
-
-    They decide no claim and no check. For tests of something else.
-    """
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(evidence, "independent_bounds", lambda *_, **__: iter(()))
-        yield
+from dpspec_group import bounds
 
 
 @pytest.fixture(scope="module")

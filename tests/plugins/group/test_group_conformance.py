@@ -22,8 +22,6 @@ from dpspec.reporters import phrases
 from dpspec_group import theory
 from dpspec_group.mechanism import GroupAudit
 
-pytestmark = pytest.mark.usefixtures("no_independent_bounds")
-
 #: Assumption, observer and note.
 Name: TypeAlias = tuple[str, str, str]
 

@@ -15,8 +15,6 @@ from dpspec.contract.frozen import canonical_json
 from dpspec.training.measure import scores as final_scores
 from dpspec_group import scores
 
-pytestmark = pytest.mark.usefixtures("no_independent_bounds")
-
 KINDS = ("mislabelled", "noise", "duplicate")
 
 

@@ -18,7 +18,7 @@ from dpspec.registry.loader import load_catalog
 from dpspec.training.loop import samplers
 from dpspec_group import evidence, theory
 
-pytestmark = pytest.mark.usefixtures("no_independent_bounds", "claimed_deltas_alone")
+pytestmark = pytest.mark.usefixtures("claimed_deltas_alone")
 
 TEXT = """\
 dpspec: 1

@@ -123,22 +123,6 @@ def test_what_the_numbers_rest_on_is_named_and_declared(tmp_path: Path) -> None:
     assert "assuming fair coins independent of the scores" in evidence.method
 
 
-@pytest.mark.parametrize("declared", [True, False])
-def test_an_epsilon_that_assumes_a_gaussian_curve_is_made_where_it_is_declared(declared: bool, tmp_path: Path) -> None:
-    """Laplace(0.5) composed eight times loses at most 4, and 5.3 if its ranked coins are read as Gaussian."""
-    source = np.random.default_rng(0)
-    coins = source.integers(0, 2, 1000)
-    seen = source.laplace(0.0, 2.0, (8, 1000)) + coins
-    written(tmp_path, coins, (np.abs(seen) - np.abs(seen - 1.0)).sum(0))
-    spec = spec_in(tmp_path, f"audit.scores.gaussian_curve={str(declared).lower()}")
-    found = {one.quantity: one for one in conclude_external(spec, [trial_of(spec)]) if isinstance(one, Finding)}
-    assert "mu-if-independent" in found
-    assert ("epsilon-if-independent" in found) == declared
-    if declared:
-        (curve,) = (one for one in found["epsilon-if-independent"].assumptions if one.name == "gaussian-curve")
-        assert curve.status == "declared"
-
-
 def test_equal_scores_show_nothing_of_the_order_of_rows(tmp_path: Path) -> None:
     """A table that lists all that were in first, with scores that say nothing: half of the guesses are right."""
     coins = np.repeat([1, 0], 500)
@@ -200,7 +184,6 @@ def diagnostics(folder: Path, *overrides: str) -> list[Diagnostic]:
             "chose its own initial weights",
         ),
         ([MANY, "audit.runs=200"], "unsupported", "audit.runs", "one row per run"),
-        ([MANY, "audit.scores.gaussian_curve=true"], "unsupported", "audit.scores.gaussian_curve", "one-run only"),
         (["audit.scores.coin=inn"], "data-unreadable", "audit.scores.coin", "did you mean 'in'?"),
         (["audit.scores.score=points"], "data-unreadable", "audit.scores.score", "has no column"),
         (["audit.scores.path=u.csv"], "data-unreadable", "audit.scores.path", "no such file"),
@@ -257,7 +240,6 @@ def test_the_key_is_that_of_the_table_and_not_of_what_is_claimed_of_it(tmp_path:
     written(tmp_path, *scored(200, 1.0))
     key = key_of(spec_in(tmp_path))
     same = ["claims.one.epsilon=9", "mechanism.noise_multiplier=5", "audit.confidence=0.9", "mechanism.steps=3"]
-    same.append("audit.scores.gaussian_curve=true")
     assert {key_of(spec_in(tmp_path, override)) for override in same} == {key}
     others = [key_of(spec_in(tmp_path, override)) for override in (MANY, "audit.seed=1", "data.records=501")]
     written(tmp_path, *scored(200, 1.0, seed=1))

@@ -24,7 +24,7 @@ from dpspec.engine.judging.evidence_weight import claim_scope, covers
 from dpspec.kit.users import bounded, in_records
 from dpspec_group.mechanism import GroupAudit, RecordsAudit
 
-pytestmark = pytest.mark.usefixtures("no_independent_bounds", "claimed_deltas_alone")
+pytestmark = pytest.mark.usefixtures("claimed_deltas_alone")
 
 VISITS = Path(__file__).parents[3] / "specs" / "users" / "visits.yaml"
 

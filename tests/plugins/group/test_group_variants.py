@@ -18,8 +18,6 @@ from dpspec.engine.preparing.prepare import prepare
 from dpspec.registry.loader import load_catalog
 from dpspec.reporters.limits import limits
 
-pytestmark = pytest.mark.usefixtures("no_independent_bounds")
-
 TEXT = """\
 dpspec: 1
 name: alone
