@@ -16,11 +16,10 @@ import logging
 import os
 import secrets
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import PurePath
 from types import BuiltinFunctionType, CellType, FunctionType, MethodType, ModuleType
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -33,6 +32,8 @@ _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int32}
 
 #: Types whose tensors numpy shares the memory of; others are reinterpreted.
 _NUMPY = {torch.float32, torch.float64, torch.float16, torch.int64, torch.int32, torch.bool}
+
+_STRIDED = torch.strided
 
 #: Numbers that are read in one piece.
 _CHUNK = 2**20
@@ -100,24 +101,8 @@ def require_plain(tensors: Iterable[Tensor | None]) -> None:
             )
 
 
-@dataclass(slots=True)
-class _Kept:
-    """A value: its fingerprint, or if ``alias`` shares its memory a copy of its bytes."""
-
-    content: Any
-    alias: Tensor | None = None
-    memory: Any = None
-
-    def shares(self, value: Any) -> bool:
-        """Whether a value still has the memory of the alias."""
-        alias = self.alias
-        return (
-            alias is not None
-            and isinstance(value, Tensor)
-            and value.dtype is alias.dtype
-            and value.is_set_to(alias)
-            and not value.is_neg()
-        )
+#: A value: its fingerprint, or a copy of its bytes with a tensor and a buffer that share its memory.
+_Kept: TypeAlias = tuple[Any, Tensor | None, Any]
 
 
 class Bits:
@@ -133,7 +118,7 @@ class Bits:
     @property
     def copies(self) -> list[bytearray]:
         """The copies of the values that have one, which are not written to again."""
-        return [kept.content for kept in self._kept or () if kept.alias is not None]
+        return [content for content, alias, _ in self._kept or () if alias is not None]
 
     def pick(self, places: Iterable[int]) -> Bits:
         """Like this one, for the values at these places."""
@@ -148,12 +133,13 @@ class Bits:
         leaves, before, room = _leaves(values), self._kept or [], _EXACT
         self._kept = []
         for value, old in zip_longest(leaves, before[: len(leaves)]):
-            if old is not None and old.shares(value):
-                kept = _Kept(bytearray(old.memory), old.alias, old.memory)
+            if old is not None and _share(value, old[1]):
+                _, alias, memory = old
+                kept = bytearray(memory), alias, memory
             else:
                 kept = _kept(value, room)
-            if kept.alias is not None:
-                room -= len(kept.content)
+            if kept[1] is not None:
+                room -= len(kept[0])
             self._kept.append(kept)
 
     def differ(self, values: Iterable[Any]) -> bool | Tensor:
@@ -162,14 +148,14 @@ class Bits:
         if before is None or len(leaves) != len(before):
             return True
         sums: list[Tensor] = []
-        for value, kept in zip(leaves, before, strict=True):
-            if kept.shares(value):
-                if kept.content != kept.memory:
+        for value, (content, alias, memory) in zip(leaves, before, strict=True):
+            if _share(value, alias):
+                if content != memory:
                     return True
                 continue
-            found, then = _fingerprint(value), kept.content
-            if kept.alias is not None:
-                then = _keyed(kept.alias, np.asarray(memoryview(kept.content)))
+            found, then = _fingerprint(value), content
+            if alias is not None:
+                then = _keyed(alias, np.asarray(memoryview(content)))
             if isinstance(found, Tensor) and isinstance(then, Tensor):
                 sums.append((found != then.to(found.device)).any())
             elif type(found) is not type(then) or found != then:
@@ -178,6 +164,8 @@ class Bits:
 
 
 def _leaves(values: Iterable[Any]) -> list[Any]:
+    if type(values) is list and _PLAIN.issuperset(map(type, values)):
+        return values
     found: list[Any] = []
     for value in values:
         if type(value) in _PLAIN:
@@ -191,15 +179,33 @@ def _leaves(values: Iterable[Any]) -> list[Any]:
     return found
 
 
+def _share(value: Any, alias: Tensor | None) -> bool:
+    """Whether a value still has the memory of its alias."""
+    return (
+        alias is not None
+        and isinstance(value, Tensor)
+        and value.dtype is alias.dtype
+        and value.is_set_to(alias)
+        and not value.is_neg()
+    )
+
+
 def _kept(value: Any, room: int) -> _Kept:
     """A value that was not kept before. room: the number of bytes that may be copied."""
-    if isinstance(value, Tensor) and value.is_cpu and value.dtype in _NUMPY and value.layout == torch.strided:
+    if (
+        isinstance(value, Tensor)
+        and value.is_cpu
+        and value.dtype in _NUMPY
+        and value.layout is _STRIDED
+        and value.is_contiguous()
+        and not value.is_neg()
+    ):
         alias = value.detach()
-        if alias.nbytes <= room and alias.is_contiguous() and not alias.is_neg():
-            array: Any = alias.numpy()
+        array: Any = alias.numpy()
+        if array.nbytes <= room:
             memory = memoryview(array)
-            return _Kept(bytearray(memory), alias, memory)
-    return _Kept(_fingerprint(value))
+            return bytearray(memory), alias, memory
+    return _fingerprint(value), None, None
 
 
 def _fingerprint(value: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -19,6 +20,8 @@ from dpspec.recording.ranks.shards import local, refuse_precision, shard_of
 from dpspec.recording.watching.arrays import ArrayModel, ReportedUpdates, is_arrays
 from dpspec.recording.watching.noise_sketch import width_of
 from dpspec.version import VERSION
+
+_OF_SUM = operator.attrgetter("noise_multiplier", "expected_batch_size", "loss_reduction", "max_grad_norm")
 
 
 class Parts:
@@ -138,20 +141,26 @@ class Parts:
         rates = {float(group["lr"]) for group in groups if "lr" in group}
         return rates.pop() if len(rates) == 1 else float("nan")
 
-    def private_options(self) -> dict[str, Any]:
+    def private_objects(self) -> list[Any]:
+        """The values of the options of the private sum, rate and noise multiplier first, clip norms last."""
         optimizer = self.optimizer
-        norms = [optimizer.max_grad_norm, getattr(optimizer, "max_grad_norms", None)]
-        norms.append(vars(self.model).get("max_grad_norm"))
-        multiplier = optimizer.noise_multiplier
+        multiplier, divisor, reduction, norm = _OF_SUM(optimizer)
         if self.clipping == "ghost":  # Opacus' ghost optimizer prefers this attribute
             multiplier = getattr(optimizer, "_adjusted_noise_multiplier", multiplier)
+        rate = None if self.sampler is None else getattr(self.sampler.batches, "sample_rate", None)
+        if self.clipping == "adaptive":
+            return [rate, multiplier, divisor, reduction]
+        of_layers, of_model = getattr(optimizer, "max_grad_norms", None), vars(self.model).get("max_grad_norm")
+        return [rate, multiplier, divisor, reduction, norm, of_layers, of_model]
+
+    def private_options(self) -> dict[str, Any]:
+        rate, multiplier, divisor, reduction, *norms = self.private_objects()
         found = {
             "noise_multiplier": multiplier,
-            "clip_norm": [] if self.clipping == "adaptive" else norms,
-            "divisor": optimizer.expected_batch_size,
-            "loss_reduction": optimizer.loss_reduction,
+            "clip_norm": norms,
+            "divisor": divisor,
+            "loss_reduction": reduction,
         }
-        rate = None if self.sampler is None else getattr(self.sampler.batches, "sample_rate", None)
         return found if rate is None else {**found, "rate": rate}
 
     def header(self, notes: Sequence[str], group: Group | None = None, part: int = 0) -> Header:

@@ -147,8 +147,10 @@ class WatchedTraining:
         self._passes = None if inner is None else GradientParameters(self._watch, noisy)
         if self._passes is not None:
             self._passes.attach(parts.model, self.guarded, parts.compiled)
-        private = parts.private_options if parts.clipping is not None else self._declared_options
-        self._options = OptionWatch(inner, private, self.guarded)
+        if parts.clipping is None:
+            self._options = OptionWatch(inner, self._declared_options, self.guarded)
+        else:
+            self._options = OptionWatch(inner, parts.private_options, self.guarded, parts.private_objects)
         self._saved = None if group is None else group.saved
         self._states = StateWatch(parts, inner, trained, self._model_state, secret)
         self.guarded(partial(self._start, part))

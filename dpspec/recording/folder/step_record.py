@@ -99,11 +99,15 @@ def encode_members(indices: Indices) -> bytes:
     if ordered[0] < 0 or ordered[-1] >= MOST_RECORDS:
         raise ValueError(f"record numbers must lie in [0, {MOST_RECORDS}), got {ordered[0]} to {ordered[-1]}")
     gaps = np.diff(ordered, prepend=0)
-    parts = (gaps[:, None] >> (7 * np.arange(_BYTES))) & 0x7F
-    lengths = 1 + (gaps[:, None] >= (1 << (7 * np.arange(1, _BYTES)))).sum(axis=1)
-    place = np.arange(_BYTES)[None, :]
-    more = place < lengths[:, None] - 1
-    return bytes((parts | (more * 0x80)).astype(np.uint8)[place < lengths[:, None]].tobytes())
+    width = max(1, -(-int(gaps.max()).bit_length() // 7))
+    digits, kept = np.empty((len(gaps), width), dtype=np.uint8), np.ones((len(gaps), width), dtype=bool)
+    for place in range(width):
+        digits[:, place] = gaps & 0x7F
+        gaps >>= 7
+        if place + 1 < width:  # the first bit of a byte says that another one follows
+            kept[:, place + 1] = gaps > 0
+            digits[:, place] |= kept[:, place + 1].view(np.uint8) << 7
+    return digits[kept].tobytes()
 
 
 def decode_members(data: bytes) -> Indices:

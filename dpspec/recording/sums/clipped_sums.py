@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 import operator
-import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from threading import get_ident
 from typing import Any
 
 import numpy as np
@@ -63,12 +63,13 @@ class Contributions:
         kept = [getattr(p, "grad_sample", None) for p in parameters]
         # The memory of these tensors is not reused during the call, so an address identifies a gradient.
         self._lasting = {g.data_ptr() for g in kept if isinstance(g, Tensor)}
-        self._known: dict[tuple[int, int], tuple[int, Tensor]] = {}
+        # Of each call its tensor and the version of this, and of a sum the factors and the norms if they are known.
+        self._calls: list[tuple[Tensor, int, Tensor | None, Any]] = []
         self._factors: list[Tensor] = []
         self._lengths: list[Tensor] = []
         self._fault: Exception | None = None
         self.norm_type, self.sum_type = "", ""
-        self._thread = threading.get_ident()
+        self._thread = get_ident()
         self._mode: _Mode | None = None
         if _OWN and all(map(operator.is_, (torch.einsum, torch.norm, torch.Tensor.norm), _FUNCTIONS)):
             for name, function in zip(("einsum", "norm"), _FUNCTIONS, strict=False):
@@ -85,12 +86,19 @@ class Contributions:
 
     def _observe(self, func: Any, *args: Any, **options: Any) -> Any:
         result = func(*args, **options)
-        if threading.get_ident() == self._thread:
+        if get_ident() == self._thread:
             try:
                 if func is not _FUNCTIONS[0]:
-                    self._norms(args, options, result)
+                    of = args[0] if args else None
+                    if isinstance(of, Tensor) and (of.data_ptr() in self._lasting or of.dtype in HALVES):
+                        order = args[1] if len(args) > 1 else options.get("p", "fro")
+                        if order == 2 and isinstance(result, Tensor):
+                            self._norms(of, result)
                 elif len(args) == 3 and args[0] == "i,i...":
-                    self._sum(args[1], args[2])
+                    of = args[2]
+                    norms = None if of.data_ptr() in self._lasting else _norms(of)
+                    self._calls.append((of if norms is None else norms, of._version, args[1], norms))
+                    self.sum_type = HALVES.get(of.dtype, self.sum_type)
             except Exception as error:  # a fault of the recorder must not reach the training
                 self._fault = error
         return result
@@ -102,6 +110,7 @@ class Contributions:
         """
         if self._fault is not None:
             raise self._fault
+        self._read_calls()
         return len(self._lengths[0]) if parameters and len(self._lengths) == parameters else None
 
     def norms(self) -> tuple[Tensor, Tensor]:
@@ -116,26 +125,37 @@ class Contributions:
         factors = self._factors[0] if shared else torch.stack([one.to(device) for one in self._factors])
         return (factors.to(lengths) * lengths).square_().sum(0).sqrt_(), lengths.square_().sum(0).sqrt_()
 
-    def _norms(self, args: tuple[Any, ...], options: Mapping[str, Any], result: Any) -> None:
-        if not (args and isinstance(args[0], Tensor) and isinstance(result, Tensor)):
-            return
-        of, order = args[0], args[1] if len(args) > 1 else options.get("p", "fro")
-        if not (of.dim() > 1 and result.dim() == 1 and len(result) == len(of) and order == 2):
+    def _norms(self, of: Tensor, norms: Tensor) -> None:
+        if of.dim() < 2 or norms.shape != of.shape[:1]:
             return
         if of.dtype in HALVES:
             self.norm_type = HALVES[of.dtype]
-        elif of.data_ptr() in self._lasting:
-            self._known[of.data_ptr(), of.numel()] = (of._version, result)
+        else:
+            self._calls.append((of, of._version, None, norms))
 
-    def _sum(self, factors: Tensor, gradients: Tensor) -> None:
-        self.sum_type = HALVES.get(gradients.dtype, self.sum_type)
-        version, norms = self._known.get((gradients.data_ptr(), gradients.numel()), (-1, None))
-        if norms is None or version != gradients._version or len(norms) != len(gradients):
-            gradients = gradients if gradients.dim() > 1 else gradients[:, None]
-            exact = torch.float32 if gradients.dtype in HALVES else None
-            norms = torch.linalg.vector_norm(gradients.detach().flatten(1), dim=1, dtype=exact)
-        self._factors.append(factors)
-        self._lengths.append(norms.detach())
+    def _read_calls(self) -> None:
+        """Read the calls after the method, because the code of the recorder is slow between operations of torch."""
+        calls, self._calls = self._calls, []
+        known: dict[tuple[int, int], tuple[int, Tensor]] = {}
+        for of, version, factors, norms in calls:
+            if factors is None:
+                known[of.data_ptr(), of.numel()] = version, norms
+                continue
+            if norms is None:
+                seen, norms = known.get((of.data_ptr(), of.numel()), (-1, None))
+                if norms is None or seen != version or len(norms) != len(of):
+                    if of._version != version:
+                        raise RuntimeError("a gradient of records changed after it was summed")
+                    norms = _norms(of)
+            self._factors.append(factors)
+            self._lengths.append(norms.detach())
+
+
+def _norms(gradients: Tensor) -> Tensor:
+    gradients = gradients if gradients.dim() > 1 else gradients[:, None]
+    exact = torch.float32 if gradients.dtype in HALVES else None
+    norms: Tensor = torch.linalg.vector_norm(gradients.detach().flatten(1), dim=1, dtype=exact)
+    return norms
 
 
 def summed_gradients(optimizer: Any, parameters: Sequence[Any]) -> list[Tensor | None]:

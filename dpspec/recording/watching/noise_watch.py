@@ -188,7 +188,7 @@ class NoiseWatch:
         precise = known & (unit * (largest + 8.0) <= _ROUNDING)
         self._seen += int(known.sum())
         self._unit = max(self._unit, unit)
-        self._add_values(noise, total, std, _ERROR * unit)
+        self._add_values(noise, None if largest.max() <= _SUM else total, std, _ERROR * unit)
         if not precise.any():
             return
         self._rounding = max(self._rounding, unit * (float(largest[precise].max()) + 16.0))
@@ -248,12 +248,9 @@ class NoiseWatch:
 
     def _count(self, given: Any, sums: Any, std: float, room: float) -> None:
         """Note the numbers of values below each edge."""
-        values: Any = np.asarray(given, dtype=np.float64) / std
-        if sums is not None:
-            small = np.abs(sums) <= _SUM * std
-            values = values if small.all() else values[small]
-        values.sort()
-        self._below.setdefault(room, []).append((*values.searchsorted(gaussian_noise.EDGES, side="right"), len(values)))
+        values = np.sort(given if sums is None else given[np.abs(sums) <= _SUM * std])
+        below = values.searchsorted(gaussian_noise.EDGES * std, side="right")
+        self._below.setdefault(room, []).append((*below, len(values)))
 
     def _read_steps(self) -> None:
         waiting, self._waiting = self._waiting, []

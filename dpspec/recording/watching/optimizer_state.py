@@ -60,9 +60,9 @@ class OptimizerState:
 
     def before_step(self) -> None:
         """Raise ``TypeError`` if a tensor that the step reads is of the script's own class."""
-        parameters, state = self._read()
-        read = [one for kept in state for one in kept.values() if isinstance(one, Tensor)]
-        require_plain([*parameters, *(p.grad for p in parameters), *read])
+        parameters, _, state = self._read()
+        read = [one for one in state if isinstance(one, Tensor)]
+        require_plain([*parameters, *[p.grad for p in parameters], *read])
         left = self._left
         if len(parameters) != len(self._parameters) or not all(map(operator.is_, parameters, self._parameters)):
             ends = zip(self._parameters, self._sizes, accumulate(self._sizes), strict=True)
@@ -71,14 +71,20 @@ class OptimizerState:
         self._restated.add(left.differ(state))
 
     def after_step(self) -> None:
-        self._parameters, state = self._read()
-        self._sizes = list(map(len, state))
+        self._parameters, self._sizes, state = self._read()
         self._left.keep(state)
 
-    def _read(self) -> tuple[list[Tensor], list[dict[str, Any]]]:
-        state = self._optimizer.state
-        parameters = [p for group in self._optimizer.param_groups for p in group["params"]]
-        return parameters, [dict.get(state, p) or {} for p in parameters]
+    def _read(self) -> tuple[list[Tensor], list[int], list[Any]]:
+        """All parameters, the number of values in the state of each, and these values."""
+        state, parameters, sizes = self._optimizer.state, list[Tensor](), list[int]()
+        for group in self._optimizer.param_groups:
+            parameters += group["params"]
+        values: list[Any] = []
+        for p in parameters:
+            kept = dict.get(state, p) or {}
+            sizes.append(len(kept))
+            values += kept.values()
+        return parameters, sizes, values
 
 
 def other_entries(optimizer: torch.optim.Optimizer) -> dict[str, str]:

@@ -224,9 +224,9 @@ class OpacusWatch:
         seen, self._contributions = self._contributions, None
         assert seen is not None
         assert self.recomputed is not None
+        records = seen.records(len(self._parameters))
         self.norm_type = seen.norm_type or self.norm_type
         self.sum_type = seen.sum_type or self.sum_type
-        records = seen.records(len(self._parameters))
         self.step.add_rows(len(self._optimizer.grad_samples[0]) if records is None else records)
         if records is not None:
             self.step.norms.append(seen)
@@ -353,7 +353,7 @@ class OpacusWatch:
 
     def _after_scaling(self, _: Any) -> None:
         optimizer, step = self._optimizer, self.step
-        self._gradients.keep(p.grad for p in self._parameters)
+        self._gradients.keep([p.grad for p in self._parameters])
         if self._unscaled is None:
             self._rows.divided(self._gradients.copies)
         step.divided = self._unscaled, math.nan if self._unscaled is None else self._first_norm()

@@ -59,9 +59,14 @@ class OptionWatch:
         optimizer: torch.optim.Optimizer | None,
         private: Callable[[], Mapping[str, Any]],
         guarded: Callable[[Callable[[], None]], None],
+        objects: Callable[[], Sequence[Any]] | None = None,
     ) -> None:
-        """optimizer: the one that steps. private: returns the private sum's options. guarded: runs observations."""
-        self._optimizer, self._private = optimizer, private
+        """Begin to observe.
+
+        optimizer: the one that steps. private: returns the private sum's options; ``objects``, the values that they
+        are read from. guarded: runs observations.
+        """
+        self._optimizer, self._private, self._private_objects = optimizer, private, objects
         self._last: dict[str, tuple[Value, ...]] | None = None
         # The objects that ``_last`` was read from: of the private sum under True, all under False.
         self._seen: dict[bool, list[Any] | None] = {}
@@ -118,18 +123,19 @@ class OptionWatch:
                 self._changed[name] = self._changed.get(name, by) if known else UNKNOWN
         return changed
 
-    def _options(self, private: bool) -> Sequence[Mapping[str, Any]]:
-        """The groups of the optimizer without ``private``, and the options of the private sum."""
+    def _groups(self, private: bool) -> Sequence[Mapping[str, Any]]:
+        """The groups of the optimizer, none with ``private``."""
         groups = [] if private or self._optimizer is None else self._optimizer.param_groups
         for group in groups:
             if type(group) is not dict or type(group["params"]) is not list:
                 raise TypeError("param_groups holds other classes than dict and list, whose code may run in a step")
-        return [*groups, self._private()]
+        return groups
 
     def _objects(self, private: bool) -> list[Any]:
         """The objects that options are read from. None ends a list, so that no parameter changes its group unseen."""
         found: list[Any] = []
-        for options in self._options(private):
+        of_sum = self._private_objects
+        for options in self._groups(private) if of_sum else [*self._groups(private), self._private()]:
             found += options
             for value in options.values():
                 if type(value) in _LISTS:
@@ -137,11 +143,11 @@ class OptionWatch:
                     found.append(None)
                 else:
                     found.append(value)
-        return found
+        return [*found, *of_sum()] if of_sum else found
 
     def _are_fixed(self, private: bool) -> bool:
         """Whether no object that options are read from can change in place."""
-        for options in self._options(private):
+        for options in [*self._groups(private), self._private()]:
             for name, value in options.items():
                 inside = value if type(value) in _LISTS else [value]
                 if name not in _NO_OPTIONS and not _FIXED.issuperset(map(type, inside)):

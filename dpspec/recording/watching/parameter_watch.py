@@ -39,7 +39,7 @@ class ParameterWatch:
 class GradientParameters:
     """Counts the passes that compute gradients at other parameters than the last step left.
 
-    It compares values at the first forward and the first backward pass of a step. At further passes it compares version
+    It compares values at the first two forward or backward passes of a step. At further passes it compares version
     counters and addresses, and values again if any of these changed or at one of eight passes at random.
     """
 
@@ -80,19 +80,19 @@ class GradientParameters:
     def observe(self, kind: str) -> None:
         """A pass computes gradients now. kind: ``forward`` or ``backward``."""
         self._passes += 1
-        now = [
-            (p._version, p.data_ptr()) for p in (map(local, self._parameters) if self._sharded else self._parameters)
-        ]
-        if kind in self._kinds and now == self._known and self._random.randrange(_FURTHER):
-            return
+        if kind in self._kinds:
+            parameters = map(local, self._parameters) if self._sharded else self._parameters
+            known, self._known = self._known, [(p._version, p.data_ptr()) for p in parameters]
+            if known == self._known and self._random.randrange(_FURTHER):
+                return
         self._kinds.add(kind)
-        self._known = now
         with torch._C._DisableFuncTorch():  # transforms of torch.func hide the memory of all tensors
             self._other.add(self._watch.moved())
 
     def stepped(self) -> None:
         self._steps += 1
         self._unseen += "forward" not in self._kinds
+        self._known = None
         self._kinds.clear()
 
 

@@ -125,15 +125,17 @@ class SeedWatch:
         self.found = [0, 0]
 
     def step(self) -> None:
-        noise = self._optimizer.generator or (torch.default_generator if self._on_host else None)
-        batches = None if self._sampler is None else self._sampler.generator or torch.default_generator
-        seeds = [_seed(generator) for generator in (noise, batches)]
-        self.found[0] += noise is not batches and None not in seeds and seeds[0] == seeds[1]
-        self.found[1] += self._public in seeds
+        noise: Any = self._optimizer.generator or (torch.default_generator if self._on_host else None)
+        batches: Any = None if self._sampler is None else self._sampler.generator or torch.default_generator
+        seeds = _seed(noise), _seed(batches)
+        if noise is not batches and seeds[0] is not None and seeds[0] == seeds[1]:
+            self.found[0] += noise.device.type == batches.device.type
+        if self._public in seeds:
+            self.found[1] += any(one.device.type == "cpu" for one in (noise, batches) if _seed(one) == self._public)
 
 
-def _seed(generator: Any) -> tuple[str, int] | None:
+def _seed(generator: Any) -> int | None:
     try:
-        return generator.device.type, int(generator.initial_seed())
+        return int(generator.initial_seed())
     except (AttributeError, RuntimeError, TypeError):
         return None
