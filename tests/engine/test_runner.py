@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import functools
-import re
 from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from support import counting
 
-import dpspec.engine.running.runner as controls
 from dpspec.contract import Diagnostic, Spec
 from dpspec.contract.events import Event, TrialFinished, TrialsPlanned
 from dpspec.engine.preparing.prepare import prepare
@@ -162,48 +159,8 @@ def test_a_spec_without_an_audit_gets_no_warning(tmp_path):
     assert warnings(tmp_path, LOW, SPEC[: SPEC.index("audit:")]) == []
 
 
-def test_bounds_are_computed_for_suspects_only(tmp_path, monkeypatch):
-    asked = []
-    context = controls._PublicContext
-    monkeypatch.setattr(controls, "_PublicContext", lambda *given, **on: asked.append(given) or context(*given, **on))
-    warnings(tmp_path, LOW.replace("refuted}", "proved}"))
-    assert not asked
-    warnings(tmp_path, LOW)
-    assert len(asked) == 1
-
-
 def test_bounds_that_need_rows_give_no_warning(tmp_path):
     """The control of this example is false, but its bounds hold for the rows at hand."""
     file = ROOT / "specs" / "preprocessing" / "dedup-side-channel.yaml"
     text = file.read_text(encoding="utf-8").replace("refuted_by: attack, ", "")
     assert warnings(tmp_path, "", text) == []
-
-
-def blocks() -> dict[str, dict]:
-    """Every spec of the project with an ``audit`` block or a parent: files, and blocks of documents."""
-    files = [path for path in ROOT.glob("specs/**/*.yaml") if "invalid" not in path.parts]
-    files += ROOT.glob("dpspec/cli/plugin_template/*.yaml.tmpl")
-    texts = {str(path.relative_to(ROOT)): path.read_text("utf-8") for path in files}
-    for path in [ROOT / "README.md", *sorted(ROOT.glob("docs/**/*.md"))]:
-        for number, block in enumerate(re.findall(r"```yaml\n(.*?)```", path.read_text("utf-8"), re.DOTALL)):
-            texts[f"{path.relative_to(ROOT)}#{number}"] = block
-    read = {name: _read(text) for name, text in texts.items()}
-    return {
-        name: block for name, block in read.items() if isinstance(block, dict) and block.keys() & {"audit", "extends"}
-    }
-
-
-def _read(text: str) -> object:
-    try:
-        return yaml.safe_load(text.replace("$kind", "kind"))
-    except yaml.YAMLError:
-        return None
-
-
-def test_every_control_of_the_project_needs_the_attack():
-    found = blocks()
-    assert len(found) > 40
-    claims = [(name, claim) for name, block in found.items() for claim in block.get("claims", ())]
-    refuted = [(name, claim) for name, claim in claims if isinstance(claim, dict) and claim.get("expect") == "refuted"]
-    assert len(refuted) > 15
-    assert [name for name, claim in refuted if claim["kind"] != "metric" and claim.get("refuted_by") != "attack"] == []

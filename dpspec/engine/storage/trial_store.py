@@ -61,10 +61,6 @@ def seal_of(key: bytes, digest: str) -> str:
     return hmac.new(key, _PURPOSE + digest.encode("ascii"), hashlib.sha256).hexdigest()
 
 
-def is_sealed(key: bytes, digest: str, seal: object) -> bool:
-    return isinstance(seal, str) and seal.isascii() and hmac.compare_digest(seal_of(key, digest), seal)
-
-
 SCHEMA = "dpspec/trial/v1"
 MAX_EVIDENCE_BYTES = 1 << 20
 
@@ -163,16 +159,7 @@ class Store:
     def get(
         self, key: str, on_damage: Callable[[str], None] | None = None, index: int | None = None
     ) -> StoredTrial | None:
-        """The trial stored under ``key``, or None. A damaged record is quarantined and reported.
-
-        Args:
-            key: The key.
-            on_damage: Receives a message about a damaged record.
-            index: The expected index of the trial in its audit.
-
-        Raises:
-            UsageError: The system denies reading it.
-        """
+        """The trial under ``key`` of this ``index``, or None. A damaged record is quarantined and reported."""
         try:
             if not self._storage.holds(key):
                 return None
@@ -192,11 +179,7 @@ class Store:
             return None
 
     def put(self, key: str, trial: Trial, recorded: FrozenMap) -> StoredTrial:
-        """Store a trial and return it as stored; an existing record is returned unchanged.
-
-        Raises:
-            ValueError: The evidence is not finite JSON or larger than 1 MiB.
-        """
+        """Store a trial and return it as stored, or the existing one. Raises ``ValueError`` for invalid evidence."""
         try:
             evidence = canonical_json(trial.evidence)
         except (TypeError, ValueError) as error:
@@ -229,10 +212,7 @@ class Store:
             self._storage.quarantine(key)
 
     def unfinished(self, key: str) -> Path | None:
-        """A folder for the state of an unfinished trial, removed once the trial is stored.
-
-        It may not exist. None if the store has no local folder.
-        """
+        """A folder, which may not exist, for an unfinished trial; None if the store has no local folder."""
         folder = self._storage.unfinished(key)
         if folder is not None:
             with suppress(OSError):  # what cannot be written to is told by ``refusal``
@@ -285,7 +265,8 @@ class Store:
         seal, claimed = body.pop("seal", None), body.pop("digest")
         if digest(body) != claimed or body["key"] != key or body["schema"] != SCHEMA:
             raise _DamageError("its digest does not match")
-        if self._key is not None and not is_sealed(self._key, claimed, seal):
+        sealed = isinstance(seal, str) and seal.isascii()
+        if self._key is not None and not (sealed and hmac.compare_digest(seal_of(self._key, claimed), seal)):
             raise _DamageError("it is not sealed with the key of --store-key")
         if type(body["index"]) is not int or not all(isinstance(body[part], dict) for part in _MAPPINGS):
             raise _DamageError("it is not in the format that a store writes")
