@@ -64,7 +64,8 @@ def told(tmp_path: Path, kind: str, backend: str = "native") -> str:
         (
             "dropping",
             "the model has no per-example gradients: layer '1' (Dropout) applies dropout with torch's global "
-            "generator, so the run's seed would not determine it; set dropout=0 or remove it: DP-SGD's noise already regularizes",
+            "generator, so the run's seed would not determine it; set dropout=0 or remove it: DP-SGD's noise already "
+            "regularizes",
         ),
         (
             "toonarrow",
