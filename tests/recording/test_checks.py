@@ -316,28 +316,6 @@ def test_methods_of_a_step_in_its_hook_are_compared(tmp_path: Path) -> None:
 LARGE = {"epsilon": 1e4}
 
 
-def thawed(training: Training) -> None:
-    """A layer that was frozen at the beginning is trained by plain descent."""
-    training.train()
-    with torch.no_grad():
-        training.model._module[0].weight.add_(0.1)
-
-
-def counted(training: Training) -> None:
-    training.train()
-    training.model._module.counts.add_(torch.tensor([17, 283]))
-
-
-def kept(training: Training) -> None:
-    training.train()
-    training.model._module.register_buffer("memory", torch.randn(300, 6))
-
-
-def replaced(training: Training) -> None:
-    training.train()
-    training.model._module[2] = nn.Linear(16, 2)
-
-
 def meddled(training: Training) -> None:
     """Gradients get something more after the noise."""
 
@@ -370,7 +348,26 @@ def frozen(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("support.opacus_training.nn.Sequential", model_with_frozen_layer)
 
 
-@pytest.mark.parametrize("script", [Training.train, thawed, counted, kept, replaced, meddled])
+def trained_and(change: Callable[[Any], Any]) -> Script:
+    def script(training: Training) -> None:
+        training.train()
+        with torch.no_grad():
+            change(training.model._module)
+
+    return script
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        Training.train,
+        meddled,
+        trained_and(lambda model: model[0].weight.add_(0.1)),  # frozen, and trained by plain descent
+        trained_and(lambda model: model.counts.add_(torch.tensor([17, 283]))),
+        trained_and(lambda model: model.register_buffer("memory", torch.randn(300, 6))),
+        trained_and(lambda model: model.__setitem__(2, nn.Linear(16, 2))),
+    ],
+)
 def test_what_gets_no_noise_deviates(tmp_path: Path, frozen: None, script: Script) -> None:
     found = recorded(tmp_path / "run", script, asked=LARGE)
     assert found.fine is (script is Training.train)
