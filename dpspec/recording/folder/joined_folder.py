@@ -224,7 +224,10 @@ class JoinedFolder:
             yield InternalStep(
                 step=parts[0].step,
                 least=min(part.least for part in parts),
-                **dict.fromkeys(("lower", "middle", "upper", "largest"), largest),
+                lower=largest,
+                middle=largest,
+                upper=largest,
+                largest=largest,
                 sum_norm=math.hypot(*(part.sum_norm for part in parts)) if holders else sum(rows) + excess,
                 moved=min(part.moved for rank, part in enumerate(parts) if not holders or rank in holders),
                 outside=_worst([part.outside for part in parts], 0.0),
