@@ -275,14 +275,6 @@ def test_an_audit_that_cannot_run_is_no_obstacle(load, refusing):
     assert calibrate_spec(load()[0], support.catalog(), vary=KEY).proved is not None
 
 
-def test_each_cell_of_a_matrix_is_calibrated(load):
-    specs = load(more="\nmatrix: {claims.held.epsilon: [1.5, 3.0]}\n")
-    found = calibrate_specs(specs, support.catalog(), vary=KEY)
-    assert [c.name for c in found] == ["coin[1.5]", "coin[3.0]"]
-    assert [c.cell for c in found] == [("claims.held.epsilon=1.5",), ("claims.held.epsilon=3.0",)]
-    assert [round(c.proved.value, 2) for c in found] == [1.5, 3.0]
-
-
 def test_cells_that_differ_in_the_varied_key_alone_are_one(load):
     specs = load(more="\nmatrix: {mechanism.epsilon: [0.5, 2.0], claims.held.epsilon: [1.5, 3.0]}\n")
     found = calibrate_specs(specs, support.catalog(), vary=KEY)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,12 +12,11 @@ from hypothesis import strategies as st
 from scipy.optimize import brentq
 from scipy.special import log_ndtr, ndtr, ndtri, ndtri_exp
 from support import scope_oracle as oracle
-from support.attacks import attacked
 from support.group_cases import gradients_within, mechanisms
 
 from dpspec.accounting.gaussian import delta as gaussian_delta
 from dpspec.contract import Claim, Finding
-from dpspec_group import bounds, theory
+from dpspec_group import bounds
 from dpspec_group.mechanism import GroupAudit
 
 ONE = {"noise_multiplier": 1.3, "clip_norm": 2.0, "sampling": {"scheme": "poisson", "rate": 0.2}, "steps": 1}
@@ -136,20 +134,3 @@ def test_no_data_sets_in_scope_leak_more(case: dict[str, Any], direction: str, d
                 for epsilon in (0.0, 0.3, 1.0, 3.0, 10.0):
                     allowed = float(gaussian_delta(epsilon, finding.value * room))
                     assert oracle.delta(one, other, epsilon) <= allowed * room + 1e-12
-
-
-def test_noise_that_a_bound_on_mu_rules_out(tmp_path: Path) -> None:
-    """Full batches: T steps of noise s are sqrt(T) / s-GDP, so that mu rules out s of sqrt(T) / mu and more."""
-    spec = attacked(
-        tmp_path, "mechanism.sampling={scheme: full}", "mechanism.noise_multiplier=4.0", "mechanism.steps=9"
-    )
-    assert theory.mu_of_all_steps(spec.phases, 2, 60) == pytest.approx(2 * 3 / 4.0)
-    said = theory.noise_ruled_out(spec.phases, 1, 60, 0.5)
-    assert said == "; rules out noise multipliers >= 6.001 at these rates and steps"
-    assert theory.noise_ruled_out(spec.phases, 1, 60, 0.0) == ""
-    assert theory.noise_ruled_out(spec.phases, 1, 60, 0.07) == ""  # 10.7 times the declared noise
-    first = spec.phases[0]
-    both = (first, first.replace(noise_multiplier=8.0))
-    times = math.sqrt(9 / 16 + 9 / 64) / 0.25
-    said = theory.noise_ruled_out(both, 1, 60, 0.25)
-    assert said.startswith(f"; rules out noise of at least {math.ceil(times * 1000) / 1000:g} times the declared noise")
