@@ -131,15 +131,6 @@ def warnings(tmp_path: Path, control: str, spec: str = SPEC) -> list[Diagnostic]
     return [found for one in loaded.specs for found in controls_decided_by_theory(prepare(one, catalog), catalog)]
 
 
-def test_a_control_below_the_certified_lower_end_is_located(tmp_path):
-    (found,) = warnings(tmp_path, LOW)
-    assert (found.code, found.severity) == ("control-without-attack", "warning")
-    assert found.message.startswith("claim 'low' is refuted without the attack: the certified lower bound 9.997")
-    assert found.span is not None
-    assert found.span.line == 8
-    assert "refuted_by: attack" in found.help
-
-
 @pytest.mark.parametrize(
     "control",
     [

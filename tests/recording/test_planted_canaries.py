@@ -164,7 +164,6 @@ def test_the_page_and_the_json_hold_the_attack(scored, capsys):
     page = " ".join(run_page(checked(folder, epsilon=2.5), 400).split())
     for words in (
         "SGD, a custom loop - batches reported by the loop, drawn from 600 records",
-        "Only the loop's report shows that norms after clipping and batches belong to its gradients",
         "400 canaries (crafted), ",
         "lower bound: statistical at confidence 0.95: one run, final model, 400 canaries of a recorded script",
     ):
