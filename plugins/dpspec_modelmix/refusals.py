@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -104,21 +103,11 @@ def _laplace(spec: dps.Spec, facts: dps.Facts, i: int, phase: dps.Phase) -> Iter
             yield kit.unsupported(message, dps.in_phase(spec, i, key), "remove it: clip_norm bounds the l1 norm")
     if phase.noiseless or unmet_conditions(spec):
         return
-    noise, clip = phase.noise_multiplier, phase.clip_norm
+    clip, path = phase.clip_norm, dps.in_phase(spec, i, "mixing", "threshold")
     width = gap_on_sum(phase, spec.phases, spec.training.options, facts.records)
-    printed_least = max(2.0 * math.log(max(width, 1e-300)) * noise * clip / math.sqrt(2.0) + clip, 1.0)
-    path = dps.in_phase(spec, i, "mixing", "threshold")
     if width <= clip:
         message = f"the gap must be above clip_norm {clip:g} on the scale of the sum (Lemma D.2), got {width:.3g}"
         yield kit.bad_value(message, path, "increase the threshold, or write threshold: 0 for plain Laplace noise")
-    elif width <= printed_least:
-        warning = kit.bad_value(
-            f"the gap is {width:.3g} on the scale of the sum, and Lemma D.2 as printed only covers gaps above "
-            f"{printed_least:.3g}, which depends on units",
-            path,
-            "the corrected bound holds for this gap, but its amplification is small",
-        )
-        yield replace(warning, severity="warning")
 
 
 def _embedding(spec: dps.Spec, facts: dps.Facts, i: int, phase: dps.Phase) -> Iterator[dps.Diagnostic]:
