@@ -1,7 +1,4 @@
-"""Formulas as printed in the paper, with their errors, and other comparisons. They support no verdict.
-
-*Fractional orders* are not covered by the paper's proof.
-"""
+"""Formulas as printed in the paper, with their errors, and other comparisons. They support no verdict."""
 
 from __future__ import annotations
 
@@ -123,10 +120,7 @@ def real_epsilon(segments: Sequence[Segment], delta: float) -> OrderEpsilon:
 
 
 def real_step_rdp(orders: Sequence[float], segment: Segment) -> Floats:
-    """D_a of one step at real ``orders`` > 1, shape (n,), for the one-hot pair.
-
-    Only numerical evidence supports that the one-hot gradient is the worst at fractional orders.
-    """
+    """D_a of one step at real ``orders`` > 1, shape (n,), for the one-hot pair."""
     if not segment.one_dimensional:
         raise ValueError("fractional orders are defined for p = 1 only")
     a = np.asarray(orders, dtype=np.float64)

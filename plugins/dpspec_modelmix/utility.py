@@ -1,7 +1,4 @@
-"""The paper's utility theorems, as printed and with the constants that their proofs give.
-
-They bound expectations for smooth losses and do not depend on the data. ``printed`` values are for comparison.
-"""
+"""The paper's utility theorems for smooth losses, as printed and with the constants that their proofs give."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """Attack trials, and evidence, lower bounds and noise checks from them.
 
-Each trial executes the pipeline on one of two neighbours, chosen by a fair coin, and scores the output. Both datasets
-are processed once per call, and the private mechanism runs for every coin. The neighbours differ as much as possible
-after pre-processing (``docs/explanation/proofs/preprocessing.md``). Record 0 is the canary.
+Each trial executes the private mechanism on one of two processed neighbours, chosen by fair coins, and scores the
+outputs (``docs/explanation/proofs/preprocessing.md``). Record 0 is the canary.
 """
 
 from __future__ import annotations

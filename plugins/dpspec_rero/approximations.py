@@ -1,8 +1,4 @@
-"""Approximations of gamma and bounds other than the certified one. Tables show them; they support no verdict.
-
-Closed forms, a table of one step's loss, Renyi divergences and Edgeworth series
-(``docs/explanation/proofs/reconstruction.md``).
-"""
+"""Approximations of gamma and looser bounds without verdicts (``docs/explanation/proofs/reconstruction.md``)."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """Findings: the prior at which gamma reaches one half and membership bounds; identified targets and conformance checks.
 
-The membership bounds are attained; gamma is not known to be (``docs/explanation/proofs/reconstruction.md``). Bounds
-hold for datasets of every size. A prior enters only through its kappa.
+The membership bounds are attained; gamma is not known to be (``docs/explanation/proofs/reconstruction.md``).
 """
 
 from __future__ import annotations
