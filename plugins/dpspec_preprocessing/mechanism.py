@@ -95,8 +95,8 @@ class PreprocessingAudit(dps.Audit):
         private, runs = Declaration.of(spec.mechanism.options).private, spec.audit.runs
         executions = runs * AuditBlock.of(spec.audit.options).repeats
         network = private.network
-        steps = {"dp-gd": facts.records * private.step_count, "sgd-iterated": facts.records}
-        work = float(steps.get(private.kind, private.step_count))
+        steps = {"dp-gd": facts.records * private.steps, "sgd-iterated": facts.records}
+        work = float(steps.get(private.kind, private.steps))
         work *= float((facts.parameters or 0) if network else facts.features)
         rate = _NETWORK_FLOPS if network else _FLOPS
         rows = float(facts.records * max(1, facts.features))
