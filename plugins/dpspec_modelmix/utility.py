@@ -76,10 +76,6 @@ class NonConvex:
     span: float
     noise: float
 
-    @property
-    def steps(self) -> float:
-        return (self.records * self.epsilon) ** 2 / self._leak
-
     def covers(self, tail: float) -> bool:
         """True if clip_norm is large enough for the proof: c >= 4 kappa ln 10, with kappa = ``tail``, and
         c / (2 kappa) - ln((c / 4 + kappa)^2 / c) >= 0.4 - ln(sqrt(R beta d ln(1 / delta)) / (n epsilon)).

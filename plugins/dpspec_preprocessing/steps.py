@@ -114,13 +114,9 @@ class Products:
         each = max(1, _DIFFERENCES // self._x.shape[1])
         for start in range(0, len(left), each):
             a, b = left[start : start + each], right[start : start + each]
-            inside = _distances(self._x[a], self._x[b]) <= radius
+            inside = np.sqrt(np.square(self._x[a] - self._x[b]).sum(axis=1)) <= radius
             close.append((a[inside], b[inside]))
         return sure, close
-
-
-def _distances(first: Array, second: Array) -> Array:
-    return np.asarray(np.sqrt(np.square(first - second).sum(axis=1)), dtype=np.float64)
 
 
 @dataclass(frozen=True, eq=False)
