@@ -67,9 +67,7 @@ def _steps(declared: Declaration, facts: dps.Facts) -> Iterator[dps.Diagnostic]:
         message = "a sweep over 'eta' needs deduplicate or quantise as the first step"
         yield kit.unsupported(message, ("mechanism", "sweep", "over"), "sweep over another value, or remove sweep")
     if len(declared.steps) > 1:
-        message = (
-            f"for a chain of {len(declared.steps)} steps only group privacy for all {facts.records} records is proved"
-        )
+        message = f"for several steps only group privacy for all {facts.records} records is proved"
         help = "keep one step, and replace the others by public constants (data.standardise)"
         yield _warning(message, ("mechanism", "pipeline"), help)
 
