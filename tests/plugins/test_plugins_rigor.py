@@ -10,7 +10,7 @@ import pytest
 from support import scope_oracle as oracle
 from support import solved_once
 
-from dpspec.accounting import Interval, Laplace, Mixture, PrivacyLoss, certified_upper, findings, refinement
+from dpspec.accounting import Interval, Mixture, PrivacyLoss, certified_upper, findings, refinement
 from dpspec.contract import Audit, Claim, Finding, FrozenMap, Scope
 from dpspec.engine.judging.claim_tests import Concluded
 from dpspec.engine.judging.judge import judge
@@ -110,27 +110,6 @@ def test_methods_name_what_ran(monkeypatch: pytest.MonkeyPatch, kind: str, way: 
     assert said == {method}
     assert bool(refined) == (method == "pld/connect-the-dots")
     assert all(any(name in f.method for name in names) for f in found)
-
-
-def test_one_laplace_step_is_told_as_it_was_computed() -> None:
-    """Its closed form, e^s kappa, stands in the paper; the number comes from the exact profile of the step."""
-    laplace = {
-        "noise": "laplace",
-        "scale": 1.0,
-        "sensitivity": {"l1": 1.0},
-        "sampling": {"scheme": "full"},
-        "steps": 1,
-        "baselines": (),
-    }
-    claim = oracle.claim_of("rero", kappa=0.01, gamma=0.5)
-    found = oracle.findings_of(ReroAudit(), oracle.spec_of("rero", laplace, [claim]), 100)
-    gammas = [f for f in found if f.quantity == "gamma"]
-    assert {f.method for f in gammas} == {"exact profile of one step"}
-    assert all("profile" in f.source for f in gammas)
-    loss = PrivacyLoss.of(Laplace(1.0, 1.0, 1.0))
-    assert loss.rero(0.01).method == "exact profile of one step"
-    assert loss.epsilon(1e-5).method == "exact profile of one step"
-    assert loss.compose(3).epsilon(1e-5).method == "pld/connect-the-dots"
 
 
 def test_both_ends_keep_their_methods() -> None:

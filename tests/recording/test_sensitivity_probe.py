@@ -171,7 +171,7 @@ def test_a_loss_without_a_value_for_each_record_is_a_failure_that_is_named(tmp_p
     found = probed(tmp_path / "run", Training(), loss=lambda model, batch: loss(model, batch).mean())
     one = unmixed(found)
     assert one.status == "declared"
-    assert "the sensitivity probe failed: UsageError: loss(model, batch) must return" in one.text
+    assert "the sensitivity probe failed: UsageError: loss(model, batch) must give" in one.text
 
 
 def test_a_loss_for_a_plain_loop_is_refused(tmp_path: Path) -> None:

@@ -114,17 +114,25 @@ def test_canaries_that_turn_away_count_as_sampled_records(make_job):
     assert abs(drift) < 1e-2 * pull
 
 
-@pytest.mark.parametrize("stop", [0, 5, 12, 17])
-def test_logs_go_on_where_they_were(two_phases, stop):
+@pytest.mark.parametrize("stop", [0, 5, 8, 12, 18])
+def test_logs_go_on_where_they_were(make_job, stop):
+    """Within a phase of Poisson samples, an epoch of shuffled batches, and one of random allocation."""
+    schemes = (
+        (6, {"scheme": "poisson", "rate": 0.3}),
+        (7, {"scheme": "shuffled", "batch_size": 16}),
+        (8, {"scheme": "random-allocation", "epoch_steps": 4}),
+    )
+    common = {"noise_multiplier": 1.0, "clip_norm": 1.0}
+    job = make_job(phases=tuple(FrozenMap({**common, "steps": n, "sampling": given}) for n, given in schemes))
     directions = SignBlocks(63, 5, seed=0)
 
     def observers():
-        logs, watcher = RunLogs(two_phases), ProjectionObserver(two_phases, directions)
-        watcher.keep_log(two_phases)
+        logs, watcher = RunLogs(job), ProjectionObserver(job, directions)
+        watcher.keep_log(job)
         return (watcher, *logs.observers)
 
     seen, states = observers(), SeenRun()
-    NativeTrainer().train(replace(two_phases, observers=(states, *seen)))
+    NativeTrainer().train(replace(job, observers=(states, *seen)))
     early, late = observers(), observers()
     for observer in early:
         states.replay(observer, 0, stop)
@@ -137,6 +145,7 @@ def test_logs_go_on_where_they_were(two_phases, stop):
         assert set(mine) == set(theirs)
         for key in mine:
             assert np.array_equal(mine[key], theirs[key]), key
+    assert seen[1].evidence() == late[1].evidence() is not None
 
 
 def told(job):
@@ -181,12 +190,3 @@ def test_what_rounding_may_keep_as_it_is_is_not_tested(make_job, options):
 def test_without_noise_a_model_may_stand_still(make_job):
     _, found = told(make_job(noise_multiplier=0.0, sampling={"scheme": "poisson", "rate": 1e-9}))
     assert found["states"] == {"still": 5, "apart": 0, "blind": True}
-
-
-def test_a_memory_goes_on(make_job):
-    log, _ = told(make_job())
-    other = StateLog()
-    other.restore(log.state())
-    assert (other.steps, other.still) == (5, 0)
-    other.released(6, log._last)
-    assert other.still == 1

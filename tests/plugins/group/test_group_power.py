@@ -199,19 +199,6 @@ def test_right_guesses_against_simulation() -> None:
         assert abs((scores[coins == 0] >= score).mean() - fpr) < 0.01
 
 
-def test_the_design_is_the_best_of_its_grid_and_says_what_perfect_guesses_show() -> None:
-    law = ScoreDistribution.normal(-2.0, 2.0, 2.0, 2.0)
-    few, many = design(law, 400, 1e-5, 0.95), design(law, 4000, 1e-5, 0.95)
-    assert few.rungs[-1] == (200, 200)
-    assert all(a <= c and b <= d for (a, b), (c, d) in itertools.pairwise(few.rungs))
-    assert few.expected_epsilon < few.largest_epsilon
-    assert few.expected_epsilon < many.expected_epsilon
-    for rung in ((200, 200), (4, 4), (100, 0)):
-        alone = one_run.epsilon_lower(400, sum(rung), math.floor(law.correct(*rung, 400)), 1e-5, 0.95)
-        assert alone <= 1.1 * few.expected_epsilon
-    assert few.largest_epsilon == guess_counts.largest(400, [sum(rung) for rung in few.rungs], 1e-5, 0.95)
-
-
 def test_without_a_law_counts_rise_to_all_canaries() -> None:
     assert blind(100, 1e-5, 0.95).rungs == ((8, 8), (24, 24), (50, 50))
     assert blind(15, 1e-5, 0.95).rungs == ((8, 7),)

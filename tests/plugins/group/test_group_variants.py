@@ -14,6 +14,7 @@ from support.attacks import attacked, audited, diagnosed, errors, written
 import dpspec
 from dpspec.accounting import Mixture, PrivacyLoss
 from dpspec.engine.preparing.prepare import prepare
+from dpspec.engine.results.result import AuditResult
 from dpspec.registry.loader import load_catalog
 from dpspec.reporters.limits import limits
 
@@ -37,6 +38,11 @@ ESTIMATED = (ITERATES, "audit.expected_from=30")
 ALONE = "audit.canary_free_run=false"
 
 
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> AuditResult:
+    return audited(tmp_path_factory.mktemp("base"), text=TEXT)
+
+
 # --- transcripts: the other drawn records are known
 
 
@@ -58,8 +64,8 @@ def test_bounds_cover_a_transcript_and_the_attack_is_about_it_alone(tmp_path: Pa
     assert upper == {"transcript"}
 
 
-def test_a_transcript_has_the_bounds_of_all_iterates_and_a_sharper_test_of_updates(tmp_path: Path) -> None:
-    told, seen = audited(tmp_path, text=TEXT), audited(tmp_path, ITERATES, text=TEXT)
+def test_a_transcript_has_the_bounds_of_all_iterates_and_a_sharper_test_of_updates(tmp_path, base):
+    told, seen = base, audited(tmp_path, ITERATES, text=TEXT)
     assert [v.upper for v in told.verdicts] == [v.upper for v in seen.verdicts]
     assert {f.scope.access for f in seen.findings} == {"all-iterates"}
     sharp = [
@@ -180,14 +186,12 @@ def test_what_is_not_seen_without_a_canary_free_run_is_said(tmp_path: Path) -> N
     assert said == [False, True, True]
 
 
-def test_the_attack_is_the_same_and_the_result_says_what_is_missing(tmp_path: Path) -> None:
-    both, alone = audited(tmp_path, text=TEXT), audited(tmp_path, ALONE, text=TEXT)
-    assert [(v.claim, v.verdict, v.upper) for v in alone.verdicts] == [
-        (v.claim, v.verdict, v.upper) for v in both.verdicts
-    ]
-    assert [dict(e.statistics) for e in alone.evidence] == [
-        dict(e.statistics) for e in both.evidence if e.quantity != "accuracy"
-    ]
+def test_the_attack_is_the_same_and_the_result_says_what_is_missing(tmp_path, base):
+    both, alone = base, audited(tmp_path, ALONE, text=TEXT)
+    verdicts = [[(v.claim, v.verdict, v.upper) for v in one.verdicts] for one in (both, alone)]
+    assert verdicts[0] == verdicts[1]
+    shown = [[dict(e.statistics) for e in one.evidence if e.quantity != "accuracy"] for one in (both, alone)]
+    assert shown[0] == shown[1]
     assert "accuracy" in {f.quantity for f in both.findings}
     assert "accuracy" not in {f.quantity for f in alone.findings}
     assert {e.method for e in alone.evidence} == {"one-run, transcript, no canary-free run"}

@@ -125,14 +125,10 @@ def test_phases_have_steps_of_their_own():
 
 
 def test_quantiles_of_samples_are_safe():
-    """All audited: exact. A sample: in 2000 draws the population's quantile is missed at most as often as stated."""
+    """All audited, or without a confidence: the quantile itself. The next test has confident quantiles of samples."""
     assert quantile_place(0.5, 10, 10, None) == 4
     assert quantile_place(1.0, 10, 10, 0.05) == 9
     assert quantile_place(0.9, 100, 300, None) == 89
-    place = quantile_place(0.5, 60, 300, 0.05)
-    values, rng = np.arange(300.0), np.random.default_rng(3)
-    missed = sum(np.sort(rng.choice(values, 60, replace=False))[place] < 149 for _ in range(2000))
-    assert missed / 2000 <= 0.05 + 3 * math.sqrt(0.05 * 0.95 / 2000)
     assert quantile_place(0.99, 20, 300, 0.05) is None
 
 

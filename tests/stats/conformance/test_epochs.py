@@ -144,21 +144,6 @@ def test_by_chance_pairs_are_rarely_surprising() -> None:
     assert np.mean(np.array(found) <= 0.2) <= 105 / 400
 
 
-@pytest.mark.parametrize("stop", [0, 3, 5, 12, 33])
-def test_a_log_goes_on_where_it_was(stop: int) -> None:
-    whole, first = epochs.EpochLog(RECORDS, BATCH), epochs.EpochLog(RECORDS, BATCH)
-    batches = [members.numpy() for members in drawn(samplers.FixedSize(RECORDS, BATCH))]
-    for members in batches:
-        whole.add(members)
-    for members in batches[:stop]:
-        first.add(members)
-    second = epochs.EpochLog(RECORDS, BATCH)
-    second.restore(first.state())
-    for members in batches[stop:]:
-        second.add(members)
-    assert (second.early, second.sums()) == (whole.early, whole.sums())
-
-
 @pytest.mark.parametrize("looks", ["all", "some"])
 def test_how_often_a_record_is_drawn(looks: str) -> None:
     """Mean and variance of the draws at the steps that are looked at, from 4,000 runs; to five standard errors."""
