@@ -167,8 +167,7 @@ def test_the_norms_of_half_precision_are_those_of_what_was_added_up(tmp_path: Pa
         return summing(how, *what)
 
     # Without the recorder first: it looks for torch's own einsum.
-    training = Training(clip=0.2)
-    training.build()
+    training = Training(clip=0.2).build()
     x, y = next(iter(training.loader))
     torch.einsum = noticed
     try:
