@@ -83,9 +83,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=60)
     options = parser.parse_args()
     print("columns in pairs: without and with a recorder; the folder is per step and rank")
-    print(
-        "ranks  parameters  layers  ms per step, median  ms per step, mean   bytes sent by all     bytes of the folder"
-    )
+    print("ranks  parameters  layers  ms per step, median  ms per step, mean   bytes sent by all     bytes in folder")
     for world in options.world:
         for width in options.width:
             with tempfile.TemporaryDirectory() as place:
