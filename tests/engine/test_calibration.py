@@ -89,15 +89,6 @@ def test_the_largest_value_is_the_claims_own(load):
     assert support.RAN == []
 
 
-def test_the_value_found_is_confirmed_by_the_spec_with_it_set(load):
-    found = calibrate_spec(load()[0], support.catalog(), vary=KEY, relative=1e-6)
-    for point, verdict in ((found.proved, "proved"), (found.unproved, "open")):
-        (spec,) = load(f"{KEY}={found.key.spelling(point.value)}")
-        assert dataclasses.replace(point.spec, audit=spec.audit) == spec
-        assert point.spec.digest == spec.digest
-        assert [v.verdict for v in point.verdicts] == [verdict]
-
-
 @pytest.mark.parametrize("written", [(), ("mechanism.factor=0",)])
 def test_a_value_that_gives_no_scale_is_no_obstacle(load, bounding, written):
     bounding(lambda factor, epsilon: math.inf if factor == 0 else epsilon / factor)

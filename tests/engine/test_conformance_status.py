@@ -12,7 +12,7 @@ import pytest
 from support import audits, dependent
 from support.specs import document
 
-from dpspec.contract import Assumption, Check, FrozenMap, Scope, Trial, thaw
+from dpspec.contract import Assumption, Check, Scope
 from dpspec.contract.catalog import Catalog
 from dpspec.engine.judging.conformance_status import CONSTANTS, conformance_of, join_checks, missing
 from dpspec.engine.judging.judge import judge
@@ -24,7 +24,6 @@ from dpspec.engine.verify import verify
 from dpspec.language.load import from_document
 from dpspec.registry.loader import load_catalog
 from dpspec.training.providers import NATIVE_CONSTANTS
-from dpspec_group.mechanism import GroupAudit
 
 PROMISED = [audits.check(1.0, "noise-scale"), audits.check(1.0, "sampling", observed="reported", note="rate, phase 1")]
 FINE, BAD = [audits.check(0.3), audits.check(1e-5)], [audits.check(0.3), audits.check(0.0)]
@@ -221,17 +220,3 @@ def test_a_neighbour_is_no_run() -> None:
     assert conformance_of("not-run", [kept], 1, executed=True).status == "not-run"
     broken = dataclasses.replace(kept, p_value=0.0)
     assert conformance_of("not-run", [broken], 1, executed=True).status == "deviates"
-
-
-def test_trials_without_it_are_not_looked_at(tmp_path: Any) -> None:
-    """As version 0.1.0 made them: the same verdict, no check, and nothing is missing."""
-    catalog = catalog_with(None)
-    (audit,) = ran(tmp_path, catalog).audits
-    kept: Any = thaw(audit.trials[0].evidence)
-    assert kept["internal"].pop("replayed")["records"] == 32
-    spec = from_document(DOCUMENT, catalog)
-    outcomes = list(GroupAudit().conclude(spec, [Trial(index=0, evidence=FrozenMap(kept))]))
-    assert not [one for one in outcomes if isinstance(one, Check) and one.assumption == CONSTANTS]
-    checks = [one for one in outcomes if isinstance(one, Check)]
-    found = conformance_of("no-deviation-found", checks, len(checks), audit.promised, executed=True)
-    assert found.status == "no-deviation-found"
