@@ -97,14 +97,6 @@ def test_a_result_is_read_from_a_path_alone() -> None:
         dpspec.load(factory.result())  # type: ignore[arg-type]
 
 
-def test_neither_is_loaded_before_it_is_asked_for() -> None:
-    import subprocess
-
-    code = "import dpspec, sys; dpspec.Result; print(sorted({'pandas', 'matplotlib', 'jinja2'} & set(sys.modules)))"
-    ended: Any = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert ended.stdout.strip() == "[]"
-
-
 SPEC = """\
 dpspec: 1
 name: notebook
@@ -171,9 +163,3 @@ def test_a_missing_file_is_named(spec: Path) -> None:
     assert str(caught.value) == "absent.yaml: no such file"
     with pytest.raises(dpspec.errors.SpecError, match=r"notebok\.yaml: no such file; did you mean 'notebook\.yaml'\?"):
         dpspec.run(spec.parent / "notebok.yaml")
-
-
-def test_what_is_wrong_in_a_file_is_told_with_its_line(spec: Path) -> None:
-    spec.write_text(spec.read_text(encoding="utf-8") + "nosie: 1\n", encoding="utf-8")
-    with pytest.raises(dpspec.errors.SpecError, match=r"notebook\.yaml:\d+: unknown key 'nosie'"):
-        dpspec.run("notebook.yaml")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from dpspec.cli.explain import Key, alike, keys, when
+from dpspec.cli.explain import Key, keys
 from dpspec.contract.catalog import Catalog
 from dpspec.language.blocks import reference
 from generator.markdown import cell, tidy
@@ -28,9 +28,9 @@ def page(catalog: Catalog) -> str:
     ]
     for top in dict.fromkeys(key.path.split(".")[0] for key in known):
         block = [key for key in known if key.path == top or key.path.startswith(f"{top}.")]
-        head = next(key for key in block if key.path == top and not key.conditions)
+        head = next(key for key in block if key.path == top and not key.chooser)
         lines += [f"\n## `{top}`\n", f"{cell(head.description)} ({cell(head.type)})\n"]
-        lines += _lists(_merged([key for key in block if key is not head], known))
+        lines += _lists([key for key in block if key is not head])
     lines = list(_once("\n".join(lines).split("\n")))
     return tidy("\n".join(lines))
 
@@ -44,19 +44,12 @@ def _once(lines: Sequence[str]) -> Iterator[str]:
         seen.add(line)
 
 
-def _merged(block: Sequence[Key], known: Sequence[Key]) -> list[tuple[tuple[str, ...], Key]]:
-    """Each key once with the kinds that have it; unconditional keys first."""
-    cases = [(conditions, group[0]) for group in alike(block) for conditions in when(group, known)]
-    order = list(dict.fromkeys(conditions for conditions, _ in cases))
-    return sorted(cases, key=lambda case: (bool(case[0]), order.index(case[0])))
-
-
-def _lists(cases: Sequence[tuple[tuple[str, ...], Key]]) -> Iterator[str]:
-    for conditions in dict.fromkeys(found for found, _ in cases):
-        if conditions:
-            yield f"\n### When {cell(' and '.join(map(str, conditions)))}\n"
-        entries = [_entry(key) for found, key in cases if found == conditions]
-        yield "\n".join(entries) + "\n"
+def _lists(block: Sequence[Key]) -> Iterator[str]:
+    """Unconditional keys first."""
+    for where in sorted(dict.fromkeys(key.where for key in block), key=bool):
+        if where:
+            yield f"\n### When {cell(where)}\n"
+        yield "\n".join(_entry(key) for key in block if key.where == where) + "\n"
 
 
 def _entry(key: Key) -> str:

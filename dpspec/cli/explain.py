@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
-from itertools import chain, product
 from textwrap import fill
-from typing import TYPE_CHECKING, Annotated, TypeAlias
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -37,64 +35,69 @@ _ANY = 2**63 - 1
 _NAMES = {"object": "map", "array": "list", "boolean": "true | false"}
 
 
-@dataclass(frozen=True)
-class Condition:
-    path: str
-    values: tuple[str, ...]
-
-    def __str__(self) -> str:
-        return f"{self.path} is {joined(self.values, 'or')}"
-
-
 @dataclass(frozen=True, kw_only=True)
 class Key:
-    """A key of a spec, which exists if all ``conditions`` hold. Paths do not contain list indices."""
+    """A key of a spec. Paths do not contain list indices.
+
+    A key without ``chooser`` always exists; otherwise it exists if the value of ``chooser`` is one of ``kinds``.
+    ``where`` says so, and is empty if ``kinds`` are all that the chooser has.
+    """
 
     path: str
     type: str
     description: str
-    conditions: tuple[Condition, ...]
+    chooser: str = ""
+    kinds: tuple[str, ...] = ()
+    where: str = ""
 
 
-def keys(schema: Plain) -> Iterator[Key]:
+def keys(schema: Plain) -> list[Key]:
     """Keys of a schema without references, parents first, without conditional repetitions of an unconditional key."""
-    seen: set[Key] = set()
+    kinds: dict[Key, list[str]] = {}
+    every: dict[str, set[str]] = {}
     always: dict[str, str] = {}
-    for key in _walk(schema, "", ()):
-        if not key.conditions:
+    for key, chosen in _walk(schema, "", "", ()):
+        if not key.chooser:
             always[key.path] = key.description
         elif key.path in always and key.description in ("", always[key.path]):
             continue
-        if key not in seen:
-            seen.add(key)
-            yield key
+        kinds.setdefault(key, []).extend(chosen)
+        every.setdefault(key.chooser, set()).update(chosen)
+    found = []
+    for key, repeated in kinds.items():
+        own = tuple(dict.fromkeys(repeated))
+        where = f"{key.chooser} is {joined(own, 'or')}" if set(own) != every[key.chooser] else ""
+        found.append(replace(key, kinds=own, where=where))
+    return found
 
 
-def _walk(node: Plain, path: str, conditions: tuple[Condition, ...]) -> Iterator[Key]:
+def _walk(node: Plain, path: str, chooser: str, kinds: tuple[str, ...]) -> Iterator[tuple[Key, tuple[str, ...]]]:
+    """Keys with the kinds of the innermost condition."""
     for name, inner in node.get("properties", {}).items():
         if not isinstance(inner, dict):
             continue
         place = f"{path}.{name}" if path else name
-        if set(inner) - {"const"} or not conditions:
+        if set(inner) - {"const"} or not chooser:
             text = _type_of(inner, required=name in node.get("required", ()))
-            yield Key(path=place, type=text, description=inner.get("description", ""), conditions=conditions)
-        yield from _walk(inner, place, conditions)
+            yield Key(path=place, type=text, description=inner.get("description", ""), chooser=chooser), kinds
+        yield from _walk(inner, place, chooser, kinds)
     for keyword in ("allOf", "anyOf", "oneOf", "items", "additionalProperties", "else"):
         parts = node.get(keyword)
         for part in parts if isinstance(parts, list | tuple) else (parts,):
             if isinstance(part, dict):
-                yield from _walk(part, path, conditions)
+                yield from _walk(part, path, chooser, kinds)
     if isinstance(node.get("then"), dict):
-        yield from _walk(node["then"], path, (*conditions, *_condition(node.get("if", {}), path)))
+        yield from _walk(node["then"], path, *(_condition(node.get("if", {}), path) or (chooser, kinds)))
 
 
-def _condition(test: Plain, path: str) -> Iterator[Condition]:
+def _condition(test: Plain, path: str) -> tuple[str, tuple[str, ...]] | None:
     for name, part in test.get("properties", {}).items():
         place = f"{path}.{name}" if path else name
         if "const" in part or "enum" in part:
-            yield Condition(place, tuple(map(str, [part["const"]] if "const" in part else part["enum"])))
-        else:
-            yield from _condition(part, place)
+            return place, tuple(map(str, [part["const"]] if "const" in part else part["enum"]))
+        if (found := _condition(part, place)) is not None:
+            return found
+    return None
 
 
 def _type_of(node: Plain, *, required: bool) -> str:
@@ -131,47 +134,6 @@ def _shape(node: Plain) -> str:
     return f"list of {_shape(node['items'])}" if name == "list" and isinstance(node.get("items"), dict) else name
 
 
-#: The values of conditions on the same paths, in the order of the paths.
-_Case = tuple[tuple[str, ...], ...]
-
-
-def alike(keys: Iterable[Key]) -> list[list[Key]]:
-    """Groups of keys with equal path, type and description."""
-    groups: dict[tuple[str, str, str], list[Key]] = {}
-    for key in keys:
-        groups.setdefault((key.path, key.type, key.description), []).append(key)
-    return list(groups.values())
-
-
-def when(keys: Sequence[Key], known: Sequence[Key]) -> list[tuple[Condition, ...]]:
-    """Alternatives of conditions of keys of one path; those that hold for all ``known`` kinds are dropped."""
-
-    def cases(some: Sequence[Key]) -> dict[tuple[str, ...], list[_Case]]:
-        found: dict[tuple[str, ...], list[_Case]] = {}
-        for key in some:
-            found.setdefault(tuple(c.path for c in key.conditions), []).append(tuple(c.values for c in key.conditions))
-        return found
-
-    every = cases(known)
-    alternatives: list[tuple[Condition, ...]] = []
-    for paths, own in cases(keys).items():
-        alternatives += _factored(paths, list(dict.fromkeys(own)), set(every.get(paths, ())))
-    return alternatives
-
-
-def _factored(paths: tuple[str, ...], cases: list[_Case], every: set[_Case]) -> list[tuple[Condition, ...]]:
-    for place in range(len(paths)):
-        without = {case: case[:place] + case[place + 1 :] for case in (*cases, *every)}
-        others = dict.fromkeys(without[case] for case in cases)
-        if {case for case in every if without[case] in others} == set(cases):
-            rest = {without[case] for case in every}
-            return _factored(paths[:place] + paths[place + 1 :], list(others), rest)
-    options = [list(dict.fromkeys(case[place] for case in cases)) for place in range(len(paths))]
-    if every & set(product(*options)) == set(cases):
-        cases = [tuple(tuple(dict.fromkeys(chain(*values))) for values in options)]
-    return [tuple(map(Condition, paths, case)) for case in cases]
-
-
 #: The providers' families in the catalog, the name of each, and the key that selects a kind.
 _FAMILIES = {
     "mechanisms": ("mechanism kind", "mechanism.kind"),
@@ -197,9 +159,6 @@ _SAID = {
     "capabilities": "Capabilities: {}",
 }
 
-#: Words with the functions that explain them.
-_Entries: TypeAlias = "dict[str, list[Callable[[], str]]]"
-
 
 def explain(
     what: Annotated[
@@ -218,102 +177,96 @@ def explain(
     from dpspec.reporters.phrases import printed_names
 
     catalog = load_catalog()
-    known = list(keys(reference(catalog)))
-    entries = _entries(catalog, known)
+    known = keys(reference(catalog))
+    pairs = list(_pairs(catalog, known))
     if what not in CODES and "." not in what:  # importing the checks takes longest
-        for name, blocks in printed_names(catalog).items():
-            entries.setdefault(name, []).extend(partial(_folded_below, block) for block in blocks)
-    choices: _Entries = {}
-    for key in {key.path: replace(key, conditions=()) for key in known}.values():
-        values = key.type.partition(";")[0].split(" | ")
-        for value in values if len(values) > 1 else ():
-            choices.setdefault(value, []).append(partial(_key, [key], ()))
-    found = entries.get(what) or choices.get(what)
-    if found is None:
-        close = joined([quoted(word) for word in close_matches(what, [*entries, *choices], 3)], "or")
+        names = printed_names(catalog)
+        pairs += [(name, block.replace("\n", "\n    ")) for name, blocks in names.items() for block in blocks]
+    found = [text for word, text in pairs if word == what]
+    choices = list(_choices(known))
+    found = found or [text for word, text in choices if word == what]
+    if not found:
+        words = dict(pairs + choices)
+        close = joined([quoted(word) for word in close_matches(what, list(words), 3)], "or")
         suggestion = f"; did you mean {close}?" if close else ""
         raise UsageError(f"unknown code, key, kind, choice or name in a report {quoted(what)}{suggestion}")
-    emit("\n\n".join(text() for text in found))
+    emit("\n".join(map(_folded, "\n\n".join(found).split("\n"))))
     return ExitCode.OK
 
 
-def _entries(catalog: Catalog, known: Sequence[Key]) -> _Entries:
+def _folded(line: str) -> str:
+    text = line.lstrip()
+    indent = line.removesuffix(text)
+    return fill(plain(text), page_width(), initial_indent=indent, subsequent_indent=indent, break_on_hyphens=False)
+
+
+def _pairs(catalog: Catalog, known: Sequence[Key]) -> Iterator[tuple[str, str]]:
+    """Words and what they mean, in lines that are not folded yet."""
     from dpspec.language import diagnostics
     from dpspec.reporters.labels import VERDICTS
 
-    entries: _Entries = {code: [partial(diagnostics.explain, code, page_width())] for code in diagnostics.CODES}
+    for code in diagnostics.CODES:
+        yield code, diagnostics.explain(code, page_width())
     for field, (name, chooser) in _FAMILIES.items():
         for kind, offered in getattr(catalog, field).items():
-            entries.setdefault(kind, []).append(partial(_provider, name, chooser, kind, offered, known))
+            yield kind, _provider(name, chooser, kind, offered, known)
     for verdict, text in VERDICTS.items():
         for word in (verdict, "verdict", "verdicts"):
-            entries.setdefault(word, []).append(partial(_folded_below, f"verdict {verdict}\n{text}"))
-    for kind in dict.fromkeys(c.values[0] for key in known for c in key.conditions if c.path == "claims.kind"):
-        text = f"claim kind {kind}\n\n{_listed(_of_kind('claims.kind', kind, known))}"
-        entries.setdefault(kind, []).append(partial(str, text))
+            yield word, f"verdict {verdict}\n    {text}"
+    for kind in dict.fromkeys(kind for key in known if key.chooser == "claims.kind" for kind in key.kinds):
+        yield kind, f"claim kind {kind}{_listed(_of_kind('claims.kind', kind, known))}"
     paths = {key.path for key in known}
-    for group in alike(known):  # by path, or by its end if that is not another path
-        parts = group[0].path.split(".")
+    for key in known:  # by path, or by its end if that is not another path
+        parts = key.path.split(".")
         for word in {".".join(parts[start:]) for start in range(len(parts))}:
-            if word == group[0].path or word not in paths:
-                entries.setdefault(word, []).append(partial(_key, group, known))
-    return entries
+            if word == key.path or word not in paths:
+                yield word, _key(key, known)
 
 
-def _folded_below(block: str) -> str:
-    head, *lines = block.split("\n")
-    return "\n".join([head, *map(_folded, lines)])
+def _choices(known: Sequence[Key]) -> Iterator[tuple[str, str]]:
+    for key in {key.path: replace(key, where="") for key in known}.values():
+        values = key.type.partition(";")[0].split(" | ")
+        for value in values if len(values) > 1 else ():
+            yield value, _key(key, ())
 
 
 def _provider(name: str, chooser: str, kind: str, offered: Offered, known: Sequence[Key]) -> str:
     provider = offered.provider
-    lines = [f"{name} {kind}, by {offered.distribution} {offered.version}", _folded(provider.summary)]
+    lines = [f"{name} {kind}, by {offered.distribution} {offered.version}", f"    {provider.summary}"]
     for field, text in _SAID.items():
         if value := getattr(provider, field, None):
-            lines.append(_folded(text.format(", ".join(sorted(value)) if isinstance(value, frozenset) else value)))
+            lines.append("    " + text.format(", ".join(sorted(value)) if isinstance(value, frozenset) else value))
+    own = _of_kind(chooser, kind, known)
     if chooser in _BLOCKS:
-        lines.append(_folded(f"Chosen by {chooser}: {kind}"))
-        own = list(keys({"properties": {"audit": {"properties": {_BLOCKS[chooser]: provider.schema}}}}))[2:]
-    else:
-        own = _of_kind(chooser, kind, known)
-    return "\n".join([*lines, f"\n{_listed(own)}"] if own else lines)
+        lines.append(f"    Chosen by {chooser}: {kind}")
+        own = keys({"properties": {"audit": {"properties": {_BLOCKS[chooser]: provider.schema}}}})[2:]
+    return "\n".join(lines) + _listed(own)
 
 
 def _of_kind(chooser: str, kind: str, known: Sequence[Key]) -> list[Key]:
-    block, chosen = chooser.partition(".")[0], Condition(chooser, (kind,))
-    own = [key for key in known if chosen in key.conditions and key.path.startswith(f"{block}.")]
-    return list({(key.path, key.type, key.description): key for key in own}.values())
+    block = f"{chooser.partition('.')[0]}."
+    return [key for key in known if key.chooser == chooser and kind in key.kinds and key.path.startswith(block)]
 
 
 def _listed(keys: Sequence[Key]) -> str:
-    """Without the keys of maps in a list."""
+    """After an empty line; without the keys of maps in a list."""
     lists = tuple(f"{key.path}." for key in keys if key.type.startswith("list of map"))
-    lines = []
-    for key in keys:
-        if not key.path.startswith(lists):
-            lines += [_folded(f"{key.path}: {key.type}", hang=4), _folded(key.description, indent=8)]
-    return "\n".join(lines)
+    shown = [key for key in keys if not key.path.startswith(lists)]
+    return "".join(["\n"] * bool(shown) + [f"\n    {key.path}: {key.type}\n        {_line(key)}" for key in shown])
 
 
-def _key(cases: Sequence[Key], known: Sequence[Key]) -> str:
-    key = cases[0]
-    lines = [key.path, _folded(key.type)]
-    if key.description:
-        lines.append(_folded(key.description))
-    lines += [_folded(f"where {' and '.join(map(str, conditions))}") for conditions in when(cases, known) if conditions]
-    below = {}
-    for inner in known:  # keys that exist for all choices inside this one: ``data.kind``, not ``data.path``
-        if inner.path.rpartition(".")[0] == key.path and any(
-            set(case.conditions) <= set(inner.conditions)
-            and not any(c.path.startswith(f"{key.path}.") for c in set(inner.conditions) - set(case.conditions))
-            for case in cases
-        ):
-            below[inner.path] = inner
-    if below:
-        lines.append(f"\n{_listed(list(below.values()))}")
-    return "\n".join(lines)
+def _line(key: Key) -> str:
+    return " ".join(key.description.split())
 
 
-def _folded(text: str, *, indent: int = 4, hang: int = 0) -> str:
-    first, rest = " " * indent, " " * (indent + hang)
-    return fill(plain(text), page_width(), initial_indent=first, subsequent_indent=rest, break_on_hyphens=False)
+def _key(key: Key, known: Sequence[Key]) -> str:
+    lines = [key.path, f"    {key.type}"]
+    lines += [f"    {line}" for line in (_line(key), key.where and f"where {key.where}") if line]
+    below = [  # keys that exist for all choices inside this one: ``data.kind``, not ``data.path``
+        inner
+        for inner in known
+        if inner.path.rpartition(".")[0] == key.path
+        and not inner.chooser.startswith(f"{key.path}.")
+        and (inner.chooser != key.chooser or not key.chooser or set(inner.kinds) & set(key.kinds))
+    ]
+    return "\n".join(lines) + _listed(list({inner.path: inner for inner in below}.values()))

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from dpspec.accounting import NeverHoldsError, find_boundary
-from dpspec.contract import Json, Spec
+from dpspec.contract import Spec
 from dpspec.contract.catalog import Catalog
 from dpspec.contract.events import Event
 from dpspec.contract.frozen import canonical_json
@@ -103,11 +103,7 @@ def calibrate_spec(
     relative: float = PRECISION,
     emit: Callable[[Event], None] | None = None,
 ) -> Calibration:
-    """Find the last value of the number at ``vary`` at which the chosen claims are all proved.
-
-    The direction is found by evaluation. The audit block is ignored, because trials prove nothing. ``relative`` is the
-    relative distance of a real value from the nearest tried value that fails.
-    """
+    """Find the last value of the number ``vary`` at which the chosen claims are proved, without the audit block."""
     chosen = _chosen(spec, claims)
     key = numeric_key(spec, catalog, vary)
     if key.value is not None and not key.low <= key.value <= key.high:
@@ -171,10 +167,15 @@ def calibrate_spec(
     beyond = None
     if key.integer and upwards:
         beyond = valid_beyond(valid.value(high), key.high, is_valid, spec.to_json()["mechanism"])
+    cell = {p: canonical_json(value) for p, value in spec.cell.items() if p not in (key.place, dotted(key.path))}
+    name = spec.name
+    if len(cell) < len(spec.cell):
+        labels = ", ".join(f"{place.rpartition('.')[2]}={value}" for place, value in cell.items())
+        name = f"{spec.document['name']}[{labels}]" if labels else str(spec.document["name"])
     return Calibration(
-        name=_name(spec, key),
+        name=name,
         source=source_file(spec.origin),
-        cell=tuple(f"{place}={canonical_json(value)}" for place, value in _cell(spec, key)),
+        cell=tuple(f"{place}={value}" for place, value in cell.items()),
         key=key,
         claims=chosen,
         more_helps=bool(more_helps),
@@ -206,11 +207,7 @@ def _chosen(spec: Spec, claims: Sequence[str]) -> tuple[str, ...]:
 
 
 def _valid_range(evaluations: Evaluations, start: float, valid: ValidIntegers) -> tuple[float, float, tuple[str, str]]:
-    """The first and the last index of the valid values around ``start``, and why the range ends there.
-
-    Schemas limit single keys. The spec's checks limit combinations: a batch that is larger than the data, a claim about
-    larger groups than the threat model's.
-    """
+    """The first and the last index of the valid values around ``start``, and why the range ends there."""
     key = evaluations.key
     first = valid.index(start)
     ends: list[float] = []
@@ -234,15 +231,3 @@ def _valid_range(evaluations: Evaluations, start: float, valid: ValidIntegers) -
         fails = valid.value(boundary.fails_at)
         reasons.append(f"{key.spelling(fails)} is not valid: {evaluations.wrong(fails)}")
     return ends[0], ends[1], (reasons[0], reasons[1])
-
-
-def _cell(spec: Spec, key: NumericKey) -> list[tuple[str, Json]]:
-    return [(place, value) for place, value in spec.cell.items() if place not in (key.place, dotted(key.path))]
-
-
-def _name(spec: Spec, key: NumericKey) -> str:
-    others = _cell(spec, key)
-    if len(others) == len(spec.cell):
-        return spec.name
-    labels = ", ".join(f"{place.rpartition('.')[2]}={canonical_json(value)}" for place, value in others)
-    return f"{spec.document['name']}[{labels}]" if labels else str(spec.document["name"])

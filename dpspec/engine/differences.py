@@ -150,10 +150,7 @@ def merged(audit: AuditResult, again: Concluded) -> tuple[Concluded, Counter[str
 def comparable(
     old: AuditResult, new: AuditResult, family: int, taken: Counter[str] | None
 ) -> tuple[AuditResult, AuditResult, list[Mismatch]]:
-    """A redacted audit and its recomputation without incomparable values, and the mismatches.
-
-    ``taken`` is the number of values taken from the result by part; None if nothing is missing.
-    """
+    """A redacted audit and its recomputation without incomparable values, and the mismatches."""
     new = redact_audit(new, family)
     if taken is None or (not taken and old.left_out == new.left_out):
         return old, new, []

@@ -42,10 +42,7 @@ _FACTORS = (2, 3, 5, 10, 100)
 
 @dataclass(frozen=True)
 class ValidIntegers:
-    """The valid values by their index: the listed ones, or the multiples of ``step``.
-
-    With ``step`` 1 an index is the value itself, which may be real.
-    """
+    """The valid values by index: the listed ones, or multiples of ``step`` (1: the value itself, maybe real)."""
 
     step: int = 1
     listed: tuple[int, ...] = ()
@@ -122,10 +119,7 @@ def _divisors(number: int) -> list[int]:
 
 @dataclass(frozen=True, kw_only=True)
 class Point:
-    """The chosen claims at one value of the key; ``problem`` is the reason of a missing verdict.
-
-    ``private``: a verdict depends on a data-dependent number.
-    """
+    """The chosen claims at one value; ``problem`` explains missing verdicts, ``private`` marks data-dependent ones."""
 
     value: float
     verdicts: tuple[Verdict, ...] = ()
@@ -232,20 +226,8 @@ _DISTANCES = (1.25, 0.8, 2.0, 0.5, 16.0, 1.0 / 16.0, 1e4, 1e-4)
 _SAME = 1e-9
 
 
-@dataclass(frozen=True)
-class _Room:
-    """The margin of a bound; ``most`` is larger than ``least`` if the accountant knows that the bound is not tight."""
-
-    least: float
-    most: float
-    scale: float
-
-
 def trend(evaluations: Evaluations, start: float, low: float, high: float, valid: ValidIntegers) -> bool | None:
-    """Whether larger values of the key increase the margins of the claims; None if no two tried values differ.
-
-    ``low`` and ``high`` are indices of ``valid``. Raises ``UsageError`` if some margins increase and others decrease.
-    """
+    """Whether larger values increase the margins of the claims; None if no two tried values differ."""
     here, first = evaluations.at(start), valid.index(start)
     others = [first * factor for factor in _DISTANCES]
     if evaluations.key.integer:
@@ -268,8 +250,17 @@ def trend(evaluations: Evaluations, start: float, low: float, high: float, valid
 def changes(evaluations: Evaluations, one: Point, other: Point) -> tuple[list[str], list[str]]:
     """The chosen claims whose margin certainly increases with the value, and those for which it decreases."""
     less, more = sorted((one, other), key=lambda point: point.value)
-    signs = {name: _sign(_room(less, name), _room(more, name)) for name in evaluations.claims}
-    return [name for name, sign in signs.items() if sign > 0], [name for name, sign in signs.items() if sign < 0]
+    gaining, losing = [], []
+    for name in evaluations.claims:
+        for a, b in zip(_margins(less, name), _margins(more, name), strict=False):  # the first clear change counts
+            unclear = _SAME * max(a[2], b[2])
+            if b[0] > a[1] + unclear:
+                gaining.append(name)
+                break
+            if a[0] > b[1] + unclear:
+                losing.append(name)
+                break
+    return gaining, losing
 
 
 def crossing(low: Point, high: Point) -> float | None:
@@ -290,29 +281,19 @@ def _excess(point: Point) -> float | None:
     return max(logs, default=None)
 
 
-def _room(point: Point, name: str) -> list[_Room]:
+def _margins(point: Point, name: str) -> list[tuple[float, float, float]]:
+    """Per part the least and the largest margin, which differ if a bound is known not to be tight, and its scale."""
     if point.spec is None:
         return []
     claim = next(c for c in point.spec.claims if c.id == name)
-    rooms: list[_Room] = []
+    margins: list[tuple[float, float, float]] = []
     for part in statement(claim).parts:
         weighed = weighed_findings(part, claim_scope(point.spec, claim), point.findings)
         best = next((s.finding for s in weighed if s.strength == "proof" and math.isfinite(s.value)), None)
         if best is None:
-            rooms.append(_Room(-math.inf, -math.inf, 0.0))
+            margins.append((-math.inf, -math.inf, 0.0))
             continue
         sign = 1.0 if part.side == "at-most" else -1.0
         ends = [sign * (part.claimed - value) for value in (best.value, best.lower) if value is not None]
-        rooms.append(_Room(min(ends), max(ends), max(abs(part.claimed), abs(best.value))))
-    return rooms
-
-
-def _sign(less: list[_Room], more: list[_Room]) -> int:
-    """The sign of the first clear change of a margin from ``less`` to ``more``; 0 if none is clear."""
-    for a, b in zip(less, more, strict=False):
-        unclear = _SAME * max(a.scale, b.scale)
-        if b.least > a.most + unclear:
-            return 1
-        if a.least > b.most + unclear:
-            return -1
-    return 0
+        margins.append((min(ends), max(ends), max(abs(part.claimed), abs(best.value))))
+    return margins

@@ -57,7 +57,6 @@ class SelectionAudit(Audit):
         self.cells = tuple(cells)
 
     def components(self, spec: Spec) -> Iterator[tuple[str, Path, FrozenMap]]:
-
         blocks = spec.mechanism["cells"]
         claims = [
             {**thaw(claim), "delta": share(claim["delta"], len(blocks)), "expect": ["proved"]}
@@ -216,21 +215,18 @@ def at_random(every: Sequence[Dominating], claim: Claim, tries: Tries) -> Iterat
                 known[pair.key] = _step_rdp(pair, orders)
             cell += steps * known[pair.key]
     rdp = selection_rdp(orders, drawn_cell_rdp(orders, cells), tries)
+    called = f"{'Poisson' if tries.law == 'poisson' else tries.law.replace('-', ' ')} tries"
+    called += f", eta {tries.eta:g}" if tries.eta is not None else ""
     theorem = f"Papernot & Steinke 2022, Theorem {6 if tries.law == 'poisson' else 2}"
     return _bounds(
         claim,
         best_epsilon(orders, rdp, float(claim["delta"])).epsilon,
-        f"{called(tries)}, {tries.mean:g} on average",
+        f"{called}, {tries.mean:g} on average",
         "theorem",
         [theorem, *(one.source for one in every)],
         [one.scopes for one in every],
         [*(one.assumptions for one in every), (RANDOM_TRIES,)],
     )
-
-
-def called(tries: Tries) -> str:
-    shape = f", eta {tries.eta:g}" if tries.eta is not None else ""
-    return f"{'Poisson' if tries.law == 'poisson' else tries.law.replace('-', ' ')} tries{shape}"
 
 
 def _step_rdp(pair: Any, orders: Floats) -> Floats:
@@ -245,10 +241,7 @@ def _step_rdp(pair: Any, orders: Floats) -> Floats:
 
 
 def common_scopes(every: Sequence[Sequence[Scope]]) -> tuple[Scope, ...]:
-    """The scopes in which every cell's bound holds; none if they have nothing in common.
-
-    For datasets with a minimum number of records, the smallest minimum that suffices for all cells.
-    """
+    """The scopes in which every cell's bound holds, each with the smallest sufficient minimum of records."""
     common: dict[Scope, None] = {}
     first = [scope for one in every[0] for scope in (one, replace(one, data="this", min_records=0))]
     for candidate in first:

@@ -190,10 +190,7 @@ _WHEN = ("made", "seconds")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Recomputed:
-    """An audit of a result and its recomputed stages.
-
-    ``taken`` is the number of values taken from the result by part; None if nothing is missing.
-    """
+    """An audit and its recomputed stages; ``taken`` counts values taken from the result by part, None for none."""
 
     recorded: AuditResult
     trained: AuditState

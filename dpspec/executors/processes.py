@@ -88,10 +88,7 @@ class _Worker:
 
 
 class Processes:
-    """A pool of local processes on ``devices``: several GPUs, or one device.
-
-    ``budget`` is the memory in bytes for all tasks, ``idle`` the memory of a process without a task.
-    """
+    """A pool of local processes on ``devices``, with the memory of all tasks and of an ``idle`` process in bytes."""
 
     def __init__(self, devices: Sequence[str], most: int, threads: int, budget: int, idle: int = 0) -> None:
         self._context = multiprocessing.get_context("spawn")
@@ -241,10 +238,7 @@ _SHARE, _PROCESS = 0.8, 400 * 2**20
 
 
 def cores() -> int:
-    """Count the CPU cores that this process may use, at least 1.
-
-    The affinity of the process, the quota of its container and ``OMP_NUM_THREADS`` limit the number.
-    """
+    """Count the CPU cores of the process's affinity, container and ``OMP_NUM_THREADS``, at least 1."""
     from joblib import cpu_count
 
     available = int(cpu_count())
@@ -253,10 +247,7 @@ def cores() -> int:
 
 
 def open_pool(demand: PoolRequest) -> Pool:
-    """One process per GPU if there are several, otherwise as many as cores and memory allow.
-
-    A single worker is the caller's process. Raises ``UsageError`` if the device does not exist.
-    """
+    """One process per GPU if there are several, otherwise as many as cores and memory allow; for one, the caller."""
     wanted = demand.workers
     if wanted == 1 or demand.tasks <= 1 or (wanted is None and demand.seconds < _WORTHWHILE):
         return InlinePool()

@@ -54,10 +54,7 @@ _WORDS = 16
 
 
 def open_pool(demand: PoolRequest) -> Pool:
-    """Connect to a cluster, or start a local one without an address (also not in ``RAY_ADDRESS``).
-
-    Raises ``UsageError`` if Ray is not installed or no cluster answers.
-    """
+    """Connect to a cluster, or start a local one without an address (also not in ``RAY_ADDRESS``)."""
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # silences a warning about tasks without a GPU
     try:
         import ray
@@ -108,10 +105,7 @@ def _check_head(address: str | None) -> None:
 
 
 def _watch(head: str, over: threading.Event) -> None:
-    """End the process if the cluster's head is lost. Ray would end it after a minute with a misleading exit code.
-
-    All received results are stored by then. Calls to a lost head never return, so the process cannot continue.
-    """
+    """End the process if the cluster's head is lost: calls to it never return, and all received results are stored."""
     missed = 0
     while not over.wait(_KNOCK):
         try:

@@ -361,7 +361,7 @@ def _noise_check(law: str, found: Sequence[Mapping[str, Any]] | None, planned: i
     Gaussian: the sum of squares is chi-square. Laplace: twice the sum of absolute values is chi-square with two degrees
     per number.
     """
-    from dpspec.stats.conformance import measurement, noise_tests
+    from dpspec.stats.conformance import noise_tests
 
     per_number, name = _LAWS[law]
     count = planned if found is None else sum(int(one["count"]) for one in found)
@@ -369,4 +369,4 @@ def _noise_check(law: str, found: Sequence[Mapping[str, Any]] | None, planned: i
     if found is not None:
         total = math.fsum(float(one[name]) for one in found) * per_number
     measured = noise_tests.two_sided(total, per_number * count)
-    return measurement.check("noise-scale", measured, "reported", f"{law} noise, relative to the declared scale")
+    return measured.check("noise-scale", "reported", f"{law} noise, relative to the declared scale")

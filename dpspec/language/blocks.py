@@ -170,9 +170,6 @@ def _provider_block(schema: Plain, kind: str, summary: str) -> Plain:
     return {**schema, "description": summary, "properties": properties}
 
 
-SCHEMA = "https://json-schema.org/draft/2020-12/schema"
-
-
 def bundle(catalog: Catalog) -> dict[str, Json]:
     def with_schedules(provider: Mechanism) -> Plain:
         schema = mechanism_block(provider)
@@ -186,7 +183,7 @@ def bundle(catalog: Catalog) -> dict[str, Json]:
     top = {key: whole[key] for key in ("title", "description", "type")}
     rest = {key: value for key, value in whole.items() if key not in top}
     return {
-        "$schema": SCHEMA,
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
         **top,
         "properties": {key: {"description": value["description"]} for key, value in whole["properties"].items()},
         "additionalProperties": False,

@@ -189,7 +189,11 @@ def _expand(root: Node, matrix: Node, overrides: Sequence[Override]) -> tuple[li
     if wrong:
         return [], wrong
     if isinstance(matrix.value, dict):
-        axes = {place: _axis(node) for place, node in matrix.value.items()}
+        axes = {
+            place: [Node(item.value, item.span, node.key) for item in node.value]
+            for place, node in matrix.value.items()
+            if isinstance(node.value, list)
+        }
         count = math.prod(len(values) for values in axes.values())
         products: Iterable[tuple[Node, ...]] = itertools.product(*axes.values()) if count <= MAX_CELLS else ()
         cells = [dict(zip(axes, values, strict=True)) for values in products]
@@ -217,10 +221,6 @@ def _expand(root: Node, matrix: Node, overrides: Sequence[Override]) -> tuple[li
             span = next((node.span for node in kept.values() if node.span), matrix.span)
             return [], [Diagnostic(code="bad-matrix", message="the matrix lists the same cell twice", span=span)]
     return list(unique.values()), []
-
-
-def _axis(node: Node) -> list[Node]:
-    return [Node(item.value, item.span, node.key) for item in node.value] if isinstance(node.value, list) else []
 
 
 def _size(node: Node) -> int:

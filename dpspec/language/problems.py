@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import itertools
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -155,11 +155,14 @@ def _unknown_with_suggestions(schema: Json, value: Json) -> Iterator[tuple[str, 
 def _missing_keys(p: _Problem) -> Iterator[Diagnostic]:
     schema = p.error.schema if p.error.absolute_path else p.root  # the block describes keys that a condition requires
     strict = schema.get("additionalProperties") is False
+    outside = p.root  # the schema of the same keys without conditions
+    for step in p.error.absolute_path:
+        outside = outside.get("items", {}) if isinstance(step, int) else outside.get("properties", {}).get(step, {})
     misspelt = {near for _, near in _unknown_with_suggestions(schema, p.error.instance)} if strict else set()
     for key in p.error.validator_value:
         if key in p.error.instance or key in misspelt:  # a misspelt key is reported once, as unknown
             continue
-        about = _description(schema, key) or _description(_inside(p.root, p.error.absolute_path), key)
+        about = _description(schema, key) or _description(outside, key)
         message = f"missing key {quoted(key)} in {p.place}"
         yield Diagnostic(code="missing-key", message=message, path=p.path, help=about, at_key=True)
 
@@ -168,14 +171,6 @@ def _description(schema: Json, key: str) -> str | None:
     found = schema.get("properties", {}).get(key) if isinstance(schema, dict) else None
     text = found.get("description") if isinstance(found, dict) else None
     return f"{key}: {text}" if text else None
-
-
-def _inside(schema: Json, path: Iterable[str | int]) -> Json:
-    """The schema of the keys at ``path``, without conditions."""
-    for step in path:
-        schema = schema.get("items" if isinstance(step, int) else "properties", {})
-        schema = schema if isinstance(step, int) else schema.get(step, {})
-    return schema
 
 
 def _wrong_type(p: _Problem) -> Diagnostic:

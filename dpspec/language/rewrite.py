@@ -39,8 +39,8 @@ _SHAPES = ("linear", "geometric", "cosine")
 
 
 class _ScheduleError(Exception):
-    def __init__(self, message: str, node: Node, help: str | None = None) -> None:
-        self.diagnostic = Diagnostic(code="bad-value", message=message, path=_PLACE, span=node.span, help=help)
+    def __init__(self, message: str, node: Node) -> None:
+        self.diagnostic = Diagnostic(code="bad-value", message=message, path=_PLACE, span=node.span)
 
 
 def expand_phases(root: Node, catalog: Catalog) -> tuple[Node, list[Diagnostic]]:
@@ -62,14 +62,21 @@ def expand_phases(root: Node, catalog: Catalog) -> tuple[Node, list[Diagnostic]]
     if wrong:
         return root, wrong
     steps, every = int(written["steps"]), int(written.get("every", 1))
+    count = -(-steps // every)
+    if count > MAX_PHASES:
+        message = f"{steps} steps in phases of {every} are {count} phases; the maximum is {MAX_PHASES}"
+        hint = f"write every: {-(-steps // MAX_PHASES)} or more"
+        return root, [Diagnostic(code="bad-value", message=message, path=_PLACE, span=phases.span, help=hint)]
     merged = []
     try:
-        for entries, length in _evaluated(phases, steps, every):
+        for i in range(count):
+            fraction = i / (count - 1) if count > 1 else 0.0
+            entries = {key: _evaluate(node, fraction) for key, node in phases.value.items() if key != "every"}
             for key, own in entries.items():  # a phase with only ``sampling.rate`` keeps the block's scheme
                 shared = mechanism.value.get(key)
                 if shared is not None and isinstance(shared.value, dict) and isinstance(own.value, dict):
                     entries[key] = replace(own, value={**shared.value, **own.value})
-            entries["steps"] = replace(phases.value["steps"], value=length)
+            entries["steps"] = replace(phases.value["steps"], value=min(every, steps - i * every))
             merged.append(Node(entries, phases.span))
     except _ScheduleError as error:
         return root, [error.diagnostic]
@@ -101,19 +108,6 @@ def unused_settings(document: Json, chosen: Iterable[Path], *, merged: bool) -> 
             )
 
 
-def _evaluated(phases: Node, steps: int, every: int) -> Iterator[tuple[dict[str, Node], int]]:
-    """The keys of each phase, and its number of steps."""
-    assert isinstance(phases.value, dict)
-    number = -(-steps // every)
-    if number > MAX_PHASES:
-        message = f"{steps} steps in phases of {every} are {number} phases; the maximum is {MAX_PHASES}"
-        raise _ScheduleError(message, phases, f"write every: {-(-steps // MAX_PHASES)} or more")
-    for i in range(number):
-        fraction = i / (number - 1) if number > 1 else 0.0
-        entries = {key: _evaluate(node, fraction) for key, node in phases.value.items() if key != "every"}
-        yield entries, min(every, steps - i * every)
-
-
 def _evaluate(node: Node, fraction: float) -> Node:
     """At ``fraction`` of the schedule; ``{from, to}`` maps become numbers."""
     if not isinstance(node.value, dict):
@@ -123,7 +117,14 @@ def _evaluate(node: Node, fraction: float) -> Node:
     unknown = sorted(node.value.keys() - {"from", "to", "shape"})
     if unknown:
         raise _ScheduleError(f"{quoted(unknown[0])} cannot be combined with 'from' and 'to'", node)
-    first, last = (_number(node, key) for key in ("from", "to"))
+    ends = []
+    for key in ("from", "to"):
+        found = node.value.get(key)
+        end = None if found is None else found.value
+        if isinstance(end, bool) or not isinstance(end, int | float) or abs(end) > 1e300:
+            raise _ScheduleError(f"{key} of a schedule must be a number, got {shown(end)}", found or node)
+        ends.append(float(end))
+    first, last = ends
     shape = node.value["shape"].value if "shape" in node.value else "linear"
     if shape == "linear":
         value = first + (last - first) * fraction
@@ -138,15 +139,6 @@ def _evaluate(node: Node, fraction: float) -> Node:
             f"shape must be one of {', '.join(_SHAPES)}, got {shown(plain(node.value['shape']))}", node
         )
     return replace(node, value=first if fraction == 0.0 else last if fraction == 1.0 else value)
-
-
-def _number(node: Node, key: str) -> float:
-    assert isinstance(node.value, dict)
-    found = node.value.get(key)
-    value = None if found is None else found.value
-    if isinstance(value, bool) or not isinstance(value, int | float) or abs(value) > 1e300:
-        raise _ScheduleError(f"{key} of a schedule must be a number, got {shown(value)}", found or node)
-    return float(value)
 
 
 #: Maximum length of a spec name, and the suffix of a selection's name.
@@ -184,7 +176,9 @@ class Split:
         assert isinstance(first.root.value, dict)
         assert first.matrix is not None
         entries = {key: value for key, value in first.root.value.items() if key != "audit"}
-        entries["name"] = replace(entries["name"], value=named_after(plain(entries["name"]), len(specs)))
+        suffix = f" best of {len(specs)}"
+        name = plain(entries["name"])[: _LONGEST_NAME - len(suffix)] + suffix
+        entries["name"] = replace(entries["name"], value=name)
         entries["claims"] = replace(entries["claims"], value=list(self.claims))
         entries["training"] = from_plain(thaw(specs[0].document["training"]))
         threat = {key: thaw(value) for key, value in specs[0].document["threat_model"].items() if key in _CORE_THREAT}
@@ -270,8 +264,3 @@ def _span_of(node: Node, key: str) -> Span | None:
 def best_of(name: str) -> str:
     """Possibly truncated."""
     return _NAMED.sub("", name)
-
-
-def named_after(name: str, cells: int) -> str:
-    suffix = f" best of {cells}"
-    return name[: _LONGEST_NAME - len(suffix)] + suffix

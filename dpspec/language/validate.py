@@ -246,72 +246,10 @@ class Checked:
     """``document`` has defaults and converted numbers."""
 
     document: dict[str, Json]
+    catalog: Catalog
     diagnostics: list[Diagnostic] = field(default_factory=list)
     canary: Canary | None = None
     score: Score | None = None
-
-
-def check(document: dict[str, Json], catalog: Catalog) -> Checked:
-    version = document.get("dpspec")
-    if version is not None and (isinstance(version, bool) or version != VERSION):
-        # The other rules may not apply to another version, so report nothing else.
-        message = f"this dpspec supports version {VERSION} of the spec language, got {shown(version)}"
-        hint = f"write dpspec: {VERSION}, or install a dpspec release that supports this version"
-        return Checked(document, [Diagnostic(code="unsupported-version", message=message, path=("dpspec",), help=hint)])
-    # Composition has consumed some keys; claims are checked separately.
-    top = dict(core("spec"))
-    for key in ("dpspec", "extends", "matrix", "claims"):
-        top["properties"] = {**top["properties"], key: {"description": top["properties"][key]["description"]}}
-    checked = _Checker(document=fill(top, document), diagnostics=list(problems(top, document)), catalog=catalog)
-    document = checked.document
-    commands: list[str] = []  # that install the missing packages
-    if isinstance(document.get("requires"), list) and document["requires"]:
-        unmet = list(check_requirements(document["requires"]))
-        checked.diagnostics += unmet
-        commands = [d.help for d in unmet if d.code == "unmet-requirement" and d.help]
-    mechanism = checked.provider("mechanism")
-    if mechanism is not None and mechanism.steps and "phases" in document["mechanism"]:
-        checked.phases(mechanism)
-    elif mechanism is not None:
-        checked.block("mechanism", blocks.mechanism_block(mechanism))
-    for name in ("data", "model"):
-        if (provider := checked.provider(name)) is not None:
-            checked.block(name, blocks.kind_block(name, provider))
-    written = document.get("training")
-    if written == {} and "native" not in catalog.backends:
-        checked.block("training", core("training"))  # no backend selected
-    elif isinstance(written, dict):
-        document["training"] = {"backend": "native", **written}
-        if (backend := checked.provider("training")) is not None:
-            checked.block("training", blocks.training_block(backend))
-    threat_model: dict[str, Json] | None = None
-    if checked.block("threat_model", blocks.threat_model_block(mechanism), open=mechanism is None):
-        threat_model = document["threat_model"]
-        if isinstance(threat_model["group_size"], int):
-            threat_model["group_size"] = [threat_model["group_size"]]
-    if "audit" in document:
-        wrong: list[Diagnostic] = []
-        if mechanism is not None:
-            attack = selected_attack(document["audit"], mechanism, threat_model, catalog)
-            checked.canary, checked.score, wrong = attack
-        schema = blocks.audit_block(mechanism, checked.canary, checked.score)
-        checked.block("audit", schema, open=mechanism is None or bool(wrong))
-        checked.diagnostics += wrong
-    if "claims" in document:
-        document["claims"], wrong = check_claims(document["claims"], mechanism, threat_model)
-        checked.diagnostics += wrong
-    document["dpspec"] = VERSION
-    found = list(dict.fromkeys(checked.diagnostics))
-    # A missing required package may provide an unknown kind.
-    if commands:
-        hint = f"a missing required package may provide it: {'; '.join(commands)}"
-        found = [replace(d, help=f"{d.help}; {hint}") if d.code == "unknown-kind" else d for d in found]
-    return Checked(document, found, checked.canary, checked.score)
-
-
-@dataclass(kw_only=True)
-class _Checker(Checked):
-    catalog: Catalog
 
     def provider(self, name: str) -> Any:
         """The provider that the block ``name`` selects; None if the block or the provider is missing."""
@@ -373,3 +311,63 @@ class _Checker(Checked):
             ]
         self.diagnostics += wrong
         self.document["mechanism"] = {"kind": provider.kind, **base, "phases": filled}
+
+
+def check(document: dict[str, Json], catalog: Catalog) -> Checked:
+    version = document.get("dpspec")
+    if version is not None and (isinstance(version, bool) or version != VERSION):
+        # The other rules may not apply to another version, so report nothing else.
+        message = f"this dpspec supports version {VERSION} of the spec language, got {shown(version)}"
+        hint = f"write dpspec: {VERSION}, or install a dpspec release that supports this version"
+        wrong = [Diagnostic(code="unsupported-version", message=message, path=("dpspec",), help=hint)]
+        return Checked(document, catalog, wrong)
+    # Composition has consumed some keys; claims are checked separately.
+    top = dict(core("spec"))
+    for key in ("dpspec", "extends", "matrix", "claims"):
+        top["properties"] = {**top["properties"], key: {"description": top["properties"][key]["description"]}}
+    checked = Checked(fill(top, document), catalog, list(problems(top, document)))
+    document = checked.document
+    commands: list[str] = []  # that install the missing packages
+    if isinstance(document.get("requires"), list) and document["requires"]:
+        unmet = list(check_requirements(document["requires"]))
+        checked.diagnostics += unmet
+        commands = [d.help for d in unmet if d.code == "unmet-requirement" and d.help]
+    mechanism = checked.provider("mechanism")
+    if mechanism is not None and mechanism.steps and "phases" in document["mechanism"]:
+        checked.phases(mechanism)
+    elif mechanism is not None:
+        checked.block("mechanism", blocks.mechanism_block(mechanism))
+    for name in ("data", "model"):
+        if (provider := checked.provider(name)) is not None:
+            checked.block(name, blocks.kind_block(name, provider))
+    written = document.get("training")
+    if written == {} and "native" not in catalog.backends:
+        checked.block("training", core("training"))  # no backend selected
+    elif isinstance(written, dict):
+        document["training"] = {"backend": "native", **written}
+        if (backend := checked.provider("training")) is not None:
+            checked.block("training", blocks.training_block(backend))
+    threat_model: dict[str, Json] | None = None
+    if checked.block("threat_model", blocks.threat_model_block(mechanism), open=mechanism is None):
+        threat_model = document["threat_model"]
+        if isinstance(threat_model["group_size"], int):
+            threat_model["group_size"] = [threat_model["group_size"]]
+    if "audit" in document:
+        wrong = []
+        if mechanism is not None:
+            attack = selected_attack(document["audit"], mechanism, threat_model, catalog)
+            checked.canary, checked.score, wrong = attack
+        schema = blocks.audit_block(mechanism, checked.canary, checked.score)
+        checked.block("audit", schema, open=mechanism is None or bool(wrong))
+        checked.diagnostics += wrong
+    if "claims" in document:
+        document["claims"], wrong = check_claims(document["claims"], mechanism, threat_model)
+        checked.diagnostics += wrong
+    document["dpspec"] = VERSION
+    found = list(dict.fromkeys(checked.diagnostics))
+    # A missing required package may provide an unknown kind.
+    if commands:
+        hint = f"a missing required package may provide it: {'; '.join(commands)}"
+        found = [replace(d, help=f"{d.help}; {hint}") if d.code == "unknown-kind" else d for d in found]
+    checked.diagnostics = found
+    return checked

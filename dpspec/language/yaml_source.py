@@ -32,37 +32,6 @@ FORBIDDEN = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u2028\u2029\ud800-\
 LINE_END = re.compile("\r\n|\r|\n")
 
 
-def read_text(path: FilePath, file: str) -> str | Diagnostic:
-    """Without byte-order mark. ``file`` is the name in messages."""
-
-    def problem(code: str, message: str) -> Diagnostic:
-        return Diagnostic(code=code, message=message, span=Span(file, 1, 1, 1, 1))
-
-    try:
-        raw = read_regular(path, MAX_BYTES)
-    except FileNotFoundError:
-        siblings: dict[str, str] = {}
-        with contextlib.suppress(OSError, ValueError), os.scandir(path.parent) as entries:
-            names = [FilePath(entry.name) for entry in itertools.islice(entries, 1000)]
-            siblings = {name.stem: name.name for name in names if name.suffix in SUFFIXES}
-        near = closest(path.stem, siblings)
-        return problem("unreadable", "no such file" + did_you_mean(siblings[near] if near else None))
-    except NotRegularError as error:  # system files such as /proc/self/environ may contain secrets
-        code = "too-large" if error.errno == errno.EFBIG else "unreadable"
-        return problem(code, f"{error.strerror}; a spec must be a file on disk of at most {MAX_BYTES} bytes")
-    except (OSError, ValueError) as error:  # ValueError: a null byte in the path
-        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        return problem("unreadable", f"cannot be read: {reason}")
-    try:
-        return raw.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        before = raw[: error.start].decode("utf-8-sig", errors="replace")
-        message = f"byte 0x{raw[error.start]:02x} is not UTF-8 text"
-        return Diagnostic(
-            code="encoding", message=message, span=span_after(before, file), help="save the file as UTF-8"
-        )
-
-
 def span_after(before: str, file: str) -> Span:
     """Of the character that follows the text ``before``."""
     lines = LINE_END.split(before)
@@ -147,9 +116,33 @@ class Source:
 
 def read_file(path: FilePath) -> Source:
     name = str(path)
-    text = read_text(path, name)
-    if isinstance(text, Diagnostic):
-        return Source(file=name, root=None, text=None, diagnostics=(text,))
+
+    def problem(code: str, message: str, span: Span | None = None, help: str | None = None) -> Source:
+        span = span or Span(name, 1, 1, 1, 1)
+        diagnostic = Diagnostic(code=code, message=message, span=span, help=help)
+        return Source(file=name, root=None, text=None, diagnostics=(diagnostic,))
+
+    try:
+        raw = read_regular(path, MAX_BYTES)
+    except FileNotFoundError:
+        siblings: dict[str, str] = {}
+        with contextlib.suppress(OSError, ValueError), os.scandir(path.parent) as entries:
+            names = [FilePath(entry.name) for entry in itertools.islice(entries, 1000)]
+            siblings = {name.stem: name.name for name in names if name.suffix in SUFFIXES}
+        near = closest(path.stem, siblings)
+        return problem("unreadable", "no such file" + did_you_mean(siblings[near] if near else None))
+    except NotRegularError as error:  # system files such as /proc/self/environ may contain secrets
+        code = "too-large" if error.errno == errno.EFBIG else "unreadable"
+        return problem(code, f"{error.strerror}; a spec must be a file on disk of at most {MAX_BYTES} bytes")
+    except (OSError, ValueError) as error:  # ValueError: a null byte in the path
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        return problem("unreadable", f"cannot be read: {reason}")
+    try:
+        text = raw.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        before = raw[: error.start].decode("utf-8-sig", errors="replace")
+        message = f"byte 0x{raw[error.start]:02x} is not UTF-8 text"
+        return problem("encoding", message, span_after(before, name), "save the file as UTF-8")
     return read_yaml(text, name)
 
 

@@ -13,7 +13,7 @@ from torch import nn
 from dpspec.errors import UsageError
 from dpspec.recording import recognized
 from dpspec.recording.folder.header import GRADIENTS, Header
-from dpspec.recording.planting.planted import GradientCanaries, Planted, refuse_unfit
+from dpspec.recording.planting.planted import GradientCanaries, Planted
 from dpspec.recording.ranks.group import Group
 from dpspec.recording.ranks.rank_watch import data_digest
 from dpspec.recording.ranks.shards import local, refuse_precision, shard_of
@@ -95,20 +95,33 @@ class Parts:
         batches = None if self.sampler is None else self.sampler.batches
         return batches if type(batches).__name__ == "DistributedUniformWithReplacementSampler" else None
 
-    def _share(self, group: Group) -> int | None:
-        """The number of records that the sampler of this rank draws from; None unless it has this place and number."""
-        sampler = self.rank_sampler()
-        own = sampler is not None and (sampler.rank, sampler.num_replicas) == (group.rank, group.world)
-        return int(sampler.num_samples) if own else None
-
     def _stepped(self) -> list[nn.Parameter]:
         groups = self.optimizer.param_groups if self.optimizer is not None else []
         return [p for group in groups for p in group["params"]]
 
     def _require_fit(self) -> None:
-        if self.planted is not None and self.planted.kind == GRADIENTS:
-            batches = None if self.sampler is None else self.sampler.batches
-            refuse_unfit(self.clipping, self.optimizer, batches, ahead=self.ahead)
+        """Raise ``UsageError`` if there are gradient canaries, and they cannot enter the sums of this training."""
+        if self.planted is None or self.planted.kind != GRADIENTS:
+            return
+        if self.clipping is None:
+            why = "the recorder cannot add to the sums of a custom loop"
+        elif self.clipping == "ghost":
+            why = "with ghost clipping no gradient of a single record is there"
+        elif self.clipping != "flat":
+            why = f"with {self.clipping} clipping no single clip norm bounds what all parameters of a record contribute"
+        elif self.sampler is None or self.sampler.batches is None:
+            why = "the recorder does not see who is drawn: give it the loader over the planted dataset"
+        elif self.ahead:
+            why = (
+                "its loader draws ahead, so that the batch of a step is not known in time: set num_workers=0, and do "
+                "not let accelerate prepare the loader"
+            )
+        elif "add_noise" in vars(self.optimizer):
+            why = "add_noise of this optimizer was replaced, by another recorder or the script: each could add them"
+        else:
+            return
+        hint = "" if ":" in why else "; plant records, or use Opacus' DPOptimizer with flat clipping"
+        raise UsageError(f"gradient canaries cannot enter this training: {why}{hint}")
 
     @property
     def ahead(self) -> bool:
@@ -178,7 +191,10 @@ class Parts:
             canaries["commitment"] = planted.source.commitment
         ranks: dict[str, Any] = {}
         if group is not None:
-            ranks = {"world": group.world, "rank": group.rank, "run": group.run, "share": self._share(group)}
+            ranks = {"world": group.world, "rank": group.rank, "run": group.run}
+            draws = self.rank_sampler()
+            if draws is not None and (draws.rank, draws.num_replicas) == (group.rank, group.world):
+                ranks["share"] = int(draws.num_samples)
             ranks["data"] = data_digest(group, getattr(self.loader, "dataset", None))
         expected = getattr(optimizer, "expected_batch_size", None)
         versions = {"dpspec": VERSION, "torch": str(torch.__version__)}

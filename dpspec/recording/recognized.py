@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import math
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.utils.data import (
     BatchSampler,
     ConcatDataset,
@@ -58,6 +59,10 @@ _DELEGATING = {
 
 #: Datasets with more indices, or deeper nesting, are not resolved.
 _MOST, _DEEPEST = 2**26, 100
+
+
+#: The loss of each record of a batch, (b,), under a model.
+Loss: TypeAlias = Callable[[Any, Any], Tensor]
 
 
 @dataclass(frozen=True)
@@ -260,6 +265,18 @@ class AccountantWatch:
     def history(self) -> list[list[float]]:
         """The whole history, for JSON."""
         return [[float(noise), float(rate), int(steps)] for noise, rate, steps in self._accountant.history]
+
+
+def losses_of(loss: Loss, model: Any, batch: Any, records: int) -> Tensor:
+    """The loss of each record of a batch; ``UsageError`` if ``loss`` returns anything else."""
+    losses: Any = loss(model, batch)
+    if not isinstance(losses, Tensor) or tuple(losses.shape) != (records,):
+        what = f"shape {tuple(losses.shape)}" if isinstance(losses, Tensor) else type(losses).__name__
+        raise UsageError(
+            f"loss(model, batch) must give the loss of each of {records} records, shape ({records},), got {what}: "
+            "give a loss of torch reduction='none'"
+        )
+    return losses
 
 
 def largest_multiplicity(dataset: Any) -> int:

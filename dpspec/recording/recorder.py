@@ -19,7 +19,8 @@ from torch.utils.data import default_collate
 from dpspec.errors import UsageError
 from dpspec.recording.folder.header import table
 from dpspec.recording.parts import Parts, checked_declaration
-from dpspec.recording.planting.planted import Loss, Planted, scores_of
+from dpspec.recording.planting.planted import Planted, scores_of
+from dpspec.recording.recognized import Loss
 from dpspec.recording.watched_training import WatchedTraining
 from dpspec.recording.watching.arrays import tensor_of, tensors_of
 

@@ -8,12 +8,9 @@ is in one of the two halves.
 
 from __future__ import annotations
 
-import hashlib
 import math
-import random
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -24,6 +21,8 @@ from torch.utils.data import ConcatDataset, Dataset, Subset, TensorDataset, defa
 
 from dpspec.errors import UsageError
 from dpspec.recording import recognized
+from dpspec.recording.fingerprints import digest, tensor_digest
+from dpspec.recording.sums.sensitivity_probe import same_randomness
 from dpspec.text import plain
 
 #: The names of parts in the result of ``make``; all others are constants.
@@ -266,7 +265,7 @@ class SetUp:
     def __init__(self, make: Callable[[Any], Mapping[str, Any]], dataset: Any, seed: int) -> None:
         """Raises ``UsageError`` for anything but a mapping, and for parts that the recorder refuses by name."""
         self.seed = seed
-        with seeded(seed):
+        with same_randomness(seed=seed):
             found = make(dataset)
             if not isinstance(found, Mapping) or not all(isinstance(key, str) for key in found):
                 raise UsageError(f"make must return a mapping from names to parts, got {type(found).__name__}")
@@ -287,7 +286,7 @@ class SetUp:
         if self.model is not None:
             tensors = [*self.model.named_parameters(), *self.model.named_buffers()]
             yield "layers", ", ".join(f"{name} {tuple(tensor.shape)}" for name, tensor in tensors)
-            yield WEIGHTS, digest([tensor for _, tensor in tensors])[:12]
+            yield WEIGHTS, digest([tensor_digest(tensor) for _, tensor in tensors])[:12]
         if self.clipping is not None:
             yield "divisor", text_of(optimizer.expected_batch_size if optimizer.loss_reduction == "mean" else 1)
             yield "clip norm", text_of(optimizer.max_grad_norm)
@@ -320,7 +319,7 @@ class SetUp:
                 yield key, text_of(value)
 
     def record(self, index: int, seed: int) -> Any:
-        with seeded(seed):
+        with same_randomness(seed=seed):
             return self.dataset[index]
 
     def update(self, weights: Sequence[Tensor], records: Sequence[Any]) -> Tensor | str:
@@ -337,7 +336,7 @@ class SetUp:
         if model is None or optimizer is None or self.loss is None or not records:
             return "one step: it needs a model, an optimizer, a loss, and records that all datasets share"
         generator = getattr(optimizer, "generator", None)
-        with seeded(self.seed), warnings.catch_warnings():
+        with same_randomness(seed=self.seed), warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="Full backward hook is firing")
             if isinstance(generator, torch.Generator):
                 generator.manual_seed(self.seed)
@@ -400,47 +399,6 @@ def text_of(value: Any) -> str:
     if isinstance(value, float) and math.isfinite(value) and value == int(value):
         return str(int(value))  # 3 and 3.0 are one constant
     return repr(value)
-
-
-def digest(value: Any) -> str:
-    """SHA-256 of types, shapes and bytes of a record or of tensors; of the ``repr`` of anything else."""
-    found = hashlib.sha256()
-    _feed(found, value)
-    return found.hexdigest()
-
-
-def _feed(found: Any, value: Any) -> None:
-    if isinstance(value, Tensor):
-        rows = value.detach().cpu().contiguous()
-        found.update(f"{rows.dtype} {tuple(rows.shape)} ".encode())
-        found.update(rows.reshape(-1).view(torch.uint8).numpy().tobytes())
-    elif isinstance(value, np.ndarray) and value.dtype != object:
-        found.update(f"{value.dtype} {value.shape} ".encode() + np.ascontiguousarray(value).tobytes())
-    elif isinstance(value, Mapping):
-        for key, one in value.items():
-            found.update(f"{key!r}:".encode())
-            _feed(found, one)
-    elif isinstance(value, list | tuple):
-        found.update(f"{len(value)} of ".encode())
-        for one in value:
-            _feed(found, one)
-    else:
-        found.update(repr(value).encode())
-
-
-@contextmanager
-def seeded(seed: int) -> Iterator[None]:
-    """Seed all global generators, and restore them afterwards."""
-    states = random.getstate(), np.random.get_state()
-    with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
-        torch.manual_seed(seed)
-        random.seed(seed)
-        np.random.seed(seed % 2**32)
-        try:
-            yield
-        finally:
-            random.setstate(states[0])
-            np.random.set_state(states[1])
 
 
 def apart(one: Tensor, other: Tensor) -> float:

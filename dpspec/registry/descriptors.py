@@ -100,49 +100,33 @@ def _problems(provider: Any, family: Family) -> Iterator[str]:
     revision = getattr(provider, "trial_revision", 1)
     if type(revision) is not int or revision < 1:
         yield f"trial_revision must be an integer of at least 1, got {revision!r}"
-    for name in (family.code, *family.optional):
-        value = getattr(provider, name)
+    references = {name: getattr(provider, name) for name in (family.code, *family.optional)}
+    if isinstance(provider, Backend) and not isinstance(provider.constants, Assumption):
+        references["constants"] = provider.constants
+    for name, value in references.items():
         if (name == family.code or value != "") and not (isinstance(value, str) and _REFERENCE.fullmatch(value)):
             yield f"{name} must name code as 'package.module:Attribute', got {value!r}"
-    if family.block:
-        yield from _fragment(provider.schema, "schema", family.block)
+    for name, fragment in fragments(provider).items():
+        block = family.block or name.split(".")[1]
+        properties = fragment.get("properties") if isinstance(fragment, Mapping) else None
+        if not isinstance(properties, Mapping) or fragment.get("type") != "object":
+            yield f"{name} must be a JSON Schema with type 'object' and a mapping 'properties'"
+            continue
+        core = CORE_KEYS[block] | (CORE_KEYS["steps"] if block == "mechanism" and provider.steps else set())
+        yield from (f"{name}.properties.{key}: this key belongs to core" for key in sorted(core & set(properties)))
     if isinstance(provider, Mechanism):
-        yield from _of_mechanism(provider)
+        for kind in sorted(set(provider.schemas.claims) - provider.claims):
+            yield f"schemas.claims.{kind}: is not among its claims ({', '.join(sorted(provider.claims))})"
     if isinstance(provider, Backend):
-        yield from _of_backend(provider)
-
-
-def _fragment(fragment: Any, name: str, *owners: str) -> Iterator[str]:
-    properties = fragment.get("properties") if isinstance(fragment, Mapping) else None
-    if not isinstance(properties, Mapping) or fragment.get("type") != "object":
-        yield f"{name} must be a JSON Schema with type 'object' and a mapping 'properties'"
-        return
-    for key in sorted(k for owner in owners for k in CORE_KEYS[owner] if k in properties):
-        yield f"{name}.properties.{key}: this key belongs to core"
-
-
-def _of_mechanism(m: Mechanism) -> Iterator[str]:
-    for block in ("mechanism", "threat_model", "audit"):
-        owners = (block, "steps") if block == "mechanism" and m.steps else (block,)
-        yield from _fragment(getattr(m.schemas, block), f"schemas.{block}", *owners)
-    for kind, fragment in m.schemas.claims.items():
-        if kind not in m.claims:
-            yield f"schemas.claims.{kind}: is not among its claims ({', '.join(sorted(m.claims))})"
-        yield from _fragment(fragment, f"schemas.claims.{kind}", "claims")
-
-
-def _of_backend(b: Backend) -> Iterator[str]:
-    if isinstance(b.constants, Assumption):
-        if ASSUMPTIONS.get(b.constants.name, b.constants.name) != "data-independent-hyperparameters":
-            yield f"constants must be the assumption 'data-independent-hyperparameters', got {b.constants.name!r}"
-        statuses = get_args(AssumptionStatus)
-        if b.constants.status not in statuses:
-            yield f"constants: status must be one of {', '.join(statuses)}, got {b.constants.status!r}"
-    elif b.constants and not _REFERENCE.fullmatch(b.constants):
-        yield f"constants must name code as 'package.module:Attribute', got {b.constants!r}"
-    if unknown := b.capabilities - CAPABILITIES:
-        names = ", ".join(repr(u) for u in sorted(map(str, unknown)))
-        yield f"unknown capabilities {names} (valid: {', '.join(sorted(CAPABILITIES))})"
+        stated, statuses = provider.constants, get_args(AssumptionStatus)
+        if isinstance(stated, Assumption):
+            if ASSUMPTIONS.get(stated.name, stated.name) != "data-independent-hyperparameters":
+                yield f"constants must be the assumption 'data-independent-hyperparameters', got {stated.name!r}"
+            if stated.status not in statuses:
+                yield f"constants: status must be one of {', '.join(statuses)}, got {stated.status!r}"
+        if unknown := provider.capabilities - CAPABILITIES:
+            names = ", ".join(repr(u) for u in sorted(map(str, unknown)))
+            yield f"unknown capabilities {names} (valid: {', '.join(sorted(CAPABILITIES))})"
 
 
 def fragments(provider: Any) -> dict[str, Any]:

@@ -62,13 +62,7 @@ def normalise(distribution: str) -> str:
 
 
 def discover() -> tuple[tuple[Candidate, ...], tuple[BrokenPlugin, ...]]:
-    """Read the entry points of the group ``dpspec`` on ``sys.path``, without importing anything.
-
-    Of two copies of a distribution the first on the path counts, as for imports.
-
-    Returns:
-        The candidates, sorted, and the distributions with unreadable entry points.
-    """
+    """Read the entry points ``dpspec`` without imports; of two copies of a distribution the first counts."""
     candidates: list[Candidate] = []
     broken: list[BrokenPlugin] = []
     seen: set[str] = set()
@@ -151,10 +145,7 @@ def build(candidates: Sequence[Candidate], broken: Sequence[BrokenPlugin] = ()) 
 
 
 def _load(candidate: Candidate, manager: pluggy.PluginManager, offers: Offers) -> None:
-    """Import, check and register one plugin, and add its providers to ``offers``.
-
-    Raises :class:`Failed`, with the plugin unregistered, at the first error.
-    """
+    """Import, check and register one plugin, and add its providers to ``offers``; unregister it at the first error."""
     with foreign_code():
         plugin: Any = importlib.metadata.EntryPoint(candidate.plugin, candidate.value, GROUP).load()
         api = getattr(plugin, "DPSPEC_API", None)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from dpspec.contract import Assumption, Check, Finding, Printed
@@ -26,11 +26,8 @@ _STATUS_ORDER = ("false", "unchecked", "reported", "declared", "not-rejected", "
 
 def assumptions_of(audit: AuditResult) -> list[Assumption]:
     held = [*(finding.assumptions for finding in findings(audit)), *(one.assumptions for one in audit.evidence)]
-    return by_status(of for assumptions in held for of in assumptions)
-
-
-def by_status(held: Iterable[Assumption]) -> list[Assumption]:
-    return sorted(dict.fromkeys(held), key=lambda of: _STATUS_ORDER.index(of.status))
+    distinct = dict.fromkeys(of for assumptions in held for of in assumptions)
+    return sorted(distinct, key=lambda of: _STATUS_ORDER.index(of.status))
 
 
 def assumption(of: Assumption, *, tested_above: bool = False) -> str:

@@ -172,33 +172,24 @@ def _untrained(audit: AuditResult) -> bool:
 
 
 def _audited(result: Result) -> Iterator[str]:
-    """Each matrix by its axes, then the other audits by name."""
-    described: dict[str, str] = {}
+    """Each mechanism, model and data with the titles of its audits."""
     held = result.environment.get("mechanisms")
-    if isinstance(held, Mapping):
-        described = {str(kind): shortened(str(text), _LONGEST) for kind, text in held.items()}
-    if len(result.audits) == 1:
-        yield _subject(result.audits[0], described)
-        return
-    within: set[int] = set()
-    for matrix in result.matrices:
-        within.update(matrix.numbers)
-        axes = []
-        for name in matrix.axes.values():
-            values = dict.fromkeys(matrices.cell_value(matrix.values(audit)[name]) for audit in matrix.audits)
-            axes.append(f"{name} {_named(list(values))}")
-        first = _subject(matrix.audits[0], described)
-        yield f"{matrix.name}, {len(matrix.audits)} times, each with another {joined(axes)}. {first}"
-    others = [audit for number, audit in enumerate(result.audits) if number not in within]
-    if others:
-        yield f"{'Also ' if within else ''}{_named([audit.name for audit in others])}."
-        kinds = dict.fromkeys(_kind(audit.document.get("mechanism")) for audit in others)
-        yield f"Each is {' or '.join(_mechanism(kind, described) for kind in kinds)}."
+    described = held if isinstance(held, Mapping) else {}
+    subjects: dict[str, list[str]] = {}
+    for audit, title in zip(result.audits, matrices.titles(result), strict=True):
+        subjects.setdefault(_subject(audit, described), []).append(title)
+    for subject, names in list(subjects.items())[:_NAMED]:
+        yield subject if len(result.audits) == 1 else f"{_named(names)}. {subject}"
+    if len(subjects) > _NAMED:
+        yield f"{len(subjects) - _NAMED} more are below."
 
 
-def _subject(audit: AuditResult, described: Mapping[str, str]) -> str:
+def _subject(audit: AuditResult, described: Mapping[str, Json]) -> str:
     document, facts = audit.document, audit.facts
-    mechanism = _mechanism(_kind(document.get("mechanism")), described)
+    kind = _kind(document.get("mechanism"))
+    mechanism = f"the mechanism {kind}"
+    if kind in described:
+        mechanism = f"{shortened(str(described[kind]), _LONGEST)} (mechanism {kind})"
     data = f"{labels.count(facts.records, 'record')} ({_kind(document.get('data'))})"
     if _untrained(audit):
         return f"{labels.sentence(mechanism)}, as declared for {data}; no training code."
@@ -206,10 +197,6 @@ def _subject(audit: AuditResult, described: Mapping[str, str]) -> str:
     model = f" of a model ({_kind(document.get('model'))}{size})" if document.get("model") else ""
     how = "The training" if audit.recording is None else "The recording of a training"
     return f"{how}{model} on {data}, by {mechanism}."
-
-
-def _mechanism(kind: str, described: Mapping[str, str]) -> str:
-    return f"{described[kind]} (mechanism {kind})" if kind in described else f"the mechanism {kind}"
 
 
 def _kind(block: object) -> str:

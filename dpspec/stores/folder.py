@@ -233,10 +233,7 @@ class FolderStorage:
         return None if folder.is_symlink() else folder
 
     def sweep(self) -> int:
-        """Remove everything that is not a record, and records that a process began at least :data:`STALE` seconds ago.
-
-        Returns the removed bytes.
-        """
+        """Remove everything but records, and records begun :data:`STALE` seconds ago; returns the removed bytes."""
         freed = 0
         for folder in (*self._named("unfinished", KEY), *self._named("damaged", KEY), *self._named("tmp", SCRATCH)):
             with suppress(FileNotFoundError):  # another process was faster

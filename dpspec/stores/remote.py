@@ -65,9 +65,6 @@ class RemoteStorage:
             raise UsageError(f"cannot use the store {shown(url)}: {text}") from None
         return cls(files, root, url)
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return RemoteStorage.open, (self._url,)
-
     def exists(self) -> bool:
         """True: a prefix exists as soon as it has an object, and checking costs a request."""
         return True
@@ -168,11 +165,7 @@ class RemoteStorage:
         check_key(key)
 
     def sweep(self) -> int:
-        """Remove damaged records with their arrays, and stale probes and arrays without a record.
-
-        A commit puts the arrays first and the record last, so arrays that are not stale may belong to a commit of
-        another process and stay.
-        """
+        """Remove damaged records, and probes and arrays without a record if stale: others may belong to a commit."""
         self._look()
         with self._asked():
             found: dict[str, Any] = {}

@@ -63,13 +63,10 @@ class SpecFile(pytest.File):
         from dpspec.registry.loader import load_catalog
 
         if self._audits is None:
+            store = Store(Path(self.config.getoption("--dpspec-store")))
+            train = not self.config.getoption("--dpspec-bounds-only")
             try:
-                result = run(
-                    self._loaded.specs,
-                    load_catalog(),
-                    store=Store(Path(self.config.getoption("--dpspec-store"))),
-                    train=not self.config.getoption("--dpspec-bounds-only"),
-                )
+                result = run(self._loaded.specs, load_catalog(), store=store, train=train)
             except SpecError as error:
                 pytest.fail(render(error.diagnostics, sources=self._loaded.sources), pytrace=False)
             self._audits = {audit.name: audit for audit in result.audits}

@@ -83,16 +83,12 @@ class DatasetSuite(ProviderSuite):
             ("train", loaded.train_x, loaded.train_y, facts.records),
             ("test", loaded.test_x, loaded.test_y, facts.test_records),
         ):
-            require(x.shape == (count, *facts.shape), f"{what}_x has shape {x.shape}, not {(count, *facts.shape)}")
-            require(y.shape == (count,), f"{what}_y has shape {y.shape}, not {(count,)}")
-            require(str(x.dtype) == "float32", f"{what}_x is {x.dtype}, not float32")
-            require(str(y.dtype) == "int64", f"{what}_y is {y.dtype}, not int64")
+            for name, array, shape, dtype in (("x", x, (count, *facts.shape), "float32"), ("y", y, (count,), "int64")):
+                require(array.shape == shape, f"{what}_{name} has shape {array.shape}, not {shape}")
+                require(str(array.dtype) == dtype, f"{what}_{name} is {array.dtype}, not {dtype}")
             require(bool(np.isfinite(x).all()), f"{what}_x holds values that are not finite")
-            if count:
-                low, high = int(y.min()), int(y.max())
-                require(
-                    low >= 0 and high < facts.classes, f"{what}_y runs over {low}..{high} of {facts.classes} classes"
-                )
+            low, high = int(y.min(initial=0)), int(y.max(initial=0))
+            require(low >= 0 and high < facts.classes, f"{what}_y runs over {low}..{high} of {facts.classes} classes")
 
     def test_rows_are_the_same_every_time(self, tmp_path: Path) -> None:
         """Loading twice gives equal rows, also after the caller writes into the first ones."""
@@ -100,21 +96,20 @@ class DatasetSuite(ProviderSuite):
             return
         import numpy as np
 
-        first = self.source(tmp_path).load()
-        kept = [a.copy() for a in _arrays(first)]
-        for array in _arrays(first):
+        def load() -> list[Any]:
+            loaded: LoadedData = self.source(tmp_path).load()
+            return [loaded.train_x, loaded.train_y, loaded.test_x, loaded.test_y]
+
+        first = load()
+        kept = [array.copy() for array in first]
+        for array in first:
             if array.flags.writeable:
                 array[...] = 0
-        again = _arrays(self.source(tmp_path).load())
-        same = all(np.array_equal(a, b) for a, b in zip(kept, again, strict=True))
+        same = all(np.array_equal(a, b) for a, b in zip(kept, load(), strict=True))
         require(same, "loading twice gives different rows")
 
     def _options(self, directory: Path) -> Any:
         return filled(self.provider().schema, self.options(directory))
-
-
-def _arrays(loaded: LoadedData) -> list[Any]:
-    return [loaded.train_x, loaded.train_y, loaded.test_x, loaded.test_y]
 
 
 _BATCH = 4
@@ -155,10 +150,10 @@ class ModelSuite(ProviderSuite):
         """Equal seeds give equal weights, other seeds other weights, and no global generator is used."""
         import torch
 
-        first = seeded(lambda: _weights(self.factory().build(3)))
+        first = seeded(lambda: parameters(self.factory().build(3)))
         torch.rand(1)
-        require(torch.equal(first, _weights(self.factory().build(3))), "two builds of one seed differ")
-        require(not torch.equal(first, _weights(self.factory().build(4))), "the seed does not decide the weights")
+        require(torch.equal(first, parameters(self.factory().build(3))), "two builds of one seed differ")
+        require(not torch.equal(first, parameters(self.factory().build(4))), "the seed does not decide the weights")
 
     def test_outputs_are_one_score_per_class(self) -> None:
         """Records (b, *shape) give finite outputs (b, classes)."""
@@ -179,12 +174,13 @@ class ModelSuite(ProviderSuite):
         module = self.factory().build(0).train()
         batch, others = self._records(0), self._records(1)
         others[0] = batch[0]
-        among_some = self._first_output(module, batch)
-        among_others = self._first_output(module, others)
-        require(
-            torch.allclose(among_some, among_others, rtol=1e-5, atol=1e-6),
-            "the output of one record depends on the other records of its batch",
-        )
+        outputs = []
+        for records in (batch, others):
+            with torch.random.fork_rng(devices=[]), torch.no_grad():
+                torch.manual_seed(0)  # dropout, where there is some, drops the same
+                outputs.append(module(records)[0])
+        same = torch.allclose(outputs[0], outputs[1], rtol=1e-5, atol=1e-6)
+        require(same, "the output of one record depends on the other records of its batch")
 
     def test_nothing_but_parameters_remembers_records(self) -> None:
         """A forward pass in training mode changes no buffer: running statistics leak records without noise."""
@@ -221,20 +217,6 @@ class ModelSuite(ProviderSuite):
             source = torch.Generator().manual_seed(seed)
             return torch.randint(0, self.facts.vocabulary, (_BATCH, *shape), generator=source).float()
         return torch.randn(_BATCH, *shape, generator=torch.Generator().manual_seed(seed))
-
-    def _first_output(self, module: torch.nn.Module, x: torch.Tensor) -> torch.Tensor:
-        import torch
-
-        with torch.random.fork_rng(devices=[]), torch.no_grad():
-            torch.manual_seed(0)  # dropout, where there is some, drops the same
-            output: torch.Tensor = module(x)[0]
-        return output
-
-
-def _weights(module: Any) -> torch.Tensor:
-    import torch
-
-    return torch.cat([p.detach().flatten() for p in module.parameters()])
 
 
 #: Largest deviation of the Gram matrix of directions from the identity.
@@ -304,12 +286,9 @@ class CanarySuite(ProviderSuite):
         if not provider.limit:
             return
         options = dict(filled(provider.schema, self.options))
-        call = f"limit = found({self.facts!r}, FrozenMap({options!r}))\n        assert {_LIMIT}, limit"
+        call = f"""limit = found({self.facts!r}, FrozenMap({options!r}))
+        assert limit is None or (isinstance(limit[0], int) and isinstance(limit[1], str)), limit"""
         require_light(provider.limit, call, ("torch", "numpy", "scipy"), "")
-
-
-#: The condition of a limit: a number with its reason, or None.
-_LIMIT = "limit is None or (isinstance(limit[0], int) and isinstance(limit[1], str))"
 
 
 class ScoreSuite(ProviderSuite):
@@ -325,7 +304,7 @@ class ScoreSuite(ProviderSuite):
         import numpy as np
 
         rng = np.random.default_rng(2)
-        x, y = _rows(Facts(records=50, features=FEATURES, classes=CLASSES, shape=(FEATURES,), digest="0"))
+        x, y = _rows(Facts(records=cls.count, features=FEATURES, classes=CLASSES, shape=(FEATURES,), digest="0"))
         coins = np.full(cls.count, -1, dtype=np.int8)
         if cls.provider().learns:
             coins[: cls.count // 2] = rng.integers(0, 2, cls.count // 2)
@@ -337,7 +316,7 @@ class ScoreSuite(ProviderSuite):
             sums = np.asarray(records.x).reshape(len(records.x), -1).sum(1)
             return np.tanh(sums), np.tanh(sums) + 0.5
 
-        canaries = Records(*(part[: cls.count] for part in (x, y)))
+        canaries = Records(x, y)
         before, after = ask(canaries)
         return Observed(
             canaries=canaries,

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from dpspec.registry.descriptors import FAMILIES, Family
+from dpspec.registry.descriptors import FAMILIES
 from dpspec.registry.foreign_code import describe
 from dpspec.registry.loader import Registry
 from dpspec.testing.backend import BackendSuite
@@ -26,28 +26,28 @@ class Promise:
     left_out: str = ""
 
 
+#: Datasets and models get the common suite: their options are known to their authors only.
+_SUITES = {"mechanism": MechanismSuite, "canary": CanarySuite, "score": ScoreSuite, "backend": BackendSuite}
+
+
 def inspect(registry: Registry, distribution: str, plugin: str, only: str | None = None) -> Iterator[Promise]:
     """Test all providers of a plugin, or the kind ``only``; mechanisms run their example."""
     for family in FAMILIES:
         for kind, offered in sorted(getattr(registry.catalog, family.field).items()):
             if (offered.distribution, offered.plugin) == (distribution, plugin) and only in (None, kind):
-                yield from _promises(registry, family, kind, offered.provider)
+                yield from _promises(registry, family.name, kind, offered.provider)
 
 
-#: Datasets and models get the common suite: their options are known to their authors only.
-_SUITES = {"mechanism": MechanismSuite, "canary": CanarySuite, "score": ScoreSuite, "backend": BackendSuite}
-
-
-def _promises(registry: Registry, family: Family, kind: str, provider: Any) -> Iterator[Promise]:
+def _promises(registry: Registry, family: str, kind: str, provider: Any) -> Iterator[Promise]:
     # A suite without an author: any sampling scheme except Poisson may be missing.
     settings: dict[str, Any] = {
         "kind": kind,
-        "family": family.name,
+        "family": family,
         "registry": classmethod(lambda cls: registry),
         "schemes": frozenset(),
         "options": getattr(provider, "as_declared", {}),
     }
-    base = _SUITES.get(family.name, ProviderSuite)
+    base = _SUITES.get(family, ProviderSuite)
     if base is BackendSuite and not provider.capabilities - {"iterates"}:
         # A backend trains models if it declares a capability of DP-SGD, or if it trains the small job.
         try:
@@ -58,7 +58,6 @@ def _promises(registry: Registry, family: Family, kind: str, provider: Any) -> I
     tests = (name for cls in reversed(type(suite).__mro__) for name in vars(cls) if name.startswith("test_"))
     for name in dict.fromkeys(tests):
         test = getattr(suite, name)
-        demand = " ".join((test.__doc__ or name).split()).replace("``", "`")
         broken = left_out = ""
         try:
             test()
@@ -68,4 +67,5 @@ def _promises(registry: Registry, family: Family, kind: str, provider: Any) -> I
             broken = str(error)
         except Exception as error:
             broken = f"it raises {describe(error)}"
-        yield Promise(provider=f"{family.name} {kind}", demand=demand, broken=broken, left_out=left_out)
+        demand = " ".join((test.__doc__ or name).split()).replace("``", "`")
+        yield Promise(provider=f"{family} {kind}", demand=demand, broken=broken, left_out=left_out)

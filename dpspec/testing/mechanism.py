@@ -3,31 +3,28 @@
 from __future__ import annotations
 
 import atexit
-import dataclasses
 import json
 import random
 import shutil
 import sys
 import tempfile
-import traceback
 import unittest
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
 from dpspec.contract import Audit, Finding, FrozenMap, Outcome, Scope, Spec, Trial
-from dpspec.contract.catalog import Catalog
 from dpspec.contract.events import Event, TrialFinished
 from dpspec.contract.frozen import canonical_json
-from dpspec.engine.preparing import prepare
 from dpspec.engine.preparing.prepare import check
 from dpspec.engine.results import codec
 from dpspec.engine.results.codec import result_schema
+from dpspec.engine.results.diff import differing
 from dpspec.engine.results.result import Result
 from dpspec.engine.running.runner import run
-from dpspec.engine.storage.trial_store import MAX_EVIDENCE_BYTES, Store
+from dpspec.engine.storage.trial_store import Store
 from dpspec.engine.verify import verify
 from dpspec.language.diagnostics import render
 from dpspec.language.load import load_specs
@@ -45,54 +42,10 @@ class Executed:
     store: Store
     trained: int
 
-
-@dataclass
-class Laboratory:
-    """Loads and runs a mechanism's example. ``overrides`` apply to every load, like ``--set``."""
-
-    example: str
-    catalog: Catalog
-    overrides: tuple[str, ...] = ()
-    folder: Path = field(default_factory=lambda: Path(tempfile.mkdtemp(prefix="dpspec-testing-")))
-    _first: Executed | None = None
-    _failed: bool = False
-
-    def __post_init__(self) -> None:
-        atexit.register(shutil.rmtree, self.folder, ignore_errors=True)
-
-    def load(self, *overrides: str) -> tuple[Spec, ...]:
-        """The example's specs, one per cell. Fails with all diagnostics if the example is invalid."""
-        path = self.folder / "example.yaml"
-        path.write_text(self.example, encoding="utf-8")
-        loaded = load_specs([path], self.catalog, [*self.overrides, *overrides])
-        errors = [d for d in loaded.diagnostics if d.severity == "error"]
-        if errors or not loaded.specs:
-            raise AssertionError(f"the example is not a valid spec:\n{render(loaded.diagnostics)}")
-        return loaded.specs
-
-    def run(self, specs: Sequence[Spec], store: Store | None = None, *, train: bool = True) -> Executed:
-        """Run specs on the CPU, in a fresh store unless ``store`` is given."""
-        store = store or Store(Path(tempfile.mkdtemp(dir=self.folder)))
-        trained: list[Event] = []
-
-        def listen(event: Event) -> None:
-            if isinstance(event, TrialFinished):
-                trained.append(event)
-
-        with in_words("the run"):
-            result = run(specs, self.catalog, store=store, device="cpu", listeners=[listen], train=train)
-        return Executed(tuple(specs), result, store, len(trained))
-
-    @property
-    def first(self) -> Executed:
-        """The first run of the example, shared by the tests of a suite. Only the first test reports its failure."""
-        if self._failed:
-            raise AssertionError("the example does not run to its end: another test of this suite says why")
-        if self._first is None:
-            self._failed = True
-            self._first = self.run(self.load())
-            self._failed = False
-        return self._first
+    def trials(self) -> list[Any]:
+        """The reproducible parts of the trials."""
+        trials = [trial for audit in self.result.audits for trial in audit.trials]
+        return [{"index": t.index, "evidence": t.evidence, "arrays": t.arrays} for t in trials]
 
 
 @contextmanager
@@ -103,18 +56,18 @@ def in_words(step: str) -> Iterator[None]:
     except AssertionError:
         raise
     except Exception as error:
-        names = [f.name for f in traceback.extract_tb(error.__traceback__) if Path(f.filename).parent not in _OURS]
-        step = next((name for name in names if name in _STEPS), step)
         raise AssertionError(f"{step} raises {describe(error)}") from error
 
 
-_STEPS = ("check", "bound", "plan", "trial_inputs", "trials", "conclude")
-
-#: Folders of functions that have the name of a step without being one.
-_OURS = (Path(__file__).parent, Path(prepare.__file__).parents[1])
+_first: dict[type, Executed | None] = {}
+_folders: dict[type, Path] = {}
 
 
-_benches: dict[type, Laboratory] = {}
+def _folder(suite: type) -> Path:
+    if suite not in _folders:
+        _folders[suite] = Path(tempfile.mkdtemp(prefix="dpspec-testing-"))
+        atexit.register(shutil.rmtree, _folders[suite], ignore_errors=True)
+    return _folders[suite]
 
 
 class MechanismSuite(ProviderSuite):
@@ -131,11 +84,35 @@ class MechanismSuite(ProviderSuite):
     quantities: ClassVar[Sequence[str]] = ()
 
     @classmethod
-    def laboratory(cls) -> Laboratory:
-        """Runs the example; one per suite, so that its tests share the first run."""
-        if cls not in _benches:
-            _benches[cls] = Laboratory(cls.provider().example, cls.catalog(), tuple(cls.overrides))
-        return _benches[cls]
+    def load(cls, *overrides: str) -> tuple[Spec, ...]:
+        """The example's specs, one per cell. Fails with all diagnostics if the example is invalid."""
+        path = _folder(cls) / "example.yaml"
+        path.write_text(cls.provider().example, encoding="utf-8")
+        loaded = load_specs([path], cls.catalog(), [*cls.overrides, *overrides])
+        require(loaded.ok and loaded.specs, f"the example is not a valid spec:\n{render(loaded.diagnostics)}")
+        return loaded.specs
+
+    @classmethod
+    def run(cls, specs: Sequence[Spec], store: Store | None = None, *, train: bool = True) -> Executed:
+        """Run specs on the CPU, in a fresh store unless ``store`` is given."""
+        store = store or Store(Path(tempfile.mkdtemp(dir=_folder(cls))))
+        events: list[Event] = []
+        with in_words("the run"):
+            result = run(specs, cls.catalog(), store=store, device="cpu", listeners=[events.append], train=train)
+        return Executed(tuple(specs), result, store, sum(isinstance(event, TrialFinished) for event in events))
+
+    @classmethod
+    def first(cls, *, trials: bool = False) -> Executed:
+        """The first run of the example, shared by the tests of a suite; skips a test that needs ``trials``."""
+        if cls not in _first:
+            _first[cls] = None
+            _first[cls] = cls.run(cls.load())
+        made = _first[cls]
+        if made is None:
+            raise AssertionError("the example does not run to its end: another test of this suite says why")
+        if trials and not made.trials():
+            raise unittest.SkipTest("the example has no trials")
+        return made
 
     @classmethod
     def audit(cls) -> Audit:
@@ -146,7 +123,7 @@ class MechanismSuite(ProviderSuite):
 
     def test_example_is_valid(self) -> None:
         """The example is a valid spec of this kind, and ``check`` reports no error in it."""
-        for spec in self.laboratory().load():
+        for spec in self.load():
             require(spec.mechanism.kind == self.kind, f"the example audits kind {spec.mechanism.kind!r}")
             with in_words("check"):
                 errors = [d for d in check(spec, self.catalog()) if d.severity == "error"]
@@ -154,9 +131,8 @@ class MechanismSuite(ProviderSuite):
 
     def test_checking_a_spec_imports_neither_torch_nor_scipy(self) -> None:
         """Validating the example imports neither torch nor scipy, so that ``dpspec validate`` is fast."""
-        bench = self.laboratory()
-        bench.load()
-        place = str(bench.folder / "example.yaml")
+        self.load()
+        place = str(_folder(type(self)) / "example.yaml")
         call = f"""found()
         from dpspec.registry.loader import load_catalog
         from dpspec.language.load import load_specs
@@ -170,14 +146,14 @@ class MechanismSuite(ProviderSuite):
 
     def test_outcomes_are_well_formed(self) -> None:
         """Findings, series, checks and evidence are complete and valid, and every claim has an upper bound."""
-        for spec, audit in zip(self.laboratory().first.specs, self.laboratory().first.result.audits, strict=True):
+        for spec, audit in zip(self.first().specs, self.first().result.audits, strict=True):
             outcomes: list[Outcome] = [*audit.findings, *audit.series, *audit.checks, *audit.evidence]
             found = [*flaws(outcomes), *unanswered(spec, audit.findings)]
             require(not found, "\n".join(dict.fromkeys(found)))
 
     def test_example_runs_as_expected(self) -> None:
         """The example runs to its end, and every verdict is the expected one."""
-        result = self.laboratory().first.result
+        result = self.first().result
         require(result.complete, "the example's run is incomplete")
         for audit in result.audits:
             surprises = [f"{v.claim} is {v.verdict}: {v.reason}" for v in audit.verdicts if not v.expected]
@@ -189,78 +165,63 @@ class MechanismSuite(ProviderSuite):
         """The result, written as JSON, validates against ``dpspec/result/v2`` and reads back equal."""
         from jsonschema import Draft202012Validator
 
-        result = self.laboratory().first.result
+        result = self.first().result
         with in_words("writing the result"):
             text = codec.dump(result)
         errors = list(Draft202012Validator(result_schema()).iter_errors(json.loads(text)))
         require(not errors, "\n".join(f"{e.json_path}: {e.message}" for e in errors[:20]))
         with in_words("reading the result back"):
-            again = codec.load(text)
-        require(again == result, "the result differs after writing and reading")
+            require(codec.load(text) == result, "the result differs after writing and reading")
 
     def test_result_can_be_verified(self) -> None:
         """Bounds, conclusions and verdicts recomputed from the result's own trials are equal."""
-        first = self.laboratory().first
-        directory = str(self.laboratory().folder)
+        first, directory = self.first(), str(_folder(type(self)))
         with in_words("verifying the result"):
             mismatches = verify(first.result, self.catalog(), directory=directory, store=first.store)
         require(not mismatches, "\n".join(f"{m.what}: {m.recorded}, again {m.recomputed}" for m in mismatches))
 
     def test_trials_are_reproducible_by_seed(self) -> None:
         """The same spec in an empty store gives equal bytes; another ``audit.seed`` gives other bytes."""
-        bench, first = self.laboratory(), self._first_with_trials()
-        again = bench.run(bench.load())
+        first, again = self.first(trials=True), self.run(self.load())
+        place, once, then = next(differing(first.trials(), again.trials(), "trials"), ("trials", "", ""))
         require(
-            _trials(again) == _trials(first),
+            first.trials() == again.trials(),
             "two runs of the same spec gave different trials: all randomness must come from context.seed(index, ...)"
-            f"\n{next(_differences(_trials(first), _trials(again), 'trials'), '')}",
+            f"\n{place}: {once} first, {then} then",
         )
         seeds = {spec.audit.seed for spec in first.specs if spec.audit is not None}
-        other = bench.run(bench.load(f"audit.seed={max(seeds) + 1}"))
-        require(_trials(other) != _trials(first), "the trials do not depend on audit.seed")
+        other = self.run(self.load(f"audit.seed={max(seeds) + 1}"))
+        require(other.trials() != first.trials(), "the trials do not depend on audit.seed")
 
     def test_stored_trials_are_found_again(self) -> None:
         """A second run on the same store trains nothing."""
-        bench, first = self.laboratory(), self._first_with_trials()
-        again = bench.run(bench.load(), first.store)
+        again = self.run(self.load(), self.first(trials=True).store)
         require(again.trained == 0, f"{again.trained} stored trials were trained again: trial_inputs must not vary")
-
-    def test_evidence_is_small_json(self) -> None:
-        """The evidence of every trial is finite JSON of at most 1 MiB; larger data belong in arrays."""
-        for audit in self._first_with_trials().result.audits:
-            for trial in audit.trials:
-                size = len(canonical_json(trial.evidence))
-                require(size <= MAX_EVIDENCE_BYTES, f"the evidence of trial {trial.index} takes {size} bytes")
 
     def test_trial_inputs_hold_nothing_that_trials_may_not_read(self) -> None:
         """Trial inputs depend on the seed, but not on name, claims, confidence or number of runs."""
-        for spec in self.laboratory().load():
-            with in_words("trial_inputs"):
-                inputs = self.audit().trial_inputs(spec)
-                canonical_json(inputs)
-                # Everything changes that trials may not depend on.
-                document = {**spec.to_json(), "claims": [], "name": "other", "description": "other"}
-                other = dataclasses.replace(
-                    spec, name="other", description="other", claims=(), document=FrozenMap(document)
-                )
-                if spec.audit is not None:
-                    confidence = (1 + spec.audit.confidence) / 2
-                    other = _changed(other, confidence=confidence, runs=spec.audit.runs + 1, expect="deviates")
-                changed = self.audit().trial_inputs(other)
+        for spec in self.load():
+            inputs = self._inputs(spec)
+            # Everything changes that trials may not depend on.
+            document = {**spec.to_json(), "claims": [], "name": "other", "description": "other"}
+            other = replace(spec, name="other", description="other", claims=(), document=FrozenMap(document))
+            if spec.audit is not None:
+                confidence = (1 + spec.audit.confidence) / 2
+                other = _changed(other, confidence=confidence, runs=spec.audit.runs + 1, expect="deviates")
             require(
-                canonical_json(changed) == canonical_json(inputs),
+                self._inputs(other) == inputs,
                 "trial_inputs change with the claims, the confidence, the number of runs or the name: "
                 "every such change would train again",
             )
             if spec.audit is not None:
-                seeded = self.audit().trial_inputs(_changed(spec, seed=spec.audit.seed + 1))
-                require(canonical_json(seeded) != canonical_json(inputs), "trial_inputs leave audit.seed out")
+                seeded = self._inputs(_changed(spec, seed=spec.audit.seed + 1))
+                require(seeded != inputs, "trial_inputs leave audit.seed out")
 
     def test_conclude_is_pure(self) -> None:
         """Concluding twice gives equal results, draws no global randomness, and uses neither files nor network."""
         import numpy as np
 
-        first = self._first_with_trials()
+        first = self.first(trials=True)
         for spec, audit in zip(first.specs, first.result.audits, strict=True):
             stored = [first.store.get(record.key) for record in audit.trials]
             trials = [s.trial for s in stored if s is not None]
@@ -278,11 +239,10 @@ class MechanismSuite(ProviderSuite):
         """If a key in ``monotone`` changes, every upper bound follows in the declared direction."""
         if not self.monotone:
             raise unittest.SkipTest("only the plugin's own tests can: there, `monotone` names keys of the spec")
-        bench = self.laboratory()
         for key, trend in self.monotone.items():
-            specs = [bench.load(f"{key}={json.dumps(value)}")[0] for value in trend.values]
-            audits = [bench.run([spec], train=False).result.audits[0] for spec in specs]
-            uppers = [[f for f in a.findings if f.bound == "upper"] for a in audits]
+            specs = [self.load(f"{key}={json.dumps(value)}")[0] for value in trend.values]
+            audits = [self.run([spec], train=False).result.audits[0] for spec in specs]
+            uppers = [[f for f in audit.findings if f.bound == "upper"] for audit in audits]
             chosen = [[f for f in found if not self.quantities or f.quantity in self.quantities] for found in uppers]
             tables = [{_conditions(f): f.value for f in found} for found in chosen]
             common = [conditions for conditions in tables[0] if all(conditions in t for t in tables)]
@@ -290,42 +250,20 @@ class MechanismSuite(ProviderSuite):
             problems = [(c, trend.problem([t[c] for t in tables])) for c in common]
             require(not any(p for _, p in problems), "\n".join(f"{key}: the bound {c} {p}" for c, p in problems if p))
 
-    def _first_with_trials(self) -> Executed:
-        first = self.laboratory().first
-        if not any(audit.trials for audit in first.result.audits):
-            raise unittest.SkipTest("the example has no trials")
-        return first
+    def _inputs(self, spec: Spec) -> str:
+        with in_words("trial_inputs"):
+            return canonical_json(self.audit().trial_inputs(spec))
 
     def _conclude(self, spec: Spec, trials: Sequence[Trial]) -> list[Outcome]:
         with in_words("conclude"):
             return list(self.audit().conclude(spec, trials))
 
 
-def _trials(run: Executed) -> list[Any]:
-    """The reproducible parts of a run's trials."""
-    return [
-        {"audit": audit.name, "index": t.index, "evidence": t.evidence, "arrays": t.arrays}
-        for audit in run.result.audits
-        for t in audit.trials
-    ]
-
-
-def _differences(first: Any, again: Any, place: str) -> Iterator[str]:
-    if isinstance(first, Mapping) and isinstance(again, Mapping) and first.keys() == again.keys():
-        for key in first:
-            yield from _differences(first[key], again[key], f"{place}.{key}")
-    elif isinstance(first, list | tuple) and isinstance(again, list | tuple) and len(first) == len(again):
-        for i, (one, other) in enumerate(zip(first, again, strict=True)):
-            yield from _differences(one, other, f"{place}[{i}]")
-    elif first != again:
-        yield f"{place}: {str(first)[:80]} first, {str(again)[:80]} then"
-
-
 def _conditions(finding: Finding) -> str:
-    at = ", ".join(f"{key} {value}" for key, value in finding.at.items())
-    usual = dataclasses.asdict(Scope())
-    scope = [f"{key} {value}" for key, value in dataclasses.asdict(finding.scope).items() if value != usual[key]]
-    return f"on {finding.quantity} by {finding.method}" + f" at {at}" * bool(at) + "".join(f", {s}" for s in scope)
+    usual = asdict(Scope())
+    at = [f"{key} {value}" for key, value in finding.at.items()]
+    scope = [f"{key} {value}" for key, value in asdict(finding.scope).items() if value != usual[key]]
+    return f"on {finding.quantity} by {finding.method}" + f" at {', '.join(at + scope)}" * bool(at or scope)
 
 
 def _changed(spec: Spec, **audit: Any) -> Spec:
@@ -333,8 +271,4 @@ def _changed(spec: Spec, **audit: Any) -> Spec:
     assert spec.audit is not None
     document = spec.to_json()
     document["audit"] = {**document["audit"], **audit}
-    return dataclasses.replace(
-        spec,
-        audit=dataclasses.replace(spec.audit, **audit),
-        document=FrozenMap(document),
-    )
+    return replace(spec, audit=replace(spec.audit, **audit), document=FrozenMap(document))

@@ -5,11 +5,11 @@ from __future__ import annotations
 import difflib
 import itertools
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from dpspec.contract import Check, Evidence, Finding, Json, Outcome, Series, Spec
+from dpspec.contract import Evidence, Finding, Json, Outcome, Series, Spec
 from dpspec.engine.judging.evidence_weight import claim_scope, covers, shortfall
 from dpspec.engine.judging.inequalities import statement
 
@@ -45,29 +45,19 @@ def unanswered(spec: Spec, findings: Sequence[Finding]) -> Iterator[str]:
                     yield f"claim {claim.id!r} expects to be proved, and {bound} does not apply to it: {missing}"
 
 
-def flaws(outcomes: Iterable[Outcome]) -> Iterator[str]:
+def flaws(outcomes: Sequence[Outcome]) -> Iterator[str]:
     """Describe every flaw that a run does not refuse."""
-    ids: list[str] = []
+    ids = [outcome.id for outcome in outcomes if isinstance(outcome, Evidence)]
+    for repeated in sorted({i for i in ids if ids.count(i) > 1}):
+        yield f"the audit yields two pieces of evidence with the id {repeated!r}"
     for outcome in outcomes:
-        match outcome:
-            case Finding():
-                name = f"a finding (quantity {outcome.quantity!r}, method {outcome.method!r})"
-            case Evidence():
-                name = f"evidence {outcome.id!r}"
-                if outcome.id in ids:
-                    yield f"the audit yields two pieces of evidence with the id {outcome.id!r}"
-                ids.append(outcome.id)
-            case Check():
-                name = f"a check of {outcome.assumption!r}"
-            case Series():
-                name = f"series {outcome.name!r}"
-        yield from (f"the audit yields {name}: {flaw}" for flaw in _flaws(outcome))
+        kind = type(outcome).__name__.lower()
+        name = next(getattr(outcome, k) for k in ("id", "quantity", "assumption", "name") if hasattr(outcome, k))
+        yield from (f"the audit yields {kind} {name!r}: {flaw}" for flaw in _flaws(outcome))
 
 
 def _flaws(outcome: Outcome) -> Iterator[str]:
-    for field, advice in _ADVICE.items():
-        if not getattr(outcome, field, advice).strip():
-            yield f"its {field} is empty; {advice}"
+    yield from (f"its {field} is empty" for field in _TEXTS if not getattr(outcome, field, field).strip())
     if isinstance(outcome, Finding | Evidence):
         for key, allowed in _SCOPE.items():
             value = getattr(outcome.scope, key)
@@ -85,13 +75,8 @@ def _flaws(outcome: Outcome) -> Iterator[str]:
         yield f"its columns {', '.join(missing)} have no unit; for no unit, write an empty string"
 
 
-_ADVICE = {
-    "source": "name the theorem or the test",
-    "method": "say how the number was computed",
-    "test": "name the test",
-    "title": "readers see it",
-}
-
+#: Fields of outcomes that may not be empty: readers see them.
+_TEXTS = ("source", "method", "test", "title")
 
 #: Relative tolerance of comparisons: certified bounds may be computed on different grids.
 SLACK = 1e-3

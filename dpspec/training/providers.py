@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from operator import attrgetter
-from typing import Any
 
 from dpspec.contract.attacks import Canary, Score
 from dpspec.contract.findings import Assumption, Facts
@@ -179,7 +178,18 @@ def least_variance_limit(facts: Facts, options: FrozenMap) -> tuple[int, str]:
     )
 
 
-_INPUT: dict[str, Any] = {"space": "input", "reads_data": True}
+#: Canaries that are records, made by the functions of these names from training records.
+_RECORDS = {
+    "mislabelled": "Training records with a wrong label",
+    "blank": "Records with all features at their minimum and distinct labels",
+    "noise": "Uniform features between minimum and maximum, or uniform tokens, with a random label",
+    "duplicate": "Unmodified training records",
+    "least-variance": "Records along the directions of least variance with the least likely labels (ClipBKD)",
+}
+_LIMITS = {
+    "blank": "dpspec.training.providers:blank_limit",
+    "least-variance": "dpspec.training.providers:least_variance_limit",
+}
 
 CANARIES = (
     Canary(
@@ -188,34 +198,16 @@ CANARIES = (
         space="gradient",
         make="dpspec.training.canaries:orthogonal",
     ),
-    Canary(
-        kind="mislabelled",
-        summary="Training records with a wrong label",
-        make="dpspec.training.canaries:mislabelled",
-        **_INPUT,
-    ),
-    Canary(
-        kind="blank",
-        summary="Records with all features at their minimum and distinct labels",
-        make="dpspec.training.canaries:blank",
-        limit="dpspec.training.providers:blank_limit",
-        **_INPUT,
-    ),
-    Canary(
-        kind="noise",
-        summary="Uniform features between minimum and maximum, or uniform tokens, with a random label",
-        make="dpspec.training.canaries:noise",
-        **_INPUT,
-    ),
-    Canary(
-        kind="duplicate", summary="Unmodified training records", make="dpspec.training.canaries:duplicate", **_INPUT
-    ),
-    Canary(
-        kind="least-variance",
-        summary="Records along the directions of least variance with the least likely labels (ClipBKD)",
-        make="dpspec.training.canaries:least_variance",
-        limit="dpspec.training.providers:least_variance_limit",
-        **_INPUT,
+    *(
+        Canary(
+            kind=kind,
+            summary=summary,
+            space="input",
+            reads_data=True,
+            make=f"dpspec.training.canaries:{kind.replace('-', '_')}",
+            limit=_LIMITS.get(kind, ""),
+        )
+        for kind, summary in _RECORDS.items()
     ),
 )
 

@@ -197,11 +197,10 @@ class ModelMixAudit(dps.Audit):
     def check(self, spec: dps.Spec, facts: dps.Facts) -> Iterable[dps.Diagnostic]:
         return refusals(spec, facts)
 
-    def bound(self, spec: dps.Spec, context: dps.Context) -> Iterator[dps.Finding | dps.Series]:
-        from dpspec_modelmix.findings import findings, threshold_curve
+    def bound(self, spec: dps.Spec, context: dps.Context) -> Iterator[dps.Finding]:
+        from dpspec_modelmix.findings import findings
 
-        yield from findings(spec, context)
-        yield from threshold_curve(spec, context.facts)
+        return findings(spec, context)
 
     def plan(self, spec: dps.Spec, facts: dps.Facts) -> dps.Plan:
         from dpspec.stats.attacks import guess_counts

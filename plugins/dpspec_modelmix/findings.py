@@ -55,9 +55,6 @@ _ONE_HOT = dps.Assumption(
     text="the paper asserts without proof that the one-hot gradient is the worst",
 )
 
-#: Factors on the threshold in the curve.
-_FACTORS = (0.125, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 4.0)
-
 
 def findings(spec: dps.Spec, context: dps.Context) -> Iterator[dps.Finding]:
     segments = segments_of(spec.phases, spec.training.options, context.facts)
@@ -92,38 +89,6 @@ def findings(spec: dps.Spec, context: dps.Context) -> Iterator[dps.Finding]:
             yield from _gaussian(spec, segments, delta, base, reasons, scopes)
     if "utility" in spec.mechanism.options:
         yield from utility_findings(spec, context.facts, deltas[-1])
-
-
-def threshold_curve(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Series]:
-    """Epsilon by threshold, compared with DP-SGD without mixing and with the same variance, if mixing amplifies."""
-    segments = segments_of(spec.phases, spec.training.options, facts)
-    if segments is None or unmet_conditions(spec):
-        return
-    delta, laplace = kit.claimed_deltas(spec)[-1], segments[0].noise == "laplace"
-    bare, rows = theory.without_mixing(segments), []
-    for factor in _FACTORS:
-        wider = [replace(s, gap=s.gap * factor) for s in segments]
-        matched = theory.gaussian_epsilon(theory.variance_matched(wider), delta).epsilon
-        if laplace:
-            mixed, plain = theory.freedman_epsilon(wider, delta), theory.plain_epsilons(bare, [delta])[0].upper
-        else:
-            mixed = theory.mixed_epsilon(wider, delta).epsilon
-            plain = theory.gaussian_epsilon(bare, delta).epsilon
-        rows.append((factor, mixed, plain, matched))
-    names = ("epsilon", "without mixing", "variance-matched")
-    yield kit.series(
-        "epsilon-by-threshold",
-        f"Epsilon at delta {delta:g} against threshold".replace("e-0", "e-"),
-        kit.columns_of(("threshold", *names), rows),
-        # A series carries no assumptions, and the worst case is proved only for Laplace noise.
-        rigor="theorem" if laplace else "approximate",
-        source=LAPLACE_SOURCE if laplace else SOURCE,
-        units={"threshold": "times the threshold"},
-        x="threshold",
-        y=names,
-        log=("x", "y"),
-        upper=("epsilon", "without mixing"),
-    )
 
 
 @lru_cache(maxsize=8)

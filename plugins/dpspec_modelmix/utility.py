@@ -58,14 +58,12 @@ class Bias(NamedTuple):
     a3: float
 
 
-def clipping_bias(clip_norm: float, tail: float, parts: float = 4.0) -> Bias:
-    """Lemma B.1 with c = p' c_0, p' = ``parts`` > 2; noise of samples has the tail e^(-u / kappa), kappa = ``tail``."""
-    if parts <= 2.0:
-        raise ValueError(f"parts must be above 2, got {parts}")
-    part = clip_norm / parts
+def clipping_bias(clip_norm: float, tail: float) -> Bias:
+    """Lemma B.1 with c = 4 c_0, so p' = 4; the noise of samples has the tail e^(-u / kappa), kappa = ``tail``."""
+    part = clip_norm / 4.0
     left = math.exp(-part / tail)
     kept = 1.0 - left
-    a3 = clip_norm * (kept * (1.0 - 1.0 / (parts - 1.0) - 1.0 / (parts - 2.0)) - left)
+    a3 = clip_norm * (kept * (1.0 - 1.0 / 3.0 - 1.0 / 2.0) - left)
     return Bias(kept / 2.0, ((part + tail) * left / kept) ** 2, a3)
 
 
@@ -106,19 +104,17 @@ class NonConvex:
         rederived = 1.5 / self.rate + 1.0 + self._share
         return (self.noise / 2.0 + 2.5 if printed else rederived) * self._unit(1.0)
 
-    def modelmix(self, moved: float, start: float, *, printed: bool = False) -> float:
-        """Theorem 3.2: the bound with mixing. moved: sum over steps of d tau_k^2; start: ||w_0 - w_-1||.
+    def modelmix(self, moved: float, *, printed: bool = False) -> float:
+        """Theorem 3.2: the bound with mixing from two equal first models. moved: sum over steps of d tau_k^2.
 
-        The derived first factor is 2 / q + 1 + v q / (2 c^2). The third term has sqrt(d ln(1 / delta)); the paper drops
-        the root.
+        The derived first factor is 2 / q + 1 + v q / (2 c^2). The paper drops the root of the second term's
+        d ln(1 / delta).
         """
-        n_eps = self.records * self.epsilon
         first = (self.noise / 2.0 + 2.5 if printed else 2.0 / self.rate + 1.0 + self._share) * self._unit(101.0 / 12.0)
-        second = 28.0 * self.clip_norm * self.smoothness * self._leak * start / (12.0 * self.rate * n_eps**2)
         leak = self._leak if printed else math.sqrt(self._leak)
-        third = self.clip_norm * leak * math.sqrt(101.0 / 12.0) * self.smoothness**1.5
-        third *= (moved / 12.0 + 21.0 * start**2 / 24.0) / (self.rate * n_eps * math.sqrt(self.span))
-        return float(first + second + third)
+        second = self.clip_norm * leak * math.sqrt(101.0 / 12.0) * self.smoothness**1.5
+        second *= moved / 12.0 / (self.rate * self.records * self.epsilon * math.sqrt(self.span))
+        return float(first + second)
 
     @property
     def _leak(self) -> float:
@@ -222,7 +218,7 @@ def _non_convex(
             "mean-gradient",
             "Theorem 3.2",
             (_MOVED,),
-            (case.modelmix(moved, 0.0), case.modelmix(moved, 0.0, printed=True)),
+            (case.modelmix(moved), case.modelmix(moved, printed=True)),
         ),
     ):
         method = f"{theorem}, mean of min(9/20 |grad|^2, c/20 |grad|) at the learning rate it chooses"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, TypeAlias
@@ -107,9 +107,11 @@ class Side:
         self.ratios = ratios
         self.places = self.composer.places(ratios)
         self.log_terms = log_terms
-        totals = (self.composer.total(order, self.places, log_terms) for order in self.composer.orders)
-        # The steps' contributions at all orders would take much memory.
-        self.totals = [replace(total, contributions=np.empty((0, 0))) for total in totals]
+        totals = [self.total(order)[:2] for order in self.composer.orders]  # the contributions would take much memory
+        self.plug_in, self.confidence_upper = (np.stack(part) for part in zip(*totals, strict=True))
+
+    def total(self, order: float) -> bounds.Total:
+        return self.composer.total(order, self.places, self.log_terms)
 
 
 class Analysis:
@@ -133,7 +135,6 @@ class Analysis:
         count = max(1, observed - 1) * points * len(Composition.of(spec.mechanism.options).orders) * len(ratios)
         terms = theory.log_terms(count, self.failure)
         self._tight: dict[str, dict[float, Interval]] = {}
-        self._totals: dict[float, bounds.Total] = {}
         self.sides = {name: Side(spec, name, some, terms) for name, some in ratios.items()}
 
     @property
@@ -153,33 +154,15 @@ class Analysis:
         """The direction with shared runs, if audited."""
         return self.sides.get(self.audited.shared_direction, next(iter(self.sides.values())))
 
-    @cached_property
-    def best_order(self) -> float:
-        return self.shown_side.composer.best(kit.claimed_deltas(self.spec)[-1]).order
-
-    @cached_property
-    def shown_orders(self) -> tuple[float, ...]:
-        available = self.shown_side.composer.orders
-        return tuple(sorted({self.best_order, *(order for order in SHOWN_ORDERS if order in available)}))
-
-    def total(self, order: float) -> bounds.Total:
-        """Total of the shown direction at one order, with the contributions of its steps."""
-        if order not in self._totals:
-            side = self.shown_side
-            self._totals[order] = side.composer.total(order, side.places, side.log_terms)
-        return self._totals[order]
-
     def epsilons(self, delta: float, direction: str) -> Epsilons:
         if direction not in self._tight:
             self._tight[direction] = bounds.tight_epsilons(self.spec, direction)
         ends: list[Floats] = []
         for name in ("plug_in", "confidence_upper"):
             by_side = []
-            for side in bounds.one_sided(direction):
-                totals = self.sides[side].totals
-                orders = np.array([total.order for total in totals])[:, None]
-                divergences = np.stack([getattr(total, name) for total in totals])
-                by_side.append(epsilon_at_orders(orders, divergences, delta).min(axis=0))
+            for side in (self.sides[one] for one in bounds.one_sided(direction)):
+                orders = np.array(side.composer.orders)[:, None]
+                by_side.append(epsilon_at_orders(orders, getattr(side, name), delta).min(axis=0))
             ends.append(np.asarray(np.max(by_side, axis=0), dtype=np.float64))
         return Epsilons(
             delta=delta,
@@ -241,18 +224,35 @@ def _rounded(values: Floats | Array) -> list[float]:
     return [float(f"{float(value):.{_DIGITS}g}") for value in values]
 
 
-def over_training(records: Analysis) -> dps.Series:
-    rows: list[Sequence[dps.Json]] = []
-    composer = records.shown_side.composer
-    for order in records.shown_orders:
-        total = records.total(order)
-        for step, contributions in zip(composer.observed.tolist(), total.contributions, strict=True):
-            ratio = contributions / composer.saturated(order, step)
-            rows.append((step, order, float(ratio.mean()), *(float(v) for v in np.quantile(ratio, (0.1, 0.5, 0.9)))))
-    return kit.series(
+def step_tables(records: Analysis) -> Iterator[dps.Series]:
+    """Steps relative to the data-independent value: by step, and by correctness of the prediction."""
+    side, delta = records.shown_side, kit.claimed_deltas(records.spec)[-1]
+    composer, steps = side.composer, side.composer.observed.tolist()
+    right_by_run = None
+    if side.direction == records.audited.shared_direction:
+        right_by_run = [trial.arrays["right"] for trial in records.trials]
+    over_training: list[Sequence[dps.Json]] = []
+    by_correctness: list[Sequence[dps.Json]] = []
+    stages = sorted({0, len(steps) // 4, len(steps) // 2, (3 * len(steps)) // 4, len(steps) - 1})
+    for order in sorted({composer.best(delta).order, *(order for order in SHOWN_ORDERS if order in composer.orders)}):
+        contributions = side.total(order).contributions
+        for step, row in zip(steps, contributions, strict=True):
+            ratio = row / composer.saturated(order, step)
+            quantiles = np.quantile(ratio, (0.1, 0.5, 0.9)).tolist()
+            over_training.append((step, order, float(ratio.mean()), *quantiles))
+        for j in stages:
+            ratio = composer.relative(order, j, side.places[j])
+            if right_by_run is not None:
+                right = np.stack([run[j] for run in right_by_run]) > 0
+            else:
+                right = np.tile(records.right[j] >= 0.5, (records.runs, 1))
+            added = float(contributions[j].mean() / composer.saturated(order, steps[j]))
+            means = (float(ratio[chosen].mean()) if chosen.any() else None for chosen in (right, ~right))
+            by_correctness.append((steps[j], order, added, *means, float(right.mean()), float(np.median(ratio))))
+    yield kit.series(
         "ratio-over-training",
         "Contribution of a step relative to the data-independent value, by step",
-        kit.columns_of(("step", "order", "mean", "p10", "median", "p90"), rows),
+        kit.columns_of(("step", "order", "mean", "p10", "median", "p90"), over_training),
         rigor="approximate",
         source=theory.RUN_SOURCE,
         privacy=records.privacy,
@@ -260,30 +260,11 @@ def over_training(records: Analysis) -> dps.Series:
         y=["mean"],
         by="order",
     )
-
-
-def by_correctness(records: Analysis) -> dps.Series:
-    side = records.shown_side
-    composer, steps = side.composer, side.composer.observed
-    shared = side.direction == records.audited.shared_direction
-    right_by_run = [trial.arrays["right"] for trial in records.trials] if shared else None
-    rows: list[Sequence[dps.Json]] = []
-    for order in records.shown_orders:
-        total = records.total(order)
-        for j in sorted({0, len(steps) // 4, len(steps) // 2, (3 * len(steps)) // 4, len(steps) - 1}):
-            ratio, step = composer.relative(order, j, side.places[j]), int(steps[j])
-            if right_by_run is not None:
-                right = np.stack([run[j] for run in right_by_run]) > 0
-            else:
-                right = np.tile(records.right[j] >= 0.5, (records.runs, 1))
-            added = float(total.contributions[j].mean() / composer.saturated(order, step))
-            means = (float(ratio[chosen].mean()) if chosen.any() else None for chosen in (right, ~right))
-            rows.append((step, order, added, *means, float(right.mean()), float(np.median(ratio))))
-    return kit.series(
+    yield kit.series(
         "right-against-wrong",
         "Steps relative to the data-independent value: mean contribution over records, and one step for records with "
         "correct and incorrect predictions",
-        kit.columns_of(("step", "order", "added", "right", "wrong", "share_right", "median"), rows),
+        kit.columns_of(("step", "order", "added", "right", "wrong", "share_right", "median"), by_correctness),
         rigor="approximate",
         source=f"{theory.STEP_SOURCE}; {theory.RUN_SOURCE}",
         privacy=records.privacy,

@@ -9,9 +9,8 @@ bound for the worst record of the worst dataset. It does not apply to records or
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -39,22 +38,12 @@ Array: TypeAlias = np.ndarray[Any, Any]
 DIRECTIONS: Mapping[str, Direction] = {"remove": "present-first", "add": "absent-first"}
 
 
-@dataclass(frozen=True, kw_only=True)
-class Total:
-    """Divergence of a run at one order, per record (m,).
+class Total(NamedTuple):
+    """Divergence of a run at one order per record, (m,), and the estimates of single steps, (observed, m)."""
 
-    ``contributions`` (observed, m) are the estimates of single steps, ``weights`` their l_t, and ``largest`` their
-    divergences if saturated; ``fixed`` is the contribution of unobserved steps to the confidence bound.
-    """
-
-    order: float
     plug_in: Floats
     confidence_upper: Floats
-    baseline: float
     contributions: Floats
-    weights: Floats
-    largest: Floats
-    fixed: float
 
 
 class Composer:
@@ -69,7 +58,7 @@ class Composer:
         self._steps = [(phase.rate(), phase.noise_multiplier) for phase in phases]
         self.count = len(self._phase_of)
         self.observed = np.array(composition.observed(self.count))
-        self.p = 3.0 * self.count if isinstance(composition.exponent, str) else composition.exponent
+        self.p = composition.exponent or 3.0 * self.count
         self._nearest = composition.nearest
 
     @cached_property
@@ -117,31 +106,20 @@ class Composer:
         )
         rest = float(largest.sum() - largest[observed].sum())
         spans = np.diff(np.append(self.observed, self.count + 1))
-        steps = []
+        steps, certain = [], np.zeros(places[0].shape[1])
         for t, place in zip(observed, places, strict=True):
-            row = self.tables[self._phase_of[t]].row(float(e.orders[t])) / (e.orders[t] - 1.0)
-            steps.append(theory.entropic_mean(row[place], float(e.weights[t])))
+            row, weight = self.tables[self._phase_of[t]].row(float(e.orders[t])) / (e.orders[t] - 1.0), e.weights[t]
+            mean = theory.entropic_mean(row[place], float(weight))
+            steps.append(mean)
+            if t > 0:  # the first model is deterministic
+                mean = theory.confidence_upper_mean(mean, float(weight), float(largest[t]), len(place), log_terms)
+            certain += mean
         contributions = np.stack(steps)
-        certain = contributions[0].copy()  # the first model is deterministic
-        for j in range(1, len(observed)):
-            t = observed[j]
-            certain += theory.confidence_upper_mean(
-                contributions[j], float(e.weights[t]), float(largest[t]), len(places[j]), log_terms
-            )
         plug_in = contributions.sum(axis=0) + rest
         if self._nearest:  # the observed step has the largest order of the steps that it represents
             caps = np.add.reduceat(largest, observed) / spans
             plug_in = spans @ np.minimum(contributions, np.maximum(caps, 0.0)[:, None])
-        return Total(
-            order=order,
-            plug_in=np.asarray(plug_in, dtype=np.float64),
-            confidence_upper=certain + rest,
-            baseline=self.baseline(order),
-            contributions=contributions,
-            weights=e.weights[observed],
-            largest=largest[observed],
-            fixed=rest,
-        )
+        return Total(np.asarray(plug_in, dtype=np.float64), certain + rest, contributions)
 
 
 def spoken_directions(spec: dps.Spec) -> list[str]:

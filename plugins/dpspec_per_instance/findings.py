@@ -19,9 +19,6 @@ from dpspec_per_instance.options import EDGES, AuditBlock, Audited
 #: Fractions of the population at which epsilon is reported, in addition to claimed fractions.
 FRACTIONS = (0.1, 0.5, 0.9)
 
-#: Number of runs that counts as infinite.
-MOST_RUNS = 1e300
-
 _SOURCE = f"{theory.STEP_SOURCE} and {theory.RUN_SOURCE.partition(', ')[2]}"
 
 _RUNS = dps.Assumption(name="independent-runs", status="by-construction", text="runs differ only in batches and noise")
@@ -42,7 +39,6 @@ def record_findings(spec: dps.Spec, records: Analysis) -> Iterator[dps.Finding]:
                 yield from _epsilon_findings(records, epsilons, fraction=fraction)
             if direction == records.audited.widest_direction:
                 yield from _renyi_comparison(records, epsilons)
-    yield _runs_needed(records)
 
 
 def quantile_place(fraction: float, audited: int, population: int, failure: float | None) -> int | None:
@@ -75,23 +71,20 @@ def above(population: int, marked: int, drawn: int) -> npt.NDArray[np.float64]:
 
 
 def _renyi_comparison(records: Analysis, epsilons: Epsilons) -> Iterator[dps.Finding]:
-    below = np.minimum(epsilons.estimate, epsilons.renyi)
-    values: list[tuple[str, float | None, float]] = [
-        ("share_below_data_independent", None, float(np.mean(epsilons.estimate < epsilons.renyi)))
-    ]
+    below, audited = np.sort(np.minimum(epsilons.estimate, epsilons.renyi)), records.audited
+    share = float(np.mean(epsilons.estimate < epsilons.renyi))
+    values: list[tuple[str, dict[str, dps.Json], float]] = [("share_below_data_independent", {}, share)]
     for fraction in FRACTIONS:
-        place = quantile_place(fraction, len(below), records.audited.quantile_size, None)
-        values.append(("epsilon_by_rdp", fraction, float(np.sort(below)[place or 0])))
-    for quantity, at_fraction, value in values:
-        at: dict[str, dps.Json] = {"delta": epsilons.delta}
-        if at_fraction is not None:
-            at |= {"fraction": at_fraction, "population": records.audited.quantiles_of}
+        place = quantile_place(fraction, len(below), audited.quantile_size, None)
+        at: dict[str, dps.Json] = {"fraction": fraction, "population": audited.quantiles_of}
+        values.append(("epsilon_by_rdp", at, float(below[place or 0])))
+    for quantity, at, value in values:
         yield dps.Finding(
             quantity=quantity,
             value=value,
             bound="estimate",
             rigor="approximate",
-            at=dps.FrozenMap(at),
+            at=dps.FrozenMap({"delta": epsilons.delta, **at}),
             scope=dps.Scope(direction=epsilons.direction, data="this"),
             method=f"plug-in over {records.runs} runs, against rdp at the spec's orders, {epsilons.renyi:.4g}",
             source=_SOURCE,
@@ -106,17 +99,18 @@ def _epsilon_findings(
     audited, at = records.audited, dict[str, dps.Json]({"delta": epsilons.delta})
     if record is None:
         at |= {"fraction": fraction, "population": audited.quantiles_of}
-    for confident in (False, True):
-        values = np.minimum(epsilons.confidence_upper if confident else epsilons.estimate, epsilons.tight)
+    for confident, values in ((False, epsilons.estimate), (True, epsilons.confidence_upper)):
+        place: int | None
         if record is None:
+            values = np.sort(values)
             failure = records.failure if confident else None
             place = quantile_place(fraction, len(values), audited.quantile_size, failure)
-            value = epsilons.tight if place is None else float(np.sort(values)[place])
         else:
-            value = float(values[audited.points.index(record)])
+            place = audited.points.index(record)
+        value = epsilons.tight if place is None else min(float(values[place]), epsilons.tight)
         how = "confidence bound over" if confident else "plug-in over"
-        smaller = "the data-independent value is smaller"
-        which = smaller if value >= epsilons.tight else "below the data-independent value"
+        which = "the data-independent value is smaller"
+        which = which if value >= epsilons.tight else "below the data-independent value"
         yield dps.Finding(
             quantity="epsilon",
             value=value,
@@ -154,87 +148,48 @@ def estimability(spec: dps.Spec, trials: Sequence[dps.Trial]) -> dps.Finding:
     )
 
 
-def _runs_needed(records: Analysis) -> dps.Finding:
-    total = records.total(records.best_order)
-    median = int(np.argsort(total.plug_in, kind="stable")[len(total.plug_in) // 2])
-    random = slice(1, None)
-    needed = runs_needed(
-        total.contributions[random, median],
-        total.weights[random],
-        total.largest[random],
-        float(total.contributions[0, median]) + total.fixed,
-        total.baseline,
-        records.shown_side.log_terms,
-    )
-    return dps.Finding(
-        quantity="runs_needed",
-        value=needed,
-        bound="estimate",
-        rigor="approximate",
-        at=dps.FrozenMap({"alpha": records.best_order}),
-        scope=dps.Scope(direction=records.shown_side.direction, data="this"),
-        method="counting runs until the confidence bound of the median record is below the data-independent divergence",
-        source=theory.CONFIDENCE_SOURCE,
-        privacy=records.privacy,
-    )
-
-
-def runs_needed(
-    means: npt.ArrayLike, weights: npt.ArrayLike, largest: npt.ArrayLike, fixed: float, goal: float, log_terms: float
-) -> float:
-    """Number of runs with these plug-in ``means`` (s,) whose confidence bound on the total is at most ``goal``.
-
-    ``weights`` and ``largest`` (s,) belong to the random terms, ``fixed`` is the rest; ``log_terms`` is ln(s / J).
-    """
-    terms = list(zip(*(np.asarray(v, dtype=np.float64).tolist() for v in (means, weights, largest)), strict=True))
-
-    def total(log_runs: float) -> float:
-        runs = math.exp(log_runs)
-        return fixed + sum(float(theory.confidence_upper_mean(mean, w, d, runs, log_terms)) for mean, w, d in terms)
-
-    low, high = 0.0, math.log(MOST_RUNS)
-    if total(high) > goal:
-        return math.inf
-    if total(low) <= goal:
-        return 1.0
-    while high - low > 1e-6 * max(1.0, high):
-        middle = 0.5 * (low + high)
-        low, high = (middle, high) if total(middle) > goal else (low, middle)
-    return math.ceil(math.exp(high)) if high < 30.0 else math.exp(high)
-
-
 def lower_bounds(spec: dps.Spec, trials: Sequence[dps.Trial]) -> Iterator[dps.Evidence | dps.Finding]:
     """Evidence and lower bound per attacked record, named by why it was chosen: its index is per-record information."""
     assert spec.audit is not None
+    attack = AuditBlock.of(spec.audit.options).attack
+    if attack is None:
+        return
     delta, confidence = kit.claimed_deltas(spec)[-1], spec.audit.confidence
     claimed = {c.record for c in spec.claims if c.record is not None}
     fewest = min((read_sizes([trial]).records for trial in trials), default=1) - 1  # the dataset without the record
-    targets = [
-        {
-            str(n): kit.whole_number(i, "the index of a target")
-            for n, i in trial.evidence.get("internal", {}).get("targets", ())
-        }
-        for trial in trials
-    ]
+    requested: dict[str, int | None] = {f"record {record}": record for record in attack.records}
+    requested |= {f"{w} exposed {i + 1}": None for w in ("most", "least") for i in range(getattr(attack, w))}
+    outcomes: dict[str, list[tuple[int, int]]] = {name: [] for name in requested}
+    chosen: list[dict[str, int]] = []
+    for trial in trials:
+        attacked = list(kit.recorded(trial, "outcomes"))
+        if [name for name, _ in attacked] != list(requested):
+            raise ValueError(f"outcomes must name the targets {', '.join(requested)}")
+        for name, runs in attacked:  # inclusion bit and number of grid edges below the score
+            outcomes[name] += kit.scored_coins(runs, attack.runs, len(EDGES))
+        targets = trial.evidence.get("internal", {}).get("targets", ())
+        chosen.append({str(name): kit.whole_number(i, "the index of a target") for name, i in targets})
 
     def scope(record: str | int) -> dps.Scope:
         return kit.executed_scope(spec, adversary="none", access="all-iterates", record=record, records=fewest)
 
-    # Pilot runs on different devices round differently and may choose different records.
-    first = targets[0] if targets else {}
-    indices = {name: place for name, place in first.items() if all(other.get(name) == place for other in targets)}
-    for name, runs in _outcomes_by_target(spec, trials).items():
+    for name, runs in outcomes.items():
         present = sum(coin for coin, _ in runs)
         if present in (0, len(runs)):
             continue
-        outcomes = thresholds.outcomes([reached for _, reached in runs], [bool(coin) for coin, _ in runs])
-        requested = int(name.removeprefix("record ")) if name.startswith("record ") else -1
-        record, public_name = int(indices.get(name, requested)), requested if requested in claimed else name
+        # Pilot runs on different devices round differently and may choose different records.
+        indices = {targets.get(name) for targets in chosen}
+        record = indices.pop() if len(indices) == 1 else None
+        wanted = requested[name]
+        record = wanted if record is None else record
+        public_name = name if wanted is None or wanted not in claimed else wanted
         method = f"many-run, all-iterates, on the {name}" + (" record" if "exposed" in name else "")
         evidence = dps.Evidence(
             id=f"many-run/{name.replace(' ', '-')}",
             kind="many-run-ranked",
-            statistics=dps.FrozenMap({"outcomes": outcomes}),
+            statistics=dps.FrozenMap(
+                {"outcomes": thresholds.outcomes([reached for _, reached in runs], [bool(coin) for coin, _ in runs])}
+            ),
             scope=scope(public_name),
             at=dps.FrozenMap({"delta": delta}),
             method=method,
@@ -244,22 +199,5 @@ def lower_bounds(spec: dps.Spec, trials: Sequence[dps.Trial]) -> Iterator[dps.Ev
         yield evidence
         lower = kit.lower_from(evidence, confidence, method=f"{method}, {len(runs)} runs", assumptions=(_COINS,))
         yield lower
-        if record >= 0 and public_name != record:
+        if record is not None and public_name != record:
             yield replace(lower, scope=scope(record), privacy="per-record")
-
-
-def _outcomes_by_target(spec: dps.Spec, trials: Sequence[dps.Trial]) -> dict[str, list[tuple[int, int]]]:
-    """All runs of each target: inclusion bit and number of grid edges below the score."""
-    assert spec.audit is not None
-    attack, outcomes = AuditBlock.of(spec.audit.options).attack, dict[str, list[tuple[int, int]]]()
-    if attack is None:
-        return outcomes
-    targets = [f"record {record}" for record in attack.records]
-    targets += [f"{which} exposed {i + 1}" for which in ("most", "least") for i in range(getattr(attack, which))]
-    for trial in trials:
-        attacked = list(kit.recorded(trial, "outcomes"))
-        if [name for name, _ in attacked] != targets:
-            raise ValueError(f"outcomes must name the targets {', '.join(targets)}")
-        for name, runs in attacked:
-            outcomes.setdefault(name, []).extend(kit.scored_coins(runs, attack.runs, len(EDGES)))
-    return outcomes

@@ -179,7 +179,7 @@ class PerInstanceAudit(dps.Audit):
     def conclude(self, spec: dps.Spec, trials: Sequence[dps.Trial]) -> Iterator[dps.Outcome]:
         from dpspec.stats import utility
         from dpspec.stats.conformance import table
-        from dpspec_per_instance import analysis, findings, mean_rule, statements
+        from dpspec_per_instance import analysis, findings, mean_rule
 
         # A redacted result has no arrays. The public part does not need them.
         redacted = not any("internal" in trial.evidence for trial in trials) and spec.data_privacy != "public"
@@ -188,8 +188,7 @@ class PerInstanceAudit(dps.Audit):
             records = analysis.Analysis(spec, runs)
             yield from findings.record_findings(spec, records)
             yield analysis.record_table(records)
-            yield from (analysis.over_training(records), analysis.by_correctness(records))
-            yield from statements.record_series(records)
+            yield from analysis.step_tables(records)
             yield from mean_rule.mean_rule_tables(spec, records)
         if runs:
             yield findings.estimability(spec, runs)

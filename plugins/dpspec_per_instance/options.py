@@ -88,12 +88,12 @@ def population_size(threat_model: Mapping[str, Any], facts: dps.Facts) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class Composition(kit.Options):
-    """Composition of steps, by exponent p or auto. ``nearest``: unobserved steps use the last observed value."""
+    """Composition of steps; ``exponent`` None is auto. ``nearest``: unobserved steps use the last observed value."""
 
     orders: tuple[float, ...]
     step_bound: str = "directional"
     observe_every: int
-    exponent: str | float
+    exponent: float | None
     nearest: bool
 
     @classmethod
@@ -104,7 +104,7 @@ class Composition(kit.Options):
             block,
             orders=tuple(sorted(map(float, block.get("orders", ())))),
             observe_every=int(composition.get("observe_every", 10)),
-            exponent=exponent if isinstance(exponent, str) else float(exponent),
+            exponent=None if exponent == "auto" else float(exponent),
             nearest=composition.get("unobserved", "nearest") == "nearest",
         )
 

@@ -82,7 +82,7 @@ def check_spec(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Diagnostic]:
 
 def _refuse_exponent(spec: dps.Spec) -> Iterator[dps.Diagnostic]:
     composition = Composition.of(spec.mechanism.options)
-    if isinstance(composition.exponent, str):
+    if composition.exponent is None:
         return
     growth = min(700.0, -math.log1p(-1.0 / composition.exponent) * (spec.steps - 1))
     first_order = 1.0 + (composition.orders[-1] - 1.0) * math.exp(growth)  # the largest order of the recursion

@@ -6,6 +6,7 @@ Formulas: ``docs/explanation/proofs/per-instance.md``.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
@@ -18,7 +19,6 @@ import dpspec.contract as dps
 from dpspec import kit
 from dpspec.accounting import Floats, checked_orders, gaussian
 from dpspec_per_instance import theory
-from dpspec_per_instance.analysis import Analysis
 from dpspec_per_instance.bounds import DIRECTIONS, Composer, one_sided, spoken_directions
 from dpspec_per_instance.theory import entropic_mean
 
@@ -306,19 +306,13 @@ def unlearned(order: float, deletions: int, divergence: npt.ArrayLike, *, printe
     return np.asarray(total, dtype=np.float64)
 
 
-def _possible_deletions(orders: Sequence[float], most: float) -> Iterator[tuple[float, int]]:
-    """Pairs of order and number of deletions for which ``unlearned`` needs no order above ``most``."""
-    for order in orders:
-        for deletions in range(1, DELETIONS + 1):
-            if deletion_orders(order, deletions)[-1] <= most:
-                yield order, deletions
-
-
 def _unlearning_statements(spec: dps.Spec, best_order: float) -> Iterator[dps.Finding | dps.Series]:
     composer = Composer(spec.mechanism.options, "present-first")
     shown = sorted({best_order, *(order for order in (2.0, 8.0) if order in composer.orders)})
     rows: list[tuple[float, int, float, float | None]] = []
-    for order, deletions in _possible_deletions(shown, MOST_ORDER):
+    for order, deletions in itertools.product(shown, range(1, DELETIONS + 1)):
+        if deletion_orders(order, deletions)[-1] > MOST_ORDER:
+            continue
         terms = [composer.baseline(float(a)) for a in deletion_orders(order, deletions)]
         repaired = float(unlearned(order, deletions, terms))
         printed = float(unlearned(order, deletions, terms, printed=True)) if order > 2.0 else None
@@ -343,29 +337,4 @@ def _unlearning_statements(spec: dps.Spec, best_order: float) -> Iterator[dps.Fi
         upper=("divergence",),
         rigor="theorem",
         source=_PROVED,
-    )
-
-
-def record_series(records: Analysis) -> Iterator[dps.Series]:
-    """Deleted records that resemble the audited ones. Expectations are over runs on all records."""
-    side = records.sides.get("remove")
-    if side is None or records.audited.population != "train":
-        return
-    top = max(side.composer.orders)
-    rows: list[Sequence[dps.Json]] = []
-    for order, deletions in _possible_deletions(records.shown_orders, top):
-        orders = deletion_orders(order, deletions)
-        totals = [side.composer.total(float(a), side.places, side.log_terms) for a in orders]
-        smaller = np.stack([np.minimum(total.plug_in, total.baseline) for total in totals])
-        any_record = unlearned(order, deletions, [total.baseline for total in totals])
-        quantiles = np.quantile(unlearned(order, deletions, smaller), (0.1, 0.5))
-        rows.append((order, deletions, float(any_record), *(float(value) for value in quantiles)))
-    yield kit.series(
-        "unlearning-records",
-        "Renyi divergence if the deleted records resemble the 10th percentile, or the median, of the audited ones",
-        kit.columns_of(("order", "deletions", "data_independent", "p10", "median"), rows),
-        upper=("data_independent",),
-        rigor="approximate",
-        source=_PROVED,
-        privacy=records.privacy,
     )

@@ -20,9 +20,8 @@ from dpspec.json_records import Amount, Count, Record, read
 from dpspec.stats import utility
 from dpspec.stats.attacks import thresholds
 from dpspec.stats.conformance import noise_tests, table
-from dpspec.stats.conformance.measurement import Measurement, Observed, check
+from dpspec.stats.conformance.measurement import Measurement, Observed
 from dpspec_preprocessing import collection, sensitivity, steps
-from dpspec_preprocessing.bounds import epsilon_by, tested_epsilon
 from dpspec_preprocessing.engines import BINS, LinearEngine, NetworkEngine, NoiseTally, score_output
 from dpspec_preprocessing.options import SAME_MASK, AuditBlock, Declaration, Pipeline
 from dpspec_preprocessing.sensitivity import Step
@@ -241,7 +240,6 @@ def conclude_trials(spec: dps.Spec, trials: Sequence[dps.Trial]) -> Iterator[dps
         neighbours=SAME_MASK,  # the canary and its replacement, its negative, have the same missing entries
     )
     method = f"many-run, {len(coins)} executions with one record or its replacement"
-    lower_ends: dict[float, float] = {}
     if min(present, absent):
         for delta in kit.claimed_deltas(spec):
             at = dps.FrozenMap({"delta": delta})
@@ -255,12 +253,9 @@ def conclude_trials(spec: dps.Spec, trials: Sequence[dps.Trial]) -> Iterator[dps
                 source=thresholds.SOURCE,
                 power=thresholds.largest(present, absent, delta, spec.audit.confidence),
             )
-            lower = kit.lower_from(evidence, spec.audit.confidence, assumptions=(_COINS,))
-            lower_ends[delta] = lower.value
             yield evidence
-            yield lower
+            yield kit.lower_from(evidence, spec.audit.confidence, assumptions=(_COINS,))
     yield from check_trials(spec, trials)
-    yield _side_channel(spec, trials[0], lower_ends)
     effect = kit.recorded_part(trials[0], CanaryEffect, "internal", "planted")
     if effect is not None:  # it depends on the data; redacted results omit it
         yield kit.series(
@@ -273,27 +268,6 @@ def conclude_trials(spec: dps.Spec, trials: Sequence[dps.Trial]) -> Iterator[dps
             privacy=spec.data_privacy,
         )
     yield from utility.accuracies(spec, trials, "the pipeline on the real records")
-
-
-def _side_channel(spec: dps.Spec, trial: dps.Trial, lower_ends: Mapping[float, float]) -> dps.Series:
-    records, features = (kit.recorded_number(trial, key) for key in ("records", "features"))
-    declared = Declaration.of(spec.mechanism.options)
-    pipeline, test = declared.pipeline(records, features), declared.ptr
-
-    rows: list[tuple[dps.Json, ...]] = []
-    for delta, lower in lower_ends.items():
-        ignored, repaired, group = (epsilon_by(pipeline, by, delta) for by in ("ignored", "repaired", "group"))
-        rows.append((delta, ignored, lower, repaired if test is None else tested_epsilon(pipeline, test, delta), group))
-    names = ("ignored", "attack", "repaired", "group")
-    return kit.series(
-        "side-channel",
-        "Attack, and epsilon without and with the cost of pre-processing",
-        kit.columns_of(("delta", *names), rows),
-        rigor="approximate",
-        source="bounds and executions",
-        upper=["repaired", "group"],
-        lower=["attack"],
-    )
 
 
 def check_trials(spec: dps.Spec, trials: Sequence[dps.Trial]) -> Iterator[dps.Check]:
@@ -317,7 +291,7 @@ def check_trials(spec: dps.Spec, trials: Sequence[dps.Trial]) -> Iterator[dps.Ch
     count = sum(run.noise.count for run in runs)
     if count:
         total = sum(run.noise.squares for run in runs)
-        yield check("noise-scale", _measure_scale(private.kind, total, count), observed, _NOTE)
+        yield _measure_scale(private.kind, total, count).check("noise-scale", observed, _NOTE)
 
 
 def predict_checks(spec: dps.Spec, facts: dps.Facts, executions: int) -> Iterator[dps.Check]:
@@ -339,7 +313,7 @@ def predict_checks(spec: dps.Spec, facts: dps.Facts, executions: int) -> Iterato
         return
     count = executions * max(1, draws[kind])
     measurement = _measure_scale(kind, float(count), count)
-    planned = check("noise-scale", measurement, "reported" if private.takes_gradients else "measured", _NOTE)
+    planned = measurement.check("noise-scale", "reported" if private.takes_gradients else "measured", _NOTE)
     yield replace(planned, test=measurement.test.partition(", ")[0], p_value=1.0, declared=None, measured=None)
 
 

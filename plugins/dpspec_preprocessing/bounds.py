@@ -154,6 +154,7 @@ def tested_epsilon(pipeline: Pipeline, test: Test, delta: float) -> float:
     inside = tested_sensitivity(
         pipeline.step, pipeline.collection, pipeline.private.records, pipeline.features, pipeline.radius
     )
+    assert inside is not None
     epsilon = repaired_epsilon(pipeline.private, distance_of(pipeline.private, inside), inside.changed, delta)
     return epsilon + test.epsilon
 

@@ -80,7 +80,7 @@ def require_in_collection(x: Array, pipeline: Pipeline, *, tested: bool, device:
 def measure_limits(x: Array, step: Step, device: str = "cpu") -> dict[str, float]:
     if step.merges:
         reach = 8.0 * step.eta * _EDGE
-        neighbourhoods = Neighbourhoods(x, reach, device)
+        neighbourhoods = Neighbourhoods(x, device)
         return {
             "max_ball": float(neighbourhoods.count_in_balls(reach).max()),
             "max_cluster": float(neighbourhoods.good_clusters(step.eta).largest),

@@ -109,11 +109,12 @@ def repaired_sensitivity(
     spread, observed = float(collection.get("max_spread", 0.0)), int(collection.get("min_observed", 0))
     missing = int(collection["max_missing_rows"])
     if step.name == "mean":
-        moved = (
-            mean_same_mask(observed, radius)
-            if step.same_mask
-            else mean_any_mask(observed, features, collection.get("max_mean_norm"), radius)
-        )
+        moved = math.inf  # a feature with one observed value
+        if observed >= 2:
+            norm = collection.get("max_mean_norm")
+            moved = (
+                mean_same_mask(observed, radius) if step.same_mask else mean_any_mask(observed, features, norm, radius)
+            )
     elif step.name == "median":
         # The only observed value may be the replaced one.
         moved = median(spread, missing_in_row) if max(observed, records - missing) >= 2 else math.inf
@@ -141,8 +142,6 @@ def mean_any_mask(observed: int, features: int, mean_norm: float | None = None, 
     M = min(sqrt(d), ||mean|| + 2 sqrt(d) / N) bounds the mean of the common records. The displacement in units of R is
     sqrt(4 + 2 M^2) / N for M <= sqrt(2), else (M + sqrt(2)) / N.
     """
-    if observed < 2:
-        raise ValueError("every feature needs at least two observed values")
     m = math.sqrt(features)
     if mean_norm is not None:
         m = min(m, mean_norm / radius + 2.0 * m / observed)
@@ -210,14 +209,9 @@ def refusal_probability(distance: float, epsilon: float, delta: float) -> float:
 
 def tested_sensitivity(
     step: Step, collection: Mapping[str, Any], records: int, features: int, radius: float
-) -> Sensitivity:
-    if step.name == "pca":
-        return pca(float(collection["min_eigengap"]), records, radius, affine=step.affine)
-    if step.merges:
-        return merging(step, int(collection["max_ball"]) + 1, records, radius)
-    missing = int(collection["max_missing_rows"])
-    observed = records - missing - 1
-    if observed < 2:
-        return Sensitivity(missing + 1, 2.0 * radius)
-    moved = mean_same_mask(observed, radius) if step.same_mask else mean_any_mask(observed, features, None, radius)
-    return Sensitivity(missing + 1, min(2.0 * radius, moved))
+) -> Sensitivity | None:
+    """For pairs with one dataset inside the collection: the other one is a replacement away."""
+    missing = int(collection.get("max_missing_rows", 0)) + 1
+    wider = {**collection, "max_missing_rows": missing, "min_observed": records - missing, "max_mean_norm": None}
+    wider["max_ball"] = int(collection.get("max_ball", 0)) + 1
+    return repaired_sensitivity(step, wider, records, features, radius)

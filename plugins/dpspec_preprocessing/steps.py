@@ -17,7 +17,7 @@ distance is the norm of a difference of float64 rows. ``choose_finder`` selects 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -30,20 +30,11 @@ Array: TypeAlias = np.ndarray[Any, Any]
 #: Maximum number of features of a k-d tree.
 TREE_FEATURES = 15
 
-#: Maximum number of values in a block of differences, and in a block of products.
-_DIFFERENCES, _PRODUCTS = 1 << 23, 1 << 24
-
-#: Number of records in the sparsity estimate, and maximum mean share of all records in a sparse neighbourhood.
-_SAMPLE, _SPARSE = 256, 1.0 / 64.0
+#: Maximum number of values in a block of differences, of products, and of listed neighbours.
+_DIFFERENCES, _PRODUCTS, _LISTED = 1 << 23, 1 << 24, 1 << 23
 
 #: A tree uses all cores for more records than this.
 _MANY = 1 << 14
-
-
-def choose_finder(x: Array, weight: Array, radius: float, device: str = "cpu") -> Tree | Products:
-    if x.shape[1] <= TREE_FEATURES or (device == "cpu" and Tree(x, weight).sparse(radius)):
-        return Tree(x, weight)
-    return Products(x, weight, device)
 
 
 class Tree:
@@ -52,59 +43,23 @@ class Tree:
     def __init__(self, x: Array, weight: Array) -> None:
         from scipy.spatial import cKDTree
 
-        self._x, self._weight = x, weight
-        self._exact = x.shape[1] <= TREE_FEATURES
-        self._places = x
-        if not self._exact:
-            centred = x - x.mean(axis=0)
-            self._places = centred @ np.linalg.eigh(centred.T @ centred)[1][:, -TREE_FEATURES:]
-        self._tree = cKDTree(self._places)
+        self._x, self._weight, self._tree = x, weight, cKDTree(x)
         self._workers = -1 if len(x) > _MANY else 1
 
-    def sparse(self, radius: float) -> bool:
-        n = len(self._x)
-        some = self._places[:: max(1, n // _SAMPLE)]
-        return float(self._tree.query_ball_point(some, radius, return_length=True).mean()) <= max(8.0, _SPARSE * n)
-
     def weights_within(self, radius: float) -> Array:
-        # An exact tree counts records, and pairs add the weight of duplicates; else all pairs are measured.
-        counts = np.asarray(
-            self._tree.query_ball_point(self._places, self._reach(radius), return_length=True, workers=self._workers)
-        )
-        total = counts.astype(np.float64) if self._exact else self._weight.astype(np.float64)
-        some = np.flatnonzero(self._weight > 1 if self._exact else counts > 1)
-        for left, right in self._pairs(some, counts[some], radius):
-            added = self._weight[left] - 1 if self._exact else np.where(left == right, 0, self._weight[left])
-            total += np.bincount(right, weights=added, minlength=len(total))
-        return np.rint(total).astype(np.int64)
+        counts = self._tree.query_ball_point(self._x, radius, return_length=True, workers=self._workers)
+        counts = np.asarray(counts, dtype=np.int64)
+        total, waiting = counts.copy(), np.flatnonzero(self._weight > 1)
+        while len(waiting):
+            some = waiting[: max(1, int(np.searchsorted(np.cumsum(counts[waiting]), _LISTED, side="right")))]
+            for row, neighbours in zip(some, self.within(some, radius), strict=True):
+                total[neighbours] += self._weight[row] - 1
+            waiting = waiting[len(some) :]
+        return total
 
     def within(self, rows: Array, radius: float) -> list[Array]:
-        counts = self._tree.query_ball_point(
-            self._places[rows], self._reach(radius), return_length=True, workers=self._workers
-        )
-        lists: list[Array] = []
-        for left, right in self._pairs(rows, np.asarray(counts), radius):
-            lists += np.split(right, np.flatnonzero(np.diff(left)) + 1)
-        return lists
-
-    def _pairs(self, rows: Array, counts: Array, radius: float) -> Iterator[tuple[Array, Array]]:
-        """Yield pairs of one of ``rows``, in order, and a record within the radius; ``counts`` are list lengths."""
-        reach, width = self._reach(radius), 1 if self._exact else self._x.shape[1]
-        for start, stop in _blocks(counts * width, _DIFFERENCES):
-            some = rows[start:stop]
-            lists = self._tree.query_ball_point(self._places[some], reach, return_sorted=True, workers=self._workers)
-            left, right = np.repeat(some, counts[start:stop]), np.concatenate(lists).astype(np.int64)
-            if not self._exact:
-                inside = _distances(self._x[left], self._x[right]) <= radius
-                left, right = left[inside], right[inside]
-            yield left, right
-
-    def _reach(self, radius: float) -> float:
-        return (
-            radius
-            if self._exact
-            else radius * (1.0 + 1e-9) + 1e-12 * self._x.shape[1] * float(np.abs(self._x).max(initial=0.0))
-        )
+        lists = self._tree.query_ball_point(self._x[rows], radius, return_sorted=True, workers=self._workers)
+        return [np.asarray(neighbours, dtype=np.int64) for neighbours in lists]
 
 
 class Products:
@@ -173,17 +128,6 @@ def _distances(first: Array, second: Array) -> Array:
     return np.asarray(np.sqrt(np.square(first - second).sum(axis=1)), dtype=np.float64)
 
 
-def _blocks(sizes: Array, limit: int) -> Iterator[tuple[int, int]]:
-    """Consecutive ranges with a total size of at most ``limit``, or of one element."""
-    ends = np.cumsum(sizes)
-    start = 0
-    while start < len(sizes):
-        before = float(ends[start - 1]) if start else 0.0
-        stop = max(start + 1, int(np.searchsorted(ends, before + limit, side="right")))
-        yield start, stop
-        start = stop
-
-
 @dataclass(frozen=True, eq=False)
 class Clusters:
     """Whether a record is a center (n,), the index of its representative or itself (n,), and the largest size."""
@@ -194,9 +138,9 @@ class Clusters:
 
 
 class Neighbourhoods:
-    """Search index of records (n, d) up to some radius. Equal rows are indexed once, with their number as weight."""
+    """Search index of records (n, d). Equal rows are indexed once, with their number as weight."""
 
-    def __init__(self, x: Array, radius: float, device: str = "cpu") -> None:
+    def __init__(self, x: Array, device: str = "cpu") -> None:
         rows = np.ascontiguousarray(x, dtype=np.float64) + 0.0  # turns -0.0 into 0.0
         keys = rows.view(np.dtype((np.void, rows.itemsize * rows.shape[1]))).ravel()
         _, first, which, weight = np.unique(keys, return_index=True, return_inverse=True, return_counts=True)
@@ -205,7 +149,8 @@ class Neighbourhoods:
         place[order] = np.arange(len(order))
         #: First record of every distinct row, and index of the distinct row of every record.
         self._first, self._which = first[order], place[which.ravel()]
-        self._finder = choose_finder(rows[self._first], weight[order], radius, device)
+        distinct = rows[self._first], weight[order]
+        self._finder = Tree(*distinct) if rows.shape[1] <= TREE_FEATURES else Products(*distinct, device)
 
     def count_in_balls(self, radius: float) -> Array:
         return np.asarray(self._finder.weights_within(radius)[self._which], dtype=np.int64)
@@ -228,7 +173,7 @@ class Neighbourhoods:
 
 
 def find_good_clusters(x: Array, eta: float, device: str = "cpu") -> Clusters:
-    return Neighbourhoods(x, 3.0 * eta, device).good_clusters(eta)
+    return Neighbourhoods(x, device).good_clusters(eta)
 
 
 #: A fitted step: maps rows (n, d) to rows (n, d).

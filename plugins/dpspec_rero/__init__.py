@@ -11,9 +11,6 @@ from dpspec_rero.options import refusals
 
 DPSPEC_API = 1
 
-#: Methods that can be compared with the certified bound.
-BASELINES = ("clt", "clt-printed", "edgeworth", "rdp", "epsilon-delta", "absent-first", "symmetrised")
-
 _SENSITIVITY: dict[str, dps.Json] = {
     **kit.block(
         "Largest change of a step's query by one record: in the l1 norm for Laplace noise, in the l2 norm for "
@@ -44,9 +41,8 @@ _MECHANISM: dict[str, dps.Json] = {
             kit.choice(
                 "clt and edgeworth: approximations, neither upper nor lower bounds; clt-printed: with the exponent in "
                 "the paper's main text. rdp and epsilon-delta: bounds from Renyi divergences and from one epsilon. "
-                "absent-first: the other direction, not a bound. symmetrised: the curve for both directions, a looser "
-                "bound.",
-                *BASELINES,
+                "absent-first: the other direction, not a bound. symmetrised of earlier versions is ignored.",
+                *("clt", "clt-printed", "edgeworth", "rdp", "epsilon-delta", "absent-first", "symmetrised"),
             ),
             unique=True,
             default=["clt", "edgeworth", "rdp"],

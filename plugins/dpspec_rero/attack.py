@@ -329,7 +329,13 @@ def hide_target(candidates: Candidates, x: Array, y: Array, classes: int, seed: 
         made_x, made_y = make_records(candidates.count, x, y, classes, source)
         places = len(y) + np.arange(candidates.count, dtype=np.int64)
     else:
-        pool = _pool(candidates, y, source)
+        pool = np.arange(len(y), dtype=np.int64)
+        if candidates.source == "same-class":
+            labels, counts = np.unique(y, return_counts=True)
+            large = labels[counts >= candidates.count]
+            if len(large) == 0:
+                raise dps.DataError(f"no class has {candidates.count} records to choose candidates from")
+            pool = np.flatnonzero(y == source.choice(large))
         places = source.choice(pool, size=candidates.count, replace=False).astype(np.int64)
     target = int(source.choice(candidates.count, p=candidates.masses))
     known = np.setdiff1d(np.arange(len(y), dtype=np.int64), places)
@@ -351,16 +357,6 @@ def make_records(count: int, x: Array, y: Array, classes: int, source: np.random
     return made.reshape(count, *x.shape[1:]), label.astype(y.dtype)
 
 
-def _pool(candidates: Candidates, labels: Array, source: np.random.Generator) -> Places:
-    if candidates.source == "all":
-        return np.arange(len(labels), dtype=np.int64)
-    classes, counts = np.unique(labels, return_counts=True)
-    large = classes[counts >= candidates.count]
-    if len(large) == 0:
-        raise dps.DataError(f"no class has {candidates.count} records to choose candidates from")
-    return np.flatnonzero(labels == source.choice(large))
-
-
 def _run_group(
     inputs: dps.FrozenMap, context: dps.Context, candidates: Candidates, group: list[int], share: tuple[float, float]
 ) -> Iterator[dps.Trial]:
@@ -368,7 +364,12 @@ def _run_group(
     hidden = [
         hide_target(candidates, data.train_x, data.train_y, classes, context.seed(i, "candidates")) for i in group
     ]
-    placed = _stack(hidden, len(data.train_y))
+    # The synthetic records of all trials follow the dataset in one array.
+    placed, records, start = [], len(data.train_y), 0
+    for one in hidden:
+        places, rows = (np.where(old < records, old, old + start) for old in (one.places, one.rows))
+        placed.append(replace(one, places=places, rows=rows))
+        start += len(one.y)
     x = np.concatenate([data.train_x, *(one.x for one in hidden)])
     y = np.concatenate([data.train_y, *(one.y for one in hidden)])
     jobs = [make_job(inputs, context, i, (x[one.rows], y[one.rows])) for i, one in zip(group, placed, strict=True)]
@@ -409,16 +410,6 @@ def _run_group(
             train_all(context, [job])
             internal["accuracy"] = right_answers(job.model, data, context.device)
         yield dps.Trial(index=index, evidence=dps.FrozenMap(evidence))
-
-
-def _stack(hidden: Sequence[HiddenTarget], records: int) -> list[HiddenTarget]:
-    """Shift positions so that the synthetic records of all trials follow the dataset in one array."""
-    moved, start = [], 0
-    for one in hidden:
-        places, rows = (np.where(old < records, old, old + start) for old in (one.places, one.rows))
-        moved.append(replace(one, places=places, rows=rows))
-        start += len(one.y)
-    return moved
 
 
 def _evidence(reader: Reader, run: int, hidden: HiddenTarget, order: Array) -> dict[str, Any]:

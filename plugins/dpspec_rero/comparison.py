@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -29,8 +29,7 @@ _BLOCK = 1 << 18
 _LAST = 700.0
 
 
-@dataclass(frozen=True, kw_only=True)
-class Estimate:
+class Estimate(NamedTuple):
     value: float
     interval: Interval
 
@@ -49,7 +48,7 @@ def gammas_monte_carlo(
     for kappa in levels:
         largest = np.exp(np.minimum(ordered[: math.ceil(kappa * len(logs))], _LAST))
         value = float(largest.sum()) / len(logs)
-        estimates.append(Estimate(value=value, interval=_interval(kappa, pilot, rest, miss)))
+        estimates.append(Estimate(value, _interval(kappa, pilot, rest, miss)))
     return estimates
 
 
@@ -127,25 +126,19 @@ APPROXIMATE = ("clt", "clt-printed", "edgeworth")
 Values = list[float | None]
 
 
-@dataclass(frozen=True)
-class _Method:
-    bound: dps.findings.Bound
-    rigor: dps.findings.Rigor
-    source: str
-    printed: dps.Printed | None = None
-
-
+#: Methods with findings of gamma: whether they are bounds (theorems) or estimates, and the source.
 _METHODS = {
-    "clt": _Method("estimate", "approximate", CLT_SOURCE),
-    "clt-printed": _Method(
-        "estimate", "approximate", "Kaissis et al. 2023, main text", dps.Printed(refuted=True, reason=CLT_MISPRINT)
-    ),
-    "edgeworth": _Method("estimate", "approximate", approximations.EDGEWORTH_SOURCE),
-    "rdp": _Method("upper", "theorem", approximations.RDP_SOURCE),
-    "epsilon-delta": _Method("upper", "theorem", THEOREM, dps.Printed(refuted=False)),
-    "epsilon-delta-both": _Method("upper", "theorem", f"{THEOREM}, from both directions"),
-    "symmetrised": _Method("upper", "theorem", f"{THEOREM}, of the symmetrised curve"),
-    "monte-carlo": _Method("estimate", "approximate", MONTE_CARLO_SOURCE),
+    "clt": (False, CLT_SOURCE),
+    "clt-printed": (False, "Kaissis et al. 2023, main text"),
+    "edgeworth": (False, approximations.EDGEWORTH_SOURCE),
+    "rdp": (True, approximations.RDP_SOURCE),
+    "epsilon-delta": (True, THEOREM),
+    "epsilon-delta-both": (True, f"{THEOREM}, from both directions"),
+    "monte-carlo": (False, MONTE_CARLO_SOURCE),
+}
+_PRINTED = {
+    "clt-printed": dps.Printed(refuted=True, reason=CLT_MISPRINT),
+    "epsilon-delta": dps.Printed(refuted=False),
 }
 
 
@@ -164,20 +157,20 @@ def compare(
     spec: dps.Spec, phases: Sequence[Steps], kappas: Sequence[float], certified: Sequence[Interval], delta: float
 ) -> Comparison:
     asked = Comparisons.of(spec.mechanism.options)
-    order = approximations.ORDER if asked.edgeworth_order is None else asked.edgeworth_order
     names: list[str] = []
     for name in asked.baselines:
-        names += ["epsilon-delta", "epsilon-delta-both"] if name == "epsilon-delta" else [name]
+        if name != "symmetrised":  # of earlier versions
+            names += ["epsilon-delta", "epsilon-delta-both"] if name == "epsilon-delta" else [name]
     monte_carlo, revealed, drawn = asked.monte_carlo, revealed_probability(phases), []
     if monte_carlo is not None:
         options = (monte_carlo.samples, monte_carlo.seed, monte_carlo.confidence)
         for estimate in gammas_monte_carlo(kappas, noisy_steps(phases), *options):
             low, high = (with_revealed(end, revealed) for end in (estimate.interval.lower, estimate.interval.upper))
-            drawn.append(Estimate(value=with_revealed(estimate.value, revealed), interval=Interval(low, high)))
+            drawn.append(Estimate(with_revealed(estimate.value, revealed), Interval(low, high)))
     return Comparison(
         kappas=tuple(kappas),
         certified=tuple(certified),
-        others={name: _values(name, order, phases, kappas, delta) for name in names},
+        others={name: _values(name, asked.edgeworth_order, phases, kappas, delta) for name in names},
         drawn=tuple(drawn),
         confidence=None if monte_carlo is None else monte_carlo.confidence,
     )
@@ -191,18 +184,18 @@ def gamma_findings(comparison: Comparison, kappas: Sequence[float]) -> Iterator[
         if comparison.drawn:
             values["monte-carlo"] = comparison.drawn[index].value
         for name, value in values.items():
-            method = _METHODS.get(name)
-            if value is not None and method is not None:
+            if value is not None and name in _METHODS:
+                proved, source = _METHODS[name]
                 yield dps.Finding(
                     quantity="gamma",
                     value=value,
-                    bound=method.bound,
-                    rigor=method.rigor,
+                    bound="upper" if proved else "estimate",
+                    rigor="theorem" if proved else "approximate",
                     at=at,
                     scope=scope_of(),
                     method=name,
-                    source=method.source,
-                    printed=method.printed,
+                    source=source,
+                    printed=_PRINTED.get(name),
                     assumptions=ASSUMPTIONS,
                 )
         if comparison.drawn:
@@ -229,6 +222,12 @@ def _values(method: str, order: int, phases: Sequence[Steps], kappas: Sequence[f
     def shown(values: Sequence[float | None]) -> Values:
         return [None if value is None else with_revealed(value, revealed) for value in values]
 
+    def edgeworth() -> Sequence[float | None]:
+        try:
+            return approximations.gammas_edgeworth(kappas, noisy, order)
+        except ArithmeticError:
+            return [None] * len(kappas)
+
     def from_epsilon(direction: str) -> Values:
         (epsilon,) = leakage.epsilons([delta], direction)
         return [gamma_from_epsilon_delta(k, epsilon.upper, delta, both=direction == "both") for k in kappas]
@@ -236,25 +235,13 @@ def _values(method: str, order: int, phases: Sequence[Steps], kappas: Sequence[f
     compute: Mapping[str, Callable[[], Values]] = {
         "clt": lambda: shown([gamma_clt(k, noisy) for k in kappas]),
         "clt-printed": lambda: shown([gamma_clt(k, noisy, as_printed=True) for k in kappas]),
-        "edgeworth": lambda: shown(_each_or_none(approximations.gammas_edgeworth, kappas, noisy, order)),
+        "edgeworth": lambda: shown(edgeworth()),
         "rdp": lambda: shown([gamma for gamma, _ in approximations.gammas_rdp(kappas, noisy)]),
         "epsilon-delta": lambda: from_epsilon("remove"),
         "epsilon-delta-both": lambda: from_epsilon("both"),
         "absent-first": lambda: [interval.upper for interval in leakage.tprs(kappas, "add")],
-        "symmetrised": lambda: [interval.upper for interval in leakage.symmetrised(kappas)],
     }
     return compute[method]()
-
-
-def _each_or_none(method: Callable[..., Sequence[float | None]], kappas: Sequence[float], *arguments: object) -> Values:
-    """A method's values, None if it fails. Each kappa is computed separately, so one failure affects no other value."""
-    values: Values = []
-    for kappa in kappas:
-        try:
-            values.extend(method([kappa], *arguments))
-        except ArithmeticError:
-            values.append(None)
-    return values
 
 
 Array = np.ndarray[Any, Any]
@@ -316,10 +303,12 @@ def _columns(comparison: Comparison) -> dict[str, list[dps.Json]]:
     columns |= {f"{name}-error": errors(comparison.others[name]) for name in APPROXIMATE if name in comparison.others}
     if comparison.drawn:
         values = [one.value for one in comparison.drawn]
-        columns |= {"monte-carlo": list(values)}
-        columns["monte-carlo-lower"] = [one.interval.lower for one in comparison.drawn]
-        columns["monte-carlo-upper"] = [one.interval.upper for one in comparison.drawn]
-        columns["monte-carlo-error"] = errors(values)
+        columns |= {
+            "monte-carlo": list(values),
+            "monte-carlo-lower": [one.interval.lower for one in comparison.drawn],
+            "monte-carlo-upper": [one.interval.upper for one in comparison.drawn],
+            "monte-carlo-error": errors(values),
+        }
     return columns
 
 

@@ -20,7 +20,6 @@ from dpspec.accounting import Interval, certified_lower, certified_upper, librar
 from dpspec.json_records import Amount, Count, Positive, Record, read
 from dpspec.stats import binomial, utility
 from dpspec.stats.conformance import noise_tests, sampling, table
-from dpspec.stats.conformance.measurement import check
 from dpspec.training.loop.learning_rates import iterates_reveal_sums, updates_invertible
 from dpspec_rero.approximations import printed_pure_epsilon
 from dpspec_rero.options import Candidates, Prior, Steps, adds_laplace, trained_phases
@@ -241,7 +240,7 @@ def _attack_checks(spec: dps.Spec, evidence: Sequence[dps.FrozenMap]) -> Iterato
                 measured=measured.measured**2,
                 detectable=None if detectable is None else (1.0 + detectable) ** 2 - 1.0,
             )
-        yield check("noise-scale", measured, "reported", "noise in released models after subtracting drawn records")
+        yield measured.check("noise-scale", "reported", "noise in released models after subtracting drawn records")
     if all(run.included is None for run in runs):
         return
     for number, phase in enumerate(spec.phases):
@@ -250,7 +249,7 @@ def _attack_checks(spec: dps.Spec, evidence: Sequence[dps.FrozenMap]) -> Iterato
             # Runs without a log count as zero drawn records.
             drawn = sum(run.included[number] for run in runs if run.included is not None)
             measured = sampling.inclusions(drawn, chances, phase.rate())
-            yield check("sampling", measured, "reported", f"rate over all runs, phase {number + 1}")
+            yield measured.check("sampling", "reported", f"rate over all runs, phase {number + 1}")
 
 
 #: Number of trials that store pictures, and number of best candidates per trial.

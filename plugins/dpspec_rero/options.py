@@ -96,7 +96,7 @@ class MonteCarlo(kit.Options):
 @dataclass(frozen=True, kw_only=True)
 class Comparisons(kit.Options):
     baselines: tuple[str, ...] = ()
-    edgeworth_order: int | None = None
+    edgeworth_order: int = 4
     monte_carlo: MonteCarlo | None = None
     noise_factors: tuple[float, ...] = ()
     rates: tuple[float, ...] = ()

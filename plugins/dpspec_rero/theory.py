@@ -54,10 +54,6 @@ class Leakage:
     def _revealed(self) -> float:
         return revealed_probability(self.phases)
 
-    @cached_property
-    def _symmetric(self) -> bool:
-        return all(phase.rate == 1.0 for phase in self._noisy)
-
     def gammas(self, kappas: Sequence[float]) -> list[Interval]:
         """gamma at each kappa: the power of the best test for the record's presence at that level."""
         if self._noisy:
@@ -78,19 +74,12 @@ class Leakage:
         levels = [min(1.0, fpr / hidden) if self._revealed < 1.0 else 1.0 for fpr in fprs]
         if not self._noisy:
             return [_rounded(level).by(NOTHING) for level in levels]
-        if self._symmetric:
+        if all(phase.rate == 1.0 for phase in self._noisy):  # both directions have the same curve
             intervals = Leakage(self._noisy).gammas(levels)
         else:
             intervals = _compose(self._noisy, "absent-first").reros(levels, direction="absent-first", width=WIDTH)
         # The curve is concave: a relative error of the level changes the power by at most the same relative error.
         return intervals if self._revealed == 0.0 else [_widen(interval) for interval in intervals]
-
-    def symmetrised(self, kappas: Sequence[float]) -> list[Interval]:
-        """The power that the lower envelope of both directions' curves allows: a looser bound on gamma."""
-        if self._symmetric:
-            return self.gammas(kappas)
-        powers = _compose(self._noisy, "both").reros(kappas, direction="both", width=WIDTH)
-        return [_add_revealed(power, self._revealed) for power in powers]
 
     def advantage(self) -> Interval:
         """The largest tpr - fpr of a membership attack, the same in both directions."""

@@ -142,8 +142,6 @@ def test_too_long_a_window_is_refused() -> None:
         compose([(STEP, 10_000)], 1.0, 0.0, -10.0, 100)
 
 
-PRESENT = "present-first"
-
 #: A bulk around 0 and a loss of 40 that is met once in 10^15 steps.
 BULK = np.array([0.3, 0.4, 0.3])
 RARE = 1e-15

@@ -63,12 +63,6 @@ def test_one_step_against_quadrature_of_the_definition(pair: Mixture, epsilon: f
     assert float(pair.delta(epsilon, direction)) == pytest.approx(float(exact), rel=1e-12)
 
 
-@given(mixtures, st.floats(-3.0, 3.0))
-def test_swapping_the_directions(pair: Mixture, epsilon: float) -> None:
-    swapped = 1.0 - math.exp(epsilon) + math.exp(epsilon) * float(pair.delta(-epsilon, PRESENT))
-    assert float(pair.delta(epsilon, ABSENT)) == pytest.approx(swapped, abs=1e-13)
-
-
 @given(mixtures)
 def test_the_inverse_undoes_the_log_ratio(pair: Mixture) -> None:
     x = np.linspace(-8.0 * pair.sigma, float(pair.sensitivities[-1]) + 10.0 * pair.sigma, 3000)
@@ -206,21 +200,6 @@ def test_cells_hold_the_exact_masses(spacing: float, direction: str) -> None:
             assert abs(excess - (first - scaled)) <= allowed
 
 
-@given(pairs, st.sampled_from(DIRECTIONS), st.floats(math.log(1e-4), 0.0).map(math.exp), st.floats(0.05, 300.0))
-def test_cells_account_for_all_the_mass(pair: Mixture, direction: str, spacing: float, tilt: float) -> None:
-    area = pair.truncate(direction, math.log(1e-15), math.log(1e-10))
-    try:
-        both = area.cells(spacing, [tilt], 5.0, 20_000)
-    except TooLongError:
-        return
-    for cells in both:
-        total = cells.mass.sum() + cells.below + cells.above + cells.atoms[1].sum()
-        assert total == pytest.approx(1.0, abs=1e-12)
-        assert np.all(cells.excess >= -cells.mass * (cells.slip + 1e-15))
-        most = -np.expm1(-cells.widths)
-        assert np.all(cells.excess <= cells.mass * (most * (1.0 + cells.error + 1e-15) + cells.slip + 1e-15))
-
-
 @settings(max_examples=60, deadline=None)
 @given(
     pairs,
@@ -249,30 +228,6 @@ def test_discretised_curves_enclose_the_exact_one(
         # the shift is charged when curves are composed; the closed form itself is good to about 1e-12
         assert curve(below, epsilon + below.shift) <= truth * (1.0 + 1e-11) + 1e-300
         assert curve(above, epsilon - above.shift) >= truth * (1.0 - 1e-11)
-
-
-@pytest.mark.parametrize("direction", DIRECTIONS)
-def test_curves_close_in_with_the_square_of_the_spacing(direction: str) -> None:
-    pair = Mixture.poisson(2, 0.1, 1.0)
-    area = pair.truncate(direction, math.log(1e-18), math.log(1e-18))
-    epsilon, gaps = 0.1, []
-    for spacing in (0.01, 0.001):
-        upper, lower = area.cells(spacing, [1.0], 1.0, 1 << 20)
-        gaps.append(curve(discretize_from_above(upper), epsilon) - curve(discretize_from_below(lower), epsilon))
-    assert gaps[1] < gaps[0] / 50.0
-
-
-def test_nodes_are_dense_where_the_mass_is_and_never_wider_than_allowed() -> None:
-    pair = Mixture.poisson(4, 0.01, 1.0)
-    area = pair.truncate("present-first", math.log(1e-18), math.log(1e-12))
-    low, high = area.ratio(np.array([area.low, area.high]))
-    index = area.place_nodes(low, 1e-3, [2.0], 12.0, 1 << 20)
-    widths = np.diff(index)
-    assert list(index[:3]) == [0, 1, 2]
-    assert widths.min() == 1
-    assert widths.max() <= 13
-    assert low + 1e-3 * index[-1] >= high
-    assert len(index) < 0.2 * index[-1]
 
 
 def test_a_grid_over_the_limit_is_refused() -> None:

@@ -117,16 +117,6 @@ def test_against_the_contour_integral(pair: Mixture, steps: int, direction: str,
         meets_the_contour([(pair, steps)], direction, delta, interval)
 
 
-@settings(max_examples=8, deadline=None)
-@given(pairs, st.integers(1, 3000), st.floats(0.05, 4.0))
-def test_swapping_the_directions_of_a_composition(pair: Mixture, steps: int, epsilon: float) -> None:
-    absent = composed(pair, steps, ABSENT).delta(epsilon)
-    present = composed(pair, steps, PRESENT).delta(-epsilon, width=1e-6)
-    swapped = [1.0 - math.exp(epsilon) + math.exp(epsilon) * end for end in (present.lower, present.upper)]
-    assert swapped[0] <= absent.upper + 1e-9
-    assert swapped[1] >= absent.lower - 1e-9
-
-
 def test_sampling_everything_has_the_closed_form_even_in_company() -> None:
     steps = [(Mixture.full(2, 20.0), 50), (Mixture.full(1, 5.0), 9)]
     mu = math.sqrt(50 * 0.01 + 9 * 0.04)

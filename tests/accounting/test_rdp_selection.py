@@ -134,15 +134,6 @@ def test_gamma_belongs_to_the_mean(mean: float, eta: float) -> None:
         assert mean <= exact <= mean * (1 + 1e-8)
 
 
-@given(LAWS, st.floats(0.05, 2.0), st.floats(1.0, 3.0))
-def test_more_tries_and_less_private_ones_cost_more(tries: Tries, effect: float, times: float) -> None:
-    orders = np.array(SELECTION_ORDERS[::8])
-    base = selection_rdp(orders, gaussian_rdp(orders, effect), tries)
-    more = Tries(tries.law, tries.mean * times, tries.eta)
-    assert np.all(selection_rdp(orders, gaussian_rdp(orders, effect), more) >= base * (1.0 - 1e-9))
-    assert np.all(selection_rdp(orders, gaussian_rdp(orders, effect * times), tries) >= base * (1.0 - 1e-9))
-
-
 def test_one_try_for_certain_costs_nothing() -> None:
     orders = np.array(SELECTION_ORDERS)
     rdp = gaussian_rdp(orders, 0.7)

@@ -12,8 +12,6 @@ from hypothesis import strategies as st
 from dpspec.accounting import DIRECTIONS, Interval, Laplace, Mixture, PrivacyLoss
 from dpspec.accounting.grid import Pair
 from dpspec.accounting.numerics import Direction
-from dpspec.accounting.profiles import Cumulants
-from dpspec.accounting.refinement import GridRefinement, truncate_phases
 
 DELTAS = [0.3, 0.03, 1e-3, 1e-5, 1e-8, 1e-12]
 
@@ -23,20 +21,6 @@ steps_of = st.builds(
     st.floats(math.log(1e-3), math.log(0.5)).map(math.exp),
     st.floats(math.log(0.6), math.log(8.0)).map(math.exp),
 ) | st.builds(Laplace, st.floats(0.5, 8.0), st.just(1.0), st.floats(0.01, 1.0))
-
-
-@pytest.fixture
-def stages(monkeypatch: pytest.MonkeyPatch) -> list[tuple[float, int]]:
-    """The width that every stage asked for, and of how many answers, as they come."""
-    made: list[tuple[float, int]] = []
-    stage = GridRefinement._stage
-
-    def counted(self: GridRefinement, width: float) -> bool:
-        made.append((width, len(self.items)))
-        return stage(self, width)
-
-    monkeypatch.setattr(GridRefinement, "_stage", counted)
-    return made
 
 
 def lies_in(inner: Interval, outer: Interval) -> bool:
@@ -66,21 +50,6 @@ def test_a_curve_holds_what_is_known_of_each_delta_alone(step: Mixture, steps: i
         assert found.lower <= alone.upper
         assert alone.lower <= found.upper
         assert found.relative_width <= 1e-4
-
-
-def test_what_is_asked_more_finely_is_refined_by_itself(stages: list[tuple[float, int]]) -> None:
-    loss = PrivacyLoss.of(Mixture.poisson(1, 0.01, 1.2), "present-first").compose(2000)
-    found = loss.epsilons(DELTAS[1:], width=[1e-3, 1e-3, 1e-4, 1e-3, 1e-3])
-    assert found[2].relative_width <= 1e-4
-    assert [count for _, count in stages] == [5, 1]
-
-
-def test_a_delta_at_an_epsilon_takes_one_grid_where_the_first_is_narrow_enough(
-    stages: list[tuple[float, int]],
-) -> None:
-    found = PrivacyLoss.gaussian(1.2, rate=0.01, direction="present-first").compose(2000).advantage(width=1e-3)
-    assert found.relative_width <= 1e-3
-    assert len(stages) == 1
 
 
 @settings(max_examples=12)
@@ -120,16 +89,14 @@ def test_beside_the_other_direction_the_worse_is_as_narrow(
         assert is_within(both, width)
 
 
-def test_where_one_direction_is_zero_the_other_is(stages: list[tuple[float, int]]) -> None:
+def test_where_one_direction_is_zero_the_other_is() -> None:
     """Oracle: delta at 0 in the other direction is below the delta asked for."""
     loss = PrivacyLoss.of(Mixture.poisson(2, 0.01, 2.0), "present-first").compose(100)
     other = dataclasses.replace(loss, direction="absent-first")
     (zero,) = loss.epsilons([0.3])
     assert zero == Interval(0.0, 0.0)
     assert other.delta(0.0).upper < 0.3
-    stages.clear()
     assert other.epsilons([0.3], other_direction=[zero]) == [zero]
-    assert stages == []
 
 
 def test_there_is_one_width_for_all_or_one_for_each_and_the_same_beside() -> None:
@@ -144,15 +111,3 @@ def test_there_is_one_width_for_all_or_one_for_each_and_the_same_beside() -> Non
         loss.epsilons([1e-5], other_direction=[known])
     with pytest.raises(ValueError, match="other_direction must hold one interval"):
         one_way.epsilons([1e-5], other_direction=[known, known])
-
-
-@pytest.mark.parametrize(
-    ("step", "steps"), [(Mixture.poisson(1, 0.01, 1.2), 2000), (Laplace(2.0, 1.0, 0.3), 50)], ids=["record", "laplace"]
-)
-def test_estimates_of_several_deltas_are_near_those_of_each(step: Pair, steps: int) -> None:
-    logs = [math.log(delta) for delta in DELTAS[1:]]
-    cumulants = Cumulants(truncate_phases([(step, steps)], "present-first", min(logs), -14.0))
-    for log_delta, found in zip(logs, cumulants.for_deltas(logs), strict=True):
-        alone = cumulants.find(log_delta=log_delta)
-        assert found.epsilon == pytest.approx(alone.epsilon, abs=0.1 * alone.spread)
-        assert found.tilt == pytest.approx(alone.tilt, rel=0.05)

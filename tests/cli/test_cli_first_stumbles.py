@@ -97,23 +97,6 @@ def test_a_step_of_pre_processing_is_told_once(dpspec: Callable[..., object], pi
         assert "write it in brackets: [{...}]" in ended.out
 
 
-@pytest.mark.parametrize(
-    ("kind", "override", "told"),
-    [
-        ("modelmix", "mechanism.clip_norm=1e-300", "error[out-of-range]: clip_norm must be at least 1e-30"),
-        ("modelmix", "mechanism.clip_norm=1e300", "error[bad-value]: clip_norm must be at most 1e+30"),
-        ("preprocessing", "mechanism.private.lipschitz=1e300", "lipschitz must be at most 1e30"),
-    ],
-)
-def test_numbers_that_floating_point_cannot_bound_are_an_error_of_the_spec(
-    dpspec: Callable[..., object], kind: str, override: str, told: str
-) -> None:
-    dpspec("new", "spec", "mine", "--mechanism", kind)
-    ended = dpspec("run", "mine.yaml", "--bounds-only", "--set", override)
-    assert (ended.code, ended.out) == (3, "")
-    assert told in ended.err
-
-
 def test_arithmetic_that_fails_is_an_error_of_the_spec(
     dpspec: Callable[..., object], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -213,15 +213,6 @@ def test_removing_everything_removes_nothing_of_others(dpspec, tmp_path, store):
     assert all(file.exists() for file in files)
 
 
-def test_training_writes_nothing_into_a_folder_of_others(dpspec, counting, tmp_path):
-    (tmp_path / "work").mkdir()
-    (tmp_path / "work" / "thesis.tex").write_text("years of work", encoding="utf-8")
-    ended = dpspec("run", counting, "--store", "work")
-    assert ended.code == 2
-    assert "is not a store of trials" in ended.err
-    assert [path.name for path in (tmp_path / "work").iterdir()] == ["thesis.tex"]
-
-
 SPEC = specs.BOUNDS
 
 

@@ -44,26 +44,6 @@ def test_json_says_the_same_without_it(text: str) -> None:
     assert json.loads(written) == {text: [text]}
 
 
-def test_a_file_whose_name_is_a_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
-    monkeypatch.chdir(tmp_path)
-    for name in ("::stop-commands::t.yaml", "##vso[task.x]y.yaml", "\x1b[2J.yaml"):
-        Path(name).write_text("dpspec: 1\nname: [\n", encoding="utf-8")
-        assert main(["validate", name]) == 3
-        said = capsys.readouterr()
-        assert OBEYED.search(said.out + said.err) is None
-    for arguments in (
-        ["explain", NASTY],
-        ["report", NASTY],
-        ["validate", NASTY],
-        ["cache", "rm", NASTY],
-        [NASTY],
-        [LINE],
-    ):
-        main(arguments)
-        said = capsys.readouterr()
-        assert OBEYED.search(said.out + said.err) is None, arguments
-
-
 def test_every_output_of_a_spec_that_means_harm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
     monkeypatch.chdir(tmp_path)
     Path("a.yaml").write_text(f"{BOUNDS}description: {json.dumps(SOFT)}\n", encoding="utf-8")
@@ -204,16 +184,6 @@ def test_no_report_replaces_what_the_run_reads(path: str, capsys) -> None:
     assert f"a report to {path} would replace an input of the run" in capsys.readouterr().err
     assert Path(path).read_bytes() == before
     assert not Path("r.json").exists()
-
-
-def test_a_link_to_a_spec_is_replaced_and_the_spec_stays() -> None:
-    Path("link").symlink_to("a.yaml")
-    assert main(["run", "a.yaml", "--report", "json=link", "--report", "html=y.html"]) == 0
-    assert Path("a.yaml").read_text() == SPEC
-    assert not Path("link").is_symlink()
-    assert main(["run", "a.yaml", "--report", "json=link", "--report", "html=y.html"]) == 0  # an earlier report of ours
-    for _ in range(2):
-        assert main(["run", "a.yaml", "--report", "json=ordinary"]) == 0  # called as the audit is
 
 
 def test_a_spec_whose_name_is_no_text_is_reported_in_every_format(capsys) -> None:

@@ -1,4 +1,4 @@
-"""Progress: a bar on a terminal, lines in a log, rates and the time left, silence for quick work."""
+"""Progress: a bar on a terminal, lines in a log, silence for quick work."""
 
 from __future__ import annotations
 
@@ -127,31 +127,3 @@ def test_what_many_audits_train_is_one_line() -> None:
             progress(StageStarted(audit=name, stage="trials"))
     (line,) = stream.getvalue().splitlines()
     assert line.endswith("20 audits: 40 of 60 trials to train, 20 stored (3 min 20 s to 50 min 02 s in total)")
-
-
-class Clock:
-    now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-def pace(listener: Progress, clock: Clock, now: float, done: int, **changes: object) -> str:
-    given = {"audit": "digits", "what": "training", "total": 1000, "unit": "steps", "records": 16.0, **changes}
-    clock.now = now
-    return listener._rate(Progressed(done=done, **given))  # type: ignore[arg-type]
-
-
-def test_rates_and_the_time_left():
-    clock = Clock()
-    listener = Progress(io.StringIO(), clock=clock)
-    assert pace(listener, clock, 0.0, 0) == ""
-    assert pace(listener, clock, 0.5, 50) == ""
-    assert pace(listener, clock, 2.0, 200) == "100 steps/s, 1,600 records/s, about 8.0 s left"
-    assert pace(listener, clock, 3.0, 1000) == "333 steps/s, 5,330 records/s"
-    # Another piece of work, work that starts again, and work that does not advance have no rate yet.
-    assert pace(listener, clock, 5.0, 10, what="twin") == ""
-    assert pace(listener, clock, 10.0, 5, what="twin") == ""
-    assert pace(listener, clock, 12.0, 5, what="twin") == ""
-    assert pace(listener, clock, 20.0, 0, what="bound", unit="", records=0.0) == ""
-    assert pace(listener, clock, 30.0, 100, what="bound", unit="", records=0.0) == "about 1 min 30 s left"

@@ -23,14 +23,6 @@ def test_claims_as_expected(dpspec, counting):
     assert support.RAN == [0, 1, 2, 3, 4]
 
 
-def test_a_second_run_trains_nothing(dpspec, counting):
-    assert dpspec("run", counting).code == 0
-    ended = dpspec("run", counting, "--set", "claims.held.epsilon=1.4", "--set", "audit.confidence=0.9")
-    assert ended.code == 0
-    assert len(support.RAN) == 5
-    assert "to train" not in ended.err
-
-
 def test_a_time_limit_leaves_an_incomplete_run_that_resumes(dpspec, counting):
     ended = dpspec("run", counting, "--max-minutes", "0")
     assert ended.code == 6
@@ -38,13 +30,6 @@ def test_a_time_limit_leaves_an_incomplete_run_that_resumes(dpspec, counting):
     assert "INCOMPLETE" in ended.out
     assert "un the same command again to resume" in ended.err
     assert dpspec("run", counting).code == 0
-
-
-def test_bounds_only_trains_nothing(dpspec, counting):
-    ended = dpspec("run", counting, "--bounds-only", "--set", "claims.broken.expect=open")
-    assert ended.code == 0, ended.err
-    assert support.RAN == []
-    assert "No training code was run: results apply to the specification" in ended.out
 
 
 @pytest.mark.parametrize("sent", [signal.SIGINT])
@@ -62,15 +47,6 @@ def test_an_interrupt_keeps_what_was_trained(dpspec, counting, sent):
     support.HOOKS.clear()
     assert dpspec("run", counting).code == 0
     assert len(support.RAN) <= 5 + (kept - 2)
-
-
-def test_an_invalid_spec_runs_nothing(dpspec, counting, tmp_path):
-    (tmp_path / "bad.yaml").write_text(support.EXAMPLE.replace("epsilon: 1.0", "epsilno: 1.0"), encoding="utf-8")
-    ended = dpspec("run", counting, "bad.yaml")
-    assert (ended.code, ended.out) == (3, "")
-    assert "bad.yaml:3:" in ended.err
-    assert "did you mean 'epsilon'?" in ended.err
-    assert support.RAN == []
 
 
 def test_a_bug_in_an_audit_is_its_plugins_and_no_verdict(dpspec, counting, monkeypatch, tmp_path):

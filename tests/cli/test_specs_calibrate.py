@@ -20,21 +20,6 @@ def folded(text: str) -> str:
     return " ".join(text.split())
 
 
-@pytest.mark.ci
-def test_the_least_noise_for_which_the_claims_are_proved(dpspec):
-    ended = dpspec("calibrate", BOUNDS_ONLY, "--vary", "mechanism.noise_multiplier", "--json")
-    assert ended.code == 0, ended.err
-    (found,) = json.loads(ended.out)["calibrations"]
-    enough, too_little = found["proved"], found["unproved"]
-    assert found["more_helps"]
-    assert 0.0 < enough["value"] - too_little["value"] <= 1e-3 * enough["value"]
-    assert {v["claim"]: v["verdict"] for v in enough["verdicts"]} == dict.fromkeys(found["claims"], "proved")
-    assert len(found["claims"]) == 3
-    assert {"open", "refuted"} & {v["verdict"] for v in too_little["verdicts"]}
-    for at, codes in ((found["set"], 0), (f"mechanism.noise_multiplier={too_little['value']!r}", 1)):
-        assert dpspec("run", BOUNDS_ONLY, "--set", at).code == codes
-
-
 def test_the_text(dpspec, counting):
     ended = dpspec("calibrate", counting, *VARY, "--precision", "0.01")
     assert (ended.code, ended.err) == (0, "")
@@ -123,13 +108,6 @@ def test_usage(dpspec, counting, arguments, message):
     ended = dpspec("calibrate", counting, *arguments)
     assert (ended.code, ended.out) == (2, "")
     assert message in ended.err
-
-
-def test_every_cell_of_a_matrix(dpspec, counting):
-    counting.write_text(support.EXAMPLE + "\nmatrix: {claims.held.epsilon: [1.5, 3.0]}\n", encoding="utf-8")
-    ended = dpspec("calibrate", counting, *VARY)
-    assert [line for line in ended.out.split("\n") if line.startswith("coin")] == ["coin[1.5]", "coin[3.0]"]
-    assert "--set claims.held.epsilon=3.0" in folded(ended.out.replace("\\\n", " "))
 
 
 def test_values_that_rest_on_the_data_stay_inside(dpspec, counting, monkeypatch):

@@ -8,7 +8,6 @@ import json
 import pytest
 from support import counting as support
 
-from dpspec.contract import Diagnostic
 from dpspec.contract.catalog import BrokenPlugin
 from dpspec.language.load import load_specs
 from dpspec.registry import loader
@@ -42,16 +41,6 @@ def test_validate_warns_of_a_control_that_theory_decides(dpspec, tmp_path):
     assert "controlled.yaml:7:" in ended.out
     assert "warning[control-without-attack]: claim 'low' is refuted without the attack" in ended.out
     assert ended.out.endswith("1 spec valid\n")
-
-
-def test_validate_asks_the_audit_itself(dpspec, counting, monkeypatch):
-    def check(self, spec, facts):
-        return [Diagnostic(code="made-up", message="that cannot be", path=("mechanism", "epsilon"))]
-
-    monkeypatch.setattr(support.CountingAudit, "check", check)
-    ended = dpspec("validate", counting)
-    assert ended.code == 3
-    assert f"{counting}:3:38: error[made-up]: that cannot be" in ended.out
 
 
 def test_show_reads_back_to_the_same_spec(dpspec, counting, tmp_path):
@@ -110,13 +99,6 @@ def test_explain_all_verdicts_and_unknown_words(dpspec):
     assert "did you mean 'orthogonal'?" in dpspec("explain", "ortogonal").err
     assert "did you mean 'unmixed-batches'" in dpspec("explain", "unmixed-batch").err
     assert dpspec("explain", "foo").err == "error: unknown code, key, kind, choice or name in a report 'foo'\n"
-
-
-def test_explain_prints_the_statement_of_an_assumption(dpspec):
-    ended = dpspec("explain", "unmixed-batches")
-    text = "assumption unmixed-batches\n    No layer or loss mixes the records of a batch, at any step.\n"
-    assert (ended.code, ended.out) == (0, text)
-    assert dpspec("explain", "a").code == 2
 
 
 def test_schema(dpspec, tmp_path):

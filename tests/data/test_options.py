@@ -47,14 +47,6 @@ def test_split_and_size_partition_the_records(data: st.DataObject, records: int,
     assert (np.diff(smaller.train_y) > 0).all()
 
 
-def test_draws_are_uniform() -> None:
-    counts = np.zeros(6)
-    for seed in range(3000):
-        counts[_select(6, size=2, seed=seed).train_y] += 1
-    # 1000 expected, standard deviation 26
-    assert np.abs(counts - 1000).max() < 130
-
-
 def test_draws_are_the_same_with_every_numpy() -> None:
     assert _select(20, split={"test": 5.0, "seed": 3}).test_y.tolist() == [6, 9, 10, 14, 16]
     assert _select(20, size=5, seed=3).train_y.tolist() == [1, 2, 5, 9, 10]

@@ -196,16 +196,6 @@ def test_only_regular_files_are_opened(tmp_path: Path, monkeypatch: pytest.Monke
         read_table(tmp_path, {"path": "t.csv", **NAMED}, 1)
 
 
-def test_a_changed_file_is_read_anew(tmp_path: Path) -> None:
-    csv_file(tmp_path, **{"in": COINS, "score": SCORES})
-    options = {"path": "t.csv", **NAMED}
-    before = read_table(tmp_path, options, 1)
-    csv_file(tmp_path, **{"in": [0, 0, 1, 1], "score": SCORES})
-    after = read_table(tmp_path, options, 1)
-    assert after.digest != before.digest
-    assert after.coins.tolist() == [0, 0, 1, 1]
-
-
 @pytest.mark.parametrize("write", WRITERS)
 def test_damaged_files_are_refused_and_raise_nothing_else(write: Writer, tmp_path: Path) -> None:
     """Bytes changed, lost and put in by chance, 100 times for each format; each is a table or a located refusal."""

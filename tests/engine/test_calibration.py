@@ -11,7 +11,7 @@ from support import counting as support
 from dpspec.contract import Diagnostic, Finding, FrozenMap, Scope
 from dpspec.engine.calibration import calibrate_spec, calibrate_specs
 from dpspec.engine.evaluations import Evaluations
-from dpspec.errors import SpecError, UsageError
+from dpspec.errors import UsageError
 from dpspec.language.load import load_specs
 from dpspec.registry.loader import load_catalog
 
@@ -184,14 +184,6 @@ def test_a_valid_value_beyond_an_invalid_one_makes_the_answer_incomplete(load, y
     assert found.limit == "3 is not valid: that size is not covered"
 
 
-def test_a_spec_that_is_refused_as_it_stands(load, refusing):
-    refusing(lambda spec: True, "never", "mechanism", "epsilon")
-    with pytest.raises(SpecError) as info:
-        calibrate_spec(load()[0], support.catalog(), vary=KEY)
-    (diagnostic,) = info.value.diagnostics
-    assert (diagnostic.span.line, diagnostic.span.column) == (3, 38)
-
-
 def test_no_value_proves_the_claim(load, bounding):
     bounding(lambda factor, epsilon: 2.0 + 1.0 / factor)
     found = calibrate_spec(load()[0], support.catalog(), vary="mechanism.factor")
@@ -278,23 +270,9 @@ def test_claims_that_cannot_be_chosen(load):
         calibrate_spec(spec, support.catalog(), vary=KEY)
 
 
-def test_numbers_that_speak_of_the_data_are_marked(load, bounding):
-    assert not calibrate_spec(load()[0], support.catalog(), vary=KEY).private
-    bounding(lambda factor, epsilon: epsilon, privacy="per-record")
-    assert calibrate_spec(load()[0], support.catalog(), vary=KEY).private
-
-
 def test_an_audit_that_cannot_run_is_no_obstacle(load, refusing):
     refusing(lambda spec: spec.audit is not None, "cannot attack", "audit")
     assert calibrate_spec(load()[0], support.catalog(), vary=KEY).proved is not None
-
-
-def test_the_data_is_described_once(load, monkeypatch):
-    described = []
-    facts = support.Nothing.facts
-    monkeypatch.setattr(support.Nothing, "facts", lambda self: described.append(1) or facts(self))
-    calibrate_spec(load()[0], support.catalog(), vary=KEY)
-    assert len(described) == 1
 
 
 def test_each_cell_of_a_matrix_is_calibrated(load):

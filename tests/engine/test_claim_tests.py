@@ -138,13 +138,6 @@ def test_what_could_be_refuted_shrinks_with_the_family() -> None:
     assert among < alone <= one_run.epsilon_lower(500, 500, 500, 1e-9, 0.95) < 1.0001 * alone
 
 
-def test_the_whole_curve_of_a_bound_is_tested() -> None:
-    # At delta = 0.1 the attack shows nothing; the same bound's value at 1e-9 is rejected outright.
-    curve = (bound(4.0, 0.1), bound(4.1, 1e-9))
-    assert verdict(approx(4.0, delta=0.1), curve[0], attack(1000, 1000, 1000)).verdict == "proved"
-    assert verdict(approx(4.0, delta=0.1), *curve, attack(1000, 1000, 1000)).verdict == "contradicted"
-
-
 def test_the_curve_says_more_than_its_points() -> None:
     # No single point of the bound is rejected at 1e-6, all of them together are.
     points = [(0.5, 0.055), (0.9, 0.011), (1.3, 1.4e-3), (1.7, 1e-4), (2.1, 4.2e-6), (2.5, 9.5e-8), (3.0, 3.6e-10)]

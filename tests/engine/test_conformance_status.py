@@ -108,19 +108,6 @@ def test_all_checks_of_the_invocation_share_the_level() -> None:
     assert [j.conformance.status for j in judge([one, others])] == ["no-deviation-found", "no-deviation-found"]
 
 
-def test_the_reason_names_what_deviates_worst_first() -> None:
-    checks = [
-        audits.check(1e-9, "sampling"),
-        audits.check(0.0, "noise-scale", measured=0.1),
-        audits.check(0.5, "steps"),
-    ]
-    reason = conformance_of("no-deviation-found", checks, 3).reason
-    assert reason == (
-        "The executed run deviates from its declaration: noise-scale (chi-square, p = 0; declared 1, measured 0.1); "
-        "sampling (chi-square, p = 1e-9; declared 1, measured 0.9)."
-    )
-
-
 @pytest.mark.parametrize("bad", [-0.1, 1.5, float("nan")])
 def test_what_is_no_p_value_is_refused(bad: float) -> None:
     with pytest.raises(ValueError, match="noise-scale"):

@@ -146,12 +146,6 @@ def test_metrics_on_both_sides(stated: Claim, outcome: Any, expected: str) -> No
     assert verdict(stated, outcome).verdict == expected
 
 
-def test_a_metric_says_what_it_is_about() -> None:
-    assert statement(AT_LEAST).text == "accuracy >= 0.9 on average over training"
-    assert statement(claim("metric", name="accuracy", at_least=0.9, about="pipeline")).text == statement(AT_LEAST).text
-    assert statement(MODEL_AT_MOST).text == "accuracy <= 0.9 of the first run's model"
-
-
 def test_a_quantity_that_is_also_one_of_privacy_is_no_metric() -> None:
     """Whoever finds the same quantity under an adversary too does not get it past its scope by measuring it."""
     stated = claim("metric", name="loss", at_most=1)

@@ -187,13 +187,6 @@ def test_the_expect_rule(verdict_name: VerdictName, expect: tuple[str, ...], exp
     assert as_expected(verdict_name, expect) == expected
 
 
-def test_a_negative_control_is_refuted_beside_a_proved_claim() -> None:
-    claims = (approx(3.0, id="one"), approx(0.01, id="too-good", expect=("refuted",)))
-    found = audits.verdicts(audits.spec(*claims), bound(2.9), attack(1000, 1000, 700))
-    assert [(v.verdict, v.expected) for v in found] == [("proved", True), ("refuted", True)]
-    assert [v.claim for v in found] == ["one", "too-good"]
-
-
 def test_verdicts_of_extreme_numbers_are_finite_json() -> None:
     for outcome in (bound(math.inf), bound(math.inf, bound="lower"), OVERWHELMING, bound(1e300)):
         found = verdict(approx(3.0), outcome, attack(1000, 0, 0))

@@ -87,11 +87,6 @@ def test_what_is_wrong_is_told_at_the_model_with_the_way_out(tmp_path: Path, kin
     assert told(tmp_path, kind) == message
 
 
-@pytest.mark.skipif(importlib.util.find_spec("opacus") is None, reason="needs opacus")
-def test_dropout_is_refused_with_opacus_too(tmp_path: Path) -> None:
-    assert "layer '1' (Dropout) uses torch's global generator" in told(tmp_path, "dropping", "opacus")
-
-
 def test_a_layer_that_looks_at_values_is_named(tmp_path: Path) -> None:
     message = told(tmp_path, "asking")
     assert message.startswith(

@@ -11,7 +11,6 @@ import pytest
 import yaml
 from support import counting
 
-import dpspec.engine.running.runner as controls
 from dpspec.contract import Diagnostic, Spec
 from dpspec.contract.events import Event, TrialFinished, TrialsPlanned
 from dpspec.engine.preparing.prepare import prepare
@@ -160,16 +159,6 @@ def test_other_claims_get_no_warning(tmp_path, control):
 
 def test_a_spec_without_an_audit_gets_no_warning(tmp_path):
     assert warnings(tmp_path, LOW, SPEC[: SPEC.index("audit:")]) == []
-
-
-def test_bounds_are_computed_for_suspects_only(tmp_path, monkeypatch):
-    asked = []
-    context = controls._PublicContext
-    monkeypatch.setattr(controls, "_PublicContext", lambda *given, **on: asked.append(given) or context(*given, **on))
-    warnings(tmp_path, LOW.replace("refuted}", "proved}"))
-    assert not asked
-    warnings(tmp_path, LOW)
-    assert len(asked) == 1
 
 
 def test_bounds_that_need_rows_give_no_warning(tmp_path):

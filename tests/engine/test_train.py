@@ -156,15 +156,6 @@ def test_threads_follow_from_the_plan_alone(
     assert RunOptions(threads=3).threads_of(plan) == 3
 
 
-def test_progress_through_many_audits_is_told_of_all_of_them(load: Any, tmp_path: Path) -> None:
-    cells = ", ".join(str(0.5 + 0.25 * number) for number in range(9))
-    specs = load(text=counting.EXAMPLE + f"matrix: {{mechanism.epsilon: [{cells}]}}\n")
-    told: list[Event] = []
-    audited(specs, tmp_path / "store", told=told)
-    whole = [(event.what, event.done) for event in told if isinstance(event, Progressed) and event.total == 9]
-    assert whole == [(stage, done) for stage in ("bound", "conclude") for done in range(1, 10)]
-
-
 @pytest.mark.ci
 def test_processes_find_for_every_mechanism_what_one_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(processes, "_WORTHWHILE", 0.0)

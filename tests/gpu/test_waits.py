@@ -154,10 +154,3 @@ def test_a_block_is_fetched_when_it_is_full() -> None:
         queue.clear()
         queue.flush()
     assert len(taken) == 512
-
-
-def test_a_cpu_holds_nothing_back() -> None:
-    taken: list[float] = []
-    queue = TransferQueue()
-    queue.add(lambda value: taken.append(float(value)), torch.ones(()))
-    assert taken == [1.0]

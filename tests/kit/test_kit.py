@@ -167,16 +167,6 @@ def test_a_scheme_that_no_theory_lists_is_refused() -> None:
     assert not [*kit.other_scheme(spec, 0, ("poisson", "fixed"), message)]
 
 
-def test_a_block_of_fragments_is_a_schema() -> None:
-    names = kit.array("Names.", kit.choice("A name.", "a", "b"), least=1, unique=True, default=["a"])
-    items = {"enum": ["a", "b"], "description": "A name."}
-    limits = {"minItems": 1, "uniqueItems": True, "default": ["a"]}
-    assert names == {"type": "array", "items": items, **limits, "description": "Names."}
-    shape = {"type": "object", "properties": {"names": names}, "additionalProperties": False}
-    assert kit.block("Words.", ["names"], names=names) == {**shape, "required": ["names"], "description": "Words."}
-    assert kit.block(names=names) == shape
-
-
 def test_importing_the_kit_imports_nothing_heavy() -> None:
     script = "import sys; from dpspec import kit; assert not {'numpy', 'scipy', 'torch'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", script], check=True)

@@ -216,11 +216,6 @@ def test_told_numbers_that_no_run_writes_are_refused(value: Any) -> None:
         list(Telling().conclude(spec(10, 1), [changed]))  # type: ignore[list-item]
 
 
-def test_releases_that_tell_nothing_leave_trials_as_they_were() -> None:
-    (trial,) = Count().trials(inputs(10), context(), range(1))
-    assert set(trial.evidence["groups"][0]) == {"group_size", "levels", "noise"}
-
-
 def test_a_certified_bound_rests_on_the_accuracy_of_libraries_too() -> None:
     from dpspec.accounting import Interval
 

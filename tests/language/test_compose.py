@@ -134,10 +134,7 @@ class TestMatrix:
         assert [s.name for s in specs] == ["valid[steps=1]", "valid[steps=2, size=5]"]
         assert [s.data["size"] for s in specs] == [10, 5]
 
-    def test_long_or_equal_names_become_numbers(self, load: Load, valid: str) -> None:
-        text = valid + 'matrix: [{name2: "x"}, {name3: "x"}]\n'
-        loaded = load(text.replace("name2", "data.size").replace("name3", "data.radius").replace('"x"', "5"))
-        assert [s.name for s in loaded.specs] == ["valid[size=5]", "valid[radius=5]"]
+    def test_long_names_become_numbers(self, load: Load, valid: str) -> None:
         long = ", ".join(f"[{i}, {'1, ' * 30}1]" for i in (1, 2))
         assert [s.name for s in load(valid + f"matrix: {{model.hidden: [{long}]}}\n").specs] == [
             "valid[#1]",
@@ -168,12 +165,6 @@ class TestMatrix:
         ]
         assert all(s.mechanism["sampling"] == s.cell["mechanism.sampling"] for s in specs)
         assert all("0.5" in s.name for s in specs)
-
-    def test_of_two_axes_of_which_one_holds_the_other_cells_say_what_stands(self, load: Load, valid: str) -> None:
-        text = valid + (
-            "matrix: {mechanism.sampling: [{scheme: poisson, rate: 0.1}], mechanism.sampling.rate: [0.2, 0.3]}\n"
-        )
-        assert [s.cell["mechanism.sampling"]["rate"] for s in load(text).specs] == [0.2, 0.3]
 
     def test_an_axis_over_a_map_that_each_phase_has_for_itself_is_refused(self, load: Load, valid: str) -> None:
         """Each of two cells was called by the rate of one phase, and both were the same training."""

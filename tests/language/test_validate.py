@@ -115,14 +115,6 @@ def test_hints(problems: Problems, old: str, new: str, hint: str | None) -> None
     assert [text for _, _, text in problems(old, new)] == [hint]
 
 
-def test_an_unknown_key_that_means_nothing_hides_no_missing_one(load: Load, valid: str) -> None:
-    missing, unknown = load(valid.replace("noise_multiplier", "zzz")).diagnostics
-    assert (missing.code, missing.message) == ("missing-key", "missing key 'noise_multiplier' in mechanism")
-    assert missing.span is not None
-    assert (missing.span.line, missing.span.column, missing.span.end_column) == (5, 1, 10)
-    assert unknown.code == "unknown-key"
-
-
 def test_an_unknown_mechanism_leaves_the_rest_checked(problems: Problems) -> None:
     own = (
         "seed: 7",
@@ -316,14 +308,6 @@ def test_scope_defaults_to_the_threat_model(claim: Callable[..., Loaded]) -> Non
     assert found.expect == ("proved",)
 
 
-def test_a_misspelt_data_set_is_no_collection(claim: Callable[..., Loaded]) -> None:
-    """It used to stand for the declared collection, whose bounds say less than a claim about this data set."""
-    for over in ("all", "collection", "this"):
-        assert only(claim(f"{{kind: gdp, mu: 1, over: {over}}}")).over == over
-    (diagnostic,) = claim("{kind: gdp, mu: 1, over: thsi}").diagnostics
-    assert (diagnostic.code, diagnostic.severity) == ("bad-choice", "error")
-
-
 @pytest.mark.parametrize(
     ("text", "codes"),
     [
@@ -350,6 +334,7 @@ def test_a_misspelt_data_set_is_no_collection(claim: Callable[..., Loaded]) -> N
         ("{kind: gdp, mu: 1, expect: []}", ["bad-length"]),
         ("{kind: gdp, mu: 1, group_size: 5}", ["claim-outside-threat-model"]),
         ("{kind: gdp, mu: 1, group_size: 3}", []),
+        ("{kind: gdp, mu: 1, over: thsi}", ["bad-choice"]),
     ],
 )
 def test_refused(claim: Callable[..., Loaded], text: str, codes: list[str]) -> None:

@@ -38,9 +38,3 @@ def test_the_how_to_shows_the_code_that_is_tested(name):
     blocks = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
     assert any(block.strip() in code for block in blocks if "class OwnLoop" in block or "dpspec_backends" in block)
     assert code.split('"""', 2)[2].strip() in [block.strip() for block in blocks]
-
-
-def test_it_is_about_thirty_lines():
-    code = (PACKAGE / "dpspec_own_loop" / "loop.py").read_text(encoding="utf-8").splitlines()
-    begin = next(i for i, line in enumerate(code) if "def train" in line)
-    assert len([line for line in code[begin + 1 :] if line.strip()]) <= 40

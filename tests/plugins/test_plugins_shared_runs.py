@@ -93,28 +93,6 @@ def test_two_workers_find_what_one_process_does(tmp_path: Path) -> None:
     assert told(tmp_path, SHARED, store="two", options=two) == told(tmp_path, SHARED, store="one")
 
 
-@pytest.mark.ci
-@pytest.mark.parametrize("text", [GROUP, RERO])
-def test_the_same_runs_come_out_alike_in_blocks_and_at_once(tmp_path: Path, text: str) -> None:
-    """Of the same coins and targets; rounding alone may move a score."""
-
-    def ran(*overrides: str) -> list[object]:
-        store = Store(tmp_path / f"store{len(overrides)}")
-        (audit,) = run(
-            [spec_of(tmp_path, text, *overrides)], load_catalog(), store=store, options=RunOptions(device="cpu")
-        ).audits
-        return [t.evidence["outcomes"] if "outcomes" in t.evidence else t.evidence["rank"] for t in audit.trials]
-
-    assert ran(SHARED) == ran()
-
-
-def test_one_run_has_nothing_to_share_out(tmp_path: Path) -> None:
-    one_run = ("audit.method=one-run", "audit.runs=1", "audit.canary.count=20")
-    assert not prepared(tmp_path, GROUP, *one_run).diagnostics
-    (refused,) = prepared(tmp_path, GROUP, *one_run, SHARED).diagnostics
-    assert refused.path == ("audit", "shard_runs")
-
-
 def test_plans_say_what_could_be_shared_out() -> None:
     assert kit.shard_notes(64, 1, 7200.0) == (
         "All 64 runs are trained together and take some 2.0 hours of one core: audit.shard_runs: 32 shares them out "

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import NamedTuple
 
 import numpy as np
@@ -17,7 +16,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import dpspec
 from dpspec.cli.app import main
-from dpspec.errors import ExitCode, RecordingError, UsageError
+from dpspec.errors import ExitCode, UsageError
 from dpspec.recording.planting.canary_records import IGNORED
 
 USED, LENGTH, SIZE = 20, 6, 100
@@ -250,13 +249,3 @@ def test_the_bound_of_a_group_refutes_no_claim_for_single_records(tmp_path):
     assert group.canaries.lower > 1.0 > single.costs[1].interval.upper
     assert (single.verdict, group.verdict) == ("proved", "refuted")
     assert (single.exit_code, group.exit_code) == (ExitCode.OK, ExitCode.UNEXPECTED)
-
-
-def test_a_header_with_other_copies_is_refused(tmp_path):
-    written = [Window(row, row) for row in ids(20)]
-    train(tmp_path / "run", dpspec.plant(next_ids(60), records=written, copies=2, seed=3), steps=2)
-    header = json.loads((tmp_path / "run" / "run.json").read_text())
-    for change in ({"copies": 1}, {"copies": 3}, {"copies": 10**6}):
-        (tmp_path / "run" / "run.json").write_text(json.dumps({**header, **change}))
-        with pytest.raises(RecordingError):
-            checked(tmp_path / "run")

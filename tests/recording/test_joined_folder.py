@@ -14,6 +14,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from opacus.data_loader import DPDataLoader
 from opacus.optimizers import DistributedDPOptimizer
 from support.checked_runs import CheckedRun, Question, check_run
 from support.ranks import Ranked
@@ -49,8 +50,8 @@ SOUND: dict[str, dict[str, Any]] = {
     "memory": {"physical": 16},
     "memory-ghost": {"physical": 16, "ghost": True, "reduction": "sum"},
     "adamw": {"optimizer": "adamw"},
-    "chunks": {"loop": Ranked.train_in_chunks},
-    "chunks-ghost": {"loop": Ranked.train_in_chunks, "ghost": True},
+    "chunks": {"within": Ranked.train_in_chunks},
+    "chunks-ghost": {"within": Ranked.train_in_chunks, "ghost": True},
 }
 
 
@@ -85,11 +86,8 @@ def test_schedule_and_cost_are_those_of_one_process(sound: Path, tmp_path: Path)
     assert Ranked(tmp_path / "run", batch=100, world=1).run() == [0]
     single = check_run(tmp_path / "run", QUESTION)
     assert phases_of(joined.run) == phases_of(single.run)
-    both = [one.costs[1].interval for one in (joined, single)]
-    assert both[0] is not None
-    assert both[1] is not None
-    assert both[0].upper == pytest.approx(both[1].upper, rel=1e-6)
-    assert both[0].lower == pytest.approx(both[1].lower, rel=1e-6)
+    mine, other = (one.costs[1].interval for one in (joined, single))
+    assert (mine.lower, mine.upper) == pytest.approx((other.lower, other.upper), rel=1e-6)
     assert {one.assumption for one in joined.checks} == {one.assumption for one in single.checks}
     assert {one.name for one in joined.assumptions} == {one.name for one in single.assumptions}
 
@@ -110,14 +108,6 @@ def test_a_joined_step_is_the_union_of_the_ranks(sound: Path) -> None:
     assert joined.at_end("drawn_batches") == joined.steps == 12
 
 
-def noisy_everywhere(training: Ranked, rank: int) -> None:
-    training.private.rank = 0
-
-
-def noisy_nowhere(training: Ranked, rank: int) -> None:
-    training.private.rank = 1
-
-
 def noise_twice_on_another(training: Ranked, rank: int) -> None:
     training.private.rank, training.private.noise_multiplier = 1 - rank, 2.0 if rank else 1.0
 
@@ -130,29 +120,13 @@ def noise_in_turns(training: Ranked, rank: int) -> None:
     training.private.attach_step_hook(lambda optimizer: (hook(optimizer), turn(optimizer)))
 
 
-def other_clip(training: Ranked, rank: int) -> None:
-    training.private.max_grad_norm = 0.5 + rank
-
-
-def same_share(training: Ranked, rank: int) -> None:
-    training.loader.batch_sampler.rank = 0
-
-
 def own_loader(training: Ranked, rank: int) -> None:
-    """Each rank draws from all records."""
-    from opacus.data_loader import DPDataLoader
-
     training.loader = DPDataLoader.from_data_loader(training.plain_loader())
 
 
 def dealt(training: Ranked, rank: int) -> None:
     sampler = DistributedSampler(training.data)
     training.loader = DataLoader(training.data, batch_size=30, sampler=sampler)
-
-
-def other_epochs(training: Ranked, rank: int) -> None:
-    """The shares of the ranks follow from different orders, and overlap."""
-    training.loader.batch_sampler.set_epoch(rank)
 
 
 def one_generator(training: Ranked, rank: int) -> None:
@@ -185,11 +159,6 @@ def scaled_up(training: Ranked, rank: int) -> None:
     DistributedDPOptimizer.reduce_gradients = reduce
 
 
-def drifting(training: Ranked, rank: int) -> None:
-    for group in training.private.param_groups:
-        group["lr"] = 0.1 + rank
-
-
 def changed_before(training: Ranked, rank: int) -> None:
     hook = training.private.step_hook
 
@@ -218,42 +187,50 @@ def canceled(training: Ranked, rank: int) -> None:
     training.step = step  # type: ignore[method-assign]
 
 
-FAULTS: dict[Script, str] = {
-    noisy_everywhere: joined_checks.ONE_NOISE,
-    noisy_nowhere: joined_checks.ONE_NOISE,
-    noise_twice_on_another: joined_checks.OTHER_SETUP,
-    noise_in_turns: joined_checks.ONE_NOISE,
-    canceled: joined_checks.CANCELED,
-    other_clip: joined_checks.OTHER_SETUP,
-    same_share: joined_checks.SHARED,
-    own_loader: joined_checks.SHARED,
-    dealt: "assumed Poisson sampling; the loader's batches are shuffled",
-    other_epochs: joined_checks.FOREIGN,
-    one_generator: joined_checks.PLACES,
-    no_reduction: joined_checks.UNEQUAL,
-    half_reduced: joined_checks.NO_SUM,
-    scaled_up: joined_checks.NO_SUM,
-    drifting: joined_checks.UNEQUAL,
-    changed_before: checks.MEDDLED,
+#: By name: the script that prepares a training on every rank, and the test that rejects it.
+FAULTS: dict[str, tuple[Script, str]] = {
+    "noisy everywhere": (lambda t, rank: setattr(t.private, "rank", 0), joined_checks.ONE_NOISE),
+    "noisy nowhere": (lambda t, rank: setattr(t.private, "rank", 1), joined_checks.ONE_NOISE),
+    "noise twice on another": (noise_twice_on_another, joined_checks.OTHER_SETUP),
+    "noise in turns": (noise_in_turns, joined_checks.ONE_NOISE),
+    "canceled": (canceled, joined_checks.CANCELED),
+    "other clip": (
+        lambda t, rank: setattr(t.private, "max_grad_norm", 0.5 + rank),
+        joined_checks.OTHER_SETUP,
+    ),
+    "same share": (lambda t, rank: setattr(t.loader.batch_sampler, "rank", 0), joined_checks.SHARED),
+    "each rank draws from all records": (own_loader, joined_checks.SHARED),
+    "dealt": (dealt, "assumed Poisson sampling; the loader's batches are shuffled"),
+    "shares by other orders": (
+        lambda t, rank: t.loader.batch_sampler.set_epoch(rank),
+        joined_checks.FOREIGN,
+    ),
+    "one generator": (one_generator, joined_checks.PLACES),
+    "no reduction": (
+        lambda t, rank: setattr(t.private, "reduce_gradients", lambda: None),
+        joined_checks.UNEQUAL,
+    ),
+    "half reduced": (half_reduced, joined_checks.NO_SUM),
+    "scaled up": (scaled_up, joined_checks.NO_SUM),
+    "drifting": (lambda t, rank: t.private.param_groups[0].update(lr=0.1 + rank), joined_checks.UNEQUAL),
+    "changed before": (changed_before, checks.MEDDLED),
 }
 
 
 @pytest.fixture(scope="module")
 def faulty(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("faulty")
-    every = [Ranked(place / one.__name__, prepare=one, epochs=2) for one in FAULTS]
+    every = [Ranked(place / name, prepare=script, epochs=2) for name, (script, _) in FAULTS.items()]
     # the usual line of a script: torch.manual_seed(0) on every rank
     assert Ranked(place / "seeds", seed=0).run(*every) == [0, 0]
     return place
 
 
-@pytest.mark.parametrize(
-    ("name", "test"), [*((one.__name__, test) for one, test in FAULTS.items()), ("seeds", joined_checks.SEEDS)]
-)
-def test_faults_are_found(name: str, test: str, faulty: Path) -> None:
+@pytest.mark.parametrize("name", [*FAULTS, "seeds"])
+def test_faults_are_found(name: str, faulty: Path) -> None:
     found = check_run(faulty / name, QUESTION)
     assert found.status == ("open", "deviates")
-    assert test in found.rejected
+    assert (FAULTS[name][1] if name in FAULTS else joined_checks.SEEDS) in found.rejected
     if name == "seeds":
         assert any("torch.manual_seed(seed + rank)" in words for words in found._recording.advice)
 
@@ -279,31 +256,29 @@ def killed(training: Ranked, rank: int) -> None:
 
 def shorter(training: Ranked, rank: int) -> None:
     """The recording of rank 1 ends before its training."""
-    for x, y in list(training.loader)[: 3 - rank]:
-        training.step(x, y)
-
-
-def unrecorded(training: Ranked, rank: int) -> None:
-    with training.recorder() if rank == 0 else contextlib.nullcontext():
-        training.train()
+    with training.recorder():
+        for x, y in list(training.loader)[: 3 - rank]:
+            training.step(x, y)
+    if rank == 1:
+        training.step(*next(iter(training.loader)))
 
 
 @pytest.mark.parametrize(
-    ("script", "codes", "test"),
-    [(skips, [0, 0], joined_checks.SHORTER), (killed, [1, 9], None), (shorter, [0, 0], joined_checks.SHORTER)],
+    ("made", "codes", "test"),
+    [
+        ({"within": skips}, [0, 0], joined_checks.SHORTER),
+        ({"within": killed}, [1, 9], None),
+        ({"loop": shorter}, [0, 0], joined_checks.SHORTER),
+    ],
 )
-def test_an_incomplete_rank_is_never_proved(script: Script, codes: list[int], test: str | None, tmp_path: Path) -> None:
-    def loop(training: Ranked, rank: int) -> None:
-        with training.recorder():
-            script(training, rank)
-        if script is shorter and rank == 1:
-            training.step(*next(iter(training.loader)))
-
-    assert Ranked(tmp_path / "run", loop=loop, epochs=1).run() == codes
+def test_an_incomplete_rank_is_never_proved(
+    made: dict[str, Script], codes: list[int], test: str | None, tmp_path: Path
+) -> None:
+    assert Ranked(tmp_path / "run", epochs=1, **made).run() == codes
     found = check_run(tmp_path / "run", QUESTION)
     assert (found.verdict, found.fine) == ("open", False)
     assert test in {None, *found.rejected}
-    assert any("has no end" in caution for caution in found.cautions) == (script is killed)
+    assert any("has no end" in caution for caution in found.cautions) == (made.get("within") is killed)
 
 
 def test_another_order_of_the_data_leaves_the_claim_open(tmp_path: Path) -> None:
@@ -319,6 +294,10 @@ def test_another_order_of_the_data_leaves_the_claim_open(tmp_path: Path) -> None
 
 
 def test_a_rank_that_does_not_record_is_missing(tmp_path: Path) -> None:
+    def unrecorded(training: Ranked, rank: int) -> None:
+        with training.recorder() if rank == 0 else contextlib.nullcontext():
+            training.train()
+
     assert Ranked(tmp_path / "run", loop=unrecorded, epochs=1).run() == [0, 0]
     with pytest.raises(RecordingError, match=r"rank 1 of 2 is missing: every process must call dpspec\.record"):
         check_run(tmp_path / "run", QUESTION)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -36,8 +35,8 @@ def status(found: CheckedRun, name: str) -> str:
     return {one.name: one.status for one in found.channels}[name]
 
 
-def why(found: CheckedRun, name: str) -> str:
-    return next(one.text for one in found.channels if one.name == name)
+def constants(found: CheckedRun) -> str:
+    return next(one.text for one in found.assumptions if one.name == "data-independent-hyperparameters")
 
 
 def loop(training: Training, before: Callable[[Training, int, torch.Tensor], None], epochs: int = 2) -> None:
@@ -124,6 +123,17 @@ def jumped(training: Training) -> None:
     loop(training, lambda training, number, x: schedule.step(10.0 * float(torch.sigmoid(x[0, 0]))))
 
 
+def rescaled(training: Training) -> None:
+    """A function that a known scheduler calls changes another option."""
+
+    def scale(step: int) -> float:
+        group(training)["weight_decay"] = 0.01 * step
+        return 1.0
+
+    schedule = lr_scheduler.LambdaLR(training.optimizer_, scale)
+    training.train(each=lambda _: schedule.step())
+
+
 class Own(lr_scheduler.LRScheduler):
     """A scheduler of the script: what it reads is not known."""
 
@@ -154,37 +164,6 @@ def sneaked(training: Training) -> None:
     loop(training, before)
 
 
-@pytest.mark.parametrize(
-    ("script", "option", "public"),
-    [
-        (decayed, "weight_decay", "weight_decay"),
-        (hooked, "weight_decay", "weight_decay"),
-        (normed, "lr", "learning_rate"),
-        (pushed, "momentum", "momentum"),
-        (plateau, "lr", "learning_rate"),
-        (regrown, "lr", "learning_rate"),
-        (jumped, "lr", "learning_rate"),
-        (derived, "lr", "learning_rate"),
-        (patched, "lr", "learning_rate"),
-        (sneaked, "lr", "learning_rate"),
-    ],
-)
-def test_options_that_no_known_scheduler_set_are_open(script: Script, option: str, public: str, tmp_path: Path) -> None:
-    found = recorded(tmp_path / "run", script)
-    assert (found.verdict, found.exit_code, status(found, "update-rule")) == ("open", 1, "open")
-    assert f"{option} of parameter group 0 changed before step " in why(found, "update-rule")
-    assert f"--public {public}" in found.reason
-    vouched = check_run(tmp_path / "run", Question(delta=DELTA, epsilon=1e3, public=(public,)))
-    assert vouched.verdict == "proved"
-
-
-def test_betas_that_follow_records_are_open(tmp_path: Path) -> None:
-    found = recorded(tmp_path / "run", averaged, optimizer="adamw")
-    assert (found.verdict, status(found, "update-rule")) == ("open", "open")
-    assert "betas[1] of parameter group 0 changed before step 2 (the first of 19 such steps)" in found.reason
-    assert check_run(tmp_path / "run", Question(delta=DELTA, epsilon=1e3, public=("betas",))).verdict == "proved"
-
-
 def clipped(training: Training) -> None:
     """The clip norm is the median of the batch."""
 
@@ -210,16 +189,35 @@ def divided(training: Training) -> None:
 
 
 @pytest.mark.parametrize(
-    ("script", "public"), [(clipped, "clip_norm"), (louder, "noise_multiplier"), (divided, "divisor")]
+    ("script", "option", "public"),
+    [
+        (decayed, "weight_decay", "weight_decay"),
+        (hooked, "weight_decay", "weight_decay"),
+        (normed, "lr", "learning_rate"),
+        (averaged, "betas[1]", "betas"),
+        (pushed, "momentum", "momentum"),
+        (plateau, "lr", "learning_rate"),
+        (regrown, "lr", "learning_rate"),
+        (jumped, "lr", "learning_rate"),
+        (derived, "lr", "learning_rate"),
+        (patched, "lr", "learning_rate"),
+        (sneaked, "lr", "learning_rate"),
+        (rescaled, "weight_decay", "weight_decay"),
+        (clipped, "", "clip_norm"),
+        (louder, "", "noise_multiplier"),
+        (divided, "", "divisor"),
+    ],
 )
-def test_constants_that_follow_records_are_open(script: Script, public: str, tmp_path: Path) -> None:
-    found = recorded(tmp_path / "run", script)
-    assert (found.verdict, status(found, "constants"), status(found, "update-rule")) == ("open", "open", "tested")
-    assert f"{public} changed before step 2" in found.reason
-    vouched = check_run(tmp_path / "run", Question(delta=DELTA, epsilon=1e3, public=(public,)))
-    assert (vouched.verdict, status(vouched, "constants")) == ("proved", "assumed")
-    assumed = check_run(tmp_path / "run", Question(delta=DELTA, epsilon=1e3, assume=("constants",)))
-    assert assumed.verdict == "proved"
+def test_options_that_no_known_scheduler_set_are_open(script: Script, option: str, public: str, tmp_path: Path) -> None:
+    found = recorded(tmp_path / "run", script, optimizer="adamw" if script is averaged else "sgd")
+    channel, other = ("update-rule", "constants") if option else ("constants", "update-rule")
+    assert (found.verdict, found.exit_code, status(found, channel)) == ("open", 1, "open")
+    assert status(found, other) != "open"
+    of_group = f"{option} of parameter group 0 " if option else f"{public} "
+    assert f"{of_group}changed before step " in found.reason
+    assert f"--public {public}" in found.reason
+    for given in ({"public": (public,)}, {"assume": (channel,)}):
+        assert check_run(tmp_path / "run", Question(delta=DELTA, epsilon=1e3, **given)).verdict == "proved"
 
 
 def looped(folder: Path, *, clip: float = 1.0, divisor: float = 20.0) -> None:
@@ -245,21 +243,13 @@ def looped(folder: Path, *, clip: float = 1.0, divisor: float = 20.0) -> None:
             run.stepped()
 
 
-@pytest.mark.parametrize(
-    ("option", "changed", "reason"),
-    [
-        ("clip_norm", {"clip": 1.1}, "clip_norm changed before step 8 (the first of 2 such steps)"),
-        ("divisor", {"divisor": 25.0}, "divisor"),
-    ],
-)
-def test_a_loop_that_changes_a_constant_is_open(
-    option: str, changed: dict[str, float], reason: str, tmp_path: Path
-) -> None:
+@pytest.mark.parametrize(("option", "changed"), [("clip_norm", {"clip": 1.1}), ("divisor", {"divisor": 25.0})])
+def test_a_loop_that_changes_a_constant_is_open(option: str, changed: dict[str, float], tmp_path: Path) -> None:
     looped(tmp_path / "run", **changed)
     found, vouched = (
         check_run(tmp_path / "run", Question(delta=DELTA, epsilon=1e3, public=public)) for public in ((), (option,))
     )
-    assert (found.verdict, status(found, "constants"), reason in found.reason) == ("open", "open", True)
+    assert (found.verdict, status(found, "constants"), option in found.reason) == ("open", "open", True)
     assert (vouched.verdict, status(vouched, "constants")) == ("proved", "assumed")
 
 
@@ -295,102 +285,76 @@ SCHEDULERS: dict[str, Callable[[Any], Any]] = {
 }
 
 
+@pytest.mark.parametrize("inside", [False, True])
 @pytest.mark.parametrize("name", SCHEDULERS)
-def test_schedulers_of_torch_are_accepted(name: str, tmp_path: Path) -> None:
+def test_schedulers_of_torch_are_accepted(name: str, inside: bool, tmp_path: Path) -> None:
     """Made before the block or within it, for two parameter groups."""
-    for inside in (False, True):
-        folder = tmp_path / f"run-{inside}"
-        training = Training()
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            training.build()
-            two_groups(training.optimizer_)
-            make = SCHEDULERS[name]
-            schedule = None if inside else make(training.optimizer_)
-            with training.recorder(folder):
-                schedule = schedule or make(training.optimizer_)
-                training.train(each=lambda _, made=schedule: made.step())
-        found = check_run(folder, Question(delta=DELTA, epsilon=1e3))
-        assert (found.verdict, status(found, "update-rule")) == ("proved", "tested"), found.reason
-        assert name in found.run.options.schedulers
-        constants = next(one.text for one in found.assumptions if one.name == "data-independent-hyperparameters")
-        calling = name in ("LambdaLR", "MultiplicativeLR", "CyclicLR")
-        assert ("calls functions of the script" in constants) is calling
+    made = []
 
+    def prepare(training: Training) -> None:
+        two_groups(training.optimizer_)
+        made.extend([] if inside else [SCHEDULERS[name](training.optimizer_)])
 
-@pytest.mark.parametrize("kind", ["OneCycleLR", "CyclicLR"])
-def test_schedulers_that_set_momentum_are_accepted(kind: str, tmp_path: Path) -> None:
     def script(training: Training) -> None:
-        if kind == "OneCycleLR":
-            schedule: Any = lr_scheduler.OneCycleLR(training.optimizer_, 0.1, total_steps=60)
-        else:
-            schedule = lr_scheduler.CyclicLR(training.optimizer_, 0.01, 0.1, step_size_up=4)
+        schedule = made[0] if made else SCHEDULERS[name](training.optimizer_)
         training.train(each=lambda _: schedule.step())
 
-    found = recorded(tmp_path / "run", script, optimizer="adamw")
-    assert found.verdict == "proved", found.reason
+    found = recorded(tmp_path / "run", script, prepare=prepare)
+    assert (found.verdict, status(found, "update-rule")) == ("proved", "tested"), found.reason
+    assert name in found.run.options.schedulers
+    calling = name in ("LambdaLR", "MultiplicativeLR", "CyclicLR")
+    assert ("calls functions of the script" in constants(found)) is calling
 
 
-def test_fractions_of_an_epoch_are_accepted(tmp_path: Path) -> None:
-    def script(training: Training) -> None:
-        schedule = lr_scheduler.CosineAnnealingWarmRestarts(training.optimizer_, 2)
-        for epoch in range(3):
-            for number, (x, y) in enumerate(training.loader):
-                training.optimizer_.zero_grad()
-                training.criterion(training.model(x), y).backward()
-                training.optimizer_.step()
-                schedule.step(epoch + number / len(training.loader))
-
-    found = recorded(tmp_path / "run", script)
-    assert found.verdict == "proved", found.reason
+def fractions_of_an_epoch(training: Training) -> None:
+    schedule = lr_scheduler.CosineAnnealingWarmRestarts(training.optimizer_, 2)
+    for epoch in range(3):
+        for number, (x, y) in enumerate(training.loader):
+            training.optimizer_.zero_grad()
+            training.criterion(training.model(x), y).backward()
+            training.optimizer_.step()
+            schedule.step(epoch + number / len(training.loader))
 
 
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda o: ExponentialNoise(o, gamma=0.99),
-        lambda o: LambdaNoise(o, noise_lambda=lambda step: 1.0 + 0.01 * step),
-        lambda o: StepNoise(o, step_size=5, gamma=0.95),
-        lambda o: ExponentialGradClip(o, gamma=0.99),
-        lambda o: LambdaGradClip(o, scheduler_function=lambda step: 1.0 + 0.01 * step),
-        lambda o: StepGradClip(o, step_size=5, gamma=0.95),
-    ],
-)
-def test_schedulers_of_opacus_are_accepted(make: Callable[[Any], Any], tmp_path: Path) -> None:
+def stepping(make: Callable[[Any], Any]) -> Script:
     def script(training: Training) -> None:
         schedule = make(training.optimizer_)
         training.train(each=lambda _: schedule.step())
 
-    found = recorded(tmp_path / "run", script)
-    assert (found.verdict, status(found, "constants")) == ("proved", "assumed"), found.reason
+    return script
 
 
-def test_a_scheduler_vouches_for_the_options_that_it_sets_alone(tmp_path: Path) -> None:
-    """A function that it calls changes another option."""
-
-    def script(training: Training) -> None:
-        def scale(step: int) -> float:
-            group(training)["weight_decay"] = 0.01 * step
-            return 1.0
-
-        schedule = lr_scheduler.LambdaLR(training.optimizer_, scale)
-        training.train(each=lambda _: schedule.step())
-
-    found = recorded(tmp_path / "run", script)
-    assert (found.verdict, status(found, "update-rule")) == ("open", "open")
-    assert "weight_decay" in found.reason
+@pytest.mark.parametrize(
+    ("script", "optimizer", "channel"),
+    [
+        (stepping(lambda o: lr_scheduler.OneCycleLR(o, 0.1, total_steps=60)), "adamw", ""),
+        (stepping(lambda o: lr_scheduler.CyclicLR(o, 0.01, 0.1, step_size_up=4)), "adamw", ""),
+        (fractions_of_an_epoch, "sgd", ""),
+        (stepping(lambda o: ExponentialNoise(o, gamma=0.99)), "sgd", "assumed"),
+        (stepping(lambda o: LambdaNoise(o, noise_lambda=lambda step: 1.0 + 0.01 * step)), "sgd", "assumed"),
+        (stepping(lambda o: StepNoise(o, step_size=5, gamma=0.95)), "sgd", "assumed"),
+        (stepping(lambda o: ExponentialGradClip(o, gamma=0.99)), "sgd", "assumed"),
+        (stepping(lambda o: LambdaGradClip(o, scheduler_function=lambda step: 1.0 + 0.01 * step)), "sgd", "assumed"),
+        (stepping(lambda o: StepGradClip(o, step_size=5, gamma=0.95)), "sgd", "assumed"),
+    ],
+)
+def test_schedulers_of_momentum_and_of_opacus_are_accepted(
+    script: Script, optimizer: str, channel: str, tmp_path: Path
+) -> None:
+    found = recorded(tmp_path / "run", script, optimizer=optimizer)
+    assert found.verdict == "proved", found.reason
+    assert channel in ("", status(found, "constants"))
 
 
 def test_classes_get_their_methods_back(tmp_path: Path) -> None:
     before = {name: dict(vars(getattr(lr_scheduler, name))) for name in ("LRScheduler", "SequentialLR", "StepLR")}
-    recorded(tmp_path / "run", lambda training: training.train())
+    recorded(tmp_path / "run")
     for name, kept in before.items():
         assert {key: vars(getattr(lr_scheduler, name))[key] for key in kept} == kept
 
 
 def test_first_values_are_listed_with_the_constants(tmp_path: Path) -> None:
-    found = recorded(tmp_path / "run", lambda training: training.train(), optimizer="adamw")
-    text = next(one.text for one in found.assumptions if one.name == "data-independent-hyperparameters")
+    text = constants(recorded(tmp_path / "run", optimizer="adamw"))
     assert "Options at the first step: lr 0.05, betas[0] 0.9, betas[1] 0.999, eps 1e-8, weight_decay 0.01" in text
 
 
@@ -406,72 +370,72 @@ def test_a_subclass_of_float_is_not_read_as_its_value(rate: float, known: bool, 
 
     found = recorded(tmp_path / "run", script)
     assert (status(found, "update-rule") == "open") is not known
-    assert ("lr is of type Drifting" in why(found, "update-rule")) is not known
+    assert ("lr is of type Drifting" in found.reason) is not known
 
 
 def test_a_step_costs_less_than_a_kilobyte(tmp_path: Path) -> None:
     """With two groups and a rate of each that changes at every step."""
-    training = Training(epochs=5)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        training.build()
-        two_groups(training.optimizer_)
-        schedule = lr_scheduler.ExponentialLR(training.optimizer_, 0.99)
-        with training.recorder(tmp_path / "run"):
-            training.train(each=lambda _: schedule.step())
+    script = stepping(lambda o: lr_scheduler.ExponentialLR(o, 0.99))
+    recorded(tmp_path / "run", script, prepare=lambda training: two_groups(training.optimizer_), epochs=5)
     assert (tmp_path / "run" / "steps.log").stat().st_size < 50 * 1000
 
 
+Watching = Callable[..., OptionWatch]
+
+
+@pytest.fixture
+def watching() -> Iterator[Watching]:
+    """Make watches, and remove them after the test."""
+    made = []
+
+    def make(optimizer: Any, private: Any = dict) -> OptionWatch:
+        made.append(OptionWatch(optimizer, private, lambda observe: observe()))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.remove()
+
+
 @pytest.mark.parametrize("private", [True, False])
-def test_the_object_of_an_earlier_value_is_a_change(private: bool) -> None:
+def test_the_object_of_an_earlier_value_is_a_change(private: bool, watching: Watching) -> None:
     """Other code restores the very object that a scheduler, or a look at the private sum, has replaced."""
     optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.5)
     group, sum_ = optimizer.param_groups[0], {"clip_norm": 1.0}
-    watch = OptionWatch(optimizer, lambda: sum_, lambda observe: observe())
-    try:
-        kept = sum_["clip_norm"] if private else group["lr"]
-        watch.read()
+    watch = watching(optimizer, lambda: sum_)
+    kept = sum_["clip_norm"] if private else group["lr"]
+    watch.read()
+    watch.read(private=True)
+    watch.changes()
+    if private:
+        sum_["clip_norm"] = 2.0
         watch.read(private=True)
-        watch.changes()
-        if private:
-            sum_["clip_norm"] = 2.0
-            watch.read(private=True)
-            sum_["clip_norm"] = kept
-        else:
-            scheduler = lr_scheduler.StepLR(optimizer, step_size=1, gamma=0.1)
-            optimizer.step()
-            scheduler.step()
-            group["lr"] = kept
-        watch.read()
-        name = "clip_norm" if private else "lr"
-        assert watch.changes()[name] == OptionChange("", (kept,))
-    finally:
-        watch.remove()
+        sum_["clip_norm"] = kept
+    else:
+        scheduler = lr_scheduler.StepLR(optimizer, step_size=1, gamma=0.1)
+        optimizer.step()
+        scheduler.step()
+        group["lr"] = kept
+    watch.read()
+    assert watch.changes()["clip_norm" if private else "lr"] == OptionChange("", (kept,))
 
 
-def test_a_parameter_that_changes_its_group_is_a_change() -> None:
+def test_a_parameter_that_changes_its_group_is_a_change(watching: Watching) -> None:
     parameters = [torch.zeros(1, requires_grad=True) for _ in range(3)]
     optimizer = torch.optim.SGD([{"params": parameters[:2]}, {"params": parameters[2:]}], lr=0.5)
-    watch = OptionWatch(optimizer, dict, lambda observe: observe())
-    try:
-        watch.read()
-        watch.changes()
-        one, other = optimizer.param_groups
-        other["params"].insert(0, one["params"].pop())
-        watch.read()
-        assert list(watch.changes()) == ["parameters"]
-    finally:
-        watch.remove()
+    watch = watching(optimizer)
+    watch.read()
+    watch.changes()
+    one, other = optimizer.param_groups
+    other["params"].insert(0, one["params"].pop())
+    watch.read()
+    assert list(watch.changes()) == ["parameters"]
 
 
-def test_options_that_stay_are_not_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.5)
-    watch = OptionWatch(optimizer, dict, lambda observe: observe())
-    try:
-        watch.read()
-        assert list(watch.changes())
-        monkeypatch.setattr(watch, "_read", None)
-        watch.read()
-        assert not watch.changes()
-    finally:
-        watch.remove()
+def test_options_that_stay_are_not_read_again(watching: Watching, monkeypatch: pytest.MonkeyPatch) -> None:
+    watch = watching(torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.5))
+    watch.read()
+    assert list(watch.changes())
+    monkeypatch.setattr(watch, "_read", None)
+    watch.read()
+    assert not watch.changes()

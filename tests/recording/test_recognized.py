@@ -126,11 +126,6 @@ def test_samplers_are_known_by_name_or_not_at_all(loader, scheme):
     assert found.rate is None
 
 
-def test_opacus_loader_says_its_rate(way):
-    found = sampler_of(way.loader)
-    assert (found.scheme, found.rate, found.records) == ("poisson", 0.1, 300)
-
-
 def test_a_class_that_takes_the_name_of_one_of_opacus_is_another() -> None:
     name = "UniformWithReplacementSampler"
     assert not is_opacus(type(name, (), {"__module__": "opacus.utils.uniform_sampler"})(), name)

@@ -6,7 +6,6 @@ import json
 import os
 import random
 import resource
-import shutil
 import signal
 import subprocess
 import sys
@@ -101,14 +100,6 @@ def test_a_run_killed_at_any_moment_reads_as_far_as_it_went(loops, tmp_path):
         unknown = f"the recording has no end: what came after step {len(steps)} is not known"
         assert any(unknown in one.text for one in checked.assumptions if one.status == "unchecked")
         assert checked.run.steps == len(steps)
-
-
-def test_a_file_cut_anywhere_is_read_up_to_its_last_step(sound, tmp_path):
-    run = RunFolder.open(shutil.copytree(sound, tmp_path / "run"))
-    content = (tmp_path / "run" / STEPS).read_bytes()
-    for cut in range(1, 400, 37):
-        (tmp_path / "run" / STEPS).write_bytes(content[:-cut])
-        assert len(list(run.internal())) == len([one for one in run.steps() if not isinstance(one, dict)]) < 15
 
 
 def test_a_recording_without_its_internal_part_says_so(tmp_path):

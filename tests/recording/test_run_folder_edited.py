@@ -8,6 +8,7 @@ import math
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -43,25 +44,23 @@ def read(folder: Path) -> None:
     list(opened.internal())
 
 
-@pytest.mark.parametrize("name", [STEPS, INTERNAL])
-@pytest.mark.parametrize("more", ["zeros", "twice"])
-def test_bytes_after_the_end(sound: Path, tmp_path: Path, name: str, more: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "change", "words"),
+    [
+        *((name, lambda content: content + b"\0" * 7, name) for name in (STEPS, INTERNAL)),
+        *((name, lambda content: 2 * content, name) for name in (STEPS, INTERNAL)),
+        (STEPS, lambda content: content[:40], "cut"),
+        (STEPS, None, "missing"),
+    ],
+)
+def test_logs_of_another_length(sound: Path, tmp_path: Path, name: str, change: Any, words: str) -> None:
     read(sound)
     copy = shutil.copytree(sound, tmp_path / "run")
     content = (copy / name).read_bytes()
-    (copy / name).write_bytes(content + (b"\0" * 7 if more == "zeros" else content))
-    with pytest.raises(RecordingError, match=name):
-        read(copy)
-
-
-@pytest.mark.parametrize("cut", [True, False])
-def test_a_missing_or_cut_log_of_steps(sound: Path, tmp_path: Path, cut: bool) -> None:
-    copy = shutil.copytree(sound, tmp_path / "run")
-    if cut:
-        (copy / STEPS).write_bytes((copy / STEPS).read_bytes()[:40])
-    else:
-        (copy / STEPS).unlink()
-    with pytest.raises(RecordingError, match="cut" if cut else "missing"):
+    (copy / name).unlink()
+    if change is not None:
+        (copy / name).write_bytes(change(content))
+    with pytest.raises(RecordingError, match=words):
         read(copy)
 
 

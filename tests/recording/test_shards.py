@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import json
 import os
 import shutil
@@ -20,7 +19,7 @@ from opacus.grad_sample.grad_sample_module_fast_gradient_clipping_fsdp import (
 )
 from opacus.optimizers import FSDPOptimizerFastGradientClipping as Optimizer
 from opacus.utils.fast_gradient_clipping_utils import DPTensorFastGradientClipping as Losses
-from support.checked_runs import CheckedRun, Question, check_run
+from support.checked_runs import Question, check_run
 from support.opacus_training import second_pass_of_equal_weights
 from support.ranks import Ranked
 from torch import nn
@@ -45,13 +44,6 @@ Script = Callable[[Ranked, int], None]
 QUESTION = Question(delta=1e-5, epsilon=50.0)
 
 
-def rejected(found: CheckedRun) -> set[str]:
-    return {check.test.removesuffix(", exact") for check in found.checks if check.p_value <= 1e-9}
-
-
-SOUND: dict[str, dict[str, Any]] = {"sgd": {}, "adamw": {"optimizer": "adamw"}}
-
-
 def one_noise_seed(training: Ranked, rank: int) -> None:
     """All ranks draw the same noise for whole parameters, and each takes its rows."""
     training.private.generator = torch.Generator().manual_seed(5)
@@ -64,7 +56,12 @@ def summed(training: Ranked, rank: int) -> None:
             module.set_force_sum_reduction_for_comms(True)
 
 
-SOUND |= {"one-noise": {"prepare": one_noise_seed}, "sum": {"reduction": "sum", "prepare": summed}}
+SOUND: dict[str, dict[str, Any]] = {
+    "sgd": {},
+    "adamw": {"optimizer": "adamw"},
+    "one-noise": {"prepare": one_noise_seed},
+    "sum": {"reduction": "sum", "prepare": summed},
+}
 
 
 @pytest.fixture(scope="module")
@@ -79,7 +76,7 @@ def trainings(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("name", SOUND)
 def test_a_sound_training_is_proved(name: str, trainings: Path) -> None:
     found = check_run(trainings / name, QUESTION)
-    assert (found.verdict, found.fine, rejected(found)) == ("proved", True, set())
+    assert (found.verdict, found.fine, found.rejected) == ("proved", True, set())
     assert {"joined-ranks", "secret-randomness", PER_RECORD_CLIPPING} <= set(found._recording.assumes)
 
 
@@ -227,15 +224,10 @@ def changed_before_the_step(training: Ranked, rank: int) -> None:
 
 def rows_of_another_model(training: Ranked, rank: int) -> None:
     """Rank 1 puts the rows of a model that was trained without privacy into its own."""
-
-    def loop(training: Ranked, rank: int) -> None:
-        with training.recorder():
-            for number, (x, y) in enumerate(training.loader):
-                training.step(x, y)
-                if rank == 1 and number == 1:
-                    local(training.private.params[0]).detach().copy_(torch.randn(8, 6))
-
-    training.loop = loop
+    for number, (x, y) in enumerate(training.loader):
+        training.step(x, y)
+        if rank == 1 and number == 1:
+            local(training.private.params[0]).detach().copy_(torch.randn(8, 6))
 
 
 def changed_sum(training: Ranked, rank: int) -> None:
@@ -251,20 +243,12 @@ def unreduced(training: Ranked, rank: int) -> None:
             module.set_force_sum_reduction_for_comms(True)
 
 
-def averaged_sums(training: Ranked, rank: int) -> None:
-    """With ``loss_reduction="sum"`` the average of FSDP2 is another gradient than the declared sum."""
-
-
 def skips(training: Ranked, rank: int) -> None:
-    def loop(training: Ranked, rank: int) -> None:
-        with training.recorder():
-            for number, (x, y) in enumerate(training.loader):
-                training.private.zero_grad()
-                training.criterion(training.model(x), y).backward()
-                if not (rank == 1 and number == 2):
-                    training.private.step()
-
-    training.loop = loop
+    for number, (x, y) in enumerate(training.loader):
+        training.private.zero_grad()
+        training.criterion(training.model(x), y).backward()
+        if not (rank == 1 and number == 2):
+            training.private.step()
 
 
 def changed_after_gathering(training: Ranked, rank: int) -> None:
@@ -278,21 +262,16 @@ def changed_after_gathering(training: Ranked, rank: int) -> None:
 
 def two_batches_in_a_step(training: Ranked, rank: int) -> None:
     """Gradient accumulation by two backward passes: Opacus drops the first gradient, and its accountant a batch."""
-
-    def loop(training: Ranked, rank: int) -> None:
-        with training.recorder():
-            batches = list(training.loader)
-            for (x, y), last in zip(batches[::2], batches[1::2], strict=False):
-                training.private.zero_grad()
-                training.criterion(training.model(x), y).backward()
-                training.step(*last)
-
-    training.loop = loop
+    batches = list(training.loader)
+    for (x, y), last in zip(batches[::2], batches[1::2], strict=False):
+        training.private.zero_grad()
+        training.criterion(training.model(x), y).backward()
+        training.step(*last)
 
 
+#: Scripts that prepare a training on every rank, by the test that rejects it.
 FAULTS: dict[Script, str] = {
     changed_after_gathering: checks.OTHER_PARAMETERS,
-    two_batches_in_a_step: "steps with several drawn batches",
     no_noise: joined_checks.EACH_NOISE,
     noise_on_one_shard: joined_checks.EACH_NOISE,
     one_step_without_noise_on_a_shard: joined_checks.EACH_NOISE,
@@ -309,41 +288,49 @@ FAULTS: dict[Script, str] = {
     same_share: joined_checks.SHARED,
     dealt: "assumed Poisson sampling; the loader's batches are shuffled",
     changed_before_the_step: checks.MEDDLED,
-    rows_of_another_model: checks.MOVED,
     changed_sum: joined_checks.NO_SUM,
     unreduced: joined_checks.NO_SUM,
-    averaged_sums: joined_checks.NO_SUM,
+}
+
+#: Scripts of the recorded block.
+WITHIN: dict[Script, str] = {
+    two_batches_in_a_step: "steps with several drawn batches",
+    rows_of_another_model: checks.MOVED,
     skips: joined_checks.SHORTER,
+}
+
+TESTS = {
+    **{script.__name__: test for script, test in {**FAULTS, **WITHIN}.items()},
+    "averaged": joined_checks.NO_SUM,  # for loss_reduction="sum", the average of FSDP2 is another gradient
+    "seeds": joined_checks.SEEDS,
 }
 
 
 @pytest.fixture(scope="module")
 def faulty(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("faulty")
-    made = {averaged_sums: {"reduction": "sum"}}
-    every = [Ranked(place / one.__name__, sharded=True, prepare=one, epochs=2, **made.get(one, {})) for one in FAULTS]
+    every = [Ranked(place / one.__name__, sharded=True, prepare=one, epochs=2) for one in FAULTS]
+    every += [Ranked(place / one.__name__, sharded=True, within=one) for one in WITHIN]
+    every.append(Ranked(place / "averaged", sharded=True, epochs=2, reduction="sum"))
     # the usual line of a script: torch.manual_seed(0) on every rank
     assert Ranked(place / "seeds", sharded=True, epochs=2, seed=0).run(*every) == [0, 0]
     return place
 
 
-@pytest.mark.parametrize(
-    ("name", "test"), [*((one.__name__, test) for one, test in FAULTS.items()), ("seeds", joined_checks.SEEDS)]
-)
-def test_faults_are_found(name: str, test: str, faulty: Path) -> None:
+@pytest.mark.parametrize("name", TESTS)
+def test_faults_are_found(name: str, faulty: Path) -> None:
     found = check_run(faulty / name, QUESTION)
-    assert (found.verdict, found.conformance.status) == ("open", "deviates")
-    assert test in rejected(found)
+    assert found.status == ("open", "deviates")
+    assert TESTS[name] in found.rejected
 
 
 def evaluated(training: Ranked, rank: int) -> None:
-    with training.recorder():
-        for x, y in training.loader:
-            training.step(x, y)
-            training.model.eval()
-            with torch.no_grad():
-                training.model(training.data.tensors[0])
-            training.model.train()
+    for x, y in training.loader:
+        training.step(x, y)
+        training.model.eval()
+        with torch.no_grad():
+            training.model(training.data.tensors[0])
+        training.model.train()
 
 
 class WithFrozenLayer(Ranked):
@@ -354,59 +341,52 @@ class WithFrozenLayer(Ranked):
         return nn.Sequential(frozen, nn.LayerNorm(6), nn.Linear(6, 15), nn.Tanh(), nn.Linear(15, 3))
 
 
-@pytest.mark.parametrize("made", [{"loop": evaluated}, {"loop": Ranked.train_in_chunks}])
+@pytest.mark.parametrize("made", [{"within": evaluated}, {"within": Ranked.train_in_chunks}])
 @pytest.mark.parametrize("kind", [Ranked, WithFrozenLayer])
 def test_passes_and_layers_without_updates_are_no_deviation(
     made: dict[str, Any], kind: type[Ranked], tmp_path: Path
 ) -> None:
     assert kind(tmp_path / "run", sharded=True, batch=150, **made).run() == [0, 0]
     found = check_run(tmp_path / "run", QUESTION)
-    assert (found.verdict, found.fine, rejected(found)) == ("proved", True, set())
+    assert (found.verdict, found.fine, found.rejected) == ("proved", True, set())
 
 
-def impatient(loop: Script) -> Script:
-    @functools.wraps(loop)
-    def soon(training: Ranked, rank: int) -> None:
-        group.PATIENCE = timedelta(seconds=1)
-        loop(training, rank)
-
-    return soon
-
-
-@impatient
 def unrecorded(training: Ranked, rank: int) -> None:
+    group.PATIENCE = timedelta(seconds=1)
     with training.recorder() if rank == 0 else contextlib.nullcontext():
         training.train()
 
 
-@impatient
 def failing(training: Ranked, rank: int) -> None:
     """The recorder of rank 1 has a fault at the second step."""
-    with training.recorder():
-        for number, (x, y) in enumerate(training.loader):
-            if rank == 1 and number == 1:
-                rank_watch.RankWatch.step = None
-            training.step(x, y)
+    group.PATIENCE = timedelta(seconds=1)
+    for number, (x, y) in enumerate(training.loader):
+        if rank == 1 and number == 1:
+            rank_watch.RankWatch.step = None
+        training.step(x, y)
 
 
 def killed(training: Ranked, rank: int) -> None:
-    with training.recorder():
-        for number, (x, y) in enumerate(training.loader):
-            if rank == 1 and number == 3:
-                os._exit(9)
-            training.step(x, y)
+    for number, (x, y) in enumerate(training.loader):
+        if rank == 1 and number == 3:
+            os._exit(9)
+        training.step(x, y)
 
 
-@pytest.mark.parametrize(("loop", "codes"), [(unrecorded, [0, 0]), (failing, [0, 0]), (killed, [1, 9])])
-def test_a_rank_without_a_whole_recording_blocks_no_other(loop: Script, codes: list[int], tmp_path: Path) -> None:
-    assert Ranked(tmp_path / "run", sharded=True, loop=loop, epochs=1).run() == codes
-    if loop is unrecorded:
+@pytest.mark.parametrize(
+    ("made", "codes"), [({"loop": unrecorded}, [0, 0]), ({"within": failing}, [0, 0]), ({"within": killed}, [1, 9])]
+)
+def test_a_rank_without_a_whole_recording_blocks_no_other(
+    made: dict[str, Script], codes: list[int], tmp_path: Path
+) -> None:
+    assert Ranked(tmp_path / "run", sharded=True, epochs=1, **made).run() == codes
+    if "loop" in made:
         with pytest.raises(RecordingError, match="rank 1 of 2 is missing"):
             check_run(tmp_path / "run", QUESTION)
         return
     found = check_run(tmp_path / "run", QUESTION)
     assert (found.verdict, found.fine) == ("open", False)
-    assert (joined_checks.SHORTER in rejected(found)) == (loop is failing)
+    assert (joined_checks.SHORTER in found.rejected) == (made["within"] is failing)
 
 
 def test_shards_that_cannot_be_compared_are_refused(tmp_path: Path) -> None:

@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from support.checked_runs import Question, check_run
-from support.opacus_training import Training
+from support.opacus_training import Training, recorded
 
 from dpspec.recording.watching.step_hooks import StepHooks
 
@@ -62,52 +61,43 @@ def test_a_step_without_the_recorder_s_hook_before_it_is_found() -> None:
     assert (hooks.ordered, hooks.disordered) == (True, 1)
 
 
-def test_a_hook_that_is_put_behind_the_recorder_s_before_the_step_is_found() -> None:
-    of: Any = optimizer()
-    hooks = StepHooks(of, lambda: None, lambda: None)
-    of._optimizer_step_pre_hooks.last.append(lambda *_: None)
-    of.step()
-    assert (hooks.ordered, hooks.disordered) == (False, 1)
-
-
-def test_a_hook_that_is_put_before_the_recorder_s_after_the_step_is_found() -> None:
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_hook_that_is_put_between_the_recorder_s_and_the_step_is_found(when: str) -> None:
     of: Any = optimizer()
     hooks = StepHooks(of, lambda: None, lambda: None)
     post = of.register_step_post_hook(lambda *_: None)
-
-    def step(*_: Any) -> None:
-        of._optimizer_step_post_hooks.move_to_end(post.id, last=False)
-
-    of.step(step)  # as a closure, it runs inside the step
+    if when == "before":
+        of._optimizer_step_pre_hooks.last.append(lambda *_: None)
+        of.step()
+    else:  # as a closure, it runs inside the step
+        of.step(lambda: of._optimizer_step_post_hooks.move_to_end(post.id, last=False))
     assert (hooks.ordered, hooks.disordered) == (False, 1)
 
 
-@pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("adds", [0.0, 1.0])
 def test_hooks_registered_again_before_each_step_do_not_hide_an_edit(adds: float, tmp_path: Path) -> None:
-    training = Training()
-    training.build()
-    inner = training.optimizer_.original_optimizer
-    with training.recorder(tmp_path / "run"):
+    def script(training: Training) -> None:
+        optimizer, kept = training.optimizer_, list[torch.Tensor]()
+
+        def edit(*_: Any) -> None:
+            kept[:] = [p.grad.clone() for p in optimizer.params]
+            for p in optimizer.params:
+                p.grad.add_(adds * p.summed_grad)
+
+        def restore(*_: Any) -> None:
+            for p, grad in zip(optimizer.params, kept, strict=True):
+                p.grad.copy_(grad)
+
+        inner = optimizer.original_optimizer
         for x, y in training.loader:
-            training.optimizer_.zero_grad()
+            optimizer.zero_grad()
             training.criterion(training.model(x), y).backward()
-            kept: list[torch.Tensor] = []
-
-            def edit(*_: Any, kept: list[torch.Tensor] = kept) -> None:
-                for p in training.optimizer_.params:
-                    kept.append(p.grad.clone())
-                    p.grad.add_(adds * p.summed_grad)
-
-            def restore(*_: Any, kept: list[torch.Tensor] = kept) -> None:
-                for p, grad in zip(training.optimizer_.params, kept, strict=True):
-                    p.grad.copy_(grad)
-
             handles = [inner.register_step_pre_hook(edit), inner.register_step_post_hook(restore)]
-            training.optimizer_.step()
+            optimizer.step()
             for handle in handles:
                 handle.remove()
-    found = check_run(tmp_path / "run", Question(delta=1e-5, epsilon=1e3))
+
+    found = recorded(tmp_path / "run", script)
     status = {one.name: one.status for one in found.channels}["update-rule"]
     assert (status == "violated") is bool(adds)
     assert status != "open"

@@ -151,16 +151,6 @@ def test_what_dpspec_itself_offers_cannot_be_taken_over(install):
         assert broken.reason == "dataset 'good-rows' is also offered by DPspec 1.0 (ours), which keeps it"
 
 
-def test_the_same_kind_in_two_families_is_no_conflict(install):
-    text = HEAD + "@dps.hookimpl\ndef dpspec_datasets(): yield rows('demo')\n"
-    model = (
-        "@dps.hookimpl\ndef dpspec_models(): yield dps.Model(kind='demo', summary='.', schema=SCHEMA, factory='a:b')\n"
-    )
-    install("dpspec-x", {"x": text})
-    install("dpspec-y", {"y": HEAD + model})
-    assert load().catalog.broken == ()
-
-
 def test_kinds_of_a_plugin_that_fails_late_are_known(install):
     late = "@dps.hookimpl\ndef dpspec_models(): raise ValueError\n"
     install("dpspec-late", {"late": HEAD + "@dps.hookimpl\ndef dpspec_datasets(): yield rows()\n" + late})
@@ -288,13 +278,6 @@ def test_the_name_survives_another_process(theirs: ModuleType) -> None:
     assert raised_by(copy.copy(caught.value)) == ""  # a copy has no traceback, like an error of another process
     mark(caught.value)
     assert raised_by(copy.copy(caught.value)) == "dpspec-theirs"
-
-
-def test_errors_of_dpspec_name_no_plugin(theirs: ModuleType) -> None:
-    with pytest.raises(KeyError) as caught:
-        {}["x"]
-    mark(caught.value)
-    assert raised_by(caught.value) == ""
 
 
 def test_a_plugin_that_leaves_the_program_is_no_success(theirs: ModuleType, capsys, tmp_path, monkeypatch) -> None:

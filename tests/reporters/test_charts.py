@@ -120,8 +120,3 @@ def test_bars_keep_the_order_of_the_numbers(
     contradicted = interval_bar(factory.verdict(lower=4.0, upper=2.0, claimed=3.0))
     assert contradicted is not None
     assert contradicted.crossed
-
-
-def test_without_numbers_there_is_no_bar() -> None:
-    assert interval_bar(factory.verdict(lower=None, upper=None)) is None
-    assert interval_bar(factory.verdict(lower=0.0, upper=0.0, claimed=None)) is None

@@ -6,7 +6,6 @@ import csv
 import io
 import json
 import math
-from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree as ET
 
@@ -16,10 +15,6 @@ from support.schemas import sarif_errors
 
 from dpspec.contract import FrozenMap
 from dpspec.engine.results.result import Result
-from dpspec.engine.running.runner import run
-from dpspec.engine.storage.trial_store import Store
-from dpspec.language.load import load_specs
-from dpspec.registry.loader import load_catalog
 from dpspec.reporters import ci
 from dpspec.reporters import data_files as csv_format
 
@@ -104,14 +99,3 @@ def test_csv_reads_back() -> None:
 def test_no_cell_is_a_formula(name: str, cell: str) -> None:
     (row,) = csv.DictReader(io.StringIO(csv_format.render_csv(factory.result(factory.audit(name)))))
     assert row["audit"] == cell
-
-
-def test_a_run_knows_where_its_claims_stand(tmp_path: Path) -> None:
-    spec = Path(__file__).parents[2] / "specs" / "bounds-only.yaml"
-    loaded = load_specs([spec], load_catalog())
-    (audit,) = run(loaded.specs, load_catalog(), store=Store(tmp_path), device="cpu").audits
-    lines = spec.read_text(encoding="utf-8").splitlines()
-    for verdict in audit.verdicts:
-        place = audit.places[verdict.claim]
-        assert place["file"].endswith("bounds-only.yaml")
-        assert verdict.claim in lines[place["line"] - 1]

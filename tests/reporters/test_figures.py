@@ -55,14 +55,6 @@ def test_sorted_values_of_all_rows_and_of_every_group() -> None:
     assert [list(line.x) for line in found.lines] == [[0.0, 0.5, 1.0], [0.5], [0.0, 1.0]]
 
 
-def test_many_sorted_values_keep_their_ends_and_their_order() -> None:
-    values = np.random.default_rng(0).normal(size=5000)
-    (line,) = drawn({"kind": "sorted", "y": ["e"]}, {"e": list(map(float, values))}).lines
-    assert len(line.y) <= 201
-    assert (line.y[0], line.y[-1]) == (values.min(), values.max())
-    assert list(line.y) == sorted(line.y)
-
-
 @pytest.mark.parametrize("log", [None, 3, "y", {}])
 def test_a_log_that_is_no_list_draws_linear_axes(log) -> None:
     found = drawn({"x": "x", "y": ["e"], "log": log}, {"x": [1, 2], "e": [1.0, 2.0]})
@@ -111,17 +103,6 @@ def test_proved_pairs_are_those_that_no_other_implies() -> None:
 )
 def test_what_proves_nothing_of_all_records_is_no_curve(changes: dict[str, Any]) -> None:
     assert proven_curves(dataclasses.replace(EMPTY, findings=(upper(1.0, 1e-5, **changes),))) == []
-
-
-def test_curves_of_several_scopes_are_told_apart() -> None:
-    narrow = upper(1.0, 1e-5, scope=Scope(data="collection"))
-    families = upper(9.0, 1e-5, at=FrozenMap({"delta": 1e-5, "group_size": 8}))
-    found = proven_curves(dataclasses.replace(EMPTY, findings=(upper(2.0, 1e-5), narrow, families)))
-    assert [(labels.curve(curve), curve.pairs) for curve in found] == [
-        (", any dataset", ((2.0, 1e-5),)),
-        (", the declared collection of datasets", ((1.0, 1e-5),)),
-        (", groups of 8, any dataset", ((9.0, 1e-5),)),
-    ]
 
 
 @pytest.mark.parametrize(("rigor", "points"), [("certified", 2), ("theorem", 2), ("approximate", 1)])

@@ -9,7 +9,6 @@ import yaml
 
 import dpspec
 from dpspec.contract import FrozenMap, Scope
-from dpspec.engine.results.diff import statement as said
 from dpspec.engine.results.result import Result
 from dpspec.reporters import labels, markdown, page, statement
 from dpspec.reporters.risk import rates
@@ -49,13 +48,6 @@ def test_scopes_name_what_neighbours_differ_in(result: Result) -> None:
     assert "zero-out (unit: household)" in labels.scope(replaced)
 
 
-def test_the_statement_says_who_saw_to_the_bound(result: Result) -> None:
-    (made,) = statement.statements(result)
-    unit = next(block.text for block in made.blocks if block.name == "Unit of privacy")
-    assert unit.startswith(f"{ONE}, added or removed; groups of 1 and 2 were accounted for.")
-    assert unit.endswith("the declared number of records, 5: declared by the spec, not checked")
-
-
 def test_a_deployment_record_names_the_unit(result: Result) -> None:
     loss = yaml.safe_load(statement.render_registry(result))["deployment"]["privacy_loss"]
     assert loss["privacy_unit"] == "user (at most 5 records)"
@@ -76,14 +68,6 @@ def test_no_page_speaks_of_single_records(result: Result, render: object) -> Non
         "adding or removing records",
     ):
         assert wrong not in text, wrong
-
-
-def test_another_bound_on_records_is_another_claim(result: Result) -> None:
-    audit = result.audits[0]
-    data = FrozenMap({**audit.document["data"], "records_per_user": 6})
-    other = dataclasses.replace(audit, document=FrozenMap({**audit.document, "data": data}))
-    verdict = audit.verdicts[0]
-    assert said(audit, verdict) != said(other, verdict)
 
 
 def test_a_document_that_was_edited_is_read_all_the_same(result: Result) -> None:

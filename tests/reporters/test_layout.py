@@ -15,14 +15,6 @@ from dpspec.errors import ResultError
 from dpspec.reporters import terminal
 from dpspec.reporters.layout import constants, rounding, series_cell, series_table, text_table
 
-
-def test_the_terminal_and_foreign_text_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("FORCE_COLOR", "1")
-    monkeypatch.setenv("TERM", "dumb")
-    assert text_table([("a [red]x[/red] :smile:", "b" * 200)]) == ("a [red]x[/red] :smile:  " + "b" * 200,)
-    assert "a\\x1b[0m" in text_table([("a\x1b[0m", "b", "c")])[0]
-
-
 SERIES = factory.series(
     {"rate": [0.12344], "epsilon": [2.95512], "shown": [1.23456], "mean": [2.95512], "n": [3]},
     bounds=FrozenMap({"epsilon": "upper", "shown": "lower"}),

@@ -11,7 +11,7 @@ from dpspec.contract import FrozenMap
 from dpspec.engine.results.codec import load
 from dpspec.engine.results.result import Result
 from dpspec.reporters import page as html
-from dpspec.reporters.page import compared, generator, same_drawing
+from dpspec.reporters.page import compared, generator
 from dpspec.reporters.phrases import place
 from dpspec.reporters.read_results import extract
 
@@ -37,21 +37,6 @@ def test_an_edited_number_is_named_with_its_place() -> None:
     assert told(page.replace(">7.25<", ">1.25<")) == [("A table", "1.25", "7.25")]
 
 
-@pytest.mark.parametrize(
-    ("old", "new"),
-    [
-        ('style="left:', 'style="left:9'),
-        ('aria-label="epsilon in', 'aria-label="mu in'),
-        ("<h2 id=", "<p>All is well.</p><h2 id="),
-        ("<li>No number here covers", "<li hidden>Nothing"),
-    ],
-)
-def test_bars_labels_and_what_is_added_or_gone(old: str, new: str) -> None:
-    page = html.render(result())
-    assert old in page
-    assert told(page.replace(old, new, 1))
-
-
 def test_a_page_of_another_version_is_not_compared_and_said_so() -> None:
     page = html.render(result())
     for other in (page.replace(generator(), "dpspec 0.0.1"), page.replace('name="generator"', 'name="g"')):
@@ -73,6 +58,10 @@ def test_a_page_of_another_version_is_not_compared_and_said_so() -> None:
         ('name="robots"', 'name="robot"'),
         ('class="tally"', 'class="hidden"'),
         ('"confidence": 0.95', '"confidence": 0.950'),
+        ('style="left:', 'style="left:9'),
+        ('aria-label="epsilon in', 'aria-label="mu in'),
+        ("<h2 id=", "<p>All is well.</p><h2 id="),
+        ("<li>No number here covers", "<li hidden>Nothing"),
     ],
 )
 def test_nothing_in_a_page_is_harmless(old: str, new: str) -> None:
@@ -80,7 +69,7 @@ def test_nothing_in_a_page_is_harmless(old: str, new: str) -> None:
     page = html.render(result())
     assert old in page
     edits, reason = compared(page.replace(old, new, 1), load(extract(page)))
-    assert len(edits) == 1
+    assert edits
     assert reason == ""
 
 
@@ -124,8 +113,3 @@ def test_places_are_named(what: str, said: str) -> None:
     assert place(result(), "demo", what) == said
     assert place(result(), "", "notes") == "notes"
     assert place(result(), "gone", "findings[0].value") == "gone: findings[0].value"
-
-
-def test_drawings_are_equal_up_to_rounded_coordinates() -> None:
-    assert same_drawing('<svg><rect x="6"/></svg>', '<svg><rect x="6.01"/></svg>')
-    assert not same_drawing('<svg><rect x="6"/></svg>', '<svg><rect x="6.1"/></svg>')

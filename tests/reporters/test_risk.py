@@ -86,10 +86,6 @@ def test_a_claim_of_one_direction_bounds_the_rate(epsilon: float, delta: float) 
         assert true * (1.0 - 1e-12) <= shown <= min(100.0, 1.01 * true)
 
 
-def test_a_claim_on_the_final_model_says_so() -> None:
-    assert _one_sided(1.0, 1e-6, access="final-model").startswith("Seeing the final model: at a 1% false-positive")
-
-
 @pytest.mark.parametrize(
     "narrower", [{"over": "this"}, {"record": 3}, {"direction": "add"}, {"direction": "both"}, {"min_records": 9}]
 )

@@ -75,14 +75,6 @@ def test_markdown_and_json_say_the_same_and_nothing_of_the_data() -> None:
         assert f"| {block['name']} | **{block['coverage']}** |" in page
 
 
-def test_a_control_is_told_of_and_is_no_claim_that_failed() -> None:
-    control = factory.verdict("too-good", verdict="refuted", expect=("refuted",))
-    result = factory.result(audit(verdicts=(factory.verdict(), control)))
-    assert blocks(result)["Epsilon and delta"].coverage == "checked"
-    page = statement.render(result)
-    assert "| too-good | epsilon <= 3 at delta = 1e-06 | refuted (a control, false on purpose) |" in page
-
-
 def test_a_proved_curve_is_one_number_with_what_that_gives_away() -> None:
     profile = [(epsilon, curve_lines.gaussian_delta(1.0, epsilon)) for epsilon in np.linspace(0.0, 6.0, 200)]
     found = tuple(

@@ -67,8 +67,3 @@ def test_machine_formats_warn_of_it_and_fail_on_the_rest() -> None:
 def test_the_limits_say_who_may_decide() -> None:
     assert "Open in demo: later. The missing trials may decide it." in limits(incomplete())
     assert "Open in demo: later. Neither proved nor refuted." in limits(incomplete(planned_trials=0))
-
-
-def test_where_nothing_was_to_run_conformance_has_no_outcome() -> None:
-    text = terminal.render(factory.result(factory.audit(trials=(), planned_trials=0)))
-    assert "NOT TESTED: nothing ran" in text

@@ -11,9 +11,7 @@ from math import comb
 import numpy as np
 import numpy.typing as npt
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-from scipy import optimize, special, stats
+from scipy import stats
 from scipy.stats import binom
 
 from dpspec.contract import FrozenMap, Phase
@@ -99,32 +97,6 @@ def test_the_least_share_that_is_seen_is_the_first_that_is_rejected(number: int)
 def test_others_than_coins_are_refused(wrong: list[int]) -> None:
     with pytest.raises(ValueError, match="0 and 1"):
         binomial.coin_tests(wrong)
-
-
-def least_exponent(logs: np.ndarray, values: np.ndarray, number: int, least: float, most: float) -> float:
-    found = optimize.minimize_scalar(
-        lambda log_u: number * float(special.logsumexp(logs + math.exp(log_u) * values)),
-        bounds=(math.log(least), math.log(most)),
-        method="bounded",
-        options={"xatol": 1e-9},
-    )
-    return min(0.0, float(found.fun))
-
-
-laws = st.lists(st.tuples(st.floats(0.01, 1.0), st.integers(-20, 20)), min_size=2, max_size=8)
-
-
-@given(laws, st.integers(1, 5000), st.floats(0.05, 0.95))
-def test_no_other_exponent_is_smaller(law: list[tuple[float, int]], number: int, share: float) -> None:
-    chances = np.array([chance for chance, _ in law])
-    chances /= chances.sum()
-    values = np.array([value for _, value in law], dtype=np.float64)
-    mean, top = float(chances @ values), float(values.max())
-    centred = values - (mean + share * (top - mean))
-    logs = np.log(chances)
-    found = binomial.chernoff_log_tail(binomial.cumulant_of(logs, centred), number, 1e-6, 1e4)
-    best = least_exponent(logs, centred, number, 1e-6, 1e4)
-    assert found == pytest.approx(best, rel=1e-8, abs=1e-8 * number)
 
 
 @pytest.mark.parametrize("number", [1, 2, 5])

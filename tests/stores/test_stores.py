@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import json
 import os
-import pickle
 import tempfile
 import threading
 import time
@@ -240,11 +239,6 @@ def test_writers_at_once_leave_one_whole_record(store: Store, location: str) -> 
     assert last is not None
     assert [trial.evidence for trial in kept] == [last.trial.evidence] * 6
     assert np.array_equal(last.trial.arrays["table"], TABLE + last.trial.evidence["of"])
-
-
-def test_a_store_travels_to_another_process(store: Store) -> None:
-    store.put(KEY, TRIAL, RECORDED)
-    assert list(pickle.loads(pickle.dumps(store)).keys()) == [KEY]  # noqa: S301 - our own
 
 
 def test_a_file_url_is_a_folder(tmp_path: Path) -> None:

@@ -19,4 +19,4 @@ def apply_step(x: npt.NDArray[np.float64], step: Mapping[str, Any]) -> npt.NDArr
 
 def count_in_balls(x: npt.NDArray[np.float64], radius: float) -> npt.NDArray[np.int64]:
     """How many records lie within ``radius`` of each, itself included, (n,)."""
-    return np.asarray(Neighbourhoods(x, radius).count_in_balls(radius), dtype=np.int64)
+    return np.asarray(Neighbourhoods(x).count_in_balls(radius), dtype=np.int64)

@@ -39,7 +39,8 @@ _REPLACED = (
 
 @dataclass
 class Ranked:
-    """One training; ``prepare`` and ``loop`` run on every rank, with this object and its rank.
+    """One training; ``prepare`` and ``loop`` run on every rank, with this object and its rank, and ``within`` in the
+    recorded block in the place of :meth:`train`.
 
     seed: of all ranks; by default ``seed_of`` plus the rank.
     """
@@ -60,6 +61,7 @@ class Ranked:
     seed_of: int = 1000
     prepare: Callable[[Ranked, int], None] | None = None
     loop: Callable[[Ranked, int], None] | None = None
+    within: Callable[[Ranked, int], None] | None = None
 
     def build(self, rank: int) -> None:
         generator = torch.Generator().manual_seed(0)
@@ -114,13 +116,12 @@ class Ranked:
                     self.step(x, y)
 
     def train_in_chunks(self, rank: int) -> None:
-        """Record, and add up the sums of three physical batches for each step, without a memory manager."""
-        with self.recorder():
-            for _ in range(self.epochs):
-                for x, y in self.loader:
-                    for number, part in enumerate(zip(x.tensor_split(3), y.tensor_split(3), strict=True)):
-                        self.private.signal_skip_step(number < 2)
-                        self.step(*part)
+        """Add up the sums of three physical batches for each step, without a memory manager."""
+        for _ in range(self.epochs):
+            for x, y in self.loader:
+                for number, part in enumerate(zip(x.tensor_split(3), y.tensor_split(3), strict=True)):
+                    self.private.signal_skip_step(number < 2)
+                    self.step(*part)
 
     def run(self, *further: Ranked) -> list[int | None]:
         """Train in all processes, then the further trainings in the same ones, and return the exit codes.
@@ -159,7 +160,7 @@ def _work(trainings: tuple[Ranked, ...], rank: int, meeting: str) -> None:
             training.loop(training, rank)
         else:
             with training.recorder():
-                training.train()
+                training.within(training, rank) if training.within is not None else training.train()
         for kind, name, method in methods:
             setattr(kind, name, method)
     distributed.destroy_process_group()

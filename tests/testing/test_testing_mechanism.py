@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import random
-import re
 import unittest
 from pathlib import Path
 from random import Random
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -45,16 +45,6 @@ def test_a_good_plugin_passes(good, name):
 def refuses(bad: MechanismSuite, test: str, match: str) -> None:
     with pytest.raises((AssertionError, ValueError), match=match):
         getattr(bad, test)()
-
-
-class SameSeed:
-    """A context without other seeds."""
-
-    def __init__(self, context):
-        self.data, self.cancelled = context.data, lambda: False
-
-    def seed(self, index, *purpose):
-        return index
 
 
 def with_evidence(**values):
@@ -99,14 +89,9 @@ RUNS = "test_example_runs_as_expected"
             REPRODUCIBLE,
             r"(?s)all randomness must come from context.seed\(index, ...\)\ntrials\[0\].evidence.luck: 0\.",
         ),
-        ("trials", with_evidence(x="x" * (1 << 20)), "test_evidence_is_small_json", "more than the 1048576 allowed"),
-        ("trials", with_evidence(x=float("nan")), "test_evidence_is_small_json", "(?i)nan|not JSON compliant"),
-        (
-            "trials",
-            with_evidence(groups=[{"hits": np.int64(3)}]),
-            RUNS,
-            re.escape("its evidence cannot be kept: groups[0].hits is a numpy.int64"),
-        ),
+        ("trials", with_evidence(x="x" * (1 << 20)), RUNS, "more than the 1048576 allowed"),
+        ("trials", with_evidence(x=float("nan")), RUNS, "(?i)nan|not JSON compliant"),
+        ("trials", with_evidence(groups=[{"hits": np.int64(3)}]), RUNS, r"groups\[0\].hits is a numpy.int64"),
         (
             "trials",
             lambda trials, *_: [dataclasses.replace(t, arrays={"scores": lambda: 1}) for t in trials],
@@ -155,7 +140,8 @@ def test_a_step_that_breaks_the_contract_is_refused(with_audit, base, method, ch
 def test_trials_need_the_seed_of_the_context(with_audit, base):
     class Fixed(base):
         def trials(self, inputs, context, indices):
-            yield from super().trials(inputs, SameSeed(context), indices)
+            same = SimpleNamespace(data=context.data, cancelled=lambda: False, seed=lambda index, *purpose: index)
+            yield from super().trials(inputs, same, indices)
 
     refuses(suite(with_audit(Fixed)), REPRODUCIBLE, "do not depend on audit.seed")
 
@@ -184,8 +170,8 @@ def test_an_invalid_example_is_shown_with_its_error(with_audit, demo):
 
 def test_overrides_hold_in_every_test(demo):
     small = suite(demo, overrides=("audit.releases=50", "audit.runs=1"))
-    assert [s.audit.runs for s in small.laboratory().load()] == [1]
-    assert small.laboratory().first.trained == 1
+    assert [s.audit.runs for s in small.load()] == [1]
+    assert small.first().trained == 1
 
 
 def test_an_example_without_trials_skips_their_tests(with_audit, demo):

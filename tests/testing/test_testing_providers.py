@@ -54,9 +54,6 @@ def dataset_suite(source: type) -> Any:
     return suite(DatasetSuite, Dataset(kind="rows", summary=".", schema=EMPTY, source="a:B"), source)
 
 
-DATASET_TESTS = ("test_facts_equal_the_rows", "test_facts_are_stable")
-
-
 def changed(**arrays: Any) -> type:
     class Odd(Rows):
         def load(self):
@@ -106,14 +103,6 @@ class Shared(Rows):
 )
 def test_bad_data_is_refused(tmp_path, source, test, match):
     refuses(dataset_suite(source), test, match, tmp_path)
-
-
-def test_good_data_passes(tmp_path):
-    good = dataset_suite(Rows)
-    for i, test in enumerate([*DATASET_TESTS, "test_rows_are_the_same_every_time", "test_options_fit_the_schema"]):
-        folder = tmp_path / str(i)
-        folder.mkdir()
-        getattr(good, test)(folder)
 
 
 def test_declared_data_must_refuse_to_load(tmp_path):
@@ -187,14 +176,8 @@ def test_bad_models_are_refused(factory, test, match):
     refuses(suite(ModelSuite, Model(kind="net", summary=".", schema=EMPTY, factory="a:B"), factory), test, match)
 
 
-def test_a_good_model_passes():
-    good = suite(ModelSuite, Model(kind="net", summary=".", schema=EMPTY, factory="a:B"), Net)
-    for test in [n for n in dir(good) if n.startswith("test_") and n not in dir(ModelSuite.__mro__[1])]:
-        if test != "test_counting_parameters_is_light":
-            getattr(good, test)()
-
-
-BACKEND = Backend(kind="odd", summary=".", schema=EMPTY, capabilities=CAPABILITIES, trainer="a:B")
+PUBLIC = Assumption(name="data-independent-hyperparameters", status="by-construction", text="the job's")
+BACKEND = Backend(kind="odd", summary=".", schema=EMPTY, capabilities=CAPABILITIES, trainer="a:B", constants=PUBLIC)
 
 
 def with_parts(change) -> type:
@@ -267,42 +250,21 @@ quiet_with_adam = with_job(observers=lambda job: () if "adam" in str(job.options
         (with_job(cancelled=lambda job: None), "test_a_cancelled_job_stops", "a cancelled job ran to its end"),
         (quiet, "test_declared_capabilities_are_delivered_in_order", r"released \(capability iterates\)"),
         (with_job(canaries=lambda job: None), "test_gradient_canaries_appear_in_the_update", "not in the update"),
+        (without_noise, "test_noise_of_the_declared_size_reaches_the_model", "on the sum, declared 3"),
+        (doubled_noise, "test_noise_of_the_declared_size_reaches_the_model", "on the sum, declared 3"),
+        (counting_records, "test_it_says_where_its_constants_come_from", "some divisor counts the records"),
+        (ascent, "test_parts_are_those_of_the_native_loop", "another model on the same job"),
+        (quiet_with_adam, "test_declared_capabilities_are_delivered_in_order", "with optimizer adam"),
     ],
 )
 def test_bad_backends_are_refused(backend, test, match):
     refuses(suite(BackendSuite, BACKEND, backend), test, match)
 
 
-PUBLIC = Assumption(name="data-independent-hyperparameters", status="by-construction", text="the job's")
-
-
-@pytest.mark.parametrize(
-    ("backend", "test", "match"),
-    [
-        (without_noise, "test_noise_of_the_declared_size_reaches_the_model", "on the sum, declared 3"),
-        (doubled_noise, "test_noise_of_the_declared_size_reaches_the_model", "on the sum, declared 3"),
-        (
-            with_job(expected_batch_size=lambda job: float(len(job.x))),
-            "test_it_says_where_its_constants_come_from",
-            "some divisor counts the records",
-        ),
-        (ascent, "test_parts_are_those_of_the_native_loop", "another model on the same job"),
-        (
-            quiet_with_adam,
-            "test_declared_capabilities_are_delivered_in_order",
-            "with optimizer adam",
-        ),
-    ],
-)
-def test_backends_that_break_their_promises_are_refused(backend, test, match):
-    stated = dataclasses.replace(BACKEND, constants=PUBLIC)
-    refuses(suite(BackendSuite, stated, backend), test, match)
-    getattr(suite(BackendSuite, stated, NativeTrainer), test)()
-
-
 def test_a_backend_has_to_say_where_its_constants_come_from():
     test = "test_it_says_where_its_constants_come_from"
-    refuses(suite(BackendSuite, BACKEND, NativeTrainer), test, "constants=dps.Assumption")
+    silent = dataclasses.replace(BACKEND, constants="")
+    refuses(suite(BackendSuite, silent, NativeTrainer), test, "constants=dps.Assumption")
 
 
 @pytest.mark.parametrize("capabilities", [{"sampling-log", "noise-log"}, {"iterates"}, set()])
@@ -322,12 +284,6 @@ def test_a_backend_without_canaries_is_held_to_the_same_promises(capabilities, m
     broken = [promise.broken for promise in inspect_plugin(registry, "odd", "odd")]
     assert any("(capability" in text for text in broken) == bool(capabilities)
     assert any("on the sum, declared 3" in text for text in broken)
-
-
-def test_a_backend_that_shows_nothing_and_says_so_passes():
-    modest = dataclasses.replace(BACKEND, capabilities=frozenset())
-    for test in ("test_declared_capabilities_are_delivered_in_order", "test_the_last_state_is_the_trained_model"):
-        getattr(suite(BackendSuite, modest, quiet), test)()
 
 
 def test_schema_problems_of_any_provider(tmp_path):

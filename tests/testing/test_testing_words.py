@@ -63,7 +63,7 @@ def bounding(base: type, change: Callable[[Finding], object]) -> type:
             "claim 'one' needs an upper bound of epsilon, which is",
         ),
         (lambda f: dataclasses.replace(f, bound="uper"), "it.bound must be one of upper, lower, estimate"),
-        (lambda f: dataclasses.replace(f, source=" "), "its source is empty; name the theorem or the test"),
+        (lambda f: dataclasses.replace(f, source=" "), "the audit yields finding 'epsilon': its source is empty"),
         (
             lambda f: dataclasses.replace(f, value=float("nan")),
             "its value is NaN: if nothing can be computed, yield",
@@ -86,7 +86,7 @@ def test_bounds_that_are_wrong(told, base, change, says):
     ("step", "says"),
     [
         ("check", "check raises ZeroDivisionError: of all things (testing/test_testing_words.py:"),
-        ("trials", "trials rai"),
+        ("trials", "the run raises ZeroDivisionError: of all things (testing/test_testing_words.py:"),
     ],
 )
 def test_steps_that_raise(told, base, step, says):
@@ -119,7 +119,7 @@ def test_evidence_and_checks_that_are_wrong(told, base):
             )
 
     said = told(Odd)
-    assert "a check of 'noise-scale': its test is empty" in said
+    assert "check 'noise-scale': its test is empty" in said
     assert "evidence 'e' of kind 'binomial' lacks the counts successes" in said
 
 

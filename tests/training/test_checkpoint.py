@@ -44,7 +44,7 @@ def watched(job, *further):
     canaries = CanaryGroups.planted(DIRECTIONS, torch.arange(20) % 2 == 0, 1, 10.0)
     job = replace(job, canaries=canaries)
     projections = ProjectionObserver(job, DIRECTIONS)
-    seen = projections, SamplingLog(projections.schedule), NoiseLog(), NormLog()
+    seen = projections, SamplingLog(job.phases, 60), NoiseLog(), NormLog()
     return replace(job, observers=(*seen, *further)), seen
 
 

@@ -33,7 +33,6 @@ from dpspec.training.loop.contributions import (
 )
 from dpspec.training.loop.native import NativeTrainer, parts_of
 from dpspec.training.loop.samplers import Poisson, PoissonUsers, sampler_of
-from dpspec.training.measure.run_evidence import replayed_step
 
 
 class Dense:
@@ -152,19 +151,6 @@ def test_a_user_adds_the_clipped_mean_gradient_of_all_records(of_users: Any, cli
     torch.testing.assert_close(found.norms, torch.stack(wanted).norm(dim=1), rtol=1e-5, atol=1e-6)
 
 
-def test_of_more_records_so_many_are_averaged(of_users: Any) -> None:
-    job = of_users({"records_per_user": 2}, clip_norm=0.3)
-    parts = parts_of(job)
-    every = choices(job, 1, 2, 0.3)
-    seen = set()
-    for _ in range(60):
-        found = parts.contributions(parts.initial, torch.tensor([1]), 0.3).sum.double()
-        near = [float((found - one).norm()) for one in every]
-        assert min(near) < 1e-5
-        seen.add(int(np.argmin(near)))
-    assert len(seen) == len(every)  # that one of six is never seen has probability 6 (5/6)^60, one in 10,000
-
-
 @pytest.mark.parametrize(("count", "most"), [(4, 1), (4, 2), (5, 3), (3, 2)])
 def test_each_choice_is_made_as_often_and_each_user_chooses_alone(count: int, most: int) -> None:
     """chi-square at 1e-4 of 6000 pairs of users, of each one's choices and of both together."""
@@ -229,15 +215,6 @@ def _plain_job() -> TrainingJob:
     )
 
 
-def test_a_record_that_is_not_finite_takes_its_choices_with_it(of_users: Any) -> None:
-    job = of_users({"records_per_user": 1}, clip_norm=0.3)
-    job.x[1, 2] = np.nan
-    parts = parts_of(job)
-    norms = [float(parts.contributions(parts.initial, torch.tensor([1]), 0.3).norms[0]) for _ in range(60)]
-    assert all(np.isfinite(norms))
-    assert 0 < norms.count(0.0) < 60  # one in four is expected
-
-
 def test_users_are_drawn_by_the_coins_of_as_many_records() -> None:
     sampler, plain = sampler_of(BLOCK, 10), Poisson(10, 0.3)
     assert sampler == PoissonUsers(10, 0.3, 2)
@@ -297,14 +274,6 @@ def test_a_job_and_its_phases_speak_of_the_same(of_users: Any, make_job: Any) ->
     empty.y[3] = -1
     with pytest.raises(ValueError, match="every user needs a record"):
         parts_of(empty)
-
-
-def test_one_step_on_users_adds_up(of_users: Any) -> None:
-    found = replayed_step(NativeTrainer(), of_users(clip_norm=0.3))
-    assert found is not None
-    assert found.records == 10
-    assert found.random <= found.rounding
-    assert found.apart < 1e-4
 
 
 class Largest(TorchDispatchMode):

@@ -84,16 +84,6 @@ def test_samples_are_drawn_anew_and_without_replacement() -> None:
     assert int(counts.max()) < 400 + 6 * 15.5
 
 
-def test_all_records_are_no_estimate(make_model, rows) -> None:
-    x, y = rows("mlp", 30)
-    model, sampler = FlatModel(make_model("mlp")), Poisson(30, 0.3)
-    whole = population(model, model.initial(), x, y, 0.5)
-    found = estimated(model, model.initial(), x, y, torch.arange(30), 0.5, 0.5)
-    assert torch.equal(found.sum, whole.sum)
-    assert float(found.spread(sampler)) == pytest.approx(float(whole.spread(sampler)), rel=1e-9)
-    assert found.squares == 30 * 0.25 >= float(whole.squares)
-
-
 def watched(make_job, sample: Sample | None, steps: int, **changes) -> Residuals:
     job = make_job(steps=steps, **changes)
     watcher = Residuals(job, sample=sample)

@@ -15,7 +15,6 @@ from dpspec.training.gradients.flat_model import (
     require_uncoupled,
     trained,
 )
-from dpspec.training.gradients.persample import FlatModel
 
 
 def test_order_and_round_trip(kind, make_model):
@@ -25,19 +24,6 @@ def test_order_and_round_trip(kind, make_model):
     assert len(vector) == Layout.of(model).size
     load(model, vector * 2)
     assert torch.equal(flatten(model), vector * 2)
-
-
-def test_rows_split_into_views_that_share_memory(make_model):
-    layout = Layout.of(make_model("mlp"))
-    rows = torch.arange(2.0 * layout.size).view(2, -1)
-    named = layout.split(rows)
-    assert {name: tuple(part.shape[1:]) for name, part in named.items()} == dict(
-        zip(layout.names, layout.shapes, strict=True)
-    )
-    assert torch.equal(layout.flatten(named, leading=1), rows)
-    named["1.bias"].fill_(-1.0)
-    layout.unflatten(rows[0])["1.weight"].fill_(-1.0)
-    assert (rows == -1).sum() == 10 + 30
 
 
 def test_places_are_those_of_tied_parameters_too():
@@ -87,21 +73,6 @@ def test_named_with_a_replacement(layer, words):
         require_uncoupled(nn.Sequential(nn.Linear(4, 4), nn.Sequential(layer)))
     for word in ("'1.0'", *words):
         assert word in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    "layer", [nn.GroupNorm(2, 4), nn.LayerNorm(4), nn.InstanceNorm1d(4), nn.Dropout(0.0), nn.Conv2d(1, 4, 3)]
-)
-def test_uncoupled_layers_pass(layer):
-    require_uncoupled(nn.Sequential(layer))
-
-
-def test_all_of_them_at_once():
-    model = nn.Sequential(nn.BatchNorm1d(4), nn.Linear(4, 4), nn.Dropout())
-    with pytest.raises(ValueError, match=r"'0' \(BatchNorm1d\).*'2' \(Dropout\)"):
-        require_uncoupled(model)
-    with pytest.raises(ValueError, match="BatchNorm1d"):
-        FlatModel(model)
 
 
 class Mixing(nn.Linear):

@@ -56,30 +56,6 @@ def test_equal_to_a_plain_loop(name, vmapped, monkeypatch):
     assert flat._examples.together == (together and not vmapped)
 
 
-@pytest.mark.parametrize(
-    ("name", "kinds"),
-    [
-        ("dense", {"0.weight": Outer, "0.bias": Rows, "2.weight": Outer}),
-        ("sequence, factors", {"0.weight": Outer, "3.weight": Outer}),
-        ("sequence, rows", {"0.weight": Rows, "3.weight": Outer}),
-        ("convolution, factors", {"0.weight": Outer, "0.bias": Rows}),
-        ("convolutions", {"0.weight": Rows, "1.weight": Rows}),
-        ("table", {"table.weight": Lookup, "head.weight": Outer}),
-        ("used twice", {"body.weight": Rows, "head.weight": Outer}),
-        ("coupled", {"head.weight": Outer}),
-    ],
-)
-def test_written_out_only_where_factors_do_not_pay(name, kinds):
-    model, x, y, _, _ = made(name)
-    flat = FlatModel(model)
-    flat.look(flat.initial(), x, y)[0]
-    parameters = flat.layout.unflatten(flat.initial())
-    found, _ = flat._examples.gradients(parameters, x, y)
-    assert {n: type(found[n]) for n in kinds} == kinds
-    written = sum(p.nbytes for n, p in parameters.items() if isinstance(found[n], Rows))
-    assert flat._examples.written == written
-
-
 @pytest.mark.parametrize("name", ["dense", "convolutions", "table", "used twice", "coupled"])
 def test_squares_are_those_of_the_gradients(name):
     model, x, y, _, _ = made(name)

@@ -13,9 +13,9 @@ from dpspec.contract import FrozenMap
 from dpspec.stats.conformance.evidence import write_run
 from dpspec.training.canaries import CanaryGroups, SignBlocks
 from dpspec.training.gradients import flat_model
-from dpspec.training.loop.native import NativeTrainer, Schedule
-from dpspec.training.measure.logs import SamplingLog, StateLog, spaced
-from dpspec.training.measure.run_evidence import RunLogs, compared_lags, reported_evidence
+from dpspec.training.loop.native import NativeTrainer
+from dpspec.training.measure.logs import StateLog, spaced
+from dpspec.training.measure.run_evidence import RunLogs, reported_evidence
 from dpspec.training.measure.scores import ProjectionObserver
 
 
@@ -45,26 +45,6 @@ def test_sampling_is_counted_per_phase(two_phases):
             assert chances == sum(int(members[t - lag].sum()) for t in steps)
     assert {lag for phase in found["batches"] for lag, *_ in phase["overlaps"]} == {1, 2, 3, 4}
     assert found["repeats"] == 0
-
-
-def test_lags_are_those_of_neighbours_and_of_an_epoch(make_job):
-    def lags(steps, sampling):
-        return compared_lags(Schedule.of(make_job(steps=steps, sampling=sampling).phases, 40))
-
-    assert lags(100, {"scheme": "poisson", "rate": 0.03}) == (1, 2, 33, 34)
-    assert lags(10, {"scheme": "poisson", "rate": 0.03}) == (1, 2)
-    assert lags(100, {"scheme": "fixed", "batch_size": 8}) == (1, 2, 5)
-    assert lags(1, {"scheme": "full"}) == ()
-
-
-def test_a_record_that_is_drawn_twice_is_noticed():
-    phase = {"steps": 2, "noise_multiplier": 1.0, "clip_norm": 1.0, "sampling": {"scheme": "poisson", "rate": 0.5}}
-    log = SamplingLog(Schedule.of([phase], 5), [1])
-    log.sampled(1, torch.tensor([3, 3, 1]))
-    log.sampled(2, torch.tensor([3]))
-    assert log.repeats == 1
-    assert log.sizes == [3, 1]
-    assert log.overlaps.tolist() == [[[1, 2]]]
 
 
 def test_noise_is_kept_in_a_few_places_and_in_all_moments(two_phases):
@@ -134,17 +114,25 @@ def test_canaries_that_turn_away_count_as_sampled_records(make_job):
     assert abs(drift) < 1e-2 * pull
 
 
-@pytest.mark.parametrize("stop", [0, 5, 12, 17])
-def test_logs_go_on_where_they_were(two_phases, stop):
+@pytest.mark.parametrize("stop", [0, 5, 8, 12, 18])
+def test_logs_go_on_where_they_were(make_job, stop):
+    """Within a phase of Poisson samples, an epoch of shuffled batches, and one of random allocation."""
+    schemes = (
+        (6, {"scheme": "poisson", "rate": 0.3}),
+        (7, {"scheme": "shuffled", "batch_size": 16}),
+        (8, {"scheme": "random-allocation", "epoch_steps": 4}),
+    )
+    common = {"noise_multiplier": 1.0, "clip_norm": 1.0}
+    job = make_job(phases=tuple(FrozenMap({**common, "steps": n, "sampling": given}) for n, given in schemes))
     directions = SignBlocks(63, 5, seed=0)
 
     def observers():
-        logs, watcher = RunLogs(two_phases), ProjectionObserver(two_phases, directions)
-        watcher.keep_log(two_phases)
+        logs, watcher = RunLogs(job), ProjectionObserver(job, directions)
+        watcher.keep_log(job)
         return (watcher, *logs.observers)
 
     seen, states = observers(), SeenRun()
-    NativeTrainer().train(replace(two_phases, observers=(states, *seen)))
+    NativeTrainer().train(replace(job, observers=(states, *seen)))
     early, late = observers(), observers()
     for observer in early:
         states.replay(observer, 0, stop)
@@ -157,6 +145,7 @@ def test_logs_go_on_where_they_were(two_phases, stop):
         assert set(mine) == set(theirs)
         for key in mine:
             assert np.array_equal(mine[key], theirs[key]), key
+    assert seen[1].evidence() == late[1].evidence() is not None
 
 
 def told(job):
@@ -201,12 +190,3 @@ def test_what_rounding_may_keep_as_it_is_is_not_tested(make_job, options):
 def test_without_noise_a_model_may_stand_still(make_job):
     _, found = told(make_job(noise_multiplier=0.0, sampling={"scheme": "poisson", "rate": 1e-9}))
     assert found["states"] == {"still": 5, "apart": 0, "blind": True}
-
-
-def test_a_memory_goes_on(make_job):
-    log, _ = told(make_job())
-    other = StateLog()
-    other.restore(log.state())
-    assert (other.steps, other.still) == (5, 0)
-    other.released(6, log._last)
-    assert other.still == 1

@@ -11,9 +11,7 @@ from support.seen_run import SeenRun
 
 from dpspec.contract import Cancelled, FrozenMap
 from dpspec.training.canaries import CanaryGroups, SignBlocks
-from dpspec.training.gradients import flat_model
-from dpspec.training.loop import native
-from dpspec.training.loop.native import NativeTrainer, run_batched, train_many
+from dpspec.training.loop.native import NativeTrainer, run_batched
 from dpspec.training.measure.scores import ProjectionObserver
 
 RUNS = 5
@@ -46,41 +44,34 @@ def compare(jobs):
         assert torch.equal(job.observers[0].states[-1], final)
 
 
+COSINE = {"learning_rate": 0.1, "reduction": "mean", "schedule": {"kind": "cosine"}}
+FIXED = {"steps": 3, "clip_norm": 0.1, "sampling": {"scheme": "fixed", "batch_size": 4}}
+
+
 @pytest.mark.parametrize(
-    "sampling",
+    ("phases", "optimizer"),
     [
-        {"scheme": "poisson", "rate": 0.25},
-        {"scheme": "fixed", "batch_size": 9},
-        {"scheme": "full"},
-        {"scheme": "shuffled", "batch_size": 17},
-        {"scheme": "poisson", "rate": 0.01},
-        {"scheme": "poisson", "rate": 1e-12},
+        *(
+            ([{"sampling": sampling}], None)
+            for sampling in (
+                {"scheme": "poisson", "rate": 0.25},
+                {"scheme": "fixed", "batch_size": 9},
+                {"scheme": "full"},
+                {"scheme": "shuffled", "batch_size": 17},
+                {"scheme": "poisson", "rate": 0.01},
+                {"scheme": "poisson", "rate": 1e-12},
+            )
+        ),
+        ([{"clipping": {"scheme": "per-layer"}}], None),
+        ([{"clipping": {"scheme": "truncated", "coordinate_bound": 0.02}}], None),
+        ([{"noise": "laplace"}, {"noise": "laplace", **FIXED}], {"kind": "momentum", "nesterov": True}),
+        ([{"noise": "laplace"}, {"noise": "laplace", **FIXED}], {"kind": "adam"}),
     ],
 )
-def test_every_run_is_its_own(make_job, make_model, sampling):
-    compare(jobs_of(make_job, make_model, sampling=sampling, clip_norm=0.3))
-
-
-@pytest.mark.parametrize(
-    "clipping", [{"scheme": "flat"}, {"scheme": "per-layer"}, {"scheme": "truncated", "coordinate_bound": 0.02}]
-)
-def test_clippers(make_job, make_model, clipping):
-    phase = FrozenMap({**make_job(clip_norm=0.3).phases[0], "clipping": clipping})
-    compare(jobs_of(make_job, make_model, phases=(phase,)))
-
-
-@pytest.mark.parametrize("optimizer", [{"kind": "momentum", "nesterov": True}, {"kind": "adam"}])
-def test_optimizers_schedules_phases_and_laws(make_job, make_model, optimizer):
-    options = {"learning_rate": 0.1, "reduction": "mean", "optimizer": optimizer, "schedule": {"kind": "cosine"}}
-    phase = {**make_job().phases[0], "noise": "laplace"}
-    other = {**phase, "steps": 3, "clip_norm": 0.1, "sampling": {"scheme": "fixed", "batch_size": 4}}
-    compare(jobs_of(make_job, make_model, options=FrozenMap(options), phases=(FrozenMap(phase), FrozenMap(other))))
-
-
-@pytest.mark.parametrize("chunk", [1, 16])
-def test_chunks_change_nothing(make_job, make_model, monkeypatch, chunk):
-    monkeypatch.setattr(native.StackedModel, "chunk", lambda self, how: chunk)
-    compare(jobs_of(make_job, make_model))
+def test_every_run_is_its_own(make_job, make_model, phases, optimizer):
+    first = make_job(clip_norm=0.3).phases[0]
+    changes = {"options": FrozenMap({**COSINE, "optimizer": optimizer})} if optimizer else {}
+    compare(jobs_of(make_job, make_model, phases=tuple(FrozenMap({**first, **p}) for p in phases), **changes))
 
 
 def test_rows_canaries_and_observers_of_its_own(make_job, make_model):
@@ -98,31 +89,12 @@ def test_rows_canaries_and_observers_of_its_own(make_job, make_model):
         assert torch.allclose(job.observers[1].projections, alone.observers[1].projections, atol=1e-3)
 
 
-def test_shared_rows_stand_on_the_device_once(make_job, make_model):
-    jobs = jobs_of(make_job, make_model)
-    shared = [replace(job, x=jobs[0].x, y=jobs[0].y) for job in jobs]
-    assert len(native._Runs(shared)._x) == 40
-    assert len(native._Runs(jobs)._x) == 40 * RUNS
-
-
 def test_broken_records_count_as_nothing(make_job, make_model):
     jobs = jobs_of(make_job, make_model, sampling={"scheme": "full"})
     x = jobs[0].x.copy()
     x[3] = np.nan
     x[7] = np.inf
     compare([replace(job, x=x if run % 2 else job.x) for run, job in enumerate(jobs)])
-
-
-def test_trainers_that_can_and_those_that_cannot(make_job, make_model):
-    class InTurn:
-        def train(self, job):
-            NativeTrainer().train(job)
-
-    for trainer in (NativeTrainer(), InTurn()):
-        jobs = jobs_of(make_job, make_model)
-        train_many(trainer, jobs)
-        for job in jobs:
-            assert torch.equal(flat_model.flatten(job.model), job.observers[0].states[-1])
 
 
 def test_progress_and_stopping(make_job, make_model):
@@ -132,13 +104,6 @@ def test_progress_and_stopping(make_job, make_model):
     with pytest.raises(Cancelled):
         run_batched(jobs)
     assert told == [(1, 5), (2, 5)]
-
-
-def test_models_are_left_alone(make_job, make_model):
-    jobs = jobs_of(make_job, make_model)
-    run_batched(jobs)
-    for run, job in enumerate(jobs):
-        assert torch.equal(flat_model.flatten(job.model), flat_model.flatten(make_model("mlp", seed=run)))
 
 
 @pytest.mark.parametrize(

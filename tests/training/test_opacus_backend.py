@@ -103,16 +103,6 @@ def test_what_each_loader_samples(make_job, sampler, right):
     assert (found["repeats"] > 0) == (sampler == "weighted")
 
 
-def test_noise_is_reported_as_opacus_added_it(make_job):
-    job = make_job(steps=50, noise_multiplier=2.0, clip_norm=0.5)
-    logs = RunLogs(job)
-    changes = {"steps": 50, "noise_multiplier": 2.0, "clip_norm": 0.5, "options": options("declared-rate")}
-    trainer().train(make_job(**changes, observers=logs.observers))
-    rows = np.stack(logs.noise.rows)
-    assert rows.shape == (50, 63)
-    assert float(rows.std()) == pytest.approx(1.0, abs=5 / (2 * rows.size) ** 0.5)
-
-
 @pytest.mark.parametrize(
     ("changes", "message"),
     [

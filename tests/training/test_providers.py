@@ -64,15 +64,6 @@ def test_the_native_loop_says_on_what_its_divisor_rests(
     assert unit is None or f"the number of {unit}, which is assumed to be public" in said.text
 
 
-def test_a_finding_tells_of_it(tmp_path: Path) -> None:
-    constants(tmp_path)
-    result = dpspec.run(tmp_path / "spec.yaml", store=tmp_path / "store")
-    told = [a for f in result.audits[0].findings for a in f.assumptions if a.name == "data-independent-hyperparameters"]
-    assert told
-    assert all(a.status == "declared" and "training.expected_batch_size" in a.text for a in told)
-    assert result.audits[0].verdicts[0].verdict == "proved"
-
-
 @pytest.mark.parametrize(
     ("training", "sampling", "expected"),
     [

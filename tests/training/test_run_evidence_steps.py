@@ -44,13 +44,6 @@ def test_some_steps_are_measured_and_the_others_left_out(make_job, options):
     assert scale.statistic == pytest.approx(float(outside[looked].square().sum()) / 1.5**2)
 
 
-@pytest.mark.parametrize(("steps", "looks"), [(1, 1), (1, 5), (3, 3), (3, 9), (7, 1), (1000, 999)])
-def test_never_more_looks_than_steps(make_job, steps, looks):
-    seen = ProjectionObserver(make_job(steps=steps), SignBlocks(63, 2, seed=0), looks=looks)
-    assert int(seen.looked.sum()) == min(steps, looks)
-    assert bool(seen.looked[0])
-
-
 def test_planted_records_are_expected_in_the_steps_that_were_looked_at(make_job):
     """What is expected of a record is what it adds without noise at rate 1: one clip norm for each look."""
     directions, coins = SignBlocks(63, 4, seed=0), np.array([1, 0, 1, 0])

@@ -31,7 +31,6 @@ from dpspec.training.loop.samplers import (
     inclusion_moments,
     sampler_of,
 )
-from dpspec.training.measure.logs import SamplingLog
 from dpspec.training.measure.residuals import Residuals
 
 
@@ -74,14 +73,6 @@ def test_records_enter_independently_and_steps_are_fresh():
     again = int((table[1:, 0] * table[:-1, 0]).sum())
     # The products of neighbours have variance 3/16 and covariance 1/16 with the next: 5/16 per step in all.
     assert abs(again - draws / 4) < 5 * (5 / 16 * draws) ** 0.5
-
-
-def test_poisson_draws_empty_batches():
-    _, sizes = counts(Poisson(5, 0.1), 1000)
-    empty = int((sizes == 0).sum())
-    assert two_sided(binom(1000, 0.9**5), empty) > 1e-6
-    assert counts(Poisson(5, 0.0), 3)[1].tolist() == [0, 0, 0]
-    assert counts(Poisson(5, 1.0), 3)[1].tolist() == [5, 5, 5]
 
 
 def test_fixed_size_is_exact_and_uniform():
@@ -232,26 +223,6 @@ PHASES = (
 )
 
 
-def test_the_log_counts_whole_epochs_and_goes_on_within_one() -> None:
-    schedule = Schedule.of(PHASES, 20)
-    epochs = [epoch_of(phase.sampler) for phase in schedule.phases]
-    assert epochs == [4, 1]
-    for fault in range(2):
-        source, logs = generator(2, "test"), [SamplingLog(schedule, [4]) for _ in range(2)]
-        for step, phase in enumerate(schedule, start=1):
-            batch = phase.sampler.draw(source)
-            if fault and step == 6:  # one record is left out, and another comes again
-                batch = torch.cat([batch[1:], torch.tensor([int(logs[0].sizes[4] == 0)])])
-            logs[0].sampled(step, batch)
-            logs[1].sampled(step, batch)
-            again = SamplingLog(schedule, [4])
-            again.restore(logs[1].state())
-            logs[1] = again
-        assert logs[0].astray == logs[1].astray
-        assert logs[0].astray[1] == 0
-        assert bool(logs[0].astray[0]) == bool(fault)
-
-
 @pytest.mark.parametrize("batches", [1, 2, 3])
 @pytest.mark.parametrize("chosen", [range(8), range(0, 8, 3), [0], [1, 2, 9]])
 def test_the_variance_of_inclusions_is_what_is_drawn(chosen: Any, batches: int) -> None:
@@ -298,14 +269,6 @@ def test_who_is_kept_of_too_many_is_uniform() -> None:
     assert set(kept) == set(pairs)
     expected = len(kept) / len(pairs)
     assert sum((kept.count(pair) - expected) ** 2 for pair in pairs) / expected < chi2.ppf(1 - 1e-6, len(pairs) - 1)
-
-
-def test_without_a_full_batch_it_is_poisson_sampling() -> None:
-    one, other = TruncatedPoisson(50, 0.2, 50), Poisson(50, 0.2)
-    for seed in range(5):
-        assert torch.equal(one.draw(generator(seed, "test")), other.draw(generator(seed, "test")))
-    assert one.inclusion == pytest.approx(0.2, rel=1e-12)
-    assert covariance(one) == pytest.approx(0.0, abs=1e-15)
 
 
 @pytest.mark.parametrize("sampler", [TruncatedPoisson(12, 0.5, 5), FixedSize(12, 4), Poisson(12, 0.3)])

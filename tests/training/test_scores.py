@@ -17,7 +17,7 @@ from dpspec.training.measure.scores import ProjectionObserver
 
 def audited(job, directions):
     seen = ProjectionObserver(job, directions)
-    logs = SamplingLog(seen.schedule), NoiseLog(), NormLog()
+    logs = SamplingLog(job.phases, seen.schedule.phases[0].sampler.records), NoiseLog(), NormLog()
     NativeTrainer().train(replace(job, observers=(seen, *logs)))
     return seen, *logs
 

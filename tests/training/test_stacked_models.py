@@ -14,7 +14,7 @@ from dpspec.training.canaries import SignBlocks
 from dpspec.training.gradients import flat_model
 from dpspec.training.gradients.clipping import Flat, PerLayer, Truncated
 from dpspec.training.gradients.persample import per_example_gradients
-from dpspec.training.gradients.stacked_models import StackedModel, tiles
+from dpspec.training.gradients.stacked_models import StackedModel
 from dpspec.training.loop.native import NativeTrainer, train_many
 from dpspec.training.measure.residuals import SharedPopulations
 from dpspec.training.measure.scores import ProjectionObserver
@@ -136,13 +136,6 @@ def test_as_a_plain_loop(kind, how):
     assert torch.allclose(sums, 2 * before, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_which_layers_are_not_written_out(kind):
-    """Only those that are called once, on one row, with parameters that nothing else uses."""
-    models, _, x, y = made(kind)
-    assert len(StackedModel(models[0], x.flatten(0, 1), y.flatten())._dense) == KINDS[kind][1]
-
-
 @pytest.mark.parametrize("how", [Flat(0.3), Truncated(0.5, 0.05)])
 def test_a_record_that_is_not_finite_counts_as_nothing(how):
     models, states, x, y = made("mlp")
@@ -258,14 +251,3 @@ def test_runs_at_once_go_on_in_smaller_pieces_where_memory_runs_out(make_job, mo
     for one, other in zip(expected, seen(), strict=True):
         assert all(torch.allclose(a, b, rtol=1e-4, atol=1e-4) for a, b in zip(one, other, strict=True))
     assert 2 <= len(refused) <= 2 * 20  # two who ask; no size that did not fit is tried twice
-
-
-@pytest.mark.parametrize(
-    ("runs", "records", "chunk"), [(3, 5, 1), (3, 5, 4), (3, 5, 15), (1, 7, 3), (4, 0, 2), (5, 2, 99)]
-)
-def test_tiles_hold_every_record_of_every_model_once(runs, records, chunk):
-    seen = torch.zeros(runs, records)
-    for at in tiles(runs, records, chunk):
-        seen[at] += 1
-        assert 0 < seen[at].numel() <= chunk
-    assert bool((seen == 1).all())

@@ -211,10 +211,7 @@ class ClaimTests:
         return min(adjusted, key=lambda test: test[0], default=None)
 
     def largest_refutable(self, tested: TestedClaim, part: Part) -> float | None:
-        """The extreme claimed value of a part that perfect evidence refutes; None without one.
-
-        It applies the first step of Holm's procedure, which is the strictest.
-        """
+        """The extreme claimed value that perfect evidence refutes in Holm's first step; None without one."""
         from dpspec.stats.attacks import evidence_tests
 
         if not tested.hypotheses:
@@ -247,10 +244,7 @@ class ClaimTests:
         return len(every) > len(tested.hypotheses)
 
     def _hypotheses(self, number: int, claim: Claim, evidence: Sequence[Evidence]) -> list[TestedHypothesis]:
-        """The hypotheses of a claim: its curve for each attack, and each part for each count in scope.
-
-        A claim about a metric is tested by the measurements of one model or of all runs, as the claim states.
-        """
+        """The hypotheses of a claim: its curve for each attack, and each part for each count in scope."""
         from dpspec.stats.attacks import evidence_tests
 
         stated, scope = statement(claim), claim_scope(self._audits[number].spec, claim)
@@ -275,11 +269,7 @@ class ClaimTests:
 
 @dataclass(frozen=True, kw_only=True)
 class RejectedBound:
-    """A curve of proved bounds of one scope that an attack rejects.
-
-    ``points`` are (epsilon, delta) pairs, or the value of a bound on a success rate and 0; ``p_value`` is adjusted by
-    Holm.
-    """
+    """Bounds of one scope that an attack rejects: a curve's ``points``, or a bound on a success rate and 0."""
 
     evidence: Evidence
     findings: tuple[Finding, ...]

@@ -22,19 +22,12 @@ def rejected(check: Check, family: int) -> bool:
 
 
 def inspections(there: int, needed: int) -> int:
-    """The number of inspections of a run that share a check's level.
-
-    Each inspection of an incomplete run has more trials than the last, so there are at most as many as trials. The
-    complete run has one.
-    """
+    """The inspections of a run that share a check's level: at most one per trial if it is incomplete, else one."""
     return needed if there < needed else 1
 
 
 def family_sizes(audits: Sequence[tuple[int, int, int]]) -> list[int]:
-    """The number of checks that share the level of each audit: all of the invocation, times its inspections.
-
-    ``audits`` are numbers of checks, of trials and of needed trials.
-    """
+    """The checks that share the level of each audit, of (checks, trials, needed): all, times its inspections."""
     checks = sum(made for made, _, _ in audits)
     return [checks * inspections(there, needed) for _, there, needed in audits]
 

@@ -140,10 +140,7 @@ def proven_bound(finding: Finding) -> bool:
 
 
 def measures(of: Finding | Evidence) -> bool:
-    """Whether a finding or evidence is a measurement of the executed run, which may decide a claim about a metric.
-
-    Names of privacy quantities, an adversary, a single record or the declared mechanism mark privacy results.
-    """
+    """Whether a finding or evidence is a measurement of the executed run, which may decide a claim about a metric."""
     scope = of.scope
     executed = scope.pipeline == "executed" and scope.adversary == "none" and scope.record == "all"
     return executed and not is_privacy_quantity(of.quantity)
@@ -169,10 +166,7 @@ def _bounds_on(part: Part, findings: Sequence[Finding]) -> list[Finding]:
 
 
 def scope_shortfall(part: Part, scope: Scope | None, findings: Sequence[Finding]) -> str:
-    """Why the proof that is nearest to a claim's scope does not cover it; empty without one.
-
-    For a metric (``scope`` None), that its quantity has findings that were not measured.
-    """
+    """Why the proof that is nearest to a claim's scope does not cover it; empty without one."""
     if scope is None:
         return "" if is_metric(part.quantity, findings) else f"{part.quantity} is not a metric: it has a scope"
     short = [(f.method, shortfall(f.scope, scope)) for f in _bounds_on(part, findings) if proven_bound(f)]

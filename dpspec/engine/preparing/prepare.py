@@ -101,10 +101,7 @@ class Prepared:
 
 
 def prepare(spec: Spec, catalog: Catalog, *, recorded: Facts | None = None) -> Prepared:
-    """Look up the providers of a spec and check them together; ``diagnostics`` lists the problems.
-
-    ``recorded`` are the facts of a result, used if the data is not available.
-    """
+    """Look up the providers of a spec and check them together; ``recorded`` facts replace those of unavailable data."""
     mechanism = find(catalog.mechanisms, spec.mechanism.kind, "mechanism kind")
     dataset = find(catalog.datasets, spec.data.kind, "data kind")
     backend = find(catalog.backends, spec.training.kind, "backend kind")
@@ -260,10 +257,7 @@ def _block(spec: Spec) -> Mapping[str, Any]:
 
 
 def with_initial_weights(spec: Spec, factory: ModelFactory, recorded: Facts | None) -> tuple[ModelFactory, str | None]:
-    """The factory whose models start from the spec's file, and the file's digest.
-
-    ``recorded``: the facts of a result, whose digest replaces the digest of a missing file.
-    """
+    """The factory whose models start from the spec's file, and its digest, or that of ``recorded`` facts."""
     path = weights_path(spec)
     if path is None:
         return factory, None

@@ -129,10 +129,7 @@ class UnknownCodeError(Exception):
 
 @cache
 def source_digest(distribution: str, plugin: str, reference: str) -> str:
-    """The SHA-256 of the code of a distribution, its entry point ``plugin`` and the ``reference`` of a provider.
-
-    It is computed once per process, which continues with the code that it has imported.
-    """
+    """The SHA-256 of the code of a provider, read once per process, which continues with the code that it imported."""
     whole = hashlib.sha256()
     files = _files_of(distribution, plugin, reference)
     for name, file in files:
@@ -146,10 +143,7 @@ def source_digest(distribution: str, plugin: str, reference: str) -> str:
 
 
 def require_unchanged(distribution: str, plugin: str, reference: str) -> None:
-    """Raise :class:`UnknownCodeError` if files changed after :func:`source_digest` read them.
-
-    The version that this process imported is unknown: notebooks reload modules.
-    """
+    """Raise ``UnknownCodeError`` if files changed since :func:`source_digest`: notebooks reload modules."""
     if _states(_files_of(distribution, plugin, reference)) != _STATES[distribution, plugin, reference]:
         raise UnknownCodeError("its files were changed while this process ran: restart it")
 

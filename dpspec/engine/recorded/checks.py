@@ -15,7 +15,7 @@ from dpspec.engine.recorded.recorded_run import Array, RecordedRun
 from dpspec.engine.results.decimals import nearest
 from dpspec.recording.folder.step_record import ROUNDING
 from dpspec.stats.conformance import noise_tests
-from dpspec.stats.conformance.measurement import CLIP_TOLERANCE, check, exact
+from dpspec.stats.conformance.measurement import CLIP_TOLERANCE, exact
 
 #: Relative precision of a divisor that is computed from float32 sums, and from sums in half precision.
 _DIVIDED, _DIVIDED_HALF = 1e-4, 2.0**-6
@@ -172,7 +172,7 @@ def _noise(run: RecordedRun) -> Iterator[Check]:
     if run.scaled_squares is None or not parts:
         return
     name, quiet = noise_tests.quietest(parts)
-    yield check("per-layer-noise", quiet, "reported", f"in each layer, least in {name}")
+    yield quiet.check("per-layer-noise", "reported", f"in each layer, least in {name}")
     least = {
         name: (float(value), size)
         for (name, size), value in zip(run.header.layers, run.quietest, strict=True)
@@ -181,7 +181,7 @@ def _noise(run: RecordedRun) -> Iterator[Check]:
     if least:
         name, quiet = noise_tests.quietest(least, run.steps)
         quiet = replace(quiet, test=f"{quiet.test} at a step, in {name}")
-        yield check("per-layer-noise", quiet, "reported", "in each layer, each step")
+        yield quiet.check("per-layer-noise", "reported", "in each layer, each step")
 
 
 def _moved(run: RecordedRun) -> Iterator[Check]:

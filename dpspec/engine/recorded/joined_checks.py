@@ -14,7 +14,7 @@ from dpspec.engine.recorded.recorded_run import RecordedRun
 from dpspec.recording.folder.joined_folder import SUMMED, Comparison
 from dpspec.recording.folder.resumed_folder import ResumedFolder
 from dpspec.stats import gaussian_noise
-from dpspec.stats.conformance.measurement import Observed, check, exact, worst
+from dpspec.stats.conformance.measurement import Observed, exact, worst
 
 SHORTER = "ranks with fewer steps than others"
 OTHER_SETUP = "facts and options that differ between ranks"
@@ -96,7 +96,7 @@ def rank_checks(run: RecordedRun) -> Iterator[Check]:
         )
     if found.parallel[1]:
         measured = gaussian_noise.spread(*found.parallel, ALIKE)
-        yield check("independent-noise", measured, "reported", f"at {found.compared} steps, along common directions")
+        yield measured.check("independent-noise", "reported", f"at {found.compared} steps, along common directions")
     steps, total, largest = found.along
     if steps:
         made = [gaussian_noise.spread(total, steps, CANCELED), gaussian_noise.spread(largest, 1, CANCELED, steps)]

@@ -20,7 +20,7 @@ from dpspec.engine.recorded.recorded_run import Array, RecordedRun, numbers
 from dpspec.recording.folder.joined_folder import JoinedFolder
 from dpspec.stats import gaussian_noise
 from dpspec.stats.conformance import noise_tests
-from dpspec.stats.conformance.measurement import Measurement, check, worst
+from dpspec.stats.conformance.measurement import Measurement, worst
 
 #: Names of the tests.
 NOT_GOT = "reported noise in the gradients of the optimizer"
@@ -99,7 +99,7 @@ def _independence(found: Mapping[str, Any], layers: Layers) -> Iterator[tuple[st
         if given is not None and tried and given[0] <= given[2] and given[2] >= 1.0:
             measured = gaussian_noise.repeats(int(given[0]), given[1], int(given[2]), tried, test)
             note = f"among {int(given[2]):,} {note}" if name == "repeats" else note
-            yield name, check("independent-noise", measured, "reported", note)
+            yield name, measured.check("independent-noise", "reported", note)
     made: list[Measurement] = []
     for name, number in (("shift", shifts * sampled), ("pooled_shift", shifts)):
         given = numbers(found.get(name), 2, least=-1e18)
@@ -118,7 +118,7 @@ def _independence(found: Mapping[str, Any], layers: Layers) -> Iterator[tuple[st
     given = numbers(found.get("steps"), 2)
     if given is not None and given[1] >= 1.0:
         measured = gaussian_noise.spread(given[0], int(given[1]), STEPS)
-        yield "steps", check("independent-noise", measured, "reported", "pairs of steps")
+        yield "steps", measured.check("independent-noise", "reported", "pairs of steps")
 
 
 def _distribution(found: Mapping[str, Any], layers: Layers) -> Iterator[tuple[str, Check]]:
@@ -129,7 +129,7 @@ def _distribution(found: Mapping[str, Any], layers: Layers) -> Iterator[tuple[st
         # Rounding can bring each value of a coordinate closer to 0.
         least = (math.sqrt(least) + math.sqrt(steps) * rounding) ** 2
         measured = replace(noise_tests.least_coordinate(least, int(steps), int(count)), test=QUIET)
-        yield "quietest", check("per-layer-noise", measured, "reported", f"of {int(count)} coordinates")
+        yield "quietest", measured.check("per-layer-noise", "reported", f"of {int(count)} coordinates")
     room, counted = numbers([found.get("room")], 1), _count(found.get("counted"))
     made: list[Measurement] = []
     for name, tried in (("counts", 1), ("worst_counts", counted)):
@@ -153,7 +153,7 @@ def _distribution(found: Mapping[str, Any], layers: Layers) -> Iterator[tuple[st
     given = numbers(found.get("coarse"), 2)
     if given is not None and given[0] <= given[1] and given[1] >= 1.0:
         measured = gaussian_noise.coarse(int(given[0]), int(given[1]), COARSE)
-        yield "coarse", check("noise-law", measured, "reported", "sampled values")
+        yield "coarse", measured.check("noise-law", "reported", "sampled values")
     given = numbers(found.get("along_sums"), 3)
     if given is not None and given[0] >= 1.0 and given[2] <= given[1]:
         made = [
@@ -169,7 +169,7 @@ def _directions(run: RecordedRun) -> Iterator[Check]:
         squares, degrees = gaussian_noise.dependence(rows)
         if degrees:
             measured = gaussian_noise.spread(squares, degrees, DIRECTIONS)
-            yield check("independent-noise", measured, "reported", "along the recorder's directions")
+            yield measured.check("independent-noise", "reported", "along the recorder's directions")
         made = [
             gaussian_noise.pair_correlation(rows, PAIRS),
             gaussian_noise.lag_correlation(rows, DISTANCES),

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import groupby
-from math import ceil, floor, isnan
+from math import isnan
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -25,8 +25,8 @@ from dpspec.recording.folder.joined_folder import JoinedFolder
 from dpspec.recording.folder.resumed_folder import ResumedFolder, open_run
 from dpspec.recording.folder.run_folder import INTERNAL, RunFolder, Scored
 from dpspec.recording.folder.step_record import COLUMNS, MOST_OPTIONS, UNREAD, UNSEEN, InternalStep, OptionChange
-from dpspec.stats.conformance import sampling, step_tests
-from dpspec.stats.conformance.batch_checks import BatchSums, Common, SamplingSums
+from dpspec.stats.conformance.batch_checks import SamplingSums
+from dpspec.stats.conformance.batch_log import BatchLog, compared_lags
 from dpspec.stats.conformance.evidence import NoiseSums, NormSums, ReportedSteps, RunEvidence
 
 Array: TypeAlias = np.ndarray[Any, Any]
@@ -42,9 +42,6 @@ _HUGE, _HUGE_SUM = 1e70, 1e300
 
 #: Maximum number of records whose inclusions are counted one by one: 256 MiB.
 MOST_COUNTED = 2**26
-
-#: Maximum total number of records in the batches that are kept for comparison.
-_REMEMBERED = 2**23
 
 #: Maximum number of phases that are tested one by one.
 MOST_PHASES = 100
@@ -326,66 +323,16 @@ def read_run(path: Path) -> RecordedRun:
     )
 
 
-class BatchLog:
-    """Counts of the drawn records of a phase, and of those that batches at some distances share."""
-
-    def __init__(
-        self, phase: Phase, records: int, among: int = 1, *, places: int | None = None, lags: Collection[int] = ()
-    ) -> None:
-        """lags: distances of further batches to compare with."""
-        places = places or records
-        rate = phase.sampling.rate
-        self._rate = rate if phase.sampling.is_poisson and rate is not None else 1.0
-        self._random = 0.0 < self._rate < 1.0
-        self._sizes: list[int] = []
-        self.repeats = 0
-        self._counts = np.zeros(places, dtype=np.int32) if places * among <= MOST_COUNTED else None
-        tried = {lag for lag in (1, 2, floor(1.0 / self._rate), ceil(1.0 / self._rate)) if lag <= 10_000} | {*lags}
-        fitting = (lag for lag in tried if 0 < lag < phase.steps and lag * (self._rate * records) <= _REMEMBERED)
-        compared = sorted(fitting) if self._random else []
-        self._earlier: deque[Array] = deque(maxlen=max(compared, default=1))
-        self._overlaps = dict.fromkeys(compared, (0, 0))
-
-    def add(self, members: Array, *, lost: bool = False) -> None:
-        """lost: a later part may draw the same batch again, so a random one is not compared."""
-        if lost and self._random:
-            return
-        self._sizes.append(len(members))
-        once = np.unique(members)
-        self.repeats += len(members) - len(once)
-        if self._counts is not None:
-            np.add.at(self._counts, members, 1)
-        for lag, (total, of) in self._overlaps.items():
-            if lag <= len(self._earlier):
-                earlier = self._earlier[-lag]
-                places = np.minimum(np.searchsorted(once, earlier), max(0, len(once) - 1))
-                common = int((once[places] == earlier).sum()) if len(once) else 0
-                self._overlaps[lag] = total + common, of + len(earlier)
-        self._earlier.append(once)
-
-    def sums(self) -> BatchSums:
-        sizes = np.array(self._sizes, dtype=np.int64)
-        spread = None if self._counts is None else int((self._counts.astype(np.int64) ** 2).sum())
-        above = None if self._counts is None else sampling.excess(self._counts, len(sizes) * self._rate)
-        return BatchSums(
-            steps=len(sizes),
-            total=int(sizes.sum()),
-            squares=int((sizes**2).sum()),
-            spread=spread,
-            above=above,
-            sizes=step_tests.summary(sizes) if self._random and len(sizes) else None,
-            overlaps=tuple(Common(lag, *told) for lag, told in self._overlaps.items() if told[1]),
-        )
-
-    def most_often(self) -> int | None:
-        return None if self._counts is None or not len(self._counts) else int(self._counts.max())
-
-
 def _internal_sums(run: RecordedRun) -> InternalSums:
     records, present, phases = run.header.records, run.header.present or 1, run.phases
     members_seen = records is not None and len(phases) <= MOST_PHASES
-    lags = run.resumed.lags if run.resumed is not None else ()
-    logs = [BatchLog(phase, present, len(phases), places=records, lags=lags) for phase in phases if members_seen]
+    further = run.resumed.lags if run.resumed is not None else ()
+    counted = (records or 0) * len(phases) <= MOST_COUNTED
+    logs = [
+        BatchLog(phase, present, compared_lags([phase], present, further), places=records, counted=counted)
+        for phase in phases
+        if members_seen
+    ]
     ends = np.cumsum([phase.steps for phase in phases])
     columns = {name: array("d") for name in ("largest", "sum_norm", "reported", "moved", "outside")}
     for step in run.folder.internal():
@@ -404,10 +351,11 @@ def _internal_sums(run: RecordedRun) -> InternalSums:
         logs[int(np.searchsorted(ends, step.step))].add(step.members, lost=lost)
     found, most = None, None
     if members_seen and logs:
+        for log in logs:  # without lost steps a phase ends early
+            log.end()
         batches = tuple(log.sums() for log in logs)
         found = SamplingSums(records=present, repeats=sum(log.repeats for log in logs), batches=batches)
-        often = [log.most_often() for log in logs]
-        most = None if None in often else sum(count for count in often if count is not None)
+        most = sum(log.most_often or 0 for log in logs) if counted else None
     return InternalSums(**{name: np.array(column) for name, column in columns.items()}, sampling=found, most_often=most)
 
 

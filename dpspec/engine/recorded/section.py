@@ -7,16 +7,15 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 import numpy as np
-from scipy.special import log_ndtr
 
-from dpspec.accounting import Mixture, PrivacyLoss, crossing, sampled_gaussian_rdp
+from dpspec.accounting import Mixture, PrivacyLoss, sampled_gaussian_rdp
 from dpspec.contract import Assumption, Check
 from dpspec.engine.judging.conformance_status import rejected
 from dpspec.engine.recorded.assumptions import unused_batches
-from dpspec.engine.recorded.bounds import CanaryBound, ScheduleEpsilon, composed, configured_multipliers, phases_of
+from dpspec.engine.recorded.bounds import CanaryBound, ScheduleEpsilon, configured_multipliers, phases_of
 from dpspec.engine.recorded.channels import assumes, channels
 from dpspec.engine.recorded.checks import advice
 from dpspec.engine.recorded.joined_checks import seam_notes
@@ -25,6 +24,7 @@ from dpspec.engine.recorded.recorded_run import RecordedRun
 from dpspec.engine.results.decimals import duration, exact, nearest
 from dpspec.engine.results.recording import AccountantReport, Recording
 from dpspec.recording.folder.header import NEW_TOKENS
+from dpspec.stats.attacks.curve_lines import gaussian_epsilon
 
 #: Kinds of canaries that repeat records or their beginnings.
 _REPEATED = ("mislabelled", "duplicate", NEW_TOKENS)
@@ -202,7 +202,7 @@ def accountant_epsilon(mechanism: str, history: History, delta: float) -> float 
         return max(0.0, float(np.min(rdp + gain)))
     if mechanism == "gdp":
         sigma, rate, steps = history[-1]
-        return _gdp(rate * math.sqrt(steps * math.expm1(sigma**-2)), delta)
+        return gaussian_epsilon(rate * math.sqrt(steps * math.expm1(min(sigma**-2, 700.0))), delta)
     if mechanism == "prv":
         interval = _composed(history).epsilon((1.0 - _PRV_DELTA_ERROR) * delta)
         return 0.5 * (interval.lower + interval.upper) + PRV_ERROR
@@ -211,19 +211,6 @@ def accountant_epsilon(mechanism: str, history: History, delta: float) -> float 
 
 def _composed(history: History) -> PrivacyLoss:
     return PrivacyLoss(tuple((Mixture.poisson(1, rate, sigma), int(steps)) for sigma, rate, steps in history))
-
-
-def _gdp(mu: float, delta: float) -> float:
-    def excess(epsilon: float) -> float:
-        low, high = float(log_ndtr(-epsilon / mu + mu / 2.0)), float(log_ndtr(-epsilon / mu - mu / 2.0))
-        return math.exp(low) - math.exp(min(epsilon + high, 700.0)) - delta
-
-    if excess(0.0) <= 0.0:
-        return 0.0
-    high = 1.0
-    while excess(high) > 0.0 and high < 1e6:
-        high *= 2.0
-    return crossing(excess, 0.0, high)[1]
 
 
 #: Maximum number of entries of a history that is composed.
@@ -264,61 +251,52 @@ def _history(run: RecordedRun) -> History | None:
 def _difference(
     run: RecordedRun, mechanism: str, history: History, epsilon: float, delta: float, cost: ScheduleEpsilon
 ) -> str:
-    others = _other_schedule(run, history)
     own = _composed(history).epsilon(delta).upper
-    by = NAMES.get(mechanism, mechanism)
-    if not others:
-        excess = epsilon - own
-        if mechanism == "prv":
-            return (
-                f"The accountant covers the same phases. Its value is {excess:.2g} higher because it adds "
-                f"{PRV_ERROR:g} to its {by} value as an error margin."
-            )
-        if abs(excess) < 5e-3 * max(own, 1e-3):
-            return "The accountant covers the same phases."
-        more = "higher" if excess > 0.0 else "lower"
-        return (
-            f"The accountant covers the same phases. Its value is {abs(excess):.3g} {more} because it composes by "
-            f"{by}, not by PLD."
-        )
-    text = f"The accountant covers another schedule: {'; '.join(others)}."
-    executed = None if cost.interval is None else cost.interval.upper
-    if executed is not None and math.isfinite(executed):
-        text += f" By PLD, its schedule has epsilon {own:.4g} and the executed schedule {executed:.4g}."
-    return text
+    if other := _other_schedule(run, history):
+        text = f"The accountant covers another schedule: {other}."
+        executed = math.inf if cost.interval is None else cost.interval.upper
+        if math.isfinite(executed):
+            text += f" By PLD, its schedule has epsilon {own:.4g} and the executed schedule {executed:.4g}."
+        return text
+    excess, by, text = epsilon - own, NAMES.get(mechanism, mechanism), "The accountant covers the same phases."
+    if mechanism == "prv":
+        why = f"it adds {PRV_ERROR:g} to its {by} value as an error margin"
+    elif abs(excess) < 5e-3 * max(own, 1e-3):
+        return text
+    else:
+        why = f"it composes by {by}, not by PLD"
+    return f"{text} Its value is {abs(excess):.3g} {'higher' if excess > 0.0 else 'lower'} because {why}."
 
 
-def _other_schedule(run: RecordedRun, history: History) -> list[str]:
-    found = []
-    steps = sum(count for _, _, count in history)
+def _other_schedule(run: RecordedRun, history: History) -> str:
+    """How the schedule that the accountant counted differs from the executed one; empty if it does not."""
+    noise, rates = configured_multipliers(run), run.rates
+    executed = Counter((_rounded(sigma), _rounded(rate)) for sigma, rate in zip(noise, rates, strict=True))
+    counted = Counter[tuple[float | None, float | None]]()
+    for sigma, rate, steps in history:
+        counted[_rounded(sigma), _rounded(rate)] += steps
+    if counted == executed:
+        return ""
     before = run.header.told_before
-    if steps != run.steps:
-        earlier = f" ({before} before the recording)" if before else ""
-        found.append(f"it counted {steps} steps{earlier}, the run has {run.steps}")
-    rates, noise = run.rates, configured_multipliers(run)
-    drawn = sorted({rate for rate in rates if rate is not None})
-    counted_rates = sorted({rate for _, rate, _ in history})
-    if not drawn:
-        unseen = run.header.is_poisson or run.header.scheme == "none"
-        how = "the batches were not observed" if unseen else f"the batches are {run.header.scheme}"
-        found.append(f"it assumes Poisson samples, but {how}")
-    configured = sorted({sigma for sigma in noise if sigma is not None})
-    multipliers = sorted({sigma for sigma, _, _ in history})
-    compared = (("sampling rate", counted_rates, drawn), ("noise multiplier", multipliers, configured))
-    for what, own, executed in compared:
-        if executed and (len(own) != len(executed) or not np.allclose(own, executed, rtol=1e-9, atol=0.0)):
-            found.append(f"its {what} is {_range_text(own)}, the run's is {_range_text(executed)}")
-    if not found and None not in noise and len(drawn) and None not in rates:
-        steps_of = composed([sigma or 0.0 for sigma in noise], rates) if len(configured) < 20 else {}
-        counted = Counter[tuple[float, float | None]]()
-        for sigma, rate, count in history:
-            counted[sigma, rate] += count
-        if steps_of and steps_of != counted:
-            found.append("its number of steps at each noise multiplier differs from the run's")
-    return found
+    parts = [
+        f"it counted {sum(counted.values())} steps{f' ({before} before the recording)' if before else ''}, the run has "
+        f"{run.steps}"
+    ]
+    for number, what in enumerate(("noise multiplier", "sampling rate")):
+        its, own = ({key[number] for key in keys} for keys in (counted, executed))
+        if its != own:
+            parts.append(f"its {what} is {_range_text(its)}, the run's is {_range_text(own)}")
+    if not run.header.is_poisson and run.header.scheme != "none":
+        parts.append(f"the batches are {run.header.scheme}")
+    return "; ".join(parts)
 
 
-def _range_text(values: list[float]) -> str:
-    if not values:
-        return "nothing"
-    return f"{values[0]:.4g}" if len(values) == 1 else f"{values[0]:.4g} to {values[-1]:.4g}"
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else float(f"{value:.9g}")
+
+
+def _range_text(values: Collection[float | None]) -> str:
+    known = sorted(value for value in values if value is not None)
+    if not known:
+        return "unknown"
+    return f"{known[0]:.4g}" if len(known) == 1 else f"{known[0]:.4g} to {known[-1]:.4g}"

@@ -182,13 +182,6 @@ _DOCUMENT: Json = {
 }
 
 
-def _of_document(document: Mapping[str, Json]) -> Iterator[tuple[str, str]]:
-    from jsonschema import Draft4Validator
-
-    for error in Draft4Validator(_DOCUMENT).iter_errors(thaw(document)):
-        yield error.json_path.removeprefix("$."), shortened(error.message, 200)
-
-
 #: Conditions that are numbers, wherever they stand; others may be any scalar.
 _NUMERIC = frozenset({"delta", "alpha", "kappa", "fpr", "mu", "fraction", "epsilon"})
 _INTEGRAL = frozenset({"group_size", "step"})
@@ -206,13 +199,17 @@ def _of_result(result: Result) -> Iterator[tuple[str, str]]:
         yield "confidence", f"must lie between 0 and 1, got {result.confidence}"
     if not result.audits:
         yield "audits", "must hold one audit or more"
-    if not _is_time(result.created):
+    try:
+        datetime.fromisoformat(result.created)
+    except ValueError:
         yield "created", _must_be("a date and a time", result.created)
     for i, audit in enumerate(result.audits):
         yield from ((f"audits[{i}].{place}", wrong) for place, wrong in _of_audit(audit))
 
 
 def _of_audit(audit: AuditResult) -> Iterator[tuple[str, str]]:
+    from jsonschema import Draft4Validator
+
     for i, verdict in enumerate(audit.verdicts):
         for name in ("upper_finding", "lower_finding"):
             index = getattr(verdict, name)
@@ -232,8 +229,8 @@ def _of_audit(audit: AuditResult) -> Iterator[tuple[str, str]]:
             evidence_tests.require_counts(evidence)
         except ValueError as error:
             yield f"evidence[{i}].statistics", f"make no sense: {error}"
-    for key, wrong in _of_document(audit.document):
-        yield f"document.{key}", wrong
+    for flaw in Draft4Validator(_DOCUMENT).iter_errors(thaw(audit.document)):
+        yield f"document.{flaw.json_path.removeprefix('$.')}", shortened(flaw.message, 200)
     if audit.settled_after is not None or any(evidence.kind == "many-run-sequential" for evidence in audit.evidence):
         yield (
             "settled_after",
@@ -302,14 +299,6 @@ def _of_series(series: Series) -> Iterator[tuple[str, str]]:
             yield f"plot.{key}", f"must be a {'list of texts' if several else 'text'}, got {_quoted(value)}"
         elif key in _COLUMNS and (absent := [name for name in names if name and name not in series.columns]):
             yield f"plot.{key}", f"names no column: {_quoted(absent[0])}"
-
-
-def _is_time(text: str) -> bool:
-    try:
-        datetime.fromisoformat(text)
-    except ValueError:
-        return False
-    return True
 
 
 def _is_scalar(value: Json) -> bool:

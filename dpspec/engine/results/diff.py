@@ -140,11 +140,7 @@ CONFIDENCE = "audit.confidence"
 
 @dataclass(frozen=True)
 class Change:
-    """One difference; ``claim`` is empty for the whole audit.
-
-    Attributes:
-        of_claim: Whether the claim or its expectation changed, was weakened or removed.
-    """
+    """One difference, of the whole audit without ``claim``; ``of_claim``: the claim or its expectation changed."""
 
     audit: str
     claim: str

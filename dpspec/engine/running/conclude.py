@@ -56,10 +56,7 @@ T = TypeVar("T")
 
 
 def with_data_size(outcome: T, prepared: Prepared) -> T:
-    """An outcome about the executed pipeline, with the size and missing values of its data in its scope.
-
-    A plugin's own statement takes precedence.
-    """
+    """Add size and missing values of the data to the scope of an executed outcome, unless it states them."""
     if not isinstance(outcome, Evidence | Finding):
         return outcome
     scope = outcome.scope
@@ -114,10 +111,7 @@ def conclude(audit: AuditState, trials: Sequence[Trial]) -> Concluded:
 
 
 def _flaw(outcome: object, quantities: Container[str], *, stored: bool) -> str:
-    """Why the judge cannot read an outcome; empty if it can.
-
-    For ``stored`` outcomes, of plugins, stored trials and recordings: also whether JSON can hold them.
-    """
+    """Why the judge cannot read an outcome, or JSON cannot hold a ``stored`` one; empty if they can."""
     if not isinstance(outcome, Finding | Series | Check | Evidence):
         return f"a {type(outcome).__name__}, not a Finding, Series, Check or Evidence"
     if isinstance(outcome, Finding) and outcome.rigor not in get_args(Rigor):

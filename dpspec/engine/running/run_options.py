@@ -24,11 +24,7 @@ _SHORT = 60.0
 
 @dataclass(frozen=True, kw_only=True)
 class RunOptions:
-    """Execution of a run; None lets dpspec decide.
-
-    Without ``executor`` tasks run in this process. ``deadline`` is a ``time.monotonic()``; ``max_trials`` counts new
-    trials.
-    """
+    """Execution of a run; None lets dpspec decide, ``executor`` None is this process."""
 
     executor: str | None = None
     workers: int | None = None
@@ -42,10 +38,7 @@ class RunOptions:
         return None if self.deadline is None else self.deadline - time.monotonic()
 
     def threads_of(self, plan: Plan) -> int:
-        """The CPU threads of each trial of a plan: the cores of this machine, shared by long chunks.
-
-        It depends on the plan only, so that an audit has the same result among others.
-        """
+        """The CPU threads of each trial, by the plan alone, so that an audit has the same result among others."""
         if self.threads is not None:
             return self.threads
         chunks = max(1, len(plan.chunks))

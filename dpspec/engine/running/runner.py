@@ -242,11 +242,7 @@ _OTHER_OUTCOMES = {"proved", "supported", "open"}
 
 
 def controls_decided_by_theory(prepared: Prepared, catalog: Catalog) -> Iterator[Diagnostic]:
-    """Yield a warning for each control of a spec with an attack that a certified bound refutes on its own.
-
-    A claim is checked if it expects ``refuted`` and does not set ``refuted_by``. Bounds are computed only for such
-    claims; bounds that need rows or cannot be computed give no warning.
-    """
+    """Yield a warning for each control of a spec with an attack that a certified bound refutes on its own."""
     spec = prepared.spec
     claims = spec.document["claims"]
     suspects = {

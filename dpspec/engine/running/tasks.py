@@ -32,11 +32,7 @@ _CACHE = WorkerCache()
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TrainTrials:
-    """Picklable work: the trials of one chunk.
-
-    ``versions`` are the sender's. ``folders`` has the folder of each trial's state, None if it cannot be kept. The
-    ``cache`` is not sent.
-    """
+    """Picklable work: the trials of one chunk, with the sender's ``versions`` and the folders of their states."""
 
     spec: Spec
     catalog: Catalog

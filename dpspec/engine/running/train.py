@@ -51,10 +51,7 @@ class _Chunk:
 
 
 class Training:
-    """The trials of all audits of one run: stored ones, and new ones.
-
-    A ``Noticed`` event reports each audit that lacks trials because of the limits.
-    """
+    """The trials of all audits of one run. A ``Noticed`` event reports audits that lack trials because of limits."""
 
     def __init__(
         self,
@@ -111,10 +108,7 @@ class Training:
                 self._emit(Noticed(audit=audit.name, message=message))
 
     def _dispatch(self, pool: Pool, chunks: Sequence[_Chunk]) -> None:
-        """Run all chunks, in their order while there is room.
-
-        After the deadline nothing starts, and running tasks are stopped.
-        """
+        """Run all chunks in their order while there is room, until the deadline, which stops running tasks too."""
         waiting, running, started = deque(chunks), dict[int, _Chunk](), 0
         done, total = 0, sum(len(chunk.missing) for chunk in chunks)
         everything = self.audits[0].name if len(self.audits) == 1 else f"{len(self.audits)} audits"

@@ -37,10 +37,7 @@ class NewTrial:
 
 @dataclass(frozen=True, kw_only=True)
 class AuditState:
-    """An audit with its bounds and its existing trials, in the order of their indices.
-
-    ``seconds`` is the duration of the bounds and of the trials that are not ``from_store``.
-    """
+    """An audit with its bounds and trials by index; ``seconds`` excludes trials ``from_store``."""
 
     prepared: Prepared
     bounds: Sequence[Finding | Series] = ()

@@ -163,16 +163,7 @@ class Store:
     def get(
         self, key: str, on_damage: Callable[[str], None] | None = None, index: int | None = None
     ) -> StoredTrial | None:
-        """The trial stored under ``key``, or None. A damaged record is quarantined and reported.
-
-        Args:
-            key: The key.
-            on_damage: Receives a message about a damaged record.
-            index: The expected index of the trial in its audit.
-
-        Raises:
-            UsageError: The system denies reading it.
-        """
+        """The trial under ``key`` of this ``index``, or None. A damaged record is quarantined and reported."""
         try:
             if not self._storage.holds(key):
                 return None
@@ -192,11 +183,7 @@ class Store:
             return None
 
     def put(self, key: str, trial: Trial, recorded: FrozenMap) -> StoredTrial:
-        """Store a trial and return it as stored; an existing record is returned unchanged.
-
-        Raises:
-            ValueError: The evidence is not finite JSON or larger than 1 MiB.
-        """
+        """Store a trial and return it as stored, or the existing one. Raises ``ValueError`` for invalid evidence."""
         try:
             evidence = canonical_json(trial.evidence)
         except (TypeError, ValueError) as error:
@@ -229,10 +216,7 @@ class Store:
             self._storage.quarantine(key)
 
     def unfinished(self, key: str) -> Path | None:
-        """A folder for the state of an unfinished trial, removed once the trial is stored.
-
-        It may not exist. None if the store has no local folder.
-        """
+        """A folder, which may not exist, for an unfinished trial; None if the store has no local folder."""
         folder = self._storage.unfinished(key)
         if folder is not None:
             with suppress(OSError):  # what cannot be written to is told by ``refusal``

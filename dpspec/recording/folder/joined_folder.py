@@ -328,10 +328,6 @@ def _joined_header(headers: Sequence[Header]) -> Header:
     )
 
 
-def _same(values: Sequence[float]) -> float:
-    return values[0] if all(value == values[0] for value in values) else math.nan
-
-
 def _sum(counts: Sequence[int]) -> int:
     return UNSEEN if UNSEEN in counts else sum(counts)
 
@@ -347,7 +343,8 @@ def _joined_step(steps: Sequence[PublicStep], header: Header) -> PublicStep:
     rows = _sum([step.rows for step in steps])
     if rows != UNSEEN and _sum([step.drawn for step in steps]) != UNSEEN:
         rows = sum(step.drawn + abs(step.drawn - step.rows) for step in steps)
-    common: dict[str, Any] = {name: _same([getattr(step, name) for step in steps]) for name in _EQUAL}
+    told = {name: [getattr(step, name) for step in steps] for name in _EQUAL}
+    common: dict[str, Any] = {name: one[0] if len(set(one)) == 1 else math.nan for name, one in told.items()}
     noise: dict[str, Any] = {}
     if header.shards:
         empty = np.zeros(len(header.shards), dtype=np.float32)

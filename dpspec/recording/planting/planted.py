@@ -34,6 +34,7 @@ from dpspec.recording.planting.canary_records import (
     require_alike,
     token_canaries,
 )
+from dpspec.recording.recognized import Loss, losses_of
 
 #: The smallest number of canaries that can show anything, and the largest number that is read.
 LEAST, MOST = 8, MOST_CANARIES
@@ -278,32 +279,6 @@ class GradientCanaries:
         return values
 
 
-def refuse_unfit(clipping: str | None, optimizer: Any, batches: Any, *, ahead: bool) -> None:
-    if clipping is None:
-        why = "the recorder cannot add to the sums of a custom loop"
-    elif clipping == "ghost":
-        why = "with ghost clipping no gradient of a single record is there"
-    elif clipping != "flat":
-        why = f"with {clipping} clipping no single clip norm bounds what all parameters of a record contribute"
-    elif batches is None:
-        why = "the recorder does not see who is drawn: give it the loader over the planted dataset"
-    elif ahead:
-        why = (
-            "its loader draws ahead, so that the batch of a step is not known in time: set num_workers=0, and do not "
-            "let accelerate prepare the loader"
-        )
-    elif "add_noise" in vars(optimizer):
-        why = "add_noise of this optimizer was replaced, by another recorder or the script: each could add them"
-    else:
-        return
-    hint = "" if ":" in why else "; plant records, or use Opacus' DPOptimizer with flat clipping"
-    raise UsageError(f"gradient canaries cannot enter this training: {why}{hint}")
-
-
-#: The loss of each record of a batch, (b,), under a model.
-Loss = Callable[[Any, Any], Tensor]
-
-
 def scores_of(
     model: nn.Module, loss: Loss, canaries: Sequence[Any], collate: Callable[[list[Any]], Any], batch_size: int
 ) -> Array:
@@ -320,13 +295,7 @@ def scores_of(
         for start in range(0, len(canaries), batch_size):
             batch = list(canaries[start : start + batch_size])
             with torch.no_grad():
-                losses = loss(model, collate(batch))
-            if not isinstance(losses, Tensor) or tuple(losses.shape) != (len(batch),):
-                what = f"shape {tuple(losses.shape)}" if isinstance(losses, Tensor) else type(losses).__name__
-                raise UsageError(
-                    f"loss(model, batch) must give the loss of each of {len(batch)} records, shape ({len(batch)},), "
-                    f"got {what}: give a loss of torch reduction='none'"
-                )
+                losses = losses_of(loss, model, collate(batch), len(batch))
             found.append(-losses.detach().double().cpu().numpy())
     finally:
         for module in training:

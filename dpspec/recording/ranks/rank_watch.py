@@ -6,7 +6,6 @@ sum of their sketches. Digests have the run's key, and show equal bits.
 
 from __future__ import annotations
 
-import random
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -39,18 +38,11 @@ def data_digest(group: Group, dataset: Any) -> str:
     seed = int.from_bytes(group.digest(b"records")[:4], "little")
     try:
         places = np.random.default_rng(seed).integers(0, len(dataset), size=_RECORDS).tolist()
-        with same_randomness(torch.device("cpu")):
-            torch.manual_seed(seed)
-            np.random.seed(seed)
-            random.seed(seed)
+        with same_randomness(torch.device("cpu"), seed):
             contents = [readable_digest(dataset[place]) for place in places]
     except Exception:  # code of the dataset's own class
         return ""
     return group.digest(*(one.encode() for one in contents)).hex() if all(contents) else ""
-
-
-def _default_generator(device: torch.device) -> torch.Generator:
-    return torch.cuda.default_generators[device.index or 0] if device.type == "cuda" else torch.default_generator
 
 
 class RankWatch:
@@ -100,7 +92,10 @@ class RankWatch:
 
     def before_noise(self) -> None:
         if self.sharded:
-            generator = self._optimizer.generator or _default_generator(self._noisy[0].device)
+            device, generator = self._noisy[0].device, torch.default_generator
+            if device.type == "cuda":
+                generator = torch.cuda.default_generators[device.index or 0]
+            generator = self._optimizer.generator or generator
             self._state = self._digest_of(generator.get_state().numpy().tobytes())
 
     def after_noise(self, sums: Sequence[Tensor], noise: Sequence[Tensor], deviation: float) -> None:

@@ -22,16 +22,15 @@ import contextlib
 import copy
 import math
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from dpspec.errors import UsageError
 from dpspec.recording.folder.step_record import ROUNDING, Indices
-from dpspec.recording.recognized import inner_module
+from dpspec.recording.recognized import Loss, inner_module, losses_of
 from dpspec.recording.sums.clipped_sums import clip_factors
 
 #: Call n is probed with probability min(1, _FIRST / n), on _RECORDS records of the batch; _REMOVED records are removed.
@@ -45,8 +44,6 @@ _AGREE, _RATIO = 1e-4, 1.5
 
 #: A gradient shorter than this share of the longest one is compared at this length: rounding leaves an absolute error.
 _SHORT = 1e-2
-
-Loss = Callable[[Any, Any], Tensor]
 
 
 class SensitivityProbe:
@@ -115,9 +112,9 @@ class SensitivityProbe:
         if influence > ROUNDING and made.is_random(items, whole):
             first, *others = rest
             other = [*items[:removed], others[0] if others else first, *items[removed + 1 :]]
-            with made.same_seed():
+            with same_randomness(made.device, made.seed):
                 full = self._clipped(made.gradients(items))
-            with made.same_seed():
+            with same_randomness(made.device, made.seed):
                 replaced = self._clipped(made.gradients(other))
             influence = self._length([(a[kept] - b[kept]).sum(0) for a, b in zip(full, replaced, strict=True)])
             change = self._length([a[removed] for a in full]) + influence
@@ -204,17 +201,12 @@ class _Copy:
         copied = dict(plain.named_parameters())
         self._parameters: list[Any] = [copied[names[id(p)]] for p in optimizer.params]
         self._loss, self._collate, self._mean = loss, collate, optimizer.loss_reduction == "mean"
-        self._device = self._parameters[0].device
-        self._seed = random.SystemRandom().getrandbits(62)
+        self.device = self._parameters[0].device
+        self.seed = random.SystemRandom().getrandbits(62)
 
     def gradients(self, items: list[Any]) -> list[Tensor]:
         collate = self._collate or torch.utils.data.default_collate
-        losses = self._loss(self._model, collate(list(items)))
-        if not isinstance(losses, Tensor) or tuple(losses.shape) != (len(items),):
-            raise UsageError(
-                f"loss(model, batch) must return the loss of each of {len(items)} records, shape ({len(items)},): "
-                "give a loss of torch reduction='none'"
-            )
+        losses = losses_of(self._loss, self._model, collate(list(items)), len(items))
         reduced: Any = losses.mean() if self._mean else losses.sum()
         reduced.backward()
         found = [p.grad_sample.detach().reshape(len(items), -1) for p in self._parameters]
@@ -225,12 +217,6 @@ class _Copy:
     def is_random(self, items: list[Any], whole: list[Tensor]) -> bool:
         again = self.gradients(items)
         return not all(torch.allclose(a, b, rtol=1e-3, atol=1e-6) for a, b in zip(again, whole, strict=True))
-
-    @contextlib.contextmanager
-    def same_seed(self) -> Iterator[None]:
-        with same_randomness(self._device):
-            torch.manual_seed(self._seed)
-            yield
 
 
 def _strip(module: nn.Module) -> None:
@@ -244,12 +230,20 @@ def _strip(module: nn.Module) -> None:
 
 
 @contextlib.contextmanager
-def same_randomness(device: torch.device) -> Iterator[None]:
-    """Restore the global generators of Python, NumPy and torch at the end."""
-    python, numpy = random.getstate(), np.random.get_state()
-    devices = [device.index or 0] if device.type == "cuda" else []
+def same_randomness(device: torch.device | None = None, seed: int | None = None) -> Iterator[None]:
+    """Restore the global generators of Python, NumPy and torch at the end; ``seed`` seeds them at the beginning.
+
+    device: the only one whose generator may be used; None for all.
+    """
+    python, numpy, devices = random.getstate(), np.random.get_state(), range(torch.cuda.device_count())
+    if device is not None:
+        devices = range(device.index or 0, (device.index or 0) + 1) if device.type == "cuda" else range(0)
     try:
         with torch.random.fork_rng(devices=devices):
+            if seed is not None:
+                torch.manual_seed(seed)
+                random.seed(seed)
+                np.random.seed(seed % 2**32)
             yield
     finally:
         random.setstate(python)

@@ -45,10 +45,7 @@ class ShardedGhostSums(GhostSums):
     def after_coefficients(self, coefficients: Tensor) -> None:
         super().after_coefficients(coefficients)
         self._along = []
-        self._whole.observe(lambda _, gradient: self._guarded(lambda: self._add(gradient)))
-
-    def _add(self, gradient: Tensor) -> None:
-        self._along.append(self._rank.along(gradient))
+        self._whole.observe(lambda _, gradient: self._guarded(lambda: self._along.append(self._rank.along(gradient))))
 
     def _passes(self, records: int | None) -> int | None:
         self._batch += 1

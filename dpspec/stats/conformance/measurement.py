@@ -120,10 +120,6 @@ def exactly(test: str, right: bool, declared: float, measured: float, detectable
     )
 
 
-def check(assumption: str, found: Measurement, observed: Observed, note: str) -> Check:
-    return found.check(assumption, observed, note)
-
-
 def worst(assumption: str, found: Sequence[Measurement], observed: Observed, note: str) -> Check:
     measured = the_worst(found)
     assert measured is not None

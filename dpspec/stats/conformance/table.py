@@ -165,7 +165,7 @@ def as_declared(run: Run) -> RunEvidence:
     parts = np.split(looked(total, run.looks), np.cumsum([phase.steps for phase in phases])[:-1])
     phase_parts = [_Part.of(phase, run.records, part) for phase, part in zip(phases, parts, strict=True)]
     gaussian = all(phase.noise == "gaussian" for phase in phases)
-    noisy = sum(part.steps for part in phase_parts if part.noisy) if gaussian else 0
+    noisy = sum(part.phase.steps for part in phase_parts if part.noisy) if gaussian else 0
     noisy_seen = sum(part.seen for part in phase_parts if part.noisy) if gaussian else 0
     width = min(run.parameters, kept_width(total))
     evidence = RunEvidence()
@@ -191,7 +191,7 @@ def as_declared(run: Run) -> RunEvidence:
         )
         evidence = replace(evidence, noise_log=log)
     if "sampling-log" in run.capabilities:
-        batches = tuple(_batches(run.records, part, total) for part in phase_parts)
+        batches = tuple(_batches(run.records, phase, total) for phase in phases)
         evidence = replace(evidence, sampling_log=SamplingSums(records=run.records, batches=batches))
     if "norm-log" in run.capabilities:
         missing = 0 if "sampling-log" in run.capabilities else None
@@ -206,25 +206,19 @@ def as_declared(run: Run) -> RunEvidence:
 
 @dataclass(frozen=True, kw_only=True)
 class _Part:
-    """Numbers of one phase, with ``seen`` measured steps.
+    """A phase, with ``seen`` measured steps.
 
     Attributes:
         first: Number of measured first steps of epochs; ``seen`` if steps are independent.
         inclusion: Variance of the number of measured batches with a given record.
-        epoch: Steps of an epoch of random allocation, with a given record in ``times`` batches.
     """
 
-    steps: int
+    phase: Phase
     seen: int
     sigma: float
     rate: float
-    varies: bool
     first: int
     inclusion: float
-    cap: int | None
-    shuffled: int | None
-    epoch: int | None
-    times: int
 
     @classmethod
     def of(cls, phase: Phase, records: int, seen: npt.NDArray[np.bool_]) -> _Part:
@@ -233,17 +227,12 @@ class _Part:
         drawn = seen.reshape(-1, epoch or 1).sum(axis=1) * (rate / times)
         apart = 1.0 if epoch is None or times == 1 else times * (epoch - times) / (epoch - 1)
         return cls(
-            steps=phase.steps,
+            phase=phase,
             seen=int(seen.sum()),
             sigma=phase.noise_multiplier,
             rate=rate,
-            varies=phase.sampling.rate is not None or epoch is not None,
             first=int(seen[:: epoch or 1].sum()),
             inclusion=max(0.0, apart * float((drawn * (1.0 - drawn)).sum())),
-            cap=phase.sampling.max_batch,
-            shuffled=phase.sampling.batch_size if phase.sampling.is_shuffled else None,
-            epoch=epoch,
-            times=times,
         )
 
     @property
@@ -281,7 +270,11 @@ def _outside(run: Run, parts: Sequence[_Part], noisy: int) -> OutsideNoise:
 
 
 def _measured(run: Run, parts: Sequence[_Part], noisy: int, width: int) -> ResidualSums:
-    sums = [(part.first, part.sigma, _sampled(run, part)) for part in parts if part.noisy and not part.shuffled]
+    sums = [
+        (part.first, part.sigma, _sampled(run, part))
+        for part in parts
+        if part.noisy and not part.phase.sampling.is_shuffled
+    ]
     steps = sum(n for n, _, _ in sums)
     directions = None
     if steps:
@@ -314,7 +307,7 @@ def _signal(run: Run, parts: Sequence[_Part]) -> PlantedSums:
             squares = number * mean**2 + max(0, number - 1) * variance
             moments.append(GroupSums(size, coin, number, number * mean, squares))
     by_step = None
-    if not run.told and sampled > 0.0 and sum(part.steps for part in parts) > 1:
+    if not run.told and sampled > 0.0 and sum(part.phase.steps for part in parts) > 1:
         steps = sum(part.seen for part in parts)
         lengths = [one.count * (outside + one.coin * one.size * inclusion) * (steps - 1) / steps for one in moments]
         products = tuple((0.0,) * number + (length,) for number, length in enumerate(lengths))
@@ -324,20 +317,22 @@ def _signal(run: Run, parts: Sequence[_Part]) -> PlantedSums:
     )
 
 
-def _batches(records: int, part: _Part, total: int) -> BatchSums:
-    length, rate = part.steps, part.rate
-    if part.shuffled:
-        return _of_epochs(records, part.shuffled, length)
-    size, variance = round(records * rate), records * rate * (1.0 - rate) if part.varies else 0.0
-    if part.cap is not None and 0.0 < rate < 1.0:
-        law = TruncatedSize(records, rate, part.cap)
+def _batches(records: int, phase: Phase, total: int) -> BatchSums:
+    length, rate, sampling = phase.steps, phase.rate(records), phase.sampling
+    if sampling.is_shuffled and sampling.batch_size is not None:
+        return _of_epochs(records, sampling.batch_size, length)
+    random, epoch = 0.0 < rate < 1.0, sampling.epoch_steps or 1
+    varies = random and sampling.batch_size is None
+    size, variance = round(records * rate), records * rate * (1.0 - rate) if varies else 0.0
+    if sampling.max_batch is not None and random:
+        law = TruncatedSize(records, rate, sampling.max_batch)
         size, variance = round(law.mean), law.variance
     spread = records * length * rate * (1.0 - rate) + (length * size) ** 2 / records
-    epoch = {part.epoch or 1, math.floor(min(1.0 / rate, total))} if 0.0 < rate < 1.0 else set()
-    lags = [lag for lag in epoch if (part.epoch or 1) <= lag < min(length, total)]
-    above = records * TruncatedSize(length, rate, length).moments_of_excess()[0] if 0.0 < rate < 1.0 else 0.0
-    whole = length // (part.epoch or 1)
-    apart = whole * records * part.times * (1.0 - part.times / (part.epoch or 1))
+    tried = {epoch, math.floor(min(1.0 / rate, total))} if random else set()
+    lags = [lag for lag in tried if epoch <= lag < min(length, total)]
+    above = records * TruncatedSize(length, rate, length).moments_of_excess()[0] if random else 0.0
+    times = sampling.batches_per_epoch
+    whole = EpochSums(whole=length // epoch, astray=0, spread=length // epoch * records * times * (1.0 - times / epoch))
     return BatchSums(
         steps=length,
         total=length * size,
@@ -345,8 +340,8 @@ def _batches(records: int, part: _Part, total: int) -> BatchSums:
         spread=max(round(spread), math.ceil(above)),
         above=above,
         overlaps=tuple(Common(lag, round((length - lag) * size * rate), (length - lag) * size) for lag in lags),
-        sizes=summary(np.full(length, size)) if part.varies and 0.0 < rate < 1.0 else None,
-        epochs=None if part.epoch is None else EpochSums(whole=whole, astray=0, spread=apart),
+        sizes=summary(np.full(length, size)) if varies else None,
+        epochs=None if sampling.epoch_steps is None else whole,
     )
 
 

@@ -115,16 +115,10 @@ _RULES: tuple[_Rule, ...] = (
         "use torch.nn.GroupNorm or torch.nn.LayerNorm",
     ),
     (
-        _DropoutNd,
-        lambda m: bool(m.p > 0),
-        "uses torch's global generator, so the run's seed would not determine it",
-        "remove it: DP-SGD's noise already regularizes",
-    ),
-    (
-        nn.RNNBase | nn.MultiheadAttention,
-        lambda m: bool(m.dropout > 0),
+        _DropoutNd | nn.RNNBase | nn.MultiheadAttention,
+        lambda m: bool((m.p if isinstance(m, _DropoutNd) else m.dropout) > 0),
         "applies dropout with torch's global generator, so the run's seed would not determine it",
-        "set dropout=0: DP-SGD's noise already regularizes",
+        "set dropout=0 or remove it: DP-SGD's noise already regularizes",
     ),
     (
         nn.RNNBase,

@@ -90,7 +90,7 @@ def part(memory: Memory, name: str) -> Memory:
 
 
 #: Increase this number when the meaning of stored arrays changes.
-_FORMAT = 5
+_FORMAT = 6
 
 #: Minimum ratio of training time to saving time.
 _WORTH = 20.0

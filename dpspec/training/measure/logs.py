@@ -7,8 +7,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
-from itertools import accumulate
+from collections.abc import Mapping, Sequence
 from math import ceil
 
 import numpy as np
@@ -17,97 +16,61 @@ from torch import Tensor
 
 from dpspec import json_records
 from dpspec.contract.frozen import Json
+from dpspec.contract.phase import Phase
 from dpspec.contract.providers import Observer, TrainingJob
-from dpspec.stats.conformance.epochs import EpochLog
+from dpspec.stats.conformance.batch_checks import SamplingSums
+from dpspec.stats.conformance.batch_log import BatchLog, compared_lags
 from dpspec.stats.conformance.evidence import States, kept_width
-from dpspec.stats.conformance.sampling import excess
 from dpspec.training.device import Array, SyncedAttribute, TransferQueue
 from dpspec.training.gradients import flat_model
 from dpspec.training.loop.checkpoint import Memory, Remembering, part
 from dpspec.training.loop.learning_rates import rates_of
 from dpspec.training.loop.native import Schedule
-from dpspec.training.loop.samplers import RandomAllocation, Shuffled, TruncatedPoisson
 
 
-class SamplingLog(Remembering, Observer):
-    """Counts of the reported batches.
+class SamplingLog(Observer):
+    """Logs of the reported batches, one for each of the ``declared`` phases.
 
     Attributes:
-        inclusions: Number of batches with each record, (records,) int64.
-        repeats: Number of records drawn twice in a batch.
-        spreads: Per completed phase, the sum over records of squared numbers of inclusions.
-        above: The same for the excess over the declared mean.
-        overlaps: (phases, lags, 2) int64: records in common with the batch ``lag`` steps before, and that batch's
-            records.
-        astray: Per phase, the number of records with a wrong number of batches in a completed epoch.
+        sizes: Of all batches, also of those after the declared ones.
     """
 
-    kept = ("inclusions", "sizes", "repeats", "spreads", "above", "overlaps", "astray", "_before", "_epoch")
-
-    def __init__(self, schedule: Schedule, lags: Sequence[int] = ()) -> None:
-        self.lags = tuple(lags)
-        self._phases, records = schedule.phases, schedule.phases[0].sampler.records
-        self._ends = list(accumulate(phase.steps for phase in self._phases))
-        self._earlier: deque[Tensor] = deque(maxlen=max(self.lags, default=1))
-        sizes = {
-            i: phase.sampler.batch_size for i, phase in enumerate(self._phases) if isinstance(phase.sampler, Shuffled)
-        }
-        self.epochs = {i: EpochLog(records, size) for i, size in sizes.items()}
-        self.inclusions, self._before, self._epoch = torch.zeros(3, records, dtype=torch.int64)
-        self.overlaps = torch.zeros(len(self._phases), len(self.lags), 2, dtype=torch.int64)
+    def __init__(self, declared: Sequence[Mapping[str, Json]], records: int) -> None:
+        phases = [Phase.of(phase) for phase in declared]
+        lags = compared_lags(phases, records)
+        self.records, self._earlier = records, deque[Array](maxlen=max(lags, default=1))
+        self.logs = [BatchLog(phase, records, lags, earlier=self._earlier) for phase in phases]
         self.sizes: list[int] = []
-        self.spreads: list[int] = []
-        self.above: list[float] = []
-        self.astray = [0] * len(self._phases)
-        self.repeats = 0
 
     def sampled(self, step: int, indices: Tensor) -> None:
         """Count a batch. Raises ``IndexError`` for an invalid index."""
-        drawn = indices.to("cpu", torch.int64)
-        self.inclusions.index_add_(0, drawn, torch.ones_like(drawn))
+        drawn = indices.to("cpu", torch.int64).numpy()
+        if len(drawn) and not 0 <= drawn.min() <= drawn.max() < self.records:
+            raise IndexError(f"indices must be from 0 to {self.records - 1}, got {drawn.min()} to {drawn.max()}")
         self.sizes.append(len(drawn))
-        once, phase = torch.unique(drawn), len(self.spreads)
-        self.repeats += len(drawn) - len(once)
-        if self.lags and phase < len(self.overlaps):
-            now = torch.zeros(len(self.inclusions), dtype=torch.bool)
-            now[once] = True
-            for number, lag in enumerate(self.lags):
-                if lag <= len(self._earlier):
-                    earlier = self._earlier[-lag]
-                    self.overlaps[phase, number, 0] += int(now[earlier].sum())
-                    self.overlaps[phase, number, 1] += len(earlier)
-        self._earlier.append(once)
-        if (epochs := self.epochs.get(phase)) is not None:
-            epochs.add(once.numpy())
-        if phase == len(self._phases):
-            return
-        steps, sampler = self._phases[phase].steps, self._phases[phase].sampler
-        if isinstance(sampler, RandomAllocation):
-            self._epoch.index_add_(0, drawn, torch.ones_like(drawn))
-            if (len(self.sizes) - self._ends[phase]) % sampler.epoch_steps == 0:  # phases have whole epochs
-                self.astray[phase] += int((self._epoch != sampler.batches_per_epoch).sum())
-                self._epoch.zero_()
-        if len(self.sizes) == self._ends[phase]:
-            here = self.inclusions - self._before
-            # Inclusion probabilities before truncation.
-            rate = sampler.rate if isinstance(sampler, TruncatedPoisson) else sampler.inclusion
-            self.above.append(excess(here.numpy(), steps * rate))
-            self.spreads.append(int((here * here).sum()))
-            self._before = self.inclusions.clone()
+        if (log := next((log for log in self.logs if not log.is_complete), None)) is not None:
+            log.add(drawn)
+
+    def evidence(self) -> SamplingSums | None:
+        if not self.sizes:
+            return None
+        repeats = sum(log.repeats for log in self.logs)
+        return SamplingSums(records=self.records, repeats=repeats, batches=tuple(log.sums() for log in self.logs))
 
     def state(self) -> Memory:
         return {
-            **super().state(),
-            **{f"epochs{p}.{name}": kept for p, log in self.epochs.items() for name, kept in log.state().items()},
-            "earlier": np.concatenate([np.zeros(0, dtype=np.int64), *(b.numpy() for b in self._earlier)]),
-            "lengths": np.array([len(b) for b in self._earlier], dtype=np.int64),
+            **{f"{place}.{name}": array for place, log in enumerate(self.logs) for name, array in log.state().items()},
+            "sizes": np.array(self.sizes, dtype=np.int64),
+            "earlier": np.concatenate([np.zeros(0, dtype=np.int64), *self._earlier]),
+            "lengths": np.array([len(batch) for batch in self._earlier], dtype=np.int64),
         }
 
     def restore(self, state: Memory) -> None:
-        super().restore(state)
-        for phase, log in self.epochs.items():
-            log.restore(part(state, f"epochs{phase}"))
-        self._earlier.extend(torch.split(torch.tensor(state["earlier"]), state["lengths"].tolist()))
+        for place, log in enumerate(self.logs):
+            log.restore(part(state, str(place)))
+        self.sizes = state["sizes"].tolist()
+        ends = zip(np.cumsum(state["lengths"]), state["lengths"], strict=True)
+        self._earlier.extend(state["earlier"][end - length : end] for end, length in ends)
 
 
 class NoiseLog(Remembering, Observer):

@@ -8,7 +8,6 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator
 from dataclasses import replace
-from math import ceil, floor
 
 import numpy as np
 import torch
@@ -17,10 +16,7 @@ from torch import Tensor
 from dpspec.contract.frozen import FrozenMap, Json
 from dpspec.contract.phase import Phase, poisson_sampling
 from dpspec.contract.providers import Cancelled, Observer, Trainer, TrainingJob
-from dpspec.stats.conformance import step_tests
-from dpspec.stats.conformance.batch_checks import BatchSums, Common, SamplingSums
 from dpspec.stats.conformance.canary_contributions import GroupSums, PlantedSums, StepTotals
-from dpspec.stats.conformance.epochs import EpochSums
 from dpspec.stats.conformance.evidence import (
     NoiseSums,
     NormSums,
@@ -35,15 +31,11 @@ from dpspec.training.gradients import flat_model
 from dpspec.training.gradients.clipping import Flat, clipper
 from dpspec.training.gradients.memory import ran_out
 from dpspec.training.loop.native import Schedule
-from dpspec.training.loop.samplers import Poisson, RandomAllocation, TruncatedPoisson, epoch_of, inclusion_moments
+from dpspec.training.loop.samplers import inclusion_moments
 from dpspec.training.measure.logs import NoiseLog, NormLog, SamplingLog, StateLog
 from dpspec.training.measure.residuals import Residuals
 from dpspec.training.measure.scores import ProjectionObserver
 from dpspec.training.measure.update_statistics import replace_non_finite, residual_sums
-
-#: Maximum number of remembered records; batches further back are not compared.
-_REMEMBERED = 2**24
-
 
 _EMPTY: Array = np.zeros(0, dtype=np.int64)
 
@@ -54,7 +46,7 @@ class RunLogs:
     def __init__(self, job: TrainingJob) -> None:
         records = len(job.x) + (job.canaries.count if job.canaries is not None else 0)
         self.schedule = Schedule.of(job.phases, records)
-        self.sampling = SamplingLog(self.schedule, compared_lags(self.schedule))
+        self.sampling = SamplingLog(job.phases, self.schedule.phases[0].sampler.records)
         self.noise = NoiseLog(self.schedule.total)
         self.norms = NormLog()
         self.states = StateLog()
@@ -100,25 +92,11 @@ class WatchedRun:
         return write_run(run)
 
 
-def compared_lags(schedule: Schedule) -> tuple[int, ...]:
-    """Lags at which batches of a data loader exclude or repeat each other: within an epoch, and one epoch apart."""
-    found = {1, 2}
-    for phase in schedule.phases:
-        rate = phase.sampler.inclusion
-        if 0.0 < rate < 1.0:
-            found |= {floor(1.0 / rate), ceil(1.0 / rate), epoch_of(phase.sampler)}
-    batch = max(phase.sampler.inclusion * phase.sampler.records for phase in schedule.phases)
-    return tuple(sorted(lag for lag in found if lag < schedule.total and lag * batch <= _REMEMBERED)[:8])
-
-
 def reported_evidence(logs: RunLogs, second: RunLogs | None = None) -> RunEvidence:
     sampling, norms = logs.sampling, logs.norms
     counts = {"batches": len(sampling.sizes), "noise": len(logs.noise.squares), "norms": len(norms.largest)}
-    run = RunEvidence(told=ReportedSteps(**{log: count for log, count in counts.items() if count}))
-    if sampling.sizes:
-        batches = tuple(_batches(logs.schedule, sampling))
-        records = len(sampling.inclusions)
-        run = replace(run, sampling_log=SamplingSums(records=records, repeats=sampling.repeats, batches=batches))
+    told = ReportedSteps(**{log: count for log, count in counts.items() if count})
+    run = RunEvidence(told=told, sampling_log=sampling.evidence())
     scaled = _scaled(logs)
     if scaled is not None:
         squares = np.asarray(logs.noise.squares) / np.array([phase.deviation for phase in logs.schedule]) ** 2
@@ -136,36 +114,6 @@ def reported_evidence(logs: RunLogs, second: RunLogs | None = None) -> RunEviden
             found = replace(found, missing=int(sum(drawn) - sum(clipped)), astray=astray)
         run = replace(run, norm_log=found)
     return run
-
-
-def _batches(schedule: Schedule, log: SamplingLog) -> Iterator[BatchSums]:
-    start = 0
-    for index, phase in enumerate(schedule.phases):
-        sizes = np.asarray(log.sizes[start : start + phase.steps], dtype=np.int64)
-        start += phase.steps
-        sampler, epochs = phase.sampler, log.epochs.get(index)
-        overlaps = zip(log.lags, log.overlaps[index].tolist(), strict=True)
-        # Whether sizes are random, with a distribution that is tested.
-        random = isinstance(sampler, Poisson | RandomAllocation) and 0.0 < sampler.inclusion < 1.0
-        random = random or (isinstance(sampler, TruncatedPoisson) and sampler.rate < 1.0)
-        allocated = None
-        if isinstance(sampler, RandomAllocation):
-            whole = len(sizes) // sampler.epoch_steps
-            mean = sampler.records * sampler.batches_per_epoch / sampler.epoch_steps
-            spread = float(np.square(sizes[: whole * sampler.epoch_steps] - mean).sum())
-            allocated = EpochSums(whole=whole, astray=log.astray[index] if whole else 0, spread=spread)
-        yield BatchSums(
-            steps=len(sizes),
-            total=int(sizes.sum()),
-            squares=int((sizes**2).sum()),
-            spread=log.spreads[index] if index < len(log.spreads) else None,
-            above=log.above[index] if index < len(log.above) == len(log.spreads) else None,
-            sizes=step_tests.summary(sizes) if len(sizes) and random else None,
-            overlaps=tuple(Common(lag, *counts) for lag, counts in overlaps if counts[1]),
-            together=None if epochs is None else epochs.sums(),
-            early=None if epochs is None else epochs.early,
-            epochs=allocated,
-        )
 
 
 def _scaled(logs: RunLogs) -> Array | None:

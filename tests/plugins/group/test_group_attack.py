@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from support.attacks import attacked, moments, outcomes_of, trials_of
 
-from dpspec.contract import Check, Evidence, Finding, FrozenMap, Spec, TrainingJob, Trial
+from dpspec.contract import Check, Finding, FrozenMap, Spec, TrainingJob, Trial
 from dpspec.contract.frozen import canonical_json
 from dpspec.engine.preparing.context import RunContext
 from dpspec.engine.preparing.prepare import prepare
@@ -106,44 +106,17 @@ def test_an_estimate_as_if_gaussian_and_mu_are_near_the_truth_of_a_gaussian_mech
     assert mu.value < true
 
 
-def test_the_final_model_alone_shows_less(one_trial: tuple[Spec, list[Trial]], tmp_path: Path) -> None:
-    _, white_box = one_trial
-    spec = spec_of(tmp_path, "threat_model.access=final-model")
-    trials = trials_of(spec, 0)
-    scores, coins = pooled(trials, 4)
-    white_scores, white_coins = pooled(white_box, 4)
-    separation = (scores[coins == 1].mean() - scores[coins == 0].mean()) / scores.std()
-    white = (white_scores[white_coins == 1].mean() - white_scores[white_coins == 0].mean()) / white_scores.std()
-    assert 0.0 < separation < white
-    evidences = [o for o in outcomes_of(spec, trials) if isinstance(o, Evidence) and o.kind == "one-run-ladder"]
-    assert {e.scope.access for e in evidences} == {"final-model"}
-
-
 def test_what_is_told_is_the_order_of_the_coins(tmp_path: Path) -> None:
     plan = Attack.of(spec_of(tmp_path, "threat_model.group_size=2", "claims.four.group_size=2"))
     scores, coins = [5.0, -1.0, 3.0, -4.0, 0.0, 2.0], "101011"
     told = attack._outcomes(plan, np.full(6, 2), np.array([int(c) for c in coins]), np.array(scores))
     assert told == [[2, "001111"]]
+    equal = attack._outcomes(plan, np.full(4, 2), np.array([1, 0, 1, 0]), np.zeros(4))
+    assert equal == [[2, "1010"]]  # the order of equal scores does not depend on the coins
     trial = Trial(index=0, evidence=FrozenMap({"outcomes": told, "records": 10}))
     assert coins_by_size(trial, {2: plan.tested(6)}) == {2: "001111"}
     with pytest.raises(ValueError, match="coins must be 7"):
         coins_by_size(trial, {2: plan.tested(7)})
-
-
-def test_equal_scores_are_ordered_without_looking_at_coins(tmp_path: Path) -> None:
-    plan = Attack.of(spec_of(tmp_path, "threat_model.group_size=1", "claims.four.group_size=1"))
-    told = attack._outcomes(plan, np.full(4, 1), np.array([1, 0, 1, 0]), np.zeros(4))
-    assert told == [[1, "1010"]]
-
-
-def test_phases_are_scored_with_their_own_parameters(tmp_path: Path) -> None:
-    phases = "[{steps: 10, noise_multiplier: 1.0}, {steps: 10, noise_multiplier: 3.0, clip_norm: 0.25}]"
-    spec = spec_of(tmp_path, "mechanism.steps=null", f"mechanism.phases={phases}", "audit.canary.count=40")
-    trials = trials_of(spec, 0)
-    assert trials[0].evidence["steps"] == 20
-    assert len(trials[0].evidence["sampling_log"]["batches"]) == 2
-    checks = [o for o in outcomes_of(spec, trials) if isinstance(o, Check)]
-    assert all(c.p_value > 1e-9 for c in checks)
 
 
 def test_scores_belong_to_their_group_size_in_whatever_order_the_sizes_are_given(tmp_path: Path) -> None:

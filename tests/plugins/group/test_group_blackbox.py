@@ -109,22 +109,7 @@ def renyi() -> Profile:
     return lambda epsilon: float(log_delta_at_orders(orders, divergences, epsilon).min())
 
 
-@pytest.mark.parametrize(
-    ("k", "epsilon"),
-    [
-        (1, 3.2465),
-        (2, 7.6975),
-        (3, 13.9731),
-        (4, 23.2859),
-        (5, 38.1911),
-        (6, 64.9862),
-        (7, 123.5122),
-        (8, 311.9823),
-        (9, 1900.4359),
-        (10, 68215.3),
-        (12, 277043.0),
-    ],
-)
+@pytest.mark.parametrize(("k", "epsilon"), [(1, 3.2465), (2, 7.6975), (8, 311.9823), (9, 1900.4359), (12, 277043.0)])
 def test_the_librarys_column(k: int, epsilon: float) -> None:
     """From 9 on its infinities are underflow: in logarithms it needs a delta that float64 cannot hold."""
     found = group_epsilon(renyi(), k, 1e-6, cap=1e5)
@@ -132,29 +117,6 @@ def test_the_librarys_column(k: int, epsilon: float) -> None:
     assert (math.exp(renyi()(found / k)) == 0.0) == (k > 8)
     if k in (2, 8):  # above the exact profile
         assert found >= group_epsilon(profile_of("poisson", 1.0), k, 1e-6)
-
-
-FOUR, ONE, EIGHT = ([(Mixture.poisson(k, 0.01, sigma), 2000)] for k, sigma in ((4, 2.0), (1, 1.0), (8, 1.0)))
-
-
-@pytest.mark.parametrize(
-    ("rate", "sigma", "delta", "k", "one", "group"),
-    [
-        (0.001, 0.2, 1e-4, 2, 11.1165653513, 13.6722005931),
-        (0.01, 0.25, 1e-3, 2, 7.6630782185, 10.0125643550),
-        (0.01, 0.25, 1e-3, 3, 7.6630782185, 11.5763118006),
-    ],
-)
-def test_linear_is_no_lower_bound(rate: float, sigma: float, delta: float, k: int, one: float, group: float) -> None:
-    """One step, exact: the group's epsilon is far below k times that of one record."""
-    assert group < k * one - 4.0
-    for size, epsilon in ((1, one), (k, group)):
-        step = Mixture.poisson(size, rate, sigma)
-        assert step.delta(epsilon, "present-first") == pytest.approx(delta, rel=1e-8)
-        interval = PrivacyLoss.of(step).epsilon(delta)
-        assert interval.lower <= epsilon + 1e-9
-        assert epsilon - 1e-9 <= interval.upper
-        assert interval.upper < k * one or size == 1
 
 
 @pytest.mark.parametrize("epsilon", [0.0, 0.5, 20.0, 300.0, 3000.0])

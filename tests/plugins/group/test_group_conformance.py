@@ -13,8 +13,6 @@ from support.attacks import audited as audited_at
 
 from dpspec.contract import Check, Finding, FrozenMap, Trial, thaw
 from dpspec.contract.findings import AS_RUN
-from dpspec.engine.judging.claim_tests import Concluded
-from dpspec.engine.judging.judge import judge
 from dpspec.engine.preparing.prepare import prepare
 from dpspec.engine.results.result import AuditResult
 from dpspec.registry.loader import load_catalog
@@ -138,23 +136,6 @@ def test_both_ends_move_when_a_tenth_of_the_noise_is_missing(audited: tuple[Any,
         assert other.lower > 1.05 * one.lower
         assert other.value > 1.05 * one.value
         assert other.lower <= worst(spec, one.at["group_size"], 0.9) <= other.value
-
-
-def test_it_decides_no_claim(audited: tuple[Any, AuditResult]) -> None:
-    spec, audit = audited
-
-    def verdicts(findings: tuple[Finding, ...]) -> object:
-        given = Concluded(
-            spec=spec, findings=findings, series=audit.series, checks=audit.checks, evidence=audit.evidence,
-            trials=1, needed=1,
-        )  # fmt: skip
-        return [(one.verdict, one.reason, one.upper, one.lower) for one in judge([given])[0].verdicts]
-
-    others = tuple(one for one in audit.findings if one.quantity != AS_RUN)
-    mine = [one for one in audit.findings if one.quantity == AS_RUN]
-    expected = verdicts(others)
-    for value in (0.0, float("inf")):
-        assert verdicts((*others, *(replace(one, value=value, lower=value) for one in mine))) == expected
 
 
 def test_reports_tell_it_and_name_what_is_not_measured(audited: tuple[Any, AuditResult], tmp_path: Path) -> None:

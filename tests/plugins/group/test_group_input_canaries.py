@@ -58,13 +58,6 @@ def test_final_models_show_groups_that_were_hardly_noised(tmp_path: Path, score:
     assert {e.scope.access for e in outcomes_of(spec, trials) if isinstance(e, Evidence)} == {"final-model"}
 
 
-def test_equal_blank_records_of_one_label_make_one_group(tmp_path: Path) -> None:
-    spec = attacked(tmp_path, canary("blank", 10), "threat_model.group_size=3", "claims.four.group_size=3")
-    (trial,) = trials_of(spec, 0)
-    assert trial.arrays["group_sizes"].tolist() == [3] * 10
-    assert len(trial.evidence["outcomes"][0][1]) == 10
-
-
 def test_evidence_holds_no_score_and_no_record(tmp_path: Path) -> None:
     (trial,) = trials_of(attacked(tmp_path, canary("duplicate", 32)), 0)
     assert set(trial.evidence) >= {"outcomes", "records", "steps", "internal"}

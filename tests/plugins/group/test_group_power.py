@@ -77,14 +77,6 @@ def test_no_guess_counts_are_expected_to_show_more_than_those_designed(mu: float
     assert scores.design(law, canaries, delta, confidence).rungs == guess_counts.around(*best, canaries)
 
 
-def test_twenty_thousand_canaries_show_half_of_an_epsilon_of_four() -> None:
-    spec = spec_at(ATTACKS / "epsilon-4.yaml", SMALL)
-    (shown,) = lower_of(spec).values()
-    assert 3.9 < truth(spec) < 4.0
-    assert 0.5 * truth(spec) < shown < truth(spec)
-    assert shown > 0.8 * expected(spec)
-
-
 def test_what_is_shown_rises_with_the_group_as_the_bound_does() -> None:
     spec = spec_at(ATTACKS / "families.yaml", SMALL)
     assert spec.audit.options["canary"]["spread"] == 0.1
@@ -205,19 +197,6 @@ def test_right_guesses_against_simulation() -> None:
         tpr, fpr = law.rates(score)
         assert abs((scores[coins == 1] >= score).mean() - tpr) < 0.01
         assert abs((scores[coins == 0] >= score).mean() - fpr) < 0.01
-
-
-def test_the_design_is_the_best_of_its_grid_and_says_what_perfect_guesses_show() -> None:
-    law = ScoreDistribution.normal(-2.0, 2.0, 2.0, 2.0)
-    few, many = design(law, 400, 1e-5, 0.95), design(law, 4000, 1e-5, 0.95)
-    assert few.rungs[-1] == (200, 200)
-    assert all(a <= c and b <= d for (a, b), (c, d) in itertools.pairwise(few.rungs))
-    assert few.expected_epsilon < few.largest_epsilon
-    assert few.expected_epsilon < many.expected_epsilon
-    for rung in ((200, 200), (4, 4), (100, 0)):
-        alone = one_run.epsilon_lower(400, sum(rung), math.floor(law.correct(*rung, 400)), 1e-5, 0.95)
-        assert alone <= 1.1 * few.expected_epsilon
-    assert few.largest_epsilon == guess_counts.largest(400, [sum(rung) for rung in few.rungs], 1e-5, 0.95)
 
 
 def test_without_a_law_counts_rise_to_all_canaries() -> None:

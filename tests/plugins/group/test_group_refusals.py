@@ -81,6 +81,7 @@ def test_what_makes_sense_is_accepted_and_planned(tmp_path: Path, overrides: lis
         ),
         (["audit.canary.every=2"], "unsupported", "audit.canary.every", "canary.space: gradient only"),
         ([FINAL, "audit.canary.every=1000"], "bad-value", "audit.canary.every", "no step would have canary gradients"),
+        (["audit.shard_runs=8"], "unsupported", "audit.shard_runs", "many-run only"),
         (["training.optimizer={kind: adam}"], "unsupported", "training.optimizer", "not invertible"),
     ],
 )

@@ -238,23 +238,6 @@ def poisson(self: Any, generator: torch.Generator) -> torch.Tensor:
     return samplers.Poisson(self.records, self.inclusion).draw(generator)
 
 
-def pieces(self: Any, generator: torch.Generator) -> torch.Tensor:
-    if not hasattr(self, "shuffled"):
-        object.__setattr__(self, "shuffled", samplers.Shuffled(200, 20))
-    return self.shuffled.draw(generator)
-
-
-def sticky(self: samplers.RandomAllocation, generator: torch.Generator) -> torch.Tensor:
-    if self._steps is not None and self._taken >= self.epoch_steps:
-        self._taken = 0
-    return DRAW(self, generator)
-
-
-def doubled(self: samplers.RandomAllocation, generator: torch.Generator) -> torch.Tensor:
-    batch = DRAW(self, generator)
-    return torch.unique(torch.cat([batch, torch.tensor([7])])) if self._taken % 2 else batch
-
-
 def once(self: samplers.RandomAllocation, generator: torch.Generator) -> torch.Tensor:
     if self._steps is None or self._taken >= self.epoch_steps:
         batch = DRAW(self, generator)
@@ -295,17 +278,11 @@ LONG = "mechanism.steps=200"
     ("scheme", "sampler", "fault"),
     [
         (ALLOCATED, "RandomAllocation", poisson),
-        (ALLOCATED, "RandomAllocation", sticky),
-        (ALLOCATED, "RandomAllocation", doubled),
         (SEVERAL, "RandomAllocation", once),
-        (SEVERAL, "RandomAllocation", sticky),
         (TRUNCATED, "TruncatedPoisson", poisson),
-        (TRUNCATED, "TruncatedPoisson", pieces),
-        *(
-            ((*scheme, LONG), sampler, favoring(change))
-            for scheme, sampler in ((FIXED, "FixedSize"), (TRUNCATED, "TruncatedPoisson"), ((), "Poisson"))
-            for change in (always_one, two_rates)
-        ),
+        ((*FIXED, LONG), "FixedSize", favoring(two_rates)),
+        ((*TRUNCATED, LONG), "TruncatedPoisson", favoring(two_rates)),
+        ((LONG,), "Poisson", favoring(always_one)),
     ],
 )
 def test_a_loop_that_draws_otherwise_deviates(scheme, sampler, fault, tmp_path, monkeypatch):
@@ -371,11 +348,3 @@ def test_no_theorem_and_an_attack_that_refutes(tmp_path: Path) -> None:
     assert {"batch size, phase 1", "batches of each epoch, phase 1", "batches of different epochs, phase 1"} <= notes
     left_out = [check for check in audit.checks if "depends on the epoch's other batches" in check.note]
     assert {check.assumption for check in left_out} == {"update", "independent-noise"}
-
-
-def test_much_noise_hides_who_is_there(tmp_path: Path) -> None:
-    for seed in (1, 2, 3):
-        overrides = (*ATTACKED, "mechanism.noise_multiplier=300", f"audit.seed={seed}")
-        audit = audited(tmp_path, *overrides, text=TEXT)
-        assert [v.verdict for v in audit.verdicts] == ["open"] * 6
-        assert audit.conformance.status == "no-deviation-found"

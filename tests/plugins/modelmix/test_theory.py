@@ -15,7 +15,7 @@ from support import specs
 from support.modelmix_densities import FIGURE, log_density_of_sum, loss_of_pair, mixed
 
 from dpspec.accounting import Discrete, PrivacyLoss
-from dpspec.contract import Finding, Series
+from dpspec.contract import Finding
 from dpspec.engine.results.result import AuditResult
 from dpspec_modelmix import published, theory
 from dpspec_modelmix.attack import log_laplace_density
@@ -120,14 +120,6 @@ def test_one_step_against_mpmath(q: float, s: float, t: float, order: float) -> 
 def test_the_one_hot_gradient_is_the_worst_of_those_looked_at() -> None:
     for shift, width in itertools.product((0.1, 1.0, 2.7), (0.5, 10.0, 400.0)):
         assert theory.star_shape((2, 3, 8), shift, width) <= 1.0 + 1e-9
-
-
-@pytest.mark.parametrize("width", [0.0, 1e-3, 1.0, 47.0, 200.0, 1e6])
-def test_densities_integrate_to_one(width: float) -> None:
-    o, w = theory.nodes(1.0, width, 1.0)
-    mass = float(w @ np.exp(theory.log_density(o, width)))
-    dropped = max(0.0, width - 1.0 - 24.0) / width if width > 50.0 else 0.0
-    assert mass + dropped == pytest.approx(1.0, abs=1e-8)
 
 
 def test_what_means_nothing_is_refused() -> None:
@@ -311,7 +303,6 @@ def test_an_audit_with_laplace_noise(tmp_path: Path) -> None:
     printed = [f for f in findings if f.printed is not None]
     assert [f.method for f in printed] == ["Lemma D.2 and its total, in units of the spec"]
     assert all(f.printed is not None and f.printed.refuted for f in printed)
-    assert {s.name for s in audit.series if isinstance(s, Series)} >= {"epsilon-by-threshold"}
     assert audit.conformance.status == "no-deviation-found"
 
 
@@ -335,12 +326,6 @@ def test_a_step_that_loses_out_of_range_adds_up() -> None:
     printed, corrected = (published.lemma_moments(1.0 / 12.0, 1.0, 2.0, printed=p) for p in (True, False))
     assert math.isfinite(printed.mean)
     assert corrected.mean > printed.mean > 0.0
-
-
-@pytest.mark.parametrize(("ratio", "p", "value"), [(0.075, 25, 13.944933), (0.075, 100, 12.829683), (0.3, 100, 3.932)])
-def test_the_truth_of_figure_3_lies_below_the_bound(ratio: float, p: int, value: float) -> None:
-    """Epsilon of the pair by inverting transforms at 25 digits (mpmath)."""
-    assert value < theory.mixed_epsilon([FIGURE[ratio, p]], 1e-5).epsilon
 
 
 @pytest.mark.parametrize(

@@ -17,37 +17,30 @@ RATIOS = {2.0: (1.295, 0.535, 0.367, 0.308, 0.304), 8.0: (2.028, 0.830, 0.515, 0
 STEPS = (1, 101, 201, 301, 391)
 
 
-def audited(folder: Path, *changes: str) -> AuditResult:
-    return specs.audit_of(SPEC, folder / "store", "mechanism.step_bound=theorem", *changes)
+@pytest.fixture(scope="module")
+def shipped(tmp_path_factory: pytest.TempPathFactory) -> AuditResult:
+    """As it ships, except that the mean rule is estimated from 6 batches instead of 20."""
+    store = tmp_path_factory.mktemp("shipped") / "store"
+    return specs.audit_of(SPEC, store, "mechanism.step_bound=theorem", "audit.mean_rule.outer=6")
 
 
-def held(audit: AuditResult, within: float) -> None:
-    tables = {series.name: series.columns for series in audit.series}
+@pytest.mark.ci
+def test_the_reference_run_is_met(shipped: AuditResult) -> None:
+    tables = {series.name: series.columns for series in shipped.series}
     ratio = tables["ratio-over-training"]
     found = {
         (alpha, step): mean for step, alpha, mean in zip(ratio["step"], ratio["order"], ratio["mean"], strict=True)
     }
     for alpha, values in RATIOS.items():
         for step, value in zip(STEPS, values, strict=True):
-            assert found[alpha, step] == pytest.approx(value, rel=within)
-    told = {(f.quantity, f.at.get("fraction")): f.value for f in audit.findings if f.rigor == "approximate"}
-    rdp = next(f.value for f in audit.findings if f.method.startswith("rdp"))
+            assert found[alpha, step] == pytest.approx(value, rel=0.15)
+    told = {(f.quantity, f.at.get("fraction")): f.value for f in shipped.findings if f.rigor == "approximate"}
+    rdp = next(f.value for f in shipped.findings if f.method.startswith("rdp"))
     assert rdp == pytest.approx(10.039, rel=1e-3)
-    assert told["epsilon_by_rdp", 0.5] == pytest.approx(7.401, rel=within / 2)
+    assert told["epsilon_by_rdp", 0.5] == pytest.approx(7.401, rel=0.075)
     assert told["epsilon_by_rdp", 0.5] < rdp
     assert told["share_below_data_independent", None] == pytest.approx(0.70, abs=0.08)
-
-
-@pytest.fixture(scope="module")
-def shipped(tmp_path_factory: pytest.TempPathFactory) -> AuditResult:
-    """As it ships, but that the mean rule is estimated from 6 batches and not from 20: of it factors are told."""
-    return audited(tmp_path_factory.mktemp("shipped"), "audit.mean_rule.outer=6")
-
-
-@pytest.mark.ci
-def test_the_reference_run_is_met(shipped: AuditResult) -> None:
-    held(shipped, 0.15)
-    records = {series.name: series.columns for series in shipped.series}["records"]
+    records = tables["records"]
     assert float(np.median(records["estimate_add"])) == pytest.approx(7.401, rel=0.15)
     assert float(np.quantile(records["estimate_add"], 0.1)) == pytest.approx(5.520, rel=0.15)
 
@@ -63,9 +56,3 @@ def test_what_counts_as_reproduced_for_sums(shipped: AuditResult) -> None:
         assert added == sorted(added, reverse=True)
         assert stages["median"][places[0]] == 1.0
         assert all(stages["right"][i] < 0.5 * stages["wrong"][i] for i in places[1:])
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", [2, 3])
-def test_other_seeds_scatter_about_the_reference(tmp_path: Path, seed: int) -> None:
-    held(audited(tmp_path, f"audit.seed={seed}", "audit.mean_rule=null"), 0.25)

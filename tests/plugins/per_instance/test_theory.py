@@ -10,7 +10,7 @@ from scipy.special import logsumexp
 from support import per_instance_brute as brute
 from support.per_instance_brute import Chain, chain_bound, classical, discrete, integer_divergence, largest_mean_change
 
-from dpspec_per_instance import analysis, findings, statements, theory
+from dpspec_per_instance import analysis, statements, theory
 from dpspec_per_instance.statements import MISPRINT, printed_order
 from dpspec_per_instance.theory import entropic_mean, exponents, step_divergence
 
@@ -118,27 +118,6 @@ def test_two_steps_and_the_wrong_expectation():
     assert classical(p_chain, q_chain, 2) == pytest.approx(3.0158518, rel=NEAR)
     assert float(discrete(2, q_chain.paths(), p_chain.paths())) == pytest.approx(0.21737399, rel=NEAR)
     assert chain_bound(q_chain, p_chain, q_chain, e.orders, e.weights) == pytest.approx(0.27888391, rel=NEAR)
-
-
-@pytest.mark.parametrize(
-    ("order", "p", "orders", "truth", "bound", "printed", "ordinary", "reverse", "reverse_bound"),
-    [
-        (2, 2.0, (5, 3, 2), 0.062130383, 0.098243955, 0.11868197, 0.73426982, 0.34581485, 0.52527605),
-        (4, 9.0, (4.796875, 4.375, 4), 0.084098895, 0.69439496, 0.69673230, 0.89195384, 1.2521424, 2.1459630),
-    ],
-)
-def test_three_steps(order, p, orders, truth, bound, printed, ordinary, reverse, reverse_bound):
-    """R14."""
-    first = Chain((0.98, 0.02), ((0.9, 0.1), (0.3, 0.7)), ((0.5, 0.5), (0.05, 0.95)))
-    second = Chain((0.97, 0.03), ((0.88, 0.12), (0.6, 0.4)), ((0.48, 0.52), (0.4, 0.6)))
-    e = exponents(order, 3, p)
-    assert e.orders == pytest.approx(orders, rel=1e-12)
-    assert float(discrete(order, first.paths(), second.paths())) == pytest.approx(truth, rel=NEAR)
-    assert chain_bound(first, second, first, e.orders, e.weights) == pytest.approx(bound, rel=NEAR)
-    assert _printed(first, second, order, p) == pytest.approx(printed, rel=NEAR)
-    assert classical(first, second, order) == pytest.approx(ordinary, rel=NEAR)
-    assert float(discrete(order, second.paths(), first.paths())) == pytest.approx(reverse, rel=NEAR)
-    assert chain_bound(second, first, second, e.orders, e.weights) == pytest.approx(reverse_bound, rel=NEAR)
 
 
 def _random_chain(rng, steps):
@@ -340,17 +319,3 @@ def test_confidence_bounds_hold_as_often_as_they_say():
     assert np.mean(entropic_mean(drawn, weight) < truth) > 0.3
     assert np.all(found <= top)
     assert theory.confidence_upper_mean([0.0], 2.0, 0.0, 5, 1.0) == pytest.approx(0.0)
-
-
-def test_runs_needed_are_enough_and_fewer_are_not():
-    means, weights, tops = [0.1, 0.2], [4.0, 5.0], [1.0, 1.0]
-    logs = theory.log_terms(2, 0.05)
-
-    def total(runs):
-        some = zip(means, weights, tops, strict=True)
-        return 0.05 + sum(float(theory.confidence_upper_mean(m, w, d, runs, logs)) for m, w, d in some)
-
-    runs = findings.runs_needed(means, weights, tops, 0.05, 0.5, logs)
-    assert total(runs * 1.001) <= 0.5 < total(runs * 0.99)
-    assert findings.runs_needed(means, weights, tops, 0.05, 0.3, logs) == math.inf
-    assert findings.runs_needed(means, weights, tops, 0.05, 3.0, logs) == 1.0

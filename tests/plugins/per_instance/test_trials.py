@@ -152,22 +152,15 @@ def test_shards_find_what_one_trial_finds(folder: Path, shared: AuditResult, who
     same(shared, whole)
 
 
-def same(ours: AuditResult, theirs: AuditResult, rel: float = 1e-3) -> None:
+def same(ours: AuditResult, theirs: AuditResult) -> None:
     assert [(v.claim, v.verdict) for v in ours.verdicts] == [(v.claim, v.verdict) for v in theirs.verdicts]
     assert [replace(f, value=0.0) for f in ours.findings] == [replace(f, value=0.0) for f in theirs.findings]
-    assert [f.value for f in ours.findings] == pytest.approx([f.value for f in theirs.findings], rel=rel)
+    assert [f.value for f in ours.findings] == pytest.approx([f.value for f in theirs.findings], rel=1e-3)
     assert ours.evidence == theirs.evidence
     checked = [[(c.assumption, c.test, c.note) for c in audit.checks] for audit in (ours, theirs)]
     assert checked[0] == checked[1]
-    assert [c.p_value for c in ours.checks] == pytest.approx([c.p_value for c in theirs.checks], rel=rel)
+    assert [c.p_value for c in ours.checks] == pytest.approx([c.p_value for c in theirs.checks], rel=1e-3)
     assert [s.name for s in ours.series] == [s.name for s in theirs.series]
-    for one, other in zip(ours.series, theirs.series, strict=True):
-        assert set(one.columns) == set(other.columns)
-        for name, column in one.columns.items():
-            if all(isinstance(value, int | float) for value in column):
-                assert list(column) == pytest.approx(list(other.columns[name]), rel=rel), (one.name, name)
-            else:
-                assert column == other.columns[name]
 
 
 def test_what_there_is_once_for_a_run_is_first_shards(folder: Path, shared: AuditResult) -> None:
@@ -213,14 +206,6 @@ def test_runs_on_data_of_their_own_are_shared_out_too(folder: Path) -> None:
     runs = whole_runs(loaded(folder, *BOTH, "audit.shard_records=2"), trials(folder, ours.audits[0], "both"))
     for one, other in zip(runs, trials(folder, theirs.audits[0], "both"), strict=True):
         np.testing.assert_allclose(one.arrays["own"], other.arrays["own"], rtol=1e-3, atol=1e-6)
-    same_records(ours.audits[0], theirs.audits[0])
-
-
-def same_records(ours: AuditResult, theirs: AuditResult) -> None:
-    found = [next(s.columns for s in audit.series if s.name == "records") for audit in (ours, theirs)]
-    assert found[0]["record"] == found[1]["record"]
-    for name in ("estimate_remove", "estimate_add", "confidence_upper_add"):
-        assert list(found[0][name]) == pytest.approx(list(found[1][name]), rel=1e-3)
 
 
 def test_a_shard_that_is_missing_is_made_again_alone(folder: Path, shared: AuditResult) -> None:

@@ -121,31 +121,6 @@ def test_radii_of_chains(chain: tuple[dict[str, Any], ...], radius: float) -> No
         assert np.linalg.norm(steps.run_steps(x, read, 3.0)[0], axis=1).max() <= radius * (1.0 + 1e-12)
 
 
-def test_a_projection_around_the_mean_leaves_the_ball() -> None:
-    x = np.tile([[0.0, 1.0]], (40, 1))
-    x[:2] = [[1.0, 0.0], [-1.0, 0.0]]
-    other = x.copy()
-    other[0] = [0.9, 0.1]
-    pair = Pair(x, other, np.ones(40), np.ones(40))
-    longest = float(np.linalg.norm(steps.run_steps(x, (read_step({"pca": 1, "affine": True}),))[0], axis=1).max())
-    assert 1.3 < longest <= math.sqrt(2.0)
-    for private in ({"kind": "gaussian", "eps_noise": 1.0}, {"kind": "dp-gd", "eps_noise": 1.0, "loss": "squared"}):
-        block = private if private["kind"] == "gaussian" else {**private, "steps": 1}
-        mechanism = {"pipeline": ({"pca": 1, "affine": True},), "private": block}
-        assert oracle.worst(mechanism, 40, pair).ratio <= 1.0 + oracle.TOLERANCE
-
-
-def test_the_step_length_that_contracts_depends_on_the_clip(tmp_path: Path) -> None:
-    private = "mechanism.private={kind: sgd-iterated, eps_noise: 0.01, loss: squared, learning_rate: 0.5}"
-    step = "mechanism.pipeline=[{scale: standard, clip: 3.0}]"
-    overrides = [private, step, "threat_model.access=final-model", "mechanism.collection={min_std: 0.5}"]
-    spec = specs.spec_of(tmp_path, BASE, *overrides)
-    refused = [d.path for d in prepare(spec, load_catalog()).diagnostics if d.severity == "error"]
-    assert refused == [("mechanism", "private", "learning_rate")]
-    longer = specs.spec_of(tmp_path, BASE, *overrides, "mechanism.private.learning_rate=0.2")
-    assert not [d for d in prepare(longer, load_catalog()).diagnostics if d.severity == "error"]
-
-
 def test_a_mask_that_is_the_same_restricts_the_neighbours_that_are_spoken_of(tmp_path: Path) -> None:
     """With a test in front the restriction stood nowhere; this pair has delta 0.119 at the epsilon proved for 0.05."""
     mechanism = {**SAME, "collection": {"max_missing_rows": 453, "min_observed": 2}}

@@ -10,11 +10,9 @@ import pytest
 from dpspec.contract import DataError, FrozenMap
 from dpspec_preprocessing import collection, sensitivity, steps
 from dpspec_preprocessing.options import Declaration
-from dpspec_preprocessing.published import pca_printed
 from dpspec_preprocessing.sensitivity import read_step
 
 NAN = math.nan
-ONE = np.array([-0.82, -0.77, -0.74, 0.0, 0.25, 0.6, 0.61, 0.66, 0.95])[:, None]
 TWO = np.array(
     [
         [0.5, NAN, 0.1],
@@ -27,31 +25,6 @@ TWO = np.array(
         [-0.4, 0.2, NAN],
     ]
 )
-THREE = np.array(
-    [
-        [0.9, 0.1, 0.0],
-        [-0.8, 0.2, 0.05],
-        [0.7, -0.3, 0.1],
-        [-0.6, -0.2, -0.1],
-        [0.5, 0.4, 0.02],
-        [-0.9, 0.1, -0.05],
-        [0.8, -0.2, 0.03],
-        [-0.7, 0.05, 0.08],
-    ]
-)
-
-
-def test_clusters_of_nine_points() -> None:
-    found = steps.find_good_clusters(ONE, 0.1)
-    assert np.flatnonzero(found.centres).tolist() == [0, 1, 2, 5, 6]
-    assert found.largest == 3
-    kept = np.flatnonzero(steps.deduplicate(ONE, 0.1)[:, 0]).tolist()
-    assert [*kept, 3] == [0, 4, 5, 8, 3]  # record 3 is kept too: it is the zero vector already
-    expected = [-0.82, -0.82, -0.82, 0.0, 0.25, 0.6, 0.6, 0.6, 0.95]
-    assert steps.quantise(ONE, 0.1)[:, 0].tolist() == expected
-    measured = collection.measure_limits(ONE, read_step({"quantise": 0.1}))
-    assert measured == {"max_ball": 7.0, "max_cluster": 3.0}
-    assert sensitivity.merging(sensitivity.Step(name="quantise", eta=0.1), 7, 100).tau == pytest.approx(2.8)
 
 
 def test_missing_values() -> None:
@@ -94,17 +67,6 @@ def test_a_feature_without_a_value_is_named(step: dict[str, object], limits: dic
     broken = collection.broken_limits(collection.require_in_collection(x, pipeline, tested=True), limits)
     assert "max_missing_rows" in broken
     assert ("max_spread" in broken) == ("max_spread" in limits)
-
-
-def test_spectrum_of_eight_points() -> None:
-    values = collection.covariance_spectrum(THREE)
-    assert values == pytest.approx([0.6437214031, 0.0536284490, 0.0039394336], rel=1e-8)
-    gaps = [collection.measure_limits(THREE, read_step({"pca": k}))["min_eigengap"] for k in (1, 2)]
-    assert gaps == pytest.approx([0.5900929541, 0.0496890154], rel=1e-8)
-    taus = [pca_printed(gap, 8).tau for gap in gaps]
-    assert taus == pytest.approx([25.17763134, 299.0025610], rel=1e-8)
-    assert [sensitivity.pca(gap, 8).tau for gap in gaps] == [8.0, 8.0]
-    assert values[1:].sum() == pytest.approx(0.0575678826, rel=1e-8)
 
 
 def test_test_rows_are_mapped_by_what_training_rows_gave() -> None:

@@ -92,6 +92,17 @@ AT, BATCH = "mechanism.pipeline.0", "mechanism.private.batch_size"
         ([GD, "mechanism.private.loss=null", "mechanism.private.lipschitz=1.0"], "warning", PRIVATE),
         ([ITERATED], "error", "threat_model.access"),
         ([ITERATED, "mechanism.private.learning_rate=3.0", LAST], "error", f"{PRIVATE}.learning_rate"),
+        (  # records of norm 3 have nine times the curvature
+            [
+                ITERATED.replace("logistic", "squared"),
+                f"{PRIVATE}.learning_rate=0.5",
+                LAST,
+                step("{scale: standard, clip: 3.0}"),
+                limits("min_std: 0.5"),
+            ],
+            "error",
+            f"{PRIVATE}.learning_rate",
+        ),
         ([f"{PRIVATE}={NET}"], "error", f"{PRIVATE}.loss"),
         ([MODEL], "error", "model"),
         ([f"{PRIVATE}={NET}", MODEL], "warning", PRIVATE),

@@ -1,4 +1,4 @@
-"""Good clusters by a tree, by a tree on principal directions and by blocked products: all agree with the definition."""
+"""Good clusters by a tree and by blocked products: both agree with the definition."""
 
 from __future__ import annotations
 
@@ -40,11 +40,10 @@ def by_definition(x: Rows, eta: float) -> tuple[list[bool], list[int], int]:
 
 
 @pytest.mark.parametrize("features", [1, 3, 15, 16, 40])
-@pytest.mark.parametrize("way", [*WAYS, "chosen"])
+@pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("eta", [0.0, 0.05, 0.1, 0.2])
 def test_good_clusters_by_definition(monkeypatch: pytest.MonkeyPatch, features: int, way: str, eta: float) -> None:
-    if way != "chosen":
-        monkeypatch.setattr(steps, "choose_finder", lambda x, weight, radius, device: WAYS[way](x, weight))
+    monkeypatch.setattr(steps, "TREE_FEATURES", 40 if way == "tree" else 0)
     x = blobs(features)
     found = steps.find_good_clusters(x, eta)
     centres, representative, largest = by_definition(x, eta)
@@ -73,6 +72,7 @@ def test_small_blocks_change_nothing(monkeypatch: pytest.MonkeyPatch, way: str, 
     expected = whole.weights_within(0.3), [row.tolist() for row in whole.within(np.arange(5, 90), 0.3)]
     monkeypatch.setattr(steps, "_DIFFERENCES", 700)
     monkeypatch.setattr(steps, "_PRODUCTS", 2000)
+    monkeypatch.setattr(steps, "_LISTED", 20)
     parts = WAYS[way](x, weight)
     assert parts.weights_within(0.3).tolist() == expected[0].tolist()
     assert [row.tolist() for row in parts.within(np.arange(5, 90), 0.3)] == expected[1]
@@ -97,14 +97,6 @@ def test_coarser_products_are_not_trusted() -> None:
         assert Products(x, weight, "cpu").weights_within(0.2).tolist() == expected
     finally:
         torch.set_float32_matmul_precision("highest")
-
-
-def test_the_way_follows_features_density_and_device() -> None:
-    sparse, weight = np.random.default_rng(1).normal(size=(3000, 20)), np.ones(3000, dtype=np.int64)
-    assert isinstance(steps.choose_finder(sparse[:, :3], weight, 0.1, "cuda"), Tree)
-    assert isinstance(steps.choose_finder(sparse, weight, 0.1, "cpu"), Tree)
-    assert isinstance(steps.choose_finder(sparse, weight, 10.0, "cpu"), Products)
-    assert isinstance(steps.choose_finder(sparse, weight, 0.1, "meta"), Products)
 
 
 def test_a_row_that_occurs_often_is_searched_for_once() -> None:

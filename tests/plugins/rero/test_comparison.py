@@ -23,16 +23,6 @@ def test_the_estimate_is_near_and_the_interval_contains_the_truth(name: str) -> 
     assert np.std(values) < 0.25 * truth
 
 
-def test_intervals_miss_no_more_often_than_stated() -> None:
-    """100 seeds at confidence 0.8: 36 misses would be four deviations too many. They are far too careful for that."""
-    value = BY_NAME["S5"]
-    misses = sum(
-        value.gamma not in gammas_monte_carlo([value.kappa], value.phases, 1000, seed, 0.8)[0].interval  # type: ignore[operator]
-        for seed in range(100)
-    )
-    assert misses <= 36
-
-
 def test_heavy_tails_fool_the_estimate_but_not_the_interval() -> None:
     """At effect 5 the sample never meets the ratios that matter: the estimate is less than half of the truth."""
     phases = (Steps(noise="gaussian", effect=5.0, rate=1.0, count=1),)
@@ -41,13 +31,6 @@ def test_heavy_tails_fool_the_estimate_but_not_the_interval() -> None:
     assert found.value < 0.6
     assert truth in found.interval
     assert found.interval.width < 0.01
-
-
-def test_at_small_baselines_the_interval_says_that_nothing_is_known() -> None:
-    truth = 9.9236e-5  # N = 100, kappa = 1e-7
-    (found,) = gammas_monte_carlo([1e-7], BY_NAME["S6"].phases, 20_000, seed=2)
-    assert truth in found.interval
-    assert found.interval.upper > 100.0 * truth
 
 
 def test_ratios_average_to_one_under_the_null() -> None:

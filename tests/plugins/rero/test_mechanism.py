@@ -96,10 +96,9 @@ def test_one_epsilon_bounds_gamma_in_its_own_direction(small: Path, tmp_path: Pa
         assert found[name].value == pytest.approx(expected, rel=1e-6)
 
 
-@pytest.mark.parametrize("order", [0, 2, 4])
-def test_the_edgeworth_series_has_the_order_written(small: Path, tmp_path: Path, order: int) -> None:
-    found = gammas(specs.audit_of(small, tmp_path / "store", f"mechanism.edgeworth_order={order}"), 0.1)["edgeworth"]
-    (expected,) = gammas_edgeworth([0.1], [Steps(noise="gaussian", effect=1.0, rate=0.1, count=10)], order)
+def test_the_edgeworth_series_has_the_order_written(small: Path, tmp_path: Path) -> None:
+    found = gammas(specs.audit_of(small, tmp_path / "store", "mechanism.edgeworth_order=2"), 0.1)["edgeworth"]
+    (expected,) = gammas_edgeworth([0.1], [Steps(noise="gaussian", effect=1.0, rate=0.1, count=10)], 2)
     assert found.value == pytest.approx(expected, rel=1e-12)
 
 

@@ -17,7 +17,6 @@ from dpspec.stats.conformance import epochs, table
 from dpspec.stats.conformance.batch_checks import BatchSums, SamplingSums
 from dpspec.stats.conformance.evidence import RunEvidence
 from dpspec.training.loop import samplers
-from dpspec.training.loop.native import Schedule
 from dpspec.training.measure.logs import SamplingLog
 
 RECORDS, BATCH, STEPS = 90, 20, 33
@@ -37,17 +36,12 @@ def drawn(sampler: samplers.Sampler, seed: int = 0, steps: int = STEPS) -> Itera
 
 
 def held(batches: Iterator[torch.Tensor], records: int = RECORDS) -> list[Check]:
-    log = SamplingLog(Schedule.of([PHASE], records))
+    log = SamplingLog([PHASE], records)
     for step, batch in enumerate(batches, start=1):
         log.sampled(step, batch)
-    sums = BatchSums(
-        steps=STEPS,
-        total=sum(log.sizes),
-        squares=sum(size * size for size in log.sizes),
-        together=log.epochs[0].sums(),
-        early=log.epochs[0].early,
-    )
-    return phase_checks(SamplingSums(records=records, batches=(sums,)))
+    sums = log.evidence()
+    assert sums is not None
+    return phase_checks(sums)
 
 
 def phase_checks(log: SamplingSums) -> list[Check]:
@@ -148,21 +142,6 @@ def test_by_chance_pairs_are_rarely_surprising() -> None:
         assert one is not None
         found.append(epochs.closest(one, 30, log.pairs).p_value)
     assert np.mean(np.array(found) <= 0.2) <= 105 / 400
-
-
-@pytest.mark.parametrize("stop", [0, 3, 5, 12, 33])
-def test_a_log_goes_on_where_it_was(stop: int) -> None:
-    whole, first = epochs.EpochLog(RECORDS, BATCH), epochs.EpochLog(RECORDS, BATCH)
-    batches = [members.numpy() for members in drawn(samplers.FixedSize(RECORDS, BATCH))]
-    for members in batches:
-        whole.add(members)
-    for members in batches[:stop]:
-        first.add(members)
-    second = epochs.EpochLog(RECORDS, BATCH)
-    second.restore(first.state())
-    for members in batches[stop:]:
-        second.add(members)
-    assert (second.early, second.sums()) == (whole.early, whole.sums())
 
 
 @pytest.mark.parametrize("looks", ["all", "some"])

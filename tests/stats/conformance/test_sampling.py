@@ -98,6 +98,7 @@ def test_a_detectable_spread_is_detected(steps: int) -> None:
 
 
 def test_too_few_small_batches_can_show_nothing() -> None:
+    assert sampling.overlap(1, 1, 20, 0.1).detectable is None
     assert sampling.evenness(2, 2, 2, TruncatedSize(100, 0.01, 100)).detectable is None
     assert sampling.evenness(9, 0, 0, TruncatedSize(1437, 1e-300, 1437)).p_value == 1.0
 
@@ -135,20 +136,6 @@ def test_an_order_that_is_gone_through_does_not() -> None:
     even = sampling.record_spread(500, int(counts.sum()), int((counts**2).sum()), 200, 0.1)
     assert even.p_value < LEVEL
     assert even.measured < 0.1
-
-
-def test_a_detectable_overlap_is_detected() -> None:
-    chances, rate = 3000, 0.1
-    detectable = sampling.overlap(1, 300, chances, rate).detectable
-    assert detectable is not None
-    rng = np.random.default_rng(9)
-    for sign in (-1, 1):
-        common = rng.binomial(chances, rate * (1 + sign * detectable), 300)
-        rejected = sum(sampling.overlap(1, int(k), chances, rate).p_value <= LEVEL for k in common)
-        assert rejected >= stats.binom.ppf(0.001, 300, 0.98)
-        common = rng.binomial(chances, rate * (1 + sign * 0.4 * detectable), 300)
-        assert sum(sampling.overlap(1, int(k), chances, rate).p_value <= LEVEL for k in common) < 150
-    assert sampling.overlap(1, 1, 20, 0.1).detectable is None
 
 
 @settings(max_examples=25)
