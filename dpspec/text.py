@@ -95,11 +95,6 @@ def json_text(text: str) -> str:
     return _OBEYED.sub(lambda found: f"\\u{ord(found[0][0]):04x}{found[0][1:]}", text)
 
 
-def plain_lines(text: str) -> str:
-    """Apply :func:`plain` to each line."""
-    return "\n".join(map(plain, text.splitlines()))
-
-
 def markdown(text: str) -> str:
     """Apply :func:`plain` and escape Markdown, for a part of a line or a table cell."""
     line = plain(text).strip()

@@ -38,31 +38,3 @@ def test_one_that_takes_too_long_is_ended(tmp_path: Path) -> None:
     warm.dpspec("--version", cwd=tmp_path)
     with pytest.raises(subprocess.TimeoutExpired):
         warm.dpspec("plugins", cwd=tmp_path, timeout=0.0001)
-
-
-@pytest.mark.ci
-@pytest.mark.skipif(os.name != "posix", reason="needs a POSIX shell")
-def test_a_shell_finds_programs_that_end_as_fresh_ones_do(tmp_path: Path) -> None:
-    (tmp_path / "beside.py").write_text("WORD = 'beside'\n", encoding="utf-8")
-    (tmp_path / "a script.py").write_text(
-        "import os, signal, sys\nimport beside\n"
-        "def f(x: int): ...\nprint(f.__annotations__)\n"
-        "print(__name__, __file__, sys.argv, beside.WORD, sys.stdin.read(), os.getcwd())\n"
-        "print(os.environ['WORD'], flush=True)\n"
-        "print('err', file=sys.stderr)\n"
-        "os.kill(os.getpid(), signal.SIGKILL) if sys.argv[1:] == ['killed'] else sys.exit(7)\n",
-        encoding="utf-8",
-    )
-    commands = ["echo in | python 'a script.py' 1 '2 3'", "python 'a script.py' killed </dev/null"]
-    commands += ["python -c 'print(6 * 7)'", "dpspec --version; dpspec run nowhere.yaml | cat; dpspec show a b"]
-    environment = {**os.environ, "COLUMNS": "50", "NO_COLOR": "1", "WORD": "w"}
-    ended = []
-    for folder in (warm.programs(tmp_path / "programs"), str(Path(sys.executable).parent)):
-        environment["PATH"] = os.pathsep.join([folder, os.environ["PATH"]])
-        for command in commands:
-            done = subprocess.run(
-                ["sh", "-c", command], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120
-            )
-            ended.append((done.returncode, done.stdout, done.stderr.replace("Killed\n", "")))
-    assert ended[:4] == ended[4:]
-    assert [code for code, _, _ in ended[:4]] == [7, 137, 0, 3]

@@ -23,7 +23,7 @@ from dpspec.cli import cache, explain, interrupt, new, plugins, results, run, sp
 from dpspec.cli.arguments import show_diagnostics
 from dpspec.cli.output import emit, flush, note, results_apart, silence, tolerate_any_character
 from dpspec.errors import DpspecError, ExitCode, PluginError, SpecError, UsageError
-from dpspec.text import clipped, closest, did_you_mean, plain_lines
+from dpspec.text import clipped, closest, did_you_mean, plain
 
 TRACKER = "the dpspec issue tracker"
 
@@ -165,7 +165,7 @@ def _show_usage(error: typer.TyperException) -> None:
 
 
 def _said(error: Exception) -> str:
-    return plain_lines(str(error)) or type(error).__name__
+    return "\n".join(map(plain, str(error).splitlines())) or type(error).__name__
 
 
 app = typer.Typer(

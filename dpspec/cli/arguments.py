@@ -74,6 +74,20 @@ Internal: TypeAlias = Annotated[
     ),
 ]
 
+Reports: TypeAlias = Annotated[
+    list[str],
+    typer.Option(
+        "--report",
+        metavar="FORMAT=PATH",
+        help="Also write a report (html, json, markdown, ...; see `dpspec plugins`), '-' for stdout; repeatable.",
+    ),
+]
+
+Verbose: TypeAlias = Annotated[
+    bool,
+    typer.Option("--verbose", "-v", "--all", help="Print the whole report: findings, checks, assumptions, limits."),
+]
+
 DEFAULT_STORE = ".dpspec/store"
 _NAMED = 3
 

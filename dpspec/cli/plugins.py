@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -14,9 +14,6 @@ from dpspec.contract.catalog import BrokenPlugin, Offered
 from dpspec.errors import ExitCode, UsageError
 from dpspec.registry.descriptors import FAMILIES
 from dpspec.text import closest, did_you_mean, json_text, plain, quoted
-
-if TYPE_CHECKING:
-    from dpspec.testing.inspection import Promise
 
 
 def plugins(
@@ -100,24 +97,16 @@ def _check(name: str) -> ExitCode:
         emit(f"{distribution}: plugin {plugin}")
         promises = []
         for promise in inspect(registry, distribution, plugin, None if name in (distribution, plugin) else name):
-            emit(_result(promise))
+            word = "FAILS" if promise.broken else "-" if promise.left_out else "ok"
+            demand = f"{promise.provider}: {promise.demand}"
+            lines = textwrap.wrap(demand, page_width(), initial_indent=f"  {word:<6}", subsequent_indent=" " * 8)
+            emit("\n".join([*lines, *_indented(promise.broken or promise.left_out)]))
             promises.append(promise)
         failed, left_out = sum(bool(p.broken) for p in promises), sum(bool(p.left_out) for p in promises)
         kept = f"{len(promises) - failed - left_out} kept"
         emit(kept + f", {failed} broken" * bool(failed) + f", {left_out} not tried" * bool(left_out))
         all_kept = all_kept and not failed
     return ExitCode.OK if all_kept else ExitCode.PLUGIN
-
-
-def _result(promise: Promise) -> str:
-    word = "FAILS" if promise.broken else "-" if promise.left_out else "ok"
-    lines = textwrap.wrap(
-        f"{promise.provider}: {promise.demand}",
-        page_width(),
-        initial_indent=f"  {word:<6}",
-        subsequent_indent=" " * 8,
-    )
-    return "\n".join([*lines, *_indented(promise.broken or promise.left_out)])
 
 
 def _indented(text: str) -> Iterator[str]:

@@ -16,9 +16,11 @@ from dpspec.cli.arguments import (
     AllowChangedClaims,
     Internal,
     Overrides,
+    Reports,
     SpecFiles,
     StoreKey,
     StorePlace,
+    Verbose,
     loaded_specs,
 )
 from dpspec.cli.output import emit, note, parse_reports, require_apart, show_on_terminal, write_reports
@@ -62,23 +64,14 @@ def run(
     bounds_only: Annotated[
         bool, typer.Option("--bounds-only", help="Do not train: judge the claims by theory only.")
     ] = False,
-    reports: Annotated[
-        list[str],
-        typer.Option(
-            "--report",
-            metavar="FORMAT=PATH",
-            help="Also write a report (json, markdown, text, ...; see `dpspec plugins`), '-' for stdout; repeatable.",
-        ),
-    ] = [],  # noqa: B006
+    reports: Reports = [],  # noqa: B006
     baseline: Annotated[
         Path | None,
         typer.Option(metavar="RESULT", help="Fail only on regressions from this earlier result."),
     ] = None,
     allow_changed_claims: AllowChangedClaims = False,
     internal: Internal = False,
-    verbose: Annotated[
-        bool, typer.Option("--verbose", "-v", help="Print the whole report: findings, checks, assumptions, limits.")
-    ] = False,
+    verbose: Verbose = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print only the last line, and no progress.")] = False,
 ) -> int:
     """Audit specs: bounds from theory, training, attacks, and a verdict for every claim."""
@@ -229,21 +222,9 @@ def check(
             metavar="NAME", help="Assume an open channel or assumption of the recording. A proof names it. Repeatable."
         ),
     ] = [],  # noqa: B006
-    reports: Annotated[
-        list[str],
-        typer.Option(
-            "--report",
-            metavar="FORMAT=PATH",
-            help="Also write a report (html, json, markdown, ...; see `dpspec plugins`), '-' for stdout; repeatable.",
-        ),
-    ] = [],  # noqa: B006
+    reports: Reports = [],  # noqa: B006
     internal: Internal = False,
-    every: Annotated[
-        bool,
-        typer.Option(
-            "--verbose", "-v", "--all", help="Print the whole report: findings, every check, assumptions, limits."
-        ),
-    ] = False,
+    verbose: Verbose = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON: --report json=-.")] = False,
 ) -> int:
     """Compare a recorded training with a claim: the executed schedule, its epsilon, its accountant's figure.
@@ -279,6 +260,6 @@ def check(
     result = check_run(run, claim, catalog)
     write_reports(report_files, result, internal=internal)
     if not any(report.to_stdout for report in report_files):
-        show_on_terminal(result, internal=internal, brief=not every)
+        show_on_terminal(result, internal=internal, brief=not verbose)
         emit(tally(result))
     return exit_code_of(result)

@@ -175,7 +175,11 @@ def comparable(
     mismatches.extend(_taken(old, taken))
     new = dataclasses.replace(new, verdicts=tuple(verdicts), left_out=old.left_out)
     if "checks" in taken:
-        if _blurred_away(old, new, family):
+        # A rejected check may no longer reject because its p-value was rounded to a power of ten.
+        own = family * inspections(len(new.trials), new.planned_trials)
+        near = [dataclasses.replace(check, p_value=check.p_value / 10.0) for check in new.checks if check.p_value < 1.0]
+        statuses = (old.conformance.status, new.conformance.status)
+        if statuses == ("deviates", "no-deviation-found") and any(rejected(check, own) for check in near):
             new = dataclasses.replace(new, conformance=old.conformance)
         old, new = _plainly(old), _plainly(new)
     return old, new, mismatches
@@ -236,15 +240,6 @@ def _taken(old: AuditResult, taken: Counter[str]) -> Iterator[Mismatch]:
             differs=False,
             claims={"series": (), "checks": executed}.get(part, everyone),
         )
-
-
-def _blurred_away(old: AuditResult, new: AuditResult, family: int) -> bool:
-    """Whether a rejected check may no longer reject because its p-value was rounded to a power of ten."""
-    family *= inspections(len(new.trials), new.planned_trials)
-    near = (dataclasses.replace(check, p_value=check.p_value / 10.0) for check in new.checks if check.p_value < 1.0)
-    return (old.conformance.status, new.conformance.status) == ("deviates", "no-deviation-found") and any(
-        rejected(check, family) for check in near
-    )
 
 
 def _plainly(audit: AuditResult) -> AuditResult:

@@ -14,6 +14,7 @@ import dataclasses
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from dpspec.contract import Assumption, Check, FrozenMap
 from dpspec.engine.judging.conformance_status import inspections, missing, reason, rejected
@@ -68,20 +69,14 @@ def redact_audit(audit: AuditResult, family: int) -> AuditResult:
 
 
 def _verdict(verdict: Verdict, moved: Mapping[int, int]) -> Verdict:
-    upper, lower = verdict.upper_finding, verdict.lower_finding
-    changed = dataclasses.replace(
-        verdict,
-        upper_finding=None if upper is None else moved.get(upper),
-        lower_finding=None if lower is None else moved.get(lower),
-    )
-    lost_upper = upper is not None and upper not in moved
-    lost_lower = lower is not None and lower not in moved
-    if lost_upper:
-        changed = dataclasses.replace(changed, upper=None, provable=None)
-    if lost_lower:
-        changed = dataclasses.replace(changed, lower=None)
-    # A p-value may reveal the removed counts exactly.
-    return dataclasses.replace(changed, p_value=None, reason=LEFT_OUT_REASON) if lost_upper or lost_lower else changed
+    changes: dict[str, Any] = {}
+    for end, repeated in (("upper", ("upper", "provable")), ("lower", ("lower",))):
+        place = getattr(verdict, f"{end}_finding")
+        if place is not None:
+            changes[f"{end}_finding"] = moved.get(place)
+            if place not in moved:  # a p-value may reveal the removed counts exactly
+                changes |= {**dict.fromkeys((*repeated, "p_value")), "reason": LEFT_OUT_REASON}
+    return dataclasses.replace(verdict, **changes)
 
 
 def coarsened(audit: AuditResult, family: int) -> AuditResult:

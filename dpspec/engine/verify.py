@@ -32,7 +32,7 @@ from dpspec.engine.judging.claim_tests import Concluded
 from dpspec.engine.judging.judge import judge
 from dpspec.engine.preparing.context import RunContext
 from dpspec.engine.preparing.prepare import Prepared, out_of_range, prepare, weights_path
-from dpspec.engine.preparing.trial_keys import code_in, differences, revisions_of, trial_key
+from dpspec.engine.preparing.trial_keys import code_in, differences, trial_key
 from dpspec.engine.redact import INTERNAL
 from dpspec.engine.results.diff import short
 from dpspec.engine.results.recording import ExecutedRun
@@ -330,7 +330,8 @@ def _other_makers(
         named = isinstance(makers, FrozenMap) and set(makers) == set(installed)
         named = named and all(isinstance(m, FrozenMap) and {"kind", "revision"} <= set(m) for m in makers.values())
         found: list[tuple[str, str, str, bool]] = []
-        if named and key(revisions=revisions_of(makers), code=code_in(makers)) == record.key:
+        revisions = {part: [m["kind"], m["revision"]] for part, m in makers.items()} if named else {}
+        if named and key(revisions=FrozenMap(revisions), code=code_in(makers)) == record.key:
             for part, maker in makers.items():
                 if (maker["kind"], maker["revision"]) != tuple(installed[part]):
                     now = f"its revision {installed[part][1]} is installed, which trains or measures in another way"

@@ -102,16 +102,13 @@ def threat_model_block(provider: Mechanism | None) -> Plain:
 
 def audit_block(provider: Mechanism | None, canary: Canary | None = None, score: Score | None = None) -> Plain:
     schema = _core_block("audit", provider.schemas.audit if provider else None)
+    properties = dict(schema["properties"])
     if score is not None and score.schema.get("properties"):
-        schema = {
-            **schema,
-            "properties": {**schema["properties"], "scoring": {**scoring_block(score.schema), "default": {}}},
-        }
-    if canary is None:
-        return schema
-    block = schema["properties"]["canary"]
-    combined = {**combine(block, canary.schema), "description": block["description"]}
-    return {**schema, "properties": {**schema["properties"], "canary": combined}}
+        properties["scoring"] = {**scoring_block(score.schema), "default": {}}
+    if canary is not None:
+        described = {"description": properties["canary"]["description"]}
+        properties["canary"] = {**combine(properties["canary"], canary.schema), **described}
+    return {**schema, "properties": properties}
 
 
 def scoring_block(keys: Mapping[str, Json]) -> Plain:
@@ -232,12 +229,11 @@ def _providers(offers: Json) -> dict[str, Json]:
 
 
 def _by_kind(name: str, key: str, providers: dict[str, Json], block: Json) -> Plain:
-    described = core(name)["properties"][key]["description"]
-    summaries = "".join(f"\n{kind}: {provider.summary}" for kind, provider in providers.items())
+    described = core(name)["properties"][key]["description"] + _summaries(providers)
     schema = {
         "type": "object",
         "description": core("spec")["properties"][name]["description"],
-        "properties": {key: _choice(providers, described + summaries)},
+        "properties": {key: _choice(providers, described)},
         "required": [key],
     }
     cases = [
@@ -251,18 +247,19 @@ def _audit_schema(provider: Mechanism, catalog: Catalog) -> Plain:
     canaries = {k: c for k, c in _providers(catalog.canaries).items() if c.space in provider.canaries}
     scores = _providers(catalog.scores) if provider.scores else {}
     schema = audit_block(provider)
+    properties = dict(schema["properties"])
     if canaries:
-        block = schema["properties"]["canary"]
+        block = properties["canary"]
         usual = " and ".join(f"{USUAL[space]} in space {space}" for space in USUAL if space in provider.canaries)
-        kind = _provider_choice(block["properties"]["kind"], canaries, f" Default: {usual}.")
-        block = {**block, "properties": {**block["properties"], **_own_keys(canaries), "kind": kind}}
-        schema = {**schema, "properties": {**schema["properties"], "canary": block}}
+        kind = _choice(
+            canaries, f"{block['properties']['kind']['description']} Default: {usual}.{_summaries(canaries)}"
+        )
+        properties["canary"] = {**block, "properties": {**block["properties"], **_own_keys(canaries), "kind": kind}}
     if scores:
-        chosen = {"score": _provider_choice(schema["properties"]["score"], scores)}
+        properties["score"] = _choice(scores, properties["score"]["description"] + _summaries(scores))
         if own := _own_keys(scores):
-            chosen["scoring"] = scoring_block({"type": "object", "properties": own, "additionalProperties": False})
-        schema = {**schema, "properties": {**schema["properties"], **chosen}}
-    return schema
+            properties["scoring"] = scoring_block({"type": "object", "properties": own, "additionalProperties": False})
+    return {**schema, "properties": properties}
 
 
 def _own_keys(providers: dict[str, Json]) -> Plain:
@@ -275,8 +272,8 @@ def _own_keys(providers: dict[str, Json]) -> Plain:
     return found
 
 
-def _provider_choice(key: Plain, providers: dict[str, Json], usual: str = "") -> Plain:
-    return _choice(providers, key["description"] + usual + "".join(f"\n{k}: {p.summary}" for k, p in providers.items()))
+def _summaries(providers: dict[str, Json]) -> str:
+    return "".join(f"\n{kind}: {provider.summary}" for kind, provider in providers.items())
 
 
 def _claims_schema(provider: Mechanism) -> Plain:

@@ -206,7 +206,16 @@ def split_claims(cells: Sequence[Composed]) -> Split:
                 hint = "add over: matrix to a claim of kind approx-dp, or remove tuning"
                 unused[Diagnostic(code="bad-value", message=message, span=cell.tuning.key, help=hint)] = None
         return Split(cells=list(cells), diagnostics=tuple(unused))
-    wrong = list(dict.fromkeys(d for claim in over for d in _invalid(claim)))
+    wrong = []
+    for claim in over:
+        kind = child(claim, "kind")
+        if kind is not None and isinstance(kind.value, str) and kind.value != CLAIM_KIND:
+            message = f"a claim over: matrix must be of kind {quoted(CLAIM_KIND)}, got {quoted(kind.value)}"
+            hint = f"write kind: {CLAIM_KIND}, or remove over to claim it for each cell separately"
+            wrong.append(Diagnostic(code="claim-not-judged", message=message, span=kind.span, help=hint))
+        if child(claim, "record") is not None:
+            message, span = "a claim over: matrix covers all records and cannot have record", _span_of(claim, "record")
+            wrong.append(Diagnostic(code="bad-value", message=message, span=span, help="remove record"))
     if any([plain(claim) for claim in found] != [plain(claim) for claim in over] for _, found in split):
         message = "a claim over: matrix must be equal in all cells"
         wrong.append(Diagnostic(code="bad-matrix", message=message, span=_span_of(over[0], "over")))
@@ -243,17 +252,6 @@ def _partition(cell: Composed) -> tuple[list[Node], list[Node]]:
         collection = child(claim, "over")
         (over if collection is not None and collection.value == "matrix" else own).append(claim)
     return own, over
-
-
-def _invalid(claim: Node) -> Iterator[Diagnostic]:
-    kind = child(claim, "kind")
-    if kind is not None and isinstance(kind.value, str) and kind.value != CLAIM_KIND:
-        message = f"a claim over: matrix must be of kind {quoted(CLAIM_KIND)}, got {quoted(kind.value)}"
-        hint = f"write kind: {CLAIM_KIND}, or remove over to claim it for each cell separately"
-        yield Diagnostic(code="claim-not-judged", message=message, span=kind.span, help=hint)
-    if child(claim, "record") is not None:
-        message = "a claim over: matrix covers all records and cannot have record"
-        yield Diagnostic(code="bad-value", message=message, span=_span_of(claim, "record"), help="remove record")
 
 
 def _span_of(node: Node, key: str) -> Span | None:

@@ -216,7 +216,14 @@ class _Reader:
             if isinstance(root, yaml.ScalarNode) and root.style is None and read_scalar_or_text(root.value) is None:
                 raise self._empty()
         except yaml.YAMLError as error:
-            raise SpecError([self._syntax(error)]) from None
+            problem, span = "this is not YAML", None
+            if isinstance(error, yaml.MarkedYAMLError):
+                problem = error.problem or problem
+                mark = error.problem_mark or error.context_mark
+                span = self.mark(mark) if mark is not None else None
+            text = f"{problem} {getattr(error, 'context', '') or ''}"
+            known = next((one for one in _TEXTS if one[0] in text), ("", f"not YAML: {clipped(problem, 100)}", None))
+            raise SpecError([Diagnostic(code="syntax", message=known[1], span=span, help=known[2])]) from None
         except (ValueError, OverflowError):  # an escape outside Unicode such as "\UFFFFFFFF"
             assert loader is not None
             span = self.mark(loader.get_mark())
@@ -231,18 +238,6 @@ class _Reader:
         line = self.lines_before + 1
         span = Span(self.file, line, 1, line, 1)
         return SpecError([Diagnostic(code="empty-file", message="the file is empty", span=span)])
-
-    def _syntax(self, error: yaml.YAMLError) -> Diagnostic:
-        problem, span = "this is not YAML", None
-        if isinstance(error, yaml.MarkedYAMLError):
-            problem = error.problem or problem
-            mark = error.problem_mark or error.context_mark
-            span = self.mark(mark) if mark is not None else None
-        text = f"{problem} {getattr(error, 'context', '') or ''}"
-        for piece, message, hint in _TEXTS:
-            if piece in text:
-                return Diagnostic(code="syntax", message=message, span=span, help=hint)
-        return Diagnostic(code="syntax", message=f"not YAML: {clipped(problem, 100)}", span=span)
 
     def _walk(self, node: Any, path: Path, parents: frozenset[int]) -> Node:
         self.nodes += 1

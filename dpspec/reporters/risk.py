@@ -5,8 +5,7 @@ Text from specs and plugins is returned unescaped: each format escapes it.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from dpspec.engine.judging.evidence_weight import proven_curves
@@ -16,10 +15,6 @@ from dpspec.reporters import labels
 
 #: The false-positive rates of the attacker; audits are compared at the first.
 FALSE_POSITIVES = (0.01, 0.1)
-
-#: Keys that restrict a claim to some datasets, records or neighbours.
-_OF_DATA = ("min_records", "neighbours")
-_NARROWER = frozenset({"over", "record", "fraction", "population", *_OF_DATA})
 
 #: A detection rate above this is reported as certain.
 _CERTAIN = 0.999
@@ -41,11 +36,7 @@ class Rate:
     scope: str
     members: str
     powers: tuple[float, ...]
-    remark: str = ""
-
-    @property
-    def certain(self) -> bool:
-        return self.powers[0] > _CERTAIN
+    group_size: int
 
     @property
     def percent(self) -> str:
@@ -54,15 +45,14 @@ class Rate:
 
     def __str__(self) -> str:
         before = f"{self.scope}: " if self.scope else ""
-        if self.certain and not self.remark:
+        if self.powers[0] > _CERTAIN:
             return labels.sentence(f"{before}the proved bound allows an attacker to identify all {self.members}.")
         guesses = [f"{decimals.exact(100.0 * rate)}%" for rate in FALSE_POSITIVES]
         second = f"{decimals.upper(100.0 * self.powers[1], digits=3)}%"
-        text = labels.sentence(
+        return labels.sentence(
             f"{before}at a {guesses[0]} false-positive rate an attacker identifies at most {self.percent} of "
             f"{self.members}, at {guesses[1]} at most {second}; guessing gives {guesses[0]} and {guesses[1]}."
         )
-        return f"{text} {self.remark}" if self.remark else text
 
 
 def risk(audit: AuditResult) -> tuple[str, ...]:
@@ -81,21 +71,17 @@ def risk(audit: AuditResult) -> tuple[str, ...]:
             )
     if not found:
         return (_NOTHING,)
-    return ((_CONTRADICTED,) if contradicted(audit) else ()) + tuple(found)
+    return ((_CONTRADICTED,) if _contradicted(audit) else ()) + tuple(found)
 
 
 def rates(audit: AuditResult) -> tuple[Rate, ...]:
-    """Return the rates that proved curves allow, else those from claims in one direction.
-
-    Empty if the executed run deviates: no bound applies to it.
+    """Return the rates that proved curves allow. Empty if the executed run deviates: no bound applies to it.
 
     The power of any membership test at false-positive rate a is at most 1 - f(a), f the proved trade-off curve (Dong,
     Roth and Su 2022). Only curves for both directions and all records count.
     """
-    if _deviates(audit):
-        return ()
     found = []
-    for curve in proven_curves(audit):
+    for curve in () if _deviates(audit) else proven_curves(audit):
         of, size = curve.scope, curve.group_size
         scope = labels.curve(curve).removeprefix(labels.groups(size, of.unit)).removeprefix(", ")
         if "access" not in curve.varying and of.access != "all-iterates":
@@ -105,58 +91,27 @@ def rates(audit: AuditResult) -> tuple[Rate, ...]:
         member = member if size == 1 else f"groups of {size} {member}"
         replaced = " rather than their replacements" if of.adjacency == "replace-one" else ""
         powers = tuple(min(1.0, float(curve.polygon.tpr(rate))) for rate in FALSE_POSITIVES)
-        found.append(Rate(scope, f"{member}{bracket}{most}{replaced}", powers))
-    return tuple(found) or tuple(_one_sided(audit))
-
-
-def weakest(audit: AuditResult) -> Rate | None:
-    """The highest rate among the smallest groups; None without a curve, or if an attack contradicts a bound."""
-    curves = [] if _deviates(audit) or contradicted(audit) else proven_curves(audit)
-    smallest = [rate for one, rate in zip(curves, rates(audit), strict=False) if one.group_size == curves[0].group_size]
-    return max(smallest, key=lambda one: one.powers[0], default=None)
+        found.append(Rate(scope, f"{member}{bracket}{most}{replaced}", powers, size))
+    return tuple(found)
 
 
 def _deviates(audit: AuditResult) -> bool:
     return audit.conformance.status == "deviates"
 
 
-def contradicted(audit: AuditResult) -> bool:
+def _contradicted(audit: AuditResult) -> bool:
     return any(verdict.verdict == "contradicted" for verdict in audit.verdicts)
 
 
-def _one_sided(audit: AuditResult) -> Iterator[Rate]:
-    """Yield rates from proved claims in the direction ``remove`` for any dataset and every record.
-
-    P(S) <= e^epsilon Q(S) + delta, P the distribution with the records and Q without: for the event S "the attacker
-    answers member", the true-positive rate is at most e^epsilon times the false-positive rate, plus delta.
-    """
-    threat, blocks = audit.document.get("threat_model"), audit.document.get("claims")
-    if not isinstance(threat, Mapping) or any(threat.get(key) not in (None, 0, "all") for key in _OF_DATA):
-        return
-    proved = {one.claim: one for one in audit.verdicts if one.kind == "approx-dp" and one.verdict == "proved"}
-    for block in blocks if isinstance(blocks, list | tuple) else ():
-        if not isinstance(block, Mapping) or block.keys() & _NARROWER or str(block.get("id")) not in proved:
-            continue
-        verdict, stated = proved[str(block.get("id"))], {**threat, **block}
-        epsilon, delta, size = verdict.provable, stated.get("delta"), stated.get("group_size")
-        if [stated.get(key) for key in ("direction", "adjacency", "unit")] != ["remove", "add-remove", "record"]:
-            continue
-        if isinstance(delta, float | int) and type(size) is int and epsilon is not None:
-            factor = math.exp(min(epsilon, 700.0)) * (1.0 + 1e-12)  # rounded up
-            powers = tuple(min(1.0, factor * rate + delta) for rate in FALSE_POSITIVES)
-            yield Rate(
-                labels.access(audit, verdict),
-                "members" if size == 1 else f"groups of {size} members",
-                powers,
-                f"This follows from the certified bound of claim {verdict.claim}, which holds for removing a record "
-                "only.",
-            )
-
-
 def compared(audits: Sequence[AuditResult], titles: Sequence[str]) -> Iterator[str]:
+    """The lowest and the highest rate of the audits, each by its smallest groups."""
     if any(map(_deviates, audits)):
         yield "No bound applies to a run that deviates from its declaration."
-    found = [(rate, title) for audit, title in zip(audits, titles, strict=True) if (rate := weakest(audit)) is not None]
+    found = []
+    for audit, title in zip(audits, titles, strict=True):
+        all_rates = () if _contradicted(audit) else rates(audit)
+        smallest = [rate for rate in all_rates if rate.group_size == all_rates[0].group_size]
+        found += [(max(smallest, key=lambda rate: rate.powers[0]), title)] if smallest else []
     if not found:
         yield "No proved bound covers every record in both directions, so no attacker's rate follows."
         return

@@ -82,32 +82,22 @@ def one_run_outcomes(
         return
     planned = one_run_design(spec, records, canaries, size)
     guesses, correct = guess_counts.counts(outcomes, planned.rungs)
-    evidence, lower = _tested(
-        spec,
-        records,
-        size,
-        canaries,
-        "one-run-ladder",
-        {"canaries": canaries, "guesses": guesses, "correct": correct},
-        planned.largest_epsilon,
-        external,
-    )
+    statistics = {"canaries": canaries, "guesses": guesses, "correct": correct}
+    power = planned.largest_epsilon
+    evidence, lower = _tested(spec, records, size, canaries, "one-run-ladder", statistics, power, external)
     yield evidence
     yield lower
-    assumptions, method = lower.assumptions, lower.method
-    at, scope = evidence.at, evidence.scope
     of_curve, right = guess_counts.counts(outcomes, [guess_counts.of_curve(canaries)])
-    mu = one_run.mu_lower(canaries, of_curve[0], right[0], confidence)
-    present = records + max(attack.share, canaries) * sum(attack.sizes)  # canaries also fill truncated batches
-    yield _mu(spec, mu, size, present, scope, f"{method}, {of_curve[0]} guesses", one_run.CURVE_SOURCE, assumptions)
+    mu, method = one_run.mu_lower(canaries, of_curve[0], right[0], confidence), f"{lower.method}, {of_curve[0]} guesses"
+    yield _mu(spec, mu, size, evidence.scope, method, one_run.CURVE_SOURCE, lower.assumptions)
     if any("0" in ordered and "1" in ordered for ordered in outcomes):
         yield dps.Finding(
             quantity="epsilon",
-            value=curve_lines.gaussian_epsilon(curve_lines.estimate_mu(outcomes), at["delta"]),
+            value=curve_lines.gaussian_epsilon(curve_lines.estimate_mu(outcomes), evidence.at["delta"]),
             bound="estimate",
             rigor="approximate",
-            at=at,
-            scope=scope,
+            at=evidence.at,
+            scope=evidence.scope,
             method=f"{attack.description}, assuming a Gaussian mechanism",
             source=curve_lines.GAUSSIAN_SOURCE,
             assumptions=(_GAUSSIAN,),
@@ -124,23 +114,19 @@ def mu_of_runs(spec: dps.Spec, records: int, size: int, ranked: str) -> Iterator
     method = f"{attack.description}, {what(attack, len(ranked), size)}, {guesses.low + guesses.high} guesses"
     if mu > 0.0:
         method += f"; for a Gaussian mechanism epsilon {curve_lines.gaussian_epsilon(mu, delta):.4g} at delta {delta:g}"
-    present, scope = records + sum(attack.sizes), attack.scope(spec, records)
-    yield _mu(spec, mu, size, present, scope, method, ranked_runs.SOURCE, (kit.COINS, _RUNS))
+    yield _mu(spec, mu, size, attack.scope(spec, records), method, ranked_runs.SOURCE, (kit.COINS, _RUNS))
 
 
 def _mu(
     spec: dps.Spec,
     mu: float,
     size: int,
-    records: int,
     scope: dps.Scope,
     method: str,
     source: str,
     assumptions: tuple[dps.Assumption, ...],
 ) -> dps.Finding:
     assert spec.audit is not None
-    if not theory.uncovered(spec.phases, [spec.threat_model.adjacency]):
-        method += theory.noise_ruled_out(spec.phases, size, records, mu)
     return dps.Finding(
         quantity="mu",
         value=mu,
@@ -198,22 +184,19 @@ def many_run_outcomes(
     records: int,
     size: int,
     ranked: str,
-    counted: dict[str, int] | None = None,
+    counted: Mapping[str, dps.Json] | None = None,
     external: Sequence[dps.Assumption] = (),
 ) -> Iterator[dps.Evidence | dps.Finding]:
     """Evidence and lower bound from coins in ascending order of score, or from counts at a threshold fixed before."""
     assert spec.audit is not None
-    delta, confidence = attack_delta(spec, size), spec.audit.confidence
     sides = ranked.count("1"), ranked.count("0")
     if min(sides) == 0:
         return
+    kind, largest = "many-run", thresholds.fixed_largest
     if counted is None:
-        power = thresholds.largest(*sides, delta, confidence)
-        tested = _tested(spec, records, size, len(ranked), "many-run-ranked", {"outcomes": ranked}, power, external)
-    else:
-        power = thresholds.fixed_largest(*sides, delta, confidence)
-        tested = _tested(spec, records, size, len(ranked), "many-run", dict(counted), power)
-    yield from tested
+        kind, largest, counted = "many-run-ranked", thresholds.largest, {"outcomes": ranked}
+    power = largest(*sides, attack_delta(spec, size), spec.audit.confidence)
+    yield from _tested(spec, records, size, len(ranked), kind, counted, power, external)
 
 
 def _tested(
@@ -222,7 +205,7 @@ def _tested(
     size: int,
     rows: int,
     kind: str,
-    statistics: dict[str, dps.Json],
+    statistics: Mapping[str, dps.Json],
     power: float,
     external: Sequence[dps.Assumption] = (),
 ) -> tuple[dps.Evidence, dps.Finding]:

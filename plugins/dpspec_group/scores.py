@@ -20,7 +20,6 @@ import dpspec.contract as dps
 from dpspec import kit
 from dpspec.accounting import Floats, Mixture
 from dpspec.stats.attacks import guess_counts, one_run, thresholds
-from dpspec_group import theory
 from dpspec_group.options import DEFAULT_DELTA, EDGES, Attack
 
 Array: TypeAlias = np.ndarray[Any, Any]
@@ -148,10 +147,14 @@ def replace_non_finite(values: Array) -> Array:
 def canary_pairs(
     phases: Sequence[dps.Phase], attack: Attack, records: int, group_size: int, *, summed: bool = False
 ) -> list[tuple[Mixture, int]]:
-    """One-step distribution along the direction of a canary group and number of steps, per phase."""
+    """One-step distribution along the direction of a canary group and number of steps, per phase.
+
+    The drawn members have norm one, and other records are orthogonal.
+    """
     pairs = []
     for phase in phases:
-        pair = theory.canary_mixture(phase, group_size, records, spread=attack.spread)
+        sigma, rate = phase.noise_multiplier / math.cos(attack.spread), phase.rate(records)
+        pair = Mixture.full(group_size, sigma) if rate >= 1.0 else Mixture.poisson(group_size, rate, sigma)
         if summed and phase.sampling.epoch_steps is not None and attack.every == 1:
             a_step = group_size * phase.sampling.batches_per_epoch / phase.sampling.epoch_steps
             pair = Mixture([a_step], [1.0], pair.sigma)

@@ -200,9 +200,6 @@ DIRECTIONS: dict[str, Direction] = {"remove": "present-first", "add": "absent-fi
 #: Noise multipliers below this count as no noise: epsilon overflows.
 NO_NOISE = 1e-100
 
-#: Largest noise multiplier, relative to the declared one, that is reported as ruled out. Beyond it sampling dominates.
-_MAX_NOISE_RATIO = 10.0
-
 #: Rounding error of a square root of a sum of at most 10^6 products.
 _ROUNDING = 1e-9
 
@@ -275,14 +272,6 @@ def loss_intervals(
         accounting.Interval(min(low.lower, high.upper), high.upper, high.method, low.lower_method)
         for low, high in zip(lows, highs, strict=True)
     ]
-
-
-def canary_mixture(phase: Phase, group_size: int, records: int, *, spread: float = 0.0) -> Mixture:
-    """One step along a canary group's direction: drawn members of norm one, and noise; other records are orthogonal."""
-    sigma = phase.noise_multiplier / math.cos(spread)
-    rate = phase.rate(records)
-    full, poisson = accounting.Mixture.full, accounting.Mixture.poisson
-    return full(group_size, sigma) if rate >= 1.0 else poisson(group_size, rate, sigma)
 
 
 def group_epsilons(
@@ -366,16 +355,3 @@ def mu_of_all_steps(phases: Sequence[Phase], group_size: int, records: int) -> f
     """The mu of Theorem 19, rounded up. It is inversely proportional to the noise."""
     squares = (count * pair.dominating_effect**2 for pair, count in composed(phases, group_size, records))
     return math.sqrt(math.fsum(squares)) * (1.0 + _ROUNDING)
-
-
-def noise_ruled_out(phases: Sequence[Phase], group_size: int, records: int, mu: float) -> str:
-    """Text on the noise that the lower bound ``mu`` rules out, without amplification; up to ten times the declared."""
-    if not mu > 0.0 or any(phase.noise_multiplier < NO_NOISE for phase in phases):
-        return ""
-    times = mu_of_all_steps(phases, group_size, records) / mu
-    if times > _MAX_NOISE_RATIO:
-        return ""
-    declared = {phase.noise_multiplier for phase in phases}
-    if len(declared) > 1:
-        return f"; rules out noise of at least {accounting.round_up(times, 4)} times the declared noise"
-    return f"; rules out noise multipliers >= {accounting.round_up(times * declared.pop(), 4)} at these rates and steps"

@@ -123,63 +123,52 @@ class RunSetup:
             self.context.trainer.train(replace(job, resumable=place))
 
 
-@dataclass(kw_only=True)
-class _Run:
-    """A run that measures ``part`` of the records for trial ``index``; the ``first`` shard does the rest of a run."""
-
-    index: int
-    number: int
-    part: slice
-    first: bool
-    job: dps.TrainingJob
-    watcher: NormObserver
-    watched: WatchedRun | None = None
-
-
 def run_trials(setup: RunSetup, indices: Sequence[int]) -> Iterator[dps.Trial]:
-    runs = []
+    """Measure a shard of the records of a run in each trial; the first shard does the rest of a run."""
+    runs: list[tuple[int, dps.TrainingJob, NormObserver, WatchedRun | None]] = []
     for index in indices:
         number, shard = setup.shards.run_and_shard(index)
-        part = setup.shards.places(shard)
-        job, watcher = setup.with_norms(setup.job(number, "training", progress="training"), part)
-        run = _Run(index=index, number=number, part=part, first=shard == 0, job=job, watcher=watcher)
-        if run.first and number < LOGGED_RUNS:
+        job = setup.job(number, "training", progress="training")
+        job, watcher = setup.with_norms(job, setup.shards.places(shard))
+        watched = None
+        if shard == 0 and number < LOGGED_RUNS:
             measured = updates_invertible(setup.inputs["training"])
-            run.watched = WatchedRun(job, Residuals(job, 0, looks=MEASURED_STEPS) if measured else None)
-            run.job = replace(job, observers=(*job.observers, *run.watched.observers))
-        runs.append(run)
-    setup.train([run.job for run in runs], indices)
-    attack = AuditBlock.of(setup.inputs["audit"]).attack
-    targets = choose_targets(setup, attack) if attack is not None and any(run.first for run in runs) else ()
-    for run in runs:
-        labels = setup.points[1][run.part]
-        arrays: dict[str, Array] = {"ratios": run.watcher.ratios, "right": run.watcher.right, "labels": labels}
+            watched = WatchedRun(job, Residuals(job, 0, looks=MEASURED_STEPS) if measured else None)
+            job = replace(job, observers=(*job.observers, *watched.observers))
+        runs.append((index, job, watcher, watched))
+    setup.train([job for _, job, *_ in runs], indices)
+    attack, targets = AuditBlock.of(setup.inputs["audit"]).attack, None
+    for index, job, watcher, watched in runs:
+        number, shard = setup.shards.run_and_shard(index)
+        part = setup.shards.places(shard)
+        arrays: dict[str, Array] = {"ratios": watcher.ratios, "right": watcher.right, "labels": setup.points[1][part]}
         if setup.audited.needs_own_runs:
-            arrays["own"] = _train_own_runs(setup, run)
+            arrays["own"] = _train_own_runs(setup, number, part)
         facts = setup.context.facts
         evidence: dict[str, dps.Json] = {"sizes": [facts.records, facts.test_records], "internal": {}}
-        if run.first:
-            right = right_answers(run.job.model, setup.context.data, setup.context.device)
+        if shard == 0:
+            right = right_answers(job.model, setup.context.data, setup.context.device)
             evidence["internal"] = {"accuracy": right}
-        if run.watched is not None:
-            evidence = joined(evidence, run.watched.evidence())
-        if attack is not None and run.first:
-            evidence["outcomes"] = attack_records(setup, attack, targets, run.number)
+        if watched is not None:
+            evidence = joined(evidence, watched.evidence())
+        if attack is not None and shard == 0:
+            targets = choose_targets(setup, attack) if targets is None else targets
+            evidence["outcomes"] = attack_records(setup, attack, targets, number)
             evidence["internal"]["targets"] = [[name, setup.audited.points[place]] for name, place in targets]
-        yield dps.Trial(index=run.index, evidence=dps.FrozenMap(evidence), arrays=arrays)
+        yield dps.Trial(index=index, evidence=dps.FrozenMap(evidence), arrays=arrays)
 
 
-def _train_own_runs(setup: RunSetup, run: _Run) -> Array:
-    """Norms of each of the run's records along a run on modified data: float32, shape (observed, m)."""
+def _train_own_runs(setup: RunSetup, number: int, part: slice) -> Array:
+    """Norms of each record of ``part`` along a run on modified data: float32, shape (observed, m)."""
     watchers: list[NormObserver] = []
     jobs: list[dps.TrainingJob] = []
-    for place in range(run.part.start, run.part.stop):
+    for place in range(part.start, part.stop):
         present, absent = setup.neighbours(place)
         # The dataset of the other direction: without the training record, or with the test record.
         rows = absent if setup.audited.population == "train" else present
         what = "training on modified data of each record" if not jobs else ""
-        job = setup.job(run.number, "own", str(setup.audited.points[place]), rows=rows, progress=what)
-        x, y = (part[place : place + 1] for part in setup.points)
+        job = setup.job(number, "own", str(setup.audited.points[place]), rows=rows, progress=what)
+        x, y = (column[place : place + 1] for column in setup.points)
         watchers.append(NormObserver(job, *tensors(x, y, job.device), setup.steps))
         jobs.append(replace(job, observers=(watchers[-1],)))
     together = kit.runs_together(setup.context.facts, most=len(jobs))

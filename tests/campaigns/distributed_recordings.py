@@ -10,6 +10,7 @@ assumption that the headline names, as they do in one process.
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import random
 import signal
@@ -38,7 +39,7 @@ from torch.utils.data import ConcatDataset, DataLoader
 
 from dpspec.errors import DpspecError
 
-Script = Callable[[Ranked, int], None]
+Script = Callable[[Ranked, int], object]
 ATTACKS: dict[str, Script] = {}
 
 #: Attacks outside of the recorded block, which every proof assumes away.
@@ -69,99 +70,50 @@ def after_scaling(training: Ranked, change: Callable[[Any], None]) -> None:
     training.private.attach_step_hook(both)
 
 
-def after_each(training: Ranked, each: Callable[[Any], None]) -> None:
+def within(body: Script) -> Script:
+    """An attack whose loop is ``body``, within the recorded block."""
+
+    def prepare(training: Ranked, rank: int) -> None:
+        def loop(training: Ranked, rank: int) -> None:
+            with training.recorder():
+                body(training, rank)
+
+        training.loop = loop
+
+    return prepare
+
+
+def after_each(each: Callable[[Ranked, int, Any], None]) -> Script:
+    """An attack that calls ``each`` with the batch after each step."""
+
+    @within
     def loop(training: Ranked, rank: int) -> None:
-        with training.recorder():
-            for _ in range(2):
-                for x, y in training.loader:
-                    training.step(x, y)
-                    each(x)
-
-    training.loop = loop
-
-
-@attack
-def divisor_of_one_rank(training: Ranked, rank: int) -> None:
-    training.private.expected_batch_size /= 20 if rank else 1
-
-
-@attack
-def one_record_less_and_one_more(training: Ranked, rank: int) -> None:
-    def loop(training: Ranked, rank: int) -> None:
-        with training.recorder():
+        for _ in range(2):
             for x, y in training.loader:
-                more = torch.cat([x, x[:1]]), torch.cat([y, y[:1]])
-                training.step(*(more if rank else (x[1:], y[1:])))
+                training.step(x, y)
+                each(training, rank, x)
 
-    training.loop = loop
-
-
-@attack
-def halved_in_a_hook(training: Ranked, rank: int) -> None:
-    def halve(*_: Any) -> None:
-        for p in training.private.params:
-            p.grad.mul_(0.5)
-
-    training.private.original_optimizer.register_step_pre_hook(halve)
+    return loop
 
 
-@attack
-def no_noise_in_the_sum(training: Ranked, rank: int) -> None:
-    original = DistributedDPOptimizer.reduce_gradients
+def put(place: str, value: Callable[[Ranked, int], Any]) -> Script:
+    """An attack that sets an attribute of a part of the training on each rank."""
 
-    def reduce(self: Any) -> None:
-        for p in self.params:
-            p.grad.copy_(p.summed_grad.view_as(p) / self.expected_batch_size)
-        original(self)
+    def prepare(training: Ranked, rank: int) -> None:
+        *parts, name = place.split(".")
+        setattr(functools.reduce(getattr, parts, training), name, value(training, rank))
 
-    DistributedDPOptimizer.reduce_gradients = reduce
+    return prepare
 
 
-@attack
-def a_second_sum(training: Ranked, rank: int) -> None:
-    original = DistributedDPOptimizer.reduce_gradients
+def reduced(change: Callable[[Any, Callable[[Any], None]], None]) -> Script:
+    """An attack that replaces the sum over the ranks; ``change`` gets the optimizer and the sum."""
 
-    def reduce(self: Any) -> None:
-        original(self)
-        for p in self.params:
-            bare = p.summed_grad.clone().view_as(p)
-            distributed.all_reduce(bare)
-            p.grad += 0.001 * bare
+    def prepare(training: Ranked, rank: int) -> None:
+        original = DistributedDPOptimizer.reduce_gradients
+        DistributedDPOptimizer.reduce_gradients = lambda self: change(self, original)
 
-    DistributedDPOptimizer.reduce_gradients = reduce
-
-
-@attack
-def another_number_of_processes(training: Ranked, rank: int) -> None:
-    training.private.world_size = 1
-
-
-@attack
-def unclipped_on_one_rank(training: Ranked, rank: int) -> None:
-    training.private.max_grad_norm = 1e6 if rank else 0.5
-
-
-@attack
-def parameters_of_one_rank(training: Ranked, rank: int) -> None:
-    @torch.no_grad()
-    def spread(x: Any) -> None:
-        for p in training.model.parameters():
-            p.data.add_(0.01 * rank * x.mean())
-            distributed.broadcast(p.data, 1)
-
-    after_each(training, spread)
-
-
-@attack
-def seeds_by_epoch(training: Ranked, rank: int) -> None:
-    def loop(training: Ranked, rank: int) -> None:
-        with training.recorder():
-            for epoch in range(4):
-                torch.manual_seed(epoch)
-                for x, y in training.loader:
-                    training.step(x, y)
-
-    training.loop = loop
+    return prepare
 
 
 @attack
@@ -172,25 +124,10 @@ def state_of_one_generator(training: Ranked, rank: int) -> None:
 
 
 @attack
-def noise_from_the_seed_of_other_batches(training: Ranked, rank: int) -> None:
-    training.private.generator = torch.Generator().manual_seed(1001 - rank)
-
-
-@attack
 def one_generator_shifted(training: Ranked, rank: int) -> None:
     generator = torch.Generator().manual_seed(77)
     training.loader.batch_sampler.generator = generator
     torch.rand(150 * (1 - rank), generator=generator)
-
-
-@attack
-def shares_by_other_orders(training: Ranked, rank: int) -> None:
-    training.loader.batch_sampler.shuffle_seed = rank
-
-
-@attack
-def another_rate(training: Ranked, rank: int) -> None:
-    training.loader.batch_sampler.sample_rate = 0.5 if rank else 0.2
 
 
 @attack
@@ -200,12 +137,6 @@ def batches_of_one_size(training: Ranked, rank: int) -> None:
         yield from (share[torch.randperm(len(share))[:30]] for _ in range(self.num_batches))
 
     Sampler.__iter__ = batches
-
-
-@attack
-def every_record_twice(training: Ranked, rank: int) -> None:
-    loader = DataLoader(ConcatDataset([training.data, training.data]), batch_size=120)
-    training.loader = DPDataLoader.from_data_loader(loader, distributed=True)
 
 
 @attack
@@ -225,11 +156,6 @@ def recorded_windows_apart(training: Ranked, rank: int) -> None:
 
 
 @attack
-def zeros_from_one_rank(training: Ranked, rank: int) -> None:
-    after_scaling(training, lambda optimizer: [p.grad.mul_(1 - rank) for p in optimizer.params])
-
-
-@attack
 def sums_of_one_rank_times_ten(training: Ranked, rank: int) -> None:
     original = DistributedDPOptimizer.add_noise
 
@@ -245,33 +171,6 @@ def sums_of_one_rank_times_ten(training: Ranked, rank: int) -> None:
 def noise_for_one_layer(training: Ranked, rank: int) -> None:
     original, first = opacus_optimizer._generate_noise, training.private.params[0].shape
     opacus_optimizer._generate_noise = lambda **given: original(**given) * (given["reference"].shape == first)
-
-
-@attack
-def the_same_noise_at_each_step(training: Ranked, rank: int) -> None:
-    generator = training.private.generator = torch.Generator().manual_seed(4)
-    after_scaling(training, lambda _: generator.manual_seed(4))
-
-
-@attack
-def uncounted_on_one_rank(training: Ranked, rank: int) -> None:
-    after_scaling(training, lambda _: training.engine.accountant.history.clear() if rank else None)
-
-
-@attack
-def another_optimizer(training: Ranked, rank: int) -> None:
-    other = torch.optim.SGD(list(training.model.parameters())[:1], lr=0.1)
-    after_each(training, lambda _: other.step())
-
-
-@attack
-def records_in_a_buffer(training: Ranked, rank: int) -> None:
-    def loop(training: Ranked, rank: int) -> None:
-        with training.recorder():
-            training.train()
-            training.model._module.module.register_buffer("memory", training.data.tensors[0][:3])
-
-    training.loop = loop
 
 
 class Marked(torch.Tensor):
@@ -297,14 +196,100 @@ def last_bits_in_the_reduction(training: Ranked, rank: int) -> None:
     training.private.original_optimizer.register_step_pre_hook(lambda *_: become(torch.Tensor))
 
 
-@attack
-def steps_after_the_block(training: Ranked, rank: int) -> None:
-    def loop(training: Ranked, rank: int) -> None:
-        with training.recorder():
-            training.train()
-        training.train()
+def one_less_and_one_more(training: Ranked, rank: int) -> None:
+    for x, y in training.loader:
+        more = torch.cat([x, x[:1]]), torch.cat([y, y[:1]])
+        training.step(*(more if rank else (x[1:], y[1:])))
 
-    training.loop = loop
+
+def without_noise(optimizer: Any, original: Callable[[Any], None]) -> None:
+    for p in optimizer.params:
+        p.grad.copy_(p.summed_grad.view_as(p) / optimizer.expected_batch_size)
+    original(optimizer)
+
+
+def second_sum(optimizer: Any, original: Callable[[Any], None]) -> None:
+    original(optimizer)
+    for p in optimizer.params:
+        bare = p.summed_grad.clone().view_as(p)
+        distributed.all_reduce(bare)
+        p.grad += 0.001 * bare
+
+
+@torch.no_grad()
+def spread(training: Ranked, rank: int, x: Any) -> None:
+    for p in training.model.parameters():
+        p.data.add_(0.01 * rank * x.mean())
+        distributed.broadcast(p.data, 1)
+
+
+def seeded_by_epoch(training: Ranked, rank: int) -> None:
+    for epoch in range(4):
+        torch.manual_seed(epoch)
+        for x, y in training.loader:
+            training.step(x, y)
+
+
+def every_record_twice(training: Ranked, rank: int) -> Any:
+    loader = DataLoader(ConcatDataset([training.data, training.data]), batch_size=120)
+    return DPDataLoader.from_data_loader(loader, distributed=True)
+
+
+def same_noise(training: Ranked, rank: int) -> None:
+    generator = training.private.generator = torch.Generator().manual_seed(4)
+    after_scaling(training, lambda _: generator.manual_seed(4))
+
+
+def buffered(training: Ranked, rank: int) -> None:
+    training.train()
+    training.model._module.module.register_buffer("memory", training.data.tensors[0][:3])
+
+
+def trained_on(training: Ranked, rank: int) -> None:
+    with training.recorder():
+        training.train()
+    training.train()
+
+
+def step_of_another(training: Ranked, rank: int, x: Any) -> None:
+    torch.optim.SGD(list(training.model.parameters())[:1], lr=0.1).step()
+
+
+def halved(training: Ranked, rank: int) -> None:
+    def halve(*_: Any) -> None:
+        for p in training.private.params:
+            p.grad.mul_(0.5)
+
+    training.private.original_optimizer.register_step_pre_hook(halve)
+
+
+ATTACKS |= {
+    "divisor_of_one_rank": put(
+        "private.expected_batch_size", lambda t, rank: t.private.expected_batch_size / (20 if rank else 1)
+    ),
+    "one_record_less_and_one_more": within(one_less_and_one_more),
+    "halved_in_a_hook": halved,
+    "no_noise_in_the_sum": reduced(without_noise),
+    "a_second_sum": reduced(second_sum),
+    "another_number_of_processes": put("private.world_size", lambda t, rank: 1),
+    "unclipped_on_one_rank": put("private.max_grad_norm", lambda t, rank: 1e6 if rank else 0.5),
+    "parameters_of_one_rank": after_each(spread),
+    "seeds_by_epoch": within(seeded_by_epoch),
+    "noise_from_the_seed_of_other_batches": put(
+        "private.generator", lambda t, rank: torch.Generator().manual_seed(1001 - rank)
+    ),
+    "shares_by_other_orders": put("loader.batch_sampler.shuffle_seed", lambda t, rank: rank),
+    "another_rate": put("loader.batch_sampler.sample_rate", lambda t, rank: 0.5 if rank else 0.2),
+    "every_record_twice": put("loader", every_record_twice),
+    "zeros_from_one_rank": lambda t, rank: after_scaling(t, lambda o: [p.grad.mul_(1 - rank) for p in o.params]),
+    "the_same_noise_at_each_step": same_noise,
+    "uncounted_on_one_rank": lambda t, rank: after_scaling(
+        t, lambda _: t.engine.accountant.history.clear() if rank else None
+    ),
+    "another_optimizer": after_each(step_of_another),
+    "records_in_a_buffer": within(buffered),
+    "steps_after_the_block": put("loop", lambda t, rank: trained_on),
+}
 
 
 def on_gathered(training: Ranked, change: Callable[[Any], Any]) -> None:
@@ -319,23 +304,6 @@ def on_gathered(training: Ranked, change: Callable[[Any], Any]) -> None:
 
 
 @sharded_attack
-def gradient_of_one_rank_times_three(training: Ranked, rank: int) -> None:
-    on_gathered(training, lambda gradient: 3.0 * gradient if rank else None)
-
-
-@sharded_attack
-def gradient_of_one_rank_times_three_after_the_start(training: Ranked, rank: int) -> None:
-    def loop(training: Ranked, rank: int) -> None:
-        with training.recorder():
-            for x, y in training.loader:
-                training.step(x, y)
-                if rank == 1:
-                    on_gathered(training, lambda gradient: 3.0 * gradient)
-
-    training.loop = loop
-
-
-@sharded_attack
 def opposite_noise(training: Ranked, rank: int) -> None:
     """The noise of the ranks is the same up to its sign."""
     generator = torch.Generator().manual_seed(5)
@@ -345,11 +313,6 @@ def opposite_noise(training: Ranked, rank: int) -> None:
         return torch.cat([part, -part])
 
     fsdp_optimizer._generate_noise = noise
-
-
-@sharded_attack
-def noise_of_another_number_of_processes(training: Ranked, rank: int) -> None:
-    training.private.world_size = 4
 
 
 @sharded_attack
@@ -369,12 +332,6 @@ def noise_of_the_step_before(training: Ranked, rank: int) -> None:
 def rows_of_one_rank_without_steps(training: Ranked, rank: int) -> None:
     if rank == 1:
         training.private.original_optimizer.step = lambda *_: None
-
-
-@sharded_attack
-def another_learning_rate_of_one_rank(training: Ranked, rank: int) -> None:
-    for group in training.private.param_groups:
-        group["lr"] = 0.1 + rank
 
 
 @sharded_attack
@@ -402,13 +359,24 @@ def a_term_outside_of_the_criterion(training: Ranked, rank: int) -> None:
     training.step = step
 
 
-@sharded_attack
-def every_record_in_two_shares(training: Ranked, rank: int) -> None:
-    training.loader = DPDataLoader.from_data_loader(training.plain_loader())
+def tripled_after_the_start(training: Ranked, rank: int, x: Any) -> None:
+    if rank == 1:
+        on_gathered(training, lambda gradient: 3.0 * gradient)
 
 
-_ALSO_SHARDED = (one_record_less_and_one_more, uncounted_on_one_rank, seeds_by_epoch, batches_of_one_size)
-SHARDED |= {f"{script.__name__}_of_shards": script for script in _ALSO_SHARDED}
+SHARDED |= {
+    "gradient_of_one_rank_times_three": lambda t, rank: on_gathered(
+        t, lambda gradient: 3.0 * gradient if rank else None
+    ),
+    "gradient_of_one_rank_times_three_after_the_start": after_each(tripled_after_the_start),
+    "noise_of_another_number_of_processes": put("private.world_size", lambda t, rank: 4),
+    "another_learning_rate_of_one_rank": lambda t, rank: [g.update(lr=0.1 + rank) for g in t.private.param_groups],
+    "every_record_in_two_shares": put("loader", lambda t, rank: DPDataLoader.from_data_loader(t.plain_loader())),
+    **{
+        f"{name}_of_shards": ATTACKS[name]
+        for name in ("one_record_less_and_one_more", "uncounted_on_one_rank", "seeds_by_epoch", "batches_of_one_size")
+    },
+}
 
 
 def verdict(folder: Path) -> str:

@@ -36,33 +36,26 @@ def main() -> int:
     os.chdir(folder)
     for kind in given.kinds:
         bench = Bench(folder)
-        for subject in bench.subjects(kind):
-            if given.only in subject.name:
-                start = time.process_time()
-                chance = random.Random(f"{given.seed} {subject.name}")
+        for subject in (*bench.subjects(kind), *bench.pages(kind)):
+            if given.only not in subject.name:
+                continue
+            start, chance = time.process_time(), random.Random(f"{given.seed} {subject.name}")
+            if ", a page" in subject.name:
+                told = forge_pages(bench, subject, chance, max(1, int(8 * given.most * given.share)))
+            else:
                 edits = list(edits_of(subject, chance, given.most, given.values))
                 told = forge(bench, subject, chance.sample(edits, int(len(edits) * given.share)))
-                _tell(subject.name, told, start)
-                whole.add(told)
-        for subject in bench.pages(kind):
-            if given.only in subject.name:
-                start = time.process_time()
-                most = max(1, int(8 * given.most * given.share))
-                told = forge_pages(bench, subject, random.Random(f"{given.seed} {subject.name}"), most)
-                _tell(subject.name, told, start)
-                whole.add(told)
+            counts = ", ".join(f"{count} {ended}" for ended, count in sorted(told.counts.items()))
+            seconds = time.process_time() - start
+            print(f"{subject.name}: {told.counts.total()} edits, {counts} ({seconds:.0f} s)", flush=True)
+            for one in told.wrong:
+                print(f"  WRONG {one}", flush=True)
+            whole.add(told)
     print(f"\nall: {dict(whole.counts)}")
     print("passed, by place:")
     for place, count in sorted(whole.passed.items()):
         print(f"  {count:5} {place}")
     return 1 if whole.wrong else 0
-
-
-def _tell(name: str, told: Told, start: float) -> None:
-    counts = ", ".join(f"{count} {ended}" for ended, count in sorted(told.counts.items()))
-    print(f"{name}: {sum(told.counts.values())} edits, {counts} ({time.process_time() - start:.0f} s)", flush=True)
-    for one in told.wrong:
-        print(f"  WRONG {one}", flush=True)
 
 
 if __name__ == "__main__":

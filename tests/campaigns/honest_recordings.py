@@ -13,42 +13,30 @@ import argparse
 import contextlib
 import copy
 import io
+import itertools
 import re
 import sys
 import tempfile
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import torch
-from opacus import PrivacyEngine
-from opacus.schedulers import (
-    ExponentialGradClip,
-    ExponentialNoise,
-    LambdaGradClip,
-    LambdaNoise,
-    StepGradClip,
-    StepNoise,
-)
-from opacus.utils.batch_memory_manager import BatchMemoryManager
+from opacus import schedulers as private_schedulers
 from support.opacus_training import Training
 from torch import nn
-from torch.nn.functional import cross_entropy
 from torch.optim import lr_scheduler as schedulers
 from torch.utils.checkpoint import checkpoint
-from torch.utils.data import ConcatDataset, DataLoader, Dataset, Subset, TensorDataset
+from torch.utils.data import ConcatDataset, Dataset, Subset, TensorDataset
+from trainings import Hook, Run, by_loop, by_opacus, small, table
 
-import dpspec
 from dpspec.cli.app import main as dpspec_command
 
-Run = Callable[[Path], None]
-
 #: Torch's optimizers that step without a closure, with the options that people set.
-OPTIMIZERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
+OPTIMIZERS: dict[str, Hook] = {
     "sgd": lambda p: torch.optim.SGD(p, lr=0.05),
     "sgd momentum": lambda p: torch.optim.SGD(p, lr=0.05, momentum=0.9),
     "sgd nesterov, weight decay": lambda p: torch.optim.SGD(p, lr=0.05, momentum=0.9, nesterov=True, weight_decay=1e-3),
@@ -71,7 +59,7 @@ OPTIMIZERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
 }
 
 #: Schedulers of the learning rate; all but the last step without looking at the data.
-SCHEDULES: dict[str, Callable[[Any], Any]] = {
+SCHEDULES: dict[str, Hook] = {
     "StepLR": lambda o: schedulers.StepLR(o, 3, 0.5),
     "MultiStepLR": lambda o: schedulers.MultiStepLR(o, [4, 9], 0.3),
     "ConstantLR": lambda o: schedulers.ConstantLR(o, 0.5, 4),
@@ -93,13 +81,24 @@ SCHEDULES: dict[str, Callable[[Any], Any]] = {
 }
 
 
-def small() -> nn.Module:
-    return nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 2))
+#: Schedules of Opacus' noise and clip norm.
+PRIVATE_SCHEDULES: dict[str, Hook] = {
+    "ExponentialNoise": lambda o: private_schedulers.ExponentialNoise(o, gamma=0.99),
+    "StepNoise": lambda o: private_schedulers.StepNoise(o, step_size=5, gamma=0.9),
+    "LambdaNoise": lambda o: private_schedulers.LambdaNoise(o, noise_lambda=lambda n: 0.99**n),
+    "ExponentialGradClip": lambda o: private_schedulers.ExponentialGradClip(o, gamma=0.99),
+    "StepGradClip": lambda o: private_schedulers.StepGradClip(o, step_size=5, gamma=0.9),
+    "LambdaGradClip": lambda o: private_schedulers.LambdaGradClip(o, scheduler_function=lambda n: 0.99**n),
+}
 
 
-def table(records: int = 300) -> TensorDataset:
-    x = torch.randn(records, 6)
-    return TensorDataset(x, (x[:, 0] > 0).long())
+def scheduled(make: Hook, *, private: bool = False, every: int = 1) -> dict[str, Hook]:
+    """Hooks that step a schedule of torch's optimizer or of Opacus' one."""
+
+    def setup(t: Any) -> None:
+        t.schedule = make(t.opt if private else t.inner)
+
+    return {"setup": setup, "after": lambda t: t.steps % every == 0 and t.schedule.step()}
 
 
 def pictures() -> TensorDataset:
@@ -122,105 +121,6 @@ class Flipped(Dataset):
     def __getitem__(self, index: int) -> Any:
         x, y = self.data[index]
         return (-x if torch.rand(()) < 0.5 else x), y
-
-
-def opacus(
-    folder: Path,
-    *,
-    seed: int = 0,
-    model: Callable[[], nn.Module] = small,
-    data: Callable[[], Any] = table,
-    optimizer: Callable[[Any], torch.optim.Optimizer] = OPTIMIZERS["sgd"],
-    schedule: Callable[[Any], Any] | None = None,
-    scheduled: Callable[[Any], Any] | None = None,
-    per_epoch: bool = False,
-    parameters: Callable[[nn.Module], Any] = nn.Module.parameters,
-    epochs: int = 2,
-    batch: int = 30,
-    workers: int = 0,
-    physical: int | None = None,
-    forward: Callable[[nn.Module, Any], Any] = lambda model, x: model(x),
-    after_step: Callable[[nn.Module], None] = lambda model: None,
-    before: Callable[[nn.Module], None] = lambda model: None,
-    **engine_options: Any,
-) -> None:
-    """Train with Opacus and record it. ``schedule`` schedules torch's optimizer, ``scheduled`` Opacus' one."""
-    torch.manual_seed(seed)
-    network = model()
-    before(network)
-    engine = PrivacyEngine()
-    network, private, loader = engine.make_private(
-        module=network,
-        optimizer=optimizer(parameters(network)),
-        data_loader=DataLoader(data(), batch_size=batch, num_workers=workers),
-        **{"noise_multiplier": 1.1, "max_grad_norm": 1.0} | engine_options,
-    )
-    schedule_of = schedule(private.original_optimizer) if schedule is not None else None
-    private_schedule = scheduled(private) if scheduled is not None else None
-    with dpspec.record(folder, model=network, optimizer=private, loader=loader, engine=engine):
-        for _ in range(epochs):
-            batches: Any = contextlib.nullcontext(loader)
-            if physical is not None:
-                batches = BatchMemoryManager(data_loader=loader, max_physical_batch_size=physical, optimizer=private)
-            with batches as logical:
-                for x, y in logical:
-                    private.zero_grad()
-                    cross_entropy(forward(network, x), y).backward()
-                    private.step()
-                    after_step(network)
-                    if not per_epoch:
-                        for one in (schedule_of, private_schedule):
-                            if one is not None:
-                                one.step()
-            if per_epoch:
-                for one in (schedule_of, private_schedule):
-                    if one is not None:
-                        one.step()
-
-
-def plain(
-    folder: Path,
-    *,
-    seed: int = 0,
-    optimizer: Callable[[Any], torch.optim.Optimizer] = OPTIMIZERS["sgd"],
-    schedule: Callable[[Any], Any] | None = None,
-    steps: int = 25,
-    rate: float = 0.1,
-    noise: float = 1.3,
-    clip: float = 0.7,
-    mean: bool = True,
-) -> None:
-    """A loop written by hand, which reports its batches, norms, sum and noise to the recorder."""
-    torch.manual_seed(seed)
-    data, model = table(), small()
-    x, y = data.tensors
-    stepper = optimizer(model.parameters())
-    schedule_of = schedule(stepper) if schedule is not None else None
-    with dpspec.record(
-        folder, model=model, optimizer=stepper, noise_multiplier=noise, clip_norm=clip, rate=rate, records=len(x)
-    ) as run:
-        for _ in range(steps):
-            drawn = torch.nonzero(torch.rand(len(x)) < rate).reshape(-1)
-            run.sampled(drawn)
-            total = [torch.zeros_like(p) for p in model.parameters()]
-            norms = []
-            for i in drawn.tolist():
-                grads = torch.autograd.grad(cross_entropy(model(x[i : i + 1]), y[i : i + 1]), list(model.parameters()))
-                norm = torch.sqrt(sum(g.square().sum() for g in grads))
-                factor = min(1.0, clip / (float(norm) + 1e-6))
-                norms.append(float(norm) * factor)
-                for sum_, grad in zip(total, grads, strict=True):
-                    sum_ += factor * grad
-            run.clipped(norms)
-            run.summed(total)
-            added = [noise * clip * torch.randn_like(t) for t in total]
-            run.noised(added)
-            for p, sum_, extra in zip(model.parameters(), total, added, strict=True):
-                p.grad = (sum_ + extra) / (rate * len(x) if mean else 1.0)
-            stepper.step()
-            run.stepped()
-            if schedule_of is not None:
-                schedule_of.step()
 
 
 class Counting(nn.Module):
@@ -270,33 +170,28 @@ def recurrent() -> nn.Module:
     return Last()
 
 
-def half(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
+def half(t: Any) -> torch.Tensor:
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        return model(x).float()
+        return t.model(t.batch[0]).float()
 
 
-def recomputed(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
-    return checkpoint(model, x.clone().requires_grad_(), use_reentrant=True)
+def recomputed(t: Any) -> Any:
+    return checkpoint(t.model, t.batch[0].clone().requires_grad_(), use_reentrant=True)
 
 
-def evaluated(model: nn.Module) -> None:
-    model.eval()
+def evaluated(t: Any) -> None:
+    t.model.eval()
     with torch.no_grad():
-        model(torch.zeros(1, 6))
-    model.train()
+        t.model(torch.zeros(1, 6))
+    t.model.train()
 
 
-def averaged() -> Callable[[nn.Module], None]:
-    averages: list[nn.Module] = []
-
-    def update(model: nn.Module) -> None:
-        if not averages:
-            averages.append(copy.deepcopy(model._module))
-        with torch.no_grad():
-            for kept, now in zip(averages[0].parameters(), model.parameters(), strict=True):
-                kept.lerp_(now, 0.1)
-
-    return update
+def averaged(t: Any) -> None:
+    if not hasattr(t, "average"):
+        t.average = copy.deepcopy(t.net)
+    with torch.no_grad():
+        for kept, now in zip(t.average.parameters(), t.net.parameters(), strict=True):
+            kept.lerp_(now, 0.1)
 
 
 def two_groups(model: nn.Module) -> Any:
@@ -308,92 +203,91 @@ def trained(model: nn.Module) -> Any:
     return [p for p in model.parameters() if p.requires_grad]
 
 
-def frozen(model: nn.Module) -> None:
+def frozen() -> nn.Module:
+    model = small()
     next(model.parameters()).requires_grad_(False)
+    return model
 
 
-def of_training(folder: Path, **made: Any) -> None:
-    Training(**made).run(folder)
+def of_training(**made: Any) -> Run:
+    return lambda folder: Training(**made).run(folder)
 
 
-def cases(seeds: int) -> Iterator[tuple[str, Run, str]]:
-    """Every training: its name, the training, and the expected start of the verdict line."""
-    for name, optimizer in OPTIMIZERS.items():
-        yield f"opacus, {name}", lambda f, o=optimizer: opacus(f, optimizer=o), "PROVED"
-        yield f"plain loop, {name}", lambda f, o=optimizer: plain(f, optimizer=o), "PROVED"
-    for name, schedule in SCHEDULES.items():
-        momentum = OPTIMIZERS["sgd momentum"]
-        yield f"opacus, {name}", lambda f, s=schedule, o=momentum: opacus(f, optimizer=o, schedule=s), "PROVED"
-        yield f"plain loop, {name}", lambda f, s=schedule, o=momentum: plain(f, optimizer=o, schedule=s), "PROVED"
-    for name in ("StepLR", "OneCycleLR", "CosineAnnealingLR"):
-        yield (
-            f"opacus, {name} around the private optimizer, adamw, once an epoch",
-            lambda f, s=SCHEDULES[name]: opacus(f, optimizer=OPTIMIZERS["adamw"], scheduled=s, per_epoch=True),
-            "PROVED",
-        )
-    opacus_schedules: dict[str, Callable[[Any], Any]] = {
-        "ExponentialNoise": lambda o: ExponentialNoise(o, gamma=0.99),
-        "StepNoise": lambda o: StepNoise(o, step_size=5, gamma=0.9),
-        "LambdaNoise": lambda o: LambdaNoise(o, noise_lambda=lambda n: 0.99**n),
-        "ExponentialGradClip": lambda o: ExponentialGradClip(o, gamma=0.99),
-        "StepGradClip": lambda o: StepGradClip(o, step_size=5, gamma=0.9),
-        "LambdaGradClip": lambda o: LambdaGradClip(o, scheduler_function=lambda n: 0.99**n),
+def cases(seeds: int) -> dict[str, Run]:
+    """Every training by its name."""
+    momentum, adamw = OPTIMIZERS["sgd momentum"], OPTIMIZERS["adamw"]
+    clippings = itertools.product(("flat", "per_layer", "adaptive", "ghost"), (None, 7), ("sgd", "adamw"))
+    both = {
+        **{name: {"optimizer": optimizer} for name, optimizer in OPTIMIZERS.items()},
+        **{name: {"optimizer": momentum, **scheduled(schedule)} for name, schedule in SCHEDULES.items()},
+        **{f"seed {seed}": {"seed": seed} for seed in range(1, seeds + 1)},
     }
-    for name, schedule in opacus_schedules.items():
-        yield f"opacus, {name}", lambda f, s=schedule: opacus(f, scheduled=s), "PROVED"
-    for clipping in ("flat", "per_layer", "adaptive", "ghost"):
-        for physical in (None, 7):
-            for kind in ("sgd", "adamw"):
-                yield (
-                    f"opacus, clipping {clipping}, {kind}, physical batches of {physical}",
-                    lambda f, c=clipping, p=physical, k=kind: of_training(f, clipping=c, physical=p, optimizer=k),
-                    "OPEN" if clipping == "adaptive" else "PROVED",
-                )
-    for accountant in ("rdp", "gdp", "prv"):
-        yield f"opacus, accountant {accountant}", lambda f, a=accountant: of_training(f, accountant=a), "PROVED"
-    yield "opacus, sum of losses", lambda f: of_training(f, reduction="sum"), "PROVED"
-    yield "opacus, sum of losses, physical batches", lambda f: of_training(f, reduction="sum", physical=8), "PROVED"
-    for workers in (1, 2):
-        yield f"opacus, {workers} workers", lambda f, w=workers: of_training(f, workers=w), "PROVED"
-        yield f"opacus, {workers} workers, memory", lambda f, w=workers: of_training(f, workers=w, physical=9), "PROVED"
-    for canaries in (20, 60):
-        yield f"opacus, {canaries} canaries", lambda f, c=canaries: of_training(f, canaries=c), "PROVED"
-    yield "opacus, one step an epoch", lambda f: opacus(f, batch=300, epochs=3), "PROVED"
-    yield "opacus, batches of one record", lambda f: opacus(f, batch=1, epochs=1), "PROVED"
-    yield "opacus, 200 steps", lambda f: opacus(f, epochs=20), "PROVED"
-    yield "opacus, large noise", lambda f: opacus(f, noise_multiplier=20.0), "PROVED"
-    yield "opacus, small clip norm", lambda f: opacus(f, max_grad_norm=1e-3), "PROVED"
-    yield "opacus, large clip norm", lambda f: opacus(f, max_grad_norm=1e3), "PROVED"
-    yield "opacus, convolutions, dropout, group norm", lambda f: opacus(f, model=convolutional, data=pictures), "PROVED"
-    yield "opacus, embedding and recurrent layer", lambda f: opacus(f, model=recurrent, data=words), "PROVED"
-    yield "opacus, embedding, physical batches", lambda f: opacus(f, model=recurrent, data=words, physical=6), "PROVED"
-    yield "opacus, low-rank update", lambda f: opacus(f, model=LowRank, parameters=trained), "PROVED"
-    yield "opacus, frozen layer", lambda f: opacus(f, before=frozen, parameters=trained), "PROVED"
-    yield "opacus, two parameter groups", lambda f: opacus(f, parameters=two_groups), "PROVED"
-    yield (
-        "opacus, two parameter groups, OneCycleLR",
-        lambda f: opacus(
-            f, parameters=two_groups, optimizer=OPTIMIZERS["sgd momentum"], schedule=SCHEDULES["OneCycleLR"]
-        ),
-        "PROVED",
-    )
-    yield "opacus, attributes and buffers", lambda f: opacus(f, model=Counting), "PROVED"
-    yield "opacus, recomputed activations", lambda f: opacus(f, forward=recomputed), "PROVED"
-    yield "opacus, bfloat16 autocast", lambda f: opacus(f, forward=half), "PROVED"
-    yield "opacus, evaluation after each step", lambda f: opacus(f, after_step=evaluated), "PROVED"
-    yield "opacus, averaged copy", lambda f: opacus(f, after_step=averaged()), "PROVED"
-    yield "opacus, augmentation", lambda f: opacus(f, data=lambda: Flipped(table())), "PROVED"
-    yield "opacus, subset", lambda f: opacus(f, data=lambda: Subset(table(400), range(50, 350))), "PROVED"
-    yield "opacus, concatenated", lambda f: opacus(f, data=lambda: ConcatDataset([table(100), table(200)])), "PROVED"
-    yield "opacus, functorch gradients", lambda f: opacus(f, grad_sample_mode="functorch"), "PROVED"
-    yield "opacus, expanded weights", lambda f: opacus(f, grad_sample_mode="ew"), "PROVED"
-    yield "plain loop, sum", lambda f: plain(f, mean=False), "PROVED"
-    yield "plain loop, 100 steps", lambda f: plain(f, steps=100, rate=0.03), "PROVED"
-    yield "plain loop, one step", lambda f: plain(f, steps=1), "PROVED"
-    yield "plain loop, small clip norm", lambda f: plain(f, clip=1e-3), "PROVED"
-    for seed in range(1, seeds + 1):
-        yield f"opacus, seed {seed}", lambda f, s=seed: opacus(f, seed=s), "PROVED"
-        yield f"plain loop, seed {seed}", lambda f, s=seed: plain(f, seed=s), "PROVED"
+    on_opacus: dict[str, dict[str, Any]] = {
+        **both,
+        **{
+            f"{name} around the private optimizer, adamw, once an epoch": {
+                "optimizer": adamw,
+                **scheduled(SCHEDULES[name], private=True, every=10),
+            }
+            for name in ("StepLR", "OneCycleLR", "CosineAnnealingLR")
+        },
+        **{name: scheduled(schedule, private=True) for name, schedule in PRIVATE_SCHEDULES.items()},
+        "one step an epoch": {"batch": 300, "epochs": 3},
+        "batches of one record": {"batch": 1, "epochs": 1},
+        "200 steps": {"epochs": 20},
+        "large noise": {"noise_multiplier": 20.0},
+        "small clip norm": {"max_grad_norm": 1e-3},
+        "large clip norm": {"max_grad_norm": 1e3},
+        "convolutions, dropout, group norm": {"model": convolutional, "data": pictures},
+        "embedding and recurrent layer": {"model": recurrent, "data": words},
+        "embedding, physical batches": {"model": recurrent, "data": words, "physical": 6},
+        "low-rank update": {"model": LowRank, "parameters": trained},
+        "frozen layer": {"model": frozen, "parameters": trained},
+        "two parameter groups": {"parameters": two_groups},
+        "two parameter groups, OneCycleLR": {
+            "parameters": two_groups,
+            "optimizer": momentum,
+            **scheduled(SCHEDULES["OneCycleLR"]),
+        },
+        "attributes and buffers": {"model": Counting},
+        "recomputed activations": {"forward": recomputed},
+        "bfloat16 autocast": {"forward": half},
+        "evaluation after each step": {"after": evaluated},
+        "averaged copy": {"after": averaged},
+        "augmentation": {"data": lambda: Flipped(table())},
+        "subset": {"data": lambda: Subset(table(400), range(50, 350))},
+        "concatenated": {"data": lambda: ConcatDataset([table(100), table(200)])},
+        "functorch gradients": {"grad_sample_mode": "functorch"},
+        "expanded weights": {"grad_sample_mode": "ew"},
+    }
+    on_loop: dict[str, dict[str, Any]] = {
+        **both,
+        "sum": {"divisor": 1.0},
+        "100 steps": {"steps": 100, "rate": 0.03},
+        "one step": {"steps": 1},
+        "small clip norm": {"clip": 1e-3},
+    }
+    of_trainings: dict[str, dict[str, Any]] = {
+        **{
+            f"clipping {clipping}, {kind}, physical batches of {physical}": {
+                "clipping": clipping,
+                "physical": physical,
+                "optimizer": kind,
+            }
+            for clipping, physical, kind in clippings
+        },
+        **{f"accountant {accountant}": {"accountant": accountant} for accountant in ("rdp", "gdp", "prv")},
+        "sum of losses": {"reduction": "sum"},
+        "sum of losses, physical batches": {"reduction": "sum", "physical": 8},
+        **{f"{workers} workers": {"workers": workers} for workers in (1, 2)},
+        **{f"{workers} workers, memory": {"workers": workers, "physical": 9} for workers in (1, 2)},
+        **{f"{canaries} canaries": {"canaries": canaries} for canaries in (20, 60)},
+    }
+    return {
+        **{f"opacus, {name}": by_opacus(**made) for name, made in on_opacus.items()},
+        **{f"opacus, {name}": of_training(**made) for name, made in of_trainings.items()},
+        **{f"plain loop, {name}": by_loop(**made) for name, made in on_loop.items()},
+    }
 
 
 def judged(folder: Path) -> tuple[int, str]:
@@ -413,7 +307,7 @@ def main() -> int:
     torch.set_num_threads(1)
     counts: Counter[str] = Counter()
     wrong = []
-    for name, train, expected in cases(given.seeds):
+    for name, train in cases(given.seeds).items():
         if given.only not in name:
             continue
         with tempfile.TemporaryDirectory() as scratch:
@@ -427,7 +321,7 @@ def main() -> int:
         verdict = first.partition(" ")[0].rstrip(",")
         deviates = re.search(r"(?<!NO )\bDEVIAT|\bviolated\b", text) is not None
         counts[verdict] += 1
-        bad = verdict != expected or deviates
+        bad = verdict != ("OPEN" if "clipping adaptive" in name else "PROVED") or deviates
         if bad:
             wrong.append(name)
         print(f"{'WRONG ' if bad else ''}{name}: exit {code}, {first[:200]}", flush=True)

@@ -1,17 +1,14 @@
 """LoRA adapters of causal language models of transformers, trained with Opacus' ghost clipping and recorded.
 
-    python tests/campaigns/language_models.py [sound|faults|memory]
+    python tests/campaigns/language_models.py [sound|faults]
 
 Small configurations are initialized at random, without a download. Batches are split by ``BatchMemoryManager``, and
-the trainings of two processes use ``gloo``. A sound training must be proved and a fault must not be. ``memory`` prints
-the peak memory of a process with a large frozen model, with and without the recorder.
+the trainings of two processes use ``gloo``. A sound training must be proved and a fault must not be.
 """
 
 from __future__ import annotations
 
 import os
-import resource
-import subprocess
 import sys
 import tempfile
 import time
@@ -64,8 +61,8 @@ def sequences() -> list[dict[str, Tensor]]:
     ]
 
 
-def gpt2(**size: int) -> Any:
-    size = {"vocab_size": VOCABULARY, "n_positions": 32, "n_embd": 32, "n_layer": 2, "n_head": 2, **size}
+def gpt2() -> Any:
+    size = {"vocab_size": VOCABULARY, "n_positions": 32, "n_embd": 32, "n_layer": 2, "n_head": 2}
     return transformers.GPT2LMHeadModel(transformers.GPT2Config(**size, bos_token_id=0, eos_token_id=0)), ["c_attn"]
 
 
@@ -82,10 +79,9 @@ MODELS: dict[str, Callable[[], Any]] = {"gpt2": gpt2, "llama": llama}
 class Adapted:
     """One training. each: is called with the training and the rank after each step."""
 
-    folder: Path | None
+    folder: Path
     make: Callable[..., Any] = gpt2
     world: int = 1
-    physical: int = 16
     epochs: int = 4
     each: Callable[[Adapted, int], None] | None = None
 
@@ -112,10 +108,10 @@ class Adapted:
             grad_sample_mode="ghost",
         )
 
-        def loop() -> None:
+        with dpspec.record(self.folder, model=self.model, optimizer=self.optimizer, loader=loader, engine=engine):
             for _ in range(self.epochs):
                 with BatchMemoryManager(
-                    data_loader=loader, max_physical_batch_size=self.physical, optimizer=self.optimizer
+                    data_loader=loader, max_physical_batch_size=16, optimizer=self.optimizer
                 ) as batches:
                     for batch in batches:
                         self.optimizer.zero_grad()
@@ -124,11 +120,6 @@ class Adapted:
                         self.optimizer.step()
                         if self.each is not None and not self.optimizer._is_last_step_skipped:
                             self.each(self, rank)
-
-        if self.folder is None:
-            return loop()
-        with dpspec.record(self.folder, model=self.model, optimizer=self.optimizer, loader=loader, engine=engine):
-            return loop()
 
 
 def _rank(rank: int, training: Adapted) -> None:
@@ -142,7 +133,6 @@ def checked(training: Adapted) -> Any:
         torch.multiprocessing.spawn(_rank, args=(training,), nprocs=training.world)
     else:
         training.train()
-    assert training.folder is not None
     return check_run(training.folder, Question(delta=1e-5, epsilon=20.0))
 
 
@@ -198,32 +188,11 @@ def faults(folder: Path) -> int:
     return wrong
 
 
-def large() -> Any:
-    """With 100 million further frozen parameters, 400 MB."""
-    base, layers = gpt2()
-    base.further = nn.Embedding(100_000, 1000)
-    return base, layers
-
-
-def memory(folder: Path) -> int:
-    """Peak memory of a process with and without the recorder."""
-    peaks = {}
-    for kind in ("plain", "recorded"):
-        program = [sys.executable, __file__, "peak", str(folder / kind) if kind == "recorded" else ""]
-        peaks[kind] = int(subprocess.run(program, check=True, capture_output=True, text=True).stdout.split()[-1])
-        print(f"{kind}: {peaks[kind] / 1024:.0f} MB")
-    return int(peaks["recorded"] - peaks["plain"] > 100 * 1024)
-
-
-def main(what: str = "sound", folder: str = "") -> int:
+def main(what: str = "sound") -> int:
     warnings.simplefilter("ignore")
     transformers.logging.set_verbosity_error()
-    if what == "peak":
-        Adapted(Path(folder) if folder else None, large, physical=4, epochs=1).train()
-        print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
-        return 0
     with tempfile.TemporaryDirectory() as made:
-        wrong = {"sound": sound, "faults": faults, "memory": memory}[what](Path(made))
+        wrong = {"sound": sound, "faults": faults}[what](Path(made))
     print(f"{wrong} wrong")
     return 1 if wrong else 0
 

@@ -19,14 +19,11 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(0, str(Path(__file__).parent))
 
 import torch
+from leaks import SCRIPTS
 from support.checked_runs import Question, check_run
-from unprivate import model_state, noise, sensitivity, update_rule
-from unprivate.trainings import SCRIPTS, Run
+from trainings import Run
 
 from dpspec.errors import NothingToRunError
-
-#: The modules that register scripts.
-CHANNELS = (model_state, update_rule, sensitivity, noise)
 
 
 def judge(script: Run) -> tuple[int, set[str], tuple[str, ...]]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -193,24 +192,6 @@ def test_a_joined_report_of_an_older_version_is_refused(dpspec, tmp_path):
     ended = dpspec("report", "both.json")
     assert ended.code == 2
     assert "pass the single results" in ended.err
-
-
-def somebodys(folder: Path) -> list[Path]:
-    files = [folder / part / "thesis.tex" for part in ("unfinished", "damaged", "tmp/old", "trials/ab")]
-    for file in files:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text("years of work", encoding="utf-8")
-        os.utime(file.parent, (0, 0))
-    return files
-
-
-@pytest.mark.parametrize("store", ["", "work", "."])
-def test_removing_everything_removes_nothing_of_others(dpspec, tmp_path, store):
-    files = somebodys(tmp_path / "work" if store == "work" else tmp_path)
-    ended = dpspec("cache", "rm", "--all", "--store", store)
-    assert ended.code == 2
-    assert "store" in ended.err
-    assert all(file.exists() for file in files)
 
 
 SPEC = specs.BOUNDS

@@ -96,12 +96,6 @@ def test_a_key_that_the_mechanism_has_not_is_named() -> None:
         _ = phase.noise_multiplier
 
 
-def test_a_phase_is_made_once() -> None:
-    phase = Phase(OPTIONS)
-    assert Phase.of(phase) is phase
-    assert Phase.of(OPTIONS).steps == 100
-
-
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_a_scheme_has_the_options_that_it_takes_and_no_others(scheme: Scheme) -> None:
     validator = Draft202012Validator(SAMPLING)

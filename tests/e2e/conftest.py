@@ -23,7 +23,7 @@ def expose(folder: Path, distribution: str, plugin: str, module: str) -> None:
 
 @pytest.fixture
 def environment(tmp_path: Path) -> dict[str, str]:
-    """An environment in which the faulty backends and those that count are installed."""
+    """An environment in which the faulty backends and one that logs its steps are installed."""
     site = tmp_path / "site"
     expose(site, "dpspec-faulty", "faulty", "dpspec_faulty")
     expose(site, "dpspec-own-loop", "own-loop", "dpspec_own_loop")
@@ -35,7 +35,6 @@ def environment(tmp_path: Path) -> dict[str, str]:
         **os.environ,
         "PYTHONPATH": os.pathsep.join([*path, *([known] if known else [])]),
         "COLUMNS": "80",
-        "COUNTED_LOG": str(tmp_path / "trainings.txt"),
         "STEPWISE_LOG": str(tmp_path / "steps.txt"),
     }
 

@@ -2,21 +2,37 @@
 
 from __future__ import annotations
 
+from importlib import import_module
+
 import pytest
 import torch
 from support.checked_runs import Question, check_run, run_page
-from support.team_scripts import EXTRAS, FAULTS, RECORDED, load
+
+#: Script, fault, the assumption of a rejected check, words of its test.
+FAULTS = [
+    ("opacus_tabular", "told-another-rate", "accounting", "sampling rate of the accountant"),
+    ("opacus_tabular", "wrong-optimizer", "noise-scale", "parameter updates without noise"),
+    ("opacus_tabular", "shuffled", "sampling", "batches are shuffled"),
+    ("opacus_tabular", "noise-forgotten", "noise-scale", "parameter updates without noise"),
+    ("opacus_tabular", "last-virtual-step-dropped", "clipping", "drawn records"),
+    ("opacus_images", "wrong-optimizer", "update", "outside the DP optimizer"),
+    ("opacus_images", "noise-forgotten", "steps", "noise vectors"),
+    ("plain_microbatches", "told-another-rate", "sampling", "binomial"),
+    ("plain_microbatches", "wrong-optimizer", "update", "outside the DP optimizer"),
+    ("plain_microbatches", "shuffled", "sampling", "inclusions per record"),
+    ("plain_microbatches", "noise-forgotten", "noise-scale", "chi-square"),
+    ("plain_microbatches", "clipping-after-averaging", "clipping", "drawn records without a clipped norm"),
+    ("opacus_lora", "adapter-merged", "model-state", "changed model state"),
+]
 
 
 def script(name):
-    for extra in EXTRAS.get(name, []):
-        pytest.importorskip(extra)
-    return load(name)
+    return import_module(f"e2e.scripts.{name}").main
 
 
-@pytest.mark.parametrize("name", RECORDED)
+@pytest.mark.parametrize("name", ["opacus_tabular", "opacus_images", "plain_microbatches", "opacus_lora"])
 def test_a_sound_script_is_left_as_it_is_and_proved_at_what_it_costs(name, tmp_path):
-    main = script(name).main
+    main = script(name)
     plain, _ = main()
     watched, engine = main(tmp_path / "run")
     assert all(torch.equal(a, b) for a, b in zip(plain.parameters(), watched.parameters(), strict=True))
@@ -29,21 +45,10 @@ def test_a_sound_script_is_left_as_it_is_and_proved_at_what_it_costs(name, tmp_p
 
 @pytest.mark.parametrize(("name", "fault", "assumption", "words"), FAULTS, ids=lambda value: value)
 def test_every_fault_is_found_by_what_should_find_it(name, fault, assumption, words, tmp_path):
-    script(name).main(tmp_path / "run", fault)
+    script(name)(tmp_path / "run", fault)
     found = check_run(tmp_path / "run", Question(delta=1e-5, epsilon=1e9))
     assert (found.verdict, found.conformance.status, found.fine) == ("open", "deviates", False)
     assert "these bounds hold for the recorded schedule" in " ".join(run_page(found, 80).split())
     family = len(found.checks)
     bad = [check for check in found.checks if check.assumption == assumption and check.p_value * family <= 1e-6]
     assert any(words in f"{check.test} {check.note}" for check in bad), [f"{c.test} {c.note}" for c in bad]
-
-
-@pytest.mark.parametrize("fault", ["", "noise-forgotten", "adapter-merged"])
-def test_adapters_of_peft_are_recorded_as_any_other_layers(fault, tmp_path):
-    for extra in EXTRAS["peft"]:
-        pytest.importorskip(extra)
-    script("opacus_lora").main(tmp_path / "run", fault, kind="peft")
-    found = check_run(tmp_path / "run", Question(delta=1e-5, epsilon=4.0))
-    assert found.fine is (fault == "")
-    assert found.conformance.status == ("deviates" if fault else "no-deviation-found")
-    assert any("lora_A" in name for name, _ in found.run.header.layers)

@@ -6,12 +6,11 @@ By hand 300 seeds of the sound script and 30 of each broken one were judged; a f
 from __future__ import annotations
 
 from pathlib import Path
-from types import ModuleType
 
 import numpy as np
 import pytest
+from e2e.scripts import numpy_scores as script
 from support.attacks import spec_at
-from support.team_scripts import load
 
 from dpspec.contract import Finding
 from dpspec.contract.catalog import Catalog
@@ -26,16 +25,11 @@ SEEDS = (1, 2, 3)
 
 
 @pytest.fixture(scope="module")
-def script() -> ModuleType:
-    return load("numpy_scores")
-
-
-@pytest.fixture(scope="module")
 def catalog() -> Catalog:
     return load_catalog()
 
 
-def audits(script: ModuleType, catalog: Catalog, folder: Path, fault: str) -> list[AuditResult]:
+def audits(catalog: Catalog, folder: Path, fault: str) -> list[AuditResult]:
     """The shipped spec on the tables of several seeds, judged one by one."""
     text = SPEC.read_text(encoding="utf-8")
     (folder / "scores.yaml").write_text(text, encoding="utf-8")
@@ -58,7 +52,7 @@ def shown(audit: AuditResult) -> float:
     return lower
 
 
-def test_the_spec_declares_what_the_script_does(script: ModuleType) -> None:
+def test_the_spec_declares_what_the_script_does() -> None:
     spec = spec_at(SPEC)
     (phase,) = spec.phases
     told = (phase.noise_multiplier, phase.clip_norm, phase.rate(script.RECORDS), phase.steps, spec.data["records"])
@@ -67,7 +61,7 @@ def test_the_spec_declares_what_the_script_does(script: ModuleType) -> None:
     assert spec.audit.options["scores"]["rows"] == script.CANARIES
 
 
-def test_the_shipped_table_is_the_script_s(script: ModuleType, tmp_path: Path) -> None:
+def test_the_shipped_table_is_the_script_s(tmp_path: Path) -> None:
     """Written by seed 0; libraries that draw or round otherwise may differ in last digits, and in no coin."""
     script.main(tmp_path / "t.csv", 0)
     ours, shipped = (
@@ -77,26 +71,26 @@ def test_the_shipped_table_is_the_script_s(script: ModuleType, tmp_path: Path) -
     assert np.allclose(ours["score"], shipped["score"], rtol=1e-6, atol=1e-9)
 
 
-def test_a_sound_script_is_supported(script: ModuleType, catalog: Catalog, tmp_path: Path) -> None:
-    found = audits(script, catalog, tmp_path, "")
+def test_a_sound_script_is_supported(catalog: Catalog, tmp_path: Path) -> None:
+    found = audits(catalog, tmp_path, "")
     assert verdicts(found, "one") == ["supported"] * len(SEEDS)
     assert {audit.conformance.status for audit in found} == {"not-run"}
     assert all(0.2 < shown(audit) < 2.5 for audit in found)
 
 
 @pytest.mark.parametrize("fault", ["noise-forgotten", "clip-skipped", "noise-on-the-mean", "coins-leaked"])
-def test_a_broken_script_is_refuted(fault: str, script: ModuleType, catalog: Catalog, tmp_path: Path) -> None:
+def test_a_broken_script_is_refuted(fault: str, catalog: Catalog, tmp_path: Path) -> None:
     """Scores that know their coins refute a training that is sound: that they do not is assumed, and named."""
-    found = audits(script, catalog, tmp_path, fault)
+    found = audits(catalog, tmp_path, fault)
     assert verdicts(found, "one") == ["refuted"] * len(SEEDS)
     for audit in found:
         assert "assuming fair coins independent of the scores" in audit.verdicts[0].reason
         assert {"blind-scores", "fair-coins", "fixed-rows"} <= {a.name for e in audit.evidence for a in e.assumptions}
 
 
-def test_one_score_that_knows_its_coin_is_not_seen(script: ModuleType, catalog: Catalog, tmp_path: Path) -> None:
+def test_one_score_that_knows_its_coin_is_not_seen(catalog: Catalog, tmp_path: Path) -> None:
     """One guess more that is right among a thousand is what luck gives too; the assumption says that nobody looked."""
-    found = audits(script, catalog, tmp_path, "one-coin-leaked")
+    found = audits(catalog, tmp_path, "one-coin-leaked")
     assert verdicts(found, "one") == ["supported"] * len(SEEDS)
     assert all(a.status == "declared" for f in found for e in f.evidence for a in e.assumptions)
 

@@ -89,15 +89,6 @@ def test_the_largest_value_is_the_claims_own(load):
     assert support.RAN == []
 
 
-def test_the_value_found_is_confirmed_by_the_spec_with_it_set(load):
-    found = calibrate_spec(load()[0], support.catalog(), vary=KEY, relative=1e-6)
-    for point, verdict in ((found.proved, "proved"), (found.unproved, "open")):
-        (spec,) = load(f"{KEY}={found.key.spelling(point.value)}")
-        assert dataclasses.replace(point.spec, audit=spec.audit) == spec
-        assert point.spec.digest == spec.digest
-        assert [v.verdict for v in point.verdicts] == [verdict]
-
-
 @pytest.mark.parametrize("written", [(), ("mechanism.factor=0",)])
 def test_a_value_that_gives_no_scale_is_no_obstacle(load, bounding, written):
     bounding(lambda factor, epsilon: math.inf if factor == 0 else epsilon / factor)
@@ -273,14 +264,6 @@ def test_claims_that_cannot_be_chosen(load):
 def test_an_audit_that_cannot_run_is_no_obstacle(load, refusing):
     refusing(lambda spec: spec.audit is not None, "cannot attack", "audit")
     assert calibrate_spec(load()[0], support.catalog(), vary=KEY).proved is not None
-
-
-def test_each_cell_of_a_matrix_is_calibrated(load):
-    specs = load(more="\nmatrix: {claims.held.epsilon: [1.5, 3.0]}\n")
-    found = calibrate_specs(specs, support.catalog(), vary=KEY)
-    assert [c.name for c in found] == ["coin[1.5]", "coin[3.0]"]
-    assert [c.cell for c in found] == [("claims.held.epsilon=1.5",), ("claims.held.epsilon=3.0",)]
-    assert [round(c.proved.value, 2) for c in found] == [1.5, 3.0]
 
 
 def test_cells_that_differ_in_the_varied_key_alone_are_one(load):

@@ -345,11 +345,6 @@ def test_what_is_true_with_its_confidence_at_the_end_is_no_end_of_an_interval_be
     assert early(approx(3.0), statistical(2.5, "upper", executed)).verdict == "open"
 
 
-def test_proofs_and_refutations_by_theory_stand_at_any_time() -> None:
-    assert early(approx(3.0), bound(2.5), FIXED).verdict == "proved"
-    assert early(approx(3.0), bound(3.5, bound="lower")).verdict == "refuted"
-
-
 def test_one_complete_audit_is_judged_among_the_tests_that_are_still_to_come() -> None:
     """Else it could be refuted now, among few tests, and again among more at a later look."""
     close = dataclasses.replace(attack(100, 100, 63))

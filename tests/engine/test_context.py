@@ -10,7 +10,7 @@ import pytest
 from support import counting
 
 from dpspec.contract import DataError, Facts, FrozenMap, LoadedData, Resumable
-from dpspec.contract.events import Event, Progressed
+from dpspec.contract.events import Event
 from dpspec.engine.preparing.context import RunContext
 from dpspec.engine.preparing.prepare import prepare
 
@@ -25,16 +25,6 @@ def context(tmp_path: Path, told: list[Event]) -> RunContext:
     catalog = counting.catalog()
     (spec,) = counting.load(tmp_path)
     return RunContext(prepare(spec, catalog), catalog, FrozenMap(), emit=told.append)
-
-
-def test_progress_says_what_is_counted(context: RunContext, told: list[Event]) -> None:
-    context.progress(5, 5, "training", unit="steps", records=16.0)
-    context.progress(1, 1)
-    first, second = told
-    assert isinstance(first, Progressed)
-    assert (first.what, first.done, first.total, first.unit, first.records) == ("training", 5, 5, "steps", 16.0)
-    assert isinstance(second, Progressed)
-    assert (second.unit, second.records) == ("", 0.0)
 
 
 def test_a_trial_has_a_place_for_its_state_only_where_it_will_be_stored(context: RunContext, tmp_path: Path) -> None:

@@ -52,26 +52,6 @@ def test_what_a_bound_asks_of_data_sets_is_told_with_the_way_out() -> None:
     assert shortfall(bound, Scope(min_records=569, neighbours="same-missing-values")) == []
 
 
-def test_claims_are_judged_by_what_they_ask_of_data_sets() -> None:
-    bound = audits.bound(0.5, scope=Scope(min_records=64, neighbours="same-missing-values"))
-    narrow = {"min_records": 64, "neighbours": "same-missing-values"}
-    assert audits.verdict(audits.approx(1.0, **narrow), bound).verdict == "proved"
-    for wide in ({}, {"min_records": 64}, {"min_records": 63, "neighbours": "same-missing-values"}):
-        found = audits.verdict(audits.approx(1.0, **wide), bound)
-        assert (found.verdict, found.provable) == ("open", None)
-        assert "set threat_model." in found.reason
-    attack = audits.attack(1000, 1000, 1000)
-    far = dataclasses.replace(attack, scope=dataclasses.replace(attack.scope, min_records=568))
-    for stated, evidence, expected in (
-        (audits.approx(1.0, min_records=568), far, "refuted"),
-        (audits.approx(1.0, min_records=569), far, "open"),
-        (audits.approx(1.0, min_records=1), attack, "open"),
-        (audits.approx(1.0), attack, "refuted"),
-        (audits.approx(1.0, neighbours="same-missing-values"), attack, "open"),
-    ):
-        assert audits.verdict(stated, evidence).verdict == expected
-
-
 PIPELINE = audits.claim("metric", name="accuracy", at_least=0.75)
 MODEL = audits.claim("metric", name="accuracy", at_least=0.75, about="model")
 

@@ -68,12 +68,17 @@ def test_series_are_joined_with_the_axes_as_columns() -> None:
         result.series("curves")
 
 
-def test_a_column_of_the_series_wins_over_an_axis_of_its_name_and_privacy_over_publicity() -> None:
-    one = results.audit("m[1]", cell=FrozenMap({"x.alpha": 7}), series=(series([0.5]),))
-    two = results.audit("m[2]", cell=FrozenMap({"x.alpha": 8}), series=(series([0.5], privacy="per-record"),))
+def test_a_column_of_the_series_wins_over_an_axis_and_a_joined_series_is_worth_what_its_weakest_part_is() -> None:
+    upper = FrozenMap({"alpha": "lower", "beta": "upper"})
+    other = series(
+        [0.5], rigor="approximate", source="elsewhere", privacy="per-record", bounds=FrozenMap({"alpha": "lower"})
+    )
+    one = results.audit("m[1]", cell=FrozenMap({"x.alpha": 7}), series=(series([0.5], bounds=upper),))
+    two = results.audit("m[2]", cell=FrozenMap({"x.alpha": 8}), series=(other,))
     joined = of(one, two).series("curve")
     assert list(joined.columns["alpha"]) == [0.1, 0.1]
-    assert joined.privacy == "per-record"
+    assert (joined.rigor, joined.source, joined.privacy) == ("approximate", "here; elsewhere", "per-record")
+    assert joined.bounds == {"alpha": "lower"}
 
 
 def test_a_column_that_some_have_is_none_in_the_rows_of_others() -> None:
@@ -82,13 +87,3 @@ def test_a_column_that_some_have_is_none_in_the_rows_of_others() -> None:
     joined = of(*audits).series("curve")
     assert list(joined.columns["gamma"]) == [None, 9.0]
     assert list(joined.columns["beta"]) == [0.5, None]
-
-
-def test_a_joined_series_is_worth_what_its_weakest_part_is() -> None:
-    upper = FrozenMap({"alpha": "lower", "beta": "upper"})
-    one = results.audit("m[1]", cell=FrozenMap({"x.k": 7}), series=(series([0.5], bounds=upper),))
-    other = series([0.5], rigor="approximate", source="elsewhere", bounds=FrozenMap({"alpha": "lower"}))
-    two = results.audit("m[2]", cell=FrozenMap({"x.k": 8}), series=(other,))
-    joined = of(one, two).series("curve")
-    assert (joined.rigor, joined.source) == ("approximate", "here; elsewhere")
-    assert joined.bounds == {"alpha": "lower"}

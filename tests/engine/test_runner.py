@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import functools
-import re
 from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from support import counting
 
 from dpspec.contract import Diagnostic, Spec
@@ -133,15 +131,6 @@ def warnings(tmp_path: Path, control: str, spec: str = SPEC) -> list[Diagnostic]
     return [found for one in loaded.specs for found in controls_decided_by_theory(prepare(one, catalog), catalog)]
 
 
-def test_a_control_below_the_certified_lower_end_is_located(tmp_path):
-    (found,) = warnings(tmp_path, LOW)
-    assert (found.code, found.severity) == ("control-without-attack", "warning")
-    assert found.message.startswith("claim 'low' is refuted without the attack: the certified lower bound 9.997")
-    assert found.span is not None
-    assert found.span.line == 8
-    assert "refuted_by: attack" in found.help
-
-
 @pytest.mark.parametrize(
     "control",
     [
@@ -166,33 +155,3 @@ def test_bounds_that_need_rows_give_no_warning(tmp_path):
     file = ROOT / "specs" / "preprocessing" / "dedup-side-channel.yaml"
     text = file.read_text(encoding="utf-8").replace("refuted_by: attack, ", "")
     assert warnings(tmp_path, "", text) == []
-
-
-def blocks() -> dict[str, dict]:
-    """Every spec of the project with an ``audit`` block or a parent: files, and blocks of documents."""
-    files = [path for path in ROOT.glob("specs/**/*.yaml") if "invalid" not in path.parts]
-    files += ROOT.glob("dpspec/cli/plugin_template/*.yaml.tmpl")
-    texts = {str(path.relative_to(ROOT)): path.read_text("utf-8") for path in files}
-    for path in [ROOT / "README.md", *sorted(ROOT.glob("docs/**/*.md"))]:
-        for number, block in enumerate(re.findall(r"```yaml\n(.*?)```", path.read_text("utf-8"), re.DOTALL)):
-            texts[f"{path.relative_to(ROOT)}#{number}"] = block
-    read = {name: _read(text) for name, text in texts.items()}
-    return {
-        name: block for name, block in read.items() if isinstance(block, dict) and block.keys() & {"audit", "extends"}
-    }
-
-
-def _read(text: str) -> object:
-    try:
-        return yaml.safe_load(text.replace("$kind", "kind"))
-    except yaml.YAMLError:
-        return None
-
-
-def test_every_control_of_the_project_needs_the_attack():
-    found = blocks()
-    assert len(found) > 40
-    claims = [(name, claim) for name, block in found.items() for claim in block.get("claims", ())]
-    refuted = [(name, claim) for name, claim in claims if isinstance(claim, dict) and claim.get("expect") == "refuted"]
-    assert len(refuted) > 15
-    assert [name for name, claim in refuted if claim["kind"] != "metric" and claim.get("refuted_by") != "attack"] == []

@@ -125,24 +125,6 @@ def test_code_that_is_edited_under_a_running_process_is_taken_for_nothing(
     assert any("changed while this process ran" in event.message for event in told if isinstance(event, Noticed))
 
 
-def test_code_that_cannot_be_read_is_trained_again_by_every_process(
-    audited: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def unreadable(package: str) -> Iterator[tuple[str, Path]]:
-        raise sources.UnknownCodeError(f"{package} cannot be read")
-
-    monkeypatch.setattr(sources, "_files", unreadable)
-    first = audited(catalog("backend"))
-    told: list[Event] = []
-    again = audited(catalog("backend"), told)
-    assert counting.RAN == [0, 1, 2, 3, 4]
-    notices = [event.message for event in told if isinstance(event, Noticed)]
-    assert any("cannot read the code of backend 'native' (acme): " in notice for notice in notices)
-    assert {t.key for t in first.audits[0].trials}.isdisjoint(t.key for t in again.audits[0].trials)
-    (found,) = verify(again, catalog("backend"))
-    assert (found.what, found.differs) == ("5 trials, backend", False)
-
-
 def test_keys_of_dpspecs_own_are_those_of_the_version_before(tmp_path: Path) -> None:
     known = catalog("backend", distribution="dpspec")
     (spec,) = counting.load(tmp_path, known=known)

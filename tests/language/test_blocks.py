@@ -122,16 +122,11 @@ def test_without_them_nothing_is_filled_in(load: Load, valid: str) -> None:
     ("given", "filled"),
     [
         ("optimizer: {kind: sgd}", {"optimizer": {"kind": "sgd", "weight_decay": 0}}),
-        (
-            "optimizer: {kind: momentum, nesterov: true}",
-            {"optimizer": {"kind": "momentum", "nesterov": True, "weight_decay": 0}},
-        ),
         ("optimizer: {kind: adam, beta1: 0.8}", {"optimizer": {"kind": "adam", "beta1": 0.8, "weight_decay": 0}}),
         (
             "schedule: {kind: step, every: 5, factor: 0.5}",
             {"schedule": {"kind": "step", "every": 5, "factor": 0.5, "warmup": 0}},
         ),
-        ("schedule: {kind: cosine, final: 0.1}", {"schedule": {"kind": "cosine", "final": 0.1, "warmup": 0}}),
     ],
 )
 def test_accepted(load: Load, valid: str, given: str, filled: dict[str, object]) -> None:

@@ -11,29 +11,6 @@ Load = Callable[..., Loaded]
 Problems = Callable[..., list[tuple[str, str, str | None]]]
 
 
-def test_a_valid_spec(load: Load, valid: str) -> None:
-    loaded = load(valid)
-    assert loaded.ok
-    assert not loaded.missing_plugins
-    (spec,) = loaded.specs
-    assert spec.mechanism.kind == "noisy"
-    assert spec.training.kind == "native"
-    assert spec.training.options == {"learning_rate": 1.0, "reduction": "mean", "momentum": 0.0}
-    assert spec.data.options == {"size": 10}
-    assert spec.model is not None
-    assert spec.model.options == {"hidden": (8,)}
-    assert spec.threat_model.adjacency == "add-remove"
-    assert spec.threat_model.group_size == (1, 4)
-    assert spec.audit is not None
-    assert (spec.audit.method, spec.audit.runs, spec.audit.confidence, spec.audit.seed) == ("one-run", 1, 0.95, 7)
-    assert spec.audit.expect == "no-deviation-found"
-    assert spec.audit.options == {
-        "canary": {"space": "gradient", "kind": "orthogonal", "count": 100, "norm": 2.0},
-        "depth": 3,
-    }
-    assert spec.directory == "."
-
-
 def test_numbers_take_the_type_of_their_schema(load: Load, valid: str) -> None:
     (spec,) = load(valid.replace("steps: 100", "steps: 100.0").replace("seed: 7", "seed: 7.0")).specs
     assert type(spec.mechanism["steps"]) is int

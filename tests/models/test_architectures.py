@@ -7,10 +7,8 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
-from support.canaries import KINDS, make
 
 from dpspec.contract import Facts, FrozenMap, ModelFactory
 from dpspec.engine.preparing.prepare import check, prepare
@@ -234,19 +232,3 @@ def test_mechanisms_that_compute_with_features_are_refused(kind: str, tmp_path: 
     changed = {**example.to_json(), "data": {"kind": "synthetic-tokens"}, "model": {"kind": "transformer"}}
     prepared = prepare(from_document(changed, CATALOG), CATALOG)
     assert ("unsupported", ("data", "kind")) in [(one.code, one.path) for one in prepared.diagnostics]
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_planted_texts_are_texts(kind: str) -> None:
-    random = np.random.default_rng(0)
-    x, y = random.integers(0, 11, (50, 6)).astype(np.float32), random.integers(0, 3, 50)
-    if kind == "least-variance":
-        with pytest.raises(ValueError, match="texts have no directions"):
-            make(kind, 3, x, y, 3, 1, vocabulary=11)
-        return
-    canaries = make(kind, 3, x, y, 3, 1, vocabulary=11)
-    assert canaries.x.dtype == np.float32
-    assert canaries.x.shape == (3, 6)
-    assert (canaries.x == canaries.x.astype(int)).all()
-    assert canaries.x.min() >= 0
-    assert canaries.x.max() <= 10

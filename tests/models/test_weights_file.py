@@ -121,19 +121,6 @@ def test_another_models_weights_are_refused_before_they_are_read(change, said, t
         FromFile(Factory(dense), tmp_path / "w.safetensors")
 
 
-def test_names_that_begin_elsewhere_are_told_with_the_shapes_that_are_asked(tmp_path: Path) -> None:
-    """A model that flattens first begins at 1, the file of a network written without that at 0: the same weights."""
-
-    def flattened() -> nn.Module:
-        return nn.Sequential(nn.Flatten(), nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2))
-
-    save_file(Factory(dense).build(1).state_dict(), tmp_path / "w.safetensors")
-    with pytest.raises(ValueError, match="does not contain this model's weights") as caught:
-        FromFile(Factory(flattened), tmp_path / "w.safetensors")
-    asked = "'1.weight' F32 [4, 3], '1.bias' F32 [4], '3.weight' F32 [2, 4], '3.bias' F32 [2]"
-    assert str(caught.value).endswith(f". It must contain {asked}")
-
-
 def test_a_model_that_no_file_can_hold_is_not_built(tmp_path: Path) -> None:
     class Huge(Factory):
         def parameters(self) -> int:

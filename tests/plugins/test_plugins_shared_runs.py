@@ -36,26 +36,6 @@ audit: {{method: many-run, runs: 20, seed: 3}}
 
 SHARED = "audit.shard_runs=8"
 
-#: Records of a run shared out, of which its own tests say more.
-RECORDS = """\
-dpspec: 1
-name: shared-records
-mechanism:
-  kind: per-instance
-  noise_multiplier: 1.5
-  clip_norm: 1.0
-  sampling: {scheme: poisson, rate: 0.3}
-  steps: 4
-  orders: [2, 8]
-  composition: {observe_every: 2}
-data: {kind: synthetic, records: 50, features: 6, classes: 3, seed: 2, split: {test: 10}, public: false}
-model: {kind: linear}
-training: {learning_rate: 0.5}
-threat_model: {points: all, direction: remove}
-claims: [{id: everyone, kind: approx-dp, epsilon: 9.0, delta: 1e-4}]
-audit: {method: many-run, runs: 2, seed: 4, shard_records: 20}
-"""
-
 
 def prepared(folder: Path, text: str, *overrides: str) -> Prepared:
     return prepare(spec_of(folder, text, *overrides), load_catalog())
@@ -79,7 +59,7 @@ def test_blocks_are_tasks_of_their_own_and_draw_what_they_drew(tmp_path: Path, t
 
 
 def told(folder: Path, *overrides: str, store: str, options: RunOptions | None = None) -> list[str]:
-    specs = [*(spec_of(folder, text, *overrides) for text in (GROUP, RERO)), spec_of(folder, RECORDS)]
+    specs = [spec_of(folder, text, *overrides) for text in (GROUP, RERO)]
     result = run(specs, load_catalog(), store=Store(folder / store), options=options or RunOptions(device="cpu"))
     return [
         canonical_json({"trials": [[t.key, t.evidence, t.arrays] for t in audit.trials]}) + repr(audit.findings)

@@ -153,8 +153,7 @@ def test_steps_before_the_recording_leave_the_claim_open(tmp_path):
 
 
 def other_batches(training):
-    other = Training(seed=4)
-    other.build()
+    other = Training(seed=4).build()
     training.loader = other.loader
     training.train()
 

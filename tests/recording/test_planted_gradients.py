@@ -208,8 +208,7 @@ def test_the_training_gets_records_alone_and_draws_the_random_numbers_that_it_dr
 def test_trainings_that_they_cannot_enter_are_refused_by_name(way, why, tmp_path, monkeypatch):
     plant = dpspec.plant
     monkeypatch.setattr(dpspec, "plant", lambda data, **_: plant(data, kind="gradients", count=20, seed=0))
-    made = Training(**way, canaries=20)
-    made.build()
+    made = Training(**way, canaries=20).build()
     with pytest.raises(UsageError, match=why):
         made.recorder(tmp_path / "run")
     assert not (tmp_path / "run").exists()

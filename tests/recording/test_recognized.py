@@ -186,8 +186,7 @@ def checked(folder: Path, group_size: int) -> CheckedRun:
 
 @pytest.mark.filterwarnings("ignore")
 def test_a_claim_about_single_records_names_the_group_size(tmp_path: Path) -> None:
-    training = Training()
-    training.build()
+    training = Training().build()
     data: Any = training.loader.dataset
     twice = Subset(data, [*range(RECORDS // 2), *range(RECORDS // 2)])
     loader = DPDataLoader.from_data_loader(DataLoader(twice, batch_size=30))

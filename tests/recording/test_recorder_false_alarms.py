@@ -167,8 +167,7 @@ def test_the_norms_of_half_precision_are_those_of_what_was_added_up(tmp_path: Pa
         return summing(how, *what)
 
     # Without the recorder first: it looks for torch's own einsum.
-    training = Training(clip=0.2)
-    training.build()
+    training = Training(clip=0.2).build()
     x, y = next(iter(training.loader))
     torch.einsum = noticed
     try:
@@ -225,7 +224,6 @@ def test_a_part_of_a_training_says_so_first(tmp_path: Path) -> None:
     assert found.verdict == "open"
     above = " ".join(run_page(found, 80).partition("Executed run")[0].split())
     assert "an exception (KeyError) ended the block after 15 steps" in above
-    assert "KeyError ended the block after 15 steps: the recording does not contain what followed" in above
     log = tmp_path / "run" / "steps.log"
     log.write_bytes(log.read_bytes()[:-1])
     above = run_page(check_run(tmp_path / "run", Question(delta=1e-5)), 300).partition("Executed run")[0]

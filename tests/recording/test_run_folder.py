@@ -1,15 +1,19 @@
-"""The folder: one recorder alone, readable wherever its writer was killed, refused where it was changed."""
+"""The folder: one recorder alone, readable up to the step where its writer was killed, refused if it was changed."""
 
 from __future__ import annotations
 
+import hashlib
 import json
+import math
 import os
 import random
 import resource
+import shutil
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,8 +25,21 @@ from torch import nn
 
 import dpspec
 from dpspec.cli.app import main
-from dpspec.errors import DpspecError, UsageError
-from dpspec.recording.folder.run_folder import INTERNAL, MARK, STEPS, RunFolder
+from dpspec.engine.recorded.recorded_run import _summed_norms
+from dpspec.errors import DpspecError, RecordingError, UsageError
+from dpspec.recording.folder.run_folder import (
+    END,
+    INTERNAL,
+    LONGEST,
+    MARK,
+    STEPS,
+    JournalWriter,
+    RunFolder,
+    _require_sane,
+    read_frames,
+)
+from dpspec.recording.folder.step_record import InternalStep, PublicStep
+from dpspec.stats.conformance.noise_tests import log_lower_tail
 
 #: Trains and records without end, in a process of its own for each folder on its input; one at a time.
 LOOP = f"""
@@ -162,7 +179,7 @@ def test_a_fuzzed_folder_is_read_or_refused_by_an_error_of_ours(sound, tmp_path)
     assert sum(error.exit_code == 3 for error in refused) > 180
 
 
-END = {"outside": 0.0, "history": [["a", {}, []]], "seconds": "soon", "error": 7}
+STRANGE = {"outside": 0.0, "history": [["a", {}, []]], "seconds": "soon", "error": 7}
 
 HOSTILE = {
     "records": lambda h, p, i: (replace(h, records=2**34 - 1), p, i),
@@ -184,7 +201,7 @@ HOSTILE = {
 
 @pytest.mark.parametrize("change", HOSTILE.values(), ids=HOSTILE)
 def test_numbers_that_nobody_writes_are_answered_or_refused_in_bounded_memory(change, sound, tmp_path, capsys):
-    made = rebuilt(sound, tmp_path / "made", change, END)
+    made = rebuilt(sound, tmp_path / "made", change, STRANGE)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     code = main(["check", str(made), "--epsilon", "1", "--group-size", "3"])
     assert code in (1, 3)
@@ -221,7 +238,7 @@ claims: [{id: one, kind: approx-dp, epsilon: 1.0, delta: 1e-5}]
     ],
 )
 def test_an_end_that_nobody_writes_is_answered_by_check_and_by_specs(end, sound, tmp_path, capsys, monkeypatch):
-    rebuilt(sound, tmp_path / "made", end={**END, **end})
+    rebuilt(sound, tmp_path / "made", end={**STRANGE, **end})
     (tmp_path / "spec.yaml").write_text(SPEC)
     monkeypatch.chdir(tmp_path)
     assert main(["check", "made", "--epsilon", "1"]) == 1
@@ -277,3 +294,154 @@ def test_a_recording_without_a_step_has_nothing_to_check(tmp_path, capsys):
         pass
     assert main(["check", str(tmp_path / "run")]) == 5
     assert "never stepped" in capsys.readouterr().err
+
+
+# Frames under a chain of digests.
+
+FIRST = hashlib.sha256(b"header").digest()
+PAYLOADS = [b"one", b"", b"three" * 40]
+
+
+@pytest.fixture
+def journal(tmp_path):
+    writer = JournalWriter(tmp_path / "a.log", FIRST)
+    digests = [writer.append(kind, payload)[0] for kind, payload in enumerate(PAYLOADS, start=1)]
+    writer.close()
+    return tmp_path / "a.log", digests
+
+
+def test_the_digest_is_that_of_the_format(journal):
+    path, _ = journal
+    head = b"\x03\x00\x00\x00\x01"
+    digest = hashlib.sha256(FIRST + head + b"one").digest()
+    assert path.read_bytes().startswith(head + b"one" + digest)
+
+
+def test_a_file_cut_anywhere_reads_up_to_its_last_whole_frame(journal):
+    path, _ = journal
+    content = path.read_bytes()
+    ends = [5 + 3 + 32, 2 * 37 + 3, len(content)]
+    for length in range(len(content)):
+        path.write_bytes(content[:length])
+        assert len(list(read_frames(path, FIRST))) == sum(end <= length for end in ends)
+
+
+def test_no_byte_can_be_changed_without_being_seen(journal):
+    path, _ = journal
+    content = path.read_bytes()
+    for place in range(len(content)):
+        changed = bytearray(content)
+        changed[place] ^= 0x41
+        path.write_bytes(bytes(changed))
+        told, read = "", []
+        try:
+            read = [f.payload for f in read_frames(path, FIRST)]
+        except RecordingError as error:
+            told = str(error)
+        if told:
+            assert "a.log: frame" in told
+            continue
+        # A length that now reaches beyond the end looks like a frame cut short: less is read, never anything else.
+        assert read == PAYLOADS[: len(read)]
+        assert len(read) < 3
+
+
+def test_other_frames_are_refused_and_files_are_not_written_over(journal, tmp_path):
+    path, _ = journal
+    with pytest.raises(RecordingError, match="frame 1 at byte 0"):
+        list(read_frames(path, hashlib.sha256(b"other").digest()))
+    with pytest.raises(FileExistsError):
+        JournalWriter(path, FIRST)
+    writer = JournalWriter(tmp_path / "b.log", FIRST)
+    with pytest.raises(ValueError, match="at most"):
+        writer.append(1, bytes(LONGEST + 1))
+    writer.close()
+    (tmp_path / "huge.log").write_bytes(b"\xff\xff\xff\xff\x01" + b"0" * 64)
+    with pytest.raises(RecordingError, match="at most"):
+        list(read_frames(tmp_path / "huge.log", FIRST))
+
+
+# Numbers and evidence that somebody changed or removed.
+
+
+def read(folder):
+    opened = RunFolder.open(folder)
+    list(opened.steps())
+    list(opened.internal())
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "words"),
+    [
+        *((name, lambda content: content + b"\0" * 7, name) for name in (STEPS, INTERNAL)),
+        *((name, lambda content: 2 * content, name) for name in (STEPS, INTERNAL)),
+        (STEPS, lambda content: content[:40], "cut"),
+        (STEPS, None, "missing"),
+    ],
+)
+def test_logs_of_another_length(sound, tmp_path, name, change, words):
+    read(sound)
+    copy = shutil.copytree(sound, tmp_path / "run")
+    content = (copy / name).read_bytes()
+    (copy / name).unlink()
+    if change is not None:
+        (copy / name).write_bytes(change(content))
+    with pytest.raises(RecordingError, match=words):
+        read(copy)
+
+
+@pytest.mark.parametrize("name", ["rate", "told_rate"])
+def test_subnormal_numbers_are_refused(name):
+    _require_sane(PublicStep(step=1, **{name: 0.0}))
+    with pytest.raises(ValueError, match=name):
+        _require_sane(PublicStep(step=1, **{name: 5e-324}))
+
+
+def test_the_lower_tail_of_a_subnormal_total():
+    assert log_lower_tail(5e-324, 100) == -math.inf
+    assert math.isfinite(log_lower_tail(1e-300, 100))
+
+
+def without(folder, copy, key):
+    """A copy whose end record lacks a key, with digests that fit."""
+    shutil.copytree(folder, copy)
+    first = hashlib.sha256((folder / MARK).read_bytes()).digest()
+    frames = list(read_frames(folder / STEPS, first))
+    (copy / STEPS).unlink()
+    writer = JournalWriter(copy / STEPS, first)
+    for frame in frames:
+        end = json.loads(frame.payload) if frame.kind == END else {}
+        payload = json.dumps({name: value for name, value in end.items() if name != key}).encode()
+        writer.append(frame.kind, payload if frame.kind == END else frame.payload)
+    writer.close()
+    return copy
+
+
+#: Keys of the end record that are no evidence of privacy.
+INFORMATION = {"error", "history", "seconds", "probe", "probe_failure"}
+
+
+def test_absent_evidence_is_an_open_channel(sound, tmp_path):
+    question = Question(delta=1e-5, epsilon=100.0)
+    end = next(one for one in RunFolder.open(sound).steps() if isinstance(one, Mapping))
+    verdicts = {key: check_run(without(sound, tmp_path / key, key), question).verdict for key in end}
+    assert {key for key, verdict in verdicts.items() if verdict == "proved"} == INFORMATION
+
+
+@pytest.mark.parametrize("rows", [0, 1, 2, 3, 4, 5, 9, 50])
+def test_the_bound_on_summed_norms(rows):
+    norms = torch.rand(rows, dtype=torch.float64)
+    quartiles = torch.quantile(norms, torch.tensor([0.25, 0.5, 0.75, 1.0], dtype=torch.float64)) if rows else [0.0] * 4
+    named = dict(zip(("lower", "middle", "upper", "largest"), map(float, quartiles), strict=True))
+    bound = _summed_norms(InternalStep(step=1, **named), float(rows))
+    assert float(norms.sum()) <= bound + 1e-12 <= rows + 1e-9
+
+
+def test_a_sum_must_not_be_longer_than_the_reported_norms(tmp_path, sound):
+    question = Question(delta=1e-5, epsilon=100.0)
+    assert check_run(sound, question).verdict == "proved"
+    plain_loop(tmp_path / "run", 12, norm=1e-9)
+    found = check_run(tmp_path / "run", question)
+    assert found.verdict == "open"
+    channel = next(one for one in found.channels if one.name == "sensitivity")
+    assert channel.status == "violated"

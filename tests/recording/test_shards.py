@@ -111,23 +111,23 @@ def without_noise(self: Any) -> None:
         p.grad = self.grad_state[p]["summed_grad"].clone()
 
 
-def no_noise(training: Ranked, rank: int) -> None:
-    Optimizer.add_noise = without_noise
-
-
-def noise_on_one_shard(training: Ranked, rank: int) -> None:
-    if rank == 1:
-        Optimizer.add_noise = without_noise
-
-
-def one_step_without_noise_on_a_shard(training: Ranked, rank: int) -> None:
+def no_noise(training: Ranked, rank: int, ranks: tuple[int, ...] = (0, 1), step: int = 0) -> None:
+    """Of some ranks, at all steps or at one."""
     original, steps = Optimizer.add_noise, []
 
     def add_noise(self: Any) -> None:
         steps.append(1)
-        (without_noise if rank == 1 and len(steps) == 3 else original)(self)
+        (without_noise if rank in ranks and step in (0, len(steps)) else original)(self)
 
     Optimizer.add_noise = add_noise
+
+
+def noise_on_one_shard(training: Ranked, rank: int) -> None:
+    no_noise(training, rank, (1,))
+
+
+def one_step_without_noise_on_a_shard(training: Ranked, rank: int) -> None:
+    no_noise(training, rank, (1,), 3)
 
 
 def less_noise_on_a_rank(training: Ranked, rank: int) -> None:

@@ -64,17 +64,6 @@ RANK = RankStep(
 )
 
 
-@pytest.mark.parametrize("members", [None, np.array([2, 7])])
-def test_the_observations_of_a_rank_come_back(members):
-    step = InternalStep(step=4, members=members, rank=RANK)
-    found = InternalStep.decode(step.encode())
-    assert found.encode() == step.encode()
-    assert (found.step, found.rank.foreign, found.rank.seed) == (4, 3, bytes([2] * 8))
-    assert found.rank.total.tolist() == [4.0, 5.0, 6.0, 7.0]
-    assert found.rank.noise.tolist() == [8.0, 9.0]
-    assert found.rank.places.tolist() == [1, 5, 9]
-
-
 @given(st.integers(0, 300), st.integers(0, 255))
 def test_damaged_observations_are_read_or_refused(place, value):
     data = bytearray(InternalStep(step=1, members=np.array([2, 7]), rank=RANK).encode())

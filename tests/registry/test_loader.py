@@ -166,23 +166,6 @@ def test_two_entry_points_on_one_module(install):
     assert only_broken(registry, "dpspec-a").reason.startswith("shared is already registered")
 
 
-def test_a_plugin_may_be_an_object_in_a_module(install):
-    text = """
-    import dpspec.contract as dps
-    class Plugin:
-        DPSPEC_API = 1
-        @dps.hookimpl
-        def dpspec_reporters(self):
-            yield dps.Reporter(format="mine", summary="Mine.", render="mine:render", suffix=".mine")
-    class outer:
-        plugin = Plugin()
-    """
-    install("dpspec-object", {"object_plugin": text}, {"object": "object_plugin:outer.plugin"})
-    registry = load()
-    assert registry.catalog.broken == ()
-    assert list(registry.catalog.reporters) == ["mine"]
-
-
 def test_entry_points_that_cannot_be_read(install, tmp_path):
     install("dpspec-good", {"good": GOOD})
     install("dpspec-odd", {}, {"x": "y"})

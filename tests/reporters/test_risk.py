@@ -75,30 +75,3 @@ def test_audits_without_a_rate_are_not_compared(changes: dict[str, object]) -> N
     assert "bad" not in text
     assert "% of members in good; guessing gives 1%." in text
     assert "No rate follows for 1 audit." in text
-
-
-@given(epsilon=st.floats(0.0, 8.0), delta=st.sampled_from([1e-12, 1e-6, 1e-3]))
-def test_a_claim_of_one_direction_bounds_the_rate(epsilon: float, delta: float) -> None:
-    """Oracle: P(S) <= e^eps Q(S) + delta, and at most 1, rounded up, for the event S "the attacker answers member"."""
-    found = re.findall(r"at most ([0-9.e-]+)%", _one_sided(epsilon, delta))
-    for shown, rate in zip(map(float, found), (0.01, 0.1), strict=True):
-        true = 100.0 * min(1.0, math.exp(epsilon) * rate + delta)
-        assert true * (1.0 - 1e-12) <= shown <= min(100.0, 1.01 * true)
-
-
-@pytest.mark.parametrize(
-    "narrower", [{"over": "this"}, {"record": 3}, {"direction": "add"}, {"direction": "both"}, {"min_records": 9}]
-)
-def test_a_narrower_claim_or_another_direction_gives_no_rate(narrower: dict[str, object]) -> None:
-    assert "at most" not in _one_sided(1.0, 1e-6, **narrower)
-
-
-def _one_sided(epsilon: float, delta: float, **claim: object) -> str:
-    """The risk by one proved claim, without a proved curve."""
-    threat = {"adjacency": "add-remove", "unit": "record", "direction": "remove"}
-    block = {"id": "one", "kind": "approx-dp", "epsilon": 9.0, "delta": delta, "group_size": 1, **claim}
-    document = FrozenMap({"threat_model": threat, "claims": [block]})
-    weak = dataclasses.replace(factory.audit().findings[0], rigor="approximate")
-    verdicts = (factory.verdict("one", provable=epsilon),)
-    (sentence,) = risk(audit(document=document, verdicts=verdicts, findings=(weak,), series=()))
-    return sentence

@@ -1,4 +1,4 @@
-"""The native backend under two names: one logs its trainings, one its steps."""
+"""The native backend, which logs its steps."""
 
 from __future__ import annotations
 
@@ -16,30 +16,14 @@ DPSPEC_API = 1
 
 @hookimpl
 def dpspec_backends() -> Iterable[Backend]:
-    for kind in ("counted", "stepwise"):
-        yield Backend(
-            kind=kind,
-            summary=f"native, {kind}",
-            schema={"type": "object", "properties": {}, "additionalProperties": False},
-            capabilities=CAPABILITIES,
-            trainer=f"support.observed_backends:{kind.title()}Trainer",
-            constants="dpspec.training.providers:NATIVE_CONSTANTS",
-        )
-
-
-def train(job: TrainingJob) -> None:
-    from dpspec.training.loop.native import NativeTrainer
-
-    NativeTrainer().train(job)
-
-
-class CountedTrainer:
-    """Writes a line to ``$COUNTED_LOG`` and trains."""
-
-    def train(self, job: TrainingJob) -> None:
-        with Path(os.environ["COUNTED_LOG"]).open("a") as log:
-            log.write(f"{job.seed}\n")
-        train(job)
+    yield Backend(
+        kind="stepwise",
+        summary="native, stepwise",
+        schema={"type": "object", "properties": {}, "additionalProperties": False},
+        capabilities=CAPABILITIES,
+        trainer="support.observed_backends:StepwiseTrainer",
+        constants="dpspec.training.providers:NATIVE_CONSTANTS",
+    )
 
 
 class Steps(Observer):
@@ -64,6 +48,8 @@ class StepwiseTrainer:
     """Trains with a checkpoint every ten steps."""
 
     def train(self, job: TrainingJob) -> None:
+        from dpspec.training.loop.native import NativeTrainer
+
         assert job.resumable is not None
         where = replace(job.resumable, steps=10)
-        train(replace(job, observers=(*job.observers, Steps(job.seed)), resumable=where))
+        NativeTrainer().train(replace(job, observers=(*job.observers, Steps(job.seed)), resumable=where))

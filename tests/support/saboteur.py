@@ -7,7 +7,8 @@ Lies without a source are beyond every test; what the plan promises of them must
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -17,51 +18,52 @@ from dpspec.contract import FrozenMap, Observer, TrainingJob
 from dpspec.training.gradients import flat_model
 from dpspec.training.loop.native import parts_of, train_with
 
+#: Of the relay, the step and the value: the steps and values that observers get in its place.
+Telling = Callable[[Any, int, Any], Iterable[tuple[int, Any]]]
+
+EVENTS = ("released", "sampled", "noised", "clipped")
+
 
 class Relay(Observer):
-    """Stands between the loop and those who look on, and tells them what it likes."""
+    """Stands between the loop and its observers, and changes what they get.
 
-    def __init__(self, job: TrainingJob, steps: int) -> None:
-        self._job, self.steps = job, steps
-        self._last: Any = None
-        self._number = 0
+    kept: a value of the saboteur's. swallows: whether objections of observers are not heard.
+    """
 
-    def tell(self, method: str, step: int, value: Any) -> None:
-        for observer in self._job.observers:
-            getattr(observer, method)(step, value)
+    def __init__(self, job: TrainingJob, steps: int, told: Mapping[str, Telling], swallows: bool) -> None:
+        self._job, self.steps, self.kept, self._told, self._swallows = job, steps, None, told, swallows
+
+    def _tell(self, method: str, step: int, value: Any) -> None:
+        for at, changed in self._told[method](self, step, value) if method in self._told else [(step, value)]:
+            with contextlib.suppress(*([Exception] if self._swallows else [])):
+                for observer in self._job.observers:
+                    getattr(observer, method)(at, changed)
 
     def released(self, step: int, state: Any) -> None:
-        self.tell("released", step, state)
+        self._tell("released", step, state)
 
     def sampled(self, step: int, indices: Any) -> None:
-        self.tell("sampled", step, indices)
+        self._tell("sampled", step, indices)
 
     def noised(self, step: int, noise: Any) -> None:
-        self.tell("noised", step, noise)
+        self._tell("noised", step, noise)
 
     def clipped(self, step: int, norms: Any) -> None:
-        self.tell("clipped", step, norms)
-
-
-def _same(job: TrainingJob) -> TrainingJob:
-    return job
-
-
-def _honest(parts: Any) -> Any:
-    return parts
+        self._tell("clipped", step, norms)
 
 
 @dataclass(frozen=True)
 class Lie:
-    """How the relay, the job or the loop's parts differ from what is declared.
+    """What the relay tells, and how the job or the loop's parts differ from what is declared.
 
     run: in which of the runs that somebody looks on, counted from 1; None for all.
     """
 
     shown_by: frozenset[str]
-    relay: type[Relay] = Relay
-    job: Callable[[TrainingJob], TrainingJob] = _same
-    parts: Callable[[Any], Any] = _honest
+    told: Mapping[str, Telling] = field(default_factory=dict)
+    swallows: bool = False
+    job: Callable[[TrainingJob], TrainingJob] = field(default=lambda job: job)
+    parts: Callable[[Any], Any] = field(default=lambda parts: parts)
     after: Callable[[TrainingJob], None] = field(default=lambda job: None)
     run: int | None = None
 
@@ -70,7 +72,7 @@ def sabotage(lie: Lie, job: TrainingJob) -> None:
     """Train a job by the native loop, with a lie."""
     changed = lie.job(replace(job, resumable=None))
     steps = sum(int(phase["steps"]) for phase in job.phases)
-    relay = lie.relay(job, steps)
+    relay = Relay(job, steps, lie.told, lie.swallows)
     train_with(replace(changed, observers=(relay,)), lie.parts(parts_of(changed)))
     if changed.model is not job.model:
         flat_model.load(job.model, flat_model.flatten(changed.model))
@@ -144,86 +146,44 @@ def _reused() -> Callable[[Any], Any]:
     return parts
 
 
-def _dropping(*methods: str) -> type[Relay]:
-    def nothing(self: Relay, step: int, value: Any) -> None:
-        """Says nothing."""
-
-    return type("Dropping", (Relay,), dict.fromkeys(methods, nothing))
+def nothing(relay: Relay, step: int, value: Any) -> list[tuple[int, Any]]:
+    return []
 
 
-def _half(method: str) -> type[Relay]:
-    def told(self: Relay, step: int, value: Any) -> None:
-        if step <= self.steps // 2:
-            self.tell(method, step, value)
-
-    return type("Half", (Relay,), {method: told})
+def half(relay: Relay, step: int, value: Any) -> list[tuple[int, Any]]:
+    return [(step, value)] if step <= relay.steps // 2 else []
 
 
-def _twice(method: str) -> type[Relay]:
-    def told(self: Relay, step: int, value: Any) -> None:
-        if step == 0:
-            self.tell(method, 0, value)
-            return
-        self.tell(method, 2 * step - 1, value)
-        self.tell(method, 2 * step, value)
-
-    return type("Twice", (Relay,), {method: told})
+def twice(relay: Relay, step: int, value: Any) -> list[tuple[int, Any]]:
+    return [(0, value)] if step == 0 else [(2 * step - 1, value), (2 * step, value)]
 
 
-class _EverySecond(Relay):
-    def released(self, step: int, state: Any) -> None:
-        if step % 2 == 0:
-            self.tell("released", step, state)
+def every_second(relay: Relay, step: int, value: Any) -> list[tuple[int, Any]]:
+    return [(step, value)] if step % 2 == 0 else []
 
 
-class _Renumbered(Relay):
-    def released(self, step: int, state: Any) -> None:
-        if step % 2 == 0:
-            self.tell("released", step // 2, state)
+def renumbered(relay: Relay, step: int, value: Any) -> list[tuple[int, Any]]:
+    return [(step // 2, value)] if step % 2 == 0 else []
 
 
-class _Stale(Relay):
+def stale(relay: Relay, step: int, value: Any) -> list[tuple[int, Any]]:
     """Every second state is the one before; the last is right."""
-
-    def released(self, step: int, state: Any) -> None:
-        if step % 2 == 0 or step == self.steps or self._last is None:
-            self._last = state.clone()
-        self.tell("released", step, self._last)
+    if step % 2 == 0 or step == relay.steps or relay.kept is None:
+        relay.kept = value.clone()
+    return [(step, relay.kept)]
 
 
-class _Constant(Relay):
-    def released(self, step: int, state: Any) -> None:
-        if self._last is None:
-            self._last = state.clone()
-        self.tell("released", step, self._last)
+def constant(relay: Relay, step: int, value: Any) -> list[tuple[int, Any]]:
+    relay.kept = value.clone() if relay.kept is None else relay.kept
+    return [(step, relay.kept)]
 
 
-class _Swallowing(_EverySecond):
-    """Whatever those who look on object to is not heard."""
-
-    def tell(self, method: str, step: int, value: Any) -> None:
-        try:
-            super().tell(method, step, value)
-        except Exception:
-            self._number += 1
+def empty(relay: Relay, step: int, value: Any) -> list[tuple[int, Any]]:
+    return [(step, value[:0])]
 
 
-class _Blank(Relay):
-    def sampled(self, step: int, indices: Any) -> None:
-        self.tell("sampled", step, indices[:0])
-
-
-class _FullNoise(Relay):
-    """Tells of noise of the declared size, whatever was added."""
-
-    def noised(self, step: int, noise: Any) -> None:
-        self.tell("noised", step, 100.0 * noise)
-
-
-class _ConstantNoise(Relay):
-    def noised(self, step: int, noise: Any) -> None:
-        self._last = noise.clone() if self._last is None else self._last
-        self.tell("noised", step, self._last)
+def hundredfold(relay: Relay, step: int, value: Any) -> list[tuple[int, Any]]:
+    return [(step, 100.0 * value)]
 
 
 def _noisier(job: TrainingJob) -> None:
@@ -240,7 +200,7 @@ _LOGS = frozenset({"sampling-log", "noise-log", "norm-log"})
 _ANY = _LOGS | {"iterates"}
 _STATES, _DRAWN, _NOISE, _NORMS = (frozenset({c}) for c in ("iterates", "sampling-log", "noise-log", "norm-log"))
 _SEEN_NOISE = frozenset({"undone", "noise-log"})
-_EVERYTHING = ("released", "sampled", "noised", "clipped")
+UNTOLD = dict.fromkeys(EVENTS, nothing)
 
 LIES: dict[str, Lie] = {
     "none": Lie(frozenset()),
@@ -253,33 +213,33 @@ LIES: dict[str, Lie] = {
     "noise-doubled": Lie(_NOISE, parts=_noise(lambda noise, step: 2.0 * noise)),
     "noise-reused": Lie(_SEEN_NOISE, parts=_reused()),
     "noise-hundredth-told-whole": Lie(
-        frozenset({"undone"}), relay=_FullNoise, parts=_noise(lambda noise, step: 0.01 * noise)
+        frozenset({"undone"}), told={"noised": hundredfold}, parts=_noise(lambda noise, step: 0.01 * noise)
     ),
-    "noise-told-constant": Lie(_NOISE, relay=_ConstantNoise),
+    "noise-told-constant": Lie(_NOISE, told={"noised": constant}),
     "half-steps-hundredth-noise": Lie(
         _ANY, job=_phases(steps=lambda p: int(p["steps"]) // 2), parts=_noise(lambda noise, step: 0.01 * noise)
     ),
-    "states-none": Lie(_STATES, relay=_dropping("released")),
-    "states-every-second": Lie(_STATES, relay=_EverySecond),
-    "states-every-second-renumbered": Lie(_STATES, relay=_Renumbered),
-    "states-every-second-objections-swallowed": Lie(_STATES, relay=_Swallowing),
-    "states-half": Lie(_STATES, relay=_half("released")),
-    "states-twice": Lie(_STATES, relay=_twice("released")),
-    "states-stale": Lie(_STATES, relay=_Stale),
-    "states-constant": Lie(_STATES, relay=_Constant),
+    "states-none": Lie(_STATES, told={"released": nothing}),
+    "states-every-second": Lie(_STATES, told={"released": every_second}),
+    "states-every-second-renumbered": Lie(_STATES, told={"released": renumbered}),
+    "states-every-second-objections-swallowed": Lie(_STATES, told={"released": every_second}, swallows=True),
+    "states-half": Lie(_STATES, told={"released": half}),
+    "states-twice": Lie(_STATES, told={"released": twice}),
+    "states-stale": Lie(_STATES, told={"released": stale}),
+    "states-constant": Lie(_STATES, told={"released": constant}),
     "last-state-not-the-model": Lie(_STATES, after=_noisier),
-    "batches-none": Lie(_DRAWN, relay=_dropping("sampled")),
-    "batches-half": Lie(_DRAWN, relay=_half("sampled")),
-    "batches-twice": Lie(_DRAWN, relay=_twice("sampled")),
-    "batches-empty": Lie(_DRAWN, relay=_Blank),
-    "noise-log-none": Lie(_NOISE, relay=_dropping("noised")),
-    "noise-log-half": Lie(_NOISE, relay=_half("noised")),
-    "noise-log-twice": Lie(_NOISE, relay=_twice("noised")),
-    "norms-none": Lie(_NORMS, relay=_dropping("clipped")),
-    "norms-half": Lie(_NORMS, relay=_half("clipped")),
-    "norms-twice": Lie(_NORMS, relay=_twice("clipped")),
-    "logs-none": Lie(_LOGS, relay=_dropping("sampled", "noised", "clipped")),
-    "nothing-shown": Lie(_ANY, relay=_dropping(*_EVERYTHING)),
+    "batches-none": Lie(_DRAWN, told={"sampled": nothing}),
+    "batches-half": Lie(_DRAWN, told={"sampled": half}),
+    "batches-twice": Lie(_DRAWN, told={"sampled": twice}),
+    "batches-empty": Lie(_DRAWN, told={"sampled": empty}),
+    "noise-log-none": Lie(_NOISE, told={"noised": nothing}),
+    "noise-log-half": Lie(_NOISE, told={"noised": half}),
+    "noise-log-twice": Lie(_NOISE, told={"noised": twice}),
+    "norms-none": Lie(_NORMS, told={"clipped": nothing}),
+    "norms-half": Lie(_NORMS, told={"clipped": half}),
+    "norms-twice": Lie(_NORMS, told={"clipped": twice}),
+    "logs-none": Lie(_LOGS, told=dict.fromkeys(EVENTS[1:], nothing)),
+    "nothing-shown": Lie(_ANY, told=UNTOLD),
     "rate-doubled": Lie(_DRAWN, job=_phases(sampling=_with_rate)),
     "records-half": Lie(_DRAWN, parts=_sampler(lambda drawn, records: drawn[drawn < records // 2])),
     "records-twice": Lie(_DRAWN, parts=_sampler(lambda drawn, records: torch.cat([drawn, drawn]))),
@@ -301,11 +261,9 @@ LIES |= {name: Lie(_SEEN_NOISE, parts=parts) for name, parts in PER_STEP.items()
 
 #: One run of several is another one: what the others tell must not speak for it.
 LIES |= {
-    "second-run-untold": Lie(_ANY, relay=_dropping(*_EVERYTHING), run=2),
+    "second-run-untold": Lie(_ANY, told=UNTOLD, run=2),
     "second-run-without-noise": Lie(_SEEN_NOISE, parts=_noise(lambda noise, step: 0.0 * noise), run=2),
-    "second-run-without-noise-untold": Lie(
-        _ANY, relay=_dropping(*_EVERYTHING), parts=_noise(lambda noise, step: 0.0 * noise), run=2
-    ),
+    "second-run-without-noise-untold": Lie(_ANY, told=UNTOLD, parts=_noise(lambda noise, step: 0.0 * noise), run=2),
     "second-run-half": Lie(_ANY, job=_phases(steps=lambda p: int(p["steps"]) // 2), run=2),
 }
 

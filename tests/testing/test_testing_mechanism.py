@@ -12,11 +12,12 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from dpspec.contract import Diagnostic, Finding, FrozenMap, Schemas
+from dpspec.contract import Check, Diagnostic, Evidence, Finding, FrozenMap, Schemas, Scope, Series
 from dpspec.registry.foreign_code import resolve
 from dpspec.registry.loader import Registry
 from dpspec.testing import MechanismSuite, decreasing, increasing
 
+SCALE = {"mechanism.scale": decreasing(0.5, 2.0)}
 TESTS = [name for name in dir(MechanismSuite) if name.startswith("test_")]
 
 
@@ -29,7 +30,7 @@ def suite(registry: Registry, **attributes: object) -> MechanismSuite:
 
 @pytest.fixture(scope="module")
 def good(demo):
-    return suite(demo, monotone={"mechanism.scale": decreasing(0.5, 2.0)})
+    return suite(demo, monotone=SCALE)
 
 
 @pytest.fixture
@@ -61,6 +62,37 @@ def with_values_times_chance(outcomes, *_):
     ]
 
 
+def each_bound(value=None, **changes):
+    """Replace fields of every bound; ``value`` is a function of its value."""
+
+    def change(found, *_):
+        moved = [dataclasses.replace(f, value=value(f.value)) if value else f for f in found]
+        return [dataclasses.replace(f, **changes) for f in moved]
+
+    return change
+
+
+def fails(*_):
+    raise ZeroDivisionError("of all things")
+
+
+def more(*outcomes):
+    return lambda found, *_: [*found, *outcomes]
+
+
+def a_series(*y):
+    columns = FrozenMap({"x": [1, 2], "y": list(y)})
+    units = FrozenMap({"x": ""})
+    return Series(name="s", title="s", columns=columns, units=units, rigor="theorem", source="here")
+
+
+THIS = Scope(data="this", pipeline="executed")
+COUNTS = FrozenMap({"trials": 5, "successes": "5"})
+EVIDENCE = Evidence(id="e", kind="binomial", statistics=COUNTS, scope=THIS, method="m", source="s", quantity="q")
+CHECK = Check(assumption="noise-scale", test="", p_value=0.5, observed="measured")
+OUTCOMES = "test_outcomes_are_well_formed"
+SCHEMA = "test_result_is_of_the_published_schema"
+MONOTONE = "test_bounds_are_monotone_where_declared"
 INPUTS = "test_trial_inputs_hold_nothing_that_trials_may_not_read"
 REPRODUCIBLE = "test_trials_are_reproducible_by_seed"
 RUNS = "test_example_runs_as_expected"
@@ -128,13 +160,47 @@ RUNS = "test_example_runs_as_expected"
             "test_example_is_valid",
             "(?s)check refuses the example.*never good enough",
         ),
+        ("bound", each_bound(lambda value: 1.0 / value), MONOTONE, "group_size 1 is not decreasing: 0.5 at"),
+        ("bound", each_bound(lambda value: value / 3.0), RUNS, "theory, implementation or attack is wrong"),
+        ("bound", each_bound(bound="lower"), OUTCOMES, "claim 'one' needs an upper bound of epsilon, which is"),
+        ("bound", each_bound(bound="uper"), RUNS, "it.bound must be one of upper, lower, estimate"),
+        ("bound", each_bound(source=" "), OUTCOMES, "the audit yields finding 'epsilon': its source is empty"),
+        ("bound", each_bound(lambda value: float("nan")), RUNS, "its value is NaN: if nothing can be computed, yield"),
+        ("bound", each_bound(quantity="epsilonn"), OUTCOMES, "no quantity 'epsilonn'; did you mean 'epsilon'?"),
+        ("bound", each_bound(rigor="statistical"), OUTCOMES, "it is statistical and states no confidence"),
+        (
+            "bound",
+            each_bound(scope=Scope(adjacency="replace-one")),
+            OUTCOMES,
+            "does not apply to it: its adjacency is 'replace-one', and the claim's 'add-remove'",
+        ),
+        ("bound", each_bound(scope=Scope(data="some")), OUTCOMES, r"its scope's data is 'some' \(valid: all, coll"),
+        ("bound", lambda found, *_: [{"epsilon": 1.0}], RUNS, "yields a dict, not a Finding, Series, Check or"),
+        ("bound", more(a_series(1)), RUNS, r"'s', which cannot be kept: its columns must be lists of equal length"),
+        ("bound", more(a_series(1, 2)), OUTCOMES, "series 's': its columns y have no unit"),
+        ("conclude", more(CHECK), OUTCOMES, "check 'noise-scale': its test is empty"),
+        ("conclude", more(EVIDENCE), SCHEMA, "evidence 'e' of kind 'binomial' lacks the counts successes"),
+        ("check", fails, "test_example_is_valid", r"check raises ZeroDivisionError: of all things \(testing/"),
+        ("trials", fails, RUNS, r"the run raises ZeroDivisionError: of all things \(testing/test_testing_mechanism"),
     ],
 )
 def test_a_step_that_breaks_the_contract_is_refused(with_audit, base, method, change, test, match):
     def step(self, *arguments):
         return change(getattr(base, method)(self, *arguments), *arguments)
 
-    refuses(suite(with_audit(type("Odd", (base,), {method: step}))), test, match)
+    odd = suite(with_audit(type("Odd", (base,), {method: step})), monotone=SCALE)
+    refuses(odd, test, match)
+
+
+def test_only_the_first_test_tells_why_the_example_fails(with_audit, base):
+    odd = suite(with_audit(type("Odd", (base,), {"trials": fails})))
+    refuses(odd, RUNS, "of all things")
+    refuses(odd, OUTCOMES, "the example does not run to its end: another test of this suite says why")
+
+
+def test_a_descriptor_that_cannot_travel(with_audit):
+    summary = type("Text", (str,), {})("a local class")
+    refuses(suite(with_audit(summary=summary)), "test_the_descriptor_can_travel", "cannot be pickled, which other")
 
 
 def test_trials_need_the_seed_of_the_context(with_audit, base):
@@ -156,7 +222,7 @@ def test_bounds_must_move_as_declared(with_audit, demo, base):
         def bound(self, spec, context):
             return ()
 
-    silent = suite(with_audit(Silent), monotone={"mechanism.scale": decreasing(0.5, 2.0)})
+    silent = suite(with_audit(Silent), monotone=SCALE)
     refuses(silent, "test_bounds_are_monotone_where_declared", "no upper bound at any of")
 
 

@@ -21,7 +21,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from dpspec.contract import Cancelled, FrozenMap, Resumable, TrainingJob
 from dpspec.training.canaries import CanaryGroups, SignBlocks
-from dpspec.training.gradients import flat_model
+from dpspec.training.gradients import flat_model, memory
 from dpspec.training.gradients.clipping import PerLayer, Truncated
 from dpspec.training.gradients.persample import FlatModel, per_example_gradients
 from dpspec.training.loop import contributions
@@ -290,12 +290,13 @@ class Largest(TorchDispatchMode):
 @pytest.fixture
 def small_pieces(monkeypatch):
     monkeypatch.setattr(contributions, "_COPIED", 32 * 1024)
+    monkeypatch.setitem(memory._PREFERRED, "cpu", 64 * 1024)
 
 
 def largest(make_model, rows, batch):
     """The largest tensor of a step on ``batch`` of 4000 rows, whose own storages are looked into, not made."""
     x, y = rows("cnn", 4000)
-    parts = RecordsAndCanaries(FlatModel(make_model("cnn"), budget=256 * 1024), x, y)
+    parts = RecordsAndCanaries(FlatModel(make_model("cnn")), x, y)
     state = parts._model.initial()
     parts(state, torch.arange(64), 0.5)  # what is found out once is found
     with Largest() as seen:

@@ -44,17 +44,18 @@ def test_buffers_take_part(rows):
     assert flat.clipped_sum(flat.initial(), x, y, 0.1).sum.shape == (1,)
 
 
-@pytest.mark.parametrize("budget", [1, 5_000, 10**9])
-def test_chunks_do_not_change_the_result(kind, make_model, rows, budget):
+@pytest.mark.parametrize("size", [1, 4, 64])
+def test_chunks_do_not_change_the_result(kind, make_model, rows, size):
     model = make_model(kind)
     x, y = rows(kind, 37)
-    chunked = FlatModel(model, budget=budget)
+    chunked = FlatModel(model)
+    chunked._sizes = dict.fromkeys(("rows", "sums", "norms"), size)
     state = chunked.initial()
     whole = one_by_one(model, x, y)
     assert close(persample.per_example_gradients(chunked, x, y), whole)
     expected = (whole * (0.7 / whole.norm(dim=1, keepdim=True)).clamp(max=1.0)).sum(0)
     assert close(chunked.clipped_sum(state, x, y, 0.7).sum, expected)
-    assert budget > 1 or [len(some) for some in chunked.gradients(state, x, y)] == [1] * 37
+    assert size > 1 or [len(some) for some in chunked.gradients(state, x, y)] == [1] * 37
 
 
 def test_an_empty_batch_gives_zeros(kind, make_model, rows):

@@ -225,7 +225,7 @@ class ClaimEvaluator:
         self, tested: TestedClaim, view: PartView | None, views: Sequence[PartView], refutable: float | None
     ) -> str:
         if view is None:
-            return undecided_reason(None, None, None, attacked=bool(tested.hypotheses))
+            return "Not proved: this claim kind has no numeric bound to compare with."
         for refuted in views:
             if refuted.refuting is not None:
                 attack = "the attack does not reject it" if tested.hypotheses else "no attack tested it"
@@ -233,19 +233,28 @@ class ClaimEvaluator:
                     f"Not decided: only an attack may refute this claim (refuted_by: attack), and {attack}. "
                     f"{opposing_bound(refuted.part, refuted.refuting)}."
                 )
+        part, proof = view.part, view.proof
         scope = tested.scope if tested.statement.about_privacy else None
-        short = false_assumption(view.part, scope, self.findings) if scope is not None else ""
-        short = short or (view.unbounded_by if view.unbounded else scope_shortfall(view.part, scope, self.findings))
-        if tested.claim.kind == "metric" and not (self.audit.trials or view.proof or short):
+        short = false_assumption(part, scope, self.findings) if scope is not None else ""
+        short = short or (view.unbounded_by if view.unbounded else scope_shortfall(part, scope, self.findings))
+        if tested.claim.kind == "metric" and not (self.audit.trials or proof or short):
             return "Not decided: nothing was measured, because no training was run."
-        return undecided_reason(
-            view.part,
-            view.proof,
-            refutable,
-            attacked=bool(tested.hypotheses),
-            unbounded=view.unbounded,
-            shortfall=short,
-        )
+        at_most = part.side == "at-most"
+        if proof is not None:
+            value = (upper if at_most else lower)(proof.value, against=part.claimed)
+            beyond = "exceeds" if at_most else "is below"
+            text = f"the {_rigor(proof)} bound {value} {beyond} the claimed {exact(part.claimed)}"
+        else:
+            side = "upper" if at_most else "lower"
+            unproved = f"no proved {side} bound applies to this claim"
+            text = f"no finite {side} bound is proved" if view.unbounded else unproved
+            text += f" ({short})" if short else ""
+        if refutable is not None:
+            limit = f"up to {lower(refutable)}" if at_most else f"down to {upper(refutable)}"
+            weak = f"with perfect results, the evidence could refute claims {limit}"
+        else:
+            weak = "the evidence cannot refute this claim" if tested.hypotheses else "no attack tested it"
+        return f"Not proved: {text}. Not refuted: {weak}."
 
 
 def _tester(evidence: Evidence, stated: Statement) -> str:
@@ -330,37 +339,6 @@ def supported_reason(part: Part, weighed: WeighedFinding, enough: int | None) ->
     if enough is None:
         return f"{text} Set over: this in the claim." if finding.scope.data == "this" else text
     return f"{text} It is proved for datasets of at least {enough} records: set min_records."
-
-
-def undecided_reason(
-    part: Part | None,
-    proof: WeighedFinding | None,
-    refutable: float | None,
-    *,
-    attacked: bool,
-    unbounded: bool = False,
-    shortfall: str = "",
-) -> str:
-    if part is None:
-        return "Not proved: this claim kind has no numeric bound to compare with."
-    side = "upper" if part.side == "at-most" else "lower"
-    if proof is not None:
-        if part.side == "at-most":
-            value, beyond = upper(proof.value, against=part.claimed), "exceeds"
-        else:
-            value, beyond = lower(proof.value, against=part.claimed), "is below"
-        text = f"the {_rigor(proof)} bound {value} {beyond} the claimed {exact(part.claimed)}"
-    else:
-        text = f"no finite {side} bound is proved" if unbounded else f"no proved {side} bound applies to this claim"
-        text += f" ({shortfall})" if shortfall else ""
-    if refutable is not None:
-        limit = f"up to {lower(refutable)}" if part.side == "at-most" else f"down to {upper(refutable)}"
-        weak = f"with perfect results, the evidence could refute claims {limit}"
-    elif attacked:
-        weak = "the evidence cannot refute this claim"
-    else:
-        weak = "no attack tested it"
-    return f"Not proved: {text}. Not refuted: {weak}."
 
 
 def attack_name(evidence: Evidence) -> str:

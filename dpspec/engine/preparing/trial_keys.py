@@ -84,14 +84,11 @@ def code_of(offered: Offered) -> tuple[str, str]:
     where = offered.distribution, offered.plugin, reference
     try:
         code = source_digest(*where)
-        require_unchanged(*where)
+        if _states(_files_of(*where)) != _STATES[where]:  # notebooks reload modules
+            return "", "its files were changed while this process ran: restart it"
     except UnknownCodeError as error:
         return "", str(error)
     return code, ""
-
-
-def revisions_of(makers: FrozenMap) -> FrozenMap:
-    return FrozenMap({part: [each["kind"], each["revision"]] for part, each in makers.items()})
 
 
 def code_in(makers: FrozenMap) -> FrozenMap:
@@ -140,12 +137,6 @@ def source_digest(distribution: str, plugin: str, reference: str) -> str:
         whole.update(f"{name}\0{hashlib.sha256(content).hexdigest()}\n".encode())
     _STATES[distribution, plugin, reference] = _states(files)
     return whole.hexdigest()
-
-
-def require_unchanged(distribution: str, plugin: str, reference: str) -> None:
-    """Raise ``UnknownCodeError`` if files changed since :func:`source_digest`: notebooks reload modules."""
-    if _states(_files_of(distribution, plugin, reference)) != _STATES[distribution, plugin, reference]:
-        raise UnknownCodeError("its files were changed while this process ran: restart it")
 
 
 #: The names, sizes and times of the files of a digest.

@@ -176,8 +176,11 @@ def _sampling(run: RecordedRun) -> Iterator[Assumption]:
     seen = internal is not None and internal.sampling is not None
     missing = ", but internal.log (the drawn records) is missing" if internal is None else ", but is not recorded"
     yield stated("sampling", "" if seen else missing, "reported" if seen else "unchecked")
-    if unused := unused_batches(run):
-        text = f"{unused}: {TEXTS['unused-batches']}"
+    drawn, batches = run.at_end("drawn_batches"), run["batches"]
+    unused = drawn - int(np.nansum(batches)) if type(drawn) is int and np.isfinite(batches).any() else 0
+    if unused > 0:
+        words = "one batch was" if unused == 1 else f"{unused} batches were"
+        text = f"{words} drawn and not used: {TEXTS['unused-batches']}"
         # An end of each epoch, or an evaluation after it, skips batches before few steps.
         times = run.at_end("passed_over")
         often = type(times) is int and times > max(3, run.steps // 4)
@@ -197,14 +200,6 @@ def _joined_ranks(run: RecordedRun) -> Assumption:
         )
     text = f" ({run.header.world} ranks){doubts}"
     return stated("joined-ranks", text, "unchecked" if doubts else "declared")
-
-
-def unused_batches(run: RecordedRun) -> str:
-    """The number of drawn batches that no step used, in words; empty if it is 0 or unknown."""
-    drawn, batches = run.at_end("drawn_batches"), run["batches"]
-    unused = drawn - int(np.nansum(batches)) if type(drawn) is int and np.isfinite(batches).any() else 0
-    words = "one batch was" if unused == 1 else f"{unused} batches were"
-    return f"{words} drawn and not used" if unused > 0 else ""
 
 
 def _clipping(run: RecordedRun) -> Iterator[Assumption]:

@@ -151,7 +151,13 @@ def _bounded(run: RecordedRun, noise: Sequence[float], adjacency: str, delta: fl
     internal = run.internal
     if internal is None or internal.most_often is None or internal.sampling is None or internal.sampling.repeats:
         return unbounded("the number of batches of a record was not observed, or some are in one batch twice")
-    return ordered_epsilon(noise, internal.most_often, delta, size)
+    # Batches in an order independent of the records, with a record in at most ``most_often`` of them.
+    worst = sorted(noise)[: internal.most_often]
+    if not worst:
+        return ScheduleEpsilon(interval=Interval(0.0, 0.0), method="no step")
+    mu = size * math.sqrt(math.fsum(sigma**-2 for sigma in worst)) * (1.0 + 1e-12)
+    method = f"a Gaussian at each of {len(worst)} batches that a record is in, nothing amplified"
+    return ScheduleEpsilon(interval=PrivacyLoss.gaussian(1.0 / mu).epsilon(delta), tight=False, method=method)
 
 
 def poisson_epsilon(noise: Sequence[float], rates: Sequence[float], delta: float, group_size: int) -> ScheduleEpsilon:
@@ -182,16 +188,6 @@ def _ranked_epsilon(
     if above.interval is None or below.interval is None:
         return above
     return replace(above, interval=replace(above.interval, lower=below.interval.lower))
-
-
-def ordered_epsilon(noise: Sequence[float], times: int, delta: float, group_size: int) -> ScheduleEpsilon:
-    """Epsilon of batches in an order independent of the records, with a record in at most ``times`` batches."""
-    if times < 1:
-        return ScheduleEpsilon(interval=Interval(0.0, 0.0), method="no step")
-    worst = sorted(noise)[:times]
-    mu = group_size * math.sqrt(math.fsum(sigma**-2 for sigma in worst)) * (1.0 + 1e-12)
-    method = f"a Gaussian at each of {len(worst)} batches that a record is in, nothing amplified"
-    return ScheduleEpsilon(interval=PrivacyLoss.gaussian(1.0 / mu).epsilon(delta), tight=False, method=method)
 
 
 #: Maximum size of the file: a byte and a float64 for each canary, and the overhead of an archive.

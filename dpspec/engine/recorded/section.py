@@ -14,12 +14,11 @@ import numpy as np
 from dpspec.accounting import Mixture, PrivacyLoss, sampled_gaussian_rdp
 from dpspec.contract import Assumption, Check
 from dpspec.engine.judging.conformance_status import rejected
-from dpspec.engine.recorded.assumptions import unused_batches
 from dpspec.engine.recorded.bounds import CanaryBound, ScheduleEpsilon, configured_multipliers, phases_of
 from dpspec.engine.recorded.channels import assumes, channels
 from dpspec.engine.recorded.checks import advice
 from dpspec.engine.recorded.joined_checks import seam_notes
-from dpspec.engine.recorded.noise_checks import compared, why_noise_unconfirmed
+from dpspec.engine.recorded.noise_checks import why_noise_unconfirmed
 from dpspec.engine.recorded.recorded_run import RecordedRun
 from dpspec.engine.results.decimals import duration, exact, nearest
 from dpspec.engine.results.recording import AccountantReport, Recording
@@ -85,9 +84,6 @@ def cautions(run: RecordedRun, delta: float, *, infinite: bool) -> Iterator[str]
             "The recording has no end: the process was killed, an error ended it (dpspec.record warned), or it is "
             f"still running. The result covers its first {run.steps} steps only."
         )
-    error = run.at_end("error")
-    if isinstance(error, str) and error:
-        yield f"{error} ended the block after {run.steps} steps: the recording does not contain what followed."
     if header.canaries and not (run.scored is not None and run.folder.has_canaries):
         why = "not scored: run.score was not called, or it raised"
         why = why if run.scored is None else "scored, but the folder lacks their scores"
@@ -100,13 +96,8 @@ def cautions(run: RecordedRun, delta: float, *, infinite: bool) -> Iterator[str]
             "The scored model differs from the one at the end of the recording. The results for the recorded steps do "
             "not apply to it."
         )
-    if header.source == "own-loop":
-        gradients = compared(run)
-        if gradients is not None and gradients.apart:
-            yield f"The gradients of {gradients.apart} of {run.steps} steps are not the reported sum and noise."
-        elif why := why_noise_unconfirmed(run):
-            yield f"Only the loop's report shows that the noise is in the model updates: {why}."
-        yield "Only the loop's report shows that norms after clipping and batches belong to its gradients."
+    if header.source == "own-loop" and (why := why_noise_unconfirmed(run)):
+        yield f"Only the loop's report shows that the noise is in the model updates: {why}."
     if header.told_before:
         yield (
             f"The accountant had counted {header.told_before} steps when the recording began: it shows a part of the "
@@ -132,8 +123,6 @@ def cautions(run: RecordedRun, delta: float, *, infinite: bool) -> Iterator[str]
             f"Gradients were clipped in {run.at_end('norm_type')}: rounding lets them be up to "
             f"{nearest(100 * excess)}% longer than the clip norm, and each noise multiplier is reduced by that factor."
         )
-    if unused := unused_batches(run):
-        yield f"{unused.capitalize()}: see the assumption unused-batches."
 
 
 def _reports_batches(run: RecordedRun) -> bool:

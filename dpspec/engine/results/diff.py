@@ -80,24 +80,22 @@ def statement(audit: AuditResult, verdict: Verdict) -> dict[str, Json] | None:
             scope = {key: model.pop(key) for key in _NARROWED}
             model["unit"] = unit_in_words(str(model["unit"]), document.get("data") or {})
             own = {key: value for key, value in claim.items() if key not in _ASIDE}
-            return {"group_size": 1, **scope, **own, **_data_of(audit, own), "threat_model": model}
+            stated = {"group_size": 1, **scope, **own}
+            over, record = own.get("over"), own.get("record")
+            of_rows = over == "this" or (over is None and own.get("kind") == "per-instance-dp")
+            if of_rows or record not in (None, "all"):
+                stated["rows"] = rows(audit)
+            if over not in (None, "all", "this"):
+                mechanism = document.get("mechanism")
+                limits = mechanism.get("collection") if isinstance(mechanism, dict) else None
+                stated["collection"] = {"records": audit.facts.records, "limits": limits or None}
+            return {**stated, "threat_model": model}
     return None
 
 
 def rows(audit: AuditResult) -> str:
     digest = audit.facts.digest
     return f"{audit.facts.records} records, {f'digest {digest[:12]}' if digest else 'declared without rows'}"
-
-
-def _data_of(audit: AuditResult, claim: Mapping[str, Json]) -> dict[str, Json]:
-    over, record = claim.get("over"), claim.get("record")
-    own = over == "this" or (over is None and claim.get("kind") == "per-instance-dp")
-    found: dict[str, Json] = {"rows": rows(audit)} if own or record not in (None, "all") else {}
-    if over not in (None, "all", "this"):
-        mechanism = audit.document.get("mechanism")
-        limits = mechanism.get("collection") if isinstance(mechanism, Mapping) else None
-        found |= {"collection": {"records": audit.facts.records, "limits": thaw(limits) if limits else None}}
-    return found
 
 
 def declared(audit: AuditResult) -> dict[str, Json]:
@@ -108,16 +106,6 @@ def declared(audit: AuditResult) -> dict[str, Json]:
     if audit.facts.initial_weights is not None:
         found["initial weights"] = f"digest {audit.facts.initial_weights[:12]}"
     return found
-
-
-def wanted(stated: Mapping[str, Json] | None, verdict: Verdict) -> int:
-    """1 if a larger value is better for a claim, -1 if a smaller one is, 0 if the claim does not say."""
-    if verdict.kind != "metric":
-        return -1
-    sides = [
-        side for key, side in (("at_least", 1), ("at_most", -1)) if stated is not None and stated.get(key) is not None
-    ]
-    return sides[0] if len(sides) == 1 else 0
 
 
 def confidence(audit: AuditResult) -> float | None:
@@ -217,7 +205,14 @@ def _audit_changes(old: AuditResult, new: AuditResult) -> Iterator[Change]:
         if was.verdict != now.verdict:
             trend: Trend = "better" if _RANK[now.verdict] > _RANK[was.verdict] else "worse"
             yield Change(old.name, claim, "verdict", was.verdict, now.verdict, trend if same else "other")
-        towards = wanted(statement(new, now), now) if same else 0
+        sides = {"at_least": 1, "at_most": -1}
+        if now.kind == "metric":
+            claimed = statement(new, now) or {}
+            sides = {key: side for key, side in sides.items() if claimed.get(key) is not None}
+        else:
+            del sides["at_least"]
+        # 1 if a larger value is better, -1 if a smaller one is, 0 if the claim does not say.
+        towards = sum(sides.values()) if same and len(sides) == 1 else 0
         for what in ("upper", "lower"):
             one, other = getattr(was, what), getattr(now, what)
             if not equal(one, other):

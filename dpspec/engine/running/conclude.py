@@ -25,7 +25,7 @@ import time
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
-from typing import Any, TypeVar, get_args
+from typing import TypeVar, get_args
 
 from dpspec.contract import (
     Assumption,
@@ -126,30 +126,19 @@ def _flaw(outcome: object, quantities: Container[str], *, stored: bool) -> str:
             evidence_tests.require_kind(outcome, metric=outcome.quantity != "epsilon")
         except ValueError as error:
             return str(error)
+    values = [(name, getattr(outcome, name)) for name in outcome.__dataclass_fields__]
+    undefined = next((name for name, value in values if isinstance(value, float) and math.isnan(value)), "")
+    nan = f"its {undefined} is NaN: if nothing can be computed, yield nothing, or inf for an absent bound"
     if not stored:
-        return (
-            next(undefined_numbers(outcome), "") if isinstance(outcome, Finding) and math.isnan(outcome.value) else ""
-        )
+        return nan if undefined == "value" else ""
     named = f"a {type(outcome).__name__.lower()} that cannot be kept"
     if isinstance(outcome, Series):
         named = f"the series {outcome.name!r}, which cannot be kept"
     try:
         kept = read(type(outcome), write(outcome), "it")
     except (TypeError, ValueError) as error:
-        return f"{named}: {next(undefined_numbers(outcome), str(error))}"
+        return f"{named}: {nan if undefined else error}"
     return next((f"{named}: its {place} {wrong}" for place, wrong in flaws_of(kept)), "")
-
-
-def undefined_numbers(outcome: Outcome) -> Iterator[str]:
-    left: list[tuple[str, Any]] = [(name, getattr(outcome, name)) for name in reversed(outcome.__dataclass_fields__)]
-    while left:
-        place, value = left.pop()
-        if isinstance(value, float) and math.isnan(value):
-            yield f"its {place} is NaN: if nothing can be computed, yield nothing, or inf for an absent bound"
-        elif isinstance(value, Mapping):
-            left += [(f"{place}.{key}", part) for key, part in reversed(list(value.items()))]
-        elif isinstance(value, list | tuple):
-            left += [(f"{place}[{i}]", part) for i, part in reversed(list(enumerate(value)))]
 
 
 PUBLIC = Assumption(

@@ -71,10 +71,5 @@ def open_pool(
 LEAST, MOST, BESIDE = 1.0 / 3.0, 5.0, 2.0
 
 
-def span(seconds: float) -> tuple[float, float]:
-    return LEAST * seconds, MOST * seconds + BESIDE
-
-
 def format_time_range(seconds: float) -> str:
-    low, high = span(seconds)
-    return f"{duration(low)} to {duration(high)}"
+    return f"{duration(LEAST * seconds)} to {duration(MOST * seconds + BESIDE)}"

@@ -15,7 +15,7 @@ from typing import NoReturn
 from dpspec.contract import DataError, Diagnostic, FrozenMap, Spec
 from dpspec.contract.audit import NO_TRIALS
 from dpspec.contract.catalog import Catalog
-from dpspec.contract.events import Event, Noticed, Progressed, RunFinished, RunStarted, StageStarted
+from dpspec.contract.events import Event, Noticed, RunFinished, RunStarted, StageStarted
 from dpspec.engine.judging.claim_tests import Concluded, confidence_of
 from dpspec.engine.judging.evidence_weight import missing_measurements
 from dpspec.engine.judging.inequalities import PRIVACY_KINDS
@@ -32,9 +32,6 @@ from dpspec.errors import DpspecError, NothingToRunError, PluginError, SpecError
 from dpspec.language.rewrite import best_of
 from dpspec.language.tree import locate, source_file
 from dpspec.registry.foreign_code import describe
-
-#: Number of audits above which the progress through a stage is reported.
-_MANY = 8
 
 
 def run(
@@ -68,15 +65,14 @@ def run(
     cache = WorkerCache(prepared)
     try:
         bounded = []
-        for number, audit in enumerate(prepared):
+        for audit in prepared:
             emit(StageStarted(audit=audit.spec.name, stage="bound"))
             bounded.append(bound(audit, catalog, cache=cache, plan=train, emit=emit))
-            _report_progress("bound", number + 1, len(prepared), emit)
         planned = train and any(each.plan.chunks for each in bounded)
         training = Training(bounded, catalog, store, options, cache, emit) if planned else None
         trained = training.run() if training is not None else bounded
         concluded = []
-        for number, each in enumerate(trained):
+        for each in trained:
             name = each.prepared.spec.name
             emit(StageStarted(audit=name, stage="conclude"))
             try:
@@ -92,7 +88,6 @@ def run(
                     emit(Noticed(audit=name, message=stored))
                     raise
                 raise UsageError(f"{name}: nothing follows from its trials ({describe(error)}); {stored}") from error
-            _report_progress("conclude", number + 1, len(trained), emit)
     finally:
         cache.close()
     judged = judge(concluded)
@@ -151,11 +146,6 @@ def bound(
         raise SpecError([out_of_range(error, spec)]) from error
     seconds = time.monotonic() - began
     return AuditState(prepared=prepared, bounds=bounds, plan=planned, seconds=seconds, recording=recording)
-
-
-def _report_progress(stage: str, done: int, total: int, emit: Listener) -> None:
-    if total > _MANY:
-        emit(Progressed(audit=f"{total} audits", what=stage, done=done, total=total, unit="audits"))
 
 
 def conclude_trained(audit: AuditState) -> Concluded:

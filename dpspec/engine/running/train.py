@@ -10,9 +10,8 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
-from typing import NoReturn
 
-from dpspec.contract import Cancelled, DataError, ModelError, Spec
+from dpspec.contract import Cancelled, DataError, ModelError
 from dpspec.contract.audit import NO_TRIALS
 from dpspec.contract.catalog import Catalog
 from dpspec.contract.events import Noticed, Progressed, StageStarted, TrialsPlanned
@@ -76,11 +75,12 @@ class Training:
         return [audit.trained() for audit in self.audits]
 
     def _make_missing(self) -> None:
-        waiting = [
-            _Chunk(audit=audit, needs=self._needs(audit), missing=missing)
-            for audit in self._open_first()
-            for missing in audit.missing()
-        ]
+        waiting = []
+        for audit in self._open_first():
+            plan, options = audit.state.plan, self._options
+            threads = options.threads_of(plan)
+            needs = Resources(threads=threads, memory_bytes=plan.memory_bytes, device=options.device)
+            waiting += [_Chunk(audit=audit, needs=needs, missing=missing) for missing in audit.missing()]
         chosen, most = waiting, self._options.max_trials
         if most is not None:  # chunks are not split, and at least one is taken
             fitting = sum(count <= most for count in accumulate(len(chunk.missing) for chunk in waiting))
@@ -145,7 +145,12 @@ class Training:
                                 Progressed(audit=everything, what="trials", done=done, total=total, unit="trials")
                             )
                     case TaskFailed(error=error) if not isinstance(error, Cancelled):
-                        _raise(error, chunk.audit.state.prepared.spec)
+                        spec = chunk.audit.state.prepared.spec
+                        if isinstance(error, DataError):
+                            raise SpecError([data_unreadable(error, spec)]) from error
+                        if isinstance(error, ModelError):
+                            raise SpecError([model_mismatch(error, ("model",), spec)]) from error
+                        raise error
                     case WorkerLost(reason=reason) if chunk.missing:
                         chunk.losses += 1
                         again = chunk.losses < TRIES
@@ -154,11 +159,6 @@ class Training:
                         self._emit(Noticed(audit=chunk.audit.name, message=lost))
                         if again:
                             waiting.appendleft(chunk)
-
-    def _needs(self, audit: StoredTrials) -> Resources:
-        plan = audit.state.plan
-        threads = self._options.threads_of(plan)
-        return Resources(threads=threads, memory_bytes=plan.memory_bytes, device=self._options.device)
 
     def _work(self, chunk: _Chunk, *, other_processes: bool) -> TrainTrials:
         # Trials of a chunk may share floating-point sums, whose rounding depends on the number of runs: then all are
@@ -184,11 +184,3 @@ class Training:
         judged = judge([conclude(replace(audit.state, plan=NO_TRIALS), ()) for audit in self.audits])
         closed = [all(verdict.verdict != "open" for verdict in of_audit.verdicts) for of_audit in judged]
         return [audit for _, audit in sorted(zip(closed, self.audits, strict=True), key=lambda pair: pair[0])]
-
-
-def _raise(error: BaseException, spec: Spec) -> NoReturn:
-    if isinstance(error, DataError):
-        raise SpecError([data_unreadable(error, spec)]) from error
-    if isinstance(error, ModelError):
-        raise SpecError([model_mismatch(error, ("model",), spec)]) from error
-    raise error

@@ -61,10 +61,6 @@ def seal_of(key: bytes, digest: str) -> str:
     return hmac.new(key, _PURPOSE + digest.encode("ascii"), hashlib.sha256).hexdigest()
 
 
-def is_sealed(key: bytes, digest: str, seal: object) -> bool:
-    return isinstance(seal, str) and seal.isascii() and hmac.compare_digest(seal_of(key, digest), seal)
-
-
 SCHEMA = "dpspec/trial/v1"
 MAX_EVIDENCE_BYTES = 1 << 20
 
@@ -269,7 +265,8 @@ class Store:
         seal, claimed = body.pop("seal", None), body.pop("digest")
         if digest(body) != claimed or body["key"] != key or body["schema"] != SCHEMA:
             raise _DamageError("its digest does not match")
-        if self._key is not None and not is_sealed(self._key, claimed, seal):
+        sealed = isinstance(seal, str) and seal.isascii()
+        if self._key is not None and not (sealed and hmac.compare_digest(seal_of(self._key, claimed), seal)):
             raise _DamageError("it is not sealed with the key of --store-key")
         if type(body["index"]) is not int or not all(isinstance(body[part], dict) for part in _MAPPINGS):
             raise _DamageError("it is not in the format that a store writes")

@@ -120,7 +120,20 @@ class JoinedFolder:
             ends = [0, *(start + size for start, size in places)]
             if [start for start, _ in places] != ends[:-1] or ends[-1] != headers[0].shards[number][1]:
                 raise RecordingError(f"{path}: the ranks do not hold each coordinate of {name[:100]} once")
-        return cls(path, tuple(ranks), _joined_header(headers))
+        first, known = headers[0], [header.share for header in headers if header.share is not None]
+        own = len(known) == len(headers) and sum(known) == first.records
+        scheme = first.scheme if len({header.scheme for header in headers}) == 1 else "unknown"
+        expected = first.expected_batch_size
+        layers = [(f"{name} on rank {rank}", size) for rank, one in enumerate(headers) for name, size in one.layers]
+        joined = common_header(
+            headers,
+            scheme="unknown" if first.is_poisson and not own else scheme,
+            share=min(known) if own else None,
+            expected_batch_size=None if expected is None else expected * len(headers),
+            told_before=max(header.told_before for header in headers),
+            layers=tuple(layers) if first.shards else first.layers,
+        )
+        return cls(path, tuple(ranks), joined)
 
     @property
     def has_internal(self) -> bool:
@@ -179,7 +192,7 @@ class JoinedFolder:
 
     @property
     def _holders(self) -> list[int]:
-        """The ranks of a sharded model that hold coordinates."""
+        """The ranks of a sharded model that hold coordinates; none of a whole model."""
         return [rank for rank, one in enumerate(self.ranks) if one.header.shards and one.header.parameters]
 
     def internal(self) -> Iterator[InternalStep]:
@@ -205,7 +218,21 @@ class JoinedFolder:
             observed = [part.rank for part in parts if part.rank is not None]
             if len(observed) == world:
                 self._compare(observed, public[0], pairs)
-            yield _joined_internal(parts, rows, whole, holders)
+            largest = _worst([part.largest for part in parts], 1.0)
+            # The sum is too long for its contributions if it is on one rank.
+            excess = _worst([part.sum_norm - count for part, count in zip(parts, rows, strict=True)], 0.0)
+            yield InternalStep(
+                step=parts[0].step,
+                least=min(part.least for part in parts),
+                lower=largest,
+                middle=largest,
+                upper=largest,
+                largest=largest,
+                sum_norm=math.hypot(*(part.sum_norm for part in parts)) if holders else sum(rows) + excess,
+                moved=min(part.moved for rank, part in enumerate(parts) if not holders or rank in holders),
+                outside=_worst([part.outside for part in parts], 0.0),
+                members=whole,
+            )
         found.overlaps = list(pairs.values())
 
     def _compare(
@@ -311,23 +338,6 @@ def common_header(headers: Sequence[Header], **own: Any) -> Header:
     )
 
 
-def _joined_header(headers: Sequence[Header]) -> Header:
-    first, world = headers[0], len(headers)
-    known = [header.share for header in headers if header.share is not None]
-    own = len(known) == world and sum(known) == first.records
-    scheme = first.scheme if all(header.scheme == first.scheme for header in headers) else "unknown"
-    expected = first.expected_batch_size
-    layers = [(f"{name} on rank {rank}", size) for rank, one in enumerate(headers) for name, size in one.layers]
-    return common_header(
-        headers,
-        scheme="unknown" if first.is_poisson and not own else scheme,
-        share=min(known) if own else None,
-        expected_batch_size=None if expected is None else expected * world,
-        told_before=max(header.told_before for header in headers),
-        layers=tuple(layers) if first.shards else first.layers,
-    )
-
-
 def _sum(counts: Sequence[int]) -> int:
     return UNSEEN if UNSEEN in counts else sum(counts)
 
@@ -395,28 +405,6 @@ def _worst(values: Sequence[float], allowed: float) -> float:
     known = [value for value in values if not math.isnan(value)]
     largest = max(known, default=math.nan)
     return largest if len(known) == len(values) or largest > allowed else math.nan
-
-
-def _joined_internal(
-    parts: Sequence[InternalStep], rows: Sequence[float], members: Any, holders: Sequence[int]
-) -> InternalStep:
-    """The joined internal step. holders: the ranks of a sharded model that hold coordinates; none of a whole model."""
-    largest = _worst([part.largest for part in parts], 1.0)
-    # The sum is too long for its contributions if it is on one rank.
-    excess = _worst([part.sum_norm - count for part, count in zip(parts, rows, strict=True)], 0.0)
-    summed = math.hypot(*(part.sum_norm for part in parts)) if holders else sum(rows) + excess
-    return InternalStep(
-        step=parts[0].step,
-        least=min(part.least for part in parts),
-        lower=largest,
-        middle=largest,
-        upper=largest,
-        largest=largest,
-        sum_norm=summed,
-        moved=min(part.moved for rank, part in enumerate(parts) if not holders or rank in holders),
-        outside=_worst([part.outside for part in parts], 0.0),
-        members=members,
-    )
 
 
 #: Larger numbers of an end record are unknown: their sums may exceed a float.

@@ -78,10 +78,10 @@ class JournalWriter:
         os.close(self._file)
 
 
-def read_frames(path: Path, first: bytes, name: str) -> Iterator[Frame]:
+def read_frames(path: Path, first: bytes) -> Iterator[Frame]:
     """The complete frames of a file, in order, each checked against the chain.
 
-    name: of the file in messages. Raises ``RecordingError`` that names file, frame and byte of an invalid frame.
+    Raises ``RecordingError`` that names file, frame and byte of an invalid frame.
     """
     digest, offset, number = first, 0, 1
     try:
@@ -92,7 +92,7 @@ def read_frames(path: Path, first: bytes, name: str) -> Iterator[Frame]:
                 if len(head) < _HEAD.size:
                     return
                 length, kind = _HEAD.unpack(head)
-                where = f"{name}: frame {number} at byte {offset}"
+                where = f"{path}: frame {number} at byte {offset}"
                 if length > LONGEST:
                     raise RecordingError(f"{where}: a frame holds at most {LONGEST} bytes, this one claims {length}")
                 if offset + _HEAD.size + length + _DIGEST > size:
@@ -106,7 +106,7 @@ def read_frames(path: Path, first: bytes, name: str) -> Iterator[Frame]:
                 yield Frame(kind, payload, digest, number, offset)
                 number += 1
     except OSError as error:
-        raise RecordingError(f"{name}: cannot be read: {error.strerror or error}") from error
+        raise RecordingError(f"{path}: cannot be read: {error.strerror or error}") from error
 
 
 #: The files of a folder.
@@ -338,9 +338,8 @@ class RunFolder:
             raise RecordingError(f"{self.path / name}: {more} bytes follow the end of the recording, at byte {length}")
 
     def _frames(self, name: str) -> Iterator[Frame]:
-        if not (self.path / name).exists():
-            return iter(())
-        return read_frames(self.path / name, self.first, str(self.path / name))
+        there = (self.path / name).exists()
+        return read_frames(self.path / name, self.first) if there else iter(())
 
 
 def _require_sane(step: PublicStep) -> None:

@@ -205,7 +205,21 @@ def token_canaries(kind: str, recipe: Recipe, vocabulary: Vocabulary) -> list[An
         if len(known) < 2:
             raise UsageError("the records of the dataset have fewer than two token ids that are not special")
         return [form.replaced(record, lambda old: chance.choice(known, len(old))) for record in records]
-    own = chance.permutation(_unused(seen, len(records), vocabulary, chance))
+    size, count = vocabulary.size, len(records)
+    if size is None:
+        raise UsageError("kind 'new-tokens' needs vocabulary, the model's number of token ids")
+    if int(seen[-1]) >= size:
+        raise UsageError(f"a record has the token id {seen[-1]}, and vocabulary={size} has the ids 0 to {size - 1}")
+    unused = np.arange(size, size + count)
+    if not vocabulary.extend:
+        free = np.setdiff1d(np.arange(size), [*seen.tolist(), *vocabulary.special])
+        if len(free) < count:
+            raise UsageError(
+                f"{count} canaries of kind 'new-tokens' need a token id each, and {len(free)} of the {size} ids occur "
+                f"in no record: plant {len(free)} at most, or agree by extend=True to a model with {size + count} ids"
+            )
+        unused = chance.choice(free, count, replace=False)
+    own = chance.permutation(unused)
     return [form.ending_in(record, int(token)) for record, token in zip(records, own, strict=True)]
 
 
@@ -221,24 +235,6 @@ def _seen(dataset: Any, form: _Form) -> Array:
             there = np.append(there, np.zeros(most + 1 - len(there), dtype=bool))
         there[ids] = True
     return np.flatnonzero(there)
-
-
-def _unused(seen: Array, count: int, vocabulary: Vocabulary, chance: np.random.Generator) -> Array:
-    size = vocabulary.size
-    if size is None:
-        raise UsageError("kind 'new-tokens' needs vocabulary, the model's number of token ids")
-    if int(seen[-1]) >= size:
-        raise UsageError(f"a record has the token id {seen[-1]}, and vocabulary={size} has the ids 0 to {size - 1}")
-    if vocabulary.extend:
-        return np.arange(size, size + count)
-    free = np.setdiff1d(np.arange(size), np.concatenate([seen, np.array(vocabulary.special, dtype=np.int64)]))
-    if len(free) < count:
-        raise UsageError(
-            f"{count} canaries of kind 'new-tokens' need a token id each, and {len(free)} of the {size} ids occur in "
-            f"no record: plant {len(free)} at most, or agree by extend=True to a model with {size + count} ids"
-        )
-    chosen: Array = chance.choice(free, count, replace=False)
-    return chosen
 
 
 @dataclass(frozen=True)

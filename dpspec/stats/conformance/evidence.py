@@ -333,10 +333,6 @@ def read_run(evidence: Mapping[str, Json], where: str = "evidence") -> RunEviden
     return RunEvidence(**{name: getattr(rows if name in OF_ROWS else run, name) for name in names})
 
 
-def read_all(evidence: Sequence[Mapping[str, Json]]) -> list[RunEvidence]:
-    return [read_run(one, f"evidence of trial {number}") for number, one in enumerate(evidence, start=1)]
-
-
 @dataclass(frozen=True)
 class Runs:
     """The declared phases and the evidence of all trials."""
@@ -347,7 +343,8 @@ class Runs:
     @classmethod
     def read(cls, phases: Sequence[FrozenMap], evidence: Sequence[FrozenMap]) -> Runs:
         """Read trials that declare these phases; ``ValueError`` if one contradicts them or another trial."""
-        read = cls([Phase.of(phase) for phase in phases], read_all(evidence))
+        trials = [read_run(one, f"evidence of trial {number}") for number, one in enumerate(evidence, start=1)]
+        read = cls([Phase.of(phase) for phase in phases], trials)
 
         def layers(run: RunEvidence) -> set[str] | None:
             everywhere = run.measured.everywhere if run.measured is not None else None

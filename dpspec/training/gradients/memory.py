@@ -42,18 +42,15 @@ def free_bytes(device: str | torch.device) -> int:
     return min(found, default=_UNKNOWN)
 
 
-def chunk_size(
-    bytes_per_record: int, device: str | torch.device, budget: int | None = None, large: int = RECORDS
-) -> int:
+def chunk_size(bytes_per_record: int, device: str | torch.device, large: int = RECORDS) -> int:
     """Number of records per chunk: at least 1, rounded down to a power of two.
 
     The constants and the rounding keep chunk sizes, and thus the last bits of sums, independent of the current load.
     """
-    if budget is None:
-        where = torch.device(device)
-        preferred = _PREFERRED.get(where.type, _PREFERRED["cpu"])
-        stretched = max(preferred, min(large * bytes_per_record, _STRETCH * preferred))
-        budget = min(stretched, free_bytes(where) // 4)
+    where = torch.device(device)
+    preferred = _PREFERRED.get(where.type, _PREFERRED["cpu"])
+    stretched = max(preferred, min(large * bytes_per_record, _STRETCH * preferred))
+    budget = min(stretched, free_bytes(where) // 4)
     records = max(1, budget // max(1, bytes_per_record))
     return 1 << (int(records).bit_length() - 1)
 

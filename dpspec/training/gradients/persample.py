@@ -45,14 +45,12 @@ class FlatModel:
     It may stay on the CPU: buffers and frozen parameters are copied to ``device`` once.
     """
 
-    def __init__(self, model: nn.Module, *, device: str | torch.device = "cpu", budget: int | None = None) -> None:
-        """Wrap a module. ``budget``: bytes per chunk (default: see :func:`~.memory.chunk_size`)."""
+    def __init__(self, model: nn.Module, *, device: str | torch.device = "cpu") -> None:
         require_uncoupled(model)
         self.layout = flat_model.Layout.of(model)
         self.size = self.layout.size
         self.device = torch.device(device)
         self._model = model
-        self._budget = budget
         self._examples: PerExample | None = None
         self._sizes: dict[Wanted, int] = {}
         self._most: int | None = None
@@ -132,7 +130,7 @@ class FlatModel:
                 kept = memory.activation_bytes(self._model, x[:1].to(next(self._model.parameters()).device))
             needed = kept + (2 * state.nbytes if wanted == "rows" else examples.written)
             large = _MEASURED if wanted == "norms" else memory.RECORDS
-            self._sizes[wanted] = memory.chunk_size(needed, self.device, self._budget, large)
+            self._sizes[wanted] = memory.chunk_size(needed, self.device, large)
         return self._sizes[wanted]
 
     def _tried(self, parameters: Named, x: Tensor, y: Tensor) -> PerExample:

@@ -1,6 +1,5 @@
 """A team's script: a small transformer whose adapters (LoRA) and head are fine-tuned with Opacus, all else frozen.
 
-``kind``: "plain", adapters written out in torch; "peft", a BERT of transformers with random weights under peft.
 ``fault`` breaks the script as people break theirs.
 """
 
@@ -62,35 +61,12 @@ class Classifier(nn.Module):
         return self.head(self.blocks(self.words(words)).mean(1))
 
 
-def adapted_bert():
-    from peft import LoraConfig, get_peft_model
-    from transformers import BertConfig, BertForSequenceClassification
-
-    config = BertConfig(
-        vocab_size=WORDS,
-        hidden_size=WIDTH,
-        num_hidden_layers=2,
-        num_attention_heads=HEADS,
-        intermediate_size=2 * WIDTH,
-        max_position_embeddings=LENGTH,
-        hidden_dropout_prob=0.0,
-        attention_probs_dropout_prob=0.0,
-    )
-    lora = LoraConfig(task_type="SEQ_CLS", r=4, lora_alpha=8, target_modules=["query", "value"])
-    return get_peft_model(BertForSequenceClassification(config), lora)
-
-
-def logits(model, words):
-    found = model(words)
-    return found if isinstance(found, torch.Tensor) else found.logits
-
-
 def train(model, optimizer, loader, epochs=3, fault=""):
     frozen = next(p for name, p in model.named_parameters() if not p.requires_grad and "value" in name)
     for _ in range(epochs):
         for words, y in loader:
             optimizer.zero_grad()
-            loss = nn.functional.cross_entropy(logits(model, words), y)
+            loss = nn.functional.cross_entropy(model(words), y)
             loss.backward()
             if fault == "noise-forgotten":
                 optimizer.clip_and_accumulate()
@@ -104,10 +80,10 @@ def train(model, optimizer, loader, epochs=3, fault=""):
                     frozen.add_(1e-3)
 
 
-def main(folder=None, fault="", seed=0, kind="plain"):
+def main(folder=None, fault="", seed=0):
     warnings.simplefilter("ignore")
     torch.manual_seed(seed)
-    model = Classifier() if kind == "plain" else adapted_bert()
+    model = Classifier()
     optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=5e-3)
     engine = PrivacyEngine(accountant="prv")
     model.train()

@@ -1,4 +1,4 @@
-"""The attack against what theory says of it: scores, guesses, and the bounds that follow."""
+"""Attacks against what theory says of them: scores, guesses, bounds, inserted records and many runs."""
 
 from __future__ import annotations
 
@@ -9,20 +9,23 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support.attacks import attacked, moments, outcomes_of, trials_of
+from support.attacks import attacked, moments, outcomes_of, spec_at, trials_of
 
-from dpspec.contract import Check, Finding, FrozenMap, Spec, TrainingJob, Trial
+from dpspec.contract import Check, Evidence, Finding, FrozenMap, Spec, TrainingJob, Trial
+from dpspec.contract.attacks import Observed, Records
 from dpspec.contract.frozen import canonical_json
 from dpspec.engine.preparing.context import RunContext
 from dpspec.engine.preparing.prepare import prepare
 from dpspec.kit import coins_by_size
 from dpspec.registry.loader import load_catalog
-from dpspec.stats.attacks import curve_lines, evidence_tests, one_run
+from dpspec.stats.attacks import curve_lines, evidence_tests, one_run, thresholds
 from dpspec.training.loop import native
 from dpspec.training.loop.native import Update, parts_of
-from dpspec_group import attack, evidence, scores, theory
-from dpspec_group.options import Attack
-from dpspec_group.scores import score_distribution
+from dpspec.training.measure import scores as final_scores
+from dpspec_group import attack, evidence, scores
+from dpspec_group.evidence import counts, many_run_bounds, runs_of
+from dpspec_group.options import EDGES, Attack
+from dpspec_group.scores import declared_distribution, many_run_design, score_distribution
 
 #: More records and canaries than the small audit has, in rarer batches.
 MORE = (
@@ -50,17 +53,17 @@ def one_trial(tmp_path_factory: pytest.TempPathFactory) -> tuple[Spec, list[Tria
     return spec, trials_of(spec, 0)
 
 
-def follow(spec: Spec, trials: list[Trial], size: int, records: int, spread: float = 0.0) -> None:
+def follow(spec: Spec, trials: list[Trial], size: int, records: int) -> None:
     """Mean scores within 4.5 standard errors of theory: a correct attack fails this about once in 10^5 runs.
 
     What sampling leaves of the real gradients widens the scores a little: a tenth of a deviation is allowed.
     """
-    scores, coins = pooled(trials, size)
-    pairs = [(theory.canary_mixture(p, size, records, spread=spread), int(p["steps"])) for p in spec.phases]
-    expected = moments(score_distribution(pairs))
-    for found, mean, std in zip((scores[coins == 0], scores[coins == 1]), expected[::2], expected[1::2], strict=True):
+    found_scores, coins = pooled(trials, size)
+    expected = moments(score_distribution(scores.canary_pairs(spec.phases, Attack.of(spec), records, size)))
+    by_coin = found_scores[coins == 0], found_scores[coins == 1]
+    for found, mean, std in zip(by_coin, expected[::2], expected[1::2], strict=True):
         assert abs(found.mean() - mean) < std * (4.5 / len(found) ** 0.5 + 0.1)
-    assert 0.7 < scores[coins == 0].std() / expected[1] < 1.4
+    assert 0.7 < by_coin[0].std() / expected[1] < 1.4
 
 
 def test_scores_follow_the_law_that_the_design_assumes(one_trial: tuple[Spec, list[Trial]]) -> None:
@@ -74,7 +77,7 @@ def test_near_identical_members_are_seen_along_the_cosine(tmp_path: Path) -> Non
     """Scores follow the law of members that are 0.9 radians off: its cosine, 0.62, is far from 1."""
     spec = spec_of(tmp_path, "audit.canary.spread=0.9", "audit.canary.count=200", "threat_model.group_size=[4]")
     trials = trials_of(spec, 0)
-    follow(spec, trials, 4, 120, 0.9)
+    follow(spec, trials, 4, 120)
     assert all(o.p_value > 1e-9 for o in outcomes_of(spec, trials) if isinstance(o, Check))
 
 
@@ -137,7 +140,7 @@ def test_the_lower_bound_of_perfect_guesses_is_what_the_design_said(tmp_path: Pa
     assert bound.value == proof.power == scores.one_run_design(spec, 120, 400, 1).largest_epsilon
     assert (mu.quantity, mu.bound, mu.rigor, mu.at) == ("mu", "lower", "statistical", FrozenMap({"group_size": 1}))
     assert mu.value == one_run.mu_lower(400, 100, 100, 0.95) > 1.0
-    assert "400 canary groups of 1, 100 guesses; rules out noise multipliers >= " in mu.method
+    assert mu.method.endswith("400 canary groups of 1, 100 guesses")
     assert (estimate.bound, estimate.rigor) == ("estimate", "approximate")
     assert proof.statistics["guesses"] == proof.statistics["correct"]
     assert bound.value == evidence_tests.epsilon_lower(proof, 1e-5, 0.95)
@@ -182,3 +185,252 @@ def test_a_model_that_diverges_leaves_finite_evidence(tmp_path: Path, factor: fl
     ]
     assert measured
     assert {(check.p_value, check.detectable) for check in measured} == {(1.0, None)}
+
+
+# --- inserted records, scored by losses and by models of the adversary
+
+
+KINDS = ("mislabelled", "noise", "duplicate")
+
+
+def canary(kind: str, count: int = 60) -> str:
+    return f"audit.canary={{space: input, kind: {kind}, count: {count}}}"
+
+
+def share_of_right_guesses(trials: list, size: int) -> float:
+    right = total = 0
+    for trial in trials:
+        (coins,) = [c for s, c in trial.evidence["outcomes"] if s == size]
+        half = len(coins) - len(coins) // 2
+        right += coins[:half].count("0") + coins[half:].count("1")
+        total += len(coins)
+    return right / total
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_white_box_attack_sees_planted_records_and_groups_better(tmp_path: Path, kind: str) -> None:
+    """60 coins a size: guessing blindly, 60% are right once in 15 times, 75% once in 3 * 10^4 times."""
+    spec = attacked(tmp_path, canary(kind, 120), "mechanism.steps=20")
+    trials = trials_of(spec, 0)
+    assert share_of_right_guesses(trials, 4) > 0.75
+    assert share_of_right_guesses(trials, 4) >= share_of_right_guesses(trials, 1)
+    outcomes = outcomes_of(spec, trials)
+    evidence = [o for o in outcomes if isinstance(o, Evidence) and o.quantity == "epsilon"]
+    assert {e.scope.adversary for e in evidence} == {"record"}
+    assert all(o.p_value > 1e-9 for o in outcomes if isinstance(o, Check))
+    assert [o for o in outcomes if isinstance(o, Finding) and o.bound == "lower"]
+
+
+@pytest.mark.parametrize("score", ["loss", "loss-difference", "likelihood-ratio"])
+def test_final_models_show_groups_that_were_hardly_noised(tmp_path: Path, score: str) -> None:
+    """40 or 80 coins, hardly any noise: guessing blindly, 75% are right once in 10^3 times."""
+    overrides = ("threat_model.access=final-model", "mechanism.noise_multiplier=0.1", "mechanism.steps=40")
+    spec = attacked(tmp_path, canary("noise", 160), f"audit.score={score}", *overrides)
+    trials = trials_of(spec, 0)
+    told = {size: len(coins) for size, coins in trials[0].evidence["outcomes"]}
+    assert told == ({1: 40, 4: 40} if score == "likelihood-ratio" else {1: 80, 4: 80})
+    assert share_of_right_guesses(trials, 4) > 0.75
+    assert {e.scope.access for e in outcomes_of(spec, trials) if isinstance(e, Evidence)} == {"final-model"}
+
+
+def test_evidence_holds_no_score_and_no_record(tmp_path: Path) -> None:
+    (trial,) = trials_of(attacked(tmp_path, canary("duplicate", 32)), 0)
+    assert set(trial.evidence) >= {"outcomes", "records", "steps", "internal"}
+    text = canonical_json(trial.evidence)
+    assert all(f"{score:.6f}"[:8] not in text for score in trial.arrays["scores"])
+
+
+def test_nothing_is_promised_of_records_but_what_perfect_guesses_show(tmp_path: Path) -> None:
+    spec = attacked(tmp_path, canary("noise", 200))
+    power = scores.power(spec, 60)
+    assert all("unknown" in p.note for p in power)
+    assert scores.one_run_design(spec, 60, 100, 1).rungs == ((8, 8), (24, 24), (50, 50))
+
+
+def test_loss_scores_by_hand() -> None:
+    seen = observed(np.array([0.0, 1.0]), np.array([2.0, -1.0]))
+    loss = lambda odds: np.log1p(np.exp(-odds))  # noqa: E731
+    fell = loss(seen.before) - loss(seen.after)
+    assert final_scores.loss_difference(seen) == pytest.approx(fell)
+    assert final_scores.loss_difference(replace(seen, many=True)) == pytest.approx(np.arcsinh(fell / 0.5))
+    assert final_scores.loss(seen).tolist() == [2.0, -1.0]
+
+
+def test_calibrated_ratios_look_at_no_coin_that_they_guess() -> None:
+    rng = np.random.default_rng(0)
+    coins = rng.integers(0, 2, 4000)
+    before = rng.normal(size=4000)
+    after = before + coins + 0.5 * rng.normal(size=4000)
+    known = np.where(scores.tested(4000), -1, coins)
+    found = final_scores.likelihood_ratio(observed(before, after, known))
+    # The ratio of N(1, 1/4) to N(0, 1/4) at the difference, estimated from 1000 of either kind.
+    exact = 4.0 * (after - before - 0.5)
+    assert np.corrcoef(found, exact)[0, 1] > 0.999
+    assert np.abs(found - exact).max() < 1.0
+    one_sided = np.where(scores.tested(4000), -1, 1)
+    assert final_scores.likelihood_ratio(observed(before, after, one_sided)).tolist() == [0.0] * 4000
+
+
+def observed(before: np.ndarray, after: np.ndarray, coins: np.ndarray | None = None) -> Observed:
+    count = len(before)
+    return Observed(
+        canaries=Records(np.zeros((count, 1), dtype=np.float32), np.zeros(count, dtype=np.int64)),
+        copies=np.ones(count, dtype=np.int64),
+        before=before,
+        after=after,
+        ask=lambda records: (before, after),
+        first=np.zeros(1),
+        last=np.zeros(1),
+        coins=np.full(count, -1) if coins is None else coins,
+        unit=0.5,
+        many=False,
+        planted=count // 2,
+        job=None,  # type: ignore[arg-type]
+    )
+
+
+SPEC = Path(__file__).parents[3] / "specs" / "attacks" / "planted-records.yaml"
+FINAL = "threat_model.access=final-model"
+CLAIM = "claims=[{id: eight, kind: approx-dp, epsilon: 30.0, delta: 1e-5, group_size: 8}]"
+
+
+def ranks(trial) -> float:
+    scores, coins = trial.arrays["scores"], trial.arrays["coins"]
+    return float((scores[coins == 1][:, None] > scores[coins == 0][None, :]).mean())
+
+
+@pytest.mark.ci
+def test_digits_show_more_than_by_their_loss(tmp_path: Path) -> None:
+    """250 groups of eight mislabelled digits, of which 25.5 is proved: guessing, ranks have a deviation of .04. What a
+    digit's loss is for other reasons drowns most of what planting it does."""
+    digits = (FINAL, CLAIM, "threat_model.group_size=8", "audit.canary.count=250")
+    found = {}
+    for score in ("loss", "shadow"):
+        spec = spec_at(SPEC, *digits, f"audit.score={score}")
+        trials = trials_of(spec, 0)
+        found[score] = ranks(trials[0])
+        outcomes = outcomes_of(spec, trials)
+        (shown,) = [f for f in outcomes if isinstance(f, Finding) and (f.quantity, f.bound) == ("epsilon", "lower")]
+        assert 0.0 <= shown.value < 25.5
+        assert f"by {score}" in shown.method
+        assert not {"attack-code"} & {a.name for a in shown.assumptions}
+    assert found["shadow"] > found["loss"] + 0.05
+    assert found["shadow"] > 0.65
+
+
+# --- many runs
+
+
+MANY = "audit={method: many-run, canary: {space: gradient}, runs: 200, seed: 3}"
+RECORDS = "audit={method: many-run, canary: {space: input, kind: noise}, runs: 200, seed: 3}"
+
+
+def reached(score: float) -> int:
+    return int(np.searchsorted(EDGES, score, side="right"))
+
+
+def told(coins: list[int], scores: list[float], size: int = 1) -> list[Trial]:
+    return [
+        Trial(index=i, evidence=FrozenMap({"records": 60, "outcomes": [[size, int(coin), reached(score)]]}))
+        for i, (coin, score) in enumerate(zip(coins, scores, strict=True))
+    ]
+
+
+def found(spec: Spec, trials: list[Trial]) -> tuple[Evidence, Finding]:
+    evidence, finding, *_ = many_run_bounds(spec, trials)
+    return evidence, finding
+
+
+def test_counts_are_those_of_the_designed_threshold(tmp_path: Path) -> None:
+    spec = attacked(tmp_path, MANY, "threat_model.group_size=1", "claims.four.group_size=1")
+    planned = many_run_design(spec, 60, 200, 1)
+    rng = np.random.default_rng(0)
+    coins = rng.integers(0, 2, 200)
+    scores = rng.normal(size=200) * 2 + 2 * coins
+    evidence, finding = found(spec, told(list(coins), list(scores)))
+    says = scores >= planned[0]
+    assert dict(evidence.statistics) == {
+        "present": coins.sum(),
+        "absent": 200 - coins.sum(),
+        "true_positives": says[coins == 1].sum(),
+        "false_positives": says[coins == 0].sum(),
+    }
+    assert finding.value == thresholds.fixed_epsilon_lower(*evidence.statistics.values(), 1e-5, 0.95)
+    assert (evidence.scope.adversary, evidence.scope.access) == ("gradient", "all-iterates")
+
+
+def test_without_a_law_the_threshold_is_chosen_and_paid_for(tmp_path: Path) -> None:
+    spec = attacked(tmp_path, RECORDS, "threat_model.group_size=1", "claims.four.group_size=1")
+    rng = np.random.default_rng(0)
+    coins = rng.integers(0, 2, 200)
+    scores = rng.normal(size=200) + 2 * coins
+    evidence, finding = found(spec, told(list(coins), list(scores)))
+    assert evidence.kind == "many-run-ranked"
+    assert evidence.statistics["outcomes"] == thresholds.outcomes(np.floor(64 * scores), coins)
+    assert finding.value == evidence_tests.epsilon_lower(evidence, 1e-5, 0.95) > 0.3
+    runs = runs_of(Attack.of(spec), told(list(coins), list(scores)))[1]
+    best = max(
+        thresholds.fixed_epsilon_lower(**counts(runs, edge), delta=1e-5, confidence=0.95)
+        for edge in range(0, len(EDGES), 16)
+    )
+    assert finding.value < best
+    assert evidence.scope.adversary == "record"
+
+
+def test_a_size_whose_coins_all_fell_alike_says_nothing(tmp_path: Path) -> None:
+    spec = attacked(tmp_path, MANY, "threat_model.group_size=1", "claims.four.group_size=1")
+    assert list(many_run_bounds(spec, told([1] * 20, [0.5] * 20))) == []
+    records = attacked(tmp_path, RECORDS, "threat_model.group_size=1", "claims.four.group_size=1")
+    assert list(many_run_bounds(records, told([1] * 20, [0.5] * 20))) == []
+
+
+@pytest.mark.parametrize("law", [True, False])
+def test_the_lower_bound_exceeds_the_truth_rarely_enough(tmp_path: Path, law: bool) -> None:
+    """Scores of randomised response at epsilon 2, 80 audits at 95%: at most 11 above 2 (99.9% binomial quantile)."""
+    text = MANY if law else RECORDS
+    spec = attacked(tmp_path, text, "threat_model.group_size=1", "claims.four.group_size=1")
+    rng, above = np.random.default_rng(4), 0
+    for _ in range(80):
+        coins = rng.integers(0, 2, 200)
+        answers = np.where(rng.random(200) < np.exp(2) / (1 + np.exp(2)), coins, 1 - coins)
+        evidence_finding = list(many_run_bounds(spec, told(list(coins), list(8.0 * answers - 4.0))))
+        above += evidence_finding[1].value > 2.0
+    assert above <= 11
+
+
+@pytest.mark.parametrize("access", ["all-iterates", "final-model"])
+@pytest.mark.parametrize("canary", ["{space: gradient}", "{space: input, kind: blank}"])
+def test_runs_end_to_end(tmp_path: Path, canary: str, access: str) -> None:
+    audit = f"audit={{method: many-run, canary: {canary}, runs: 24}}"
+    spec = attacked(tmp_path, audit, f"threat_model.access={access}", "mechanism.steps=4", "data.records=30")
+    trials = trials_of(spec, *range(24))
+    assert [len(t.evidence["outcomes"]) for t in trials] == [2] * 24
+    assert {coin for t in trials for _, coin, _ in t.evidence["outcomes"]} == {0, 1}
+    assert max(len(canonical_json(t.evidence)) for t in trials[2:]) < 200
+    outcomes = outcomes_of(spec, trials)
+    assert {o.kind for o in outcomes if isinstance(o, Evidence) and o.quantity == "epsilon"} <= {
+        "many-run",
+        "many-run-ranked",
+    }
+    assert all(o.p_value > 1e-9 for o in outcomes if isinstance(o, Check))
+    accuracy = [o for o in outcomes if isinstance(o, Finding) and o.quantity == "accuracy"]
+    assert accuracy
+    assert all("1 run" in o.method for o in accuracy)
+    # Alone a run is the same up to rounding, together the same to the last bit.
+    alone = trials_of(spec, 5)[0].evidence["outcomes"][0]
+    assert alone[:2] == trials[5].evidence["outcomes"][0][:2]
+    assert abs(alone[2] - trials[5].evidence["outcomes"][0][2]) <= 1
+    assert [t.evidence for t in trials_of(spec, *range(24))] == [t.evidence for t in trials]
+
+
+def test_scores_of_runs_follow_the_law_that_thresholds_rest_on(tmp_path: Path) -> None:
+    """Of 60 runs, as many reach the designed threshold as the law says, within 4.5 standard errors."""
+    overrides = (MANY, "threat_model.group_size=4", "claims.one.group_size=4", "data.records=20")
+    spec = attacked(tmp_path, *overrides)
+    trials = trials_of(spec, *range(60))
+    law = declared_distribution(spec, 20, 4)
+    runs = runs_of(Attack.of(spec), trials)[4]
+    edge = reached(0.0) - 1
+    present, absent, true, false = counts(runs, edge).values()
+    for hits, of, rate in zip((true, false), (present, absent), law.rates(EDGES[edge]), strict=True):
+        assert abs(hits - of * rate) < 4.5 * (of * rate * (1 - rate)) ** 0.5 + 0.5

@@ -8,7 +8,6 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from support import per_instance_brute as brute
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
@@ -92,17 +91,6 @@ def test_the_mean_rule_by_one_product_is_the_slow_one(inside: bool) -> None:
             beta = (None if where is None else where[m], own)
             slow = _slow(gradients.astype(float), points[m].astype(float), batches, beta, 3, 0.4, present, divided)
             assert found[kind].value[m] == pytest.approx(slow, rel=1e-5, abs=1e-9)
-
-
-def test_the_mean_rule_estimates_the_theorem() -> None:
-    """Three scalar gradients: 4000 outer batches come within 5% of the exact sum over all tuples."""
-    rng, sigma = np.random.default_rng(1), 1.5
-    rows, record, q = np.array([[0.7], [-0.4], [0.2]], dtype=np.float32), np.array([[0.9]], dtype=np.float32), 0.5
-    batches, coins = (mean_rule.draw(rng, count, q, 3000, 60, 2) for count in (3, 1))
-    found = mean_rule.estimate_kinds(rows, record, None, batches, coins, sigma)
-    present, absent = brute.pair(rows[:, 0], 0.9, q, "mean")
-    assert found[0].value[0] == pytest.approx(brute.exact(2, present, absent, sigma), rel=0.05)
-    assert found[1].value[0] == pytest.approx(brute.exact(2, absent, present, sigma), rel=0.05)
 
 
 def test_an_attack_scores_as_the_formula_says() -> None:

@@ -7,7 +7,7 @@ import math
 import random
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from support.forger.bench import Bench, Subject
@@ -59,51 +59,47 @@ def edits_of(subject: Subject, chance: random.Random, most: int, values: int) ->
     yield from pairs(document, chance, most)
 
 
-def forge(bench: Bench, subject: Subject, edits: list[Edit]) -> Told:
-    """Ask ``verify`` about every edit."""
+def forge(bench: Bench, subject: Subject, edits: Iterable[Edit]) -> Told:
+    """Ask ``verify`` about every edit of a result."""
     from dpspec.engine.results import codec
 
     told = Told()
-    with bench.remembering():
-        before, said = bench.ends(subject.text, subject.store)
-        if before not in ("passed", "not recomputed"):
-            told.wrong.append(f"{subject.name}: unedited, it {before}: {said}")
-        for edit in edits:
-            ended, said = bench.ends(json.dumps(edit.document), subject.store)
-            told.counts[ended] += 1
-            if ended == "passed" and codec.dump(codec.load(json.dumps(edit.document))) != subject.text:
-                places = [pattern(path) for path in edit.paths]
-                strange = [place for place in places if not allowed(place, subject)]
-                told.passed.update(places)
-                measured = subject.store == "nowhere" and any(_MEASURED.fullmatch(place) for place in places)
-                if strange and not (measured and edit.what.endswith("everywhere")):
-                    told.wrong.append(f"{subject.name}: {edit.what} at {_shown(edit)} passed")
-            elif ended.startswith("ended"):
-                told.wrong.append(f"{subject.name}: {edit.what} at {_shown(edit)} {ended}: {said[-300:]}")
+    for edit in _passed(bench, subject, edits, told):
+        if codec.dump(codec.load(edit.text)) != subject.text:
+            places = [pattern(path) for path in edit.paths]
+            told.passed.update(places)
+            measured = subject.store == "nowhere" and any(_MEASURED.fullmatch(place) for place in places)
+            followed = measured and edit.what.endswith("everywhere")
+            if not all(allowed(place, subject) for place in places) and not followed:
+                told.wrong.append(f"{subject.name}: {_shown(edit)} passed")
     return told
 
 
 def forge_pages(bench: Bench, subject: Subject, chance: random.Random, most: int) -> Told:
     """Ask ``verify`` about every edit of a page.
 
-    None may pass but what moves a line by less than anybody sees, and what the result inside says and nobody verifies.
+    Only those may pass that move a line by less than anybody sees, and unverified values of the result inside it.
     """
     told = Told()
+    for edit in _passed(bench, subject, pages(subject.text, chance, most), told):
+        if not (_drawn_alike(edit.text, subject.text) or _unverified_alone(edit.text, subject)):
+            told.wrong.append(f"{subject.name}: {edit.what} passed")
+    return told
+
+
+def _passed(bench: Bench, subject: Subject, edits: Iterable[Edit], told: Told) -> Iterator[Edit]:
+    """The edits that pass ``verify``; all are counted, and those that end it otherwise than on purpose are wrong."""
     with bench.remembering():
         before, said = bench.ends(subject.text, subject.store)
         if before not in ("passed", "not recomputed"):
             told.wrong.append(f"{subject.name}: unedited, it {before}: {said}")
-        for edit in pages(subject.text, chance, most):
-            if edit.page == subject.text:
-                continue
-            ended, _ = bench.ends(edit.page, subject.store)
+        for edit in edits:
+            ended, said = bench.ends(edit.text, subject.store)
             told.counts[ended] += 1
-            harmless = ended == "passed" and (
-                _drawn_alike(edit.page, subject.text) or _unverified_alone(edit.page, subject)
-            )
-            if ended.startswith("ended") or (ended == "passed" and not harmless):
-                told.wrong.append(f"{subject.name}: {edit.what} {ended}")
-    return told
+            if ended == "passed":
+                yield edit
+            elif ended.startswith("ended"):
+                told.wrong.append(f"{subject.name}: {_shown(edit)} {ended}: {said[-300:]}")
 
 
 def _drawn_alike(page: str, other: str) -> bool:
@@ -142,13 +138,11 @@ def allowed(place: str, subject: Subject) -> bool:
     """Whether a pattern is among those that may pass."""
     from dpspec.engine.differences import UNVERIFIED
 
-    if any(re.fullmatch(known.replace(".", r"\.").replace("*", r"[^ ]+"), place) for known in UNVERIFIED):
-        return True
-    if any(re.fullmatch(known, place) for known in OMITTED):
-        return True
-    held = subject.store != "nowhere" and ".trials." in place
-    return not held and any(re.fullmatch(known, place) for known in HARMLESS)
+    known = [*(one.replace(".", r"\.").replace("*", r"[^ ]+") for one in UNVERIFIED), *OMITTED]
+    if subject.store == "nowhere" or ".trials." not in place:
+        known += HARMLESS
+    return any(re.fullmatch(one, place) for one in known)
 
 
 def _shown(edit: Edit) -> str:
-    return ", ".join(".".join(map(str, path)) for path in edit.paths[:6])
+    return f"{edit.what} at {', '.join('.'.join(map(str, path)) for path in edit.paths[:6])}"

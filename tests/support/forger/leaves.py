@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections import defaultdict
 from collections.abc import Iterator
@@ -33,11 +34,15 @@ WORDS = (
 
 @dataclass(frozen=True)
 class Edit:
-    """One forged document: ``paths`` are the places that were edited."""
+    """One forged document, a result's JSON or a page's text; ``paths`` are the places that were edited."""
 
     what: str
     paths: tuple[Path, ...]
     document: Any
+
+    @property
+    def text(self) -> str:
+        return self.document if isinstance(self.document, str) else json.dumps(self.document)
 
 
 def pattern(path: Path) -> str:

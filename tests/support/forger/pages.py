@@ -5,7 +5,8 @@ from __future__ import annotations
 import random
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+
+from support.forger.leaves import Edit
 
 _STYLES = (
     '.verdict.open{font-size:0}.verdict.open::after{content:"proved";font-size:1rem}',
@@ -33,46 +34,43 @@ _ATTRIBUTE = re.compile(r' ([a-z-]+)="([^"<>]*)"')
 _TEXT = re.compile(r">([^<>]*[^<>\s][^<>]*)<")
 
 
-@dataclass(frozen=True)
-class PageEdit:
-    what: str
-    page: str
+def pages(page: str, chance: random.Random, most: int) -> Iterator[Edit]:
+    yield from (Edit(what, (), edited) for what, edited in _edits(page, chance, most) if edited != page)
 
 
-def pages(page: str, chance: random.Random, most: int) -> Iterator[PageEdit]:
+def _edits(page: str, chance: random.Random, most: int) -> Iterator[tuple[str, str]]:
     tags, attributes, texts = (list(found.finditer(page)) for found in (_TAG, _ATTRIBUTE, _TEXT))
     for match in _sample(texts, chance, most):
         for new in ("proved", "", f"{match[1]} or less", re.sub(r"\d", "1", match[1], count=1)):
-            if new != match[1]:
-                yield PageEdit(f"the text {match[1]!r:.40}", _cut(page, match.span(1), new))
+            yield f"the text {match[1]!r:.40}", _cut(page, match.span(1), new)
     for match in _sample(attributes, chance, most):
-        yield PageEdit(f"the attribute {match[1]}", _cut(page, match.span(2), f"{match[2]}x"))
-        yield PageEdit(f"the attribute {match[1]} is gone", _cut(page, match.span(), ""))
+        yield f"the attribute {match[1]}", _cut(page, match.span(2), f"{match[2]}x")
+        yield f"the attribute {match[1]} is gone", _cut(page, match.span(), "")
     for match in _sample(tags, chance, most):
         end = match.end() - 1
         for attribute in (" hidden", ' style="display:none"', ' class="verdict proved"', " onclick=x"):
-            yield PageEdit(f"{attribute} in {match[0]:.40}", _cut(page, (end, end), attribute))
+            yield f"{attribute} in {match[0]:.40}", _cut(page, (end, end), attribute)
         for insert in _INSERTS:
-            yield PageEdit(f"{insert} behind {match[0]:.40}", _cut(page, (match.end(), match.end()), insert))
-        yield PageEdit(f"{match[0]:.40} is gone", _cut(page, match.span(), ""))
+            yield f"{insert} behind {match[0]:.40}", _cut(page, (match.end(), match.end()), insert)
+        yield f"{match[0]:.40} is gone", _cut(page, match.span(), "")
     for style in _STYLES:
-        yield PageEdit(f"the style {style:.40}", page.replace("</style>", f"{style}</style>", 1))
+        yield f"the style {style:.40}", page.replace("</style>", f"{style}</style>", 1)
     for _ in range(most):
         start = chance.randrange(len(page))
-        yield PageEdit("a character is gone", _cut(page, (start, start + 1), ""))
-        yield PageEdit("a character is another", _cut(page, (start, start + 1), "0" if page[start] != "0" else "1"))
+        yield "a character is gone", _cut(page, (start, start + 1), "")
+        yield "a character is another", _cut(page, (start, start + 1), "0" if page[start] != "0" else "1")
     written = re.search(r'<meta name="generator" content="([^"]*)">', page)
     if written is not None:
         for writer in ("dpspec 0.0.1", "", "dpspec", f"{written[1]}.1", "Mozilla"):
             other = page.replace(written[0], f'<meta name="generator" content="{writer}">')
-            yield PageEdit(f"written by {writer!r}", other)
-            yield PageEdit(f"written by {writer!r}, with a style", other.replace("</style>", "*{color:red}</style>", 1))
-        yield PageEdit("written by nobody", page.replace(written[0], ""))
+            yield f"written by {writer!r}", other
+            yield f"written by {writer!r}, with a style", other.replace("</style>", "*{color:red}</style>", 1)
+        yield "written by nobody", page.replace(written[0], "")
     json_end = page.rindex('"schema"')
-    yield PageEdit("a space in the JSON", _cut(page, (json_end, json_end), " "))
-    yield PageEdit("a key stands twice", _cut(page, (json_end, json_end), '"confidence": 0.5, '))
-    yield PageEdit("something stands before it", f" {page}")
-    yield PageEdit("something stands behind it", f"{page}<p>proved</p>")
+    yield "a space in the JSON", _cut(page, (json_end, json_end), " ")
+    yield "a key stands twice", _cut(page, (json_end, json_end), '"confidence": 0.5, ')
+    yield "something stands before it", f" {page}"
+    yield "something stands behind it", f"{page}<p>proved</p>"
 
 
 def _cut(page: str, span: tuple[int, int], new: str) -> str:

@@ -1,4 +1,4 @@
-"""Scripts that tamper with sums or gradients, or train something without noise: no claim about one is proved."""
+"""Scripts that tamper with sums or gradients, or train something without noise, and the advice of rejected checks."""
 
 from __future__ import annotations
 
@@ -13,11 +13,14 @@ import torch
 from opacus.optimizers import DPOptimizer
 from support.checked_runs import Question, check_run
 from support.opacus_training import Training, recorded
+from support.plain_loop import plain_loop
 from torch import nn
 from torch.nn import functional
 
 import dpspec
-from dpspec.engine.recorded.checks import CLIPPED_SUMS, MEDDLED
+from dpspec.contract import Check
+from dpspec.engine.judging.conformance_status import rejected
+from dpspec.engine.recorded.checks import CLIPPED_SUMS, MEDDLED, advice
 from dpspec.errors import UsageError
 
 Script = Callable[[Training], None]
@@ -313,28 +316,6 @@ def test_methods_of_a_step_in_its_hook_are_compared(tmp_path: Path) -> None:
 LARGE = {"epsilon": 1e4}
 
 
-def thawed(training: Training) -> None:
-    """A layer that was frozen at the beginning is trained by plain descent."""
-    training.train()
-    with torch.no_grad():
-        training.model._module[0].weight.add_(0.1)
-
-
-def counted(training: Training) -> None:
-    training.train()
-    training.model._module.counts.add_(torch.tensor([17, 283]))
-
-
-def kept(training: Training) -> None:
-    training.train()
-    training.model._module.register_buffer("memory", torch.randn(300, 6))
-
-
-def replaced(training: Training) -> None:
-    training.train()
-    training.model._module[2] = nn.Linear(16, 2)
-
-
 def meddled(training: Training) -> None:
     """Gradients get something more after the noise."""
 
@@ -367,7 +348,26 @@ def frozen(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("support.opacus_training.nn.Sequential", model_with_frozen_layer)
 
 
-@pytest.mark.parametrize("script", [Training.train, thawed, counted, kept, replaced, meddled])
+def trained_and(change: Callable[[Any], Any]) -> Script:
+    def script(training: Training) -> None:
+        training.train()
+        with torch.no_grad():
+            change(training.model._module)
+
+    return script
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        Training.train,
+        meddled,
+        trained_and(lambda model: model[0].weight.add_(0.1)),  # frozen, and trained by plain descent
+        trained_and(lambda model: model.counts.add_(torch.tensor([17, 283]))),
+        trained_and(lambda model: model.register_buffer("memory", torch.randn(300, 6))),
+        trained_and(lambda model: model.__setitem__(2, nn.Linear(16, 2))),
+    ],
+)
 def test_what_gets_no_noise_deviates(tmp_path: Path, frozen: None, script: Script) -> None:
     found = recorded(tmp_path / "run", script, asked=LARGE)
     assert found.fine is (script is Training.train)
@@ -467,3 +467,49 @@ def test_a_schedule_follows_no_batch(tmp_path: Path) -> None:
 def test_the_assumptions_of_shuffled_batches_are_named(tmp_path: Path) -> None:
     found = recorded(tmp_path / "run", poisson=False)
     assert {"one-record", "order", "released-model"} <= {a.name for a in found.assumptions}
+
+
+def advised(folder, **given) -> dict[str, str]:
+    """The advice of each rejected check of a plain loop."""
+    plain_loop(folder, 60, **given)
+    checks = check_run(folder, Question(delta=1e-5)).checks
+    bad = [check for check in checks if rejected(check, len(checks))]
+    return {f"{check.test}; {check.note}": advice(check, bad) for check in bad}
+
+
+def test_half_the_noise_everywhere_is_advice_about_the_noise_multiplier(tmp_path):
+    given = advised(tmp_path / "run", scales=(0.5, 0.5))
+    words = set(given.values()) - {""}
+    assert len(words) == 1
+    assert words.pop().startswith("All noise has 0.5")
+    assert any(name.startswith("chi-square of the quietest layer") for name in given)
+
+
+@pytest.mark.parametrize(
+    ("given", "words", "others"),
+    [
+        ({"scales": (0.5, 1.0)}, "One tensor of the model got less noise than the others", "All noise has"),
+        ({"draw": "randperm"}, "same size, as torch.randperm(records)[:size] draws them", "shuffled epoch"),
+        ({"draw": "epochs"}, "All records were drawn equally often, as from a shuffled epoch", "All noise has"),
+    ],
+)
+def test_rejected_checks_come_with_advice(given, words, others, tmp_path):
+    found = " ".join(advised(tmp_path / "run", **given).values())
+    assert words in found
+    assert others not in found
+
+
+def test_poisson_samples_and_declared_noise_need_no_advice(tmp_path):
+    assert advised(tmp_path / "run") == {}
+
+
+def test_a_check_by_itself_keeps_its_advice():
+    layer = Check(
+        assumption="per-layer-noise",
+        test="chi-square of the quietest layer",
+        p_value=0.0,
+        note="in each layer, least in 0.weight",
+        measured=0.5,
+        observed="reported",
+    )
+    assert advice(layer).startswith("One tensor of the model")

@@ -1,9 +1,10 @@
-"""Opacus trainings and plain loops with hooks for leaks, and the registry of leaking scripts."""
+"""Recorded trainings with Opacus and plain loops, with hooks for what campaigns change."""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,22 +21,6 @@ import dpspec
 Run = Callable[[Path], None]
 Hook = Callable[[Any], Any]
 
-#: The index of the record that scripts leak.
-TARGET = 7
-
-#: Name, expectation ("violated", "open" or "assumes"), channel or assumption, and script.
-SCRIPTS: list[tuple[str, str, str, Run]] = []
-
-
-def leaks(expected: str, where: str) -> Callable[[Run], Run]:
-    """Register a script. ``expected``: the status of the channel ``where``, "assumes" or "refused"."""
-
-    def register(script: Run) -> Run:
-        SCRIPTS.append((script.__name__, expected, where, script))
-        return script
-
-    return register
-
 
 def small() -> nn.Module:
     return nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 2))
@@ -50,32 +35,29 @@ def sgd(parameters: Any) -> torch.optim.Optimizer:
     return torch.optim.SGD(parameters, lr=0.05)
 
 
-def losses(model: Any, batch: Any) -> Tensor:
-    return cross_entropy(model(batch[0]), batch[1], reduction="none")
-
-
 def ignore(_: Any) -> None:
     """Do nothing."""
 
 
 def opacus(
-    folder: Path, *, model: Callable[[], nn.Module] = small, data: Callable[[], Any] = table, optimizer: Any = sgd,
-    parameters: Hook = lambda net: net.parameters(), epochs: int = 2, physical: int | None = None, probe: Any = None,
-    clip: float = 1.0, setup: Hook = ignore, before: Hook = ignore, forward: Hook | None = None, between: Hook = ignore,
-    after: Hook = ignore, late: Hook = ignore, **options: Any,
+    folder: Path, *, seed: int = 0, model: Callable[[], nn.Module] = small, data: Callable[[], Any] = table,
+    optimizer: Hook = sgd, parameters: Hook = lambda net: net.parameters(), epochs: int = 2, batch: int = 30,
+    physical: int | None = None, probe: Any = None, setup: Hook = ignore, before: Hook = ignore,
+    forward: Hook = lambda t: t.model(t.batch[0]), between: Hook = ignore, after: Hook = ignore, late: Hook = ignore,
+    **options: Any,
 ) -> None:  # fmt: skip
     """A training with Opacus. The hooks get its parts.
 
-    They are called before the recording (``setup``), with each batch (``before``), for the loss (``forward``), after
+    They are called before the recording (``setup``), with each batch (``before``), for the logits (``forward``), after
     the backward pass (``between``), after each step (``after``), and at the end of the recording (``late``).
     """
-    torch.manual_seed(0)
+    torch.manual_seed(seed)
     t: Any = SimpleNamespace(net=model(), data=data(), steps=0)
-    t.x, t.y = t.data.tensors
+    t.x, t.y = getattr(t.data, "tensors", (None, None))
     engine = PrivacyEngine()
     t.model, t.opt, t.loader = engine.make_private(
-        module=t.net, optimizer=optimizer(parameters(t.net)), data_loader=DataLoader(t.data, batch_size=30),
-        noise_multiplier=1.1, max_grad_norm=clip, **options,
+        module=t.net, optimizer=optimizer(parameters(t.net)), data_loader=DataLoader(t.data, batch_size=batch),
+        **{"noise_multiplier": 1.1, "max_grad_norm": 1.0, **options},
     )  # fmt: skip
     t.inner = t.opt.original_optimizer
     setup(t)
@@ -89,8 +71,7 @@ def opacus(
                     t.steps += 1
                     t.opt.zero_grad()
                     before(t)
-                    loss = forward(t) if forward else cross_entropy(t.model(t.batch[0]), t.batch[1])
-                    loss.backward()
+                    cross_entropy(forward(t), t.batch[1]).backward()
                     between(t)
                     t.opt.step()
                     after(t)
@@ -98,19 +79,21 @@ def opacus(
 
 
 def plain(
-    folder: Path, *, steps: int = 25, clip: float = 0.7, total: Any = None, noise: Any = None, norms: Any = None,
-    sampled: Any = None, gradients: Hook = ignore, after: Hook = ignore,
+    folder: Path, *, seed: int = 0, optimizer: Hook = sgd, steps: int = 25, rate: float = 0.1, clip: float = 0.7,
+    divisor: float = 30.0, total: Any = None, noise: Any = None, norms: Any = None, sampled: Any = None,
+    setup: Hook = ignore, after: Hook = ignore,
 ) -> None:  # fmt: skip
     """A plain loop. ``total``, ``noise`` and ``norms`` replace what the loop sums, adds and reports."""
-    torch.manual_seed(0)
+    torch.manual_seed(seed)
     t: Any = SimpleNamespace(model=small(), clip=clip, std=1.3 * clip)
     t.x, t.y = table().tensors
     t.parameters = list(t.model.parameters())
-    optimizer = sgd(t.parameters)
-    given = {"noise_multiplier": 1.3, "clip_norm": clip, "rate": 0.1, "records": 300}
-    with dpspec.record(folder, model=t.model, optimizer=optimizer, **given) as run:  # type: ignore[arg-type]
-        for t.step in range(steps):
-            t.drawn = torch.nonzero(torch.rand(300) < 0.1).reshape(-1)
+    t.inner = optimizer(t.parameters)
+    setup(t)
+    given: dict[str, Any] = {"noise_multiplier": 1.3, "clip_norm": clip, "rate": rate, "records": 300}
+    with dpspec.record(folder, model=t.model, optimizer=t.inner, **given) as run:
+        for t.steps in range(1, steps + 1):
+            t.drawn = torch.nonzero(torch.rand(300) < rate).reshape(-1)
             run.sampled(t.drawn if sampled is None else sampled(t))
             t.total, t.norms = clipped_sum(t)
             t.total = t.total if total is None else total(t)
@@ -119,9 +102,8 @@ def plain(
             t.noise = [t.std * torch.randn_like(p) for p in t.parameters] if noise is None else noise(t)
             run.noised(t.noise)
             for p, part, added in zip(t.parameters, t.total, t.noise, strict=True):
-                p.grad = (part + added) / 30.0
-            gradients(t)
-            optimizer.step()
+                p.grad = (part + added) / divisor
+            t.inner.step()
             run.stepped()
             after(t)
 
@@ -145,5 +127,9 @@ def clipped_sum(t: Any, *, per_layer: bool = False) -> tuple[list[Tensor], list[
     return total, norms
 
 
-def has_target(t: Any) -> bool:
-    return bool((t.batch[0] == t.x[TARGET]).all(1).any())
+def by_opacus(**made: Any) -> Run:
+    return partial(opacus, **made)
+
+
+def by_loop(**made: Any) -> Run:
+    return partial(plain, **made)

@@ -1,1 +1,0 @@
-"""Trainings that break their privacy claim, by channel; ``unprivate_recordings.py`` runs them."""

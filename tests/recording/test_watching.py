@@ -1,0 +1,287 @@
+"""Observers of the sampler, of the step and its hooks, of parameters and of Opacus' methods."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from support.checked_runs import CheckedRun
+from support.opacus_training import Training, recorded
+from support.sketches import directions
+from torch import nn
+
+from dpspec.engine.recorded import checks
+from dpspec.engine.recorded.noise_checks import PUBLIC_SEED, SHARED_SEED
+from dpspec.recording.watching.noise_sketch import MOST_DIRECTIONS, NoiseSketch, width_of
+from dpspec.recording.watching.parameter_watch import ParameterWatch
+from dpspec.recording.watching.sampler_watch import SamplerWatch
+from dpspec.recording.watching.step_hooks import StepHooks
+
+
+def with_generators(folder: Path, noise: torch.Generator | None, batches: torch.Generator | None) -> CheckedRun:
+    def prepare(training: Training) -> None:
+        training.optimizer_.generator = noise
+        training.loader.batch_sampler.generator = batches
+
+    return recorded(folder, prepare=prepare, epochs=1, clipping="ghost")
+
+
+def test_a_sampler_may_yield_one_array_again() -> None:
+    class Reusing:
+        def __iter__(self) -> Iterator[np.ndarray]:
+            batch = np.zeros(2, dtype=np.int64)
+            for _ in range(3):
+                batch += 1
+                yield batch
+
+    sampler = Reusing()
+    watch = SamplerWatch(sampler, ahead=True)
+    assert watch.attach()
+    assert len(list(sampler)) == 3
+    taken = [watch.take(2) for _ in range(3)]
+    assert [found[0].tolist() for found in taken if found is not None] == [[1, 1], [2, 2], [3, 3]]
+
+
+def seeded(seed: int) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+BOTH = seeded(5)
+
+
+@pytest.mark.parametrize(
+    ("noise", "batches", "test"),
+    [
+        (None, None, ""),
+        (BOTH, BOTH, ""),
+        (seeded(5), seeded(6), ""),
+        (None, seeded(7), ""),
+        (seeded(5), seeded(5), SHARED_SEED),
+        (seeded(0), None, SHARED_SEED),  # as torch.manual_seed(0) of the training
+        (torch.Generator(), None, PUBLIC_SEED),
+        (None, torch.Generator(), PUBLIC_SEED),
+    ],
+)
+def test_repeated_and_public_seeds_deviate(
+    noise: torch.Generator | None, batches: torch.Generator | None, test: str, tmp_path: Path
+) -> None:
+    found = with_generators(tmp_path / "run", noise, batches)
+    assert found.fine is not bool(test)
+    if test:
+        assert {one.test.removesuffix(", exact") for one in found.checks if one.p_value == 0.0} == {test}
+    else:
+        assert found.run.at_end("seeds") == [0, 0]
+
+
+def optimizer() -> torch.optim.Optimizer:
+    parameter = torch.zeros(2, requires_grad=True)
+    parameter.grad = torch.ones(2)
+    return torch.optim.SGD([parameter], lr=0.1)
+
+
+def test_hooks_of_the_script_run_outside_of_the_recorder_s() -> None:
+    of, seen = optimizer(), []
+    early = of.register_step_pre_hook(lambda *_: seen.append("early"))  # type: ignore[func-returns-value]
+    hooks = StepHooks(of, lambda: seen.append("before"), lambda: seen.append("after"))
+    of.register_step_pre_hook(lambda *_: seen.append("pre"))  # type: ignore[func-returns-value]
+    of.register_step_post_hook(lambda *_: seen.append("post"))  # type: ignore[func-returns-value]
+    of.step()
+    assert seen == ["early", "pre", "before", "after", "post"]
+    early.remove()
+    of.step()
+    assert seen[5:] == ["pre", "before", "after", "post"]
+    assert (hooks.ordered, hooks.disordered) == (True, 0)
+    hooks.remove()
+    of.step()
+    assert seen[9:] == ["pre", "post"]
+
+
+def test_a_hook_may_remove_itself_during_a_step() -> None:
+    of, seen = optimizer(), []
+    hooks = StepHooks(of, lambda: seen.append("before"), lambda: seen.append("after"))
+
+    def once(*_: Any) -> None:
+        seen.append("once")
+        handle.remove()
+
+    handle = of.register_step_pre_hook(once)
+    of.step()
+    of.step()
+    assert seen == ["once", "before", "after", "before", "after"]
+    assert hooks.disordered == 0
+
+
+def test_a_step_without_the_recorder_s_hook_before_it_is_found() -> None:
+    of: Any = optimizer()
+    hooks = StepHooks(of, lambda: None, lambda: None)
+    kept, of._optimizer_step_pre_hooks = of._optimizer_step_pre_hooks, {}
+    of.step()
+    of._optimizer_step_pre_hooks = kept
+    assert (hooks.ordered, hooks.disordered) == (False, 1)
+    of.step()
+    assert (hooks.ordered, hooks.disordered) == (True, 1)
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_hook_that_is_put_between_the_recorder_s_and_the_step_is_found(when: str) -> None:
+    of: Any = optimizer()
+    hooks = StepHooks(of, lambda: None, lambda: None)
+    post = of.register_step_post_hook(lambda *_: None)
+    if when == "before":
+        of._optimizer_step_pre_hooks.last.append(lambda *_: None)
+        of.step()
+    else:  # as a closure, it runs inside the step
+        of.step(lambda: of._optimizer_step_post_hooks.move_to_end(post.id, last=False))
+    assert (hooks.ordered, hooks.disordered) == (False, 1)
+
+
+@pytest.mark.parametrize("adds", [0.0, 1.0])
+def test_hooks_registered_again_before_each_step_do_not_hide_an_edit(adds: float, tmp_path: Path) -> None:
+    def script(training: Training) -> None:
+        optimizer, kept = training.optimizer_, list[torch.Tensor]()
+
+        def edit(*_: Any) -> None:
+            kept[:] = [p.grad.clone() for p in optimizer.params]
+            for p in optimizer.params:
+                p.grad.add_(adds * p.summed_grad)
+
+        def restore(*_: Any) -> None:
+            for p, grad in zip(optimizer.params, kept, strict=True):
+                p.grad.copy_(grad)
+
+        inner = optimizer.original_optimizer
+        for x, y in training.loader:
+            optimizer.zero_grad()
+            training.criterion(training.model(x), y).backward()
+            handles = [inner.register_step_pre_hook(edit), inner.register_step_post_hook(restore)]
+            optimizer.step()
+            for handle in handles:
+                handle.remove()
+
+    found = recorded(tmp_path / "run", script)
+    status = {one.name: one.status for one in found.channels}["update-rule"]
+    assert (status == "violated") is bool(adds)
+    assert status != "open"
+
+
+def leak(training: Training) -> None:
+    for p in training.optimizer_.params:
+        p.summed_grad.data.add_(1.0)
+
+
+def skip_check_of_the_instance(training: Training) -> None:
+    def check(pop_next: bool = True) -> bool:
+        leak(training)
+        return False
+
+    training.optimizer_._check_skip_next_step = check
+
+
+def noise_of_the_instance(training: Training) -> None:
+    add_noise = training.optimizer_.add_noise
+
+    def noise() -> None:
+        add_noise()
+        for p in training.optimizer_.params:
+            p.grad.data.add_(1.0)
+
+    training.optimizer_.add_noise = noise
+
+
+def multiplier_of_a_class(training: Training) -> None:
+    class Multiplier(float):
+        pass
+
+    training.optimizer_.noise_multiplier = Multiplier(1.1)
+
+
+def secure_mode_of_a_class(training: Training) -> None:
+    class Mode:
+        def __bool__(self) -> bool:
+            return False
+
+    training.optimizer_.secure_mode = Mode()
+
+
+def parameters_of_a_class(training: Training) -> None:
+    group = training.optimizer_.param_groups[0]
+    group["params"] = type("Own", (list,), {})(group["params"])
+
+
+@pytest.mark.parametrize(
+    ("change", "test"),
+    [
+        (skip_check_of_the_instance, "changes of the summed gradient outside of clipping"),
+        (noise_of_the_instance, checks.REPLACED),
+        (multiplier_of_a_class, None),
+    ],
+)
+def test_code_that_changes_the_sum_or_the_noise_is_found(change: Any, test: str | None, tmp_path: Path) -> None:
+    found = recorded(tmp_path / "run", prepare=change)
+    assert found.verdict == "open"
+    assert test is None or any(name.startswith(test) for name in found.rejected)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (secure_mode_of_a_class, "secure_mode of the optimizer is of class Mode"),
+        (parameters_of_a_class, "param_groups holds other classes than dict and list"),
+    ],
+)
+def test_the_recorder_stops_at_code_that_it_cannot_observe(change: Any, message: str, tmp_path: Path) -> None:
+    training = Training().build()
+    change(training)
+    with pytest.warns(RuntimeWarning, match=message), training.recorder(tmp_path / "run"):
+        training.train()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64, torch.complex64])
+@pytest.mark.parametrize("values", [[0.0, 1.0, float("nan")], 0.0, -1.0])
+def test_the_sign_of_a_zero_counts(dtype: torch.dtype, values: list[float] | float) -> None:
+    parameter = nn.Parameter(torch.tensor(values, dtype=dtype))
+    watch = ParameterWatch([parameter])
+    assert not watch.moved()
+    first = parameter.data.view(-1)[:1]
+    first.copy_(-first)
+    assert watch.moved()
+    assert watch.advance()
+    assert not watch.moved()
+
+
+SIZES = [[1], [3, 2], [640, 32, 64, 2], [20_000, 128, 7], [16_256, 16_257]]
+
+
+@pytest.mark.parametrize("sizes", SIZES, ids=str)
+def test_the_directions_are_orthonormal_and_hold_every_coordinate(sizes):
+    rows = directions(NoiseSketch(sizes), sizes)
+    assert torch.allclose(rows @ rows.T, torch.eye(len(rows), dtype=torch.float64), atol=1e-12)
+    assert bool((rows != 0).any(dim=0).all())
+    assert len(rows) == width_of(sizes) <= MOST_DIRECTIONS
+
+
+@pytest.mark.parametrize("sizes", SIZES, ids=str)
+def test_sums_of_squares_and_projections_are_those_of_the_noise(sizes):
+    sketch = NoiseSketch(sizes)
+    for seed in (1, 2):  # what one step left behind is not in the next
+        parts = [torch.randn(size, generator=torch.Generator().manual_seed(seed * 100 + size)) for size in sizes]
+        found = sketch.of(parts)
+        assert torch.allclose(found[: len(sizes)], torch.stack([part.double().square().sum() for part in parts]))
+        assert torch.allclose(found[len(sizes) :], directions(sketch, sizes) @ torch.cat(parts).double(), atol=1e-4)
+
+
+def test_noise_that_is_missing_anywhere_shows_in_the_directions():
+    whole, sketch = torch.randn(40_000), NoiseSketch([40_000])
+    before = sketch.of([whole])[1:]
+    whole[31_007] += 50.0
+    assert int((sketch.of([whole])[1:] != before).sum()) == 1
+
+
+def test_each_sketch_has_other_signs() -> None:
+    one, another = (directions(NoiseSketch([640]), [640]) for _ in range(2))
+    assert bool((one.abs() == another.abs()).all())
+    assert not bool((one == another).all())

@@ -1,0 +1,33 @@
+"""The inspection of an installed plugin: every promise, with what is broken."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+
+from dpspec.registry.foreign_code import resolve
+from dpspec.testing.inspection import inspect
+
+
+def test_it_tells_every_promise(demo):
+    promises = list(inspect(demo, "dpspec-conformdemo", "conformdemo"))
+    assert [p for p in promises if p.broken] == []
+    assert promises[-1].left_out.startswith("only the plugin's own tests can")
+    assert {p.provider for p in promises} == {"mechanism conformdemo"}
+    assert promises[0].demand.startswith("The plugin is not listed as broken")
+
+
+def test_it_tells_what_is_broken(with_audit):
+    class Odd(resolve("dpspec_conformdemo.audit:ConformdemoAudit")):  # type: ignore[misc]
+        def bound(self, spec: object, context: object) -> Iterator[object]:
+            yield from (dataclasses.replace(found, source="") for found in super().bound(spec, context))
+
+    promises = inspect(with_audit(Odd), "dpspec-conformdemo", "conformdemo")
+    (broken,) = [p.broken for p in promises if p.demand.startswith("Findings, series, checks and evidence a")]
+    assert "its source is empty" in broken
+
+
+def test_one_kind_leaves_the_others_alone(demo):
+    promises = list(inspect(demo, "dpspec", "builtin", "digits"))
+    assert {p.provider for p in promises} == {"dataset digits"}
+    assert not [p for p in promises if p.broken]
