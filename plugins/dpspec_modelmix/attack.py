@@ -1,8 +1,4 @@
-"""One trial: train with ModelMix and inserted canaries, and score each canary by a likelihood ratio.
-
-Score: ``docs/explanation/proofs/modelmix.md``. A killed trial resumes from the last saved state of its run and of the
-adversary.
-"""
+"""One trial: train with ModelMix and inserted canaries, and score each (``docs/explanation/proofs/modelmix.md``)."""
 
 from __future__ import annotations
 

@@ -40,11 +40,7 @@ class Mixing(kit.Options):
 
 @dataclass(frozen=True, kw_only=True)
 class Embedding(kit.Options):
-    """Separate clipping and noise for a gradient's component in a public subspace.
-
-    With ``floor`` both parts count against the residual's noise, which covers all directions. Otherwise each part
-    counts against its own noise, and mixing amplifies only the residual.
-    """
+    """Separate clipping and noise for a gradient's component in a public subspace; ``floor``: isotropic-floor."""
 
     floor: bool
     dimension: int
@@ -85,11 +81,7 @@ class Twins(kit.Options):
 
 @dataclass(frozen=True, kw_only=True)
 class Attack(kit.Options):
-    """Canaries, each included with probability 1/2.
-
-    one-hot: linf_truncation separate coordinates, the theorem's worst case. spread: as many as available, which proves
-    more for small epsilon.
-    """
+    """Canaries, each included with probability 1/2, on linf_truncation coordinates (one-hot) or many (spread)."""
 
     kind: str
     count: int

@@ -1,7 +1,4 @@
-"""Formulas as printed in the paper, with their errors, and other comparisons. They support no verdict.
-
-*Fractional orders* are not covered by the paper's proof.
-"""
+"""Formulas as printed in the paper, with their errors, and other comparisons. They support no verdict."""
 
 from __future__ import annotations
 
@@ -13,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 import dpspec.contract as dps
-from dpspec.accounting import Floats, gaussian_rdp, inside, positive, sampled_gaussian_rdp
+from dpspec.accounting import BestEpsilon, Floats, best_epsilon, gaussian_rdp, inside, positive, sampled_gaussian_rdp
 from dpspec_modelmix.options import Segment
 from dpspec_modelmix.theory import (
     LARGEST_LOSS,
@@ -21,10 +18,8 @@ from dpspec_modelmix.theory import (
     SCOPE,
     SOURCE,
     Moments,
-    OrderEpsilon,
     cut_moments,
     gaussian_epsilon,
-    least_epsilon,
     log_excess_moments,
     mass_outside,
     mixed_epsilon,
@@ -117,16 +112,13 @@ def advanced_composition(steps: int, one: float, delta: float) -> float:
 REAL_ORDERS = (1.25, 1.5, 1.75, 2.0, 2.25, 2.5, 3.0, 3.5, 4.0, 4.5, *map(float, range(5, 64)), 128.0, 256.0)
 
 
-def real_epsilon(segments: Sequence[Segment], delta: float) -> OrderEpsilon:
+def real_epsilon(segments: Sequence[Segment], delta: float) -> BestEpsilon:
     """The theorem's epsilon over the paper's fractional orders, which no theorem covers; without mixing at gap 0."""
-    return least_epsilon(REAL_ORDERS, total_rdp(real_step_rdp, REAL_ORDERS, segments), delta, "mironov")
+    return best_epsilon(REAL_ORDERS, total_rdp(real_step_rdp, REAL_ORDERS, segments), delta, "mironov")
 
 
 def real_step_rdp(orders: Sequence[float], segment: Segment) -> Floats:
-    """D_a of one step at real ``orders`` > 1, shape (n,), for the one-hot pair.
-
-    Only numerical evidence supports that the one-hot gradient is the worst at fractional orders.
-    """
+    """D_a of one step at real ``orders`` > 1, shape (n,), for the one-hot pair."""
     if not segment.one_dimensional:
         raise ValueError("fractional orders are defined for p = 1 only")
     a = np.asarray(orders, dtype=np.float64)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -48,7 +47,7 @@ def _scope(spec: dps.Spec) -> Iterator[dps.Diagnostic]:
     for path, size in sizes:
         if size > 1:
             message = f"the theorem covers single records, not groups of {size}"
-            yield kit.unsupported(message, path, "use mechanism kind group for groups, without mixing")
+            yield kit.unsupported(message, path, "use mechanism kind group")
 
 
 def _phase(spec: dps.Spec, facts: dps.Facts, i: int, phase: dps.Phase) -> Iterator[dps.Diagnostic]:
@@ -56,9 +55,7 @@ def _phase(spec: dps.Spec, facts: dps.Facts, i: int, phase: dps.Phase) -> Iterat
     yield from kit.other_scheme(spec, i, dps.Sampling.INDEPENDENT, message, "train with scheme: poisson")
     options = PhaseOptions.of(phase)
     if facts.parameters is not None and options.sparsity > facts.parameters:
-        message = (
-            f"linf_truncation must be at most the {facts.parameters} parameters of the model, got {options.sparsity}"
-        )
+        message = f"linf_truncation must be at most the {facts.parameters} parameters, got {options.sparsity}"
         yield dps.Diagnostic(code="out-of-range", message=message, path=dps.in_phase(spec, i, "linf_truncation"))
     clips: list[tuple[tuple[str, ...], float]] = [(("clip_norm",), phase.clip_norm)]
     if options.embedding is not None:
@@ -68,23 +65,18 @@ def _phase(spec: dps.Spec, facts: dps.Facts, i: int, phase: dps.Phase) -> Iterat
             message = f"clip_norm must be at most {MOST_CLIP:g}, got {clip:g}: rounding errors would change the noise"
             yield kit.bad_value(message, dps.in_phase(spec, i, *keys), "rescale clip_norm, learning_rate and threshold")
     if phase.noiseless:
-        yield dps.Diagnostic(
-            code="no-noise",
-            message="without noise epsilon is infinite: mixing without noise gives no privacy",
-            path=dps.in_phase(spec, i, "noise_multiplier"),
-            severity="warning",
-        )
+        path, message = dps.in_phase(spec, i, "noise_multiplier"), "without noise epsilon is infinite"
+        yield dps.Diagnostic(code="no-noise", message=message, path=path, severity="warning")
     if not options.mixing.relative and (spec.training.get("schedule") or {}).get("kind", "constant") != "constant":
         message = "an absolute threshold with a learning-rate schedule gives every step a different gap"
-        help = "write relative_to: learning-rate, or give each phase a learning_rate"
-        yield kit.unsupported(message, dps.in_phase(spec, i, "mixing", "relative_to"), help)
+        path = dps.in_phase(spec, i, "mixing", "relative_to")
+        yield kit.unsupported(message, path, "write relative_to: learning-rate")
 
 
 def _between_phases(spec: dps.Spec) -> Iterator[dps.Diagnostic]:
     if any(PhaseOptions.of(phase).learning_rate is not None for phase in spec.phases) and spec.training.get("schedule"):
         message = "mechanism.learning_rate and training.schedule must not both be set"
-        help = "remove one of them"
-        yield dps.Diagnostic(code="conflicting-key", message=message, path=("training", "schedule"), help=help)
+        yield dps.Diagnostic(code="conflicting-key", message=message, path=("training", "schedule"))
     first = spec.phases[0]
     rules = [replace(PhaseOptions.of(phase).mixing, threshold=0.0, relative=True) for phase in spec.phases]
     for i, (phase, rule) in enumerate(zip(spec.phases, rules, strict=True)):
@@ -104,21 +96,11 @@ def _laplace(spec: dps.Spec, facts: dps.Facts, i: int, phase: dps.Phase) -> Iter
             yield kit.unsupported(message, dps.in_phase(spec, i, key), "remove it: clip_norm bounds the l1 norm")
     if phase.noiseless or unmet_conditions(spec):
         return
-    noise, clip = phase.noise_multiplier, phase.clip_norm
+    clip, path = phase.clip_norm, dps.in_phase(spec, i, "mixing", "threshold")
     width = gap_on_sum(phase, spec.phases, spec.training.options, facts.records)
-    printed_least = max(2.0 * math.log(max(width, 1e-300)) * noise * clip / math.sqrt(2.0) + clip, 1.0)
-    path = dps.in_phase(spec, i, "mixing", "threshold")
     if width <= clip:
         message = f"the gap must be above clip_norm {clip:g} on the scale of the sum (Lemma D.2), got {width:.3g}"
-        yield kit.bad_value(message, path, "increase the threshold, or write threshold: 0 for plain Laplace noise")
-    elif width <= printed_least:
-        warning = kit.bad_value(
-            f"the gap is {width:.3g} on the scale of the sum, and Lemma D.2 as printed only covers gaps above "
-            f"{printed_least:.3g}, which depends on units",
-            path,
-            "the corrected bound holds for this gap, but its amplification is small",
-        )
-        yield replace(warning, severity="warning")
+        yield kit.bad_value(message, path, "increase the threshold, or write threshold: 0")
 
 
 def _embedding(spec: dps.Spec, facts: dps.Facts, i: int, phase: dps.Phase) -> Iterator[dps.Diagnostic]:
@@ -133,38 +115,28 @@ def _embedding(spec: dps.Spec, facts: dps.Facts, i: int, phase: dps.Phase) -> It
         message = f"dimension must be at most the {facts.parameters} parameters of the model, got {embedding.dimension}"
         yield dps.Diagnostic(code="out-of-range", message=message, path=path("dimension"))
     if embedding.anchors and embedding.anchors < embedding.dimension:
-        yield kit.bad_value(
-            f"anchors must be at least dimension ({embedding.dimension}) to span the subspace, got {embedding.anchors}",
-            path("anchors"),
-            "use at least as many anchors as dimensions, or 0 for a random subspace",
-        )
+        message = f"anchors must be at least dimension ({embedding.dimension}), got {embedding.anchors}"
+        yield kit.bad_value(message, path("anchors"), "use more anchors, or 0 for a random subspace")
     if embedding.anchors > facts.test_records:
         message = f"anchors must be at most the {facts.test_records} records of the test split, got {embedding.anchors}"
-        help = "public records come from the test split, never from the training records"
-        yield dps.Diagnostic(code="out-of-range", message=message, path=path("anchors"), help=help)
+        yield dps.Diagnostic(code="out-of-range", message=message, path=path("anchors"))
     if not embedding.floor and embedding.noise_multiplier == 0.0:
-        message = "without noise in the subspace epsilon is infinite: that component has no other noise"
+        message = "without noise in the subspace epsilon is infinite"
         yield dps.Diagnostic(code="no-noise", message=message, path=path("noise_multiplier"), severity="warning")
 
 
 def _utility(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Diagnostic]:
     path, phase = ("mechanism", "utility"), spec.phases[0]
     if facts.parameters is None:
-        yield dps.Diagnostic(
-            code="no-model", message="the utility theorems need the number of parameters: name a model", path=path
-        )
+        yield dps.Diagnostic(code="no-model", message="the utility theorems need a model", path=path)
     if not {"distance", "span", "tail"} & set(spec.mechanism["utility"]):
-        message = "mechanism.utility needs distance, span or tail in addition to smoothness"
-        help = "distance for Theorem 3.1, span for Theorems B.1 and 3.2, tail for Lemma B.1"
-        yield dps.Diagnostic(code="missing-key", message=message, path=path, help=help)
+        message = "mechanism.utility needs distance (Theorem 3.1), span (B.1 and 3.2) or tail (Lemma B.1)"
+        yield dps.Diagnostic(code="missing-key", message=message, path=path)
     schedule = (spec.training.get("schedule") or {}).get("kind", "constant")
     several = len(spec.phases) > 1 or schedule != "constant"
     clipped = phase.noise != "gaussian" or PhaseOptions.of(phase).embedding is not None
     if several or clipped or any(where[-1] != "threshold" for where, _ in unmet_conditions(spec)):
-        message = (
-            "the utility theorems cover plain SGD with one learning rate and threshold, every coordinate mixed and "
-            "whole gradients clipped to an l2 norm"
-        )
+        message = "the utility theorems cover SGD with one learning rate and threshold, l2 clipping and full mixing"
         yield kit.unsupported(message, path)
 
 
@@ -182,14 +154,10 @@ def _amplification(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Diagnostic]
         if gap < _NEGLIGIBLE:
             # First-order ratio of divergences at order 2: 1 / I(t), with I(t) about 1 / (1 + t^2 / 12).
             factor = 1.0 + gap**2 / 12.0
-            warning = kit.bad_value(
-                f"the gap is {gap:.2g} times the noise: its amplification factor is about {factor:.4f}",
-                dps.in_phase(spec, i, "mixing", "threshold"),
-                "the noise is added to a sum; write reduction: mean if updates use the mean"
-                if not PhaseOptions.of(phase).by_mean
-                else "use a threshold of several times noise_multiplier * clip_norm / expected batch size",
-            )
-            yield replace(warning, severity="warning")
+            message = f"the gap is {gap:.2g} times the noise: its amplification factor is about {factor:.4f}"
+            path = dps.in_phase(spec, i, "mixing", "threshold")
+            help = "increase the threshold" + ("" if PhaseOptions.of(phase).by_mean else ", or write reduction: mean")
+            yield replace(kit.bad_value(message, path, help), severity="warning")
 
 
 def _attack(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Diagnostic]:
@@ -219,11 +187,8 @@ def _attack(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Diagnostic]:
     width = max(PhaseOptions.of(phase).sparsity for phase in spec.phases) if attack.kind == "one-hot" else 1
     most = min(MAX_CANARIES, facts.parameters // width)
     if width <= facts.parameters and not _LEAST_CANARIES <= attack.count <= most:
-        yield kit.bad_value(
-            f"count must be from {_LEAST_CANARIES} to {most}, got {attack.count}: every canary needs {width} of "
-            f"{facts.parameters} coordinates",
-            (*_CANARY, "count"),
-        )
+        message = f"count must be from {_LEAST_CANARIES} to {most}, got {attack.count}: each has {width} coordinates"
+        yield kit.bad_value(message, (*_CANARY, "count"))
     if any(PhaseOptions.of(phase).mixing.unmixed for phase in spec.phases) and attack.kind == "spread":
         message = "spread canaries cover all parameters: use kind: one-hot with unmixed parameters"
         yield kit.unsupported(message, (*_CANARY, "kind"))

@@ -21,6 +21,7 @@ from scipy.special import log_ndtr
 
 import dpspec.contract as dps
 from dpspec.accounting import (
+    BestEpsilon,
     Conversion,
     Floats,
     Interval,
@@ -51,15 +52,6 @@ _CUTS, _FARTHEST = 200, 40.0
 
 #: epsilon_0 of one step above which e^epsilon_0 would overflow; basic composition applies then.
 LARGEST_LOSS = 300.0
-
-
-class OrderEpsilon(NamedTuple):
-    """Minimum epsilon, its order, the divergence of all steps there, and whether the order ends the range."""
-
-    epsilon: float
-    order: float
-    divergence: float
-    at_edge: bool
 
 
 class Moments(NamedTuple):
@@ -205,12 +197,12 @@ def plain_epsilons(segments: Sequence[Segment], deltas: Sequence[float]) -> list
     return PrivacyLoss(tuple((Laplace(1.0, s.laplace_loss, s.rate), s.steps) for s in segments)).epsilons(deltas)
 
 
-def mixed_epsilon(segments: Sequence[Segment], delta: float, conversion: Conversion = "mironov") -> OrderEpsilon:
+def mixed_epsilon(segments: Sequence[Segment], delta: float, conversion: Conversion = "mironov") -> BestEpsilon:
     """Epsilon of the theorem for Gaussian noise: minimum over integer orders 2 to 256 of the sum over all steps."""
     return _search_orders(step_rdp, segments, delta, conversion)
 
 
-def gaussian_epsilon(segments: Sequence[Segment], delta: float, conversion: Conversion = "mironov") -> OrderEpsilon:
+def gaussian_epsilon(segments: Sequence[Segment], delta: float, conversion: Conversion = "mironov") -> BestEpsilon:
     return _search_orders(_gaussian_rdp, segments, delta, conversion)
 
 
@@ -306,19 +298,13 @@ def total_rdp(curve: Divergences, orders: Sequence[float], segments: Sequence[Se
     return total
 
 
-def least_epsilon(orders: Sequence[float], divergences: Floats, delta: float, conversion: Conversion) -> OrderEpsilon:
-    best = best_epsilon(orders, divergences, delta, conversion)
-    index = list(orders).index(best.order)
-    return OrderEpsilon(best.epsilon, best.order, float(divergences[index]), best.at_edge)
-
-
 def _search_orders(
     curve: Divergences, segments: Sequence[Segment], delta: float, conversion: Conversion
-) -> OrderEpsilon:
+) -> BestEpsilon:
     """Search small orders first. (a - 1) D is convex in a, so an optimum below the last order is global."""
     for highest in _HIGHEST_ORDERS:
         orders = range(2, highest + 1)
-        best = least_epsilon(orders, total_rdp(curve, orders, segments), delta, conversion)
+        best = best_epsilon(orders, total_rdp(curve, orders, segments), delta, conversion)
         if best.order < highest:
             break
     return best._replace(at_edge=best.order in (INTEGER_ORDERS[0], INTEGER_ORDERS[-1]))

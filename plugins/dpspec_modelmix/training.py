@@ -1,7 +1,7 @@
 """Training with ModelMix (``docs/explanation/proofs/modelmix.md``), and DP-SGD runs without mixing for comparison.
 
-The gradient is taken at the released model. The moved model is kept for the next step. The core clippers scale by l2
-norms without materialized gradients; the clippers here, which the adversary shares, need gradients as rows (b, P).
+The core clippers scale by l2 norms without materialized gradients; the clippers here, which the adversary shares, need
+gradients as rows (b, P).
 """
 
 from __future__ import annotations
@@ -58,12 +58,6 @@ class Absolute:
         return _scaled(torch.where(finite, rows, 0.0), clipper(clip).clip_norm, ord=1)
 
 
-class Anchors(NamedTuple):
-    model: FlatModel
-    x: Tensor
-    y: Tensor
-
-
 class TwoParts:
     """Clips the component e of a gradient in the subspace ``basis`` (P, k) and the residual r to separate norms.
 
@@ -73,7 +67,9 @@ class TwoParts:
 
     basis: Tensor
 
-    def __init__(self, rule: Embedding, parameters: int, anchors: Anchors | None, seed: int, device: str) -> None:
+    def __init__(
+        self, rule: Embedding, parameters: int, anchors: tuple[FlatModel, Tensor, Tensor] | None, seed: int, device: str
+    ) -> None:
         self.rule = rule
         self._anchors = anchors
         if anchors is None:
@@ -83,7 +79,8 @@ class TwoParts:
     def prepare(self, state: Tensor) -> None:
         """Set the subspace at ``state``: the leading right singular vectors of the anchors' gradients."""
         if self._anchors is not None:
-            rows = self._anchors.model.rows(state, self._anchors.x, self._anchors.y).double()
+            model, x, y = self._anchors
+            rows = model.rows(state, x, y).double()
             # A diverged run has no finite gradients; any subspace is valid.
             decomposed = torch.linalg.svd(rows.nan_to_num(0.0, 0.0, 0.0), full_matrices=False)
             self.basis = decomposed.Vh[: self.rule.dimension].T.to(state)
@@ -178,7 +175,7 @@ def make_row_clip(job: dps.TrainingJob, context: dps.Context, index: int) -> Row
     anchors = None
     if embedding.anchors:
         public = context.data.test_x[: embedding.anchors], context.data.test_y[: embedding.anchors]
-        anchors = Anchors(FlatModel(job.model, device=job.device), *native.tensors(*public, job.device))
+        anchors = FlatModel(job.model, device=job.device), *native.tensors(*public, job.device)
     size = flat_model.Layout.of(job.model).size
     return TwoParts(embedding, size, anchors, context.seed(index, "subspace"), job.device)
 

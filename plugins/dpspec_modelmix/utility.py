@@ -1,14 +1,11 @@
-"""The paper's utility theorems, as printed and with the constants that their proofs give.
-
-They bound expectations for smooth losses and do not depend on the data. ``printed`` values are for comparison.
-"""
+"""The paper's utility theorems for smooth losses, as printed and with the constants that their proofs give."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -50,21 +47,16 @@ def convex(
     return float(first + second + smoothness * third)
 
 
-class Bias(NamedTuple):
-    """E<grad, clipped gradient> >= min(a1 ||grad||^2 - a2, a3 ||grad||) (Lemma B.1)."""
+def clipping_bias(clip_norm: float, tail: float) -> dict[str, float]:
+    """Lemma B.1: E<grad, clipped gradient> >= min(a1 ||grad||^2 - a2, a3 ||grad||).
 
-    a1: float
-    a2: float
-    a3: float
-
-
-def clipping_bias(clip_norm: float, tail: float) -> Bias:
-    """Lemma B.1 with c = 4 c_0, so p' = 4; the noise of samples has the tail e^(-u / kappa), kappa = ``tail``."""
+    With c = 4 c_0, so p' = 4; the noise of samples has the tail e^(-u / kappa), kappa = ``tail``.
+    """
     part = clip_norm / 4.0
     left = math.exp(-part / tail)
     kept = 1.0 - left
     a3 = clip_norm * (kept * (1.0 - 1.0 / 3.0 - 1.0 / 2.0) - left)
-    return Bias(kept / 2.0, ((part + tail) * left / kept) ** 2, a3)
+    return {"a1": kept / 2.0, "a2": ((part + tail) * left / kept) ** 2, "a3": a3}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,10 +75,6 @@ class NonConvex:
     smoothness: float
     span: float
     noise: float
-
-    @property
-    def steps(self) -> float:
-        return (self.records * self.epsilon) ** 2 / self._leak
 
     def covers(self, tail: float) -> bool:
         """True if clip_norm is large enough for the proof: c >= 4 kappa ln 10, with kappa = ``tail``, and
@@ -157,8 +145,7 @@ def utility_findings(spec: dps.Spec, facts: dps.Facts, delta: float) -> Iterator
     if "distance" in declared:
         yield from _convex(declared, phase, spec, facts)
     if "tail" in declared:
-        bias = clipping_bias(phase.clip_norm, float(declared["tail"]))
-        for name, value in bias._asdict().items():
+        for name, value in clipping_bias(phase.clip_norm, float(declared["tail"])).items():
             method = "<grad, clipped> is at least min(a1 |grad|^2 - a2, a3 |grad|), p' = 4"
             yield compared(f"clipping-{name}", value, method, f"{_SOURCE}, Lemma B.1")
     if "span" in declared:

@@ -1,8 +1,7 @@
 """Attack trials, and evidence, lower bounds and noise checks from them.
 
-Each trial executes the pipeline on one of two neighbours, chosen by a fair coin, and scores the output. Both datasets
-are processed once per call, and the private mechanism runs for every coin. The neighbours differ as much as possible
-after pre-processing (``docs/explanation/proofs/preprocessing.md``). Record 0 is the canary.
+Each trial executes the private mechanism on one of two processed neighbours, chosen by fair coins, and scores the
+outputs (``docs/explanation/proofs/preprocessing.md``). Record 0 is the canary.
 """
 
 from __future__ import annotations
@@ -277,7 +276,7 @@ def check_trials(spec: dps.Spec, trials: Sequence[dps.Trial]) -> Iterator[dps.Ch
     runs = [read(Executions, trial.evidence, f"evidence of trial {trial.index}") for trial in trials]
     evidence = [dps.FrozenMap({"steps": number}) for run in runs for number in run.steps]
     states = [dps.FrozenMap({"states": t.evidence["states"]}) for t in trials if "states" in t.evidence]
-    yield from table.counted((dps.Phase({"steps": private.step_count}),), [*evidence, *states])
+    yield from table.counted((dps.Phase({"steps": private.steps}),), [*evidence, *states])
     if runs and not any(run.executed for run in runs):
         notes: list[tuple[str, Observed, str]] = []
         if private.kind != "exponential":
@@ -296,7 +295,7 @@ def check_trials(spec: dps.Spec, trials: Sequence[dps.Trial]) -> Iterator[dps.Ch
 
 def predict_checks(spec: dps.Spec, facts: dps.Facts, executions: int) -> Iterator[dps.Check]:
     private = Declaration.of(spec.mechanism.options).private
-    network, steps, kind = private.network, private.step_count, private.kind
+    network, steps, kind = private.network, private.steps, private.kind
     if network and "iterates" in facts.capabilities:
         as_declared = dps.FrozenMap({"steps": steps, "states": {"still": 0, "apart": 0, "blind": False}})
         for released in table.counted((dps.Phase({"steps": steps}),), [as_declared]):

@@ -3,9 +3,7 @@
 The pipelines of the Gaussian mechanism and of noisy full gradients are mu-GDP, with mu the sum of the mechanism's own
 mu and the mu of the smooth bound: in every step the released mean moves at most by the sensitivity plus the smooth
 share. Other mechanisms are converted from their Renyi curves.
-
-Repaired bounds for the declared collection have scope ``data: collection``. Group privacy for all records and bounds
-with propose-test-release hold for all datasets. Explicit pairs: ``docs/explanation/proofs/preprocessing.md``.
+Explicit pairs: ``docs/explanation/proofs/preprocessing.md``.
 """
 
 from __future__ import annotations

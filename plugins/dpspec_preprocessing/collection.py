@@ -1,8 +1,4 @@
-"""Measurement of the data and comparison with the declared ball and collection.
-
-Measured values depend on the data. They show whether the dataset is in the collection and the slack of the declaration.
-Bounds never use them.
-"""
+"""Measurement of the data and comparison with the declared ball and collection. Bounds never use measured values."""
 
 from __future__ import annotations
 

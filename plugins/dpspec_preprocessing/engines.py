@@ -2,8 +2,7 @@
 
 Queries release a weighted sum of processed rows, weight w = min(L, sensitivity / (2 R)), which satisfies both declared
 constants: gaussian all d sums, laplace the sum of the first feature, exponential the index of a feature, chosen by its
-sum. Gradient mechanisms train a linear model without intercept on labels -1 and 1, with parameters theta projected to a
-ball. The spec's backend trains networks; torch is loaded only then.
+sum. Gradient mechanisms train a linear model on labels -1 and 1. The spec's backend trains networks.
 """
 
 from __future__ import annotations

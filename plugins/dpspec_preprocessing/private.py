@@ -77,15 +77,11 @@ class Private(kit.Options):
     lipschitz: float | None = None
     smooth: float | None = None
     sensitivity: float = 1.0
-    steps: int | None = None
+    steps: int = 1
     factor: float = 4.0
     loss: str | None = None
     theta_radius: float = 1.0
     learning_rate: float = 0.5
-
-    @property
-    def step_count(self) -> int:
-        return 1 if self.steps is None else self.steps
 
     @property
     def takes_gradients(self) -> bool:
@@ -109,7 +105,7 @@ class Private(kit.Options):
             lipschitz=lipschitz,
             smooth=smooth,
             sensitivity=self.sensitivity,
-            steps=self.step_count,
+            steps=self.steps,
             factor=self.factor,
         )
 

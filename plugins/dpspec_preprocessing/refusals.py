@@ -45,8 +45,7 @@ def _warning(message: str, path: dps.Path, help: str | None = None) -> dps.Diagn
 
 def _threat_model(spec: dps.Spec, declared: Declaration) -> Iterator[dps.Diagnostic]:
     threat = spec.threat_model
-    help = "write threat_model: {adjacency: replace-one}; the number of records is public"
-    yield from dps.other_adjacencies(spec, "replace-one", "the theory", help)
+    yield from dps.other_adjacencies(spec, "replace-one", "the theory", "write threat_model: {adjacency: replace-one}")
     if threat.group_size != (1,):
         path: dps.Path = ("threat_model", "group_size")
         yield kit.unsupported("bounds cover one replaced record, not groups", path, "remove group_size")
@@ -54,32 +53,23 @@ def _threat_model(spec: dps.Spec, declared: Declaration) -> Iterator[dps.Diagnos
         paths: list[dps.Path] = [("threat_model", "access")] if threat.access != "final-model" else []
         paths += [("claims", i, "access") for i, claim in enumerate(spec.claims) if claim.access != threat.access]
         for path in paths:
-            yield kit.unsupported(
-                "the bound of sgd-iterated covers only the last iterate",
-                path,
-                "write access: final-model, or use sgd-sampled, whose bound covers all iterates",
-            )
+            help = "write access: final-model, or use sgd-sampled"
+            yield kit.unsupported("the bound of sgd-iterated covers only the last iterate", path, help)
 
 
 def _steps(declared: Declaration, facts: dps.Facts) -> Iterator[dps.Diagnostic]:
     limit = min(facts.features, facts.records)
     for i, step in enumerate(declared.steps):
         if step.components >= limit:
-            yield kit.bad_value(
-                f"k must be below {limit}, the smaller of the numbers of features and records, got {step.components}",
-                ("mechanism", "pipeline", i, "pca"),
-                f"choose k from 1 to {limit - 1}" if limit > 1 else "remove the step: there is only one direction",
-            )
+            message = f"k must be below {limit}, the smaller of the numbers of features and records"
+            yield kit.bad_value(message, ("mechanism", "pipeline", i, "pca"), "choose a smaller k, or remove the step")
     if declared.sweep is not None and declared.sweep.over == "eta" and not declared.steps[0].merges:
         message = "a sweep over 'eta' needs deduplicate or quantise as the first step"
         yield kit.unsupported(message, ("mechanism", "sweep", "over"), "sweep over another value, or remove sweep")
     if len(declared.steps) > 1:
-        yield _warning(
-            f"for a chain of {len(declared.steps)} steps only group privacy for all {facts.records} records is proved: "
-            "after the first step the inputs of the next differ in many records",
-            ("mechanism", "pipeline"),
-            "keep one step, and replace the others by public constants (data.standardise)",
-        )
+        message = f"for several steps only group privacy for all {facts.records} records is proved"
+        help = "keep one step, and replace the others by public constants (data.standardise)"
+        yield _warning(message, ("mechanism", "pipeline"), help)
 
 
 def _collection(facts: dps.Facts, pipeline: Pipeline) -> Iterator[dps.Diagnostic]:
@@ -92,24 +82,15 @@ def _collection(facts: dps.Facts, pipeline: Pipeline) -> Iterator[dps.Diagnostic
         yield kit.unsupported(f"{key!r} does not apply to {name}", (*_COLLECTION, key), help)
     missing = [key for key in needed if key not in limits]
     if missing:
-        yield _warning(
-            f"without {' and '.join(missing)} only group privacy for all {n} records is proved",
-            _COLLECTION,
-            f"declare collection: {{{', '.join(f'{key}: ...' for key in missing)}}}",
-        )
+        message = f"without {' and '.join(missing)} only group privacy for all {n} records is proved"
+        yield _warning(message, _COLLECTION, f"declare {', '.join(missing)}")
     elif name == "scale" and pipeline.radius / float(limits["min_std"]) > 1e6:
-        yield kit.bad_value(
-            f"min_std must be at least radius / 1e6 = {pipeline.radius / 1e6:g}: a constant feature cannot be scaled",
-            (*_COLLECTION, "min_std"),
-            "remove such features, or declare a larger min_std",
-        )
+        message = f"min_std must be at least radius / 1e6 = {pipeline.radius / 1e6:g}"
+        yield kit.bad_value(message, (*_COLLECTION, "min_std"), "remove features that are almost constant")
     elif _is_small(pipeline) or (step.merges and 2 * int(limits["max_ball"]) >= n):
         rule = f"be below n / 2 = {n / 2:g}" if step.merges else f"exceed 8 radius^2 / n = {_gap(pipeline):.3g}"
-        yield _warning(
-            f"this {needed[0]} proves only group privacy: it must {rule}",
-            (*_COLLECTION, needed[0]),
-            "choose a smaller eta, another k, more records, or a stricter limit from public knowledge",
-        )
+        message = f"this {needed[0]} proves only group privacy: it must {rule}"
+        yield _warning(message, (*_COLLECTION, needed[0]), "choose a smaller eta, another k or a stricter limit")
 
 
 def _gap(pipeline: Pipeline) -> float:
@@ -158,35 +139,24 @@ def _accounting(spec: dps.Spec, declared: Declaration, pipeline: Pipeline) -> It
         return
     for i, claim in enumerate(spec.claims):
         if claim.kind == "renyi-dp" and math.isnan(published_divergence(pipeline, mode, float(claim["alpha"]))):
-            yield kit.unsupported(
-                f"accounting: {mode} has no value at order {float(claim['alpha']):g}: Table 2 needs an order of at "
-                f"least 11, and Theorem 16 the divergence of {pipeline.private.kind} at twice the order",
-                ("claims", i, "alpha"),
-                f"{repaired}, another order, or a smaller eps_noise",
-            )
+            message = f"accounting: {mode} has no value at order {float(claim['alpha']):g}"
+            yield kit.unsupported(message, ("claims", i, "alpha"), f"{repaired}, another order, or a smaller eps_noise")
 
 
 def _test(spec: dps.Spec, declared: Declaration, pipeline: Pipeline, delta: float) -> Iterator[dps.Diagnostic]:
     path = ("mechanism", "ptr")
     if pipeline.step is None or not pipeline.step.kind.testable or pipeline.repaired is None:
-        yield kit.unsupported(
-            "ptr supports mean imputation, deduplication, quantisation and pca with a declared collection",
-            path,
-            "declare the collection of such a step, or remove ptr and claim over: collection",
-        )
+        message = "ptr supports mean imputation, deduplication, quantisation and pca with a declared collection"
+        yield kit.unsupported(message, path, "use such a step, or remove ptr and claim over: collection")
     elif _is_small(pipeline):
-        yield kit.bad_value(
-            f"ptr needs an eigengap above 8 radius^2 / n = {_gap(pipeline):.3g}",
-            (*_COLLECTION, "min_eigengap"),
-            "propose a larger gap from public knowledge, or use more records",
-        )
+        message = f"ptr needs an eigengap above 8 radius^2 / n = {_gap(pipeline):.3g}"
+        yield kit.bad_value(message, (*_COLLECTION, "min_eigengap"), "propose a larger gap, or use more records")
     for i, claim in enumerate(spec.claims):
         if claim.over is None and claim.kind == "approx-dp" and float(claim["delta"]) < delta:
             message = f"no bound holds for all datasets at a delta below ptr.delta = {delta}"
             yield _warning(message, ("claims", i, "delta"))
     if declared.accounting != "repaired":
-        help = "write accounting: repaired, or remove accounting"
-        yield kit.unsupported("ptr needs accounting: repaired", path, help)
+        yield kit.unsupported("ptr needs accounting: repaired", path, "write accounting: repaired")
 
 
 def _private(spec: dps.Spec, declared: Declaration, facts: dps.Facts) -> Iterator[dps.Diagnostic]:
@@ -195,35 +165,27 @@ def _private(spec: dps.Spec, declared: Declaration, facts: dps.Facts) -> Iterato
         message, help = "loss: cross-entropy needs a model", "for example model: {kind: mlp, hidden: [16]}"
         yield dps.Diagnostic(code="missing-key", message=message, path=(*_PRIVATE, "loss"), help=help)
     elif spec.model is not None and not private.network:
-        help = "remove it, or train it with loss: cross-entropy in mechanism.private"
+        help = "remove it, or write loss: cross-entropy"
         yield kit.unsupported("mechanism.private does not train the spec's model", ("model",), help)
     if private.kind == "sgd-iterated":
         if private.network:
-            message = "sgd-iterated needs a convex loss of known curvature: its proof requires contractive steps"
+            message = "sgd-iterated needs a convex loss of known curvature"
             yield kit.unsupported(message, (*_PRIVATE, "loss"), "write loss: logistic or squared, or kind: dp-gd")
         limit = 2.0 / max(1.0, norm) ** 2
         if private.learning_rate > limit:
             message = f"learning_rate must be at most 2 / curvature = {limit:.4g}: larger steps do not contract"
-            help = "curvature is the squared maximum norm of a processed record, at least 1"
-            yield kit.bad_value(message, (*_PRIVATE, "learning_rate"), help)
+            yield kit.bad_value(message, (*_PRIVATE, "learning_rate"), f"write learning_rate: {limit:.4g} or less")
     if not private.known_loss:
         if private.takes_gradients and private.smooth is None:
-            yield _warning(
-                "no smoothness constant ('smooth') declared, so only the group-privacy bound applies",
-                _PRIVATE,
-                "declare smooth, or train a linear model with loss: logistic or squared",
-            )
+            message = "no smoothness constant ('smooth') declared, so only the group-privacy bound applies"
+            yield _warning(message, _PRIVATE, "declare smooth, or write loss: logistic or squared")
         return
     if declared.radius > 1.0:
-        yield kit.bad_value(
-            f"the constants of this loss need radius 1, got {declared.radius:g}",
-            ("mechanism", "radius"),
-            "write radius: 1.0 and data.radius: 1.0, which scales longer records down",
-        )
+        message = f"the constants of this loss need radius 1, got {declared.radius:g}"
+        yield kit.bad_value(message, ("mechanism", "radius"), "write radius: 1.0 and data.radius: 1.0")
     if facts.classes != 2:
         message = f"loss: {private.loss} needs data with two classes, got {facts.classes}"
-        help = "use other data, or loss: cross-entropy with a model, which has only the group bound"
-        yield kit.bad_value(message, (*_PRIVATE, "loss"), help)
+        yield kit.bad_value(message, (*_PRIVATE, "loss"), "use other data, or loss: cross-entropy with a model")
     stated = (("lipschitz", private.lipschitz), ("smooth", private.smooth))
     for (key, value), derived in zip(stated, private.derived_constants(norm), strict=True):
         if value is not None and value < derived:
@@ -236,16 +198,13 @@ def _attack(declared: Declaration, audit: dps.AuditOptions, facts: dps.Facts) ->
     private, step, n = declared.private, declared.steps[0], facts.records
     if audit.method != "many-run":
         message = "audit.method must be many-run: one record changes how others are processed"
-        help = "write method: many-run; runs and repeats determine the power"
-        yield kit.unsupported(message, ("audit", "method"), help)
+        yield kit.unsupported(message, ("audit", "method"), "write method: many-run")
     if "canary" in audit.options:
         message = "audit.canary does not apply: the first step determines the canary"
-        help = "remove canary; clusters and members configure the inserted near-duplicates"
-        yield kit.unsupported(message, ("audit", "canary"), help)
+        yield kit.unsupported(message, ("audit", "canary"), "remove canary")
     yield from kit.requires_data(facts)
     if private.takes_gradients and private.loss is None:
-        help = "the attack needs loss: logistic or squared, or cross-entropy with a model"
-        yield kit.missing_key("loss", _PRIVATE, help)
+        yield kit.missing_key("loss", _PRIVATE, "write loss: logistic or squared, or cross-entropy with a model")
     executions = audit.runs * options.repeats
     if executions < _MIN_EXECUTIONS:
         message = f"runs times repeats must be at least {_MIN_EXECUTIONS}, got {executions}"

@@ -5,13 +5,8 @@ deduplication removes becomes the zero vector, so that n does not change.
 
 A record is the center of a good cluster if the balls of radius eta and 3 eta around it contain the same records. Two
 good clusters are equal or disjoint; the center with the smallest index represents the cluster. Balls are closed; a
-distance is the norm of a difference of float64 rows. ``choose_finder`` selects an algorithm:
-
-* few features: a k-d tree;
-* many features on a CPU with sparse neighbourhoods: a k-d tree on the first principal directions, along which distances
-  are never longer, then the exact distances of its candidates;
-* else blocked products of centered float32 rows on the device, with bounded rounding; pairs within the rounding error
-  of the radius are measured again in float64.
+distance is the norm of a difference of float64 rows. The search uses a k-d tree for few features, else blocked products
+of float32 rows on the device: pairs within the rounding error of the radius are measured again in float64.
 """
 
 from __future__ import annotations
@@ -119,13 +114,9 @@ class Products:
         each = max(1, _DIFFERENCES // self._x.shape[1])
         for start in range(0, len(left), each):
             a, b = left[start : start + each], right[start : start + each]
-            inside = _distances(self._x[a], self._x[b]) <= radius
+            inside = np.sqrt(np.square(self._x[a] - self._x[b]).sum(axis=1)) <= radius
             close.append((a[inside], b[inside]))
         return sure, close
-
-
-def _distances(first: Array, second: Array) -> Array:
-    return np.asarray(np.sqrt(np.square(first - second).sum(axis=1)), dtype=np.float64)
 
 
 @dataclass(frozen=True, eq=False)

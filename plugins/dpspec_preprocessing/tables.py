@@ -1,7 +1,4 @@
-"""Findings of the published accounting methods, and tables and figures that compare all methods.
-
-Published findings are approximate and prove nothing. They are marked if a counterexample refutes them.
-"""
+"""Findings of the published accounting methods, which prove nothing, and tables that compare all methods."""
 
 from __future__ import annotations
 

@@ -1,18 +1,13 @@
-"""Approximations of gamma and bounds other than the certified one. Tables show them; they support no verdict.
-
-Closed forms, a table of one step's loss, Renyi divergences and Edgeworth series
-(``docs/explanation/proofs/reconstruction.md``).
-"""
+"""Approximations of gamma and looser bounds without verdicts (``docs/explanation/proofs/reconstruction.md``)."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
-import numpy.typing as npt
 from numpy.polynomial.hermite_e import hermeval
 from scipy.special import ndtr, ndtri
 
@@ -94,11 +89,9 @@ class LossTable:
     losses: Floats
     log_weights: Floats
 
-    def moment(self, powers: npt.ArrayLike) -> Floats:
-        """ln of the mean of e^(a loss) when the record is absent, at real ``powers`` a."""
-        a = np.asarray(powers, dtype=np.float64)
-        flat = [float(np.logaddexp.reduce(self.log_weights + x * self.losses)) for x in a.ravel()]
-        return np.asarray(flat, dtype=np.float64).reshape(a.shape)
+    def moment(self, powers: Iterable[float]) -> Floats:
+        """ln of the mean of e^(a loss) when the record is absent, at real ``powers`` a, shape (n,)."""
+        return np.array([float(np.logaddexp.reduce(self.log_weights + a * self.losses)) for a in powers])
 
     def weights(self, power: float) -> Floats:
         """Probabilities under the null tilted by e^(power loss), summing to one: power 1 is the alternative."""
@@ -153,8 +146,8 @@ RDP_SOURCE = "Balle, Cherubin and Hayes 2022"
 _FIRST, _ZOOMS, _ZOOM = np.geomspace(1e-4, 1e4, 193), 3, 33
 
 
-def gammas_rdp(kappas: Sequence[float], phases: Sequence[Steps]) -> list[tuple[float, float]]:
-    """(gamma, best order) at each kappa: the minimum over orders a of (kappa e^eps_a)^((a - 1) / a).
+def gammas_rdp(kappas: Sequence[float], phases: Sequence[Steps]) -> list[float]:
+    """gamma at each kappa: the minimum over orders a of (kappa e^eps_a)^((a - 1) / a).
 
     The formula is a bound at every order, so an inexact search only costs tightness.
     """
@@ -165,11 +158,11 @@ def gammas_rdp(kappas: Sequence[float], phases: Sequence[Steps]) -> list[tuple[f
         for _ in range(_ZOOMS + 1):
             values = (1.0 - 1.0 / orders) * (log_kappa + divergences)
             best = int(np.argmin(values))
-            value, order = float(values[best]), float(orders[best])
+            value = float(values[best])
             low, high = orders[max(best - 1, 0)], orders[min(best + 1, len(orders) - 1)]
             orders = 1.0 + np.geomspace(low - 1.0, high - 1.0, _ZOOM)
             divergences = _divergences(orders, phases)
-        bounds.append((min(1.0, math.exp(min(value, 0.0))), order))
+        bounds.append(min(1.0, math.exp(min(value, 0.0))))
     return bounds
 
 
@@ -208,10 +201,6 @@ class Series:
 
     def tail(self, z: Floats) -> Floats:
         """P[L > mean + z deviation] by the series, any shape; outside [0, 1] where the series has broken down."""
-        density = np.exp(-0.5 * np.square(z)) / math.sqrt(2.0 * math.pi)
-        return np.asarray(ndtr(-z) + density * hermeval(z, self._coefficients()), dtype=np.float64)
-
-    def _coefficients(self) -> Floats:
         r3, r4, r5, r6 = self.rho
         by_order = (
             {2: r3 / 6.0},
@@ -223,7 +212,8 @@ class Series:
         for terms in by_order[: self.order]:
             for degree, value in terms.items():
                 coefficients[degree] += value
-        return coefficients
+        density = np.exp(-0.5 * np.square(z)) / math.sqrt(2.0 * math.pi)
+        return np.asarray(ndtr(-z) + density * hermeval(z, coefficients), dtype=np.float64)
 
 
 def gammas_edgeworth(kappas: Sequence[float], phases: Sequence[Steps], order: int = ORDER) -> list[float | None]:

@@ -296,14 +296,10 @@ Places = np.ndarray[Any, np.dtype[np.int64]]
 
 def run_trials(inputs: dps.FrozenMap, context: dps.Context, indices: Sequence[int]) -> Iterator[dps.Trial]:
     candidates = Prior.of(inputs["threat_model"]).candidates
-    if candidates is None or context.model is None:
-        raise ValueError("the attack needs a model and threat_model.prior.candidates")
-    phases = dps.Phase.all_of(inputs["mechanism"])
-    together = hasattr(context.trainer, "train_many") and not adds_laplace(phases)
-    groups = [list(indices)] if together else [[index] for index in indices]
-    for done, group in enumerate(groups):
-        share = (done / len(groups), (done + 1) / len(groups))
-        yield from _run_group(inputs, context, candidates, group, share)
+    assert candidates is not None
+    together = hasattr(context.trainer, "train_many") and not adds_laplace(dps.Phase.all_of(inputs["mechanism"]))
+    for group in [list(indices)] if together else [[index] for index in indices]:
+        yield from _run_group(inputs, context, candidates, group)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -358,7 +354,7 @@ def make_records(count: int, x: Array, y: Array, classes: int, source: np.random
 
 
 def _run_group(
-    inputs: dps.FrozenMap, context: dps.Context, candidates: Candidates, group: list[int], share: tuple[float, float]
+    inputs: dps.FrozenMap, context: dps.Context, candidates: Candidates, group: list[int]
 ) -> Iterator[dps.Trial]:
     data, classes = context.data, context.facts.classes
     hidden = [
@@ -374,11 +370,7 @@ def _run_group(
     y = np.concatenate([data.train_y, *(one.y for one in hidden)])
     jobs = [make_job(inputs, context, i, (x[one.rows], y[one.rows])) for i, one in zip(group, placed, strict=True)]
 
-    def progress(done: int, total: int) -> None:
-        start, end = share
-        context.progress(round(1000 * (start + (end - start) * done / total)), 1000, "training")
-
-    jobs[0] = replace(jobs[0], progress=progress)
+    jobs[0] = replace(jobs[0], progress=lambda done, total: context.progress(done, total, "training"))
     reader = Reader(
         jobs,
         [torch.from_numpy(one.rows) for one in placed],

@@ -236,7 +236,7 @@ def _values(method: str, order: int, phases: Sequence[Steps], kappas: Sequence[f
         "clt": lambda: shown([gamma_clt(k, noisy) for k in kappas]),
         "clt-printed": lambda: shown([gamma_clt(k, noisy, as_printed=True) for k in kappas]),
         "edgeworth": lambda: shown(edgeworth()),
-        "rdp": lambda: shown([gamma for gamma, _ in approximations.gammas_rdp(kappas, noisy)]),
+        "rdp": lambda: shown(approximations.gammas_rdp(kappas, noisy)),
         "epsilon-delta": lambda: from_epsilon("remove"),
         "epsilon-delta-both": lambda: from_epsilon("both"),
         "absent-first": lambda: [interval.upper for interval in leakage.tprs(kappas, "add")],

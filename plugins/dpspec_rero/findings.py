@@ -1,7 +1,6 @@
 """Findings: the prior at which gamma reaches one half and membership bounds; identified targets and conformance checks.
 
-The membership bounds are attained; gamma is not known to be (``docs/explanation/proofs/reconstruction.md``). Bounds
-hold for datasets of every size. A prior enters only through its kappa.
+The membership bounds are attained; gamma is not known to be (``docs/explanation/proofs/reconstruction.md``).
 """
 
 from __future__ import annotations
@@ -184,8 +183,8 @@ def outcomes(spec: dps.Spec, trials: Sequence[dps.Trial]) -> Iterator[dps.Outcom
     )
     yield evidence
     yield kit.lower_from(evidence, confidence, method=f"{method}, {successes} of {count} trials")
-    yield rank_series(candidates, ranks, confidence, SOURCE)
-    pictures = picture_series(spec, trials, SOURCE)
+    yield rank_series(candidates, ranks, confidence)
+    pictures = picture_series(spec, trials)
     if pictures is not None:
         yield pictures
     yield from utility.accuracies(spec, trials, "canary-free run on all records")
@@ -263,7 +262,7 @@ _SIDE = 64
 _GUESSES = tuple(f"guess {place}" for place in range(1, PICTURED_GUESSES + 1))
 
 
-def rank_series(candidates: Candidates, ranks: Sequence[int], confidence: float, source: str) -> dps.Series:
+def rank_series(candidates: Candidates, ranks: Sequence[int], confidence: float) -> dps.Series:
     masses = sorted(candidates.masses or [1.0 / candidates.count] * candidates.count, reverse=True)
     rows = []
     for top in (1 << i for i in range(candidates.count.bit_length()) if 1 << i < candidates.count):
@@ -275,7 +274,7 @@ def rank_series(candidates: Candidates, ranks: Sequence[int], confidence: float,
         f"Attack: target among the first m of {candidates.count} candidates, {len(ranks)} trials",
         kit.columns_of(("top", "kappa", "success", "lower", "upper"), rows),
         rigor="statistical",
-        source=source,
+        source=SOURCE,
         units={"top": "candidates"},
         x="kappa",
         y=("success",),
@@ -304,7 +303,7 @@ def encode_pictures(records: np.ndarray[Any, Any]) -> dict[str, dps.Json] | None
     }
 
 
-def picture_series(spec: dps.Spec, trials: Sequence[dps.Trial], source: str) -> dps.Series | None:
+def picture_series(spec: dps.Spec, trials: Sequence[dps.Trial]) -> dps.Series | None:
     pictured = [(t, t.evidence["internal"]["pictures"]) for t in trials if "pictures" in t.evidence.get("internal", {})]
     if not pictured:
         return None
@@ -323,7 +322,7 @@ def picture_series(spec: dps.Spec, trials: Sequence[dps.Trial], source: str) -> 
         columns=dps.FrozenMap(columns),
         units=dps.FrozenMap({name: "" if name in ("trial", "place of the target") else "picture" for name in columns}),
         rigor="statistical",
-        source=source,
+        source=SOURCE,
         privacy="public" if spec.data_privacy == "public" else "per-record",
         plot=dps.FrozenMap(
             {"kind": "pictures", "y": ["target", *_GUESSES], "shape": shape, "frame": "place of the target"}

@@ -158,11 +158,10 @@ def refusals(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Diagnostic]:
 
 
 def _scope(spec: dps.Spec) -> Iterator[dps.Diagnostic]:
-    help = "Kaissis et al. 2023 compare the presence of the record with its absence"
-    yield from dps.other_adjacencies(spec, "add-remove", "the reconstruction theory", help)
+    yield from dps.other_adjacencies(spec, "add-remove", "the reconstruction theory")
     if max(spec.threat_model.group_size) > 1:
-        message = "the reconstruction theory covers single records, not groups"
-        yield kit.unsupported(message, ("threat_model", "group_size"), "audit groups with mechanism.kind group")
+        path: dps.Path = ("threat_model", "group_size")
+        yield kit.unsupported("the theory covers single records, not groups", path, "use mechanism.kind group")
 
 
 def _phase(spec: dps.Spec, number: int, phase: dps.Phase) -> Iterator[dps.Diagnostic]:
@@ -186,21 +185,16 @@ def _phase(spec: dps.Spec, number: int, phase: dps.Phase) -> Iterator[dps.Diagno
     )
     size = "noise_multiplier" if "noise_multiplier" in phase else "scale"
     if float(phase[size]) == 0.0:
-        yield dps.Diagnostic(
-            code="no-noise",
-            message="without noise every record that is drawn is revealed",
-            path=dps.in_phase(spec, number, size),
-            severity="warning",
-        )
+        path, message = dps.in_phase(spec, number, size), "without noise every record that is drawn is revealed"
+        yield dps.Diagnostic(code="no-noise", message=message, path=path, severity="warning")
 
 
 def _methods(spec: dps.Spec) -> Iterator[dps.Diagnostic]:
     laplace, asked = any(phase.noise == "laplace" for phase in spec.phases), Comparisons.of(spec.mechanism.options)
     for i, name in enumerate(asked.baselines):
         if laplace and name == "clt-printed":
-            yield kit.unsupported(
-                "clt-printed is for Gaussian noise only", ("mechanism", "baselines", i), "leave it out"
-            )
+            path: dps.Path = ("mechanism", "baselines", i)
+            yield kit.unsupported("clt-printed is for Gaussian noise only", path, "leave it out")
     drawn = asked.monte_carlo
     if drawn is not None and drawn.samples * spec.steps > MAX_DRAWS:
         message = f"{drawn.samples} samples of {spec.steps} steps are above the limit of {MAX_DRAWS:.0e} draws"
@@ -227,22 +221,14 @@ def _prior(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Diagnostic]:
         most, what = per_class, "records / classes"
     total = math.fsum(masses)
     refused = (
-        (count > most, "candidates", f"candidates must be at most {what} = {most}, got {count}"),
-        (
-            masses and len(masses) != count,
-            "probabilities",
-            f"probabilities must be a list of {count}, got {len(masses)}",
-        ),
-        (
-            len(masses) == count and abs(total - 1.0) > 1e-9,
-            "probabilities",
-            f"the probabilities must sum to 1, got {total:g}",
-        ),
-        (candidates.top >= count, "top", f"top must be below the {count} candidates, got {candidates.top}"),
+        (count > most, "candidates", f"must be at most {what} = {most}, got {count}"),
+        (masses and len(masses) != count, "probabilities", f"must be a list of {count}, got {len(masses)}"),
+        (len(masses) == count and abs(total - 1.0) > 1e-9, "probabilities", f"must sum to 1, got {total:g}"),
+        (candidates.top >= count, "top", f"must be below the {count} candidates, got {candidates.top}"),
     )
     for wrong, key, message in refused:
         if wrong:
-            yield kit.bad_value(message, (*where, key))
+            yield kit.bad_value(f"{key} {message}", (*where, key))
 
 
 def _claims(spec: dps.Spec) -> Iterator[dps.Diagnostic]:
@@ -252,9 +238,8 @@ def _claims(spec: dps.Spec) -> Iterator[dps.Diagnostic]:
             message = "Gaussian noise has no finite epsilon at delta 0"
             yield kit.unsupported(message, ("claims", i, "kind"), "claim approx-dp at some delta")
         if claim.kind == "rero" and float(claim["gamma"]) < float(claim["kappa"]):
-            yield kit.bad_value(
-                f"gamma must be at least kappa {claim['kappa']:g}, got {claim['gamma']:g}", ("claims", i, "gamma")
-            )
+            message = f"gamma must be at least kappa {claim['kappa']:g}, got {claim['gamma']:g}"
+            yield kit.bad_value(message, ("claims", i, "gamma"))
 
 
 def _attack(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Diagnostic]:
@@ -263,8 +248,8 @@ def _attack(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Diagnostic]:
         message = f"audit.method must be many-run (every target needs a separate run), got {spec.audit.method}"
         yield kit.unsupported(message, ("audit", "method"))
     if "canary" in spec.audit.options:
-        message = "audit.canary does not apply: the attack hides one of the candidates"
-        yield kit.unsupported(message, ("audit", "canary"), "leave it out; threat_model.prior declares the candidates")
+        message = "audit.canary does not apply: threat_model.prior declares the candidates"
+        yield kit.unsupported(message, ("audit", "canary"), "leave it out")
     if Prior.of(spec.threat_model.options).candidates is None:
         yield dps.Diagnostic(
             code="missing-key",
@@ -276,8 +261,7 @@ def _attack(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Diagnostic]:
     for number, noise in enumerate(noises):
         if noise != noises[0]:
             message = f"all phases of an audit must use the same noise distribution, got {noises[0]} and {noise}"
-            help = "leave audit out: the bounds hold for any sequence of phases"
-            yield kit.unsupported(message, dps.in_phase(spec, number, "noise"), help)
+            yield kit.unsupported(message, dps.in_phase(spec, number, "noise"), "leave audit out")
     iterates = spec.threat_model.access == "all-iterates"
     if iterates and not updates_invertible(spec.training.options):
         message = "the attack inverts every update, and Adam's cannot be inverted"

@@ -88,7 +88,6 @@ def test_the_base_is_fine(tmp_path: Path, given: list[str]) -> None:
         (["model=null"], "no-model", "audit", "error"),
         ([*LAPLACE, "M.linf_truncation=4"], "unsupported", "M.linf_truncation", "error"),
         ([*LAPLACE, "M.mixing.threshold=0.0005"], "bad-value", "M.mixing.threshold", "error"),
-        ([*LAPLACE, "M.mixing.threshold=0.005"], "bad-value", "M.mixing.threshold", "warning"),
         ([*LAPLACE, "M.mixing.threshold=0"], "unsupported", "M.mixing.threshold", "warning"),
         ([*LAPLACE, *EMBEDDED], "unsupported", "M.embedding", "error"),
         ([*LAPLACE, *UTILITY], "unsupported", "M.utility", "error"),

@@ -20,7 +20,7 @@ from dpspec.training.gradients.clipping import Flat, Truncated
 from dpspec.training.gradients.persample import FlatModel
 from dpspec_modelmix import ModelMixAudit, published, theory
 from dpspec_modelmix.options import Embedding, PhaseOptions, Segment, segments_of
-from dpspec_modelmix.training import Anchors, TwoParts, WrittenOut
+from dpspec_modelmix.training import TwoParts, WrittenOut
 
 
 @pytest.mark.parametrize(
@@ -103,7 +103,7 @@ def test_the_subspace_of_anchors_holds_their_gradients() -> None:
     model = torch.nn.Linear(8, 3)
     x, y = torch.randn(5, 8, generator=torch.Generator().manual_seed(2)), torch.arange(5) % 3
     flat = FlatModel(model)
-    how = TwoParts(rule(floor=False, dimension=5, clip=1e6), flat.size, Anchors(flat, x, y), 0, "cpu")
+    how = TwoParts(rule(floor=False, dimension=5, clip=1e6), flat.size, (flat, x, y), 0, "cpu")
     state = flat.initial()
     how.prepare(state)
     rows = flat.rows(state, x, y)

@@ -14,9 +14,9 @@ from dpspec_modelmix import utility
 
 def test_utility_constants() -> None:
     bias = utility.clipping_bias(12.0, 1.0)
-    assert bias == pytest.approx((0.47510647, 0.043924944, 1.3029810), rel=6e-8)
+    assert tuple(bias.values()) == pytest.approx((0.47510647, 0.043924944, 1.3029810), rel=6e-8)
     c = 4.0 * math.log(10.0)
-    assert utility.clipping_bias(c, 1.0) == pytest.approx((0.45, 0.13465516, c / 20.0), rel=6e-8)
+    assert tuple(utility.clipping_bias(c, 1.0).values()) == pytest.approx((0.45, 0.13465516, c / 20.0), rel=6e-8)
 
 
 def test_rederived_utility_theorems() -> None:
@@ -32,7 +32,6 @@ def test_rederived_utility_theorems() -> None:
         noise=4.0,
     )
     leak = 100.0 * math.log(1e5)
-    assert case.steps == pytest.approx(1e8 / leak)
     unit = 2.0 * math.sqrt(leak) / 1e4
     assert case.dpsgd() == pytest.approx((15.0 + 1.0 + 0.05) * unit)
     assert case.dpsgd(printed=True) == pytest.approx(4.5 * unit)
@@ -73,10 +72,8 @@ def test_a_spec_shows_them(tmp_path: Path) -> None:
     assert risk.value == pytest.approx(5.6698603, rel=6e-8)
     assert (risk.bound, risk.rigor) == ("upper", "theorem")
     assert {a.name: a.status for a in risk.assumptions}["moved-models"] == "unchecked"
-    bias = {f.quantity: f.value for f in found if f.quantity.startswith("clipping-")}
-    assert bias == pytest.approx(
-        dict(zip(("clipping-a1", "clipping-a2", "clipping-a3"), utility.clipping_bias(1.0, 0.05), strict=True))
-    )
+    bias = {f.quantity.removeprefix("clipping-"): f.value for f in found if f.quantity.startswith("clipping-")}
+    assert bias == pytest.approx(utility.clipping_bias(1.0, 0.05))
     for quantity, ours, theirs in (
         ("mean-gradient", 8.63315, 1.20996),
         ("mean-gradient-without-mixing", 2.26277, 0.35384),

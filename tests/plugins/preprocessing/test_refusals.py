@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -28,149 +29,116 @@ claims:
 """
 NET = "{kind: dp-gd, eps_noise: 0.3, steps: 5, loss: cross-entropy, lipschitz: 1.0}"
 MODEL = "model={kind: mlp, hidden: [4]}"
-GD = "mechanism.private={kind: dp-gd, eps_noise: 0.3, steps: 5, loss: logistic}"
+GD = "P={kind: dp-gd, eps_noise: 0.3, steps: 5, loss: logistic}"
+
+
+def in_full(text: str) -> str:
+    """M, P and C at the beginning stand for ``mechanism``, its block ``private`` and its block ``collection``."""
+    names = {"M": "mechanism", "P": "mechanism.private", "C": "mechanism.collection"}
+    return re.sub(r"^[MPC]\b", lambda found: names[found[0]], text)
 
 
 def diagnostics(tmp_path: Path, *overrides: str) -> list[Diagnostic]:
-    return specs.diagnostics(tmp_path, BASE, *overrides)
+    return specs.diagnostics(tmp_path, BASE, *map(in_full, overrides))
 
 
 def test_the_base_is_fine(tmp_path: Path) -> None:
     assert diagnostics(tmp_path) == []
     assert diagnostics(tmp_path, GD) == []
-    quantised = step("{quantise: 0.01}"), "mechanism.collection={max_ball: 9}", "mechanism.accounting=repaired"
+    quantised = step("{quantise: 0.01}"), "C={max_ball: 9}", "M.accounting=repaired"
     assert diagnostics(tmp_path, *quantised, SWEEP) == []
 
 
 def step(text: str) -> str:
-    return f"mechanism.pipeline=[{text}]"
+    return f"M.pipeline=[{text}]"
 
 
 AUDIT = "audit={method: many-run, runs: 20}"
 
 
-def limits(text: str) -> str:
-    return f"mechanism.collection={{{text}}}"
-
-
-LIMITS, PRIVATE = "mechanism.collection", "mechanism.private"
-SWEEP = "mechanism.sweep={over: eta, values: [0.1, 0.2]}"
-PRINTED = "mechanism.accounting=printed"
+SWEEP = "M.sweep={over: eta, values: [0.1, 0.2]}"
+PRINTED = "M.accounting=printed"
 LAST = "threat_model.access=final-model"
-ITERATED = "mechanism.private={kind: sgd-iterated, eps_noise: 0.1, loss: logistic}"
-PTR = "mechanism.ptr={epsilon: 0.1, delta: 1e-6}"
-AT, BATCH = "mechanism.pipeline.0", "mechanism.private.batch_size"
+ITERATED = "{kind: sgd-iterated, eps_noise: 0.1, loss: logistic}"
+KNOWN = "{kind: sgd-iterated, eps_noise: 0.2, loss: logistic, lipschitz: 1.0, smooth: 1.0}"
+NET_ITERATED = "{kind: sgd-iterated, eps_noise: 0.1, loss: cross-entropy, lipschitz: 1.0}"
+NO_LOSS = [GD, "P.loss=null", "P.lipschitz=1.0"]
+RENYI = "claims.one={id: one, kind: renyi-dp, alpha: %s, epsilon: 1.0, over: collection}"
+PTR = "M.ptr={epsilon: 0.1, delta: 1e-6}"
+AT = "M.pipeline.0"
+SCALE = step("{scale: standard, clip: 3.0}")
+REGRESSION = [step("{impute: regression}"), "C={max_missing_rows: 9, min_eigenvalue: 1.0, max_eigenvalue: 9.0}"]
 
 
 @pytest.mark.parametrize(
-    ("overrides", "severity", "path"),
+    ("overrides", "path", "severity"),
     [
-        (["threat_model.adjacency=add-remove"], "error", "threat_model.adjacency"),
-        (["threat_model.group_size=[1, 2]"], "error", "threat_model.group_size"),
-        ([step("{impute: trimmed}")], "error", AT),
-        ([step("{impute: trimmed, trim: 45}"), "mechanism.collection.max_spread=0.5"], "error", f"{AT}.trim"),
-        ([step("{impute: mean, pca: 2}")], "error", f"{AT}.pca"),
-        ([step("{impute: mean, affine: true}")], "error", f"{AT}.affine"),
-        ([step("{pca: 6}")], "error", f"{AT}.pca"),
-        ([step("{scale: standard}")], "error", AT),
-        ([step("{impute: mean}, {pca: 2}")], "warning", "mechanism.pipeline"),
-        ([step("{pca: 2}")], "warning", LIMITS),
-        ([step("{pca: 2}"), "mechanism.collection.min_eigengap=0.04"], "warning", f"{LIMITS}.min_eigengap"),
-        ([step("{deduplicate: 0.1}"), "mechanism.collection.max_ball=100"], "warning", f"{LIMITS}.max_ball"),
-        (["mechanism.collection.max_missing_rows=200"], "error", f"{LIMITS}.max_missing_rows"),
-        (["mechanism.collection.min_observed=1"], "error", f"{LIMITS}.min_observed"),
+        (["threat_model.adjacency=add-remove"], "threat_model.adjacency", "error"),
+        (["threat_model.group_size=[1, 2]"], "threat_model.group_size", "error"),
+        ([step("{impute: trimmed}")], AT, "error"),
+        ([step("{impute: trimmed, trim: 45}"), "C.max_spread=0.5"], f"{AT}.trim", "error"),
+        ([step("{impute: mean, pca: 2}")], f"{AT}.pca", "error"),
+        ([step("{impute: mean, affine: true}")], f"{AT}.affine", "error"),
+        ([step("{pca: 6}")], f"{AT}.pca", "error"),
+        ([step("{scale: standard}")], AT, "error"),
+        ([step("{impute: mean}, {pca: 2}")], "M.pipeline", "warning"),
+        ([step("{pca: 2}")], "C", "warning"),
+        ([step("{pca: 2}"), "C.min_eigengap=0.04"], "C.min_eigengap", "warning"),
+        ([step("{deduplicate: 0.1}"), "C.max_ball=100"], "C.max_ball", "warning"),
+        (["C.max_missing_rows=200"], "C.max_missing_rows", "error"),
+        (["C.min_observed=1"], "C.min_observed", "error"),
+        (REGRESSION, "C.min_eigenvalue", "error"),
+        (["C.max_eigenvalue=1e-4"], "C.max_eigenvalue", "error"),
+        ([step("{deduplicate: 0.01}"), "C={max_ball: 4, min_std: 0.1}"], "C.min_std", "error"),
+        ([SCALE, "C={min_std: 0.1, min_observed: 150}"], "C.min_observed", "error"),
+        (["P.loss=logistic"], "P.loss", "error"),
+        (["P.kind=dp-gd"], "P", "error"),
+        ([GD, "P.lipschitz=0.5"], "P.lipschitz", "error"),
+        ([GD, "M.radius=2.0"], "M.radius", "error"),
+        ([GD, "data.classes=3"], "P.loss", "error"),
+        (NO_LOSS, "P", "warning"),
+        ([f"P={ITERATED}"], "threat_model.access", "error"),
+        ([f"P={ITERATED}", "P.learning_rate=3.0", LAST], "P.learning_rate", "error"),
+        # Records of norm 3 have nine times the curvature.
+        ([f"P={ITERATED}", SCALE, "C={min_std: 0.5}", LAST], "P.learning_rate", "error"),
+        ([f"P={NET}"], "P.loss", "error"),
+        ([MODEL], "model", "error"),
+        ([f"P={NET}", MODEL], "P", "warning"),
+        ([f"P={NET.replace(', lipschitz: 1.0', '')}", MODEL], "P", "error"),
+        ([f"P={NET}", "P.learning_rate=0.5", MODEL], "P.learning_rate", "error"),
+        ([f"P={NET}", "P.theta_radius=2.0", MODEL], "P.theta_radius", "error"),
+        ([f"P={NET_ITERATED}", LAST, MODEL], "P.loss", "error"),
+        (["P={kind: sgd-iterated, eps_noise: 0.1, lipschitz: 1.0, smooth: 1.0}", LAST], "P", "error"),
+        (["P={kind: gaussian, eps_noise: 1e-200}"], "P.eps_noise", "error"),
+        (["P={kind: gaussian, eps_noise: 1.3, sensitivity: 1.5e-323}"], "P.sensitivity", "error"),
+        (["P={kind: laplace, eps_noise: 0.3, lipschitz: 1e300}"], "P.lipschitz", "error"),
+        ([PRINTED], "M.accounting", "warning"),
+        (["M.accounting=certified"], "M.accounting", "warning"),  # the former name of repaired
+        ([PRINTED, "P.lipschitz=0.7"], "M.accounting", "error"),
+        ([PRINTED, RENYI % 4.0], "claims.0.alpha", "error"),
+        ([PRINTED, f"P={KNOWN}", LAST, RENYI % 16.0], "claims.0.alpha", "error"),
         (
-            [step("{impute: regression}"), limits("max_missing_rows: 9, min_eigenvalue: 1.0, max_eigenvalue: 9.0")],
+            [PRINTED, step("{pca: 2}"), "C.min_eigengap=0.5", "data.records=90", "C.min_observed=80"],
+            "M.accounting",
             "error",
-            f"{LIMITS}.min_eigenvalue",
         ),
-        (["mechanism.private.loss=logistic"], "error", f"{PRIVATE}.loss"),
-        (["mechanism.private.kind=dp-gd"], "error", PRIVATE),
-        ([GD, "mechanism.private.lipschitz=0.5"], "error", f"{PRIVATE}.lipschitz"),
-        ([GD, "mechanism.radius=2.0"], "error", "mechanism.radius"),
-        ([GD, "data.classes=3"], "error", f"{PRIVATE}.loss"),
-        ([GD, "mechanism.private.loss=null", "mechanism.private.lipschitz=1.0"], "warning", PRIVATE),
-        ([ITERATED], "error", "threat_model.access"),
-        ([ITERATED, "mechanism.private.learning_rate=3.0", LAST], "error", f"{PRIVATE}.learning_rate"),
-        (  # records of norm 3 have nine times the curvature
-            [
-                ITERATED.replace("logistic", "squared"),
-                f"{PRIVATE}.learning_rate=0.5",
-                LAST,
-                step("{scale: standard, clip: 3.0}"),
-                limits("min_std: 0.5"),
-            ],
-            "error",
-            f"{PRIVATE}.learning_rate",
-        ),
-        ([f"{PRIVATE}={NET}"], "error", f"{PRIVATE}.loss"),
-        ([MODEL], "error", "model"),
-        ([f"{PRIVATE}={NET}", MODEL], "warning", PRIVATE),
-        ([f"{PRIVATE}={NET.replace(', lipschitz: 1.0', '')}", MODEL], "error", PRIVATE),
-        ([f"{PRIVATE}={NET.replace('}', ', learning_rate: 0.5}')}", MODEL], "error", f"{PRIVATE}.learning_rate"),
-        ([f"{PRIVATE}={NET.replace('}', ', theta_radius: 2.0}')}", MODEL], "error", f"{PRIVATE}.theta_radius"),
-        (
-            [f"{PRIVATE}={{kind: sgd-iterated, eps_noise: 0.1, loss: cross-entropy, lipschitz: 1.0}}", LAST, MODEL],
-            "error",
-            f"{PRIVATE}.loss",
-        ),
-        ([f"{PRIVATE}={{kind: sgd-iterated, eps_noise: 0.1, lipschitz: 1.0, smooth: 1.0}}", LAST], "error", PRIVATE),
-        (
-            [
-                PRINTED,
-                f"{PRIVATE}={{kind: sgd-iterated, eps_noise: 0.2, loss: logistic, lipschitz: 1.0, smooth: 1.0}}",
-                LAST,
-                "claims.one={id: one, kind: renyi-dp, alpha: 16.0, epsilon: 1.0, over: collection}",
-            ],
-            "error",
-            "claims.0.alpha",
-        ),
-        ([PRINTED], "warning", "mechanism.accounting"),
-        (["mechanism.accounting=certified"], "warning", "mechanism.accounting"),  # the former name of repaired
-        ([SWEEP, step("{pca: 2}")], "error", "mechanism.sweep.over"),
-        ([PRINTED, "mechanism.private.lipschitz=0.7"], "error", "mechanism.accounting"),
-        ([PRINTED, "claims.one={id: one, kind: renyi-dp, alpha: 4.0, epsilon: 1.0}"], "error", "claims.0.alpha"),
-        (
-            [
-                PRINTED,
-                step("{pca: 2}"),
-                "mechanism.collection.min_eigengap=0.5",
-                "data.records=90",
-                "mechanism.collection.min_observed=80",
-            ],
-            "error",
-            "mechanism.accounting",
-        ),
-        ([PTR, step("{scale: standard, clip: 1.0}")], "error", "mechanism.ptr"),
-        ([PTR, step("{pca: 2}"), "mechanism.collection.min_eigengap=0.03"], "error", f"{LIMITS}.min_eigengap"),
-        (["mechanism.ptr={epsilon: 0.1, delta: 1e-4}", "claims.one.over=null"], "warning", "claims.0.delta"),
-        (["audit={method: one-run}"], "error", "audit.method"),
-        ([AUDIT, "audit.canary={space: input}"], "error", "audit.canary"),
-        ([AUDIT, "audit.clusters=3"], "error", "audit.clusters"),
-        ([AUDIT, "audit.runs=2"], "error", "audit.runs"),
-        ([AUDIT, step("{quantise: 0.1}"), "audit.clusters=7"], "error", "audit.clusters"),
-        ([AUDIT, step("{quantise: 0.1}"), "audit.members=60"], "error", "audit"),
-        ([AUDIT, "data={kind: declared, records: 200, features: 6}"], "error", "audit"),
-        ([AUDIT, GD, "mechanism.private.loss=null", "mechanism.private.lipschitz=1.0"], "error", PRIVATE),
-        (
-            [step("{impute: mean}"), limits("max_missing_rows: 10, min_observed: 90, max_eigenvalue: 1e-4")],
-            "error",
-            f"{LIMITS}.max_eigenvalue",
-        ),
-        ([step("{deduplicate: 0.01}"), limits("max_ball: 4, min_std: 0.1")], "error", f"{LIMITS}.min_std"),
-        (
-            [step("{scale: standard, clip: 1.0}"), limits("min_std: 0.1, min_observed: 150")],
-            "error",
-            f"{LIMITS}.min_observed",
-        ),
-        ([f"{PRIVATE}={{kind: gaussian, eps_noise: 1e-200}}"], "error", f"{PRIVATE}.eps_noise"),
-        ([f"{PRIVATE}={{kind: gaussian, eps_noise: 1.3, sensitivity: 1.5e-323}}"], "error", f"{PRIVATE}.sensitivity"),
-        ([f"{PRIVATE}={{kind: laplace, eps_noise: 0.3, lipschitz: 1e300}}"], "error", f"{PRIVATE}.lipschitz"),
+        ([SWEEP, step("{pca: 2}")], "M.sweep.over", "error"),
+        ([PTR, step("{scale: standard, clip: 1.0}")], "M.ptr", "error"),
+        ([PTR, step("{pca: 2}"), "C.min_eigengap=0.03"], "C.min_eigengap", "error"),
+        (["M.ptr={epsilon: 0.1, delta: 1e-4}", "claims.one.over=null"], "claims.0.delta", "warning"),
+        (["audit={method: one-run}"], "audit.method", "error"),
+        ([AUDIT, "audit.canary={space: input}"], "audit.canary", "error"),
+        ([AUDIT, "audit.clusters=3"], "audit.clusters", "error"),
+        ([AUDIT, "audit.runs=2"], "audit.runs", "error"),
+        ([AUDIT, step("{quantise: 0.1}"), "audit.clusters=7"], "audit.clusters", "error"),
+        ([AUDIT, step("{quantise: 0.1}"), "audit.members=60"], "audit", "error"),
+        ([AUDIT, "data={kind: declared, records: 200, features: 6}"], "audit", "error"),
+        ([AUDIT, *NO_LOSS], "P", "error"),
     ],
 )
-def test_what_cannot_be_audited_is_located(tmp_path: Path, overrides: list[str], severity: str, path: str) -> None:
+def test_what_cannot_be_audited_is_located(tmp_path: Path, overrides: list[str], path: str, severity: str) -> None:
     found = diagnostics(tmp_path, *overrides)
-    assert (severity, path) in [(d.severity, ".".join(map(str, d.path))) for d in found], found
+    assert (severity, in_full(path)) in [(d.severity, ".".join(map(str, d.path))) for d in found], found
     assert all(d.span is not None for d in found)
     assert all(d.help for d in found if d.severity == "error")  # what to do instead
 
@@ -183,22 +151,21 @@ def test_what_cannot_be_audited_is_located(tmp_path: Path, overrides: list[str],
         ([step("{impute: mean, fit: all}")], f"{AT}.fit", "mask"),
         ([step("{deduplicate: 0.1, similarity: minhash}")], f"{AT}.similarity", "deduplicate"),
         ([step("{pca: 2, output: reduced}")], f"{AT}.output", "affine"),
-        (["mechanism.private.norm=frobenius"], "mechanism.private.norm", "lipschitz"),
-        (["mechanism.private.eps_noise=0"], "mechanism.private.eps_noise", ""),
+        (["P.norm=frobenius"], "P.norm", "lipschitz"),
+        (["P.eps_noise=0"], "P.eps_noise", ""),
         (["claims.one.delta=1.0"], "claims.0.delta", ""),
-        (["mechanism.ptr={epsilon: 0, delta: 0.1}"], "mechanism.ptr.epsilon", ""),
+        (["M.ptr={epsilon: 0, delta: 0.1}"], "M.ptr.epsilon", ""),
         ([step("{mask: any}")], AT, ""),
-        (["mechanism.orders=[1.0]"], "mechanism.orders.0", ""),
         (["claims.one={id: one, kind: renyi-dp, alpha: 1.0, epsilon: 1.0}"], "claims.0.alpha", ""),
-        (["mechanism.collection.min_eigengap=0"], "mechanism.collection.min_eigengap", ""),
-        ([GD, "mechanism.private.kind=sgd-sampled", "mechanism.private.batch_size=5"], BATCH, "steps"),
+        (["C.min_eigengap=0"], "C.min_eigengap", ""),
+        ([GD, "P.kind=sgd-sampled", "P.batch_size=5"], "P.batch_size", "steps"),
     ],
 )
 def test_the_schema_refuses_keys_and_values(tmp_path: Path, overrides: list[str], path: str, valid: str) -> None:
     file = tmp_path / "refused.yaml"
     file.write_text(BASE, encoding="utf-8")
-    (error,) = load_specs([file], load_catalog(), overrides).diagnostics
-    assert ".".join(map(str, error.path)) == path
+    (error,) = load_specs([file], load_catalog(), list(map(in_full, overrides))).diagnostics
+    assert ".".join(map(str, error.path)) == in_full(path)
     assert (error.code in ("unknown-key", "bad-choice")) == bool(valid)
     assert error.span is not None
     assert valid in str(error.help)

@@ -26,13 +26,7 @@ EDGEWORTH = {
     "S9": (0.0048756442, 0.0044551262, 0.0041590009, 0.0040710785, 0.0040603947),
     "B5": (0.3667385362, 0.3576310558, 0.3577516813, 0.3577404467, 0.3577370559),
 }
-RENYI = {
-    "S5": (0.26144397467, 3.37547),
-    "S6": (0.67929364258, 1.61892),
-    "S7": (0.232772, 2.10),
-    "S8": (0.0160553, 2.64),
-    "S9": (0.00494519132902, 7.05278),
-}
+RENYI = {"S5": 0.26144397467, "S6": 0.67929364258, "S7": 0.232772, "S8": 0.0160553, "S9": 0.00494519132902}
 
 
 @pytest.mark.parametrize("name", sorted(EDGEWORTH))
@@ -58,10 +52,8 @@ def test_an_effect_beyond_floating_point_is_certain() -> None:
 @pytest.mark.parametrize("name", sorted(RENYI))
 def test_renyi(name: str) -> None:
     value = BY_NAME[name]
-    ((gamma, order),) = approximations.gammas_rdp([value.kappa], value.phases)
-    expected, at = RENYI[name]
-    assert gamma == pytest.approx(expected, rel=1e-8 if len(str(expected)) > 10 else 1e-5)
-    assert order == pytest.approx(at, rel=5e-3)
+    (gamma,) = approximations.gammas_rdp([value.kappa], value.phases)
+    assert gamma == pytest.approx(RENYI[name], rel=1e-8 if len(str(RENYI[name])) > 10 else 1e-5)
 
 
 def test_renyi_of_sampled_laplace_against_quadrature() -> None:
@@ -73,7 +65,7 @@ def test_renyi_of_sampled_laplace_against_quadrature() -> None:
 
     moment = sum(integrate.quad(integrand, low, high)[0] for low, high in ((-40, 0), (0, s), (s, 40)))
     step = Steps(noise="laplace", effect=s, rate=p, count=1)
-    assert float(tabulate_loss(step).moment(a)) == pytest.approx(math.log(moment), rel=1e-9)
+    assert float(tabulate_loss(step).moment([a])[0]) == pytest.approx(math.log(moment), rel=1e-9)
 
 
 def test_tables_are_laws_under_both_hypotheses() -> None:

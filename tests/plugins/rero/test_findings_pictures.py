@@ -52,8 +52,8 @@ def trial(index: int, rank: int, **internal: object) -> Trial:
 def test_a_series_of_the_trials_that_kept_pictures(tmp_path: Path) -> None:
     spec = spec_of(tmp_path)
     kept = {"shape": [2, 2, 1], "pixels": ["AAAA", "AAAB", "AAAC"]}
-    assert picture_series(spec, [trial(0, 1), Trial(index=1, evidence=FrozenMap({"rank": 0}))], "s") is None
-    found = picture_series(spec, [trial(0, 1, pictures=kept), trial(1, 0), trial(2, 7, pictures=kept)], "s")
+    assert picture_series(spec, [trial(0, 1), Trial(index=1, evidence=FrozenMap({"rank": 0}))]) is None
+    found = picture_series(spec, [trial(0, 1, pictures=kept), trial(1, 0), trial(2, 7, pictures=kept)])
     assert found is not None
     assert found.columns["trial"] == (0, 2)
     assert found.columns["place of the target"] == (2, 8)
