@@ -168,18 +168,14 @@ class TruncatedPoisson:
             return 0.0
         return min(1.0, max(_SMALLEST, binomial_tail(self.n, self.rate, self.cap - self.k + 1) * (1.0 + _BETA)))
 
-    @property
-    def full(self) -> float:
-        """P[Binomial(fewest, rate) >= cap], rounded down: the probability that others fill a batch; 0 if below 1e-9."""
-        value = binomial_tail(self.fewest, self.rate, self.cap) * (1.0 - _BETA)
-        return value if value > _RARELY else 0.0
-
     def above(self) -> Mixture | Revealed:
         """A pair that dominates the step, for datasets whose smaller one has ``fewest`` to ``n`` records."""
         roomy, chance = Mixture.poisson(self.k, self.rate, self.sigma), self.displacing
         if chance == 0.0:
             return roomy
-        full = min(self.full, chance)
+        # P[Binomial(fewest, rate) >= cap], rounded down: the probability that others fill a batch
+        full = binomial_tail(self.fewest, self.rate, self.cap) * (1.0 - _BETA)
+        full = min(full, chance) if full > _RARELY else 0.0
         j = np.arange(self.k + 1, dtype=np.float64)
         cases = [(1.0 - chance, roomy)]
         if full > 0.0:

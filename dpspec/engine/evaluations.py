@@ -10,12 +10,13 @@ import dataclasses
 import math
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from itertools import islice
 
 from dpspec.contract import DataError, Finding, Json, Spec
 from dpspec.contract.catalog import Catalog
-from dpspec.contract.events import Event, Progressed, StageStarted
+from dpspec.contract.events import Event, StageStarted
 from dpspec.engine.judging.claim_tests import Concluded
 from dpspec.engine.judging.evidence_weight import claim_scope, weighed_findings
 from dpspec.engine.judging.inequalities import statement
@@ -153,11 +154,10 @@ class Evaluations:
     def at(self, value: float) -> Point:
         if value in self.points:
             return self.points[value]
-        what = f"{self.key.place} = {self.key.spelling(value)}"
-        self._emit(StageStarted(audit=self.spec.name, stage=what))
+        self._emit(StageStarted(audit=self.spec.name, stage=f"{self.key.place} = {self.key.spelling(value)}"))
         try:
             prepared = self.candidate(value)
-            findings = self._findings(prepared, what)
+            findings = self._findings(prepared)
         except SpecError as error:
             point = Point(value=value, problem=f"the spec is not valid there: {error}")
         except (ValueError, ArithmeticError, MemoryError) as error:
@@ -202,21 +202,14 @@ class Evaluations:
         self._base = prepared
         return prepared
 
-    def _findings(self, prepared: Prepared, what: str) -> tuple[Finding, ...]:
-        def tell(event: Event) -> None:
-            if isinstance(event, Progressed):
-                event = dataclasses.replace(event, what=f"{what}, {event.what}" if event.what else what)
-            self._emit(event)
-
-        inputs = prepared.audit.trial_inputs(prepared.spec)
-        context = RunContext(prepared, self._catalog, inputs, device="cpu", emit=tell)
-        try:
-            spec, bounds = prepared.spec, prepared.audit.bound(prepared.spec, context)
-            return tuple(o for o in with_assumptions(bounds, spec, prepared.constants, {}) if isinstance(o, Finding))
-        except DataError as error:
-            raise SpecError([data_unreadable(error, self.spec)]) from error
-        finally:
-            context.close()
+    def _findings(self, prepared: Prepared) -> tuple[Finding, ...]:
+        spec, inputs = prepared.spec, prepared.audit.trial_inputs(prepared.spec)
+        with closing(RunContext(prepared, self._catalog, inputs, device="cpu", emit=self._emit)) as context:
+            try:
+                outcomes = with_assumptions(prepared.audit.bound(spec, context), spec, prepared.constants, {})
+                return tuple(outcome for outcome in outcomes if isinstance(outcome, Finding))
+            except DataError as error:
+                raise SpecError([data_unreadable(error, self.spec)]) from error
 
 
 #: Factors of compared values relative to the start, nearest first.

@@ -11,6 +11,7 @@ import functools
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -286,13 +287,11 @@ def _recording(audit: AuditResult, prepared: Prepared) -> tuple[ExecutedRun | No
 
 
 def _bounds(prepared: Prepared, catalog: Catalog, inputs: FrozenMap) -> list[Finding | Series]:
-    context = RunContext(prepared, catalog, inputs, device="cpu")
-    try:
-        return list(prepared.audit.bound(prepared.spec, context))
-    except ArithmeticError as error:
-        raise SpecError([out_of_range(error, prepared.spec)]) from error
-    finally:
-        context.close()
+    with closing(RunContext(prepared, catalog, inputs, device="cpu")) as context:
+        try:
+            return list(prepared.audit.bound(prepared.spec, context))
+        except ArithmeticError as error:
+            raise SpecError([out_of_range(error, prepared.spec)]) from error
 
 
 def _origins(

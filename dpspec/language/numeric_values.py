@@ -37,8 +37,8 @@ class NumericKey:
 
 
 def numeric_key(spec: Spec, catalog: Catalog, place: str) -> NumericKey:
-    keys = [(path, _numeric(_by_id(spec, path), path, parts, value)) for path, parts, value in _keys(spec, catalog)]
-    numbers = {key.place: key for _, key in keys if key is not None}
+    keys = list(_keys(spec, catalog))
+    numbers = [key.place for _, key in keys if key is not None]
     found = {_by_id(spec, path): key for path, key in keys}
     found = {**{dotted(path): key for path, key in keys}, **found}  # as with --set, an id takes precedence
     key = found.get(place)
@@ -53,8 +53,8 @@ def numeric_key(spec: Spec, catalog: Catalog, place: str) -> NumericKey:
 
 def given_numbers(spec: Spec, catalog: Catalog) -> list[str]:
     """The places of the numbers that the spec has, without those in lists."""
-    keys = (_numeric(_by_id(spec, path), path, parts, value) for path, parts, value in _keys(spec, catalog))
-    return [key.place for key in keys if key is not None and key.value is not None and isinstance(key.path[-1], str)]
+    keys = (key for _, key in _keys(spec, catalog) if key is not None)
+    return [key.place for key in keys if key.value is not None and isinstance(key.path[-1], str)]
 
 
 def with_value(spec: Spec, key: NumericKey, value: float) -> dict[str, Json]:
@@ -64,8 +64,8 @@ def with_value(spec: Spec, key: NumericKey, value: float) -> dict[str, Json]:
     return document
 
 
-def _keys(spec: Spec, catalog: Catalog) -> Iterator[tuple[Path, list[Plain], Json]]:
-    """Keys on which bounds may depend: path, the schemas that apply, and the value or None."""
+def _keys(spec: Spec, catalog: Catalog) -> Iterator[tuple[Path, NumericKey | None]]:
+    """Paths of keys on which bounds may depend, with None if the key is not a number."""
     document = spec.to_json()
     mechanism = catalog.mechanisms[spec.mechanism.kind].provider
     schemas: dict[str, Plain] = {
@@ -76,10 +76,12 @@ def _keys(spec: Spec, catalog: Catalog) -> Iterator[tuple[Path, list[Plain], Jso
     }
     if spec.model is not None:
         schemas["model"] = blocks.kind_block("model", catalog.models[spec.model.kind].provider)
-    for name, schema in schemas.items():
-        yield from _below((name,), [schema], document[name])
+    found: list[tuple[Path, Plain, Json]] = [((name,), schema, document[name]) for name, schema in schemas.items()]
     for i, claim in enumerate(document["claims"]):
-        yield from _below(("claims", i), [blocks.claim_block(claim["kind"], mechanism)], claim)
+        found.append((("claims", i), blocks.claim_block(claim["kind"], mechanism), claim))
+    for block, schema, value in found:
+        for path, parts, current in _below(block, [schema], value):
+            yield path, _numeric(_by_id(spec, path), path, parts, current)
 
 
 def _below(path: Path, schemas: Sequence[Plain], value: Json) -> Iterator[tuple[Path, list[Plain], Json]]:

@@ -83,12 +83,7 @@ class Logistic(Stack):
     """
 
     def layers(self) -> Iterable[Layer]:
-        def zero_first(nn: object, shape: Shape) -> torch.nn.Module:
-            from dpspec.models.modules import ZeroFirst
-
-            return ZeroFirst()
-
-        reference = Plain(lambda shape: (shape[0] + 1,), zero_first)
+        reference = Plain(lambda shape: (shape[0] + 1,), lambda modules, _: modules.ZeroFirst())
         return FLATTEN, Dense(self.facts.classes - 1, bias=bool(self.options.get("bias", True))), reference
 
 
@@ -229,13 +224,10 @@ class Residual(Layer):
 
 def _subsample(width: int) -> Layer:
     """(channels, h, w) to (width, ceil(h / 2), ceil(w / 2)): drop every second pixel, add channels of zeros."""
-
-    def made(nn: object, shape: Shape) -> torch.nn.Module:
-        from dpspec.models.modules import Subsample
-
-        return Subsample(2, width - shape[0])
-
-    return Plain(lambda shape: (width, *(-(-side // 2) for side in shape[1:])), made)
+    return Plain(
+        lambda shape: (width, *(-(-side // 2) for side in shape[1:])),
+        lambda modules, shape: modules.Subsample(2, width - shape[0]),
+    )
 
 
 RESNET20 = _model(
@@ -304,19 +296,17 @@ def _convolutions(width: int, stride: int, between: tuple[Layer, ...]) -> tuple[
     )
 
 
-def _size(default: int, most: int, description: str) -> dict[str, Json]:
-    return integer(description, least=1, most=most, default=default)
-
-
 TRANSFORMER = _model(
     "transformer",
     "Transformer",
     "A small transformer encoder for token sequences, with scores from the mean over all tokens.",
     {
-        "width": _size(32, 4096, "The length of a token's vector; a multiple of heads."),
-        "heads": _size(2, 64, "The number of attention heads."),
-        "layers": _size(1, 48, "The number of layers, each with attention and two dense layers."),
-        "hidden": _size(64, 65536, "The width between the two dense layers of each layer."),
+        "width": integer("The length of a token's vector; a multiple of heads.", least=1, most=4096, default=32),
+        "heads": integer("The number of attention heads.", least=1, most=64, default=2),
+        "layers": integer(
+            "The number of layers, each with attention and two dense layers.", least=1, most=48, default=1
+        ),
+        "hidden": integer("The width between the two dense layers of each layer.", least=1, most=65536, default=64),
     },
     tokens=True,
 )

@@ -59,7 +59,7 @@ class Chain(Layer):
 
 @dataclass(frozen=True)
 class Plain(Layer):
-    """A layer without parameters: the output shape, and the module from ``torch.nn`` and the input shape."""
+    """A layer without parameters: the output shape, and the module from ``dpspec.models.modules`` and input shape."""
 
     shaped: Callable[[Shape], Shape]
     made: Callable[[Any, Shape], torch.nn.Module]
@@ -68,20 +68,20 @@ class Plain(Layer):
         return self.shaped(shape), 0
 
     def module(self, shape: Shape, generator: torch.Generator) -> torch.nn.Module:
-        import torch
+        from dpspec.models import modules
 
-        return self.made(torch.nn, shape)
+        return self.made(modules, shape)
 
 
 #: Any shape to one axis.
-FLATTEN = Plain(lambda shape: (prod(shape),), lambda nn, _: nn.Flatten(1))
+FLATTEN = Plain(lambda shape: (prod(shape),), lambda modules, _: modules.nn.Flatten(1))
 
 #: (channels, h, w) to (channels, 1, 1): the mean over all pixels.
-GLOBAL_AVERAGE = Plain(lambda shape: (shape[0], 1, 1), lambda nn, _: nn.AdaptiveAvgPool2d(1))
+GLOBAL_AVERAGE = Plain(lambda shape: (shape[0], 1, 1), lambda modules, _: modules.nn.AdaptiveAvgPool2d(1))
 
 
 def activation(name: str) -> Layer:
-    return Plain(lambda shape: shape, lambda nn, _: nn.ReLU() if name == "relu" else nn.Tanh())
+    return Plain(lambda shape: shape, lambda modules, _: modules.nn.ReLU() if name == "relu" else modules.nn.Tanh())
 
 
 def pool(by: str) -> Layer:
@@ -93,7 +93,7 @@ def pool(by: str) -> Layer:
             raise ValueError(f"images of {h} x {w} are too small for pooling")
         return (channels, h // 2, w // 2)
 
-    return Plain(halved, lambda nn, _: nn.MaxPool2d(2) if by == "max" else nn.AvgPool2d(2))
+    return Plain(halved, lambda modules, _: modules.nn.MaxPool2d(2) if by == "max" else modules.nn.AvgPool2d(2))
 
 
 @dataclass(frozen=True)

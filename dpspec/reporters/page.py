@@ -28,7 +28,7 @@ from dpspec.reporters import labels, matrices, phrases
 from dpspec.reporters.charts import interval_bar
 from dpspec.reporters.figures import figures
 from dpspec.reporters.limits import limits, recipe
-from dpspec.reporters.read_results import ELEMENT, embedded, with_plain_result
+from dpspec.reporters.read_results import ELEMENT, embedded
 from dpspec.reporters.risk import risk
 from dpspec.reporters.summary import NOT_TESTED, RISK, details, failed, outcomes, summary, tally, verdict_sentence
 from dpspec.text import plain, shortened
@@ -231,7 +231,6 @@ def compared(page: str, result: Result) -> tuple[list[Edited], str]:
     again = again if again.endswith("\n") or not page.endswith("\n") else f"{again}\n"
     if page == again:
         return [], ""
-    page, again = with_plain_result(page), with_plain_result(again)
     shown, due = FIGURE.findall(page), FIGURE.findall(again)
     if len(shown) == len(due) and all(map(same_drawing, shown, due)):
         page, again = FIGURE.sub("<svg>", page), FIGURE.sub("<svg>", again)

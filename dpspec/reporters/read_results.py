@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import binascii
-import zlib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,20 +19,9 @@ _BEGIN, _END = f'<script type="application/json" id="{ELEMENT}">', "</script>"
 #: Escapes in the JSON, so that no text ends the element or begins a comment.
 _ESCAPES = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028", "\u2029": "\\u2029"}
 
-#: A result with more characters is compressed.
-_PACKED_FROM = 1_000_000
-
-#: The beginning of a compressed result, and its maximum compression ratio.
-_PACKED, _DENSEST = "zlib:", 200
-
 
 def embedded(json: str) -> str:
-    """JSON with the characters of HTML markup escaped; long JSON as ``zlib:`` and base64."""
-    if len(json) > _PACKED_FROM:
-        data = json.encode("utf-8")
-        packed = _PACKED + base64.b64encode(zlib.compress(data, 9)).decode("ascii")
-        if len(data) <= _DENSEST * len(packed):
-            return packed
+    """JSON with the characters of HTML markup escaped."""
     for character, escape in _ESCAPES.items():
         json = json.replace(character, escape)
     return json
@@ -53,26 +39,7 @@ def extract(page: str) -> str:
     if begins != 1 or not end:
         held = begins if begins != 1 else "one without an end"
         raise ResultError(f"a report contains one result, this page contains {held}")
-    return _unpacked(text) if text.startswith(_PACKED) else text
-
-
-def with_plain_result(page: str) -> str:
-    """The result uncompressed: builds of zlib differ in their compressed text."""
-    before, begin, rest = page.partition(_BEGIN)
-    text, end, after = rest.partition(_END)
-    return f"{before}{begin}{_unpacked(text)}{end}{after}" if text.startswith(_PACKED) else page
-
-
-def _unpacked(text: str) -> str:
-    most = _DENSEST * len(text)
-    try:
-        reader = zlib.decompressobj()
-        data = reader.decompress(base64.b64decode(text.removeprefix(_PACKED), validate=True), most)
-        if not reader.eof or reader.unused_data:
-            raise ResultError(f"the compressed result in this page is cut, or longer than {most} bytes")
-        return data.decode("utf-8")
-    except (binascii.Error, zlib.error, ValueError) as error:
-        raise ResultError(f"the compressed result in this page cannot be read: {error}") from None
+    return text
 
 
 #: Suffixes of files that programs display as markup, including markup in the result's texts.

@@ -202,12 +202,9 @@ def _loader(
 
 def _optimizer(model: nn.Module, options: FrozenMap) -> torch.optim.Optimizer:
     chosen = {key: value for key, value in (options.get("optimizer") or {}).items() if value is not None}
-    kind, decay = chosen.get("kind", "sgd"), float(chosen.get("weight_decay", 0.0))
-    rate = float(options["learning_rate"])
+    kind, rate = chosen.pop("kind", "sgd"), float(options["learning_rate"])
     if kind == "adam":
-        betas = float(chosen.get("beta1", 0.9)), float(chosen.get("beta2", 0.999))
-        eps = float(chosen.get("eps", 1e-8))
-        return torch.optim.Adam(model.parameters(), lr=rate, betas=betas, eps=eps, weight_decay=decay)
-    momentum = float(chosen.get("momentum", 0.9)) if kind == "momentum" else 0.0
-    nesterov = bool(chosen.get("nesterov", False))
-    return torch.optim.SGD(model.parameters(), lr=rate, momentum=momentum, nesterov=nesterov, weight_decay=decay)
+        betas = chosen.pop("beta1", 0.9), chosen.pop("beta2", 0.999)
+        return torch.optim.Adam(model.parameters(), lr=rate, betas=betas, **chosen)
+    momentum = {"momentum": 0.9} if kind == "momentum" else {}
+    return torch.optim.SGD(model.parameters(), lr=rate, **{**momentum, **chosen})

@@ -13,7 +13,7 @@ import copy
 import math
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -35,21 +35,18 @@ CANARY_NORM = 10.0
 Array: TypeAlias = np.ndarray[Any, Any]
 
 
-class AttackedRun(NamedTuple):
-    """One run with canaries, whose scores (m,) ``score`` returns; no ``watcher`` without released models."""
-
-    job: dps.TrainingJob
-    watcher: Residuals | None
-    score: Callable[[], Array]
+#: A run with canaries, its observer of released models if there are any, and a function that returns scores (m,).
+Planted: TypeAlias = "tuple[dps.TrainingJob, Residuals | None, Callable[[], Array]]"
 
 
-@dataclass(frozen=True)
-class _Run:
-    index: int
+class _Run(NamedTuple):
+    number: int
     canary_free_run: bool
     sizes: Array
     coins: Array
-    planted: AttackedRun
+    job: dps.TrainingJob
+    watcher: Residuals | None
+    score: Callable[[], Array]
     watched: WatchedRun
 
 
@@ -61,16 +58,16 @@ def run_trials(inputs: dps.FrozenMap, context: dps.Context, indices: Sequence[in
     attack = replace(Attack.of(inputs), scoring=context.attack.score)
     if attack.method == "many-run":
         runs = [_prepare_run(attack, inputs, context, index) for index in indices]
-        watchers = [run.planted.watcher for run in runs if run.planted.watcher is not None]
+        watchers = [run.watcher for run in runs if run.watcher is not None]
         # Runs with sampled users or a transcript are observed one by one.
-        if watchers and not attack.others_drawn and not kit.draws_users(runs[0].planted.job.phases):
+        if watchers and not attack.others_drawn and not kit.draws_users(runs[0].job.phases):
             SharedPopulations(watchers, context.model.build(0))
-        train_many(context.trainer, [run.planted.job for run in runs])
+        train_many(context.trainer, [run.job for run in runs])
         yield from (_conclude_run(attack, inputs, context, run) for run in runs)
         return
     for index in indices:
         run = _prepare_run(attack, inputs, context, index)
-        context.trainer.train(run.planted.job)
+        context.trainer.train(run.job)
         yield _conclude_run(attack, inputs, context, run)
 
 
@@ -83,11 +80,11 @@ def _prepare_run(attack: Attack, inputs: dps.FrozenMap, context: dps.Context, in
     parts = 2 if canary_free_run else 1
     job = kit.training_job(inputs, context, index, "training", progress="training", parts=parts)
     plant = _gradients if attack.space == "gradient" else _records
-    planted = plant(attack, context, index, job, sizes, coins)
+    job, watcher, score = plant(attack, context, index, job, sizes, coins)
     # Only the first two of many runs are logged, because the logs are large.
-    watched = WatchedRun(planted.job, planted.watcher, logged=attack.method == "one-run" or index < 2)
-    job = replace(planted.job, observers=(*watched.observers, *planted.job.observers))
-    return _Run(index, canary_free_run, sizes, coins, planted._replace(job=job), watched)
+    watched = WatchedRun(job, watcher, logged=attack.method == "one-run" or index < 2)
+    job = replace(job, observers=(*watched.observers, *job.observers))
+    return _Run(index, canary_free_run, sizes, coins, job, watcher, score, watched)
 
 
 def _conclude_run(attack: Attack, inputs: dps.FrozenMap, context: dps.Context, run: _Run) -> dps.Trial:
@@ -95,33 +92,33 @@ def _conclude_run(attack: Attack, inputs: dps.FrozenMap, context: dps.Context, r
     from dpspec.training.measure.run_evidence import RunLogs, replayed_step
 
     other_logs = None
-    values = scores.replace_non_finite(run.planted.score())
+    values = scores.replace_non_finite(run.score())
     evidence: dict[str, dps.Json] = {
-        "records": run.planted.job.public_records,
+        "records": run.job.public_records,
         "outcomes": _outcomes(attack, run.sizes, run.coins, values),
     }
     if run.canary_free_run:
-        seed = context.seed(run.index, "twin")
+        seed = context.seed(run.number, "twin")
         other = kit.training_job(
-            inputs, context, run.index, "twin", model_seed=seed, progress="training", part=1, parts=2
+            inputs, context, run.number, "twin", model_seed=seed, progress="training", part=1, parts=2
         )
         other_logs = RunLogs(other)  # only its noise is compared with the run's
         evidence["internal"] = {
             "accuracy": kit.canary_free_accuracy(replace(other, observers=(other_logs.noise,)), context)
         }
     ran = run.watched.evidence(other_logs, run.sizes, run.coins)
-    if run.index == 0 and "iterates" in context.facts.capabilities:
+    if run.number == 0 and "iterates" in context.facts.capabilities:
         # Whether constants depend on the records of a step; only of backends whose steps are sums of gradients.
         job = kit.training_job(inputs, context, 0, "replay", resumable=False)
         ran = joined(ran, write_run(RunEvidence(replayed=replayed_step(context.trainer, job))))
     evidence = evidence | ran if run.watched.logs is None else joined(evidence, ran)
     arrays: dict[str, Array] = {"scores": values, "coins": run.coins.astype(np.int8), "group_sizes": run.sizes}
-    return dps.Trial(index=run.index, evidence=dps.FrozenMap(evidence), arrays=arrays)
+    return dps.Trial(index=run.number, evidence=dps.FrozenMap(evidence), arrays=arrays)
 
 
 def _gradients(
     attack: Attack, context: dps.Context, index: int, job: dps.TrainingJob, sizes: Array, coins: Array
-) -> AttackedRun:
+) -> Planted:
     import torch
 
     from dpspec.training.canaries import CanaryGroups, Intermittent
@@ -163,12 +160,12 @@ def _gradients(
         sums = scores.replace_non_finite(moved) * divisor / float(job.options["learning_rate"])
         return scores.along(phases, attack, present, sizes, sums)
 
-    return AttackedRun(job, watcher, score)
+    return job, watcher, score
 
 
 def _records(
     attack: Attack, context: dps.Context, index: int, job: dps.TrainingJob, sizes: Array, coins: Array
-) -> AttackedRun:
+) -> Planted:
     from dpspec.training import canaries as input_canaries
     from dpspec.training.gradients import flat_model
     from dpspec.training.measure.residuals import Residuals
@@ -231,7 +228,7 @@ def _records(
             )
         )
 
-    return AttackedRun(job, watcher, score)
+    return job, watcher, score
 
 
 def _sample(attack: Attack, context: dps.Context, index: int) -> Sample | None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -15,8 +14,7 @@ from dpspec import kit
 from dpspec.accounting import Floats, Interval, epsilon_at_orders, round_up
 from dpspec_per_instance import bounds, theory
 from dpspec_per_instance.options import AuditBlock, Audited, Composition, Shards
-
-Array: TypeAlias = np.ndarray[Any, Any]
+from dpspec_per_instance.theory import Array
 
 #: Number of records below which an aggregate counts as per-record information.
 AGGREGATE = 10

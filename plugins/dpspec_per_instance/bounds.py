@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -31,8 +31,7 @@ from dpspec.accounting import (
 from dpspec.training.loop.learning_rates import iterates_reveal_sums
 from dpspec_per_instance import theory
 from dpspec_per_instance.options import Composition
-
-Array: TypeAlias = np.ndarray[Any, Any]
+from dpspec_per_instance.theory import Array
 
 #: Directions in specs and in the accountant: remove is D(with || without).
 DIRECTIONS: Mapping[str, Direction] = {"remove": "present-first", "add": "absent-first"}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -28,8 +28,7 @@ from dpspec_per_instance.statements import (
     split,
     stratified_distances,
 )
-
-Array: TypeAlias = np.ndarray[Any, Any]
+from dpspec_per_instance.theory import Array
 
 SOURCE = "Thudi et al. 2024, Theorem 3.6"
 
@@ -111,8 +110,8 @@ class _Rows(NamedTuple):
 
 def estimate_kinds(
     gradients: Array, points: Array, inside: Array | None, batches: Batches, coins: Batches | None, sigma: float
-) -> tuple[Estimate, Estimate, Estimate]:
-    """Estimate D(with || without) and D(without || with) of one step, and the former with noise on sums, (m,) each.
+) -> Estimate:
+    """Estimate D(with || without) and D(without || with) of one step, and the former with noise on sums, shape (3, m).
 
     ``gradients`` (n, d) and ``points`` (m, d) are clipped. ``inside`` (m,) are the points' positions in the data, or
     None for records outside, whose inclusion bits are ``coins``, shapes (outer, m) and (outer, inner, order, m).
@@ -128,18 +127,14 @@ def estimate_kinds(
     ]
     order = rows[1].sums.shape[2]
     share = max(1, _HELD // max(1, rows[1].sizes.size * order))
-    by_kind: list[list[Estimate]] = [[], [], []]
+    values, sizes = np.zeros((3, len(points))), np.zeros((3, len(points)))
     for left in range(0, len(points), share):
         some = slice(left, left + share)
         outer, inner = (_Rows(r.sums, r.sizes, r.coins[..., some].astype(np.float64)) for r in rows)
         for kind, (present, divided) in enumerate(((True, True), (False, True), (True, False))):
             e = _exponents(outer, inner, points[some].astype(np.float64), present, coins is None, divided)
-            by_kind[kind].append(plug_in(e / sigma**2, order))
-    first, second, third = (
-        Estimate(np.concatenate([e.value for e in kind]), np.concatenate([e.inner_size for e in kind]))
-        for kind in by_kind
-    )
-    return first, second, third
+            values[kind, some], sizes[kind, some] = plug_in(e / sigma**2, order)
+    return Estimate(values, sizes)
 
 
 def _exponents(outer: _Rows, inner: _Rows, points: Array, present: bool, inside: bool, divided: bool) -> Array:

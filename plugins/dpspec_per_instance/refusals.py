@@ -54,7 +54,16 @@ def check_spec(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Diagnostic]:
                 dps.in_phase(spec, i, "noise_multiplier"),
                 "write a noise_multiplier above 0",
             )
-    yield from _refuse_exponent(spec)
+    composition = Composition.of(spec.mechanism.options)
+    if composition.exponent is not None:
+        growth = min(700.0, -math.log1p(-1.0 / composition.exponent) * (spec.steps - 1))
+        first_order = 1.0 + (composition.orders[-1] - 1.0) * math.exp(growth)  # the largest order of the recursion
+        if first_order > MOST_ORDER:
+            yield kit.bad_value(
+                f"exponent needs order {first_order:.2g} at the first of {spec.steps} steps: at most {MOST_ORDER}",
+                ("mechanism", "composition", "exponent"),
+                "auto uses three times the number of steps, which keeps orders within 1.4 times the requested ones",
+            )
     wrong_points = list(_refuse_points(spec, facts))
     yield from wrong_points
     if wrong_points:
@@ -78,20 +87,6 @@ def check_spec(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Diagnostic]:
             yield from _refuse_attack(spec, spec.audit.runs, options.attack, audited)
         if options.mean_rule is not None:
             yield from _refuse_mean_rule(options.mean_rule, facts)
-
-
-def _refuse_exponent(spec: dps.Spec) -> Iterator[dps.Diagnostic]:
-    composition = Composition.of(spec.mechanism.options)
-    if composition.exponent is None:
-        return
-    growth = min(700.0, -math.log1p(-1.0 / composition.exponent) * (spec.steps - 1))
-    first_order = 1.0 + (composition.orders[-1] - 1.0) * math.exp(growth)  # the largest order of the recursion
-    if first_order > MOST_ORDER:
-        yield kit.bad_value(
-            f"exponent needs order {first_order:.2g} at the first of {spec.steps} steps: at most {MOST_ORDER}",
-            ("mechanism", "composition", "exponent"),
-            "auto uses three times the number of steps, which keeps orders within 1.4 times the requested ones",
-        )
 
 
 def _refuse_points(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Diagnostic]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +24,8 @@ from dpspec.accounting import (
     sampled_gaussian_rdp,
     whole,
 )
+
+Array: TypeAlias = np.ndarray[Any, Any]
 
 STEP_SOURCE = "Thudi et al. 2024, Theorem 3.2"
 RUN_SOURCE = "Thudi et al. 2024, Theorem 3.3"

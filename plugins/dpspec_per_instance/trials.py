@@ -12,7 +12,7 @@ from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import torch
@@ -45,8 +45,8 @@ from dpspec_per_instance.options import (
     MeanRule,
     Shards,
 )
+from dpspec_per_instance.theory import Array
 
-Array: TypeAlias = np.ndarray[Any, Any]
 Rows: TypeAlias = tuple[Array, Array]
 
 #: Number of parameters above which models train one by one. This is faster on a CPU, not slower on a GPU, and allows
@@ -268,10 +268,8 @@ def estimate_mean_rule(setup: RunSetup, rule: MeanRule) -> dict[str, Array]:
                 rate, counts = float(batch) / len(job.x), (rule.outer, rule.inner, int(order))
                 batches = mean_rule.draw(rng, len(job.x), rate, *counts)
                 coins = mean_rule.draw(rng, count, rate, *counts) if inside is None else None
-                sigma = phase.deviation
-                kinds = mean_rule.estimate_kinds(gradients, own, inside, batches, coins, sigma)
-                for kind, estimate in enumerate(kinds):
-                    values[stage, b, o, kind], sizes[stage, b, o, kind] = estimate.value, estimate.inner_size
+                estimate = mean_rule.estimate_kinds(gradients, own, inside, batches, coins, phase.deviation)
+                values[stage, b, o], sizes[stage, b, o] = estimate
     changes: dict[str, Array] = {
         f"mean_changes_{b}": np.stack(stages).astype(np.float32) for b, stages in enumerate(by_batch)
     }

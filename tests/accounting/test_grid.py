@@ -64,11 +64,6 @@ def test_removing_kinks_only_lowers_a_curve(values: list[float], gaps: list[int]
         assert after @ weights <= max(nodes @ weights, 0.0) + 1e-12 or after @ weights <= 1e-12
 
 
-def test_a_measure_without_kinks_is_left_alone() -> None:
-    nodes = np.array([0.1, 0.0, 0.5])
-    np.testing.assert_array_equal(remove_kinks(nodes, np.array([0.0, 1.0, 2.0])), nodes)
-
-
 PRESENT, ABSENT = "present-first", "absent-first"
 laplaces = st.builds(
     Laplace,

@@ -5,14 +5,12 @@ from __future__ import annotations
 import dataclasses
 import json
 import shlex
-from pathlib import Path
 
 import pytest
 from support import counting as support
 
 from dpspec.contract import Diagnostic, FrozenMap
 
-BOUNDS_ONLY = Path(__file__).parents[2] / "specs" / "bounds-only.yaml"
 VARY = ("--vary", "mechanism.epsilon")
 
 
@@ -81,18 +79,6 @@ def test_a_search_that_ends_before_a_valid_value_ends_with_1(dpspec, counting, m
     assert "The search ended there, but claims.held.group_size = 6 is valid" in text
 
 
-def flat_from_below(self, spec, context):
-    epsilon = float(spec.mechanism["epsilon"])
-    yield support.Finding(
-        quantity="epsilon",
-        value=epsilon / (1.0 + epsilon),
-        bound="upper",
-        rigor="theorem",
-        method="made up",
-        source="here",
-    )
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -111,11 +97,12 @@ def test_usage(dpspec, counting, arguments, message):
 
 
 def test_values_that_rest_on_the_data_stay_inside(dpspec, counting, monkeypatch):
-    def bound(self, spec, context):
-        for finding in flat_from_below(self, spec, context):
-            yield dataclasses.replace(finding, value=float(spec.mechanism["epsilon"]), privacy="data-dependent")
+    bound = support.CountingAudit.bound
 
-    monkeypatch.setattr(support.CountingAudit, "bound", bound)
+    def of_data(*given):
+        return (dataclasses.replace(finding, privacy="data-dependent") for finding in bound(*given))
+
+    monkeypatch.setattr(support.CountingAudit, "bound", of_data)
     ended = dpspec("calibrate", counting, *VARY)
     assert (ended.code, ended.out) == (2, "")
     assert "depends on the data" in ended.err

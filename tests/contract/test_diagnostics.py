@@ -65,15 +65,6 @@ def test_a_resolved_document_with_old_words_is_rebuilt(tmp_path: Path) -> None:
     assert from_document(with_old_words(spec.document), load_catalog(), spec.directory) == spec
 
 
-def test_overrides_may_use_old_words(tmp_path: Path) -> None:
-    text = SPEC.replace("EXPECT", "deviates").replace("  TWIN: false\n", "")
-    loaded = load(text, tmp_path, "audit.twin=false", "audit.expect=conforms-within")
-    assert {d.span.file for d in loaded.diagnostics if d.span} == {"--set"}
-    assert loaded.specs[0].audit is not None
-    assert loaded.specs[0].audit.expect == "no-deviation-found"
-    assert loaded.specs[0].audit.options["canary_free_run"] is False
-
-
 def test_an_old_word_next_to_the_new_one_is_an_error(tmp_path: Path) -> None:
     text = SPEC.replace("EXPECT", "deviates").replace("  TWIN: false\n", "  twin: true\n  canary_free_run: false\n")
     assert [d.code for d in load(text, tmp_path).diagnostics] == ["unknown-key"]

@@ -2,26 +2,12 @@
 
 from __future__ import annotations
 
-import base64
-import json
-import re
-import zlib
-
-import pytest
 from support import results as factory
 
 from dpspec.contract import FrozenMap
-from dpspec.engine.results.codec import load
 from dpspec.engine.results.result import AuditResult, Result
-from dpspec.errors import ResultError
-from dpspec.reporters import read_results
-from dpspec.reporters.page import compared, render
-from dpspec.reporters.read_results import ELEMENT, extract
+from dpspec.reporters.page import render
 from dpspec.reporters.terminal import render_brief
-
-
-def _packed(text: str, level: int) -> str:
-    return f"zlib:{base64.b64encode(zlib.compress(text.encode(), level)).decode()}"
 
 
 def cell(values: dict[str, object], upper: float | None = 2.5, **changes: object) -> AuditResult:
@@ -94,23 +80,3 @@ def test_of_many_audits_those_that_are_not_as_expected_are_drawn_first() -> None
     drawn = [number for number in range(41) if f'id="a{number}-f0-title"' in page]
     assert drawn == [*range(23), 40]
     assert page.count("writes the embedded result, which has all of them") == 17
-
-
-def test_the_page_of_a_large_result_is_packed_and_read_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    result = factory.result(*(cell({"noise": k}) for k in range(9)))
-    plain = render(result)
-    monkeypatch.setattr(read_results, "_PACKED_FROM", 100)
-    packed = render(result)
-    assert len(packed) < len(plain)
-    assert json.loads(extract(packed)) == json.loads(extract(plain))
-    assert compared(packed, load(extract(packed))) == ([], "")
-    again = re.sub(r"zlib:[^<]*", _packed(extract(packed), 1), packed)
-    assert again != packed
-    assert compared(again, load(extract(again))) == ([], "")
-
-
-@pytest.mark.parametrize("text", ["zlib:", "zlib:!", "zlib:AAAA", _packed("0" * 10**6, 9), _packed("{}", 9)[:-4]])
-def test_what_is_packed_wrongly_is_refused_and_nothing_large_comes_of_little(text: str) -> None:
-    page = f'<!doctype html><script type="application/json" id="{ELEMENT}">{text}</script>'
-    with pytest.raises(ResultError, match="compressed result in this page"):
-        extract(page)

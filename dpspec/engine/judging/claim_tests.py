@@ -83,10 +83,8 @@ class Family:
         _, _, kind, points = hypothesis
         if kind == "curve":
             p_value = evidence_tests.curve_p_value(evidence, points)
-        elif kind == "at-least":
-            p_value = evidence_tests.metric_p_value(evidence, at_least=points[0][0])
         else:
-            p_value = evidence_tests.metric_p_value(evidence, at_most=points[0][0])
+            p_value = evidence_tests.metric_p_value(evidence, kind, points[0][0])
         self._p_values[hypothesis] = p_value
         self._adjusted = None
 

@@ -166,29 +166,30 @@ def regressions(baseline: Result, result: Result, *, allow_changed_claims: bool 
     fails if it is not as expected.
     """
     changes = diff(baseline, result)
-    changed = {(change.audit, change.claim) for change in changes if change.of_claim}
-    known = {
-        (audit.name, verdict.claim) for audit in baseline.audits for verdict in audit.verdicts if not verdict.expected
-    }
-    seen = {(audit.name, verdict.claim) for audit in baseline.audits for verdict in audit.verdicts}
+    changed = {(change.audit, change.claim) for change in changes if change.of_claim and change.claim}
     worse = [
         change
         for change in failing(changes, allow_changed_claims=allow_changed_claims)
         if change.of_claim or change.what in ("verdict", "conformance")
     ]
     reported = {(change.audit, change.claim) for change in worse if change.what in ("verdict", "conformance")}
-    wrong = {a.name for a in baseline.audits if not a.conformance.expected}
-    for audit in result.audits:
-        for verdict in audit.verdicts:
-            place = (audit.name, verdict.claim)
-            if not verdict.expected and (place not in known or place in changed) and place not in reported:
-                before = "as expected" if place in seen - known else "not as expected" if place in seen else "absent"
-                worse.append(Change(*place, "verdict", before, f"{verdict.verdict}, not as expected", "worse"))
-        conformance = audit.conformance
-        if not conformance.expected and audit.name not in wrong and (audit.name, "") not in reported:
-            after = f"{conformance.status}, not as expected"
-            worse.append(Change(audit.name, "", "conformance", "as expected", after, "worse"))
+    before = _statuses(baseline)
+    for place, (status, expected) in _statuses(result).items():
+        _, was_expected = before.get(place, ("", None))
+        if not expected and place not in reported and (was_expected is not False or place in changed):
+            was = {True: "as expected", False: "not as expected", None: "absent"}[was_expected]
+            what = "verdict" if place[1] else "conformance"
+            worse.append(Change(*place, what, was, f"{status}, not as expected", "worse"))
     return tuple(worse)
+
+
+def _statuses(result: Result) -> dict[tuple[str, str], tuple[str, bool]]:
+    """By audit and claim (empty for the conformance) the status, and whether it is expected."""
+    found: dict[tuple[str, str], tuple[str, bool]] = {}
+    for audit in result.audits:
+        found |= {(audit.name, verdict.claim): (verdict.verdict, verdict.expected) for verdict in audit.verdicts}
+        found[audit.name, ""] = (audit.conformance.status, audit.conformance.expected)
+    return found
 
 
 def _audit_changes(old: AuditResult, new: AuditResult) -> Iterator[Change]:
@@ -205,14 +206,9 @@ def _audit_changes(old: AuditResult, new: AuditResult) -> Iterator[Change]:
         if was.verdict != now.verdict:
             trend: Trend = "better" if _RANK[now.verdict] > _RANK[was.verdict] else "worse"
             yield Change(old.name, claim, "verdict", was.verdict, now.verdict, trend if same else "other")
-        sides = {"at_least": 1, "at_most": -1}
-        if now.kind == "metric":
-            claimed = statement(new, now) or {}
-            sides = {key: side for key, side in sides.items() if claimed.get(key) is not None}
-        else:
-            del sides["at_least"]
+        limits = (statement(new, now) or {}) if now.kind == "metric" else {"at_most": now.claimed or 0.0}
         # 1 if a larger value is better, -1 if a smaller one is, 0 if the claim does not say.
-        towards = sum(sides.values()) if same and len(sides) == 1 else 0
+        towards = (limits.get("at_most") is None) - (limits.get("at_least") is None) if same else 0
         for what in ("upper", "lower"):
             one, other = getattr(was, what), getattr(now, what)
             if not equal(one, other):

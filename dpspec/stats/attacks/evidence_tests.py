@@ -46,16 +46,14 @@ class _Privacy(_Kind):
 
 @dataclass(frozen=True, kw_only=True)
 class _Metric(_Kind):
-    """Tests that the metric of claims ``about`` a model or a pipeline is at most, or at least, a value.
+    """Tests of claims ``about`` a model or a pipeline that a metric is ``at-least`` or ``at-most`` a value, by side.
 
-    ``no_success`` and ``no_failure`` return the statistics without successes, and without failures.
+    ``tests`` return the p-value, and ``worst`` the statistics that contradict such a claim most.
     """
 
     about: str
-    at_least: Callable[..., float]
-    at_most: Callable[..., float]
-    no_success: Callable[..., tuple[Any, ...]]
-    no_failure: Callable[..., tuple[Any, ...]]
+    tests: Mapping[str, Callable[..., float]]
+    worst: Mapping[str, Callable[..., tuple[Any, ...]]]
 
 
 def _is_ladder(canaries: int, counts: Sequence[int], right: Sequence[int]) -> bool:
@@ -68,19 +66,21 @@ _METRICS: dict[str, _Metric] = {
         statistics={"successes": int, "trials": int},
         possible=lambda successes, trials: successes <= trials,
         about="model",
-        at_least=binomial.at_least,
-        at_most=binomial.at_most,
-        no_success=lambda successes, trials: (0, trials),
-        no_failure=lambda successes, trials: (trials, trials),
+        tests={"at-least": binomial.at_most, "at-most": binomial.at_least},
+        worst={
+            "at-least": lambda successes, trials: (0, trials),
+            "at-most": lambda successes, trials: (trials, trials),
+        },
     ),
     "average": _Metric(
         statistics={"successes": tuple, "records": int},
         possible=lambda successes, records: records > 0 and all(count <= records for count in successes),
         about="pipeline",
-        at_least=utility.average_at_least,
-        at_most=utility.average_at_most,
-        no_success=lambda successes, records: ((0,) * len(successes), records),
-        no_failure=lambda successes, records: ((records,) * len(successes), records),
+        tests={"at-least": utility.average_at_most, "at-most": utility.average_at_least},
+        worst={
+            "at-least": lambda successes, records: ((0,) * len(successes), records),
+            "at-most": lambda successes, records: ((records,) * len(successes), records),
+        },
     ),
 }
 
@@ -149,28 +149,20 @@ def perfect(evidence: Evidence) -> Evidence:
     return replace(evidence, statistics=FrozenMap({**evidence.statistics, **counted}))
 
 
-def metric_p_value(evidence: Evidence, *, at_least: float | None = None, at_most: float | None = None) -> float:
-    """P-value of a claim that a metric is at least, or at most, a value; give exactly one of them."""
-    if (at_least is None) == (at_most is None):
-        raise ValueError("give exactly one of at_least and at_most")
+def metric_p_value(evidence: Evidence, side: str, value: float) -> float:
+    """P-value of a claim that a metric is ``at-least`` or ``at-most`` a value."""
     kind = _kind_of(evidence, _METRICS, _VALUE)
-    statistics = _statistics(evidence, kind.statistics)
-    if at_least is not None:
-        return kind.at_most(*statistics, min(1.0, max(0.0, at_least)))
-    assert at_most is not None
-    return kind.at_least(*statistics, min(1.0, max(0.0, at_most)))
+    return kind.tests[side](*_statistics(evidence, kind.statistics), min(1.0, max(0.0, value)))
 
 
 def metric_extreme(evidence: Evidence, side: str, level: float) -> float:
     """Smallest ``at-least`` (largest ``at-most``) value that this design can refute at ``level``; 1 (0) if none."""
     kind = _kind_of(evidence, _METRICS, _VALUE)
-    statistics = _statistics(evidence, kind.statistics)
-    worst = (kind.no_success if side == "at-least" else kind.no_failure)(*statistics)
+    worst = kind.worst[side](*_statistics(evidence, kind.statistics))
     end = 1.0 if side == "at-least" else 0.0
-    test = kind.at_most if side == "at-least" else kind.at_least
 
     def refuted(value: float) -> bool:
-        return test(*worst, value) <= level
+        return kind.tests[side](*worst, value) <= level
 
     return bisect(refuted, end, 1.0 - end, within=1e-6)[0]
 

@@ -137,9 +137,10 @@ class Checkpoint:
     def due(self, step: int, total: int) -> bool:
         """Whether to save after ``step`` of ``total`` steps. After the last step, only if an earlier step was saved."""
         if self._where.steps is not None:
-            return step % self._where.steps == 0 or (step == total and self._saved_step is not None)
-        late = time.monotonic() - self._saved_at >= max(self._where.seconds, _WORTH * self._cost)
-        return late or (step == total and self._saved_step is not None)
+            due = step % self._where.steps == 0
+        else:
+            due = time.monotonic() - self._saved_at >= max(self._where.seconds, _WORTH * self._cost)
+        return due or (step == total and self._saved_step is not None)
 
     def save(self, step: int, state: Tensor, stateful: Mapping[str, Stateful | torch.Generator]) -> None:
         """Write the state after ``step`` steps, unless an observer cannot be saved.

@@ -90,7 +90,7 @@ def test_the_mean_rule_by_one_product_is_the_slow_one(inside: bool) -> None:
         for kind, (present, divided) in enumerate(((True, True), (False, True), (True, False))):
             beta = (None if where is None else where[m], own)
             slow = _slow(gradients.astype(float), points[m].astype(float), batches, beta, 3, 0.4, present, divided)
-            assert found[kind].value[m] == pytest.approx(slow, rel=1e-5, abs=1e-9)
+            assert found.value[kind, m] == pytest.approx(slow, rel=1e-5, abs=1e-9)
 
 
 def test_an_attack_scores_as_the_formula_says() -> None:
