@@ -290,9 +290,8 @@ def check_trials(spec: dps.Spec, trials: Sequence[dps.Trial]) -> Iterator[dps.Ch
     count = sum(run.noise.count for run in runs)
     if count:
         total = sum(run.noise.squares for run in runs)
-        yield noise_tests.two_sided(total, count, absolute=private.kind == "laplace").check(
-            "noise-scale", observed, _NOTE
-        )
+        measured = noise_tests.two_sided(total, count, absolute=private.kind == "laplace")
+        yield measured.check("noise-scale", observed, _NOTE)
 
 
 def predict_checks(spec: dps.Spec, facts: dps.Facts, executions: int) -> Iterator[dps.Check]:
