@@ -11,7 +11,7 @@ from opacus.accountants import GaussianAccountant, PRVAccountant, RDPAccountant
 from opacus.schedulers import ExponentialNoise, StepNoise
 from scipy import optimize, stats
 from support.checked_runs import Question, check_run
-from support.opacus_training import Training, recorded
+from support.opacus_training import Training, recorded, scheduled
 
 from dpspec.cli.app import main
 from dpspec.engine.recorded.section import accountant_epsilon
@@ -103,16 +103,8 @@ def test_figures_of_opacus_accountants_come_out_again(history):
     assert accountant_epsilon("own", history, DELTA) is None
 
 
-def scheduled(kind, **options):
-    def script(training):
-        schedule = kind(training.optimizer_, **options)
-        training.train(each=lambda _: schedule.step())
-
-    return script
-
-
 def test_a_noise_schedule_is_composed_step_by_step(tmp_path):
-    found = recorded(tmp_path / "run", scheduled(StepNoise, step_size=10, gamma=0.8))
+    found = recorded(tmp_path / "run", scheduled(lambda o: StepNoise(o, step_size=10, gamma=0.8)))
     phases = [(p.noise_multiplier, p.rate, p.steps) for p in found.phases]
     assert [round(sigma, 6) for sigma, _, _ in phases][:2] == [1.1, 0.88]
     assert found.costs[1].interval.upper == pytest.approx(pld_epsilon(phases, grid=1e-3), rel=1e-3)
@@ -121,7 +113,7 @@ def test_a_noise_schedule_is_composed_step_by_step(tmp_path):
 
 
 def test_many_noises_are_rounded_towards_more_cost(tmp_path):
-    found = recorded(tmp_path / "run", scheduled(ExponentialNoise, gamma=0.99), epochs=3)
+    found = recorded(tmp_path / "run", scheduled(lambda o: ExponentialNoise(o, gamma=0.99)), epochs=3)
     exact = pld_epsilon([(1.1 * 0.99**k, 0.1, 1) for k in range(30)], grid=5e-3)
     assert not found.costs[1].tight
     assert exact * (1 - 1e-4) <= found.costs[1].interval.upper <= 1.01 * exact

@@ -12,7 +12,7 @@ import pytest
 import torch
 from opacus.optimizers import DPOptimizer
 from support.checked_runs import Question, check_run
-from support.opacus_training import Training, recorded
+from support.opacus_training import Training, recorded, scheduled
 from support.plain_loop import plain_loop
 from torch import nn
 from torch.nn import functional
@@ -242,10 +242,8 @@ def evaluated(training: Training) -> None:
     training.train(each=evaluate)
 
 
-def decaying(training: Training) -> None:
-    """Schedulers of torch wrap ``step``."""
-    schedule = torch.optim.lr_scheduler.StepLR(training.optimizer_, step_size=5, gamma=0.9)
-    training.train(each=lambda _: schedule.step())
+#: Schedulers of torch wrap ``step``.
+decaying = scheduled(lambda optimizer: torch.optim.lr_scheduler.StepLR(optimizer, step_size=5, gamma=0.9))
 
 
 def saving(training: Training) -> None:
@@ -435,13 +433,11 @@ def test_a_constant_that_follows_each_batch_is_never_proved(what: str, adjacency
     def real(training: Training) -> None:
         for _ in range(2):
             for x, y in training.loader:
-                training.optimizer_.zero_grad()
                 if what == "learning rate":
                     training.optimizer_.param_groups[0]["lr"] = 1.0 / len(x)
                 else:
                     training.optimizer_.expected_batch_size = len(x) + (what != "divisor")
-                training.criterion(training.model(x), y).backward()
-                training.optimizer_.step()
+                training.step(x, y)
 
     found = recorded(tmp_path / "run", real, asked={**LARGE, "adjacency": adjacency})
     assert found.verdict == "open"

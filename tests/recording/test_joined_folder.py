@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -17,10 +16,8 @@ from hypothesis import strategies as st
 from opacus.data_loader import DPDataLoader
 from opacus.optimizers import DistributedDPOptimizer
 from support.checked_runs import CheckedRun, Question, check_run
-from support.ranks import Ranked
+from support.ranks import Ranked, dealt, killed
 from torch import distributed
-from torch.utils.data import DataLoader
-from torch.utils.data.distributed import DistributedSampler
 
 import dpspec
 from dpspec.engine.recorded import checks, joined_checks
@@ -122,11 +119,6 @@ def noise_in_turns(training: Ranked, rank: int) -> None:
 
 def own_loader(training: Ranked, rank: int) -> None:
     training.loader = DPDataLoader.from_data_loader(training.plain_loader())
-
-
-def dealt(training: Ranked, rank: int) -> None:
-    sampler = DistributedSampler(training.data)
-    training.loader = DataLoader(training.data, batch_size=30, sampler=sampler)
 
 
 def one_generator(training: Ranked, rank: int) -> None:
@@ -245,13 +237,6 @@ def skips(training: Ranked, rank: int) -> None:
                 p.data -= 0.1 * zero / 2
         else:
             training.step(x, y)
-
-
-def killed(training: Ranked, rank: int) -> None:
-    for number, (x, y) in enumerate(training.loader):
-        if rank == 1 and number == 3:
-            os._exit(9)
-        training.step(x, y)
 
 
 def shorter(training: Ranked, rank: int) -> None:

@@ -71,10 +71,8 @@ def by_a_hook(training: Training, layer: Any) -> None:
 def for_a_while(training: Training, layer: Any) -> None:
     """A buffer follows the batch, and is what it was at the end."""
     for x, y in training.loader:
-        training.optimizer_.zero_grad()
         layer.scale.copy_(1.0 + 0.01 * x.mean())
-        training.criterion(training.model(x), y).backward()
-        training.optimizer_.step()
+        training.step(x, y)
     layer.scale.fill_(1.0)
 
 

@@ -18,7 +18,7 @@ from opacus.schedulers import (
     StepNoise,
 )
 from support.checked_runs import CheckedRun, Question, check_run
-from support.opacus_training import Training, recorded
+from support.opacus_training import Training, recorded, scheduled
 from support.plain_loop import plain_loop
 from torch.optim import lr_scheduler, swa_utils
 
@@ -26,6 +26,7 @@ from dpspec.recording.folder.step_record import OptionChange
 from dpspec.recording.watching.options import OptionWatch
 
 Script = Callable[[Training], None]
+Before = Callable[[Training, int, torch.Tensor], None]
 
 DELTA = 1e-5
 
@@ -38,7 +39,7 @@ def constants(found: CheckedRun) -> str:
     return next(one.text for one in found.assumptions if one.name == "data-independent-hyperparameters")
 
 
-def loop(training: Training, before: Callable[[Training, int, torch.Tensor], None], epochs: int = 2) -> None:
+def loop(training: Training, before: Before, epochs: int = 2) -> None:
     """Each step: backward, ``before`` with the number of the step and its records, then the step."""
     number = 0
     for _ in range(epochs):
@@ -48,6 +49,11 @@ def loop(training: Training, before: Callable[[Training, int, torch.Tensor], Non
             training.criterion(training.model(x), y).backward()
             before(training, number, x)
             training.optimizer_.step()
+
+
+def looping(before: Before) -> Script:
+    """The script of :func:`loop` with ``before``."""
+    return lambda training: loop(training, before)
 
 
 def group(training: Training) -> dict[str, Any]:
@@ -61,13 +67,10 @@ def raw_norm(training: Training) -> float:
 # Scripts that let records decide an option.
 
 
-def decayed(training: Training) -> None:
+@looping
+def decayed(training: Training, number: int, x: torch.Tensor) -> None:
     """The weight decay of one step is a feature of a record: the parameters shrink by it."""
-
-    def before(training: Training, number: int, x: torch.Tensor) -> None:
-        group(training)["weight_decay"] = abs(float(x[0, 0])) if number == 5 else 0.0
-
-    loop(training, before)
+    group(training)["weight_decay"] = abs(float(x[0, 0])) if number == 5 else 0.0
 
 
 def hooked(training: Training) -> None:
@@ -78,25 +81,19 @@ def hooked(training: Training) -> None:
     loop(training, lambda training, number, x: seen.__setitem__(0, abs(float(x[0, 0]))))
 
 
-def normed(training: Training) -> None:
-    """The learning rate is one over the norm of the raw gradient."""
-    loop(training, lambda training, *_: group(training).__setitem__("lr", 1.0 / raw_norm(training)))
+@looping
+def normed(training: Training, number: int, x: torch.Tensor) -> None:
+    group(training)["lr"] = 1.0 / raw_norm(training)
 
 
-def averaged(training: Training) -> None:
-    """The second beta of Adam follows the records."""
-
-    def before(training: Training, number: int, x: torch.Tensor) -> None:
-        group(training)["betas"] = (0.9, 0.9 + 0.01 * float(torch.sigmoid(x[0, 0])))
-
-    loop(training, before)
+@looping
+def averaged(training: Training, number: int, x: torch.Tensor) -> None:
+    group(training)["betas"] = (0.9, 0.9 + 0.01 * float(torch.sigmoid(x[0, 0])))
 
 
-def pushed(training: Training) -> None:
-    def before(training: Training, number: int, x: torch.Tensor) -> None:
-        group(training)["nesterov"], group(training)["momentum"] = False, float(torch.sigmoid(x[0, 0]))
-
-    loop(training, before)
+@looping
+def pushed(training: Training, number: int, x: torch.Tensor) -> None:
+    group(training)["nesterov"], group(training)["momentum"] = False, float(torch.sigmoid(x[0, 0]))
 
 
 def plateau(training: Training) -> None:
@@ -140,11 +137,6 @@ class Own(lr_scheduler.LRScheduler):
         return [0.1 / (1.0 + self.last_epoch) for _ in self.optimizer.param_groups]
 
 
-def derived(training: Training) -> None:
-    schedule = Own(training.optimizer_)
-    loop(training, lambda *_: schedule.step())
-
-
 def patched(training: Training) -> None:
     schedule = lr_scheduler.StepLR(training.optimizer_, 1)
     schedule.get_lr = lambda: [raw_norm(training)]
@@ -163,28 +155,20 @@ def sneaked(training: Training) -> None:
     loop(training, before)
 
 
-def clipped(training: Training) -> None:
-    """The clip norm is the median of the batch."""
-
-    def before(training: Training, number: int, x: torch.Tensor) -> None:
-        norms = sum(p.grad_sample.flatten(1).square().sum(1) for p in training.optimizer_.params).sqrt()
-        training.optimizer_.max_grad_norm = float(norms.median())
-
-    loop(training, before)
+@looping
+def clipped(training: Training, number: int, x: torch.Tensor) -> None:
+    norms = sum(p.grad_sample.flatten(1).square().sum(1) for p in training.optimizer_.params).sqrt()
+    training.optimizer_.max_grad_norm = float(norms.median())
 
 
-def louder(training: Training) -> None:
-    def before(training: Training, number: int, x: torch.Tensor) -> None:
-        training.optimizer_.noise_multiplier = 1.1 + 0.01 * abs(float(x[0, 0]))
-
-    loop(training, before)
+@looping
+def louder(training: Training, number: int, x: torch.Tensor) -> None:
+    training.optimizer_.noise_multiplier = 1.1 + 0.01 * abs(float(x[0, 0]))
 
 
-def divided(training: Training) -> None:
-    def before(training: Training, number: int, x: torch.Tensor) -> None:
-        training.optimizer_.expected_batch_size = 30.0 + abs(float(x[0, 0]))
-
-    loop(training, before)
+@looping
+def divided(training: Training, number: int, x: torch.Tensor) -> None:
+    training.optimizer_.expected_batch_size = 30.0 + abs(float(x[0, 0]))
 
 
 @pytest.mark.parametrize(
@@ -198,7 +182,7 @@ def divided(training: Training) -> None:
         (plateau, "lr", "learning_rate"),
         (regrown, "lr", "learning_rate"),
         (jumped, "lr", "learning_rate"),
-        (derived, "lr", "learning_rate"),
+        (scheduled(Own), "lr", "learning_rate"),
         (patched, "lr", "learning_rate"),
         (sneaked, "lr", "learning_rate"),
         (rescaled, "weight_decay", "weight_decay"),
@@ -286,32 +270,22 @@ def fractions_of_an_epoch(training: Training) -> None:
     schedule = lr_scheduler.CosineAnnealingWarmRestarts(training.optimizer_, 2)
     for epoch in range(3):
         for number, (x, y) in enumerate(training.loader):
-            training.optimizer_.zero_grad()
-            training.criterion(training.model(x), y).backward()
-            training.optimizer_.step()
+            training.step(x, y)
             schedule.step(epoch + number / len(training.loader))
-
-
-def stepping(make: Callable[[Any], Any]) -> Script:
-    def script(training: Training) -> None:
-        schedule = make(training.optimizer_)
-        training.train(each=lambda _: schedule.step())
-
-    return script
 
 
 @pytest.mark.parametrize(
     ("script", "optimizer", "channel"),
     [
-        (stepping(lambda o: lr_scheduler.OneCycleLR(o, 0.1, total_steps=60)), "adamw", ""),
-        (stepping(lambda o: lr_scheduler.CyclicLR(o, 0.01, 0.1, step_size_up=4)), "adamw", ""),
+        (scheduled(lambda o: lr_scheduler.OneCycleLR(o, 0.1, total_steps=60)), "adamw", ""),
+        (scheduled(lambda o: lr_scheduler.CyclicLR(o, 0.01, 0.1, step_size_up=4)), "adamw", ""),
         (fractions_of_an_epoch, "sgd", ""),
-        (stepping(lambda o: ExponentialNoise(o, gamma=0.99)), "sgd", "assumed"),
-        (stepping(lambda o: LambdaNoise(o, noise_lambda=lambda step: 1.0 + 0.01 * step)), "sgd", "assumed"),
-        (stepping(lambda o: StepNoise(o, step_size=5, gamma=0.95)), "sgd", "assumed"),
-        (stepping(lambda o: ExponentialGradClip(o, gamma=0.99)), "sgd", "assumed"),
-        (stepping(lambda o: LambdaGradClip(o, scheduler_function=lambda step: 1.0 + 0.01 * step)), "sgd", "assumed"),
-        (stepping(lambda o: StepGradClip(o, step_size=5, gamma=0.95)), "sgd", "assumed"),
+        (scheduled(lambda o: ExponentialNoise(o, gamma=0.99)), "sgd", "assumed"),
+        (scheduled(lambda o: LambdaNoise(o, noise_lambda=lambda step: 1.0 + 0.01 * step)), "sgd", "assumed"),
+        (scheduled(lambda o: StepNoise(o, step_size=5, gamma=0.95)), "sgd", "assumed"),
+        (scheduled(lambda o: ExponentialGradClip(o, gamma=0.99)), "sgd", "assumed"),
+        (scheduled(lambda o: LambdaGradClip(o, scheduler_function=lambda step: 1.0 + 0.01 * step)), "sgd", "assumed"),
+        (scheduled(lambda o: StepGradClip(o, step_size=5, gamma=0.95)), "sgd", "assumed"),
     ],
 )
 def test_schedulers_of_momentum_and_of_opacus_are_accepted(
@@ -351,7 +325,7 @@ def test_a_subclass_of_float_is_not_read_as_its_value(rate: float, known: bool, 
 
 def test_a_step_costs_less_than_a_kilobyte(tmp_path: Path) -> None:
     """With two groups and a rate of each that changes at every step."""
-    script = stepping(lambda o: lr_scheduler.ExponentialLR(o, 0.99))
+    script = scheduled(lambda o: lr_scheduler.ExponentialLR(o, 0.99))
     recorded(tmp_path / "run", script, prepare=lambda training: two_groups(training.optimizer_), epochs=5)
     assert (tmp_path / "run" / "steps.log").stat().st_size < 50 * 1000
 

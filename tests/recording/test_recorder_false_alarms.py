@@ -19,12 +19,6 @@ from dpspec.recording.parts import _is_cryptographic
 Script = Callable[[Training], None]
 
 
-def step(training: Training, x: torch.Tensor, y: torch.Tensor) -> None:
-    training.optimizer_.zero_grad()
-    training.criterion(training.model(x), y).backward()
-    training.optimizer_.step()
-
-
 def peeked(training: Training) -> None:
     next(iter(training.loader))
     training.train()
@@ -35,13 +29,13 @@ def ended_early(training: Training) -> None:
         for number, (x, y) in enumerate(training.loader):
             if number == 7:
                 break
-            step(training, x, y)
+            training.step(x, y)
 
 
 def evaluated(training: Training) -> None:
     for _ in range(2):
         for x, y in training.loader:
-            step(training, x, y)
+            training.step(x, y)
         training.model.eval()
         for x, _ in training.loader:
             training.model(x)
@@ -56,7 +50,7 @@ def evaluated_between(training: Training) -> None:
             for z, _ in training.loader:
                 training.model(z)
             training.model.train()
-        step(training, x, y)
+        training.step(x, y)
 
 
 @pytest.mark.parametrize(
@@ -75,14 +69,14 @@ def skipped(training: Training) -> None:
     for _ in range(4):
         for x, y in training.loader:
             if len(x) >= 29:
-                step(training, x, y)
+                training.step(x, y)
 
 
 def chosen(training: Training) -> None:
     """Of two batches that are drawn for each step the one that somebody likes better is used."""
     for _ in range(8):
         first, second = next(iter(training.loader)), next(iter(training.loader))
-        step(training, *(first if first[0].sum() > second[0].sum() else second))
+        training.step(*(first if first[0].sum() > second[0].sum() else second))
 
 
 @pytest.mark.parametrize("workers", [0, 1])
@@ -182,7 +176,7 @@ def test_the_norms_of_half_precision_are_those_of_what_was_added_up(tmp_path: Pa
 def test_sums_in_half_precision_have_no_bound(tmp_path: Path) -> None:
     def rounded(training: Training) -> None:
         for x, y in training.loader:
-            step(training, x.bfloat16(), y)
+            training.step(x.bfloat16(), y)
 
     found = recorded(tmp_path / "run", rounded, prepare=lambda t: t.model.to(torch.bfloat16), clip=0.2)
     assert found.verdict == "open"

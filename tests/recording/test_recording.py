@@ -159,9 +159,7 @@ def test_batches_that_were_loaded_ahead_and_never_used_are_counted(tmp_path):
     with way.recorder(tmp_path / "run"):
         for _ in range(2):
             for number, (x, y) in enumerate(way.loader):
-                way.optimizer_.zero_grad()
-                way.criterion(way.model(x), y).backward()
-                way.optimizer_.step()
+                way.step(x, y)
                 if number == 3:
                     break
     _, public, _, end = steps_of(tmp_path / "run")

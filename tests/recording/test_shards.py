@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import shutil
 from collections.abc import Callable
 from datetime import timedelta
@@ -21,13 +20,11 @@ from opacus.optimizers import FSDPOptimizerFastGradientClipping as Optimizer
 from opacus.utils.fast_gradient_clipping_utils import DPTensorFastGradientClipping as Losses
 from support.checked_runs import Question, check_run
 from support.opacus_training import second_pass_of_equal_weights
-from support.ranks import Ranked
+from support.ranks import Ranked, dealt, killed
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import Shard
-from torch.utils.data import DataLoader
-from torch.utils.data.distributed import DistributedSampler
 
 from dpspec.engine.recorded import checks, joined_checks
 from dpspec.engine.recorded.assumptions import PER_RECORD_CLIPPING
@@ -207,10 +204,6 @@ def same_share(training: Ranked, rank: int) -> None:
     training.loader.batch_sampler.rank = 0
 
 
-def dealt(training: Ranked, rank: int) -> None:
-    training.loader = DataLoader(training.data, batch_size=30, sampler=DistributedSampler(training.data))
-
-
 def changed_before_the_step(training: Ranked, rank: int) -> None:
     hook = training.private.step_hook
 
@@ -363,13 +356,6 @@ def failing(training: Ranked, rank: int) -> None:
     for number, (x, y) in enumerate(training.loader):
         if rank == 1 and number == 1:
             rank_watch.RankWatch.step = None
-        training.step(x, y)
-
-
-def killed(training: Ranked, rank: int) -> None:
-    for number, (x, y) in enumerate(training.loader):
-        if rank == 1 and number == 3:
-            os._exit(9)
         training.step(x, y)
 
 

@@ -83,11 +83,14 @@ class Training:
         for _ in range(self.epochs):
             with self._batches() as batches:
                 for x, y in batches:
-                    self.optimizer_.zero_grad()
-                    self.criterion(self.model(x), y).backward()
-                    self.optimizer_.step()
+                    self.step(x, y)
                     if each is not None:
                         each(self)
+
+    def step(self, x: Any, y: Any) -> None:
+        self.optimizer_.zero_grad()
+        self.criterion(self.model(x), y).backward()
+        self.optimizer_.step()
 
     def run(self, folder: Any = None, each: Any = None) -> list[torch.Tensor]:
         """The parameters that come out."""
@@ -126,6 +129,16 @@ def recorded(
         with training.recorder(folder):
             script(training)
     return check_run(folder, Question(**{"delta": 1e-5, "epsilon": 100.0, **(asked or {})}))
+
+
+def scheduled(make: Any) -> Any:
+    """The script that trains with a scheduler, made of the optimizer within the block."""
+
+    def script(training: Training) -> None:
+        schedule = make(training.optimizer_)
+        training.train(each=lambda _: schedule.step())
+
+    return script
 
 
 def two_passes(training: Training) -> None:

@@ -23,6 +23,7 @@ from opacus.utils.fsdp_utils import FSDP2Wrapper
 from torch import distributed, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data.distributed import DistributedSampler
 
 import dpspec
 
@@ -138,6 +139,19 @@ class Ranked:
             for one in every:
                 one.join(120)
         return [one.exitcode for one in every]
+
+
+def dealt(training: Ranked, rank: int) -> None:
+    """Prepare batches that torch's sampler deals to the ranks."""
+    training.loader = DataLoader(training.data, batch_size=30, sampler=DistributedSampler(training.data))
+
+
+def killed(training: Ranked, rank: int) -> None:
+    """Train until rank 1 ends after three steps."""
+    for number, (x, y) in enumerate(training.loader):
+        if rank == 1 and number == 3:
+            os._exit(9)
+        training.step(x, y)
 
 
 def _work(trainings: tuple[Ranked, ...], rank: int, meeting: str) -> None:

@@ -383,15 +383,12 @@ def _joined_step(steps: Sequence[PublicStep], header: Header) -> PublicStep:
 
 
 def _is_sum(observed: Sequence[RankStep], *, mean: bool, sharded: bool) -> bool:
-    """Whether the reduced gradients are the sum (the mean) of the ranks' along all directions, on all ranks.
-
-    Of a sharded model the rows of all ranks, which are whole sums, are together the sum.
-    """
+    """Whether the reduced gradients are the sum (the mean) of the ranks' along all directions, on all ranks."""
     width = len(observed[0].own)
     if not width or any(len(one.own) != width or len(one.total) != width for one in observed):
         return False
     own = np.stack([one.own for one in observed]).astype(np.float64)
-    if sharded:
+    if sharded:  # the rows of all ranks, which are whole sums, are together the sum
         rows = np.stack([one.total for one in observed]).astype(np.float64)
         return bool(np.abs(rows.sum(0) - own.sum(0)).max() <= SUMMED * math.sqrt(float((own**2).sum())))
     over = len(observed) if mean else 1

@@ -79,10 +79,7 @@ class JournalWriter:
 
 
 def read_frames(path: Path, first: bytes) -> Iterator[Frame]:
-    """The complete frames of a file, in order, each checked against the chain.
-
-    Raises ``RecordingError`` that names file, frame and byte of an invalid frame.
-    """
+    """The complete frames of a file; ``RecordingError`` that names file, frame and byte where the chain breaks."""
     digest, offset, number = first, 0, 1
     try:
         with path.open("rb") as file:

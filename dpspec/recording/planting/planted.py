@@ -282,10 +282,7 @@ class GradientCanaries:
 def scores_of(
     model: nn.Module, loss: Loss, canaries: Sequence[Any], collate: Callable[[list[Any]], Any], batch_size: int
 ) -> Array:
-    """Minus the loss of each canary, (m,) float64, in evaluation mode.
-
-    Raises ``UsageError`` if ``loss`` does not return one number per record, or returns NaN.
-    """
+    """Minus the loss of each canary, (m,) float64, in evaluation mode; ``UsageError`` if one is NaN."""
     if type(batch_size) is not int or batch_size < 1:
         raise UsageError(f"batch_size must be an integer of at least 1, got {batch_size!r}")
     found: list[Array] = []

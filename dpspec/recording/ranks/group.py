@@ -90,10 +90,7 @@ class Group:
 
 
 def meet(part: int) -> Group:
-    """The group of a recording that begins now; ``UsageError`` without an initialized process group.
-
-    part: the number of the part, which the first rank determines for all.
-    """
+    """The group of a recording that begins now; the first rank determines the number of the ``part`` for all."""
     distributed = torch.distributed
     if not (distributed.is_available() and distributed.is_initialized()):
         raise UsageError("the optimizer is for several processes, and torch.distributed is not initialized")

@@ -25,8 +25,7 @@ def local(value: Any) -> Any:
 def shard_of(p: Any) -> tuple[int, int]:
     """The place of the first coordinate of this process in a parameter, and the number of all its coordinates.
 
-    Raises:
-        UsageError: The processes do not hold consecutive rows of the parameter, each row once, in float32 or float64.
+    ``UsageError`` unless the processes hold consecutive rows, each row once, in float32 or float64.
     """
     mesh, own, rows = getattr(p, "device_mesh", None), local(p), len(p) if p.dim() else 0
     if mesh is None or not rows:

@@ -47,10 +47,7 @@ class ReportedGradients:
         self._got = self._gradients()
 
     def after_step(self, *, ordered: bool = True) -> None:
-        """The optimizer has stepped: if a closure or a hook made other gradients meanwhile, the step is unknown.
-
-        ordered: whether no other hook ran since :meth:`before_step`.
-        """
+        """Forget the step if a closure, or a hook since :meth:`before_step` (not ``ordered``), made other gradients."""
         if self._got is None:
             return
         now = self._gradients() if ordered else None

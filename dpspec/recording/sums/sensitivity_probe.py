@@ -68,12 +68,7 @@ class SensitivityProbe:
         return [self._probed, self._removed, change, influence, self._confirmed, self._scaled]
 
     def observe(self, drawn: Indices, gradients: Sequence[Tensor] | None) -> None:
-        """A call begins.
-
-        Args:
-            drawn: (b,) the records of its batch, in order.
-            gradients: Its per-sample gradients, each (b, ...); None for ghost clipping.
-        """
+        """A call begins, with the records (b,) of its batch and their gradients, each (b, ...); None if ghost."""
         self._calls += 1
         size = len(drawn)
         aligned = gradients is None or len(gradients[0]) == size
