@@ -182,6 +182,12 @@ def test_canaries_change_what_they_are_planted_for(step: dict[str, Any], changed
     assert found[2] > 0.0
 
 
+def test_imputation_s_canary_attains_the_bound() -> None:
+    x, step = in_ball(np.random.default_rng(9), 200, 6), {"impute": "mean"}
+    planted = attack.build_neighbours(x, read_step(step), {"max_missing_rows": 20, "min_observed": 150}, 1.0)
+    assert moved(planted, step)[1] == pytest.approx(sensitivity.mean_same_mask(180), rel=1e-9)
+
+
 def test_directions_stand_apart() -> None:
     for count, features in ((5, 2), (4, 2), (12, 6), (2, 1)):
         around = attack.directions(count, features)
