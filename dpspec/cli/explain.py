@@ -201,7 +201,7 @@ def _folded(line: str) -> str:
 
 
 def _pairs(catalog: Catalog, known: Sequence[Key]) -> Iterator[tuple[str, str]]:
-    """Words and what they mean, in lines that are not folded yet."""
+    """Words with their explanations, in lines that are not folded yet."""
     from dpspec.language import diagnostics
     from dpspec.reporters.labels import VERDICTS
 
