@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from dpspec.contract import Evidence, Outcome, Spec, Trial, freeze
+from dpspec.contract import Evidence, Outcome, Spec, Trial, freeze, thaw
 from dpspec.engine.preparing.prepare import prepare
 from dpspec.language.load import load_specs
 from dpspec.registry.loader import load_catalog
@@ -49,7 +49,6 @@ EDITS: dict[str, list[tuple[tuple[str | int, ...], Any]]] = {
         (("bins", 0), -1),
         (("bins", 0), 2048),
         (("records",), 0),
-        (("features",), "8"),
         (("noise", "count"), -200),
         (("noise", "squares"), -1.0),
         (("noise",), None),
@@ -91,25 +90,18 @@ def changed(evidence: Any, path: tuple[str | int, ...], value: Any) -> Any:
     return copied
 
 
-CASES = [
-    pytest.param(kind, path, value, id=f"{kind}-{'.'.join(map(str, path))}-{str(value)[:20]}")
-    for kind, edits in EDITS.items()
-    for path, value in edits
-]
-
-
 @pytest.mark.parametrize("kind", EDITS)
 def test_what_a_run_wrote_is_read(kind: str, tmp_path: Path) -> None:
     spec, trials = of_old(kind, tmp_path)
     assert any(isinstance(outcome, Evidence) for outcome in concluded(spec, trials))
 
 
-@pytest.mark.parametrize(("kind", "path", "value"), CASES)
+@pytest.mark.parametrize(
+    ("kind", "path", "value"), [(kind, path, value) for kind, edits in EDITS.items() for path, value in edits]
+)
 def test_what_no_run_writes_is_refused(kind: str, path: tuple[str | int, ...], value: Any, tmp_path: Path) -> None:
     spec, trials = of_old(kind, tmp_path)
-    (document,) = json.loads((OLD / f"{kind}.json").read_text(encoding="utf-8"))["audits"]
-    edited = changed(document["trials"][0]["evidence"], path, value)
-    trials[0] = Trial(index=trials[0].index, evidence=freeze(edited))
+    trials[0] = Trial(index=trials[0].index, evidence=freeze(changed(thaw(trials[0].evidence), path, value)))
     with pytest.raises((ValueError, TypeError)):
         concluded(spec, trials)
 
