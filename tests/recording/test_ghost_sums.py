@@ -84,6 +84,20 @@ def cleared_before(training: Training, x: Tensor, y: Tensor) -> None:
     del training.optimizer_.zero_grad
 
 
+def one_tensor_for_two(training: Training, x: Tensor, y: Tensor) -> None:
+    """Two parameters add their gradients into one tensor at one late step."""
+    weight, bias, *_ = training.optimizer_.params
+    training.batches = getattr(training, "batches", 0) + 1
+    if training.batches == 15:
+        shared = torch.zeros(weight.numel())
+        training.optimizer_.zero_grad = lambda: [
+            p.grad.zero_() for p in training.optimizer_.params if p.grad is not None
+        ]
+        weight.grad, bias.grad = shared.view_as(weight), shared[: len(bias)]
+    training.criterion(training.model(x), y).backward()
+    vars(training.optimizer_).pop("zero_grad", None)
+
+
 def shorter_first_pass(training: Training, x: Tensor, y: Tensor) -> None:
     loss, calls = training.criterion(training.model(x), y), list[int]()
 
@@ -165,6 +179,7 @@ FAULTS: list[tuple[Script | Patch, set[str]]] = [
     (looped(scaled), {checks.ADDED}),
     (looped(term_beside), {checks.ADDED}),
     (looped(cleared_before), {checks.ADDED}),
+    (looped(one_tensor_for_two), {checks.ADDED}),
     (tensor_hook, {checks.GHOST_NORMS}),
     (accumulated_hook, {checks.CLIPPED_SUMS}),
     (looped(waits_for_the_recomputation), {checks.CLIPPED_SUMS}),
