@@ -36,16 +36,12 @@ def found_by(found: CheckedRun) -> set[str]:
     return {check.test.removesuffix(", exact") for check in found.checks if check.p_value == 0.0}
 
 
-def clipping(found: CheckedRun) -> Any:
-    return next(one for one in found.assumptions if one.name == PER_RECORD_CLIPPING)
-
-
 @pytest.mark.parametrize("made", [{}, {"physical": 8}, {"reduction": "sum"}, {"batch": 2}, {"workers": 1}, {"clip": 9}])
 def test_an_honest_run_is_proved(made: dict[str, Any], tmp_path: Path) -> None:
     found = recorded(tmp_path / "run", **made)
     assert (found.verdict, found.fine) == ("proved", True)
-    assert clipping(found).status == "declared"
-    assert "were recomputed on the graph of the loss" in clipping(found).text
+    assert found.assumption(PER_RECORD_CLIPPING).status == "declared"
+    assert "were recomputed on the graph of the loss" in found.assumption(PER_RECORD_CLIPPING).text
     batches, *faults, records, _ = found.run.at_end("ghost")
     assert faults == [0, 0, 0, 0]
     assert 4 <= records <= 8 * found.run.at_end("recomputed")[1] <= 8 * batches
@@ -306,7 +302,7 @@ def test_passes_without_the_criterion_leave_the_claim_open(tmp_path: Path) -> No
     found = recorded(tmp_path / "run", two_passes)
     assert found.status == ("open", "no-deviation-found")
     assert found.reason.startswith(f"The channel sensitivity is open: {PER_RECORD_CLIPPING}: ")
-    assert "call backward() on the criterion's loss" in clipping(found).text
+    assert "call backward() on the criterion's loss" in found.assumption(PER_RECORD_CLIPPING).text
 
 
 def two_losses(training: Training, x: Tensor, y: Tensor) -> None:
