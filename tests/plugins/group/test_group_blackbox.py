@@ -119,6 +119,16 @@ def test_the_librarys_column(k: int, epsilon: float) -> None:
         assert found >= group_epsilon(profile_of("poisson", 1.0), k, 1e-6)
 
 
+def test_linear_is_no_lower_bound() -> None:
+    """One step, exact: the epsilon of a group of two is far below twice that of one record."""
+    one, group = 11.1165653513, 13.6722005931
+    assert group < 2 * one - 4.0
+    for size, epsilon in ((1, one), (2, group)):
+        interval = PrivacyLoss.of(Mixture.poisson(size, 0.001, 0.2)).epsilon(1e-4)
+        assert interval.lower - 1e-9 <= epsilon <= interval.upper + 1e-9
+        assert interval.relative_width < 1e-6
+
+
 @pytest.mark.parametrize("epsilon", [0.0, 0.5, 20.0, 300.0, 3000.0])
 def test_contour_of_gaussian_steps_is_the_closed_form(epsilon: float) -> None:
     for direction in ("present-first", "absent-first"):
