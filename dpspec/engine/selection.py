@@ -6,6 +6,7 @@ import dataclasses
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, cast, get_args
 
 from dpspec.contract import (
@@ -74,14 +75,16 @@ class SelectionAudit(Audit):
             for wrong in cell.diagnostics:
                 message = f"cell {number + 1}: {wrong.message}"
                 yield dataclasses.replace(wrong, message=message, path=(*_CELLS, number), span=None)
-            if cell.components:
-                yield _refused(number, "a cell cannot select among cells")
-            if cell.recording is not None:
-                yield _refused(number, "a recorded run is a single run without others to choose from")
-            if _start(cell.spec) != _start(spec):
-                yield _refused(number, "its initial model differs from the spec's")
-            if any(_scope(own) != _scope(claim) for own, claim in zip(cell.spec.claims, spec.claims, strict=True)):
-                yield _refused(number, "its threat model differs from the spec's")
+            pairs = zip(cell.spec.claims, spec.claims, strict=True)
+            refused = {
+                "a cell cannot select among cells": bool(cell.components),
+                "a recorded run is a single run without others to choose from": cell.recording is not None,
+                "its initial model differs from the spec's": _start(cell.spec) != _start(spec),
+                "its threat model differs from the spec's": any(_scope(own) != _scope(claim) for own, claim in pairs),
+            }
+            for message in (message for message, applies in refused.items() if applies):
+                text = f"cell {number + 1}: {message}"
+                yield Diagnostic(code="unsupported", message=text, path=(*_CELLS, number))
 
     def bound(self, spec: Spec, context: Context) -> Iterator[Finding]:
         """Running every cell once and a random number of tries, which may repeat a cell, are two procedures."""
@@ -108,19 +111,13 @@ class SelectionAudit(Audit):
             yield "no bound, as the mechanism of a cell does not say what its runs leak in a form that composes."
 
 
-def _refused(number: int, message: str) -> Diagnostic:
-    return Diagnostic(code="unsupported", message=f"cell {number + 1}: {message}", path=(*_CELLS, number))
-
-
 def _start(spec: Spec) -> tuple[bool, Json]:
     return spec.model is not None, None if spec.model is None else spec.model.get("initial")
 
 
-def _scope(claim: Claim) -> tuple[Json, ...]:
-    return (
-        *(claim.adjacency, claim.unit, claim.direction, claim.access, claim.group_size),
-        *(claim.min_records, claim.neighbours, claim.record, claim.over),
-    )
+_scope = attrgetter(
+    "adjacency", "unit", "direction", "access", "group_size", "min_records", "neighbours", "record", "over"
+)
 
 
 #: The spec's words for the directions, and the accountant's.

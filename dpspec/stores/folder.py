@@ -190,8 +190,8 @@ class FolderStorage:
         folder.mkdir(parents=True)
         return folder
 
-    def commit(self, key: str, folder: Path) -> bool:
-        """Store the files of a folder from :meth:`scratch`. False if a record exists, which does not change."""
+    def commit(self, key: str, folder: Path) -> None:
+        """Store the files of a folder from :meth:`scratch`. An existing record does not change."""
         place = self._folder(key)
         place.parent.mkdir(parents=True, exist_ok=True)
         try:
@@ -199,14 +199,13 @@ class FolderStorage:
         except OSError as error:
             if error.errno not in _TAKEN and not place.is_dir():
                 raise
-            return False
+            return
         if hasattr(os, "O_DIRECTORY"):  # the rename becomes durable
             handle = os.open(place.parent, os.O_RDONLY | os.O_DIRECTORY)
             try:
                 os.fsync(handle)
             finally:
                 os.close(handle)
-        return True
 
     def quarantine(self, key: str) -> None:
         """Hide a record and keep it for inspection."""

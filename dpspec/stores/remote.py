@@ -15,7 +15,7 @@ import time
 import uuid
 import weakref
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -119,12 +119,12 @@ class RemoteStorage:
     def scratch(self) -> Path:
         return Path(tempfile.mkdtemp(dir=self._local))
 
-    def commit(self, key: str, folder: Path) -> bool:
+    def commit(self, key: str, folder: Path) -> None:
         if self.holds(key):
-            return False
+            return
         self.mark()
         place = self._folder(key)
-        try:
+        with suppress(FileExistsError):
             with self._asked():
                 for file in sorted(folder.iterdir()):
                     if file.name != RECORD:
@@ -141,9 +141,6 @@ class RemoteStorage:
                     if pause is None:
                         raise
                     time.sleep(pause)
-        except FileExistsError:
-            return False
-        return True
 
     def quarantine(self, key: str) -> None:
         shutil.rmtree(self._read(key), ignore_errors=True)

@@ -82,10 +82,8 @@ def main() -> None:
     parser.add_argument("--layers", type=int, default=3)
     parser.add_argument("--steps", type=int, default=60)
     options = parser.parse_args()
-    print(
-        "ranks  parameters  layers   ms per step, median    means         bytes sent by all ranks  bytes of the folder"
-    )
-    print("                            without    with        without with  without    with          per step and rank")
+    print("columns in pairs: without and with a recorder; the folder is per step and rank")
+    print("ranks  parameters  layers  ms per step, median  ms per step, mean   bytes sent by all     bytes in folder")
     for world in options.world:
         for width in options.width:
             with tempfile.TemporaryDirectory() as place:
@@ -104,16 +102,11 @@ def main() -> None:
                     sys.exit(f"ranks ended with {codes}")
                 found = results.get()
                 folder = sum(p.stat().st_size for p in Path(place).rglob("*") if p.is_file())
-                row = [world, sum(p.numel() for p in training.module().parameters()), options.layers]
-                medians = [1e3 * statistics.median(t for t, _ in found[name]) for name in ("without", "with")]
-                means = [1e3 * statistics.fmean(t for t, _ in found[name]) for name in ("without", "with")]
-                sent = [statistics.median(n for _, n in found[name]) for name in ("without", "with")]
-                print(
-                    f"{row[0]:5d}  {row[1]:10d}  {row[2]:6d}  {medians[0]:8.2f} {medians[1]:8.2f}"
-                    f"    {means[0]:8.2f} {means[1]:8.2f}    {sent[0]:10.0f} {sent[1]:10.0f}"
-                    f"    {folder / options.steps / world:8.0f}",
-                    flush=True,
-                )
+            row = f"{world:5d}  {sum(p.numel() for p in training.module().parameters()):10d}  {options.layers:6d}"
+            for average in (statistics.median, statistics.fmean):
+                row += "  " + "".join(f"{1e3 * average([t for t, _ in found[name]]):9.2f}" for name in found)
+            row += "  " + "".join(f"{statistics.median(n for _, n in found[name]):11.0f}" for name in found)
+            print(f"{row}  {folder / options.steps / world:8.0f}", flush=True)
 
 
 if __name__ == "__main__":

@@ -37,7 +37,6 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from support.forger.leaves import put, walk
 from support.forger.specs import KINDS, spec_of
-from support.remembering import remembering
 
 from dpspec.contract.frozen import digest
 from dpspec.engine.judging.judge import judge
@@ -62,17 +61,6 @@ VALUES: Sequence[Any] = (
     None, True, 0, -1, 3, 0.5, 1e308, -0.0, 2**62, 2**64, "inf", "-inf", "", "x", "all", [], [1], ["x"], [[1]], [None],
     {}, {"x": 1}, {"": None}, "\ud800", "\x1b[2J\x07\u202e", "\n::error::x", "1" * 50_000, "0" * 300, "2026-01-01",
 )  # fmt: skip
-
-#: What takes most of the time, and follows from the spec: asked once for each spec.
-PURE = (
-    "dpspec.accounting.gaussian:epsilon",
-    "dpspec.accounting.moments:log_gaussian_excess",
-    "dpspec.engine.running.conclude:_flaw",
-    "dpspec_group.scores:score_distribution",
-    "dpspec_per_instance.bounds:tight_epsilons",
-    "dpspec_per_instance.theory:step_divergence",
-    "dpspec_per_instance.theory:step_table",
-)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -255,8 +243,7 @@ def main() -> int:
         for kind in asked.kinds:
             bench = Bench(kind, Path(folder))
             cases, used = bench.cases(), time.process_time()
-            with remembering(*PURE):
-                counts, wrong = campaign(bench, random.Random(asked.seed).sample(cases, min(asked.count, len(cases))))
+            counts, wrong = campaign(bench, random.Random(asked.seed).sample(cases, min(asked.count, len(cases))))
             used = time.process_time() - used
             print(f"{kind}: {dict(counts)}, seed {asked.seed}, {used:.0f} s of processor time", flush=True)
             for several in wrong.values():

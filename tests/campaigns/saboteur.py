@@ -20,7 +20,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -48,13 +48,7 @@ DECLARED = {
     "nothing": frozenset({"gradient-canaries"}),
 }
 
-METHODS: dict[str, dict[str, Any]] = {
-    "group/one-run": {"kind": "group"},
-    "group/many-run": {"kind": "group"},
-    "per-instance": {"kind": "per-instance"},
-    "rero": {"kind": "rero"},
-}
-
+METHODS = ("group/one-run", "group/many-run", "per-instance", "rero")
 
 #: A spec needs a claim; none is judged here.
 CLAIMS: list[dict[str, Any]] = [
@@ -90,18 +84,13 @@ class Cell:
         return bool(lie.shown_by & self.sources) and (lie.run is None or lie.run <= runs)
 
     def document(self, expect: str | None = None) -> dict[str, Any]:
-        audit: dict[str, Any] = {"method": "one-run" if self.method == "group/one-run" else "many-run"}
-        threat: dict[str, Any] = {"access": self.access}
-        if self.method == "group/one-run":
-            audit["canary"] = {"space": self.space, "count": 30}
-        elif self.method == "group/many-run":
-            audit |= {"canary": {"space": self.space}, "runs": 16}
-        elif self.method == "per-instance":
-            audit["runs"] = 2
-            threat |= {"points": {"count": 4, "seed": 1}, "direction": "remove"}
-        else:
-            audit["runs"] = 4
-            threat["prior"] = {"candidates": 4}
+        methods: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+            "group/one-run": ({"method": "one-run", "canary": {"space": self.space, "count": 30}}, {}),
+            "group/many-run": ({"canary": {"space": self.space}, "runs": 16}, {}),
+            "per-instance": ({"runs": 2}, {"points": {"count": 4, "seed": 1}, "direction": "remove"}),
+            "rero": ({"runs": 4}, {"prior": {"candidates": 4}}),
+        }
+        audit, threat = methods[self.method]
         if expect is not None:
             audit["expect"] = expect
         return {
@@ -109,7 +98,7 @@ class Cell:
             "name": "cell",
             "description": "A backend that lies",
             "mechanism": {
-                **METHODS[self.method],
+                "kind": self.method.partition("/")[0],
                 "noise_multiplier": 1.0,
                 "clip_norm": 1.0,
                 "sampling": {"scheme": "poisson", "rate": 0.3},
@@ -123,9 +112,9 @@ class Cell:
                 "optimizer": {"kind": self.optimizer},
                 "lie": self.lie,
             },
-            "threat_model": threat,
+            "threat_model": {"access": self.access, **threat},
             "claims": [{"id": "any", **CLAIMS[self.method == "rero"]}],
-            "audit": {**audit, "seed": self.seed},
+            "audit": {"method": "many-run", **audit, "seed": self.seed},
         }
 
 
@@ -154,14 +143,7 @@ def catalog(declared: frozenset[str]) -> Catalog:
         trainer="support.saboteur:Saboteur",
     )
     offered = Offered(provider=backend, plugin="saboteur", distribution="saboteur", version="0")
-    return Catalog(
-        mechanisms=installed.mechanisms,
-        datasets=installed.datasets,
-        models=installed.models,
-        backends={**installed.backends, "saboteur": offered},
-        canaries=installed.canaries,
-        scores=installed.scores,
-    )
+    return replace(installed, backends={**installed.backends, "saboteur": offered})
 
 
 def cells(seeds: int = 1) -> Iterator[Cell]:

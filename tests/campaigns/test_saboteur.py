@@ -10,6 +10,12 @@ import random
 import pytest
 from campaigns import saboteur
 
+from dpspec.engine.results.codec import dump, load
+from dpspec.engine.running.runner import run
+from dpspec.engine.storage.trial_store import Store
+from dpspec.engine.verify import verify
+from dpspec.language.load import from_document
+
 Cell = saboteur.Cell
 
 #: Settings in which nothing is refused.
@@ -73,10 +79,6 @@ def test_a_run_that_could_not_be_looked_at_is_as_expected_only_where_the_spec_sa
 @pytest.fixture(scope="module")
 def run_whole(tmp_path_factory):
     """The result of a whole run of a cell, bounds and verdicts among it, and how it was made."""
-    from dpspec.engine.running.runner import run
-    from dpspec.engine.storage.trial_store import Store
-    from dpspec.language.load import from_document
-
     cell = Cell("noise-log-none", "logs", **FINAL)
     catalog = saboteur.catalog(saboteur.DECLARED[cell.declared])
     store = Store(tmp_path_factory.mktemp("store"))
@@ -84,9 +86,6 @@ def run_whole(tmp_path_factory):
 
 
 def test_the_exit_code_says_so_and_the_result_verifies(run_whole):
-    from dpspec.engine.results.codec import dump, load
-    from dpspec.engine.verify import verify
-
     result, catalog, store = run_whole
     (audit,) = result.audits
     assert result.exit_code == 1
@@ -96,9 +95,6 @@ def test_the_exit_code_says_so_and_the_result_verifies(run_whole):
 
 
 def test_verify_objects_to_promises_that_were_edited_away(run_whole):
-    from dpspec.engine.results.codec import dump, load
-    from dpspec.engine.verify import verify
-
     result, catalog, _ = run_whole
     edited = json.loads(dump(result))
     edited["audits"][0]["conformance"].update(status="no-deviation-found", expected=True)
@@ -109,9 +105,6 @@ def test_verify_objects_to_promises_that_were_edited_away(run_whole):
 
 
 def test_a_result_of_the_version_before_says_what_its_plan_promises_now(run_whole):
-    from dpspec.engine.results.codec import dump, load
-    from dpspec.engine.verify import verify
-
     result, catalog, _ = run_whole
     old = json.loads(dump(result))
     del old["audits"][0]["promised"]

@@ -45,40 +45,49 @@ def across(change: Callable[[int, Tensor, dict[str, Any]], Tensor]) -> Draw:
     return draw
 
 
-def mirrored(z: Tensor) -> Tensor:
-    half = len(z) // 2
-    return torch.cat([z[: len(z) - half], z[:half].flip(0)])
-
-
-def negated(z: Tensor) -> Tensor:
-    half = len(z) // 2
-    return torch.cat([z[: len(z) - half], -z[:half]])
+def doubled(second: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+    """The second half is a function of the first."""
+    return lambda z: torch.cat([z[: len(z) - len(z) // 2], second(z[: len(z) // 2])])
 
 
 def permuted(z: Tensor) -> Tensor:
-    half = len(z) // 2
-    return torch.cat([z[: len(z) - half], z[:half]])[torch.randperm(len(z))]
+    return z[torch.randperm(len(z))]
 
 
-def repeated_blocks(z: Tensor) -> Tensor:
-    return z[:64].repeat(len(z) // 64 + 1)[: len(z)]
+def first(kept: dict[str, Any], name: str, value: Tensor) -> Tensor:
+    """The value that was kept first under a name."""
+    found: Tensor = kept.setdefault(name, value)
+    return found
+
+
+def every_second(change: Callable[[Tensor], Tensor]) -> Draw:
+    """Every second step repeats the noise of the one before, changed."""
+
+    def noise(step: int, z: Tensor, kept: dict[str, Any]) -> Tensor:
+        kept["last"] = z if step % 2 == 0 else kept["last"]
+        return kept["last"] if step % 2 == 0 else change(kept["last"])
+
+    return across(noise)
+
+
+def signs(z: Tensor) -> Tensor:
+    return torch.randint(0, 2, (len(z),)) * 2 - 1
+
+
+def alike_in_layers(step: int, shapes: Sequence[torch.Size], kept: dict[str, Any]) -> list[Tensor]:
+    one = torch.randn(max(shape.numel() for shape in shapes))
+    return [one[: shape.numel()].reshape(shape) for shape in shapes]
 
 
 def random_signs(z: Tensor) -> Tensor:
     few = z[: max(1, len(z) // 8)].repeat(8)
-    few = torch.cat([few, z])[: len(z)]
-    return few * (torch.randint(0, 2, (len(z),)) * 2 - 1)
+    return torch.cat([few, z])[: len(z)] * signs(z)
 
 
 def hadamard(z: Tensor) -> Tensor:
     """32 values, spread over all coordinates by fixed random signs."""
     signs = torch.randint(0, 2, (32, len(z)), generator=torch.Generator().manual_seed(1)) * 2.0 - 1.0
     return z[:32] @ signs / math.sqrt(32)
-
-
-def noisy_copies(z: Tensor) -> Tensor:
-    half = len(z) // 2
-    return torch.cat([z[: len(z) - half], 0.8 * z[:half] + 0.6 * z[len(z) - half :]])
 
 
 def truncated(z: Tensor) -> Tensor:
@@ -99,35 +108,6 @@ def low_rank(z: Tensor) -> Tensor:
     return (torch.randn(len(flat), rank) @ torch.randn(rank, flat.shape[1]) / math.sqrt(rank)).reshape(z.shape)
 
 
-def alike_in_layers(step: int, shapes: Sequence[torch.Size], kept: dict[str, Any]) -> list[Tensor]:
-    one = torch.randn(max(shape.numel() for shape in shapes))
-    return [one[: shape.numel()].reshape(shape) for shape in shapes]
-
-
-def permuted_steps(step: int, z: Tensor, kept: dict[str, Any]) -> Tensor:
-    kept["first"] = kept.get("first", z)
-    return kept["first"][torch.randperm(len(z))]
-
-
-def permuted_pairs(step: int, z: Tensor, kept: dict[str, Any]) -> Tensor:
-    if step % 2:
-        return kept["last"][torch.randperm(len(z))] * (torch.randint(0, 2, (len(z),)) * 2 - 1)
-    kept["last"] = z
-    return z
-
-
-def antithetic(step: int, z: Tensor, kept: dict[str, Any]) -> Tensor:
-    if step % 2:
-        return -kept["last"]
-    kept["last"] = z
-    return z
-
-
-def every_fifth(step: int, z: Tensor, kept: dict[str, Any]) -> Tensor:
-    kept[str(step % 5)] = kept.get(str(step % 5), z)
-    return kept[str(step % 5)]
-
-
 def small_copies(z: Tensor) -> Tensor:
     """Small values are copied to random places, large ones are fresh."""
     small = (z.abs() < 1.5).nonzero().reshape(-1)
@@ -142,24 +122,9 @@ def stratified(z: Tensor) -> Tensor:
     return torch.special.ndtri(places.double().clamp(1e-9, 1 - 1e-9)).float()
 
 
-def one_coordinate_without(z: Tensor) -> Tensor:
-    z[len(z) // 3] = 0.0
-    return z
-
-
-def uneven(z: Tensor) -> Tensor:
-    """Every second coordinate gets half of the noise, the others more."""
-    return z * torch.tensor([0.5, math.sqrt(1.75)])[torch.arange(len(z)) % 2]
-
-
-def fixed_signs(step: int, z: Tensor, kept: dict[str, Any]) -> Tensor:
-    kept["signs"] = kept.get("signs", torch.randint(0, 2, (len(z),)) * 2 - 1)
-    return z.abs() * kept["signs"]
-
-
 def late(step: int, z: Tensor, kept: dict[str, Any]) -> Tensor:
     """Fresh at first; from the tenth step on each value occurs twice, in random order."""
-    return permuted(z) if step >= 10 else z
+    return permuted(doubled(lambda half: half)(z)) if step >= 10 else z
 
 
 def fixed_subspace(step: int, z: Tensor, kept: dict[str, Any]) -> Tensor:
@@ -182,13 +147,13 @@ def mixed_pool(step: int, z: Tensor, kept: dict[str, Any]) -> Tensor:
 
 ATTACKS: dict[str, Draw] = {
     "interleaved": whole(lambda z: z[: (len(z) + 1) // 2].repeat_interleave(2)[: len(z)]),
-    "mirrored": whole(mirrored),
-    "negated halves": whole(negated),
-    "permuted within a step": whole(permuted),
-    "repeated blocks": whole(repeated_blocks),
+    "mirrored": whole(doubled(lambda half: half.flip(0))),
+    "negated halves": whole(doubled(torch.neg)),
+    "permuted within a step": whole(lambda z: permuted(doubled(lambda half: half)(z))),
+    "repeated blocks": whole(lambda z: z[:64].repeat(len(z) // 64 + 1)[: len(z)]),
     "random signs": whole(random_signs),
     "spread from 32 values": whole(hadamard),
-    "noisy copies": whole(noisy_copies),
+    "noisy copies": whole(doubled(lambda half: 0.8 * half + 0.6 * torch.randn_like(half))),
     "shared scalar": whole(lambda z: math.sqrt(0.95) * z + math.sqrt(0.05) * torch.randn(())),
     "uniform": whole(lambda z: (torch.rand_like(z) * 2 - 1) * math.sqrt(3)),
     "laplace": whole(lambda z: torch.distributions.Laplace(0.0, 1 / math.sqrt(2)).sample(z.shape)),
@@ -205,31 +170,30 @@ ATTACKS: dict[str, Draw] = {
     "broadcast kernels": by_layer(lambda z: z[:1, :1].expand_as(z).clone() if z.ndim == 4 else z),
     "low rank": by_layer(low_rank),
     "layers alike": alike_in_layers,
-    "permuted across steps": across(permuted_steps),
-    "permuted in pairs of steps": across(permuted_pairs),
-    "antithetic steps": across(antithetic),
-    "every fifth step": across(every_fifth),
+    "permuted across steps": across(lambda step, z, kept: permuted(first(kept, "first", z))),
+    "permuted in pairs of steps": every_second(lambda z: permuted(z) * signs(z)),
+    "antithetic steps": every_second(torch.neg),
+    "every fifth step": across(lambda step, z, kept: first(kept, str(step % 5), z)),
     "autoregressive": across(autoregressive),
     "pool of six": across(mixed_pool),
     "in order": whole(lambda z: z.sort().values),
     "stratified": whole(stratified),
-    "one coordinate without": whole(one_coordinate_without),
-    "uneven": whole(uneven),
+    "one coordinate without": whole(lambda z: z * (torch.arange(len(z)) != len(z) // 3)),
+    "uneven": whole(lambda z: z * torch.tensor([0.5, math.sqrt(1.75)])[torch.arange(len(z)) % 2]),
     "student": whole(lambda z: torch.distributions.StudentT(8.0).sample(z.shape) * math.sqrt(0.75)),
-    "fixed signs": across(fixed_signs),
+    "fixed signs": across(lambda step, z, kept: z.abs() * first(kept, "signs", signs(z))),
     "from the tenth step on": across(late),
     "fixed subspace": across(fixed_subspace),
     "small values copied": whole(small_copies),
 }
 
 
+fresh = by_layer(lambda z: z)
+
+
 def convolutional() -> nn.Module:
     """1,410 parameters in four tensors."""
     return nn.Sequential(nn.Conv2d(4, 16, 3), nn.ReLU(), nn.Flatten(), nn.Linear(16 * 4 * 4, 3, bias=True))
-
-
-def fresh(step: int, shapes: Sequence[torch.Size], kept: dict[str, Any]) -> list[Tensor]:
-    return [torch.randn(shape) for shape in shapes]
 
 
 def plain_loop(folder: Path, draw: Draw, model: nn.Module | None = None, *, steps: int = 40, std: float = 0.8) -> None:

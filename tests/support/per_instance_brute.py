@@ -173,12 +173,6 @@ def chain_bound(first, second, over, orders, weights):
     return sum(float(entropic_mean(d, float(w), logs)) for d, w, logs in terms)
 
 
-def classical(first, second, order):
-    """Ordinary composition: the largest divergence of every step."""
-    steps = [np.max(discrete(order, a, b)) for a, b in zip(first.rows, second.rows, strict=True)]
-    return float(discrete(order, first.start, second.start) + sum(steps))
-
-
 def amplified_stick(mu, q):
     """The exact hockey stick of (1 - q) N(0, 1) + q N(mu, 1) against N(0, 1): the part above its only crossing."""
 

@@ -57,33 +57,23 @@ def dpspec(
     *arguments: object, cwd: Path, env: Mapping[str, str] | None = None, timeout: float = 300
 ) -> subprocess.CompletedProcess[str]:
     """Run a command line of dpspec; what it ended with and wrote, as ``subprocess.run`` tells it."""
-    done = dpspec_bytes(*arguments, cwd=cwd, env=env, timeout=timeout)
-    texts = [written.decode("utf-8").replace("\r\n", "\n") for written in (done.stdout, done.stderr)]
-    return subprocess.CompletedProcess(done.args, done.returncode, *texts)
+    return _run("dpspec", *arguments, cwd=cwd, env=env, timeout=timeout)
 
 
 def pytest(
     *arguments: object, cwd: Path, env: Mapping[str, str] | None = None, timeout: float = 300
 ) -> subprocess.CompletedProcess[str]:
     """Run a command line of pytest, which the server has not imported, as little as ``dpspec.testing``."""
-    done = _run("pytest", *arguments, cwd=cwd, env=env, timeout=timeout)
-    texts = [written.decode("utf-8") for written in (done.stdout, done.stderr)]
-    return subprocess.CompletedProcess(done.args, done.returncode, *texts)
-
-
-def dpspec_bytes(
-    *arguments: object, cwd: Path, env: Mapping[str, str] | None = None, timeout: float = 300
-) -> subprocess.CompletedProcess[bytes]:
-    return _run("dpspec", *arguments, cwd=cwd, env=env, timeout=timeout)
+    return _run("pytest", *arguments, cwd=cwd, env=env, timeout=timeout)
 
 
 def _run(
     module: str, *arguments: object, cwd: Path, env: Mapping[str, str] | None, timeout: float
-) -> subprocess.CompletedProcess[bytes]:
+) -> subprocess.CompletedProcess[str]:
     environment = dict(os.environ if env is None else env)
     command = [sys.executable, "-P", "-m", module, *map(str, arguments)]
     if not hasattr(os, "fork"):
-        return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, timeout=timeout)
+        return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, timeout=timeout, encoding="utf-8")
     asked = {"arguments": command[3:], "cwd": str(cwd), "env": environment}
     with open(os.devnull, "rb") as nothing, tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
         code = _ended(_server(), asked, [nothing.fileno(), out.fileno(), err.fileno()], timeout)
@@ -91,7 +81,7 @@ def _run(
             raise subprocess.TimeoutExpired(command, timeout)
         for written in (out, err):
             written.seek(0)
-        return subprocess.CompletedProcess(command, code, out.read(), err.read())
+        return subprocess.CompletedProcess(command, code, *(each.read().decode("utf-8") for each in (out, err)))
 
 
 def programs(folder: Path) -> str:

@@ -1,4 +1,4 @@
-"""Runs at once are the runs alone: the same batches and noise to the last bit, sums and models up to rounding."""
+"""The DP-SGD loop: one run by its formula, and runs at once that are the runs alone."""
 
 from __future__ import annotations
 
@@ -7,11 +7,16 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from scipy.stats import chi2, kstest, laplace, norm
 from support.seen_run import SeenRun
 
 from dpspec.contract import Cancelled, FrozenMap
 from dpspec.training.canaries import CanaryGroups, SignBlocks
-from dpspec.training.loop.native import NativeTrainer, run_batched
+from dpspec.training.device import generator
+from dpspec.training.gradients import flat_model
+from dpspec.training.gradients.persample import FlatModel, per_example_gradients
+from dpspec.training.loop.native import NOISES, NativeTrainer, laplace_noise, parts_of, run_batched
+from dpspec.training.loop.samplers import Poisson
 from dpspec.training.measure.scores import ProjectionObserver
 
 RUNS = 5
@@ -118,3 +123,123 @@ def test_progress_and_stopping(make_job, make_model):
 def test_jobs_that_do_not_fit_together(make_job, changes):
     with pytest.raises(ValueError, match="must have the same kind of model, phases"):
         run_batched([make_job(), make_job(**changes)])
+
+
+def observe(job):
+    seen = SeenRun()
+    NativeTrainer().train(replace(job, observers=(seen,)))
+    return seen
+
+
+@pytest.mark.parametrize(("reduction", "divisor"), [("sum", 1.0), ("mean", 10.0)])
+@pytest.mark.parametrize("clip_norm", [0.05, 0.5, 100.0])
+def test_every_update_is_the_formula(make_job, make_model, reduction, divisor, clip_norm):
+    """theta <- theta - lr (sum of clipped gradients + noise) / divisor, redone the slow way from what was shown."""
+    options = FrozenMap({"learning_rate": 0.3, "reduction": reduction})
+    job = make_job(clip_norm=clip_norm, options=options)
+    seen = observe(job)
+    x, y = torch.tensor(job.x), torch.tensor(job.y)
+    assert torch.equal(seen.states[0], flat_model.flatten(make_model("mlp")))
+    for before, after, drawn, noise, norms in zip(
+        seen.states, seen.states[1:], seen.indices, seen.noise, seen.norms, strict=False
+    ):
+        gradients = per_example_gradients(FlatModel(job.model), x[drawn], y[drawn], state=before).double()
+        lengths = gradients.norm(dim=1)
+        clipped = gradients * (clip_norm / lengths).clamp(max=1.0)[:, None]
+        assert torch.allclose(norms, clipped.norm(dim=1), rtol=1e-5)
+        step = 0.3 / divisor * (clipped.sum(0) + noise)
+        assert torch.allclose(after.double(), before.double() - step, rtol=1e-5, atol=2e-6 * (1 + clip_norm))
+    assert torch.equal(flat_model.flatten(job.model), seen.states[-1])
+
+
+def test_observers_see_the_run_in_order(make_job):
+    expected = [("released", 0)]
+    for step in (1, 2, 3):
+        expected += [("sampled", step), ("clipped", step), ("noised", step), ("released", step)]
+    seen = observe(make_job(steps=3))
+    assert seen.events == expected
+    for drawn, norms in zip(seen.indices, seen.norms, strict=True):
+        assert len(drawn) == len(norms)
+        assert norms.dtype == torch.float64
+
+
+def test_each_phase_has_its_own_noise_and_clip_norm(make_job):
+    first = {"steps": 60, "noise_multiplier": 1.0, "clip_norm": 0.01, "sampling": {"scheme": "full"}}
+    second = {"steps": 40, "noise_multiplier": 3.0, "clip_norm": 2.0, "sampling": {"scheme": "fixed", "batch_size": 9}}
+    seen = observe(make_job(phases=(FrozenMap(first), FrozenMap(second))))
+    assert [len(drawn) for drawn in seen.indices] == [40] * 60 + [9] * 40
+    for noise, deviation in ((seen.noise[:60], 0.01), (seen.noise[60:], 6.0)):
+        scaled = torch.stack(noise).double() / deviation
+        assert chi2.ppf(1e-6, scaled.numel()) < float(scaled.square().sum()) < chi2.ppf(1 - 1e-6, scaled.numel())
+    assert float(torch.cat(seen.norms[:60]).max()) <= 0.01
+
+
+def test_sampling_and_noise_have_streams_of_their_own(make_job):
+    plain = observe(make_job())
+    fixed = observe(make_job(sampling={"scheme": "fixed", "batch_size": 3}))
+    loud = observe(make_job(noise_multiplier=2.0))
+    for step in range(5):
+        assert torch.equal(plain.noise[step], fixed.noise[step])
+        assert torch.equal(plain.indices[step], loud.indices[step])
+    # Not the same stream read twice either: a coin below the rate would then go with low noise.
+    shared = torch.randn(63, generator=generator(11, "sampling"))
+    assert not torch.equal(plain.noise[0], shared)
+    assert torch.equal(plain.noise[0], torch.randn(63, generator=generator(11, "noise")))
+
+
+def test_a_run_alone_tells_progress_and_stops(make_job):
+    told, job = [], make_job(steps=5)
+    before = flat_model.flatten(job.model)
+    seen = SeenRun()
+    stopping = replace(
+        job,
+        observers=(seen,),
+        progress=lambda done, total: told.append((done, total)),
+        cancelled=lambda: len(told) >= 2,
+    )
+    with pytest.raises(Cancelled):
+        NativeTrainer().train(stopping)
+    assert told == [(1, 5), (2, 5)]
+    assert seen.events[-1] == ("released", 2)
+    assert torch.equal(flat_model.flatten(job.model), before)
+
+
+def test_plain_descent_is_the_straightforward_loop_to_the_last_bit(make_job, make_model):
+    """Stored trials stand for what this loop computes: sampling, clipping, noise and update in this order."""
+    job = make_job(steps=12)
+    contributions = parts_of(job).contributions
+    state, sampler = flat_model.flatten(make_model("mlp")), Poisson(40, 0.25)
+    coins, source = generator(job.seed, "sampling"), generator(job.seed, "noise")
+    with torch.no_grad():
+        for _ in range(12):
+            total = contributions(state, sampler.draw(coins), 1.0).sum
+            state = state - 0.5 / 10.0 * (total + torch.randn(63, generator=source) * 1.0)
+    assert torch.equal(observe(job).states[-1], state)
+
+
+def test_phases_share_the_law_of_their_noise(make_job):
+    phase = make_job().phases[0]
+    assert parts_of(make_job(phases=(FrozenMap({**phase, "noise": "laplace"}),))).noise is laplace_noise
+    mixed = make_job(phases=(phase, FrozenMap({**phase, "noise": "laplace"})))
+    with pytest.raises(ValueError, match="same noise distribution, got gaussian, laplace"):
+        parts_of(mixed)
+
+
+def test_an_unknown_optimizer(make_job):
+    options = {"learning_rate": 1.0, "reduction": "sum", "optimizer": {"kind": "lion"}}
+    with pytest.raises(ValueError, match="lion"):
+        NativeTrainer().train(make_job(options=FrozenMap(options)))
+
+
+LAWS = {"gaussian": norm(), "laplace": laplace(scale=0.5**0.5)}
+COUNT = 40_000
+
+
+@pytest.mark.parametrize("kind", LAWS)
+def test_the_law_is_the_one_named(kind):
+    sample = NOISES[kind](torch.zeros(COUNT), 2.5, generator(3, "noise")).double().numpy() / 2.5
+    assert kstest(sample, LAWS[kind].cdf).pvalue > 1e-6
+    (other,) = set(LAWS) - {kind}
+    assert kstest(sample, LAWS[other].cdf).pvalue < 1e-12
+    assert kstest(1.04 * sample, LAWS[kind].cdf).pvalue < 1e-3
+    assert abs(float((sample[1:] * sample[:-1]).mean())) < 4.9 / COUNT**0.5

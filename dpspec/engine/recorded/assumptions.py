@@ -296,7 +296,19 @@ def _released_model(run: RecordedRun) -> Assumption:
 
 def _records(run: RecordedRun, group_size: int) -> Iterator[Assumption]:
     yield stated("one-record")
-    yield _unmixed_batches(run)
+    text = ""
+    status: AssumptionStatus = "declared"
+    failure, found = run.at_end("probe_failure"), run.numbers_at_end("probe", 6)
+    if isinstance(failure, str) and failure:
+        text = f"; the sensitivity probe failed: {failure[:200]}"
+    elif found is not None and found[0] >= 1.0:
+        probed, removed, _, _, confirmed, _ = found
+        text = f"; the sensitivity probe removed {removed:.0f} records at {probed:.0f} steps"
+        if removed >= 1.0 and confirmed == probed >= run.steps:
+            status = "reported"
+        else:
+            text += f", and its loss gives the gradients of the training at {confirmed:.0f} of these steps"
+    yield stated("unmixed-batches", text, status)
     repeats = run.header.repeats
     if repeats > 1:
         known = group_size >= repeats
@@ -320,19 +332,6 @@ def _records(run: RecordedRun, group_size: int) -> Iterator[Assumption]:
         named = f" ({error})" if _CLASS.fullmatch(error) else ""
         text = f"an exception{named} ended the block after {run.steps} steps: {TEXTS['ended-by-error']}"
         yield Assumption(name="ended-by-error", status="unchecked", text=text)
-
-
-def _unmixed_batches(run: RecordedRun) -> Assumption:
-    text, failure, found = "", run.at_end("probe_failure"), run.numbers_at_end("probe", 6)
-    if isinstance(failure, str) and failure:
-        text += f"; the sensitivity probe failed: {failure[:200]}"
-    elif found is not None and found[0] >= 1.0:
-        probed, removed, _, _, confirmed, _ = found
-        text += f"; the sensitivity probe removed {removed:.0f} records at {probed:.0f} steps"
-        if removed >= 1.0 and confirmed == probed >= run.steps:
-            return stated("unmixed-batches", text, "reported")
-        text += f", and its loss gives the gradients of the training at {confirmed:.0f} of these steps"
-    return stated("unmixed-batches", text)
 
 
 def reduction_mismatch(run: RecordedRun) -> str:

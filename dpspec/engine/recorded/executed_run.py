@@ -297,11 +297,8 @@ def declared_checks(run: RecordedRun, phases: Sequence[Phase], records: int) -> 
 
 def _each(phases: Sequence[Phase], values: Sequence[float], steps: int) -> Array:
     """The value of each phase at each of the first ``steps`` steps."""
-    left, parts = steps, []
-    for phase, value in zip(phases, values, strict=True):
-        parts.append(np.full(min(left, phase.steps), float(value)))
-        left -= len(parts[-1])
-    return np.concatenate(parts)
+    each = (itertools.repeat(value, phase.steps) for phase, value in zip(phases, values, strict=True))
+    return np.fromiter(itertools.islice(itertools.chain.from_iterable(each), steps), dtype=np.float64)
 
 
 def _same(assumption: str, test: str, declared: Array, executed: Array) -> Check:
