@@ -5,9 +5,9 @@ contains the exact value, if library functions are accurate (:func:`library_accu
 
 * Steps: :class:`Mixture` (DP-SGD and groups), :class:`Laplace`, :class:`Discrete`, :class:`TruncatedPoisson` (batches
   with a cap), :class:`RandomAllocation` (an epoch of balls-in-bins batches), or a custom :class:`Pair`.
-* Composition: :class:`PrivacyLoss`, with epsilon, delta, powers of tests and reconstruction.
+* Composition: :class:`PrivacyLoss` and :func:`group_curve`, with epsilon, delta, powers of tests and reconstruction.
 * Renyi divergences (:func:`composed_rdp`, ...) and their conversions (:func:`best_epsilon`, ...).
-* Trade-off curves: :class:`GaussianTradeOff` and :class:`Polygon`, and their fit by :func:`fit_gdp`.
+* Trade-off curves: :class:`GaussianTradeOff`, :class:`LaplaceTradeOff`, :class:`Polygon`, :func:`tradeoff_bounds`.
 * :func:`find_boundary`: the smallest noise, or the largest number of steps, for which a condition holds.
 * :func:`certified_upper` and :func:`certified_lower` turn an end of an interval into a finding.
 
@@ -20,7 +20,7 @@ Each module imports only modules above it:
 * ``truncated_poisson``, ``allocation``: sampling schemes with other steps
 * ``composition``: convolution of measures on a grid with every error bounded
 * ``profiles``, ``refinement``, ``privacy_loss``: certified answers about a composition
-* ``rdp``, ``moments``, ``tradeoff``: Renyi divergences and f-DP
+* ``rdp``, ``moments``, ``tradeoff``, ``curves``: Renyi divergences and f-DP
 
 Names are imported on first use, numpy and scipy with them. An argument without a meaning raises ``ValueError``, whose
 message names it.
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
     from dpspec.accounting import gaussian as gaussian
     from dpspec.accounting.allocation import *
+    from dpspec.accounting.curves import *
     from dpspec.accounting.densities import *
     from dpspec.accounting.discrete import *
     from dpspec.accounting.findings import *
@@ -66,14 +67,15 @@ _NAMES = {
     "truncated_poisson": "Revealed TruncatedPoisson",
     "allocation": "EqualMembers RandomAllocation",
     "profiles": "CLOSED ONE_STEP",
-    "privacy_loss": "GRID PrivacyLoss",
+    "privacy_loss": "GRID PrivacyLoss group_curve",
     "rdp": (
-        "BestEpsilon Conversion SELECTION_ORDERS Tries best_epsilon checked_orders "
+        "Best BestEpsilon Conversion SELECTION_ORDERS Tries best_epsilon best_log_delta checked_orders "
         "composed_rdp drawn_cell_rdp epsilon_at_orders gaussian_rdp laplace_rdp log_delta_at_orders "
         "sampled_gaussian_integer_rdp sampled_gaussian_rdp sampled_laplace_rdp selection_rdp"
     ),
     "moments": "log_excess_power",
-    "tradeoff": "GaussianTradeOff GdpFit Polygon fit_gdp",
+    "tradeoff": "GaussianTradeOff GdpFit LaplaceTradeOff Lines Polygon TradeOff fit_gdp",
+    "curves": "TradeOffBounds tradeoff_bounds",
 }
 _HOME = {name: module for module, names in _NAMES.items() for name in names.split()}
 

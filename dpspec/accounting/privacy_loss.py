@@ -14,7 +14,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+import numpy.typing as npt
 
+from dpspec.accounting.discrete import Discrete
 from dpspec.accounting.grid import Pair
 from dpspec.accounting.laplace import Laplace
 from dpspec.accounting.mixture import Mixture
@@ -102,6 +104,18 @@ class PrivacyLoss:
         """One step of the Laplace mechanism, of all records or of a Poisson sample at ``rate``; see ``Laplace``."""
         return cls.of(Laplace(scale, sensitivity, rate), direction)
 
+    @classmethod
+    def mixture(
+        cls, sensitivities: npt.ArrayLike, probabilities: npt.ArrayLike, sigma: float, direction: Directions = "both"
+    ) -> PrivacyLoss:
+        """One step of a scalar mixture of Gaussians; see ``Mixture``, which covers groups and fixed batches."""
+        return cls.of(Mixture(sensitivities, probabilities, sigma), direction)
+
+    @classmethod
+    def discrete(cls, present: npt.ArrayLike, absent: npt.ArrayLike, direction: Directions = "both") -> PrivacyLoss:
+        """One step with finitely many outcomes; see ``Discrete``."""
+        return cls.of(Discrete(present, absent), direction)
+
     def compose(self, times: int) -> PrivacyLoss:
         """The composition of ``times`` copies."""
         count = whole("times", times, 1)
@@ -167,7 +181,7 @@ class PrivacyLoss:
     def tradeoff(self, alpha: float, *, width: float = WIDTH) -> Interval:
         """The smallest type-II error of a test of type-I error ``alpha`` in (0, 1], in this loss's direction.
 
-        For both directions it is the symmetrized curve, a bound for either test.
+        For both directions it is the symmetrized curve, a bound for either test. ``tradeoff_bounds``: whole curves.
 
         Args:
             alpha: the type-I error.
@@ -264,6 +278,23 @@ class PrivacyLoss:
             if loose.upper < found.upper:
                 answers[i] = Interval(min(found.lower, loose.upper), loose.upper, loose.method, found.lower_method)
         return answers
+
+
+def group_curve(
+    phases: Sequence[tuple[Mixture, int]], deltas: Sequence[float], direction: Directions = "both", width: float = WIDTH
+) -> list[Interval]:
+    """Epsilon of DP-SGD for a group at several deltas: the mixtures of a training schedule, composed.
+
+    It dominates the whole training run for an adversary who sees every iterate, and some losses and data attain it
+    (Ganesh 2024, Theorems 3.1 and 3.3).
+
+    Args:
+        phases: (one-step pair, steps) each.
+        deltas: the deltas.
+        direction: as for ``PrivacyLoss``.
+        width: the relative width of each interval.
+    """
+    return PrivacyLoss(tuple(phases), direction).epsilons(deltas, width=width)
 
 
 #: Method of an answer from composed grids.

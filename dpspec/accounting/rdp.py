@@ -31,7 +31,7 @@ from dpspec.accounting.densities import log_binomial
 from dpspec.accounting.laplace import Laplace
 from dpspec.accounting.mixture import Mixture
 from dpspec.accounting.moments import log_gaussian_excess, log_laplace_excess
-from dpspec.accounting.numerics import EPS, Directions, Floats, bisect, directions, inside, whole
+from dpspec.accounting.numerics import EPS, Directions, Floats, bisect, directions, finite, inside, whole
 
 #: Renyi divergences as a function of orders, same shape.
 Curve: TypeAlias = Callable[[Floats], Floats]
@@ -214,12 +214,19 @@ Conversion: TypeAlias = Literal["improved", "mironov"]
 _SLACK = 4e-12
 
 
-class BestEpsilon(NamedTuple):
-    """The smallest epsilon over orders, the order that gives it, and whether that is the first or last order searched.
+class Best(NamedTuple):
+    """The smallest value over orders, the order that gives it, and whether that is the first or last order searched.
 
-    If ``at_edge``, orders outside the search could give a smaller value; this one is valid in any case. An epsilon of 0
-    is never at the edge.
+    If ``at_edge``, orders outside the search could give a smaller value; this one is valid in any case.
     """
+
+    value: float
+    order: float
+    at_edge: bool
+
+
+class BestEpsilon(NamedTuple):
+    """The smallest epsilon over orders; see ``Best``. An epsilon of 0 is never at the edge."""
 
     epsilon: float
     order: float
@@ -270,15 +277,16 @@ def best_epsilon(
 ) -> BestEpsilon:
     """The smallest epsilon at ``delta`` over ``orders`` and their divergences, both (n,); these may be infinite."""
     target = inside("delta", delta)
-    a, d = np.atleast_1d(checked_orders(orders)), np.atleast_1d(_divergences(rdp))
-    if a.ndim != 1 or a.size == 0 or a.shape != d.shape:
-        raise ValueError(f"orders and rdp must be lists of one length, got shapes {a.shape} and {d.shape}")
-    order = np.argsort(a)
-    a = a[order]
-    values = epsilon_at_orders(a, d[order], target, conversion)
-    index = int(np.argmin(values))
-    value = float(values[index])
-    return BestEpsilon(value, float(a[index]), index in (0, len(a) - 1) and value > 0.0)
+    best = _smallest(orders, rdp, lambda a, d: epsilon_at_orders(a, d, target, conversion))
+    return BestEpsilon(best.value, best.order, best.at_edge and best.value > 0.0)
+
+
+def best_log_delta(
+    orders: npt.ArrayLike, rdp: npt.ArrayLike, epsilon: float, conversion: Conversion = "improved"
+) -> Best:
+    """The smallest ln delta at ``epsilon`` over ``orders`` and their divergences, both (n,)."""
+    eps = finite("epsilon", epsilon)
+    return _smallest(orders, rdp, lambda a, d: log_delta_at_orders(a, d, eps, conversion))
 
 
 def _gain(a: Floats, conversion: str) -> tuple[Floats, Floats]:
@@ -296,6 +304,17 @@ def _divergences(values: npt.ArrayLike) -> Floats:
     if not np.all(array >= 0.0):
         raise ValueError("rdp must not be negative")
     return array
+
+
+def _smallest(orders: npt.ArrayLike, rdp: npt.ArrayLike, bound: Callable[[Floats, Floats], Floats]) -> Best:
+    a, d = np.atleast_1d(checked_orders(orders)), np.atleast_1d(_divergences(rdp))
+    if a.ndim != 1 or a.size == 0 or a.shape != d.shape:
+        raise ValueError(f"orders and rdp must be lists of one length, got shapes {a.shape} and {d.shape}")
+    order = np.argsort(a)
+    a = a[order]
+    values = bound(a, d[order])
+    index = int(np.argmin(values))
+    return Best(float(values[index]), float(a[index]), index in (0, len(a) - 1))
 
 
 #: Distributions of the number of tries.
@@ -387,7 +406,7 @@ def selection_rdp(orders: npt.ArrayLike, rdp: npt.ArrayLike, tries: Tries) -> Fl
         raise ValueError("orders and rdp must be lists of one length, at least 1")
     if tries.shape is None:  # Poisson
         near = -np.log1p(-1.0 / a)  # ln(a / (a - 1)), and rounded down
-        log_deltas = np.array([log_delta_at_orders(a, d, at).min() for at in (near * (1.0 - 1e-12)).tolist()])
+        log_deltas = np.array([best_log_delta(a, d, epsilon).value for epsilon in (near * (1.0 - 1e-12)).tolist()])
         grown = math.log(tries.mean) + (a - 1.0) * (d + tries.mean * np.exp(log_deltas))
         return np.asarray(np.maximum(np.logaddexp(-tries.mean, grown), 0.0) / (a - 1.0), dtype=np.float64)
     t, more = tries.log_inverse_gamma, 1.0 + tries.shape

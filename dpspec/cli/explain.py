@@ -109,14 +109,11 @@ def _type_of(node: Plain, *, required: bool) -> str:
         limit = node.get(keyword, _ANY)
         if limit == 1 and keyword in ("minLength", "minItems"):
             parts.append("not empty")
-        elif limit == 1 and keyword in ("maxLength", "maxItems"):
-            parts.append(words.format(1).removesuffix("s"))
         elif limit != _ANY:
             parts.append(words.format(value(limit)))
     text = ", ".join(parts)
-    if required:
-        return f"{text}; required"
-    return f"{text}; default {value(node['default']) or 'empty'}" if "default" in node else text
+    default = f"; default {value(node['default']) or 'empty'}" if "default" in node else ""
+    return f"{text}; required" if required else text + default
 
 
 def _shape(node: Plain) -> str:
@@ -201,7 +198,7 @@ def _folded(line: str) -> str:
 
 
 def _pairs(catalog: Catalog, known: Sequence[Key]) -> Iterator[tuple[str, str]]:
-    """Words and what they mean, in lines that are not folded yet."""
+    """Words with their explanations, in lines that are not folded yet."""
     from dpspec.language import diagnostics
     from dpspec.reporters.labels import VERDICTS
 

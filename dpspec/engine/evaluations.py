@@ -275,7 +275,7 @@ def _excess(point: Point) -> float | None:
 
 
 def _margins(point: Point, name: str) -> list[tuple[float, float, float]]:
-    """Per part the least and the largest margin, which differ if a bound is known not to be tight, and its scale."""
+    """Per part both ends of the margin, which differ if a bound is known not to be tight, and its scale."""
     if point.spec is None:
         return []
     claim = next(c for c in point.spec.claims if c.id == name)

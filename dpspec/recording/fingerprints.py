@@ -16,7 +16,7 @@ import logging
 import os
 import secrets
 from collections.abc import Collection, Iterable, Mapping
-from itertools import zip_longest
+from itertools import pairwise, zip_longest
 from pathlib import PurePath
 from types import BuiltinFunctionType, CellType, FunctionType, MethodType, ModuleType
 from typing import Any, TypeAlias
@@ -99,6 +99,18 @@ def require_plain(tensors: Iterable[Tensor | None]) -> None:
             raise TypeError(
                 f"a parameter or gradient is of class {strange.__name__}: the recorder knows torch's own only"
             )
+
+
+def overlap(tensors: Iterable[Tensor]) -> bool:
+    """Whether two tensors use the same memory."""
+    spans = []
+    for one in tensors:
+        if one.numel() and one.layout is _STRIDED:
+            last = sum((size - 1) * stride for size, stride in zip(one.shape, one.stride(), strict=True))
+            start = one.data_ptr()
+            spans.append((str(one.device), start, start + (last + 1) * one.element_size()))
+    spans.sort()
+    return any(a[0] == b[0] and a[2] > b[1] for a, b in pairwise(spans))
 
 
 #: A value: its fingerprint, or a copy of its bytes with a tensor and a buffer that share its memory.

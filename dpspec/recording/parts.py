@@ -110,7 +110,7 @@ class Parts:
         elif self.clipping != "flat":
             why = f"with {self.clipping} clipping no single clip norm bounds what all parameters of a record contribute"
         elif self.sampler is None or self.sampler.batches is None:
-            why = "the recorder does not see who is drawn: give it the loader over the planted dataset"
+            why = "the recorder does not see the drawn records: pass the loader over the dataset with canaries"
         elif self.ahead:
             why = (
                 "its loader draws ahead, so that the batch of a step is not known in time: set num_workers=0, and do "

@@ -210,7 +210,10 @@ class _Comparison:
         if isinstance(self._step, str) or isinstance(step, str):
             self.unseen[self._step if isinstance(self._step, str) else str(step)] = None
             return
-        distance = apart(self._step, step)
+        distance = math.inf
+        if self._step.shape == step.shape:  # two rows: relative to the length of each, infinite for a row of zeros
+            distances, lengths = (self._step - step).norm(dim=1), self._step.norm(dim=1)
+            distance = float(torch.where(distances > 0.0, distances / lengths, 0.0).max())
         moved = "its update" if distance <= TOLERANCE else f"one that is {distance:.3g} of its length away"
         self._compare("one step", neighbor.name, "its update", moved)
 
@@ -399,14 +402,6 @@ def text_of(value: Any) -> str:
     if isinstance(value, float) and math.isfinite(value) and value == int(value):
         return str(int(value))  # 3 and 3.0 are one constant
     return repr(value)
-
-
-def apart(one: Tensor, other: Tensor) -> float:
-    """The largest distance of two rows (2, P), relative to the first one's length; infinite for a row of zeros."""
-    if one.shape != other.shape:
-        return float("inf")
-    distances, lengths = (one - other).norm(dim=1), one.norm(dim=1)
-    return float(torch.where(distances > 0.0, distances / lengths, 0.0).max())
 
 
 def _flat(parameters: Sequence[Tensor]) -> Tensor:

@@ -19,7 +19,7 @@ from dpspec.json_records import Amount, Count, Record, read
 from dpspec.stats import utility
 from dpspec.stats.attacks import thresholds
 from dpspec.stats.conformance import noise_tests, table
-from dpspec.stats.conformance.measurement import Measurement, Observed
+from dpspec.stats.conformance.measurement import Observed
 from dpspec_preprocessing import collection, sensitivity, steps
 from dpspec_preprocessing.engines import BINS, LinearEngine, NetworkEngine, NoiseTally, score_output
 from dpspec_preprocessing.options import SAME_MASK, AuditBlock, Declaration, Pipeline
@@ -290,7 +290,8 @@ def check_trials(spec: dps.Spec, trials: Sequence[dps.Trial]) -> Iterator[dps.Ch
     count = sum(run.noise.count for run in runs)
     if count:
         total = sum(run.noise.squares for run in runs)
-        yield _measure_scale(private.kind, total, count).check("noise-scale", observed, _NOTE)
+        measured = noise_tests.two_sided(total, count, absolute=private.kind == "laplace")
+        yield measured.check("noise-scale", observed, _NOTE)
 
 
 def predict_checks(spec: dps.Spec, facts: dps.Facts, executions: int) -> Iterator[dps.Check]:
@@ -311,15 +312,6 @@ def predict_checks(spec: dps.Spec, facts: dps.Facts, executions: int) -> Iterato
     if kind not in draws or (network and "noise-log" not in facts.capabilities):
         return
     count = executions * max(1, draws[kind])
-    measurement = _measure_scale(kind, float(count), count)
+    measurement = noise_tests.two_sided(float(count), count, absolute=kind == "laplace")
     planned = measurement.check("noise-scale", "reported" if private.takes_gradients else "measured", _NOTE)
     yield replace(planned, test=measurement.test.partition(", ")[0], p_value=1.0, declared=None, measured=None)
-
-
-def _measure_scale(kind: str, total: float, count: int) -> Measurement:
-    """Test a sum of squares in declared units; for Laplace 2 |x| / scale, chi-squared with two degrees of freedom."""
-    measurement = noise_tests.two_sided(total, count)
-    if kind != "laplace":
-        return measurement
-    detectable = None if measurement.detectable is None else (1.0 + measurement.detectable) ** 2 - 1.0
-    return replace(measurement, measured=measurement.measured**2, detectable=detectable)

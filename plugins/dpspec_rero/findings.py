@@ -230,15 +230,8 @@ def _attack_checks(spec: dps.Spec, evidence: Sequence[dps.FrozenMap]) -> Iterato
         runs.append(run)
     degrees = sum(run.noise.degrees for run in runs)
     if degrees:
-        measured = noise_tests.two_sided(sum(run.noise.statistic for run in runs), degrees)
-        if adds_laplace(spec.phases):
-            # Laplace noise: squares become absolute values.
-            detectable = measured.detectable
-            measured = replace(
-                measured,
-                measured=measured.measured**2,
-                detectable=None if detectable is None else (1.0 + detectable) ** 2 - 1.0,
-            )
+        statistic = sum(run.noise.statistic for run in runs)
+        measured = noise_tests.two_sided(statistic, degrees, absolute=adds_laplace(spec.phases))
         yield measured.check("noise-scale", "reported", "noise in released models after subtracting drawn records")
     if all(run.included is None for run in runs):
         return

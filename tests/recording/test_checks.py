@@ -444,7 +444,7 @@ def test_a_constant_that_follows_each_batch_is_never_proved(what: str, adjacency
     assert found.reason.startswith("The channel constants is violated: data-independent-hyperparameters: ")
     assert f"but the {what.partition(' and')[0]} " in found.reason
     assert "the number of records in each batch" in found.reason
-    assert next(a.status for a in found.assumptions if a.name == "data-independent-hyperparameters") == "false"
+    assert found.assumption("data-independent-hyperparameters").status == "false"
 
 
 def test_a_schedule_follows_no_batch(tmp_path: Path) -> None:

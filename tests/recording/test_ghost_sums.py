@@ -36,16 +36,12 @@ def found_by(found: CheckedRun) -> set[str]:
     return {check.test.removesuffix(", exact") for check in found.checks if check.p_value == 0.0}
 
 
-def clipping(found: CheckedRun) -> Any:
-    return next(one for one in found.assumptions if one.name == PER_RECORD_CLIPPING)
-
-
 @pytest.mark.parametrize("made", [{}, {"physical": 8}, {"reduction": "sum"}, {"batch": 2}, {"workers": 1}, {"clip": 9}])
 def test_an_honest_run_is_proved(made: dict[str, Any], tmp_path: Path) -> None:
     found = recorded(tmp_path / "run", **made)
     assert (found.verdict, found.fine) == ("proved", True)
-    assert clipping(found).status == "declared"
-    assert "were recomputed on the graph of the loss" in clipping(found).text
+    assert found.assumption(PER_RECORD_CLIPPING).status == "declared"
+    assert "were recomputed on the graph of the loss" in found.assumption(PER_RECORD_CLIPPING).text
     batches, *faults, records, _ = found.run.at_end("ghost")
     assert faults == [0, 0, 0, 0]
     assert 4 <= records <= 8 * found.run.at_end("recomputed")[1] <= 8 * batches
@@ -86,6 +82,20 @@ def cleared_before(training: Training, x: Tensor, y: Tensor) -> None:
     training.optimizer_.zero_grad = lambda: [p.grad.fill_(0.1) for p in training.optimizer_.params]
     training.criterion(training.model(x), y).backward()
     del training.optimizer_.zero_grad
+
+
+def one_tensor_for_two(training: Training, x: Tensor, y: Tensor) -> None:
+    """Two parameters add their gradients into one tensor at one late step."""
+    weight, bias, *_ = training.optimizer_.params
+    training.batches = getattr(training, "batches", 0) + 1
+    if training.batches == 15:
+        shared = torch.zeros(weight.numel())
+        training.optimizer_.zero_grad = lambda: [
+            p.grad.zero_() for p in training.optimizer_.params if p.grad is not None
+        ]
+        weight.grad, bias.grad = shared.view_as(weight), shared[: len(bias)]
+    training.criterion(training.model(x), y).backward()
+    vars(training.optimizer_).pop("zero_grad", None)
 
 
 def shorter_first_pass(training: Training, x: Tensor, y: Tensor) -> None:
@@ -169,6 +179,7 @@ FAULTS: list[tuple[Script | Patch, set[str]]] = [
     (looped(scaled), {checks.ADDED}),
     (looped(term_beside), {checks.ADDED}),
     (looped(cleared_before), {checks.ADDED}),
+    (looped(one_tensor_for_two), {checks.ADDED}),
     (tensor_hook, {checks.GHOST_NORMS}),
     (accumulated_hook, {checks.CLIPPED_SUMS}),
     (looped(waits_for_the_recomputation), {checks.CLIPPED_SUMS}),
@@ -291,7 +302,7 @@ def test_passes_without_the_criterion_leave_the_claim_open(tmp_path: Path) -> No
     found = recorded(tmp_path / "run", two_passes)
     assert found.status == ("open", "no-deviation-found")
     assert found.reason.startswith(f"The channel sensitivity is open: {PER_RECORD_CLIPPING}: ")
-    assert "call backward() on the criterion's loss" in clipping(found).text
+    assert "call backward() on the criterion's loss" in found.assumption(PER_RECORD_CLIPPING).text
 
 
 def two_losses(training: Training, x: Tensor, y: Tensor) -> None:

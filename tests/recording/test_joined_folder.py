@@ -320,7 +320,7 @@ def test_a_rank_that_is_withheld_or_cut_leaves_the_claim_open(
     found = check_run(copy, QUESTION)
     assert found.verdict == "open"
     assert found.fine is False
-    status = next(one.status for one in found.assumptions if one.name == "joined-ranks")
+    status = found.assumption("joined-ranks").status
     assert size is not None or status == "unchecked"
 
 

@@ -54,10 +54,6 @@ def recorded(folder: Path, script: Script, monkeypatch: pytest.MonkeyPatch, **ma
     return opacus_training.recorded(folder, lambda training: script(training, training.model._module[-1]), **made)
 
 
-def status(found: CheckedRun) -> tuple[str, str]:
-    return next((one.status, one.text) for one in found.channels if one.name == "model-state")
-
-
 def records(training: Training) -> torch.Tensor:
     return training.loader.dataset[0:3][0].clone()
 
@@ -109,9 +105,9 @@ def test_records_that_the_model_keeps_are_found(
         leak(training, layer)
 
     found = recorded(tmp_path / "run", script, monkeypatch)
-    assert (found.verdict, found.exit_code, status(found)[0]) == ("open", 1, level)
+    assert (found.verdict, found.exit_code, found.channel("model-state").status) == ("open", 1, level)
     assert (found.conformance.status == "deviates") is (level == "violated")
-    assert name in status(found)[1]
+    assert name in found.channel("model-state").text
     assumed = check_run(tmp_path / "run", Question(delta=1e-5, epsilon=1e3, assume=("model-state",)))
     assert (assumed.verdict == "proved") is (level == "open")
 
@@ -146,7 +142,7 @@ def test_an_honest_training_changes_nothing_else(
     script: Script, clipping: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = recorded(tmp_path / "run", script, monkeypatch, clipping=clipping)
-    assert (found.verdict, status(found)[0]) == ("proved", "verified"), found.reason
+    assert (found.verdict, found.channel("model-state").status) == ("proved", "verified"), found.reason
 
 
 UNCHANGED: dict[str, list[str]] = {"buffers": [], "state": [], "attributes": [], "unread": []}

@@ -109,10 +109,6 @@ def others(found: CheckedRun) -> Any:
     return next(check for check in found.checks if check.test.startswith("gradients other than the reported"))
 
 
-def told(found: CheckedRun) -> Any:
-    return next(one for one in found.assumptions if one.name == "loop-reports")
-
-
 @pytest.mark.parametrize(
     ("divisor", "after", "steps"), [(1.0, True, 40), (1.0, False, 1), (50.0, True, 3), (50.0, False, 40)]
 )
@@ -181,7 +177,7 @@ def test_gradients_that_are_rounded_coarsely_hide_what_is_missing(
     """Half precision conforms, and whether a layer's noise is there is not known."""
     found = own(tmp_path / "run", kind=kind, divisor=64.0)
     assert found.status == (verdict, "no-deviation-found")
-    assert ("rounded so coarsely" in told(found).text) is (verdict == "open")
+    assert ("rounded so coarsely" in found.assumption("loop-reports").text) is (verdict == "open")
 
 
 def test_without_the_sum_noise_is_seen_to_be_missing_as_a_whole_alone(tmp_path: Path) -> None:
@@ -193,7 +189,7 @@ def test_without_the_sum_noise_is_seen_to_be_missing_as_a_whole_alone(tmp_path: 
     assert half.status == ("open", "no-deviation-found")
     right = own(tmp_path / "right", summed="never")
     assert right.status == ("open", "no-deviation-found")
-    assert "call run.summed" in told(right).text
+    assert "call run.summed" in right.assumption("loop-reports").text
 
 
 @pytest.mark.parametrize("part", [0.0, 0.5])
@@ -206,8 +202,8 @@ def test_a_run_without_its_noise_is_never_proved(part: float, said: str, tmp_pat
     if said == "all":
         assert found.conformance.status == "deviates"
         return
-    assert told(found).status == "unchecked"
-    assert ("give optimizer=" if said == "no-optimizer" else "call run.summed") in told(found).text
+    assert found.assumption("loop-reports").status == "unchecked"
+    assert ("give optimizer=" if said == "no-optimizer" else "call run.summed") in found.assumption("loop-reports").text
     assert (
         "Only the loop's report shows that the noise is in the model updates: "
         in run_page(found, 400).partition("Executed run")[0]
@@ -275,7 +271,7 @@ def test_rounding_is_none_of_what_is_seen(size: int, seed: int) -> None:
 def test_an_update_that_was_not_compared_proves_nothing(given: dict[str, Any], words: str, tmp_path: Path) -> None:
     found = own(tmp_path / "run", **given)
     assert (found.verdict, found.exit_code) == ("open", 1)
-    assert words in told(found).text
+    assert words in found.assumption("loop-reports").text
 
 
 @pytest.mark.parametrize("missing", [0.05, 0.2, 0.5, 1.0])

@@ -50,11 +50,6 @@ def trained(folder: Path, kind: Callable[..., torch.optim.Optimizer], between: B
     return check_run(folder, Question(delta=1e-5, epsilon=100.0))
 
 
-def update_rule(found: CheckedRun) -> tuple[str, str]:
-    """The status of the update rule's channel, and what it says."""
-    return next((one.status, one.text) for one in found.channels if one.name == "update-rule")
-
-
 def threads(optimizer: torch.optim.Optimizer) -> None:
     """Sums are made in other orders from now on."""
     torch.set_num_threads(1 + torch.get_num_threads() % 2)
@@ -127,7 +122,8 @@ def test_torch_optimizers_whose_state_is_left_alone(
     finally:
         torch.set_num_threads(before)
     assert found.verdict == "proved"
-    status, text = update_rule(found)
+    rule = found.channel("update-rule")
+    status, text = rule.status, rule.text
     assert status in ("tested", "verified")
     assert "state" not in text
     assert "none of torch's" not in text
@@ -135,7 +131,7 @@ def test_torch_optimizers_whose_state_is_left_alone(
 
 def test_which_parameters_are_trained_is_an_option(tmp_path: Path) -> None:
     found = trained(tmp_path / "run", torch.optim.SGD, frozen, momentum=0.9)
-    assert (found.verdict, update_rule(found)[0]) == ("open", "open")
+    assert (found.verdict, found.channel("update-rule").status) == ("open", "open")
     assert "parameters of parameter group 0 changed before step 2" in found.reason
     asked = Question(delta=1e-5, epsilon=100.0, public=("parameters",))
     assert check_run(tmp_path / "run", asked).verdict == "proved"
@@ -155,7 +151,7 @@ def test_whatever_is_changed_at_whatever_moment_is_seen(
     kind: type[torch.optim.Optimizer], between: Between, words: str, tmp_path: Path
 ) -> None:
     found = trained(tmp_path / "run", kind, between, momentum=0.9)
-    assert (found.verdict, found.exit_code, update_rule(found)[0]) == ("open", 1, "open")
+    assert (found.verdict, found.exit_code, found.channel("update-rule").status) == ("open", 1, "open")
     assert words in found.reason
 
 
@@ -167,8 +163,7 @@ def test_an_accumulator_that_was_filled_is_no_fresh_one(tmp_path: Path) -> None:
         return optimizer
 
     found = trained(tmp_path / "run", filled, nothing)
-    status = next(one.status for one in found.channels if one.name == "released-model")
-    assert (found.verdict, status) == ("open", "open")
+    assert (found.verdict, found.channel("released-model").status) == ("open", "open")
 
 
 @pytest.mark.parametrize(
@@ -198,10 +193,10 @@ def test_whatever_may_be_remembered_is_looked_at(value: object) -> None:
 
 def test_an_optimizer_of_ones_own_is_named(tmp_path: Path) -> None:
     """Even if its class claims to be torch's."""
-    status, text = update_rule(trained(tmp_path / "run", Lookalike, nothing))
-    assert (status, "assumes update-rule" in text) == ("assumed", True)
+    rule = trained(tmp_path / "run", Lookalike, nothing).channel("update-rule")
+    assert (rule.status, "assumes update-rule" in rule.text) == ("assumed", True)
     found = check_run(tmp_path / "run", Question(delta=1e-5))
-    text = next(one.text for one in found.assumptions if one.name == "update-rule")
+    text = found.assumption("update-rule").text
     assert "sgd.Lookalike, whose updates are not recomputed, steps with the noisy" in text
 
 
@@ -213,7 +208,7 @@ def test_the_optimizer_inside_that_of_opacus_is_looked_at(tmp_path: Path) -> Non
         training.train()
 
     found = recorded(tmp_path / "run", script)
-    assert (found.verdict, update_rule(found)[0]) == ("open", "open")
+    assert (found.verdict, found.channel("update-rule").status) == ("open", "open")
 
 
 def entry(optimizer: torch.optim.Optimizer) -> None:
@@ -440,5 +435,5 @@ def test_honest_updates_are_equal(name: str, kind: torch.dtype) -> None:
     [(replaced_method, UPDATES), (late_hook, "changes outside the DP optimizer"), (float_subclass, UPDATES)],
 )
 def test_a_recording_of_such_a_step_is_not_proved(tmp_path: Path, attack: Between, reason: str) -> None:
-    status, text = update_rule(trained(tmp_path / "run", torch.optim.SGD, attack))
-    assert (status, reason in text) == ("violated", True)
+    rule = trained(tmp_path / "run", torch.optim.SGD, attack).channel("update-rule")
+    assert (rule.status, reason in rule.text) == ("violated", True)

@@ -17,7 +17,7 @@ from opacus.schedulers import (
     StepGradClip,
     StepNoise,
 )
-from support.checked_runs import CheckedRun, Question, check_run
+from support.checked_runs import Question, check_run
 from support.opacus_training import Training, recorded, scheduled
 from support.plain_loop import plain_loop
 from torch.optim import lr_scheduler, swa_utils
@@ -28,15 +28,7 @@ from dpspec.recording.watching.options import OptionWatch
 Script = Callable[[Training], None]
 Before = Callable[[Training, int, torch.Tensor], None]
 
-DELTA = 1e-5
-
-
-def status(found: CheckedRun, name: str) -> str:
-    return {one.name: one.status for one in found.channels}[name]
-
-
-def constants(found: CheckedRun) -> str:
-    return next(one.text for one in found.assumptions if one.name == "data-independent-hyperparameters")
+DELTA, CONSTANTS = 1e-5, "data-independent-hyperparameters"
 
 
 def loop(training: Training, before: Before, epochs: int = 2) -> None:
@@ -194,8 +186,8 @@ def divided(training: Training, number: int, x: torch.Tensor) -> None:
 def test_options_that_no_known_scheduler_set_are_open(script: Script, option: str, public: str, tmp_path: Path) -> None:
     found = recorded(tmp_path / "run", script, optimizer="adamw" if script is averaged else "sgd")
     channel, other = ("update-rule", "constants") if option else ("constants", "update-rule")
-    assert (found.verdict, found.exit_code, status(found, channel)) == ("open", 1, "open")
-    assert status(found, other) != "open"
+    assert (found.verdict, found.exit_code, found.channel(channel).status) == ("open", 1, "open")
+    assert found.channel(other).status != "open"
     of_group = f"{option} of parameter group 0 " if option else f"{public} "
     assert f"{of_group}changed before step " in found.reason
     assert f"--public {public}" in found.reason
@@ -209,8 +201,8 @@ def test_a_loop_that_changes_a_constant_is_open(option: str, value: float, tmp_p
     found, vouched = (
         check_run(tmp_path / "run", Question(delta=DELTA, epsilon=1e3, public=public)) for public in ((), (option,))
     )
-    assert (found.verdict, status(found, "constants"), option in found.reason) == ("open", "open", True)
-    assert (vouched.verdict, status(vouched, "constants")) == ("proved", "assumed")
+    assert (found.verdict, found.channel("constants").status, option in found.reason) == ("open", "open", True)
+    assert (vouched.verdict, vouched.channel("constants").status) == ("proved", "assumed")
 
 
 # Honest schedules.
@@ -260,10 +252,10 @@ def test_schedulers_of_torch_are_accepted(name: str, inside: bool, tmp_path: Pat
         training.train(each=lambda _: schedule.step())
 
     found = recorded(tmp_path / "run", script, prepare=prepare)
-    assert (found.verdict, status(found, "update-rule")) == ("proved", "tested"), found.reason
+    assert (found.verdict, found.channel("update-rule").status) == ("proved", "tested"), found.reason
     assert name in found.run.options.schedulers
     calling = name in ("LambdaLR", "MultiplicativeLR", "CyclicLR")
-    assert ("calls functions of the script" in constants(found)) is calling
+    assert ("calls functions of the script" in found.assumption(CONSTANTS).text) is calling
 
 
 def fractions_of_an_epoch(training: Training) -> None:
@@ -293,7 +285,7 @@ def test_schedulers_of_momentum_and_of_opacus_are_accepted(
 ) -> None:
     found = recorded(tmp_path / "run", script, optimizer=optimizer)
     assert found.verdict == "proved", found.reason
-    assert channel in ("", status(found, "constants"))
+    assert channel in ("", found.channel("constants").status)
 
 
 def test_classes_get_their_methods_back(tmp_path: Path) -> None:
@@ -304,7 +296,7 @@ def test_classes_get_their_methods_back(tmp_path: Path) -> None:
 
 
 def test_first_values_are_listed_with_the_constants(tmp_path: Path) -> None:
-    text = constants(recorded(tmp_path / "run", optimizer="adamw"))
+    text = recorded(tmp_path / "run", optimizer="adamw").assumption(CONSTANTS).text
     assert "Options at the first step: lr 0.05, betas[0] 0.9, betas[1] 0.999, eps 1e-8, weight_decay 0.01" in text
 
 
@@ -319,7 +311,7 @@ def test_a_subclass_of_float_is_not_read_as_its_value(rate: float, known: bool, 
         loop(training, lambda *_: None, 1)
 
     found = recorded(tmp_path / "run", script)
-    assert (status(found, "update-rule") == "open") is not known
+    assert (found.channel("update-rule").status == "open") is not known
     assert ("lr is of type Drifting" in found.reason) is not known
 
 

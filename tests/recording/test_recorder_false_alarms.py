@@ -264,6 +264,6 @@ def test_chosen_constants_are_public_if_the_user_declares_them(
     asked = {"adjacency": "add-remove", "data_independent_hyperparameters": stated}
     found = recorded(tmp_path / "run", prepare=choose, asked=asked, epochs=1)
     assert found.status == (verdict, "no-deviation-found")
-    constants = next(one for one in found.assumptions if one.name == "data-independent-hyperparameters")
+    constants = found.assumption("data-independent-hyperparameters")
     assert ("may be" in constants.text) is not (rate == 0.07 and divisor == 20.0)
     assert ("the user declares all hyperparameters public" in constants.text) is stated

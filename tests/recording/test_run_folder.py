@@ -443,5 +443,5 @@ def test_a_sum_must_not_be_longer_than_the_reported_norms(tmp_path, sound):
     plain_loop(tmp_path / "run", 12, norm=1e-9)
     found = check_run(tmp_path / "run", question)
     assert found.verdict == "open"
-    channel = next(one for one in found.channels if one.name == "sensitivity")
+    channel = found.channel("sensitivity")
     assert channel.status == "violated"

@@ -43,10 +43,6 @@ def probed(
     return check_run(folder, Question(delta=1e-5, epsilon=1e4))
 
 
-def unmixed(found: CheckedRun) -> Any:
-    return next(one for one in found.assumptions if one.name == "unmixed-batches")
-
-
 def rejected(found: CheckedRun) -> set[str]:
     return {check.test for check in found.checks if check.p_value == 0.0}
 
@@ -75,8 +71,10 @@ def test_an_honest_training_is_tested(made: dict[str, Any], tmp_path: Path) -> N
     assert not rejected(found) & {CHANGE, INFLUENCE, SCALED}
     assert 0.0 < change <= 1.001
     assert influence < 1e-4
-    assert unmixed(found).status == "declared"  # the probe samples steps, so the other steps stay assumed
-    assert f"removed {removed:.0f} records at {calls:.0f} steps" in unmixed(found).text
+    assert (
+        found.assumption("unmixed-batches").status == "declared"
+    )  # the probe samples steps, so the other steps stay assumed
+    assert f"removed {removed:.0f} records at {calls:.0f} steps" in found.assumption("unmixed-batches").text
 
 
 @pytest.mark.parametrize(("error", "confirmed"), [(1e-7, 1), (1e-5, 0)])
@@ -150,7 +148,7 @@ class Noisy(nn.Module):
 def test_random_layers_are_no_mixing_and_their_gradients_are_not_confirmed(layer: nn.Module, tmp_path: Path) -> None:
     found = probed(tmp_path / "run", Training(), middle=nn.Sequential(nn.Tanh(), layer))
     assert not rejected(found)
-    one = unmixed(found)
+    one = found.assumption("unmixed-batches")
     assert one.status == "declared"
     assert "its loss gives the gradients of the training at 0 of these steps" in one.text
 
@@ -169,7 +167,7 @@ def test_the_probe_changes_nothing_of_the_training(tmp_path: Path) -> None:
 
 def test_a_loss_without_a_value_for_each_record_is_a_failure_that_is_named(tmp_path: Path) -> None:
     found = probed(tmp_path / "run", Training(), loss=lambda model, batch: loss(model, batch).mean())
-    one = unmixed(found)
+    one = found.assumption("unmixed-batches")
     assert one.status == "declared"
     assert "the sensitivity probe failed: UsageError: loss(model, batch) must give" in one.text
 

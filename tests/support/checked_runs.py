@@ -116,6 +116,12 @@ class CheckedRun:
     def status(self) -> tuple[str | None, str]:
         return self.verdict, self.conformance.status
 
+    def channel(self, name: str) -> Channel:
+        return next(one for one in self.channels if one.name == name)
+
+    def assumption(self, name: str) -> Assumption:
+        return next(one for one in self.assumptions if one.name == name)
+
     @property
     def doubts(self) -> str:
         """The texts of the open assumptions."""

@@ -101,7 +101,7 @@ class Prepared:
 
 
 def prepare(spec: Spec, catalog: Catalog, *, recorded: Facts | None = None) -> Prepared:
-    """Look up the providers of a spec and check them together; ``recorded`` facts replace those of unavailable data."""
+    """Look up the providers of a spec and check them together; ``recorded``: the facts if data is unavailable."""
     mechanism = find(catalog.mechanisms, spec.mechanism.kind, "mechanism kind")
     dataset = find(catalog.datasets, spec.data.kind, "data kind")
     backend = find(catalog.backends, spec.training.kind, "backend kind")
@@ -257,7 +257,7 @@ def _block(spec: Spec) -> Mapping[str, Any]:
 
 
 def with_initial_weights(spec: Spec, factory: ModelFactory, recorded: Facts | None) -> tuple[ModelFactory, str | None]:
-    """The factory whose models start from the spec's file, and its digest, or that of ``recorded`` facts."""
+    """The factory whose models start from the spec's file, and its digest, or the digest in ``recorded`` facts."""
     path = weights_path(spec)
     if path is None:
         return factory, None

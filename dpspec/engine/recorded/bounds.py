@@ -151,7 +151,7 @@ def _bounded(run: RecordedRun, noise: Sequence[float], adjacency: str, delta: fl
     internal = run.internal
     if internal is None or internal.most_often is None or internal.sampling is None or internal.sampling.repeats:
         return unbounded("the number of batches of a record was not observed, or some are in one batch twice")
-    # Batches in an order independent of the records, with a record in at most ``most_often`` of them.
+    # Batches in an order independent of the records; a record is in at most ``most_often`` batches.
     worst = sorted(noise)[: internal.most_often]
     if not worst:
         return ScheduleEpsilon(interval=Interval(0.0, 0.0), method="no step")

@@ -197,7 +197,14 @@ def token_canaries(kind: str, recipe: Recipe, vocabulary: Vocabulary) -> list[An
     """Canaries of the lengths and forms of drawn records."""
     records, chance = list(recipe.drawn()), recipe.chance
     form = _Form.of([recipe.dataset[0], *records])
-    seen = _seen(recipe.dataset, form)
+    there = np.zeros(_MOST_IDS, dtype=bool)
+    for number in range(len(recipe.dataset)):
+        ids = form.ids_of(recipe.dataset[number], number)
+        least, most = int(ids.min()), int(ids.max())
+        if least < 0 or most >= _MOST_IDS:
+            raise UsageError(f"record {number} has the token id {least if least < 0 else most}: no vocabulary has it")
+        there[ids] = True
+    seen = np.flatnonzero(there)
     if kind == RANDOM_TOKENS:
         if vocabulary.size is not None or vocabulary.extend:
             raise UsageError("canaries of kind 'random-tokens' have ids of the data: leave vocabulary and extend out")
@@ -221,20 +228,6 @@ def token_canaries(kind: str, recipe: Recipe, vocabulary: Vocabulary) -> list[An
         unused = chance.choice(free, count, replace=False)
     own = chance.permutation(unused)
     return [form.ending_in(record, int(token)) for record, token in zip(records, own, strict=True)]
-
-
-def _seen(dataset: Any, form: _Form) -> Array:
-    """The ids that occur in the dataset, ascending."""
-    there = np.zeros(0, dtype=bool)
-    for number in range(len(dataset)):
-        ids = form.ids_of(dataset[number], number)
-        least, most = int(ids.min()), int(ids.max())
-        if least < 0 or most >= _MOST_IDS:
-            raise UsageError(f"record {number} has the token id {least if least < 0 else most}: no vocabulary has it")
-        if most >= len(there):
-            there = np.append(there, np.zeros(most + 1 - len(there), dtype=bool))
-        there[ids] = True
-    return np.flatnonzero(there)
 
 
 @dataclass(frozen=True)

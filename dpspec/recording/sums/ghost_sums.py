@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dpspec.recording.fingerprints import Bits, Tally, require_plain
+from dpspec.recording.fingerprints import Bits, Tally, overlap, require_plain
 from dpspec.recording.folder.step_record import ROUNDING
 from dpspec.recording.ranks.shards import local
 from dpspec.recording.sums.clipped_sums import HALVES, unit_of
@@ -179,6 +179,7 @@ class GhostSums:
             self._unweighted.add(((first - equal).abs() > near * equal).any())
             self._unweighted.add(used.shape != coefficients.shape or (used != coefficients.to(used)).any())
         grads = [p.grad for p in self._optimizer.params]
+        self._changed.add(overlap(local(one) for one in grads if one is not None))
         self.sum_type = next((HALVES[g.dtype] for g in grads if g is not None and g.dtype in HALVES), self.sum_type)
         self._left.keep(grads)
 

@@ -181,7 +181,13 @@ class _Copy:
         wrappers = [one for one in (model, getattr(model, "_module", None)) if one is not None and one is not inner]
         kept: list[Any] = [*shared, *(wrappers if len(wrappers) > 1 else [])]
         plain = copy.deepcopy(inner, {id(one): one for one in kept})
-        _strip(plain)
+        for one in plain.modules():
+            for hooks in (one._forward_hooks, one._backward_hooks, one._forward_pre_hooks, one._backward_pre_hooks):
+                for key, hook in list(hooks.items()):
+                    if str(getattr(getattr(hook, "func", hook), "__module__", "")).startswith("opacus."):
+                        del hooks[key]
+            for name in ("autograd_grad_sample_hooks", "activations", "max_batch_len", "ft_compute_sample_grad"):
+                vars(one).pop(name, None)
         self._model = GradSampleModule(
             plain,
             batch_first=getattr(model, "batch_first", True),
@@ -212,16 +218,6 @@ class _Copy:
     def is_random(self, items: list[Any], whole: list[Tensor]) -> bool:
         again = self.gradients(items)
         return not all(torch.allclose(a, b, rtol=1e-3, atol=1e-6) for a, b in zip(again, whole, strict=True))
-
-
-def _strip(module: nn.Module) -> None:
-    for one in module.modules():
-        for hooks in (one._forward_hooks, one._backward_hooks, one._forward_pre_hooks, one._backward_pre_hooks):
-            for key, hook in list(hooks.items()):
-                if str(getattr(getattr(hook, "func", hook), "__module__", "")).startswith("opacus."):
-                    del hooks[key]
-        for name in ("autograd_grad_sample_hooks", "activations", "max_batch_len", "ft_compute_sample_grad"):
-            vars(one).pop(name, None)
 
 
 @contextlib.contextmanager

@@ -46,17 +46,22 @@ def lower_tail(squares: float, count: int) -> Measurement:
     )
 
 
-def two_sided(squares: float, count: int) -> Measurement:
-    """Test that reported noise has exactly the declared scale; ``detectable`` is the larger limit of both sides."""
+def two_sided(squares: float, count: int, *, absolute: bool = False) -> Measurement:
+    """Test that reported noise has exactly the declared scale; ``detectable`` is the larger limit of both sides.
+
+    ``absolute``: ``squares`` is twice a sum of absolute values in scales of Laplace noise, two degrees of freedom each.
+    """
     _check(squares, count)
+    power = 2 if absolute else 1
+    detectable = max(_shortfall(0.5 * LEVEL, count) or 0.0, _excess(0.5 * LEVEL, count))
     low = math.exp(log_lower_tail(squares, count))
     high = float(special.gammaincc(0.5 * count, 0.5 * squares))
     return Measurement(
         test="chi-square, two-sided",
         declared=1.0,
-        measured=math.sqrt(squares / count),
+        measured=math.sqrt(squares / count) ** power,
         p_value=min(1.0, 2.0 * min(low, high)),
-        detectable=max(_shortfall(0.5 * LEVEL, count) or 0.0, _excess(0.5 * LEVEL, count)),
+        detectable=(1.0 + detectable) ** power - 1.0 if absolute else detectable,
     )
 
 

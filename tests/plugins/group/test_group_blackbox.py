@@ -166,3 +166,23 @@ def test_what_the_contour_refuses_the_certified_engine_answers() -> None:
         log_delta(phases, "present-first", 0.5)
     bound = PrivacyLoss(tuple(phases)).delta(0.5)
     assert example_profile(phases)(0.5) == pytest.approx(math.log(bound.upper), abs=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("rate", "sigma", "delta", "k", "one", "group"),
+    [
+        (0.001, 0.2, 1e-4, 2, 11.1165653513, 13.6722005931),
+        (0.01, 0.25, 1e-3, 2, 7.6630782185, 10.0125643550),
+        (0.01, 0.25, 1e-3, 3, 7.6630782185, 11.5763118006),
+    ],
+)
+def test_linear_is_no_lower_bound(rate: float, sigma: float, delta: float, k: int, one: float, group: float) -> None:
+    """One step, exact: the group's epsilon is far below k times that of one record."""
+    assert group < k * one - 4.0
+    for size, epsilon in ((1, one), (k, group)):
+        step = Mixture.poisson(size, rate, sigma)
+        assert step.delta(epsilon, "present-first") == pytest.approx(delta, rel=1e-8)
+        interval = PrivacyLoss.of(step).epsilon(delta)
+        assert interval.lower <= epsilon + 1e-9
+        assert epsilon - 1e-9 <= interval.upper
+        assert interval.upper < k * one or size == 1

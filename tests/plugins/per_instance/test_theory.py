@@ -102,6 +102,23 @@ def _printed(first, second, order, p):
     return total
 
 
+def test_two_steps_and_the_wrong_expectation():
+    """R13: the expectation over the second argument's training falls below the truth."""
+    p_chain = Chain((0.77, 0.23), ((0.47, 0.53), (0.42, 0.58)))
+    q_chain = Chain((0.97, 0.03), ((0.52, 0.48), (0.96, 0.04)))
+    e = exponents(2, 2, 2.0)
+    assert e.orders == pytest.approx([3, 2])
+    truth = float(discrete(2, p_chain.paths(), q_chain.paths()))
+    assert truth == pytest.approx(2.7581731, rel=NEAR)
+    assert chain_bound(p_chain, q_chain, p_chain, e.orders, e.weights) == pytest.approx(2.7584754, rel=NEAR)
+    wrong = chain_bound(p_chain, q_chain, q_chain, e.orders, e.weights)
+    assert wrong == pytest.approx(1.9020473, rel=NEAR)
+    assert wrong < truth
+    assert _printed(p_chain, q_chain, 2, 2.0) == pytest.approx(3.2558063, rel=NEAR)
+    assert float(discrete(2, q_chain.paths(), p_chain.paths())) == pytest.approx(0.21737399, rel=NEAR)
+    assert chain_bound(q_chain, p_chain, q_chain, e.orders, e.weights) == pytest.approx(0.27888391, rel=NEAR)
+
+
 def _random_chain(rng, steps):
     def law():
         v = rng.uniform(0.02, 0.98)

@@ -97,22 +97,6 @@ def test_the_backend_adds_the_noise_that_is_declared(tmp_path: Path, kind: str) 
     assert spread == pytest.approx(0.7 * found.private.sigma * np.sqrt(6.0), rel=0.05)
 
 
-def test_one_step_without_noise_is_the_mean_of_clipped_gradients(tmp_path: Path) -> None:
-    """Neighbours that differ in k records differ by 2 L k / n in the mean: what group privacy takes."""
-    found = network(tmp_path, "dp-gd")
-    one_step = NetworkEngine(
-        private=PrivateMechanism(kind="dp-gd", noise=0.5, records=200, lipschitz=0.8, steps=1),
-        training=found.training,
-        context=found.context,
-    )
-    random = np.random.default_rng(2)
-    x, y = random.normal(size=(200, 6)) * 0.4, random.integers(0, 3, size=200)
-    other = x.copy()
-    other[:30] = random.normal(size=(30, 6)) * 4.0
-    moved = one_step.execute_without_noise(x, y) - one_step.execute_without_noise(other, y)
-    assert 0.0 < np.linalg.norm(moved) <= 0.7 * 2.0 * 0.8 * 30 / 200 + 1e-6
-
-
 def test_parameters_out_of_range_are_kept_finite(tmp_path: Path) -> None:
     found = network(tmp_path, "dp-gd")
     wild = NetworkEngine(

@@ -49,11 +49,6 @@ def largest_cluster(pair: Sequence[Rows], eta: float = ETA) -> int:
     return max(steps.find_good_clusters(x, eta).largest for x in pair)
 
 
-def line_case(copies: int) -> tuple[Rows, Rows]:
-    common = np.concatenate([around([at], np.array([[-1.0], [1.0]]), copies, 2.9) for at in (0.2, 0.7)])
-    return both(common, [0.2], [0.7])
-
-
 def case(directions: Rows, copies: int, far: float = 0.95) -> tuple[Rows, Rows]:
     d = directions.shape[1]
     one, other = np.zeros(d), np.zeros(d)
@@ -65,10 +60,8 @@ def case(directions: Rows, copies: int, far: float = 0.95) -> tuple[Rows, Rows]:
 @pytest.mark.parametrize(
     ("pair", "copies", "changed"),
     [
-        (line_case(10), 10, 36),
         (case(circle(), 10), 10, 90),
         (case(icosahedron(), 10), 10, 216),
-        (case(circle(), 5), 5, 40),
     ],
 )
 def test_v1_one_record_destroys_many_clusters(pair: tuple[Rows, Rows], copies: int, changed: int) -> None:

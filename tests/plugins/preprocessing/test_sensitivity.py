@@ -183,11 +183,9 @@ def test_canaries_change_what_they_are_planted_for(step: dict[str, Any], changed
 
 
 def test_imputation_s_canary_attains_the_bound() -> None:
-    x = in_ball(np.random.default_rng(9), 200, 6)
-    planted = attack.build_neighbours(
-        x, read_step({"impute": "mean"}), {"max_missing_rows": 20, "min_observed": 150}, 1.0
-    )
-    assert moved(planted, {"impute": "mean"})[1] == pytest.approx(sensitivity.mean_same_mask(180), rel=1e-9)
+    x, step = in_ball(np.random.default_rng(9), 200, 6), {"impute": "mean"}
+    planted = attack.build_neighbours(x, read_step(step), {"max_missing_rows": 20, "min_observed": 150}, 1.0)
+    assert moved(planted, step)[1] == pytest.approx(sensitivity.mean_same_mask(180), rel=1e-9)
 
 
 def test_directions_stand_apart() -> None:
