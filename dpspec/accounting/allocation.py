@@ -245,7 +245,10 @@ def _laws(steps: int, sigma: float, depth: float) -> tuple[Law, Law]:
     below = Law(
         mean[inner] / mass[inner], mass[inner] * (1.0 - doubt[inner]), False, 0.0, float(2.0 * doubt[inner].max())
     )
-    sums = [sum_of(law, steps, _POINTS, log_little) for law in (Law(values, upper, True, lost), below)]
+    sums = [
+        by_doubling(law, steps, lambda one, other, _: combine(one, other, np.add, _POINTS, log_little))
+        for law in (Law(values, upper, True, lost), below)
+    ]
     high, low = (replace(law, values=law.values / steps, lost=law.lost / steps, off=law.off + EPS) for law in sums)
     return high, low
 
@@ -428,11 +431,6 @@ def by_doubling(one: T, times: int, join: Callable[[T, T, bool], T]) -> T:
             assert total is not None
             return total
         one = join(one, one, times == 1 and total is None)
-
-
-def sum_of(law: Law, times: int, count: int, log_little: float) -> Law:
-    """The sum of ``times`` independent copies; see ``combine``."""
-    return by_doubling(law, times, lambda one, other, _: combine(one, other, np.add, count, log_little))
 
 
 def merged(laws: Sequence[Law]) -> Law:

@@ -39,7 +39,15 @@ def log_delta(epsilon: npt.ArrayLike, mu: npt.ArrayLike) -> Floats:
         raise ValueError("epsilon must be a number")
     u = eps / effect - 0.5 * effect
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-        result = -0.5 * u * u - LOG_ROOT_TWO_PI + np.log(_mills_drop(u, effect))
+        # R(u) - R(u + mu): by quadrature of 1 - z R(z) if mu is small, else as a difference
+        short = effect * np.maximum(1.0, -u) < 0.25
+        z = u[..., None] + np.where(short, effect, 0.0)[..., None] * _NODES
+        # far out 1 - z R(z) by its asymptotic series, as the difference would lose digits
+        w = 1.0 / np.square(np.maximum(np.abs(z), 1.0))
+        series = w * (1 - 3 * w * (1 - 5 * w * (1 - 7 * w * (1 - 9 * w * (1 - 11 * w)))))
+        slope = np.where(z > 60.0, series, 1.0 - z * _mills(z))
+        drop = np.where(short, effect * np.sum(_WEIGHTS * slope, axis=-1), _mills(u) - _mills(u + effect))
+        result = -0.5 * u * u - LOG_ROOT_TWO_PI + np.log(drop)
         # far to the left R overflows, while both terms of the definition are plain numbers
         plain = np.log(-np.expm1(np.minimum(eps + log_ndtr(-u - effect) - log_ndtr(-u), 0.0))) + log_ndtr(-u)
     result = np.where(u < _FAR_LEFT, plain, result)
@@ -60,12 +68,7 @@ def epsilon(delta: npt.ArrayLike, mu: npt.ArrayLike) -> Floats:
     target, effect = np.broadcast_arrays(np.asarray(delta, dtype=np.float64), np.asarray(mu, dtype=np.float64))
     if not np.all((target > 0.0) & (target < 1.0)):
         raise ValueError("delta must be above 0 and below 1")
-    return log_epsilon(np.log(target), effect)
-
-
-def log_epsilon(log_target: npt.ArrayLike, mu: npt.ArrayLike) -> Floats:
-    """``epsilon`` for the logarithm of a delta."""
-    goal, effect = np.broadcast_arrays(np.asarray(log_target, dtype=np.float64), np.asarray(mu, dtype=np.float64))
+    goal = np.log(target)
     # delta(epsilon) <= Phi(mu/2 - epsilon/mu), and Phi(-z) <= exp(-z^2/2) / 2
     low, high = np.zeros(goal.shape), effect * (0.5 * effect + np.sqrt(np.maximum(-2.0 * goal, 0.0)) + 1.0)
     for _ in range(200):
@@ -101,17 +104,6 @@ def epsilon_interval(log_target: float, mu: float) -> Interval:
     if at_zero > error:
         lower, _ = crossing(lambda x: float(log_delta(x, mu)) - log_target - error, 0.0, upper, within=2.0 * EPS * top)
     return Interval(lower * (1.0 - 4.0 * EPS), upper * (1.0 + 4.0 * EPS))
-
-
-def _mills_drop(u: Floats, mu: Floats) -> Floats:
-    """R(u) - R(u + mu): by quadrature of 1 - z R(z) if mu is small, else as a difference."""
-    short = mu * np.maximum(1.0, -u) < 0.25
-    z = u[..., None] + np.where(short, mu, 0.0)[..., None] * _NODES
-    # far out 1 - z R(z) by its asymptotic series, as the difference would lose digits
-    w = 1.0 / np.square(np.maximum(np.abs(z), 1.0))
-    series = w * (1 - 3 * w * (1 - 5 * w * (1 - 7 * w * (1 - 9 * w * (1 - 11 * w)))))
-    slope = np.where(z > 60.0, series, 1.0 - z * _mills(z))
-    return np.asarray(np.where(short, mu * np.sum(_WEIGHTS * slope, axis=-1), _mills(u) - _mills(u + mu)))
 
 
 def _mills(z: Floats) -> Floats:
