@@ -202,7 +202,14 @@ def _corners(profile: _Profile, other: _Profile) -> tuple[Floats, Floats]:
     high = np.concatenate(([1.0], 1.0 - shrink * (1.0 - other.upper[1][::-1]), high))
     shrink = np.exp(-other.lower[0][1:2])
     t, low = np.append(shrink, t), np.append(1.0 - shrink * (1.0 - other.lower[1][1:2]), low)
-    fall, rise = _slopes(t, low, s, high)
+    # For each point below the profile the best slopes of lines through it that stay below, to either side.
+    gap = s[None, :] - t[:, None]
+    left, right = gap < -_APART * t[:, None], gap > _APART * t[:, None]
+    gap = np.where(left | right, gap, 1.0)
+    slope = (high[None, :] - low[:, None]) / gap
+    error = 4.0 * EPS * (high[None, :] + low[:, None] + np.abs(slope) * (s[None, :] + t[:, None])) / np.abs(gap)
+    fall = np.clip(np.max(np.where(left, slope - error, -1.0), axis=1), -1.0, 0.0)
+    rise = np.clip(np.min(np.where(right, slope + error, 0.0), axis=1), -1.0, 0.0)
     points = [(float(x), float(y)) for x, y in zip(t, low, strict=True) if x >= 1.0]
     for i in range(len(t) - 1):
         if fall[i] >= rise[i + 1]:
@@ -215,18 +222,6 @@ def _corners(profile: _Profile, other: _Profile) -> tuple[Floats, Floats]:
     end = float(t[-1] - low[-1] / fall[-1]) if fall[-1] < 0.0 else math.exp(_LAST)
     x, y = np.array([*points, (end, 0.0)]).T
     return x, y
-
-
-def _slopes(t: Floats, low: Floats, s: Floats, high: Floats) -> tuple[Floats, Floats]:
-    """For each point (t, low) below the profile the best slopes of lines through it that stay below, to either side."""
-    gap = s[None, :] - t[:, None]
-    left, right = gap < -_APART * t[:, None], gap > _APART * t[:, None]
-    gap = np.where(left | right, gap, 1.0)
-    slope = (high[None, :] - low[:, None]) / gap
-    error = 4.0 * EPS * (high[None, :] + low[:, None] + np.abs(slope) * (s[None, :] + t[:, None])) / np.abs(gap)
-    fall = np.max(np.where(left, slope - error, -1.0), axis=1)
-    rise = np.min(np.where(right, slope + error, 0.0), axis=1)
-    return np.clip(fall, -1.0, 0.0), np.clip(rise, -1.0, 0.0)
 
 
 def _interval(low: float, high: float) -> Interval:

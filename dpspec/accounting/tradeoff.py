@@ -213,7 +213,12 @@ class Polygon(TradeOff):
         for i in range(len(t)):
             start = 0.0
             while envelope:
-                start = _crossing(t, d, b, envelope[-1], i)
+                steep = envelope[-1]  # the alpha from which the flatter line is above this one
+                if t[steep] == t[i]:
+                    start = 0.0 if b[i] >= b[steep] else 1.0
+                else:  # near one, b and d lose each other's digits: the smaller pair is subtracted
+                    rise = d[i] - d[steep] if d[i] < 0.5 else b[steep] - b[i]
+                    start = float(rise / (t[steep] - t[i]))
                 if start > starts[-1]:
                     break
                 envelope.pop()
@@ -272,15 +277,6 @@ class Polygon(TradeOff):
 
 def _vector(values: npt.ArrayLike) -> Floats:
     return np.atleast_1d(np.asarray(values, dtype=np.float64))
-
-
-def _crossing(t: Floats, d: Floats, b: Floats, steep: int, flat: int) -> float:
-    """The alpha from which the flatter line is above the steeper one; at or below 0 if it always is."""
-    if t[steep] == t[flat]:
-        return 0.0 if b[flat] >= b[steep] else 1.0
-    # near one, b and d lose each other's digits: the smaller pair is subtracted
-    rise = d[flat] - d[steep] if d[flat] < 0.5 else b[steep] - b[flat]
-    return float(rise / (t[steep] - t[flat]))
 
 
 #: Cells of the grid over f(alpha) - alpha in [-1, 1], and the rounding error charged.
