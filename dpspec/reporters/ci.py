@@ -54,8 +54,7 @@ def _problems(audit: AuditResult) -> Iterator[_Problem]:
 
 def render_github(result: Result, *, internal: bool = False) -> str:
     """An annotation at the line of each unexpected claim. ``internal`` keeps data-dependent and per-record values."""
-    if not internal:
-        result = redact(result)
+    result = result if internal else redact(result)
     lines = []
     for audit in result.audits:
         for problem in _problems(audit):
@@ -85,8 +84,7 @@ def render_junit(result: Result, *, internal: bool = False) -> str:
     """A suite per audit, a case per claim and one for the conformance; undecided ones are skipped."""
     from junitparser import JUnitXml, TestSuite
 
-    if not internal:
-        result = redact(result)
+    result = result if internal else redact(result)
     document = JUnitXml("dpspec")
     for audit in result.audits:
         suite = TestSuite(plain(audit.name))
@@ -145,8 +143,7 @@ _HELP["incomplete"] = "The same command with the same store adds the missing tri
 
 def render_sarif(result: Result, *, internal: bool = False) -> str:
     """A result at the line of each unexpected claim."""
-    if not internal:
-        result = redact(result)
+    result = result if internal else redact(result)
     rules = [
         {
             "id": f"dpspec/{name}",

@@ -34,8 +34,7 @@ _FORMULA = re.compile(r"(?:^|[;|])\s*(?=[=+\-@\uff1d\uff0b\uff0d\uff20\u2212])")
 
 def render_csv(result: Result, *, internal: bool = False) -> str:
     """A row per claim: full precision, ``inf`` for no bound, an empty cell for no value."""
-    if not internal:
-        result = redact(result)
+    result = result if internal else redact(result)
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(COLUMNS)

@@ -21,8 +21,7 @@ _MANY = 30
 
 def render(result: Result, *, internal: bool = False) -> str:
     """Unexpected claims come first; findings and recipes are folded."""
-    if not internal:
-        result = redact(result)
+    result = result if internal else redact(result)
     several = len(result.audits) > 1
     lines = ["# dpspec", "", f"**{markdown(tally(result))}**", ""]
     for audit in result.audits:

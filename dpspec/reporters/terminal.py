@@ -41,8 +41,7 @@ _MORE = "-v shows findings, checks, assumptions and limits; it trains nothing ag
 
 def render(result: Result, *, internal: bool = False, width: int = 80, color: bool = False) -> str:
     """The whole report. Without ``internal``, data-dependent and per-record values are omitted and counted."""
-    if not internal:
-        result = redact(result)
+    result = result if internal else redact(result)
     page = Page(width, color=color)
     _alarm(page, result)
     page.heading("Claims")
@@ -83,8 +82,7 @@ def render(result: Result, *, internal: bool = False, width: int = 80, color: bo
 
 
 def render_brief(result: Result, *, internal: bool = False, width: int = 80, color: bool = False) -> str:
-    if not internal:
-        result = redact(result)
+    result = result if internal else redact(result)
     page = Page(width, color=color)
     _alarm(page, result)
     several = len(result.audits) > 1

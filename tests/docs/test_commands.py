@@ -28,30 +28,12 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 #: Whose commands take more than a few seconds: CI runs them.
 LONG = {
-    "docs/explanation/published-claims.md",
-    "docs/explanation/verdicts.md",
-    *(
-        f"docs/how-to/{name}.md"
-        for name in (
-            "audit-synthetic-data",
-            "audit-users",
-            "audit-your-own-loop",
-            "bring-your-own-scores",
-            "calibrate",
-            "canaries-in-a-script",
-            "choose-an-attack",
-            "gate-in-ci",
-            "groups",
-            "notebook",
-            "per-record",
-            "preprocessing",
-            "recorded-constants",
-            "reconstruction",
-            "schedules",
-            "tuning",
-            "use-your-own-data",
-        )
-    ),
+    *("docs/explanation/published-claims.md", "docs/explanation/verdicts.md"),
+    *(f"docs/how-to/{name}.md" for name in ("audit-synthetic-data", "audit-users", "audit-your-own-loop")),
+    *(f"docs/how-to/{name}.md" for name in ("bring-your-own-scores", "calibrate", "canaries-in-a-script")),
+    *(f"docs/how-to/{name}.md" for name in ("choose-an-attack", "gate-in-ci", "groups", "notebook", "per-record")),
+    *(f"docs/how-to/{name}.md" for name in ("preprocessing", "recorded-constants", "reconstruction", "schedules")),
+    *(f"docs/how-to/{name}.md" for name in ("tuning", "use-your-own-data")),
 }
 
 _BLOCK = re.compile(r"((?:^<!-- .*? -->\n)*)^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)

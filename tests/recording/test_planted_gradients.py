@@ -219,7 +219,7 @@ def test_a_loop_of_ones_own_a_second_recorder_and_a_small_model_are_refused(tmp_
     with pytest.raises(UsageError, match="sums of a custom loop"):
         dpspec.record(tmp_path / "own", model=nn.Linear(3, 3), planted=planted)
     parts = training(0)
-    with pytest.raises(UsageError, match="give it the loader"):
+    with pytest.raises(UsageError, match="pass the loader over the dataset with canaries"):
         dpspec.record(tmp_path / "a", **{**parts, "loader": None}, planted=planted)
     made_before = dpspec.record(tmp_path / "two", **parts)
     with dpspec.record(tmp_path / "one", **parts):

@@ -55,11 +55,6 @@ def chunk_size(bytes_per_record: int, device: str | torch.device, large: int = R
     return 1 << (int(records).bit_length() - 1)
 
 
-def keep_freed() -> None:
-    """Free one large untouched block, so that glibc keeps freed memory of up to twice its size for reuse."""
-    torch.empty(31 * 2**20, dtype=torch.uint8)
-
-
 def halving(work: Callable[[int], T], size: int, most: int | None = None) -> tuple[T, int | None]:
     """Run ``work(size)`` from scratch with half the size while it runs out of memory; return the last size that fit."""
     size = size if most is None else min(size, most)

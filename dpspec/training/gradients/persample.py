@@ -137,7 +137,8 @@ class FlatModel:
         """Structure of the model, from a trial pass over the first record; repeated if hooks change."""
         together = record_by_record(self._model)
         if self._examples is None or self._examples.together != together:
-            memory.keep_freed()
+            # glibc keeps freed memory of up to twice the size of the largest freed block for reuse.
+            torch.empty(31 * 2**20, dtype=torch.uint8)
             with flat_model.naming_layers(self._model):
                 self._examples = PerExample(
                     *(self.forward, parameters, x[:1], y[:1]), together=together, constants=self._constants.values()

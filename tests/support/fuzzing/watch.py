@@ -23,41 +23,17 @@ BYTES = 1 << 30
 _CEILING = 3 * BYTES
 
 #: Audit events of things that no reader of files does. Their first argument is shown.
-_FORBIDDEN = frozenset(
-    {
-        "os.system",
-        "os.exec",
-        "os.posix_spawn",
-        "os.spawn",
-        "os.fork",
-        "os.forkpty",
-        "os.putenv",
-        "os.kill",
-        "pickle.find_class",
-        "code.__new__",
-        "ctypes.dlopen",
-        "socket.connect",
-        "socket.getaddrinfo",
-        "subprocess.Popen",
-        "webbrowser.open",
-        "urllib.Request",
-    }
-)
+_FORBIDDEN = {
+    *("os.system", "os.exec", "os.posix_spawn", "os.spawn", "os.fork", "os.forkpty", "os.putenv", "os.kill"),
+    *("pickle.find_class", "code.__new__", "ctypes.dlopen", "socket.connect", "socket.getaddrinfo"),
+    *("subprocess.Popen", "webbrowser.open", "urllib.Request"),
+}
 
 #: Audit events that change the file system; every path among their arguments must be where a case may write.
-_CHANGES = frozenset(
-    {
-        "os.mkdir",
-        "os.remove",
-        "os.rename",
-        "os.rmdir",
-        "os.link",
-        "os.symlink",
-        "os.truncate",
-        "os.chmod",
-        "shutil.rmtree",
-    }
-)
+_CHANGES = {
+    *("os.mkdir", "os.remove", "os.rename", "os.rmdir", "os.link", "os.symlink", "os.truncate", "os.chmod"),
+    "shutil.rmtree",
+}
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 
 

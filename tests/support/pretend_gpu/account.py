@@ -15,25 +15,22 @@ class Account:
     """Counts by line, as ``path:number``.
 
     waits: how often the host stood still until the device was done. copies: how often something was copied between
-    them, waiting or not, and moved: how many bytes. coarse: products whose factors may be rounded to TF32.
-    launches: operations that a device computes.
+    them, waiting or not. coarse: products whose factors may be rounded to TF32. launches: operations that a device
+    computes.
     """
 
     def __init__(self) -> None:
         self.waits: Counter[str] = Counter()
         self.copies: Counter[str] = Counter()
-        self.moved: Counter[str] = Counter()
         self.coarse: Counter[str] = Counter()
         self.launches = 0
 
     def wait(self) -> None:
         self.waits[_line()] += 1
 
-    def copy(self, size: int, *, waits: bool) -> None:
-        """So many bytes go from one to the other."""
+    def copy(self, *, waits: bool) -> None:
         line = _line()
         self.copies[line] += 1
-        self.moved[line] += size
         self.waits[line] += waits
 
     def product(self) -> None:
@@ -43,7 +40,7 @@ class Account:
     def since(self, earlier: Account) -> Account:
         """What came after ``earlier``, a copy of this account."""
         rest = Account()
-        for name in ("waits", "copies", "moved", "coarse"):
+        for name in ("waits", "copies", "coarse"):
             setattr(rest, name, getattr(self, name) - getattr(earlier, name))
         rest.launches = self.launches - earlier.launches
         return rest

@@ -226,7 +226,7 @@ def _card_of(func: Any, name: str, tensors: Iterable[Tensor], kwargs: Mapping[st
         if func._schema.is_mutable and tensors[0] is others[0]:  # type: ignore[index]
             raise _mixed(name, [*ours, *others])
         if name == "where":
-            _machine().account.copy(others[0].nbytes, waits=True)
+            _machine().account.copy(waits=True)
     if len({t.card.index for t in ours}) > 1:
         raise _mixed(name, ours)
     return ours[0].card
@@ -237,7 +237,7 @@ def _card_of_index(name: str, args: Any) -> Card:
     account, base = _machine().account, args[0]
     for index in (part for part in args[1] if isinstance(part, Tensor)):
         if not isinstance(index, GpuTensor):
-            account.copy(index.nbytes, waits=True)
+            account.copy(waits=True)
         elif index.card is not base.card:
             raise _mixed(name, [base, index])
         elif index.dtype in (torch.bool, torch.uint8):
@@ -248,7 +248,7 @@ def _card_of_index(name: str, args: Any) -> Card:
     if isinstance(values, Tensor) and not isinstance(values, GpuTensor):
         if values.ndim:
             raise _mixed(name, [base, values])
-        account.copy(values.nbytes, waits=True)
+        account.copy(waits=True)
     return base.card  # type: ignore[no-any-return]
 
 
@@ -258,7 +258,7 @@ def _into_the_cpu(func: Any, name: str, args: Any, kwargs: Mapping[str, Any]) ->
         raise RuntimeError("indices should be either on cpu or on the same device as the indexed tensor (cpu)")
     if len(args) > 2 and args[2].ndim:
         raise _mixed(name, [args[0], args[2]])
-    _machine().account.copy(args[2].nbytes, waits=True)
+    _machine().account.copy(waits=True)
     return _computed(func, args, kwargs)
 
 
@@ -270,9 +270,9 @@ def _moved(func: Any, source: Tensor, kwargs: Mapping[str, Any]) -> Tensor:
         return GpuTensor(func(source.numbers, **rest), source.card if device is None else machine.card(device))
     if isinstance(source, GpuTensor):
         # Memory that is not pinned is full when the call returns, whatever was asked for.
-        machine.account.copy(source.numbers.nbytes, waits=True)
+        machine.account.copy(waits=True)
         return func(source.numbers, device=device, **rest)  # type: ignore[no-any-return]
-    machine.account.copy(source.nbytes, waits=not kwargs.get("non_blocking"))
+    machine.account.copy(waits=not kwargs.get("non_blocking"))
     return GpuTensor(func(source, **rest), machine.card(device))
 
 
@@ -283,7 +283,7 @@ def _overwritten(func: Any, args: Any, kwargs: Mapping[str, Any]) -> Any:
         account.launches += 1
     else:
         lazily = isinstance(target, GpuTensor) and (kwargs.get("non_blocking") or args[2:3] == (True,))
-        account.copy(source.nbytes, waits=not lazily)
+        account.copy(waits=not lazily)
     _computed(func, args, kwargs)
     return target
 
