@@ -7,9 +7,8 @@ exponent p uses order a_t = 1 + rho^(n - t) (a - 1), rho = p / (p - 1), and weig
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -157,8 +156,7 @@ def _chords(sizes: Floats, values: Floats) -> tuple[Floats, Floats]:
     return fine, values[:, after - 1] + np.where(rise < 30.0, gentle, steep)
 
 
-@dataclass(frozen=True)
-class Exponents:
+class Exponents(NamedTuple):
     """Orders a_t and weights l_t of the composition theorem by step, shape (n,) each."""
 
     orders: Floats
@@ -175,7 +173,7 @@ def exponents(order: float, steps: int, p: float) -> Exponents:
 def entropic_mean(values: npt.ArrayLike, weight: float, log_masses: npt.ArrayLike | None = None) -> Floats:
     """(1 / l) ln E exp(l v) over the first axis of ``values`` (k, ...); ``log_masses`` (k,), uniform by default.
 
-    Between the mean (l -> 0) and the maximum with positive mass (l = inf). Over runs it is an estimate, not a bound.
+    Between the mean (l -> 0) and the maximum with positive mass (l -> inf). Over runs it is an estimate, not a bound.
     """
     v = np.asarray(values, dtype=np.float64)
     logs = np.full(len(v), -math.log(len(v))) if log_masses is None else np.asarray(log_masses, dtype=np.float64)
@@ -184,8 +182,6 @@ def entropic_mean(values: npt.ArrayLike, weight: float, log_masses: npt.ArrayLik
         raise ValueError(f"weight must be above 0, got {weight!r}")
     possible = np.where(np.isneginf(logs), -np.inf, v)
     top = np.max(possible, axis=0)
-    if weight == math.inf:
-        return np.asarray(top, dtype=np.float64)
     with np.errstate(over="ignore"):
         rest = np.log(np.sum(np.exp(weight * (possible - top) + logs), axis=0))
     return np.asarray(top + rest / weight, dtype=np.float64)
