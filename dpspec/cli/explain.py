@@ -180,7 +180,10 @@ def explain(
         names = printed_names(catalog)
         pairs += [(name, block.replace("\n", "\n    ")) for name, blocks in names.items() for block in blocks]
     found = [text for word, text in pairs if word == what]
-    choices = list(_choices(known))
+    choices = []
+    for key in {key.path: replace(key, where="") for key in known}.values():
+        values = key.type.partition(";")[0].split(" | ")
+        choices += [(value, _key(key, ())) for value in values if len(values) > 1]
     found = found or [text for word, text in choices if word == what]
     if not found:
         words = dict(pairs + choices)
@@ -218,13 +221,6 @@ def _pairs(catalog: Catalog, known: Sequence[Key]) -> Iterator[tuple[str, str]]:
         for word in {".".join(parts[start:]) for start in range(len(parts))}:
             if word == key.path or word not in paths:
                 yield word, _key(key, known)
-
-
-def _choices(known: Sequence[Key]) -> Iterator[tuple[str, str]]:
-    for key in {key.path: replace(key, where="") for key in known}.values():
-        values = key.type.partition(";")[0].split(" | ")
-        for value in values if len(values) > 1 else ():
-            yield value, _key(key, ())
 
 
 def _provider(name: str, chooser: str, kind: str, offered: Offered, known: Sequence[Key]) -> str:

@@ -17,7 +17,7 @@ from dpspec.recording.planting.planted import GradientCanaries, Planted
 from dpspec.recording.ranks.group import Group
 from dpspec.recording.ranks.rank_watch import data_digest
 from dpspec.recording.ranks.shards import local, refuse_precision, shard_of
-from dpspec.recording.watching.arrays import ArrayModel, ReportedUpdates, is_arrays
+from dpspec.recording.watching.arrays import ArrayModel, ReportedUpdates
 from dpspec.recording.watching.noise_sketch import width_of
 from dpspec.version import VERSION
 
@@ -49,7 +49,7 @@ class Parts:
         loss: Any = None,
     ) -> None:
         """Raises ``UsageError`` for parts that the recorder does not know, by name."""
-        if is_arrays(model):
+        if isinstance(model, list | tuple) and model and all(hasattr(one, "__array__") for one in model):
             model = ArrayModel(model)
             optimizer = ReportedUpdates(model, optimizer)
         wrapper, model = model, recognized.uncompiled(model)

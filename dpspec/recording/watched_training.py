@@ -29,6 +29,7 @@ from dpspec.recording.ranks.shards import local
 from dpspec.recording.recognized import refuse_processes, uncompiled
 from dpspec.recording.sums.reported_gradients import ReportedGradients
 from dpspec.recording.sums.sensitivity_probe import SensitivityProbe
+from dpspec.recording.sums.sharded_ghost_sums import ShardedGhostSums
 from dpspec.recording.watching.arrays import ReportedUpdates
 from dpspec.recording.watching.model_state import ModelState
 from dpspec.recording.watching.noise_sketch import NoiseSketch
@@ -228,6 +229,9 @@ class WatchedTraining:
         if self._inner is not None:
             now = other_entries(self._inner)
             changed["attributes"] += sorted(name[:100] for name in now if now[name] != self._entries.get(name))[:20]
+        passes = None if self._passes is None else self._passes.found
+        if passes is not None and opacus is not None and isinstance(opacus.ghost, ShardedGhostSums):
+            passes[1] += opacus.ghost.other_parameters
         return {
             "outside": float(self._watch.moved()),
             **changed,
@@ -240,7 +244,7 @@ class WatchedTraining:
             "probe": self._probe.found if self._probe is not None else None,
             "probe_failure": self._probe.failure if self._probe is not None else "",
             "replaced": opacus.replaced.found if opacus is not None else None,
-            "passes": self._passes_found(),
+            "passes": passes,
             "gradients": self._reported.found,
             "seeds": self._seeds.found if self._seeds is not None else None,
             "noise": self._noise.found(),
@@ -257,12 +261,6 @@ class WatchedTraining:
             "history": accountant.history() if accountant is not None else None,
             "seconds": time.monotonic() - self._started,
         }
-
-    def _passes_found(self) -> list[int] | None:
-        if self._passes is None:
-            return None
-        passes, other, *steps = self._passes.found
-        return [passes, other + (self._opacus.other_parameters if self._opacus is not None else 0), *steps]
 
     def sketched(self, what: str, given: Tensor | Iterable[Tensor]) -> Tensor:
         """Keep the noise or the sum that a custom loop reports, and return its sketch."""

@@ -60,7 +60,10 @@ class Leakage:
             intervals = _compose(self._noisy, "present-first").reros(kappas, direction="present-first", width=WIDTH)
         else:
             intervals = [Interval(kappa, kappa).by(NOTHING) for kappa in kappas]
-        return [_add_revealed(interval, self._revealed) for interval in intervals]
+        if (revealed := self._revealed) == 0.0:
+            return intervals
+        ends = [(with_revealed(one.lower, revealed), with_revealed(one.upper, revealed)) for one in intervals]
+        return [_widen(replace(one, lower=low, upper=high)) for one, (low, high) in zip(intervals, ends, strict=True)]
 
     def tprs(self, fprs: Sequence[float], direction: str) -> list[Interval]:
         """Maximum power at each level in a direction of the spec: remove, add, or the worse of both."""
@@ -159,13 +162,6 @@ def _compose(phases: Sequence[Steps], direction: Directions) -> PrivacyLoss:
         mixture = Mixture([0.0, phase.effect], [1.0 - phase.rate, phase.rate], 1.0)
         pairs.append((Laplace(1.0, phase.effect, phase.rate) if laplace else mixture, phase.count))
     return PrivacyLoss(tuple(pairs), direction)
-
-
-def _add_revealed(interval: Interval, revealed: float) -> Interval:
-    if revealed == 0.0:
-        return interval
-    low, high = with_revealed(interval.lower, revealed), with_revealed(interval.upper, revealed)
-    return _widen(replace(interval, lower=low, upper=high))
 
 
 def _widen(interval: Interval) -> Interval:

@@ -206,3 +206,17 @@ def test_the_ways_to_share_steps_are_those_of_all_assignments(members: int, step
         counted[tuple(sorted(Counter(assignment).values(), reverse=True))] += 1
     found = {shares: math.exp(log) for log, shares in _sharings(members, steps)}
     assert found == {shares: pytest.approx(count / steps**members) for shares, count in counted.items()}
+
+
+@pytest.mark.ci
+def test_the_ends_are_ordered_and_one_member_is_the_plain_pair() -> None:
+    for steps, sigma, members in ((10, 1.0, 2), (20, 1.5, 3)):
+        low = PrivacyLoss.of(EqualMembers(steps, sigma, members)).epsilon(1e-5, width=1e-2)
+        high = PrivacyLoss.of(RandomAllocation(steps, sigma, members)).epsilon(1e-5, width=1e-2)
+        fewer = PrivacyLoss.of(EqualMembers(steps, sigma, members - 1)).epsilon(1e-5, width=1e-2)
+        apart = PrivacyLoss.of(RandomAllocation(steps, sigma)).compose(members).epsilon(1e-5, width=1e-2)
+        assert fewer.lower <= low.lower <= high.upper
+        assert apart.lower <= high.upper
+    one, same = (PrivacyLoss.of(pair).epsilon(1e-5) for pair in (RandomAllocation(10, 1.0), EqualMembers(10, 1.0, 1)))
+    assert same.lower == pytest.approx(one.lower, rel=2e-3)
+    assert same.lower <= one.upper

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.accounting_oracle import curve
+from support.accounting_oracle import curve, one_step_delta
 
 from dpspec.accounting import Mixture, PrivacyLoss, TooLongError, densities, gaussian
 from dpspec.accounting.densities import Masses, normal_mass
@@ -259,3 +259,39 @@ def test_mixture_mass_within_its_stated_error() -> None:
             # z - shift is itself rounded, which moves both ends together
             moved = 4e-16 * 30.0 * 30.0
             assert abs(mpmath.log(truth) - mpmath.mpf(value)) <= error + moved
+
+
+@pytest.mark.parametrize(
+    ("pair", "epsilon", "direction"),
+    [
+        (Mixture.poisson(2, 0.1, 1.0), 0.7, PRESENT),
+        (Mixture.poisson(2, 0.1, 1.0), 0.15, ABSENT),
+        pytest.param(Mixture.fixed(3, 20, 6, 2.5), 0.4, PRESENT, marks=pytest.mark.slow),
+        (Mixture([0.5, 1.0, 2.5], [0.2, 0.5, 0.3], 0.8), -0.5, ABSENT),
+        (Mixture.poisson(4, 0.02, 0.6), 6.0, PRESENT),
+    ],
+)
+def test_one_step_against_quadrature_of_the_definition(pair: Mixture, epsilon: float, direction: str) -> None:
+    exact = one_step_delta(pair, epsilon, direction)  # 30 digits
+    assert float(pair.delta(epsilon, direction)) == pytest.approx(float(exact), rel=1e-12)
+
+
+@given(mixtures, st.floats(-3.0, 3.0))
+def test_swapping_the_directions(pair: Mixture, epsilon: float) -> None:
+    swapped = 1.0 - math.exp(epsilon) + math.exp(epsilon) * float(pair.delta(-epsilon, PRESENT))
+    assert float(pair.delta(epsilon, ABSENT)) == pytest.approx(swapped, abs=1e-13)
+
+
+@given(pairs, st.sampled_from(DIRECTIONS), st.floats(math.log(1e-4), 0.0).map(math.exp), st.floats(0.05, 300.0))
+def test_cells_account_for_all_the_mass(pair: Mixture, direction: str, spacing: float, tilt: float) -> None:
+    area = pair.truncate(direction, math.log(1e-15), math.log(1e-10))
+    try:
+        both = area.cells(spacing, [tilt], 5.0, 20_000)
+    except TooLongError:
+        return
+    for cells in both:
+        total = cells.mass.sum() + cells.below + cells.above + cells.atoms[1].sum()
+        assert total == pytest.approx(1.0, abs=1e-12)
+        assert np.all(cells.excess >= -cells.mass * (cells.slip + 1e-15))
+        most = -np.expm1(-cells.widths)
+        assert np.all(cells.excess <= cells.mass * (most * (1.0 + cells.error + 1e-15) + cells.slip + 1e-15))

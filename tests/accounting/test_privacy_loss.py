@@ -277,3 +277,13 @@ def test_the_interval_holds_the_value(row: dict[str, str]) -> None:
         interval = PrivacyLoss(((pair, 2000),), direction).epsilon(1e-6)
         assert interval.lower - 5.1e-9 <= exact <= interval.upper + 5.1e-9
         assert interval.upper - interval.lower <= 1e-4 * exact
+
+
+@settings(max_examples=8, deadline=None)
+@given(pairs, st.integers(1, 3000), st.floats(0.05, 4.0))
+def test_swapping_the_directions_of_a_composition(pair: Mixture, steps: int, epsilon: float) -> None:
+    absent = composed(pair, steps, ABSENT).delta(epsilon)
+    present = composed(pair, steps, PRESENT).delta(-epsilon, width=1e-6)
+    swapped = [1.0 - math.exp(epsilon) + math.exp(epsilon) * end for end in (present.lower, present.upper)]
+    assert swapped[0] <= absent.upper + 1e-9
+    assert swapped[1] >= absent.lower - 1e-9

@@ -313,3 +313,11 @@ def test_composition_and_conversion_stay_above_the_certified_epsilon() -> None:
     exact = PrivacyLoss(tuple(phases)).epsilon(1e-5)
     assert not best.at_edge
     assert exact.upper < best.epsilon < 1.3 * exact.upper
+
+
+def test_a_group_of_one_is_the_sampled_gaussian() -> None:
+    orders = np.array([1.1, 2.0, 7.7, 300.0])
+    mixture = Mixture.poisson(1, 0.01, 1.5)
+    for direction in ("present-first", "absent-first"):
+        expected = sampled_gaussian_rdp(orders, 0.01, 1.5, direction)
+        assert np.allclose(composed_rdp([(mixture, 1)], orders, direction), expected, rtol=1e-12)

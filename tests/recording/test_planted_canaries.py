@@ -441,3 +441,52 @@ def test_a_file_of_scores_that_was_changed_or_is_a_link_is_refused(copy, capsys)
     (copy / CANARIES).unlink()
     (copy / CANARIES).symlink_to("/dev/zero")
     refused(copy, "not a regular file", capsys)
+
+
+def test_tokens_in_dictionaries_through_opacus(tmp_path):
+    """Batches by ``BatchMemoryManager`` of three, so that some hold nothing but canaries that are left out."""
+    from opacus import PrivacyEngine
+    from opacus.utils.batch_memory_manager import BatchMemoryManager
+    from torch.utils.data import DataLoader
+
+    torch.manual_seed(0)
+    records = [{"input_ids": torch.randint(0, 30, (5,)), "labels": i % 2} for i in range(60)]
+    planted = dpspec.plant(records, kind="mislabelled", count=60, classes=2, seed=1)
+
+    class Bag(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.embedding, self.out = nn.Embedding(30, 4), nn.Linear(4, 2)
+
+        def forward(self, input_ids):
+            return self.out(self.embedding(input_ids).mean(1))
+
+    def of_each(model, batch):
+        return nn.functional.cross_entropy(model(batch["input_ids"]), batch["labels"], reduction="none")
+
+    model = Bag()
+    engine = PrivacyEngine()
+    model, optimizer, loader = engine.make_private(
+        module=model,
+        optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
+        data_loader=DataLoader(planted, batch_size=24),
+        noise_multiplier=1.0,
+        max_grad_norm=1.0,
+    )
+    empty = 0
+    with dpspec.record(tmp_path / "run", model=model, optimizer=optimizer, loader=loader, engine=engine) as run:
+        for _ in range(4):
+            with BatchMemoryManager(data_loader=loader, max_physical_batch_size=3, optimizer=optimizer) as batches:
+                for batch in batches:
+                    empty += not len(batch["labels"])
+                    optimizer.zero_grad()
+                    of_each(model, batch).mean().backward()
+                    optimizer.step()
+    run.score(model, of_each)
+    assert empty > 0
+    found = checked(tmp_path / "run", epsilon=20.0)
+    assert (found.verdict, found.conformance.status) == ("proved", "no-deviation-found")
+    assert found.run.header.canary_kind == "mislabelled"
+    assert found.canaries.lower <= found.costs[1].interval.upper
+    assert [one.name for one in found.canaries.assumptions] == ["blind-training", "fair-coins", "scored-once"]
+    assert not any("sensitivity" in one.test and one.p_value < 1e-6 for one in found.checks)

@@ -90,3 +90,12 @@ def test_p_values_fall_as_the_claim_departs_from_the_runs() -> None:
     assert utility.average_at_least([], 1000, 0.1) == utility.average_at_least([0, 0], 1000, 0.0) == 1.0
     # The order of runs does not matter.
     assert utility.average_at_most(counts[::-1], 1000, 0.9) == pytest.approx(utility.average_at_most(counts, 1000, 0.9))
+
+
+def test_the_level_holds_at_whatever_run_one_stops() -> None:
+    """Looked at after each of 40 runs that are all right or all wrong, and stopped where it looks best."""
+    rng, times, rejected = np.random.default_rng(1), 400, 0
+    for _ in range(times):
+        counts = [100_000 * int(rng.random() < 0.5) for _ in range(40)]
+        rejected += any(utility.average_at_least(counts[:n], 100_000, 0.5) <= 0.05 for n in range(1, 41))
+    assert stats.binom.sf(rejected - 1, times, 0.05) > 1e-4

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import mpmath
@@ -45,3 +46,48 @@ def curve(atoms: Atoms, epsilon: float) -> float:
     """delta(epsilon) of a measure on a grid, losses taken as they stand."""
     losses = atoms.lowest + atoms.spacing * atoms.index
     return float(atoms.masses @ -np.expm1(np.minimum(epsilon - losses, 0.0))) + atoms.infinity
+
+
+def one_step_delta(mixture: Mixture, epsilon: float, direction: str, digits: int = 30) -> mpmath.mpf:
+    """The hockey-stick divergence by quadrature of max(P - e^epsilon Q, 0) with mpmath."""
+    with mpmath.workdps(digits):
+        sigma, exp = mpmath.mpf(mixture.sigma), mpmath.exp
+        terms = [
+            (mpmath.mpf(float(c)), mpmath.mpf(float(p)))
+            for c, p in zip(mixture.sensitivities, mixture.probabilities, strict=True)
+        ]
+
+        def group(x: mpmath.mpf) -> mpmath.mpf:
+            return sum(p * mpmath.npdf(x, c, sigma) for c, p in terms)
+
+        def none(x: mpmath.mpf) -> mpmath.mpf:
+            return mpmath.npdf(x, 0, sigma)
+
+        def log_ratio(x: mpmath.mpf) -> mpmath.mpf:
+            return mpmath.log(sum(p * exp((c * x - c * c / 2) / sigma**2) for c, p in terms))
+
+        first, second = (group, none) if direction == "present-first" else (none, group)
+        sign = 1 if direction == "present-first" else -1
+        eps = mpmath.mpf(epsilon)
+        top = terms[-1][0]
+        low, high = -14 * sigma, top + 14 * sigma
+        # where the sign changes: the loss is monotone in x
+        if sign * log_ratio(low) < eps and sign * log_ratio(high) < eps:
+            return mpmath.mpf(0)
+        edges = [low + (high - low) * i / 60 for i in range(61)]
+        if (sign * log_ratio(low) - eps) * (sign * log_ratio(high) - eps) < 0:
+            a, b = low, high
+            rising = sign * log_ratio(a) < eps
+            for _ in range(int(digits * 3.5) + 10):
+                m = (a + b) / 2
+                if (sign * log_ratio(m) < eps) == rising:
+                    a = m
+                else:
+                    b = m
+            edges = sorted([*edges, a])
+        total = mpmath.mpf(0)
+        for left, right in itertools.pairwise(edges):
+            middle = (left + right) / 2
+            if sign * log_ratio(middle) > eps:
+                total += mpmath.quad(lambda x: first(x) - exp(eps) * second(x), [left, right])
+        return total

@@ -181,3 +181,9 @@ def amplified_stick(mu, q):
         return float((1 - q - math.exp(epsilon)) * ndtr(-crossing) + q * ndtr(mu - crossing))
 
     return delta
+
+
+def classical(first, second, order):
+    """Ordinary composition: the largest divergence of every step."""
+    steps = [np.max(discrete(order, a, b)) for a, b in zip(first.rows, second.rows, strict=True)]
+    return float(discrete(order, first.start, second.start) + sum(steps))

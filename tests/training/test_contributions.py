@@ -42,6 +42,7 @@ from dpspec.training.loop.contributions import (
 from dpspec.training.loop.native import NativeTrainer, parts_of
 from dpspec.training.loop.samplers import FixedSize, Poisson, PoissonUsers, sampler_of
 from dpspec.training.measure.residuals import Residuals
+from dpspec.training.measure.run_evidence import replayed_step
 from dpspec.training.measure.scores import RecordScores
 from dpspec.training.measure.update_statistics import ResidualLog
 
@@ -505,3 +506,11 @@ def test_mean_and_spread_are_exact(records):
         assert torch.allclose(known.mean(sampler), weights.double() @ sums)
         distance = (sums - weights.double() @ sums).square().sum(1)
         assert known.spread(sampler) == pytest.approx(float(weights.double() @ distance), rel=1e-6)
+
+
+def test_one_step_on_users_adds_up(of_users: Any) -> None:
+    found = replayed_step(NativeTrainer(), of_users(clip_norm=0.3))
+    assert found is not None
+    assert found.records == 10
+    assert found.random <= found.rounding
+    assert found.apart < 1e-4

@@ -186,7 +186,7 @@ class ClaimTests:
         for number, audit in enumerate(audits):
             for claim in audit.spec.claims:
                 stated, scope = statement(claim), claim_scope(audit.spec, claim)
-                tested = self._hypotheses(number, claim, self._evidence[number])
+                tested = self.hypotheses(number, claim, self._evidence[number])
                 for hypothesis, attack, _ in tested:
                     self._families[stated.about_privacy].add(hypothesis, attack)
                 self.claims.append(
@@ -237,11 +237,7 @@ class ClaimTests:
             low, high = (middle, high) if rejected(middle) else (low, middle)
         return low
 
-    def waits_for_trials(self, tested: TestedClaim) -> bool:
-        every = self._hypotheses(tested.number, tested.claim, self._audits[tested.number].evidence)
-        return len(every) > len(tested.hypotheses)
-
-    def _hypotheses(self, number: int, claim: Claim, evidence: Sequence[Evidence]) -> list[TestedHypothesis]:
+    def hypotheses(self, number: int, claim: Claim, evidence: Sequence[Evidence]) -> list[TestedHypothesis]:
         """The hypotheses of a claim: its curve for each attack, and each part for each count in scope."""
         from dpspec.stats.attacks import evidence_tests
 

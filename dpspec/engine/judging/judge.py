@@ -109,7 +109,7 @@ class ClaimEvaluator:
             reason = self._undecided(tested, view, views, refutable)
         if self.audit.incomplete and stated.parts and name not in ("contradicted", "refuted"):
             tests = "their tests are"
-            if self.tests.waits_for_trials(tested):
+            if len(self.tests.hypotheses(tested.number, claim, self.audit.evidence)) > len(tested.hypotheses):
                 tests = "the tests of a fixed number of trials, for which there is evidence, are"
             available = f"{self.audit.trials} of {self.audit.needed} trials are available"
             reason += f" {available}; {tests} judged once all are."

@@ -75,8 +75,12 @@ class Training:
         return [audit.trained() for audit in self.audits]
 
     def _make_missing(self) -> None:
-        waiting = []
-        for audit in self._open_first():
+        waiting, audits = [], list(self.audits)
+        if len(audits) > 1:  # those with an open claim first
+            judged = judge([conclude(replace(audit.state, plan=NO_TRIALS), ()) for audit in audits])
+            closed = [all(verdict.verdict != "open" for verdict in of_audit.verdicts) for of_audit in judged]
+            audits = [audit for _, audit in sorted(zip(closed, audits, strict=True), key=lambda pair: pair[0])]
+        for audit in audits:
             plan, options = audit.state.plan, self._options
             threads = options.threads_of(plan)
             needs = Resources(threads=threads, memory_bytes=plan.memory_bytes, device=options.device)
@@ -177,10 +181,3 @@ class Training:
             makers=prepared.makers,
             folders=audit.folders(together, create=other_processes),
         )
-
-    def _open_first(self) -> list[StoredTrials]:
-        if len(self.audits) == 1:
-            return self.audits
-        judged = judge([conclude(replace(audit.state, plan=NO_TRIALS), ()) for audit in self.audits])
-        closed = [all(verdict.verdict != "open" for verdict in of_audit.verdicts) for of_audit in judged]
-        return [audit for _, audit in sorted(zip(closed, self.audits, strict=True), key=lambda pair: pair[0])]

@@ -76,11 +76,11 @@ class RankWatch:
         self._own = self._total = self._noise = torch.zeros(0)
         self._gradients = self._state = _NONE
 
-    def before_reduction(self) -> None:
-        self._own = self._along()
-
-    def after_reduction(self) -> None:
-        self._total, self._gradients = self._along(), self._digest(p.grad for p in self._noisy)
+    def reduction(self, *, over: bool) -> None:
+        if over:
+            self._total, self._gradients = self._along(), self._digest(p.grad for p in self._noisy)
+        else:
+            self._own = self._along()
 
     def along(self, gradient: Tensor) -> Tensor:
         """One layer of a whole gradient along the common directions."""

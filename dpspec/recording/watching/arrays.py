@@ -43,11 +43,6 @@ def tensors_of(given: Any) -> Tensor | list[Tensor]:
     return tensor_of(given) if hasattr(given, "__array__") else [tensor_of(one) for one in given]
 
 
-def is_arrays(model: Any) -> bool:
-    """Whether a model is given as the list of its arrays."""
-    return isinstance(model, list | tuple) and len(model) > 0 and all(hasattr(one, "__array__") for one in model)
-
-
 class ArrayModel(nn.Module):
     """Copies of a model's arrays."""
 

@@ -192,7 +192,11 @@ class NoiseWatch:
         if not precise.any():
             return
         self._rounding = max(self._rounding, unit * (float(largest[precise].max()) + 16.0))
-        self._add_along(read[precise, 2], read[precise, 3], std[precise])
+        some = precise & (read[:, 2] > 0.0)
+        if some.any():  # the noise along the sum, which is fixed before: a normal value of variance 1
+            squares = (read[some, 3] / read[some, 2] / std[some]) ** 2
+            steps, summed, longest = self._along
+            self._along = [steps + len(squares), summed + float(squares.sum()), max(longest, float(squares.max()))]
         self._add_norms(read[precise, 4:], std[precise, None])
         self._add_squares(noise if precise.all() else noise[torch.as_tensor(precise)], std[precise] ** -2)
         for row in np.flatnonzero(precise).tolist():
@@ -222,14 +226,6 @@ class NoiseWatch:
                 squares.addcmul_(part[0], part[0], value=float(weights[0]))
             else:
                 squares += torch.mv(part.square().t(), torch.as_tensor(weights).to(part))
-
-    def _add_along(self, lengths: Array, products: Array, std: Array) -> None:
-        """Add the noise along the sum, which is fixed before: a normal value of variance 1."""
-        some = lengths > 0.0
-        if some.any():
-            squares = (products[some] / lengths[some] / std[some]) ** 2
-            steps, total, largest = self._along
-            self._along = [steps + len(squares), total + float(squares.sum()), max(largest, float(squares.max()))]
 
     def _add_values(self, noise: Tensor, total: Tensor | None, std: Array, room: float) -> None:
         """Keep some values of each step with finite ``std``, and test them once there are enough."""

@@ -145,11 +145,6 @@ class OpacusWatch:
         return int(self._changed) + self.hooks.disordered
 
     @property
-    def other_parameters(self) -> int:
-        """The number of gathered parameters that differ from the rows of this rank."""
-        return self.ghost.other_parameters if isinstance(self.ghost, ShardedGhostSums) else 0
-
-    @property
     def recomputed_sums(self) -> list[float] | None:
         if self.ghost is not None:
             return self.ghost.recomputed
@@ -374,11 +369,11 @@ class OpacusWatch:
     def _before_reduction(self) -> None:
         assert self._rank is not None
         self._compare()
-        self._rank.before_reduction()
+        self._rank.reduction(over=False)
 
     def _after_reduction(self, _: Any) -> None:
         assert self._rank is not None
-        self._rank.after_reduction()
+        self._rank.reduction(over=True)
         self._gradients.keep(p.grad for p in self._parameters)
 
     def before_update(self) -> None:

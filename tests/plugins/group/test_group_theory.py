@@ -33,18 +33,29 @@ def phase_of(epoch_steps: int, batches: int, sigma: float, epochs: int = 1) -> P
     )
 
 
-def epoch_laws(phase: Phase, given: Sequence[float], grid: Array) -> Array:
-    """(points, points) the density of two steps' noisy sums of given gradients, over all allocations of the records."""
-    parts = parts_of(oracle.run_of([phase], [], [], given))
-    sigma, clip = phase.noise_multiplier * phase.clip_norm, next(iter(parts.schedule)).clip
+def epoch_laws(phase: Phase, x: Sequence[float], y: Sequence[int], given: Sequence[float], grid: Array) -> Array:
+    """(points, points) the density of two steps' noisy sums, over all allocations; step two begins where one led.
+
+    Contributions and updates are those of the native loop; the sum over allocations is exact.
+    """
+    job = oracle.run_of([phase], x, y, given)
+    parts = parts_of(job)
+    records, sigma = len(x) + len(given), phase.noise_multiplier * phase.clip_norm
+    schedule = list(parts.schedule)
     density = np.zeros((len(grid), len(grid)))
-    for first in itertools.product((True, False), repeat=len(given)):
-        each = []
-        for chosen in (True, False):
-            batch = torch.tensor([i for i, early in enumerate(first) if early is chosen], dtype=torch.int64)
-            mean = float(parts.contributions(parts.initial, batch, clip).sum)
-            each.append(np.exp(-0.5 * ((grid - mean) / sigma) ** 2))
-        density += np.outer(*each) / 2.0 ** len(given)
+    after = [parts.update(parts.initial, torch.tensor([float(s)])) for s in grid]
+    states = after if x else [parts.initial]  # given gradients are the same at any model
+
+    def added(state: torch.Tensor, batch: Sequence[int]) -> float:
+        return float(parts.contributions(state, torch.tensor(batch, dtype=torch.int64), schedule[0].clip).sum)
+
+    for first in itertools.product((True, False), repeat=records):
+        one = [i for i in range(records) if first[i]]
+        two = [i for i in range(records) if not first[i]]
+        means = np.array([added(state, two) for state in states])
+        early = np.exp(-0.5 * ((grid - added(parts.initial, one)) / sigma) ** 2)
+        late = np.exp(-0.5 * ((grid[None, :] - means[:, None]) / sigma) ** 2)
+        density += early[:, None] * late / 2.0**records
     return density / (2.0 * math.pi * sigma**2)
 
 
@@ -75,7 +86,7 @@ def certified(phase: Phase, size: int, epsilon: float, direction: str) -> Interv
 )
 def test_no_given_gradients_leak_more(sigma: float, epsilon: float, others: list[float], group: list[float]) -> None:
     phase = phase_of(2, 1, sigma)
-    absent, present = (epoch_laws(phase, rows, GRID) for rows in (others, others + group))
+    absent, present = (epoch_laws(phase, [], [], rows, GRID) for rows in (others, others + group))
     for direction, found in zip(("remove", "add"), divergences(present, absent, GRID, epsilon), strict=True):
         assert found <= certified(phase, len(group), epsilon, direction).upper + 1e-4
 
@@ -85,7 +96,7 @@ def test_no_given_gradients_leak_more(sigma: float, epsilon: float, others: list
 def test_one_record_attains_it_and_groups_lie_between_the_ends(sigma: float, epsilon: float) -> None:
     phase = phase_of(2, 1, sigma)
     for size in (1, 2, 3):
-        absent, present = (epoch_laws(phase, [2.0] * count, GRID) for count in (0, size))
+        absent, present = (epoch_laws(phase, [], [], [2.0] * count, GRID) for count in (0, size))
         for direction, found in zip(("remove", "add"), divergences(present, absent, GRID, epsilon), strict=True):
             interval = certified(phase, size, epsilon, direction)
             assert interval.lower - 1e-4 <= found <= interval.upper + 1e-4  # of the plane's cells
@@ -319,3 +330,39 @@ def test_no_order_of_a_shuffled_epoch_leaks_more(epsilon: float, sigma: float) -
         present, absent = density((*[1.0] * k, *others)), density((*[0.0] * k, *others))
         for one, other in ((present, absent), (absent, present)):
             assert float(np.maximum(one - math.exp(epsilon) * other, 0.0).sum() * cell) <= most + 1e-6
+
+
+@settings(max_examples=4, **FEW)
+@given(
+    st.just(1.5),
+    st.just(1.0),
+    st.lists(st.sampled_from((0.5, -1.0, 4.0, 40.0)), min_size=2, max_size=3),
+    st.integers(1, 2),
+    st.data(),
+)
+def test_no_records_leak_more(sigma: float, epsilon: float, x: list[float], size: int, data: st.DataObject) -> None:
+    size, phase = min(size, len(x) - 1), phase_of(2, 1, sigma)
+    y = data.draw(st.lists(st.integers(0, 1), min_size=len(x), max_size=len(x)))
+    grid = GRID[::6]
+    absent, present = (epoch_laws(phase, x[:n], y[:n], [], grid) for n in (len(x) - size, len(x)))
+    for direction, found in zip(("remove", "add"), divergences(present, absent, grid, epsilon), strict=True):
+        assert found <= certified(phase, size, epsilon, direction).upper + 1e-3
+
+
+@pytest.mark.parametrize(("sigma", "epsilon"), [(0.8, 1.0), (1.5, 0.5), (1.5, 2.0)])
+def test_three_steps_by_quadrature(sigma: float, epsilon: float) -> None:
+    axis = np.linspace(-6.0 * sigma, 6.0 * sigma + 1.0, 111)
+    z = np.stack(np.meshgrid(axis, axis, axis, indexing="ij"))
+
+    def density(mean: Array) -> Array:
+        apart = np.square(z - mean[:, None, None, None]).sum(axis=0)
+        law: Array = np.exp(-0.5 * apart / sigma**2) / (2.0 * math.pi * sigma**2) ** 1.5
+        return law
+
+    present, absent = sum(density(one) for one in sets(3, 2)) / 3.0, density(np.zeros(3))
+    cell = (axis[1] - axis[0]) ** 3
+    for direction, (p, q) in (("remove", (present, absent)), ("add", (absent, present))):
+        delta = float(np.maximum(p - math.exp(epsilon) * q, 0.0).sum() * cell)
+        found = certified(phase_of(3, 2, sigma), 1, epsilon, direction)
+        assert found.lower - 2e-4 <= delta <= found.upper + 2e-4  # of the grid's cells
+        assert delta > 0.6 * found.upper

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import product
+from math import comb
 from pathlib import Path
 
 import numpy as np
@@ -213,3 +214,10 @@ def test_claims_about_the_accuracy_need_it(tmp_path: Path) -> None:
     (found,) = diagnosed(written(tmp_path, TEXT), ALONE, stated)
     assert (found.code, found.path) == ("unsupported", ("claims", 0))
     assert "claim 'accurate' needs the canary-free run, which canary_free_run: false disables" in found.message
+
+
+def test_of_batches_of_a_fixed_size_the_others_tell_of_the_record() -> None:
+    """Three others and a record, batches of two: only with the record can one other be drawn, at any epsilon."""
+    with_the_record = comb(3, 1) / comb(4, 2)
+    bound = PrivacyLoss(((Mixture.fixed(1, 3, 2, 0.8), 1),)).delta(5.0)
+    assert with_the_record == 0.5 > 2 * bound.upper

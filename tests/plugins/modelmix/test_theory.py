@@ -331,3 +331,26 @@ def test_the_truth_lies_at_or_below_the_bound_in_many_settings(q: float, s: floa
     bound, improved = (theory.mixed_epsilon([segment], 1e-5, how).epsilon for how in ("mironov", "improved"))
     assert loss_of_pair(segment).epsilon(1e-5).upper <= improved * (1 + 1e-6)
     assert improved <= bound * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("width", [0.0, 1e-3, 1.0, 47.0, 200.0, 1e6])
+def test_densities_integrate_to_one(width: float) -> None:
+    o, w = theory.nodes(1.0, width, 1.0)
+    mass = float(w @ np.exp(theory.log_density(o, width)))
+    dropped = max(0.0, width - 1.0 - 24.0) / width if width > 50.0 else 0.0
+    assert mass + dropped == pytest.approx(1.0, abs=1e-8)
+
+
+def test_bounds_rise_relative_to_the_shift() -> None:
+    """So that a gradient of l1 norm c has no larger sum of them than the one-hot one: what the total rests on."""
+    for width, cut in itertools.product((5.0, 50.0, 500.0), (0.2, 1.0)):
+        rows = [theory.cut_moments(v, width, cut) for v in np.linspace(0.01, 2.0, 100)]
+        for which in (0, 1):
+            relative = [row[which] / row.largest for row in rows]
+            assert all(a <= b * (1 + 1e-12) for a, b in itertools.pairwise(relative))
+
+
+@pytest.mark.parametrize(("ratio", "p", "value"), [(0.075, 25, 13.944933), (0.075, 100, 12.829683), (0.3, 100, 3.932)])
+def test_the_truth_of_figure_3_lies_below_the_bound(ratio: float, p: int, value: float) -> None:
+    """Epsilon of the pair by inverting transforms at 25 digits (mpmath)."""
+    assert value < theory.mixed_epsilon([FIGURE[ratio, p]], 1e-5).epsilon

@@ -241,3 +241,37 @@ def _hockey_stick(present, absent, sigma):
     first, second = (np.exp(brute.log_density(law, x, sigma)) for law in (present, absent))
     step = float(x[1, 0] - x[0, 0])
     return lambda epsilon: float(np.maximum(first - math.exp(epsilon) * second, 0.0).sum() * step)
+
+
+def _epsilon(stick, delta):
+    low, high = 0.0, 50.0
+    for _ in range(200):
+        middle = 0.5 * (low + high)
+        low, high = (middle, high) if stick(middle) > delta else (low, middle)
+    return high
+
+
+@pytest.mark.parametrize(
+    ("rule", "classical", "analytic", "true"),
+    [("mean", 0.86499934, 0.48714409, 0.055940734), ("sum", 0.98421814, 0.58261992, 0.15660712)],
+)
+def test_small_laws_against_exact_hockey_sticks(rule, classical, analytic, true):
+    """R12."""
+    others, record, q, delta, slack, p = (0.1, -0.1), 0.3, 0.5, 0.01, 0.01, 10.0
+    distances, logs = [], []
+    for coins in brute.itertools.product((0, 1), repeat=2):
+        total, size = float(np.dot(coins, others)), sum(coins)
+        before = total / max(1, size) if rule == "mean" else total
+        after = (total + record) / (size + 1) if rule == "mean" else total + record
+        distances.append(abs(after - before))
+        logs.append(2 * math.log(0.5))
+    c = cor.classical_constant(delta, 1.0)
+    assert c * max(distances) == pytest.approx(0.932253, rel=1e-6)
+    found = cor.corollary(q, entropic_mean(c * np.array(distances), p, logs), slack, p)
+    assert found == pytest.approx(classical, rel=6e-8)
+    exact = entropic_mean(cor.epsilons(distances, delta, 1.0), p, logs)
+    assert cor.corollary(q, exact, slack, p) == pytest.approx(analytic, rel=6e-8)
+    present, absent = brute.pair(others, record, q, rule)
+    stick = _hockey_stick(present, absent, 1.0)
+    assert _epsilon(stick, 0.015) == pytest.approx(true, rel=1e-6)
+    assert stick(analytic) <= 0.015

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy.special import logsumexp
 from support import per_instance_brute as brute
-from support.per_instance_brute import Chain, chain_bound, discrete, integer_divergence, largest_mean_change
+from support.per_instance_brute import Chain, chain_bound, classical, discrete, integer_divergence, largest_mean_change
 
 from dpspec_per_instance import analysis, statements, theory
 from dpspec_per_instance.statements import MISPRINT, printed_order
@@ -252,3 +252,87 @@ def test_confidence_bounds_hold_as_often_as_they_say():
     assert np.mean(entropic_mean(drawn, weight) < truth) > 0.3
     assert np.all(found <= top)
     assert theory.confidence_upper_mean([0.0], 2.0, 0.0, 5, 1.0) == pytest.approx(0.0)
+
+
+@pytest.mark.parametrize(
+    ("order", "p", "orders", "truth", "bound", "printed", "ordinary", "reverse", "reverse_bound"),
+    [
+        (2, 2.0, (5, 3, 2), 0.062130383, 0.098243955, 0.11868197, 0.73426982, 0.34581485, 0.52527605),
+        (4, 9.0, (4.796875, 4.375, 4), 0.084098895, 0.69439496, 0.69673230, 0.89195384, 1.2521424, 2.1459630),
+    ],
+)
+def test_three_steps(order, p, orders, truth, bound, printed, ordinary, reverse, reverse_bound):
+    """R14."""
+    first = Chain((0.98, 0.02), ((0.9, 0.1), (0.3, 0.7)), ((0.5, 0.5), (0.05, 0.95)))
+    second = Chain((0.97, 0.03), ((0.88, 0.12), (0.6, 0.4)), ((0.48, 0.52), (0.4, 0.6)))
+    e = exponents(order, 3, p)
+    assert e.orders == pytest.approx(orders, rel=1e-12)
+    assert float(discrete(order, first.paths(), second.paths())) == pytest.approx(truth, rel=NEAR)
+    assert chain_bound(first, second, first, e.orders, e.weights) == pytest.approx(bound, rel=NEAR)
+    assert _printed(first, second, order, p) == pytest.approx(printed, rel=NEAR)
+    assert classical(first, second, order) == pytest.approx(ordinary, rel=NEAR)
+    assert float(discrete(order, second.paths(), first.paths())) == pytest.approx(reverse, rel=NEAR)
+    assert chain_bound(second, first, second, e.orders, e.weights) == pytest.approx(reverse_bound, rel=NEAR)
+
+
+class _Descent:
+    """R15: theta <- theta - 0.6 (sum of clip(theta - x) over a Poisson batch + N(0, 1)) from theta = 0, densities by
+    Gauss-Legendre panels that break where gradients start to be clipped."""
+
+    eta, sigma, q, record = 0.6, 1.0, 0.3, 0.4
+
+    def __init__(self, rows):
+        self.rows = rows
+        kinks = sorted({x + s for x in (0.5, 0.3, 0.4) for s in (-1.0, 1.0)})
+        edges = np.unique(np.concatenate([np.linspace(-7, 7, 57), kinks]))
+        nodes, weights = np.polynomial.legendre.leggauss(16)
+        half = np.diff(edges) / 2
+        self.x = (edges[:-1, None] + half[:, None] * (nodes + 1)).ravel()
+        self.w = (half[:, None] * weights).ravel()
+
+    def step(self, theta):
+        found = np.zeros((len(self.x), len(theta)))
+        for coins in np.ndindex(*[2] * len(self.rows)):
+            mass = math.prod(self.q if c else 1 - self.q for c in coins)
+            total = sum((c * np.clip(theta - r, -1, 1) for c, r in zip(coins, self.rows, strict=True)), 0.0 * theta)
+            z = (self.x[:, None] - (theta - self.eta * total)) / (self.eta * self.sigma)
+            found += mass * np.exp(-0.5 * z**2) / (self.eta * self.sigma * math.sqrt(2 * math.pi))
+        return found
+
+    def laws(self, steps):
+        law = self.step(np.zeros(1))[:, 0] * self.w
+        found = [law]
+        for _ in range(steps - 2):
+            law = (self.step(self.x) @ law) * self.w
+            found.append(law)
+        return found
+
+    def contributions(self, order, steps, p):
+        e, size = exponents(order, steps, p), np.abs(np.clip(self.x - self.record, -1, 1))
+        found = [float(step_divergence(e.orders[0], self.q, abs(self.record)))]
+        for t, law in enumerate(self.laws(steps), start=2):
+            held = law > 1e-30
+            d = step_divergence(e.orders[t - 1], self.q, size[held])
+            found.append(float(entropic_mean(d, float(e.weights[t - 1]), np.log(law[held]))))
+        return found[::-1]
+
+
+@pytest.mark.parametrize(
+    ("direction", "n", "p", "truth", "bound", "parts"),
+    [
+        ("add", 2, 2.0, 0.043615337, 0.069698732, (0.045576314, 0.024122419)),
+        ("remove", 2, 2.0, 0.036410315, 0.071296835, (0.047174416, 0.024122419)),
+        ("add", 3, 2.0, 0.076055671, 0.20491361, (0.052562097, 0.10878612, 0.043565398)),
+        ("remove", 3, 2.0, 0.063736008, 0.21260549, (0.056299951, 0.11274014, 0.043565398)),
+        ("add", 3, 9.0, 0.076055671, 0.14676794, (0.063981494, 0.065062303, 0.017724138)),
+        ("remove", 3, 9.0, 0.063736008, 0.15299214, (0.068113873, 0.067154128, 0.017724138)),
+    ],
+)
+def test_dp_sgd_in_one_dimension(direction, n, p, truth, bound, parts):
+    """R15: expectations over training on the first argument's data; the paper's add has the record in it."""
+    chain = _Descent((0.5, 0.3, 0.4) if direction == "add" else (0.5, 0.3))
+    found = chain.contributions(2, n, p)
+    assert found == pytest.approx(parts, rel=NEAR)
+    assert sum(found) == pytest.approx(bound, rel=NEAR)
+    assert truth <= sum(found)
+    assert n * float(step_divergence(2, 0.3, 1.0)) == pytest.approx({2: 0.28758651, 3: 0.43137976}[n], rel=NEAR)

@@ -10,6 +10,7 @@ import pytest
 from dpspec.contract import DataError, FrozenMap
 from dpspec_preprocessing import collection, sensitivity, steps
 from dpspec_preprocessing.options import Declaration
+from dpspec_preprocessing.published import pca_printed
 from dpspec_preprocessing.sensitivity import read_step
 
 NAN = math.nan
@@ -87,3 +88,44 @@ def test_trimmed_means_and_medians_are_those_of_other_libraries() -> None:
     filled = steps.fit_imputation(TWO, "trimmed", 1)(TWO)
     assert filled[0, 1] == pytest.approx(trim_mean(TWO[1:, 1], 1.0 / 7.0))
     assert steps.fit_imputation(TWO, "median")(TWO)[0, 1] == np.nanmedian(TWO[:, 1])
+
+
+ONE = np.array([-0.82, -0.77, -0.74, 0.0, 0.25, 0.6, 0.61, 0.66, 0.95])[:, None]
+
+
+def test_clusters_of_nine_points() -> None:
+    found = steps.find_good_clusters(ONE, 0.1)
+    assert np.flatnonzero(found.centres).tolist() == [0, 1, 2, 5, 6]
+    assert found.largest == 3
+    kept = np.flatnonzero(steps.deduplicate(ONE, 0.1)[:, 0]).tolist()
+    assert [*kept, 3] == [0, 4, 5, 8, 3]  # record 3 is kept too: it is the zero vector already
+    expected = [-0.82, -0.82, -0.82, 0.0, 0.25, 0.6, 0.6, 0.6, 0.95]
+    assert steps.quantise(ONE, 0.1)[:, 0].tolist() == expected
+    measured = collection.measure_limits(ONE, read_step({"quantise": 0.1}))
+    assert measured == {"max_ball": 7.0, "max_cluster": 3.0}
+    assert sensitivity.merging(sensitivity.Step(name="quantise", eta=0.1), 7, 100).tau == pytest.approx(2.8)
+
+
+THREE = np.array(
+    [
+        [0.9, 0.1, 0.0],
+        [-0.8, 0.2, 0.05],
+        [0.7, -0.3, 0.1],
+        [-0.6, -0.2, -0.1],
+        [0.5, 0.4, 0.02],
+        [-0.9, 0.1, -0.05],
+        [0.8, -0.2, 0.03],
+        [-0.7, 0.05, 0.08],
+    ]
+)
+
+
+def test_spectrum_of_eight_points() -> None:
+    values = collection.covariance_spectrum(THREE)
+    assert values == pytest.approx([0.6437214031, 0.0536284490, 0.0039394336], rel=1e-8)
+    gaps = [collection.measure_limits(THREE, read_step({"pca": k}))["min_eigengap"] for k in (1, 2)]
+    assert gaps == pytest.approx([0.5900929541, 0.0496890154], rel=1e-8)
+    taus = [pca_printed(gap, 8).tau for gap in gaps]
+    assert taus == pytest.approx([25.17763134, 299.0025610], rel=1e-8)
+    assert [sensitivity.pca(gap, 8).tau for gap in gaps] == [8.0, 8.0]
+    assert values[1:].sum() == pytest.approx(0.0575678826, rel=1e-8)

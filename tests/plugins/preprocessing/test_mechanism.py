@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import replace
 from pathlib import Path
@@ -22,8 +23,10 @@ from dpspec.language.load import load_specs
 from dpspec.registry.loader import load_catalog
 from dpspec.testing import MechanismSuite, increasing
 from dpspec_preprocessing.attack import check_trials
+from dpspec_preprocessing.bounds import divergence_by, epsilon_by
 from dpspec_preprocessing.engines import LinearEngine, NoiseTally, score_output
-from dpspec_preprocessing.private import QUERIES, Private, PrivateMechanism
+from dpspec_preprocessing.options import Declaration
+from dpspec_preprocessing.private import GRADIENT, QUERIES, Private, PrivateMechanism
 
 SPECS = Path(__file__).parents[3] / "specs"
 
@@ -337,3 +340,55 @@ def test_constants(clip: float, private: str, expected: list[tuple[str, float]],
     columns = next(series.columns for series in audit.series if series.name == "constants")
     assert dict(zip(columns["constant"], columns["value"], strict=True)) == pytest.approx(dict(expected))
     assert columns["from"][0] == origin
+
+
+STEPS: dict[str, dict[str, Any]] = {
+    "mean": {"impute": "mean"},
+    "median": {"impute": "median"},
+    "trimmed": {"impute": "trimmed", "trim": 10},
+    "regression": {"impute": "regression"},
+    "deduplicate": {"deduplicate": 0.01},
+    "quantise": {"quantise": 0.01},
+    "pca": {"pca": 2},
+    "scale": {"scale": "standard", "clip": 1.0},
+}
+
+
+COMBINATIONS = list(itertools.product(STEPS, (*QUERIES, *GRADIENT)))
+
+
+LIMITS = {
+    "max_missing_rows": 20,
+    "max_missing_in_row": 2,
+    "min_observed": 950,
+    "max_mean_norm": 0.5,
+    "max_spread": 0.01,
+    "min_eigenvalue": 100.0,
+    "max_eigenvalue": 400.0,
+    "max_ball": 5,
+    "max_cluster": 2,
+    "min_eigengap": 0.3,
+    "min_std": 0.2,
+}
+
+
+def block(step: str, kind: str, **limits: float) -> dict[str, Any]:
+    private: dict[str, Any] = {"kind": kind, "eps_noise": 0.01}
+    if kind in ("dp-gd", "sgd-sampled", "sgd-iterated"):
+        private |= {"loss": "logistic", "steps": 100}
+    return {"pipeline": (STEPS[step],), "private": private, "collection": {**LIMITS, **limits}}
+
+
+@pytest.mark.parametrize(("step", "kind"), COMBINATIONS)
+def test_what_is_proved_lies_between(step: str, kind: str) -> None:
+    found = Declaration.of(block(step, kind)).pipeline(1000, 6)
+    for order in (2.0, 16.0):
+        ignored, proved, group = (divergence_by(found, way, order) for way in ("ignored", "repaired", "group"))
+        assert 0.0 < ignored <= proved * (1.0 + 1e-12)
+        assert proved <= group
+        assert math.isfinite(proved) or kind == "sgd-iterated"
+    ignored, proved, group = (epsilon_by(found, way, 1e-5) for way in ("ignored", "repaired", "group"))
+    assert 0.0 <= ignored <= proved * (1.0 + 1e-9)
+    assert proved <= group
+    # Scaled records move so far that no order is admissible for the last iterate's curve.
+    assert math.isfinite(proved) == ((step, kind) != ("scale", "sgd-iterated"))

@@ -353,3 +353,10 @@ def test_units_and_many_sums() -> None:
     assert tried.detectable > found.detectable
     assert drift(0.0, 1.0, 1.0, 0.0, test="t").detectable is None
     assert drift(math.inf, 1.0, 1.0, 1.0, test="t").p_value == 0.0
+
+
+def test_fresh_noise_passes() -> None:
+    rng = np.random.default_rng(1)
+    found = np.array([p_values(rng.standard_normal((30, 64))) for _ in range(300)])
+    for level in (0.1, 0.01):
+        assert (found <= level).mean() <= level
