@@ -20,9 +20,6 @@ Array: TypeAlias = npt.NDArray[Any]
 #: Maximum total number of records in remembered batches, and of remembered batches; more distant ones are not compared.
 _REMEMBERED, _FARTHEST = 2**24, 100_000
 
-#: Schemes of random batch sizes.
-_SIZED = ("poisson", "truncated-poisson", "random-allocation")
-
 #: Attributes of a log that its state keeps.
 _KEPT = (
     *("_sizes", "_counts", "_in_epoch", "_overlaps"),
@@ -123,7 +120,7 @@ class BatchLog:
     def sums(self) -> BatchSums:
         sizes = np.array(self._sizes, dtype=np.int64)
         overlaps = zip(self._lags, self._overlaps.tolist(), strict=True)
-        sized = len(sizes) and self._random and self._phase.sampling.scheme in _SIZED
+        sized = len(sizes) and self._random and self._phase.sampling.batch_size is None
         return BatchSums(
             steps=len(sizes),
             total=int(sizes.sum()),
