@@ -85,12 +85,6 @@ class NothingToRunError(DpspecError):
     exit_code = ExitCode.NOTHING_TO_RUN
 
 
-class IncompleteError(DpspecError):
-    """The run stopped early; the same command resumes it."""
-
-    exit_code = ExitCode.INCOMPLETE
-
-
 def _placed(diagnostic: Diagnostic) -> str:
     span = diagnostic.span
     if span is None or not span.file:

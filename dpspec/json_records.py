@@ -1,9 +1,7 @@
 """JSON of frozen dataclasses, in both directions, for results and for the evidence of trials.
 
-Type hints define the JSON: plain types, ranges (:data:`Count` and others), literals, unions, tuples, mappings from
-names, ``FrozenMap`` and dataclasses. A dataclass becomes a mapping with all its fields,
-and other keys are refused. A :class:`Record` omits None and ignores other keys, so that later versions
-can add fields. A :class:`Row` becomes a list.
+Type hints define the JSON. A dataclass becomes a mapping with all its fields, and other keys are refused. A
+:class:`Record` omits None and ignores other keys, so that later versions can add fields. A :class:`Row` becomes a list.
 """
 
 from __future__ import annotations
@@ -123,13 +121,15 @@ def _reader(hint: Any) -> _Reader:
     if origin is Literal:
         return _plain(lambda value: value in inner, f"one of {', '.join(map(str, inner))}")
     if origin is tuple:
-        return _list(_reader(inner[0]))
+        return _list(_reader(inner[0])) if inner[1:] == (...,) else _several([_reader(one) for one in inner])
     if hint is FrozenMap:
         return _frozen
     if origin is not None and issubclass(origin, Mapping):
         return _mapping(_reader(inner[1]))
     if hint is float:
         return _float
+    if hint is Any:
+        return _any
     if hint in _PLAIN:
         return _plain(*_PLAIN[hint])
     if isinstance(hint, type) and is_dataclass(hint):
@@ -163,7 +163,14 @@ def _float(value: Json, where: str) -> float:
     number = _INFINITE.get(value, value) if isinstance(value, str) else value
     if isinstance(number, bool) or not isinstance(number, int | float):
         raise _refusal(where, "a number", value)
-    return float(number)
+    try:
+        return float(number)
+    except OverflowError:
+        raise _refusal(where, "a number of at most 1.8e308", value) from None
+
+
+def _any(value: Json, where: str) -> Any:
+    return value
 
 
 def _frozen(value: Json, where: str) -> FrozenMap:
@@ -195,6 +202,16 @@ def _list(read_item: _Reader) -> _Reader:
         return tuple(read_item(item, f"{where}[{i}]") for i, item in enumerate(value))
 
     return read_list
+
+
+def _several(readers: list[_Reader]) -> _Reader:
+    def read_several(value: Json, where: str) -> Any:
+        if not isinstance(value, list | tuple) or len(value) != len(readers):
+            raise _refusal(where, f"a list of {len(readers)}", value)
+        parts = zip(readers, value, strict=True)
+        return tuple(reader(item, f"{where}[{i}]") for i, (reader, item) in enumerate(parts))
+
+    return read_several
 
 
 def _require_mapping(value: Json, where: str) -> Mapping[str, Json]:

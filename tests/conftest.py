@@ -6,7 +6,6 @@ import gc
 import os
 import signal
 import sys
-from collections import Counter
 from collections.abc import Generator, Iterator
 from pathlib import Path
 
@@ -68,23 +67,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         for item in items if not asked else ():
             if item.get_closest_marker(marker):
                 item.add_marker(skip)
-    needy = [item for item in items if item.get_closest_marker("gpu")]
-    if needy:
-        import torch
-
-        if not torch.cuda.is_available():
-            for item in needy:
-                item.add_marker(pytest.mark.skip(reason="no CUDA device"))
-
-
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Why tests were skipped, a line a reason: one for each test would fill screens (``-rs`` shows where they are)."""
-    skipped = terminalreporter.getreports("skipped")
-    if skipped and not terminalreporter.hasopt("s"):
-        terminalreporter.section("skipped, by reason")
-        reasons = Counter(str(report.longrepr[2]).removeprefix("Skipped: ") for report in skipped)
-        for reason, count in reasons.most_common():
-            terminalreporter.line(f"{count:6}  {reason}")
 
 
 @pytest.hookimpl(wrapper=True)

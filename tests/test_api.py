@@ -154,9 +154,7 @@ def test_what_is_wrong_is_raised_with_the_lines_at_fault(spec: Path) -> None:
         dpspec.run([])
 
 
-def test_a_missing_file_is_named(spec: Path) -> None:
+def test_a_missing_file_is_named() -> None:
     with pytest.raises(dpspec.errors.SpecError) as caught:
         dpspec.run("absent.yaml")
     assert str(caught.value) == "absent.yaml: no such file"
-    with pytest.raises(dpspec.errors.SpecError, match=r"notebok\.yaml: no such file; did you mean 'notebook\.yaml'\?"):
-        dpspec.run(spec.parent / "notebok.yaml")

@@ -100,6 +100,7 @@ class EqualMembers(RandomAllocation):
     """
 
     most_members = 16
+    has_estimated_upper_end = True
 
     def truncate(self, direction: Direction, log_edge: float, log_far: float) -> TruncatedPair:
         """The merged outcomes."""

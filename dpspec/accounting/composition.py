@@ -34,9 +34,6 @@ _INFINITE = 1e-12
 #: Terms of a running sum.
 _BLOCK = 1024
 
-#: Exponentials of an arithmetic progression per row of a product table.
-_ROW = 256
-
 #: Over this distance e^-x is below any rounding error.
 _FADE = 45.0
 
@@ -290,11 +287,7 @@ def compose(
     gaps += origin - reference
     narrow = narrow and (len(gaps) == 0 or float(gaps[-1]) <= _REACH)
     with np.errstate(under="ignore"):
-        # Each exponential is a product of two, ten times as fast as ``exp`` of a long array, with relative errors of a
-        # few hundred EPS of the 4 EPS _REACH and more that ``relative`` charges. A factor underflows only if the
-        # product does, as tilt * spacing is at most 1.
-        table = np.exp(-tilt * gaps[::_ROW])[:, None] * np.exp(-tilt * spacing * np.arange(float(_ROW)))
-        weights = table.ravel()[: len(gaps)]
+        weights = np.exp(-tilt * gaps)
         weights *= total
         excess = _from_above(weights * -np.expm1(-gaps)) if narrow else None
     largest = math.exp(tilt * math.log(tilt) - (1.0 + tilt) * math.log1p(tilt))

@@ -14,7 +14,7 @@ import numpy as np
 
 from dpspec.accounting.numerics import EPS, OPPOSITE, Floats, Interval, inside, whole
 from dpspec.accounting.privacy_loss import PrivacyLoss
-from dpspec.accounting.tradeoff import Lines, Polygon
+from dpspec.accounting.tradeoff import LARGEST_EPSILON, Lines, Polygon
 
 #: The smallest delta at which the profile is computed, and the number of deltas.
 FLOOR, NODES = 1e-12, 192
@@ -27,9 +27,6 @@ _SCOUTS = 32
 
 #: Passes that add points near a wanted level, and points on either side of the nearest one.
 _ROUNDS, _ZOOM = 2, 5
-
-#: Exponents are cut here: e^700 is comfortably in float64.
-_LAST = 700.0
 
 #: Relative error charged to corners and values that are computed from certified points.
 _ROUNDING = 1e-13
@@ -75,54 +72,44 @@ class _Profile:
     lower: tuple[Floats, Floats]
 
 
-def tradeoff_bounds(
-    loss: PrivacyLoss,
-    *,
-    nodes: int = NODES,
-    floor: float = FLOOR,
-    width: float = WIDTH,
-    fprs: Sequence[float] = (),
-) -> TradeOffBounds:
+def tradeoff_bounds(loss: PrivacyLoss, *, nodes: int = NODES, fprs: Sequence[float] = ()) -> TradeOffBounds:
     """Certified lower and upper trade-off curves of ``loss``, in its direction; of ``both``, the symmetrized curve.
+
+    Below a delta of 1e-12 the curves diverge: lower(0) is 1 - 1e-12 at best.
 
     Args:
         loss: the composed privacy loss.
         nodes: the number of deltas per direction at which the profile is computed.
-        floor: the smallest delta, below which the curves diverge (lower(0) is 1 - floor at best).
-        width: the relative width of each epsilon.
         fprs: levels with more deltas nearby, so that ``tpr`` is narrow there.
     """
     whole("nodes", nodes, _SCOUTS)
-    inside("floor", floor)
-    inside("width", width)
     wanted = [inside("fpr", fpr) for fpr in fprs]
     other = loss if loss.direction == "both" else replace(loss, direction=OPPOSITE[loss.direction])
-    first = _profile(loss, nodes, floor, width)
-    second = first if other is loss else _profile(other, nodes, floor, width)
+    first = _profile(loss, nodes)
+    second = first if other is loss else _profile(other, nodes)
     bounds = _conjugate(first, second)
     for _ in range(_ROUNDS if wanted else 0):
         misses = [float(beta) for beta in bounds.lower(wanted) if 0.0 < beta < 1.0]
         if other is loss:
-            first = second = _refine(first, loss, [*wanted, *misses], width)
+            first = second = _refine(first, loss, [*wanted, *misses])
         else:
-            first = _refine(first, loss, wanted, width)
-            second = _refine(second, other, misses, width)
+            first, second = _refine(first, loss, wanted), _refine(second, other, misses)
         bounds = _conjugate(first, second)
     return bounds
 
 
-def _profile(loss: PrivacyLoss, nodes: int, floor: float, width: float) -> _Profile:
-    at_zero = loss.delta(0.0, width=width)
+def _profile(loss: PrivacyLoss, nodes: int) -> _Profile:
+    at_zero = loss.delta(0.0, width=WIDTH)
     start = _Profile((np.zeros(1), np.array([at_zero.upper])), (np.zeros(1), np.array([at_zero.lower])))
     top = at_zero.lower
-    if top <= 2.0 * floor:
+    if top <= 2.0 * FLOOR:
         return start
     # first in equal ratios up to half of the largest delta, then in equal steps
     half = _SCOUTS // 2
-    parts = np.concatenate((np.geomspace(floor / top, 0.5, half, endpoint=False), np.linspace(0.5, 1.0, half + 1)[:-1]))
-    profile = _with(start, loss, top * parts, width)
+    parts = np.concatenate((np.geomspace(FLOOR / top, 0.5, half, endpoint=False), np.linspace(0.5, 1.0, half + 1)[:-1]))
+    profile = _with(start, loss, top * parts)
     for share in (1.0 / 3.0, 2.0 / 3.0):  # in two passes, the second seeing where the first left gaps
-        profile = _with(profile, loss, _spread(profile, round(share * (nodes - _SCOUTS))), width)
+        profile = _with(profile, loss, _spread(profile, round(share * (nodes - _SCOUTS))))
     return profile
 
 
@@ -130,7 +117,7 @@ def _spread(profile: _Profile, nodes: int) -> Floats:
     """About ``nodes`` more deltas, where neighbors dt apart whose lines have slopes a and a' leave the curves about
     (a - a') dt apart: in proportion to the root of that over the power (to the 3/4, so that large powers count more).
     """
-    t, first = np.unique(np.exp(np.minimum(profile.lower[0], _LAST)), return_index=True)
+    t, first = np.unique(np.exp(np.minimum(profile.lower[0], LARGEST_EPSILON)), return_index=True)
     deltas = profile.lower[1][first]
     if len(t) < 3:
         return np.empty(0)
@@ -151,30 +138,33 @@ def _spread(profile: _Profile, nodes: int) -> Floats:
     return np.concatenate(inner) if inner else np.empty(0)
 
 
-def _with(profile: _Profile, loss: PrivacyLoss, deltas: Floats, width: float) -> _Profile:
+def _with(profile: _Profile, loss: PrivacyLoss, deltas: Floats) -> _Profile:
     if deltas.size == 0:
         return profile
-    epsilons = loss.epsilons([float(delta) for delta in deltas], width=width)
+    epsilons = loss.epsilons([float(delta) for delta in deltas], width=WIDTH)
     low, high = np.array([x.lower for x in epsilons]), np.array([x.upper for x in epsilons])
     points = []
-    for (known, values), found, used in ((profile.upper, high, high <= _LAST), (profile.lower, low, low > 0.0)):
+    for (known, values), found, used in (
+        (profile.upper, high, high <= LARGEST_EPSILON),
+        (profile.lower, low, low > 0.0),
+    ):
         known, values = np.append(known, found[used]), np.append(values, deltas[used])
         order = np.lexsort((-values, known))
         points.append((known[order], values[order]))
     return _Profile(*points)
 
 
-def _refine(profile: _Profile, loss: PrivacyLoss, fprs: Sequence[float], width: float) -> _Profile:
+def _refine(profile: _Profile, loss: PrivacyLoss, fprs: Sequence[float]) -> _Profile:
     """More points near the epsilons whose lines, minimal in delta + e^epsilon fpr, touch the curve at ``fprs``."""
     epsilons, deltas = profile.upper
     more: list[float] = []
     for fpr in fprs:
-        nearest = int(np.argmin(deltas + np.exp(np.minimum(epsilons, _LAST)) * fpr))
+        nearest = int(np.argmin(deltas + np.exp(np.minimum(epsilons, LARGEST_EPSILON)) * fpr))
         if 0 < nearest < len(deltas) - 1:
             for one, two in ((nearest - 1, nearest), (nearest, nearest + 1)):
                 more.extend(np.linspace(deltas[one], deltas[two], _ZOOM + 2)[1:-1])
     top = float(profile.lower[1][0])
-    return _with(profile, loss, np.unique([delta for delta in more if 0.0 < delta < top]), width)
+    return _with(profile, loss, np.unique([delta for delta in more if 0.0 < delta < top]))
 
 
 def _conjugate(first: _Profile, second: _Profile) -> TradeOffBounds:
@@ -194,8 +184,8 @@ def _shifted(curve: Polygon, error: float) -> Polygon:
 
 def _corners(profile: _Profile, other: _Profile) -> tuple[Floats, Floats]:
     """Points (t, value), t >= 1, whose lines bound the trade-off curve from above."""
-    t, low = np.exp(np.minimum(profile.lower[0], _LAST)), profile.lower[1]
-    s, high = np.exp(np.minimum(profile.upper[0], _LAST)), profile.upper[1]
+    t, low = np.exp(np.minimum(profile.lower[0], LARGEST_EPSILON)), profile.lower[1]
+    s, high = np.exp(np.minimum(profile.upper[0], LARGEST_EPSILON)), profile.upper[1]
     # points left of epsilon = 0, from the other direction; at t = 0 the profile is 1
     shrink = np.exp(-other.upper[0][::-1])
     s = np.concatenate(([0.0], shrink, s))
@@ -219,7 +209,7 @@ def _corners(profile: _Profile, other: _Profile) -> tuple[Floats, Floats]:
             y = min(low[i] + fall[i] * (x - t[i]), low[i + 1] + rise[i + 1] * (x - t[i + 1]))
             points.append((float(x), float(y - 16.0 * EPS * low[i])))
     # beyond the last point: down to zero
-    end = float(t[-1] - low[-1] / fall[-1]) if fall[-1] < 0.0 else math.exp(_LAST)
+    end = float(t[-1] - low[-1] / fall[-1]) if fall[-1] < 0.0 else math.exp(LARGEST_EPSILON)
     x, y = np.array([*points, (end, 0.0)]).T
     return x, y
 

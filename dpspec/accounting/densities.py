@@ -30,9 +30,6 @@ _BLOCK = 1 << 15
 _MANY = 24
 _NEGLIGIBLE = math.log(1e-20)
 
-#: Points of the table that starts Newton's method on a long array.
-_TABLE = 2049
-
 #: Elements of a component-by-interval table in memory.
 _CHUNK = 1 << 19
 
@@ -196,24 +193,13 @@ class LogRatio:
         return result.reshape(np.shape(loss))
 
     def _newton(self, target: Floats) -> Floats:
-        """The z with l(z) = ``target``, (n,): from a table for a long array, else from the right of the root."""
-        if target.size > _TABLE:  # cubic Hermite interpolation of the inverse between tabulated points
-            ends = self._newton(np.array([target.min(), target.max()]))
-            knots = np.linspace(ends[0] - 1e-9, ends[1] + 1e-9, _TABLE)
-            values, slopes, _ = self.evaluate(knots, slope=True)
-            knot = np.clip(np.searchsorted(values, target) - 1, 0, _TABLE - 2)
-            width = values[knot + 1] - values[knot]
-            t = (target - values[knot]) / width
-            rise = (1.0 / slopes[knot]) * width
-            fall = (1.0 / slopes[knot + 1]) * width
-            run = knots[knot + 1] - knots[knot]
-            z = knots[knot] + t * (rise + t * (3.0 * run - 2.0 * rise - fall + t * (rise + fall - 2.0 * run)))
-        else:  # each component alone is a lower bound of the sum
-            z = np.empty_like(target)
-            rows = max(1, _BLOCK // len(self.shifts))
-            offsets = 0.5 * self.shifts - self.log_weights / self.shifts
-            for start in range(0, len(target), rows):
-                z[start : start + rows] = (target[start : start + rows, None] / self.shifts + offsets).min(axis=1)
+        """The z with l(z) = ``target``, (n,), from the right of the root."""
+        # each component alone is a lower bound of the sum
+        z = np.empty_like(target)
+        rows = max(1, _BLOCK // len(self.shifts))
+        offsets = 0.5 * self.shifts - self.log_weights / self.shifts
+        for start in range(0, len(target), rows):
+            z[start : start + rows] = (target[start : start + rows, None] / self.shifts + offsets).min(axis=1)
         for _ in range(100):
             value, slope, _ = self.evaluate(z, slope=True)
             step = (value - target) / slope

@@ -10,10 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dpspec.accounting.grid import Bins, Cells, Pair, TruncatedPair, between_ends, span_grid
-from dpspec.accounting.numerics import EPS, Direction, Floats, log_or_minus_infinity, one_direction
-
-#: Tolerance of the sum of probabilities, which are then divided by it.
-_SUM_TOLERANCE = 1e-9
+from dpspec.accounting.numerics import EPS, SUM_TOLERANCE, Direction, Floats, log_or_minus_infinity, one_direction
 
 #: Losses count as multiples of a distance if they are off by at most ``_CLOSE``, relative to their range, and if the
 #: distance is at least ``_FINE`` of the range; for at most ``_MANY`` losses.
@@ -146,10 +143,10 @@ def _probabilities(name: str, values: npt.ArrayLike) -> Floats:
     array = np.atleast_1d(np.array(values, dtype=np.float64))
     if array.ndim != 1 or array.size == 0:
         raise ValueError(f"{name} must be a non-empty list of probabilities")
-    if not np.all((array >= 0.0) & (array <= 1.0 + _SUM_TOLERANCE)):
+    if not np.all((array >= 0.0) & (array <= 1.0 + SUM_TOLERANCE)):
         raise ValueError(f"{name} must hold probabilities, at least 0 and at most 1")
     total = math.fsum(array)
-    if abs(total - 1.0) > _SUM_TOLERANCE:
+    if abs(total - 1.0) > SUM_TOLERANCE:
         raise ValueError(f"{name} must sum to 1, got {total!r}")
     if total != 1.0:
         array /= total

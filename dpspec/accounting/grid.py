@@ -424,11 +424,13 @@ class Pair(ABC):
         key: equal only for pairs with the same privacy loss, whose steps are counted together.
         effect: mu if the pair has the privacy loss of N(0, 1) against N(mu, 1), whose steps compose in closed form.
         dominating_effect: a mu whose Gaussian pair dominates this one; infinite if none is known.
+        has_estimated_upper_end: whether only the lower ends of intervals are bounds.
     """
 
     key: Hashable
     effect: float | None = None
     dominating_effect: float = math.inf
+    has_estimated_upper_end: bool = False
 
     @abstractmethod
     def largest_loss(self, direction: Direction) -> float:

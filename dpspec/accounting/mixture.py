@@ -25,9 +25,10 @@ from dpspec.accounting.densities import (
     log_binomial,
     log_hypergeometric,
 )
-from dpspec.accounting.grid import WIDE, WIDEST, Cells, Pair, TooLongError, TruncatedPair, split_wide_cells
+from dpspec.accounting.grid import Cells, Pair, TooLongError, TruncatedPair, place_nodes_densely
 from dpspec.accounting.numerics import (
     EPS,
+    SUM_TOLERANCE,
     Direction,
     Floats,
     Index,
@@ -39,14 +40,8 @@ from dpspec.accounting.numerics import (
     whole,
 )
 
-#: Tolerance of the sum of given probabilities, which are then divided by it.
-_SUM_TOLERANCE = 1e-9
-
 #: Relative rounding error of ln P[c = 0].
 _ROUNDED = 1e-12
-
-#: Points of the table that places nodes.
-_NODE_TABLE = 2001
 
 #: Quadrature step of the table of losses in units of sigma, and its maximum number of points.
 _STEP, _POINTS = 0.05, 20_000
@@ -75,7 +70,7 @@ class Mixture(Pair):
         if len(c) != len(p):
             raise ValueError(f"probabilities must match sensitivities: {len(p)} values for {len(c)}")
         total = math.fsum(p)
-        if abs(total - 1.0) > _SUM_TOLERANCE:
+        if abs(total - 1.0) > SUM_TOLERANCE:
             raise ValueError(f"probabilities must sum to 1, got {total!r}")
         positive_mass = p > 0.0
         self._set(c[positive_mass], np.log(p[positive_mass] / total), sigma)
@@ -264,11 +259,15 @@ class TruncatedMixture(TruncatedPair):
         ratio, present = self.ratio, self.direction == "present-first"
         bottom, step = np.array([-np.inf]), np.array([spacing])
         pile = _find_pile(ratio, self.low, spacing) if align is None else None
-        origin = float(ratio(np.array([self.low]))[0]) if pile is None else pile.loss
+        origin = float(ratio(np.array([self.low]))[0]) if pile is None else pile[2]
         piled = pile is not None or (align is not None and origin - ratio.log_zero < _PILED * spacing)
         if align is not None:
             origin = align + spacing * math.ceil((origin - align) / spacing)
-        index = self.place_nodes(origin, spacing, tilts, widest, limit)
+        top = float(ratio(np.array([self.high]))[0])
+        steps = max(4, math.ceil((top - origin) / spacing))
+        lowest = origin if present else -(origin + spacing * steps)
+        index = place_nodes_densely(*self.table(), lowest, spacing, steps, tilts, widest, limit)
+        index = index if present else steps - index[::-1]
         # The upper bound has nodes inside the pile as well, down to ln P[c = 0] or to the lowest output.
         lead = max(0, math.ceil((origin - ratio.log_zero) / spacing) - 1) if piled else 0
         before = ratio.inverse(origin - spacing * np.arange(lead, 0, -1.0))
@@ -299,49 +298,13 @@ class TruncatedMixture(TruncatedPair):
         if pile is None:
             return upper, self._orient(start, spacing, positions, values, shift + self.pull, under[1], over[1])
         # Lower: the pile is an atom, and the rest of its cell a shorter cell.
-        rest = Masses.of(ratio, pile.end, z[lead + 1 : lead + 2])
+        end, masses, _, error = pile
+        rest = Masses.of(ratio, end, z[lead + 1 : lead + 2])
         shorter = rest.cells(nodes[lead : lead + 1], step, noise[lead + 1 : lead + 2], present=present)
         below = np.concatenate((shorter, inner[:, lead + 1 :]), axis=1)
-        atom = pile.masses.first(present=present, up=False)
-        shift += pile.error + self.pull
+        atom = masses.first(present=present, up=False)
+        shift += error + self.pull
         return upper, self._orient(origin, spacing, index, below, shift, 0.0, over[1], atom)
-
-    def place_nodes(self, origin: float, spacing: float, tilts: Sequence[float], widest: float, limit: int) -> Index:
-        """Grid positions of nodes over the losses from ``origin`` on, starting 0, 1, 2, dense at large mass.
-
-        As ``grid.place_nodes_densely``, for outputs of known densities.
-        """
-        present = self.direction == "present-first"
-        z = np.linspace(self.low, self.high, _NODE_TABLE)
-        losses, slopes, _ = self.ratio.evaluate(z, slope=True)
-        slopes = np.maximum(slopes, 1e-200)
-        signed = losses if present else -losses
-        logs = -0.5 * np.square(z) + (losses if present else 0.0)
-        gap = (self.high - self.low) / (_NODE_TABLE - 1)
-        trapezoid = np.full(_NODE_TABLE, gap)
-        trapezoid[[0, -1]] *= 0.5
-        density = np.zeros(_NODE_TABLE)
-        for tilt in tilts:
-            exponents = logs + tilt * signed
-            weights = np.exp(exponents - exponents.max())
-            density += weights / (float(weights @ trapezoid) * slopes)
-        root = np.cbrt(density)
-        total = float((root * slopes) @ trapezoid)
-        cap = max(1.0, min(widest, 0.5 / ((1.0 + max(tilts)) * spacing)))
-        with np.errstate(divide="ignore", over="ignore"):
-            widths = np.clip(math.sqrt(WIDE / total) / root, 1.0, cap)
-        steps = slopes / (spacing * widths)
-        count = np.concatenate(([0.0], np.cumsum(0.5 * (steps[1:] + steps[:-1]) * np.diff(z))))
-        if count[-1] > limit:
-            raise TooLongError(math.ceil(count[-1]), limit)
-        grid = (losses - origin) / spacing
-        wanted = np.rint(np.interp(np.arange(0.0, math.ceil(count[-1]) + 1.0), count, grid)).astype(np.int64)
-        end = max(4, math.ceil(float(grid[-1])))
-        inner = np.concatenate(([0, 1, 2], wanted[wanted > 2]))
-        inner = inner[np.concatenate(([True], np.diff(inner) > 0))]
-        # The last cell is not much narrower than the one before it.
-        inner = inner[inner < end - 0.7 * float(inner[-1] - inner[-2])] if len(inner) > 3 else inner[inner < end]
-        return split_wide_cells(np.concatenate((inner, [end])), max(1, int(WIDEST / spacing)), limit)
 
     def _orient(
         self,
@@ -369,18 +332,11 @@ class TruncatedMixture(TruncatedPair):
         return Cells(origin, spacing, index, mass, excess, error, slip, shift, under, over, atoms)
 
 
-@dataclass(frozen=True, eq=False)
-class _Pile:
-    """The outputs up to ``end``, (1,), whose losses are close to ln P[c = 0]; merged, they have the loss ``loss``."""
+def _find_pile(ratio: LogRatio, low: float, spacing: float) -> tuple[Floats, Masses, float, float] | None:
+    """The outputs with losses close to ln P[c = 0], up to one spacing over their merged loss; None if without mass.
 
-    end: Floats
-    masses: Masses
-    loss: float
-    error: float
-
-
-def _find_pile(ratio: LogRatio, low: float, spacing: float) -> _Pile | None:
-    """The pile of the outputs from ``low`` on, up to one spacing over its merged loss; None if it has no mass."""
+    Returns their end, (1,), their masses, the merged loss and its error.
+    """
     if ratio.log_zero == -math.inf:
         return None
     zero = ratio.log_zero
@@ -402,4 +358,4 @@ def _find_pile(ratio: LogRatio, low: float, spacing: float) -> _Pile | None:
     if share > 0.0:
         rounding = 4.0 * EPS * (abs(float(others.group[place])) + abs(float(others.none[place])) + abs(zero))
         error += share * (float(others.group_error[place]) + float(others.none_error[place]) + rounding)
-    return _Pile(end, Masses.of(ratio, np.array([-np.inf]), end), loss, error)
+    return end, Masses.of(ratio, np.array([-np.inf]), end), loss, error

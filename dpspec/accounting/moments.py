@@ -64,7 +64,7 @@ def log_excess_power(power: Floats, loss: Floats, change: Floats) -> Floats:
 #: Outputs whose integrand is below e^-120 of the largest are omitted.
 _CUT = 120.0
 
-#: Two steps of the trapezoid rule must agree to this, relative to the moment or to its logarithm if that is larger.
+#: Two results must agree to this, relative to the moment or to its logarithm if that is larger.
 _AGREE = 5e-13
 
 #: The maximum width of a window's cells, and their minimum number for negative powers.
@@ -238,9 +238,6 @@ _NODES, _WEIGHTS = gauss_rule(16)
 #: Halvings of the panels next to the ends, and of all panels.
 _GRADES, _PANEL_HALVINGS = 44, 6
 
-#: Two results must agree to this, relative to the moment or to its logarithm if that is larger.
-_PANELS_AGREE = 5e-13
-
 
 def log_laplace_excess(power: float, rate: float, effect: float) -> float:
     """ln(E[r^s] - 1) for the ratio r of a sampled Laplace pair, s > 1 or s < 0; -inf if the excess is 0 in float64."""
@@ -258,7 +255,7 @@ def log_laplace_excess(power: float, rate: float, effect: float) -> float:
             logs = _log_gain(power, rate, l.ravel()) + np.log((width[:, None] * _WEIGHTS).ravel())
         inner = float(logsumexp(logs - 0.5 * (l.ravel() + effect))) - math.log(4.0)
         result = float(logsumexp(np.append(atoms, inner)))
-        if result == last or abs(result - last) <= _PANELS_AGREE * max(1.0, result):
+        if result == last or abs(result - last) <= _AGREE * max(1.0, result):
             return result
         last = result
         panels = np.sort(np.concatenate((panels, panels[:-1] + 0.5 * width)))

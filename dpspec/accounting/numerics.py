@@ -25,6 +25,9 @@ Index: TypeAlias = npt.NDArray[np.int64]
 #: The distance from 1.0 to the next double.
 EPS: Final = float(np.finfo(np.float64).eps)
 
+#: Tolerance of the sum of given probabilities, which are then divided by it.
+SUM_TOLERANCE: Final = 1e-9
+
 #: ln sqrt(2 pi), of the normal density.
 LOG_ROOT_TWO_PI: Final = 0.5 * math.log(2.0 * math.pi)
 

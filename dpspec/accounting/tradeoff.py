@@ -29,7 +29,7 @@ from dpspec.accounting import gaussian
 from dpspec.accounting.numerics import EPS, Floats, bisect, finite, inside
 
 #: The largest epsilon: e^700 is comfortably in float64.
-_LAST = 700.0
+LARGEST_EPSILON = 700.0
 
 
 class TradeOff(ABC):
@@ -56,9 +56,9 @@ class TradeOff(ABC):
         target = inside("delta", delta)
         if float(self.delta(0.0)) <= target:
             return 0.0
-        if float(self.delta(_LAST)) > target:
+        if float(self.delta(LARGEST_EPSILON)) > target:
             return math.inf
-        return bisect(lambda epsilon: float(self.delta(epsilon)) <= target, _LAST, 0.0)[0]
+        return bisect(lambda epsilon: float(self.delta(epsilon)) <= target, LARGEST_EPSILON, 0.0)[0]
 
     def advantage(self) -> float:
         """The largest tpr - fpr of a test: the total variation distance, delta at epsilon 0."""
@@ -165,7 +165,7 @@ class Lines:
     def of(cls, epsilon: npt.ArrayLike, delta: npt.ArrayLike) -> Lines:
         """tpr <= delta + e^epsilon fpr, any real epsilon; an epsilon above 700 is trivial in float64 and omitted."""
         eps, d = _vector(epsilon), _vector(delta)
-        used = eps <= 700.0
+        used = eps <= LARGEST_EPSILON
         return cls(np.exp(eps[used]), d[used], 1.0 - d[used])
 
     @classmethod

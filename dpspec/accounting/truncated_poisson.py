@@ -17,10 +17,7 @@ from scipy.special import betainc
 from dpspec.accounting.densities import log_binomial, log_hypergeometric
 from dpspec.accounting.grid import Atoms, Pair, TruncatedPair, discretize_from_above, discretize_from_below
 from dpspec.accounting.mixture import Mixture, TruncatedMixture
-from dpspec.accounting.numerics import EPS, Direction, Floats, inside, one_direction, positive, whole
-
-#: Tolerance of the sum of the weights, which are then divided by it.
-_SUM_TOLERANCE = 1e-9
+from dpspec.accounting.numerics import EPS, SUM_TOLERANCE, Direction, Floats, inside, one_direction, positive, whole
 
 #: ln of the largest tail of one case that may be cut off.
 _HEAVIEST_TAIL = -0.7
@@ -43,7 +40,7 @@ class Revealed(Pair):
         if not cases or any(not 0.0 < weight <= 1.0 for weight, _ in cases):
             raise ValueError("cases must have weights above 0 and at most 1")
         total = math.fsum(weight for weight, _ in cases)
-        if abs(total - 1.0) > _SUM_TOLERANCE:
+        if abs(total - 1.0) > SUM_TOLERANCE:
             raise ValueError(f"weights of cases must sum to 1, got {total!r}")
         if len({pair.sigma for _, pair in cases}) != 1:
             raise ValueError("all cases must have the same sigma")

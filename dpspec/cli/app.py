@@ -1,6 +1,6 @@
 """The program ``dpspec``: its commands, its entry point, and the exit code of each end.
 
-An unexpected exception writes a report with versions, command and traceback, and no environment variables.
+An unexpected exception prints a report with versions, command and traceback, and no environment variables.
 """
 
 from __future__ import annotations
@@ -11,55 +11,35 @@ import os
 import platform
 import shlex
 import sys
-import tempfile
 import traceback
 from collections.abc import Callable, Sequence
-from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from dpspec.cli import cache, explain, interrupt, new, plugins, results, run, specs
+from dpspec.cli import explain, interrupt, new, plugins, results, run, specs
 from dpspec.cli.arguments import show_diagnostics
-from dpspec.cli.output import emit, flush, note, results_apart, silence, tolerate_any_character
+from dpspec.cli.output import emit, flush, note, silence, tolerate_any_character
 from dpspec.errors import DpspecError, ExitCode, PluginError, SpecError, UsageError
-from dpspec.text import clipped, closest, did_you_mean, plain
+from dpspec.text import plain
 
 TRACKER = "the dpspec issue tracker"
 
 
 def _report_bug(error: BaseException, arguments: Sequence[str]) -> ExitCode:
-    """Write a report to a file, or to stderr if no file can be written."""
     from dpspec.registry.foreign_code import one_line
     from dpspec.registry.loader import raised_by
     from dpspec.stores.folder import shown
-    from dpspec.text import harmless
     from dpspec.version import VERSION
 
-    trace = harmless("".join(traceback.format_exception(error)).rstrip())
-    report = f"""\
-# dpspec: unexpected error
-
-- dpspec: {VERSION}
-- python: {platform.python_implementation()} {platform.python_version()}
-- platform: {platform.platform()}
-- command: `{shlex.join(["dpspec", *map(shown, arguments)])}`
-
-```
-{trace}
-```
-"""
-    summary = one_line("".join(traceback.format_exception_only(error)).strip().partition("\n")[0])
     plugin = raised_by(error)
-    message = f"error: this is a bug in {f'plugin {plugin}' if plugin else 'dpspec'}: {summary}"
-    try:
-        handle, place = tempfile.mkstemp(prefix="dpspec-bug-", suffix=".md")
-        with os.fdopen(handle, "w", encoding=sys.getfilesystemencoding(), errors="backslashreplace") as out:
-            out.write(report)
-        readers = f"the authors of {plugin}" if plugin else TRACKER
-        note(f"{message}\nA report is in {Path(place)}: please review it and send it to {readers}.")
-    except OSError:
-        note(f"{message}\n\n{report}")
+    summary = one_line("".join(traceback.format_exception_only(error)).strip().partition("\n")[0])
+    note(
+        f"error: this is a bug in {f'plugin {plugin}' if plugin else 'dpspec'}: {summary}\n"
+        f"Please send this report to {f'the authors of {plugin}' if plugin else TRACKER}:\n\n"
+        f"dpspec {VERSION}, {platform.python_implementation()} {platform.python_version()}, {platform.platform()}\n"
+        f"{shlex.join(['dpspec', *map(shown, arguments)])}\n{''.join(traceback.format_exception(error))}"
+    )
     return ExitCode.PLUGIN if plugin else ExitCode.BUG
 
 
@@ -138,23 +118,8 @@ def _interrupted() -> int:
     return ExitCode.INTERRUPTED
 
 
-#: What pydantic, which reads the options, requires of a value.
-_REQUIRED = {"greater_than_equal": "at least {ge:g}", "int_parsing": "an integer", "float_parsing": "a number"}
-
-
 def _show_usage(error: typer.TyperException) -> None:
-    cause: Any = error.__cause__
-    wrong: dict[str, Any] = next(iter(cause.errors()), {}) if hasattr(cause, "errors") else {}
-    required = _REQUIRED.get(wrong.get("type", ""), "").format(**wrong.get("ctx", {}))
-    option = next(iter(getattr(getattr(error, "param", None), "opts", ())), "")
-    name = getattr(error, "option_name", "")
-    if required and option:
-        text = f"{option} must be {required}, got {clipped(str(wrong.get('input')))}"
-    elif name:
-        near = closest(name, getattr(error, "possibilities", None) or ())
-        text = f"No such option: {clipped(name)}{did_you_mean(near)}"
-    else:
-        text = error.format_message()
+    text = error.format_message()
     if text.startswith("Usage: "):  # a group without a command shows its help
         note(text)
         return
@@ -183,7 +148,6 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-app.command("init", short_help="Write a first spec and the schema for editors.")(new.init)
 app.command("validate", short_help="Show every problem of specs.")(specs.validate)
 app.command("show", short_help="Print specs with every default filled in.")(specs.show)
 app.command("plan", short_help="Estimate the cost and the power of a run.")(specs.plan)
@@ -197,7 +161,6 @@ app.command("explain", short_help="Explain a diagnostic code, a key, a kind or a
 app.command("plugins", short_help="List the providers of installed plugins.")(plugins.plugins)
 app.command("schema", short_help="Print the JSON Schema of specs or results.")(specs.schema)
 app.add_typer(new.app, name="new")
-app.add_typer(cache.app, name="cache")
 
 
 def _version(wanted: bool) -> None:
@@ -225,5 +188,4 @@ def _commands() -> Callable[..., object]:
 def main(arguments: Sequence[str] | None = None) -> int:
     given = list(sys.argv[1:] if arguments is None else arguments)
     tolerate_any_character()
-    with results_apart():
-        return run_to_exit_code(lambda: _commands()(args=given, prog_name="dpspec", standalone_mode=False), given)
+    return run_to_exit_code(lambda: _commands()(args=given, prog_name="dpspec", standalone_mode=False), given)

@@ -23,11 +23,6 @@ SpecFiles: TypeAlias = Annotated[
     list[Path], typer.Argument(metavar="SPEC", help="Spec files (YAML), or folders of specs.")
 ]
 
-ResultFiles: TypeAlias = Annotated[
-    list[Path],
-    typer.Argument(metavar="RESULT", help="Results (JSON or HTML)."),
-]
-
 ResultFile: TypeAlias = Annotated[Path, typer.Argument(metavar="RESULT", help="A result: JSON, or a report in HTML.")]
 
 Overrides: TypeAlias = Annotated[
@@ -85,11 +80,10 @@ Reports: TypeAlias = Annotated[
 
 Verbose: TypeAlias = Annotated[
     bool,
-    typer.Option("--verbose", "-v", "--all", help="Print the whole report: findings, checks, assumptions, limits."),
+    typer.Option("--verbose", "-v", help="Print the whole report: findings, checks, assumptions, limits."),
 ]
 
 DEFAULT_STORE = ".dpspec/store"
-_NAMED = 3
 
 
 @contextmanager
@@ -117,9 +111,8 @@ def loaded_specs(paths: Sequence[Path], catalog: Catalog, overrides: Sequence[st
 def report_skipped_files(loaded: Loaded) -> None:
     if not loaded.others:
         return
-    named = ", ".join(plain(str(path)) for path in loaded.others[:_NAMED])
-    more = f" and {len(loaded.others) - _NAMED} more" if len(loaded.others) > _NAMED else ""
-    note(f"skipped (not spec files: no key 'dpspec' at the top level): {named}{more}")
+    named = ", ".join(plain(str(path)) for path in loaded.others)
+    note(f"skipped (not spec files: no key 'dpspec' at the top level): {named}")
 
 
 def show_diagnostics(diagnostics: Sequence[Diagnostic], sources: Mapping[str, str]) -> None:

@@ -102,7 +102,7 @@ def _condition(test: Plain, path: str) -> tuple[str, tuple[str, ...]] | None:
 
 def _type_of(node: Plain, *, required: bool) -> str:
     """``number, above 0, at most 1; required``."""
-    from dpspec.reporters.labels import value
+    from dpspec.reporters.words import value
 
     parts = [_shape(node)]
     for keyword, words in _LIMITS.items():
@@ -117,7 +117,7 @@ def _type_of(node: Plain, *, required: bool) -> str:
 
 
 def _shape(node: Plain) -> str:
-    from dpspec.reporters.labels import value
+    from dpspec.reporters.words import value
 
     if "const" in node:
         return f"always {value(node['const'])}"
@@ -163,15 +163,15 @@ def explain(
         typer.Argument(
             metavar="CODE|KEY|KIND|NAME",
             help="A diagnostic code (unknown-key), key (mechanism.noise_multiplier), kind (group, csv, approx-dp), "
-            "choice (all-iterates), verdict (open, verdicts), assumption, channel or check (one-record).",
+            "verdict (open, verdicts), assumption, channel or check (one-record).",
         ),
     ],
 ) -> int:
-    """Explain a diagnostic code, a key, kind or choice of a spec, or a name in a report."""
+    """Explain a diagnostic code, a key or kind of a spec, or a name in a report."""
     from dpspec.language.blocks import reference
     from dpspec.language.diagnostics import CODES
     from dpspec.registry.loader import load_catalog
-    from dpspec.reporters.phrases import printed_names
+    from dpspec.reporters.names import printed_names
 
     catalog = load_catalog()
     known = keys(reference(catalog))
@@ -180,16 +180,11 @@ def explain(
         names = printed_names(catalog)
         pairs += [(name, block.replace("\n", "\n    ")) for name, blocks in names.items() for block in blocks]
     found = [text for word, text in pairs if word == what]
-    choices = []
-    for key in {key.path: replace(key, where="") for key in known}.values():
-        values = key.type.partition(";")[0].split(" | ")
-        choices += [(value, _key(key, ())) for value in values if len(values) > 1]
-    found = found or [text for word, text in choices if word == what]
     if not found:
-        words = dict(pairs + choices)
+        words = dict(pairs)
         close = joined([quoted(word) for word in close_matches(what, list(words), 3)], "or")
         suggestion = f"; did you mean {close}?" if close else ""
-        raise UsageError(f"unknown code, key, kind, choice or name in a report {quoted(what)}{suggestion}")
+        raise UsageError(f"unknown code, key, kind or name in a report {quoted(what)}{suggestion}")
     emit("\n".join(map(_folded, "\n\n".join(found).split("\n"))))
     return ExitCode.OK
 
@@ -203,7 +198,7 @@ def _folded(line: str) -> str:
 def _pairs(catalog: Catalog, known: Sequence[Key]) -> Iterator[tuple[str, str]]:
     """Words with their explanations, in lines that are not folded yet."""
     from dpspec.language import diagnostics
-    from dpspec.reporters.labels import VERDICTS
+    from dpspec.reporters.words import VERDICTS
 
     for code in diagnostics.CODES:
         yield code, diagnostics.explain(code, page_width())

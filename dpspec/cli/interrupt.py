@@ -1,24 +1,14 @@
 """Handle Ctrl-C from the first line of the program to its last.
 
-Python raises ``KeyboardInterrupt`` at any point. During an import it may become another error, for example of a C
-extension; the signal is recorded, so that any later error is an interruption, not a bug. During the clean-up of an
-object Python prints the exception and continues; the signal is then sent again. A signal that is ignored from the start
-(``nohup``) stays ignored.
-
-The program imports this module first, so it has no slow imports.
+During an import ``KeyboardInterrupt`` may become another error, for example of a C extension. The signal is recorded:
+any later error is an interruption. A signal that is ignored from the start (``nohup``) stays ignored. The program
+imports this module first, so it has no slow imports.
 """
 
 from __future__ import annotations
 
-import _thread
 import signal
-import sys
-import time
 from types import FrameType
-
-TYPE_CHECKING = False  # importing typing takes longer than all of this
-if TYPE_CHECKING:
-    from typing import Any
 
 _heard = False
 
@@ -28,7 +18,6 @@ def listen() -> None:
     _heard = False
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, _interrupt)
-        sys.unraisablehook = _swallowed
 
 
 def heard() -> bool:
@@ -45,19 +34,3 @@ def _interrupt(signum: int, frame: FrameType | None) -> None:
     global _heard
     _heard = True
     raise KeyboardInterrupt
-
-
-def _swallowed(lost: Any) -> None:
-    """Send Ctrl-C again, print others."""
-
-    def press_again(main: int) -> None:
-        time.sleep(0.01)  # until the clean-up is over
-        if hasattr(signal, "pthread_kill"):  # also ends a blocking call
-            signal.pthread_kill(main, signal.SIGINT)
-        else:
-            _thread.interrupt_main()
-
-    if _heard and isinstance(lost.exc_value, KeyboardInterrupt):
-        _thread.start_new_thread(press_again, (_thread.get_ident(),))
-    else:
-        sys.__unraisablehook__(lost)

@@ -1,4 +1,4 @@
-"""``dpspec init`` and ``dpspec new``: a folder, a spec or a plugin to start from.
+"""``dpspec new``: a spec or a plugin to start from.
 
 A spec starts from the example of a mechanism, or from a recorded run with its proved epsilon.
 """
@@ -13,13 +13,12 @@ import shlex
 from importlib.resources import files
 from pathlib import Path
 from string import Template
-from typing import TYPE_CHECKING, Annotated, TypeAlias
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from dpspec.cli.output import emit, require_known
 from dpspec.contract import Json
-from dpspec.contract import Path as Place
 from dpspec.contract.catalog import Catalog
 from dpspec.contract.phase import poisson_sampling
 from dpspec.errors import ExitCode, PluginError, UsageError
@@ -48,12 +47,11 @@ def starter_spec(catalog: Catalog, mechanism: str | None, *, schema: Path, name:
 
 _MOST_PHASES = 50
 
-#: Comments on values that a recording does not contain.
-_UNKNOWN: dict[Place, str] = {
-    ("data", "features"): "not recorded; bounds do not depend on it",
-    ("data", "classes"): "not recorded; bounds do not depend on it",
-    ("threat_model", "adjacency"): "add-remove requires constants that do not depend on the number of records",
-}
+#: Comment on values that a recording does not contain.
+_UNKNOWN = """\
+# data.features and data.classes are not recorded; bounds do not depend on them.
+# threat_model: {adjacency: add-remove} requires constants that do not depend on the number of records.
+"""
 
 
 def spec_of_run(run: Path, *, schema: Path, name: str, place: Path) -> str:
@@ -80,17 +78,17 @@ def spec_of_run(run: Path, *, schema: Path, name: str, place: Path) -> str:
     document["threat_model"] = {"adjacency": question.adjacency}
     claimed = float(upper(bound.value))
     claim: dict[str, Json] = {"id": "one-record", "kind": "approx-dp", "epsilon": claimed, "delta": question.delta}
-    document["claims"], comments = [claim], dict(_UNKNOWN)
+    document["claims"], comments = [claim], _UNKNOWN
     unchecked = [one.name.removesuffix(UNKNOWN) for one in bound.assumptions if one.status == "unchecked"]
     if unchecked == [PER_RECORD_CLIPPING] and audit.conformance.status == "no-deviation-found":
         claim["expect"] = ["open"]
-        comments["training", "run"] = (
-            f"{PER_RECORD_CLIPPING} is unchecked: record with loss=, or add assume: [{PER_RECORD_CLIPPING}]; "
-            "then remove expect"
+        comments += (
+            f"# {PER_RECORD_CLIPPING} is unchecked: record with loss=, or add assume: [{PER_RECORD_CLIPPING}] to "
+            "training;\n# then remove expect.\n"
         )
     ordered = ("dpspec", "name", "description", "mechanism", "data", "training", "threat_model", "claims")
-    text = to_yaml({key: document[key] for key in ordered}, lambda place: comments.get(place, ""))
-    return f"{MODELINE}{schema.as_posix()}\n{text}"
+    text = to_yaml({key: document[key] for key in ordered})
+    return f"{MODELINE}{schema.as_posix()}\n{comments}{text}"
 
 
 def _declared(recording: Recording) -> dict[str, Json] | None:
@@ -133,9 +131,6 @@ _ATTACK_RULES = """
 _PLUGIN_NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 _LONGEST_NAME = 40
 
-#: The entry point of dpspec's own providers.
-_TAKEN = "builtin"
-
 
 def write_plugin(name: str, directory: Path, *, bounds_only: bool = False) -> list[Path]:
     """Write the distribution ``dpspec-NAME`` into a new folder; return its files."""
@@ -163,15 +158,11 @@ def write_plugin(name: str, directory: Path, *, bounds_only: bool = False) -> li
 
 
 def _words(name: str) -> dict[str, str]:
-    if name.startswith("dpspec-"):
-        raise UsageError(f"leave out the prefix: the plugin {name.removeprefix('dpspec-')!r} is packaged as {name!r}")
     if not _PLUGIN_NAME.fullmatch(name) or len(name) > _LONGEST_NAME:
         raise UsageError(
             f"invalid plugin name {name!r}: use lower case letters, digits and single hyphens, a letter first, at most "
             f"{_LONGEST_NAME} characters"
         )
-    if name == _TAKEN:
-        raise UsageError(f"the name {name!r} is reserved for dpspec; choose another one")
     package = "dpspec_" + name.replace("-", "_")
     if importlib.util.find_spec(package) is not None:
         raise UsageError(f"a package {package!r} is already installed; choose another name")
@@ -179,46 +170,24 @@ def _words(name: str) -> dict[str, str]:
     return {"kind": name, "package": package, "distribution": f"dpspec-{name}", "title": title}
 
 
-MechanismKind: TypeAlias = Annotated[
-    str | None, typer.Option("--mechanism", metavar="KIND", help="The mechanism of the example.")
-]
-
-#: The schema's place in an initialized folder.
+#: The schema's place in a project.
 SCHEMA = Path(".dpspec/spec.schema.json")
 
 #: Excludes the trial store from version control, and not the schema.
 _IGNORED = "store/\n"
 
 
-def init(
-    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="The project's folder.")] = Path(),
-    mechanism: MechanismKind = None,
-) -> int:
-    """Write a first spec and the schema for editors, without overwriting files."""
-    from dpspec.cli.specs import spec_schema
-    from dpspec.registry.loader import load_catalog
-
-    spec = starter_spec(load_catalog(), mechanism, schema=Path("..") / SCHEMA, name="first")
-    place = folder / "specs" / "first.yaml"
-    written = write_new(place, spec)
-    write_new(folder / SCHEMA, spec_schema())
-    write_new(folder / SCHEMA.parent / ".gitignore", _IGNORED)
-    emit(f"\nNext:\n  dpspec validate {place}\n  dpspec run {place}" if written else "\nNothing was overwritten.")
-    return ExitCode.OK
-
-
-def write_new(path: Path, text: str) -> bool:
+def write_new(path: Path, text: str) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("x", encoding="utf-8", newline="\n") as out:
             out.write(text)
     except FileExistsError:
         emit(f"kept  {path} (already exists)")
-        return False
+        return
     except OSError as error:
         raise UsageError(f"cannot write {path}: {error.strerror or error}") from None
     emit(f"wrote {path}")
-    return True
 
 
 app = typer.Typer(help="Write a spec or a plugin to start from.", no_args_is_help=True)
@@ -227,14 +196,17 @@ app = typer.Typer(help="Write a spec or a plugin to start from.", no_args_is_hel
 @app.command("spec", short_help="Write a spec that runs, to change.")
 def new_spec(
     name: Annotated[str, typer.Argument(metavar="NAME", help="The spec's name; its file is NAME.yaml.")],
-    mechanism: MechanismKind = None,
+    mechanism: Annotated[
+        str | None, typer.Option("--mechanism", metavar="KIND", help="The mechanism of the example.")
+    ] = None,
     folder: Annotated[Path, typer.Option("--in", metavar="FOLDER", help="The folder of the new file.")] = Path(),
     run: Annotated[
         Path | None,
         typer.Option("--from", metavar="RUN", help="The folder of a recorded run to declare."),
     ] = None,
 ) -> int:
-    """Write NAME.yaml from a mechanism's example or a recorded run, without overwriting files."""
+    """Write NAME.yaml from a mechanism's example or a recorded run, and the schema for editors."""
+    from dpspec.cli.specs import spec_schema
     from dpspec.registry.loader import load_catalog
 
     if not _SPEC_NAME.fullmatch(name):
@@ -251,8 +223,11 @@ def new_spec(
         text = spec_of_run(run, schema=schema, name=name, place=folder)
     else:
         text = starter_spec(load_catalog(), mechanism, schema=schema, name=name)
+    if not (root / SCHEMA).is_file():
+        write_new(root / SCHEMA, spec_schema())
+        write_new(root / SCHEMA.parent / ".gitignore", _IGNORED)
     write_new(place, text)
-    emit(f"\nNext:\n  dpspec validate {place}")
+    emit(f"\nNext:\n  dpspec validate {place}\n  dpspec run {place}")
     return ExitCode.OK
 
 

@@ -2,88 +2,42 @@
 
 A closed pipe (``dpspec show spec.yaml | head``) is not an error. A write error of stdout (a full disk) is one: the
 result is lost. Formats and paths of report files are checked before training.
-
-Results use a separate descriptor: output of plugins and their processes to file descriptor 1 goes to stderr.
 """
 
 from __future__ import annotations
 
-import errno
 import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, cast
+from typing import IO, TYPE_CHECKING, Any, cast
 
 from dpspec.contract.catalog import Catalog
 from dpspec.errors import UsageError
-from dpspec.registry import foreign_code
 from dpspec.text import closest, did_you_mean, harmless, listed, quoted
 
 if TYPE_CHECKING:
     from dpspec.engine.results.result import Result
-    from dpspec.language.load import Loaded
 
 #: The width without a terminal and without COLUMNS, and the maximum width.
 _DEFAULT_WIDTH, _WIDEST = 80, 120
 
-#: The stream of results; None for ``sys.stdout``.
-_results: IO[str] | None = None
-
 
 def emit(text: str, *, commands: bool = False) -> None:
     """Write to stdout; ``commands`` keeps commands to runners of continuous integration."""
-    stream = results()
-    _write(stream, "stdout", harmless(text, styled=wants_color(stream), commands=commands))
+    _write("stdout", harmless(text, styled=wants_color(sys.stdout), commands=commands))
 
 
 def note(text: str) -> None:
     """Write to stderr."""
-    _write(sys.stderr, "stderr", harmless(text, styled=wants_color(sys.stderr)))
-
-
-def results() -> IO[str]:
-    return sys.stdout if _results is None else _results
-
-
-@contextmanager
-def results_apart() -> Iterator[None]:
-    """Redirect the output of plugins to stderr, so that stdout has results only."""
-    global _results
-    before, outer = sys.stdout, _results
-    _results = before
-    with suppress(OSError, ValueError, AttributeError):  # without a descriptor the stream stays
-        if before.fileno() == 1:
-            before.flush()
-            encoding, errors = getattr(before, "encoding", None), getattr(before, "errors", None)
-            _results = open(os.dup(1), "w", encoding=encoding, errors=errors)  # noqa: SIM115
-            os.dup2(2, 1)
-    sys.stdout = _results
-    foreign_code.before_first(lambda: setattr(sys, "stdout", sys.stderr))
-    try:
-        yield
-    finally:
-        foreign_code.before_first(None)
-        with suppress(OSError, ValueError):
-            _results.flush()
-        if _results is not before:
-            with suppress(OSError):
-                os.dup2(_results.fileno(), 1)
-        sys.stdout, _results = before, outer
+    _write("stderr", harmless(text, styled=wants_color(sys.stderr)))
 
 
 def page_width() -> int:
-    columns = shutil.get_terminal_size((_DEFAULT_WIDTH, 24)).columns
-    if _results is not None and not os.environ.get("COLUMNS"):
-        try:
-            columns = os.get_terminal_size(_results.fileno()).columns or _DEFAULT_WIDTH
-        except (OSError, ValueError, AttributeError):
-            columns = _DEFAULT_WIDTH
-    return min(columns, _WIDEST)
+    return min(shutil.get_terminal_size((_DEFAULT_WIDTH, 24)).columns, _WIDEST)
 
 
 def wants_color(stream: IO[str]) -> bool:
@@ -104,27 +58,24 @@ def tolerate_any_character() -> None:
 
 
 def flush() -> None:
-    for name, stream in (("stdout", results()), ("stderr", sys.stderr)):
+    for name in ("stdout", "stderr"):
         try:
-            stream.flush()
+            getattr(sys, name).flush()
         except (OSError, ValueError):  # the writer has reported the error
             silence(name)
 
 
 def silence(name: str) -> None:
     """Point a stream and its descriptor to the null device, so that the exit is silent."""
-    global _results
     nowhere = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - it replaces the stream until the end
     try:
-        stream = results() if name == "stdout" else sys.stderr
-        os.dup2(nowhere.fileno(), stream.fileno())
+        os.dup2(nowhere.fileno(), getattr(sys, name).fileno())
     except (OSError, ValueError, AttributeError):
         setattr(sys, name, nowhere)
-        if name == "stdout" and _results is not None:
-            _results = nowhere
 
 
-def _write(stream: IO[str], name: str, text: str) -> None:
+def _write(name: str, text: str) -> None:
+    stream = getattr(sys, name)
     try:
         stream.write(text if text.endswith("\n") else f"{text}\n")
         stream.flush()
@@ -136,13 +87,8 @@ def _write(stream: IO[str], name: str, text: str) -> None:
             raise UsageError(f"cannot write to stdout: {getattr(error, 'strerror', None) or error}") from None
 
 
-_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
-
 #: The format with commands to a runner.
 COMMANDS = "github"
-
-#: Parts of a spec without file names.
-_NO_FILES = ("name", "description", "claims")
 
 STDOUT = "-"
 
@@ -168,39 +114,7 @@ def parse_reports(options: Sequence[str], catalog: Catalog) -> tuple[RequestedRe
         if path != STDOUT:
             _require_writable(Path(path))
         reports.append(RequestedReport(name, find_format(name, catalog), path))
-    places = [report.path if report.to_stdout else os.path.realpath(report.path) for report in reports]
-    for report, place in zip(reports, places, strict=True):
-        if places.count(place) > 1:
-            raise UsageError(f"two reports have the path {report.path}; choose different paths")
     return tuple(reports)
-
-
-def require_apart(reports: Sequence[RequestedReport], loaded: Loaded, key: Path | None) -> None:
-    """Inputs are specs with their parents, the key and files that a value of a spec names, but not the baseline."""
-    found = {*map(os.fspath, loaded.files), *loaded.sources}
-    if key is not None:
-        found.add(os.fspath(key))
-    for spec in loaded.specs:
-        values = {part: value for part, value in spec.to_json().items() if part not in _NO_FILES}
-        found |= {os.path.join(spec.directory, text) for text in _texts(values)}
-    for report in reports:
-        if report.to_stdout or not os.path.lexists(report.path):
-            continue
-        target = os.lstat(report.path)  # a link is replaced, not its target
-        for path in found:
-            with suppress(OSError, ValueError):
-                if os.path.samestat(target, os.lstat(path)) or os.path.samestat(target, os.stat(path)):
-                    raise UsageError(
-                        f"a report to {report.path} would replace an input of the run; choose another path"
-                    )
-
-
-def _texts(tree: object) -> Iterator[str]:
-    if isinstance(tree, str):
-        yield tree
-    elif isinstance(tree, dict | list):
-        for value in tree.values() if isinstance(tree, dict) else tree:
-            yield from _texts(value)
 
 
 def require_known(what: str, name: str, names: Collection[str], label: str = "valid") -> None:
@@ -216,11 +130,11 @@ def find_format(name: str, catalog: Catalog) -> Callable[..., str]:
     return cast("Callable[..., str]", resolve(catalog.reporters[name].provider.render))
 
 
-def show_on_terminal(result: Result, *, internal: bool, brief: bool = False, title: str = "") -> None:
+def show_on_terminal(result: Result, *, internal: bool, brief: bool = False) -> None:
     from dpspec.reporters import terminal
 
     render = terminal.render_brief if brief else terminal.render
-    emit(title + render(result, internal=internal, width=page_width(), color=wants_color(results())))
+    emit(render(result, internal=internal, width=page_width(), color=wants_color(sys.stdout)))
 
 
 def write_reports(reports: Sequence[RequestedReport], result: Result, *, internal: bool) -> None:
@@ -234,35 +148,27 @@ def write_reports(reports: Sequence[RequestedReport], result: Result, *, interna
 
 
 def write_file(path: Path, text: str) -> None:
-    """Atomically if the system allows it."""
+    """Replace a file or a link as a whole; write to a device or a pipe."""
     content = text if text.endswith("\n") else f"{text}\n"
-    if path.is_file() or path.is_symlink() or not path.exists():  # a device or a pipe cannot be replaced
-        try:
-            _replace(path, content)
+    options: dict[str, Any] = {"encoding": "utf-8", "errors": "backslashreplace", "newline": "\n"}
+    scratch: str | None = None
+    try:
+        if path.exists() and not path.is_file() and not path.is_symlink():
+            path.write_text(content, **options)
             return
-        except OSError as error:  # a mounted file cannot be replaced either
-            if error.errno in _FULL or path.is_symlink():
-                raise UsageError(f"cannot write {path}: {error.strerror or error}") from None
-    try:
-        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | getattr(os, "O_NOFOLLOW", 0), 0o666)
-        with os.fdopen(handle, "w", encoding="utf-8", errors="backslashreplace", newline="\n") as out:
-            out.write(content)
-    except OSError as error:
-        raise UsageError(f"cannot write {path}: {error.strerror or error}") from None
-
-
-def _replace(path: Path, content: str) -> None:
-    handle, scratch = tempfile.mkstemp(dir=path.parent, prefix=".dpspec-", suffix=".tmp")  # a longer name may not fit
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8", errors="backslashreplace", newline="\n") as out:
+        handle, scratch = tempfile.mkstemp(dir=path.parent, prefix=".dpspec-", suffix=".tmp")
+        with os.fdopen(handle, "w", **options) as out:
             out.write(content)
         mask = os.umask(0)
         os.umask(mask)
         os.chmod(scratch, 0o666 & ~mask)
         os.replace(scratch, path)
-    except BaseException:
-        Path(scratch).unlink(missing_ok=True)
-        raise
+    except BaseException as error:
+        if scratch is not None:
+            Path(scratch).unlink(missing_ok=True)
+        if not isinstance(error, OSError):
+            raise
+        raise UsageError(f"cannot write {path}: {error.strerror or error}") from None
 
 
 def _require_writable(path: Path) -> None:
@@ -271,11 +177,7 @@ def _require_writable(path: Path) -> None:
             raise UsageError(f"cannot write a report to {path}: it is a folder")
         if not path.parent.is_dir():
             raise UsageError(f"cannot write a report to {path}: the folder {path.parent} does not exist; create it")
-        os.lstat(path)  # fails for long names and circular links
-    except FileNotFoundError:
-        pass
-    except (OSError, ValueError) as error:  # ValueError: a null byte in the path
-        why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        raise UsageError(f"cannot write a report to {path}: {why}") from None
-    if not os.access(path if path.exists() else path.parent, os.W_OK):
-        raise UsageError(f"cannot write a report to {path}: permission denied")
+        if not os.access(path if path.exists() else path.parent, os.W_OK):
+            raise UsageError(f"cannot write a report to {path}: permission denied")
+    except OSError as error:  # a name that is too long
+        raise UsageError(f"cannot write a report to {path}: {error.strerror}") from None

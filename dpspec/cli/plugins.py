@@ -9,15 +9,13 @@ from typing import Annotated
 import typer
 
 from dpspec.cli.output import emit, page_width
-from dpspec.contract import Json
 from dpspec.contract.catalog import BrokenPlugin, Offered
 from dpspec.errors import ExitCode, UsageError
 from dpspec.registry.descriptors import FAMILIES
-from dpspec.text import closest, did_you_mean, json_text, plain, quoted
+from dpspec.text import closest, did_you_mean, plain, quoted
 
 
 def plugins(
-    json_: Annotated[bool, typer.Option("--json", help="For programs: one JSON document.")] = False,
     check: Annotated[
         str | None,
         typer.Option(metavar="NAME", help="Test the contract of a plugin; a mechanism's example runs three times."),
@@ -26,31 +24,11 @@ def plugins(
     """List the providers of installed plugins, and broken plugins with the reason; or test a plugin."""
     if check is not None:
         return _check(check)
-    import json
-
     from dpspec.registry.loader import load_catalog
 
     catalog = load_catalog()
     offers = {family.field: sorted(getattr(catalog, family.field).items()) for family in FAMILIES}
-    if not json_:
-        emit(_as_text(offers, catalog.broken))
-        return ExitCode.OK
-    document: dict[str, Json] = {
-        field: [
-            {
-                "name": name,
-                "summary": one.provider.summary,
-                "plugin": one.plugin,
-                "distribution": one.distribution,
-                "version": one.version,
-            }
-            for name, one in offered
-        ]
-        for field, offered in offers.items()
-    }
-    keys = ("plugin", "distribution", "version", "reason", "kinds")
-    document["broken"] = [{key: getattr(plugin, key) for key in keys} for plugin in catalog.broken]
-    emit(json_text(json.dumps(document, indent=2)))
+    emit(_as_text(offers, catalog.broken))
     return ExitCode.OK
 
 

@@ -27,9 +27,6 @@ PATIENCE = 2.0
 #: Seconds between two lines in a log.
 LINE_EVERY = 15.0
 
-#: Plans of more audits than this are summed up in one line.
-MANY = 8
-
 
 class Progress:
     """A listener for events; a context manager that shows them. ``quiet`` shows notices only, such as a lost worker."""
@@ -90,9 +87,6 @@ class Progress:
         from dpspec.engine.running.run_options import format_time_range
 
         plans, self._planned = self._planned, []
-        if len(plans) > MANY:
-            sums = {name: sum(getattr(plan, name) for plan in plans) for name in ("total", "stored", "seconds")}
-            plans = [TrialsPlanned(audit=f"{len(plans)} audits", **sums)]
         for plan in plans:
             if missing := plan.total - plan.stored:
                 stored = f", {plan.stored} stored" if plan.stored else ""

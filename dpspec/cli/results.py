@@ -14,25 +14,20 @@ from dpspec.cli.arguments import (
     AllowChangedClaims,
     Internal,
     ResultFile,
-    ResultFiles,
     StoreKey,
     StorePlace,
 )
 from dpspec.cli.output import COMMANDS, emit, find_format, note, require_known, show_on_terminal, write_file
 from dpspec.errors import ExitCode, UsageError
-from dpspec.text import listed, markdown, plain
+from dpspec.text import plain
 
 if TYPE_CHECKING:
     from dpspec.engine.differences import Mismatch
     from dpspec.engine.results.result import Result
 
 
-#: Formats that take several results, with the escape of the file name above each.
-_APPENDED = {"text": plain, "markdown": markdown}
-
-
 def report(
-    results: ResultFiles,
+    result: ResultFile,
     format_: Annotated[
         str | None,
         typer.Option("--format", metavar="FORMAT", help="json, markdown, text, ...; the terminal's own otherwise."),
@@ -42,26 +37,20 @@ def report(
     ] = None,
     internal: Internal = False,
 ) -> int:
-    """Show results or convert them to another format, without recomputation. Several are shown one after the other."""
+    """Show a result or convert it to another format, without recomputation."""
     from dpspec.registry.loader import load_catalog
     from dpspec.reporters.read_results import read_result
 
-    if output is not None and any(os.path.realpath(path) == os.path.realpath(output) for path in results):
+    if output is not None and os.path.realpath(result) == os.path.realpath(output):
         raise UsageError(f"--output {output} would replace the result; choose another path")
     render = find_format(format_ or "text", load_catalog())
-    named = _APPENDED.get(format_ or "text")
-    if len(results) > 1 and named is None:
-        raise UsageError(f"--format {format_} takes one result; {listed(_APPENDED)} take several")
-    stored = [(f"{named(str(path))}:\n\n" if named and len(results) > 1 else "", read_result(path)) for path in results]
-    if format_ is None and output is None:
-        for title, one in stored:
-            show_on_terminal(one, internal=internal, title=title)
-        return ExitCode.OK
-    text = "\n".join(title + render(one, internal=internal) for title, one in stored)
-    if output is None:
-        emit(text, commands=format_ == COMMANDS)
+    stored = read_result(result)
+    if output is not None:
+        write_file(output, render(stored, internal=internal))
+    elif format_ is None:
+        show_on_terminal(stored, internal=internal)
     else:
-        write_file(output, text)
+        emit(render(stored, internal=internal), commands=format_ == COMMANDS)
     return ExitCode.OK
 
 
@@ -115,8 +104,8 @@ def verify(
     from dpspec.engine.storage.trial_store import Store, read_key
     from dpspec.engine.verify import verify as recompute
     from dpspec.registry.loader import load_catalog
-    from dpspec.reporters.phrases import place
     from dpspec.reporters.read_results import page_at, read_result
+    from dpspec.reporters.words import place
 
     stored = read_result(result)
     page = page_at(result)
@@ -157,7 +146,7 @@ def verify(
 
 def _of_others(stored: Result, differing: Sequence[Mismatch], others: Sequence[str]) -> tuple[int, int]:
     from dpspec.engine.differences import changed, tally
-    from dpspec.reporters.labels import count
+    from dpspec.reporters.words import count
 
     emit(f"recorded by {plain(', '.join(others))}: differences may come from other rules, or from an edit")
     changes = list(changed(stored, differing))
@@ -171,7 +160,7 @@ def _of_others(stored: Result, differing: Sequence[Mismatch], others: Sequence[s
 
 
 def _end(name: str, stored: Result, mismatches: Sequence[Mismatch], wrong: int, unclear: int) -> ExitCode:
-    from dpspec.reporters.labels import count
+    from dpspec.reporters.words import count
 
     if wrong:
         emit(f"{count(wrong, 'value')} of {name} {'differs' if wrong == 1 else 'differ'} from the recomputation")

@@ -23,7 +23,7 @@ from dpspec.cli.arguments import (
     Verbose,
     loaded_specs,
 )
-from dpspec.cli.output import emit, note, parse_reports, require_apart, show_on_terminal, write_reports
+from dpspec.cli.output import emit, note, parse_reports, show_on_terminal, write_reports
 from dpspec.contract.events import Event, TrialsPlanned
 from dpspec.errors import ExitCode, UsageError
 from dpspec.text import plain
@@ -44,7 +44,7 @@ def run(
     ] = None,
     max_trials: Annotated[
         int | None,
-        typer.Option(min=1, metavar="N", help="Train at most about N trials, for open claims first; a re-run resumes."),
+        typer.Option(min=1, metavar="N", help="Train at most about N trials; a re-run resumes."),
     ] = None,
     executor: Annotated[
         str, typer.Option(metavar="NAME", help="Where trials run: local, ray, ... (see `dpspec plugins`).")
@@ -114,7 +114,6 @@ def run(
         max_trials=max_trials,
     )
     with loaded_specs(specs, catalog, overrides) as loaded, Progress(sys.stderr, quiet=quiet) as progress:
-        require_apart(report_files, loaded, store_key)
         result = runner.run(
             loaded.specs,
             catalog,
@@ -200,14 +199,6 @@ def check(
             "number is private.",
         ),
     ] = Adjacency.ZERO_OUT,
-    data_independent_hyperparameters: Annotated[
-        bool,
-        typer.Option(
-            "--data-independent-hyperparameters",
-            "--public-constants",
-            help="Declare that no hyperparameter depends on the records: --public with every name.",
-        ),
-    ] = False,
     public: Annotated[
         list[str],
         typer.Option(
@@ -225,7 +216,6 @@ def check(
     reports: Reports = [],  # noqa: B006
     internal: Internal = False,
     verbose: Verbose = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON: --report json=-.")] = False,
 ) -> int:
     """Compare a recorded training with a claim: the executed schedule, its epsilon, its accountant's figure.
 
@@ -246,14 +236,13 @@ def check(
     from dpspec.reporters.summary import tally
 
     catalog = load_catalog()
-    report_files = parse_reports([*reports, *(["json=-"] if as_json else [])], catalog)
+    report_files = parse_reports(reports, catalog)
     sizes = tuple(dict.fromkeys([*group_size, 1] if group_size else [1]))
     claim = RunClaim(
         delta=delta,
         epsilon=epsilon,
         group_sizes=sizes,
         adjacency=adjacency.value,
-        data_independent_hyperparameters=data_independent_hyperparameters,
         assume=tuple(dict.fromkeys(assume)),
         public=tuple(dict.fromkeys(public)),
     )

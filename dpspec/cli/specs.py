@@ -4,32 +4,25 @@ from __future__ import annotations
 
 import json
 import sys
-from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from dpspec.cli.arguments import Overrides, SpecFiles, loaded_specs, report_skipped_files
-from dpspec.cli.output import emit, note, page_width, results, wants_color, write_file
+from dpspec.cli.output import emit, page_width, wants_color
 from dpspec.contract import Diagnostic
-from dpspec.contract import Path as Place
 from dpspec.contract.diagnostics import has_errors
 from dpspec.errors import ExitCode, SpecError, UsageError
-from dpspec.text import json_text, plain
+from dpspec.text import json_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from dpspec.contract import Json, Spec
-    from dpspec.contract.catalog import Catalog
-    from dpspec.engine.calibration import Calibration
-    from dpspec.engine.evaluations import Point
+    from dpspec.engine.calibration import Calibration, Point
     from dpspec.reporters.layout import Page
 
 
 def validate(specs: SpecFiles, overrides: Overrides = []) -> int:  # noqa: B006 - typer copies it
     """Check specs and show every problem at its place, without training or reading rows."""
+    from dpspec.engine.preparing.prepare import check
     from dpspec.language.load import load_specs
     from dpspec.registry.loader import load_catalog
 
@@ -38,12 +31,12 @@ def validate(specs: SpecFiles, overrides: Overrides = []) -> int:  # noqa: B006 
     report_skipped_files(loaded)
     problems: list[Diagnostic] = [*loaded.diagnostics]
     for spec in loaded.specs:
-        problems.extend(_problems_of(spec, catalog))
+        problems.extend(check(spec, catalog))
     diagnostics = tuple(dict.fromkeys(problems))
     if diagnostics:
         from dpspec.language.diagnostics import render
 
-        emit(render(diagnostics, color=wants_color(results()), sources=loaded.sources))
+        emit(render(diagnostics, color=wants_color(sys.stdout), sources=loaded.sources))
     if has_errors(diagnostics):
         return ExitCode.PLUGIN if loaded.missing_plugins else ExitCode.INVALID_SPEC
     audits, files = len(loaded.specs), len(loaded.files)
@@ -52,61 +45,27 @@ def validate(specs: SpecFiles, overrides: Overrides = []) -> int:  # noqa: B006 
     return ExitCode.OK
 
 
-def _problems_of(spec: Spec, catalog: Catalog) -> Iterator[Diagnostic]:
-    """Bounds are computed only for suspect controls."""
-    from dpspec.engine.preparing.prepare import prepare
-    from dpspec.errors import SpecError
-
-    try:
-        prepared = prepare(spec, catalog)
-    except SpecError as error:
-        yield from error.diagnostics
-        return
-    yield from prepared.diagnostics
-    suspect = any("refuted" in claim.expect and claim.refuted_by != "attack" for claim in spec.claims)
-    if suspect and spec.audit is not None and not has_errors(prepared.diagnostics):
-        from dpspec.engine.running.runner import controls_decided_by_theory  # imports numeric libraries
-
-        yield from controls_decided_by_theory(prepared, catalog)
-
-
 def show(
     specs: SpecFiles,
     overrides: Overrides = [],  # noqa: B006 - typer copies it
-    origin: Annotated[bool, typer.Option("--origin", help="Add the source of each value as a comment.")] = False,
 ) -> int:
     """Print specs resolved, as YAML: one document for each cell of a matrix."""
     from dpspec.language.yaml_source import to_yaml
     from dpspec.registry.loader import load_catalog
 
-    def comment(spec: Spec, path: Place) -> str:
-        span = spec.origin.get(path)
-        return plain(f"{span.file}:{span.line}:{span.column}") if span is not None else "default"
-
     with loaded_specs(specs, load_catalog(), overrides) as loaded:
-        documents = [to_yaml(spec.to_json(), partial(comment, spec) if origin else None) for spec in loaded.specs]
+        documents = [to_yaml(spec.to_json()) for spec in loaded.specs]
         emit("---\n".join(documents))
     return ExitCode.OK
 
 
 def schema(
-    output: Annotated[
-        Path | None, typer.Option("--output", "-o", metavar="PATH", help="Write to a file instead of stdout.")
-    ] = None,
     result: Annotated[bool, typer.Option("--result", help="The schema of results instead of specs.")] = False,
 ) -> int:
     """Print the JSON Schema of specs with all installed plugins, for editors."""
-    if result:
-        from dpspec.engine.results.codec import result_schema
+    from dpspec.engine.results.codec import result_schema
 
-        text = json.dumps(result_schema(), indent=2) + "\n"
-    else:
-        text = spec_schema()
-    if output is None:
-        emit(text)
-    else:
-        write_file(output, text)
-        note(f"wrote {output}")
+    emit(json.dumps(result_schema(), indent=2) if result else spec_schema())
     return ExitCode.OK
 
 
@@ -126,7 +85,7 @@ def plan(
     from dpspec.engine.results import decimals
     from dpspec.engine.running.run_options import format_time_range
     from dpspec.registry.loader import load_catalog
-    from dpspec.reporters import labels, phrases
+    from dpspec.reporters import words
     from dpspec.reporters.layout import Page
 
     catalog = load_catalog()
@@ -142,26 +101,22 @@ def plan(
             work = "no training, bounds from theory only"
             if its_plan.trials:
                 work = (
-                    f"{labels.count(its_plan.trials, 'trial')} in {labels.count(len(its_plan.chunks), 'chunk')}, "
+                    f"{words.count(its_plan.trials, 'trial')} in {words.count(len(its_plan.chunks), 'chunk')}, "
                     f"{format_time_range(its_plan.seconds)} of one core, "
                     f"{decimals.size(its_plan.memory_bytes)} of memory"
                 )
-            page.line(f"{labels.count(len(spec.claims), 'claim')}; {work}", indent=2, hang=2)
+            page.line(f"{words.count(len(spec.claims), 'claim')}; {work}", indent=2, hang=2)
             for power in its_plan.power:
-                at = f" at {labels.conditions(power.at)}" if power.at else ""
+                at = f" at {words.conditions(power.at)}" if power.at else ""
                 remark = f"; {power.note}" if power.note else ""
                 page.item(f"could show epsilon up to {decimals.lower(power.epsilon)}{at} ({power.method}{remark})")
-            for text in (*map(phrases.foreseen, its_plan.checks), *its_plan.notes):
+            for text in (*map(words.foreseen, its_plan.checks), *its_plan.notes):
                 page.item(text)
     if len(plans) > 1:
-        trials = labels.count(sum(p.trials for p in plans), "trial")
+        trials = words.count(sum(p.trials for p in plans), "trial")
         page.heading(f"Together: {trials}, {format_time_range(sum(p.seconds for p in plans))}")
     emit(page.text())
     return ExitCode.OK
-
-
-#: The fields of a verdict in the JSON; ``provable`` is the best bound for a proof.
-_FIELDS = ("claim", "kind", "text", "verdict", "reason", "quantity", "claimed", "provable")
 
 
 def calibrate(
@@ -182,7 +137,6 @@ def calibrate(
     precision: Annotated[
         float, typer.Option(metavar="P", help="The maximum relative distance to the nearest failing value.")
     ] = 1e-3,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")] = False,
     internal: Annotated[
         bool, typer.Option("--internal", help="Allow data-dependent bounds to decide the value.")
     ] = False,
@@ -193,34 +147,30 @@ def calibrate(
     proves the claims, or if the search stopped at an invalid value with valid ones beyond it.
     """
     from dpspec.cli.progress import Progress
-    from dpspec.engine.calibration import calibrate_specs
-    from dpspec.registry.loader import load_catalog, notify
+    from dpspec.engine.calibration import calibrate_spec
+    from dpspec.registry.loader import load_catalog
+    from dpspec.reporters.layout import Page
 
     if not 0.0 < precision < 1.0:
         raise UsageError(f"--precision must be above 0 and below 1, got {precision!r}")
     catalog = load_catalog()
     with loaded_specs(specs, catalog, overrides) as loaded, Progress(sys.stderr) as progress:
-        calibrations = calibrate_specs(
-            loaded.specs, catalog, vary=vary, claims=claims, relative=precision, listeners=(progress, notify)
-        )
+        calibrations = [
+            calibrate_spec(spec, catalog, vary=vary, claims=claims, relative=precision, emit=progress)
+            for spec in loaded.specs
+        ]
     secret = [c.name for c in calibrations if c.private]
     if secret and not internal:
         raise UsageError(
             f"the value found for {', '.join(secret)} depends on the data, as the bounds that decide it do: "
             "--internal shows it; do not publish it"
         )
-    if as_json:
-        document = {"calibrations": [_plain(c) for c in calibrations]}
-        emit(json_text(json.dumps(document, indent=2, allow_nan=False, ensure_ascii=False)))
-    else:
-        from dpspec.reporters.layout import Page
-
-        page = Page(page_width())
-        for calibration in calibrations:
-            _describe(page, calibration, overrides)
-        page.blank()
-        page.line("This applies to the declared mechanism. `dpspec run` tests the executed run.")
-        emit(page.text())
+    page = Page(page_width())
+    for calibration in calibrations:
+        _describe(page, calibration, overrides)
+    page.blank()
+    page.line("This applies to the declared mechanism. `dpspec run` tests the executed run.")
+    emit(page.text())
     return ExitCode.OK if all(c.complete for c in calibrations) else ExitCode.UNEXPECTED
 
 
@@ -278,28 +228,3 @@ def _verdicts(page: Page, point: Point, *, proved: bool) -> None:
         else:
             bound = verdict.reason
         page.item(f"{verdict.claim} ({verdict.text}): {bound}", indent=4)
-
-
-def _plain(calibration: Calibration) -> Json:
-    key = calibration.key
-
-    def point(at: Point | None) -> Json:
-        if at is None:
-            return None
-        claims = [{name: getattr(verdict, name) for name in _FIELDS} for verdict in at.verdicts]
-        return {"value": at.value, "problem": at.problem or None, "verdicts": claims}
-
-    return {
-        "spec": calibration.name,
-        "source": calibration.source,
-        "key": key.place,
-        "claims": list(calibration.claims),
-        "more_helps": calibration.more_helps,
-        "proved": point(calibration.proved),
-        "unproved": point(calibration.unproved),
-        "limit": calibration.limit or None,
-        "valid_beyond": calibration.valid_beyond,
-        "evaluations": calibration.evaluations,
-        "contradictions": list(calibration.contradictions),
-        "set": None if calibration.proved is None else f"{key.place}={key.spelling(calibration.proved.value)}",
-    }

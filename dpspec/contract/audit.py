@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path as FilePath
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
@@ -104,10 +104,6 @@ class Context(Protocol):
     def directory(self) -> FilePath:
         """Base folder of the spec's relative paths."""
 
-    @property
-    def scratch(self) -> FilePath:
-        """A temporary folder, removed afterwards."""
-
     def seed(self, index: int, *purpose: str) -> int:
         """A 63-bit seed derived from the trial's inputs without ``split``, an index and a purpose."""
 
@@ -126,9 +122,6 @@ class Context(Protocol):
 
     def cancelled(self) -> bool:
         """Whether to stop at the next safe point."""
-
-    def map(self, function: Callable[[Any], Any], items: Iterable[Any]) -> Iterable[Any]:
-        """Apply a function to independent items, in order, possibly in parallel."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""Located messages about a spec: the problem, its place, and the fix. Warnings about words that version 0.3 renamed."""
+"""Located messages about a spec: the problem, its place, and the fix. Words of results that version 0.3 renamed."""
 
 from __future__ import annotations
 
@@ -76,36 +76,6 @@ KEYS = {
 }
 
 
-def rename(document: dict[str, Json]) -> list[Diagnostic]:
-    """Replace the old words of a plain document in place. Returns a warning for each."""
-    found: list[tuple[Path, str, str]] = []
-    for block, keys in KEYS.items():
-        inner = document.get(block)
-        if not isinstance(inner, dict):
-            continue
-        for old, new in keys.items():
-            if old in inner and new not in inner:
-                found.append(((block, old), old, new))
-                inner[new] = inner.pop(old)
-        key, words = {"audit": ("expect", STATUSES), "training": ("assume", ASSUMPTIONS)}[block]
-        listed = isinstance(inner.get(key), list)
-        for place, word in enumerate(inner[key] if listed else [inner.get(key)]):
-            if isinstance(word, str) and word in words:
-                found.append(((block, key, place) if listed else (block, key), word, words[word]))
-                (inner[key] if listed else inner)[place if listed else key] = words[word]
-    return [
-        Diagnostic(
-            code="renamed-word",
-            message=f"{old!r} is now called {new!r}",
-            path=path,
-            severity="warning",
-            help=f"write {new}; dpspec 0.4 will reject {old}",
-            at_key=path[-1] == old,
-        )
-        for path, old, new in found
-    ]
-
-
 def with_old_words(document: Mapping[str, Json]) -> dict[str, Json]:
     """Return a document with the words of version 0.2, so that digests of equal specs stay equal."""
     found = dict(document)
@@ -129,15 +99,18 @@ def rename_in_result(data: Json) -> Json:
     if not isinstance(data, dict):
         return data
     found = {key: rename_in_result(value) for key, value in data.items()}
-    for key, words in (("status", STATUSES), ("assumption", ASSUMPTIONS)):
+    for key, words in (("status", STATUSES), ("expect", STATUSES), ("assumption", ASSUMPTIONS)):
         if isinstance(found.get(key), str):
             found[key] = words.get(found[key], found[key])
     for assumption in found["assumptions"] if isinstance(found.get("assumptions"), list) else ():
         if isinstance(assumption, dict) and isinstance(assumption.get("name"), str):
             assumption["name"] = ASSUMPTIONS.get(assumption["name"], assumption["name"])
-    for key in ("sources", "assumes"):
+    for key in ("sources", "assumes", "assume"):
         if isinstance(found.get(key), list):
             found[key] = [ASSUMPTIONS.get(word, word) if isinstance(word, str) else word for word in found[key]]
-    if isinstance(found.get("document"), dict):
-        rename(found["document"])
+    for block, keys in KEYS.items():
+        inner = found["document"].get(block) if isinstance(found.get("document"), dict) else None
+        if isinstance(inner, dict):
+            for old in keys.keys() & inner.keys():
+                inner[keys[old]] = inner.pop(old)
     return found

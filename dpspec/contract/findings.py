@@ -155,11 +155,9 @@ class Series:
     Attributes:
         plot: How to draw it; empty for a table only. ``x``: a column; ``y``: columns, one line each; ``by``: one set of
             lines per value of this column; ``log``: logarithmic axes (``x``, ``y``). ``kind``: ``lines``, or ``sorted``
-            (no ``x``: ascending values of ``y``, of all rows and per value of ``by``), or ``pictures`` (a table; cells
-            of ``y`` are base64 bytes of ``shape`` [height, width, 1 or 3]; the column ``frame`` gives the index, from
-            0, of the framed picture), or ``constants`` (a table; brief reports list the names in ``x`` with the values
-            in ``y``). A certified or theorem series of ``delta`` against ``epsilon`` holds upper bounds on the declared
-            mechanism in its findings' directions.
+            (no ``x``: ascending values of ``y``, of all rows and per value of ``by``), or ``constants`` (a table; brief
+            reports list the names in ``x`` with the values in ``y``). A certified or theorem series of ``delta``
+            against ``epsilon`` holds upper bounds on the declared mechanism in its findings' directions.
         bounds: Columns with bounds, each ``upper`` or ``lower``, for directed rounding in reports.
     """
 

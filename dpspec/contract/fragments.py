@@ -77,7 +77,7 @@ def _fragment(keywords: dict[str, Json], description: str | None) -> dict[str, J
     return {key: value for key, value in every.items() if value is not None}
 
 
-def _only(scheme: str, *, forbidden: Sequence[str], required: Sequence[str] = ()) -> dict[str, Json]:
+def _only(scheme: str, *, forbidden: Sequence[str] = (), required: Sequence[str] = ()) -> dict[str, Json]:
     """The condition that a scheme imposes on the keys of its block."""
     then: dict[str, Json] = {"required": list(required)} if required else {}
     then["properties"] = dict.fromkeys(forbidden, False)
@@ -103,37 +103,6 @@ SHARD_RUNS: dict[str, Json] = integer(
     least=1,
     most=1_000_000,
 )
-
-CLIPPING: dict[str, Json] = {
-    "type": "object",
-    "description": "Clipping of a record's gradient to an l2 norm of at most clip_norm; default flat.",
-    "properties": {
-        "scheme": choice(
-            "flat: the whole gradient is scaled by min(1, clip_norm / norm). per-layer: each layer's "
-            "part is scaled to a separate bound. truncated: as flat, then each coordinate is cut to +- "
-            "coordinate_bound.",
-            "flat",
-            "per-layer",
-            "truncated",
-        ),
-        "bounds": array(
-            "The l2 bound of each layer, first to last; their squares add up to at most clip_norm^2. "
-            "Default: clip_norm / sqrt(L) for each of L layers (per-layer).",
-            {"type": "number", "exclusiveMinimum": 0},
-            least=1,
-        ),
-        "coordinate_bound": number(
-            "The largest absolute value of a coordinate of a contribution (truncated).", above=0
-        ),
-    },
-    "required": ["scheme"],
-    "additionalProperties": False,
-    "allOf": [
-        _only("flat", forbidden=("bounds", "coordinate_bound")),
-        _only("per-layer", forbidden=("coordinate_bound",)),
-        _only("truncated", required=("coordinate_bound",), forbidden=("bounds",)),
-    ],
-}
 
 _SAMPLING_OPTIONS: dict[str, Json] = {
     "rate": number("Probability with which each record enters a batch, a public constant", above=0, most=1),

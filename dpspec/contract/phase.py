@@ -206,7 +206,7 @@ class Phase(FrozenMap):
 
     @property
     def clipping_scheme(self) -> str:
-        """Clipping: ``flat`` (default), ``per-layer`` or ``truncated``."""
+        """Clipping: ``flat`` (default) or ``truncated``, which ``coordinate_bound`` follows."""
         return str((self.get("clipping") or {}).get("scheme", "flat"))
 
     def rate(self, records: int | None = None) -> float:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from math import prod
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, ClassVar, cast
+from typing import IO, TYPE_CHECKING, Any, cast
 
 from dpspec.contract import DataError, Dataset, Json
 from dpspec.contract.fragments import string
@@ -151,22 +151,18 @@ NPZ = Dataset(
 class Npz(Halves):
     """Features ``x`` of any real dtype and integer labels ``y``. Images without a channel axis get one."""
 
-    #: Dtypes and numbers of axes of ``x``.
-    KINDS: ClassVar[str] = "fiu"
-    AXES: ClassVar[tuple[int, ...]] = (2, 3, 4)
-
     def halves(self) -> list[str]:
         with open_archive(self.file()) as archive:
             return [""] if {"x_test.npy", "y_test.npy"}.isdisjoint(archive.namelist()) else ["", "_test"]
 
     def shape(self, half: str) -> tuple[int, ...]:
         with open_archive(self.file()) as archive:
-            return self._record(self._shape(archive, half))
+            return self._shape(archive, half)
 
     def rows(self, half: str) -> Rows:
         with open_archive(self.file()) as archive:
             shape = self._shape(archive, half)
-            return npy_values(archive, f"x{half}").reshape(self._record(shape)), npy_values(archive, f"y{half}")
+            return npy_values(archive, f"x{half}").reshape(shape), npy_values(archive, f"y{half}")
 
     def key(self, halves: list[str]) -> dict[str, Json]:
         return {"kind": "npz", "file": sha256(self.file())}
@@ -175,9 +171,9 @@ class Npz(Halves):
         return locate(self.directory, self.options["path"])
 
     def _shape(self, archive: zipfile.ZipFile, half: str) -> tuple[int, ...]:
-        """Return the shape of the features, if the headers of features and labels are valid."""
+        """Return the shape of the features, if both headers are valid; (n, height, width) are images with a channel."""
         shapes = []
-        for name, kinds, axes in ((f"x{half}", self.KINDS, self.AXES), (f"y{half}", "iu", (1,))):
+        for name, kinds, axes in ((f"x{half}", "fiu", (2, 3, 4)), (f"y{half}", "iu", (1,))):
             what = f"{self.what()}: {name}"
             shape, dtype = npy_header(archive, name, what)
             if dtype.kind not in kinds or len(shape) not in axes:
@@ -188,11 +184,8 @@ class Npz(Halves):
         if shapes[1] != shapes[0][:1]:
             message = f"y{half} must have shape {shapes[0][:1]}, one label per record, got {shapes[1]}"
             raise DataError(f"{self.what()}: {message}")
-        return shapes[0]
-
-    def _record(self, shape: tuple[int, ...]) -> tuple[int, ...]:
-        """Return the shape of all records; (n, height, width) are images with one channel."""
-        return (shape[0], 1, *shape[1:]) if len(shape) == 3 else shape
+        records, *record = shapes[0]
+        return (records, 1, *record) if len(record) == 2 else shapes[0]
 
 
 def npy_header(archive: zipfile.ZipFile, name: str, what: str) -> tuple[tuple[int, ...], np.dtype[Any]]:

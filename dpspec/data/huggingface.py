@@ -1,4 +1,4 @@
-"""Data kind ``huggingface``: tables and pictures from the Hugging Face Hub, fetched by the package ``datasets``.
+"""Data kind ``huggingface``: tables from the Hugging Face Hub, fetched by the package ``datasets``.
 
 The spec declares the public facts, so that only runs need a network; records that contradict the facts are rejected.
 Loading scripts are never executed: ``datasets`` 4 or later does not support them.
@@ -14,10 +14,9 @@ from typing import TYPE_CHECKING, Any
 from dpspec.contract import DataError, Dataset, Json
 from dpspec.contract.fragments import integer, string
 from dpspec.data.fileless import DECLARED, SHAPE, declared_shape
-from dpspec.data.images import RESIZE, check_shape, decoded
 from dpspec.data.options import schema
 from dpspec.data.source import MAX_BYTES, import_optional
-from dpspec.data.table import KEYS, Columns, Table, column_values, listed
+from dpspec.data.table import KEYS, Table, column_values
 
 if TYPE_CHECKING:
     import numpy as np
@@ -41,7 +40,7 @@ _SPLIT: dict[str, Json] = {"type": "string", "pattern": "^\\w+(\\.\\w+)*$"}
 
 DATASET = Dataset(
     kind="huggingface",
-    summary="A table or pictures from the Hugging Face Hub, fetched once and cached (needs datasets).",
+    summary="A table from the Hugging Face Hub, fetched once and cached (needs datasets).",
     schema=schema(
         {
             "name": {
@@ -68,11 +67,6 @@ DATASET = Dataset(
                 "images. Public, and checked on loading.",
             },
             **KEYS,
-            "image": string(
-                "The column with pictures, instead of columns. Then features is [channels, height, "
-                "width], and pixels become numbers from 0 to 1."
-            ),
-            "resize": RESIZE,
         },
         required=["name", "revision", "records", "features", "label", "classes"],
     ),
@@ -84,24 +78,16 @@ class HuggingFace(Table):
     def halves(self) -> list[bool]:
         if ("test_split" in self.options) != ("test_records" in self.options):
             raise DataError(f"{self.what()}: test_split and test_records require each other")
-        if "image" in self.options:
-            for other in ("columns", "categories"):
-                if other in self.options:
-                    raise DataError(f"{self.what()}: image and {other} exclude each other")
-            check_shape(declared_shape(self.options["features"]))
-        elif self._resize:
-            raise DataError(f"{self.what()}: resize needs the key image")
         return [False, True] if "test_split" in self.options else [False]
 
     def shape(self, half: bool) -> tuple[int, ...]:
         return int(self.options["test_records" if half else "records"]), *declared_shape(self.options["features"])
 
     def key(self, halves: list[bool]) -> dict[str, Json]:
-        keys = [key for key in ("name", "config", "revision", "test_split", "image") if key in self.options]
+        keys = [key for key in ("name", "config", "revision", "test_split") if key in self.options]
         return {
             "kind": "huggingface",
             "train_split": self._split(False),
-            "resize": self._resize,
             **{name: self.options[name] for name in keys},
             **self.table_key(),
             "columns": [*(self.options.get("columns") or ())],
@@ -131,33 +117,11 @@ class HuggingFace(Table):
     def _split(self, test: bool) -> str:
         return str(self.options.get("test_split", "test") if test else self.options.get("train_split", "train"))
 
-    @property
-    def _resize(self) -> bool:
-        return bool(self.options.get("resize", False))
-
     def _read(self, table: Any, what: str) -> Rows:
-        import numpy as np
-
         def read(name: str) -> np.ndarray[Any, Any]:
             return column_values(table[name], name, what)
 
-        image = self.options.get("image")
-        if image is None:
-            return self.converted(read, self.columns(table.column_names, what), what)
-        for name in (image, self.options["label"]):
-            if name not in table.column_names:
-                raise DataError(f"{what}: has no column {name!r} (its columns: {listed(table.column_names)})")
-        _, y = self.converted(read, Columns(self.options["label"], (), {}), what)
-        shape = declared_shape(self.options["features"])
-        x = np.zeros((len(y), *shape), dtype=np.float32)
-        for i, cell in enumerate(table[image]):
-            where = f"{what}: record {i}"
-            picture = cell.as_py()
-            data = picture.get("bytes") if isinstance(picture, dict) else None
-            if not isinstance(data, bytes):
-                raise DataError(f"{where}: contains no picture")
-            x[i] = decoded(data, shape, self._resize, "huggingface", where)
-        return x, y
+        return self.converted(read, self.columns(table.column_names, what), what)
 
 
 def fetched(options: Any, split: str, folder: Path) -> Any:

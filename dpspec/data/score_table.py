@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from dpspec.contract import DataError
 from dpspec.data.arrays import npy_header, npy_values, open_archive
 from dpspec.data.table import csv_lines, listed
-from dpspec.data.table_files import open_parquet, parquet_column
 from dpspec.regular_files import NotRegularError, read_regular
 from dpspec.text import closest, did_you_mean, shortened
 
@@ -48,9 +47,9 @@ class Columns:
 
 def read_columns(path: Path, content: bytes, names: Mapping[str, str], most: int) -> Columns:
     """Read the columns ``names``, by key, of at most ``most`` rows; the suffix of ``path`` determines the format."""
-    formats = {".csv": _csv, ".npz": _npz, ".parquet": _parquet}
+    formats = {".csv": _csv, ".npz": _npz}
     if path.suffix.lower() not in formats:
-        raise DataError(f"{path}: its name must end in .csv, .npz or .parquet", "path")
+        raise DataError(f"{path}: its name must end in .csv or .npz", "path")
     columns = formats[path.suffix.lower()](path, content, names, most)
     if columns.rows == 0:
         raise DataError(f"{path}: is empty: it has no rows", "path")
@@ -127,27 +126,7 @@ def _npz(path: Path, content: bytes, names: Mapping[str, str], most: int) -> Col
             if size > _MAX_DECOMPRESSED_BYTES:
                 raise DataError(f"{what}: {size} bytes; at most {_MAX_DECOMPRESSED_BYTES} are read", key)
             values[key] = npy_values(archive, name).astype(object if key == _TEXT else np.float64)
-    return _equally_long(path, names, values)
-
-
-def _parquet(path: Path, content: bytes, names: Mapping[str, str], most: int) -> Columns:
-    import numpy as np
-
-    values: dict[str, Array] = {}
-    with open_parquet(path, content, _MAX_DECOMPRESSED_BYTES) as file:
-        _require_columns(path, names, list(file.schema_arrow.names))
-        if file.metadata.num_rows > most:
-            raise _too_many(path, most)
-        for key, name in names.items() if file.metadata.num_rows else ():
-            found = parquet_column(file, name, path)
-            if key != _TEXT and found.dtype.kind not in "fiub":
-                raise DataError(f"{path}: column {name!r} is not numeric or has missing values", key)
-            values[key] = found.astype(object if key == _TEXT else np.float64)
-    return _equally_long(path, names, values)
-
-
-def _equally_long(path: Path, names: Mapping[str, str], values: dict[str, Array]) -> Columns:
-    lengths = {name: len(values.get(key, ())) for key, name in names.items()}
+    lengths = {name: len(values[key]) for key, name in names.items()}
     if len(set(lengths.values())) > 1:
         found = ", ".join(f"{name} {length}" for name, length in lengths.items())
         raise DataError(f"{path}: columns must have equal lengths, got: {found}", "path")

@@ -98,7 +98,7 @@ def generator(seed: int, *purpose: int) -> np.random.RandomState:
 def whole_facts(
     records: int, shape: tuple[int, ...], classes: int, key: Json, *, test: int = 0, vocabulary: int | None = None
 ) -> Facts:
-    """Return the facts of a whole source with ``test`` held-out records; the digest of ``key`` identifies its rows."""
+    """Return the facts of a whole source; the digest of ``key`` identifies its rows."""
     return Facts(
         records=records,
         features=prod(shape),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import math
 from array import array
 from collections.abc import Iterator
@@ -180,25 +179,23 @@ class Parquet(Table):
 
 
 @contextmanager
-def open_parquet(path: Path, content: bytes | None = None, most: int | None = None) -> Iterator[Any]:
-    """Open a Parquet file, or its ``content`` if it was read before. Every error becomes a ``DataError``.
+def open_parquet(path: Path) -> Iterator[Any]:
+    """Open a Parquet file. Every error becomes a ``DataError``.
 
-    Columns of strings are read as dictionaries, so that memory stores repeated strings once, like the file. Files of
-    more than ``most`` decompressed bytes are rejected.
+    Columns of strings are read as dictionaries, so that memory stores repeated strings once, like the file.
     """
     parquet = import_optional("pyarrow.parquet", "pyarrow", "parquet")
 
     def opened(**options: Any) -> Any:  # limits of the footer: length of a string, number of row groups or columns
-        source = path if content is None else io.BytesIO(content)
         limits = {"thrift_string_size_limit": 1 << 22, "thrift_container_size_limit": 1 << 16}
-        return parquet.ParquetFile(source, **limits, **options)
+        return parquet.ParquetFile(path, **limits, **options)
 
     try:
         with opened() as file:
-            groups, limit = range(file.metadata.num_row_groups), MAX_BYTES if most is None else most
+            groups = range(file.metadata.num_row_groups)
             size = sum(file.metadata.row_group(group).total_byte_size for group in groups)
-            if size > limit:
-                raise DataError(f"{path}: {size} decompressed bytes; the maximum is {limit}")
+            if size > MAX_BYTES:
+                raise DataError(f"{path}: {size} decompressed bytes; the maximum is {MAX_BYTES}")
             texts = [field.name for field in file.schema_arrow if is_text(field.type)]
         with opened(read_dictionary=texts) as file:
             yield file

@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING
 
 from dpspec.contract import DataError, Dataset, Facts, Json, LoadedData
 from dpspec.contract.fragments import flag, integer, number
-from dpspec.data.arrays import Npz
 from dpspec.data.options import CLASSES, path, schema
-from dpspec.data.source import GENERATE, Source, check_count, generator, sha256, whole_facts, whole_rows
+from dpspec.data.source import GENERATE, Halves, Source, check_count, generator, locate, sha256, whole_facts, whole_rows
 
 if TYPE_CHECKING:
     from dpspec.data.source import Rows
@@ -41,13 +40,10 @@ _LENGTH: dict[str, Json] = integer(
 
 TOKENS = Dataset(
     kind="tokens",
-    summary="Labeled texts as sequences of token ids: a .jsonl file, or a numpy .npz file.",
+    summary="Labeled texts as sequences of token ids, one JSON object per line.",
     schema=schema(
         {
-            "path": path(
-                'The file. Each line of a .jsonl file is {"tokens": [5, 17, 3], "label": 1}. A .npz file contains the '
-                "integer arrays x (n, at most length) and y (n,), and optionally x_test and y_test."
-            ),
+            "path": path('The file (.jsonl). Each line is {"tokens": [5, 17, 3], "label": 1}.'),
             "vocabulary": _VOCABULARY,
             "length": _LENGTH,
             "truncate": flag(
@@ -88,54 +84,28 @@ SYNTHETIC = Dataset(
 )
 
 
-class Tokens(Npz):
-    KINDS, AXES = "iu", (2,)
+class Tokens(Halves):
+    def halves(self) -> list[Path]:
+        return [locate(self.directory, self.options["path"])]
 
-    def halves(self) -> list[str]:
-        return super().halves() if self._archived else [""]
+    def shape(self, half: Path) -> tuple[int, ...]:
+        return sum(1 for _ in _numbered(half)), self.number("length")
 
-    def shape(self, half: str) -> tuple[int, ...]:
-        length = self.number("length")
-        if self._archived:
-            records, width = super().shape(half)
-            if width > length and not self.options.get("truncate", False):
-                raise DataError(f"{self.what()}: x{half} has {width} ids per text, but length is {length}", "length")
-        else:
-            records = sum(1 for _ in _numbered(self.file()))
-        return records, length
-
-    def rows(self, half: str) -> Rows:
+    def rows(self, half: Path) -> Rows:
         import numpy as np
 
-        length, vocabulary = self.number("length"), self.number("vocabulary")
-        if self._archived:
-            values, labels = super().rows(half)
-            wrong = np.argwhere((values < 0) | (values >= vocabulary))
-            if len(wrong):
-                at = f"id {values[tuple(wrong[0])]} of text {wrong[0][0]}"
-                raise DataError(f"{self.what()}: x{half}: {at} is not in 0..{vocabulary - 1}")
-            padded = np.full((len(values), length), PADDING, dtype=np.int64)
-            padded[:, : values.shape[1]] = values[:, :length]
-            return padded, labels
-        file, ids, classes = self.file(), array("q"), array("q")
-        for place, line in _numbered(file):
-            tokens, label = self._text(line, f"{file}:{place}")
+        length, ids, classes = self.number("length"), array("q"), array("q")
+        for place, line in _numbered(half):
+            tokens, label = self._text(line, f"{half}:{place}")
             ids.extend(tokens)
             ids.extend([PADDING] * (length - len(tokens)))
             classes.append(label)
         return np.frombuffer(ids, dtype=np.int64).reshape(-1, length), np.frombuffer(classes, dtype=np.int64)
 
-    def key(self, halves: list[str]) -> dict[str, Json]:
+    def key(self, halves: list[Path]) -> dict[str, Json]:
         own = {name: self.number(name) for name in ("length", "vocabulary")}
         truncate = bool(self.options.get("truncate", False))
-        return {**own, "kind": "tokens", "file": sha256(self.file()), "truncate": truncate}
-
-    @property
-    def _archived(self) -> bool:
-        file = self.file()
-        if file.suffix.lower() not in (".jsonl", ".npz"):
-            raise DataError(f"{file}: its name must end in .jsonl or .npz", "path")
-        return file.suffix.lower() == ".npz"
+        return {**own, "kind": "tokens", "file": sha256(halves[0]), "truncate": truncate}
 
     def _text(self, line: str, where: str) -> tuple[list[int], int]:
         length, vocabulary, classes = self.number("length"), self.number("vocabulary"), self.number("classes")

@@ -1,34 +1,298 @@
 """Search for the minimum noise, the maximum number of steps or the largest group for which claims are proved.
 
 The search computes bounds and trains nothing. Every tried value is put into the spec, validated, bounded and judged;
-the returned values were judged, at both ends of the bracket.
+the returned values were judged, at both ends of the bracket. Some rules leave gaps: steps must be a multiple of the
+epoch, and the length of an epoch must divide the steps. The search runs over the valid values, by their index.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+import dataclasses
+import math
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
 
 from dpspec.accounting import NeverHoldsError, find_boundary
-from dpspec.contract import Spec
+from dpspec.contract import DataError, Finding, Json, Spec
 from dpspec.contract.catalog import Catalog
-from dpspec.contract.events import Event
+from dpspec.contract.events import Event, StageStarted
 from dpspec.contract.frozen import canonical_json
-from dpspec.engine.evaluations import (
-    Evaluations,
-    Point,
-    ValidIntegers,
-    changes,
-    crossing,
-    trend,
-    valid_beyond,
-    valid_integers,
-)
+from dpspec.engine.judging.claim_tests import Concluded
+from dpspec.engine.judging.evidence_weight import claim_scope, weighed_findings
 from dpspec.engine.judging.inequalities import statement
-from dpspec.errors import UsageError
+from dpspec.engine.judging.judge import judge
+from dpspec.engine.preparing.context import RunContext
+from dpspec.engine.preparing.prepare import Prepared, audit_of, data_unreadable, prepare
+from dpspec.engine.results.result import Verdict
+from dpspec.engine.running.conclude import with_assumptions
+from dpspec.errors import SpecError, UsageError
+from dpspec.language.load import from_document
 from dpspec.language.numeric_values import NumericKey, dotted, given_numbers, numeric_key, with_value
-from dpspec.language.tree import source_file
+from dpspec.language.tree import locate, source_file
 from dpspec.text import closest, did_you_mean, joined, listed, quoted
+
+#: Number of non-divisors next to the start that are tested, to distinguish divisors from a range without gaps.
+_TESTED = 4
+
+#: Largest integer of a spec that is factored.
+_LARGEST_FACTORED = 10**9
+
+#: Multiples of the last valid value that are tested for validity beyond it.
+_FACTORS = (2, 3, 5, 10, 100)
+
+
+@dataclass(frozen=True)
+class ValidIntegers:
+    """The valid values by index: the listed ones, or multiples of ``step`` (1: the value itself, maybe real)."""
+
+    step: int = 1
+    listed: tuple[int, ...] = ()
+
+    def value(self, index: float) -> float:
+        return float(self.listed[int(index)]) if self.listed else index * self.step
+
+    def index(self, value: float) -> float:
+        """The index of a value, or of the next larger one."""
+        if self.listed:
+            return float(min(bisect_left(self.listed, value), len(self.listed) - 1))
+        return value if self.step == 1 else float(-(-value // self.step))
+
+    def limits(self, low: float, high: float) -> tuple[float, float]:
+        if self.listed:
+            return 0.0, float(len(self.listed) - 1)
+        return self.index(low), high if self.step == 1 else float(high // self.step)
+
+
+def valid_integers(
+    start: int, low: float, high: float, is_valid: Callable[[int], bool], document: Json
+) -> ValidIntegers:
+    """The gaps in the valid values around ``start``, which is valid.
+
+    If ``start`` divides an integer of the document, and the nearest integers and first multiples that do not divide it
+    are invalid: its valid divisors. Otherwise the multiples of the smallest divisor of ``start`` whose steps from
+    ``start`` are valid.
+    """
+
+    def fits(value: int) -> bool:
+        return low <= value <= high and is_valid(value)
+
+    for number in sorted(set(_integers(document)), reverse=True):
+        if not start <= number <= _LARGEST_FACTORED or number % start:
+            continue
+        multiples = [value for value in range(2 * start, 9 * start, start) if number % value]
+        nearest = (value for distance in range(1, number + 1) for value in (start - distance, start + distance))
+        others = islice((v for v in nearest if max(low, 1) <= v <= high and number % v), _TESTED)
+        if any(map(is_valid, others)) or any(map(fits, multiples)):
+            continue
+        found = tuple(value for value in _divisors(number) if fits(value))
+        if len(found) > 2:
+            return ValidIntegers(listed=found)
+    for step in _divisors(start):
+        for sign in (1, -1):
+            near = [start + sign * step * i for i in (1, 2, 3) if low <= start + sign * step * i <= high]
+            if near and all(map(is_valid, near)):
+                return ValidIntegers(step=step)
+    return ValidIntegers()
+
+
+def valid_beyond(last: float, high: float, is_valid: Callable[[int], bool], document: Json) -> int | None:
+    """A valid value beyond the last one that a search reached; None if none is found."""
+    multiples = [int(last) * factor for factor in _FACTORS]
+    divisors = [d for n in set(_integers(document)) if 0 < n <= _LARGEST_FACTORED for d in _divisors(n)]
+    return next((v for v in sorted({*multiples, *divisors}) if last < v <= high and is_valid(v)), None)
+
+
+def _integers(document: Json) -> Iterator[int]:
+    if isinstance(document, dict):
+        for value in document.values():
+            yield from _integers(value)
+    elif isinstance(document, list | tuple):
+        for value in document:
+            yield from _integers(value)
+    elif isinstance(document, int) and not isinstance(document, bool):
+        yield document
+
+
+def _divisors(number: int) -> list[int]:
+    small = [d for d in range(1, int(number**0.5) + 1) if number % d == 0]
+    return sorted({*small, *(number // d for d in small)})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Point:
+    """The chosen claims at one value; ``problem`` explains missing verdicts, ``private`` marks data-dependent ones."""
+
+    value: float
+    verdicts: tuple[Verdict, ...] = ()
+    problem: str = ""
+    private: bool = False
+    spec: Spec | None = field(default=None, repr=False)
+    findings: tuple[Finding, ...] = field(default=(), repr=False)
+
+    @property
+    def proved(self) -> bool:
+        return bool(self.verdicts) and all(verdict.verdict == "proved" for verdict in self.verdicts)
+
+
+class Evaluations:
+    def __init__(
+        self,
+        spec: Spec,
+        catalog: Catalog,
+        key: NumericKey,
+        claims: Sequence[str],
+        emit: Callable[[Event], None] | None = None,
+    ) -> None:
+        self.spec = spec
+        self.key = key
+        self.claims = tuple(claims)
+        self._catalog = catalog
+        self._emit = emit or (lambda event: None)
+        self._base: Prepared | None = None
+        self.points: dict[float, Point] = {}
+
+    def at(self, value: float) -> Point:
+        if value in self.points:
+            return self.points[value]
+        self._emit(StageStarted(audit=self.spec.name, stage=f"{self.key.place} = {self.key.spelling(value)}"))
+        try:
+            prepared = self.candidate(value)
+            findings = self._findings(prepared)
+        except SpecError as error:
+            point = Point(value=value, problem=f"the spec is not valid there: {error}")
+        except (ValueError, ArithmeticError, MemoryError) as error:
+            point = Point(value=value, problem=f"no bound could be computed: {error or type(error).__name__}")
+        else:
+            (judged,) = judge([Concluded(spec=prepared.spec, findings=findings)])
+            verdicts = tuple(v for name in self.claims for v in judged.verdicts if v.claim == name)
+            used = [i for v in verdicts for i in (v.upper_finding, v.lower_finding) if i is not None]
+            private = any(judged.findings[i].privacy != "public" for i in used)
+            spec, findings = prepared.spec, judged.findings
+            point = Point(value=value, verdicts=verdicts, private=private, spec=spec, findings=findings)
+        self.points[value] = point
+        return point
+
+    def wrong(self, value: float) -> str:
+        """Why the spec is not valid with this value; empty if it is."""
+        try:
+            self.candidate(value)
+        except SpecError as error:
+            return next(d.message for d in error.diagnostics if d.severity == "error")
+        return ""
+
+    def candidate(self, value: float) -> Prepared:
+        made = from_document(
+            with_value(self.spec, self.key, value),
+            self._catalog,
+            self.spec.directory,
+            name=self.spec.name,
+            cell=self.spec.cell,
+        )
+        spec = dataclasses.replace(made, audit=None, origin=self.spec.origin)
+        base = self._base
+        if base is None or self.key.path[0] in ("data", "model", "training") or base.components:
+            prepared = prepare(spec, self._catalog)
+        else:  # neither data nor model can have changed: they need not be described again
+            audit = audit_of(self._catalog.mechanisms[spec.mechanism.kind])
+            diagnostics = tuple(locate(d, spec.origin) for d in audit.check(spec, base.facts))
+            prepared = dataclasses.replace(base, spec=spec, audit=audit, diagnostics=diagnostics)
+        errors = [d for d in prepared.diagnostics if d.severity == "error"]
+        if errors:
+            raise SpecError(errors)
+        self._base = prepared
+        return prepared
+
+    def _findings(self, prepared: Prepared) -> tuple[Finding, ...]:
+        spec, inputs = prepared.spec, prepared.audit.trial_inputs(prepared.spec)
+        context = RunContext(prepared, self._catalog, inputs, device="cpu", emit=self._emit)
+        try:
+            outcomes = with_assumptions(prepared.audit.bound(spec, context), spec, prepared.constants, {})
+            return tuple(outcome for outcome in outcomes if isinstance(outcome, Finding))
+        except DataError as error:
+            raise SpecError([data_unreadable(error, self.spec)]) from error
+
+
+#: Factors of compared values relative to the start, nearest first.
+_DISTANCES = (1.25, 0.8, 2.0, 0.5, 16.0, 1.0 / 16.0, 1e4, 1e-4)
+
+#: Relative difference below which values are equal.
+_SAME = 1e-9
+
+
+def trend(evaluations: Evaluations, start: float, low: float, high: float, valid: ValidIntegers) -> bool | None:
+    """Whether larger values increase the margins of the claims; None if no two tried values differ."""
+    here, first = evaluations.at(start), valid.index(start)
+    others = [first * factor for factor in _DISTANCES]
+    if evaluations.key.integer:
+        others = [*map(float, map(round, others)), first + 1.0, first - 1.0]
+    for index in dict.fromkeys(min(max(other, low), high) for other in others):
+        if index == first:
+            continue
+        other = valid.value(index)
+        gaining, losing = changes(evaluations, here, evaluations.at(other))
+        if gaining and losing:
+            raise UsageError(
+                f"increasing {evaluations.key.place} improves {listed(gaining)} and worsens {listed(losing)}: "
+                "choose claims with --claim, one direction at a time"
+            )
+        if gaining or losing:
+            return bool(gaining)
+    return None
+
+
+def changes(evaluations: Evaluations, one: Point, other: Point) -> tuple[list[str], list[str]]:
+    """The chosen claims whose margin certainly increases with the value, and those for which it decreases."""
+    less, more = sorted((one, other), key=lambda point: point.value)
+    gaining, losing = [], []
+    for name in evaluations.claims:
+        for a, b in zip(_margins(less, name), _margins(more, name), strict=False):  # the first clear change counts
+            unclear = _SAME * max(a[2], b[2])
+            if b[0] > a[1] + unclear:
+                gaining.append(name)
+                break
+            if a[0] > b[1] + unclear:
+                losing.append(name)
+                break
+    return gaining, losing
+
+
+def crossing(low: Point, high: Point) -> float | None:
+    """An estimate of the value between two others at which the claims change, with bounds as powers of the value."""
+    a, b = _excess(low), _excess(high)
+    if a is None or b is None or a * b > 0.0 or a == b or low.value <= 0.0:
+        return None
+    return low.value * math.exp(math.log(high.value / low.value) * a / (a - b))
+
+
+def _excess(point: Point) -> float | None:
+    """The largest ratio of a bound to its claim, as a logarithm; None if it is undefined."""
+    logs = []
+    for verdict in point.verdicts:
+        if not verdict.provable or not verdict.claimed or min(verdict.provable, verdict.claimed) < 0.0:
+            return None
+        logs.append(math.log(verdict.provable / verdict.claimed))
+    return max(logs, default=None)
+
+
+def _margins(point: Point, name: str) -> list[tuple[float, float, float]]:
+    """Per part both ends of the margin, which differ if a bound is known not to be tight, and its scale."""
+    if point.spec is None:
+        return []
+    claim = next(c for c in point.spec.claims if c.id == name)
+    margins: list[tuple[float, float, float]] = []
+    for part in statement(claim).parts:
+        weighed = weighed_findings(part, claim_scope(point.spec, claim), point.findings)
+        best = next((s.finding for s in weighed if s.strength == "proof" and math.isfinite(s.value)), None)
+        if best is None:
+            margins.append((-math.inf, -math.inf, 0.0))
+            continue
+        sign = 1.0 if part.side == "at-most" else -1.0
+        ends = [sign * (part.claimed - value) for value in (best.value, best.lower) if value is not None]
+        margins.append((min(ends), max(ends), max(abs(part.claimed), abs(best.value))))
+    return margins
+
 
 #: Relative precision of real values.
 PRECISION = 1e-3
@@ -64,34 +328,6 @@ class Calibration:
     @property
     def private(self) -> bool:
         return any(point.private for point in (self.proved, self.unproved) if point is not None)
-
-
-def calibrate_specs(
-    specs: Sequence[Spec],
-    catalog: Catalog,
-    *,
-    vary: str,
-    claims: Sequence[str] = (),
-    relative: float = PRECISION,
-    listeners: Sequence[Callable[[Event], None]] = (),
-) -> tuple[Calibration, ...]:
-    """:func:`calibrate_spec` for each spec, once for cells of a matrix that differ in the varied key only."""
-
-    def emit(event: Event) -> None:
-        for listener in listeners:
-            listener(event)
-
-    calibrations: list[Calibration] = []
-    seen: set[tuple[str, str]] = set()
-    for spec in specs:
-        key = numeric_key(spec, catalog, vary)
-        others = with_value(spec, key, key.low)
-        same = (source_file(spec.origin), canonical_json(others))
-        if same in seen:
-            continue
-        seen.add(same)
-        calibrations.append(calibrate_spec(spec, catalog, vary=vary, claims=claims, relative=relative, emit=emit))
-    return tuple(calibrations)
 
 
 def calibrate_spec(
@@ -168,12 +404,8 @@ def calibrate_spec(
     if key.integer and upwards:
         beyond = valid_beyond(valid.value(high), key.high, is_valid, spec.to_json()["mechanism"])
     cell = {p: canonical_json(value) for p, value in spec.cell.items() if p not in (key.place, dotted(key.path))}
-    name = spec.name
-    if len(cell) < len(spec.cell):
-        labels = ", ".join(f"{place.rpartition('.')[2]}={value}" for place, value in cell.items())
-        name = f"{spec.document['name']}[{labels}]" if labels else str(spec.document["name"])
     return Calibration(
-        name=name,
+        name=spec.name,
         source=source_file(spec.origin),
         cell=tuple(f"{place}={value}" for place, value in cell.items()),
         key=key,

@@ -1,11 +1,7 @@
 """Comparison of a result with its recomputation, leaf by leaf.
 
-For results of other versions it reports the verdicts that would change now. Rules and bounds change between versions,
-so a difference may come from a rule or from an edit; a changed verdict matters in either case.
-
-Some values of a result follow from nothing, so recomputation cannot detect their edits; ``verify`` lists them. None of
-them decides a verdict. A forger who invents consistent measurements of trials and everything that follows from them is
-detected only by the store or by training again.
+Differences of another version's result come from a rule or an edit; a changed verdict matters in either case.
+``verify`` lists the values that follow from nothing. Only the store detects invented measurements of trials.
 """
 
 from __future__ import annotations

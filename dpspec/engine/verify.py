@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import operator
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -209,7 +209,14 @@ def recompute(
 ) -> tuple[Recomputed, list[Mismatch]]:
     """Recompute an audit; ``vouched``: whether the store must contain all of its trials."""
     folder = str(Path(audit.source).parent) if directory is None else directory
-    spec = from_document(audit.document, catalog, folder, name=audit.name, cell=audit.cell)
+    try:
+        spec = from_document(audit.document, catalog, folder, name=audit.name, cell=audit.cell)
+    except SpecError as error:  # without the keys that this version removed, which are then a difference
+        known = thaw(audit.document)
+        for unknown in (d for d in error.diagnostics if d.code == "unknown-key"):
+            block = functools.reduce(operator.getitem, unknown.path[:-1], known)
+            del block[unknown.path[-1]]
+        spec = from_document(known, catalog, folder, name=audit.name, cell=audit.cell)
     mismatches = list(_of_spec(audit, spec, catalog))
     prepared = prepare(spec, catalog, recorded=audit.facts)
     absent = None
@@ -287,11 +294,11 @@ def _recording(audit: AuditResult, prepared: Prepared) -> tuple[ExecutedRun | No
 
 
 def _bounds(prepared: Prepared, catalog: Catalog, inputs: FrozenMap) -> list[Finding | Series]:
-    with closing(RunContext(prepared, catalog, inputs, device="cpu")) as context:
-        try:
-            return list(prepared.audit.bound(prepared.spec, context))
-        except ArithmeticError as error:
-            raise SpecError([out_of_range(error, prepared.spec)]) from error
+    context = RunContext(prepared, catalog, inputs, device="cpu")
+    try:
+        return list(prepared.audit.bound(prepared.spec, context))
+    except ArithmeticError as error:
+        raise SpecError([out_of_range(error, prepared.spec)]) from error
 
 
 def _origins(

@@ -1,11 +1,8 @@
 """Runs tasks in local processes. A worker that dies loses only its current task.
 
 Each worker is a new interpreter (``spawn``, because forking a process with threads or a GPU can hang) with a pipe. It
-ends when the pipe closes, so no worker outlives the caller. It has the caller's module path without the current folder:
-``multiprocessing`` starts workers by ``python -c``, which puts the current folder first on the path, and a foreign file
-``multiprocessing.py`` there would run before dpspec.
-
-The executor ``local`` uses this process, or several processes if that is faster.
+ends when the pipe closes, so no worker outlives the caller. Its module path lacks the current folder, where a foreign
+file ``multiprocessing.py`` would run before dpspec.
 """
 
 from __future__ import annotations
@@ -115,12 +112,8 @@ class Processes:
         busy = [worker.device for worker in self._workers if worker.task is not None]
         device = min(self._devices, key=busy.count) if task.needs.device != "cpu" else "cpu"
         idle = [worker for worker in self._workers if worker.task is None]
-        if device == "cpu":
-            worker = next(iter(idle), None)
-        else:
-            worker = next((w for w in idle if w.device == device), None) or next(
-                (w for w in idle if not w.device), None
-            )
+        fitting = [worker for worker in idle if device == "cpu" or worker.device in (device, None)]
+        worker = max(fitting, key=lambda worker: worker.device == device, default=None)
         if worker is None:
             ours, theirs = self._context.Pipe()
             arguments = (theirs, os.environ.get(_VARIABLE))

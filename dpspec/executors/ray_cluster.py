@@ -1,8 +1,7 @@
 """The executor ``ray``: runs tasks on a Ray cluster with their declared CPUs, GPU and memory.
 
-Ray schedules tasks and reports lost ones; the common dispatcher decides about repetition (``max_retries=0``). Workers
-need an importable dpspec of the same version and the data files of the specs. The caller receives and stores all
-results. Workers import nothing from the current folder.
+Workers need an importable dpspec of the same version and the data files of the specs, and import nothing from the
+current folder. The common dispatcher repeats lost tasks (``max_retries=0``).
 """
 
 from __future__ import annotations

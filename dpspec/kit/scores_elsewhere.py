@@ -107,7 +107,7 @@ SCHEMA: dict[str, dps.Json] = block(
         "type": "string",
         "minLength": 1,
         "maxLength": 4000,
-        "description": "The table: a .csv, .npz or .parquet file of at most 128 MiB and 1,000,000 rows. Relative to "
+        "description": "The table: a .csv or .npz file of at most 128 MiB and 1,000,000 rows. Relative to "
         "the spec's directory.",
     },
     coin={**_COLUMN, "description": "The column of fair inclusion bits: 1 if the canary was included, else 0."},
@@ -171,10 +171,10 @@ def refusals(spec: dps.Spec) -> Iterator[dps.Diagnostic]:
             continue
         from dpspec.stats import binomial
 
-        for test in binomial.coin_tests(thrown):
-            if test.p_value <= level:
+        for name, p_value, text in binomial.coin_tests(thrown):
+            if p_value <= level:
                 yield bad_value(
-                    f"the coins{of} are not fair: {test.text}, p = {test.p_value:.1g} ({test.name})",
+                    f"the coins{of} are not fair: {text}, p = {p_value:.1g} ({name})",
                     (*_SCORES, "coin"),
                     "throw an independent fair coin for every canary or run before training; bounds from other coins "
                     "are false",

@@ -1,8 +1,7 @@
 """JSON Schemas of the blocks of a spec, and ``dpspec schema``: one schema of specs with all installed plugins.
 
-Validation and the schema for editors use the same blocks: core's keys and the keys of the provider that the block's
-kind selects. The schema is JSON Schema 2020-12, uses only keywords that draft-07 shares, and contains no references. If
-a spec has ``extends`` or ``matrix``, no key is required, because the parent or the cells may supply it.
+The schema is JSON Schema 2020-12, uses only keywords that draft-07 shares, and contains no references. If a spec has
+``extends`` or ``matrix``, no key is required, because the parent or the cells may supply it.
 """
 
 from __future__ import annotations
@@ -168,15 +167,7 @@ def _provider_block(schema: Plain, kind: str, summary: str) -> Plain:
 
 
 def bundle(catalog: Catalog) -> dict[str, Json]:
-    def with_schedules(provider: Mechanism) -> Plain:
-        schema = mechanism_block(provider)
-        if provider.steps:  # phases may be a list or a formula
-            phases = schema["properties"]["phases"]
-            either = {"description": phases["description"], "anyOf": [phases, core("schedule")]}
-            schema["properties"] = {**schema["properties"], "phases": either}
-        return schema
-
-    whole = _spec_schema(catalog, with_schedules)
+    whole = _spec_schema(catalog, mechanism_block)
     top = {key: whole[key] for key in ("title", "description", "type")}
     rest = {key: value for key, value in whole.items() if key not in top}
     return {

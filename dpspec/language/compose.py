@@ -2,8 +2,7 @@
 
 A child ``extends`` its parent: maps merge, lists and scalars replace, null removes the parent's value. ``matrix``
 expands one spec into many cells, either the product of a map of axes or a list of cells. ``--set path=value`` is the
-topmost layer; its values are YAML with the same rules as in a file, its paths dotted, such as
-``claims.family.epsilon``.
+topmost layer; its values are YAML, its paths dotted, such as ``claims.family.epsilon``.
 """
 
 from __future__ import annotations

@@ -53,7 +53,6 @@ def explain(code: str, width: int = WIDTH) -> str:
 
 
 _TAB = 4
-_CUT = "..."
 _STYLES = {"error": "31;1", "warning": "33;1", "bold": "1", "gutter": "34;1"}
 
 
@@ -108,19 +107,13 @@ class _Painter:
 
 
 def _window(source: str, start: int, end: int, room: int) -> tuple[str, int, int]:
-    """The part of a line that fits in ``room`` columns, the caret's column in it, and the caret's width."""
+    """About ``room`` columns of a line around the error, and the column and width of the caret."""
     cells = [" " * _TAB if c == "\t" else visible(c) for c in source]
     start = min(max(start, 0), len(cells))
-    left, right = 0, len(cells)
-    if _width("".join(cells)) > room:  # a third of the room for context before the error
-        left, right = max(0, start - room // 3), min(len(cells), start + room)
-        while _width("".join(cells[left:start])) > room // 3:
-            left += 1
-        while right > left and _width("".join(cells[left:right])) > room - 2 * len(_CUT):
-            right -= 1
-    head, tail = _CUT * (left > 0), _CUT * (right < len(cells))
+    left = max(0, start - room // 3) if len(cells) > room else 0
+    right = min(len(cells), left + room)
     first, marked = (_width("".join(cells[a:b])) for a, b in ((left, start), (start, min(end, right))))
-    return head + "".join(cells[left:right]) + tail, len(head) + first, max(marked, 1)
+    return "".join(cells[left:right]), first, max(marked, 1)
 
 
 def _width(text: str) -> int:

@@ -1,8 +1,7 @@
 """Find the specs in folders, and load specs from files or resolved documents.
 
 Errors in a file are diagnostics, not exceptions. In a folder, each YAML file with a top-level key ``dpspec`` is a spec,
-sorted by path. Commands, ``dpspec.run`` and the pytest plugin all use this rule. Parent files leave the key to their
-children, and unrelated files do not have it.
+sorted by path. Parent files leave the key to their children.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from dpspec.contract import (
 )
 from dpspec.contract import Path as SpecPath
 from dpspec.contract.catalog import Catalog
-from dpspec.contract.diagnostics import has_errors, rename, with_old_words
+from dpspec.contract.diagnostics import has_errors, with_old_words
 from dpspec.contract.frozen import digest, without
 from dpspec.contract.spec import unit_in_words
 from dpspec.errors import PluginError, SpecError, UsageError
@@ -44,8 +43,8 @@ from dpspec.language.compose import (
     read_family,
 )
 from dpspec.language.problems import problems
-from dpspec.language.rewrite import expand_phases, split_claims, unused_settings
-from dpspec.language.tree import Node, Origin, json_problem, locate, origin, plain
+from dpspec.language.rewrite import split_claims, unused_settings
+from dpspec.language.tree import Node, Origin, locate, origin, plain
 from dpspec.language.validate import PLUGIN_CODES, Checked, check
 from dpspec.language.yaml_source import MAX_BYTES, SUFFIXES
 from dpspec.regular_files import NotRegularError, open_regular
@@ -159,12 +158,7 @@ def from_document(
     cell: Mapping[str, Json] | None = None,
 ) -> Spec:
     """Rebuild the spec of a resolved document; ``name`` includes the cell. Raises ``SpecError`` or ``PluginError``."""
-    invalid = json_problem(document)
-    if invalid is not None:
-        raise SpecError([invalid])
-    plain_document: dict[str, Json] = thaw(document)
-    rename(plain_document)
-    checked = check(plain_document, catalog)
+    checked = check(thaw(document), catalog)
     errors = [d for d in checked.diagnostics if d.severity == "error"]
     if _plugins_only(errors):
         raise PluginError("; ".join(d.message for d in errors), errors)
@@ -207,15 +201,11 @@ def _load(
 
 
 def _build_cell(composed: Composed, path: Path, catalog: Catalog) -> tuple[Spec | None, list[Diagnostic]]:
-    root, unclear = expand_phases(composed.root, catalog)
-    spans = origin(root)
-    if unclear:
-        return None, [locate(d, spans) for d in unclear]
-    document = plain(root)
-    old_words = rename(document)
+    spans = origin(composed.root)
+    document = plain(composed.root)
     checked = check(document, catalog)
-    unused = unused_settings(document, composed.chosen, merged=root is not composed.root)
-    wrong = [locate(d, spans) for d in (*old_words, *checked.diagnostics, *unused)]
+    unused = unused_settings(document, composed.chosen)
+    wrong = [locate(d, spans) for d in (*checked.diagnostics, *unused)]
     if has_errors(wrong):
         return None, wrong
     name = checked.document["name"] + composed.suffix
@@ -250,11 +240,7 @@ def find_specs(paths: Sequence[Path]) -> tuple[tuple[Path, ...], tuple[Path, ...
     files: list[Path] = []
     others: list[Path] = []
     for path in paths:
-        try:
-            is_folder = path.is_dir()
-        except (OSError, ValueError):  # ValueError: a null byte in the path
-            is_folder = False
-        if not is_folder:
+        if not os.path.isdir(path):
             files.append(path)
             continue
         below = sorted(_yaml_below(path))
@@ -262,8 +248,7 @@ def find_specs(paths: Sequence[Path]) -> tuple[tuple[Path, ...], tuple[Path, ...
         if not specs:
             why = f"none of its {len(below)} YAML files has a top-level key 'dpspec', as in 'dpspec: 1'"
             if not below:
-                recorded = any((path / name / "run.json").is_file() for name in ("", "rank-0"))
-                why = "it has no YAML files" + "; for a recording, use `dpspec check`" * recorded
+                why = "it has no YAML files; for a recording, use `dpspec check`"
             raise UsageError(f"no spec in the folder {quoted(str(path))}: {why}")
         files += [file for file in below if file in specs]
         others += [file for file in below if file not in specs]
@@ -300,9 +285,5 @@ def _unique(paths: Iterable[Path]) -> tuple[Path, ...]:
     """Even if several paths lead to one file."""
     found: dict[str, Path] = {}
     for path in paths:
-        try:
-            place = os.path.realpath(path)
-        except (OSError, ValueError):
-            place = str(path)
-        found.setdefault(place, path)
+        found.setdefault(os.path.abspath(path), path)
     return tuple(found.values())

@@ -1,14 +1,4 @@
-"""Rewrite the documents that composition returns into those that validation reads.
-
-A formula in ``mechanism.phases`` becomes a list of phases. ``phases: {steps: 1000, every: 10, noise_multiplier:
-{from: 2.0, to: 1.0, shape: geometric}}`` are phases of ``every`` steps, with a shorter last phase if needed. In phase
-i = 0, ..., n - 1 of n, with f = i / (n - 1), or 0 if n = 1, the value is
-
-    linear     from + (to - from) f
-    geometric  from^(1 - f) to^f, both above 0
-    cosine     to + (from - to) (1 + cos(pi f)) / 2
-
-Other keys are equal in all phases. A map in a phase is merged over the same map of the block.
+"""Move claims about the best cell of a matrix into a separate document, and find settings without effect.
 
 Claims ``over: matrix``, about publishing the best of all cells, move from the cells to a separate document, named
 ``NAME best of N``. Its mechanism, of kind ``selection``, contains the resolved mechanism, model, training and threat
@@ -18,73 +8,18 @@ any other spec. If the cells have no other claims, they are not audited separate
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from dpspec.contract import Diagnostic, FrozenMap, Json, Path, Span, Spec, thaw
-from dpspec.contract.catalog import Catalog
-from dpspec.language.blocks import CELL_BLOCKS, CLAIM_KIND, SELECTION, core
+from dpspec.language.blocks import CELL_BLOCKS, CLAIM_KIND, SELECTION
 from dpspec.language.compose import Composed
-from dpspec.language.problems import problems
 from dpspec.language.tree import Node, child, from_plain, plain, value_at
-from dpspec.text import quoted, shown
-
-MAX_PHASES = 1000
-
-_PLACE = ("mechanism", "phases")
-
-_SHAPES = ("linear", "geometric", "cosine")
+from dpspec.text import quoted
 
 
-class _ScheduleError(Exception):
-    def __init__(self, message: str, node: Node) -> None:
-        self.diagnostic = Diagnostic(code="bad-value", message=message, path=_PLACE, span=node.span)
-
-
-def expand_phases(root: Node, catalog: Catalog) -> tuple[Node, list[Diagnostic]]:
-    """Replace a formula by the list of phases."""
-    mechanism = child(root, "mechanism")
-    phases = None if mechanism is None else child(mechanism, "phases")
-    if mechanism is None or phases is None or not isinstance(phases.value, dict):
-        return root, []
-    assert isinstance(root.value, dict)
-    assert isinstance(mechanism.value, dict)
-    offered = catalog.mechanisms.get(str(plain(mechanism.value.get("kind", Node(None)))))
-    schema = core("schedule")
-    if offered is not None and offered.provider.steps:
-        keys = offered.provider.schemas.mechanism.get("properties", ())
-        schema = {**schema, "properties": {**{key: {} for key in keys}, **schema["properties"]}}
-        schema["additionalProperties"] = False
-    written = plain(phases)
-    wrong = list(problems(schema, written, _PLACE))
-    if wrong:
-        return root, wrong
-    steps, every = int(written["steps"]), int(written.get("every", 1))
-    count = -(-steps // every)
-    if count > MAX_PHASES:
-        message = f"{steps} steps in phases of {every} are {count} phases; the maximum is {MAX_PHASES}"
-        hint = f"write every: {-(-steps // MAX_PHASES)} or more"
-        return root, [Diagnostic(code="bad-value", message=message, path=_PLACE, span=phases.span, help=hint)]
-    merged = []
-    try:
-        for i in range(count):
-            fraction = i / (count - 1) if count > 1 else 0.0
-            entries = {key: _evaluate(node, fraction) for key, node in phases.value.items() if key != "every"}
-            for key, own in entries.items():  # a phase with only ``sampling.rate`` keeps the block's scheme
-                shared = mechanism.value.get(key)
-                if shared is not None and isinstance(shared.value, dict) and isinstance(own.value, dict):
-                    entries[key] = replace(own, value={**shared.value, **own.value})
-            entries["steps"] = replace(phases.value["steps"], value=min(every, steps - i * every))
-            merged.append(Node(entries, phases.span))
-    except _ScheduleError as error:
-        return root, [error.diagnostic]
-    block = {**mechanism.value, "phases": replace(phases, value=list(merged))}
-    return replace(root, value={**root.value, "mechanism": replace(mechanism, value=block)}), []
-
-
-def unused_settings(document: Json, chosen: Iterable[Path], *, merged: bool) -> Iterator[Diagnostic]:
+def unused_settings(document: Json, chosen: Iterable[Path]) -> Iterator[Diagnostic]:
     """The report would default show a value that the audit did not use, because each phase overrides it."""
     mechanism = document.get("mechanism") if isinstance(document, dict) else None
     phases = mechanism.get("phases") if isinstance(mechanism, dict) else None
@@ -96,7 +31,7 @@ def unused_settings(document: Json, chosen: Iterable[Path], *, merged: bool) -> 
             continue  # the validator rejects steps together with phases
         value = value_at(mechanism, path[1:])
         effective = [value_at(phase if path[1] in phase else mechanism, path[1:]) for phase in phases]
-        own = all(path[1] in phase for phase in phases) and not (merged and isinstance(mechanism.get(path[1]), dict))
+        own = all(path[1] in phase for phase in phases)
         differ = [used != value for used in effective]
         if value is not None and (all(differ) or (own and any(differ))):
             name = ".".join(map(str, path))
@@ -106,39 +41,6 @@ def unused_settings(document: Json, chosen: Iterable[Path], *, merged: bool) -> 
                 path=path,
                 help=f"set {quoted(f'mechanism.phases.0.{path[1]}')} and so on, or take it out of the phases",
             )
-
-
-def _evaluate(node: Node, fraction: float) -> Node:
-    """At ``fraction`` of the schedule; ``{from, to}`` maps become numbers."""
-    if not isinstance(node.value, dict):
-        return node
-    if not {"from", "to"} & node.value.keys():
-        return replace(node, value={key: _evaluate(inner, fraction) for key, inner in node.value.items()})
-    unknown = sorted(node.value.keys() - {"from", "to", "shape"})
-    if unknown:
-        raise _ScheduleError(f"{quoted(unknown[0])} cannot be combined with 'from' and 'to'", node)
-    ends = []
-    for key in ("from", "to"):
-        found = node.value.get(key)
-        end = None if found is None else found.value
-        if isinstance(end, bool) or not isinstance(end, int | float) or abs(end) > 1e300:
-            raise _ScheduleError(f"{key} of a schedule must be a number, got {shown(end)}", found or node)
-        ends.append(float(end))
-    first, last = ends
-    shape = node.value["shape"].value if "shape" in node.value else "linear"
-    if shape == "linear":
-        value = first + (last - first) * fraction
-    elif shape == "geometric":
-        if first <= 0.0 or last <= 0.0:
-            raise _ScheduleError("a geometric schedule needs from and to above 0", node)
-        value = first ** (1.0 - fraction) * last**fraction
-    elif shape == "cosine":
-        value = last + (first - last) * (1.0 + math.cos(math.pi * fraction)) / 2.0
-    else:
-        raise _ScheduleError(
-            f"shape must be one of {', '.join(_SHAPES)}, got {shown(plain(node.value['shape']))}", node
-        )
-    return replace(node, value=first if fraction == 0.0 else last if fraction == 1.0 else value)
 
 
 #: Maximum length of a spec name, and the suffix of a selection's name.

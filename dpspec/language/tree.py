@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from dpspec.contract import Diagnostic, Json, Path, Span, format_path
+from dpspec.contract import Diagnostic, Json, Path, Span
 
 #: Value of a node: a scalar, a mapping of nodes or a list of nodes.
 Content: TypeAlias = "dict[str, Node] | list[Node] | str | int | float | bool | None"
@@ -24,7 +23,7 @@ class Node:
 
 
 class Origin(dict[Path, Span]):
-    """Spans of values by path, and of keys (``keys_at``). Claims have a path by position and one by id."""
+    """Spans of values by path, and of keys (``keys_at``)."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -59,37 +58,14 @@ def from_plain(value: Json) -> Node:
     return Node(value)
 
 
-def json_problem(value: Json, path: Path = (), depth: int = 64) -> Diagnostic | None:
-    """A diagnostic if a value is too deep, has non-string keys, NaN or infinities."""
-    if depth == 0:
-        return Diagnostic(code="too-deep", message="values are nested too deeply", path=path)
-    if isinstance(value, Mapping):
-        if not all(isinstance(key, str) for key in value):
-            return Diagnostic(code="bad-key", message="keys must be strings", path=path)
-        inner: list[tuple[str | int, Json]] = list(value.items())
-    elif isinstance(value, list | tuple):
-        inner = list(enumerate(value))
-    elif value is None or isinstance(value, str | int) or (isinstance(value, float) and math.isfinite(value)):
-        return None
-    else:
-        return Diagnostic(code="bad-number", message="every number must be finite", path=path)
-    found = (json_problem(item, (*path, key), depth - 1) for key, item in inner)
-    return next((diagnostic for diagnostic in found if diagnostic is not None), None)
-
-
 def origin(root: Node) -> Origin:
     found = Origin()
-    ids = {i: name for name, i in claim_ids(root).items()}
     nodes: list[tuple[Path, Node]] = [((), root)]
     for path, node in nodes:
-        paths = [path]
-        if len(path) > 1 and path[0] == "claims" and path[1] in ids:
-            paths.append(("claims", ids[int(path[1])], *path[2:]))
-        for each in paths:
-            if node.span is not None:
-                found[each] = node.span
-            if node.key is not None:
-                found.keys_at[each] = node.key
+        if node.span is not None:
+            found[path] = node.span
+        if node.key is not None:
+            found.keys_at[path] = node.key
         if isinstance(node.value, dict | list):
             inner = node.value.items() if isinstance(node.value, dict) else enumerate(node.value)
             nodes.extend(((*path, key), value) for key, value in inner)
@@ -118,12 +94,7 @@ def locate(diagnostic: Diagnostic, spans: Mapping[Path, Span]) -> Diagnostic:
         key = spans.keys_at.get(path) if isinstance(spans, Origin) else None
         span = key if at_key and key is not None else spans.get(path)
         if span is not None:
-            file, hint = source_file(spans), diagnostic.help
-            own = span.file in (file, "--set")
-            if diagnostic.code == "unknown-key" and file and not own:  # the spec inherits the key from a parent
-                drop = f"it is inherited: {format_path(diagnostic.path)}: null in {file} drops it"
-                hint = f"{hint}; {drop}" if hint else drop
-            return dataclasses.replace(diagnostic, span=span, help=hint)
+            return dataclasses.replace(diagnostic, span=span)
         if not path:
             return diagnostic
         path, at_key = path[:-1], True  # report a missing value at the key of its block

@@ -108,8 +108,7 @@ def _check_values(claim: Mapping[str, Json], path: Path) -> Iterator[Diagnostic]
         value = claim.get(key)
         if value is not None and not 0 <= value <= 1:
             message = f"accuracy must be between 0 and 1, got {shown(value)}"
-            percent = f"write {value / 100:g} for {value:g} percent"
-            hint = percent if 1 < value <= 100 else "write a fraction, such as 0.8"
+            hint = "write a fraction, such as 0.8"
             yield Diagnostic(code="bad-value", message=message, path=(*path, key), help=hint)
 
 

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import errno
-import itertools
-import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path as FilePath
 from typing import Any
@@ -19,7 +16,7 @@ from dpspec.contract import Diagnostic, Json, Path, Span
 from dpspec.errors import SpecError
 from dpspec.language.tree import Node
 from dpspec.regular_files import NotRegularError, read_regular
-from dpspec.text import clipped, closest, did_you_mean, quoted
+from dpspec.text import clipped, quoted
 
 #: Extensions of spec files.
 SUFFIXES = (".yaml", ".yml")
@@ -76,27 +73,6 @@ def _int(digits: str, base: int) -> int:
     return value
 
 
-#: Part of the parser's message, our message, and the help.
-_TEXTS: tuple[tuple[str, str, str | None], ...] = (
-    ("mapping values are not allowed", "': ' is not allowed here", "a line holds one 'key: value'; quote other colons"),
-    ("'\\t' that cannot start", "a tab is not allowed here", "indent with spaces"),
-    ("could not find expected ':'", "a key without ':'", "write 'key: value', with a space after the colon"),
-    ("expected <block end>", "this line does not fit the indentation above it", "align it with its neighbours"),
-    ("expected ',' or ']'", "a list that '[' opened is not closed here", "separate items by ',' and close with ']'"),
-    ("expected ',' or '}'", "a map that '{' opened is not closed here", "separate entries by ',' and close with '}'"),
-    ("unexpected end of stream", "a quoted text is not closed", "close it with the quote that opened it"),
-    ("unexpected document separator", "a quoted text is not closed", "close it with the quote that opened it"),
-    ("found undefined alias", "this alias has no anchor", "write &name before the value to repeat"),
-    ("found duplicate anchor", "this anchor was used before", "give each anchor its own name"),
-    ("unknown escape character", "no such escape in quotes", "use single quotes for text with backslashes"),
-    ("expected escape sequence", "an escape in quotes is not complete", "use single quotes for text with backslashes"),
-    ("cannot start any token", "this character cannot begin a value", "put the value in quotes"),
-    ("sequence entries are not allowed", "a list item cannot begin here", "begin the list on a new line"),
-    ("expected '<document start>'", "a second YAML document begins here", "a file contains one spec"),
-    ("block mapping", "this is not an entry 'key: value'", None),
-)
-
-
 MAX_EVENTS = 20_000
 MAX_NODES = 20_000
 MAX_DEPTH = 64
@@ -125,12 +101,7 @@ def read_file(path: FilePath) -> Source:
     try:
         raw = read_regular(path, MAX_BYTES)
     except FileNotFoundError:
-        siblings: dict[str, str] = {}
-        with contextlib.suppress(OSError, ValueError), os.scandir(path.parent) as entries:
-            names = [FilePath(entry.name) for entry in itertools.islice(entries, 1000)]
-            siblings = {name.stem: name.name for name in names if name.suffix in SUFFIXES}
-        near = closest(path.stem, siblings)
-        return problem("unreadable", "no such file" + did_you_mean(siblings[near] if near else None))
+        return problem("unreadable", "no such file")
     except NotRegularError as error:  # system files such as /proc/self/environ may contain secrets
         code = "too-large" if error.errno == errno.EFBIG else "unreadable"
         return problem(code, f"{error.strerror}; a spec must be a file on disk of at most {MAX_BYTES} bytes")
@@ -216,14 +187,13 @@ class _Reader:
             if isinstance(root, yaml.ScalarNode) and root.style is None and read_scalar_or_text(root.value) is None:
                 raise self._empty()
         except yaml.YAMLError as error:
-            problem, span = "this is not YAML", None
+            message, span = "not YAML", None
             if isinstance(error, yaml.MarkedYAMLError):
-                problem = error.problem or problem
+                said = ", ".join(part for part in (error.context, error.problem) if part)
+                message = f"not YAML: {clipped(said, 100)}"
                 mark = error.problem_mark or error.context_mark
                 span = self.mark(mark) if mark is not None else None
-            text = f"{problem} {getattr(error, 'context', '') or ''}"
-            known = next((one for one in _TEXTS if one[0] in text), ("", f"not YAML: {clipped(problem, 100)}", None))
-            raise SpecError([Diagnostic(code="syntax", message=known[1], span=span, help=known[2])]) from None
+            raise SpecError([Diagnostic(code="syntax", message=message, span=span)]) from None
         except (ValueError, OverflowError):  # an escape outside Unicode such as "\UFFFFFFFF"
             assert loader is not None
             span = self.mark(loader.get_mark())
@@ -335,8 +305,6 @@ def read_scalar_or_text(text: str) -> Json:
 #: Commands to runners of continuous integration, at any place of a log.
 _COMMAND = re.compile(r"##(?=\w*\[)")
 
-_COMMENT_COLUMN = 40
-
 
 class _Dumper(yaml.SafeDumper):
     """Quotes text that dpspec, which follows YAML 1.2, would read as a number; lists of scalars stay on one line."""
@@ -363,26 +331,8 @@ _Dumper.add_representer(list, _list)
 _Dumper.add_representer(tuple, _list)
 
 
-def to_yaml(value: Mapping[str, Json], comment: Callable[[Path], str] | None = None) -> str:
-    """In block style; ``comment`` returns the comment of the key at a path."""
+def to_yaml(value: Mapping[str, Json]) -> str:
     text = yaml.dump(
         value, Dumper=_Dumper, sort_keys=False, default_flow_style=False, allow_unicode=True, width=float("inf")
     )
-    text = _COMMAND.sub(r"\\x23#", text)
-    if comment is None:
-        return text
-    lines = text.splitlines()
-    for path, number in _keys(yaml.compose(text, Loader=yaml.SafeLoader), ()):
-        if remark := comment(path):
-            lines[number] = f"{lines[number].ljust(_COMMENT_COLUMN)}  # {remark}"
-    return "".join(f"{line}\n" for line in lines)
-
-
-def _keys(node: yaml.Node | None, path: Path) -> Iterator[tuple[Path, int]]:
-    if isinstance(node, yaml.MappingNode):
-        for key, item in node.value:
-            yield (*path, key.value), key.start_mark.line
-            yield from _keys(item, (*path, key.value))
-    elif isinstance(node, yaml.SequenceNode):
-        for index, item in enumerate(node.value):
-            yield from _keys(item, (*path, index))
+    return _COMMAND.sub(r"\\x23#", text)

@@ -1,8 +1,5 @@
 """Models of dense, convolutional and residual layers, and a small transformer for texts.
 
-``logistic`` uses a reference class, so that two classes have one logit. ``linear`` has one score per class: for two
-classes a record's gradient is sqrt(2) times as long.
-
 ``lenet5``: LeCun, Bottou, Bengio and Haffner 1998. ``resnet20``: He, Zhang, Ren and Sun 2016, for CIFAR.
 ``wide-resnet-16-4``: Zagoruyko and Komodakis 2016, as in De et al. 2022. Residual networks have group normalization.
 ``transformer``: Vaswani et al. 2017, with normalization before each part (Xiong et al. 2020). Attention and the final
@@ -67,26 +64,6 @@ class Linear(Stack):
         return FLATTEN, Dense(self.facts.classes, bias=bool(self.options.get("bias", True)))
 
 
-LOGISTIC = _model(
-    "logistic",
-    "Logistic",
-    "Logistic regression: one linear score per class except the first, whose score is 0.",
-    {"bias": _BIAS},
-)
-
-
-class Logistic(Stack):
-    """Logistic regression with (features + 1) (classes - 1) parameters.
-
-    For two classes the loss is log(1 + exp(-s z)) with z = w x + b, s = 1 for class 1 and s = -1 for class 0. The norm
-    of its gradient in (w, b) is at most sqrt(||x||^2 + 1).
-    """
-
-    def layers(self) -> Iterable[Layer]:
-        reference = Plain(lambda shape: (shape[0] + 1,), lambda modules, _: modules.ZeroFirst())
-        return FLATTEN, Dense(self.facts.classes - 1, bias=bool(self.options.get("bias", True))), reference
-
-
 MLP = _model(
     "mlp",
     "Mlp",
@@ -102,40 +79,6 @@ class Mlp(Stack):
         yield FLATTEN
         for width in self.options.get("hidden", (64,)):
             yield from (Dense(int(width)), activation(self.options.get("activation", "relu")))
-        yield Dense(self.facts.classes)
-
-
-TABULAR_MLP = _model(
-    "tabular-mlp",
-    "TabularMlp",
-    "Dense layers with layer normalization, for tabular records.",
-    {
-        "hidden": {**_HIDDEN, "default": [128, 64]},
-        "activation": {**_ACTIVATION, "default": "relu"},
-        "layer_norm": flag(
-            "Normalize the output of each hidden layer per record before the activation. Unlike "
-            "batch normalization, this uses no statistics of the data.",
-            default=True,
-        ),
-    },
-)
-
-
-class TabularMlp(Stack):
-    """Like ``mlp``, with 2 h additional parameters for each normalized hidden layer of width h.
-
-    Features are not scaled: use ``data.standardise`` with public constants.
-    """
-
-    def layers(self) -> Iterable[Layer]:
-        shape = self.facts.shape or (self.facts.features,)
-        if len(shape) != 1:
-            raise ValueError(f"tabular-mlp needs records of shape (features,), got {shape}; use mlp for images")
-        for width in self.options.get("hidden", (128, 64)):
-            yield Dense(int(width))
-            if self.options.get("layer_norm", True):
-                yield Norm()
-            yield activation(self.options.get("activation", "relu"))
         yield Dense(self.facts.classes)
 
 
@@ -357,4 +300,4 @@ class Encoder(Layer):
         return made
 
 
-MODELS = (CNN_SMALL, LENET5, LINEAR, LOGISTIC, MLP, RESNET20, TABULAR_MLP, TRANSFORMER, WIDE_RESNET_16_4)
+MODELS = (CNN_SMALL, LENET5, LINEAR, MLP, RESNET20, TRANSFORMER, WIDE_RESNET_16_4)

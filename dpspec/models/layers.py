@@ -1,7 +1,7 @@
 """Layers that compute shapes and parameter counts without torch, and build torch modules on demand.
 
-No layer mixes records: instead of batch normalization there are two layers that normalize within one record, with
-variance + 1e-5, initial weight 1 and bias 0.
+No layer mixes records: instead of batch normalization there is group normalization within one record, with variance +
+1e-5, initial weight 1 and bias 0.
 """
 
 from __future__ import annotations
@@ -155,13 +155,9 @@ def _drawn(module: torch.nn.Module, fan_in: int, generator: torch.Generator) -> 
 
 @dataclass(frozen=True)
 class Norm(Layer):
-    """Normalization with a weight and a bias per entry of the first axis.
+    """Group normalization (Wu and He 2018): mean and variance per group, weight and bias per channel."""
 
-    Group normalization (Wu and He 2018), with mean and variance per group of channels; without ``groups``, layer
-    normalization (Ba, Kiros and Hinton 2016), with mean and variance over all values of a record (inputs,).
-    """
-
-    groups: int = 0
+    groups: int
 
     def size(self, shape: Shape) -> tuple[Shape, int]:
         return shape, 2 * shape[0]
@@ -169,9 +165,7 @@ class Norm(Layer):
     def module(self, shape: Shape, generator: torch.Generator) -> torch.nn.Module:
         import torch
 
-        if self.groups:
-            return torch.nn.GroupNorm(self.groups, shape[0], device="cpu", dtype=torch.float32)
-        return torch.nn.LayerNorm(shape[0], device="cpu", dtype=torch.float32)
+        return torch.nn.GroupNorm(self.groups, shape[0], device="cpu", dtype=torch.float32)
 
 
 class Stack(ABC):

@@ -36,11 +36,6 @@ class Subsample(nn.Module):
         return nn.functional.pad(x[:, :, :: self.stride, :: self.stride], (0, 0, 0, 0, 0, self.more))
 
 
-class ZeroFirst(nn.Module):
-    def forward(self, x: Tensor) -> Tensor:
-        return torch.nn.functional.pad(x, (1, 0))
-
-
 #: Attention score of padding, whose softmax is 0.
 _MASKED = -1e9
 

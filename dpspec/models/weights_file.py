@@ -1,4 +1,4 @@
-"""Initial weights from a safetensors file, whose header is compared with the model before tensors are read."""
+"""Initial weights from a safetensors file, which is compared with the model."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from weakref import WeakValueDictionary
 
 from dpspec.contract import DataError, ModelFactory
-from dpspec.regular_files import NotRegularError, open_regular, read_regular
+from dpspec.regular_files import NotRegularError, read_regular
 from dpspec.text import closest, did_you_mean, quoted, shortened
 
 if TYPE_CHECKING:
@@ -40,19 +40,14 @@ class FromFile:
     """A :class:`~dpspec.contract.ModelFactory` whose modules have the weights of a file, which is read once."""
 
     def __init__(self, factory: ModelFactory, path: Path) -> None:
-        self._factory = factory
-        header = header_of(path)
         if factory.parameters() > MOST_BYTES // 4:  # check before building allocates the memory
             most = f"files support at most {MOST_BYTES // 4}"
             raise ValueError(f"the model has {factory.parameters()} parameters; {most}")
-        module = factory.build(0)
-        check_tensors(path, header, module)
-        self._weights = _read(path)
-        if {name: _entry(tensor) for name, tensor in self._weights.tensors.items()} != header:
-            raise DataError(f"{path}: changed while it was read", PLACE)
+        self._factory, self._path, self._weights = factory, path, _read(path)
         self.digest = self._weights.digest
+        module = factory.build(0)
+        check_tensors(path, self._weights.tensors, module)
         load_into(module, self._weights.tensors, path)  # checks that tied tensors are equal
-        self._path = path
 
     def parameters(self) -> int:
         return self._factory.parameters()
@@ -63,47 +58,27 @@ class FromFile:
         return module
 
 
-def header_of(path: Path) -> dict[str, str]:
-    """Return safetensors type and shape of a file's tensors by name, such as "F32 [4, 3]", without reading them."""
-    from safetensors import SafetensorError, safe_open
-
-    try:
-        open_regular(path, MOST_BYTES).close()
-        with safe_open(path, framework="pt") as file:
-            slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118 - it is no mapping
-            return {name: f"{s.get_dtype()} {list(s.get_shape())}" for name, s in slices.items()}
-    except NotRegularError as error:
-        raise DataError(f"{path}: {error.strerror}", PLACE) from error
-    except FileNotFoundError:
-        raise DataError(f"{path}: no such file", PLACE) from None
-    except SafetensorError as error:
-        raise _unreadable(path, str(error)) from error
-    except (OSError, ValueError) as error:
-        raise DataError(f"{path}: cannot be opened: {error}", PLACE) from error
-
-
-def _unreadable(path: Path, why: str) -> DataError:
-    return DataError(f"{path}: not a readable safetensors file: {why}", PLACE)
-
-
-def check_tensors(path: Path, header: Mapping[str, str], module: torch.nn.Module) -> None:
-    """Raise ``ValueError`` if tensors are missing, unknown, or of another type or shape.
+def check_tensors(path: Path, tensors: Mapping[str, torch.Tensor], module: torch.nn.Module) -> None:
+    """Raise ``ValueError`` if tensors are missing, unknown, or of another type or shape, ``DataError`` if not finite.
 
     A tied parameter needs only one of its names.
     """
     wanted = {name: _entry(tensor) for name, tensor in module.state_dict().items()}
-    missing = [names[0] for names in _tied(module) if not header.keys() & set(names)]
+    missing = [names[0] for names in _tied(module) if not tensors.keys() & set(names)]
     wrong = [f"it lacks {quoted(name)}" for name in missing]
-    for name, found in header.items():
+    for name, tensor in sorted(tensors.items()):
         if name not in wanted:
             wrong.append(f"the model has no {quoted(name)}{did_you_mean(closest(name, missing))}")
-        elif found != wanted[name]:
-            wrong.append(f"{quoted(name)} is {found} and must be {wanted[name]}")
+        elif _entry(tensor) != wanted[name]:
+            wrong.append(f"{quoted(name)} is {_entry(tensor)} and must be {wanted[name]}")
     if wrong:
         expected = _some([f"{quoted(name)} {entry}" for name, entry in wanted.items()], _EXPECTED)
         raise ValueError(
             f"{path} does not contain this model's weights: {_some(wrong, _SHOWN)}. It must contain {expected}"
         )
+    for name, tensor in tensors.items():
+        if tensor.is_floating_point() and not bool(tensor.isfinite().all()):
+            raise DataError(f"{path}: {quoted(name)} contains values that are not finite", PLACE)
 
 
 def load_into(module: torch.nn.Module, tensors: Mapping[str, torch.Tensor], path: Path) -> None:
@@ -124,6 +99,10 @@ def _read(path: Path) -> Weights:
 
     try:
         content = read_regular(path, MOST_BYTES)
+    except NotRegularError as error:
+        raise DataError(f"{path}: {error.strerror}", PLACE) from error
+    except FileNotFoundError:
+        raise DataError(f"{path}: no such file", PLACE) from None
     except (OSError, ValueError) as error:
         raise DataError(f"{path}: cannot be read: {error}", PLACE) from error
     digest = hashlib.sha256(content).hexdigest()
@@ -135,10 +114,7 @@ def _read(path: Path) -> Weights:
     except MemoryError:
         raise
     except Exception as error:  # safetensors raises many kinds for invalid headers
-        raise _unreadable(path, str(error)) from error
-    for name, tensor in tensors.items():
-        if tensor.is_floating_point() and not bool(tensor.isfinite().all()):
-            raise DataError(f"{path}: {quoted(name)} contains values that are not finite", PLACE)
+        raise DataError(f"{path}: not a readable safetensors file: {error}", PLACE) from error
     return _IN_USE.setdefault(digest, Weights(digest=digest, tensors=tensors))
 
 

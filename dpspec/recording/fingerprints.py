@@ -154,6 +154,16 @@ class Bits:
                 room -= len(kept[0])
             self._kept.append(kept)
 
+    def replace(self, values: Iterable[Any]) -> bool | Tensor:
+        """Keep these values, and return whether they differ from those before."""
+        leaves, before = _leaves(values), self._kept
+        if before is None or len(leaves) != len(before) or not all(map(_share, leaves, (old[1] for old in before))):
+            differ = self.differ(leaves)
+            self.keep(leaves)
+            return differ
+        self._kept = [(bytearray(memory), alias, memory) for _, alias, memory in before]
+        return any(now[0] != old[0] for now, old in zip(self._kept, before, strict=True))
+
     def differ(self, values: Iterable[Any]) -> bool | Tensor:
         """Whether a value has other bits than it had, or none were kept."""
         leaves, before = _leaves(values), self._kept
@@ -255,16 +265,54 @@ def _sums(value: Tensor) -> Tensor:
 
 
 def integers(value: Tensor) -> Tensor:
-    """The bits of a tensor's numbers in a row, as integers."""
-    value = local(value)
-    value = value.detach().dequantize() if value.is_quantized else value.detach()
+    """The bits of a tensor's numbers in a row, as integers; of all stored parts of a sparse or quantized tensor."""
+    parts = [_integers(part) for part in _stored_parts(local(value).detach())]
+    return parts[0] if len(parts) == 1 else torch.cat([part.view(torch.uint8) for part in parts])
+
+
+def _integers(value: Tensor) -> Tensor:
     dense = value if value.layout == torch.strided else value.to_dense()
     real = torch.view_as_real(dense.resolve_conj()) if dense.is_complex() else dense
     return real.resolve_neg().contiguous().reshape(-1).view(_BITS[real.element_size()])
 
 
+def _stored_parts(value: Tensor) -> tuple[Tensor, ...]:
+    """The tensors that represent a tensor: equal values can have several representations."""
+    if not value.is_quantized:
+        return sparse_parts(value)
+    if "channel" in str(value.qscheme()):
+        axis = torch.tensor(value.q_per_channel_axis(), device=value.device)
+        return value.int_repr(), value.q_per_channel_scales(), value.q_per_channel_zero_points(), axis
+    step = torch.tensor([value.q_scale(), value.q_zero_point()], dtype=torch.float64, device=value.device)
+    return value.int_repr(), step
+
+
+def sparse_parts(value: Tensor) -> tuple[Tensor, ...]:
+    """The indices and values of a sparse tensor, or the tensor itself."""
+    if value.layout == torch.sparse_coo:
+        return value._indices(), value._values()
+    if value.layout in (torch.sparse_csr, torch.sparse_bsr):
+        return value.crow_indices(), value.col_indices(), value.values()
+    if value.layout in (torch.sparse_csc, torch.sparse_bsc):
+        return value.ccol_indices(), value.row_indices(), value.values()
+    return (value,)
+
+
+def _kind(value: Tensor) -> str:
+    """All of a tensor that is saved apart from its numbers and attributes."""
+    own = local(value)
+    found = [value.dtype, tuple(value.shape), own.layout, own.is_neg(), own.is_conj()]
+    if own.is_quantized:
+        found.append(own.qscheme())
+    if own.layout == torch.sparse_coo:
+        found.append(own.is_coalesced())
+    if len(parts := sparse_parts(own)) > 1:
+        found += [(part.dtype, tuple(part.shape)) for part in parts]
+    return " ".join(map(str, found))
+
+
 def tensor_digest(value: Tensor) -> str:
-    whole = hashlib.sha256(f"{value.dtype} {tuple(value.shape)} ".encode())
+    whole = hashlib.sha256(f"{_kind(value)} ".encode())
     for part in torch.split(integers(value), _CHUNK):  # frozen parameters may be too large for a second copy
         whole.update(part.cpu().numpy().data)
     return whole.hexdigest()
@@ -306,7 +354,7 @@ class _Walk:
         if value is None or isinstance(value, bool | int | float | complex | str | bytes | bytearray | np.generic):
             self._write(type(value).__name__, repr(value).encode("utf-8", "surrogatepass"))
         elif id(value) in self._skip or isinstance(value, _OPAQUE):
-            self._write("opaque", type(value).__qualname__.encode())
+            self._write("opaque", _name(value).encode("utf-8", "surrogatepass"))
         elif id(value) in self._seen:
             self._write("again", str(self._seen[id(value)]).encode())
         else:
@@ -317,8 +365,8 @@ class _Walk:
     def _add_object(self, value: Any, depth: int) -> None:
         name, parts = type(value).__qualname__, list[Any]()
         if isinstance(value, Tensor):
-            content = b"" if value.is_meta else integers(value).cpu().numpy().tobytes()
-            return self._write(f"{value.dtype} {tuple(value.shape)}", content)
+            self._write(_kind(value), b"" if value.is_meta else integers(value).cpu().numpy().tobytes())
+            return self.add(vars(value), depth) if vars(value) else None
         if isinstance(value, np.ndarray) and value.dtype != object:
             return self._write(f"{value.dtype} {value.shape}", np.ascontiguousarray(value).tobytes())
         if isinstance(value, set | frozenset):
@@ -354,6 +402,16 @@ class _Walk:
         if self._bytes > MOST_BYTES:
             raise TooLargeError(f"more than {MOST_BYTES} bytes")
         self.hash.update(f"{kind} {len(content)} ".encode() + content)
+
+
+def _name(value: Any) -> str:
+    """What ``pickle`` writes of an object that it saves by name; the class of another one."""
+    name = type(value).__qualname__
+    if isinstance(value, torch.device | torch.dtype):
+        return f"{name} {value}"
+    if isinstance(value, type):
+        return f"{name} {value.__module__}.{value.__qualname__}"
+    return f"{name} {value.name}" if isinstance(value, logging.Logger) else name
 
 
 def _enclosed(function: Any) -> list[Any]:

@@ -59,7 +59,7 @@ class Parts:
         recognized.refuse_parts("optimizer", optimizer)
         recognized.refuse_shards(model, optimizer, loss)
         recognized.refuse_processes(optimizer, loader)
-        self.model, self.optimizer, self.loader, self._engine = model, optimizer, loader, engine
+        self.model, self.optimizer, self.loader = model, optimizer, loader
         self.clipping = None if optimizer is None else recognized.clipping_of(optimizer)
         declared = sorted(name for name, value in given.items() if value is not None)
         if self.clipping is not None and declared:
@@ -207,7 +207,6 @@ class Parts:
             optimizer=_kind(optimizer),
             inner=_kind(inner),
             model=_kind(recognized.inner_module(self.model)),
-            loader=_kind(self.loader),
             sampler="" if sampler is None else sampler.kind,
             clipping=self.clipping or "own",
             scheme="none" if sampler is None else sampler.scheme,
@@ -222,7 +221,6 @@ class Parts:
             told_before=0 if self.accountant is None else self.accountant.told()[2],
             layers=layers,
             width=width_of([whole for _, whole in self.shards] or [size for _, size in layers]),
-            secure=_is_cryptographic(optimizer, self._engine),
             **canaries,
             **ranks,
             shards=self.shards,
@@ -267,15 +265,6 @@ def _planted(loader: Any, given: Any) -> Planted | None:
             "before dpspec.plant, so that its places are the loader's"
         )
     return drawn_from if isinstance(drawn_from, Planted) else given
-
-
-def _is_cryptographic(optimizer: Any, engine: Any) -> bool:
-    """Whether noise comes from a generator of torchcsprng; ``secure_mode`` without it uses torch's."""
-    generator = getattr(optimizer, "generator", None)
-    if generator is None or not getattr(optimizer, "secure_mode", False) or "torchcsprng" not in sys.modules:
-        return False
-    made_by = type(generator).__module__.partition(".")[0]
-    return made_by == "torchcsprng" or getattr(engine, "secure_rng", None) is generator
 
 
 def _kind(thing: Any) -> str:

@@ -24,7 +24,7 @@ _QUARTILES = np.array((0.0, 0.25, 0.5, 0.75, 1.0))
 class PendingStep:
     """Numbers are NaN and counts ``UNSEEN`` until they are observed; tensors stay on their device until the end.
 
-    norms: (b,) of the contributions of each call, or the observed call.
+    norms: (b,) of the contributions of each call, as a tensor or an array, or the observed call.
     silent: the loop did not report whether there was noise. Otherwise a step without a sketch had none.
     """
 
@@ -71,7 +71,7 @@ class PendingStep:
         the number of steps, of the accountant's history.
         """
         before, after = self.divided if self.divided is not None else (None, None)
-        scalars = _together([before, after, self.sum_norm, self.outside, self.moved])
+        scalars = together([before, after, self.sum_norm, self.outside, self.moved])
         measured = scalars[0] / scalars[1] if scalars[1] > 0.0 else math.nan
         clip = self.clip_norm if self.clip_norm > 0.0 else math.nan
         squares, along, total = np.zeros(0), np.zeros(0), math.nan
@@ -120,17 +120,22 @@ class PendingStep:
     def _quartiles(self, clip: float) -> list[float]:
         if not self.norms:
             return [math.nan] * 5
-        norms = torch.cat([n.reshape(-1).to(self.norms[0].device, torch.float64) for n in self.norms]).cpu().numpy()
+        norms = np.concatenate(
+            [n.double().cpu().numpy() if isinstance(n, Tensor) else n for n in self.norms], axis=None
+        )
         if len(norms) == 0:
             return [0.0] * 5
-        if not np.isfinite(norms).all():
+        norms.sort()
+        if not norms[-1] < math.inf:  # NaN is last
             return [math.nan] * 4 + [math.inf]
         places = _QUARTILES * (len(norms) - 1)
-        found: list[float] = (np.interp(places, np.arange(len(norms)), np.sort(norms)) / clip).tolist()
+        below = places.astype(int)
+        low, high = norms[below], norms[np.ceil(places).astype(int)]
+        found: list[float] = ((low + (places - below) * (high - low)) / clip).tolist()
         return found
 
 
-def _together(values: Sequence[Scalar | None]) -> list[float]:
+def together(values: Sequence[Scalar | None]) -> list[float]:
     """Scalars on any devices, NaN for None; a device is read in one transfer."""
     given = [v for v in values if v is not None]
     device = next((v.device for v in given if isinstance(v, Tensor) and not v.is_cpu), None)

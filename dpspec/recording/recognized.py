@@ -42,14 +42,25 @@ CLIPPING: dict[str, Clipping] = {
 #: Opacus' Poisson samplers, and their attribute for the number of records.
 _POISSON = {"UniformWithReplacementSampler": "num_samples", "DistributedUniformWithReplacementSampler": "total_size"}
 
+#: Torch's samplers, and their schemes without replacement.
+_SCHEMES: dict[type, Scheme] = {
+    SequentialSampler: "sequential",
+    WeightedRandomSampler: "weighted",
+    RandomSampler: "shuffled",
+    DistributedSampler: "shuffled",
+}
+
 #: Opacus' optimizer for a model that FSDP2 shards.
 _SHARDED = "FSDPOptimizerFastGradientClipping"
 
 #: Wrappers of a model that is whole on each of several processes, with an attribute ``module``.
 _WHOLE = ("DistributedDataParallel", "DifferentiallyPrivateDistributedDataParallel")
 
-#: Classes that give each process a part of the parameters, or clip by layers in several processes.
-_REFUSED = ("FullyShardedDataParallel", "SimpleDistributedPerLayerOptimizer")
+#: Classes of trainings in several processes that the recorder cannot compare, and why.
+_REFUSED = {
+    "FullyShardedDataParallel": "Opacus does not know FSDP1: wrap the model in its FSDP2Wrapper",
+    "SimpleDistributedPerLayerOptimizer": "in several processes the recorder knows flat and ghost clipping only",
+}
 
 #: The packages of wrappers that delegate ``step`` to the optimizer in their attribute ``optimizer``.
 _DELEGATING = {
@@ -98,9 +109,8 @@ def clipping_of(optimizer: Any) -> Clipping | None:
     opacus = sys.modules.get("opacus.optimizers")
     if opacus is not None and isinstance(optimizer, opacus.DPOptimizer):
         raise UsageError(
-            f"the recorder does not know {_name(kind)}, an optimizer derived from Opacus': it may clip and add noise "
-            "differently; record such a loop by run.sampled, run.clipped, run.noised and run.stepped, with its "
-            "original_optimizer for optimizer"
+            f"the recorder does not know {_name(kind)}, an optimizer derived from Opacus': record a custom loop, with "
+            "its original_optimizer for optimizer"
         )
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise UsageError(f"optimizer must be an optimizer of torch or Opacus, got {_name(kind)}")
@@ -111,15 +121,13 @@ def refuse_engine(engine: Any, optimizer: Any) -> None:
     """Raise ``UsageError`` for an engine that the recorder has no bound for, or that does not fit the optimizer."""
     if is_opacus(engine, "PrivacyEngineAdaptiveClipping"):
         raise UsageError(
-            "engine is Opacus' PrivacyEngineAdaptiveClipping: its clip norm follows the norms of the records, and the "
-            "recorder has no bound for that; use PrivacyEngine with grad_sample_mode='ghost'"
+            "engine is Opacus' PrivacyEngineAdaptiveClipping: its clip norm has no bound; use PrivacyEngine"
         )
     if is_opacus(engine, "PrivacyEngine") and not is_opacus(optimizer, type(optimizer).__name__):
         given = f"optimizer is {_name(type(optimizer))}, which is not Opacus'"
-        what = "no optimizer was given" if optimizer is None else given
         raise UsageError(
-            f"{what}, and engine is Opacus' PrivacyEngine: give the optimizer that make_private returned; a loop that "
-            "clips and adds noise itself gives engine=engine.accountant"
+            f"{'no optimizer was given' if optimizer is None else given}, and engine is Opacus' PrivacyEngine: give "
+            "the optimizer that make_private returned, or, for a custom loop, engine=engine.accountant"
         )
 
 
@@ -140,12 +148,9 @@ def uncompiled(model: Any) -> Any:
 
 def refuse_parts(what: str, thing: Any) -> None:
     """Raise ``UsageError`` for a part of a training in several processes that the recorder cannot compare."""
-    names = [kind.__name__ for kind in type(thing).__mro__]
-    found = next((name for name in names if name in _REFUSED), None)
-    if found == "SimpleDistributedPerLayerOptimizer":
-        raise UsageError(f"{what} is {found}: in several processes the recorder knows flat and ghost clipping only")
-    if found is not None:
-        raise UsageError(f"{what} is {found}, of FSDP1, which Opacus does not know: wrap the model in its FSDP2Wrapper")
+    for kind in type(thing).__mro__:
+        if kind.__name__ in _REFUSED:
+            raise UsageError(f"{what} is {kind.__name__}: {_REFUSED[kind.__name__]}")
 
 
 def is_distributed(optimizer: Any) -> bool:
@@ -183,9 +188,8 @@ def refuse_processes(optimizer: Any, loader: Any) -> None:
     if what and not is_distributed(optimizer):
         kind = "None" if optimizer is None else _name(type(optimizer))
         raise UsageError(
-            f"{what}, and optimizer is {kind}, which sums over one: give make_private a model in Opacus' "
-            "DifferentiallyPrivateDistributedDataParallel or torch's DistributedDataParallel, or record a run on one "
-            "process"
+            f"{what}, and optimizer is {kind}, which sums over one: give make_private a model in "
+            "DifferentiallyPrivateDistributedDataParallel or DistributedDataParallel, or use one process"
         )
 
 
@@ -207,9 +211,7 @@ def sampler_of(loader: Any) -> Sampler:
             return Sampler("poisson", _name(type(batches)), rate, drawn_from, batches=batches)
     if type(batches) is BatchSampler:
         inner: Any = batches.sampler
-        kinds: dict[type, Scheme] = {SequentialSampler: "sequential", WeightedRandomSampler: "weighted"}
-        kinds |= {RandomSampler: "shuffled", DistributedSampler: "shuffled"}
-        scheme = kinds.get(type(inner), "unknown")
+        scheme = _SCHEMES.get(type(inner), "unknown")
         if scheme == "shuffled" and getattr(inner, "replacement", False):
             scheme = "weighted"
         return Sampler(scheme, _name(type(inner)), None, records, int(batches.batch_size), batches)
@@ -227,8 +229,7 @@ def refuse_model(model: Any) -> None:
     if name is not None and not any(map(is_fsdp2, model.modules())):
         raise UsageError(
             f"parameter {name} of the model is a DTensor, as tensor parallelism makes: Opacus computes no gradients of "
-            "single records of such layers; train whole models, one on each process, in Opacus' "
-            "DifferentiallyPrivateDistributedDataParallel"
+            "single records of it; train whole models in DifferentiallyPrivateDistributedDataParallel"
         )
 
 
@@ -245,7 +246,6 @@ class AccountantWatch:
     """Reads ``history``, a list of (noise multiplier, sampling rate, steps), of an accountant or an engine's."""
 
     def __init__(self, engine: Any) -> None:
-        """engine: Opacus' ``PrivacyEngine`` or an accountant; ``UsageError`` for anything else."""
         accountant = getattr(engine, "accountant", engine)
         if not isinstance(getattr(accountant, "history", None), list):
             kind = type(engine).__name__
@@ -263,7 +263,6 @@ class AccountantWatch:
         return float(noise), float(rate), sum(int(steps) for _, _, steps in history)
 
     def history(self) -> list[list[float]]:
-        """The whole history, for JSON."""
         return [[float(noise), float(rate), int(steps)] for noise, rate, steps in self._accountant.history]
 
 

@@ -45,6 +45,11 @@ from dpspec.recording.watching.step_hooks import StepHooks
 #: Whether this torch can train in several processes.
 _DISTRIBUTED = torch.distributed.is_available()
 
+#: The number of this process, without a call of the system at each observation.
+_PROCESS = [os.getpid()]
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=lambda: _PROCESS.__setitem__(0, os.getpid()))
+
 #: Seconds after which steps are written although few wait.
 _SECONDS = 0.5
 
@@ -93,7 +98,7 @@ class WatchedTraining:
             if self.samples is not None:
                 self.samples.detach()
             raise
-        self._pid, self._started = os.getpid(), time.monotonic()
+        self._pid, self._started = _PROCESS[0], time.monotonic()
         self._waiting: list[tuple[PendingStep, Callable[[], tuple[PublicStep, InternalStep]]]] = []
         self._written, self._resumes = 0.0, resume
         self._layers = header.layers
@@ -188,7 +193,7 @@ class WatchedTraining:
             self.samples.detach()
 
     def guarded(self, observe: Callable[[], None]) -> None:
-        if self.writer is None or os.getpid() != self._pid:
+        if self.writer is None or _PROCESS[0] != self._pid:
             return
         try:
             observe()
@@ -206,8 +211,8 @@ class WatchedTraining:
 
     def end(self, kind: type[BaseException] | None) -> None:
         assert self.writer is not None
-        untold = bool(self.own.updates or self.own.members or self.own.norms or self.own.noised)
-        if untold and self._parts.clipping is None:
+        unreported = bool(self.own.updates or self.own.members or self.own.norms or self.own.noised)
+        if unreported and self._parts.clipping is None:
             self.own_step()
         self._write_waiting()
         left = self._opacus.step if self._opacus is not None else PendingStep()
@@ -216,8 +221,6 @@ class WatchedTraining:
             {
                 **self._facts(),
                 "error": kind.__name__[:100] if kind is not None else "",
-                "untold": untold,
-                "left_over_rows": 0 if left.rows == UNSEEN else left.rows,
                 "noised_without_update": left.noised,
             }
         )
@@ -257,7 +260,6 @@ class WatchedTraining:
             "sum_type": opacus.sum_type if opacus is not None else "",
             "drawn_batches": samples.drawn if samples is not None else None,
             "passed_over": samples.passed_over if samples is not None else None,
-            "unused_batches": samples.unused if samples is not None else None,
             "history": accountant.history() if accountant is not None else None,
             "seconds": time.monotonic() - self._started,
         }
@@ -364,10 +366,13 @@ class WatchedTraining:
             step.deviation = step.noise_multiplier * step.clip_norm
         if self._passes is not None:
             self._passes.stepped()
-        sampler = self._parts.sampler
-        if sampler is not None and sampler.rate is not None:
-            step.rate = float(getattr(sampler.batches, "sample_rate", sampler.rate))
         drawn = None if self.samples is None else self.samples.take(None if step.rows == UNSEEN else step.rows)
+        if (sampler := self._parts.sampler) is not None and sampler.rate is not None:
+            drawn_at = [] if self.samples is None else self.samples.rates
+            rates = [*drawn_at, getattr(sampler.batches, "sample_rate", None)]
+            if not {float, int, type(None)}.issuperset(map(type, rates)):
+                raise TypeError("sample_rate of the sampler is not a number: records may enter at different rates")
+            step.rate = max([float(rate) for rate in rates if rate is not None], default=sampler.rate)
         self._write(step, drawn)
 
     def _before_own(self) -> None:

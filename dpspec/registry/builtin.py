@@ -24,19 +24,17 @@ from dpspec.contract import (
     hookimpl,
 )
 from dpspec.contract.attacks import Canary, Score
-from dpspec.data import arrays, fileless, huggingface, images, table_files, tokens
+from dpspec.data import arrays, fileless, huggingface, table_files, tokens
 from dpspec.language.blocks import CELL_BLOCKS, CLAIM_KIND, SELECTION, core
 from dpspec.models import architectures
 from dpspec.training.providers import BACKENDS, CANARIES, SCORES
 
 DATASETS = (
-    fileless.BREAST_CANCER,
     table_files.CSV,
     fileless.DECLARED,
     fileless.DIGITS,
     huggingface.DATASET,
     arrays.IDX,
-    images.DATASET,
     arrays.NPZ,
     table_files.PARQUET,
     fileless.SYNTHETIC,
@@ -199,26 +197,10 @@ _FORMATS = (
     ("markdown", "A report for pull requests and wikis", "markdown:render", ".md"),
     ("html", "One self-contained page with figures, tables and the whole result inside", "page:render", ".html"),
     ("statement", "A privacy statement to publish, along the blocks of NIST SP 800-226", "statement:render", ".md"),
-    ("statement-json", "The privacy statement as JSON", "statement:render_json", ".json"),
-    (
-        "registry",
-        "YAML for the OpenDP Deployments Registry, to complete by hand",
-        "statement:render_registry",
-        ".yaml",
-    ),
+    ("registry", "YAML for the OpenDP Deployments Registry, to complete by hand", "statement:render_registry", ".yaml"),
     ("junit", "JUnit XML for continuous integration: a suite per audit, a case per claim", "ci:render_junit", ".xml"),
-    (
-        "sarif",
-        "SARIF 2.1.0 for code scanning: a result at each unexpected verdict",
-        "ci:render_sarif",
-        ".sarif",
-    ),
-    (
-        "github",
-        "GitHub workflow commands: an annotation at each unexpected verdict",
-        "ci:render_github",
-        ".txt",
-    ),
+    ("sarif", "SARIF 2.1.0 for code scanning: a result at each unexpected verdict", "ci:render_sarif", ".sarif"),
+    ("github", "GitHub workflow commands: an annotation at each unexpected verdict", "ci:render_github", ".txt"),
     ("csv", "One row per claim, for spreadsheets and data frames", "data_files:render_csv", ".csv"),
 )
 

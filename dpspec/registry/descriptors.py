@@ -7,46 +7,18 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, get_args
 
-import pluggy
-
 from dpspec.contract import (
     CAPABILITIES,
     Assumption,
     Backend,
     Dataset,
-    DpspecHooks,
     Executor,
     Mechanism,
     Model,
     Reporter,
 )
 from dpspec.contract.attacks import Canary, Score
-from dpspec.contract.diagnostics import ASSUMPTIONS
 from dpspec.contract.findings import AssumptionStatus
-from dpspec.text import closest, did_you_mean
-
-#: The names of all hooks.
-HOOKS = tuple(name for name in vars(DpspecHooks) if name.startswith("dpspec_"))
-
-
-def hook_problems(plugin: object, manager: pluggy.PluginManager) -> Iterator[str]:
-    """Describe the errors of a plugin's hooks that pluggy ignores: unknown, unmarked, a wrapper, or no hook."""
-    has_hook, names = False, ", ".join(sorted(HOOKS))
-    for name in dir(plugin):
-        options = manager.parse_hookimpl_opts(plugin, name)
-        if options is None:
-            if name in HOOKS and callable(getattr(plugin, name)):
-                yield f"hook {name} is not marked with @dpspec.contract.hookimpl"
-            continue
-        has_hook = True
-        hook = options.get("specname") or name
-        if hook not in HOOKS:
-            yield f"unknown hook {hook!r}{did_you_mean(closest(hook, HOOKS))} (hooks: {names})"
-        elif options.get("wrapper") or options.get("hookwrapper"):
-            yield f"hook {hook} is a wrapper; a plugin may not change what others offer"
-    if not has_hook:
-        yield f"no hook is implemented (hooks: {names})"
-
 
 _KIND = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 _REFERENCE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
@@ -68,14 +40,10 @@ CORE_KEYS: dict[str, frozenset[str]] = {
 
 @dataclass(frozen=True)
 class Family:
-    """One of the eight families of providers.
+    """One of the eight families of providers, in ``field`` of the catalog.
 
-    Attributes:
-        field: The field of :class:`~dpspec.contract.catalog.Catalog`.
-        code: The field of the descriptor that names its code.
-        key: The field of the descriptor with its kind.
-        block: The owner of the core keys that ``schema`` may not define; empty for descriptors without ``schema``.
-        optional: Fields that name more code, or are empty.
+    ``code``, ``key`` and ``optional`` are fields of the descriptor: its code, its kind, and more code or nothing.
+    ``block`` owns the core keys that ``schema`` may not define.
     """
 
     name: str
@@ -120,7 +88,7 @@ def _problems(provider: Any, family: Family) -> Iterator[str]:
     if isinstance(provider, Backend):
         stated, statuses = provider.constants, get_args(AssumptionStatus)
         if isinstance(stated, Assumption):
-            if ASSUMPTIONS.get(stated.name, stated.name) != "data-independent-hyperparameters":
+            if stated.name != "data-independent-hyperparameters":
                 yield f"constants must be the assumption 'data-independent-hyperparameters', got {stated.name!r}"
             if stated.status not in statuses:
                 yield f"constants: status must be one of {', '.join(statuses)}, got {stated.status!r}"

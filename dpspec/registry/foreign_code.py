@@ -7,10 +7,8 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-import sys
-import sysconfig
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import PurePath
 from typing import Any
 
@@ -40,18 +38,7 @@ def misbehaved(offered: Offered, how: str) -> PluginError:
     return PluginError(one_line(f"{kind} of {offered.distribution} {offered.version}: {how}; {advice}"))
 
 
-_prepare: Callable[[], None] | None = None
-
-
-def before_first(prepare: Callable[[], None] | None) -> None:
-    """Call ``prepare`` once, before the next call of foreign code; None cancels it."""
-    global _prepare
-    _prepare = prepare
-
-
 _LONGEST = 500
-_CORE = PurePath(__file__).parents[1]
-_STANDARD = PurePath(sysconfig.get_path("stdlib"))
 
 
 class Failed(Exception):  # noqa: N818 - the outcome of a call, never shown to users
@@ -60,14 +47,9 @@ class Failed(Exception):  # noqa: N818 - the outcome of a call, never shown to u
 
 @contextlib.contextmanager
 def foreign_code(where: str = "") -> Iterator[None]:
-    """Run foreign code with stdout redirected to stderr; raise :class:`Failed` for any error except Ctrl-C."""
-    global _prepare
-    if _prepare is not None:
-        prepare, _prepare = _prepare, None
-        prepare()
+    """Raise :class:`Failed` for any error of foreign code except Ctrl-C."""
     try:
-        with contextlib.redirect_stdout(sys.stderr):
-            yield
+        yield
     except (KeyboardInterrupt, Failed):
         raise
     except BaseException as error:  # a plugin may raise SystemExit, or an exception of its own that skips Exception
@@ -90,19 +72,11 @@ def one_line(text: str) -> str:
 
 
 def _place(error: BaseException) -> str:
-    """File and line of the error, in foreign code if any is in the traceback; a syntax error has its own place."""
-    frames = [(PurePath(frame.filename), frame.lineno) for frame in traceback.extract_tb(error.__traceback__)]
-    # dpspec and the standard library raise for their callers.
-    foreign = [
-        (path, line)
-        for path, line in frames
-        if "site-packages" in path.parts
-        or not (path.is_relative_to(_STANDARD) or path.is_relative_to(_CORE) or path.name.startswith("<"))
-    ]
+    """File and line of the error; a syntax error has its own place."""
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith("<")]
     if isinstance(error, SyntaxError) or not frames:
         return ""
-    path, line = (foreign or frames)[-1]
-    return f"{'/'.join(path.parts[-2:])}:{line}"
+    return f"{'/'.join(PurePath(frames[-1].filename).parts[-2:])}:{frames[-1].lineno}"
 
 
 def resolve(reference: str) -> object:

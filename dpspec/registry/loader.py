@@ -1,9 +1,5 @@
 """The catalog of all installed plugins, built once per process; a broken plugin is listed, never fatal.
 
->>> catalog = load_catalog()
->>> sorted(catalog.models)[:4]  # doctest: +SKIP
-['cnn-small', 'lenet5', 'linear', 'logistic']
-
 If two plugins offer the same kind, neither gets it: the meaning of a spec must not depend on the order of installation.
 dpspec's own kinds are the exception; a foreign plugin cannot replace them. Uncontested kinds stay available.
 """
@@ -25,7 +21,7 @@ import pluggy
 from dpspec.contract import HOOK_API, DpspecHooks
 from dpspec.contract.catalog import BrokenPlugin, Catalog, Offered
 from dpspec.contract.events import PROJECT, Event
-from dpspec.registry.descriptors import FAMILIES, hook_problems, problems
+from dpspec.registry.descriptors import FAMILIES, problems
 from dpspec.registry.foreign_code import Failed, foreign_code, one_line
 
 GROUP = "dpspec"
@@ -152,13 +148,14 @@ def _load(candidate: Candidate, manager: pluggy.PluginManager, offers: Offers) -
         if api != HOOK_API:
             found = "DPSPEC_API is missing" if api is None else f"plugin API {one_line(repr(api))} is not supported"
             raise Failed(f"{found}; this dpspec supports {HOOK_API}")
-        if flaws := list(hook_problems(plugin, manager)):
-            raise Failed("; ".join(flaws))
         if manager.is_registered(plugin) or manager.has_plugin(candidate.id):
             raise Failed(f"{candidate.value} is already registered, or another entry point is named {candidate.plugin}")
     try:
         with foreign_code():
             manager.register(plugin, name=candidate.id)
+            manager.check_pending()  # refuses unknown hooks
+            if not manager.get_hookcallers(plugin):
+                raise Failed("no hook is implemented: mark hooks with @dpspec.contract.hookimpl")
         for hook in dict.fromkeys(family.hook for family in FAMILIES):
             for implementation in getattr(manager.hook, hook).get_hookimpls():
                 if implementation.plugin is plugin:

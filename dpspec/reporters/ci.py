@@ -13,7 +13,7 @@ from dpspec.contract import Json
 from dpspec.contract.frozen import digest
 from dpspec.engine.redact import redact
 from dpspec.engine.results.result import AuditResult, Result
-from dpspec.reporters import labels
+from dpspec.reporters import words
 from dpspec.reporters.summary import tally
 from dpspec.text import json_text, plain
 
@@ -34,22 +34,18 @@ class _Problem:
 
 
 def _problems(audit: AuditResult) -> Iterator[_Problem]:
-    for verdict in audit.verdicts:
-        if not verdict.expected:
+    for one in audit.verdicts:
+        if not one.expected:
+            level, subject = "warning" if words.pending(audit, one) else "error", f"{audit.name}, claim {one.claim}"
             yield _Problem(
-                rule=verdict.verdict,
-                claim=verdict.claim,
-                level="warning" if labels.pending(audit, verdict) else "error",
-                subject=f"{audit.name}, claim {verdict.claim}",
-                label=labels.headline(audit, verdict),
-                text=labels.verdict_line(audit, verdict),
+                one.verdict, one.claim, level, subject, words.headline(audit, one), words.verdict_line(audit, one)
             )
     conformance = audit.conformance
-    if labels.wrong_conformance(audit):
-        label = labels.conformance_label(conformance.status)
-        yield _Problem(conformance.status, "", "error", audit.name, label, labels.conformance_line(audit))
+    if words.wrong_conformance(audit):
+        label = words.conformance_label(conformance.status)
+        yield _Problem(conformance.status, "", "error", audit.name, label, words.conformance_line(audit))
     if not audit.complete:
-        yield _Problem("incomplete", "", "warning", audit.name, "incomplete", labels.missing_trials(audit))
+        yield _Problem("incomplete", "", "warning", audit.name, "incomplete", words.missing_trials(audit))
 
 
 def render_github(result: Result, *, internal: bool = False) -> str:
@@ -100,26 +96,26 @@ def render_junit(result: Result, *, internal: bool = False) -> str:
 def _cases(audit: AuditResult) -> Iterator[TestCase]:
     from junitparser import Error, Failure, Skipped, TestCase
 
-    name = plain(audit.name)
+    name, problems = plain(audit.name), list(_problems(audit))
+    by_claim = {problem.claim: problem for problem in problems if problem.claim}
     for verdict in audit.verdicts:
         case = TestCase(plain(verdict.claim), name)
-        if labels.pending(audit, verdict):
-            case.result = [Skipped(plain(labels.verdict_line(audit, verdict)))]
-        elif not verdict.expected:
-            case.result = [Failure(plain(labels.verdict_line(audit, verdict)), labels.verdict_label(audit, verdict))]
-        case.system_out = plain(labels.verdict_line(audit, verdict))
+        if (problem := by_claim.get(verdict.claim)) is not None:
+            text, label = plain(problem.text), words.verdict_label(audit, verdict)
+            case.result = [Skipped(text) if problem.level == "warning" else Failure(text, label)]
+        case.system_out = plain(words.verdict_line(audit, verdict))
         yield case
-    conformance = audit.conformance
     case = TestCase("conformance", name)
-    if labels.wrong_conformance(audit):
-        case.result = [Failure(plain(labels.conformance_line(audit)), conformance.status)]
-    elif conformance.status == "not-run":
-        case.result = [Skipped(plain(conformance.reason))]
-    yield case
-    if not audit.complete:
-        case = TestCase("trials", name)
-        case.result = [Error(plain(labels.missing_trials(audit)), "incomplete")]
-        yield case
+    if audit.conformance.status == "not-run":
+        case.result = [Skipped(plain(audit.conformance.reason))]
+    trials = []
+    for problem in problems:
+        if problem.rule == "incomplete":
+            trials.append(TestCase("trials", name))
+            trials[0].result = [Error(plain(problem.text), problem.rule)]
+        elif not problem.claim:
+            case.result = [Failure(plain(problem.text), problem.rule)]
+    yield from (case, *trials)
 
 
 _SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"

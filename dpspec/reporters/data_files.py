@@ -13,7 +13,7 @@ from dpspec.engine.redact import redact
 from dpspec.engine.results.codec import dump
 from dpspec.engine.results.diff import Change
 from dpspec.engine.results.result import Result
-from dpspec.reporters import labels
+from dpspec.reporters import words
 from dpspec.text import json_text, markdown, plain
 
 
@@ -41,7 +41,7 @@ def render_csv(result: Result, *, internal: bool = False) -> str:
     for audit in result.audits:
         for verdict in audit.verdicts:
             place = audit.places.get(verdict.claim) or {"file": audit.source, "line": ""}
-            label = labels.headline(audit, verdict)
+            label = words.headline(audit, verdict)
             texts = (audit.name, verdict.claim, verdict.kind, verdict.text, label, " or ".join(verdict.expect))
             numbers = (verdict.claimed, verdict.lower, verdict.upper, verdict.p_value)
             row = [*map(_text, texts), "yes" if verdict.expected else "no", _text(verdict.quantity)]

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import base64
-import binascii
 import math
-import struct
-import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -19,13 +15,12 @@ from dpspec.engine.judging.inequalities import implied_points
 from dpspec.engine.results import decimals
 from dpspec.engine.results.result import AuditResult
 from dpspec.language.load import claim_options
-from dpspec.reporters import labels
+from dpspec.reporters import words
 from dpspec.reporters.charts import Chart, Line
-from dpspec.reporters.layout import pictures, rounding, series_cell
-from dpspec.text import plain
+from dpspec.reporters.layout import rounding, series_cell
 
 if TYPE_CHECKING:
-    from markupsafe import Markup
+    pass
 
 #: The maximum number of rows of a table; the JSON in the page has all rows.
 MOST_ROWS = 500
@@ -40,8 +35,8 @@ _FAR = 200.0
 #: A curve above this at all rates is vacuous.
 _VACUOUS = 0.99
 
-#: The maximum number of points of sorted values, and of pixels per side of a picture.
-_RANKS, _SIDE = 201, 256
+#: The maximum number of points of sorted values.
+_RANKS = 201
 
 _CAPTION = (
     "No test exceeds a bound if the mechanism is as declared. Claims are dashed. Attacks are dotted: their observed "
@@ -73,9 +68,9 @@ def figures(audit: AuditResult) -> Iterator[Figure]:
 def power(audit: AuditResult) -> Figure | None:
     """The maximum power of membership tests by proved bounds and claims, and the rates of attacks."""
     bounds = proven_curves(audit)
-    curves = [(f"bound{labels.curve(bound)}", bound.polygon) for bound in bounds]
+    curves = [(f"bound{words.curve(bound)}", bound.polygon) for bound in bounds]
     for verdict in audit.verdicts:
-        block = labels.claim_block(audit, verdict)
+        block = words.claim_block(audit, verdict)
         try:
             points = implied_points(verdict.kind, claim_options(block))
         except (KeyError, TypeError, ValueError):  # an edited document
@@ -88,7 +83,7 @@ def power(audit: AuditResult) -> Figure | None:
     ]
     for evidence in audit.evidence:
         if observed := _attack_rates(evidence):
-            name = f"attack{labels.groups(group_size(evidence), evidence.scope.unit)}"
+            name = f"attack{words.groups(group_size(evidence), evidence.scope.unit)}"
             rates = [max(fpr, _RATES[0]) for fpr, _ in observed]
             lines.append(Line(name, rates, [tpr for _, tpr in observed], color=len(lines), dash=2))
     if not bounds or all(min(line.y) > _VACUOUS for line in lines):
@@ -109,7 +104,7 @@ def power(audit: AuditResult) -> Figure | None:
 
 def profile(audit: AuditResult) -> Figure | None:
     """Delta against epsilon by upper bounds at two or more deltas."""
-    curves = [(f"bound{labels.curve(one)}", one.pairs) for one in proven_curves(audit) if len(one.pairs) > 1]
+    curves = [(f"bound{words.curve(one)}", one.pairs) for one in proven_curves(audit) if len(one.pairs) > 1]
     if not curves:
         return None
     lines = [
@@ -145,18 +140,15 @@ def _attack_rates(evidence: Evidence) -> list[tuple[float, float]]:
 
 
 def _of_series(series: Series) -> Figure:
-    pictured, rows = pictures(series), len(next(iter(series.columns.values()), ()))
+    rows = len(next(iter(series.columns.values()), ()))
     rounded = rounding(series) if series.bounds else ""
     return Figure(
         title=series.title,
-        caption="; ".join(part for part in (labels.value(series.rigor), series.source, rounded) if part),
+        caption="; ".join(part for part in (words.value(series.rigor), series.source, rounded) if part),
         chart=series_chart(series),
         head=tuple(series.columns),
         rows=tuple(
-            tuple(
-                picture(series, column, row) if column in pictured else series_cell(series, column, cells[row])
-                for column, cells in series.columns.items()
-            )
+            tuple(series_cell(series, column, cells[row]) for column, cells in series.columns.items())
             for row in range(min(rows, MOST_ROWS))
         ),
         cut=max(0, rows - MOST_ROWS),
@@ -210,7 +202,7 @@ def _groups(series: Series) -> list[tuple[str, list[int]]]:
     rows: dict[str, list[int]] = {}
     for row in order:
         item = column[row]
-        rows.setdefault(item if isinstance(item, str) else f"{by} {labels.value(item)}", []).append(row)
+        rows.setdefault(item if isinstance(item, str) else f"{by} {words.value(item)}", []).append(row)
     return list(rows.items())
 
 
@@ -230,46 +222,3 @@ def _axis(series: Series, column: str) -> str:
 
 def _spaced(name: str) -> str:
     return name.replace("_", " ")
-
-
-def picture(series: Series, column: str, row: int) -> Markup:
-    """A cell of a column of pictures; empty if it is not a picture of the declared shape."""
-    from markupsafe import Markup
-
-    shape, names = _shape(series.plot.get("shape")), pictures(series)
-    data = None if shape is None else png(series.columns[column][row], shape)
-    if data is None:
-        return Markup("")
-    framed = series.columns.get(str(series.plot.get("frame")), ())[row : row + 1] == (names.index(column),)
-    about = ", ".join(
-        f"{name} {labels.value(series.columns[name][row])}" for name in series.columns if name not in names
-    )
-    return Markup('<img{} alt="{}" src="data:image/png;base64,{}">').format(
-        Markup(' class="framed"') if framed else "", plain(f"{column}, {about}"), data
-    )
-
-
-def png(cell: Json, shape: tuple[int, int, int]) -> str | None:
-    """In base64; None unless the cell has the bytes of a (height, width, channels) picture."""
-    height, width, channels = shape
-    try:
-        pixels = base64.b64decode(cell if isinstance(cell, str) else "", validate=True)
-    except (binascii.Error, ValueError):
-        return None
-    if len(pixels) != height * width * channels:
-        return None
-    stride = width * channels
-    rows = b"".join(b"\0" + pixels[i : i + stride] for i in range(0, len(pixels), stride))
-    header = struct.pack(">IIBBBBB", width, height, 8, 0 if channels == 1 else 2, 0, 0, 0)
-    data = b"\x89PNG\r\n\x1a\n"
-    for chunk in (b"IHDR" + header, b"IDAT" + zlib.compress(rows, 9), b"IEND"):
-        data += struct.pack(">I", len(chunk) - 4) + chunk + struct.pack(">I", zlib.crc32(chunk))
-    return base64.b64encode(data).decode("ascii")
-
-
-def _shape(value: Json) -> tuple[int, int, int] | None:
-    if not isinstance(value, Sequence) or len(value) != 3 or not all(type(size) is int for size in value):
-        return None
-    height, width, channels = value
-    fits = 1 <= height <= _SIDE and 1 <= width <= _SIDE and channels in (1, 3)
-    return (height, width, channels) if fits else None

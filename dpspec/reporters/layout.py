@@ -15,7 +15,7 @@ from rich.text import Text
 
 from dpspec.contract import Json, Series
 from dpspec.engine.results import decimals
-from dpspec.reporters import labels
+from dpspec.reporters import words
 from dpspec.text import plain
 
 if TYPE_CHECKING:
@@ -57,14 +57,6 @@ def text_table(
     return tuple(line.rstrip() for line in out.getvalue().splitlines())
 
 
-def pictures(series: Series) -> tuple[str, ...]:
-    """The columns that contain pictures; no table shows them."""
-    names = series.plot.get("y", ())
-    if series.plot.get("kind") != "pictures" or not isinstance(names, tuple):
-        return ()
-    return tuple(str(name) for name in names if name in series.columns)
-
-
 def constants(series: Series) -> str:
     """``noise std sigma 0.0379, smoothness mu 1.381`` for a series of constants; empty for others."""
     names, values = str(series.plot.get("x", "")), series.plot.get("y")
@@ -72,12 +64,12 @@ def constants(series: Series) -> str:
     if series.plot.get("kind") != "constants" or names not in series.columns or column not in series.columns:
         return ""
     pairs = zip(series.columns[names], series.columns[column], strict=True)
-    return ", ".join(f"{labels.value(name)} {series_cell(series, column, value)}" for name, value in pairs)
+    return ", ".join(f"{words.value(name)} {series_cell(series, column, value)}" for name, value in pairs)
 
 
 def series_table(series: Series, room: int) -> tuple[str, ...]:
     """Lines of a short series; empty if it is long or too wide."""
-    head = tuple(column for column in series.columns if column not in pictures(series))
+    head = tuple(series.columns)
     columns = [[series_cell(series, column, item) for item in series.columns[column]] for column in head]
     if not columns or len(columns[0]) > _MOST_ROWS:
         return ()
@@ -90,7 +82,7 @@ def series_cell(series: Series, column: str, item: Json) -> str:
     if item is None:
         return "-"
     if not isinstance(item, float):
-        return labels.value(item)
+        return words.value(item)
     rounded = {"upper": decimals.upper, "lower": decimals.lower}.get(series.bounds.get(column, ""), decimals.nearest)
     return rounded(item)
 

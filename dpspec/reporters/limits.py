@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dpspec.engine.results import decimals
 from dpspec.engine.results.result import AuditResult, Result
 from dpspec.engine.storage.stored_trials import origin_summary, version_notices
-from dpspec.reporters import labels
+from dpspec.reporters import words
 from dpspec.text import joined
 
 #: Limits of every audit.
@@ -31,12 +31,8 @@ def limits(result: Result) -> tuple[str, ...]:
 def _audit(audit: AuditResult) -> Iterator[str]:
     name, conformance = audit.name, audit.conformance.status
     undecided = [verdict.claim for verdict in audit.verdicts if verdict.verdict == "open"]
-    if undecided:
-        why = "Neither proved nor refuted" if audit.complete else "The missing trials may decide it"
-        yield f"Open in {name}: {joined(undecided)}. {why}."
-    supported = [verdict.claim for verdict in audit.verdicts if verdict.verdict == "supported"]
-    if supported:
-        yield f"Only supported in {name}: {joined(supported)}. The evidence agrees with the claim without a proof."
+    if undecided and not audit.complete:
+        yield f"Open in {name}: {joined(undecided)}. The missing trials may decide it."
     if audit.recording is not None:
         yield (
             f"All results of {name} come from its recording, made inside the training process: dpspec did not train "
@@ -98,27 +94,23 @@ def _facts(result: Result) -> Iterator[tuple[str, str]]:
     yield "made", result.created
     versions = {key: item for key, item in result.environment.items() if key not in _NO_VERSIONS and item}
     if versions:
-        yield "versions", labels.conditions(versions)
+        yield "versions", words.conditions(versions)
     plugins = result.environment.get("plugins")
     if isinstance(plugins, Mapping) and plugins:
-        yield "plugins", labels.conditions(plugins)
+        yield "plugins", words.conditions(plugins)
 
 
 def _audit_facts(audit: AuditResult) -> Iterator[str]:
     if audit.source:
         yield audit.source
-    facts = {
-        "spec": audit.digest,
-        "data": audit.facts.digest,
-        "initial weights": audit.facts.initial_weights,
-    }
+    facts = {"spec": audit.digest, "data": audit.facts.digest, "initial weights": audit.facts.initial_weights}
     yield from (f"{name} digest {value[:_DIGEST]}" for name, value in facts.items() if value)
     options = audit.document.get("audit")
     seed = options.get("seed") if isinstance(options, Mapping) else None
     if seed is not None:
-        yield f"seed {labels.value(seed)}"
+        yield f"seed {words.value(seed)}"
     if audit.planned_trials:
-        yield f"{len(audit.trials)} of {labels.count(audit.planned_trials, 'trial')}"
+        yield f"{len(audit.trials)} of {words.count(audit.planned_trials, 'trial')}"
     if origin := origin_summary(audit):
         yield origin
     devices = set()

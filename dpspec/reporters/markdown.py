@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
 
-from dpspec.contract import Finding
 from dpspec.engine.judging.conformance_status import rejected
 from dpspec.engine.redact import redact
 from dpspec.engine.results.result import AuditResult, Result, Verdict
-from dpspec.reporters import labels, phrases
+from dpspec.reporters import words
 from dpspec.reporters.limits import limits, recipe
 from dpspec.reporters.summary import tally
 from dpspec.text import markdown, plain
@@ -34,7 +32,7 @@ def render(result: Result, *, internal: bool = False) -> str:
     expected = [pair for pair in judged if pair[1].expected] if len(judged) > _MANY else []
     lines.extend(_table([pair for pair in judged if not (expected and pair[1].expected)], several=several))
     if expected:
-        title = f"{labels.count(len(expected), 'claim')} as expected"
+        title = f"{words.count(len(expected), 'claim')} as expected"
         lines.extend(_folded(title, _table(expected, several=several)))
     lines.extend(_conformance(result.audits, several=several))
     for audit in result.audits:
@@ -57,42 +55,42 @@ def _folded(title: str, lines: Iterable[str]) -> Iterator[str]:
 
 def _not_as_expected(audit: AuditResult, *, several: bool) -> Iterator[str]:
     wrong = [verdict for verdict in audit.verdicts if not verdict.expected]
-    deviating = labels.wrong_conformance(audit)
+    deviating = words.wrong_conformance(audit)
     if not wrong and not deviating:
         return
     yield from (f"## Not as expected{f': {markdown(audit.name)}' if several else ''}", "")
     for verdict in wrong:
-        yield f"- **{labels.headline(audit, verdict)}** {markdown(verdict.claim)}: {markdown(verdict.reason)}"
+        yield f"- **{words.headline(audit, verdict)}** {markdown(verdict.claim)}: {markdown(verdict.reason)}"
     if deviating:
         yield f"- {_status(audit)}. {markdown(audit.conformance.reason)}"
         for check in sorted((one for one in audit.checks if rejected(one, 1)), key=lambda one: one.p_value):
-            yield f"  - {markdown(phrases.check(check))}"
+            yield f"  - {markdown(words.check(check))}"
     yield ""
 
 
 def _table(judged: Sequence[tuple[AuditResult, Verdict]], *, several: bool) -> Iterator[str]:
     if not judged:
         return
-    claimed = any(labels.claimed(verdict) for _, verdict in judged)
+    claimed = any(words.claimed(verdict) for _, verdict in judged)
     yield f"| Verdict | Claim | Statement | {'Claimed | ' if claimed else ''}Interval | Outcome |"
     yield f"|---|---|---|{'---|' if claimed else ''}---|---|"
     for audit, verdict in judged:
         name = f"{audit.name}.{verdict.claim}" if several else verdict.claim
-        value = (labels.claimed(verdict),) if claimed else ()
-        cells = (name, verdict.text, *value, labels.interval(audit, verdict), labels.outcome(audit, verdict))
-        label = f"**{markdown(labels.headline(audit, verdict))}**"
+        value = (words.claimed(verdict),) if claimed else ()
+        cells = (name, verdict.text, *value, words.interval(audit, verdict), words.outcome(audit, verdict))
+        label = f"**{markdown(words.headline(audit, verdict))}**"
         yield f"| {' | '.join([label, *map(markdown, cells)])} |"
     yield ""
 
 
 def _conformance(audits: Sequence[AuditResult], *, several: bool) -> Iterator[str]:
-    expected = [audit for audit in audits if not labels.wrong_conformance(audit)]
+    expected = [audit for audit in audits if not words.wrong_conformance(audit)]
     for audit in audits:
         if len(audits) <= _MANY or audit not in expected:
             name = f"- {markdown(audit.name)}: " if several else ""
             yield f"{name}{'c' if several else 'C'}onformance {_status(audit)}."
     if len(audits) > _MANY and expected:
-        yield f"- Conformance of {labels.count(len(expected), 'other audit')}: as expected."
+        yield f"- Conformance of {words.count(len(expected), 'other audit')}: as expected."
     yield ""
 
 
@@ -101,12 +99,12 @@ def _recording(audit: AuditResult, *, several: bool) -> Iterator[str]:
     if found is None:
         return
     of = f": {markdown(audit.name)}" if several else ""
-    yield from (f"## {phrases.CHANNELS}{of}", "")
-    yield from _rows(phrases.CHANNEL_COLUMNS, phrases.channel_rows(found))
-    yield from (f"## {phrases.EXECUTED}{of}", "")
-    yield from (f"- {markdown(line)}" for line in phrases.executed(found))
+    yield from (f"## {words.CHANNELS}{of}", "")
+    yield from _rows(words.CHANNEL_COLUMNS, words.channel_rows(found))
+    yield from (f"## {words.EXECUTED}{of}", "")
+    yield from (f"- {markdown(line)}" for line in words.executed(found))
     yield ""
-    for line in (phrases.declared(found), phrases.accountant(found.accountant), *phrases.recording_notes(found)):
+    for line in (words.declared(found), words.accountant(found.accountant), *words.recording_notes(found)):
         if line:
             yield from (markdown(line), "")
 
@@ -119,30 +117,22 @@ def _rows(head: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
 
 
 def _status(audit: AuditResult) -> str:
-    outcome = labels.conformance_outcome(audit)
-    return f"**{labels.conformance_label(audit.conformance.status)}**{f', {markdown(outcome)}' if outcome else ''}"
+    outcome = words.conformance_outcome(audit)
+    return f"**{words.conformance_label(audit.conformance.status)}**{f', {markdown(outcome)}' if outcome else ''}"
 
 
 def _details(audit: AuditResult) -> Iterator[str]:
     yield from (f"### {markdown(audit.name)}", "")
     yield from (f"Conformance: {_status(audit)}. {markdown(audit.conformance.reason)}", "")
-    for said in phrases.as_run(audit):
+    for said in words.as_run(audit):
         yield from (markdown(said), "")
-    findings = phrases.findings(audit)
-
-    def key(finding: Finding) -> tuple[object, ...]:
-        scope = replace(finding.scope, direction="both")
-        return labels.statement(finding), finding.at, scope, labels.rigor(finding), finding.method, finding.source
-
-    # A bound for one direction is omitted if it is listed for both directions.
-    both = {key(finding) for finding in findings if finding.scope.direction == "both"}
-    if distinct := [one for one in findings if one.scope.direction == "both" or key(one) not in both]:
+    if findings := words.findings(audit):
         rows = (
-            (labels.statement(f), labels.conditions(f.at), labels.scope(f), labels.rigor(f), f.method, f.source)
-            for f in distinct
+            (words.statement(f), words.conditions(f.at), words.scope(f), words.rigor(f), f.method, f.source)
+            for f in findings
         )
         yield from _rows(("Number", "At", "Of", "Kind", "Method", "Source"), rows)
-    for note in (*audit.notes, labels.omitted(audit)):
+    for note in (*audit.notes, words.omitted(audit)):
         if note:
             yield from (markdown(note), "")
 

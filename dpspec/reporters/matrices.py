@@ -8,9 +8,9 @@ from types import SimpleNamespace
 from dpspec.contract import Json
 from dpspec.engine.results import decimals
 from dpspec.engine.results.result import AuditResult, Matrix, Result, Verdict, joined_series
-from dpspec.reporters import labels
+from dpspec.reporters import words
 from dpspec.reporters.figures import MOST_ROWS, Figure
-from dpspec.reporters.layout import pictures, series_cell
+from dpspec.reporters.layout import series_cell
 from dpspec.text import shortened
 
 #: The maximum number of characters of an axis value.
@@ -20,7 +20,7 @@ _VALUE = 40
 def cell_value(item: Json) -> str:
     if item is None:
         return "as in the spec"
-    return shortened(decimals.exact(item) if isinstance(item, float) else labels.value(item), _VALUE)
+    return shortened(decimals.exact(item) if isinstance(item, float) else words.value(item), _VALUE)
 
 
 def cell_title(matrix: Matrix, audit: AuditResult) -> str:
@@ -51,11 +51,11 @@ def table(matrix: Matrix) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
     for audit in matrix.audits:
         row = list(map(cell_value, matrix.values(audit).values()))
         for verdict in (verdict_of(audit, claim) for claim in claims):
-            shown = verdict and f"{labels.verdict_label(audit, verdict)} {labels.interval(audit, verdict)}"
+            shown = verdict and f"{words.verdict_label(audit, verdict)} {words.interval(audit, verdict)}"
             row.append(f"{shown or ''}{'' if verdict is None or verdict.expected else ', NOT AS EXPECTED'}")
         if executed:
-            wrong = ", NOT AS EXPECTED" if labels.wrong_conformance(audit) else ""
-            row.append(labels.conformance_label(audit.conformance.status) + wrong)
+            wrong = ", NOT AS EXPECTED" if words.wrong_conformance(audit) else ""
+            row.append(words.conformance_label(audit.conformance.status) + wrong)
         rows.append(tuple(row))
     return head, rows
 
@@ -83,8 +83,8 @@ def _series(matrix: Matrix) -> Iterator[Figure]:
         if sum(series.name == name for series in held) < 2:
             continue
         joined = joined_series(matrix.audits, [matrix], name)
-        omitted, axes = {"audit", *pictures(joined)}, set(matrix.axes.values())
-        head = tuple(column for column in joined.columns if column not in omitted)
+        axes = set(matrix.axes.values())
+        head = tuple(column for column in joined.columns if column != "audit")
         rows = list(zip(*(joined.columns[column] for column in head), strict=True))
         texts = tuple(
             tuple(

@@ -1,6 +1,6 @@
 """Render a result as one self-contained HTML page, and detect manual edits of a page.
 
-The page needs no server and no scripts (they sort and filter only), prints, and contains the result as JSON, which
+The page needs no server and no scripts (they only open folded parts), prints, and contains the result as JSON, which
 ``dpspec verify`` and ``dpspec report`` read. ``verify`` renders that result again and compares text, markup, styles,
 scripts and drawings. Drawings are equal if they differ only in coordinates, and by less than a rounding error of
 another machine.
@@ -24,7 +24,7 @@ from dpspec.engine.redact import redact
 from dpspec.engine.results import decimals
 from dpspec.engine.results.codec import dump, reread
 from dpspec.engine.results.result import AuditResult, Result, Verdict, base_name
-from dpspec.reporters import labels, matrices, phrases
+from dpspec.reporters import matrices, words
 from dpspec.reporters.charts import interval_bar
 from dpspec.reporters.figures import figures
 from dpspec.reporters.limits import limits, recipe
@@ -60,7 +60,7 @@ def render(result: Result, *, internal: bool = False) -> str:
         for index, audit in zip(matrix.numbers, matrix.audits, strict=True)
     }
     names = [f"a{i}" for i in range(len(result.audits))]
-    families, drawn = phrases.families(result), _drawn(result)
+    families, drawn = words.families(result), _drawn(result)
     audits = tuple(
         _audit(audit, names[i], families[i], cells.get(i, ""), i in drawn) for i, audit in enumerate(result.audits)
     )
@@ -85,8 +85,7 @@ def render(result: Result, *, internal: bool = False) -> str:
             command=shlex.join(map(plain, command)),
             facts=facts,
             details=details,
-            labels=labels,
-            phrases=phrases,
+            words=words,
             decimals=decimals,
             internal=internal,
             internal_mark=INTERNAL_MARK,
@@ -151,7 +150,7 @@ def _asset(name: str) -> str:
 def _audit(audit: AuditResult, name: str, family: int, cell: str, drawn: bool) -> SimpleNamespace:
     """The values of one audit for the template; ``family`` is the number of checks that its own were judged among."""
     # Unexpected claims first, then privacy, controls and utility.
-    ordered = sorted(audit.verdicts, key=lambda one: (one.expected, one.kind == "metric", labels.is_control(one)))
+    ordered = sorted(audit.verdicts, key=lambda one: (one.expected, one.kind == "metric", words.is_control(one)))
     return SimpleNamespace(
         audit=audit,
         name=name,
@@ -159,29 +158,29 @@ def _audit(audit: AuditResult, name: str, family: int, cell: str, drawn: bool) -
         outcomes=tuple(outcomes([audit], [audit.name])),
         risk=risk(audit),
         claims=tuple(_claim(audit, verdict) for verdict in ordered),
-        tests=labels.count(len(audit.checks), "test"),
-        checks=tuple((bad, _check(check)) for check, bad in phrases.ranked(audit.checks, family)),
+        tests=words.count(len(audit.checks), "test"),
+        checks=tuple((bad, _check(check)) for check, bad in words.ranked(audit.checks, family)),
         made_to_deviate=audit.conformance.status == "deviates" and audit.conformance.expected,
         figures=tuple(figures(audit)) if drawn else (),
         drawn=drawn,
         cell=cell,
         title=f"{base_name(audit)}, {cell}" if cell else audit.name,
-        findings=phrases.findings(audit),
+        findings=words.findings(audit),
     )
 
 
 def _claim(audit: AuditResult, verdict: Verdict) -> SimpleNamespace:
-    label = labels.verdict_label(audit, verdict)
+    label = words.verdict_label(audit, verdict)
     return SimpleNamespace(
         verdict=verdict,
         label=label,
-        given=labels.headline(audit, verdict).removeprefix(label).removeprefix(", "),
-        style="as-declared" if label == labels.AS_DECLARED else verdict.verdict,
-        interval=labels.interval(audit, verdict),
-        claimed=labels.claimed(verdict),
+        given=words.headline(audit, verdict).removeprefix(label).removeprefix(", "),
+        style="as-declared" if label == words.AS_DECLARED else verdict.verdict,
+        interval=words.interval(audit, verdict),
+        claimed=words.claimed(verdict),
         value="" if verdict.claimed is None else decimals.exact(verdict.claimed),
-        outcome=labels.outcome(audit, verdict),
-        control=labels.is_control(verdict) and verdict.expected,
+        outcome=words.outcome(audit, verdict),
+        control=words.is_control(verdict) and verdict.expected,
         bar=interval_bar(verdict),
     )
 
@@ -190,7 +189,7 @@ def _check(check: Check) -> tuple[str, ...]:
     declared = "" if check.declared is None else decimals.given(check.declared)
     found = "" if check.measured is None else decimals.nearest(check.measured)
     name = f"{check.assumption}, {check.note}" if check.note else check.assumption
-    limit = "" if check.detectable is None else phrases.detectable(check.detectable).rpartition(" ")[2]
+    limit = "" if check.detectable is None else words.detectable(check.detectable).rpartition(" ")[2]
     return name, check.test, decimals.upper(check.p_value, digits=2), declared, found, check.observed, limit
 
 

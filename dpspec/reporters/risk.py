@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from dpspec.engine.judging.evidence_weight import proven_curves
 from dpspec.engine.results import decimals
 from dpspec.engine.results.result import AuditResult
-from dpspec.reporters import labels
+from dpspec.reporters import words
 
-#: The false-positive rates of the attacker; audits are compared at the first.
+#: The false-positive rates of the attacker; the first decides which audit is the worst.
 FALSE_POSITIVES = (0.01, 0.1)
 
 #: A detection rate above this is reported as certain.
@@ -38,19 +38,14 @@ class Rate:
     powers: tuple[float, ...]
     group_size: int
 
-    @property
-    def percent(self) -> str:
-        """Rounded up."""
-        return f"{decimals.upper(100.0 * self.powers[0], digits=3)}%"
-
     def __str__(self) -> str:
         before = f"{self.scope}: " if self.scope else ""
         if self.powers[0] > _CERTAIN:
-            return labels.sentence(f"{before}the proved bound allows an attacker to identify all {self.members}.")
+            return words.sentence(f"{before}the proved bound allows an attacker to identify all {self.members}.")
         guesses = [f"{decimals.exact(100.0 * rate)}%" for rate in FALSE_POSITIVES]
-        second = f"{decimals.upper(100.0 * self.powers[1], digits=3)}%"
-        return labels.sentence(
-            f"{before}at a {guesses[0]} false-positive rate an attacker identifies at most {self.percent} of "
+        first, second = (f"{decimals.upper(100.0 * power, digits=3)}%" for power in self.powers)
+        return words.sentence(
+            f"{before}at a {guesses[0]} false-positive rate an attacker identifies at most {first} of "
             f"{self.members}, at {guesses[1]} at most {second}; guessing gives {guesses[0]} and {guesses[1]}."
         )
 
@@ -63,7 +58,7 @@ def risk(audit: AuditResult) -> tuple[str, ...]:
     for verdict in audit.verdicts:  # the success rate of reconstruction with and without the release
         if verdict.quantity != "gamma" or verdict.verdict != "proved" or verdict.provable is None:
             continue
-        kappa = labels.claim_block(audit, verdict).get("kappa")
+        kappa = words.claim_block(audit, verdict).get("kappa")
         if isinstance(kappa, int | float) and not isinstance(kappa, bool):
             found.append(
                 f"Reconstruction: an attacker who guesses the record with probability {decimals.exact(kappa)} without "
@@ -83,9 +78,9 @@ def rates(audit: AuditResult) -> tuple[Rate, ...]:
     found = []
     for curve in () if _deviates(audit) else proven_curves(audit):
         of, size = curve.scope, curve.group_size
-        scope = labels.curve(curve).removeprefix(labels.groups(size, of.unit)).removeprefix(", ")
+        scope = words.curve(curve).removeprefix(words.groups(size, of.unit)).removeprefix(", ")
         if "access" not in curve.varying and of.access != "all-iterates":
-            scope = ", ".join(filter(None, (scope, labels.scope_part("access", of.access))))
+            scope = ", ".join(filter(None, (scope, words.scope_part("access", of.access))))
         name, bracket, most = of.unit.partition(" (")
         member = "members" if name == "record" else f"member {name}s"
         member = member if size == 1 else f"groups of {size} {member}"
@@ -104,7 +99,7 @@ def _contradicted(audit: AuditResult) -> bool:
 
 
 def compared(audits: Sequence[AuditResult], titles: Sequence[str]) -> Iterator[str]:
-    """The lowest and the highest rate of the audits, each by its smallest groups."""
+    """The highest rate of the audits, each by its smallest groups."""
     if any(map(_deviates, audits)):
         yield "No bound applies to a run that deviates from its declaration."
     found = []
@@ -115,15 +110,7 @@ def compared(audits: Sequence[AuditResult], titles: Sequence[str]) -> Iterator[s
     if not found:
         yield "No proved bound covers every record in both directions, so no attacker's rate follows."
         return
-    least, most = (choose(found, key=lambda one: one[0].powers[0]) for choose in (min, max))
-    guess = f"{decimals.exact(100.0 * FALSE_POSITIVES[0])}%"
-    low, high = (
-        f"{rate.percent} of {rate.members}{f' ({rate.scope})' if rate.scope else ''}" for rate, _ in (least, most)
-    )
-    worst = "" if least[1] == most[1] else f", and {high} in {most[1]}"
-    yield (
-        f"At a {guess} false-positive rate an attacker identifies at most {low} in {least[1]}{worst}; guessing gives "
-        f"{guess}. The rates of each audit are below."
-    )
+    rate, title = max(found, key=lambda one: one[0].powers[0])
+    yield f"Highest in {title}. {rate} The rates of each audit are below."
     if len(found) < len(audits):
-        yield f"No rate follows for {labels.count(len(audits) - len(found), 'audit')}."
+        yield f"No rate follows for {words.count(len(audits) - len(found), 'audit')}."

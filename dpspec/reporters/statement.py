@@ -12,125 +12,59 @@ be filled in; optional ones are omitted.
 
 from __future__ import annotations
 
-import json
 import math
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
 from typing import Literal, TypeAlias
 
-from dpspec.contract import Json
+from dpspec.contract import Finding, Json
 from dpspec.engine.judging.evidence_weight import proven_curves
 from dpspec.engine.redact import redact
 from dpspec.engine.results import decimals
 from dpspec.engine.results.result import AuditResult, Result, Verdict
-from dpspec.reporters import labels
+from dpspec.reporters import words
 from dpspec.reporters.limits import ALWAYS
-from dpspec.text import json_text, markdown
+from dpspec.text import markdown
 
 Coverage: TypeAlias = Literal["checked", "declared", "not covered"]
 
 _UNITS = {"add-remove": "added or removed", "replace-one": "replaced by another", "zero-out": "replaced by nothing"}
-
+_RELEASED = {
+    "all-iterates": "every intermediate model",
+    "final-model": "the final model",
+    "transcript": "every intermediate model, and the other records of each batch",
+}
 
 #: The maximum probability with which a curve may be below its Gaussian fit.
 _MOST_FLOOR = 1e-3
 
 
-@dataclass(frozen=True)
-class Block:
-    name: str
-    coverage: Coverage
-    text: str
-
-
-@dataclass(frozen=True)
-class Guarantee:
-    """A claim, its interval with the rigor of the upper end; a control is false on purpose."""
-
-    claim: str
-    says: str
-    verdict: str
-    control: bool
-    interval: str
-    rigor: str
-    source: str
-
-
-@dataclass(frozen=True)
-class Statement:
-    name: str
-    description: str
-    guarantees: tuple[Guarantee, ...]
-    curves: tuple[str, ...]
-    blocks: tuple[Block, ...]
-    assumptions: tuple[str, ...]
-    digest: str
-    created: str
-
-
-def statements(result: Result) -> tuple[Statement, ...]:
-    result = redact(result)
-    return tuple(
-        Statement(
-            name=audit.name,
-            description=str(audit.document.get("description") or ""),
-            guarantees=tuple(
-                Guarantee(
-                    claim=verdict.claim,
-                    says=verdict.text,
-                    verdict=labels.headline(audit, verdict),
-                    control=labels.is_control(verdict),
-                    interval=labels.interval(audit, verdict),
-                    rigor="" if upper is None else labels.rigor(upper),
-                    source="" if upper is None else f"{upper.method}; {upper.source}",
-                )
-                for verdict in audit.verdicts
-                if verdict.kind != "metric"
-                for upper in [None if verdict.upper_finding is None else audit.findings[verdict.upper_finding]]
-            ),
-            curves=() if audit.conformance.status == "deviates" else tuple(_curves(audit)),
-            blocks=tuple(_blocks(audit)),
-            assumptions=tuple(
-                dict.fromkeys(
-                    f"{assumption.name} ({assumption.status}): {assumption.text or assumption.name}"
-                    for finding in audit.findings
-                    if finding.bound == "upper"
-                    for assumption in finding.assumptions
-                )
-            ),
-            digest=audit.digest,
-            created=result.created,
-        )
-        for audit in result.audits
-    )
-
-
 def render(result: Result, *, internal: bool = False) -> str:
     """A published statement has no data-dependent value, so ``internal`` has no effect."""
     lines: list[str] = []
-    for statement in statements(result):
-        lines += [f"# Privacy statement: {markdown(statement.name)}", ""]
-        if statement.description:
-            lines += [markdown(statement.description), ""]
+    for audit in redact(result).audits:
+        lines += [f"# Privacy statement: {markdown(audit.name)}", ""]
+        if description := audit.document.get("description"):
+            lines += [markdown(str(description)), ""]
         lines.append("| Claim | Statement | Verdict | Interval | Rigor of the upper bound | Source |")
         lines.append("|---|---|---|---|---|---|")
-        for one in statement.guarantees:
-            verdict = f"{one.verdict} (a control, false on purpose)" if one.control else one.verdict
-            cells = (one.claim, one.says, verdict, one.interval, one.rigor or "none", one.source or "none")
+        for one, upper in _guarantees(audit):
+            verdict = words.headline(audit, one)
+            verdict += " (a control, false on purpose)" if words.is_control(one) else ""
+            origin = ("none", "none") if upper is None else (words.rigor(upper), f"{upper.method}; {upper.source}")
+            cells = (one.claim, one.text, verdict, words.interval(audit, one), *origin)
             lines.append(f"| {' | '.join(map(markdown, cells))} |")
         lines.append("")
-        if statement.curves:
-            lines += [*(f"- {markdown(text)}." for text in statement.curves), ""]
+        if curves := curves_of(audit):
+            lines += [*(f"- {markdown(text)}." for text in curves), ""]
         lines += ["After the blocks of NIST SP 800-226:", "", "| Block | Coverage | |", "|---|---|---|"]
-        lines += [f"| {block.name} | **{block.coverage}** | {markdown(block.text)} |" for block in statement.blocks]
+        lines += [f"| {name} | **{coverage}** | {markdown(text)} |" for name, (coverage, text) in blocks(audit).items()]
         lines.append("")
-        if statement.assumptions:
+        if assumptions := _assumptions(audit):
             lines += ["The bounds hold under these assumptions:", ""]
-            lines += [*(f"- {markdown(text)}" for text in statement.assumptions), ""]
-        digest, created = markdown(statement.digest[:16]), markdown(statement.created)
+            lines += [*(f"- {markdown(text)}" for text in assumptions), ""]
         lines += [
-            f"Spec digest {digest}, audited {created} by dpspec. "
+            f"Spec digest {markdown(audit.digest[:16])}, audited {markdown(result.created)} by dpspec. "
             "The lower end of an interval is certified by theory or",
             "found by an attack; `dpspec verify` recomputes every number from the result file.",
             "",
@@ -138,74 +72,71 @@ def render(result: Result, *, internal: bool = False) -> str:
     return "\n".join(lines)
 
 
-def render_json(result: Result, *, internal: bool = False) -> str:
-    found = [asdict(statement) for statement in statements(result)]
-    return json_text(json.dumps(found, indent=2, allow_nan=False)) + "\n"
+def _guarantees(audit: AuditResult) -> list[tuple[Verdict, Finding | None]]:
+    """Privacy claims with the findings of their upper ends."""
+    private = [one for one in audit.verdicts if one.kind != "metric"]
+    return [(one, None if one.upper_finding is None else audit.findings[one.upper_finding]) for one in private]
 
 
-def _curves(audit: AuditResult) -> Iterator[str]:
+def _assumptions(audit: AuditResult) -> list[str]:
+    held = [one for finding in audit.findings if finding.bound == "upper" for one in finding.assumptions]
+    return list(dict.fromkeys(f"{one.name} ({one.status}): {one.text or one.name}" for one in held))
+
+
+def curves_of(audit: AuditResult) -> list[str]:
     """Each proved curve as mu of Gaussian differential privacy, with the regret of this approximation."""
     from dpspec.accounting import fit_gdp
 
-    for curve in proven_curves(audit):
+    found = []
+    for curve in () if audit.conformance.status == "deviates" else proven_curves(audit):
         mu, regret, floor = fit_gdp(curve.polygon)
         if math.isfinite(mu) and floor < _MOST_FLOOR:
             but = f", except with probability {decimals.upper(floor)}" if floor else ""
-            yield (
-                f"The proved curve{labels.curve(curve) or ', single records'}: "
+            found.append(
+                f"The proved curve{words.curve(curve) or ', single records'}: "
                 f"mu-GDP with mu at most {decimals.upper(mu)}{but}. "
                 f"This approximation loses at most {decimals.upper(regret)} (regret)"
             )
+    return found
 
 
-def _blocks(audit: AuditResult) -> Iterator[Block]:
+def blocks(audit: AuditResult) -> dict[str, tuple[Coverage, str]]:
     threat = audit.document.get("threat_model") or {}
-    private = [verdict for verdict in audit.verdicts if verdict.kind != "metric" and not labels.is_control(verdict)]
-    verdicts = [labels.verdict_label(audit, verdict) for verdict in private]
-    decided = [label for label in verdicts if label in ("proved", "supported")]
-    proved = verdicts.count("proved")
-    yield Block(
-        "Epsilon and delta",
-        "checked" if private and len(decided) == len(private) else "declared",
-        f"{proved} of {labels.count(len(private), 'claim')} proved, by the bounds below"
-        + ("" if len(decided) == len(private) else "; the others are not established by this audit"),
-    )
+    private = [verdict for verdict in audit.verdicts if verdict.kind != "metric" and not words.is_control(verdict)]
+    verdicts = [words.verdict_label(audit, verdict) for verdict in private]
+    decided = bool(private) and set(verdicts) <= {"proved", "supported"}
+    count = f"{verdicts.count('proved')} of {words.count(len(private), 'claim')} proved, by the bounds below"
     asked = threat.get("group_size") or 1
-    sizes = asked if isinstance(asked, list | tuple) else [asked]
-    adjacency = str(threat.get("adjacency", "add-remove"))
-    unit = labels.unit(audit)
+    sizes = " and ".join(map(words.value, asked if isinstance(asked, list | tuple) else [asked]))
+    adjacency, access = str(threat.get("adjacency", "add-remove")), str(threat.get("access", "all-iterates"))
+    unit = words.unit(audit.document)
     known = (a.text for finding in audit.findings for a in finding.assumptions if a.name == "records-per-user")
     records = "The number of records per person is not checked"
     if unit != "record":
-        records = labels.sentence(next(known, "the number of records of a user is not checked"))
-    yield Block(
-        "Unit of privacy",
-        "declared",
-        f"one {unit}, {_UNITS.get(adjacency, adjacency)}; groups of "
-        f"{' and '.join(map(labels.value, sizes))} were accounted for. {records}",
-    )
-    released = {
-        "all-iterates": "every intermediate model",
-        "final-model": "the final model",
-        "transcript": "every intermediate model, and the other records of each batch",
-    }
-    access = str(threat.get("access", "all-iterates"))
-    yield Block("Released output", "declared", f"the adversary sees {released.get(access, access)}")
-    yield Block("Mechanism", *_mechanism(audit))
+        records = words.sentence(next(known, "the number of records of a user is not checked"))
+    neighbours = f"one {unit}, {_UNITS.get(adjacency, adjacency)}; groups of {sizes} were accounted for. {records}"
     metrics = "; ".join(f"{one.text}: {one.verdict}" for one in audit.verdicts if one.kind == "metric")
-    yield Block("Utility", "checked" if metrics else "not covered", metrics or "no claim about the model's utility")
-    yield Block("Bias", "not covered", "differences of errors between groups of people were not measured")
-    yield Block("Side channels", "not covered", "floating-point behaviour of the noise, its generator, and timing")
-    yield Block("Other releases", "not covered", "other releases from the same data compose with this one")
-    yield Block("Trust model", "declared", "the party that trains sees the data; models trained for audits stay there")
-    yield Block("Security and access control", "not covered", "access to the data, the code and the logs")
-    yield Block("Data collection", "not covered", "the collection and the pre-processing of the data")
+    return {
+        "Epsilon and delta": ("checked", count)
+        if decided
+        else ("declared", f"{count}; the others are not established by this audit" if private else count),
+        "Unit of privacy": ("declared", neighbours),
+        "Released output": ("declared", f"the adversary sees {_RELEASED.get(access, access)}"),
+        "Mechanism": _mechanism(audit),
+        "Utility": ("checked", metrics) if metrics else ("not covered", "no claim about the model's utility"),
+        "Bias": ("not covered", "differences of errors between groups of people were not measured"),
+        "Side channels": ("not covered", "floating-point behaviour of the noise, its generator, and timing"),
+        "Other releases": ("not covered", "other releases from the same data compose with this one"),
+        "Trust model": ("declared", "the party that trains sees the data; models trained for audits stay there"),
+        "Security and access control": ("not covered", "access to the data, the code and the logs"),
+        "Data collection": ("not covered", "the collection and the pre-processing of the data"),
+    }
 
 
 def _mechanism(audit: AuditResult) -> tuple[Coverage, str]:
     mechanism = audit.document.get("mechanism", {})
     values = {key: value for key, value in mechanism.items() if isinstance(value, str | int | float | Mapping)}
-    declared = labels.conditions(values)
+    declared = words.conditions(values)
     compared = {
         "no-deviation-found": "was compared with this",
         "deviates": "deviates from this",
@@ -236,65 +167,69 @@ def render_registry(result: Result, *, internal: bool = False) -> str:
     """YAML, a document per audit, with Markdown in its strings. No data-dependent value: ``internal`` has no effect."""
     import yaml
 
-    documents = [
-        _record(audit, statement) for audit, statement in zip(redact(result).audits, statements(result), strict=True)
-    ]
+    result = redact(result)
+    documents = [_record(audit, result.created) for audit in result.audits]
     text: str = yaml.safe_dump_all(
         documents, sort_keys=False, allow_unicode=True, width=float("inf"), explicit_start=True
     )
     return _HEAD + text
 
 
-def _record(audit: AuditResult, statement: Statement) -> dict[str, Json]:
+def _record(audit: AuditResult, created: str) -> dict[str, Json]:
     verdict, parameters = _parameters_of(audit)
     owner = markdown(str(audit.document.get("owner") or "")) or FILL_IN
-    unit = labels.unit(audit)
+    unit, covered = words.unit(audit.document), blocks(audit)
+
+    def block(name: str) -> str:
+        coverage, text = covered[name]
+        return _plainly(words.sentence(f"{text.rstrip('.')} ({coverage})"))
+
     stated = [
-        f"Claim {one.claim}: {one.says}. Verdict {one.verdict}, interval {one.interval.strip('[]').replace(',', ' to')}"
-        + (f"; {one.rigor}" if one.rigor else "")
-        for one in statement.guarantees
-        if not one.control
+        f"Claim {one.claim}: {one.text}. Verdict {words.headline(audit, one)}, interval "
+        f"{words.interval(audit, one).strip('[]').replace(',', ' to')}" + (f"; {words.rigor(upper)}" if upper else "")
+        for one, upper in _guarantees(audit)
+        if not words.is_control(one)
     ]
     if verdict is None:
         who = "single records" if unit == "record" else f"one {unit}"
         stated.insert(0, f"No claim about epsilon of {who} was established by the audit")
-    by = dict.fromkeys(markdown(f"By {one.source}") for one in statement.guarantees if one.source)
+    by = dict.fromkeys(markdown(f"By {upper.method}; {upper.source}") for _, upper in _guarantees(audit) if upper)
     deployment: dict[str, Json] = {
         "basic": {
             "name": markdown(audit.name),
             "data_curators": [{"data_curator_name": owner, "data_curator_type": "Industry"}],
-            "description": markdown(statement.description) or FILL_IN,
+            "description": markdown(str(audit.document.get("description") or "")) or FILL_IN,
             "intended_use": FILL_IN,
             "data_product_type": "Machine learning model",
             "data_product_region": FILL_IN,
-            "publication_date": statement.created[:10],
+            "publication_date": created[:10],
         },
         **({"dp_variant": {"variant_name": _VARIANTS[verdict.kind]}} if verdict else {}),
         "privacy_loss": {
             "privacy_unit": markdown(unit),
-            "privacy_unit_details": _text_of(statement, "Unit of privacy"),
+            "privacy_unit_details": block("Unit of privacy"),
             **({"privacy_parameters": parameters} if verdict else {}),
-            "privacy_parameters_details": ". ".join(_plainly(text) for text in (*stated, *statement.curves)) + ".",
+            "privacy_parameters_details": ". ".join(_plainly(text) for text in (*stated, *curves_of(audit))) + ".",
         },
         "deployment_model": {
             "model_name": "Central",
-            "trust_assumptions": _text_of(statement, "Trust model"),
-            "release_type_details": _text_of(statement, "Released output"),
+            "trust_assumptions": block("Trust model"),
+            "release_type_details": block("Released output"),
         },
         "implementation": {
             "preprocessing_and_hyperparameter_tuning": "Pre-processing is accounted for if the mechanism declares it. "
             "Hyperparameter tuning is outside the audit.",
-            "mechanisms": f"{_text_of(statement, 'Mechanism')}. {markdown(ALWAYS[0])}",
+            "mechanisms": f"{block('Mechanism')}. {markdown(ALWAYS[0])}",
             "composition": ". ".join(by) or "Not established",
             "post_processing": "Outside the audit; it costs no privacy if it uses the released output only.",
             "justification": " ".join(
                 [
                     "Claims were compared with proved bounds and with attacks on the executed pipeline.",
-                    *(f"{_plainly(text)}." for text in statement.assumptions),
+                    *(f"{_plainly(text)}." for text in _assumptions(audit)),
                 ]
             ),
-            "utility": _text_of(statement, "Utility"),
-            "additional_information": f"Audited with dpspec, spec digest {markdown(statement.digest)}. "
+            "utility": block("Utility"),
+            "additional_information": f"Audited with dpspec, spec digest {markdown(audit.digest)}. "
             "The result file holds the evidence; dpspec verify recomputes every number from it.",
         },
         "administrative": {"status": "Draft", "registry_authors": [FILL_IN], "tier": 2 if verdict else 1},
@@ -310,17 +245,12 @@ def _parameters_of(audit: AuditResult) -> tuple[Verdict | None, dict[str, float]
     """
     for name in ("proved", "supported"):
         for verdict in audit.verdicts:
-            claim = labels.claim_block(audit, verdict)
+            claim = words.claim_block(audit, verdict)
             narrow = claim.get("group_size", 1) != 1 or any(claim.get(key) is not None for key in ("record", "over"))
-            if verdict.kind in _PARAMETERS and labels.verdict_label(audit, verdict) == name and not narrow:
+            if verdict.kind in _PARAMETERS and words.verdict_label(audit, verdict) == name and not narrow:
                 keys = _PARAMETERS[verdict.kind]
                 return verdict, {key: float(claim[key]) for key in keys if claim.get(key) is not None}
     return None, {}
-
-
-def _text_of(statement: Statement, name: str) -> str:
-    block = next(block for block in statement.blocks if block.name == name)
-    return _plainly(labels.sentence(f"{block.text.rstrip('.')} ({block.coverage})"))
 
 
 def _plainly(text: str) -> str:

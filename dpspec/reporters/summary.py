@@ -8,18 +8,19 @@ from __future__ import annotations
 import re
 import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TypeAlias
 
 from dpspec.contract import Assumption, FrozenMap, Json
-from dpspec.contract.spec import unit_in_words
 from dpspec.engine.results import decimals
 from dpspec.engine.results.result import AuditResult, Result, Verdict
-from dpspec.reporters import labels, matrices
-from dpspec.reporters.phrases import assumptions_of
+from dpspec.reporters import matrices, words
 from dpspec.reporters.risk import compared, risk
 from dpspec.text import joined, shortened
 
-#: The maximum number of names, or of values of an axis, and of failures.
-_NAMED, _FAILED = 6, 5
+_Claims: TypeAlias = list[tuple[AuditResult, Verdict]]
+
+#: The maximum number of names, or of values of an axis.
+_NAMED = 6
 
 #: The maximum number of assumptions of one kind; half as many for several audits.
 _ASSUMED = 4
@@ -45,69 +46,67 @@ _PREDICATES = {
     "refuted": "{is} refuted",
     "open": "{is} neither proved nor refuted",
     "supported": "{is} supported by evidence without a proof",
-    labels.AS_DECLARED: "{is} proved for the declared mechanism only",
+    words.AS_DECLARED: "{is} proved for the declared mechanism only",
     "proved": "{is} proved",
 }
 
 _NOT_PROVED = "Not proved: "
 
-#: Keys of a spec that name its owner, with the terms that reports show.
-SIGNED = {"system": "System", "owner": "Owner", "contact": "Contact"}
-
 
 def summary(result: Result) -> tuple[tuple[str, tuple[str, ...]], ...]:
     """Pairs of a label and sentences, without the verdict sentence."""
-    audits = result.audits
+    audits, titles = result.audits, matrices.titles(result)
     if not audits:
         return ()
     headline = verdict_sentence(result)
-    found = tuple(sentence for sentence in outcomes(audits, matrices.titles(result)) if sentence != headline)
     return (
-        ("Result", found),
-        ("Audited", tuple(_audited(result))),
-        (RISK, risk(audits[0]) if len(audits) == 1 else tuple(compared(audits, matrices.titles(result)))),
+        ("Result", tuple(sentence for sentence in outcomes(audits, titles) if sentence != headline)),
+        ("Audited", tuple(_audited(result, titles))),
+        (RISK, risk(audits[0]) if len(audits) == 1 else tuple(compared(audits, titles))),
         (NOT_TESTED, tuple(_untested(audits))),
     )
 
 
+def _claims(audits: Sequence[AuditResult]) -> tuple[_Claims, _Claims, _Claims]:
+    """Privacy claims, utility claims and controls."""
+    every = [(audit, one) for audit in audits for one in audit.verdicts]
+    claims = [pair for pair in every if not words.is_control(pair[1])]
+    private = [pair for pair in claims if pair[1].kind != "metric"]
+    metrics = [pair for pair in claims if pair[1].kind == "metric"]
+    return private, metrics, [pair for pair in every if words.is_control(pair[1])]
+
+
 def verdict_sentence(result: Result) -> str:
     """On all privacy claims, or the reason why no claim counts."""
-    audits = result.audits
-    broken = [audit for audit in audits if audit.conformance.status == "deviates" and not audit.conformance.expected]
+    conformances = [(audit.name, audit.conformance) for audit in result.audits]
+    broken = [name for name, found in conformances if found.status == "deviates" and not found.expected]
     if broken:
-        return f"The executed run deviates from its declaration: {_named([audit.name for audit in broken])}."
-    claims = [(audit, one) for audit in audits for one in audit.verdicts if not labels.is_control(one)]
-    private = [(audit, one) for audit, one in claims if one.kind != "metric"]
-    if claims:
-        return _counted("privacy claim" if private else "claim", private or claims)
-    controls = [(audit, one) for audit in audits for one in audit.verdicts]
+        return f"The executed run deviates from its declaration: {_named(broken)}."
+    private, metrics, controls = _claims(result.audits)
+    if private or metrics:
+        return _counted("privacy claim" if private else "claim", private or metrics)
     return next(_controls(controls), "No claim was made.")
 
 
 def outcomes(audits: Sequence[AuditResult], titles: Sequence[str]) -> Iterator[str]:
     """The most important claim first, then counts."""
+    one = len(audits) == 1
     deviating = [audit for audit in audits if audit.conformance.status == "deviates"]
     if deviating:
-        where = "" if len(audits) == 1 else f" in {_named([audit.name for audit in deviating])}"
-        intended = ", as this control intends" if len(audits) == 1 and deviating[0].conformance.expected else ""
+        where = "" if one else f" in {_named([audit.name for audit in deviating])}"
+        intended = ", as this control intends" if one and deviating[0].conformance.expected else ""
         yield (
             f"The executed run deviates from its declaration{where}{intended}: proofs apply to the declared mechanism, "
             "not to that run."
         )
     elif any(audit.conformance.status == "checks-missing" for audit in audits):
         yield "Planned checks of the executed run are missing: its conformance is unknown."
-    named = list(zip(audits, titles, strict=True))
-    claims = [(audit, title, one) for audit, title in named for one in audit.verdicts if not labels.is_control(one)]
-    private = [each for each in claims if each[2].kind != "metric"]
+    private, metrics, controls = _claims(audits)
     if private:
         order = list(_PREDICATES)
-
-        def rank(each: tuple[AuditResult, str, Verdict]) -> tuple[bool, int]:
-            return each[2].expected, order.index(labels.verdict_label(each[0], each[2]))
-
-        audit, title, worst = min(private, key=rank)
-        of = "" if len(audits) == 1 else f" in {title}"
-        verb = _PREDICATES[labels.verdict_label(audit, worst)].partition(":")[0].replace("{is}", "is")
+        audit, worst = min(private, key=lambda pair: (pair[1].expected, order.index(words.verdict_label(*pair))))
+        of = "" if one else f" in {titles[next(i for i, each in enumerate(audits) if each is audit)]}"
+        verb = _PREDICATES[words.verdict_label(audit, worst)].partition(":")[0].replace("{is}", "is")
         reason = worst.reason.rstrip(".")
         if reason.startswith(_NOT_PROVED):
             verb, reason = "is not proved", reason.removeprefix(_NOT_PROVED)
@@ -115,44 +114,10 @@ def outcomes(audits: Sequence[AuditResult], titles: Sequence[str]) -> Iterator[s
         subject = "The claim" if worst.claim == "claim" else f'The claim "{worst.claim}"'
         yield f"{subject} ({worst.text}){of} {verb}{reason}."
     if len(private) > 1:
-        yield _counted("privacy claim", [(audit, one) for audit, _, one in private])
-    metrics = [(audit, one) for audit, _, one in claims if one.kind == "metric"]
+        yield _counted("privacy claim", private)
     if metrics:
         yield _counted("utility claim", metrics)
-    yield from _controls([(audit, one) for audit in audits for one in audit.verdicts if labels.is_control(one)])
-    yield from _executed(audits)
-
-
-def _counted(noun: str, claims: Sequence[tuple[AuditResult, Verdict]]) -> str:
-    held = [labels.verdict_label(audit, one) for audit, one in claims]
-    found = {name: held.count(name) for name in _PREDICATES if name in held}
-    assumed = {name for audit, _ in claims if audit.recording is not None for name in audit.recording.assumes}
-    under = f" under {labels.count(len(assumed), 'assumption')}" if assumed else ""
-    predicates = {**_PREDICATES, "proved": _PREDICATES["proved"] + under}
-    if len(found) == 1:
-        (name,), number = found, len(held)
-        subject = {1: f"The {noun}", 2: f"Both {noun}s"}.get(number, f"All {number} {noun}s")
-        return f"{subject} {predicates[name].replace('{is}', 'is' if number == 1 else 'are')}."
-    parts = [f"{n} {predicates[name].replace('{is}', 'is' if n == 1 else 'are')}" for name, n in found.items()]
-    first, *others = parts
-    count, _, rest = first.partition(" ")
-    return f"{joined([f'{count} of {len(held)} {noun}s {rest}', *others])}."
-
-
-def _controls(controls: Sequence[tuple[AuditResult, Verdict]]) -> Iterator[str]:
-    if not controls:
-        return
-    refuted = [each for each in controls if each[1].expected]
-    by_theory = sum(not labels.refuted_by_attack(*each) for each in refuted)
-    without = f", {by_theory} of them by a certified bound, which does not test the attack" if by_theory else ""
-    were = "was" if len(refuted) == 1 else "were"
-    counted = labels.count(len(controls), "negative control")
-    detects = ": the audit detects such violations" if len(refuted) == len(controls) and not by_theory else ""
-    missed = ": the audit does not detect such violations" if len(refuted) < len(controls) else ""
-    yield f"{len(refuted)} of {counted} {were} refuted{without}{detects}{missed}."
-
-
-def _executed(audits: Sequence[AuditResult]) -> Iterator[str]:
+    yield from _controls(controls)
     bare = [audit for audit in audits if _untrained(audit)]
     if bare:
         of = "" if len(bare) == len(audits) else f" for {len(bare)} of {len(audits)} audits"
@@ -160,23 +125,52 @@ def _executed(audits: Sequence[AuditResult]) -> Iterator[str]:
     fine = [audit for audit in audits if audit.conformance.status == "no-deviation-found"]
     if fine:
         tests = sum(len(audit.checks) for audit in fine)
-        where = "" if len(audits) == 1 else f" in {labels.count(len(fine), 'audit')}"
+        where = "" if one else f" in {words.count(len(fine), 'audit')}"
         limit = "its detection limit" if tests == 1 else "their detection limits"
-        yield f"{labels.count(tests, 'conformance test')} of the executed run{where} found no deviation above {limit}."
+        yield f"{words.count(tests, 'conformance test')} of the executed run{where} found no deviation above {limit}."
     if any(audit.conformance.status == "not-run" and not _untrained(audit) for audit in audits):
         yield "The conformance of the executed run was not tested."
+
+
+def _counted(noun: str, claims: _Claims) -> str:
+    held = [words.verdict_label(audit, one) for audit, one in claims]
+    found = {name: held.count(name) for name in _PREDICATES if name in held}
+    assumed = {name for audit, _ in claims if audit.recording is not None for name in audit.recording.assumes}
+    under = f" under {words.count(len(assumed), 'assumption')}" if assumed else ""
+    predicates = {**_PREDICATES, "proved": _PREDICATES["proved"] + under}
+    if len(found) == 1:
+        number = len(held)
+        subject = {1: f"The {noun}", 2: f"Both {noun}s"}.get(number, f"All {number} {noun}s")
+        return f"{subject} {predicates[held[0]].replace('{is}', 'is' if number == 1 else 'are')}."
+    parts = [f"{n} {predicates[name].replace('{is}', 'is' if n == 1 else 'are')}" for name, n in found.items()]
+    count, _, rest = parts[0].partition(" ")
+    return f"{joined([f'{count} of {len(held)} {noun}s {rest}', *parts[1:]])}."
+
+
+def _controls(controls: _Claims) -> Iterator[str]:
+    if not controls:
+        return
+    refuted = [pair for pair in controls if pair[1].expected]
+    by_theory = sum(not words.refuted_by_attack(*pair) for pair in refuted)
+    rest = f", {by_theory} of them by a certified bound, which does not test the attack" if by_theory else ""
+    if len(refuted) < len(controls):
+        rest += ": the audit does not detect such violations"
+    elif not by_theory:
+        rest = ": the audit detects such violations"
+    were = "was" if len(refuted) == 1 else "were"
+    yield f"{len(refuted)} of {words.count(len(controls), 'negative control')} {were} refuted{rest}."
 
 
 def _untrained(audit: AuditResult) -> bool:
     return not audit.planned_trials and audit.recording is None
 
 
-def _audited(result: Result) -> Iterator[str]:
+def _audited(result: Result, titles: Sequence[str]) -> Iterator[str]:
     """Each mechanism, model and data with the titles of its audits."""
     held = result.environment.get("mechanisms")
     described = held if isinstance(held, Mapping) else {}
     subjects: dict[str, list[str]] = {}
-    for audit, title in zip(result.audits, matrices.titles(result), strict=True):
+    for audit, title in zip(result.audits, titles, strict=True):
         subjects.setdefault(_subject(audit, described), []).append(title)
     for subject, names in list(subjects.items())[:_NAMED]:
         yield subject if len(result.audits) == 1 else f"{_named(names)}. {subject}"
@@ -190,23 +184,23 @@ def _subject(audit: AuditResult, described: Mapping[str, Json]) -> str:
     mechanism = f"the mechanism {kind}"
     if kind in described:
         mechanism = f"{shortened(str(described[kind]), _LONGEST)} (mechanism {kind})"
-    data = f"{labels.count(facts.records, 'record')} ({_kind(document.get('data'))})"
+    data = f"{words.count(facts.records, 'record')} ({_kind(document.get('data'))})"
     if _untrained(audit):
-        return f"{labels.sentence(mechanism)}, as declared for {data}; no training code."
-    size = "" if facts.parameters is None else f", {labels.count(facts.parameters, 'parameter')}"
+        return f"{words.sentence(mechanism)}, as declared for {data}; no training code."
+    size = "" if facts.parameters is None else f", {words.count(facts.parameters, 'parameter')}"
     model = f" of a model ({_kind(document.get('model'))}{size})" if document.get("model") else ""
     how = "The training" if audit.recording is None else "The recording of a training"
     return f"{how}{model} on {data}, by {mechanism}."
 
 
 def _kind(block: object) -> str:
-    return shortened(labels.value(block.get("kind")), 60) if isinstance(block, Mapping) and block.get("kind") else "?"
+    return shortened(words.value(block.get("kind")), 60) if isinstance(block, Mapping) and block.get("kind") else "?"
 
 
 def _untested(audits: Sequence[AuditResult]) -> Iterator[str]:
     if any(audit.conformance.status == "no-deviation-found" for audit in audits):
         yield "Deviations below the detection limits, or of kinds that no test covers."
-    held = [one for audit in audits for one in assumptions_of(audit)]
+    held = [one for audit in audits for one in words.assumptions_of(audit)]
     most = _ASSUMED if len(audits) == 1 else _ASSUMED // 2
     for status, (label, with_test) in _HELD.items():
         texts = {one.name: _plainly(one) for one in held if one.status == status and (one.test is None or with_test)}
@@ -232,22 +226,21 @@ def _named(names: Sequence[str]) -> str:
 
 
 def details(audit: AuditResult) -> Iterator[tuple[str, str]]:
-    document = audit.document
-    for key, term in SIGNED.items():
-        if document.get(key):
-            yield term, shortened(str(document[key]), _LONGEST)
+    document, facts = audit.document, audit.facts
+    for term in ("System", "Owner", "Contact"):
+        if document.get(term.lower()):
+            yield term, shortened(str(document[term.lower()]), _LONGEST)
     yield "Mechanism", _block(document.get("mechanism"), "kind")
-    facts = audit.facts
-    sizes = [labels.count(facts.records, "record")]
+    sizes = [words.count(facts.records, "record")]
     if facts.features:
-        sizes.append(labels.count(facts.features, "token" if facts.vocabulary else "feature"))
+        sizes.append(words.count(facts.features, "token" if facts.vocabulary else "feature"))
     if facts.classes:
         sizes.append(f"{facts.classes} classes" if facts.classes != 1 else "1 class")
     if facts.test_records:
         sizes.append(f"{facts.test_records} test records")
     yield "Data", "; ".join(filter(None, (_block(document.get("data"), "kind"), ", ".join(sizes))))
     if document.get("model"):
-        size = f"; {labels.count(facts.parameters, 'parameter')}" if facts.parameters is not None else ""
+        size = f"; {words.count(facts.parameters, 'parameter')}" if facts.parameters is not None else ""
         yield "Model", f"{_block(document.get('model'), 'kind')}{size}"
     if not _untrained(audit):
         yield "Training", _block(document.get("training"), "backend")
@@ -260,45 +253,44 @@ def _block(block: Json, kind: str, omit: tuple[str, ...] = ()) -> str:
     """``group: noise_multiplier 1.5, clip_norm 1``; a list of blocks as their number."""
     if not isinstance(block, Mapping):
         return ""
-    name = labels.value(block.get(kind)) if block.get(kind) is not None else ""
+    name = words.value(block.get(kind)) if block.get(kind) is not None else ""
     rest = {key: value for key, value in block.items() if key not in (kind, *omit) and value != ()}
     cells = rest.get("cells")
     if isinstance(cells, list | tuple) and len(cells) > 1 and all(isinstance(one, Mapping) for one in cells):
         rest["cells"] = f"({len(cells)})"
     for key, value in rest.items():
         if isinstance(value, Mapping) and len(value) > 1:
-            rest[key] = f"({labels.conditions(value)})"
-    return shortened(": ".join(part for part in (name, labels.conditions(rest)) if part), _LONGEST)
+            rest[key] = f"({words.conditions(value)})"
+    return shortened(": ".join(part for part in (name, words.conditions(rest)) if part), _LONGEST)
 
 
 def adversary(document: FrozenMap) -> str:
-    threat, data = document.get("threat_model"), document.get("data")
+    threat, unit = document.get("threat_model"), words.unit(document)
     if not isinstance(threat, Mapping):
         return ""
-    unit = unit_in_words(str(threat.get("unit") or "record"), data if isinstance(data, Mapping) else {})
-    parts = [labels.neighbours(str(threat["adjacency"]), unit)] if threat.get("adjacency") else []
-    parts += [labels.scope_part("access", str(threat["access"]))] if threat.get("access") else []
+    parts = [words.neighbours(str(threat["adjacency"]), unit)] if threat.get("adjacency") else []
+    parts += [words.scope_part("access", str(threat["access"]))] if threat.get("access") else []
     sizes = threat.get("group_size")
     if sizes is not None:
         listed = list(sizes) if isinstance(sizes, list | tuple) else [sizes]
         units = "" if unit == "record" else f" {unit.partition(' (')[0]}{'' if listed == [1] else 's'}"
-        parts.append(f"groups of {joined([labels.value(one) for one in listed])}{units}")
+        parts.append(f"groups of {joined([words.value(one) for one in listed])}{units}")
     return ", ".join(parts)
 
 
 def tally(result: Result) -> str:
     """``2 audits, 5 claims: all as expected``, or the failures by name."""
-    claims = sum(len(audit.verdicts) for audit in result.audits)
-    everything = f"{labels.count(len(result.audits), 'audit')}, {labels.count(claims, 'claim')}"
+    number = words.count(sum(len(audit.verdicts) for audit in result.audits), "claim")
+    everything = f"{words.count(len(result.audits), 'audit')}, {number}"
     parts = []
-    number = sum(_wrong(audit, verdict) for audit in result.audits for verdict in audit.verdicts)
-    if number:
-        parts.append(f"FAILED {number} of {labels.count(claims, 'claim')}: {_first(_claims(result, _wrong))}")
-    deviating = [audit for audit in result.audits if labels.wrong_conformance(audit)]
+    wrong = sum(_wrong(audit, verdict) for audit in result.audits for verdict in audit.verdicts)
+    if wrong:
+        parts.append(f"FAILED {wrong} of {number}: {_named(_names(result, _wrong))}")
+    deviating = [audit for audit in result.audits if words.wrong_conformance(audit)]
     if deviating:
-        parts.append(f"{'' if number else 'FAILED '}{_first([_deviation(audit) for audit in deviating])}")
-    if later := _claims(result, labels.pending):
-        parts.append(f"not yet decided: {_first(later)}")
+        parts.append(f"{'' if wrong else 'FAILED '}{_named([_deviation(audit) for audit in deviating])}")
+    if later := _names(result, words.pending):
+        parts.append(f"not yet decided: {_named(later)}")
     if not result.complete:
         parts.append("INCOMPLETE, trials are missing")
     if parts:
@@ -306,44 +298,34 @@ def tally(result: Result) -> str:
     made = [audit.name for audit in result.audits if audit.conformance.status == "deviates"]
     if not made:
         return f"{everything}: all as expected"
-    return f"{everything}: as expected; {_first(made)} {'deviates' if len(made) == 1 else 'deviate'} on purpose"
+    return f"{everything}: as expected; {_named(made)} {'deviates' if len(made) == 1 else 'deviate'} on purpose"
 
 
 def failed(result: Result) -> bool:
     """Whether there is a failure that missing trials cannot change."""
     return any(
-        labels.wrong_conformance(audit) or any(_wrong(audit, one) for one in audit.verdicts) for audit in result.audits
+        words.wrong_conformance(audit) or any(_wrong(audit, one) for one in audit.verdicts) for audit in result.audits
     )
 
 
 def _wrong(audit: AuditResult, verdict: Verdict) -> bool:
-    return not verdict.expected and not labels.pending(audit, verdict)
+    return not verdict.expected and not words.pending(audit, verdict)
 
 
-def _first(names: Sequence[str]) -> str:
-    more = len(names) - _FAILED
-    shown = ", ".join(shortened(name, 80) for name in names[:_FAILED])
-    return f"{shown} and {more} more" if more > 0 else shown
-
-
-def _claims(result: Result, holds: Callable[[AuditResult, Verdict], bool]) -> list[str]:
-    """Names by audit, and by matrix if several of its cells share one."""
+def _names(result: Result, holds: Callable[[AuditResult, Verdict], bool]) -> list[str]:
+    """Names of claims by audit, and by matrix if several of its cells share one."""
     within = {number: matrix for matrix in result.matrices for number in matrix.numbers}
     names: dict[str, None] = {}
     for number, audit in enumerate(result.audits):
-        matrix = within.get(number)
-        for verdict in audit.verdicts:
-            if not holds(audit, verdict):
-                continue
-            if matrix is None:
-                names[f"{audit.name}.{verdict.claim}"] = None
-                continue
-            judged = [(one, matrices.verdict_of(one, verdict.claim)) for one in matrix.audits]
-            cells = sum(found is not None and holds(one, found) for one, found in judged)
-            if cells == 1:
-                names[f"{matrix.name} ({matrices.cell_title(matrix, audit)}).{verdict.claim}"] = None
-            else:
-                names[f"{matrix.name}.{verdict.claim} in {cells} of {len(matrix.audits)} cells"] = None
+        for verdict in [verdict for verdict in audit.verdicts if holds(audit, verdict)]:
+            name, matrix = f"{audit.name}.{verdict.claim}", within.get(number)
+            if matrix is not None:
+                judged = [(one, matrices.verdict_of(one, verdict.claim)) for one in matrix.audits]
+                cells = sum(found is not None and holds(one, found) for one, found in judged)
+                name = f"{matrix.name}.{verdict.claim} in {cells} of {len(matrix.audits)} cells"
+                if cells == 1:
+                    name = f"{matrix.name} ({matrices.cell_title(matrix, audit)}).{verdict.claim}"
+            names[name] = None
     return list(names)
 
 
@@ -352,7 +334,7 @@ def _deviation(audit: AuditResult) -> str:
     status = audit.conformance.status
     if status != "deviates":
         texts = {"checks-missing": "lacks planned checks", "not-run": "was not tested"}
-        return f"{audit.name} {texts.get(status, labels.conformance_label(status))}"
+        return f"{audit.name} {texts.get(status, words.conformance_label(status))}"
     worst = min(audit.checks, key=lambda check: check.p_value, default=None)
     if worst is None:
         return f"{audit.name} deviates"

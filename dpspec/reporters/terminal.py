@@ -6,15 +6,14 @@ The brief report has a line for each expected claim, and unexpected claims and d
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 from dpspec.contract import Finding
 from dpspec.engine.judging.conformance_status import missing, rejected
 from dpspec.engine.redact import redact
 from dpspec.engine.results import decimals, recording
 from dpspec.engine.results.result import AuditResult, Result, Verdict
-from dpspec.reporters import labels, matrices, phrases
-from dpspec.reporters.layout import Page, constants, pictures, rounding, series_table, text_table
+from dpspec.reporters import matrices, words
+from dpspec.reporters.layout import Page, constants, rounding, series_table, text_table
 from dpspec.reporters.limits import limits, recipe, stored_trials
 from dpspec.reporters.summary import adversary, tally
 
@@ -22,7 +21,7 @@ _STYLE = {
     "contradicted": "bold white on red",
     "refuted": "bold red",
     "proved": "bold green",
-    labels.AS_DECLARED: "bold yellow",
+    words.AS_DECLARED: "bold yellow",
     "supported": "green",
     "open": "yellow",
     "no deviation found": "green",
@@ -49,23 +48,23 @@ def render(result: Result, *, internal: bool = False, width: int = 80, color: bo
         _claims(page, audit, named=len(result.audits) > 1)
     page.blank()
     page.line((tally(result), "bold"))
-    for audit, family in zip(result.audits, phrases.families(result), strict=True):
+    for audit, family in zip(result.audits, words.families(result), strict=True):
         suffix = f": {audit.name}" if len(result.audits) > 1 else ""
         _recording(page, audit, suffix)
         _checks(page, audit, suffix, family)
         _findings(page, audit, suffix)
         page.heading(f"Assumptions{suffix}")
         tested = {(check.assumption, check.test) for check in audit.checks}
-        distinct = phrases.assumptions_of(audit)
+        distinct = words.assumptions_of(audit)
         if not distinct:
             page.line("None beyond those of the formulas' sources.", indent=2)
         for assumption in distinct:
             page.item(
                 (assumption.status, _STYLE.get(assumption.status, "")),
                 f"  {assumption.name}: " if assumption.text else "  ",
-                phrases.assumption(assumption, tested_above=(assumption.name, assumption.test) in tested),
+                words.assumption(assumption, tested_above=(assumption.name, assumption.test) in tested),
             )
-        notes = [note for note in (*audit.notes, labels.omitted(audit)) if note]
+        notes = [note for note in (*audit.notes, words.omitted(audit)) if note]
         if notes:
             page.heading(f"Notes{suffix}")
         for note in notes:
@@ -120,7 +119,7 @@ def render_brief(result: Result, *, internal: bool = False, width: int = 80, col
             matrix = cells.get(id(audit))
             name = f"{matrix.name}, {matrices.cell_title(matrix, audit)} ({audit.name})" if matrix else audit.name
             wrong = [verdict for verdict in audit.verdicts if not verdict.expected]
-            deviating = labels.wrong_conformance(audit)
+            deviating = words.wrong_conformance(audit)
             if wrong or deviating:
                 page.heading(f"Not as expected{f': {name}' if several else ''}")
             for verdict in wrong:
@@ -136,7 +135,7 @@ def render_brief(result: Result, *, internal: bool = False, width: int = 80, col
         page.item("dpspec calibrate finds the noise, sampling rate or steps that prove a claim.")
     untrained = [audit for audit in result.audits if not audit.planned_trials and audit.recording is None]
     if untrained:
-        of = f" for {labels.count(len(untrained), 'audit')}" if several else ""
+        of = f" for {words.count(len(untrained), 'audit')}" if several else ""
         page.item(f"No training code was run{of}: results apply to the specification.")
     for sentence in (*result.notes, *stored_trials(result)):
         page.item(sentence)
@@ -175,16 +174,14 @@ def _checked_run(page: Page, audit: AuditResult, suffix: str) -> None:
         page.item(("Note: ", "bold"), note)
     page.heading(f"Epsilon{suffix}")
     if text := adversary(audit.document):
-        page.line(f"{labels.sentence(text)}.", indent=2)
+        page.line(f"{words.sentence(text)}.", indent=2)
     if audit.conformance.status != "no-deviation-found":
         page.line("The run deviates: these bounds hold for the recorded schedule, not for the run.", indent=2)
     for finding in audit.findings:
         own = finding.source.startswith(recording.SOURCE) or finding.scope.pipeline == "executed"
         if finding.quantity == "epsilon" and own:
-            at = labels.conditions(finding.at)
-            page.item(
-                f"{labels.statement(finding)}{_tight(finding)} at {at}, {labels.rigor(finding)}: {finding.method}"
-            )
+            at = words.conditions(finding.at)
+            page.item(f"{words.statement(finding)}{_tight(finding)} at {at}, {words.rigor(finding)}: {finding.method}")
     _recording(page, audit, suffix, cautions=False)
     for note in audit.notes:
         page.item(note)
@@ -199,12 +196,12 @@ def _expected(page: Page, audit: AuditResult) -> None:
         page.line("The spec has no claims; -v shows the findings.", indent=2)
     for verdict in audit.verdicts:
         if verdict.expected:
-            claimed = labels.claimed(verdict)
+            claimed = words.claimed(verdict)
             wanted = "as expected" if verdict.verdict not in ("proved", "supported") else ""
-            rest = [labels.access(audit, verdict), f"claimed {claimed}" if claimed else "", wanted]
-            text = f": {', '.join([verdict.text, *filter(None, rest)])} ({labels.bounds(audit, verdict)})"
-            _row(page, labels.headline(audit, verdict), (verdict.claim, "bold"), text)
-    if not labels.wrong_conformance(audit):
+            rest = [words.access(audit, verdict), f"claimed {claimed}" if claimed else "", wanted]
+            text = f": {', '.join([verdict.text, *filter(None, rest)])} ({words.bounds(audit, verdict)})"
+            _row(page, words.headline(audit, verdict), (verdict.claim, "bold"), text)
+    if not words.wrong_conformance(audit):
         _conformance(page, audit)
     for series in audit.series:
         if text := constants(series):
@@ -214,10 +211,10 @@ def _expected(page: Page, audit: AuditResult) -> None:
 
 
 def _conformance(page: Page, audit: AuditResult) -> None:
-    status, outcome = audit.conformance.status, labels.conformance_outcome(audit)
+    status, outcome = audit.conformance.status, words.conformance_outcome(audit)
     if not outcome:
         return
-    label = labels.conformance_label(status)
+    label = words.conformance_label(status)
     if status != "no-deviation-found":
         _row(page, label, f"{outcome}: {audit.conformance.reason}")
         return
@@ -226,7 +223,7 @@ def _conformance(page: Page, audit: AuditResult) -> None:
         if check.detectable is not None and 0.0 <= check.detectable < math.inf:
             limit[check.assumption] = min(check.detectable, limit.get(check.assumption, math.inf))
     unlimited = dict.fromkeys(check.assumption for check in audit.checks if check.assumption not in limit)
-    parts = [labels.count(len(audit.checks), "check")]
+    parts = [words.count(len(audit.checks), "check")]
     sizes = sorted((size, name) for name, size in limit.items() if size > 0.0)
     if sizes:
         low, high = (f"{decimals.upper(100 * size, digits=2)}% ({name})" for size, name in (sizes[0], sizes[-1]))
@@ -239,16 +236,16 @@ def _conformance(page: Page, audit: AuditResult) -> None:
 
 def _deviation(page: Page, audit: AuditResult) -> None:
     conformance = audit.conformance
-    label = labels.conformance_label(conformance.status)
+    label = words.conformance_label(conformance.status)
     worst = sorted((check for check in audit.checks if rejected(check, 1)), key=lambda check: check.p_value)
     # The rows below name the rejected checks; only the reason names missing ones.
     said = worst and conformance.status == "deviates" and not missing(audit.promised, audit.checks)
-    _row(page, label, labels.conformance_outcome(audit), "" if said else f": {conformance.reason}")
+    _row(page, label, words.conformance_outcome(audit), "" if said else f": {conformance.reason}")
     for check in worst:
-        page.item(phrases.check(check), indent=4)
+        page.item(words.check(check), indent=4)
     rest = len(audit.checks) - len(worst)
     if rest:
-        page.item(f"{labels.count(rest, 'other check' if worst else 'check')} with p above 1e-6", indent=4)
+        page.item(f"{words.count(rest, 'other check' if worst else 'check')} with p above 1e-6", indent=4)
 
 
 def _claims(page: Page, audit: AuditResult, *, named: bool) -> None:
@@ -259,19 +256,19 @@ def _claims(page: Page, audit: AuditResult, *, named: bool) -> None:
     for verdict in audit.verdicts:
         _claim(page, audit, verdict)
     conformance = audit.conformance
-    if conformance.status == "deviates" or labels.wrong_conformance(audit):
+    if conformance.status == "deviates" or words.wrong_conformance(audit):
         _conformance(page, audit)
 
 
 def _claim(page: Page, audit: AuditResult, verdict: Verdict) -> None:
     indent = 2 + _VERDICT_WIDTH + 2
-    access = labels.access(audit, verdict)
+    access = words.access(audit, verdict)
     text = f": {verdict.text}{f', {access}' if access else ''}"
-    _row(page, labels.headline(audit, verdict), (verdict.claim, "bold"), text)
-    claimed = labels.claimed(verdict)
+    _row(page, words.headline(audit, verdict), (verdict.claim, "bold"), text)
+    claimed = words.claimed(verdict)
     page.line(
-        f"{f'claimed {claimed}, ' if claimed else ''}{labels.bounds(audit, verdict)}, ",
-        (labels.outcome(audit, verdict), "" if verdict.expected else "bold red"),
+        f"{f'claimed {claimed}, ' if claimed else ''}{words.bounds(audit, verdict)}, ",
+        (words.outcome(audit, verdict), "" if verdict.expected else "bold red"),
         indent=indent,
         hang=2,
     )
@@ -291,23 +288,23 @@ def _recording(page: Page, audit: AuditResult, suffix: str, *, cautions: bool = 
     found = audit.recording
     if found is None:
         return
-    page.heading(f"{phrases.EXECUTED}{suffix}")
-    for line in phrases.executed(found):
+    page.heading(f"{words.EXECUTED}{suffix}")
+    for line in words.executed(found):
         page.item(line)
-    page.heading(f"{phrases.CHANNELS}{suffix}")
-    page.table([phrases.CHANNEL_COLUMNS, *phrases.channel_rows(found)], indent=2, folded=2)
-    if text := phrases.declared(found):
+    page.heading(f"{words.CHANNELS}{suffix}")
+    page.table([words.CHANNEL_COLUMNS, *words.channel_rows(found)], indent=2, folded=2)
+    if text := words.declared(found):
         page.line(text, indent=2)
-    page.heading(f"{phrases.ACCOUNTANT}{suffix}")
-    page.line(phrases.accountant(found.accountant), indent=2)
-    for note in phrases.recording_notes(found, cautions=cautions):
+    page.heading(f"{words.ACCOUNTANT}{suffix}")
+    page.line(words.accountant(found.accountant), indent=2)
+    for note in words.recording_notes(found, cautions=cautions):
         page.item(("Note: ", "bold"), note)
 
 
 def _checks(page: Page, audit: AuditResult, suffix: str, family: int) -> None:
     page.heading(f"Conformance{suffix}")
-    conformance, outcome = audit.conformance, labels.conformance_outcome(audit)
-    label = labels.conformance_label(conformance.status)
+    conformance, outcome = audit.conformance, words.conformance_outcome(audit)
+    label = words.conformance_label(conformance.status)
     page.line(
         (label.upper(), _STYLE[label]),
         f", {outcome}" if outcome else "",
@@ -315,51 +312,38 @@ def _checks(page: Page, audit: AuditResult, suffix: str, family: int) -> None:
         indent=2,
         hang=2,
     )
-    for check, is_rejected in phrases.ranked(audit.checks, family):
+    for check, is_rejected in words.ranked(audit.checks, family):
         mark = (("REJECTED", "bold red"), "  ") if is_rejected else ()
-        page.item(*mark, phrases.check(check), indent=4)
-    for sentence in phrases.as_run(audit):
+        page.item(*mark, words.check(check), indent=4)
+    for sentence in words.as_run(audit):
         page.line(sentence, indent=2, hang=2)
 
 
 def _findings(page: Page, audit: AuditResult, suffix: str) -> None:
     page.heading(f"Findings{suffix}")
-    listed = phrases.findings(audit)
-    if not listed:
-        page.line("None.", indent=2)
     groups: dict[tuple[object, ...], list[Finding]] = {}
-    for finding in listed:
-        scope = replace(finding.scope, direction="both")
-        key = (finding.method, finding.source, scope, labels.rigor(finding), finding.printed)
+    for finding in words.findings(audit):
+        key = (finding.method, finding.source, finding.scope, words.rigor(finding), finding.printed)
         groups.setdefault(key, []).append(finding)
+    if not groups:
+        page.line("None.", indent=2)
     for group in groups.values():
-        _group(page, group)
+        first = group[0]
+        page.line((words.rigor(first), "bold"), indent=2, hang=2)
+        page.line(f"by {first.method}; {first.source}", indent=4, hang=2)
+        page.line(f"of {words.scope(first)}", indent=4, hang=2)
+        if first.printed is not None:
+            page.line((words.printed(first.printed), "yellow"), indent=4, hang=2)
+        for finding in group:
+            at = f"  at {words.conditions(finding.at)}" if finding.at else ""
+            privacy = "" if finding.privacy == "public" else f"  [{finding.privacy}]"
+            page.line((words.statement(finding), "cyan"), _tight(finding), at, privacy, indent=6, hang=2)
     if audit.series:
         page.line(("series", "bold"), indent=2)
     for series in audit.series:
         table = series_table(series, page.width - 6)
         columns = rounding(series) if table else f"{', '.join(series.columns)}, in the JSON"
-        shown = f"{', '.join(pictures(series))} as pictures in the HTML report" if pictures(series) else ""
-        about = "; ".join(part for part in (columns, shown, series.rigor, series.source) if part)
+        about = "; ".join(part for part in (columns, series.rigor, series.source) if part)
         page.line(f"{series.title}: {about}", indent=4, hang=2)
         for line in table:
             page.line(line, indent=6)
-
-
-def _group(page: Page, group: list[Finding]) -> None:
-    """Findings that share method, source, rigor and scope except the direction."""
-    directions = sorted({finding.scope.direction for finding in group}, key=lambda one: (one != "both", one))
-    first = group[0] if len(directions) == 1 else replace(group[0], scope=replace(group[0].scope, direction="both"))
-    page.line((labels.rigor(first), "bold"), indent=2, hang=2)
-    page.line(f"by {first.method}; {first.source}", indent=4, hang=2)
-    page.line(f"of {labels.scope(first)}", indent=4, hang=2)
-    if first.printed is not None:
-        page.line((phrases.printed(first.printed), "yellow"), indent=4, hang=2)
-    for direction in directions:
-        if len(directions) > 1:
-            page.line("either direction" if direction == "both" else f"direction: {direction}", indent=4)
-        found = [finding for finding in group if finding.scope.direction == direction]
-        for finding in found:
-            at = f"  at {labels.conditions(finding.at)}" if finding.at else ""
-            privacy = "" if finding.privacy == "public" else f"  [{finding.privacy}]"
-            page.line((labels.statement(finding), "cyan"), _tight(finding), at, privacy, indent=6, hang=2)

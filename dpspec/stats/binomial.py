@@ -19,10 +19,10 @@ import numpy as np
 import numpy.typing as npt
 from scipy import special
 
-from dpspec.accounting import Floats, bisect, crossing
+from dpspec.accounting import Floats, bisect, bisect_by_margin, crossing
 
 #: Relative outward shift of bounds, larger than the error of the inverse beta function.
-_MARGIN = 1e-12
+MARGIN = 1e-12
 
 
 def at_least(successes: int, trials: int, probability: float) -> float:
@@ -47,7 +47,7 @@ def lower(successes: int, trials: int, confidence: float) -> float:
     if successes == 0:
         return 0.0
     value = float(special.betaincinv(successes, trials - successes + 1, 1.0 - confidence))
-    return value * (1.0 - _MARGIN)
+    return value * (1.0 - MARGIN)
 
 
 def upper(successes: int, trials: int, confidence: float) -> float:
@@ -56,7 +56,7 @@ def upper(successes: int, trials: int, confidence: float) -> float:
     if successes == trials:
         return 1.0
     value = float(special.betainccinv(successes + 1, trials - successes, 1.0 - confidence))
-    return min(1.0, value * (1.0 + _MARGIN))
+    return min(1.0, value * (1.0 + MARGIN))
 
 
 def clopper_pearson(successes: int, trials: int, confidence: float) -> tuple[float, float]:
@@ -75,6 +75,23 @@ def _check(successes: int, trials: int, confidence: float = 0.5) -> None:
         raise ValueError(f"successes must lie between 0 and trials, got {successes} of {trials}")
     if not 0.0 < confidence < 1.0:
         raise ValueError(f"confidence must lie strictly between 0 and 1, got {confidence}")
+
+
+def largest_rejected(
+    p_value: Callable[[float], float], level: float, *, relative: float, most: float = math.inf
+) -> float:
+    """The largest value, at most 2 ``most``, whose p-value, which rises with it, is at most ``level``; else 0."""
+    if p_value(0.0) > level:
+        return 0.0
+    low, high = 0.0, 1.0
+    while high < most and p_value(high) <= level:
+        low, high = high, 2.0 * high
+
+    def margin(value: float) -> float:
+        """Difference of normal scores, which are nearly linear in the value; at least 0 if it is rejected."""
+        return float(special.ndtri(level) - special.ndtri(p_value(value)))
+
+    return bisect_by_margin(margin, low, high, relative=relative)[0]
 
 
 #: Precision of ln u. The exponent n K is off by its square, because it is minimal there.
@@ -247,17 +264,10 @@ def _detectable(records: int, rate: float, cap: int, steps: int, level: float) -
 COIN_LEVEL = 1e-6
 
 
-@dataclass(frozen=True, kw_only=True)
-class CoinTest:
-    name: str
-    p_value: float
-    text: str
+def coin_tests(coins: npt.ArrayLike) -> list[tuple[str, float, str]]:
+    """Name, p-value and text of the tests of inclusion bits (n,): balance (two-sided), alternation (too many changes).
 
-
-def coin_tests(coins: npt.ArrayLike) -> tuple[CoinTest, CoinTest]:
-    """Test balance (two-sided) and alternation (too many changes) of inclusion bits (n,) in order.
-
-    >>> [round(test.p_value, 3) for test in coin_tests([0, 1] * 10)]
+    >>> [round(p_value, 3) for _, p_value, _ in coin_tests([0, 1] * 10)]
     [1.0, 0.0]
     """
     values = np.asarray(coins)
@@ -265,14 +275,11 @@ def coin_tests(coins: npt.ArrayLike) -> tuple[CoinTest, CoinTest]:
         raise ValueError("coins must be a vector of 0 and 1")
     ones, number = int(values.sum()), len(values)
     changes = int((values[1:] != values[:-1]).sum())
-    return (
-        CoinTest(name="balance", p_value=balance(ones, number), text=f"{ones} of {number} coins are 1"),
-        CoinTest(
-            name="alternation",
-            p_value=at_least(changes, number - 1, 0.5) if number > 1 else 1.0,
-            text=f"{changes} of {number - 1} coins differ from the one before",
-        ),
-    )
+    alternation = at_least(changes, number - 1, 0.5) if number > 1 else 1.0
+    return [
+        ("balance", balance(ones, number), f"{ones} of {number} coins are 1"),
+        ("alternation", alternation, f"{changes} of {number - 1} coins differ from the one before"),
+    ]
 
 
 def balance(ones: int, number: int) -> float:

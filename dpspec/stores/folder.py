@@ -1,7 +1,7 @@
 """Names in a store of trials, and checks that a location is one.
 
-A location is a store if it has a marker file, or contains only paths that version 0.1.0 wrote. dpspec writes and
-removes records only in stores and never changes other folders.
+A location is a store if it has a marker file. dpspec writes and removes records only in stores and never changes other
+folders.
 """
 
 from __future__ import annotations
@@ -11,9 +11,8 @@ import json
 import os
 import re
 import shutil
-import time
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
@@ -22,49 +21,22 @@ from dpspec.errors import UsageError
 #: Name and content of the marker file.
 MARK = "dpspec-store.json"
 CONTENT = json.dumps({"store": "dpspec", "version": 1}).encode("ascii") + b"\n"
-_VERSION = 1
 
 #: Folders of a store.
 PARTS = ("trials", "damaged", "unfinished", "tmp")
 
-_KEY, _FILE = r"[0-9a-f]{64}", r"(record\.json|([0-9a-f]{16}\.)?[^\W\d]\w*\.npy)"
-
-#: Paths of version 0.1.0, which wrote no marker: records, quarantined records, states and temporary folders.
-_KNOWN = re.compile(
-    rf"trials(/(?P<two>[0-9a-f]{{2}})(/(?P=two)[0-9a-f]{{62}}(/{_FILE})?)?)?"
-    rf"|damaged(/{_KEY}(/{_FILE})?)?"
-    rf"|unfinished(/{_KEY}(/[0-9a-f]{{32}}\.(npz|tmp))?)?"
-    rf"|tmp(/[0-9a-f]{{32}}(/{_FILE})?|/dpspec-store-\w+)?"
-    rf"|{re.escape(MARK)}\.[0-9a-f]{{32}}"
-)
-
-#: Age in seconds after which an incomplete record is abandoned.
-STALE = 86_400.0
-
-#: Patterns of the names of a key's folder and of a temporary folder.
-KEY, SCRATCH = re.compile(_KEY), re.compile(r"[0-9a-f]{32}")
-
-
-def is_known(path: str) -> bool:
-    return _KNOWN.fullmatch(path) is not None
+#: Pattern of a key.
+KEY = re.compile(r"[0-9a-f]{64}")
 
 
 def check_mark(content: bytes, location: str) -> None:
-    try:
-        said = json.loads(content)
-        version = said["version"] if said["store"] == "dpspec" else None
-    except (ValueError, KeyError, TypeError, RecursionError):
-        version = None
-    if type(version) is not int or version < 1:
-        raise UsageError(f"{location} is not a store of trials: dpspec did not write its {MARK}")
-    if version > _VERSION:
-        raise UsageError(
-            f"{location} is a store of format {version}, of a later version of dpspec; this version reads {_VERSION}"
-        )
+    if content != CONTENT:
+        raise UsageError(f"{location} is not a store of trials: this version of dpspec did not write its {MARK}")
 
 
-def require_known(paths: Iterable[str], location: str) -> None:
-    strange = next((path for path in paths if not is_known(path)), None)
+def require_unused(paths: Iterable[str], location: str) -> None:
+    """Raise ``UsageError`` for any path except a marker file that another process is writing."""
+    strange = next((path for path in paths if not path.startswith(f"{MARK}.")), None)
     if strange is not None:
         raise UsageError(
             f"{location} is not a store of trials: it contains {strange[:80]!r} and no {MARK}; "
@@ -89,11 +61,6 @@ def check_key(key: str) -> str:
     if not KEY.fullmatch(key):
         raise ValueError(f"not a trial key: {key!r}")
     return key
-
-
-def is_place_of(folder: str, key: str) -> bool:
-    """True if ``trials/FOLDER/KEY`` is the path of a record."""
-    return bool(KEY.fullmatch(key)) and folder == key[:2]
 
 
 #: Errors of a rename onto an existing record.
@@ -124,14 +91,9 @@ class FolderStorage:
             linked = next((part for part in PARTS if (self.root / part).is_symlink()), None)
             if linked is not None:
                 raise UsageError(f"{self.root} is not a store of trials: its {linked} is a symbolic link")
-            if not any(self.root.iterdir()):
-                return
-            if not self._is_marked():
-                try:
-                    require_known(_paths(self.root, ""), self.location)
-                except (UsageError, FileNotFoundError):
-                    if not self._is_marked():  # another process may have marked it in the meantime
-                        raise
+            found = os.listdir(self.root)
+            if found and not self._is_marked():
+                require_unused(found, self.location)
         except OSError as error:
             raise UsageError(f"cannot use the store {self.root}: {error.strerror or error}") from error
 
@@ -159,15 +121,6 @@ class FolderStorage:
             return "permission denied; --store names another folder"
         return None
 
-    def keys(self) -> Iterator[str]:
-        """Keys of all records, in any order."""
-        for above in self._below(self.root / "trials"):
-            if above.is_symlink():
-                raise UsageError(f"{self.root} is not a store of trials: its {above.name} is a symbolic link")
-            for folder in self._below(Path(above)):
-                if is_place_of(above.name, folder.name):
-                    yield folder.name
-
     def holds(self, key: str) -> bool:
         """True if anything exists in the record's place. A file there is a damaged record."""
         return os.path.lexists(self._folder(key))
@@ -178,10 +131,6 @@ class FolderStorage:
         if folder.is_symlink():
             raise NotADirectoryError(errno.ENOTDIR, "its folder is a link", str(folder))
         return folder / name
-
-    def size(self, key: str) -> int:
-        folder = self._folder(key)
-        return 0 if folder.is_symlink() else sum(path.lstat().st_size for path in folder.iterdir())
 
     def scratch(self) -> Path:
         """Create an empty local folder for a new record. The caller removes it."""
@@ -216,40 +165,10 @@ class FolderStorage:
         shutil.rmtree(place, ignore_errors=True)
         self._folder(key).rename(place)
 
-    def remove(self, key: str) -> None:
-        """Remove the record. One rename hides it first, so no reader sees an incomplete record."""
-        if self.holds(key):
-            try:
-                self.quarantine(key)
-            except OSError:
-                if self.holds(key):  # another process may have been faster
-                    raise
-        shutil.rmtree(self.root / "damaged" / key, ignore_errors=True)
-
     def unfinished(self, key: str) -> Path | None:
         """Folder for the state of an unfinished trial, which may not exist; None if not supported."""
         folder = self.root / "unfinished" / check_key(key)
         return None if folder.is_symlink() else folder
-
-    def sweep(self) -> int:
-        """Remove everything but records, and records begun :data:`STALE` seconds ago; returns the removed bytes."""
-        freed = 0
-        for folder in (*self._named("unfinished", KEY), *self._named("damaged", KEY), *self._named("tmp", SCRATCH)):
-            with suppress(FileNotFoundError):  # another process was faster
-                if folder.parent.name != "tmp" or folder.stat().st_mtime < time.time() - STALE:
-                    freed += sum(path.lstat().st_size for path in folder.rglob("*") if not path.is_dir())
-                    shutil.rmtree(folder, ignore_errors=True)
-        return freed
-
-    def _below(self, folder: Path) -> Iterator[os.DirEntry[str]]:
-        try:
-            if not folder.is_symlink():
-                with os.scandir(folder) as entries:
-                    yield from entries
-        except (FileNotFoundError, NotADirectoryError):
-            return
-        except OSError as error:
-            raise UsageError(f"cannot use the store {self.root}: {folder.name}: {error.strerror or error}") from error
 
     def _is_marked(self) -> bool:
         mark = self.root / MARK
@@ -259,24 +178,9 @@ class FolderStorage:
             check_mark(file.read(_MARK_BYTES), self.location)
         return True
 
-    def _named(self, part: str, name: re.Pattern[str]) -> list[Path]:
-        found = self.root.joinpath(part).glob("*")
-        return [path for path in found if name.fullmatch(path.name) and path.is_dir() and not path.is_symlink()]
-
     def _folder(self, key: str) -> Path:
         """Folder of a record. Symbolic links are neither followed nor removed."""
         above = self.root / "trials" / check_key(key)[:2]
         if above.is_symlink():
             raise UsageError(f"{self.root} is not a store of trials: its {above.name} is a symbolic link")
         return above / key
-
-
-def _paths(folder: Path, above: str) -> Iterator[str]:
-    with os.scandir(folder) as entries:
-        for entry in entries:
-            path = f"{above}{entry.name}"
-            if entry.is_dir(follow_symlinks=False):
-                yield path
-                yield from _paths(Path(entry.path), f"{path}/")
-            else:
-                yield path if entry.is_file(follow_symlinks=False) else f"{path} (no regular file)"

@@ -25,12 +25,9 @@ from dpspec.stores.folder import (
     KEY,
     MARK,
     RECORD,
-    STALE,
     check_key,
     check_mark,
-    is_known,
-    is_place_of,
-    require_known,
+    require_unused,
     shown,
 )
 
@@ -82,19 +79,13 @@ class RemoteStorage:
     def refusal(self) -> str | None:
         probe = f"{self._root}/tmp/{self._local.name}"
         try:
-            self._look()
+            self.mark()
             with self._asked():
                 self._files.pipe_file(probe, b"")
                 self._files.rm_file(probe)
         except UsageError as error:
             return str(error)
         return None
-
-    def keys(self) -> Iterator[str]:
-        self._look()
-        with self._asked():
-            found = [path.split("/") for path in self._listed(f"{self._root}/trials")]
-        yield from (path[-2] for path in found if path[-1] == RECORD and is_place_of(*path[-3:-1]))
 
     def holds(self, key: str) -> bool:
         self._look()
@@ -111,10 +102,6 @@ class RemoteStorage:
             arriving.write_bytes(content)
             os.replace(arriving, place)
         return place
-
-    def size(self, key: str) -> int:
-        with self._asked():
-            return sum(int(about["size"] or 0) for about in self._listed(self._folder(key)).values())
 
     def scratch(self) -> Path:
         return Path(tempfile.mkdtemp(dir=self._local))
@@ -149,43 +136,9 @@ class RemoteStorage:
             self._files.copy(record, f"{self._root}/damaged/{key}/{RECORD}")
             self._files.rm_file(record)
 
-    def remove(self, key: str) -> None:
-        """Remove the record file first, so that no reader sees an incomplete record."""
-        self._look()
-        with self._asked():
-            found = [*self._listed(self._folder(key)), *self._listed(f"{self._root}/damaged/{key}")]
-            for path in sorted(found, key=lambda path: not path.endswith(RECORD)):
-                self._files.rm_file(path)
-
     def unfinished(self, key: str) -> None:
         """None: uploading the state of unfinished trials repeatedly would be too slow."""
         check_key(key)
-
-    def sweep(self) -> int:
-        """Remove damaged records, and probes and arrays without a record if stale: others may belong to a commit."""
-        self._look()
-        with self._asked():
-            found: dict[str, Any] = {}
-            for part in ("damaged", "tmp", "trials"):
-                listed = self._listed(f"{self._root}/{part}").items()
-                found |= {path: about for path, about in listed if is_known(self._below(path))}
-            records = {path for path in found if path.endswith(f"/{RECORD}")}
-            whole = {path.rpartition("/")[0] for path in records if self._below(path).startswith("trials/")}
-            damaged = {path.split("/")[-2] for path in records if self._below(path).startswith("damaged/")}
-            gone = []
-            for path in found:
-                folder = path.rpartition("/")[0]
-                of_damaged = self._below(path).startswith("damaged/") or folder.rpartition("/")[2] in damaged
-                if folder in whole:
-                    continue
-                try:
-                    stale = of_damaged or self._files.modified(path).timestamp() < time.time() - STALE
-                except (AttributeError, KeyError, NotImplementedError):  # the file system does not report ages
-                    stale = False
-                if stale:
-                    self._files.rm_file(path)
-                    gone.append(path)
-        return sum(int(found[path]["size"] or 0) for path in gone)
 
     def _look(self) -> None:
         if self._looked:
@@ -193,10 +146,12 @@ class RemoteStorage:
         with self._asked():
             self._marked = self._is_marked()
             if not self._marked:
-                below = {self._below(path) for path in self._listed(self._root)}
+                below: set[str] = set()
+                with suppress(FileNotFoundError):
+                    below = {path.removeprefix(self._root).strip("/") for path in self._files.find(self._root)}
                 self._marked = MARK in below and self._is_marked()  # another writer may have marked it
             if not self._marked:
-                require_known((path for path in below if path), self.location)  # some stores list folders as objects
+                require_unused((path for path in below if path), self.location)  # some stores list folders as objects
         self._looked = True
 
     def _is_marked(self) -> bool:
@@ -207,20 +162,11 @@ class RemoteStorage:
         check_mark(content, self.location)
         return True
 
-    def _below(self, path: str) -> str:
-        return path.removeprefix(self._root).strip("/")
-
     def _read(self, key: str) -> Path:
         return self._local / "read" / check_key(key)
 
     def _folder(self, key: str) -> str:
         return f"{self._root}/trials/{check_key(key)[:2]}/{key}"
-
-    def _listed(self, folder: str) -> dict[str, Any]:
-        try:
-            return dict(self._files.find(folder, detail=True))
-        except FileNotFoundError:
-            return {}
 
     @contextmanager
     def _asked(self) -> Iterator[None]:

@@ -168,10 +168,10 @@ class ProviderSuite:
         module = plugin.__name__ if hasattr(plugin, "__file__") else type(plugin).__module__
         statements = f"""
             import importlib
-            from dpspec.registry.descriptors import HOOKS
+            from dpspec.registry.descriptors import FAMILIES
             plugin = importlib.import_module({module!r})
-            for name in HOOKS:
-                if name != "dpspec_event" and hasattr(plugin, name):
+            for name in {{family.hook for family in FAMILIES}}:
+                if hasattr(plugin, name):
                     list(getattr(plugin, name)())
         """
         heavy = imported_by(statements, HEAVY)

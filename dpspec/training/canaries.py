@@ -1,7 +1,6 @@
 """Canaries: gradients along orthonormal directions, in groups that share a direction, and unusual records.
 
-A group of input canaries consists of equal records, all inserted or none. The seed determines the canaries, the
-inclusion bits determine which are inserted. The adversary may also choose the initial weights.
+A group of input canaries consists of equal records, all inserted or none. The adversary may choose the initial weights.
 """
 
 from __future__ import annotations
@@ -140,10 +139,7 @@ class CanaryGroups:
         return rows.scatter_(1, coordinates, values)
 
     def sparse(self, indices: Tensor) -> tuple[Tensor, Tensor]:
-        """Nonzero coordinates and values, (b, block) each, of canaries ``indices`` (b,) before clipping.
-
-        Training loops that support this method clip and sum canaries in O(b block) without (b, parameters) matrices.
-        """
+        """Nonzero coordinates and values, (b, block) each, of canaries ``indices`` (b,) before clipping."""
         members = send(indices, self.owner.device)
         coordinates, values = self._directions.supports(self.owner[members])
         if self._signs is not None:
@@ -156,10 +152,7 @@ class CanaryGroups:
 
 
 class Intermittent(Observer):
-    """Silence canaries except at steps divisible by k. Must be the last observer of a run.
-
-    A step uses the gradients in effect between the release of the previous model and its own.
-    """
+    """Silence canaries except at steps divisible by k. Must be the last observer of a run."""
 
     def __init__(self, canaries: CanaryGroups, every: int) -> None:
         if every < 1:
@@ -286,11 +279,9 @@ _BATCH, _RATE = 256, 0.01
 
 
 class PretrainedFactory:
-    """A :class:`~dpspec.contract.ModelFactory` whose modules all start from the same fitted weights.
+    """A :class:`~dpspec.contract.ModelFactory` whose modules all start from weights fitted to the real records.
 
-    The adversary fits them to the real records (Annamalai and De Cristofaro 2024): gradients are small near
-    convergence, so a canary's clipped gradient dominates. They are fitted when the first module is built, and its seed
-    has no effect.
+    Gradients are small near convergence, so a canary's clipped gradient dominates (Annamalai and De Cristofaro 2024).
     """
 
     def __init__(
@@ -317,10 +308,7 @@ class PretrainedFactory:
 
 
 def fit(module: nn.Module, x: Array, y: Array, *, device: str = "cpu") -> float:
-    """Fit a module in place by cross-entropy and Adam, and move it back to the CPU. Returns the last mean loss.
-
-    The order of records is deterministic. Raises ``ValueError`` without records, or if the loss is not finite.
-    """
+    """Fit a module in place by cross-entropy and Adam, and move it back to the CPU. Returns the last mean loss."""
     if len(x) == 0:
         raise ValueError("initial weights cannot be fitted without records")
     features, labels = tensors(x, y, device)

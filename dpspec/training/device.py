@@ -1,8 +1,7 @@
 """Device selection, transfers without a synchronization at every step, and full float32 precision.
 
-The device is chosen once and passed along, never set globally. On it, TF32, autocast and benchmarked algorithms are
-disabled whatever the process has enabled. Reading one number from a GPU waits for all of its queued work. Observers
-therefore keep per-step measurements on the GPU and fetch them in blocks, with identical bits.
+Reading one number from a GPU waits for all of its queued work. Observers therefore keep per-step measurements on the
+GPU and fetch them in blocks, with identical bits.
 """
 
 from __future__ import annotations
@@ -124,11 +123,7 @@ def derive(seed: int, purpose: str) -> int:
 
 
 def generator(seed: int, purpose: str, device: str | torch.device = "cpu") -> torch.Generator:
-    """Create a generator for one purpose on ``device``, independent of torch's global generators.
-
-    Streams differ between device types, so equal seeds give equal results only on the same type. torch's CPU generator
-    uses the low 32 bits of its seed, which distinguishes runs but is not secret.
-    """
+    """Create a generator for one purpose on ``device``. Streams differ between device types, and are not secret."""
     made = torch.Generator(device=device)
     made.manual_seed(derive(seed, purpose))
     return made

@@ -84,14 +84,6 @@ _RUN = {
     "mechanism's phases declare the run, the recording is the executed run.",
 }
 
-_PUBLIC = {
-    "type": "boolean",
-    "default": False,
-    "description": "Declares that no hyperparameter of the recorded training depends on the records, like public with "
-    "all names. One run cannot confirm it. A proof lists it.",
-}
-
-
 _NAMES: dict[str, Json] = {
     "type": "array",
     "items": {"type": "string", "minLength": 1, "maxLength": 100},
@@ -108,7 +100,7 @@ _ASSUME: dict[str, Json] = {
 _PUBLIC_NAMES: dict[str, Json] = {
     **_NAMES,
     "description": "Names of hyperparameters whose values do not depend on the records, such as learning_rate, "
-    "weight_decay, clip_norm or divisor. data_independent_hyperparameters declares all.",
+    "weight_decay, clip_norm or divisor.",
 }
 
 BACKENDS: tuple[Backend, ...] = (
@@ -145,7 +137,6 @@ BACKENDS: tuple[Backend, ...] = (
                 "run": _RUN,
                 "assume": _ASSUME,
                 "public": _PUBLIC_NAMES,
-                "data_independent_hyperparameters": _PUBLIC,
             },
             "required": ["run"],
             "additionalProperties": False,

@@ -14,29 +14,32 @@ import math
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
+import torch
 
 import dpspec.contract as dps
 from dpspec import kit
 from dpspec.contract.attacks import Observed, Records
+from dpspec.stats.conformance.evidence import RunEvidence, joined, write_run
+from dpspec.training.canaries import CanaryGroups, Intermittent, plant
+from dpspec.training.gradients import flat_model
+from dpspec.training.loop.contributions import Sample
+from dpspec.training.loop.native import train_many
+from dpspec.training.measure.residuals import Residuals, SharedPopulations
+from dpspec.training.measure.run_evidence import RunLogs, WatchedRun, replayed_step
+from dpspec.training.measure.scores import ProjectionObserver, RecordScores, margins
 from dpspec_group import scores
 from dpspec_group.options import EDGES, Attack
-
-if TYPE_CHECKING:
-    from dpspec.training.loop.contributions import Sample
-    from dpspec.training.measure.residuals import Residuals
-    from dpspec.training.measure.run_evidence import WatchedRun
 
 #: Norm of canary gradients in clip norms, so that every canary is clipped.
 CANARY_NORM = 10.0
 
 Array: TypeAlias = np.ndarray[Any, Any]
 
-
 #: A run with canaries, its observer of released models if there are any, and a function that returns scores (m,).
-Planted: TypeAlias = "tuple[dps.TrainingJob, Residuals | None, Callable[[], Array]]"
+Planted: TypeAlias = tuple[dps.TrainingJob, Residuals | None, Callable[[], Array]]
 
 
 class _Run(NamedTuple):
@@ -52,9 +55,6 @@ class _Run(NamedTuple):
 
 def run_trials(inputs: dps.FrozenMap, context: dps.Context, indices: Sequence[int]) -> Iterator[dps.Trial]:
     """Many runs train together per chunk, and only the first one has a canary-free run."""
-    from dpspec.training.loop.native import train_many
-    from dpspec.training.measure.residuals import SharedPopulations
-
     attack = replace(Attack.of(inputs), scoring=context.attack.score)
     if attack.method == "many-run":
         runs = [_prepare_run(attack, inputs, context, index) for index in indices]
@@ -72,15 +72,13 @@ def run_trials(inputs: dps.FrozenMap, context: dps.Context, indices: Sequence[in
 
 
 def _prepare_run(attack: Attack, inputs: dps.FrozenMap, context: dps.Context, index: int) -> _Run:
-    from dpspec.training.measure.run_evidence import WatchedRun
-
     sizes = np.repeat(np.asarray(attack.sizes, dtype=np.int64), attack.share)
     coins = np.random.default_rng(context.seed(index, "coins")).integers(0, 2, size=len(sizes), dtype=np.int64)
     canary_free_run = attack.canary_free_run and (attack.method == "one-run" or index == 0)
     parts = 2 if canary_free_run else 1
     job = kit.training_job(inputs, context, index, "training", progress="training", parts=parts)
-    plant = _gradients if attack.space == "gradient" else _records
-    job, watcher, score = plant(attack, context, index, job, sizes, coins)
+    insert = _gradients if attack.space == "gradient" else _records
+    job, watcher, score = insert(attack, context, index, job, sizes, coins)
     # Only the first two of many runs are logged, because the logs are large.
     watched = WatchedRun(job, watcher, logged=attack.method == "one-run" or index < 2)
     job = replace(job, observers=(*watched.observers, *job.observers))
@@ -88,9 +86,6 @@ def _prepare_run(attack: Attack, inputs: dps.FrozenMap, context: dps.Context, in
 
 
 def _conclude_run(attack: Attack, inputs: dps.FrozenMap, context: dps.Context, run: _Run) -> dps.Trial:
-    from dpspec.stats.conformance.evidence import RunEvidence, joined, write_run
-    from dpspec.training.measure.run_evidence import RunLogs, replayed_step
-
     other_logs = None
     values = scores.replace_non_finite(run.score())
     evidence: dict[str, dps.Json] = {
@@ -119,13 +114,6 @@ def _conclude_run(attack: Attack, inputs: dps.FrozenMap, context: dps.Context, r
 def _gradients(
     attack: Attack, context: dps.Context, index: int, job: dps.TrainingJob, sizes: Array, coins: Array
 ) -> Planted:
-    import torch
-
-    from dpspec.training.canaries import CanaryGroups, Intermittent
-    from dpspec.training.gradients import flat_model
-    from dpspec.training.measure.residuals import Residuals
-    from dpspec.training.measure.scores import ProjectionObserver
-
     initial, phases = flat_model.flatten(job.model), [dps.Phase.of(phase) for phase in job.phases]
     directions = context.attack.directions(len(sizes), context.seed(index, "directions"))
     longest = max(phase.clip_norm for phase in phases)
@@ -166,11 +154,6 @@ def _gradients(
 def _records(
     attack: Attack, context: dps.Context, index: int, job: dps.TrainingJob, sizes: Array, coins: Array
 ) -> Planted:
-    from dpspec.training import canaries as input_canaries
-    from dpspec.training.gradients import flat_model
-    from dpspec.training.measure.residuals import Residuals
-    from dpspec.training.measure.scores import RecordScores, margins
-
     # Many runs share the same canaries.
     which = 0 if attack.method == "many-run" else index
     canaries = context.attack.records(len(sizes), context.seed(which, "records"))
@@ -192,7 +175,7 @@ def _records(
     if attack.by_final_model:
         model = copy.deepcopy(job.model)
         seen = replace(job, model=model, seed=0, progress=None, cancelled=None, resumable=None)
-    rows = input_canaries.plant(job.x, job.y, canaries, sizes, coins)
+    rows = plant(job.x, job.y, canaries, sizes, coins)
     job = replace(job, x=rows.x, y=rows.y)
 
     def score() -> Array:
@@ -232,8 +215,6 @@ def _records(
 
 
 def _sample(attack: Attack, context: dps.Context, index: int) -> Sample | None:
-    from dpspec.training.loop.contributions import Sample
-
     if attack.expected_from is None:
         return None
     return Sample(attack.expected_from, context.seed(index, "expected"))

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 import dpspec.contract as dps
 from dpspec import kit
-from dpspec.accounting import Interval, Mixture, PrivacyLoss, certified_lower, certified_upper
+from dpspec.accounting import Interval, PrivacyLoss, certified_lower, certified_upper
 from dpspec.kit import CURVE_DELTAS
 from dpspec.training.loop.learning_rates import iterates_reveal_sums
 from dpspec_group import theory
@@ -263,23 +263,13 @@ def size_series(spec: dps.Spec, whole: str, records: int, findings: Sequence[dps
         elif name == "linear":
             # not a bound: over many steps the epsilon of a group exceeds it, over one step it can be smaller
             columns[name] = [size * one for size in sizes]
-        elif name == "full-batch":
-            # every member in every batch: the Gaussian pairs that dominate the steps (Ganesh 2024, Lemma 2.9)
-            composed = [theory.composed(spec.phases, size, records) for size in sizes]
-            pairs = [[(Mixture([p.dominating_effect], [1.0], 1.0), count) for p, count in each] for each in composed]
-            columns[name] = [PrivacyLoss(tuple(each)).epsilon(delta).upper for each in pairs]
         else:
             from dpspec_group.black_box import converted_epsilons
 
             columns[name] = converted_epsilons(theory.composed(spec.phases, 1, records), sizes, delta, name)
-    if "linear" in columns:
-        columns["ratio"] = [
-            epsilon / linear if math.isfinite(epsilon) and math.isfinite(linear) and linear else None
-            for epsilon, linear in zip(columns["epsilon"], columns["linear"], strict=True)
-        ]
     if any(name.startswith("vadhan") for name in columns):
         source.append("Vadhan 2017, Lemma 2.2")
-    shown = [name for name in columns if name not in ("group_size", "ratio")]
+    shown = [name for name in columns if name != "group_size"]
     return kit.series(
         "epsilon-by-group-size",
         f"Epsilon by group size at delta {delta:g}".replace("e-0", "e-"),

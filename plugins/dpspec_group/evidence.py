@@ -75,8 +75,7 @@ def one_run_outcomes(
     external: Sequence[dps.Assumption] = (),
 ) -> Iterator[dps.Evidence | dps.Finding]:
     """Evidence, bounds on epsilon and mu (of a whole curve, with more guesses) and an estimate for one group size."""
-    assert spec.audit is not None
-    attack, confidence = Attack.of(spec), spec.audit.confidence
+    attack = Attack.of(spec)
     canaries = sum(map(len, outcomes))
     if canaries == 0:
         return
@@ -87,8 +86,8 @@ def one_run_outcomes(
     evidence, lower = _tested(spec, records, size, canaries, "one-run-ladder", statistics, power, external)
     yield evidence
     yield lower
-    of_curve, right = guess_counts.counts(outcomes, [guess_counts.of_curve(canaries)])
-    mu, method = one_run.mu_lower(canaries, of_curve[0], right[0], confidence), f"{lower.method}, {of_curve[0]} guesses"
+    (many,), (right,) = guess_counts.counts(outcomes, [guess_counts.of_curve(canaries)])
+    mu, method = one_run.mu_lower(canaries, many, right, attack.confidence), f"{lower.method}, {many} guesses"
     yield _mu(spec, mu, size, evidence.scope, method, one_run.CURVE_SOURCE, lower.assumptions)
     if any("0" in ordered and "1" in ordered for ordered in outcomes):
         yield dps.Finding(
@@ -106,11 +105,10 @@ def one_run_outcomes(
 
 def mu_of_runs(spec: dps.Spec, records: int, size: int, ranked: str) -> Iterator[dps.Finding]:
     """Lower bound on mu from runs with and without one group, for any mechanism; empty for fewer than four runs."""
-    assert spec.audit is not None
     if len(ranked) < ranked_runs.LEAST_RUNS:
         return
     attack, guesses, delta = Attack.of(spec), ranked_runs.design(len(ranked)), attack_delta(spec, size)
-    mu = ranked_runs.mu_lower(guesses, ranked_runs.right(ranked, guesses), spec.audit.confidence)
+    mu = ranked_runs.mu_lower(guesses, ranked_runs.right(ranked, guesses), attack.confidence)
     method = f"{attack.description}, {what(attack, len(ranked), size)}, {guesses.low + guesses.high} guesses"
     if mu > 0.0:
         method += f"; for a Gaussian mechanism epsilon {curve_lines.gaussian_epsilon(mu, delta):.4g} at delta {delta:g}"
@@ -126,7 +124,6 @@ def _mu(
     source: str,
     assumptions: tuple[dps.Assumption, ...],
 ) -> dps.Finding:
-    assert spec.audit is not None
     return dps.Finding(
         quantity="mu",
         value=mu,
@@ -137,7 +134,7 @@ def _mu(
         method=method,
         source=source,
         assumptions=assumptions,
-        confidence=spec.audit.confidence,
+        confidence=Attack.of(spec).confidence,
     )
 
 
@@ -188,14 +185,13 @@ def many_run_outcomes(
     external: Sequence[dps.Assumption] = (),
 ) -> Iterator[dps.Evidence | dps.Finding]:
     """Evidence and lower bound from coins in ascending order of score, or from counts at a threshold fixed before."""
-    assert spec.audit is not None
     sides = ranked.count("1"), ranked.count("0")
     if min(sides) == 0:
         return
     kind, largest = "many-run", thresholds.fixed_largest
     if counted is None:
         kind, largest, counted = "many-run-ranked", thresholds.largest, {"outcomes": ranked}
-    power = largest(*sides, attack_delta(spec, size), spec.audit.confidence)
+    power = largest(*sides, attack_delta(spec, size), Attack.of(spec).confidence)
     yield from _tested(spec, records, size, len(ranked), kind, counted, power, external)
 
 
@@ -210,7 +206,6 @@ def _tested(
     external: Sequence[dps.Assumption] = (),
 ) -> tuple[dps.Evidence, dps.Finding]:
     """Evidence from ``rows`` canaries or runs of one group size, and its lower bound on epsilon."""
-    assert spec.audit is not None
     attack, (source, further) = Attack.of(spec), _KINDS[kind]
     evidence = dps.Evidence(
         id=f"{attack.method}/k={size}",
@@ -225,18 +220,17 @@ def _tested(
     )
     method = f"{attack.description}, {what(attack, rows, size)}"
     assumptions = (*(external or (kit.COINS,)), *further)
-    return evidence, kit.lower_from(evidence, spec.audit.confidence, method=method, assumptions=assumptions)
+    return evidence, kit.lower_from(evidence, attack.confidence, method=method, assumptions=assumptions)
 
 
 def conclude_trials(spec: dps.Spec, trials: Sequence[dps.Trial]) -> Iterator[dps.Outcome]:
     """Lower bounds, accuracy and checks; epsilon of the executed run once all planned runs are complete."""
-    assert spec.audit is not None
     attack = Attack.of(spec)
     yield from (many_run_bounds if attack.method == "many-run" else one_run_bounds)(spec, trials)
     if not attack.chosen_weights:  # accuracy from adversarial initial weights is meaningless
         yield from utility.accuracies(spec, trials)
     yield from table.checks(spec.phases, [trial.evidence for trial in trials], privacy=spec.data_privacy)
-    if len(trials) == spec.audit.runs:
+    if len(trials) == attack.runs:
         records, direction = _records(trials), spec.threat_model.direction
 
         def epsilons(phases: Sequence[dps.Phase], size: int, deltas: Sequence[float]) -> list[Interval]:

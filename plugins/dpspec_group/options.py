@@ -32,11 +32,10 @@ MECHANISM_SCHEMA: dict[str, dps.Json] = kit.block(
         "Conversions shown for comparison in the table of epsilon by group size. They change no bound and no verdict.",
         kit.choice(
             "linear: k times the epsilon of one record, not a bound. vadhan-literal and vadhan-sharp: black-box "
-            "conversions. full-batch: without amplification by sampling.",
+            "conversions.",
             "linear",
             "vadhan-literal",
             "vadhan-sharp",
-            "full-batch",
         ),
         default=["linear"],
     ),
@@ -79,6 +78,8 @@ class Attack(kit.Options):
     """
 
     method: str
+    runs: int = 1
+    confidence: float = 0.95
     access: str
     space: str = "gradient"
     kind: str

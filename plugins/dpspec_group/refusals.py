@@ -64,7 +64,7 @@ def _mechanism(spec: dps.Spec, facts: dps.Facts, shuffled: bool) -> Iterator[dps
             yield kit.unsupported(
                 f"{' and '.join(sorted(black_box))} cannot be computed for {name} batches: {why}",
                 ("mechanism", "baselines"),
-                "remove them; linear and full-batch are supported",
+                "remove them; linear is supported",
             )
     largest = max(spec.threat_model.group_size)
     for i, phase in enumerate(spec.phases):
@@ -159,9 +159,8 @@ def _attack(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Diagnostic]:
 
 def _counts(spec: dps.Spec, facts: dps.Facts, canary: dps.FrozenMap, attack: Attack) -> Iterator[dps.Diagnostic]:
     """Numbers of canaries and runs: for any power, and within parameters, memory and the size of evidence."""
-    assert spec.audit is not None
     assert facts.parameters is not None
-    sizes, runs = len(attack.sizes), spec.audit.runs
+    sizes, runs = len(attack.sizes), attack.runs
     if attack.method == "many-run":
         if int(canary.get("count", sizes)) != sizes:
             yield kit.bad_value(

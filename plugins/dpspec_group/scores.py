@@ -339,23 +339,20 @@ def declared_distribution(spec: dps.Spec, records: int, group_size: int) -> Scor
 
 @lru_cache(maxsize=64)  # a plan, the audit and its verification compute the same design
 def one_run_design(spec: dps.Spec, records: int, canaries: int, group_size: int) -> Design:
-    assert spec.audit is not None
-    delta, confidence = attack_delta(spec, group_size), spec.audit.confidence
-    law = declared_distribution(spec, records, group_size)
+    attack, law = Attack.of(spec), declared_distribution(spec, records, group_size)
+    delta, confidence = attack_delta(spec, group_size), attack.confidence
     if law is None:
-        all_only = any(phase.noiseless for phase in spec.phases) and not Attack.of(spec).elsewhere
+        all_only = any(phase.noiseless for phase in spec.phases) and not attack.elsewhere
         return blind(canaries, delta, confidence, all_only=all_only)
     return design(law, canaries, delta, confidence)
 
 
 def many_run_design(spec: dps.Spec, records: int, runs: int, group_size: int) -> tuple[float, float] | None:
     """The threshold for ``runs`` runs, half with the record; None if the distribution of scores is unknown."""
-    assert spec.audit is not None
-    law = declared_distribution(spec, records, group_size)
+    law, delta = declared_distribution(spec, records, group_size), attack_delta(spec, group_size)
     if law is None:
         return None
-    delta = attack_delta(spec, group_size)
-    return threshold(law, EDGES[::_COARSE], runs - runs // 2, runs // 2, delta, spec.audit.confidence)
+    return threshold(law, EDGES[::_COARSE], runs - runs // 2, runs // 2, delta, Attack.of(spec).confidence)
 
 
 def what(attack: Attack, rows: int, size: int) -> str:
@@ -367,9 +364,8 @@ def what(attack: Attack, rows: int, size: int) -> str:
 
 def power(spec: dps.Spec, records: int, rows: Mapping[int, tuple[int, int]] | None = None) -> tuple[dps.Power, ...]:
     """Largest and expected lower bounds; ``rows`` are the present and absent rows by size of an external table."""
-    attack = Attack.of(spec)
-    assert spec.audit is not None
-    runs, confidence, powers = spec.audit.runs, spec.audit.confidence, []
+    attack, powers = Attack.of(spec), []
+    runs, confidence = attack.runs, attack.confidence
     for size in rows or attack.sizes:
         delta, expected = attack_delta(spec, size), math.nan
         if attack.method == "one-run":

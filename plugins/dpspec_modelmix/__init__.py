@@ -12,9 +12,6 @@ from dpspec_modelmix.refusals import refusals
 
 DPSPEC_API = 1
 
-#: Methods that can be compared with the repaired bound.
-BASELINES = ("fractional", "printed", "variance-matched")
-
 _MIXING: dict[str, dps.Json] = kit.block(
     "Mixing of the last two models before each update.",
     ["threshold"],
@@ -124,18 +121,6 @@ _MECHANISM: dict[str, dps.Json] = kit.block(
     ),
     sampling=SAMPLING,
     learning_rate=kit.number("Learning rate of the phase; defaults to the training block.", above=0, most=1000000),
-    baselines=kit.array(
-        "Methods to compare with the bounds. They change no bound and no trial.",
-        kit.choice(
-            "fractional: orders below 2, which no theorem covers. printed: the paper's formulas as printed. "
-            "variance-matched: DP-SGD with noise of the same variance. limit and pair of earlier versions are ignored.",
-            *BASELINES,
-            "limit",
-            "pair",
-        ),
-        unique=True,
-        default=list(BASELINES),
-    ),
     utility=_UTILITY,
 )
 
@@ -229,7 +214,7 @@ class ModelMixAudit(dps.Audit):
 
     def trial_inputs(self, spec: dps.Spec) -> dps.FrozenMap:
         return kit.select_inputs(
-            super().trial_inputs(spec), mechanism_without=("baselines", "utility"), threat_model=("adjacency", "access")
+            super().trial_inputs(spec), mechanism_without=("utility",), threat_model=("adjacency", "access")
         )
 
     def trials(self, inputs: dps.FrozenMap, context: dps.Context, indices: Sequence[int]) -> Iterator[dps.Trial]:

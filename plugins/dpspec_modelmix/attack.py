@@ -181,10 +181,9 @@ def _trial(inputs: dps.FrozenMap, context: dps.Context, index: int, attack: Atta
     job = replace(job, canaries=CanaryGroups(owned, torch.from_numpy(np.flatnonzero(coins)), 1.0))
     watched = WatchedRun(job)
     job = replace(job, observers=(reader, *watched.observers))
-    gaps = train(job, make_row_clip(job, context, index), rules)
+    least = train(job, make_row_clip(job, context, index), rules)
     scores = reader.scores.cpu().numpy()
     order = np.argsort(scores, kind="stable")
-    least = gaps[:, 0]
     internal: dict[str, dps.Json] = {
         "gap": {"least": float(least.min()) if np.isfinite(least).all() else None, "below": int((least < 1.0).sum())}
     }
@@ -196,5 +195,5 @@ def _trial(inputs: dps.FrozenMap, context: dps.Context, index: int, attack: Atta
     return dps.Trial(
         index=index,
         evidence=dps.FrozenMap(evidence),
-        arrays={"scores": scores, "coins": coins.astype(np.int8), "gaps": gaps},
+        arrays={"scores": scores, "coins": coins.astype(np.int8)},
     )

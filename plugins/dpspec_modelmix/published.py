@@ -167,8 +167,8 @@ def compared(
 def comparisons(
     spec: dps.Spec, segments: Sequence[Segment], delta: float, assumptions: tuple[dps.Assumption, ...]
 ) -> Iterator[dps.Finding]:
-    """The declared baselines; ``assumptions`` exclude that of the one-hot gradient."""
-    wanted, laplace = set(spec.mechanism["baselines"]), segments[0].noise == "laplace"
+    """Values for comparison; ``assumptions`` exclude that of the one-hot gradient."""
+    laplace = segments[0].noise == "laplace"
     if laplace:
         steps, largest = sum(s.steps for s in segments), max(s.laplace_loss for s in segments)
         if largest > LARGEST_LOSS:
@@ -176,11 +176,10 @@ def comparisons(
         value = advanced_composition(steps, largest, delta)
         source = "Xiao, Wan & Devadas, Theorem 2.1"
         yield compared("epsilon-without-mixing", value, "advanced composition, all records", source, delta=delta)
-        if "printed" in wanted and len(segments) == 1:
+        if len(segments) == 1:
             yield from _printed_laplace(segments[0], spec.phases[0].clip_norm, delta)
     else:
-        covered = all(s.one_dimensional and s.shift <= _LARGEST_SHIFT for s in segments)
-        if "fractional" in wanted and covered:
+        if all(s.one_dimensional and s.shift <= _LARGEST_SHIFT for s in segments):
             real = real_epsilon(segments, delta)
             unchecked = dps.Assumption(name="one-hot-worst", status="unchecked", text=_FRACTIONAL)
             method, source = f"rdp/fractional-orders, best at {real.order:g}", f"{SOURCE}; {_FRACTIONAL}"
@@ -190,17 +189,14 @@ def comparisons(
             yield compared("amplification", plain / real.epsilon, method, _FRACTIONAL, delta=delta)
             method, source = "rdp/fractional-orders, at the paper's orders", "Mironov et al. 2019"
             yield compared("epsilon-without-mixing", plain, method, source, delta=delta)
-        if "printed" in wanted:
-            yield from _printed(segments, delta)
-    if "variance-matched" in wanted:
-        matched = variance_matched(segments)
-        noise = ", ".join(f"{1.0 / s.effect:.4g}" for s in matched)
-        what, source = "the same variance per step, a smaller epsilon", "Cramer-Rao"
-        if laplace:
-            what, source = "Gaussian noise of the same variance per step", "Mironov et al. 2019"
-        value = gaussian_epsilon(matched, delta).epsilon
-        method = f"DP-SGD with noise_multiplier {noise}: {what}"
-        yield compared("epsilon-variance-matched", value, method, source, delta=delta)
+        yield from _printed(segments, delta)
+    matched = variance_matched(segments)
+    noise = ", ".join(f"{1.0 / s.effect:.4g}" for s in matched)
+    what, source = "the same variance per step, a smaller epsilon", "Cramer-Rao"
+    if laplace:
+        what, source = "Gaussian noise of the same variance per step", "Mironov et al. 2019"
+    value, method = gaussian_epsilon(matched, delta).epsilon, f"DP-SGD with noise_multiplier {noise}: {what}"
+    yield compared("epsilon-variance-matched", value, method, source, delta=delta)
 
 
 def _printed(segments: Sequence[Segment], delta: float) -> Iterator[dps.Finding]:

@@ -229,11 +229,11 @@ class MixingUpdate(Remembering):
     """The part ``update`` of the loop. A separate generator draws the weights, which are never released.
 
     Attributes:
-        gaps: Per step: minimum gap / tau, fraction of enforced coordinates, mean gap^2 / tau^2; NaN if tau is 0.
+        gaps: Minimum gap / tau per step; NaN if tau is 0.
     """
 
     kept = ("_step", "_kept", "_source", "gaps")
-    gaps: SyncedAttribute[list[tuple[float, float, float]]] = SyncedAttribute()
+    gaps: SyncedAttribute[list[float]] = SyncedAttribute()
 
     def __init__(self, rules: Rules, seed: int, device: str | torch.device) -> None:
         self._rules = rules
@@ -254,14 +254,11 @@ class MixingUpdate(Remembering):
         descent = rules.rates[self._step - 1] / rules.divisor * (noisy.double() + rules.decay * rules.divisor * current)
         self._kept = ends.first
         gap = ends.gap if self._mixed is None else ends.gap[self._mixed]
-        tau = rules.thresholds[self._step - 1]
-        unit = tau if tau > 0.0 else float("nan")
-        sizes = ends.enforced.numel(), gap.numel()
-        self.transfers.add(self._keep, gap.min(), ends.enforced.double().mean(), gap.square().mean(), unit, sizes)
+        self.transfers.add(self._keep, gap.min(), rules.thresholds[self._step - 1] or float("nan"))
         return (weights * ends.first + (1.0 - weights) * ends.second - descent).to(state.dtype)
 
-    def _keep(self, least: Array, share: Array, square: Array, unit: float, sizes: tuple[int, int]) -> None:
-        self.gaps.append((float(least) / unit, float(share) * sizes[0] / sizes[1], float(square) / unit**2))
+    def _keep(self, least: Array, tau: float) -> None:
+        self.gaps.append(float(least) / tau)
 
 
 def make_job(inputs: dps.FrozenMap, context: dps.Context, index: int, purpose: str) -> dps.TrainingJob:
@@ -273,7 +270,7 @@ def make_job(inputs: dps.FrozenMap, context: dps.Context, index: int, purpose: s
 
 
 def train(job: dps.TrainingJob, clipping: RowClip | None, rules: Rules | None) -> Array:
-    """Train with ModelMix, or with plain DP-SGD without ``rules``; return the gaps of :class:`MixingUpdate`, (n, 3)."""
+    """Train with ModelMix, or with plain DP-SGD without ``rules``; return the gaps of :class:`MixingUpdate`."""
     parts = native.parts_of(job)
     if clipping is not None:
         embedding = PhaseOptions.of(job.phases[0]).embedding
@@ -288,7 +285,7 @@ def train(job: dps.TrainingJob, clipping: RowClip | None, rules: Rules | None) -
         parts = replace(parts, contributions=contributions)
     if rules is None:
         native.train_with(job, parts)
-        return np.zeros((0, 3))
+        return np.zeros(0)
     update = MixingUpdate(rules, job.seed, job.device)
     native.train_with(job, replace(parts, update=update))
     return np.array(update.gaps, dtype=np.float64)

@@ -1,13 +1,197 @@
-"""Audit of the per-instance privacy loss of each record in DP-SGD (Thudi et al. 2024)."""
+"""Audit of the per-instance privacy loss of each record in DP-SGD (Thudi et al. 2024), and ``records-csv``."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import csv
+import io
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any
 
 import dpspec.contract as dps
-from dpspec_per_instance.mechanism import PER_INSTANCE, RECORDS
+from dpspec import kit
+from dpspec.training.loop.learning_rates import updates_invertible
+from dpspec_per_instance import options
+from dpspec_per_instance.options import (
+    LOGGED_RUNS,
+    MEASURED_STEPS,
+    AuditBlock,
+    Audited,
+    Composition,
+)
+from dpspec_per_instance.refusals import check_spec
 
 DPSPEC_API = 1
+
+EXAMPLE = """\
+dpspec: 1
+name: per-instance-example
+description: DP-SGD on synthetic points. What is the privacy loss of each training record?
+
+mechanism:
+  kind: per-instance
+  noise_multiplier: 2.0
+  clip_norm: 1.0
+  sampling: {scheme: poisson, rate: 0.05}
+  steps: 20
+  orders: [2, 4, 8, 16, 32]
+  composition: {observe_every: 5}
+
+data: {kind: synthetic, pattern: blobs, records: 200, features: 16, classes: 2}
+model: {kind: linear}
+training: {backend: native, learning_rate: 0.5}
+
+threat_model:
+  points: all
+  direction: remove
+
+claims:
+  - {id: everyone, kind: approx-dp, epsilon: 2.0, delta: 1e-5}
+  - {id: one, kind: per-instance-dp, epsilon: 2.0, delta: 1e-5, record: 7}
+  - id: most
+    kind: per-instance-dp
+    epsilon: 1.2
+    delta: 1e-5
+    fraction: 0.9
+    population: train
+    expect: [supported, open]
+
+audit:
+  method: many-run
+  runs: 4
+  seed: 1
+"""
+
+PER_INSTANCE = dps.Mechanism(
+    kind="per-instance",
+    summary="DP-SGD: per-instance privacy loss of each record, from its gradients during training",
+    assumptions=("dpspec_per_instance.findings",),
+    description="training with noise (DP-SGD), with a bound for every single record",
+    schemas=dps.Schemas(mechanism=options.MECHANISM, threat_model=options.THREAT_MODEL, audit=options.AUDIT),
+    claims=frozenset({"per-instance-dp", "approx-dp", "metric"}),
+    audit="dpspec_per_instance:PerInstanceAudit",
+    example=EXAMPLE,
+    trial_revision=3,
+)
+
+RECORDS = dps.Reporter(
+    format="records-csv",
+    summary="One row per audited record, with --internal",
+    render="dpspec_per_instance:render_records",
+    suffix=".csv",
+)
+
+
+def render_records(result: Any, *, internal: bool = False) -> str:
+    """One CSV text of the tables ``records`` of all audits; without ``internal`` a comment, for privacy."""
+    if not internal:
+        return "# per-record values are omitted: use --internal to include them\n"
+    tables = [
+        (audit.name, series.columns) for audit in result.audits for series in audit.series if series.name == "records"
+    ]
+    names = list(dict.fromkeys(name for _, columns in tables for name in columns))
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(["audit", *names])
+    for audit, columns in tables:
+        empty: list[object] = [""] * len(columns["record"])
+        writer.writerows(zip([audit] * len(empty), *(columns.get(name, empty) for name in names), strict=True))
+    return out.getvalue()
+
+
+#: Maximum number of runs per chunk.
+_TOGETHER = 16
+
+
+class PerInstanceAudit(dps.Audit):
+    def check(self, spec: dps.Spec, facts: dps.Facts) -> Iterable[dps.Diagnostic]:
+        return check_spec(spec, facts)
+
+    def bound(self, spec: dps.Spec, context: dps.Context) -> Iterator[dps.Finding | dps.Series]:
+        from dpspec_per_instance import bounds, statements
+
+        yield from bounds.upper_bounds(spec)
+        yield from statements.statements(spec)
+
+    def plan(self, spec: dps.Spec, facts: dps.Facts) -> dps.Plan:
+        assert spec.audit is not None
+        runs, audited = spec.audit.runs, Audited.of(spec.document["threat_model"], facts)
+        points, options = len(audited.points), AuditBlock.of(spec.audit.options)
+        shards, attack, own = options.shards(points), options.attack, audited.needs_own_runs
+        # One shard per chunk, so that recomputing a shard reproduces its bits.
+        together = kit.runs_together(facts, most=_TOGETHER) if shards.count == 1 else 1
+        chunks = kit.chunks(runs * shards.count, together)
+        looks = len(Composition.of(spec.mechanism.options).observed(spec.steps))
+        trained = runs * (shards.count + (points if own else 0))
+        gradients = runs * looks * points * (2.0 if own else 1.0)
+        gradients += min(LOGGED_RUNS, runs) * min(MEASURED_STEPS, spec.steps) * facts.records
+        if attack is not None:
+            attacked, pilots = runs * attack.targets * attack.runs, min(runs, len(chunks))
+            pilots = pilots if attack.most or attack.least else 0
+            trained += attacked + pilots
+            gradients += attacked * spec.steps * facts.records + pilots * looks * points
+        gradients += trained * sum(phase.expected_batch(facts.records) * phase.steps for phase in spec.phases)
+        undone = updates_invertible(spec.training.options)
+        notes: tuple[str, ...] = (
+            "Per-record values depend on the data, so reports omit them unless --internal is set. The audit does not "
+            "cover training whose steps use these values.",
+        )
+        if own:
+            notes += (f"Each of {points} records needs a separate run in every one of {runs} runs.",)
+        return dps.Plan(
+            chunks=chunks,
+            seconds=kit.training_seconds(facts.parameters or 0, gradients, trained * spec.steps),
+            memory_bytes=kit.training_bytes(facts) + (4 * facts.features + 5 * looks) * -(-points // shards.count),
+            notes=notes,
+            checks=kit.expected_checks(spec, facts, trials=min(LOGGED_RUNS, runs), undone=undone, looks=MEASURED_STEPS),
+        )
+
+    def trial_inputs(self, spec: dps.Spec) -> dps.FrozenMap:
+        inputs = super().trial_inputs(spec)
+        selected = kit.select_inputs(
+            inputs,
+            mechanism_without=("orders", "step_bound", "composition"),
+            threat_model=("adjacency", "population", "points", "direction"),
+            audit_without=("shard_records",),
+        )
+        composition = {"observe_every": Composition.of(spec.mechanism.options).observe_every}
+        mechanism = {**selected["mechanism"], "composition": composition}
+        shards = None if spec.audit is None else AuditBlock.of(spec.audit.options).shard_records
+        split = {} if shards is None else {"split": {"shard_records": shards}}
+        return dps.FrozenMap({**selected, "mechanism": mechanism, **split})
+
+    def trials(self, inputs: dps.FrozenMap, context: dps.Context, indices: Sequence[int]) -> Iterator[dps.Trial]:
+        from dpspec_per_instance import trials
+
+        setup = trials.RunSetup(inputs=inputs, context=context)
+        mean_rule = AuditBlock.of(inputs["audit"]).mean_rule
+        for trial in trials.run_trials(setup, indices):
+            if trial.index == 0 and mean_rule is not None:
+                arrays = {**trial.arrays, **trials.estimate_mean_rule(setup, mean_rule)}
+                yield replace(trial, arrays=arrays)
+            else:
+                yield trial
+
+    def conclude(self, spec: dps.Spec, trials: Sequence[dps.Trial]) -> Iterator[dps.Outcome]:
+        from dpspec.stats import utility
+        from dpspec.stats.conformance import table
+        from dpspec_per_instance import analysis, findings, mean_rule
+
+        # A redacted result has no arrays. The public part does not need them.
+        redacted = not any("internal" in trial.evidence for trial in trials) and spec.data_privacy != "public"
+        runs, first_shards = analysis.whole_runs(spec, trials), analysis.first_shards(spec, trials)
+        if runs and (not redacted or all("ratios" in trial.arrays for trial in trials)):
+            records = analysis.Analysis(spec, runs)
+            yield from findings.record_findings(spec, records)
+            yield analysis.record_table(records)
+            yield from analysis.step_tables(records)
+            yield from mean_rule.mean_rule_tables(spec, records)
+        if runs:
+            yield findings.estimability(spec, runs)
+        yield from findings.lower_bounds(spec, first_shards)
+        yield from utility.accuracies(spec, first_shards, "run on the declared data")
+        evidence = [trial.evidence for trial in first_shards]
+        yield from table.checks(spec.phases, evidence, privacy=spec.data_privacy)
 
 
 @dps.hookimpl

@@ -58,7 +58,6 @@ class Composer:
         self.count = len(self._phase_of)
         self.observed = np.array(composition.observed(self.count))
         self.p = composition.exponent or 3.0 * self.count
-        self._nearest = composition.nearest
 
     @cached_property
     def tables(self) -> list[theory.StepTable]:
@@ -114,10 +113,9 @@ class Composer:
                 mean = theory.confidence_upper_mean(mean, float(weight), float(largest[t]), len(place), log_terms)
             certain += mean
         contributions = np.stack(steps)
-        plug_in = contributions.sum(axis=0) + rest
-        if self._nearest:  # the observed step has the largest order of the steps that it represents
-            caps = np.add.reduceat(largest, observed) / spans
-            plug_in = spans @ np.minimum(contributions, np.maximum(caps, 0.0)[:, None])
+        # The observed step has the largest order of the steps that it represents.
+        caps = np.add.reduceat(largest, observed) / spans
+        plug_in = spans @ np.minimum(contributions, caps[:, None])
         return Total(np.asarray(plug_in, dtype=np.float64), certain + rest, contributions)
 
 

@@ -88,13 +88,12 @@ def population_size(threat_model: Mapping[str, Any], facts: dps.Facts) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class Composition(kit.Options):
-    """Composition of steps; ``exponent`` None is auto. ``nearest``: unobserved steps use the last observed value."""
+    """Composition of steps; ``exponent`` None is auto."""
 
     orders: tuple[float, ...]
     step_bound: str = "directional"
     observe_every: int
     exponent: float | None
-    nearest: bool
 
     @classmethod
     def read(cls, block: dps.FrozenMap) -> Composition:
@@ -105,7 +104,6 @@ class Composition(kit.Options):
             orders=tuple(sorted(map(float, block.get("orders", ())))),
             observe_every=int(composition.get("observe_every", 10)),
             exponent=None if exponent == "auto" else float(exponent),
-            nearest=composition.get("unobserved", "nearest") == "nearest",
         )
 
     def observed(self, steps: int) -> tuple[int, ...]:
@@ -115,13 +113,12 @@ class Composition(kit.Options):
 
 @dataclass(frozen=True, kw_only=True)
 class AttackOptions(kit.Options):
-    """``runs`` are per trial; ``looks`` is the number of scored steps."""
+    """``runs`` are per trial."""
 
     most: int = 1
     least: int = 1
     records: tuple[int, ...] = ()
     runs: int = 20
-    looks: int | None = None
 
     @property
     def targets(self) -> int:
@@ -159,10 +156,6 @@ class Shards:
     records: int
     count: int
 
-    @property
-    def largest(self) -> int:
-        return -(-self.records // self.count)
-
     def places(self, shard: int) -> slice:
         return slice(shard * self.records // self.count, (shard + 1) * self.records // self.count)
 
@@ -184,17 +177,11 @@ _COMPOSITION: dict[str, dps.Json] = {
             "description": "Exponent p > 1 of the composition theorem. auto: three times the number of steps.",
         },
         observe_every=kit.integer(
-            "Number of steps between measurements of all records' gradient norms. The first is before step 1.",
+            "Number of steps between measurements of all records' gradient norms. The first is before step 1. In "
+            "between, estimates use the last measurement, and confidence bounds the value of a saturated gradient.",
             least=1,
             most=1000000,
             default=10,
-        ),
-        unobserved=kit.choice(
-            "Value of unobserved steps in estimates. nearest: the last observed value. data-independent: the value of "
-            "a saturated gradient. Confidence bounds always use data-independent.",
-            "nearest",
-            "data-independent",
-            default="nearest",
         ),
     ),
     "default": {},
@@ -267,9 +254,6 @@ _ATTACK: dict[str, dps.Json] = kit.block(
     runs=kit.integer(
         "Number of attack runs per attacked record in each of audit.runs.", least=2, most=100000, default=20
     ),
-    looks=kit.integer(
-        "Number of evenly spaced steps that the adversary scores; all by default.", least=1, most=1000000
-    ),
 )
 
 _MEAN_RULE: dict[str, dps.Json] = kit.block(
@@ -302,11 +286,5 @@ AUDIT: dict[str, dps.Json] = kit.block(
         "changes no seed.",
         least=1,
         most=100000000,
-    ),
-    use=kit.choice(
-        "Intended use of the per-record values. They depend on the data, and the audit does not cover training that "
-        "uses them.",
-        "inspect",
-        default="inspect",
     ),
 )

@@ -211,7 +211,7 @@ def attack_records(
             for run in range(start, min(attack.runs, start + _TOGETHER)):
                 rows = present if coins[run] else absent
                 job = setup.job(run_number, label, str(run), rows=rows, progress=what if run == start else "")
-                watchers.append(RecordAttack(job, target, attack.looks))
+                watchers.append(RecordAttack(job, target))
                 jobs.append(replace(job, observers=(watchers[-1],)))
             setup.train(jobs)
             scores += [watcher.score for watcher in watchers]
@@ -370,17 +370,14 @@ class Target:
 
 
 class RecordAttack(Observer):
-    """Sums one record's log-likelihood ratio over the scored steps. ``previous``: the model before the next step."""
+    """Sums one record's log-likelihood ratio over the steps. ``previous``: the model before the next step."""
 
     score: SyncedAttribute[float] = SyncedAttribute()
 
-    def __init__(self, job: TrainingJob, target: Target, looks: int | None) -> None:
+    def __init__(self, job: TrainingJob, target: Target) -> None:
         schedule = Schedule.of(job.phases, len(job.x))
         self._phases = list(schedule)
         self._update = inversion_of(job.options, job.expected_batch_size, schedule.total)
-        total = schedule.total
-        spaced = torch.linspace(1, total, min(looks or total, total), dtype=torch.float64).round().long()
-        self._scored = set(spaced.tolist())
         self._target = target
         target.watchers.append(self)
         self.steps = -1
@@ -389,13 +386,10 @@ class RecordAttack(Observer):
         self.score = 0.0
 
     def released(self, step: int, state: Tensor) -> None:
-        previous = self.previous
-        if previous is not None:
-            noisy = self._update.invert(previous, state).noisy
-            if step in self._scored:
-                phase = self._phases[step - 1]
-                score = step_score(self._target.view(self, previous, phase.clip_norm), noisy, phase)
-                self.transfers.add(self._keep, score)
+        if self.previous is not None:
+            phase, noisy = self._phases[step - 1], self._update.invert(self.previous, state).noisy
+            score = step_score(self._target.view(self, self.previous, phase.clip_norm), noisy, phase)
+            self.transfers.add(self._keep, score)
         self.previous, self.steps = state.clone(), step
 
     def _keep(self, score: Array | float) -> None:

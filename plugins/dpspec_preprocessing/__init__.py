@@ -35,7 +35,7 @@ audit: {method: many-run, runs: 4, repeats: 200, clusters: 5, members: 3, seed: 
 """
 
 #: Keys of the mechanism that trials ignore.
-_BOUNDS_ONLY = ("accounting", "also", "orders", "sweep", "table")
+_BOUNDS_ONLY = ("table",)
 
 #: Number of runs that share one processing of both datasets.
 _TOGETHER = 16
@@ -55,17 +55,10 @@ class PreprocessingAudit(dps.Audit):
 
         declared = Declaration.of(spec.mechanism.options)
         pipeline = declared.pipeline(context.facts.records, context.facts.features)
-        if declared.accounting == "repaired":
-            yield from bounds.upper_bounds(spec, pipeline)
-        else:
-            yield from tables.printed_findings(spec, pipeline)
+        yield from bounds.upper_bounds(spec, pipeline)
         yield from bounds.lower_bounds(spec, pipeline)
         yield tables.constants_series(declared, pipeline)
         yield tables.accounting_series(spec, pipeline)
-        if pipeline.step is not None:
-            yield tables.sensitivity_series(pipeline)
-        if declared.sweep is not None:
-            yield tables.sweep_series(spec, pipeline, declared.sweep)
         if declared.table is not None:
             yield from tables.paper_tables(declared.table, pipeline.private.records, pipeline.private.noise)
         if context.facts.digest is not None and pipeline.step is not None:
@@ -120,7 +113,7 @@ class PreprocessingAudit(dps.Audit):
         )
 
     def trial_inputs(self, spec: dps.Spec) -> dps.FrozenMap:
-        # Trials read neither accounting modes nor tables nor most of the threat model.
+        # Trials read neither tables nor most of the threat model.
         inputs = kit.select_inputs(
             super().trial_inputs(spec), mechanism_without=_BOUNDS_ONLY, threat_model=("adjacency", "access")
         )

@@ -8,7 +8,6 @@ Explicit pairs: ``docs/explanation/proofs/preprocessing.md``.
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -29,19 +28,12 @@ from dpspec_preprocessing.options import (
     distance_of,
 )
 from dpspec_preprocessing.private import PrivateMechanism, rdp_slope, repaired_divergence, srdp_slope
-from dpspec_preprocessing.published import PRINTED_ORDER, published_divergence, published_sensitivity
 from dpspec_preprocessing.sensitivity import STEPS, tested_sensitivity
 
 PAPER = "Hu, Sanyal & Schoelkopf 2024"
 REPAIRED = f"{PAPER}, Theorem 2 with corrected sensitivities and curves"
 GROUP = "group privacy of the private mechanism"
 TESTED = f"{PAPER}, Algorithm 1 with a corrected privacy argument"
-
-#: Sources of the published methods.
-PUBLISHED = {
-    "theorem2": f"{PAPER}, Theorem 2 with the paper's sensitivities",
-    "printed": f"{PAPER}, Theorem 16 and Table 2",
-}
 
 #: Reason for the group bound over a collection.
 NOT_SMOOTH = "the smoothness of this model's gradients in the records is unknown"
@@ -95,24 +87,6 @@ def upper_bounds(spec: dps.Spec, pipeline: Pipeline) -> Iterator[dps.Finding]:
 
 def bounded_deltas(spec: dps.Spec) -> list[float]:
     return sorted({*kit.claimed_deltas(spec), *CURVE_DELTAS})
-
-
-def epsilon_by(pipeline: Pipeline, method: str, delta: float) -> float:
-    """Epsilon by an accounting method; NaN if the method does not apply."""
-    if method not in PUBLISHED:
-        return repaired_epsilon(pipeline.private, *pipeline.compared(method), delta)
-    if published_sensitivity(pipeline, method) is None:
-        return math.nan
-    lowest = PRINTED_ORDER if method == "printed" else 1.0
-    curve = functools.partial(divergence_by, pipeline, method)
-    value = convert_curve(curve, delta, lowest=lowest, conversion="mironov")
-    return value if math.isfinite(value) else math.nan
-
-
-def divergence_by(pipeline: Pipeline, method: str, order: float) -> float:
-    if method in PUBLISHED:
-        return published_divergence(pipeline, method, order)
-    return repaired_divergence(pipeline.private, order, *pipeline.compared(method))
 
 
 def _repaired(

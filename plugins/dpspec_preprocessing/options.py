@@ -45,11 +45,6 @@ class Pipeline:
     def same_mask(self) -> bool:
         return self.step_name == "mean" and self.steps[0].same_mask
 
-    def compared(self, method: str) -> tuple[float | None, float]:
-        """Tau, None for group privacy, and the number of changed records that a method counts."""
-        changed = 0.0 if method == "ignored" else self.changed
-        return self.tau if method == "repaired" else None, changed
-
     @property
     def tau(self) -> float | None:
         """Distance at which the repaired curve is evaluated; infinite if only group privacy holds."""
@@ -92,12 +87,6 @@ class Test(kit.Options):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sweep(kit.Options):
-    over: str
-    values: tuple[float, ...]
-
-
-@dataclass(frozen=True, kw_only=True)
 class Declaration(kit.Options):
     """The block ``mechanism``. Trials read only steps, private, collection, radius, clip_rows and ptr."""
 
@@ -106,20 +95,16 @@ class Declaration(kit.Options):
     collection: dps.FrozenMap
     radius: float = 1.0
     clip_rows: bool = False
-    accounting: str
-    also: tuple[str, ...] = ()
     ptr: Test | None = None
-    sweep: Sweep | None = None
     table: dps.FrozenMap | None = None
 
     @classmethod
     def read(cls, block: dps.FrozenMap) -> Declaration:
-        limits, accounting = block.get("collection") or {}, block.get("accounting", "repaired")
+        limits = block.get("collection") or {}
         return cls.fill(
             block,
             steps=tuple(map(read_step, block.get("pipeline", ()))),
             collection=dps.FrozenMap({key: limit for key, limit in limits.items() if limit is not None}),
-            accounting="repaired" if accounting == OLD_REPAIRED else accounting,
         )
 
     @property
@@ -168,9 +153,6 @@ def bound_scope(
         neighbours=neighbours,
     )
 
-
-#: Former value of ``accounting`` for ``repaired``. "certified" is a rigor that these formulas do not have.
-OLD_REPAIRED = "certified"
 
 #: A number for which the formulas, their squares and quotients, and the noise keep full precision.
 _number = functools.partial(kit.number, above=1e-30, most=1e30)
@@ -347,28 +329,6 @@ MECHANISM: dict[str, dps.Json] = kit.block(
         "Scale longer records down to radius before the first step. Otherwise longer records are an error.",
         default=False,
     ),
-    accounting=kit.choice(
-        "repaired: corrected formulas; only these prove claims. theorem2: Theorem 2 with the paper's sensitivities. "
-        "printed: Table 2 as published. certified: former name of repaired.",
-        "repaired",
-        "theorem2",
-        "printed",
-        OLD_REPAIRED,
-        default="repaired",
-    ),
-    also=kit.array(
-        "Accounting methods that the table shows for comparison. They prove nothing.",
-        kit.choice(
-            "ignored: only the private mechanism, not a bound on the pipeline. group: group privacy.",
-            "ignored",
-            "printed",
-            "theorem2",
-            "group",
-        ),
-        unique=True,
-        default=["ignored", "printed", "theorem2", "group"],
-    ),
-    orders={"type": "array", "items": {"type": "number"}, "description": "Accepted, without effect."},
     ptr=kit.block(
         "Propose-test-release: a noisy test refuses datasets near the edge of the collection, and the bound holds for "
         "all datasets of at least the declared number of records (min_records in claims). The test proposes the "
@@ -376,21 +336,6 @@ MECHANISM: dict[str, dps.Json] = kit.block(
         ["epsilon", "delta"],
         epsilon=kit.number("Epsilon of the test.", above=0),
         delta=kit.number("Delta of the test and of the guarantee.", above=0, below=1),
-    ),
-    sweep=kit.block(
-        "Also plot epsilon against one varied value.",
-        ["over", "values"],
-        over=kit.choice(
-            "The varied value. max_missing_rows: all other records are complete. max_ball: the largest cluster has "
-            "half as many records.",
-            "eps_noise",
-            "eta",
-            "max_ball",
-            "max_missing_rows",
-            "min_eigengap",
-            "records",
-        ),
-        values=kit.array("The values, in order.", kit.number("A value.", above=0), least=2, most=200, unique=True),
     ),
     table=_TABLE,
 )
@@ -402,12 +347,6 @@ THREAT_MODEL: dict[str, dps.Json] = kit.block(
         "records.",
         "record",
         default="record",
-    ),
-    released=kit.array(
-        "Released values. Bounds hold for the output only, not for fitted values or kept records.",
-        kit.choice("The output of the private mechanism.", "output"),
-        unique=True,
-        default=["output"],
     ),
 )
 

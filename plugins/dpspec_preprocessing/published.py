@@ -163,9 +163,8 @@ def changed_records(pipeline: Pipeline) -> float:
     return min(tabled.changed, pipeline.private.records) if tabled is not None else 0.0
 
 
-def refutation(pipeline: Pipeline, method: str) -> str | None:
-    if method not in ("printed", "theorem2"):
-        return None
+def refutation(pipeline: Pipeline) -> str | None:
+    """The reason why the published sensitivity or curve is wrong, if it is."""
     if pipeline.private.kind == "sgd-sampled" and pipeline.private.factor < 4.0:
         return REFUTED["sgd-sampled"]
     if pipeline.step_name == "mean":

@@ -8,12 +8,10 @@ from dataclasses import replace
 
 import dpspec.contract as dps
 from dpspec import kit
-from dpspec_preprocessing.options import OLD_REPAIRED, AuditBlock, Declaration, Pipeline
-from dpspec_preprocessing.published import published_divergence, published_sensitivity
+from dpspec_preprocessing.options import AuditBlock, Declaration, Pipeline
 
 _COLLECTION: dps.Path = ("mechanism", "collection")
 _PRIVATE: dps.Path = ("mechanism", "private")
-_ACCOUNTING: dps.Path = ("mechanism", "accounting")
 
 #: Minimum number of executions with any power.
 _MIN_EXECUTIONS = 16
@@ -32,9 +30,8 @@ def refusals(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Diagnostic]:
         return
     pipeline = declared.pipeline(facts.records, facts.features)
     yield from _collection(facts, pipeline)
-    yield from _accounting(spec, declared, pipeline)
     if declared.ptr is not None:
-        yield from _test(spec, declared, pipeline, declared.ptr.delta)
+        yield from _test(spec, pipeline, declared.ptr.delta)
     if spec.audit is not None:
         yield from _attack(declared, spec.audit, facts)
 
@@ -63,9 +60,6 @@ def _steps(declared: Declaration, facts: dps.Facts) -> Iterator[dps.Diagnostic]:
         if step.components >= limit:
             message = f"k must be below {limit}, the smaller of the numbers of features and records"
             yield kit.bad_value(message, ("mechanism", "pipeline", i, "pca"), "choose a smaller k, or remove the step")
-    if declared.sweep is not None and declared.sweep.over == "eta" and not declared.steps[0].merges:
-        message = "a sweep over 'eta' needs deduplicate or quantise as the first step"
-        yield kit.unsupported(message, ("mechanism", "sweep", "over"), "sweep over another value, or remove sweep")
     if len(declared.steps) > 1:
         message = f"for several steps only group privacy for all {facts.records} records is proved"
         help = "keep one step, and replace the others by public constants (data.standardise)"
@@ -125,25 +119,7 @@ def _impossible_limits(declared: Declaration, facts: dps.Facts) -> Iterator[dps.
             yield kit.bad_value(f"{key} {rule}", (*_COLLECTION, key), f"declare a public limit of the data as {key}")
 
 
-def _accounting(spec: dps.Spec, declared: Declaration, pipeline: Pipeline) -> Iterator[dps.Diagnostic]:
-    mode, repaired = declared.accounting, "write accounting: repaired"
-    if spec.mechanism.get("accounting") == OLD_REPAIRED:
-        yield _warning(f"accounting: {OLD_REPAIRED} is the former name of repaired", _ACCOUNTING, repaired)
-    if mode == "repaired":
-        return
-    yield _warning(f"accounting: {mode} proves nothing", _ACCOUNTING, "accounting: repaired proves claims")
-    if published_sensitivity(pipeline, mode) is None:
-        needs = "a step of the paper with its limits, radius 1" + (" and constants of 1" if mode == "printed" else "")
-        needs += ", and for a projection at least 101 records" if mode == "printed" else ""
-        yield kit.unsupported(f"accounting: {mode} needs {needs}", _ACCOUNTING, repaired)
-        return
-    for i, claim in enumerate(spec.claims):
-        if claim.kind == "renyi-dp" and math.isnan(published_divergence(pipeline, mode, float(claim["alpha"]))):
-            message = f"accounting: {mode} has no value at order {float(claim['alpha']):g}"
-            yield kit.unsupported(message, ("claims", i, "alpha"), f"{repaired}, another order, or a smaller eps_noise")
-
-
-def _test(spec: dps.Spec, declared: Declaration, pipeline: Pipeline, delta: float) -> Iterator[dps.Diagnostic]:
+def _test(spec: dps.Spec, pipeline: Pipeline, delta: float) -> Iterator[dps.Diagnostic]:
     path = ("mechanism", "ptr")
     if pipeline.step is None or not pipeline.step.kind.testable or pipeline.repaired is None:
         message = "ptr supports mean imputation, deduplication, quantisation and pca with a declared collection"
@@ -155,8 +131,6 @@ def _test(spec: dps.Spec, declared: Declaration, pipeline: Pipeline, delta: floa
         if claim.over is None and claim.kind == "approx-dp" and float(claim["delta"]) < delta:
             message = f"no bound holds for all datasets at a delta below ptr.delta = {delta}"
             yield _warning(message, ("claims", i, "delta"))
-    if declared.accounting != "repaired":
-        yield kit.unsupported("ptr needs accounting: repaired", path, "write accounting: repaired")
 
 
 def _private(spec: dps.Spec, declared: Declaration, facts: dps.Facts) -> Iterator[dps.Diagnostic]:

@@ -41,35 +41,17 @@ _MECHANISM: dict[str, dps.Json] = {
             kit.choice(
                 "clt and edgeworth: approximations, neither upper nor lower bounds; clt-printed: with the exponent in "
                 "the paper's main text. rdp and epsilon-delta: bounds from Renyi divergences and from one epsilon. "
-                "absent-first: the other direction, not a bound. symmetrised of earlier versions is ignored.",
-                *("clt", "clt-printed", "edgeworth", "rdp", "epsilon-delta", "absent-first", "symmetrised"),
+                "absent-first: the other direction, not a bound.",
+                *("clt", "clt-printed", "edgeworth", "rdp", "epsilon-delta", "absent-first"),
             ),
             unique=True,
             default=["clt", "edgeworth", "rdp"],
         ),
-        edgeworth_order=kit.integer("The order of the Edgeworth series.", least=0, most=4, default=4),
-        noise_factors=kit.array(
-            "Factors on the noise of all phases: also tabulate gamma, epsilon and the membership advantage for each.",
-            kit.number("A factor on the noise of all phases.", least=1e-6, most=1e6),
-            least=1,
-            most=100,
-            unique=True,
-        ),
-        rates=kit.array(
-            "Sampling rates for all phases: also tabulate gamma for each, with the smallest noise that has the same "
-            "epsilon at the last claimed delta. The table shows how gamma varies at equal epsilon.",
-            kit.number("A sampling rate.", above=0, most=1),
-            least=1,
-            most=20,
-            unique=True,
-        ),
         monte_carlo=kit.block(
-            "Also estimate by Monte Carlo, with a confidence interval.",
+            "Also estimate by Monte Carlo, with intervals at a joint confidence of 95 %.",
             samples=kit.integer(
                 "Number of sampled outputs of the whole composition.", least=100, most=100000000, default=1000000
             ),
-            confidence=kit.number("Joint confidence of all intervals.", above=0, below=1, default=0.95),
-            seed=kit.integer("Seed of the samples.", least=0, default=0),
         ),
     ),
     "if": {"required": ["scale"]},
@@ -165,7 +147,7 @@ RERO = dps.Mechanism(
 )
 
 #: Keys of the mechanism that only bounds read.
-_BOUNDS_ONLY = ("baselines", "edgeworth_order", "monte_carlo", "noise_factors", "rates")
+_BOUNDS_ONLY = ("baselines", "monte_carlo")
 
 #: Largest number of runs per chunk, and largest number of bytes of their records.
 _TOGETHER, _ROWS_BYTES = 64, 1 << 28
@@ -176,36 +158,22 @@ class ReroAudit(dps.Audit):
         return refusals(spec, facts)
 
     def bound(self, spec: dps.Spec, context: dps.Context) -> Iterator[dps.Finding | dps.Series]:
-        from dpspec_rero.comparison import CURVE, compare, curve_series, gamma_findings, noise_series, rates_series
+        from dpspec_rero.comparison import gamma_outcomes
         from dpspec_rero.findings import membership_findings, prior_finding
-        from dpspec_rero.options import KAPPAS, Comparisons, Prior, Steps
+        from dpspec_rero.options import KAPPAS, Prior, Steps
         from dpspec_rero.theory import Leakage
 
-        phases = tuple(Steps.of(phase) for phase in spec.phases)
-        leakage = Leakage(phases)
-        prior, delta = Prior.of(spec.threat_model.options), kit.claimed_deltas(spec)[-1]
+        leakage = Leakage(tuple(Steps.of(phase) for phase in spec.phases))
+        prior = Prior.of(spec.threat_model.options)
         named = {*prior.kappas, *(float(claim["kappa"]) for claim in spec.claims if claim.kind == "rero")}
         if prior.candidates is not None:
             named.add(prior.candidates.kappa)
-        kappas = sorted(named or KAPPAS)
-        all_kappas = sorted({*kappas, *CURVE})
-        context.progress(0, 4, "gamma")
-        certified = leakage.gammas(all_kappas)
-        context.progress(1, 4, "baselines")
-        comparison = compare(spec, phases, all_kappas, certified, delta)
-        yield from gamma_findings(comparison, kappas)
+        context.progress(0, 2, "gamma")
+        yield from gamma_outcomes(spec, leakage, sorted(named or KAPPAS))
         yield prior_finding(leakage)
-        context.progress(2, 4, "membership")
+        context.progress(1, 2, "membership")
         yield from membership_findings(spec, leakage)
-        yield curve_series(comparison)
-        context.progress(3, 4, "tables")
-        asked = Comparisons.of(spec.mechanism.options)
-        if asked.noise_factors:
-            yield noise_series(spec, phases, kappas, asked.noise_factors)
-        by_rate = rates_series(phases, CURVE[1::3], asked.rates, delta) if asked.rates else None
-        if by_rate is not None:
-            yield by_rate
-        context.progress(4, 4, "tables")
+        context.progress(2, 2, "membership")
 
     def plan(self, spec: dps.Spec, facts: dps.Facts) -> dps.Plan:
         from dpspec.accounting import round_down

@@ -31,7 +31,7 @@ from dpspec.training.loop.optimizers import Sgd, update_of
 from dpspec.training.measure.residuals import Residuals
 from dpspec.training.measure.run_evidence import WatchedRun
 from dpspec.training.measure.scores import right_answers
-from dpspec_rero.findings import LOGGED, LOOKS, PICTURED_GUESSES, PICTURED_TRIALS, encode_pictures, sums_are_tested
+from dpspec_rero.findings import LOGGED, LOOKS, sums_are_tested
 from dpspec_rero.options import Candidates, Prior, adds_laplace, trained_phases
 
 #: Bytes of materialized gradients per chunk.
@@ -288,9 +288,6 @@ class _RunObserver(Observer):
         self._reader.take_model(self._run, step, state)
 
 
-#: Number of best candidates that a trial stores.
-KEPT_GUESSES = 5
-
 Places = np.ndarray[Any, np.dtype[np.int64]]
 
 
@@ -391,32 +388,20 @@ def _run_group(
     posteriors = reader.scores.cpu().numpy() + prior
     for run, index in enumerate(group):
         order = np.argsort(-posteriors[run], kind="stable")
-        evidence = joined(_evidence(reader, run, hidden[run], order), logs[run].evidence())
-        internal = evidence["internal"]
-        if index < PICTURED_TRIALS:
-            shown = [hidden[run].target, *order[:PICTURED_GUESSES]]
-            pictures = encode_pictures(x[placed[run].places[shown]])
-            internal |= {} if pictures is None else {"pictures": pictures}
+        statistic = float(reader.noise[run])
+        shown: dict[str, Any] = {
+            "rank": int(np.flatnonzero(order == hidden[run].target)[0]),
+            "records": len(hidden[run].rows),
+            "included": reader.included[run],
+            # Evidence is JSON, which has no infinity.
+            "noise": {"statistic": statistic if np.isfinite(statistic) else 1e300, "degrees": reader.degrees},
+        }
         if index == 0:
             job = make_job(inputs, context, 0, (data.train_x, data.train_y), "twin")
             train_all(context, [job])
-            internal["accuracy"] = right_answers(job.model, data, context.device)
+            shown["internal"] = {"accuracy": right_answers(job.model, data, context.device)}
+        evidence = joined(shown, logs[run].evidence())
         yield dps.Trial(index=index, evidence=dps.FrozenMap(evidence))
-
-
-def _evidence(reader: Reader, run: int, hidden: HiddenTarget, order: Array) -> dict[str, Any]:
-    statistic = float(reader.noise[run])
-    return {
-        "rank": int(np.flatnonzero(order == hidden.target)[0]),
-        "records": len(hidden.rows),
-        "included": reader.included[run],
-        # Evidence is JSON, which has no infinity.
-        "noise": {"statistic": statistic if np.isfinite(statistic) else 1e300, "degrees": reader.degrees},
-        "internal": {
-            "target": int(hidden.places[hidden.target]),
-            "named": [int(place) for place in hidden.places[order[:KEPT_GUESSES]]],
-        },
-    }
 
 
 Array = np.ndarray[Any, Any]

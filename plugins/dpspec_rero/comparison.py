@@ -1,23 +1,22 @@
-"""gamma by every requested method and Monte Carlo, as findings and as curves over kappa, noise and rate."""
+"""gamma by every requested method and Monte Carlo, as findings and as a curve over kappa."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
 import dpspec.contract as dps
 from dpspec import kit
-from dpspec.accounting import Floats, Interval, find_boundary, inside, round_up, whole
+from dpspec.accounting import Floats, Interval, inside, whole
 from dpspec.stats import binomial
 from dpspec_rero import approximations
 from dpspec_rero.approximations import CLT_MISPRINT, CLT_SOURCE, gamma_clt, gamma_from_epsilon_delta
 from dpspec_rero.findings import ASSUMPTIONS, certified, scope_of
-from dpspec_rero.options import Comparisons, Steps, noisy_steps, revealed_probability
-from dpspec_rero.theory import THEOREM, Leakage, gamma_source, scale_noise, with_revealed
+from dpspec_rero.options import Steps, noisy_steps, revealed_probability
+from dpspec_rero.theory import THEOREM, Leakage, gamma_source, with_revealed
 
 MONTE_CARLO_SOURCE = "Hayes et al. 2023, Algorithm 1"
 INTERVAL_SOURCE = f"{MONTE_CARLO_SOURCE}; Maurer & Pontil 2009; Clopper & Pearson 1934"
@@ -121,10 +120,7 @@ def _mean_limit(values: Floats, largest: float, miss: float, *, upper: bool) -> 
 
 
 #: Methods whose errors are reported relative to the certified values.
-APPROXIMATE = ("clt", "clt-printed", "edgeworth")
-
-Values = list[float | None]
-
+APPROXIMATE = ("clt", "clt-printed", "edgeworth", "monte-carlo")
 
 #: Methods with findings of gamma: whether they are bounds (theorems) or estimates, and the source.
 _METHODS = {
@@ -141,49 +137,34 @@ _PRINTED = {
     "epsilon-delta": dps.Printed(refuted=False),
 }
 
+#: The baselines of the curve.
+CURVE = tuple(float(kappa) for kappa in np.geomspace(1e-7, 1.0, 50))
 
-@dataclass(frozen=True, kw_only=True)
-class Comparison:
-    """gamma at each of ``kappas``. ``others``: None if a method has no value. ``confidence``: joint."""
-
-    kappas: tuple[float, ...]
-    certified: tuple[Interval, ...]
-    others: Mapping[str, Values]
-    drawn: tuple[Estimate, ...] = ()
-    confidence: float | None = None
+#: Joint confidence of the Monte Carlo intervals, and the seed of the samples.
+_CONFIDENCE, _SEED = 0.95, 0
 
 
-def compare(
-    spec: dps.Spec, phases: Sequence[Steps], kappas: Sequence[float], certified: Sequence[Interval], delta: float
-) -> Comparison:
-    asked = Comparisons.of(spec.mechanism.options)
-    names: list[str] = []
-    for name in asked.baselines:
-        if name != "symmetrised":  # of earlier versions
-            names += ["epsilon-delta", "epsilon-delta-both"] if name == "epsilon-delta" else [name]
-    monte_carlo, revealed, drawn = asked.monte_carlo, revealed_probability(phases), []
-    if monte_carlo is not None:
-        options = (monte_carlo.samples, monte_carlo.seed, monte_carlo.confidence)
-        for estimate in gammas_monte_carlo(kappas, noisy_steps(phases), *options):
-            low, high = (with_revealed(end, revealed) for end in (estimate.interval.lower, estimate.interval.upper))
-            drawn.append(Estimate(with_revealed(estimate.value, revealed), Interval(low, high)))
-    return Comparison(
-        kappas=tuple(kappas),
-        certified=tuple(certified),
-        others={name: _values(name, asked.edgeworth_order, phases, kappas, delta) for name in names},
-        drawn=tuple(drawn),
-        confidence=None if monte_carlo is None else monte_carlo.confidence,
-    )
-
-
-def gamma_findings(comparison: Comparison, kappas: Sequence[float]) -> Iterator[dps.Finding]:
-    for index in map(comparison.kappas.index, kappas):
-        at, interval = dps.FrozenMap({"kappa": comparison.kappas[index]}), comparison.certified[index]
-        yield certified("gamma", interval, at=dict(at), source=gamma_source(interval))
-        values = {name: column[index] for name, column in comparison.others.items()}
-        if comparison.drawn:
-            values["monte-carlo"] = comparison.drawn[index].value
-        for name, value in values.items():
+def gamma_outcomes(spec: dps.Spec, leakage: Leakage, named: Sequence[float]) -> Iterator[dps.Finding | dps.Series]:
+    """Findings at the ``named`` baselines, and the curve over these and ``CURVE``, by all methods of the spec."""
+    kappas = sorted({*named, *CURVE})
+    bounds = leakage.gammas(kappas)
+    values: dict[str, Sequence[float | None]] = {}
+    for name in spec.mechanism.get("baselines", ()):
+        for method in ("epsilon-delta", "epsilon-delta-both") if name == "epsilon-delta" else (name,):
+            values[method] = _values(method, leakage, kappas, kit.claimed_deltas(spec)[-1])
+    drawn: list[Interval] = []
+    if (monte_carlo := spec.mechanism.get("monte_carlo")) is not None:
+        noisy, revealed = noisy_steps(leakage.phases), revealed_probability(leakage.phases)
+        estimates = gammas_monte_carlo(kappas, noisy, int(monte_carlo["samples"]), _SEED, _CONFIDENCE)
+        values["monte-carlo"] = [with_revealed(one.value, revealed) for one in estimates]
+        for one in estimates:
+            low, high = (with_revealed(end, revealed) for end in (one.interval.lower, one.interval.upper))
+            drawn.append(Interval(low, high))
+    for index in map(kappas.index, named):
+        at = dps.FrozenMap({"kappa": kappas[index]})
+        yield certified("gamma", bounds[index], at=dict(at), source=gamma_source(bounds[index]))
+        for name, column in values.items():
+            value = column[index]
             if value is not None and name in _METHODS:
                 proved, source = _METHODS[name]
                 yield dps.Finding(
@@ -198,183 +179,68 @@ def gamma_findings(comparison: Comparison, kappas: Sequence[float]) -> Iterator[
                     printed=_PRINTED.get(name),
                     assumptions=ASSUMPTIONS,
                 )
-        if comparison.drawn:
-            drawn = comparison.drawn[index].interval
+        if drawn:
             yield dps.Finding(
                 quantity="gamma",
-                value=drawn.upper,
-                lower=drawn.lower,
+                value=drawn[index].upper,
+                lower=drawn[index].lower,
                 bound="upper",
                 rigor="statistical",
                 at=at,
                 scope=scope_of(),
                 method="monte-carlo",
                 source=INTERVAL_SOURCE,
-                confidence=comparison.confidence,
+                confidence=_CONFIDENCE,
                 assumptions=ASSUMPTIONS,
             )
-
-
-def _values(method: str, order: int, phases: Sequence[Steps], kappas: Sequence[float], delta: float) -> Values:
-    noisy, revealed = noisy_steps(phases), revealed_probability(phases)
-    leakage = Leakage(tuple(phases))
-
-    def shown(values: Sequence[float | None]) -> Values:
-        return [None if value is None else with_revealed(value, revealed) for value in values]
-
-    def edgeworth() -> Sequence[float | None]:
-        try:
-            return approximations.gammas_edgeworth(kappas, noisy, order)
-        except ArithmeticError:
-            return [None] * len(kappas)
-
-    def from_epsilon(direction: str) -> Values:
-        (epsilon,) = leakage.epsilons([delta], direction)
-        return [gamma_from_epsilon_delta(k, epsilon.upper, delta, both=direction == "both") for k in kappas]
-
-    compute: Mapping[str, Callable[[], Values]] = {
-        "clt": lambda: shown([gamma_clt(k, noisy) for k in kappas]),
-        "clt-printed": lambda: shown([gamma_clt(k, noisy, as_printed=True) for k in kappas]),
-        "edgeworth": lambda: shown(edgeworth()),
-        "rdp": lambda: shown(approximations.gammas_rdp(kappas, noisy)),
-        "epsilon-delta": lambda: from_epsilon("remove"),
-        "epsilon-delta-both": lambda: from_epsilon("both"),
-        "absent-first": lambda: [interval.upper for interval in leakage.tprs(kappas, "add")],
+    columns: dict[str, Sequence[float | None]] = {
+        "kappa": kappas,
+        "gamma": [one.upper for one in bounds],
+        "gamma-lower": [one.lower for one in bounds],
+        **values,
     }
-    return compute[method]()
-
-
-Array = np.ndarray[Any, Any]
-
-#: The baselines of the curve.
-CURVE = tuple(float(kappa) for kappa in np.geomspace(1e-7, 1.0, 50))
-
-
-def curve_series(comparison: Comparison) -> dps.Series:
-    return _gamma_series(
+    middles = [0.5 * (one.lower + one.upper) for one in bounds]
+    for name in [name for name in values if name in APPROXIMATE]:
+        pairs = zip(values[name], middles, strict=True)
+        columns[f"{name}-error"] = [None if value is None else value / middle - 1.0 for value, middle in pairs]
+    if drawn:
+        columns["monte-carlo-lower"] = [one.lower for one in drawn]
+        columns["monte-carlo-upper"] = [one.upper for one in drawn]
+    yield kit.series(
         "gamma-by-kappa",
         "Reconstruction: gamma by baseline success kappa, on logarithmic axes",
-        {"kappa": list(comparison.kappas), **_columns(comparison)},
-        comparison,
-        comparison.certified,
-        x="kappa",
-    )
-
-
-def noise_series(
-    spec: dps.Spec, phases: Sequence[Steps], kappas: Sequence[float], factors: Sequence[float]
-) -> dps.Series:
-    delta = kit.claimed_deltas(spec)[-1]
-    columns: dict[str, list[dps.Json]] = {}
-    intervals: list[Interval] = []
-    for factor in factors:
-        scaled = scale_noise(phases, factor)
-        leakage = Leakage(scaled)
-        comparison = compare(spec, scaled, kappas, leakage.gammas(kappas), delta)
-        (epsilon,), advantage = leakage.epsilons([delta], "both"), leakage.advantage()
-        rows = len(kappas)
-        added: dict[str, list[dps.Json]] = {
-            "factor": [factor] * rows,
-            "effect": [max(phase.effect for phase in scaled)] * rows,
-            "kappa": list(kappas),
-            **_columns(comparison),
-            "epsilon": [epsilon.upper] * rows,
-            "advantage": [advantage.upper] * rows,
-        }
-        intervals.extend(comparison.certified)
-        for name, values in added.items():
-            columns.setdefault(name, []).extend(values)
-    title = f"Reconstruction and membership by noise, epsilon at delta {delta:g}".replace("e-0", "e-")
-    return _gamma_series("gamma-by-noise", title, columns, comparison, intervals, x="factor", by="kappa")
-
-
-def _columns(comparison: Comparison) -> dict[str, list[dps.Json]]:
-    """Values of all methods; errors are relative to the middle of the certified interval, negative if too small."""
-    columns: dict[str, list[dps.Json]] = {
-        "gamma": [interval.upper for interval in comparison.certified],
-        "gamma-lower": [interval.lower for interval in comparison.certified],
-    }
-    middles = [0.5 * (interval.lower + interval.upper) for interval in comparison.certified]
-
-    def errors(values: Sequence[float | None]) -> list[dps.Json]:
-        return [None if v is None else v / middle - 1.0 for v, middle in zip(values, middles, strict=True)]
-
-    columns |= {name: list(values) for name, values in comparison.others.items()}
-    columns |= {f"{name}-error": errors(comparison.others[name]) for name in APPROXIMATE if name in comparison.others}
-    if comparison.drawn:
-        values = [one.value for one in comparison.drawn]
-        columns |= {
-            "monte-carlo": list(values),
-            "monte-carlo-lower": [one.interval.lower for one in comparison.drawn],
-            "monte-carlo-upper": [one.interval.upper for one in comparison.drawn],
-            "monte-carlo-error": errors(values),
-        }
-    return columns
-
-
-def _gamma_series(
-    name: str,
-    title: str,
-    columns: Mapping[str, list[dps.Json]],
-    comparison: Comparison,
-    intervals: Sequence[Interval],
-    *,
-    x: str,
-    by: str | None = None,
-) -> dps.Series:
-    upper = {"gamma", "epsilon", "advantage", "monte-carlo-upper", *(set(comparison.others) - set(APPROXIMATE))}
-    return kit.series(
-        name,
-        title,
         columns,
-        rigor="approximate" if comparison.others or comparison.drawn else "certified",
-        source=gamma_source(*intervals),
-        x=x,
-        y=["gamma", *comparison.others, *(["monte-carlo"] if comparison.drawn else [])],
-        by=by,
-        log=("x", "y"),
-        upper=[column for column in columns if column in upper],
-        lower=[column for column in columns if column in ("gamma-lower", "monte-carlo-lower")],
-    )
-
-
-#: Relative accuracy of the noise that matches the declared epsilon.
-_RELATIVE = 1e-4
-
-#: Smallest and largest factor on the noise in the search.
-_LEAST, _MOST = 1e-6, 1e9
-
-
-def rates_series(
-    phases: Sequence[Steps], kappas: Sequence[float], rates: Sequence[float], delta: float
-) -> dps.Series | None:
-    """The smallest noise keeps the epsilon of ``phases`` at ``delta``, both directions; None if it is 0 or infinite."""
-    (epsilon,) = Leakage(tuple(phases)).epsilons([delta], "both")
-    if not 0.0 < epsilon.upper < math.inf:
-        return None
-    rows: list[tuple[float, ...]] = []
-    intervals: list[Interval] = []
-    for rate in rates:
-        sampled = [replace(phase, rate=rate) for phase in phases]
-
-        def holds(factor: float, sampled: Sequence[Steps] = sampled) -> bool:
-            return Leakage(scale_noise(sampled, factor)).epsilons([delta], "both")[0].upper <= epsilon.upper
-
-        least = find_boundary(holds, _LEAST, _MOST, increasing=True, relative=_RELATIVE, start=1.0)
-        gammas = Leakage(scale_noise(sampled, least.value)).gammas(kappas)
-        intervals.extend(gammas)
-        rows += [(rate, least.value, kappa, g.upper, g.lower) for kappa, g in zip(kappas, gammas, strict=True)]
-    shown = f"{round_up(epsilon.upper, 4):g}"
-    return kit.series(
-        "gamma-by-rate",
-        f"Reconstruction at epsilon {shown}, delta {delta:g}, by sampling rate".replace("e-0", "e-"),
-        kit.columns_of(("rate", "factor", "kappa", "gamma", "gamma-lower"), rows),
-        rigor="certified",
-        source=gamma_source(*intervals),
+        rigor="approximate" if values else "certified",
+        source=gamma_source(*bounds),
         x="kappa",
-        y=("gamma",),
-        by="rate",
+        y=["gamma", *values],
         log=("x", "y"),
-        upper=("gamma",),
-        lower=("gamma-lower",),
+        upper=[
+            "gamma",
+            *(name for name in values if name not in APPROXIMATE),
+            *(["monte-carlo-upper"] if drawn else []),
+        ],
+        lower=["gamma-lower", *(["monte-carlo-lower"] if drawn else [])],
     )
+
+
+def _values(method: str, leakage: Leakage, kappas: Sequence[float], delta: float) -> Sequence[float | None]:
+    """gamma at each of ``kappas`` by one method; None without a value."""
+    if method == "absent-first":
+        return [interval.upper for interval in leakage.tprs(kappas, "add")]
+    if method in ("epsilon-delta", "epsilon-delta-both"):
+        both = method == "epsilon-delta-both"
+        (epsilon,) = leakage.epsilons([delta], "both" if both else "remove")
+        return [gamma_from_epsilon_delta(kappa, epsilon.upper, delta, both=both) for kappa in kappas]
+    noisy, revealed = noisy_steps(leakage.phases), revealed_probability(leakage.phases)
+    values: Sequence[float | None]
+    if method == "rdp":
+        values = approximations.gammas_rdp(kappas, noisy)
+    elif method == "edgeworth":
+        try:
+            values = approximations.gammas_edgeworth(kappas, noisy)
+        except ArithmeticError:
+            values = [None] * len(kappas)
+    else:
+        values = [gamma_clt(kappa, noisy, as_printed=method == "clt-printed") for kappa in kappas]
+    return [None if value is None else with_revealed(value, revealed) for value in values]

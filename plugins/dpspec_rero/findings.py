@@ -5,13 +5,9 @@ The membership bounds are attained; gamma is not known to be (``docs/explanation
 
 from __future__ import annotations
 
-import base64
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
-
-import numpy as np
 
 import dpspec.contract as dps
 from dpspec import kit
@@ -184,9 +180,6 @@ def outcomes(spec: dps.Spec, trials: Sequence[dps.Trial]) -> Iterator[dps.Outcom
     yield evidence
     yield kit.lower_from(evidence, confidence, method=f"{method}, {successes} of {count} trials")
     yield rank_series(candidates, ranks, confidence)
-    pictures = picture_series(spec, trials)
-    if pictures is not None:
-        yield pictures
     yield from utility.accuracies(spec, trials, "canary-free run on all records")
     values = [trial.evidence for trial in trials]
     yield from table.checks(trained_phases(spec.phases), values, privacy=spec.data_privacy)
@@ -244,17 +237,6 @@ def _attack_checks(spec: dps.Spec, evidence: Sequence[dps.FrozenMap]) -> Iterato
             yield measured.check("sampling", "reported", f"rate over all runs, phase {number + 1}")
 
 
-#: Number of trials that store pictures, and number of best candidates per trial.
-PICTURED_TRIALS, PICTURED_GUESSES = 8, 4
-
-#: Largest side of a stored picture in pixels. Larger pictures are subsampled.
-_SIDE = 64
-
-
-#: The columns of the candidates, best first.
-_GUESSES = tuple(f"guess {place}" for place in range(1, PICTURED_GUESSES + 1))
-
-
 def rank_series(candidates: Candidates, ranks: Sequence[int], confidence: float) -> dps.Series:
     masses = sorted(candidates.masses or [1.0 / candidates.count] * candidates.count, reverse=True)
     rows = []
@@ -274,50 +256,4 @@ def rank_series(candidates: Candidates, ranks: Sequence[int], confidence: float)
         log=("x",),
         upper=("upper",),
         lower=("lower",),
-    )
-
-
-def encode_pictures(records: np.ndarray[Any, Any]) -> dict[str, dps.Json] | None:
-    """Bytes in base64 with interleaved colors on a common scale, for a trial; None for records of other shapes.
-
-    ``records`` are the target and the best candidates: (height, width), (1, height, width) or (3, height, width) each.
-    """
-    if records.ndim == 3:
-        records = records[:, None]
-    if records.ndim != 4 or records.shape[1] not in (1, 3) or min(records.shape[2:]) < 2:
-        return None
-    step = -(-max(records.shape[2:]) // _SIDE)
-    thin = np.nan_to_num(records[:, :, ::step, ::step])
-    low, high = float(thin.min()), float(thin.max())
-    pixels = np.rint((thin - low) * (255.0 / max(high - low, 1e-30))).astype(np.uint8)
-    return {
-        "shape": [*pixels.shape[2:], pixels.shape[1]],
-        "pixels": [base64.b64encode(picture.transpose(1, 2, 0).tobytes()).decode() for picture in pixels],
-    }
-
-
-def picture_series(spec: dps.Spec, trials: Sequence[dps.Trial]) -> dps.Series | None:
-    pictured = [(t, t.evidence["internal"]["pictures"]) for t in trials if "pictures" in t.evidence.get("internal", {})]
-    if not pictured:
-        return None
-    shape = pictured[0][1]["shape"]
-    columns: dict[str, list[dps.Json]] = {
-        "trial": [trial.index for trial, _ in pictured],
-        "place of the target": [int(trial.evidence["rank"]) + 1 for trial, _ in pictured],
-    }
-    for place, name in enumerate(("target", *_GUESSES)):
-        columns[name] = [
-            pictures["pixels"][place] if place < len(pictures["pixels"]) else None for _, pictures in pictured
-        ]
-    return dps.Series(
-        name="reconstructions",
-        title=f"Targets and guesses; a frame marks a correct guess: trials 0 to {max(columns['trial'])}",
-        columns=dps.FrozenMap(columns),
-        units=dps.FrozenMap({name: "" if name in ("trial", "place of the target") else "picture" for name in columns}),
-        rigor="statistical",
-        source=SOURCE,
-        privacy="public" if spec.data_privacy == "public" else "per-record",
-        plot=dps.FrozenMap(
-            {"kind": "pictures", "y": ["target", *_GUESSES], "shape": shape, "frame": "place of the target"}
-        ),
     )

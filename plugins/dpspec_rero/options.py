@@ -86,22 +86,6 @@ class Prior(kit.Options):
         return cls(candidates=candidates, kappas=kappas)
 
 
-@dataclass(frozen=True, kw_only=True)
-class MonteCarlo(kit.Options):
-    samples: int
-    seed: int
-    confidence: float
-
-
-@dataclass(frozen=True, kw_only=True)
-class Comparisons(kit.Options):
-    baselines: tuple[str, ...] = ()
-    edgeworth_order: int = 4
-    monte_carlo: MonteCarlo | None = None
-    noise_factors: tuple[float, ...] = ()
-    rates: tuple[float, ...] = ()
-
-
 def revealed_probability(phases: Sequence[Steps]) -> float:
     logs = [(phase.count, phase.rate) for phase in phases if phase.effect > NO_NOISE]
     return -math.expm1(sum(count * math.log1p(-rate) if rate < 1.0 else -math.inf for count, rate in logs))
@@ -190,14 +174,13 @@ def _phase(spec: dps.Spec, number: int, phase: dps.Phase) -> Iterator[dps.Diagno
 
 
 def _methods(spec: dps.Spec) -> Iterator[dps.Diagnostic]:
-    laplace, asked = any(phase.noise == "laplace" for phase in spec.phases), Comparisons.of(spec.mechanism.options)
-    for i, name in enumerate(asked.baselines):
-        if laplace and name == "clt-printed":
-            path: dps.Path = ("mechanism", "baselines", i)
-            yield kit.unsupported("clt-printed is for Gaussian noise only", path, "leave it out")
-    drawn = asked.monte_carlo
-    if drawn is not None and drawn.samples * spec.steps > MAX_DRAWS:
-        message = f"{drawn.samples} samples of {spec.steps} steps are above the limit of {MAX_DRAWS:.0e} draws"
+    baselines, monte_carlo = spec.mechanism.get("baselines", ()), spec.mechanism.get("monte_carlo")
+    if "clt-printed" in baselines and any(phase.noise == "laplace" for phase in spec.phases):
+        path: dps.Path = ("mechanism", "baselines", baselines.index("clt-printed"))
+        yield kit.unsupported("clt-printed is for Gaussian noise only", path, "leave it out")
+    if monte_carlo is not None and int(monte_carlo["samples"]) * spec.steps > MAX_DRAWS:
+        samples = monte_carlo["samples"]
+        message = f"{samples} samples of {spec.steps} steps are above the limit of {MAX_DRAWS:.0e} draws"
         help = "take fewer samples; the certified bound needs none"
         yield kit.bad_value(message, ("mechanism", "monte_carlo", "samples"), help)
 

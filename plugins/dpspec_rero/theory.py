@@ -151,10 +151,6 @@ def absent_first_epsilon(rate: float, epsilon: float) -> float:
     return -math.log1p(-missed) if missed <= 0.5 else -math.log((1.0 - rate) + rate * math.exp(-epsilon))
 
 
-def scale_noise(phases: Sequence[Steps], factor: float) -> tuple[Steps, ...]:
-    return tuple(replace(phase, effect=phase.effect / factor) for phase in phases)
-
-
 def _compose(phases: Sequence[Steps], direction: Directions) -> PrivacyLoss:
     pairs: list[tuple[Pair, int]] = []
     for phase in phases:

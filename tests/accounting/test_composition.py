@@ -92,11 +92,6 @@ def test_stated_error_of_the_convolution_holds_and_is_not_absurd() -> None:
     assert single < 1e-11
 
 
-def test_folding_wraps_around() -> None:
-    part = TiltedMeasure.of(atoms([0.25, 0.25, 0.25, 0.25]), 1, 0.0)
-    np.testing.assert_allclose(convolve([part], 3)[0], [0.5, 0.25, 0.25])
-
-
 def test_the_window_holds_all_but_the_stated_mass() -> None:
     part = TiltedMeasure.of(STEP, 400, 2.0)
     low, high = find_window([part], 0.1)
@@ -197,22 +192,6 @@ def test_infinite_losses_are_counted_once() -> None:
     found = ComposedProfile((split_rare_steps(whole, phases, 20.0, 1 << 14, math.log(3e-11)),))
     assert math.exp(found.bound("log_upper", 30.3)) == pytest.approx(3e-11, rel=1e-3)
     assert math.exp(found.bound("log_finite", 30.3)) < 1e-12
-
-
-def test_what_a_tilt_resolves_is_left_whole() -> None:
-    value, error = compose([(step(), 30)], 0.2, 2.0, -5.0, 1 << 14).sum_at(2.0)
-    assert error <= UNSURE * value
-    plain = [(Atoms(-0.5, 0.5, np.array([0, 1, 2]), BULK, 0.0, 0.0), 30)]
-    whole = compose(plain, 30.0, 5.0, 0.0, 1 << 14)
-    assert split_rare_steps(whole, plain, 0.0, 1 << 14, -9.0) == (((whole, 0.0),), -math.inf)
-
-
-def test_the_worse_of_two_is_the_larger() -> None:
-    one = compose([(step(), 30)], 1.0, 3.0, -5.0, 1 << 14)
-    two = compose([(step(), 20)], 1.0, 3.0, -5.0, 1 << 14)
-    both = ComposedProfile(tuple((((each, 0.0),), -math.inf) for each in (one, two)))
-    assert both.bound("log_upper", 3.0) == max(one.log_upper(3.0), two.log_upper(3.0))
-    assert both.bound("log_lower", 3.0) == max(one.log_lower(3.0), two.log_lower(3.0))
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,6 @@ from support.accounting_oracle import curve, gaussian_delta, holds
 
 from dpspec.accounting import (
     DIRECTIONS,
-    Cells,
     Direction,
     Discrete,
     Interval,
@@ -23,29 +22,6 @@ from dpspec.accounting import (
     PrivacyLoss,
 )
 from dpspec.accounting.grid import discretize_from_above, discretize_from_below, remove_kinks
-
-
-def test_chords_keep_both_masses() -> None:
-    cells = Cells(
-        lowest=-0.2,
-        spacing=0.1,
-        index=np.array([0, 1, 4, 5]),
-        mass=np.array([0.2, 0.3, 0.1]),
-        excess=np.array([0.01, 0.04, 0.005]),
-        error=np.zeros(3),
-        slip=np.zeros(3),
-        shift=0.0,
-        below=0.0,
-        above=0.05,
-    )
-    atoms = discretize_from_above(cells)
-    second = float(np.sum((cells.mass - cells.excess) * np.exp(-(cells.lowest + cells.spacing * cells.index[:-1]))))
-    assert atoms.masses.sum() == pytest.approx(0.6, rel=1e-14)
-    assert atoms.masses @ np.exp(-(atoms.lowest + atoms.spacing * atoms.index)) == pytest.approx(second, rel=1e-13)
-    assert atoms.infinity == 0.05
-    merged = discretize_from_below(cells)
-    assert merged.masses.sum() <= 0.65 + 1e-14
-    assert np.all(merged.masses >= 0.0)
 
 
 @given(

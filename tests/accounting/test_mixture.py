@@ -280,18 +280,3 @@ def test_one_step_against_quadrature_of_the_definition(pair: Mixture, epsilon: f
 def test_swapping_the_directions(pair: Mixture, epsilon: float) -> None:
     swapped = 1.0 - math.exp(epsilon) + math.exp(epsilon) * float(pair.delta(-epsilon, PRESENT))
     assert float(pair.delta(epsilon, ABSENT)) == pytest.approx(swapped, abs=1e-13)
-
-
-@given(pairs, st.sampled_from(DIRECTIONS), st.floats(math.log(1e-4), 0.0).map(math.exp), st.floats(0.05, 300.0))
-def test_cells_account_for_all_the_mass(pair: Mixture, direction: str, spacing: float, tilt: float) -> None:
-    area = pair.truncate(direction, math.log(1e-15), math.log(1e-10))
-    try:
-        both = area.cells(spacing, [tilt], 5.0, 20_000)
-    except TooLongError:
-        return
-    for cells in both:
-        total = cells.mass.sum() + cells.below + cells.above + cells.atoms[1].sum()
-        assert total == pytest.approx(1.0, abs=1e-12)
-        assert np.all(cells.excess >= -cells.mass * (cells.slip + 1e-15))
-        most = -np.expm1(-cells.widths)
-        assert np.all(cells.excess <= cells.mass * (most * (1.0 + cells.error + 1e-15) + cells.slip + 1e-15))

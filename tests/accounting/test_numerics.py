@@ -81,23 +81,15 @@ def test_it_ends_where_bisection_ends(name, upwards):
     assert margin(true) >= 0.0 > margin(false)
     assert 0.5 * (true + false) in (true, false)
     assert (true, false) == bisect(lambda x: margin(x) >= 0.0, *ends)
+    for relative in (1e-2, 1e-5, 1e-10):
+        by_margin = bisect_by_margin(margin, *ends, relative=relative)
+        assert by_margin == bisect(lambda x: margin(x) >= 0.0, *ends, relative=relative)
 
 
 def test_ends_that_are_none_come_back():
     assert crossing(lambda x: x - 5.0, 3.0, -1.0) == (3.0, -1.0)
     assert crossing(lambda x: x + 5.0, 3.0, -1.0) == (3.0, -1.0)
     assert crossing(lambda x: x, 2.0, 2.0) == (2.0, 2.0)
-
-
-@pytest.mark.parametrize("name", RISING)
-@pytest.mark.parametrize("upwards", [True, False])
-@pytest.mark.parametrize("relative", [1e-2, 1e-5, 1e-10])
-def test_by_a_margin_bisection_ends_where_it_would(name, upwards, relative):
-    rising = RISING[name]
-    margin = rising if upwards else lambda x: -rising(x)
-    ends = (3.0, -1.0) if upwards else (-1.0, 3.0)
-    by_margin = bisect_by_margin(margin, *ends, relative=relative)
-    assert by_margin == bisect(lambda x: margin(x) >= 0.0, *ends, relative=relative)
 
 
 class Threshold:

@@ -144,12 +144,6 @@ def test_losses_absent_first_are_bounded() -> None:
     assert loss.epsilon(1e-300, width=1e-2).upper <= largest * (1.0 + 1e-9)
 
 
-def test_no_group_member_ever_sampled_is_no_loss() -> None:
-    nothing = PrivacyLoss.of(Mixture([0.0], [1.0], 1.0))
-    assert nothing.epsilon(1e-9) == Interval(0.0, 0.0)
-    assert nothing.delta(-1.0).lower == pytest.approx(1.0 - math.exp(-1.0))
-
-
 def test_where_the_grid_is_limited_the_interval_is_wider_not_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(refinement, "NODES", 2000)
     monkeypatch.setattr(refinement, "CELLS", 200)
@@ -235,7 +229,9 @@ SAMPLE: list[Setting] = [
 ]
 
 
-def check(setting: Setting, direction: Direction) -> None:
+@pytest.mark.parametrize("direction", DIRECTIONS)
+@pytest.mark.parametrize("setting", SAMPLE, ids=str)
+def test_some_extremes(setting: Setting, direction: Direction) -> None:
     rate, steps, group, sigma, delta = setting
     pair = Mixture.poisson(group, rate, sigma)
     loss = PrivacyLoss.of(pair, direction).compose(steps)
@@ -256,12 +252,6 @@ def check(setting: Setting, direction: Direction) -> None:
             return
         assert found <= math.log(delta) + 1e-8 * abs(math.log(delta))
         assert below >= math.log(delta) - 1e-8 * abs(math.log(delta))
-
-
-@pytest.mark.parametrize("direction", DIRECTIONS)
-@pytest.mark.parametrize("setting", SAMPLE, ids=str)
-def test_some_extremes(setting: Setting, direction: Direction) -> None:
-    check(setting, direction)
 
 
 with (Path(__file__).parent / "ganesh_figures.csv").open(encoding="utf-8", newline="") as file:

@@ -15,7 +15,7 @@ import statistics
 import sys
 import tempfile
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -53,7 +53,7 @@ def steps(training: Wide, recorded: bool) -> Any:
 
 
 def measure(training: Wide, rank: int, count: int, results: Any) -> None:
-    bare = Wide(**{**vars_of(training), "loop": None})
+    bare = replace(training, loop=None)
     bare.build(rank)
     pair = {"without": steps(bare, False), "with": steps(training, True)}
     found: dict[str, list[tuple[float, int]]] = {name: [] for name in pair}
@@ -69,10 +69,6 @@ def measure(training: Wide, rank: int, count: int, results: Any) -> None:
         each.close()
     if rank == 0:
         results.put(found)
-
-
-def vars_of(training: Wide) -> dict[str, Any]:
-    return {name: getattr(training, name) for name in training.__dataclass_fields__}
 
 
 def main() -> None:

@@ -1,199 +1,153 @@
-"""Our DP-SGD beside Opacus, in all of its modes, on the same models and batches: throughput, peak memory. Run by hand:
+"""The speed and memory of DP-SGD by dpspec and by Opacus, on the same models and batches. Run by hand:
 
-    python tests/benchmarks/training.py [--quick] [--threads N] [--model KIND]
+    python tests/benchmarks/training.py [--rounds 5] [--model KIND]
 
-A whole step is forward, backward, clip, noise and update; "gradients" is what comes before noise: with us and in
-Opacus' ghost mode clipped sums or norms, in its other modes a gradient per record. Every measurement has a process of
-its own, so that peak memory is its own, and the sides take turns. On one CPU thread (the default) times are CPU
-seconds, on more threads and on a GPU those of the clock. The table shows medians over the rounds; machines are noisy,
-so read the ratios. Opacus 1.6 is not a dependency: pip install opacus.
+A whole step is forward, backward, clip, noise and update; "gradients" is the part before noise: clipped sums or norms
+with dpspec and in Opacus' ghost mode, and in its mode "hooks" a gradient per record. Every measurement has a process of
+its own, so that its peak memory is its own, and the sides take turns. Times are CPU seconds on one thread. The table
+shows medians over the rounds; machines are noisy, so read the ratios.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import resource
 import subprocess
 import sys
 import time
+import warnings
 from collections.abc import Callable
-from importlib.util import find_spec
 from math import prod
 from statistics import median
 from typing import Any
 
-#: kind of model, shape of its records, batch on a CPU, batch on a GPU.
-SETTINGS: list[tuple[str, tuple[int, ...], int, int]] = [
-    ("cnn-small", (1, 28, 28), 256, 2048),
-    ("resnet20", (3, 32, 32), 64, 1024),
-]
-MODES = ("dpspec", "hooks", "functorch", "ew", "ghost")
-CLASSES = 10
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+from dpspec.contract import Facts, FrozenMap, TrainingJob
+from dpspec.models.architectures import MODELS
+from dpspec.registry.foreign_code import resolve
+from dpspec.training.loop.native import parts_of, train_with
+
+#: The kind of the model, the shape of its records and the batch.
+SETTINGS = {"cnn-small": ((1, 28, 28), 256), "resnet20": ((3, 32, 32), 64)}
+MODES = ("dpspec", "hooks", "ghost")
+CLASSES, REPEATS = 10, 5
 
 Work = Callable[[], Any]
 
 
 def ours(module: Any, x: Any, y: Any) -> tuple[Work, Work]:
-    """The native backend's own loop, one step at a time, and its clipped sum."""
-    from dpspec.contract import FrozenMap, TrainingJob
-    from dpspec.training.loop.native import parts_of, train_with
-
+    """One step of the native backend, and its clipped sum."""
     phase = {"steps": 1, "noise_multiplier": 1.0, "clip_norm": 1.0, "sampling": {"scheme": "full"}}
     job = TrainingJob(
-        x=x.cpu().numpy(),
-        y=y.cpu().numpy(),
+        x=x.numpy(),
+        y=y.numpy(),
         model=module,
         phases=(FrozenMap(phase),),
         options=FrozenMap({"learning_rate": 0.1, "reduction": "mean"}),
         expected_batch_size=float(len(x)),
-        device=str(x.device),
+        device="cpu",
         seed=1,
     )
     parts = parts_of(job)
     everything = parts.schedule.phases[0].sampler.draw(None)
-
-    def gradients() -> Any:
-        return parts.contributions(parts.initial, everything, 1.0)
-
-    return lambda: train_with(job, parts), gradients
+    return lambda: train_with(job, parts), lambda: parts.contributions(parts.initial, everything, 1.0)
 
 
-def theirs(mode: str) -> Callable[[Any, Any, Any], tuple[Work, Work]]:
-    """Opacus' engine in one mode; its loader plays no part."""
+def theirs(mode: str, module: Any, x: Any, y: Any) -> tuple[Work, Work]:
+    """The same of Opacus' engine in one mode, without its loader."""
+    from opacus import PrivacyEngine
 
-    def make(module: Any, x: Any, y: Any) -> tuple[Work, Work]:
-        import torch
-        from opacus import PrivacyEngine
-        from torch.utils.data import DataLoader, TensorDataset
+    made = PrivacyEngine().make_private(
+        module=module,
+        optimizer=torch.optim.SGD(module.parameters(), lr=0.1),
+        data_loader=DataLoader(TensorDataset(x, y), batch_size=len(x)),
+        noise_multiplier=1.0,
+        max_grad_norm=1.0,
+        poisson_sampling=False,
+        grad_sample_mode=mode,
+        criterion=torch.nn.CrossEntropyLoss(),
+    )
+    module, optimizer = made[:2]
+    criterion = made[2] if mode == "ghost" else torch.nn.CrossEntropyLoss()
 
-        module = module.to(x.device)
-        optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
-        criterion = torch.nn.CrossEntropyLoss()
-        made = PrivacyEngine().make_private(
-            module=module,
-            optimizer=optimizer,
-            data_loader=DataLoader(TensorDataset(x, y), batch_size=len(x)),
-            noise_multiplier=1.0,
-            max_grad_norm=1.0,
-            poisson_sampling=False,
-            grad_sample_mode=mode,
-            **({"criterion": criterion} if mode == "ghost" else {}),
-        )
-        module, optimizer = made[:2]
-        criterion = made[2] if mode == "ghost" else criterion
+    def gradients() -> None:
+        optimizer.zero_grad()
+        criterion(module(x), y).backward()
 
-        def gradients() -> None:
-            optimizer.zero_grad()
-            criterion(module(x), y).backward()
+    def step() -> None:
+        gradients()
+        optimizer.step()
 
-        def step() -> None:
-            gradients()
-            optimizer.step()
-
-        return step, gradients
-
-    return make
+    return step, gradients
 
 
-def one(mode: str, kind: str, shape: list[int], batch: int, device: str, threads: int, repeats: int) -> dict[str, Any]:
+def one(mode: str, kind: str) -> dict[str, float]:
     """One measurement: seconds of a step and of its gradients, and peak memory in MiB."""
-    import warnings
-
     warnings.simplefilter("ignore")
-    import torch
-
-    from dpspec.contract import Facts, FrozenMap
-    from dpspec.models.architectures import MODELS
-
+    torch.set_num_threads(1)
     if mode != "dpspec":
         import opacus  # noqa: F401  counted among the libraries, not among what a step needs
-    torch.set_num_threads(threads)
-    facts = Facts(records=batch, features=prod(shape), classes=CLASSES, shape=tuple(shape))
-    module_name, name = next(model.factory for model in MODELS if model.kind == kind).split(":")
-    module = getattr(__import__(module_name, fromlist=[name]), name)(FrozenMap({}), facts).build(0)
+    shape, batch = SETTINGS[kind]
+    facts = Facts(records=batch, features=prod(shape), classes=CLASSES, shape=shape)
+    (model,) = (model for model in MODELS if model.kind == kind)
+    module = resolve(model.factory)(FrozenMap({}), facts).build(0)  # type: ignore[operator]
     source = torch.Generator().manual_seed(0)
-    x = torch.randn(batch, *shape, generator=source).to(device)
-    y = torch.randint(0, CLASSES, (batch,), generator=source).to(device)
-    before = _peak(device)
-    step, gradients = (ours if mode == "dpspec" else theirs(mode))(module, x, y)
+    x = torch.randn(batch, *shape, generator=source)
+    y = torch.randint(0, CLASSES, (batch,), generator=source)
+    before = _peak()
+    step, gradients = ours(module, x, y) if mode == "dpspec" else theirs(mode, module, x, y)
     step()
-    found = {"step": _seconds(step, repeats, device, threads), "more": _peak(device) - before, "peak": _peak(device)}
-    return {**found, "gradients": _seconds(gradients, repeats, device, threads)}
+    found = {"step": _seconds(step), "more": _peak() - before, "peak": _peak()}
+    return {**found, "gradients": _seconds(gradients)}
 
 
-def _seconds(work: Work, repeats: int, device: str, threads: int) -> float:
-    import torch
-
-    clock = time.process_time if device == "cpu" and threads == 1 else time.perf_counter
+def _seconds(work: Work) -> float:
     found = []
-    for _ in range(repeats):
-        if device != "cpu":
-            torch.cuda.synchronize()
-        started = clock()
+    for _ in range(REPEATS):
+        started = time.process_time()
         work()
-        if device != "cpu":
-            torch.cuda.synchronize()
-        found.append(clock() - started)
+        found.append(time.process_time() - started)
     return median(found)
 
 
-def _peak(device: str) -> float:
-    if device == "cpu":
-        import resource
-
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    import torch
-
-    return float(torch.cuda.max_memory_allocated()) / 2**20
+def _peak() -> float:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
-def table(kind: str, shape: tuple[int, ...], batch: int, device: str, options: argparse.Namespace) -> None:
+def table(kind: str, rounds: int) -> None:
     """Measure all modes in turns and print their medians."""
-    found: dict[str, list[dict[str, Any]]] = {mode: [] for mode in MODES}
-    for _ in range(options.rounds):
+    found: dict[str, list[dict[str, float]]] = {mode: [] for mode in MODES}
+    for _ in range(rounds):
         for mode in MODES:
-            arguments = (mode, kind, list(shape), batch, device, options.threads, options.repeats)
-            command = [sys.executable, __file__, "--one", json.dumps(arguments)]
-            done = subprocess.run(command, capture_output=True, text=True, check=False)
-            if done.returncode == 0:
-                found[mode].append(json.loads(done.stdout.splitlines()[-1]))
-            else:
-                print(f"{mode} failed: {(done.stderr.strip().splitlines() or ['no message'])[-1]}", file=sys.stderr)
-    print(f"\n{kind}, {batch} records of {'x'.join(map(str, shape))}, {device}, {options.threads} thread(s)")
+            done = subprocess.run([sys.executable, __file__, "--one", mode, "--model", kind], stdout=-1, check=True)
+            found[mode].append(json.loads(done.stdout))
+    shape, batch = SETTINGS[kind]
+    print(f"\n{kind}, {batch} records of {'x'.join(map(str, shape))}, one thread")
     print(f"{'':<12}{'step':>11}{'time':>8}{'gradients':>12}{'time':>8}{'peak':>9}{'of a step':>11}")
     print(f"{'':<12}{'records/s':>11}{'/ ours':>8}{'records/s':>12}{'/ ours':>8}{'MiB':>9}{'MiB':>11}")
-    middle = {m: {k: median(r[k] for r in rows) for k in rows[0]} for m, rows in found.items() if rows}
+    middle = {mode: {key: median(row[key] for row in rows) for key in rows[0]} for mode, rows in found.items()}
     for mode, row in middle.items():
-        ratios = [f"{row[key] / middle['dpspec'][key]:.2f}" for key in ("step", "gradients")]
-        speeds = [f"{batch / row[key]:.0f}" for key in ("step", "gradients")]
-        print(f"{mode:<12}{speeds[0]:>11}{ratios[0]:>8}{speeds[1]:>12}{ratios[1]:>8}", end="")
+        step, gradients = row["step"], row["gradients"]
+        ratios = step / middle["dpspec"]["step"], gradients / middle["dpspec"]["gradients"]
+        print(f"{mode:<12}{batch / step:>11.0f}{ratios[0]:>8.2f}{batch / gradients:>12.0f}{ratios[1]:>8.2f}", end="")
         print(f"{row['peak']:>9.0f}{row['more']:>11.0f}", flush=True)
-    others = [row["step"] for mode, row in middle.items() if mode != "dpspec"]
-    if others:
-        ratio = min(others) / middle["dpspec"]["step"]
-        print(f"dpspec's steps are {ratio:.2f} times as fast as those of the fastest mode of Opacus")
 
 
 def main() -> None:
-    """Print one table per model and device."""
+    """Print one table per model."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="one round instead of five")
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--model", choices=[setting[0] for setting in SETTINGS])
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--model", choices=SETTINGS)
     parser.add_argument("--one", help=argparse.SUPPRESS)
-    options = parser.parse_args()
-    if options.one:
-        print(json.dumps(one(*json.loads(options.one))))
+    given = parser.parse_args()
+    if given.one:
+        print(json.dumps(one(given.one, given.model)))
         return
-    if find_spec("opacus") is None:
-        sys.exit("Opacus is not installed; there is nothing to compare with: pip install opacus==1.6.*")
-    options.rounds, options.repeats = (1, 3) if options.quick else (5, 5)
-    import torch
-
-    for device in ("cpu", "cuda") if torch.cuda.is_available() else ("cpu",):
-        for kind, shape, few, many in SETTINGS:
-            if options.model in (None, kind):
-                table(kind, shape, few if device == "cpu" else many, device, options)
+    for kind in [given.model] if given.model else SETTINGS:
+        table(kind, given.rounds)
 
 
 if __name__ == "__main__":

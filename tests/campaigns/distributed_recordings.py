@@ -40,24 +40,21 @@ from torch.utils.data import ConcatDataset, DataLoader
 from dpspec.errors import DpspecError
 
 Script = Callable[[Ranked, int], object]
+
+#: Attacks, and those on a model that FSDP2 shards.
 ATTACKS: dict[str, Script] = {}
+SHARDED: dict[str, Script] = {}
 
 #: Attacks outside of the recorded block, which every proof assumes away.
 ASSUMED = {"steps_after_the_block"}
 
 
-def attack(script: Script) -> Script:
+def attack(script: Script) -> None:
     ATTACKS[script.__name__] = script
-    return script
 
 
-#: Attacks on a model that FSDP2 shards.
-SHARDED: dict[str, Script] = {}
-
-
-def sharded_attack(script: Script) -> Script:
+def sharded_attack(script: Script) -> None:
     SHARDED[script.__name__] = script
-    return script
 
 
 def after_scaling(training: Ranked, change: Callable[[Any], None]) -> None:
@@ -442,24 +439,24 @@ def main(what: str = "attacks", count: int = 10) -> int:
     warnings.simplefilter("ignore")
     wrong = 0
     with tempfile.TemporaryDirectory() as place:
-        if what in ("attacks", "sharded"):
-            made = {name: attacked(name, Path(place)) for name in (ATTACKS if what == "attacks" else SHARDED)}
-            wrong = sum(found == "PROVED" for name, found in made.items() if name not in ASSUMED)
-        elif what == "kills":
-            made = {
-                f"kill {n}": kill(Path(place) / str(n), random.uniform(0.2, 3.0), sharded=n % 3 == 2)
-                for n in range(count)
-            }
-            wrong = sum(found == "PROVED" for found in made.values())
-        elif what == "resumed":
-            made = {f"resumed {n}": resumed(Path(place) / str(n)) for n in range(count)}
-            wrong = sum(found.startswith("wrong") for found in made.values())
-        else:
-            made = {f"sound {n}": sound(Path(place) / str(n), n) for n in range(count)}
-            wrong = sum(found != "PROVED" for found in made.values())
-    for name, found in made.items():
-        print(f"{name}: {found[:160]}")
-    print(f"{len(made)} trainings, {wrong} wrong")
+        names = {"attacks": ATTACKS, "sharded": SHARDED}.get(what, range(count))
+        for name in names:
+            folder = Path(place) / str(name)
+            if what in ("attacks", "sharded"):
+                found = attacked(str(name), folder.parent)
+                bad = found == "PROVED" and name not in ASSUMED
+            elif what == "kills":
+                found = kill(folder, random.uniform(0.2, 3.0), sharded=int(name) % 3 == 2)
+                bad = found == "PROVED"
+            elif what == "resumed":
+                found = resumed(folder)
+                bad = found.startswith("wrong")
+            else:
+                found = sound(folder, int(name))
+                bad = found != "PROVED"
+            wrong += bad
+            print(f"{what}, {name}: {found[:160]}", flush=True)
+    print(f"{len(names)} trainings, {wrong} wrong")
     return int(wrong > 0)
 
 

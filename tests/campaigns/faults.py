@@ -40,6 +40,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from support.forger.specs import KINDS, spec_of
+from support.plain_loop import plain_loop
 from support.warm import import_everything
 
 #: Overrides that make the small specs train for a second or two.
@@ -221,7 +222,11 @@ class Recording:
             raise FaultError(f"undisturbed, it ends with {code}: {said(root / 'whole')[-400:]}")
 
     def start(self, place: Path, name: str = "run") -> int:
-        return forked(lambda: train(place / name, self.steps), place)
+        def body() -> None:
+            time.monotonic = lambda: 1000.0
+            plain_loop(place / name, self.steps)
+
+        return forked(body, place)
 
     def found(self, place: Path, name: str = "run") -> list[str]:
         """The recorded steps, without the noise along directions, which are secret in each recording."""
@@ -229,10 +234,11 @@ class Recording:
 
         from dpspec.errors import DpspecError
         from dpspec.recording.folder.run_folder import RunFolder
+        from dpspec.recording.folder.step_record import PublicStep
 
         try:
             folder = RunFolder.open(place / name)
-            records = [step for step in folder.steps() if not isinstance(step, dict)]
+            records = [step for step in folder.steps() if isinstance(step, PublicStep)]
             steps = [dataclasses.replace(step, directions=np.zeros(0)) for step in records]
             return [repr(pair) for pair in zip(steps, folder.internal(), strict=False)]
         except (DpspecError, OSError):
@@ -250,31 +256,6 @@ class Recording:
         if code or self.found(place, "again") != self.whole:
             raise FaultError(f"killed after {after:.2f} s and recorded again, it has other steps (exit {code})")
         return "with steps" if left else "without a step"
-
-
-def train(folder: Path, steps: int) -> None:
-    """A small private loop that reports every step; nothing of it depends on the time."""
-    import torch
-
-    import dpspec
-
-    time.monotonic = lambda: 1000.0
-    torch.manual_seed(0)
-    model = torch.nn.Linear(8, 3)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    given: dict[str, Any] = {"noise_multiplier": 2.0, "clip_norm": 0.5, "rate": 0.25, "records": 40}
-    with dpspec.record(folder, model=model, optimizer=optimizer, **given) as run:
-        for _ in range(steps):
-            members = torch.nonzero(torch.rand(40) < 0.25).reshape(-1)
-            run.sampled(members)
-            run.clipped(torch.full((len(members),), 0.5))
-            total, noise = 0.1 * len(members) * torch.ones(27), torch.randn(27)
-            run.summed(total)
-            run.noised(noise)
-            for parameter, part in zip(model.parameters(), (total + noise).split([24, 3]), strict=True):
-                parameter.grad = part.reshape(parameter.shape) / 10.0
-            optimizer.step()
-            run.stepped()
 
 
 def ctrl_c_twice(run: Run, place: Path, chance: random.Random) -> str:

@@ -33,7 +33,7 @@ from support.fuzzing.watch import Watch
 PATIENCE = 60.0
 
 #: Shares of the cases, by what there is to break.
-SHARES = {"specs": 16, "results": 4, "csv": 16, "npz": 14, "idx": 14, "parquet": 14, "images": 4}
+SHARES = {"specs": 16, "results": 4, "csv": 16, "npz": 14, "idx": 14, "parquet": 18}
 
 Findings = list[tuple[int, str]]
 

@@ -1,23 +1,16 @@
 """Honest trainings, each recorded and checked: none may deviate, and none may stay open without a stated reason.
 
-    python tests/campaigns/honest_recordings.py [--only WORDS] [--seeds 25]
+    python tests/campaigns/honest_recordings.py [WORDS] [SEEDS]
 
-One line per training: the exit code of ``dpspec check --epsilon 100``, the first line of its output, the status of each
-channel that is neither verified, tested nor assumed. Exits with 1 if a training deviates, or if its verdict is not the
-expected one.
+One line per training whose name contains the words: the verdict of a claim of epsilon 100 and the conformance. Exits
+with 1 if a training deviates, or if its verdict is not the expected one.
 """
 
 from __future__ import annotations
 
-import argparse
-import contextlib
 import copy
-import io
 import itertools
-import re
 import sys
-import tempfile
-import warnings
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -25,15 +18,13 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import torch
+from campaigns.trainings import Hook, Run, by_loop, by_opacus, checked, small, table
 from opacus import schedulers as private_schedulers
 from support.opacus_training import Training
 from torch import nn
 from torch.optim import lr_scheduler as schedulers
 from torch.utils.checkpoint import checkpoint
 from torch.utils.data import ConcatDataset, Dataset, Subset, TensorDataset
-from trainings import Hook, Run, by_loop, by_opacus, small, table
-
-from dpspec.cli.app import main as dpspec_command
 
 #: Torch's optimizers that step without a closure, with the options that people set.
 OPTIMIZERS: dict[str, Hook] = {
@@ -215,20 +206,17 @@ def of_training(**made: Any) -> Run:
 
 def cases(seeds: int) -> dict[str, Run]:
     """Every training by its name."""
-    momentum, adamw = OPTIMIZERS["sgd momentum"], OPTIMIZERS["adamw"]
+    momentum, adamw = {"optimizer": OPTIMIZERS["sgd momentum"]}, {"optimizer": OPTIMIZERS["adamw"]}
     clippings = itertools.product(("flat", "per_layer", "adaptive", "ghost"), (None, 7), ("sgd", "adamw"))
     both = {
         **{name: {"optimizer": optimizer} for name, optimizer in OPTIMIZERS.items()},
-        **{name: {"optimizer": momentum, **scheduled(schedule)} for name, schedule in SCHEDULES.items()},
+        **{name: {**momentum, **scheduled(schedule)} for name, schedule in SCHEDULES.items()},
         **{f"seed {seed}": {"seed": seed} for seed in range(1, seeds + 1)},
     }
     on_opacus: dict[str, dict[str, Any]] = {
         **both,
         **{
-            f"{name} around the private optimizer, adamw, once an epoch": {
-                "optimizer": adamw,
-                **scheduled(SCHEDULES[name], private=True, every=10),
-            }
+            f"{name} around Opacus' optimizer, adamw": {**adamw, **scheduled(SCHEDULES[name], private=True, every=10)}
             for name in ("StepLR", "OneCycleLR", "CosineAnnealingLR")
         },
         **{name: scheduled(schedule, private=True) for name, schedule in PRIVATE_SCHEDULES.items()},
@@ -244,11 +232,7 @@ def cases(seeds: int) -> dict[str, Run]:
         "low-rank update": {"model": LowRank, "parameters": trained},
         "frozen layer": {"model": frozen, "parameters": trained},
         "two parameter groups": {"parameters": two_groups},
-        "two parameter groups, OneCycleLR": {
-            "parameters": two_groups,
-            "optimizer": momentum,
-            **scheduled(SCHEDULES["OneCycleLR"]),
-        },
+        "two groups, OneCycleLR": {"parameters": two_groups, **momentum, **scheduled(SCHEDULES["OneCycleLR"])},
         "attributes and buffers": {"model": Counting},
         "recomputed activations": {"forward": recomputed},
         "bfloat16 autocast": {"forward": half},
@@ -269,12 +253,8 @@ def cases(seeds: int) -> dict[str, Run]:
     }
     of_trainings: dict[str, dict[str, Any]] = {
         **{
-            f"clipping {clipping}, {kind}, physical batches of {physical}": {
-                "clipping": clipping,
-                "physical": physical,
-                "optimizer": kind,
-            }
-            for clipping, physical, kind in clippings
+            f"clipping {clip}, {kind}, batches of {most}": {"clipping": clip, "physical": most, "optimizer": kind}
+            for clip, most, kind in clippings
         },
         **{f"accountant {accountant}": {"accountant": accountant} for accountant in ("rdp", "gdp", "prv")},
         "sum of losses": {"reduction": "sum"},
@@ -290,46 +270,26 @@ def cases(seeds: int) -> dict[str, Run]:
     }
 
 
-def judged(folder: Path) -> tuple[int, str]:
-    """Exit code and text of ``dpspec check``, for add-remove neighbors by Opacus' public options."""
-    out = io.StringIO()
-    with contextlib.redirect_stdout(out):
-        code = dpspec_command(["check", str(folder), "--epsilon", "100", "--all"])
-    return int(code), out.getvalue()
-
-
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])  # type: ignore[union-attr]
-    parser.add_argument("--only", default="", help="only trainings whose name contains these words")
-    parser.add_argument("--seeds", type=int, default=25)
-    given = parser.parse_args()
-    warnings.simplefilter("ignore")
+def main(words: str = "", seeds: int = 25) -> int:
     torch.set_num_threads(1)
     counts: Counter[str] = Counter()
     wrong = []
-    for name, train in cases(given.seeds).items():
-        if given.only not in name:
+    for name, train in cases(seeds).items():
+        if words not in name:
             continue
-        with tempfile.TemporaryDirectory() as scratch:
-            folder = Path(scratch) / "run"
-            try:
-                train(folder)
-                code, text = judged(folder)
-            except Exception as error:
-                code, text = -1, f"ERROR {type(error).__name__}: {error}"
-        first = " ".join(text.split("\n\n")[0].split()).removeprefix("Claims ")
-        verdict = first.partition(" ")[0].rstrip(",")
-        deviates = re.search(r"(?<!NO )\bDEVIAT|\bviolated\b", text) is not None
-        counts[verdict] += 1
-        bad = verdict != ("OPEN" if "clipping adaptive" in name else "PROVED") or deviates
-        if bad:
-            wrong.append(name)
-        print(f"{'WRONG ' if bad else ''}{name}: exit {code}, {first[:200]}", flush=True)
-        if bad:
-            print(text[:4000])
-    print(f"\n{sum(counts.values())} trainings: {dict(counts)}; {len(wrong)} not as expected: {wrong}")
+        try:
+            found = checked(train)
+            told = found.verdict, found.conformance.status, [c.name for c in found.channels if c.status == "violated"]
+            reason = found.reason
+        except Exception as error:
+            told, reason = ("error", "", []), f"{type(error).__name__}: {error}"
+        counts[str(told[0])] += 1
+        good = told == ("open" if "clipping adaptive" in name else "proved", "no-deviation-found", [])
+        wrong += [] if good else [name]
+        print(f"{'' if good else 'WRONG '}{name}: {told}, {reason[:200]}", flush=True)
+    print(f"\n{counts.total()} trainings: {dict(counts)}; {len(wrong)} not as expected: {wrong}")
     return 1 if wrong else 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(*sys.argv[1:2], *map(int, sys.argv[2:3])))

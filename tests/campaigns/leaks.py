@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from campaigns.trainings import Hook, Run, by_loop, by_opacus, clipped_sum, record_gradient, sgd, small, table
 from opacus.schedulers import ExponentialNoise
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch.optim import lr_scheduler as schedulers
 from torch.utils.data import Dataset
-from trainings import Hook, Run, by_loop, by_opacus, clipped_sum, record_gradient, sgd, small, table
 
 #: By the expected status and the channel or assumption.
 Scripts = dict[tuple[str, str], dict[str, Run]]
@@ -437,7 +437,7 @@ def generator(make: Callable[[], torch.Generator]) -> Hook:
     return lambda t: setattr(t.opt, "generator", make())
 
 
-def rate(value: float) -> Hook:
+def rate(value: Any) -> Hook:
     return lambda t: setattr(t.loader.batch_sampler, "sample_rate", value)
 
 
@@ -455,8 +455,11 @@ NOISE: Scripts = {
         "less_noise_with_the_target": by_loop(steps=100, noise=weaker_with_the_target),
         "a_public_seed_of_the_noise": by_opacus(setup=generator(lambda: torch.Generator().manual_seed(0))),
     },
-    ("violated", "sampling"): {
+    ("deviating", "run"): {
         "a_higher_rate_while_drawing": by_opacus(before=rate(0.1), after=rate(0.4)),
+    },
+    ("open", "released-model"): {
+        "a_rate_for_each_record_while_drawing": by_opacus(before=rate(0.1), after=rate(torch.linspace(0.0, 2.0, 300))),
     },
     ("assumes", "loop-reports"): {
         "other_records_are_trained_than_reported": by_loop(sampled=reported),

@@ -1,12 +1,10 @@
 """Stored records with one leaf replaced and the digest made anew: ``python tests/campaigns/records.py --seed 1``.
 
 For every mechanism a small audit fills a store; then one leaf of a record, of what it says of its arrays, or of an
-array itself is replaced as a stranger could who knows the format, and the audit is concluded from that store. What came
-of it:
-
-* ``set aside``: reading the record refused it, and a run makes it again; ``refused``: the mechanism raises an error;
-* ``same``: the leaf says nothing that a number or verdict rests on;
-* ``believed``: another result, from a record that a run could have written. Only ``--store-key`` finds those.
+array itself is replaced as a stranger could who knows the format, and the audit is concluded from that store. The
+record is ``set aside`` (reading refuses it, and a run makes it again), ``refused`` (the mechanism raises an error),
+``same`` (no number or verdict depends on the leaf), or ``believed``: it gives another result, and a run could have
+written it. Only ``--store-key`` finds those.
 
 A finding is anything else: an exception after the trials were taken, a result that cannot be written, read and shown,
 more than two seconds of processor time, or more than 1 GiB.
@@ -18,7 +16,6 @@ import argparse
 import collections
 import dataclasses
 import json
-import os
 import random
 import resource
 import shutil
@@ -26,7 +23,7 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -43,9 +40,10 @@ from dpspec.engine.judging.judge import judge
 from dpspec.engine.preparing.context import WorkerCache
 from dpspec.engine.preparing.prepare import prepare
 from dpspec.engine.results.codec import dump, load
-from dpspec.engine.running.runner import assemble, bound, conclude_trained, run
-from dpspec.engine.storage.stored_trials import AuditState, StoredTrials
-from dpspec.engine.storage.trial_store import Store, StoredTrial, file_digest
+from dpspec.engine.running.conclude import conclude
+from dpspec.engine.running.runner import assemble, bound, run
+from dpspec.engine.storage.stored_trials import StoredTrials
+from dpspec.engine.storage.trial_store import Store, file_digest
 from dpspec.language.load import load_specs
 from dpspec.registry.loader import load_catalog
 from dpspec.reporters.terminal import render
@@ -155,14 +153,10 @@ class Bench:
 
     def restore(self, case: Case) -> None:
         """Put the record back as it was."""
-        place, kept = self._folders[case.key], self._kept[case.key]
-        changed = {"record.json", *([f"{case.path[0]}.npy"] if case.array else [])}
-        if place.is_dir() and set(os.listdir(place)) == set(kept):
-            kept = {name: kept[name] for name in changed}
-        else:
-            shutil.rmtree(place, ignore_errors=True)
-            place.mkdir(parents=True)
-        for name, content in kept.items():
+        place = self._folders[case.key]
+        shutil.rmtree(place, ignore_errors=True)
+        place.mkdir(parents=True)
+        for name, content in self._kept[case.key].items():
             (place / name).write_bytes(content)
 
     def try_case(self, case: Case) -> str:
@@ -174,9 +168,10 @@ class Bench:
             self.restore(case)
         if stored is None:
             return "set aside"
-        trained = self._trained({**self._stored, case.key: stored})
+        trials = tuple({**self._stored, case.key: stored}.values())
+        trained = dataclasses.replace(self._bounded, trials=trials, from_store=len(trials))
         try:
-            concluded = conclude_trained(trained)
+            concluded = conclude(trained, [one.trial for one in trained.trials])
         except MemoryError:
             raise
         except Exception:
@@ -184,9 +179,6 @@ class Bench:
         written = dump(assemble([trained], [concluded], judge([concluded]), self._catalog))
         render(load(written), internal=True)
         return "same" if signature_of(written) == self.signature else "believed"
-
-    def _trained(self, stored: Mapping[str, StoredTrial]) -> AuditState:
-        return dataclasses.replace(self._bounded, trials=tuple(stored.values()), from_store=len(stored))
 
     def finding(self, case: Case) -> tuple[str, str]:
         """What came of one case, and what is wrong with that, if anything."""

@@ -40,7 +40,7 @@ def drawn(seed: int) -> dict[str, Any]:
     rng = np.random.default_rng(seed)
     optimizer = {"kind": str(rng.choice(["sgd", "sgd", "momentum", "momentum", "adam"]))}
     if optimizer["kind"] == "momentum":
-        optimizer |= {"momentum": float(rng.choice([0.0, 0.5, 0.9, 0.99])), "nesterov": bool(rng.integers(2))}
+        optimizer |= {"momentum": float(rng.choice([0.0, 0.5, 0.9, 0.99]))}
     if rng.random() < 0.6:
         optimizer["weight_decay"] = float(10.0 ** rng.uniform(-4, 1.5))
     rate = float(10.0 ** rng.uniform(-6, 1)) if rng.random() < 0.7 else float(rng.uniform(0.1, 3.0))
@@ -50,10 +50,8 @@ def drawn(seed: int) -> dict[str, Any]:
         "optimizer": optimizer,
     }
     if rng.random() < 0.5:
-        kind = str(rng.choice(["linear", "cosine", "step", "constant"]))
+        kind = str(rng.choice(["linear", "cosine", "constant"]))
         options["schedule"] = {"kind": kind, "warmup": int(rng.integers(0, 4))}
-        if kind == "step":
-            options["schedule"] |= {"every": 5, "factor": 0.3}
     samplings: list[dict[str, Any]] = [
         {"scheme": "poisson", "rate": float(rng.choice([0.02, 0.2, 0.7]))},
         {"scheme": "fixed", "batch_size": int(rng.choice([1, 20, 100]))},

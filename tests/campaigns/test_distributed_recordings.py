@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
-
-import distributed_recordings as campaign
+from campaigns import distributed_recordings as campaign
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 

@@ -2,22 +2,12 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
-
-import honest_recordings as campaign
-
-pytestmark = pytest.mark.filterwarnings("ignore")
+from campaigns import honest_recordings as campaign
 
 
 @pytest.mark.ci
-@pytest.mark.parametrize("name", ["opacus", "plain loop"])
-def test_honest_trainings_are_proved(
-    name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(sys, "argv", ["honest_recordings.py", "--only", name, "--seeds", "1"])
-    assert campaign.main() == 0, capsys.readouterr().out
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("words", ["opacus", "plain loop"])
+def test_honest_trainings_are_proved(words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert campaign.main(words, seeds=1) == 0, capsys.readouterr().out

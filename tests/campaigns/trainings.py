@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import tempfile
+import warnings
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -12,6 +14,7 @@ from typing import Any
 import torch
 from opacus import PrivacyEngine
 from opacus.utils.batch_memory_manager import BatchMemoryManager
+from support.checked_runs import CheckedRun, Question, check_run
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader, TensorDataset
@@ -127,9 +130,12 @@ def clipped_sum(t: Any, *, per_layer: bool = False) -> tuple[list[Tensor], list[
     return total, norms
 
 
-def by_opacus(**made: Any) -> Run:
-    return partial(opacus, **made)
+by_opacus, by_loop = partial(partial, opacus), partial(partial, plain)
 
 
-def by_loop(**made: Any) -> Run:
-    return partial(plain, **made)
+def checked(train: Run) -> CheckedRun:
+    """A claim of epsilon 100 about a training, checked."""
+    with tempfile.TemporaryDirectory() as scratch, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        train(Path(scratch) / "run")
+        return check_run(Path(scratch) / "run", Question(delta=1e-5, epsilon=100.0))

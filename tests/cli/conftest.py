@@ -58,7 +58,6 @@ def process(tmp_path: Path) -> Callable[..., Ended]:
 
 @pytest.fixture
 def counting(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """The spec file of a mechanism whose trials take no time and are counted, beside our own report formats."""
     ours = loader.load_catalog()
     catalog = dataclasses.replace(support.catalog(), reporters=ours.reporters, executors=ours.executors)
     monkeypatch.setattr(loader, "load_catalog", lambda: catalog)

@@ -52,7 +52,6 @@ def test_a_log_gets_plain_lines():
 
 
 def test_a_log_gets_a_line_at_times_and_during_silent_work(monkeypatch):
-    """A bound that takes minutes emits no event between its begin and its end."""
     monkeypatch.setattr(progress, "LINE_EVERY", 0.02)
     stream = io.StringIO()
     with Progress(stream) as listener:
@@ -114,16 +113,3 @@ def test_a_stream_that_fails_stops_nothing():
             raise BrokenPipeError
 
     assert play(Gone()) == ""
-
-
-def test_what_many_audits_train_is_one_line() -> None:
-    names = tuple(f"cell-{number}" for number in range(20))
-    stream = io.StringIO()
-    with Progress(stream) as progress:
-        progress(RunStarted(audits=names))
-        for name in names:
-            progress(TrialsPlanned(audit=name, total=3, stored=1, seconds=30.0))
-        for name in names:
-            progress(StageStarted(audit=name, stage="trials"))
-    (line,) = stream.getvalue().splitlines()
-    assert line.endswith("20 audits: 40 of 60 trials to train, 20 stored (3 min 20 s to 50 min 02 s in total)")

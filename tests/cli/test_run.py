@@ -91,7 +91,6 @@ def test_the_command_to_reproduce_holds_what_numbers_depend_on(dpspec, counting)
         (["--report", "jsno=x"], "unknown report format 'jsno'; did you mean 'json'?"),
         (["--report", "json=no/such/folder/x.json"], "the folder no/such/folder does not exist"),
         (["--report", "json=."], "it is a folder"),
-        (["--report", "json=x", "--report", "text=x"], "two reports have the path x; choose different paths"),
         (["--device", "gpu"], "--device must be auto, cpu, cuda or cuda:N, got 'gpu'"),
         (["--ray-address", "auto"], "--ray-address requires --executor ray"),
         (["--max-minutes", "-1"], "--max-minutes"),
@@ -122,17 +121,6 @@ def test_a_report_can_go_to_a_device_and_replace_a_file(dpspec, counting, tmp_pa
     assert ended.code == 0, ended.err
     assert (tmp_path / "old.md").read_text("utf-8").startswith("# dpspec")
     assert sorted(path.name for path in tmp_path.iterdir()) == [".dpspec", "coin.yaml", "old.md"]
-
-
-def test_a_report_that_cannot_be_replaced_is_written_in_place(dpspec, counting, tmp_path, monkeypatch):
-    def mounted(*places: object) -> None:
-        raise OSError(16, "busy")
-
-    monkeypatch.setattr("os.replace", mounted)
-    (tmp_path / "old.md").write_text("old", encoding="utf-8")
-    assert dpspec("run", counting, "--report", "markdown=old.md").code == 0
-    assert (tmp_path / "old.md").read_text("utf-8").startswith("# dpspec")
-    assert not list(tmp_path.glob(".old.md*"))
 
 
 @pytest.mark.parametrize("how", ["-q", "-v", None])

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import shlex
 
 import pytest
 from support import counting as support
 
+from dpspec.cli.explain import keys
 from dpspec.contract.catalog import BrokenPlugin
+from dpspec.language.blocks import reference
 from dpspec.language.load import load_specs
 from dpspec.registry import loader
-from dpspec.reporters.labels import VERDICTS
+from dpspec.registry.loader import load_catalog
+from dpspec.reporters.words import VERDICTS
 
 
 def test_validate_counts(dpspec, counting):
@@ -25,24 +29,6 @@ def test_validate_counts(dpspec, counting):
     assert dpspec("validate", counting).out == "1 spec valid (3 audits with their matrix cells)\n"
 
 
-def test_validate_warns_of_a_control_that_theory_decides(dpspec, tmp_path):
-    file = tmp_path / "controlled.yaml"
-    file.write_text(
-        "dpspec: 1\nname: controlled\n"
-        "mechanism: {kind: group, noise_multiplier: 1.0, clip_norm: 1.0, sampling: {scheme: full}, steps: 4}\n"
-        "data: {kind: synthetic, pattern: blobs, records: 60, features: 40, classes: 2}\n"
-        "model: {kind: linear}\n"
-        "audit: {method: one-run, canary: {space: gradient, kind: orthogonal, count: 20}, seed: 3}\n"
-        "claims: [{id: low, kind: approx-dp, epsilon: 1.0, delta: 1e-5, expect: refuted}]\n",
-        encoding="utf-8",
-    )
-    ended = dpspec("validate", file)
-    assert ended.code == 0
-    assert "controlled.yaml:7:" in ended.out
-    assert "warning[control-without-attack]: claim 'low' is refuted without the attack" in ended.out
-    assert ended.out.endswith("1 spec valid\n")
-
-
 def test_show_reads_back_to_the_same_spec(dpspec, counting, tmp_path):
     shown = dpspec("show", counting, "--set", "mechanism.epsilon=1e-3").out
     (tmp_path / "shown.yaml").write_text(shown, encoding="utf-8")
@@ -50,13 +36,6 @@ def test_show_reads_back_to_the_same_spec(dpspec, counting, tmp_path):
     (first,) = load_specs([counting], catalog, ["mechanism.epsilon=1e-3"]).specs
     (second,) = load_specs([tmp_path / "shown.yaml"], catalog).specs
     assert first.digest == second.digest
-
-
-def test_show_says_where_values_come_from(dpspec, counting):
-    lines = dpspec("show", counting, "--origin", "--set", "audit.seed=4").out.split("\n")
-    assert any(line.startswith("name: coin ") and line.endswith(f"# {counting}:2:7") for line in lines)
-    assert any(line.startswith("  seed: 4 ") and line.endswith("# --set:1:12") for line in lines)
-    assert any(line.startswith("  backend: native ") and line.endswith("# default") for line in lines)
 
 
 @pytest.mark.parametrize(
@@ -75,7 +54,6 @@ def test_show_says_where_values_come_from(dpspec, counting):
         ("audit", "audit\n", ("    audit.method: one-run | many-run; required\n",), ("audit.canary.space",)),
         ("claims", "", (), ("any value",)),
         ("data", "", (), ("data.path",)),
-        ("replace-one", "", ("threat_model.adjacency\n", "claims.adjacency\n"), ()),
         ("mechanism.noise_multiplier", "", ("where mechanism.kind is group",), ()),
         *((verdict, f"verdict {verdict}\n    ", (), ()) for verdict in VERDICTS),
     ],
@@ -94,19 +72,16 @@ def test_explain_all_verdicts_and_unknown_words(dpspec):
     assert [line.split()[1] for line in out.splitlines() if line.startswith("verdict ")] == list(VERDICTS)
     ended = dpspec("explain", "unknwon-key")
     assert (ended.code, ended.out) == (2, "")
-    message = "unknown code, key, kind, choice or name in a report 'unknwon-key'; did you mean 'unknown-key'"
+    message = "unknown code, key, kind or name in a report 'unknwon-key'; did you mean 'unknown-key'"
     assert message in ended.err
     assert "did you mean 'orthogonal'?" in dpspec("explain", "ortogonal").err
     assert "did you mean 'unmixed-batches'" in dpspec("explain", "unmixed-batch").err
-    assert dpspec("explain", "foo").err == "error: unknown code, key, kind, choice or name in a report 'foo'\n"
+    assert dpspec("explain", "foo").err == "error: unknown code, key, kind or name in a report 'foo'\n"
 
 
-def test_schema(dpspec, tmp_path):
+def test_schema(dpspec):
     printed = json.loads(dpspec("schema").out)
     assert printed["properties"]["mechanism"]
-    ended = dpspec("schema", "--output", "s.json")
-    assert (ended.code, ended.out) == (0, "")
-    assert json.loads((tmp_path / "s.json").read_text("utf-8")) == printed
     assert json.loads(dpspec("schema", "--result").out)["$id"] == "dpspec/result/v2"
 
 
@@ -133,48 +108,21 @@ def test_plugins_as_a_table(dpspec, broken):
     assert all(len(line) <= 80 for line in ended.out.split("\n"))
 
 
-def test_plugins_as_json(dpspec, broken):
-    document = json.loads(dpspec("plugins", "--json").out)
-    families = {"mechanisms", "datasets", "models", "backends", "reporters", "executors", "canaries", "scores"}
-    assert set(document) == {*families, "broken"}
-    (group,) = [entry for entry in document["mechanisms"] if entry["name"] == "group"]
-    assert set(group) == {"name", "summary", "plugin", "distribution", "version"}
-    (found,) = document["broken"]
-    assert (found["plugin"], found["reason"], found["kinds"]) == ("x\x1b[31m", "ImportError: no module 'y'", ["gone"])
-
-
-def test_init_writes_a_spec_that_is_valid_and_overwrites_nothing(dpspec, tmp_path):
-    ended = dpspec("init")
-    assert ended.code == 0
-    assert dpspec("validate", "specs/first.yaml").code == 0
-    spec = tmp_path / "specs" / "first.yaml"
-    assert spec.read_text("utf-8").startswith("# yaml-language-server: $schema=../.dpspec/spec.schema.json\n")
-    assert (spec.parent / "../.dpspec/spec.schema.json").is_file()
-    spec.write_text("mine", encoding="utf-8")
-    ended = dpspec("init")
-    assert ended.code == 0
-    assert "kept  specs/first.yaml (already exists)" in ended.out
-    assert spec.read_text("utf-8") == "mine"
-
-
-def test_init_elsewhere_and_of_a_mechanism(dpspec, tmp_path, counting):
-    assert dpspec("init", "project", "--mechanism", "counting").code == 0
-    assert "kind: counting" in (tmp_path / "project" / "specs" / "first.yaml").read_text("utf-8")
-    ended = dpspec("init", "other", "--mechanism", "countin")
-    assert ended.code == 2
-    assert "unknown mechanism 'countin'; did you mean 'counting'? (installed: counting)" in ended.err
-
-
 def test_new_spec(dpspec, tmp_path, counting):
-    dpspec("init")
-    ended = dpspec("new", "spec", "mine", "--in", "specs")
+    assert dpspec("new", "spec", "first").code == 0
+    assert (tmp_path / ".dpspec/spec.schema.json").is_file()
+    ended = dpspec("new", "spec", "mine", "--in", "specs", "--mechanism", "counting")
     assert ended.code == 0
     text = (tmp_path / "specs" / "mine.yaml").read_text("utf-8")
     assert text.startswith("# yaml-language-server: $schema=../.dpspec/spec.schema.json\n")
+    assert "kind: counting" in text
     assert "\nname: mine\n" in text
     assert dpspec("validate", "specs/mine.yaml").code == 0
     assert dpspec("new", "spec", "mine", "--in", "specs").code == 2
     assert dpspec("new", "spec", "../mine").code == 2
+    ended = dpspec("new", "spec", "other", "--mechanism", "countin")
+    assert ended.code == 2
+    assert "unknown mechanism 'countin'; did you mean 'counting'? (installed: counting)" in ended.err
 
 
 def test_new_plugin(dpspec, tmp_path):
@@ -192,3 +140,135 @@ def test_no_arguments_show_the_help(dpspec):
     assert ended.code == 2
     assert "Commands:" in ended.err
     assert "[OPTIONS] COMMAND" in ended.err
+
+
+GROUP = {
+    "properties": {
+        "kind": {"const": "group"},
+        "noise": {"type": "number", "minimum": 0, "maximum": 1e6, "description": "How much.", "default": 1.5},
+        "sampling": {"type": "object", "properties": {"rate": {"type": "number", "maximum": 1}}},
+    }
+}
+OTHER = {"properties": {"noise": {"type": ["integer", "null"], "exclusiveMinimum": 0}, "rate": False}}
+CLAIM = {
+    "properties": {"delta": {"type": "number"}, "tags": {"type": "array", "items": {"type": "string"}}},
+}
+SCHEMA = {
+    "type": "object",
+    "required": ["mechanism"],
+    "properties": {
+        "dpspec": {"const": 1, "description": "The version."},
+        "mechanism": {
+            "type": "object",
+            "description": "What is audited.",
+            "required": ["kind"],
+            "properties": {"kind": {"enum": ["group", "other"], "description": "Chooses."}},
+            "allOf": [
+                {"if": {"properties": {"kind": {"const": "group"}}}, "then": GROUP},
+                {"if": {"properties": {"kind": {"const": "other"}}}, "then": OTHER},
+            ],
+        },
+        "claims": {"type": "array", "items": CLAIM},
+    },
+}
+
+
+def test_keys_with_their_types_and_kinds():
+    group, other = (f"mechanism.kind is {kind}" for kind in ("group", "other"))
+    assert [(key.path, key.type, key.where) for key in keys(SCHEMA)] == [
+        ("dpspec", "always 1", ""),
+        ("mechanism", "map; required", ""),
+        ("mechanism.kind", "group | other; required", ""),
+        ("mechanism.noise", "number, at least 0, at most 1000000; default 1.5", group),
+        ("mechanism.sampling", "map", group),
+        ("mechanism.sampling.rate", "number, at most 1", group),
+        ("mechanism.noise", "integer or null, above 0", other),
+        ("claims", "list of any value", ""),
+        ("claims.delta", "number", ""),
+        ("claims.tags", "list of string", ""),
+    ]
+
+
+def test_a_choice_that_makes_no_difference_is_not_mentioned() -> None:
+    known = keys(reference(load_catalog()))
+    where = {path: [key.where for key in known if key.path == f"claims.{path}"] for path in ("id", "epsilon", "points")}
+    assert where == {
+        "id": [""],
+        "epsilon": ["claims.kind is approx-dp, per-instance-dp or pure-dp", "claims.kind is renyi-dp"],
+        "points": ["claims.kind is tradeoff"],
+    }
+
+
+VARY = ("--vary", "mechanism.epsilon")
+
+
+def folded(text: str) -> str:
+    return " ".join(text.split())
+
+
+def test_the_text(dpspec, counting):
+    ended = dpspec("calibrate", counting, *VARY, "--precision", "0.01")
+    assert (ended.code, ended.err) == (0, "")
+    assert ended.out.split("\n")[0] == "coin"
+    text = folded(ended.out)
+    assert (
+        "is the maximum found that proves held: - held (epsilon <= 1.5 at delta = 1e-6): epsilon <= 1.5 is proved"
+        in text
+    )
+    assert "does not: - held (epsilon <= 1.5 at delta = 1e-6): only epsilon <= 1.51" in text
+    assert "This applies to the declared mechanism." in text
+    assert all(len(line) <= 80 for line in ended.out.split("\n") if "dpspec run" not in line)
+    assert support.RAN == []
+
+
+def test_the_command_shown_can_be_run_and_confirms(dpspec, counting):
+    ended = dpspec("calibrate", counting, *VARY, "--set", "mechanism.epsilon=9", "--set", "claims.held.epsilon=0.7")
+    shown = ended.out.partition("To use it:")[2].partition("\n\n")[0].replace("\\\n", " ")
+    program, *command = shlex.split(shown)
+    assert program == "dpspec"
+    assert command.count("--set") == 2
+    again = dpspec(*command, "--bounds-only", "--set", "claims.broken.expect=open")
+    assert again.code == 0, again.out
+    assert "PROVED        held: epsilon <= 0.7 at delta = 1e-6 (epsilon at most 0.7)" in again.out
+
+
+def test_no_value_proves_the_claims(dpspec, counting):
+    ended = dpspec("calibrate", counting, "--vary", "claims.held.epsilon", "--set", "claims.held.over=collection")
+    assert ended.code == 0, ended.err
+    ended = dpspec("calibrate", counting, *VARY, "--set", "claims.held.adjacency=replace-one")
+    assert (ended.code, ended.err) == (1, "")
+    text = folded(ended.out)
+    assert "No tried value of mechanism.epsilon proves held." in text
+    assert "no proved upper bound applies to this claim" in text
+    assert "To use it" not in text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--vary", "mechanism.epsilno"], "did you mean 'mechanism.epsilon'?"),
+        (["--vary", "mechanism.kind"], "is not a number"),
+        ([*VARY, "--claim", "hold"], "did you mean 'held'?"),
+        ([*VARY, "--precision", "0"], "--precision must be above 0 and below 1, got 0.0"),
+        ([*VARY, "--precision", "1"], "--precision must be above 0 and below 1, got 1.0"),
+        (["--vary", "mechanism.factor"], "does not depend on mechanism.factor"),
+    ],
+)
+def test_usage(dpspec, counting, arguments, message):
+    ended = dpspec("calibrate", counting, *arguments)
+    assert (ended.code, ended.out) == (2, "")
+    assert message in ended.err
+
+
+def test_values_that_rest_on_the_data_stay_inside(dpspec, counting, monkeypatch):
+    bound = support.CountingAudit.bound
+
+    def of_data(*given):
+        return (dataclasses.replace(finding, privacy="data-dependent") for finding in bound(*given))
+
+    monkeypatch.setattr(support.CountingAudit, "bound", of_data)
+    ended = dpspec("calibrate", counting, *VARY)
+    assert (ended.code, ended.out) == (2, "")
+    assert "depends on the data" in ended.err
+    assert "1.5" not in ended.err
+    assert dpspec("calibrate", counting, *VARY, "--internal").code == 0

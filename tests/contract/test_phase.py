@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from jsonschema import Draft202012Validator
 
-from dpspec.contract import FrozenMap, Phase, Sampling, freeze, phases_of, thaw
+from dpspec.contract import FrozenMap, Phase, Sampling
 from dpspec.contract.fragments import SAMPLING
 from dpspec.contract.phase import SCHEMES, Scheme
 
@@ -35,29 +35,6 @@ def test_attributes_are_typed() -> None:
     changed = phase.replace(noise="laplace", noise_multiplier=0, clipping={"scheme": "per-layer"})
     assert (changed.noise, changed.clipping_scheme, changed.noiseless) == ("laplace", "per-layer", True)
     assert phase.noise == "gaussian"
-
-
-def test_it_is_the_mapping_that_it_was() -> None:
-    (phase,) = phases_of(FrozenMap(OPTIONS))
-    plain = FrozenMap({key: value for key, value in OPTIONS.items() if key != "kind"})
-    assert phase == plain
-    assert hash(phase) == hash(plain)
-    assert isinstance(phase, FrozenMap)
-    assert phase["sampling"]["rate"] == 0.01
-    assert phase.get("clipping") is None
-    assert phase["baselines"] == ("linear",)
-    assert {**phase, "steps": 3}["steps"] == 3
-    assert thaw(freeze({"phases": [phase]})) == {"phases": [thaw(plain)]}
-    with pytest.raises(TypeError):
-        phase["steps"] = 3  # type: ignore[index]
-
-
-def test_a_phase_survives_pickling() -> None:
-    (phase,) = Phase.all_of(OPTIONS)
-    again = pickle.loads(pickle.dumps(phase))  # noqa: S301 - written a moment ago
-    assert isinstance(again, Phase)
-    assert again == phase
-    assert again.steps == 100
 
 
 def test_phases_of_their_own_come_first() -> None:
@@ -87,13 +64,6 @@ def test_the_rate_of_every_scheme(sampling: dict[str, Any], rate: float) -> None
             phase.rate()
     else:
         assert phase.rate() == rate
-
-
-def test_a_key_that_the_mechanism_has_not_is_named() -> None:
-    phase = Phase({"scale": 2.0})
-    assert phase["scale"] == 2.0
-    with pytest.raises(KeyError, match="noise_multiplier"):
-        _ = phase.noise_multiplier
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)

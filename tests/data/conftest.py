@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 from collections.abc import Callable
 from importlib import import_module
-from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -26,18 +25,6 @@ def source() -> Callable[..., DataSource]:
         return made
 
     return make
-
-
-def picture(values: Any, form: str = "PNG") -> bytes:
-    image = pytest.importorskip("PIL.Image")
-    file = BytesIO()
-    image.fromarray(np.asarray(values, dtype=np.uint8)).save(file, form)
-    return file.getvalue()
-
-
-@pytest.fixture(scope="session")
-def picture_bytes() -> Callable[..., bytes]:
-    return picture
 
 
 @pytest.fixture(scope="session")
@@ -82,14 +69,3 @@ def parquet(tmp_path: Path) -> Callable[..., Path]:
         return tmp_path / name
 
     return write
-
-
-@pytest.fixture
-def pictures(tmp_path: Path) -> Path:
-    random = np.random.default_rng(6)
-    for name, count in (("cat", 5), ("dog", 4)):
-        folder = tmp_path / "pictures" / name
-        folder.mkdir(parents=True)
-        for i in range(count):
-            (folder / f"{i}.png").write_bytes(picture(random.integers(0, 256, (6, 5, 3))))
-    return tmp_path / "pictures"

@@ -226,14 +226,6 @@ def test_idx_round_trip_gzipped_or_not(source: Make, files: Path, idx_bytes: Cal
     assert packed.facts().records == 5
 
 
-def test_idx_test_records(source: Make, files: Path) -> None:
-    facts = source("idx", files, **TESTED).facts()
-    assert (facts.records, facts.test_records) == (20, 8)
-    for key in ("test_images", "test_labels"):
-        half = {k: v for k, v in TESTED.items() if k != key}
-        refused(source("idx", files, **half), f"{key} is missing")
-
-
 def test_idx_folders_and_names_without_gz(
     source: Make, files: Path, idx_bytes: Callable[[Any], bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:

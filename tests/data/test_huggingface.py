@@ -12,7 +12,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import jsonschema
-import numpy as np
 import pytest
 from support.refused import refused
 
@@ -104,7 +103,6 @@ def test_huggingface_tables(hub: SimpleNamespace, source: Make, folder: Path) ->
         "huggingface owner/set (test): 1 records of 2 features, but the spec declares 2 of 2",
     )
     refused(source("huggingface", **TABLE, test_split="test"), "test_split and test_records require each other")
-    refused(source("huggingface", **TABLE, resize=True), "resize needs the key image")
 
 
 def test_huggingface_digests(source: Make) -> None:
@@ -115,34 +113,9 @@ def test_huggingface_digests(source: Make) -> None:
         {"train_split": "other"},
         {"classes": ["1", "0"]},
         {"columns": ["b", "a"]},
-        {"image": "a", "features": [1, 1, 2]},
-        {"image": "a", "features": [1, 2, 1]},
-        {"image": "a", "features": [1, 2, 1], "resize": True},
+        {"features": [1, 1, 2]},
     ]
     assert len({source("huggingface", **{**TABLE, **v}).facts().digest for v in variants}) == len(variants)
-
-
-PICTURES: dict[str, Any] = {**TABLE, "features": [1, 6, 5], "image": "a"}
-
-
-def test_huggingface_pictures(hub: SimpleNamespace, source: Make, picture_bytes: Callable[..., bytes]) -> None:
-    pa = pytest.importorskip("pyarrow")
-    pixels = np.random.default_rng(0).integers(0, 256, (2, 6, 5))
-    cells: list[Any] = [{"bytes": picture_bytes(p), "path": f"{i}.png"} for i, p in enumerate(pixels)]
-    hub.train = pa.table({"a": cells, "y": [1, 0]})
-    rows = source("huggingface", **{**PICTURES, "records": 2}).load()
-    assert np.array_equal(rows.train_x[:, 0], pixels.astype(np.float32) / np.float32(255))
-    assert rows.train_y.tolist() == [1, 0]
-    refused(source("huggingface", **{**PICTURES, "image": "c"}), "has no column 'c' (its columns: a, y)")
-    refused(source("huggingface", **PICTURES, columns=["a"]), "image and columns exclude each other")
-    refused(source("huggingface", **{**PICTURES, "features": 30}), "shape must be [1 or 3, height, width]")
-    refused(source("huggingface", **{**PICTURES, "features": [1, 5, 6]}), "record 0: 6 x 5 pixels, but shape declares")
-    for cell, part in (
-        ({"bytes": None, "path": "/etc/passwd"}, "record 1: contains no picture"),
-        ({"bytes": b"GIF89a", "path": None}, "record 1: not a readable PNG or JPEG picture"),
-    ):
-        hub.train = pa.table({"a": [cells[0], cell], "y": [1, 0]})
-        refused(source("huggingface", **{**PICTURES, "records": 2}), part)
 
 
 @pytest.fixture
@@ -209,15 +182,3 @@ def test_huggingface_without_a_network(source: Make, folder: Path, monkeypatch: 
     monkeypatch.setattr("time.sleep", lambda seconds: None)
     made = source("huggingface", **TABLE)
     refused(made, "huggingface owner/set (train): could not be fetched (", f"the cache in {folder} ($DPSPEC_DATA)")
-
-
-@pytest.mark.filterwarnings("default")
-def test_huggingface_tables_hold_pictures_undecoded(picture_bytes: Callable[..., bytes]) -> None:
-    """What the package's own data sets look like in Arrow's format: the bytes as they were published."""
-    datasets = pytest.importorskip("datasets")
-    data = picture_bytes(np.zeros((6, 5)))
-    features = datasets.Features({"a": datasets.Image(), "y": datasets.ClassLabel(names=["no", "yes"])})
-    made = datasets.Dataset.from_dict({"a": [{"bytes": data, "path": None}], "y": [1]}, features=features)
-    table = made.with_format("arrow")[:]
-    assert table["a"][0].as_py()["bytes"] == data
-    assert table["y"][0].as_py() == 1

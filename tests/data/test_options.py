@@ -107,9 +107,7 @@ def test_standardise_by_one_constant_per_feature_or_channel() -> None:
     assert (got[:, 1] == 0).all()
 
 
-@pytest.mark.parametrize(
-    ("kind", "wanted"), [("digits", r"per channel \(1\)"), ("breast-cancer", r"per feature \(30\)")]
-)
+@pytest.mark.parametrize(("kind", "wanted"), [("digits", r"per channel \(1\)"), ("synthetic", r"per feature \(16\)")])
 def test_wrong_number_of_constants_is_refused_by_facts_and_load(kind: str, wanted: str, source: Make) -> None:
     made = source(kind, standardise={"mean": [1.0, 2.0]})
     for step in (made.facts, made.load):

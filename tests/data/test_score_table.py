@@ -35,14 +35,7 @@ def npz_file(folder: Path, **columns: list[Any]) -> Path:
     return folder / "t.npz"
 
 
-def parquet_file(folder: Path, **columns: list[Any]) -> Path:
-    pa = pytest.importorskip("pyarrow")
-    parquet = pytest.importorskip("pyarrow.parquet")
-    parquet.write_table(pa.table(columns), folder / "t.parquet")
-    return folder / "t.parquet"
-
-
-WRITERS = [csv_file, npz_file, parquet_file]
+WRITERS = [csv_file, npz_file]
 Writer = Callable[..., Path]
 
 
@@ -98,15 +91,6 @@ def test_what_no_table_may_hold_is_told_with_its_key(
     assert caught.value.key == f"audit.scores.{key}"
 
 
-def test_messages_name_line_or_row(tmp_path: Path) -> None:
-    columns = {"in": [1, 0, 5, 0], "score": SCORES}
-    for write, where in ((csv_file, "t.csv:4:"), (npz_file, "t.npz: row 2:"), (parquet_file, "t.parquet: row 2:")):
-        path = write(tmp_path, **columns)
-        with pytest.raises(DataError, match=r"the inclusion bit is 5") as caught:
-            read_table(tmp_path, {"path": path.name, **NAMED}, 1)
-        assert where in str(caught.value)
-
-
 def test_missing_values_are_told(tmp_path: Path) -> None:
     path = tmp_path / "t.csv"
     for text, key, words in (
@@ -123,9 +107,6 @@ def test_missing_values_are_told(tmp_path: Path) -> None:
             read_table(tmp_path, {"path": "t.csv", **NAMED}, 1)
         assert words in str(caught.value)
         assert caught.value.key == f"audit.scores.{key}"
-    parquet = parquet_file(tmp_path, **{"in": [1, None, 0, 1], "score": SCORES})
-    with pytest.raises(DataError, match="row 1: column 'in': the inclusion bit is missing"):
-        read_table(tmp_path, {"path": parquet.name, **NAMED}, 1)
 
 
 @pytest.mark.parametrize("write", WRITERS)
@@ -185,7 +166,7 @@ def test_only_regular_files_are_opened(tmp_path: Path, monkeypatch: pytest.Monke
         ("folder.csv", "a folder"),
         ("none.csv", "no such file"),
         ("/dev/zero", "not a regular file"),
-        ("t.txt", "must end in .csv, .npz or .parquet"),
+        ("t.txt", "must end in .csv or .npz"),
     ):
         with pytest.raises(DataError, match=words) as caught:
             read_table(tmp_path, {"path": name, **NAMED}, 1)

@@ -46,16 +46,6 @@ def test_lines_are_read_and_padded(tmp_path: Path) -> None:
     assert len(rows.test_x) == 0
 
 
-def test_arrays_hold_the_same(tmp_path: Path) -> None:
-    x, y = np.array(PADDED, dtype=np.uint16), np.array([0, 2, 1, 0])
-    np.savez(tmp_path / "texts.npz", x=x, y=y, x_test=x[:2, :2], y_test=y[:2])
-    source = tokens(tmp_path / "texts.npz")
-    facts, rows = source.facts(), source.load()
-    assert (facts.records, facts.test_records, facts.shape, facts.vocabulary) == (4, 2, (4,), 9)
-    assert rows.train_x.tolist() == PADDED
-    assert rows.test_x.tolist() == [[1, 2, 0, 0], [0, 0, 0, 0]]
-
-
 @settings(max_examples=40, deadline=None)
 @given(
     st.lists(st.tuples(st.lists(st.integers(0, 8), max_size=6), st.integers(0, 2)), min_size=1, max_size=9),
@@ -108,36 +98,18 @@ def test_files_that_are_none(tmp_path: Path) -> None:
     (tmp_path / "texts.jsonl").write_bytes(b"\xff\xfe")
     (tmp_path / "blank.jsonl").write_text("\n\n")
     (tmp_path / "long.jsonl").write_text(" " * (2**20 + 2))
-    (tmp_path / "texts.txt").write_text("hello")
     for name, said in (
         ("texts.jsonl", "not UTF-8"),
         ("blank.jsonl", "is empty"),
         ("long.jsonl", "is longer than"),
-        ("texts.txt", "must end in .jsonl or .npz"),
-        ("absent.npz", "no such file"),
+        ("absent.jsonl", "no such file"),
     ):
         with pytest.raises(DataError, match=said):
             tokens(tmp_path / name).facts()
 
 
-@pytest.mark.parametrize(
-    ("arrays", "said"),
-    [
-        ({"x": np.zeros((2, 3)), "y": np.zeros(2, int)}, "x must have integers and 2 axes, got dtype float64"),
-        ({"x": np.zeros((2, 5), int), "y": np.zeros(2, int)}, "x has 5 ids per text, but length is 4"),
-        ({"x": np.full((2, 3), 9), "y": np.zeros(2, int)}, "x: id 9 of text 0 is not in 0..8"),
-        ({"x": np.full((2, 3), -1), "y": np.zeros(2, int)}, "x: id -1 of text 0"),
-        ({"x": np.zeros((2, 3), int), "y": np.full(2, 7)}, "label 7 of record 0 is not in 0..2"),
-    ],
-)
-def test_arrays_that_are_no_texts(arrays: dict[str, Any], said: str, tmp_path: Path) -> None:
-    np.savez(tmp_path / "texts.npz", **arrays)
-    with pytest.raises(DataError, match=re.escape(said)):
-        tokens(tmp_path / "texts.npz").load()
-
-
 def test_what_scales_features_is_no_key() -> None:
-    for dataset, own in ((TOKENS, {**OPTIONS, "path": "a.npz"}), (SYNTHETIC, {})):
+    for dataset, own in ((TOKENS, {**OPTIONS, "path": "a.jsonl"}), (SYNTHETIC, {})):
         jsonschema.validate({**own, "split": {"test": 0.5}, "size": 1}, dict(dataset.schema))
         for scaling in ({"standardise": {"mean": 1.0}}, {"radius": 1.0}):
             with pytest.raises(jsonschema.ValidationError, match="Additional properties"):

@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -103,13 +104,6 @@ def test_a_module(checkout: Path) -> None:
     run(checkout, sys.executable, "-m", "dpspec", "run", "a.yaml", "--workers", "2", "--bounds-only")
 
 
-def test_the_pytest_plugin(checkout: Path, tmp_path: Path) -> None:
-    script = tmp_path / "pytest"
-    script.write_text("import sys\nimport pytest\nsys.exit(pytest.main(sys.argv[1:]))\n", encoding="utf-8")
-    options = ("-p", "dpspec.testing.collect", "-p", "no:cacheprovider", "--dpspec-bounds-only", "a.yaml")
-    run(checkout, sys.executable, script, *options, codes=(0, 1))
-
-
 @pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")
 def test_the_action(checkout: Path, program: Path) -> None:
     path = f"{program.parent}:{os.environ['PATH']}"
@@ -131,7 +125,7 @@ def test_a_script_of_a_backend_is_run_as_ever(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.delenv("PYTHONSAFEPATH", raising=False)
     pool = Processes(["cpu"], most=1, threads=1, budget=1000)
     try:
-        pool.start(Task(number=1, name="asks", needs=Resources(), work=tasks.Asks("PYTHONSAFEPATH")))
+        pool.start(Task(number=1, name="asks", needs=Resources(), work=partial(tasks.variable, "PYTHONSAFEPATH")))
         told: list[object] = []
         while TaskFinished(task=1) not in told:
             told += pool.messages()

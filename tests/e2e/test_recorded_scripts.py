@@ -15,14 +15,11 @@ FAULTS = [
     ("opacus_tabular", "shuffled", "sampling", "batches are shuffled"),
     ("opacus_tabular", "noise-forgotten", "noise-scale", "parameter updates without noise"),
     ("opacus_tabular", "last-virtual-step-dropped", "clipping", "drawn records"),
-    ("opacus_images", "wrong-optimizer", "update", "outside the DP optimizer"),
-    ("opacus_images", "noise-forgotten", "steps", "noise vectors"),
     ("plain_microbatches", "told-another-rate", "sampling", "binomial"),
     ("plain_microbatches", "wrong-optimizer", "update", "outside the DP optimizer"),
     ("plain_microbatches", "shuffled", "sampling", "inclusions per record"),
     ("plain_microbatches", "noise-forgotten", "noise-scale", "chi-square"),
     ("plain_microbatches", "clipping-after-averaging", "clipping", "drawn records without a clipped norm"),
-    ("opacus_lora", "adapter-merged", "model-state", "changed model state"),
 ]
 
 
@@ -30,7 +27,7 @@ def script(name):
     return import_module(f"e2e.scripts.{name}").main
 
 
-@pytest.mark.parametrize("name", ["opacus_tabular", "opacus_images", "plain_microbatches", "opacus_lora"])
+@pytest.mark.parametrize("name", ["opacus_tabular", "plain_microbatches"])
 def test_a_sound_script_is_left_as_it_is_and_proved_at_what_it_costs(name, tmp_path):
     main = script(name)
     plain, _ = main()
@@ -39,7 +36,6 @@ def test_a_sound_script_is_left_as_it_is_and_proved_at_what_it_costs(name, tmp_p
     found = check_run(tmp_path / "run", Question(delta=1e-5, epsilon=4.0, group_sizes=(1, 8)))
     assert (found.verdict, found.conformance.status) == ("proved", "no-deviation-found")
     if engine is not None:
-        assert found.told.difference.startswith("The accountant covers the same phases")
         assert found.told.epsilon == pytest.approx(engine.get_epsilon(1e-5), abs=1e-3)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -61,7 +62,8 @@ def plan(spec: Spec) -> Plan:
 
 def files(store: Store) -> Iterator[tuple[str, bytes]]:
     """What every record says but for where it was made, and every array's bytes."""
-    for key in list(store.keys()):
+    for record in sorted(Path(store.location).glob("trials/*/*")):
+        key = record.name
         stored = store.get(key)
         assert stored is not None
         yield key, canonical_json({"evidence": stored.record.evidence, "arrays": stored.record.arrays}).encode()
@@ -82,7 +84,7 @@ def test_whatever_is_missing_of_a_chunk(spec: Spec, tmp_path: Path) -> None:
     draw = random.Random(5)
     for number in (1, len(keys) - 1, len(keys) // 2):
         for index in draw.sample(sorted(keys), number):
-            store.remove(keys[index])
+            shutil.rmtree(Path(store.location) / "trials" / keys[index][:2] / keys[index])
         resumed = audited()
         assert dict(files(store)) == first
         assert [trial.key for trial in resumed.audits[0].trials] == [keys[index] for index in sorted(keys)]

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Callable
 
 import pytest
 from support import counting as support
 
 from dpspec.contract import Diagnostic, Finding, FrozenMap, Scope
-from dpspec.engine.calibration import calibrate_spec, calibrate_specs
-from dpspec.engine.evaluations import Evaluations
+from dpspec.engine.calibration import Evaluations, calibrate_spec, valid_beyond, valid_integers
 from dpspec.errors import UsageError
 from dpspec.language.load import load_specs
 from dpspec.registry.loader import load_catalog
@@ -20,7 +20,6 @@ KEY = "mechanism.epsilon"
 
 @pytest.fixture
 def load(tmp_path):
-    """Specs of the counting mechanism, from text that is added to its example, and overrides."""
     return lambda *overrides, more="": support.load(tmp_path, *overrides, text=support.EXAMPLE + more)
 
 
@@ -32,8 +31,6 @@ def upper(value, **changes):
 
 @pytest.fixture
 def yielding(monkeypatch):
-    """Replace the mechanism's bounds by the findings that a function makes of a spec."""
-
     def install(findings):
         def bound(self, spec, context):
             context.progress(1, 2, "thinking")
@@ -47,8 +44,6 @@ def yielding(monkeypatch):
 
 @pytest.fixture
 def bounding(yielding):
-    """Replace the mechanism's bound by epsilon = ``value(factor, epsilon)``."""
-
     def install(value, **changes):
         yielding(lambda spec: [upper(value(spec.mechanism.get("factor", 1.0), spec.mechanism["epsilon"]), **changes)])
 
@@ -57,8 +52,6 @@ def bounding(yielding):
 
 @pytest.fixture
 def refusing(monkeypatch):
-    """Let the mechanism refuse specs for which a function is true."""
-
     def install(wrong, message, *path):
         def check(self, spec, facts):
             if wrong(spec):
@@ -266,10 +259,39 @@ def test_an_audit_that_cannot_run_is_no_obstacle(load, refusing):
     assert calibrate_spec(load()[0], support.catalog(), vary=KEY).proved is not None
 
 
-def test_cells_that_differ_in_the_varied_key_alone_are_one(load):
-    specs = load(more="\nmatrix: {mechanism.epsilon: [0.5, 2.0], claims.held.epsilon: [1.5, 3.0]}\n")
-    found = calibrate_specs(specs, support.catalog(), vary=KEY)
-    assert [c.name for c in found] == ["coin[epsilon=1.5]", "coin[epsilon=3.0]"]
-    specs = load(more="\nmatrix: {mechanism.epsilon: [0.5, 2.0]}\n")
-    (one,) = calibrate_specs(specs, support.catalog(), vary=KEY)
-    assert (one.name, one.cell) == ("coin", ())
+LOW, HIGH = 1.0, 600.0
+
+
+def found(start: int, is_valid: Callable[[int], bool], document: object) -> set[int]:
+    valid = valid_integers(start, LOW, HIGH, is_valid, document)
+    first, last = valid.limits(LOW, HIGH)
+    values = {int(valid.value(index)) for index in range(int(first), int(last) + 1)}
+    assert all(valid.value(valid.index(value)) == value for value in values)
+    return {value for value in values if is_valid(value)}
+
+
+@pytest.mark.parametrize(
+    ("is_valid", "document"),
+    [
+        (lambda v: v % 7 == 0, {"sampling": {"epoch_steps": 7}}),
+        (lambda v: v % 60 == 0, {"sampling": {"epoch_steps": 60}, "phases": [{"steps": 120}]}),
+        (lambda v: v % 7 == 0 and v <= 70, {}),
+        (lambda v: 360 % v == 0, {"steps": 360}),
+        (lambda v: 360 % v == 0 and v >= 4, {"steps": 360, "sampling": {"batches_per_epoch": 4}}),
+        (lambda v: 12 % v == 0, {"steps": 12}),
+        (lambda v: True, {"steps": 360, "other": 12}),
+        (lambda v: v <= 50, {"steps": 360}),
+        (lambda v: 5 <= v <= 500, {"steps": 1000}),
+    ],
+)
+def test_all_valid_values_are_found_from_each_of_them(is_valid: Callable[[int], bool], document: object) -> None:
+    expected = {value for value in range(int(LOW), int(HIGH) + 1) if is_valid(value)}
+    for start in expected:
+        assert found(start, is_valid, document) == expected, start
+
+
+def test_a_valid_value_beyond_the_last_one_is_named() -> None:
+    assert valid_beyond(3.0, HIGH, lambda v: v <= 3 or v == 6, {}) == 6
+    assert valid_beyond(3.0, HIGH, lambda v: v <= 3 or v == 90, {"steps": 360}) == 90
+    assert valid_beyond(3.0, HIGH, lambda v: v <= 3, {"steps": 360}) is None
+    assert valid_beyond(300.0, HIGH, lambda v: v > 600, {"steps": 9000}) is None

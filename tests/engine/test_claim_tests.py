@@ -262,7 +262,6 @@ def test_an_incomplete_run_refutes_nothing_by_a_test_of_all_trials(tmp_path: Pat
 
 
 def test_an_early_look_contradicts_no_bound_either(tmp_path: Path) -> None:
-    """The mechanism tells the truth far more often than it declares."""
     lying = ("mechanism.factor=4", "claims.held.expect=contradicted", "claims.broken.expect=contradicted")
     early = audited(tmp_path, *lying, most=3)
     assert [v.verdict for v in early.audits[0].verdicts] == ["proved", "open"]
@@ -346,7 +345,6 @@ def test_what_is_true_with_its_confidence_at_the_end_is_no_end_of_an_interval_be
 
 
 def test_one_complete_audit_is_judged_among_the_tests_that_are_still_to_come() -> None:
-    """Else it could be refuted now, among few tests, and again among more at a later look."""
     close = dataclasses.replace(attack(100, 100, 63))
     whole = unjudged(spec(approx(0.0)), close)
     waiting = dataclasses.replace(unjudged(spec(approx(9.0))), trials=0, needed=8, tests=20)

@@ -15,7 +15,7 @@ from support import results
 from support import results as factory
 
 from dpspec.contract import FrozenMap
-from dpspec.engine.results import codec
+from dpspec.engine.results import codec, decimals
 from dpspec.engine.results.codec import dump, load, result_schema
 from dpspec.errors import ResultError
 
@@ -44,27 +44,6 @@ def test_a_result_follows_its_published_schema() -> None:
     wrong["audits"][0]["verdicts"][0]["verdict"] = "fine"
     with pytest.raises(jsonschema.ValidationError):
         jsonschema.validate(wrong, schema)
-
-
-@pytest.mark.parametrize(
-    ("edit", "says"),
-    [
-        (lambda d: d.update(schema="dpspec/result/v9"), "dpspec/result/v2"),
-        (lambda d: d.pop("audits"), r"result\.audits is missing"),
-        (lambda d: d.update(extra=1), "unknown key 'extra'"),
-        (lambda d: d["audits"][0].update(name=3), r"audits\[0\].name must be a string"),
-        (lambda d: d["audits"][0]["verdicts"][0].update(verdict="fine"), "must be one of"),
-        (lambda d: d["audits"][0]["findings"][0].update(value="many"), "must be a number"),
-        (lambda d: d["audits"][0]["findings"][0].update(value=True), "must be a number"),
-        (lambda d: d["audits"][0].update(planned_trials=1.5), "must be an integer"),
-        (lambda d: d["audits"][0].update(trials={}), "must be a list"),
-    ],
-)
-def test_a_wrong_result_is_refused_with_its_place(edit: object, says: str) -> None:
-    data = json.loads(codec.dump(factory.result()))
-    edit(data)  # type: ignore[operator]
-    with pytest.raises(ResultError, match=says):
-        codec.load(json.dumps(data))
 
 
 @given(st.text())
@@ -115,6 +94,14 @@ def document() -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("place", "value", "says"),
     [
+        ("schema", "dpspec/result/v9", "dpspec/result/v2"),
+        ("extra", 1, "unknown key 'extra'"),
+        ("audits.0.name", 3, "audits[0].name must be a string"),
+        ("audits.0.verdicts.0.verdict", "fine", "must be one of"),
+        ("audits.0.findings.0.value", "many", "must be a number"),
+        ("audits.0.findings.0.value", True, "must be a number"),
+        ("audits.0.planned_trials", 1.5, "must be an integer"),
+        ("audits.0.trials", {}, "must be a list"),
         ("confidence", 1.5, "result.confidence must lie between 0 and 1, got 1.5"),
         ("audits.0.verdicts.0.upper_finding", 7, "verdicts[0].upper_finding must be the place of a finding, got 7"),
         ("audits.0.verdicts.0.lower_finding", -1, "lower_finding must be the place of a finding, got -1"),
@@ -156,3 +143,76 @@ def test_what_makes_no_sense_is_refused_with_its_place(place: str, value: Any, s
     with pytest.raises(ResultError) as refused:
         load(json.dumps(found))
     assert says.replace("'none'", "none") in str(refused.value)
+
+
+FINITE = st.floats(allow_nan=False, allow_infinity=False)
+DIGITS = st.integers(1, 17)
+
+
+@given(FINITE, DIGITS)
+def test_an_upper_bound_never_shrinks(value, digits):
+    assert float(decimals.upper(value, digits=digits)) >= value
+
+
+@given(FINITE, DIGITS)
+def test_a_lower_bound_never_grows(value, digits):
+    assert float(decimals.lower(value, digits=digits)) <= value
+
+
+@given(FINITE, FINITE)
+def test_rounding_keeps_the_side_of_the_claim(value, claim):
+    for text in (decimals.upper(value, against=claim), decimals.lower(value, against=claim)):
+        assert (float(text) > claim) == (value > claim)
+        assert (float(text) < claim) == (value < claim)
+
+
+@given(st.floats(1e-6, 1e6))
+def test_rounding_stays_close(value):
+    for text in (decimals.upper(value), decimals.lower(value), decimals.nearest(value)):
+        assert math.isclose(float(text), value, rel_tol=1e-3)
+
+
+@given(FINITE)
+def test_exact_reads_back(value):
+    assert float(decimals.exact(value)) == value
+
+
+@pytest.mark.parametrize(
+    ("value", "up", "down"),
+    [
+        (2.95524591, "2.956", "2.955"),
+        (2.1, "2.1", "2.1"),
+        (-2.95524591, "-2.955", "-2.956"),
+        (1e-6, "1e-6", "1e-6"),
+        (1.23456e-9, "1.235e-9", "1.234e-9"),
+        (0.00012345, "0.0001235", "0.0001234"),
+        (1234567.0, "1235000", "1234000"),
+        (1.5e300, "1.5e300", "1.5e300"),
+        (0.0, "0", "0"),
+        (9.99999, "10", "9.999"),
+        (math.inf, "infinity", "infinity"),
+        (-math.inf, "-infinity", "-infinity"),
+        (math.nan, "not a number", "not a number"),
+    ],
+)
+def test_examples(value, up, down):
+    assert (decimals.upper(value), decimals.lower(value)) == (up, down)
+
+
+def test_digits_are_added_until_the_side_of_the_claim_shows():
+    assert decimals.upper(2.99996, against=2.9999) == "3"
+    assert decimals.upper(2.99986, against=2.9999) == "2.99986"
+    assert decimals.lower(3.00001, against=3.0) == "3.00001"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0.04, "0.0 s"), (9.94, "9.9 s"), (9.96, "10 s"), (59.7, "1 min 00 s"), (200, "3 min 20 s"), (7500, "2 h 05 min")],
+)
+def test_durations(seconds, text):
+    assert decimals.duration(seconds) == text
+
+
+@pytest.mark.parametrize(("count", "text"), [(0, "0 B"), (1023, "1023 B"), (1536, "1.5 KiB"), (2**31, "2.0 GiB")])
+def test_sizes(count, text):
+    assert decimals.size(count) == text

@@ -209,7 +209,6 @@ DOCUMENT = document(training={"backend": "native"})
 
 
 def saying(constants: Assumption | str, distribution: str = "somebody's") -> Catalog:
-    """All that is installed, the native backend with something else to say of its constants."""
     catalog = load_catalog()
     native = catalog.backends["native"]
     provider = dataclasses.replace(native.provider, constants=constants)
@@ -218,7 +217,6 @@ def saying(constants: Assumption | str, distribution: str = "somebody's") -> Cat
 
 
 def verdict(tmp_path: Path, constants: Assumption | str) -> AuditResult:
-    """The audit of the spec above with such a backend."""
     catalog = saying(constants)
     (audit,) = run([from_document(DOCUMENT, catalog)], catalog, store=Store(tmp_path), train=False).audits
     return audit
@@ -293,7 +291,6 @@ def test_what_opacus_computes_from_the_records(options: dict[str, str], wrong: l
 
 
 def test_specs_of_opacus_are_proved_only_with_a_public_divisor(tmp_path: Path) -> None:
-    """The bound is within the claim for all of them, and the divisor tells how many records there are but for one."""
     catalog = load_catalog()
     loaded = load_specs(sorted((ROOT / "specs" / "opacus").glob("*.yaml")), catalog)
     result = run(loaded.specs, catalog, store=Store(tmp_path), train=False)

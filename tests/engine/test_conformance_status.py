@@ -150,7 +150,6 @@ DOCUMENT = document(
 
 
 def catalog_with(trainer: type | None, constants: Assumption | str = NATIVE_CONSTANTS) -> Catalog:
-    """All that is installed, with another trainer as the native backend."""
     catalog = load_catalog()
     native = catalog.backends["native"]
     named = native.provider.trainer if trainer is None else f"support.dependent:{trainer.__name__}"
@@ -215,7 +214,6 @@ def test_the_status_of_an_assumption_moves_one_way_alone(before: Any, pipeline: 
 
 
 def test_a_neighbour_is_no_run() -> None:
-    """Where nothing of the run was looked at, a step on other records does not make it conform."""
     kept = Check(assumption=CONSTANTS, test="step", p_value=1.0, observed="measured", detectable=0.001)
     assert conformance_of("not-run", [kept], 1, executed=True).status == "not-run"
     broken = dataclasses.replace(kept, p_value=0.0)

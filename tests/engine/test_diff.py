@@ -13,7 +13,6 @@ from dpspec.engine.results.result import Conformance, Result
 
 
 def test_other_initial_weights_are_a_change_although_the_spec_says_the_same() -> None:
-    """A file is named by its path; what it held is known by its digest alone."""
     (audit,) = factory.result().audits
     one, two = (
         dataclasses.replace(audit, facts=dataclasses.replace(audit.facts, initial_weights=64 * digit)) for digit in "ab"
@@ -37,7 +36,6 @@ def test_other_initial_weights_are_a_change_although_the_spec_says_the_same() ->
     ids=str,
 )
 def test_a_metric_is_better_in_the_direction_that_is_claimed(said: dict[str, float], raised: str) -> None:
-    """Accuracy that rose used to be told as worse, as an epsilon that rose is."""
     document = {"claims": [{"id": "one", "kind": "metric", "name": "accuracy", **said, "expect": ["supported"]}]}
 
     def of(upper: float, lower: float) -> Result:
@@ -52,60 +50,59 @@ def test_a_metric_is_better_in_the_direction_that_is_claimed(said: dict[str, flo
     assert [(c.what, c.trend) for c in diff(high, low)] == [("upper", lowered), ("lower", lowered)]
 
 
-def test_a_verdict_that_falls_is_worse_and_fails_a_baseline_unless_known() -> None:
-    proved = factory.result()
-    assert diff(proved, proved) == ()
-    open_ = factory.result(factory.audit(verdicts=(factory.verdict(verdict="open", upper=3.5),)))
-    changes = {c.what: c for c in diff(proved, open_)}
+def judged(**changes: Any) -> Result:
+    return factory.result(factory.audit(verdicts=(factory.verdict(**changes),)))
+
+
+PROVED, FAILED = factory.result(), judged(verdict="refuted", expected=False)
+DEVIATING = factory.result(
+    factory.audit(conformance=Conformance(status="deviates", expect="no-deviation-found", expected=False, reason=""))
+)
+TWO = factory.result(
+    factory.audit(verdicts=(factory.verdict(), factory.verdict("two", verdict="open", expected=False)))
+)
+CONTROL, HELD = judged(verdict="refuted", expect=("refuted",)), judged(expect=("refuted",), expected=False)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "found"),
+    [
+        (PROVED, FAILED, [("demo", "one", "proved", "refuted")]),
+        (FAILED, FAILED, []),  # it is known
+        (PROVED, judged(upper=2.9), []),
+        (PROVED, TWO, [("demo", "two", "absent", "open, not as expected")]),
+        (CONTROL, HELD, [("demo", "one", "as expected", "proved, not as expected")]),
+        (PROVED, DEVIATING, [("demo", "", "not-run", "deviates")]),
+        (DEVIATING, DEVIATING, []),
+        (
+            factory.result(factory.audit("other")),
+            DEVIATING,
+            [("other", "", "present", "absent"), ("demo", "", "absent", "deviates, not as expected")],
+        ),
+    ],
+)
+def test_what_fails_a_baseline(before: Result, after: Result, found: list[tuple[str, str, str, str]]) -> None:
+    assert [(c.audit, c.claim, c.before, c.after) for c in regressions(before, after)] == found
+
+
+def test_a_verdict_that_falls_is_worse_and_a_bound_that_moves_is_told() -> None:
+    assert diff(PROVED, PROVED) == ()
+    fallen = judged(verdict="open", upper=3.5)
+    changes = {c.what: c for c in diff(PROVED, fallen)}
     assert (changes["verdict"].before, changes["verdict"].after) == ("proved", "open")
     assert changes["verdict"].trend == changes["upper"].trend == "worse"
-    assert {c.trend for c in diff(open_, proved)} == {"better"}
-    refuted = factory.result(factory.audit(verdicts=(factory.verdict(verdict="refuted", expected=False),)))
-    (change,) = regressions(proved, refuted)
-    assert (change.audit, change.claim, change.before, change.after) == ("demo", "one", "proved", "refuted")
-    assert regressions(refuted, refuted) == ()
+    assert {c.trend for c in diff(fallen, PROVED)} == {"better"}
+    assert [change.what for change in diff(PROVED, judged(upper=2.9))] == ["upper"]
 
 
 def test_rounding_is_no_change() -> None:
-    nudged = factory.result(factory.audit(verdicts=(factory.verdict(upper=2.5 * (1 + 1e-12)),)))
-    assert diff(factory.result(), nudged) == ()
+    assert diff(PROVED, judged(upper=2.5 * (1 + 1e-12))) == ()
 
 
 def test_another_claim_makes_a_verdict_neither_better_nor_worse() -> None:
-    refuted = factory.result(factory.audit(verdicts=(factory.verdict(verdict="refuted", claimed=1.0),)))
-    loosened = factory.result(factory.audit(verdicts=(factory.verdict(verdict="proved", claimed=9.0),)))
+    refuted, loosened = judged(verdict="refuted", claimed=1.0), judged(verdict="proved", claimed=9.0)
     changes = {c.what: c.trend for c in diff(refuted, loosened)}
     assert changes["verdict"] == changes["claimed"] == "other"
-
-
-def test_a_bound_that_moves_within_its_verdict_is_no_regression() -> None:
-    looser = factory.result(factory.audit(verdicts=(factory.verdict(upper=2.9),)))
-    assert [change.what for change in diff(factory.result(), looser)] == ["upper"]
-    assert regressions(factory.result(), looser) == ()
-
-
-def test_a_new_claim_has_to_come_out_as_expected() -> None:
-    two = (factory.verdict(), factory.verdict("two", verdict="open", expected=False))
-    (change,) = regressions(factory.result(), factory.result(factory.audit(verdicts=two)))
-    assert (change.claim, change.before, change.after) == ("two", "absent", "open, not as expected")
-
-
-def test_a_control_that_no_longer_fails_is_a_regression() -> None:
-    control = factory.result(factory.audit(verdicts=(factory.verdict(verdict="refuted", expect=("refuted",)),)))
-    held = factory.result(factory.audit(verdicts=(factory.verdict(expect=("refuted",), expected=False),)))
-    (change,) = regressions(control, held)
-    assert (change.before, change.after) == ("as expected", "proved, not as expected")
-
-
-def test_conformance_that_breaks_is_a_regression_once() -> None:
-    broken = Conformance(status="deviates", expect="no-deviation-found", expected=False, reason="")
-    after = factory.result(factory.audit(conformance=broken))
-    (change,) = regressions(factory.result(), after)
-    assert change.what == "conformance"
-    assert regressions(after, after) == ()
-    (gone, new) = regressions(factory.result(factory.audit("other")), after)
-    assert (gone.audit, gone.what, gone.after) == ("other", "audit", "absent")
-    assert new.after == "deviates, not as expected"
 
 
 DOCUMENT = {
@@ -128,7 +125,6 @@ DOCUMENT = {
 
 
 def stated(*, block: str = "", **changes: Any) -> Result:
-    """A result whose one claim, or the ``block`` named, says otherwise."""
     document = copy.deepcopy(DOCUMENT)
     document["claims"][0] |= changes if not block else {}
     document.get(block, {}).update(changes)
@@ -186,8 +182,6 @@ def test_a_claim_that_says_something_else_is_told_and_fails_the_baseline(changes
 def test_a_claim_about_other_data_sets_is_another_claim(
     claim: dict[str, Any], facts: dict[str, Any], limits: dict[str, Any], what: str
 ) -> None:
-    """Unlike one about all, of which the data at hand is one as good as another."""
-
     def of(limits: dict[str, Any], facts: dict[str, Any], **claim: Any) -> Result:
         (audit,) = stated(**claim).audits
         collection = {"collection": {"max_ball": 24, **limits}}

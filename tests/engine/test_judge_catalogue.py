@@ -75,7 +75,6 @@ BOUNDS = ("upper", "lower", "estimate")
 
 
 def deviating(parts: Mapping[str, Sequence[Any]], most: int) -> Iterator[dict[str, Any]]:
-    """Every choice in which at most so many parts differ from their defaults."""
     for count in range(most + 1):
         for names in itertools.combinations(parts, count):
             for values in itertools.product(*(parts[name] for name in names)):
@@ -83,7 +82,6 @@ def deviating(parts: Mapping[str, Sequence[Any]], most: int) -> Iterator[dict[st
 
 
 def stated(kind: str, options: Mapping[str, Any], narrowed: Mapping[str, Any]) -> tuple[Spec, Claim]:
-    """A claim and a spec that holds it."""
     threat: dict[str, Any] = {}
     if "unit" in narrowed:
         threat["unit"] = narrowed["unit"]
@@ -100,8 +98,6 @@ def verdict(spec: Spec, *outcomes: Finding | Evidence) -> str:
 
 @dataclasses.dataclass
 class Walk:
-    """The combinations that were walked through, and where judge and oracle differ."""
-
     combinations: int = 0
     found: Counter[str] = dataclasses.field(default_factory=Counter)
     wrong: list[str] = dataclasses.field(default_factory=list)
@@ -121,7 +117,6 @@ class Walk:
 
 
 def numbers(quantity: str, conditions: Sequence[Mapping[str, Any]], scopes: Sequence[Scope]) -> Iterator[Finding]:
-    """Findings on both sides of 1, of every side, rigor, condition and scope."""
     for scope, at, side, rigor in itertools.product(scopes, conditions, BOUNDS, RIGORS):
         yield Finding(
             quantity=quantity,
@@ -137,7 +132,6 @@ def numbers(quantity: str, conditions: Sequence[Mapping[str, Any]], scopes: Sequ
 
 
 def conditions(key: str, values: Sequence[float]) -> list[dict[str, Any]]:
-    """Each value of the condition, none, a group of another size, and a condition that no claim knows."""
     told: list[dict[str, Any]] = [{key: value} for value in values] if key else [{}]
     at = told[len(told) // 2]
     return [*told, {}, {**at, "group_size": 4}, {**at, "group_size": 8}, {**at, "step": 7}]
@@ -246,7 +240,6 @@ def test_a_metric_beside_the_bounds_that_a_privacy_claim_rests_on() -> None:
 
 
 def evidences(most: int) -> Iterator[Evidence]:
-    """Attacks and counts that reject whatever they are held against, in every scope."""
     for scope, size in itertools.product(scopes(most), (1, 4, 8)):
         at = FrozenMap({"group_size": size})
         yield audits.attack(2000, 2000, 2000, scope=scope, at=at)
@@ -282,7 +275,6 @@ def test_attacks_and_measurements_of_every_scope(few: int, least: int) -> None:
 
 
 def _small(options: Mapping[str, Any]) -> dict[str, Any]:
-    """The same claim of nearly nothing."""
     small = {"epsilon": 0.01, "mu": 0.01, "gamma": 0.2, "tpr": 0.05, "advantage": 0.01}
     found = {key: small.get(key, value) for key, value in options.items()}
     if "points" in found:
@@ -292,7 +284,6 @@ def _small(options: Mapping[str, Any]) -> dict[str, Any]:
 
 @functools.cache
 def bounds_of(kind: str) -> tuple[Finding, ...]:
-    """What an installed mechanism yields for its own example, before any trial."""
     import tempfile
     from pathlib import Path
 
@@ -303,11 +294,8 @@ def bounds_of(kind: str) -> tuple[Finding, ...]:
         assert loaded.ok, loaded.diagnostics
         prepared = prepare(loaded.specs[0], CATALOG)
         context = RunContext(prepared, CATALOG, prepared.audit.trial_inputs(prepared.spec), device="cpu")
-        try:
-            yielded = prepared.audit.bound(prepared.spec, context)
-            return tuple(outcome for outcome in yielded if isinstance(outcome, Finding))
-        finally:
-            context.close()
+        yielded = prepared.audit.bound(prepared.spec, context)
+        return tuple(outcome for outcome in yielded if isinstance(outcome, Finding))
 
 
 @pytest.mark.parametrize("kind", sorted({*CATALOG.mechanisms} - {"recorded"}))  # its recording has the bounds
@@ -333,7 +321,6 @@ def test_every_claim_against_the_bounds_of_an_installed_mechanism(kind: str) -> 
 
 
 def _claims_near(finding: Finding, value: float) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The claims that a finding's quantity and conditions bring to mind."""
     at = dict(finding.at)
     yield "metric", {"name": finding.quantity, "at_most": value}
     yield "metric", {"name": finding.quantity, "at_least": value}

@@ -41,7 +41,6 @@ audit: {{method: one-run, canary: {{space: input, kind: mislabelled, count: 10}}
 
 
 def told(tmp_path: Path, kind: str, backend: str = "native") -> str:
-    """What is wrong with the spec, in one line with its place."""
     path = tmp_path / "unfit.yaml"
     path.write_text(SPEC.format(kind=kind, backend=backend), encoding="utf-8")
     catalog = unfit_models.offered(load_catalog())
@@ -61,48 +60,22 @@ def told(tmp_path: Path, kind: str, backend: str = "native") -> str:
 @pytest.mark.parametrize(
     ("kind", "message"),
     [
-        (
-            "dropping",
-            "the model has no per-example gradients: layer '1' (Dropout) applies dropout with torch's global "
-            "generator, so the run's seed would not determine it; set dropout=0 or remove it: DP-SGD's noise already "
-            "regularizes",
-        ),
-        (
-            "toonarrow",
-            "the model rejects a record of shape [6]: layer '0' (Linear): mat1 and mat2 shapes cannot be multiplied "
-            "(1x6 and 9x8); build the model for `facts.shape`, or change the `shape` of the data",
-        ),
-        (
-            "unflat",
-            "the model returns [1, 1, 3] for one record, but training needs one number for each of 3 classes, [1, 3]; "
-            "end the model with a Flatten and a layer with `facts.classes` outputs",
-        ),
-        (
-            "fewclasses",
-            "the model returns [1, 2] for one record, but training needs one number for each of 3 classes, [1, 3]; "
-            "end the model with a Flatten and a layer with `facts.classes` outputs",
-        ),
+        ("dropping", "layer '1' (Dropout) applies dropout with torch's global generator"),
+        ("toonarrow", "the model rejects a record of shape [6]: layer '0' (Linear): mat1 and mat2 shapes cannot be"),
+        ("unflat", "the model returns [1, 1, 3] for one record, but training needs one number for each of 3 classes"),
+        ("fewclasses", "the model returns [1, 2] for one record, but training needs one number for each of 3 classes"),
+        ("asking", "layer '1' (_Asks) uses an operation that torch.func.vmap does not support"),
     ],
 )
-def test_what_is_wrong_is_told_at_the_model_with_the_way_out(tmp_path: Path, kind: str, message: str) -> None:
-    assert told(tmp_path, kind) == message
-
-
-def test_a_layer_that_looks_at_values_is_named(tmp_path: Path) -> None:
-    message = told(tmp_path, "asking")
-    assert message.startswith(
-        "the model has no per-example gradients: layer '1' (_Asks) uses an operation that "
-        "torch.func.vmap does not support; use tensor operations without .item() and branches on values: vmap: "
-    )
+def test_what_is_wrong_is_told_at_the_model(tmp_path: Path, kind: str, message: str) -> None:
+    assert message in told(tmp_path, kind)
 
 
 @pytest.mark.skipif(importlib.util.find_spec("opacus") is None, reason="needs opacus")
 def test_a_positional_embedding_with_opacus_leads_to_the_native_backend(tmp_path: Path) -> None:
-    assert told(tmp_path, "positional", "opacus") == (
-        "Opacus computes 6 of the 4 per-example gradients of parameter '0.table.weight', for example because a "
-        "positional embedding is used once for the whole batch; use training.backend: native, which supports such "
-        "layers"
-    )
+    message = told(tmp_path, "positional", "opacus")
+    assert message.startswith("Opacus computes 6 of the 4 per-example gradients of parameter '0.table.weight'")
+    assert "use training.backend: native" in message
 
 
 def test_a_model_that_fits_is_left_alone_and_draws_nothing() -> None:
@@ -141,7 +114,6 @@ def audited(folder: Path, store: Path, path: str | None = "w.safetensors", **opt
 
 
 def key(folder: Path, path: str | None) -> str:
-    """The key of the spec's trial, as the store has it."""
     made = prepare(spec(folder, path), CATALOG)
     inputs = made.audit.trial_inputs(made.spec)
     return trial_key(inputs, made.facts, made.revisions, (0,), 0, code_in(made.makers))

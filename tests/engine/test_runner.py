@@ -1,24 +1,25 @@
-"""An audit from its spec to its verdicts, and controls that a certified bound refutes."""
+"""An audit from its spec to its verdicts."""
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from support import counting
 
-from dpspec.contract import Diagnostic, Spec
+from dpspec.contract import DataError, Diagnostic, Facts, FrozenMap, LoadedData, Resumable, Spec
 from dpspec.contract.events import Event, TrialFinished, TrialsPlanned
+from dpspec.engine.preparing.context import RunContext
 from dpspec.engine.preparing.prepare import prepare
 from dpspec.engine.results.diff import diff
 from dpspec.engine.results.result import Result
-from dpspec.engine.running.runner import controls_decided_by_theory, run
+from dpspec.engine.running.runner import run
 from dpspec.engine.storage.trial_store import Store
 from dpspec.errors import ExitCode, NothingToRunError, PluginError, SpecError
-from dpspec.language.load import load_specs
-from dpspec.registry.loader import load_catalog
 
 
 @pytest.fixture
@@ -104,54 +105,37 @@ def test_errors_of_all_specs_are_told_before_any_work(load: Any, store: Store, m
     assert counting.RAN == []
 
 
-ROOT = Path(__file__).parents[2]
-
-SPEC = """\
-dpspec: 1
-name: controlled
-mechanism: {kind: group, noise_multiplier: 1.0, clip_norm: 1.0, sampling: {scheme: full}, steps: 4}
-data: {kind: synthetic, pattern: blobs, records: 60, features: 40, classes: 2}
-model: {kind: linear}
-claims:
-  - {id: true-one, kind: approx-dp, epsilon: 20.0, delta: 1e-5}
-  - CONTROL
-audit: {method: one-run, canary: {space: gradient, kind: orthogonal, count: 20}, seed: 3}
-"""
-
-#: Four full batches with noise multiplier 1 are one Gaussian mechanism of noise 1/2: epsilon at delta 1e-5 is 9.997.
-LOW = "{id: low, kind: approx-dp, epsilon: 9.99, delta: 1e-5, expect: refuted}"
+@pytest.fixture
+def told() -> list[Event]:
+    return []
 
 
-def warnings(tmp_path: Path, control: str, spec: str = SPEC) -> list[Diagnostic]:
-    file = tmp_path / "spec.yaml"
-    file.write_text(spec.replace("CONTROL", control), encoding="utf-8")
-    catalog = load_catalog()
-    loaded = load_specs([file], catalog)
-    assert not loaded.diagnostics
-    return [found for one in loaded.specs for found in controls_decided_by_theory(prepare(one, catalog), catalog)]
+@pytest.fixture
+def context(tmp_path: Path, told: list[Event]) -> RunContext:
+    catalog = counting.catalog()
+    (spec,) = counting.load(tmp_path)
+    return RunContext(prepare(spec, catalog), catalog, FrozenMap(), emit=told.append)
 
 
-@pytest.mark.parametrize(
-    "control",
-    [
-        LOW.replace("expect", "refuted_by: attack, expect"),
-        LOW.replace("expect", "refuted_by: any, expect"),
-        LOW.replace("9.99", "10.01"),
-        LOW.replace("refuted}", "[refuted, open]}"),
-        "{id: low, kind: metric, name: accuracy, at_least: 1.0, expect: refuted}",
-    ],
-    ids=["by-attack", "any-written", "not-below", "not-a-control", "metric"],
-)
-def test_other_claims_get_no_warning(tmp_path, control):
-    assert warnings(tmp_path, control) == []
+def test_a_trial_has_a_place_for_its_state_only_where_it_will_be_stored(context: RunContext, tmp_path: Path) -> None:
+    assert context.resumable(3) is None
+    context.state_folder = lambda index: tmp_path / str(index)
+    assert context.resumable(3) == Resumable(folder=tmp_path / "3")
+    assert not (tmp_path / "3").exists()
 
 
-def test_a_spec_without_an_audit_gets_no_warning(tmp_path):
-    assert warnings(tmp_path, LOW, SPEC[: SPEC.index("audit:")]) == []
-
-
-def test_bounds_that_need_rows_give_no_warning(tmp_path):
-    """The control of this example is false, but its bounds hold for the rows at hand."""
-    file = ROOT / "specs" / "preprocessing" / "dedup-side-channel.yaml"
-    text = file.read_text(encoding="utf-8").replace("refuted_by: attack, ", "")
-    assert warnings(tmp_path, "", text) == []
+def test_data_that_changed_after_the_run_began_are_not_taken_for_those_that_it_began_with(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    catalog = counting.catalog()
+    (spec,) = counting.load(tmp_path)
+    digests = iter(["before"] * 3 + ["after"])
+    x, y = np.zeros((10, 1), np.float32), np.arange(10) % 2
+    rows = LoadedData(train_x=x, train_y=y, test_x=x[:0], test_y=y[:0])
+    monkeypatch.setattr(counting.Nothing, "load", lambda self: rows)
+    facts = Facts(records=10, features=1, classes=2, shape=(1,))
+    monkeypatch.setattr(counting.Nothing, "facts", lambda self: dataclasses.replace(facts, digest=next(digests)))
+    first, second = (RunContext(prepare(spec, catalog), catalog, FrozenMap()) for _ in range(2))
+    assert first.data is rows
+    with pytest.raises(DataError, match="the data changed during the run: a file differs from its state"):
+        second.data  # noqa: B018

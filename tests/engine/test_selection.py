@@ -128,8 +128,7 @@ def test_batches_of_a_fixed_size_need_as_many_records(audited: Callable[[str], R
 
 @pytest.fixture
 def silent(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A mechanism that does not say what dominates its runs."""
-    monkeypatch.setattr("dpspec_group.mechanism.GroupAudit.dominating", lambda *_: None)
+    monkeypatch.setattr("dpspec_group.GroupAudit.dominating", lambda *_: None)
 
 
 @pytest.mark.usefixtures("silent")
@@ -151,7 +150,7 @@ def test_cells_that_say_nothing_that_composes_are_added_up(audited: Callable[[st
 def test_what_rests_on_the_records_is_told_to_nobody(
     audited: Callable[[str], Result], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from dpspec_group.mechanism import GroupAudit
+    from dpspec_group import GroupAudit
 
     bound = GroupAudit.bound
     monkeypatch.setattr(

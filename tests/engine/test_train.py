@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import pickle
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -13,13 +14,16 @@ from support import counting, fragile, gpu_cases
 from support.counting import notices
 
 from dpspec.contract import Plan, Spec
-from dpspec.contract.events import Event, Progressed, TrialFinished, TrialsPlanned
+from dpspec.contract.events import Event, Progressed, TrialFinished
+from dpspec.engine.preparing.prepare import Prepared, prepare
 from dpspec.engine.results.result import Result
+from dpspec.engine.running import tasks
 from dpspec.engine.running.run_options import RunOptions
 from dpspec.engine.running.runner import run
+from dpspec.engine.storage.stored_trials import NewTrial
 from dpspec.engine.storage.trial_store import Store
-from dpspec.errors import ExitCode, PluginError, SpecError
-from dpspec.executors import processes
+from dpspec.errors import ExitCode, PluginError, SpecError, UsageError
+from dpspec.executors import InlineContext, processes
 from dpspec.json_records import write
 from dpspec.language.load import load_specs
 from dpspec.registry.loader import load_catalog
@@ -30,7 +34,6 @@ CELLS = counting.EXAMPLE + "matrix: {mechanism.epsilon: [0.5, 0.75, 1.0, 1.25]}\
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where trials are told what to do."""
     folder = tmp_path / "told"
     folder.mkdir()
     monkeypatch.setenv(fragile.FOLDER, str(folder))
@@ -50,7 +53,6 @@ def audited(
 
 
 def found(result: Result) -> object:
-    """Everything but when and how fast."""
     return [
         {
             name: write(getattr(audit, name))
@@ -128,17 +130,6 @@ def test_so_many_trials_and_no_more(load: Any, tmp_path: Path) -> None:
     assert found(audited(load(), tmp_path / "store")) == found(audited(load(), tmp_path / "whole"))
 
 
-def test_trials_of_open_claims_come_first(load: Any, tmp_path: Path) -> None:
-    settled = counting.EXAMPLE.replace("name: coin", "name: settled").replace("epsilon: 0.2", "epsilon: 2.0")
-    specs = (*load(text=settled.replace(", expect: refuted", "")), *load())
-    told: list[Event] = []
-    result = audited(specs, tmp_path / "store", RunOptions(max_trials=6), told)
-    made = [event.audit for event in told if isinstance(event, TrialFinished)]
-    assert made == ["coin"] * 5 + ["settled"]
-    assert [audit.name for audit in result.audits] == ["settled", "coin"]
-    assert [event.audit for event in told if isinstance(event, TrialsPlanned)] == ["settled", "coin"]
-
-
 def test_an_executor_that_nobody_offers(load: Any, tmp_path: Path) -> None:
     with pytest.raises(PluginError, match=r"executor 'moon' \(installed: pair\)"):
         audited(load(), tmp_path / "store", RunOptions(executor="moon"))
@@ -172,3 +163,38 @@ def test_processes_find_for_every_mechanism_what_one_does(tmp_path: Path, monkey
         options = RunOptions(executor="local", workers=workers, device="cpu")
         results.append(run(specs, catalog, store=Store(tmp_path / str(workers)), options=options))
     assert found(results[0]) == found(results[1])
+
+
+@pytest.fixture
+def prepared(tmp_path: Path) -> Prepared:
+    (spec,) = counting.load(tmp_path)
+    return prepare(spec, counting.catalog())
+
+
+@pytest.fixture
+def sent(prepared: Prepared) -> bytes:
+    task = tasks.TrainTrials(spec=prepared.spec, catalog=counting.catalog(), facts=prepared.facts, indices=(0, 3))
+    return pickle.dumps(task)
+
+
+def made(sent: bytes) -> list[NewTrial]:
+    return list(pickle.loads(sent)(InlineContext("cpu", None, lambda said: None)))  # noqa: S301 - of a moment ago
+
+
+def test_work_is_done_where_it_arrives(sent: bytes) -> None:
+    assert [new.index for new in made(sent)] == [0, 3]
+
+
+def test_work_of_another_version_is_refused(sent: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tasks, "version_of", lambda name: "0.0.1" if name == "dpspec" else None)
+    with pytest.raises(UsageError, match=r"a worker has dpspec 0\.0\.1, .* but the run was started by dpspec "):
+        made(sent)
+
+
+def test_folders_are_the_same_from_wherever_the_work_is_done(prepared: Prepared) -> None:
+    folders = {0: Path("store") / "unfinished", 1: None}
+    training = tasks.TrainTrials(
+        spec=prepared.spec, catalog=counting.catalog(), facts=prepared.facts, indices=(0, 1), folders=folders
+    )
+    arrived = pickle.loads(pickle.dumps(training))  # noqa: S301 - of a moment ago
+    assert arrived.folders == {0: Path.cwd() / "store" / "unfinished", 1: None}

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import importlib.metadata
+import os
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +19,7 @@ from dpspec.contract.events import Event, Noticed
 from dpspec.engine.preparing import trial_keys
 from dpspec.engine.preparing import trial_keys as sources
 from dpspec.engine.preparing.prepare import prepare
+from dpspec.engine.preparing.trial_keys import UnknownCodeError, source_digest
 from dpspec.engine.results import codec
 from dpspec.engine.results.result import Result
 from dpspec.engine.running.runner import run
@@ -36,7 +39,6 @@ from support.counting import CountingAudit as Audit, Nothing as Source, NoTraine
 
 @pytest.fixture(autouse=True)
 def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A folder with a package of somebody's, whose code offers what the counting catalog offers."""
     package = tmp_path / "site" / "acme_code"
     package.mkdir(parents=True)
     (package / "__init__.py").write_text(CODE, encoding="utf-8")
@@ -49,12 +51,10 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def forget() -> None:
-    """As in a new process."""
     sources.source_digest.cache_clear()
 
 
 def catalog(part: str, version: str = "0.1", distribution: str = "acme", **changes: Any) -> Catalog:
-    """The counting catalog as dpspec's own, but for one part, which is somebody's."""
     known = counting.catalog()
     for family in FAMILIES.values():
         offers = {k: dataclasses.replace(o, distribution="dpspec") for k, o in getattr(known, family).items()}
@@ -192,3 +192,122 @@ def test_what_a_record_says_of_its_makers_has_to_give_its_key(audited: Any, by: 
     found = verify(dataclasses.replace(result, audits=(dataclasses.replace(audit, trials=edited),)), catalog("backend"))
     assert any(one.differs and one.what.endswith(", key") for one in found)
     assert origins.origin_summary(dataclasses.replace(audit, trials=edited))
+
+
+Digest = Callable[..., str]
+
+
+@pytest.fixture
+def importable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    folder = tmp_path / "importable"
+    folder.mkdir()
+    monkeypatch.syspath_prepend(folder)
+    yield folder
+    forget_code()
+
+
+def forget_code() -> None:
+    for cached in (source_digest, sources._shipped, sources._owners):
+        cached.cache_clear()
+    sys.path_importer_cache.clear()
+
+
+def write(folder: Path, name: str, text: str = "") -> Path:
+    file = folder / name
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(text, encoding="utf-8")
+    return file
+
+
+def installed(folder: Path, name: str, *files: str, version: str = "1.0") -> None:
+    info = folder / f"{name.replace('-', '_')}-{version}.dist-info"
+    write(info, "METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+    write(info, "RECORD", "".join(f"{file},,\n" for file in files))
+    write(info, "entry_points.txt", f"[dpspec]\nplug = {files[0].partition('/')[0].removesuffix('.py')}\n")
+
+
+def digest(reference: str = "acme_plug.backend:Trainer", distribution: str = "acme") -> str:
+    forget_code()
+    return source_digest(distribution, "plug", reference)
+
+
+def package(importable: Path) -> None:
+    for name in ("acme_plug/__init__.py", "acme_plug/backend.py", "acme_plug/deep/noise.py"):
+        write(importable, name, "x = 1\n")
+    write(importable, "acme_plug/table.json", "[1.0]")
+
+
+@pytest.mark.parametrize(
+    ("changed", "counts"),
+    [
+        *((name, True) for name in ("__init__.py", "backend.py", "deep/noise.py", "table.json", "new.py")),
+        *((name, False) for name in ("__pycache__/backend.cpython-311.pyc", ".backend.py.swp")),
+    ],
+)
+def test_every_file_of_a_package_counts_except_those_that_python_and_editors_write(
+    importable: Path, changed: str, counts: bool
+) -> None:
+    package(importable)
+    before = digest()
+    assert digest() == before
+    write(importable, f"acme_plug/{changed}", "x = 2\n")
+    assert (digest() != before) is counts
+
+
+def test_all_that_the_distribution_installed_counts_and_nothing_else(importable: Path) -> None:
+    write(importable, "acme_one.py", "import acme_other, acme_aside\n")
+    write(importable, "acme_other.py", "x = 1\n")
+    write(importable, "acme_aside.py", "x = 1\n")
+    installed(importable, "acme", "acme_one.py", "acme_other.py")
+    before = digest("acme_one:Trainer")
+    write(importable, "acme_aside.py", "x = 2\n")
+    assert digest("acme_one:Trainer") == before
+    for name in ("acme_other.py", "acme_one.py"):
+        write(importable, name, "# edited\n")
+        after = digest("acme_one:Trainer")
+        assert after != before
+        before = after
+
+
+def test_the_module_of_the_entry_point_counts(importable: Path) -> None:
+    package(importable)
+    write(importable, "acme_entry.py", "x = 1\n")
+    installed(importable, "acme", "acme_entry.py")
+    write(importable, "acme-1.0.dist-info/RECORD")  # an editable install lists no files
+    before = digest()
+    write(importable, "acme_entry.py", "x = 2\n")
+    assert digest() != before
+
+
+def test_an_editable_install_counts_where_its_files_are(importable: Path, tmp_path: Path) -> None:
+    source = tmp_path / "checkout" / "src"
+    package(source)
+    before_anything = sys.path[:]
+    write(importable, "acme.pth", f"{source}\n")
+    import site as site_module
+
+    try:
+        site_module.addsitedir(str(importable))
+        before = digest()
+        write(source, "acme_plug/backend.py", "x = 2\n")
+        assert digest() != before
+    finally:
+        sys.path[:] = before_anything
+
+
+@pytest.mark.skipif(not hasattr(os, "symlink"), reason="no links here")
+def test_links_are_followed_and_loops_end(importable: Path, tmp_path: Path) -> None:
+    package(importable)
+    write(tmp_path, "outside/more.py", "x = 1\n")
+    (importable / "acme_plug" / "more").symlink_to(tmp_path / "outside")
+    (importable / "acme_plug" / "again").symlink_to(importable / "acme_plug")
+    before = digest()
+    write(tmp_path, "outside/more.py", "x = 2\n")
+    assert digest() != before
+
+
+def test_what_is_nowhere_is_not_known(importable: Path) -> None:
+    with pytest.raises(UnknownCodeError, match="found nowhere"):
+        digest("acme_nowhere:Trainer")
+    with pytest.raises(UnknownCodeError, match="in no file"):
+        digest("_thread:Trainer")

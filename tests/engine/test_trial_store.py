@@ -4,15 +4,27 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import io
 import json
+import os
+import shutil
+import signal
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
+from support import counting
 
 from dpspec.contract import FrozenMap, Trial
+from dpspec.contract.catalog import Catalog
 from dpspec.contract.frozen import canonical_json, digest
-from dpspec.engine.storage.trial_store import Store, read_key, seal_of
+from dpspec.engine.results.result import Result
+from dpspec.engine.running.runner import run
+from dpspec.engine.running.tasks import gpu_name
+from dpspec.engine.storage.trial_store import DamageError, Store, file_digest, read_array, read_key, seal_of
+from dpspec.engine.verify import verify
 from dpspec.errors import UsageError
 
 KEY = "ab" * 32
@@ -67,13 +79,9 @@ def test_what_an_unfinished_trial_needs_goes_with_its_end(tmp_path: Path) -> Non
     store.put(KEY, TRIAL, FrozenMap())
     assert not store.unfinished(KEY).exists()
     assert store.unfinished(other).is_dir()
-    assert list(store.keys()) == [KEY]
     store.unfinished(KEY).mkdir()
     store.put(KEY, TRIAL, FrozenMap())  # of a process that was slower
     assert not store.unfinished(KEY).exists()
-    assert store.sweep() == 5
-    assert not store.unfinished(other).exists()
-    assert store.sweep() == 0
     with pytest.raises(ValueError, match="not a trial key"):
         store.unfinished("../../etc")
 
@@ -152,3 +160,211 @@ def test_keys_are_secrets_in_files(tmp_path: Path) -> None:
     for name in ("short", "long", "nowhere", "."):
         with pytest.raises(UsageError):
             read_key(tmp_path / name)
+
+
+def test_a_gpu_is_named_by_its_driver(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = {"cuda": "NVIDIA H200", "cuda:1": "NVIDIA L4"}
+    monkeypatch.setattr(torch.cuda, "get_device_name", names.__getitem__)
+    assert [gpu_name(device) for device in ("cuda", "cuda:1", "cpu", None)] == ["NVIDIA H200", "NVIDIA L4", None, None]
+
+
+def revised(**revisions: int) -> Catalog:
+    catalog = counting.catalog()
+    for family, revision in revisions.items():
+        offers = getattr(catalog, family)
+        changed = {
+            name: dataclasses.replace(one, provider=dataclasses.replace(one.provider, trial_revision=revision))
+            for name, one in offers.items()
+        }
+        catalog = dataclasses.replace(catalog, **{family: FrozenMap(changed)})
+    return catalog
+
+
+@pytest.fixture
+def made_1(tmp_path: Path) -> Callable[[Catalog], Result]:
+    return lambda catalog: run(counting.load(tmp_path, known=catalog), catalog, store=Store(tmp_path / "store"))
+
+
+@pytest.mark.parametrize(
+    ("then", "now", "told"),
+    [
+        ({"mechanisms": 1}, {"mechanisms": 4}, [("mechanism", "revision 1", "revision 4")]),
+        (
+            {"mechanisms": 2, "backends": 3},
+            {"mechanisms": 3, "backends": 1},
+            [("mechanism", "revision 2", "revision 3"), ("backend", "revision 3", "revision 1")],
+        ),
+    ],
+)
+def test_a_line_for_every_plugin_that_was_revised(made_1, then, now, told) -> None:
+    found = verify(made_1(revised(**then)), revised(**now))
+    assert all(one.what.startswith("5 trials, ") and one.differs for one in found)
+    said = {(one.what.split()[2], one.recorded, one.recomputed) for one in found}
+    assert len(found) == len(told)
+    for part, before, after in told:
+        assert any(p == part and before in a and after in b for p, a, b in said)
+
+
+@pytest.mark.parametrize(("now", "lines"), [(1, []), (2, ["5 trials, key"])])
+def test_a_record_that_names_no_revision_is_compared_with_what_is_installed(made_1, now: int, lines: list[str]) -> None:
+    result = made_1(counting.catalog())
+    (audit,) = result.audits
+    old = tuple(
+        dataclasses.replace(trial, recorded=FrozenMap({k: v for k, v in trial.recorded.items() if k != "by"}))
+        for trial in audit.trials
+    )
+    edited = dataclasses.replace(result, audits=(dataclasses.replace(audit, trials=old),))
+    assert [one.what for one in verify(edited, revised(mechanisms=now)) if one.differs] == lines
+
+
+def test_an_error_from_trials_of_the_store_names_it(tmp_path: Path) -> None:
+    specs, catalog, store = counting.load(tmp_path), counting.catalog(), tmp_path / "store"
+    result = run(specs, catalog, store=Store(store))
+    for file in store.rglob("record.json"):
+        body = json.loads(file.read_text(encoding="utf-8"))
+        del body["digest"]
+        body["evidence"]["hits"] = "many"
+        file.write_text(canonical_json({**body, "digest": digest(body)}), encoding="utf-8")
+    with pytest.raises(UsageError, match=r"^coin: nothing follows from its trials .*5 of its trials are from"):
+        run(specs, catalog, store=Store(store))
+    shutil.rmtree(store)
+    assert run(specs, catalog, store=Store(store)).audits[0].verdicts == result.audits[0].verdicts
+
+
+ARRAYS = Trial(index=0, evidence=FrozenMap({"hits": 3}), arrays={"x": np.arange(9.0)})
+
+pytestmark = pytest.mark.skipif(os.name != "posix", reason="needs pipes and links")
+
+
+@pytest.fixture(autouse=True)
+def alarm() -> Iterator[None]:
+    def late(*_: object) -> None:
+        raise AssertionError("it hangs")
+
+    before = signal.signal(signal.SIGALRM, late)
+    signal.alarm(500)
+    yield
+    signal.alarm(0)
+    signal.signal(signal.SIGALRM, before)
+
+
+def sparse(place: Path) -> None:
+    with place.open("wb") as out:
+        out.truncate(20 << 30)
+
+
+IN_THE_WAY = {
+    "a pipe": os.mkfifo,
+    "a folder": Path.mkdir,
+    "a file of 20 GB": sparse,
+    "a link to itself": lambda place: place.symlink_to(place.name),
+    "a broken link": lambda place: place.symlink_to("nowhere"),
+    "a link to /dev/zero": lambda place: place.symlink_to("/dev/zero"),
+    "an empty file": Path.touch,
+}
+
+
+@pytest.fixture
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
+    monkeypatch.chdir(tmp_path)
+    store = Store(tmp_path / "store")
+    store.put(KEY, ARRAYS, FrozenMap({"spec": "s"}))
+    return store
+
+
+@pytest.mark.parametrize("name", ["record.json", "x.npy", ""])
+@pytest.mark.parametrize("what", IN_THE_WAY)
+def test_what_is_no_file_is_set_aside_and_made_again(store: Store, name: str, what: str) -> None:
+    folder = Path(store.location) / "trials" / KEY[:2] / KEY
+    place = folder / name if name else folder
+    if name:
+        place.unlink()
+    else:
+        folder.rename(folder.parent / "elsewhere")
+    IN_THE_WAY[what](place)
+    told: list[str] = []
+    assert store.get(KEY, told.append) is None
+    assert told
+    assert store.put(KEY, ARRAYS, FrozenMap()).trial.arrays["x"].sum() == 36.0
+
+
+def saved(array: np.ndarray) -> bytes:
+    out = io.BytesIO()
+    np.save(out, array)
+    return out.getvalue()
+
+
+def with_header(text: str, body: bytes = b"\0" * 72, version: int = 1) -> bytes:
+    width = 2 if version == 1 else 4
+    return b"\x93NUMPY" + bytes([version, 0]) + len(text).to_bytes(width, "little") + text.encode() + body
+
+
+HEADER = "{'descr': '%s', 'fortran_order': False, 'shape': %s, }          \n"
+LIES = {
+    "a huge shape": with_header(HEADER % ("<f8", "(1099511627776,)")),
+    "2^64 numbers": with_header(HEADER % ("<f8", f"({2**64},)")),
+    "many dimensions": with_header(HEADER % ("<f8", f"({'2, ' * 64})")),
+    "an open bracket": with_header("{'descr': '<f8', 'fortran_order': False, 'shape': (9,), "),
+    "an open type": with_header(HEADER % ("f8,(", "(9,)")),
+    "nested brackets": with_header("(" * 3000 + ")" * 3000),
+    "a longer header than file": b"\x93NUMPY\x02\x00\xff\xff\xff\xff{",
+    "no header": b"\x93NUMPY\x01\x00",
+    "Python objects": with_header(HEADER % ("|O", "(9,)")),
+    "texts": saved(np.array(["a"] * 9)),
+    "dates": saved(np.array(["2020-01-01"] * 9, dtype="M8[D]")),
+    "complex numbers": saved(np.arange(9) + 1j),
+    "bytes": saved(np.array([b"x"] * 9)),
+    "a structure": saved(np.zeros(9, dtype=[("a", "f8")])),
+    "fewer numbers": with_header(HEADER % ("<f8", "(9,)"), b"\0" * 71),
+    "more numbers": with_header(HEADER % ("<f8", "(9,)"), b"\0" * 73),
+    "a call": with_header("__import__('os').system('touch owned')"),
+}
+
+
+@pytest.mark.parametrize("what", LIES)
+@pytest.mark.parametrize("vouched", [False, True])
+def test_headers_that_lie_are_not_believed(store: Store, what: str, vouched: bool) -> None:
+    """``vouched``: the record says the same of type and shape as the header, as whoever writes one can."""
+    folder = Path(store.location) / "trials" / KEY[:2] / KEY
+    (folder / "x.npy").write_bytes(LIES[what])
+    body = json.loads((folder / "record.json").read_bytes())
+    body.pop("digest")
+    body["arrays"]["x"]["digest"] = file_digest(folder / "x.npy")
+    if vouched:
+        shape = {"a huge shape": [2**40], "2^64 numbers": [2**64], "many dimensions": [2] * 64}.get(what, [9])
+        dtype = {"texts": "<U1", "dates": "datetime64[D]", "complex numbers": "complex128", "bytes": "|S1"}
+        body["arrays"]["x"] |= {"shape": shape, "dtype": dtype.get(what, "float64")}
+    (folder / "record.json").write_text(json.dumps({**body, "digest": digest(body)}))
+    assert store.get(KEY) is None
+    assert not Path("owned").exists()
+
+
+@pytest.mark.parametrize(
+    "array",
+    [
+        np.arange(9.0),
+        np.arange(6, dtype=np.int8).reshape(2, 3),
+        np.zeros((0, 4), dtype=np.float32),
+        np.array([True, False]),
+        np.arange(1 << 16, dtype=np.float64),
+        np.asfortranarray(np.arange(12.0).reshape(3, 4)),
+        np.arange(4, dtype=">u2"),
+    ],
+)
+def test_arrays_come_back_as_numpy_reads_them(tmp_path: Path, array: np.ndarray) -> None:
+    np.save(tmp_path / "x.npy", array)
+    file = tmp_path / "x.npy"
+    read = read_array(file, str(array.dtype), list(array.shape), file_digest(file))
+    assert read.dtype == array.dtype
+    np.testing.assert_array_equal(read, np.load(file))
+    with pytest.raises(ValueError, match="read-only"):
+        read[...] = 0
+    for dtype, shape in (("complex128", list(array.shape)), (str(array.dtype), [*array.shape, 1])):
+        with pytest.raises(DamageError):
+            read_array(file, dtype, shape, file_digest(file))
+
+
+@pytest.mark.parametrize("array", [np.arange(3) + 1j, np.array(["a"]), np.array(["2020"], dtype="M8[Y]")])
+def test_what_would_not_be_read_is_not_written(store: Store, array: np.ndarray) -> None:
+    with pytest.raises(ValueError, match="not complex"):
+        store.put("cd" * 32, Trial(index=0, evidence=FrozenMap({}), arrays={"x": array}), FrozenMap())

@@ -10,6 +10,7 @@ import textwrap
 import time
 from collections.abc import Iterator
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -40,7 +41,6 @@ def pool() -> Iterator[Processes]:
 
 
 def until_end(pool: Pool, *numbers: int) -> dict[int, list[Message]]:
-    """All messages of some tasks."""
     told: dict[int, list[Message]] = {number: [] for number in numbers}
     while not all(m and isinstance(m[-1], TaskFinished | TaskFailed | WorkerLost) for m in told.values()):
         for message in pool.messages():
@@ -53,16 +53,16 @@ def task(number: int, work: object, **needs: int) -> Task:
 
 
 def test_what_a_task_yields_comes_back_in_order(pool: Processes) -> None:
-    pool.start(task(1, tasks.Counts(3)))
+    pool.start(task(1, partial(tasks.count, 3)))
     told = until_end(pool, 1)[1]
     assert told == [*(PartialResult(task=1, value=i) for i in range(3)), TaskFinished(task=1)]
-    pool.start(task(2, tasks.Says("half")))
+    pool.start(task(2, partial(tasks.say, "half")))
     assert TaskProgress(task=2, value="half") in until_end(pool, 2)[2]
 
 
 def test_errors_travel_with_their_story_or_by_another_error(pool: Processes) -> None:
-    pool.start(task(1, tasks.Fails()))
-    pool.start(task(2, tasks.FailsOddly()))
+    pool.start(task(1, tasks.fail))
+    pool.start(task(2, tasks.fail_oddly))
     told = until_end(pool, 1, 2)
     (failed,), (odd,) = told[1], told[2]
     assert isinstance(failed, TaskFailed)
@@ -73,23 +73,23 @@ def test_errors_travel_with_their_story_or_by_another_error(pool: Processes) -> 
 
 
 def test_a_killed_worker_loses_its_task_alone(pool: Processes) -> None:
-    pool.start(task(1, tasks.Kills()))
-    pool.start(task(2, tasks.Counts(2)))
+    pool.start(task(1, tasks.kill))
+    pool.start(task(2, partial(tasks.count, 2)))
     told = until_end(pool, 1, 2)
     lost = told[1][-1]
     assert isinstance(lost, WorkerLost)
     assert lost.reason == "its process was killed by SIGKILL; the system may have run out of memory"
     assert told[2][-1] == TaskFinished(task=2)
-    pool.start(task(3, tasks.Exits()))
+    pool.start(task(3, tasks.leave))
     assert until_end(pool, 3)[3] == [WorkerLost(task=3, reason="its process ended with exit code 3")]
-    pool.start(task(4, tasks.Counts(1)))
+    pool.start(task(4, partial(tasks.count, 1)))
     assert until_end(pool, 4)[4][-1] == TaskFinished(task=4)
 
 
 @pytest.mark.ci
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no such processes here")
 def test_a_worker_is_lost_though_its_child_lives(pool: Processes) -> None:
-    pool.start(task(1, tasks.KillsBesideAChild()))
+    pool.start(task(1, tasks.kill_beside_a_child))
     child, lost = until_end(pool, 1)[1]
     assert isinstance(child, PartialResult)
     os.kill(child.value, signal.SIGKILL)
@@ -97,7 +97,7 @@ def test_a_worker_is_lost_though_its_child_lives(pool: Processes) -> None:
 
 
 def test_what_is_printed_stays_off_stdout(pool: Processes, capfd: pytest.CaptureFixture[str]) -> None:
-    pool.start(task(1, tasks.Prints()))
+    pool.start(task(1, tasks.write_output))
     until_end(pool, 1)
     pool.close()
     out, err = capfd.readouterr()
@@ -108,18 +108,18 @@ def test_what_is_printed_stays_off_stdout(pool: Processes, capfd: pytest.Capture
 def test_room_is_for_tasks_and_processes() -> None:
     with closing(Processes(["cpu"], most=2, threads=2, budget=1000)) as pool:
         assert pool.room(Resources(threads=64, memory_bytes=10**12))  # alone, whatever it takes
-        pool.start(task(1, tasks.Counts(1), memory_bytes=400))
+        pool.start(task(1, partial(tasks.count, 1), memory_bytes=400))
         assert pool.room(Resources(memory_bytes=600))
         assert not pool.room(Resources(memory_bytes=601))
         assert not pool.room(Resources(threads=2))
     pool = Processes(["cpu"], most=3, threads=3, budget=1000, idle=400)
-    pool.start(task(1, tasks.Counts(1)))
+    pool.start(task(1, partial(tasks.count, 1)))
     assert pool.room(Resources(memory_bytes=200))
     assert not pool.room(Resources(memory_bytes=201))
-    pool.start(task(2, tasks.Counts(1)))
+    pool.start(task(2, partial(tasks.count, 1)))
     assert not pool.room(Resources())  # three processes are too many
     until_end(pool, 1, 2)
-    pool.start(task(3, tasks.Counts(1)))
+    pool.start(task(3, partial(tasks.count, 1)))
     assert not pool.room(Resources(memory_bytes=201))  # two are there, whatever they do
     assert pool.room(Resources(memory_bytes=200))
     pool.close()
@@ -128,7 +128,7 @@ def test_room_is_for_tasks_and_processes() -> None:
 def test_gpus_are_shared_out_one_by_one() -> None:
     pool = Processes(["cuda:0", "cuda:1"], most=2, threads=2, budget=1000)
     for number in (1, 2):
-        pool.start(Task(number=number, name="", needs=Resources(device="auto"), work=tasks.Devices()))
+        pool.start(Task(number=number, name="", needs=Resources(device="auto"), work=tasks.device))
     told = until_end(pool, 1, 2)
     assert {m.value for messages in told.values() for m in messages if isinstance(m, PartialResult)} == {
         "cuda:0",
@@ -138,7 +138,7 @@ def test_gpus_are_shared_out_one_by_one() -> None:
 
 
 def test_closing_stops_what_runs(pool: Processes, tmp_path: Path) -> None:
-    pool.start(task(1, tasks.Waits(str(tmp_path / "running"))))
+    pool.start(task(1, partial(tasks.wait, str(tmp_path / "running"))))
     while not (tmp_path / "running").exists():
         time.sleep(0.01)
     pid = int((tmp_path / "running").read_text() or 0)
@@ -151,13 +151,15 @@ def test_workers_end_when_their_caller_is_killed(tmp_path: Path) -> None:
     script = textwrap.dedent(
         f"""
         import sys
+        from functools import partial
         sys.path[:] = {sys.path!r}
         from support import tasks
         from dpspec.executors import Resources, Task
         from dpspec.executors.processes import Processes
         if __name__ == "__main__":
             pool = Processes(["cpu"], most=1, threads=1, budget=1)
-            pool.start(Task(number=1, name="", needs=Resources(), work=tasks.Waits({str(tmp_path / "running")!r})))
+            work = partial(tasks.wait, {str(tmp_path / "running")!r})
+            pool.start(Task(number=1, name="", needs=Resources(), work=work))
             while True:
                 list(pool.messages())
         """
@@ -182,13 +184,13 @@ def test_inline_runs_in_this_process_and_tells_at_once() -> None:
     said: list[object] = []
     pool = InlinePool(said.append)
     assert pool.room(Resources())
-    pool.start(task(1, tasks.Says("half")))
+    pool.start(task(1, partial(tasks.say, "half")))
     assert not pool.room(Resources())
     messages = iter(pool.messages())
     assert next(messages) == PartialResult(task=1, value=os.getpid())
     assert said == [TaskProgress(task=1, value="half")]
     assert list(messages) == [TaskFinished(task=1)]
-    pool.start(task(2, tasks.Fails()))
+    pool.start(task(2, tasks.fail))
     (failed,) = pool.messages()
     assert isinstance(failed, TaskFailed)
     assert list(pool.messages()) == []
@@ -196,7 +198,7 @@ def test_inline_runs_in_this_process_and_tells_at_once() -> None:
 
 def test_a_task_is_told_when_its_time_is_over(pool: Processes) -> None:
     for each in (pool, InlinePool()):
-        each.start(Task(number=1, name="", needs=Resources(), work=tasks.Stops(), seconds=0.05))
+        each.start(Task(number=1, name="", needs=Resources(), work=tasks.stop, seconds=0.05))
         assert until_end(each, 1)[1] == [PartialResult(task=1, value="stopped"), TaskFinished(task=1)]
 
 
@@ -235,7 +237,7 @@ def test_what_is_small_stays_here_and_the_rest_takes_what_there_is(
     assert isinstance(pool, InlinePool) == (size == 0)
     assert pool.size == max(size, 1)
     if size > 2 or devices is not None:
-        pool.start(task(1, tasks.Counts(1), memory_bytes=2**20))
+        pool.start(task(1, partial(tasks.count, 1), memory_bytes=2**20))
         assert pool.room(Resources(memory_bytes=2**20))
     pool.close()
 

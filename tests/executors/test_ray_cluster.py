@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +37,6 @@ pytestmark = pytest.mark.filterwarnings("ignore")  # Ray's own
 
 @pytest.fixture(scope="module")
 def ray(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    """Ray, connected to a cluster of this machine that says it has two CPUs."""
     patch = pytest.MonkeyPatch()
     patch.setenv("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     patch.setenv(fragile.FOLDER, str(tmp_path_factory.mktemp("told")))
@@ -78,7 +78,7 @@ def test_addresses_that_are_refused() -> None:
 
 def test_what_a_task_yields_comes_back_and_what_kills_it_is_told(pool: Cluster) -> None:
     assert pool.size == 2
-    for number, work in enumerate((tasks.Counts(3), tasks.Fails(), tasks.Kills(), tasks.Says("half"))):
+    for number, work in enumerate((partial(tasks.count, 3), tasks.fail, tasks.kill, partial(tasks.say, "half"))):
         pool.start(task(number, work))
     assert not pool.room(Resources())
     told = until_end(pool, 0, 1, 2, 3)
@@ -94,8 +94,8 @@ def test_what_a_task_yields_comes_back_and_what_kills_it_is_told(pool: Cluster) 
 
 def test_what_no_node_has_is_refused(pool: Cluster) -> None:
     with pytest.raises(UsageError, match="task 1: no node of the Ray cluster has 64 CPUs; see --threads"):
-        pool.start(task(1, tasks.Counts(1), threads=64))
-    pool.start(task(2, tasks.Counts(1), memory_bytes=10**18))  # as much as there is
+        pool.start(task(1, partial(tasks.count, 1), threads=64))
+    pool.start(task(2, partial(tasks.count, 1), memory_bytes=10**18))  # as much as there is
     assert until_end(pool, 2)[2][-1] == TaskFinished(task=2)
     with pytest.raises(UsageError, match="no node of the Ray cluster has a GPU"):
         open_pool(PoolRequest(tasks=1, seconds=1.0, device="cuda"))

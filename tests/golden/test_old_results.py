@@ -47,10 +47,9 @@ def told(found: Document, tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     return code, capsys.readouterr().out
 
 
-def test_the_corpus_is_small_and_of_every_plugin() -> None:
+def test_the_corpus_is_of_every_plugin() -> None:
     kinds = {document(name)["audits"][0]["document"]["mechanism"]["kind"] for name in NAMES}
     assert kinds == {"group", "modelmix", "per-instance", "preprocessing", "rero"}
-    assert sum((CORPUS / f"{name}.json").stat().st_size for name in NAMES) < 300_000
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -105,7 +104,7 @@ def test_a_verdict_that_does_not_follow_is_told_with_its_reason(
 def test_a_number_that_does_not_follow_changes_no_verdict_and_is_counted(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    old = document("scaled-first")
+    old = document("group")
     old["audits"][0]["notes"] = [*old["audits"][0]["notes"], "all is well"]
     code, out = told(old, tmp_path, capsys)
     assert code in (1, 7)
@@ -126,7 +125,7 @@ def test_a_number_that_does_not_follow_changes_no_verdict_and_is_counted(
 def test_what_no_rule_decides_is_an_edit(
     edit: Any, named: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    old = document("preprocessing")
+    old = document("group")
     edit(old["audits"][0])
     code, out = told(old, tmp_path, capsys)
     assert code == 1

@@ -42,7 +42,6 @@ def test_every_model(kind: str) -> None:
 @pytest.mark.parametrize(
     "changes",
     [
-        {"clipping": {"scheme": "per-layer"}},
         {"clipping": {"scheme": "truncated", "coordinate_bound": 0.1}},
         {"noise": "laplace"},
         {"sampling": {"scheme": "shuffled", "batch_size": 2}},

@@ -123,10 +123,7 @@ def test_without_them_nothing_is_filled_in(load: Load, valid: str) -> None:
     [
         ("optimizer: {kind: sgd}", {"optimizer": {"kind": "sgd", "weight_decay": 0}}),
         ("optimizer: {kind: adam, beta1: 0.8}", {"optimizer": {"kind": "adam", "beta1": 0.8, "weight_decay": 0}}),
-        (
-            "schedule: {kind: step, every: 5, factor: 0.5}",
-            {"schedule": {"kind": "step", "every": 5, "factor": 0.5, "warmup": 0}},
-        ),
+        ("schedule: {kind: linear, final: 0.5}", {"schedule": {"kind": "linear", "final": 0.5, "warmup": 0}}),
     ],
 )
 def test_accepted(load: Load, valid: str, given: str, filled: dict[str, object]) -> None:
@@ -141,7 +138,7 @@ def test_accepted(load: Load, valid: str, given: str, filled: dict[str, object])
         ("optimizer: {kind: momentum, momentum: 1}", "out-of-range", "momentum must be below 1, got 1"),
         ("optimizer: {kind: adagrad}", "bad-choice", "'adagrad'"),
         ("optimizer: {weight_decay: 0.1}", "missing-key", "missing key 'kind' in training.optimizer"),
-        ("schedule: {kind: step, every: 3}", "missing-key", "missing key 'factor' in training.schedule"),
+        ("schedule: {warmup: 3}", "missing-key", "missing key 'kind' in training.schedule"),
         ("schedule: {kind: constant, warmup: -1}", "out-of-range", "warmup must be at least 0, got -1"),
     ],
 )

@@ -9,7 +9,6 @@ import pytest
 import dpspec
 from dpspec.contract import Diagnostic, Span
 from dpspec.language.diagnostics import CODES, WIDTH, explain, render
-from dpspec.language.validate import PLUGIN_CODES
 
 
 def diagnostic(line: int = 1, column: int = 1, end: int = 2, **more: object) -> Diagnostic:
@@ -138,7 +137,3 @@ def test_explanations_are_whole(name: str) -> None:
     assert text.startswith(f"{name}: ")
     assert code.example.splitlines()[0] in text
     assert all(len(line) <= 100 for line in text.splitlines())
-
-
-def test_plugin_codes_are_codes() -> None:
-    assert set(CODES) >= PLUGIN_CODES

@@ -286,9 +286,3 @@ def read_back(text: str) -> object:
 @given(st.dictionaries(TEXTS.filter(lambda key: key != "<<"), VALUES, min_size=1, max_size=4))
 def test_round_trip(document):
     assert repr(read_back(to_yaml(document))) == repr(document)
-
-
-def test_comments_stand_behind_values():
-    text = to_yaml({"a": {"b": 1}, "c": [{"d": 2}]}, lambda path: ".".join(map(str, path)))
-    assert [line.split("  # ")[1] for line in text.splitlines()] == ["a", "a.b", "c", "c.0.d"]
-    assert read_back(text) == {"a": {"b": 1}, "c": [{"d": 2}]}

@@ -25,10 +25,6 @@ CASES: list[tuple[str, dict[str, Any], tuple[int, ...]]] = [
     ("cnn-small", {"channels": [4, 6, 5], "activation": "tanh"}, (3, 11, 9)),
     ("lenet5", {}, (1, 28, 28)),
     ("lenet5", {"activation": "relu"}, (3, 32, 32)),
-    ("logistic", {}, (7,)),
-    ("logistic", {"bias": False}, (1, 8, 8)),
-    ("tabular-mlp", {"hidden": [6, 4]}, (7,)),
-    ("tabular-mlp", {"hidden": [6], "layer_norm": False, "activation": "tanh"}, (7,)),
     ("resnet20", {}, (3, 8, 8)),
     ("resnet20", {"groups": 4, "activation": "tanh"}, (1, 9, 11)),
     ("wide-resnet-16-4", {"groups": 8}, (1, 8, 9)),
@@ -48,20 +44,16 @@ def _factory(kind: str, options: dict[str, Any], shape: tuple[int, ...], classes
     return made
 
 
-def _check(kind: str, options: dict[str, Any], shape: tuple[int, ...], classes: int) -> None:
-    factory = _factory(kind, options, shape, classes)
+@pytest.mark.parametrize(("kind", "options", "shape"), CASES)
+def test_counts_and_shapes(kind: str, options: dict[str, Any], shape: tuple[int, ...]) -> None:
+    factory = _factory(kind, options, shape, 10)
     module = factory.build(3)
     assert factory.parameters() == sum(p.numel() for p in module.parameters())
     assert all(p.requires_grad and p.dtype == torch.float32 and p.device.type == "cpu" for p in module.parameters())
     assert not list(module.buffers())
     scores = module(torch.zeros(4, *shape))
-    assert scores.shape == (4, classes)
+    assert scores.shape == (4, 10)
     assert torch.isfinite(scores).all()
-
-
-@pytest.mark.parametrize(("kind", "options", "shape"), CASES)
-def test_counts_and_shapes(kind: str, options: dict[str, Any], shape: tuple[int, ...]) -> None:
-    _check(kind, options, shape, 10)
 
 
 def test_known_sizes() -> None:
@@ -69,8 +61,6 @@ def test_known_sizes() -> None:
     assert _factory("lenet5", {}, (1, 32, 32)).parameters() == 61_706
     assert _factory("linear", {}, (1, 8, 8)).parameters() == 650
     assert _factory("mlp", {"hidden": [64]}, (1, 8, 8)).parameters() == 4810
-    assert _factory("logistic", {}, (30,), classes=2).parameters() == 31
-    assert _factory("tabular-mlp", {}, (30,), classes=2).parameters() == 128 * 31 + 64 * 129 + 2 * 65 + 2 * (128 + 64)
     # As published for the originals, whose batch normalisation has as many weights: 0.27 and 2.7 million.
     assert _factory("resnet20", {}, (3, 32, 32)).parameters() == 269_722
     assert _factory("wide-resnet-16-4", {}, (3, 32, 32)).parameters() == 2_748_890
@@ -98,15 +88,6 @@ def test_weights_have_the_law_of_torchs_own(kind: str, shape: tuple[int, ...]) -
             assert weight.abs().max() <= weight[0].numel() ** -0.5
             assert weight.std() == pytest.approx(float(own.weight.detach().std()), rel=0.1)
             assert weight.mean().abs() < 0.1 * weight.std()
-
-
-def test_logistic_is_the_softmax_of_two_scores_whose_first_is_zero() -> None:
-    x, y = torch.randn(9, 4, generator=torch.Generator().manual_seed(1)), torch.arange(9) % 2
-    scores = _factory("logistic", {}, (4,), classes=2).build(0)(x)
-    logit = scores[:, 1]
-    assert torch.equal(scores[:, 0], torch.zeros(9))
-    binary = torch.nn.functional.binary_cross_entropy_with_logits(logit, y.float())
-    torch.testing.assert_close(torch.nn.functional.cross_entropy(scores, y), binary)
 
 
 def test_residual_blocks_add_what_goes_past_them() -> None:
@@ -138,7 +119,6 @@ def test_residual_blocks_add_what_goes_past_them() -> None:
         ("cnn-small", {"channels": [1, 1, 1, 1]}, (1, 8, 8), "images of 1 x 1 are too small for pooling"),
         ("resnet20", {}, (3, 32, 7), r"resnet20 needs images .* of at least 8 x 8, got records \(3, 32, 7\)"),
         ("wide-resnet-16-4", {}, (64,), r"wide-resnet-16-4 needs images .*, got records \(64,\)"),
-        ("tabular-mlp", {}, (1, 8, 8), r"tabular-mlp needs records of shape .*, got \(1, 8, 8\); use mlp"),
     ],
 )
 def test_data_that_do_not_fit(kind: str, options: dict[str, Any], shape: tuple[int, ...], message: str) -> None:

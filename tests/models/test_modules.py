@@ -37,15 +37,6 @@ def test_values_and_gradients_are_those_of_torch(seed, channels, side, options, 
     assert torch.equal(back, expected_back)
 
 
-def test_what_it_has_no_faster_way_for_is_left_to_torch():
-    x = torch.randn(8, 9, 9, dtype=torch.float64)
-    values, places = max_pool2d(x, 2, return_indices=True)
-    expected = functional.max_pool2d(x, 2, return_indices=True)
-    assert torch.equal(values, expected[0])
-    assert torch.equal(places, expected[1])
-    assert torch.equal(max_pool2d(x, 2), expected[0])
-
-
 def test_a_mode_puts_it_in_place_of_torch(monkeypatch):
     from dpspec.models import modules
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import functools
 import json
+import operator
 from pathlib import Path
 from typing import Any
 
@@ -69,12 +71,23 @@ EDITS: dict[str, list[tuple[tuple[str | int, ...], Any]]] = {
 }
 
 
+def spec_of(document: dict[str, Any], folder: Path) -> Spec:
+    """Without the keys and choices of 0.1.0 that were removed since."""
+    path = folder / "old.yaml"
+    path.write_text(yaml.safe_dump(document), encoding="utf-8")
+    for found in load_specs([path], load_catalog()).diagnostics:
+        if found.code in ("unknown-key", "bad-choice"):  # a choice that was renamed
+            *blocks, key = found.path
+            del functools.reduce(operator.getitem, blocks, document)[key]
+    path.write_text(yaml.safe_dump(document), encoding="utf-8")
+    (spec,) = load_specs([path], load_catalog()).specs
+    return spec
+
+
 def of_old(kind: str, folder: Path) -> tuple[Spec, list[Trial]]:
     (audit,) = json.loads((OLD / f"{kind}.json").read_text(encoding="utf-8"))["audits"]
-    path = folder / "old.yaml"
-    path.write_text(yaml.safe_dump(audit["document"]), encoding="utf-8")
-    (spec,) = load_specs([path], load_catalog()).specs
-    return spec, [Trial(index=one["index"], evidence=freeze(one["evidence"])) for one in audit["trials"]]
+    trials = [Trial(index=one["index"], evidence=freeze(one["evidence"])) for one in audit["trials"]]
+    return spec_of(audit["document"], folder), trials
 
 
 def concluded(spec: Spec, trials: list[Trial]) -> list[Outcome]:
@@ -134,10 +147,9 @@ ATTACKED: dict[str, Any] = {
 )
 def test_so_it_is_of_records_that_were_attacked(path: tuple[str | int, ...], value: Any, tmp_path: Path) -> None:
     (audit,) = json.loads((OLD / "per-instance.json").read_text(encoding="utf-8"))["audits"]
-    document = {**audit["document"], "audit": {**audit["document"]["audit"], "runs": 1, "use": "inspect"}}
+    document = {**audit["document"], "audit": {**audit["document"]["audit"], "runs": 1}}
     document["audit"]["attack"] = {"most": 1, "least": 0, "records": [3], "runs": 3}
-    (tmp_path / "attacked.yaml").write_text(yaml.safe_dump(document), encoding="utf-8")
-    (spec,) = load_specs([tmp_path / "attacked.yaml"], load_catalog()).specs
+    spec = spec_of(document, tmp_path)
     found = list(lower_bounds(spec, [Trial(index=0, evidence=freeze(ATTACKED))]))
     assert sum(isinstance(outcome, Evidence) for outcome in found) == 2
     alike = changed(ATTACKED, ("outcomes", 0, 1), [[1, 5]] * 3)  # equal coins show nothing

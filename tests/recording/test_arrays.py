@@ -108,14 +108,14 @@ def test_arrays_of_any_library_are_recorded(kind: Any, tmp_path: Path) -> None:
     assert found.status == ("proved", "no-deviation-found")
     assert {"loop-reports", "model-state", "update-rule"} <= {one.name for one in found.assumptions}
     *_, end = found.run.folder.steps()
-    assert (end["updates"], end["optimizer"]) == (None, "LoopUpdate")
+    assert (end.updates, end.optimizer) == (None, "LoopUpdate")
 
 
 def test_updates_of_optax_are_repeated(optax: Any, tmp_path: Path) -> None:
     found = loop(tmp_path / "run", optax.momentum(0.1))
     assert found.status == ("proved", "no-deviation-found")
     *_, end = found.run.folder.steps()
-    assert (end["updates"], end["optimizer"]) == ([40, 40, 0, 0], "")
+    assert (end.updates, end.optimizer) == ((40, 40, 0, 0), "")
     assert "update-rule" not in {one.name for one in found.assumptions}
     (check,) = [one for one in found.checks if one.assumption == "update-rule"]
     assert (check.note, check.detectable) == ("at 40 of 40 steps", 2.0**-16)
@@ -154,7 +154,7 @@ def test_callables_of_the_script_are_found_in_an_optimizer(rate: Any, optax: Any
     with dpspec.record(tmp_path / "run", model=[np.zeros(3, np.float32)], optimizer=optax.momentum(rate)) as run:
         run.sampled([1])
     *_, end = check_run(tmp_path / "run", Question(delta=1e-5)).run.folder.steps()
-    assert end["optimizer"] == "GradientTransformation"
+    assert end.optimizer == "GradientTransformation"
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,6 @@ from dpspec.engine.recorded.channels import CHANNELS, assumes, channel_of, chann
 from dpspec.engine.recorded.check import document_of
 from dpspec.engine.results.recording import UNKNOWN
 from dpspec.engine.results.result import Result
-from dpspec.errors import UsageError
 
 DELTA = 1e-5
 
@@ -132,7 +131,7 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_result_says_what_the_user_assumes_and_declares_public(sound: Path) -> None:
     question = Question(epsilon=9.0, adjacency="add-remove", assume=("released-model",), public=("rate", "divisor"))
     found = check_run(sound, question)
-    assert (found._recording.assumed, found._recording.public) == (("released-model",), ("rate", "divisor"))
+    assert (found.audit.recording.assumed, found.audit.recording.public) == (("released-model",), ("rate", "divisor"))
     assert found.verdict == "proved"
 
 
@@ -218,22 +217,11 @@ def test_all_that_is_said_of_a_run_belongs_to_a_channel(sound: Path) -> None:
 def test_the_headline_names_what_a_proof_assumes(sound: Path, capsys: pytest.CaptureFixture[str]) -> None:
     found = check_run(sound, Question(delta=1e-5, epsilon=9.0))
     named = assumes(found.channels)
-    assert {
-        "one-record",
-        "unmixed-batches",
-        "secret-randomness",
-        "released-model",
-        "data-independent-hyperparameters",
-    } <= set(named)
-    assert {"library-code", "observed-passes"} <= set(named)
+    assert {"one-record", "secret-randomness", "released-model", "library-code", "observed-passes"} <= set(named)
     assert main(["check", str(sound), "--epsilon", "9"]) == 0
     text = " ".join(capsys.readouterr().out.split())
     assert text.startswith(f"PROVED, assuming {', '.join(named)} claim: epsilon <= 9")
     assert all(f"{one.name} {one.status} " in text for one in found.channels)
-    assert main(["check", str(sound), "--epsilon", "9", "--json"]) == 0
-    answer = json.loads(capsys.readouterr().out)["audits"][0]["recording"]
-    assert answer["assumes"] == list(named)
-    assert [one["status"] for one in answer["channels"]] == [one.status for one in found.channels]
 
 
 def test_a_channel_that_ghost_clipping_leaves_open_can_be_assumed(tmp_path: Path) -> None:
@@ -243,16 +231,3 @@ def test_a_channel_that_ghost_clipping_leaves_open_can_be_assumed(tmp_path: Path
         for name in ((), ("noise",), ("per-record-clipping",), ("sensitivity",))
     }
     assert verdicts == {(): "open", ("noise",): "open", ("per-record-clipping",): "proved", ("sensitivity",): "proved"}
-
-
-@pytest.mark.parametrize(
-    ("given", "words"),
-    [
-        ({"assume": ("one-recrd",)}, "assume: 'one-recrd' is unknown; did you mean 'one-record'?"),
-        ({"public": ("lerning_rate",)}, "public: 'lerning_rate' is unknown; did you mean 'learning_rate'?"),
-    ],
-)
-def test_unknown_names_are_refused(given: Any, words: str, sound: Path) -> None:
-    with pytest.raises(UsageError) as caught:
-        check_run(sound, Question(delta=1e-5, **given))
-    assert str(caught.value).startswith(words)

@@ -51,8 +51,8 @@ def test_a_sound_run_is_proved_at_what_it_costs(sound):
         (1, 40, 1.1, 1.0, 0.1)
     ]
     assert found.told.epsilon == pytest.approx(accountant_epsilon("rdp", [(1.1, 0.1, 40)], DELTA))
-    assert "covers the same phases. Its value is" in found.told.difference
-    assert "because it composes by Renyi divergences (RDP), not by PLD" in found.told.difference
+    cost = f"{interval.upper:.4g}"
+    assert f"By PLD, its history has epsilon {cost} and the executed schedule {cost}." in found.told.difference
     below = checked(sound, epsilon=interval.lower * 0.99)
     assert below.verdict == "open"
     assert "exceeds the claimed" in below.reason
@@ -89,8 +89,7 @@ def test_the_figure_of_the_default_accountant_is_the_one_that_the_script_prints(
     assert found.told.epsilon > found.costs[1].interval.upper + 0.009
     main(["check", str(tmp_path / "run")])
     page = " ".join(capsys.readouterr().out.split())
-    assert f"prv: epsilon {printed:.4g}, recomputed at delta = 1e-5. The accountant covers the same phases" in page
-    assert "because it adds 0.01 to its privacy loss random variables (PRV) value as an error margin" in page
+    assert f"prv: epsilon {printed:.4g}, recomputed at delta = 1e-5. It composes by privacy loss random" in page
 
 
 @pytest.mark.parametrize("history", [[(0.8, 0.01, 500)], [(1.5, 0.2, 30)], [(2.0, 0.004, 3000)]])
@@ -109,7 +108,6 @@ def test_a_noise_schedule_is_composed_step_by_step(tmp_path):
     assert [round(sigma, 6) for sigma, _, _ in phases][:2] == [1.1, 0.88]
     assert found.costs[1].interval.upper == pytest.approx(pld_epsilon(phases, grid=1e-3), rel=1e-3)
     assert found.conformance.status == "no-deviation-found"
-    assert found.told.difference.startswith("The accountant covers the same phases")
 
 
 def test_many_noises_are_rounded_towards_more_cost(tmp_path):
@@ -133,7 +131,6 @@ def test_shuffled_batches_are_not_amplified(tmp_path):
 
     assert found.costs[1].interval.upper == pytest.approx(gaussian(math.sqrt(3) / 2.0), rel=1e-6)
     assert found.costs[2].interval.upper == pytest.approx(gaussian(2 * math.sqrt(3) / 2.0), rel=1e-6)
-    assert "the batches are shuffled" in found.told.difference
     assert checked(tmp_path / "run", adjacency="add-remove").costs[1].interval is None
 
 
@@ -141,7 +138,6 @@ def test_steps_before_the_recording_leave_the_claim_open(tmp_path):
     found = recorded(tmp_path / "run", prepare=Training.train)
     assert found.status == ("open", "no-deviation-found")
     assert "its accountant had counted 20 steps when it began" in found.reason
-    assert "it counted 40 steps (20 before the recording), the run has 20" in found.told.difference
 
 
 def other_batches(training):
@@ -224,26 +220,17 @@ def test_the_command_prints_text_and_json(sound, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     assert main(["check", str(sound), "--epsilon", "8", "--delta", "1e-5", "--group-size", "1"]) == 0
     text = capsys.readouterr().out
-    page = " ".join(text.split())
-    assert page.startswith("PROVED, assuming one-record, ")
-    assert " claim: epsilon <= 8 at delta = 1e-5 epsilon " in page
+    page, interval = " ".join(text.split()), checked(sound).costs[1].interval
     assert "steps 1 to 40: rate 0.1, noise multiplier 1.1, clip norm 1" in page
     assert "poisson batches (opacus.UniformWithReplacementSampler) from 300 records" in page
-    interval = checked(sound).costs[1].interval
     assert f"epsilon <= {upper(interval.upper)} (exact value >= {lower(interval.lower)})" in page
-    assert "Zero-out" not in page
     assert "Replacing records by null records (zero-out), seeing every iterate, groups of 1." in page
-    assert "The script's accountant rdp: epsilon " in page
     assert max(map(len, text.splitlines())) <= 80
-    assert main(["check", str(sound), "--epsilon", "1", "--json"]) == 1
+    assert main(["check", str(sound), "--epsilon", "1", "--report", "json=-"]) == 1
     (audit,) = json.loads(capsys.readouterr().out)["audits"]
-    assert audit["verdicts"][0]["verdict"] == "open"
-    assert (audit["recording"]["steps"], audit["conformance"]["status"]) == (40, "no-deviation-found")
-    assert "these bounds hold for the recorded schedule, not for the run" not in page
-    assert main(["check", str(sound), "--all"]) == 5
-    every = " ".join(capsys.readouterr().out.split())
-    assert "sampling, rate, phase 1: binomial, two-sided" in every
-    assert "data-independent-hyperparameters" in every
+    assert (audit["recording"]["steps"], audit["verdicts"][0]["verdict"]) == (40, "open")
+    assert main(["check", str(sound), "-v"]) == 5
+    assert "sampling, rate, phase 1: binomial, two-sided" in " ".join(capsys.readouterr().out.split())
 
 
 @pytest.mark.parametrize(

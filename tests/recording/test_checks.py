@@ -12,15 +12,13 @@ import pytest
 import torch
 from opacus.optimizers import DPOptimizer
 from support.checked_runs import Question, check_run
-from support.opacus_training import Training, recorded, scheduled
+from support.opacus_training import Training, recorded
 from support.plain_loop import plain_loop
 from torch import nn
 from torch.nn import functional
 
 import dpspec
-from dpspec.contract import Check
-from dpspec.engine.judging.conformance_status import rejected
-from dpspec.engine.recorded.checks import CLIPPED_SUMS, MEDDLED, advice
+from dpspec.engine.recorded.checks import CLIPPED_SUMS, MEDDLED
 from dpspec.errors import UsageError
 
 Script = Callable[[Training], None]
@@ -130,7 +128,7 @@ def scaling_by_the_longest(self: Any) -> None:
         p.grad_sample._processed = True
 
 
-@pytest.mark.parametrize("clip", [scaling(0.999), scaling(1.001), scaling(1.2), scaling_by_the_longest])
+@pytest.mark.parametrize("clip", [scaling(0.999), scaling(1.001), scaling_by_the_longest])
 def test_other_sums_differ_from_the_recomputed_sum(
     clip: Callable[[Any], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -140,7 +138,7 @@ def test_other_sums_differ_from_the_recomputed_sum(
 
 
 @pytest.mark.parametrize("on_class", [True, False])
-@pytest.mark.parametrize("name", ["clip_and_accumulate", "add_noise", "scale_grad", "step", "pre_step"])
+@pytest.mark.parametrize("name", ["clip_and_accumulate", "_check_skip_next_step", "add_noise", "scale_grad", "step"])
 def test_a_replaced_method_is_named(name: str, on_class: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """On the class, or on the optimizer for three steps."""
 
@@ -231,29 +229,14 @@ def averaged(training: Training) -> None:
     training.train(each=evaluate)
 
 
-def evaluated(training: Training) -> None:
-    """An evaluation that does not turn gradients off."""
-
-    def evaluate(training: Training) -> None:
-        training.model.eval()
-        training.model(torch.randn(5, 6)).sum().item()
-        training.model.train()
-
-    training.train(each=evaluate)
-
-
-#: Schedulers of torch wrap ``step``.
-decaying = scheduled(lambda optimizer: torch.optim.lr_scheduler.StepLR(optimizer, step_size=5, gamma=0.9))
-
-
 def saving(training: Training) -> None:
     training.train()
     torch.save(training.model._module, io.BytesIO())
     copy.deepcopy(training.model._module).eval()(torch.randn(3, 6))
 
 
-@pytest.mark.parametrize("script", [averaged, evaluated, decaying, saving])
-def test_evaluations_schedulers_and_copies_conform(script: Script, tmp_path: Path) -> None:
+@pytest.mark.parametrize("script", [averaged, saving])
+def test_evaluations_and_copies_conform(script: Script, tmp_path: Path) -> None:
     assert recorded(tmp_path / "run", script).conformance.status == "no-deviation-found"
 
 
@@ -393,19 +376,17 @@ def late_hook(training: Training) -> None:
 
 
 @pytest.mark.parametrize(
-    ("script", "clipping", "assumption", "words"),
+    ("script", "clipping", "words"),
     [
-        (masked, "flat", "update", ""),
-        (plain_backward, "ghost", "clipping", "without an observed clipping"),
-        (late_hook, "flat", "update", MEDDLED),
+        (masked, "flat", ""),
+        (plain_backward, "ghost", "without an observed clipping"),
+        (late_hook, "flat", MEDDLED),
     ],
 )
-def test_leaks_without_noise_deviate(
-    script: Script, clipping: str, assumption: str, words: str, tmp_path: Path
-) -> None:
+def test_leaks_without_noise_deviate(script: Script, clipping: str, words: str, tmp_path: Path) -> None:
     found = recorded(tmp_path / "run", script, asked=LARGE, clipping=clipping)
     assert found.status == ("open", "deviates")
-    assert any(c.assumption == assumption and c.p_value == 0.0 and words in c.test for c in found.checks)
+    assert words in " ".join(found.rejected)
 
 
 def test_a_model_that_the_optimizer_does_not_train_is_refused(tmp_path: Path) -> None:
@@ -460,52 +441,17 @@ def test_a_schedule_follows_no_batch(tmp_path: Path) -> None:
     assert check_run(tmp_path / "run", asked).verdict == "proved"
 
 
-def test_the_assumptions_of_shuffled_batches_are_named(tmp_path: Path) -> None:
-    found = recorded(tmp_path / "run", poisson=False)
-    assert {"one-record", "order", "released-model"} <= {a.name for a in found.assumptions}
-
-
-def advised(folder, **given) -> dict[str, str]:
-    """The advice of each rejected check of a plain loop."""
-    plain_loop(folder, 60, **given)
-    checks = check_run(folder, Question(delta=1e-5)).checks
-    bad = [check for check in checks if rejected(check, len(checks))]
-    return {f"{check.test}; {check.note}": advice(check, bad) for check in bad}
-
-
-def test_half_the_noise_everywhere_is_advice_about_the_noise_multiplier(tmp_path):
-    given = advised(tmp_path / "run", scales=(0.5, 0.5))
-    words = set(given.values()) - {""}
-    assert len(words) == 1
-    assert words.pop().startswith("All noise has 0.5")
-    assert any(name.startswith("chi-square of the quietest layer") for name in given)
-
-
 @pytest.mark.parametrize(
     ("given", "words", "others"),
     [
+        ({"scales": (0.5, 0.5)}, "All noise has 0.5", "One tensor"),
         ({"scales": (0.5, 1.0)}, "One tensor of the model got less noise than the others", "All noise has"),
         ({"draw": "randperm"}, "same size, as torch.randperm(records)[:size] draws them", "shuffled epoch"),
         ({"draw": "epochs"}, "All records were drawn equally often, as from a shuffled epoch", "All noise has"),
     ],
 )
 def test_rejected_checks_come_with_advice(given, words, others, tmp_path):
-    found = " ".join(advised(tmp_path / "run", **given).values())
+    plain_loop(tmp_path / "run", 60, **given)
+    found = " ".join(check_run(tmp_path / "run", Question(delta=1e-5)).audit.recording.advice)
     assert words in found
     assert others not in found
-
-
-def test_poisson_samples_and_declared_noise_need_no_advice(tmp_path):
-    assert advised(tmp_path / "run") == {}
-
-
-def test_a_check_by_itself_keeps_its_advice():
-    layer = Check(
-        assumption="per-layer-noise",
-        test="chi-square of the quietest layer",
-        p_value=0.0,
-        note="in each layer, least in 0.weight",
-        measured=0.5,
-        observed="reported",
-    )
-    assert advice(layer).startswith("One tensor of the model")

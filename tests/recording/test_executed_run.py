@@ -87,7 +87,6 @@ def test_a_run_that_is_not_the_declared_one_deviates(other: dict[str, Any], word
     ("more", "arguments", "code"),
     [
         ("", "", 1),
-        ("data_independent_hyperparameters: true", "--data-independent-hyperparameters", 0),
         ("public: [rate]", "--public rate", 1),
         ("public: [rate, divisor]", "--public rate --public divisor", 0),
         ("assume: [constants]", "--assume constants", 0),
@@ -99,11 +98,6 @@ def test_constants_that_may_count_the_records_are_declared_public(
     found, audit = ran(place, adjacency="add-remove", more=f", {more}" if more else "")
     assert (found, audit["verdicts"][0]["verdict"]) == (code, "open" if code else "proved")
     assert main(["check", "run", "--epsilon", "4", "--adjacency", "add-remove", *arguments.split()]) == code
-    if "data" in more:
-        needed = [one for finding in audit["findings"] for one in finding["assumptions"]]
-        stated = [one for one in needed if one["name"] == "data-independent-hyperparameters"]
-        assert {one["status"] for one in stated} == {"declared"}
-        assert all("the user declares all hyperparameters public" in one["text"] for one in stated)
 
 
 @pytest.mark.parametrize(
@@ -218,12 +212,12 @@ def test_specs_and_differences_of_recorded_runs(place: Path, capsys: pytest.Capt
 def test_the_spec_of_a_run_is_proved_at_what_the_run_costs(noises, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     plain_loop(tmp_path / "run", 10, noises=noises)
-    assert main(["check", "run", "--json"]) == 5
+    assert main(["check", "run", "--report", "json=-"]) == 5
     findings = json.loads(capsys.readouterr().out)["audits"][0]["findings"]
     (cost,) = [one["value"] for one in findings if one["bound"] == "upper"]
     assert main(["new", "spec", "recorded", "--from", "run"]) == 0
     text = (tmp_path / "recorded.yaml").read_text()
-    assert "# not recorded; bounds do not depend on it" in text
+    assert "are not recorded; bounds do not depend on them" in text
     if len(noises) > 1:  # no scheduler changed the noise
         assert main(["run", "recorded.yaml"]) == 1
         text = text.replace("run: run", "run: run\n  public: [noise_multiplier]")
@@ -259,7 +253,7 @@ def test_the_spec_of_a_ghost_clipping_run_is_as_expected_at_once(tmp_path, monke
     recorded(tmp_path / "run", two_passes, clipping="ghost")
     assert main(["new", "spec", "recorded", "--from", "run"]) == 0
     text = (tmp_path / "recorded.yaml").read_text()
-    assert "record with loss=, or add assume: [per-record-clipping]; then remove expect" in text
+    assert "record with loss=, or add assume: [per-record-clipping] to training" in text
     assert main(["run", "recorded.yaml"]) == 0
     assert main(["run", "recorded.yaml", "--set", "claims.0.expect=[proved]"]) == 1
     assumed = ["--set", "claims.0.expect=[proved]", "--set", "training.assume=[per-record-clipping]"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import combinations
 
 import pytest
@@ -9,7 +10,7 @@ import torch
 from torch import Tensor
 
 from dpspec.recording import fingerprints
-from dpspec.recording.fingerprints import Bits, Tally
+from dpspec.recording.fingerprints import Bits, Tally, digest, tensor_digest
 
 VALUES = {
     "float32": torch.tensor([1.0, -2.0, 3.5, float("nan")]),
@@ -113,3 +114,43 @@ def test_a_tally_counts_booleans_and_tensors() -> None:
     for event in (True, torch.tensor(True), False, torch.tensor(False), torch.tensor(True)):
         tally.add(event)
     assert int(tally) == 3
+
+
+def sparse(*places: int) -> Tensor:
+    values = torch.zeros(len(places))
+    values[0] = 1.0
+    return torch.sparse_coo_tensor(torch.tensor([places]), values, (9,))
+
+
+def compressed(place: int) -> Tensor:
+    """(2, 3) with a zero that is stored at this place of the first row."""
+    return torch.sparse_csr_tensor(torch.tensor([0, 1, 1]), torch.tensor([place]), torch.zeros(1), (2, 3))
+
+
+def quantized(scale: float, point: int) -> Tensor:
+    return torch.quantize_per_tensor(torch.zeros(3), scale, point, torch.quint8)
+
+
+def of_channels(*points: int) -> Tensor:
+    scales = torch.ones(len(points))
+    return torch.quantize_per_channel(torch.zeros(len(points), 2), scales, torch.tensor(points), 0, torch.qint32)
+
+
+@pytest.mark.filterwarnings("ignore:Sparse:UserWarning")
+@pytest.mark.parametrize(
+    "kinds",
+    [
+        (lambda: torch.eye(3), lambda: torch.eye(3).to_sparse(), lambda: torch.eye(3).to_sparse_csr()),
+        (lambda: sparse(0), lambda: sparse(0, 3), lambda: sparse(0, 5), lambda: sparse(0, 3).coalesce()),
+        (lambda: compressed(0), lambda: compressed(2), lambda: compressed(2).to_sparse_csc()),
+        (lambda: torch.zeros(4, 4).to_sparse_bsr((2, 2)), lambda: torch.zeros(4, 4).to_sparse_bsr((4, 4))),
+        (lambda: quantized(1.0, 0), lambda: quantized(0.5, 0), lambda: quantized(1.0, 7)),
+        (lambda: of_channels(0, 1), lambda: of_channels(1, 0)),
+    ],
+)
+def test_equal_values_in_other_representations_differ(kinds: tuple[Callable[[], Tensor], ...]) -> None:
+    for make, other in combinations(kinds, 2):
+        assert torch.equal(*(one.dequantize() if one.is_quantized else one.to_dense() for one in (make(), other())))
+        for found in (tensor_digest, digest):
+            assert found(make()) == found(make())
+            assert found(make()) != found(other())

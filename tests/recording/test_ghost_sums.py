@@ -42,9 +42,9 @@ def test_an_honest_run_is_proved(made: dict[str, Any], tmp_path: Path) -> None:
     assert (found.verdict, found.fine) == ("proved", True)
     assert found.assumption(PER_RECORD_CLIPPING).status == "declared"
     assert "were recomputed on the graph of the loss" in found.assumption(PER_RECORD_CLIPPING).text
-    batches, *faults, records, _ = found.run.at_end("ghost")
+    batches, *faults, records, _ = found.run.end.ghost
     assert faults == [0, 0, 0, 0]
-    assert 4 <= records <= 8 * found.run.at_end("recomputed")[1] <= 8 * batches
+    assert 4 <= records <= 8 * found.run.end.recomputed[1] <= 8 * batches
     assert len(phases_of(found.run)) == 1
     if not made:
         Training(clip=0.1).run(tmp_path / "flat")

@@ -5,14 +5,13 @@ from __future__ import annotations
 import contextlib
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from opacus.data_loader import DPDataLoader
 from opacus.optimizers import DistributedDPOptimizer
 from support.checked_runs import CheckedRun, Question, check_run
@@ -24,7 +23,7 @@ from dpspec.engine.recorded import checks, joined_checks
 from dpspec.engine.recorded.bounds import phases_of
 from dpspec.engine.recorded.executed_run import observe
 from dpspec.errors import RecordingError, UsageError
-from dpspec.recording.folder.joined_folder import JOIN, joined_end
+from dpspec.recording.folder.facts import of_ranks
 from dpspec.recording.folder.run_folder import INTERNAL, STEPS, RunFolder
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -71,7 +70,7 @@ def sound(trainings: Path) -> Path:
 def test_a_sound_training_is_proved(name: str, trainings: Path) -> None:
     found = check_run(trainings / name, QUESTION)
     assert (found.verdict, found.fine, found.rejected) == ("proved", True, set())
-    assert {"joined-ranks", "secret-randomness"} <= set(found._recording.assumes)
+    assert {"joined-ranks", "secret-randomness"} <= set(found.audit.recording.assumes)
 
 
 def test_four_ranks_are_proved(tmp_path: Path) -> None:
@@ -102,7 +101,7 @@ def test_a_joined_step_is_the_union_of_the_ranks(sound: Path) -> None:
         assert mine.rank.parameters == theirs.rank.parameters
         assert np.allclose((mine.rank.own + theirs.rank.own) / 2, mine.rank.total, atol=1e-6)
     assert joined.header.expected_batch_size == 100.0
-    assert joined.at_end("drawn_batches") == joined.steps == 12
+    assert joined.end.drawn_batches == joined.steps == 12
 
 
 def noise_twice_on_another(training: Ranked, rank: int) -> None:
@@ -224,7 +223,7 @@ def test_faults_are_found(name: str, faulty: Path) -> None:
     assert found.status == ("open", "deviates")
     assert (FAULTS[name][1] if name in FAULTS else joined_checks.SEEDS) in found.rejected
     if name == "seeds":
-        assert any("torch.manual_seed(seed + rank)" in words for words in found._recording.advice)
+        assert any("torch.manual_seed(seed + rank)" in words for words in found.audit.recording.advice)
 
 
 def skips(training: Ranked, rank: int) -> None:
@@ -324,32 +323,17 @@ def test_a_rank_that_is_withheld_or_cut_leaves_the_claim_open(
     assert size is not None or status == "unchecked"
 
 
-VALUES = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=3), st.lists, max_leaves=8
-)
-
-
-@given(st.lists(st.dictionaries(st.sampled_from(sorted(JOIN)), VALUES), min_size=2, max_size=2))
-def test_any_end_records_are_joined(ends: list[dict[str, Any]]) -> None:
-    found = joined_end(ends, 0, [0, 0], 0)
-    assert set(found) - {"noise", "drawn_batches"} == {name for name in JOIN if all(name in end for end in ends)}
-
-
-@pytest.mark.parametrize("value", [[10**400, 0, 0, 0], [1e308, 0, 0, 0], 3, [1, 2, 3]])
-def test_end_records_of_another_shape_are_unknown(value: Any) -> None:
-    assert joined_end([{"recomputed": value}, {"recomputed": [1.5, 0, 0, 0]}], 0, [0, 0], 0)["recomputed"] is None
-
-
-def test_a_fault_of_one_rank_is_one_of_all() -> None:
-    whole = {"sums": [4, 0], "recomputed": [4, 2, 0, 1e-5], "passes": [9, 0, 4, 0], "norm_type": "", "drawn_batches": 4}
-    fault = {"sums": [4, 1], "recomputed": [4, 3, 1, 1e-4], "passes": [8, 2, 4, 1], "norm_type": "bfloat16"}
-    found = joined_end([whole, {**fault, "drawn_batches": 7}], 0, [4, 5], 4)
-    assert found["sums"] == [8, 1]
-    assert found["recomputed"] == [8, 5, 1, 1e-4]
-    assert found["passes"] == [17, 2, 8, 1]
-    assert (found["norm_type"], found["drawn_batches"]) == ("bfloat16", 6)
-    probes = [[2, 4, 0.9, 1e-7, 2, 0], [3, 6, 0.5, 1e-3, 2, 1]]
-    assert joined_end([{"probe": one} for one in probes], 0, [0, 0], 0)["probe"] == [2, 10, 0.9, 1e-3, 1, 1]
+def test_a_fault_of_one_rank_is_one_of_all(sound: Path) -> None:
+    whole: Any = observe(sound / ".." / "other")[0].end
+    one = replace(whole, sums=(4, 0), recomputed=(4, 2, 0, 1e-5), passes=(9, 0, 4, 0), norm_type="", drawn_batches=4)
+    other = replace(whole, sums=(4, 1), recomputed=(4, 3, 1, 1e-4), passes=(8, 2, 4, 1), norm_type="bfloat16")
+    one, other = (
+        replace(one, probe=(2, 4, 0.9, 1e-7, 2, 0)),
+        replace(other, drawn_batches=7, probe=(3, 6, 0.5, 1e-3, 2, 1)),
+    )
+    found = of_ranks([one, other], None, [4, 5], 4)
+    assert (found.sums, found.recomputed, found.passes) == ((8, 1), (8, 5, 1, 1e-4), (17, 2, 8, 1))
+    assert (found.norm_type, found.drawn_batches, found.probe) == ("bfloat16", 6, (2, 10, 0.9, 1e-3, 1, 1))
 
 
 def test_too_small_shares_have_no_bound(tmp_path: Path) -> None:

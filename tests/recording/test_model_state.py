@@ -210,6 +210,27 @@ def test_a_digest_is_the_same_for_the_same_value_alone(value: Any) -> None:
     assert digest(value) != digest("another")
 
 
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (torch.float32, torch.float64),
+        (torch.device("cpu"), torch.device("meta")),
+        (int, float),
+        (logging.getLogger("a"), logging.getLogger("b")),
+    ],
+)
+def test_objects_that_are_saved_by_name_count_by_name(one: Any, other: Any) -> None:
+    assert digest(one) == digest(one)
+    assert digest(one) != digest(other)
+
+
+def test_attributes_of_a_tensor_count() -> None:
+    value = torch.zeros(2)
+    before = digest([value])
+    value.memory = 1.0
+    assert digest([value]) != before
+
+
 def test_a_digest_has_limits_and_no_end_without_them() -> None:
     loop: list[Any] = []
     loop.append(loop)
@@ -272,6 +293,24 @@ def without_keep_vars(layer: nn.Linear, record: torch.Tensor) -> None:
     layer.register_state_dict_post_hook(hook)
 
 
+def hooked_state(edit: Callable[[Any, Any], Any]) -> Callable[[nn.Linear, torch.Tensor], None]:
+    """A hook that edits the result of ``state_dict()``."""
+
+    def leak(layer: nn.Linear, record: torch.Tensor) -> None:
+        layer.register_state_dict_post_hook(lambda module, state, prefix, _: edit(state, record))
+
+    return leak
+
+
+def in_a_view(state: Any, record: torch.Tensor) -> None:
+    state["memory"] = torch.cat([torch.ones(1), record])[:1]
+
+
+def in_one_storage(layer: nn.Linear, record: torch.Tensor) -> None:
+    both = torch.cat([layer.bias.detach(), layer.weight.detach().reshape(-1)])
+    layer.bias.data, layer.weight.data = both[:4], both[4:].view(4, 3)
+
+
 @pytest.mark.parametrize(
     ("leak", "names"),
     [
@@ -279,14 +318,74 @@ def without_keep_vars(layer: nn.Linear, record: torch.Tensor) -> None:
         (in_a_gap, ["layout of weight", "storage of weight"]),
         (in_strides, ["layout of weight"]),
         (in_metadata, ["state_dict()._metadata"]),
-        (without_keep_vars, ["memory"]),
+        (without_keep_vars, ["memory", "order of state_dict()", "layout of Linear.state_dict().memory"]),
+        (lambda layer, record: layer.register_parameter("record", layer.bias), ["order of state_dict()", "record"]),
+        (lambda layer, _: layer._parameters.update(weight=layer._parameters.pop("weight")), ["order of state_dict()"]),
+        (hooked_state(lambda state, _: state.move_to_end("weight")), ["order of state_dict()"]),
+        (hooked_state(lambda state, _: state.update(weight=torch._neg_view(state["weight"]))), ["weight"]),
+        (hooked_state(lambda state, _: state.update(weight=nn.Parameter(state["weight"]))), ["weight"]),
+        (hooked_state(lambda state, record: setattr(state["weight"], "memory", record)), ["weight"]),
+        (
+            hooked_state(in_a_view),
+            [
+                "memory",
+                "order of state_dict()",
+                *(f"{of} of Linear.state_dict().memory" for of in ("layout", "storage")),
+            ],
+        ),
+        (in_one_storage, ["layout of bias", "layout of weight"]),
     ],
 )
 def test_all_that_a_saved_state_dict_holds_is_compared(leak: Any, names: list[str]) -> None:
     made = nn.Linear(3, 4)
     watch = ModelState(made, list(made.parameters()))
     leak(made, torch.randn(4))
-    assert watch.changed()["state"] == names
+    assert watch.changed()["state"] == sorted(names)
+
+
+def test_exchanged_entries_and_dropped_buffers_are_compared() -> None:
+    made = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))
+    made.register_buffer("constant", torch.zeros(1))
+    watch = ModelState(made, list(made.parameters()))
+
+    def exchange(module: Any, state: Any, prefix: str, _: Any) -> None:
+        state["0.bias"], state["1.bias"] = state["1.bias"], state["0.bias"]
+
+    handle = made.register_state_dict_post_hook(exchange)
+    assert watch.changed()["state"] == ["0.bias", "1.bias"]
+    handle.remove()
+    assert watch.changed() == UNCHANGED
+    made._non_persistent_buffers_set.add("constant")
+    assert watch.changed()["state"] == ["constant", "order of state_dict()"]
+
+
+def test_an_entry_hides_behind_no_other_of_the_same_name() -> None:
+    """Neither behind an entry of the module in the wrapper, nor behind a name of the recorder."""
+    made = nn.Module()
+    made._module = nn.Linear(3, 4)
+    records = [torch.zeros(2)]
+    made.register_state_dict_post_hook(lambda module, state, prefix, _: state.update(bias=records[0]))
+    made.register_state_dict_post_hook(lambda *given: given[1].__setitem__("layout of _module.bias", records[0]))
+    watch = ModelState(made, [])
+    assert watch.changed() == UNCHANGED
+    records[0] = torch.ones(2)
+    assert watch.changed()["state"] == ["bias", "layout of _module.bias"]
+
+
+def test_a_steady_state_dict_is_no_change() -> None:
+    """Tied weights, attributes of Opacus on parameters, and hooks that add entries and rename others."""
+    made = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3), nn.Linear(3, 3))
+    made[1].weight = made[0].weight
+
+    def rename(module: Any, state: Any, prefix: str, _: Any) -> None:
+        state["bias"], state["copy"] = state.pop("0.bias"), torch.zeros(3)[:2]
+
+    made.register_state_dict_post_hook(rename)
+    watch = ModelState(made, list(made.parameters()))
+    for p in made.parameters():
+        p.data.add_(1.0)
+        p.grad_sample, p.summed_grad = torch.randn(2, *p.shape), torch.randn(p.shape)
+    assert watch.changed() == UNCHANGED
 
 
 @pytest.mark.parametrize(

@@ -14,16 +14,11 @@ from support.checked_runs import CheckedRun, Question, check_run, run_page
 from torch import nn
 
 import dpspec
-from dpspec.engine.recorded.checks import advice
 from dpspec.engine.recorded.noise_checks import (
     ALONG,
-    COARSE,
     DIRECTIONS,
     EARLIER,
-    NORMS,
     PAIRS,
-    REPEATED,
-    SHIFTED,
     ComparedGradients,
     noise_checks,
 )
@@ -204,10 +199,6 @@ def test_a_run_without_its_noise_is_never_proved(part: float, said: str, tmp_pat
         return
     assert found.assumption("loop-reports").status == "unchecked"
     assert ("give optimizer=" if said == "no-optimizer" else "call run.summed") in found.assumption("loop-reports").text
-    assert (
-        "Only the loop's report shows that the noise is in the model updates: "
-        in run_page(found, 400).partition("Executed run")[0]
-    )
 
 
 @pytest.mark.parametrize(
@@ -227,7 +218,6 @@ def test_a_layer_whose_noise_is_none_has_no_bound(without: slice, at: int | None
         assert found.costs[1].interval is None
         assert page.count("One tensor of the model got less noise than the others") == 1  # for two checks
     else:
-        assert "in the model updates: the reported noise is zero at 1 of 40 steps" in page
         assert "parameter updates without noise, exact" in page
 
 
@@ -352,7 +342,7 @@ GOOD: dict[str, Any] = {
 
 def made(noise: Any, rows: Any = None) -> list[Any]:
     run: Any = types.SimpleNamespace(
-        end={"noise": noise},
+        end=types.SimpleNamespace(noise=noise),
         folder=None,
         header=types.SimpleNamespace(layers=(("bias", 4), ("weight", 36))),
         rows=np.random.default_rng(1).standard_normal((10, 36)) if rows is None else rows,
@@ -398,13 +388,6 @@ def test_impossible_statistics_raise_nothing(name: str, value: Any) -> None:
             assert all(0.0 <= one.p_value <= 1.0 for one in made({**GOOD, name: changed}))
 
 
-def test_rejected_statistics_come_with_advice() -> None:
-    bad = {"repeats": [90, 0.1, 100], "coarse": [90, 100], "shift": [2000.0, 2000], "norms": [900, 1800.0, 1.0]}
-    rejected = {one.test: advice(one) for one in made({**GOOD, **bad}) if one.p_value < 1e-9}
-    assert {REPEATED, COARSE, SHIFTED, NORMS} <= rejected.keys()
-    assert all(rejected.values())
-
-
 def test_noise_that_repeats_or_takes_back_earlier_noise_is_rejected() -> None:
     honest = np.random.default_rng(3).standard_normal((200, 96))
     assert min(one.p_value for one in made({}, honest)) > 1e-4
@@ -415,4 +398,3 @@ def test_noise_that_repeats_or_takes_back_earlier_noise_is_rejected() -> None:
         found = made({}, rows)[-1]
         assert found.p_value < 1e-9
         assert found.test == name
-        assert advice(found)

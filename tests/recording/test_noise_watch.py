@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
 import types
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -14,13 +15,220 @@ import opacus.optimizers.optimizer as opacus_optimizer
 import pytest
 import torch
 from support.checked_runs import CheckedRun, Question, check_run
-from support.noise_attacks import ATTACKS, Draw, fresh, plain_loop
 from support.opacus_training import Training
 from torch import Tensor, nn
 
+import dpspec
 from dpspec.contract import Check
 from dpspec.engine.recorded.noise_checks import ALONG, noise_checks
 from dpspec.recording.watching.noise_watch import WINDOW, Coordinates, NoiseWatch, SampledSteps
+
+#: Draws the noise of one step, of standard deviation 1: (step, shapes of the parameters, values kept between steps).
+Draw = Callable[[int, Sequence[torch.Size], dict[str, Any]], list[Tensor]]
+
+
+def split(flat: Tensor, shapes: Sequence[torch.Size]) -> list[Tensor]:
+    """One tensor of each shape from all coordinates in a row."""
+    parts = flat.split([shape.numel() for shape in shapes])
+    return [part.reshape(shape) for part, shape in zip(parts, shapes, strict=True)]
+
+
+def whole(change: Callable[[Tensor], Tensor]) -> Draw:
+    """Noise that is a function of fresh normal values of the same number."""
+    return across(lambda step, z, kept: change(z))
+
+
+def by_layer(change: Callable[[Tensor], Tensor]) -> Draw:
+    """The same for each tensor by itself."""
+
+    def draw(step: int, shapes: Sequence[torch.Size], kept: dict[str, Any]) -> list[Tensor]:
+        return [change(torch.randn(shape)).reshape(shape) for shape in shapes]
+
+    return draw
+
+
+def across(change: Callable[[int, Tensor, dict[str, Any]], Tensor]) -> Draw:
+    """Noise that may depend on that of earlier steps."""
+
+    def draw(step: int, shapes: Sequence[torch.Size], kept: dict[str, Any]) -> list[Tensor]:
+        return split(change(step, torch.randn(sum(shape.numel() for shape in shapes)), kept), shapes)
+
+    return draw
+
+
+def doubled(second: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+    """The second half is a function of the first."""
+    return lambda z: torch.cat([z[: len(z) - len(z) // 2], second(z[: len(z) // 2])])
+
+
+def permuted(z: Tensor) -> Tensor:
+    return z[torch.randperm(len(z))]
+
+
+def first(kept: dict[str, Any], name: str, value: Tensor) -> Tensor:
+    """The value that was kept first under a name."""
+    found: Tensor = kept.setdefault(name, value)
+    return found
+
+
+def every_second(change: Callable[[Tensor], Tensor]) -> Draw:
+    """Every second step repeats the noise of the one before, changed."""
+
+    def noise(step: int, z: Tensor, kept: dict[str, Any]) -> Tensor:
+        kept["last"] = z if step % 2 == 0 else kept["last"]
+        return kept["last"] if step % 2 == 0 else change(kept["last"])
+
+    return across(noise)
+
+
+def signs(z: Tensor) -> Tensor:
+    return torch.randint(0, 2, (len(z),)) * 2 - 1
+
+
+def alike_in_layers(step: int, shapes: Sequence[torch.Size], kept: dict[str, Any]) -> list[Tensor]:
+    one = torch.randn(max(shape.numel() for shape in shapes))
+    return [one[: shape.numel()].reshape(shape) for shape in shapes]
+
+
+def random_signs(z: Tensor) -> Tensor:
+    few = z[: max(1, len(z) // 8)].repeat(8)
+    return torch.cat([few, z])[: len(z)] * signs(z)
+
+
+def hadamard(z: Tensor) -> Tensor:
+    """32 values, spread over all coordinates by fixed random signs."""
+    signs = torch.randint(0, 2, (32, len(z)), generator=torch.Generator().manual_seed(1)) * 2.0 - 1.0
+    return z[:32] @ signs / math.sqrt(32)
+
+
+def truncated(z: Tensor) -> Tensor:
+    low = torch.distributions.Normal(0.0, 1.0).cdf(torch.tensor(-2.0))
+    drawn = torch.special.ndtri(low + (1 - 2 * low) * torch.rand(z.shape))
+    return drawn / 0.879626
+
+
+def centered(z: Tensor) -> Tensor:
+    return z - z.mean() if z.numel() > 1 else z
+
+
+def low_rank(z: Tensor) -> Tensor:
+    if z.ndim == 1:
+        return z
+    flat = z.reshape(len(z), -1)
+    rank = max(1, min(flat.shape) // 4)
+    return (torch.randn(len(flat), rank) @ torch.randn(rank, flat.shape[1]) / math.sqrt(rank)).reshape(z.shape)
+
+
+def small_copies(z: Tensor) -> Tensor:
+    """Small values are copied to random places, large ones are fresh."""
+    small = (z.abs() < 1.5).nonzero().reshape(-1)
+    half = len(small) // 2
+    z[small[torch.randperm(len(small))[:half]]] = z[small[torch.randperm(len(small))[:half]]]
+    return z
+
+
+def stratified(z: Tensor) -> Tensor:
+    """One value from each of as many intervals of equal probability."""
+    places = (torch.randperm(len(z)) + torch.rand(len(z))) / len(z)
+    return torch.special.ndtri(places.double().clamp(1e-9, 1 - 1e-9)).float()
+
+
+def late(step: int, z: Tensor, kept: dict[str, Any]) -> Tensor:
+    """Fresh at first; from the tenth step on each value occurs twice, in random order."""
+    return permuted(doubled(lambda half: half)(z)) if step >= 10 else z
+
+
+def fixed_subspace(step: int, z: Tensor, kept: dict[str, Any]) -> Tensor:
+    if "basis" not in kept:
+        kept["basis"] = torch.randn(len(z), len(z) // 2) / math.sqrt(len(z) // 2)
+    return kept["basis"] @ z[: len(z) // 2]
+
+
+def autoregressive(step: int, z: Tensor, kept: dict[str, Any]) -> Tensor:
+    kept["last"] = 0.7 * kept["last"] + math.sqrt(1 - 0.49) * z if "last" in kept else z
+    return kept["last"]
+
+
+def mixed_pool(step: int, z: Tensor, kept: dict[str, Any]) -> Tensor:
+    """Random combinations of six vectors."""
+    kept["pool"] = kept.get("pool", torch.randn(6, len(z)))
+    weights = torch.randn(6)
+    return weights / weights.norm() @ kept["pool"]
+
+
+ATTACKS: dict[str, Draw] = {
+    "interleaved": whole(lambda z: z[: (len(z) + 1) // 2].repeat_interleave(2)[: len(z)]),
+    "mirrored": whole(doubled(lambda half: half.flip(0))),
+    "negated halves": whole(doubled(torch.neg)),
+    "permuted within a step": whole(lambda z: permuted(doubled(lambda half: half)(z))),
+    "repeated blocks": whole(lambda z: z[:64].repeat(len(z) // 64 + 1)[: len(z)]),
+    "random signs": whole(random_signs),
+    "spread from 32 values": whole(hadamard),
+    "noisy copies": whole(doubled(lambda half: 0.8 * half + 0.6 * torch.randn_like(half))),
+    "shared scalar": whole(lambda z: math.sqrt(0.95) * z + math.sqrt(0.05) * torch.randn(())),
+    "uniform": whole(lambda z: (torch.rand_like(z) * 2 - 1) * math.sqrt(3)),
+    "laplace": whole(lambda z: torch.distributions.Laplace(0.0, 1 / math.sqrt(2)).sample(z.shape)),
+    "only signs": whole(torch.sign),
+    "truncated": whole(truncated),
+    "spherical": whole(lambda z: z / z.norm() * math.sqrt(len(z))),
+    "spherical in each layer": by_layer(lambda z: z / z.norm() * math.sqrt(z.numel()) if z.numel() > 1 else z),
+    "centered": whole(centered),
+    "centered in each layer": by_layer(centered),
+    "quantized": whole(lambda z: (z * 1000).round() / 1000),
+    "rounded to bfloat16": whole(lambda z: z.bfloat16().float()),
+    "broadcast rows": by_layer(lambda z: z[:1].expand_as(z).clone() if z.ndim > 1 else z),
+    "broadcast columns": by_layer(lambda z: z[:, :1].expand_as(z).clone() if z.ndim > 1 else z),
+    "broadcast kernels": by_layer(lambda z: z[:1, :1].expand_as(z).clone() if z.ndim == 4 else z),
+    "low rank": by_layer(low_rank),
+    "layers alike": alike_in_layers,
+    "permuted across steps": across(lambda step, z, kept: permuted(first(kept, "first", z))),
+    "permuted in pairs of steps": every_second(lambda z: permuted(z) * signs(z)),
+    "antithetic steps": every_second(torch.neg),
+    "every fifth step": across(lambda step, z, kept: first(kept, str(step % 5), z)),
+    "autoregressive": across(autoregressive),
+    "pool of six": across(mixed_pool),
+    "in order": whole(lambda z: z.sort().values),
+    "stratified": whole(stratified),
+    "one coordinate without": whole(lambda z: z * (torch.arange(len(z)) != len(z) // 3)),
+    "uneven": whole(lambda z: z * torch.tensor([0.5, math.sqrt(1.75)])[torch.arange(len(z)) % 2]),
+    "student": whole(lambda z: torch.distributions.StudentT(8.0).sample(z.shape) * math.sqrt(0.75)),
+    "fixed signs": across(lambda step, z, kept: z.abs() * first(kept, "signs", signs(z))),
+    "from the tenth step on": across(late),
+    "fixed subspace": across(fixed_subspace),
+    "small values copied": whole(small_copies),
+}
+
+
+fresh = by_layer(lambda z: z)
+
+
+def convolutional() -> nn.Module:
+    """1,410 parameters in four tensors."""
+    return nn.Sequential(nn.Conv2d(4, 16, 3), nn.ReLU(), nn.Flatten(), nn.Linear(16 * 4 * 4, 3, bias=True))
+
+
+def plain_loop(folder: Path, draw: Draw, model: nn.Module | None = None, *, steps: int = 40, std: float = 0.8) -> None:
+    """Record a plain loop with noise of standard deviation ``std`` on sums of clipped gradients of norm 0.5."""
+    model = convolutional() if model is None else model
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    shapes, kept = [p.shape for p in model.parameters()], {}
+    given: dict[str, Any] = {"noise_multiplier": std, "clip_norm": 1.0, "rate": 0.1, "records": 200}
+    with dpspec.record(folder, model=model, optimizer=optimizer, **given) as run:
+        for step in range(steps):
+            drawn = (torch.rand(200) < 0.1).nonzero().squeeze(1)
+            noise = [std * part for part in draw(step, shapes, kept)]
+            totals = [torch.randn(shape) for shape in shapes]
+            length = torch.stack([total.norm() for total in totals]).norm()
+            totals = [total * (0.5 * len(drawn)) / length for total in totals]
+            for p, total, part in zip(model.parameters(), totals, noise, strict=True):
+                p.grad = (total + part) / 20.0
+            optimizer.step()
+            run.sampled(drawn)
+            run.clipped(torch.full((len(drawn),), 0.5))
+            run.summed(totals)
+            run.noised(noise)
+            run.stepped()
+
 
 #: Rejected p-values in a run of 60 checks.
 REJECTED = 1e-6 / 60
@@ -96,9 +304,12 @@ def test_opacus_with_other_noise_deviates(attack: str, tmp_path: Path, monkeypat
 def checks_of(watch: NoiseWatch, shapes: Sequence[tuple[int, ...]]) -> list[Check]:
     """The checks that a reader makes of the statistics."""
     layers = tuple((str(n), torch.Size(shape).numel()) for n, shape in enumerate(shapes))
-    end = json.loads(json.dumps({"noise": watch.found()}))
+    noise = json.loads(json.dumps(watch.found()))
     run: Any = types.SimpleNamespace(
-        end=end, folder=None, header=types.SimpleNamespace(layers=layers), rows=np.zeros((0, 1))
+        end=types.SimpleNamespace(noise=noise),
+        folder=None,
+        header=types.SimpleNamespace(layers=layers),
+        rows=np.zeros((0, 1)),
     )
     return list(noise_checks(run))
 

@@ -74,18 +74,8 @@ def hooked(training: Training) -> None:
 
 
 @looping
-def normed(training: Training, number: int, x: torch.Tensor) -> None:
-    group(training)["lr"] = 1.0 / raw_norm(training)
-
-
-@looping
 def averaged(training: Training, number: int, x: torch.Tensor) -> None:
     group(training)["betas"] = (0.9, 0.9 + 0.01 * float(torch.sigmoid(x[0, 0])))
-
-
-@looping
-def pushed(training: Training, number: int, x: torch.Tensor) -> None:
-    group(training)["nesterov"], group(training)["momentum"] = False, float(torch.sigmoid(x[0, 0]))
 
 
 def plateau(training: Training) -> None:
@@ -100,6 +90,31 @@ def regrown(training: Training) -> None:
 
     def before(training: Training, number: int, x: torch.Tensor) -> None:
         schedule.gamma = 0.9 + 0.05 * float(torch.sigmoid(x[0, 0]))
+        schedule.step()
+
+    loop(training, before)
+
+
+def regrown_ahead(training: Training) -> None:
+    """The factor is edited before a step that does not use it; a later step does."""
+    schedule = lr_scheduler.StepLR(training.optimizer_, 5)
+
+    def before(training: Training, number: int, x: torch.Tensor) -> None:
+        if number == 2:
+            schedule.gamma = 0.9 + 0.05 * float(torch.sigmoid(x[0, 0]))
+        schedule.step()
+
+    loop(training, before)
+
+
+def unreadable(training: Training) -> None:
+    """The factor of a scheduler with more values than the recorder reads."""
+    schedule = lr_scheduler.ExponentialLR(training.optimizer_, 0.99)
+    schedule.many = [[] for _ in range(200_000)]
+    regrow = iter(range(1000))
+
+    def before(training: Training, number: int, x: torch.Tensor) -> None:
+        schedule.gamma = 0.9 + 0.001 * next(regrow)
         schedule.step()
 
     loop(training, before)
@@ -168,11 +183,11 @@ def divided(training: Training, number: int, x: torch.Tensor) -> None:
     [
         (decayed, "weight_decay", "weight_decay"),
         (hooked, "weight_decay", "weight_decay"),
-        (normed, "lr", "learning_rate"),
         (averaged, "betas[1]", "betas"),
-        (pushed, "momentum", "momentum"),
         (plateau, "lr", "learning_rate"),
         (regrown, "lr", "learning_rate"),
+        (regrown_ahead, "lr", "learning_rate"),
+        (unreadable, "lr", "learning_rate"),
         (jumped, "lr", "learning_rate"),
         (scheduled(Own), "lr", "learning_rate"),
         (patched, "lr", "learning_rate"),
@@ -293,11 +308,6 @@ def test_classes_get_their_methods_back(tmp_path: Path) -> None:
     recorded(tmp_path / "run")
     for name, kept in before.items():
         assert {key: vars(getattr(lr_scheduler, name))[key] for key in kept} == kept
-
-
-def test_first_values_are_listed_with_the_constants(tmp_path: Path) -> None:
-    text = recorded(tmp_path / "run", optimizer="adamw").assumption(CONSTANTS).text
-    assert "Options at the first step: lr 0.05, betas[0] 0.9, betas[1] 0.999, eps 1e-8, weight_decay 0.01" in text
 
 
 class Drifting(float):

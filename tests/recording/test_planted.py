@@ -243,17 +243,6 @@ def test_a_canary_that_makes_no_batch_with_records_is_refused_before_training(ca
     assert "make it of the same parts, types and shapes, or give collate=" in str(caught.value)
 
 
-def test_canaries_have_labels_of_the_type_of_the_records_labels():
-    rows = [(torch.randn(3), i % 2) for i in range(10)]
-    planted_among = dpspec.plant(rows, records=[(torch.ones(3), 1)] * 8, seed=0)
-    for _, y in DataLoader(planted_among, batch_size=5):
-        assert y.dtype == torch.int64
-    named, x = [{"x": torch.randn(3), "y": i % 2} for i in range(10)], torch.ones(3)
-    for dataset, canary in ((rows, (x, 1.0)), (named, {"x": x}), (named, {"x": x, "y": 1, "z": 1})):
-        with pytest.raises(UsageError, match="canary 0 makes no batch"):
-            dpspec.plant(dataset, records=[canary] * 8)
-
-
 def test_batches_of_a_loader_with_its_own_way_are_tried_by_that_way():
     """Token sequences of any length, padded: nothing is required where torch's way does for no records either."""
     words = [torch.arange(1, 2 + i % 4) for i in range(20)]

@@ -98,7 +98,6 @@ def test_a_loop_that_leaks_more_than_its_schedule_allows_contradicts_its_recordi
     assert "nothing-unseen" in found.reason
     assert "lower bound by canaries, above the bound of the recorded schedule" in found.conformance.reason
     assert found.canaries.p_value <= 1e-6
-    assert "Note: The lower bound from canaries exceeds the certified" in notes(checked(tmp_path / "run"))
     code, audit = audit_by_spec(tmp_path / "run")
     assert (code, audit["verdicts"][0]["verdict"]) == (1, "refuted")  # its upper bound rests on what nobody saw
     assert audit["conformance"]["status"] == "deviates"
@@ -111,7 +110,7 @@ def test_a_model_that_was_trained_on_after_the_block_proves_and_refutes_nothing(
     assert (found.verdict, found.exit_code) == ("open", ExitCode.UNEXPECTED)
     assert "scored-model: the scored model is the recorded one after its last step" in found.reason
     assert found.canaries.assumptions[0].name == "scored-model"
-    assert "Note: The scored model differs from the one at the end of the recording" in notes(found)
+    assert "Note: The scored model is not the recorded one" in notes(found)
     other, fresh, _ = train(tmp_path / "other")
     other.score(nn.Linear(fresh.in_features, 1, bias=False), loss)
     below = checked(tmp_path / "other", epsilon=2.5)
@@ -128,12 +127,11 @@ def test_canaries_without_scores_decide_no_claim_and_say_so_on_top(raised, tmp_p
             run.score(model, lambda model, batch: 1 / 0)
     found = checked(tmp_path / "run", epsilon=2.5)
     assert (found.verdict, found.exit_code) == ("open", ExitCode.UNEXPECTED)
-    missing = "400 canaries were inserted and not scored: run.score was not called, or it raised"
     assert "inserted canaries without a score" in found.conformance.reason
     assert checked(tmp_path / "run").exit_code == ExitCode.UNEXPECTED
     page = " ".join(run_page(found, 400).split())
     assert page.startswith("OPEN claim: epsilon <= 2.5")
-    assert f"Note: The result of the attack by canaries is missing: {missing}" in notes(found)
+    assert "Note: 400 canaries were inserted and not scored by run.score" in notes(found)
     assert "canaries: inserted canaries without a score, exact" in page
     assert "Call run.score after the block" in page
     code, audit = audit_by_spec(tmp_path / "run")
@@ -182,16 +180,8 @@ def test_who_was_drawn_is_who_was_there_and_the_sampling_is_tested_on_them(score
     assert [(phase.rate, phase.noise_multiplier, phase.steps) for phase in found.phases] == [(RATE, SIGMA, STEPS)]
 
 
-def test_the_page_and_the_json_hold_the_attack(scored, capsys):
-    folder, _, _ = scored
-    page = " ".join(run_page(checked(folder, epsilon=2.5), 400).split())
-    for words in (
-        "SGD, a custom loop - batches reported by the loop, drawn from 600 records",
-        "400 canaries (crafted), ",
-        "lower bound: statistical at confidence 0.95: one run, final model, 400 canaries of a recorded script",
-    ):
-        assert words in page
-    main(["check", str(folder), "--json"])
+def test_the_json_holds_the_attack(scored, capsys):
+    main(["check", str(scored[0]), "--report", "json=-"])
     (evidence,) = json.loads(capsys.readouterr().out)["audits"][0]["evidence"]
     assert evidence["power"] == pytest.approx(4.884, abs=1e-3)
     assert evidence["scope"]["adjacency"] == "zero-out"
@@ -441,52 +431,3 @@ def test_a_file_of_scores_that_was_changed_or_is_a_link_is_refused(copy, capsys)
     (copy / CANARIES).unlink()
     (copy / CANARIES).symlink_to("/dev/zero")
     refused(copy, "not a regular file", capsys)
-
-
-def test_tokens_in_dictionaries_through_opacus(tmp_path):
-    """Batches by ``BatchMemoryManager`` of three, so that some hold nothing but canaries that are left out."""
-    from opacus import PrivacyEngine
-    from opacus.utils.batch_memory_manager import BatchMemoryManager
-    from torch.utils.data import DataLoader
-
-    torch.manual_seed(0)
-    records = [{"input_ids": torch.randint(0, 30, (5,)), "labels": i % 2} for i in range(60)]
-    planted = dpspec.plant(records, kind="mislabelled", count=60, classes=2, seed=1)
-
-    class Bag(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.embedding, self.out = nn.Embedding(30, 4), nn.Linear(4, 2)
-
-        def forward(self, input_ids):
-            return self.out(self.embedding(input_ids).mean(1))
-
-    def of_each(model, batch):
-        return nn.functional.cross_entropy(model(batch["input_ids"]), batch["labels"], reduction="none")
-
-    model = Bag()
-    engine = PrivacyEngine()
-    model, optimizer, loader = engine.make_private(
-        module=model,
-        optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
-        data_loader=DataLoader(planted, batch_size=24),
-        noise_multiplier=1.0,
-        max_grad_norm=1.0,
-    )
-    empty = 0
-    with dpspec.record(tmp_path / "run", model=model, optimizer=optimizer, loader=loader, engine=engine) as run:
-        for _ in range(4):
-            with BatchMemoryManager(data_loader=loader, max_physical_batch_size=3, optimizer=optimizer) as batches:
-                for batch in batches:
-                    empty += not len(batch["labels"])
-                    optimizer.zero_grad()
-                    of_each(model, batch).mean().backward()
-                    optimizer.step()
-    run.score(model, of_each)
-    assert empty > 0
-    found = checked(tmp_path / "run", epsilon=20.0)
-    assert (found.verdict, found.conformance.status) == ("proved", "no-deviation-found")
-    assert found.run.header.canary_kind == "mislabelled"
-    assert found.canaries.lower <= found.costs[1].interval.upper
-    assert [one.name for one in found.canaries.assumptions] == ["blind-training", "fair-coins", "scored-once"]
-    assert not any("sensitivity" in one.test and one.p_value < 1e-6 for one in found.checks)

@@ -70,7 +70,7 @@ def test_unknown_parts_are_refused_by_name(way, tmp_path):
         ({"optimizer": None, "engine": way.engine}, "no optimizer was given, and engine is"),
         ({"engine": PrivacyEngineAdaptiveClipping()}, "engine is Opacus' PrivacyEngineAdaptiveClipping: its clip norm"),
         ({"model": sharded}, "FSDP2 shards the model, and optimizer is opacus.DPOptimizer: give make_private"),
-        ({"model": older, "optimizer": None}, "model is FullyShardedDataParallel, of FSDP1"),
+        ({"model": older, "optimizer": None}, "model is FullyShardedDataParallel: Opacus does not know FSDP1"),
         (
             {"loader": other.loader},
             "loader is a distributed DPDataLoader, and optimizer is opacus.DPOptimizer",

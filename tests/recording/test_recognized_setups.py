@@ -35,7 +35,7 @@ ROWS = {
     '`clipping="adaptive"`': "set_ups_without_a_bound_are_open",
     "parameters in half precision": "test_recorder_false_alarms.py: sums_in_half_precision_have_no_bound",
     "tensor parallelism": "tensor_parallel_models_are_refused_by_name",
-    "LoRA": "../campaigns/test_language_models.py: an_adapter_trained_in_two_processes_is_proved",
+    "LoRA": "../campaigns/test_language_models.py: an_adapter_is_proved",
     "FSDP2": "test_shards.py: a_sound_training_is_proved",
     "JAX, NumPy": "../campaigns/test_jax_recordings.py: sound_trainings_are_proved",
 }

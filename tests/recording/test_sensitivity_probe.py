@@ -64,8 +64,8 @@ def rejected(found: CheckedRun) -> set[str]:
 )
 def test_an_honest_training_is_tested(made: dict[str, Any], tmp_path: Path) -> None:
     found = probed(tmp_path / "run", Training(**made))
-    assert found.run.at_end("probe_failure") == ""
-    calls, removed, change, influence, confirmed, scaled = found.run.at_end("probe")
+    assert found.run.end.probe_failure == ""
+    calls, removed, change, influence, confirmed, scaled = found.run.end.probe
     assert (confirmed, scaled) == (calls, 0)
     assert min(calls, removed) >= 2
     assert not rejected(found) & {CHANGE, INFLUENCE, SCALED}
@@ -204,7 +204,7 @@ def test_frozen_parameters_are_copied_only_if_the_model_writes_to_them(
 
     monkeypatch.setattr(sensitivity_probe._Copy, "__init__", made)
     found = probed(tmp_path / "run", Training(), middle=nn.Sequential(layer, nn.Tanh()))
-    assert found.run.at_end("probe_failure") == ""
+    assert found.run.end.probe_failure == ""
     assert len(copies) >= 2
     shared = [p.data_ptr() == layer.weight.data_ptr() for p in copies]
     assert not any(shared) if written else all(shared)

@@ -74,7 +74,7 @@ def trainings(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_sound_training_is_proved(name: str, trainings: Path) -> None:
     found = check_run(trainings / name, QUESTION)
     assert (found.verdict, found.fine, found.rejected) == ("proved", True, set())
-    assert {"joined-ranks", "secret-randomness", PER_RECORD_CLIPPING} <= set(found._recording.assumes)
+    assert {"joined-ranks", "secret-randomness", PER_RECORD_CLIPPING} <= set(found.audit.recording.assumes)
 
 
 def test_four_ranks_are_proved_as_one_process(tmp_path: Path) -> None:

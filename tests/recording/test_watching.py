@@ -74,7 +74,7 @@ def test_repeated_and_public_seeds_deviate(
     if test:
         assert {one.test.removesuffix(", exact") for one in found.checks if one.p_value == 0.0} == {test}
     else:
-        assert found.run.at_end("seeds") == [0, 0]
+        assert found.run.end.seeds == (0, 0)
 
 
 def optimizer() -> torch.optim.Optimizer:
@@ -168,6 +168,59 @@ def test_hooks_registered_again_before_each_step_do_not_hide_an_edit(adds: float
     assert status != "open"
 
 
+def drawn_at(training: Training, rate: Any) -> None:
+    """Batches are drawn at a rate that the sampler does not have before or after."""
+    sampler = training.loader.batch_sampler
+    for _ in range(training.epochs):
+        batches = iter(training.loader)
+        while True:
+            kept, sampler.sample_rate = sampler.sample_rate, rate
+            batch = next(batches, None)
+            sampler.sample_rate = kept
+            if batch is None:
+                break
+            training.step(*batch)
+
+
+def test_the_rate_of_a_step_is_that_of_its_draw(tmp_path: Path) -> None:
+    once, again = (
+        recorded(tmp_path / str(rate), lambda training, rate=rate: drawn_at(training, rate), asked={"epsilon": 4.0})
+        for rate in (0.1, 0.3)
+    )
+    assert (once.verdict, again.verdict) == ("proved", "open")
+
+
+def test_rates_of_single_records_end_the_recording(tmp_path: Path) -> None:
+    training, rates = Training().build(), torch.full((300,), 0.1)
+    rates[7] = 2.0
+    with pytest.warns(RuntimeWarning, match="sample_rate of the sampler"), training.recorder(tmp_path / "run"):
+        drawn_at(training, rates)
+
+
+@pytest.mark.parametrize("closes", [False, True])
+def test_a_closure_of_the_inner_step_is_found(closes: bool, tmp_path: Path) -> None:
+    def script(training: Training) -> None:
+        optimizer = training.optimizer_
+        for x, y in training.loader:
+            optimizer.zero_grad()
+            training.criterion(training.model(x), y).backward()
+            optimizer.pre_step()
+            optimizer.original_optimizer.step(*([lambda: 0.0] if closes else []))
+
+    found = recorded(tmp_path / "run", script)
+    assert (found.verdict == "proved") is not closes
+
+
+def test_another_class_of_the_optimizer_is_named(tmp_path: Path) -> None:
+    def script(training: Training) -> None:
+        kind = type(training.optimizer_)
+        training.optimizer_.__class__ = type("Own", (kind,), {"__module__": kind.__module__})
+        training.train()
+
+    found = recorded(tmp_path / "run", script)
+    assert (found.verdict, checks.REPLACED in found.rejected) == ("open", True)
+
+
 def leak(training: Training) -> None:
     for p in training.optimizer_.params:
         p.summed_grad.data.add_(1.0)
@@ -179,6 +232,17 @@ def skip_check_of_the_instance(training: Training) -> None:
         return False
 
     training.optimizer_._check_skip_next_step = check
+
+
+def queue_of_a_class(training: Training) -> None:
+    """Opacus asks this list, between clipping and noise, whether to skip the step."""
+
+    class Queue(list[bool]):
+        def __bool__(self) -> bool:
+            leak(training)
+            return False
+
+    training.optimizer_._step_skip_queue = Queue()
 
 
 def noise_of_the_instance(training: Training) -> None:
@@ -216,6 +280,7 @@ def parameters_of_a_class(training: Training) -> None:
     ("change", "test"),
     [
         (skip_check_of_the_instance, "changes of the summed gradient outside of clipping"),
+        (queue_of_a_class, "changes of the summed gradient outside of clipping"),
         (noise_of_the_instance, checks.REPLACED),
         (multiplier_of_a_class, None),
     ],
@@ -226,9 +291,15 @@ def test_code_that_changes_the_sum_or_the_noise_is_found(change: Any, test: str 
     assert test is None or any(name.startswith(test) for name in found.rejected)
 
 
+def groups_of_a_class(training: Training) -> None:
+    inner = training.optimizer_.original_optimizer
+    inner.param_groups = type("Own", (list,), {})(inner.param_groups)
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
+        (groups_of_a_class, "param_groups holds other classes than dict and list"),
         (secure_mode_of_a_class, "secure_mode of the optimizer is of class Mode"),
         (parameters_of_a_class, "param_groups holds other classes than dict and list"),
     ],

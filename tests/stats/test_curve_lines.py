@@ -143,14 +143,6 @@ def test_noise_is_no_evidence_and_perfect_scores_are_finite(coins: str, mu: floa
     assert curve_lines.estimate_mu([coins]) == mu
 
 
-@pytest.mark.parametrize("mu", [0.1, 1.0, 5.0])
-@pytest.mark.parametrize("delta", [1e-9, 1e-5, 1e-2])
-def test_epsilon_of_mu(mu: float, delta: float) -> None:
-    epsilon = curve_lines.gaussian_epsilon(mu, delta)
-    first = stats.norm.cdf(mu / 2 - epsilon / mu)
-    assert first - math.exp(epsilon) * stats.norm.cdf(-mu / 2 - epsilon / mu) == pytest.approx(delta, rel=1e-5)
-
-
 def test_epsilon_at_the_ends() -> None:
     assert curve_lines.gaussian_epsilon(0.0, 1e-5) == 0.0
     assert curve_lines.gaussian_epsilon(0.1, 0.5) == 0.0

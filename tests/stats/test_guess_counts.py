@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy import optimize, sparse, special, stats
-from support.guess_design import gaussian_design
 
 from dpspec.stats.attacks import curve_lines, guess_counts, one_run
 
@@ -76,14 +75,23 @@ def attack(mu: float, m: int, rungs: tuple[guess_counts.Rung, ...], seed: int) -
 
 
 @pytest.mark.parametrize(
-    ("m", "mu", "seeds"),
-    [(2000, 1.0, 60), *(pytest.param(20_000, mu, 200, marks=pytest.mark.slow) for mu in (0.502, 0.9254, 1.666))],
+    ("m", "mu", "seeds", "half"),
+    [
+        (2000, 1.0, 60, 32),
+        *(
+            pytest.param(20_000, mu, 200, half, marks=pytest.mark.slow)
+            for mu, half in ((0.502, 144), (0.9254, 144), (1.666, 384))
+        ),
+    ],
 )
-def test_the_lower_bound_covers_a_gaussian_mechanism_and_is_worth_having(m: int, mu: float, seeds: int) -> None:
+def test_the_lower_bound_covers_a_gaussian_mechanism_and_is_worth_having(
+    m: int, mu: float, seeds: int, half: int
+) -> None:
+    """``half`` of the guesses on either side have the largest expected lower bound."""
     # Seeds 0, 1, ..., 95%: at most the 99.9% quantile of the binomial above the truth: 21 of 200.
     delta = 1e-5
     true = curve_lines.gaussian_epsilon(mu, delta)  # 4.38; slow: 2, 4 and 8
-    rungs = gaussian_design(m, mu, delta, 0.95)
+    rungs = guess_counts.around(half, half, m)
     found = [guess_counts.epsilon_lower(m, *attack(mu, m, rungs, seed), delta, 0.95) for seed in range(seeds)]
     assert sum(value > true for value in found) <= stats.binom.ppf(0.999, seeds, 0.05)
     counted = [attack(mu, m, (rungs[1],), seed) for seed in range(40)]

@@ -260,7 +260,8 @@ def test_what_is_found_meets_the_inequalities_that_the_proof_needs(guesses: int,
     slopes = np.exp(0.3 + steep * (np.arange(1, correct + 1) / correct) ** 8)
     found = one_run._meet(guesses, correct, slopes.tolist(), 10.0)
     assert found is not None
-    a = np.array([0.0, *found.weights])
+    z, weights = found
+    a = np.array([0.0, *weights])
     steps = np.diff(a[: correct + 1])
     assert len(a) == guesses + 1
     assert np.all(steps >= 0.0)
@@ -268,7 +269,7 @@ def test_what_is_found_meets_the_inequalities_that_the_proof_needs(guesses: int,
     b = np.interp(a, a[: correct + 1], np.concatenate(([0.0], np.cumsum(slopes * steps))))
     d = np.arange(guesses + 1)
     right = 1.0 + d * a - (guesses - d) * np.append(b[1:], 0.0)  # of (2), in units of z
-    left = np.where(d >= correct, 1.0 / found.z, 0.0)
+    left = np.where(d >= correct, 1.0 / z, 0.0)
     assert np.all(left <= right + 1e-7 * np.maximum(left, d * a))
 
 

@@ -14,7 +14,6 @@ from dpspec.engine.storage.trial_store import Store
 
 @pytest.fixture(scope="session")
 def s3_server() -> Iterator[str]:
-    """The address of an S3-compatible server on 127.0.0.1."""
     pytest.importorskip("s3fs")
     server = pytest.importorskip("moto.server").ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     server.start()
@@ -37,7 +36,6 @@ def bucket(s3_server: str, monkeypatch: pytest.MonkeyPatch) -> str:
 
 @pytest.fixture(params=["folder", "memory", "s3"])
 def location(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """Where a store can be, of each sort."""
     if request.param == "folder":
         return str(tmp_path / "store")
     if request.param == "memory":
@@ -47,5 +45,4 @@ def location(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 @pytest.fixture
 def store(location: str) -> Store:
-    """An empty store."""
     return Store(location)

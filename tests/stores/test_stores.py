@@ -5,11 +5,14 @@ from __future__ import annotations
 import errno
 import json
 import os
+import shutil
 import tempfile
 import threading
-import time
+import uuid
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Barrier
 from typing import Any
 
 import fsspec
@@ -25,7 +28,7 @@ from dpspec.engine.storage import trial_store as store_module
 from dpspec.engine.storage.trial_store import Store
 from dpspec.engine.verify import verify
 from dpspec.errors import UsageError
-from dpspec.stores.folder import shown
+from dpspec.stores.folder import MARK, shown
 from dpspec.stores.remote import RemoteStorage
 
 KEY, OTHER = "ab" * 32, "cd" * 32
@@ -37,7 +40,6 @@ Files = Any
 
 
 def files_of(location: str) -> tuple[Files, str]:
-    """The file system behind a store, and its root there."""
     return fsspec.core.url_to_fs(location, use_listings_cache=False)
 
 
@@ -48,21 +50,15 @@ def record_of(location: str, key: str = KEY) -> tuple[Files, str]:
 
 def test_what_is_put_comes_back(store: Store) -> None:
     assert store.get(KEY) is None
-    assert list(store.keys()) == []
     put = store.put(KEY, TRIAL, RECORDED)
     got = store.get(KEY)
     assert got is not None
     assert got.trial.evidence == TRIAL.evidence == put.trial.evidence
     assert np.array_equal(got.trial.arrays["table"], TABLE)
     assert not got.trial.arrays["table"].flags.writeable
-    assert list(store.keys()) == [KEY]
     assert store.refusal() is None
     again = store.put(KEY, Trial(index=3, evidence=FrozenMap({"scores": "other"})), FrozenMap())
     assert again.trial.evidence == TRIAL.evidence  # a record is written once
-    for _ in range(2):
-        store.remove(KEY)
-    assert store.get(KEY) is None
-    assert list(store.keys()) == []
 
 
 def test_large_arrays_stay_where_they_are(store: Store) -> None:
@@ -98,17 +94,6 @@ def test_what_cannot_be_read_now_is_not_damaged(store: Store, number: int, monke
         with pytest.raises(UsageError, match=f"cannot read trial {KEY[:12]} in .*: {os.strerror(number)}"):
             store.get(KEY)
     assert store.get(KEY) is not None
-
-
-def test_a_list_says_what_each_trial_is(store: Store, location: str) -> None:
-    store.put(KEY, TRIAL, RECORDED)
-    store.put(OTHER, TRIAL, FrozenMap())
-    files, record = record_of(location, OTHER)
-    files.pipe_file(record, b"{")
-    first, second = store.entries()
-    assert (first.key, first.spec, first.kind, first.made) == (KEY, "coin", "counting", RECORDED["made"])
-    assert first.size > TABLE.nbytes
-    assert (second.key, second.spec) == (OTHER, "")
 
 
 def _truncate(files: Files, path: str) -> None:
@@ -155,8 +140,6 @@ def test_a_damaged_record_is_reported_and_made_again(
     assert files.exists(f"{root}/damaged/{KEY}/record.json")
     for again in (fresh, store):
         assert np.array_equal(again.put(KEY, TRIAL, RECORDED).trial.arrays["table"], TABLE)
-    store.remove(KEY)
-    assert not files.exists(f"{root}/damaged/{KEY}/record.json")
 
 
 def test_a_record_under_another_key_is_foreign(store: Store, location: str) -> None:
@@ -187,42 +170,6 @@ def test_neither_name_nor_digest_of_an_array_lead_out_of_a_record(store: Store, 
     assert not [path for path in set(Path(tempfile.gettempdir()).iterdir()) - before if "outside" in path.name]
 
 
-def test_what_is_no_record_is_left_out_and_swept(store: Store, location: str) -> None:
-    store.put(KEY, TRIAL, RECORDED)
-    files, root = files_of(location)
-    for foreign in ("ab/notes", f"zz/{OTHER}", "record"):
-        files.makedirs(f"{root}/trials/{foreign}", exist_ok=True)
-        files.pipe_file(f"{root}/trials/{foreign}/record.json", b"{}")
-    assert list(store.keys()) == [KEY]
-    assert [entry.key for entry in store.entries()] == [KEY]
-    store.put(OTHER, TRIAL, RECORDED)
-    files.pipe_file(record_of(location, OTHER)[1], b"{")
-    assert store.get(OTHER) is None
-    assert store.sweep() > 0
-    assert store.sweep() == 0
-    assert not files.exists(f"{root}/damaged/{OTHER}/record.json")
-    assert store.get(KEY) is not None
-
-
-def test_arrays_without_a_record_are_swept_after_a_day(location: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Before that they may belong to a commit of another process, which puts its record last."""
-    if "://" not in location:
-        pytest.skip("a folder's records arrive by one rename")
-    store = Store(location)
-    store.put(KEY, TRIAL, RECORDED)
-    files, root = files_of(location)
-    files.rm_file(record_of(location)[1])
-    files.pipe_file(f"{root}/tmp/dpspec-store-probe", b"")
-    left = [path for path in files.find(root) if "/trials/" in path or "/tmp/" in path]
-    assert len(left) == 2
-    assert store.sweep() == 0
-    assert all(map(files.exists, left))
-    now = time.time()
-    monkeypatch.setattr("dpspec.stores.remote.time.time", lambda: now + 90_000.0)
-    assert store.sweep() > 0
-    assert not any(map(files.exists, left))
-
-
 def test_writers_at_once_leave_one_whole_record(store: Store, location: str) -> None:
     trials = [Trial(index=0, evidence=FrozenMap({"of": n}), arrays={"table": TABLE + n}) for n in range(6)]
     kept: list[Any] = []
@@ -243,7 +190,7 @@ def test_writers_at_once_leave_one_whole_record(store: Store, location: str) -> 
 
 def test_a_file_url_is_a_folder(tmp_path: Path) -> None:
     Store(f"file://{tmp_path}/store").put(KEY, TRIAL, RECORDED)
-    assert list(Store(tmp_path / "store").keys()) == [KEY]
+    assert Store(tmp_path / "store").get(KEY) is not None
 
 
 @pytest.mark.parametrize(
@@ -295,8 +242,6 @@ def test_a_record_that_two_put_at_once_is_put_again(location: str, monkeypatch: 
 
 
 class _Refusing:
-    """A file system that has gone away."""
-
     def __getattr__(self, name: str) -> Any:
         def refuse(*arguments: Any, **options: Any) -> None:
             raise RuntimeError("no route\nto ftp://me:secret@host/x")
@@ -311,7 +256,6 @@ def test_a_record_that_is_set_aside_while_it_is_put_is_put_again(
     refused: list[Path] = []
 
     def once(path: Path, target: Path) -> Path:
-        """There was a record, and when one looks, another process has taken it away."""
         if target.name == KEY and not refused:
             refused.append(path)
             raise OSError(errno.ENOTEMPTY, "Directory not empty")
@@ -320,7 +264,7 @@ def test_a_record_that_is_set_aside_while_it_is_put_is_put_again(
     monkeypatch.setattr(Path, "rename", once)
     assert Store(tmp_path).put(KEY, TRIAL, RECORDED).record.key == KEY
     assert len(refused) == 1
-    assert list(Store(tmp_path).keys()) == [KEY]
+    assert Store(tmp_path).get(KEY) is not None
 
 
 def test_a_run_that_was_killed_goes_on(tmp_path: Path, location: str) -> None:
@@ -343,5 +287,140 @@ def test_a_run_that_was_killed_goes_on(tmp_path: Path, location: str) -> None:
     again = audited()
     assert counting.RAN == [0, 1, 2, 3, 4]
     assert again.audits[0].trials == result.audits[0].trials
-    assert {entry.spec for entry in Store(location).entries()} == {"coin"}
-    assert {entry.kind for entry in Store(location).entries()} == {"counting"}
+
+
+BARE = Trial(index=0, evidence=FrozenMap({"x": 1}))
+
+
+def tree(folder: Path) -> dict[str, bytes | None]:
+    return {str(p.relative_to(folder)): p.read_bytes() if p.is_file() else None for p in sorted(folder.rglob("*"))}
+
+
+def old(path: Path) -> None:
+    path.mkdir(parents=True)
+    os.utime(path, (0, 0))
+
+
+def project(folder: Path) -> None:
+    for part in ("unfinished", "damaged", "trials"):
+        (folder / part).mkdir(parents=True)
+        (folder / part / "thesis.tex").write_text("years of work", encoding="utf-8")
+    old(folder / "tmp" / "notes")
+
+
+def deep(folder: Path) -> None:
+    Store(folder).put(KEY, BARE, FrozenMap())
+    (folder / MARK).unlink()
+    (folder / "trials" / KEY[:2] / KEY / "mine.txt").write_text("mine", encoding="utf-8")
+
+
+def misplaced(folder: Path) -> None:
+    (folder / "trials" / "00" / KEY).mkdir(parents=True)
+
+
+def linked(folder: Path) -> None:
+    elsewhere = folder.with_name("elsewhere")
+    elsewhere.mkdir()
+    folder.mkdir()
+    (folder / "trials").symlink_to(elsewhere)
+
+
+def wrong_mark(folder: Path) -> None:
+    folder.mkdir()
+    (folder / MARK).write_text('{"store": "of shoes", "version": 1}', encoding="utf-8")
+
+
+def later(folder: Path) -> None:
+    folder.mkdir()
+    (folder / MARK).write_text('{"store": "dpspec", "version": 2}', encoding="utf-8")
+
+
+@pytest.mark.parametrize("make", [project, deep, misplaced, linked, wrong_mark, later])
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda place: Store(place).put(OTHER, BARE, FrozenMap()),
+        lambda place: Store(place).get(KEY),
+        lambda place: Store(place).unfinished(KEY),
+    ],
+)
+def test_a_folder_of_somebody_else_stays_as_it_is(
+    tmp_path: Path, make: Callable[[Path], None], use: Callable[[str], object]
+) -> None:
+    folder = tmp_path / "folder"
+    make(folder)
+    before = tree(tmp_path)
+    with pytest.raises(UsageError, match="store"):
+        use(str(folder))
+    assert tree(tmp_path) == before
+
+
+@pytest.mark.parametrize("place", ["", " ", "file://", "memory://", "s3:///"])
+def test_an_empty_location_is_refused(place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    old(tmp_path / "tmp" / ("0" * 32))
+    with pytest.raises(UsageError, match="has no location"):
+        Store(place)
+    assert (tmp_path / "tmp" / ("0" * 32)).is_dir()
+
+
+def test_a_store_is_marked_when_it_is_made_and_not_before(tmp_path: Path) -> None:
+    store = Store(tmp_path / "store")
+    assert store.refusal() is None
+    assert not (tmp_path / "store").exists()
+    store.put(KEY, BARE, FrozenMap())
+    assert json.loads((tmp_path / "store" / MARK).read_text("utf-8")) == {"store": "dpspec", "version": 1}
+    (tmp_path / "store" / "notes.txt").write_text("mine", encoding="utf-8")  # beside a mark: left alone, and no reason
+    assert Store(tmp_path / "store").get(KEY) is not None
+    assert (tmp_path / "store" / "notes.txt").exists()
+
+
+@pytest.fixture(params=["memory", "s3"])
+def root(request: pytest.FixtureRequest) -> str:
+    return f"memory://{uuid.uuid4().hex}" if request.param == "memory" else str(request.getfixturevalue("bucket"))
+
+
+def test_an_object_store_of_somebody_else_stays_as_it_is(root: str) -> None:
+    files, prefix = fsspec.core.url_to_fs(root)
+    for name in ("damaged/thesis.tex", "tmp/notes", "trials/data.csv"):
+        files.pipe_file(f"{prefix}/{name}", b"years of work")
+    for use in (
+        lambda: Store(root).put(KEY, BARE, FrozenMap()),
+        lambda: Store(root).get(KEY),
+    ):
+        with pytest.raises(UsageError, match="is not a store of trials"):
+            use()
+    assert "is not a store of trials" in str(Store(root).refusal())
+    assert len(files.find(prefix)) == 3
+
+
+def test_what_lies_behind_a_link_is_neither_read_nor_removed(tmp_path: Path) -> None:
+    mine, planted = Store(tmp_path / "mine"), tmp_path / "planted"
+    mine.put(KEY, BARE, FrozenMap())
+    (planted / "trials").mkdir(parents=True)
+    shutil.copy(tmp_path / "mine" / MARK, planted)
+    (planted / "trials" / KEY[:2]).symlink_to(tmp_path / "mine" / "trials" / KEY[:2])
+    before = tree(tmp_path / "mine")
+    store = Store(planted)
+    for what in (store.get, lambda key: store.put(key, BARE, FrozenMap())):
+        with pytest.raises(UsageError, match="symbolic link"):
+            what(KEY)
+    assert tree(tmp_path / "mine") == before
+    (planted / "unfinished").mkdir()
+    (planted / "unfinished" / KEY).symlink_to(tmp_path / "mine")
+    assert store.unfinished(KEY) is None
+    assert store.unfinished(OTHER) is not None
+
+
+@pytest.mark.parametrize("place", ["folder", "memory"])
+def test_writers_at_once_find_a_new_store_marked_by_one_of_them(tmp_path: Path, place: str) -> None:
+    for attempt in range(40):
+        location = str(tmp_path / str(attempt)) if place == "folder" else f"memory://{uuid.uuid4().hex}"
+        stores, start = [Store(location) for _ in range(4)], Barrier(4)
+
+        def write(store: Store, start: Barrier = start) -> bool:
+            start.wait()
+            return store.put(KEY, BARE, FrozenMap()).trial == BARE
+
+        with ThreadPoolExecutor(4) as threads:
+            assert all(threads.map(write, stores))

@@ -63,31 +63,25 @@ def one_step_delta(mixture: Mixture, epsilon: float, direction: str, digits: int
         def none(x: mpmath.mpf) -> mpmath.mpf:
             return mpmath.npdf(x, 0, sigma)
 
-        def log_ratio(x: mpmath.mpf) -> mpmath.mpf:
-            return mpmath.log(sum(p * exp((c * x - c * c / 2) / sigma**2) for c, p in terms))
-
         first, second = (group, none) if direction == "present-first" else (none, group)
         sign = 1 if direction == "present-first" else -1
         eps = mpmath.mpf(epsilon)
-        top = terms[-1][0]
-        low, high = -14 * sigma, top + 14 * sigma
-        # where the sign changes: the loss is monotone in x
-        if sign * log_ratio(low) < eps and sign * log_ratio(high) < eps:
+
+        def excess(x: mpmath.mpf) -> mpmath.mpf:
+            """The loss minus epsilon, monotone in x."""
+            return sign * mpmath.log(sum(p * exp((c * x - c * c / 2) / sigma**2) for c, p in terms)) - eps
+
+        low, high = -14 * sigma, terms[-1][0] + 14 * sigma
+        if excess(low) < 0 and excess(high) < 0:
             return mpmath.mpf(0)
         edges = [low + (high - low) * i / 60 for i in range(61)]
-        if (sign * log_ratio(low) - eps) * (sign * log_ratio(high) - eps) < 0:
-            a, b = low, high
-            rising = sign * log_ratio(a) < eps
-            for _ in range(int(digits * 3.5) + 10):
-                m = (a + b) / 2
-                if (sign * log_ratio(m) < eps) == rising:
-                    a = m
-                else:
-                    b = m
-            edges = sorted([*edges, a])
+        if excess(low) * excess(high) < 0:
+            steps = int(digits * 3.5) + 10
+            root = mpmath.findroot(excess, (low, high), solver="bisect", maxsteps=steps, verify=False)
+            edges = sorted([*edges, root])
         total = mpmath.mpf(0)
         for left, right in itertools.pairwise(edges):
             middle = (left + right) / 2
-            if sign * log_ratio(middle) > eps:
+            if excess(middle) > 0:
                 total += mpmath.quad(lambda x: first(x) - exp(eps) * second(x), [left, right])
         return total

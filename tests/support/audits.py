@@ -5,91 +5,69 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from dpspec.contract import (
-    AuditOptions,
-    Check,
-    Claim,
-    Evidence,
-    Finding,
-    FrozenMap,
-    Scope,
-    Section,
-    Spec,
-    ThreatModel,
-)
+import dpspec.contract as dps
 from dpspec.engine.judging.claim_tests import Concluded
 from dpspec.engine.judging.judge import judge
 from dpspec.engine.results.result import Verdict
+from support import specs
 
 SCOPE_KEYS = ("adjacency", "access", "direction", "group_size", "min_records", "neighbours", "record", "over")
 
 #: What an attack on one trained model speaks of.
-HERE = Scope(data="this", pipeline="executed")
+HERE = dps.Scope(data="this", pipeline="executed")
 
 #: What a measurement of what was trained speaks of.
-MEASURED = Scope(data="this", adversary="none", pipeline="executed")
+MEASURED = dps.Scope(data="this", adversary="none", pipeline="executed")
 
 
-def claim(kind: str = "approx-dp", expect: tuple[str, ...] = ("proved",), id: str = "c", **options: Any) -> Claim:
+def claim(kind: str = "approx-dp", expect: tuple[str, ...] = ("proved",), id: str = "c", **options: Any) -> dps.Claim:
     scope = {key: options.pop(key) for key in SCOPE_KEYS if key in options}
     scope = {"adjacency": "add-remove", "access": "all-iterates", "direction": "both", **scope}
-    return Claim(id=id, kind=kind, options=FrozenMap(options), expect=expect, **scope)
+    return dps.Claim(id=id, kind=kind, options=dps.FrozenMap(options), expect=expect, **scope)
 
 
-def approx(epsilon: float = 3.0, delta: float = 1e-9, **more: Any) -> Claim:
+def approx(epsilon: float = 3.0, delta: float = 1e-9, **more: Any) -> dps.Claim:
     return claim("approx-dp", epsilon=epsilon, delta=delta, **more)
 
 
-def spec(*claims: Claim, confidence: float = 0.95, expect: str = "no-deviation-found", **threat: Any) -> Spec:
-    return Spec(
-        name="demo",
-        description="",
-        mechanism=Section("demo"),
-        data=Section("declared"),
-        model=None,
-        training=Section("native"),
-        threat_model=ThreatModel(**threat),
-        claims=claims,
-        audit=AuditOptions(method="one-run", confidence=confidence, expect=expect),
-        cell=FrozenMap(),
-        document=FrozenMap(),
-        digest="0" * 64,
-    )
+def spec(*claims: dps.Claim, confidence: float = 0.95, expect: str = "no-deviation-found", **threat: Any) -> dps.Spec:
+    audit = dps.AuditOptions(method="one-run", confidence=confidence, expect=expect)
+    return specs.bare(threat_model=dps.ThreatModel(**threat), claims=claims, audit=audit)
 
 
-def bound(value: float, delta: float | None = 1e-9, *, group_size: int = 1, **changes: Any) -> Finding:
+def bound(value: float, delta: float | None = 1e-9, *, group_size: int = 1, **changes: Any) -> dps.Finding:
     at = {"group_size": group_size} if delta is None else {"delta": delta, "group_size": group_size}
-    base = Finding(
+    base = dps.Finding(
         quantity="epsilon",
         value=value,
         bound="upper",
         rigor="certified",
         method="an accountant",
         source="a theorem",
-        at=FrozenMap(at),
+        at=dps.FrozenMap(at),
     )
     return dataclasses.replace(base, **changes)
 
 
-def attack(canaries: int, guesses: int, correct: int, *, group_size: int = 1, **changes: Any) -> Evidence:
-    base = Evidence(
+def attack(canaries: int, guesses: int, correct: int, *, group_size: int = 1, **changes: Any) -> dps.Evidence:
+    base = dps.Evidence(
         id="attack",
         kind="one-run",
-        statistics=FrozenMap({"canaries": canaries, "guesses": guesses, "correct": correct}),
+        statistics=dps.FrozenMap({"canaries": canaries, "guesses": guesses, "correct": correct}),
         scope=HERE,
         method="one-run guesses",
         source="a paper",
-        at=FrozenMap({"group_size": group_size}),
+        at=dps.FrozenMap({"group_size": group_size}),
     )
     return dataclasses.replace(base, **changes)
 
 
-def counts(successes: int, trials: int, quantity: str = "accuracy", **changes: Any) -> Evidence:
+def counts(successes: int, trials: int, quantity: str = "accuracy", **changes: Any) -> dps.Evidence:
     """Of the test records of one model; of another quantity, of an attack."""
-    base = Evidence(
+    base = dps.Evidence(
         id="counts",
         kind="binomial",
-        statistics=FrozenMap({"successes": successes, "trials": trials}),
+        statistics=dps.FrozenMap({"successes": successes, "trials": trials}),
         scope=MEASURED if quantity == "accuracy" else HERE,
         method="test records",
         source="",
@@ -98,12 +76,12 @@ def counts(successes: int, trials: int, quantity: str = "accuracy", **changes: A
     return dataclasses.replace(base, **changes)
 
 
-def average(successes: list[int], records: int, **changes: Any) -> Evidence:
+def average(successes: list[int], records: int, **changes: Any) -> dps.Evidence:
     """Of several runs, on the same test records."""
-    base = Evidence(
+    base = dps.Evidence(
         id="average",
         kind="average",
-        statistics=FrozenMap({"successes": successes, "records": records}),
+        statistics=dps.FrozenMap({"successes": successes, "records": records}),
         scope=MEASURED,
         method=f"{len(successes)} runs",
         source="",
@@ -112,8 +90,8 @@ def average(successes: list[int], records: int, **changes: Any) -> Evidence:
     return dataclasses.replace(base, **changes)
 
 
-def check(p_value: float, assumption: str = "noise-scale", **changes: Any) -> Check:
-    base = Check(
+def check(p_value: float, assumption: str = "noise-scale", **changes: Any) -> dps.Check:
+    base = dps.Check(
         assumption=assumption,
         test="chi-square",
         p_value=p_value,
@@ -125,19 +103,19 @@ def check(p_value: float, assumption: str = "noise-scale", **changes: Any) -> Ch
     return dataclasses.replace(base, **changes)
 
 
-def verdicts(audited: Spec, *outcomes: Finding | Evidence | Check) -> tuple[Verdict, ...]:
+def verdicts(audited: dps.Spec, *outcomes: dps.Finding | dps.Evidence | dps.Check) -> tuple[Verdict, ...]:
     return judge([unjudged(audited, *outcomes)])[0].verdicts
 
 
-def verdict(stated: Claim, *outcomes: Finding | Evidence | Check) -> Verdict:
+def verdict(stated: dps.Claim, *outcomes: dps.Finding | dps.Evidence | dps.Check) -> Verdict:
     """Judge one claim by itself."""
     return verdicts(spec(stated), *outcomes)[0]
 
 
-def unjudged(audited: Spec, *outcomes: Finding | Evidence | Check) -> Concluded:
+def unjudged(audited: dps.Spec, *outcomes: dps.Finding | dps.Evidence | dps.Check) -> Concluded:
     return Concluded(
         spec=audited,
-        findings=tuple(o for o in outcomes if isinstance(o, Finding)),
-        checks=tuple(o for o in outcomes if isinstance(o, Check)),
-        evidence=tuple(o for o in outcomes if isinstance(o, Evidence)),
+        findings=tuple(o for o in outcomes if isinstance(o, dps.Finding)),
+        checks=tuple(o for o in outcomes if isinstance(o, dps.Check)),
+        evidence=tuple(o for o in outcomes if isinstance(o, dps.Evidence)),
     )

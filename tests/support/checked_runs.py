@@ -81,23 +81,19 @@ class CheckedRun:
 
     @property
     def channels(self) -> tuple[Channel, ...]:
-        return self._recording.channels
+        return self.audit.recording.channels
 
     @property
     def phases(self) -> tuple[RecordedPhase, ...]:
-        return self._recording.phases
+        return self.audit.recording.phases
 
     @property
     def told(self) -> AccountantReport | None:
-        return self._recording.accountant
+        return self.audit.recording.accountant
 
     @property
     def cautions(self) -> tuple[str, ...]:
-        return self._recording.cautions
-
-    @property
-    def _recording(self) -> Any:
-        return self.audit.recording
+        return self.audit.recording.cautions
 
     @property
     def exit_code(self) -> ExitCode:

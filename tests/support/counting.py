@@ -10,26 +10,7 @@ import random
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from dpspec.contract import (
-    Audit,
-    Backend,
-    Cancelled,
-    Check,
-    Context,
-    Dataset,
-    Evidence,
-    Facts,
-    Finding,
-    FrozenMap,
-    LoadedData,
-    Mechanism,
-    Outcome,
-    Plan,
-    Schemas,
-    Scope,
-    Spec,
-    Trial,
-)
+import dpspec.contract as dps
 from dpspec.contract.catalog import Catalog, Offered
 from dpspec.contract.events import Event, Noticed
 from dpspec.language.load import load_specs
@@ -52,7 +33,7 @@ audit: {method: many-run, runs: 5, confidence: 0.95, seed: 3}
 """
 
 
-def load(folder: Path, *overrides: str, text: str = EXAMPLE, known: Catalog | None = None) -> tuple[Spec, ...]:
+def load(folder: Path, *overrides: str, text: str = EXAMPLE, known: Catalog | None = None) -> tuple[dps.Spec, ...]:
     path = folder / "coin.yaml"
     path.write_text(text, encoding="utf-8")
     loaded = load_specs([path], known or catalog(), overrides)
@@ -64,28 +45,28 @@ def notices(told: Iterable[Event]) -> list[str]:
     return [event.message for event in told if isinstance(event, Noticed)]
 
 
-class CountingAudit(Audit):
+class CountingAudit(dps.Audit):
     """Knows its epsilon exactly; each trial asks 200 present and 200 absent records."""
 
-    def bound(self, spec: Spec, context: Context) -> Iterator[Finding]:
-        yield Finding(
+    def bound(self, spec: dps.Spec, context: dps.Context) -> Iterator[dps.Finding]:
+        yield dps.Finding(
             quantity="epsilon",
             value=float(spec.mechanism["epsilon"]),
             bound="upper",
             rigor="theorem",
             method="closed form",
             source="Warner 1965",
-            at=FrozenMap({"delta": 0.0}),
+            at=dps.FrozenMap({"delta": 0.0}),
         )
 
-    def plan(self, spec: Spec, facts: Facts) -> Plan:
+    def plan(self, spec: dps.Spec, facts: dps.Facts) -> dps.Plan:
         assert spec.audit is not None
-        return Plan(chunks=tuple((i,) for i in range(spec.audit.runs)), seconds=0.0, memory_bytes=0)
+        return dps.Plan(chunks=tuple((i,) for i in range(spec.audit.runs)), seconds=0.0, memory_bytes=0)
 
-    def trials(self, inputs: FrozenMap, context: Context, indices: Sequence[int]) -> Iterator[Trial]:
+    def trials(self, inputs: dps.FrozenMap, context: dps.Context, indices: Sequence[int]) -> Iterator[dps.Trial]:
         for index in indices:
             if context.cancelled():
-                raise Cancelled
+                raise dps.Cancelled
             for hook in HOOKS:
                 hook(index)
             RAN.append(index)
@@ -94,36 +75,36 @@ class CountingAudit(Audit):
             truth = 1.0 / (1.0 + math.exp(-epsilon))
             hits = sum(draw.random() < truth for _ in range(200))
             alarms = sum(draw.random() >= truth for _ in range(200))
-            yield Trial(index=index, evidence=FrozenMap({"hits": hits, "alarms": alarms}))
+            yield dps.Trial(index=index, evidence=dps.FrozenMap({"hits": hits, "alarms": alarms}))
 
-    def conclude(self, spec: Spec, trials: Sequence[Trial]) -> Iterable[Outcome]:
+    def conclude(self, spec: dps.Spec, trials: Sequence[dps.Trial]) -> Iterable[dps.Outcome]:
         counts = {
             "present": 200 * len(trials),
             "absent": 200 * len(trials),
             "true_positives": sum(t.evidence["hits"] for t in trials),
             "false_positives": sum(t.evidence["alarms"] for t in trials),
         }
-        yield Evidence(
+        yield dps.Evidence(
             id="answers",
             kind="many-run",
-            statistics=FrozenMap(counts),
-            scope=Scope(data="this", pipeline="executed"),
+            statistics=dps.FrozenMap(counts),
+            scope=dps.Scope(data="this", pipeline="executed"),
             method="ask",
             source="here",
         )
-        yield Check(assumption="asked", test="count", p_value=1.0, observed="measured", detectable=0.0)
+        yield dps.Check(assumption="asked", test="count", p_value=1.0, observed="measured", detectable=0.0)
 
 
 class Nothing:
     """A data set of ten records that nobody looks at."""
 
-    def __init__(self, options: FrozenMap, directory: object) -> None:
+    def __init__(self, options: dps.FrozenMap, directory: object) -> None:
         pass
 
-    def facts(self) -> Facts:
-        return Facts(records=10, features=1, classes=2, shape=(1,), digest="nothing")
+    def facts(self) -> dps.Facts:
+        return dps.Facts(records=10, features=1, classes=2, shape=(1,), digest="nothing")
 
-    def load(self) -> LoadedData:
+    def load(self) -> dps.LoadedData:
         raise AssertionError("no trial reads rows")
 
 
@@ -135,10 +116,10 @@ class NoTrainer:
 def catalog() -> Catalog:
     """The mechanism, a data set and a backend."""
     number = {"type": "number", "minimum": 0, "description": "how truthful"}
-    mechanism = Mechanism(
+    mechanism = dps.Mechanism(
         kind="counting",
         summary="randomised response",
-        schemas=Schemas(
+        schemas=dps.Schemas(
             mechanism={
                 "type": "object",
                 "properties": {"epsilon": number, "factor": number},
@@ -152,8 +133,8 @@ def catalog() -> Catalog:
         steps=False,
     )
     empty = {"type": "object", "properties": {}, "additionalProperties": False}
-    dataset = Dataset(kind="nothing", summary="nothing", schema=empty, source="support.counting:Nothing")
-    backend = Backend(
+    dataset = dps.Dataset(kind="nothing", summary="nothing", schema=empty, source="support.counting:Nothing")
+    backend = dps.Backend(
         kind="native", summary="nobody", schema=empty, capabilities=frozenset(), trainer="support.counting:NoTrainer"
     )
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import replace
@@ -21,16 +20,10 @@ _RECORDS = {"audit.canary": {"space": "input", "kind": "mislabelled", "count": 1
 
 
 def trials(store: Path) -> dict[str, object]:
-    """What a store holds of trials: their evidence, and digests of their arrays."""
-    found: dict[str, object] = {}
-    for file in store.rglob("*"):
-        name = file.relative_to(store).as_posix()
-        if file.suffix == ".npy":
-            found[name] = hashlib.sha256(file.read_bytes()).hexdigest()
-        elif file.suffix == ".json":
-            record = json.loads(file.read_text(encoding="utf-8"))
-            if "evidence" in record:
-                found[name] = record["evidence"]
+    """The evidence and the arrays of all trials in a store."""
+    found: dict[str, object] = {str(file.relative_to(store)): file.read_bytes() for file in store.rglob("*.npy")}
+    for file in store.rglob("record.json"):
+        found[str(file.relative_to(store))] = json.loads(file.read_text(encoding="utf-8"))["evidence"]
     return found
 
 
@@ -62,8 +55,12 @@ _DESCENT = {
     "audit.members": 2,
 }
 
-_LAPLACE = {"mechanism.noise": "laplace", "mechanism.noise_multiplier": None, "mechanism.clip_norm": None}
-_PURE = {"claims": [{"id": "c", "kind": "pure-dp", "epsilon": 90.0}]}
+_LAPLACE = {
+    "mechanism.noise": "laplace",
+    "mechanism.noise_multiplier": None,
+    "mechanism.clip_norm": None,
+    "claims": [{"id": "c", "kind": "pure-dp", "epsilon": 90.0}],
+}
 
 _EMBEDDED = {"form": "residual-only", "dimension": 5, "clip_norm": 1.0, "noise_multiplier": 1.5, "anchors": 10}
 
@@ -76,13 +73,12 @@ _LAPLACE_MIX = {
     "claims": [{"id": "c", "kind": "approx-dp", "epsilon": 90.0, "delta": 1e-4, "min_records": 40}],
 }
 
+_POISSON: dict[str, object] = {"mechanism.sampling": {"scheme": "poisson", "rate": 0.3}}
+
 #: By name: the kind of the mechanism, and what is changed of its small spec.
 _CASES: dict[str, tuple[str, dict[str, object]]] = {
-    "group": ("group", {"mechanism.sampling": {"scheme": "poisson", "rate": 0.3}}),
-    "group momentum": (
-        "group",
-        {"training.optimizer": {"kind": "momentum", "nesterov": True, "weight_decay": 0.01}},
-    ),
+    "group": ("group", _POISSON),
+    "group momentum": ("group", {"training.optimizer": {"kind": "momentum", "weight_decay": 0.01}}),
     "group adam": ("group", {"training.optimizer": {"kind": "adam"}, "threat_model.access": "final-model"}),
     "group fixed": ("group", {"mechanism.sampling": {"scheme": "fixed", "batch_size": 10}}),
     "group records": ("group", _RECORDS),
@@ -94,20 +90,10 @@ _CASES: dict[str, tuple[str, dict[str, object]]] = {
     "modelmix embedded": ("modelmix", {"mechanism.embedding": _EMBEDDED}),
     "modelmix laplace": ("modelmix", _LAPLACE_MIX),
     "preprocessing": ("preprocessing", _DESCENT),
-    "rero": ("rero", {"mechanism.sampling": {"scheme": "poisson", "rate": 0.3}}),
-    "rero laplace": (
-        "rero",
-        {**_LAPLACE, **_PURE, "mechanism.scale": 2.0, "mechanism.sensitivity": {"l1": 1.0}},
-    ),
+    "rero": ("rero", _POISSON),
+    "rero laplace": ("rero", {**_LAPLACE, "mechanism.scale": 2.0, "mechanism.sensitivity": {"l1": 1.0}}),
     "rero final": ("rero", {"threat_model.access": "final-model"}),
-    "opacus": (
-        "group",
-        {
-            "mechanism.sampling": {"scheme": "poisson", "rate": 0.3},
-            "training.backend": "opacus",
-            "training.sampler": "declared-rate",
-        },
-    ),
+    "opacus": ("group", {**_POISSON, "training.backend": "opacus", "training.sampler": "declared-rate"}),
 }
 
 NAMES = tuple(_CASES)
@@ -123,7 +109,7 @@ def write_case(name: str, folder: Path, *, steps: int = 4) -> Path:
 
 #: Images of 28 x 28 for those that need them, and options that make the others small.
 SHAPES = {"cnn-small": (1, 28, 28), "lenet5": (1, 28, 28), "resnet20": (3, 8, 8), "wide-resnet-16-4": (3, 8, 8)}
-OPTIONS = {"mlp": {"hidden": [5]}, "tabular-mlp": {"hidden": [5]}, "transformer": {"width": 8, "heads": 2, "hidden": 8}}
+OPTIONS = {"mlp": {"hidden": [5]}, "transformer": {"width": 8, "heads": 2, "hidden": 8}}
 
 
 def job_of(kind: str, *, records: int = 5, steps: int = 2, **changes: object) -> TrainingJob:

@@ -76,17 +76,19 @@ class Job:
         self.criterion: Any = made[2] if self.ghost else cross_entropy
         self.scheduler = torch.optim.lr_scheduler.ExponentialLR(self.private.original_optimizer, 0.99)
 
+    def parts(self) -> dict[str, Any]:
+        parts = {"model": self.model._module, "optimizer": self.private, "accountant": self.engine.accountant}
+        return {**parts, "scheduler": self.scheduler}
+
     def save(self) -> bytes:
         content = io.BytesIO()
-        parts = {"optimizer": self.private, "accountant": self.engine.accountant, "scheduler": self.scheduler}
-        states = {name: part.state_dict() for name, part in parts.items()}
-        torch.save({"model": self.model._module.state_dict(), **states, "generator": torch.get_rng_state()}, content)
+        states = {name: part.state_dict() for name, part in self.parts().items()}
+        torch.save({**states, "generator": torch.get_rng_state()}, content)
         return content.getvalue()
 
     def load(self, checkpoint: bytes) -> None:
         read = torch.load(io.BytesIO(checkpoint), weights_only=False)
-        parts: Any = {"model": self.model._module, "optimizer": self.private, "accountant": self.engine.accountant}
-        for name, part in {**parts, "scheduler": self.scheduler}.items():
+        for name, part in self.parts().items():
             if name in self.restores:
                 part.load_state_dict(read[name])
         if "generator" in self.restores:

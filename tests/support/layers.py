@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import torch
 from torch import nn
 from torch.nn import functional
@@ -49,6 +51,14 @@ def transposed(m, x):
     return m.head(x @ m.body.weight)
 
 
+def mean_of_rows(m, x):
+    return m.head(m.table(x.long()).mean(1))
+
+
+def sum_of_rows(m, x):
+    return m.head(m.table(x.long()).tanh().sum(1))
+
+
 def positions(m, x):
     h = m.table(x.long()) + m.place(torch.arange(x.shape[1])) + m.shift
     return m.head(h.mean(1))
@@ -92,163 +102,122 @@ def by_hand(m, x):
     return functional.group_norm(x, weight=m.scale, num_groups=2, bias=None).flatten(1) @ m.out.T
 
 
-def one(**options):
-    return lambda: Net(**options)
-
-
 def tokens(count, length, top):
     return torch.randint(0, top, (count, length), generator=torch.Generator().manual_seed(5)).double()
 
 
-def case(make, shape, *without, together=False):
-    """A model, the shape of a record or the top token, parameters without a rule, and whether no vmap is needed."""
-    return make, shape, set(without), together
-
-
-CASES = {
-    "dense": case(lambda: nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 3)), (6,), together=True),
-    "sequence, factors": case(
-        lambda: nn.Sequential(nn.Linear(40, 50), nn.Tanh(), nn.Flatten(1), nn.Linear(100, 3)), (2, 40), together=True
-    ),
-    "sequence, rows": case(
-        lambda: nn.Sequential(nn.Linear(4, 5), nn.GELU(), nn.Flatten(), nn.Linear(45, 3)), (9, 4), together=True
-    ),
-    "axes folded away": case(
-        lambda: nn.Sequential(nn.Linear(4, 5), nn.Flatten(), nn.Linear(30, 3)), (2, 3, 4), together=True
-    ),
-    "convolutions": case(
-        lambda: nn.Sequential(
-            *(nn.Conv2d(2, 8, 3, stride=2, padding=1), nn.GroupNorm(2, 8), nn.ReLU(inplace=True)),
-            *(nn.Conv2d(8, 6, (1, 3), dilation=2, bias=False), nn.ReLU(), nn.Conv2d(6, 4, 3, padding=(2, 1), groups=2)),
-            *(nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(16, 3)),
+#: Models that need no vmap, and others, by name: the model, the shape of a record or the top token, and the parameters
+#: without a rule.
+with torch.random.fork_rng():
+    torch.manual_seed(7)
+    head, table = nn.Linear(4, 3), nn.Embedding(5, 4)
+    TOGETHER = {
+        "dense": (nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 3)), (6,)),
+        "sequence, factors": (
+            nn.Sequential(nn.Linear(40, 50), nn.Tanh(), nn.Flatten(1), nn.Linear(100, 3)),
+            (2, 40),
         ),
-        (2, 9, 11),
-        together=True,
-    ),
-    "convolution, factors": case(
-        lambda: nn.Sequential(
-            nn.Conv2d(40, 50, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(50, 3)
+        "sequence, rows": (nn.Sequential(nn.Linear(4, 5), nn.GELU(), nn.Flatten(), nn.Linear(45, 3)), (9, 4)),
+        "axes folded away": (nn.Sequential(nn.Linear(4, 5), nn.Flatten(), nn.Linear(30, 3)), (2, 3, 4)),
+        "convolutions": (
+            nn.Sequential(
+                *(nn.Conv2d(2, 8, 3, stride=2, padding=1), nn.GroupNorm(2, 8), nn.ReLU(inplace=True)),
+                *(nn.Conv2d(8, 6, (1, 3), dilation=2, bias=False), nn.ReLU()),
+                *(nn.Conv2d(6, 4, 3, padding=(2, 1), groups=2), nn.AdaptiveAvgPool2d(2), nn.Flatten()),
+                nn.Linear(16, 3),
+            ),
+            (2, 9, 11),
         ),
-        (40, 2, 2),
-        together=True,
-    ),
-    "one dimension": case(
-        lambda: nn.Sequential(
-            nn.Conv1d(9, 3, 5, stride=3, padding=2, dilation=2), nn.SiLU(), nn.Flatten(), nn.Linear(15, 3)
+        "convolution, factors": (
+            nn.Sequential(nn.Conv2d(40, 50, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(50, 3)),
+            (40, 2, 2),
         ),
-        (9, 17),
-        together=True,
-    ),
-    "three dimensions": case(
-        lambda: nn.Sequential(
-            nn.Conv3d(2, 3, (1, 2, 3), padding=(0, 1, 1)), nn.Tanh(), nn.AvgPool3d(2), nn.Flatten(), nn.Linear(24, 3)
+        "one dimension": (
+            nn.Sequential(nn.Conv1d(9, 3, 5, 3, padding=2, dilation=2), nn.SiLU(), nn.Flatten(), nn.Linear(15, 3)),
+            (9, 17),
         ),
-        (2, 4, 4, 5),
-        together=True,
-    ),
-    "circular padding": case(
-        lambda: nn.Sequential(nn.Conv2d(9, 4, 3, padding=1, padding_mode="circular"), nn.Flatten(), nn.Linear(64, 3)),
-        (9, 4, 4),
-        together=True,
-    ),
-    "padding by name": case(
-        lambda: nn.Sequential(nn.Conv2d(2, 4, 3, padding="same"), nn.Flatten(), nn.Linear(64, 3)),
-        (2, 4, 4),
-        "0.weight",
-        "0.bias",
-        together=True,
-    ),
-    "norms": case(
-        lambda: nn.Sequential(
-            *(nn.LayerNorm((4, 6)), nn.GroupNorm(3, 9), nn.GroupNorm(3, 9, affine=False), nn.LayerNorm(6, bias=False)),
-            *(nn.Flatten(), nn.LayerNorm(216), nn.Linear(216, 3)),
+        "three dimensions": (
+            nn.Sequential(
+                *(nn.Conv3d(2, 3, (1, 2, 3), padding=(0, 1, 1)), nn.Tanh(), nn.AvgPool3d(2), nn.Flatten()),
+                nn.Linear(24, 3),
+            ),
+            (2, 4, 4, 5),
         ),
-        (9, 4, 6),
-        together=True,
-    ),
-    "instance norm": case(
-        lambda: nn.Sequential(nn.InstanceNorm1d(4, affine=True), nn.Flatten(), nn.Linear(20, 3)),
-        (4, 5),
-        "0.weight",
-        "0.bias",
-    ),
-    "used twice": case(one(run=linear_used_twice, body=nn.Linear(6, 6), head=nn.Linear(6, 3)), (6,)),
-    "also used elsewhere": case(one(run=also_elsewhere, head=nn.Linear(6, 3)), (6,), "head.weight", "head.bias"),
-    "used by another operation": case(
-        one(run=transposed, body=nn.Linear(5, 6), head=nn.Linear(5, 3)), (6,), "body.weight", "body.bias"
-    ),
-    "frames": case(
-        one(run=frames, conv=nn.Conv2d(8, 4, 3), norm=nn.GroupNorm(2, 4), head=nn.Linear(36, 3)), (3, 8, 5, 5)
-    ),
-    "coupled": case(one(run=centred, head=nn.Linear(6, 3)), (6,)),
-    "unused": case(one(run=unused, aside=nn.Linear(6, 2), head=nn.Linear(6, 3)), (6,)),
-    "in place": case(one(run=relu_in_place, body=nn.Linear(6, 5), head=nn.Linear(5, 3)), (6,)),
-    "by hand": case(
-        one(run=by_hand, scale=nn.Parameter(torch.randn(4)), out=nn.Parameter(torch.randn(3, 20))), (4, 5), "out"
-    ),
-    "weight norm": case(
-        lambda: nn.Sequential(weight_norm(nn.Linear(6, 5)), nn.Linear(5, 3)),
-        (6,),
-        "0.parametrizations.weight.original0",
-        "0.parametrizations.weight.original1",
-        "0.bias",
-    ),
-    "table": case(
-        lambda: Net(lambda m, x: m.head(m.table(x.long()).mean(1)), table=nn.Embedding(5, 4), head=nn.Linear(4, 3)), 5
-    ),
-    "table with padding": case(
-        lambda: Net(
-            lambda m, x: m.head(m.table(x.long()).tanh().sum(1)),
-            table=nn.Embedding(5, 4, padding_idx=-2),
-            head=nn.Linear(4, 3),
+        "circular padding": (
+            nn.Sequential(nn.Conv2d(9, 4, 3, padding=1, padding_mode="circular"), nn.Flatten(), nn.Linear(64, 3)),
+            (9, 4, 4),
         ),
-        5,
-    ),
-    "tied table": case(one(run=tied_table, table=nn.Embedding(5, 4)), 5),
-    "positions": case(
-        one(
-            run=positions,
-            table=nn.Embedding(5, 4),
-            place=nn.Embedding(9, 4),
-            shift=nn.Parameter(torch.ones(1)),
-            head=nn.Linear(4, 3),
+        "padding by name": (
+            nn.Sequential(nn.Conv2d(2, 4, 3, padding="same"), nn.Flatten(), nn.Linear(64, 3)),
+            (2, 4, 4),
+            *("0.weight", "0.bias"),
         ),
-        5,
-        "place.weight",
-        "shift",
-    ),
-    "attention": case(
-        one(
-            run=attention,
-            table=nn.Embedding(5, 4),
-            attend=nn.MultiheadAttention(4, 2, batch_first=True),
-            head=nn.Linear(4, 3),
+        "norms": (
+            nn.Sequential(
+                *(nn.LayerNorm((4, 6)), nn.GroupNorm(3, 9), nn.GroupNorm(3, 9, affine=False)),
+                *(nn.LayerNorm(6, bias=False), nn.Flatten(), nn.LayerNorm(216), nn.Linear(216, 3)),
+            ),
+            (9, 4, 6),
         ),
-        5,
-        "attend.in_proj_weight",
-        "attend.in_proj_bias",
-        "attend.out_proj.weight",
-        "attend.out_proj.bias",
-    ),
-    "recurrent": case(
-        one(run=recurrent, cell=nn.GRUCell(2, 4), head=nn.Linear(4, 3)),
-        (5, 2),
-        "cell.weight_ih",
-        "cell.weight_hh",
-        "cell.bias_ih",
-        "cell.bias_hh",
-    ),
-}
+    }
+    APART = {
+        "instance norm": (
+            nn.Sequential(nn.InstanceNorm1d(4, affine=True), nn.Flatten(), nn.Linear(20, 3)),
+            (4, 5),
+            *("0.weight", "0.bias"),
+        ),
+        "used twice": (Net(linear_used_twice, body=nn.Linear(6, 6), head=nn.Linear(6, 3)), (6,)),
+        "also used elsewhere": (Net(also_elsewhere, head=nn.Linear(6, 3)), (6,), "head.weight", "head.bias"),
+        "used by another operation": (
+            Net(transposed, body=nn.Linear(5, 6), head=nn.Linear(5, 3)),
+            (6,),
+            *("body.weight", "body.bias"),
+        ),
+        "frames": (
+            Net(frames, conv=nn.Conv2d(8, 4, 3), norm=nn.GroupNorm(2, 4), head=nn.Linear(36, 3)),
+            (3, 8, 5, 5),
+        ),
+        "coupled": (Net(centred, head=nn.Linear(6, 3)), (6,)),
+        "unused": (Net(unused, aside=nn.Linear(6, 2), head=nn.Linear(6, 3)), (6,)),
+        "in place": (Net(relu_in_place, body=nn.Linear(6, 5), head=nn.Linear(5, 3)), (6,)),
+        "by hand": (
+            Net(by_hand, scale=nn.Parameter(torch.randn(4)), out=nn.Parameter(torch.randn(3, 20))),
+            (4, 5),
+            "out",
+        ),
+        "weight norm": (
+            nn.Sequential(weight_norm(nn.Linear(6, 5)), nn.Linear(5, 3)),
+            (6,),
+            *("0.parametrizations.weight.original0", "0.parametrizations.weight.original1", "0.bias"),
+        ),
+        "table": (Net(mean_of_rows, table=table, head=head), 5),
+        "table with padding": (Net(sum_of_rows, table=nn.Embedding(5, 4, padding_idx=-2), head=head), 5),
+        "tied table": (Net(tied_table, table=table), 5),
+        "positions": (
+            Net(positions, table=table, place=nn.Embedding(9, 4), shift=nn.Parameter(torch.ones(1)), head=head),
+            5,
+            *("place.weight", "shift"),
+        ),
+        "attention": (
+            Net(attention, table=table, attend=nn.MultiheadAttention(4, 2, batch_first=True), head=head),
+            5,
+            *("attend.in_proj_weight", "attend.in_proj_bias", "attend.out_proj.weight", "attend.out_proj.bias"),
+        ),
+        "recurrent": (
+            Net(recurrent, cell=nn.GRUCell(2, 4), head=head),
+            (5, 2),
+            *("cell.weight_ih", "cell.weight_hh", "cell.bias_ih", "cell.bias_hh"),
+        ),
+    }
+CASES = {**TOGETHER, **APART}
 
 
 def made(name):
-    make, shape, without, together = CASES[name]
-    with torch.random.fork_rng():
-        torch.manual_seed(7)
-        model = make().double()
-        with torch.no_grad():
-            for p in model.parameters():
-                p.add_(0.1 * torch.randn_like(p))  # scales of ones and shifts of zeros would hide mistakes
-    source = torch.Generator().manual_seed(3)
+    """A model, records, labels, the parameters without a rule, and whether no vmap is needed."""
+    model, shape, *without = CASES[name]
+    model, source = copy.deepcopy(model).double(), torch.Generator().manual_seed(3)
+    with torch.no_grad():
+        for p in model.parameters():  # scales of ones and shifts of zeros would hide mistakes
+            p.add_(0.1 * torch.randn(p.shape, generator=source, dtype=p.dtype))
     x = tokens(7, 9, shape) if isinstance(shape, int) else torch.randn(7, *shape, generator=source, dtype=torch.float64)
-    return model, x, torch.randint(0, 3, (7,), generator=source), without, together
+    return model, x, torch.randint(0, 3, (7,), generator=source), set(without), name in TOGETHER

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import warnings
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -22,7 +22,7 @@ RECORDS, FEATURES = 300, 6
 
 @dataclass
 class Training:
-    """One training; ``seen`` is what a hook of its own noticed at each step, without the recorder."""
+    """One training."""
 
     clipping: str = "flat"
     physical: int | None = None
@@ -37,7 +37,6 @@ class Training:
     optimizer: str = "sgd"
     seed: int = 0
     canaries: int = 0
-    seen: list[dict[str, Any]] = field(default_factory=list)
 
     def build(self) -> Training:
         torch.manual_seed(self.seed)
@@ -47,18 +46,13 @@ class Training:
             data = dpspec.plant(data, kind="mislabelled", count=self.canaries, classes=2, seed=self.seed)
         model = nn.Sequential(nn.Linear(FEATURES, 16), nn.Tanh(), nn.Linear(16, 2))
         kinds = {"sgd": torch.optim.SGD, "adamw": torch.optim.AdamW}
-        options: dict[str, Any] = {}
-        clip: Any = self.clip
-        if self.clipping == "per_layer":
-            clip = [self.clip] * 4
-        if self.clipping == "adaptive":
-            options = {
-                "target_unclipped_quantile": 0.5,
-                "clipbound_learning_rate": 0.2,
-                "max_clipbound": 10.0,
-                "min_clipbound": 0.1,
-                "unclipped_num_std": 3.0,
-            }
+        adaptive = {
+            "target_unclipped_quantile": 0.5,
+            "clipbound_learning_rate": 0.2,
+            "max_clipbound": 10.0,
+            "min_clipbound": 0.1,
+            "unclipped_num_std": 3.0,
+        }
         ghost = self.clipping == "ghost"
         self.engine = PrivacyEngine(accountant=self.accountant)
         made = self.engine.make_private(
@@ -66,14 +60,14 @@ class Training:
             optimizer=kinds[self.optimizer](model.parameters(), lr=0.05),
             data_loader=DataLoader(data, batch_size=self.batch, shuffle=not self.poisson, num_workers=self.workers),
             noise_multiplier=self.noise,
-            max_grad_norm=clip,
+            max_grad_norm=[self.clip] * 4 if self.clipping == "per_layer" else self.clip,
             poisson_sampling=self.poisson,
             clipping="flat" if ghost else self.clipping,
             grad_sample_mode="ghost" if ghost else "hooks",
             criterion=nn.CrossEntropyLoss(reduction=self.reduction),
             loss_reduction=self.reduction,
             noise_generator=torch.Generator().manual_seed(self.seed + 1),
-            **options,
+            **(adaptive if self.clipping == "adaptive" else {}),
         )
         self.model, self.optimizer_, self.loader = made[0], made[1], made[-1]
         self.criterion = made[2] if ghost else nn.CrossEntropyLoss(reduction=self.reduction)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import torch
 from torch import nn
 
 import dpspec
+from dpspec.recording.folder.facts import Facts
 from dpspec.recording.folder.run_folder import RunFolder, RunWriter
 from support.jobs import kill
 
@@ -86,13 +88,14 @@ def plain_loop(
 def rebuilt(
     folder: Path, place: Path, change: Any = None, end: Any = None, scores: bytes | None = None, canaries: int = 400
 ) -> Path:
-    """A folder with sound digests around other content: ``change`` gets header, public and internal steps."""
+    """A folder with sound digests around other content: ``change`` gets header and steps, ``end`` has other facts."""
     read = RunFolder.open(folder)
     content = read.header, [one for one in read.steps() if hasattr(one, "drawn")], list(read.internal())
     header, public, internal = content if change is None else change(*content)
+    facts = next((dataclasses.asdict(one) for one in read.steps() if isinstance(one, Facts)), {})
     writer = RunWriter(place, header)
     writer.write(*zip(public, internal, strict=True))
-    writer.end({"seconds": 1.0} if end is None else end)
+    writer.end({**facts, **(end or {})})
     if scores is not None:
         writer.scored(scores, canaries=canaries, final=True)
     return place

@@ -24,6 +24,7 @@ from dpspec_preprocessing import bounds, collection, options, refusals, steps
 from dpspec_preprocessing.engines import LinearEngine
 from dpspec_preprocessing.private import Private
 from dpspec_preprocessing.sensitivity import STEPS, read_step, refusal_probability
+from support import specs
 
 Rows: TypeAlias = npt.NDArray[np.float64]
 Block: TypeAlias = dict[str, Any]
@@ -64,40 +65,16 @@ class Reading(NamedTuple):
 
 def declared(mechanism: Mapping[str, Any], records: int, features: int) -> tuple[Spec, Facts]:
     """The spec of a mechanism's block, and the facts of declared data."""
-    block = {"radius": 1.0, "clip_rows": True, "accounting": "repaired", "also": (), "orders": (2.0,), **mechanism}
+    block = {"radius": 1.0, "clip_rows": True, **mechanism}
     access = "final-model" if block["private"]["kind"] == "sgd-iterated" else "all-iterates"
     delta = block["ptr"]["delta"] if block.get("ptr") else 1e-5
     asked: list[tuple[str, Block]] = [("gdp", {"mu": 1.0}), ("approx-dp", {"epsilon": 1.0, "delta": delta})]
     asked += [("renyi-dp", {"alpha": ORDER, "epsilon": 1.0})]
-    claims = tuple(
-        Claim(
-            id=kind,
-            kind=kind,
-            options=FrozenMap(of),
-            adjacency="replace-one",
-            access=access,  # type: ignore[arg-type]
-            direction="both",
-        )
-        for kind, of in asked
-    )
-    spec = Spec(
-        name="oracle",
-        description="",
-        mechanism=Section("preprocessing", FrozenMap(block)),
-        data=Section("declared"),
-        model=None,
-        training=Section("native"),
-        threat_model=ThreatModel(
-            adjacency="replace-one",
-            access=access,  # type: ignore[arg-type]
-            options=FrozenMap({"adversary": "record", "released": ("output",)}),
-        ),
-        claims=claims,
-        audit=None,
-        cell=FrozenMap({}),
-        document=FrozenMap({}),
-        digest="",
-    )
+    scope: Block = {"adjacency": "replace-one", "access": access}
+    claims = (Claim(id=kind, kind=kind, options=FrozenMap(of), direction="both", **scope) for kind, of in asked)
+    threats = ThreatModel(options=FrozenMap({"adversary": "record"}), **scope)
+    mechanism_section = Section("preprocessing", FrozenMap(block))
+    spec = specs.bare(mechanism=mechanism_section, threat_model=threats, claims=tuple(claims))
     return spec, Facts(records=records, features=features, classes=2, shape=(features,))
 
 
@@ -175,7 +152,7 @@ class _Law(NamedTuple):
             yield Reading(name, float(finding.at["delta"]), self.delta(finding.value))  # type: ignore[arg-type]
 
     def divergence(self, order: float) -> float:
-        """The Renyi divergence, the larger of both directions."""
+        """The larger Renyi divergence."""
         if self.kind == "gaussian":
             return 0.5 * order * self.effect**2
         if self.kind == "laplace":

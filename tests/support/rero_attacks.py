@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from dpspec.contract import FrozenMap, Observer, Spec, TrainingJob, Trial
+from dpspec.contract import FrozenMap, Spec, TrainingJob, Trial
 from dpspec.engine.judging.judge import Judged, judge
 from dpspec.engine.preparing.context import RunContext
 from dpspec.engine.preparing.prepare import prepare
@@ -90,18 +90,6 @@ class Changed(NativeTrainer):
 
     def train_many(self, jobs: Sequence[TrainingJob]) -> None:
         super().train_many([self._change(job) for job in jobs])
-
-
-class Kept(Observer):
-    def __init__(self) -> None:
-        self.states: list[torch.Tensor] = []
-        self.batches: list[torch.Tensor] = []
-
-    def released(self, step: int, state: torch.Tensor) -> None:
-        self.states.append(state.clone())
-
-    def sampled(self, step: int, indices: torch.Tensor) -> None:
-        self.batches.append(indices.clone())
 
 
 def quiet(job: TrainingJob) -> TrainingJob:

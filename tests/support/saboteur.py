@@ -1,15 +1,17 @@
-"""A backend that lies or leaves out in every way that anybody thought of: the native loop behind a relay.
+"""A backend that reports falsely or not at all: the native loop behind a relay.
 
-``LIES`` names each; ``shown_by`` are the sources of which any one must give it away: what the backend declares to show
-(``iterates``, ``sampling-log``, ``noise-log``, ``norm-log``), or ``undone``: released states whose updates are undone.
-Lies without a source are beyond every test; what the plan promises of them must be made all the same.
+``LIES`` names each; ``shown_by`` are the sources of which any one must give it away: a declared log (``iterates``,
+``sampling-log``, ``noise-log``, ``norm-log``), or ``undone``: residuals of released states. Lies without a source are
+beyond every test; the checks that the plan promises must be made all the same.
 """
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -101,15 +103,13 @@ def _phases(**changes: Callable[[FrozenMap], Any]) -> Callable[[TrainingJob], Tr
 
 
 def _noise(change: Callable[[Any, int], Any]) -> Callable[[Any], Any]:
-    """The noise of each step, counted from 1, changed."""
+    """The noise of each step, changed; steps count from 1."""
 
     def parts(made: Any) -> Any:
-        step = 0
+        steps = itertools.count(1)
 
         def noise(total: Any, deviation: float, source: Any) -> Any:
-            nonlocal step
-            step += 1
-            return change(made.noise(total, deviation, source), step)
+            return change(made.noise(total, deviation, source), next(steps))
 
         return replace(made, noise=noise)
 
@@ -133,17 +133,9 @@ def _sampler(change: Callable[[Any, int], Any]) -> Callable[[Any], Any]:
     return parts
 
 
-def _reused() -> Callable[[Any], Any]:
-    def parts(made: Any) -> Any:
-        kept: list[Any] = []
-
-        def noise(total: Any, deviation: float, source: Any) -> Any:
-            kept.append(made.noise(total, deviation, source))
-            return kept[0]
-
-        return replace(made, noise=noise)
-
-    return parts
+def _first(kept: list[Any], noise: Any, step: int) -> Any:
+    kept.append(noise)
+    return kept[0]
 
 
 def nothing(relay: Relay, step: int, value: Any) -> list[tuple[int, Any]]:
@@ -211,7 +203,7 @@ LIES: dict[str, Lie] = {
     "noise-none": Lie(_SEEN_NOISE, parts=_noise(lambda noise, step: 0.0 * noise)),
     "noise-hundredth": Lie(_SEEN_NOISE, parts=_noise(lambda noise, step: 0.01 * noise)),
     "noise-doubled": Lie(_NOISE, parts=_noise(lambda noise, step: 2.0 * noise)),
-    "noise-reused": Lie(_SEEN_NOISE, parts=_reused()),
+    "noise-reused": Lie(_SEEN_NOISE, parts=lambda made: _noise(partial(_first, []))(made)),
     "noise-hundredth-told-whole": Lie(
         frozenset({"undone"}), told={"noised": hundredfold}, parts=_noise(lambda noise, step: 0.01 * noise)
     ),

@@ -22,21 +22,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from scipy.special import ndtr
 
-from dpspec.contract import (
-    Audit,
-    AuditOptions,
-    Claim,
-    Context,
-    Facts,
-    Finding,
-    FrozenMap,
-    Section,
-    Spec,
-    ThreatModel,
-    TrainingJob,
-)
+import dpspec.contract as dps
 from dpspec.training.loop.native import Parts, ScheduledPhase, parts_of
 from dpspec.training.loop.samplers import FixedSize, Full, Poisson, Sampler
+from support import specs
 
 Array = np.ndarray[Any, Any]
 
@@ -188,14 +177,14 @@ def run_of(
     start: float = 0.0,
     training: Mapping[str, Any] | None = None,
     batch: float = 1.0,
-) -> TrainingJob:
+) -> dps.TrainingJob:
     """A run on records of one feature, and behind them records of given gradients."""
-    return TrainingJob(
+    return dps.TrainingJob(
         x=np.array(x, dtype=np.float32).reshape(-1, 1),
         y=np.array(y, dtype=np.int64),
         model=Slope(start),
-        phases=[FrozenMap(phase) for phase in phases],
-        options=FrozenMap({"learning_rate": 0.5, "reduction": "sum", **(training or {})}),
+        phases=[dps.FrozenMap(phase) for phase in phases],
+        options=dps.FrozenMap({"learning_rate": 0.5, "reduction": "sum", **(training or {})}),
         expected_batch_size=batch,
         device="cpu",
         seed=1,
@@ -203,7 +192,7 @@ def run_of(
     )
 
 
-def laws_of(job: TrainingJob) -> list[Law]:
+def laws_of(job: dps.TrainingJob) -> list[Law]:
     """What each step of a run shows; only for records whose gradients do not depend on the model, or for one step."""
     parts = parts_of(job)
     return [law_of(parts, phase, parts.initial) for phase in parts.schedule]
@@ -212,32 +201,24 @@ def laws_of(job: TrainingJob) -> list[Law]:
 def spec_of(
     kind: str,
     mechanism: Mapping[str, Any],
-    claims: Sequence[Claim],
+    claims: Sequence[dps.Claim],
     training: Mapping[str, Any] | None = None,
-    audit: AuditOptions | None = None,
-) -> Spec:
-    """A spec as the loader would make it, without its text."""
-    return Spec(
-        name="oracle",
-        description="",
-        mechanism=Section(kind, FrozenMap(mechanism)),
-        data=Section("declared"),
-        model=None,
-        training=Section("native", FrozenMap({"learning_rate": 0.5, "reduction": "sum", **(training or {})})),
-        threat_model=ThreatModel(group_size=(1,)),
+    audit: dps.AuditOptions | None = None,
+) -> dps.Spec:
+    return specs.bare(
+        mechanism=dps.Section(kind, dps.FrozenMap(mechanism)),
+        training=dps.Section("native", dps.FrozenMap({"learning_rate": 0.5, "reduction": "sum", **(training or {})})),
+        threat_model=dps.ThreatModel(group_size=(1,)),
         claims=tuple(claims),
         audit=audit,
-        cell=FrozenMap(),
-        document=FrozenMap(),
-        digest="0" * 64,
     )
 
 
-def claim_of(kind: str, direction: str = "both", group_size: int = 1, **options: Any) -> Claim:
-    return Claim(
+def claim_of(kind: str, direction: str = "both", group_size: int = 1, **options: Any) -> dps.Claim:
+    return dps.Claim(
         id="c",
         kind=kind,
-        options=FrozenMap(options),
+        options=dps.FrozenMap(options),
         adjacency="add-remove",
         access="all-iterates",
         direction=cast(Any, direction),
@@ -245,14 +226,14 @@ def claim_of(kind: str, direction: str = "both", group_size: int = 1, **options:
     )
 
 
-def findings_of(audit: Audit, spec: Spec, records: int, parameters: int = 1) -> list[Finding]:
+def findings_of(audit: dps.Audit, spec: dps.Spec, records: int, parameters: int = 1) -> list[dps.Finding]:
     """What a plugin states from theory, of data of so many records."""
-    facts = Facts(records=records, features=1, classes=2, shape=(1,), parameters=parameters)
-    context = cast(Context, SimpleNamespace(facts=facts, progress=lambda *_, **__: None))
-    return [one for one in audit.bound(spec, context) if isinstance(one, Finding)]
+    facts = dps.Facts(records=records, features=1, classes=2, shape=(1,), parameters=parameters)
+    context = cast(dps.Context, SimpleNamespace(facts=facts, progress=lambda *_, **__: None))
+    return [one for one in audit.bound(spec, context) if isinstance(one, dps.Finding)]
 
 
-def remembered_findings_of(audit: Audit, spec: Spec, records: int) -> list[Finding]:
+def remembered_findings_of(audit: dps.Audit, spec: dps.Spec, records: int) -> list[dps.Finding]:
     """As ``findings_of``, worked out once: thousands of data sets are held against a few hundred mechanisms."""
     asked = repr((type(audit), spec, records))
     if asked not in _REMEMBERED:
@@ -260,10 +241,10 @@ def remembered_findings_of(audit: Audit, spec: Spec, records: int) -> list[Findi
     return list(_REMEMBERED[asked])
 
 
-_REMEMBERED: dict[str, list[Finding]] = {}
+_REMEMBERED: dict[str, list[dps.Finding]] = {}
 
 
-def proofs(findings: Sequence[Finding], quantity: str = "epsilon") -> list[Finding]:
+def proofs(findings: Sequence[dps.Finding], quantity: str = "epsilon") -> list[dps.Finding]:
     """Those that a verdict may rest on."""
     return [
         f
@@ -285,7 +266,7 @@ def sides(direction: str, absent: Sequence[Law], present: Sequence[Law]) -> list
 
 
 def worst_delta(
-    finding: Finding, absent: Sequence[Law], present: Sequence[Law], *, more: float = 0.0, finer: int = 1
+    finding: dps.Finding, absent: Sequence[Law], present: Sequence[Law], *, more: float = 0.0, finer: int = 1
 ) -> float:
     """delta of two data sets at the finding's epsilon and ``more``, the worse of the directions that it speaks of."""
     pairs = sides(finding.scope.direction, absent, present)

@@ -6,7 +6,7 @@ import copy
 from pathlib import Path
 from typing import Any
 
-from dpspec.contract import Diagnostic, Spec
+from dpspec.contract import Diagnostic, FrozenMap, Section, Spec, ThreatModel
 from dpspec.contract.catalog import Catalog
 from dpspec.engine.preparing.prepare import check
 from dpspec.engine.results.result import AuditResult
@@ -47,6 +47,25 @@ def document(**blocks: dict[str, Any]) -> dict[str, Any]:
     for name, block in blocks.items():
         made[name] = {**made.get(name, {}), **block}
     return made
+
+
+def bare(**fields: Any) -> Spec:
+    """A spec as the loader would make it, without its text."""
+    empty: dict[str, Any] = {
+        "name": "demo",
+        "description": "",
+        "digest": "0" * 64,
+        "model": None,
+        "claims": (),
+        "audit": None,
+        "mechanism": Section("demo"),
+        "data": Section("declared"),
+        "training": Section("native"),
+        "threat_model": ThreatModel(),
+        "cell": FrozenMap(),
+        "document": FrozenMap(),
+    }
+    return Spec(**{**empty, **fields})
 
 
 def written(folder: Path, text: str) -> Path:

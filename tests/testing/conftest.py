@@ -1,10 +1,8 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib.metadata
 import os
 import sys
-import tomllib
 import types
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from dpspec.cli.new import write_plugin
 from dpspec.contract.catalog import Catalog
 from dpspec.registry.loader import Candidate, Registry, build
 
@@ -21,9 +20,11 @@ DEMO = Candidate(distribution="dpspec-conformdemo", version="0", plugin="conform
 
 
 @pytest.fixture(scope="session")
-def demo() -> Iterator[Registry]:
-    """A plugin that implements the five steps of an audit itself, beside our own; importable but not installed."""
-    path = str(ROOT / "tests" / "plugins" / "dpspec_conformdemo")
+def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Registry]:
+    """A plugin as ``dpspec new plugin`` writes it, beside our own; importable but not installed."""
+    folder = tmp_path_factory.mktemp("demo")
+    write_plugin("conformdemo", folder)
+    path = str(folder / "dpspec-conformdemo")
     sys.path.insert(0, path)
     yield build([OURS, DEMO])
     sys.path.remove(path)
@@ -62,23 +63,11 @@ def module_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[st
 
 
 @pytest.fixture(scope="session")
-def environment(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., dict[str, str]]:
-    """The environment of a child process that finds dpspec as this one does, and further folders before it.
-
-    Where dpspec runs from a checkout and is not installed, its entry points are read from pyproject.toml.
-    """
-    folders: list[str] = []
-    if not any(d.name == "dpspec" for d in importlib.metadata.distributions()):
-        project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-        info = tmp_path_factory.mktemp("metadata") / f"dpspec-{project['version']}.dist-info"
-        info.mkdir()
-        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: dpspec\nVersion: {project['version']}\n")
-        entries = "".join(f"{k} = {v}\n" for k, v in project["entry-points"]["dpspec"].items())
-        (info / "entry_points.txt").write_text(f"[dpspec]\n{entries}")
-        folders.append(str(info.parent))
+def environment() -> Callable[..., dict[str, str]]:
+    """The environment of a child process that finds dpspec as this one does, and further folders before it."""
 
     def make(*first: Path) -> dict[str, str]:
-        path = [*map(str, first), *folders, *(p for p in sys.path if p)]
+        path = [*map(str, first), *(p for p in sys.path if p)]
         return {**os.environ, "PYTHONPATH": os.pathsep.join(path), "PYTHONSAFEPATH": "1", "OMP_NUM_THREADS": "1"}
 
     return make

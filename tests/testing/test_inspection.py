@@ -18,7 +18,7 @@ def test_it_tells_every_promise(demo):
 
 
 def test_it_tells_what_is_broken(with_audit):
-    class Odd(resolve("dpspec_conformdemo.audit:ConformdemoAudit")):  # type: ignore[misc]
+    class Odd(resolve("dpspec_conformdemo:Conformdemo")):  # type: ignore[misc]
         def bound(self, spec: object, context: object) -> Iterator[object]:
             yield from (dataclasses.replace(found, source="") for found in super().bound(spec, context))
 

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
-import pytest
 
 from dpspec.contract import Facts
 from dpspec.registry.loader import Candidate, Registry, build
@@ -25,13 +24,6 @@ class Ours:
 
 class TestDigits(Ours, DatasetSuite):
     kind = "digits"
-
-
-class TestBreastCancer(Ours, DatasetSuite):
-    kind = "breast-cancer"
-
-    def options(self, directory):
-        return {"split": {"test": 0.2}, "size": 300, "radius": 1.0}
 
 
 class TestDeclared(Ours, DatasetSuite):
@@ -64,47 +56,6 @@ class TestCsv(Ours, DatasetSuite):
         return {"path": "rows.csv", "label": "label", "classes": 3}
 
 
-class TestIdx(Ours, DatasetSuite):
-    kind = "idx"
-
-    def options(self, directory: Path):
-        def write(name: str, values: np.ndarray) -> None:
-            head = bytes([0, 0, 8, values.ndim]) + b"".join(n.to_bytes(4, "big") for n in values.shape)
-            (directory / name).write_bytes(head + values.astype(np.uint8).tobytes())
-
-        write("images", np.arange(6 * 4 * 4).reshape(6, 4, 4))
-        write("labels", np.arange(6))
-        return {"images": "images", "labels": "labels"}
-
-
-class TestParquet(Ours, DatasetSuite):
-    kind = "parquet"
-
-    def options(self, directory: Path):
-        arrow, files = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
-        table = arrow.table({"a": range(12), "size": ["s", "l"] * 6, "label": [i % 3 for i in range(12)]})
-        files.write_table(table, directory / "rows.parquet")
-        categories = {"size": ["s", "l"]}
-        return {"path": "rows.parquet", "label": "label", "classes": 3, "categories": categories}
-
-
-class TestImages(Ours, DatasetSuite):
-    kind = "images"
-
-    def options(self, directory: Path):
-        image = pytest.importorskip("PIL.Image")
-        for name in ("cat", "dog"):
-            (directory / "pictures" / name).mkdir(parents=True, exist_ok=True)
-            for i in range(3):
-                pixels = np.full((4, 5), 40 * i, dtype=np.uint8)
-                image.fromarray(pixels).save(directory / "pictures" / name / f"{i}.png")
-        return {"path": "pictures", "classes": ["cat", "dog"], "shape": [1, 4, 5]}
-
-
-class TestLinear(Ours, ModelSuite):
-    kind = "linear"
-
-
 class TestMlp(Ours, ModelSuite):
     kind = "mlp"
     options: ClassVar = {"hidden": [8, 4], "activation": "tanh"}
@@ -115,28 +66,8 @@ class TestCnnSmall(Ours, ModelSuite):
     facts = Facts(records=10, features=784, classes=10, shape=(1, 28, 28))
 
 
-class TestLenet5(Ours, ModelSuite):
-    kind = "lenet5"
-    facts = Facts(records=10, features=784, classes=10, shape=(1, 28, 28))
-
-
-class TestLogistic(Ours, ModelSuite):
-    kind = "logistic"
-
-
-class TestTabularMlp(Ours, ModelSuite):
-    kind = "tabular-mlp"
-    options: ClassVar = {"hidden": [8, 4]}
-    facts = Facts(records=10, features=30, classes=2, shape=(30,))
-
-
 class TestResnet20(Ours, ModelSuite):
     kind = "resnet20"
-
-
-class TestWideResnet(Ours, ModelSuite):
-    kind = "wide-resnet-16-4"
-    options: ClassVar = {"groups": 4}
 
 
 class TestNative(Ours, BackendSuite):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import sys
 import types
 from math import prod
@@ -284,13 +283,3 @@ def test_a_backend_without_canaries_is_held_to_the_same_promises(capabilities, m
     broken = [promise.broken for promise in inspect_plugin(registry, "odd", "odd")]
     assert any("(capability" in text for text in broken) == bool(capabilities)
     assert any("on the sum, declared 3" in text for text in broken)
-
-
-def test_schema_problems_of_any_provider(tmp_path):
-    schema = json.loads(json.dumps(EMPTY)) | {"properties": {"a": {"type": "text", "description": "d"}}}
-    bad = suite(ModelSuite, Model(kind="net", summary=".", schema=schema, factory="a:B"), Net)
-    refuses(
-        bad,
-        "test_schemas_are_valid_and_every_property_is_described",
-        "schema: .text. is not valid under any of the given schemas",
-    )

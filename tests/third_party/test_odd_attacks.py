@@ -9,7 +9,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 from support.attack_spec import SCORED, SPEC
 
 from dpspec.contract import Check, Evidence, FrozenMap
@@ -240,16 +239,6 @@ def test_directions_that_are_not_orthonormal_are_refused(odd, body: str, says: s
     with pytest.raises(PluginError, match=r"canary 'odd' of dpspec-odd 2\.0: ") as told:
         context.attack.directions(4, 1)
     assert says in str(told.value)
-
-
-def test_orthonormal_directions_are_taken(odd) -> None:
-    body = rows("np.eye(asked.count, asked.facts.parameters, dtype=np.float32)")
-    directions = odd(body, space="gradient").attack.directions(4, 1)
-    vector = torch.arange(directions.parameters, dtype=torch.float32)
-    assert directions.project(vector).tolist() == [0.0, 1.0, 2.0, 3.0]
-    coordinates, values = directions.supports(torch.tensor([2]))
-    dense = torch.zeros(1, directions.parameters).scatter_(1, coordinates, values)
-    assert torch.equal(dense, directions.directions(torch.tensor([2])))
 
 
 def errors(path: Path, catalog: Catalog) -> list[tuple[tuple[object, ...], str]]:

@@ -3,20 +3,39 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from support.canaries import KINDS, make
 
 from dpspec.contract import Facts, FrozenMap
+from dpspec.contract.attacks import Asked
 from dpspec.models.architectures import Linear
+from dpspec.registry.foreign_code import resolve
 from dpspec.training.canaries import TARGET_LOSS, CanaryGroups, PretrainedFactory, Records, SignBlocks, fit, plant
 from dpspec.training.gradients.persample import FlatModel
 from dpspec.training.loop.contributions import RecordsAndCanaries
 from dpspec.training.loop.native import NativeTrainer
 from dpspec.training.measure.logs import SamplingLog
 from dpspec.training.measure.scores import ProjectionObserver
+from dpspec.training.providers import CANARIES
+
+#: The kinds of records.
+KINDS = tuple(canary.kind for canary in CANARIES if canary.space == "input")
+
+Array = np.ndarray[Any, Any]
+
+
+def make(
+    kind: str, count: int, x: Array, y: Array, classes: int, seed: int, *, vocabulary: int | None = None
+) -> Records:
+    """``count`` canaries of a kind after the training records ``x``, ``y``."""
+    (canary,) = [canary for canary in CANARIES if canary.kind == kind]
+    features = int(np.prod(x.shape[1:]))
+    facts = Facts(records=len(x), features=features, classes=classes, digest=None, vocabulary=vocabulary)
+    made: Records = resolve(canary.make)(Asked(count=count, seed=seed, facts=facts, options=FrozenMap(), x=x, y=y))
+    return made
 
 
 @pytest.mark.parametrize(("parameters", "count"), [(63, 1), (63, 10), (63, 63), (100, 7)])

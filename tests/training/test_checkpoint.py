@@ -77,7 +77,7 @@ RUNS = {
     "allocated": ({}, ALLOCATED),
     "sgd": ({}, None),
     "momentum": ({"optimizer": {"kind": "momentum"}, "schedule": {"kind": "cosine", "warmup": 4}}, None),
-    "nesterov": ({"optimizer": {"kind": "momentum", "nesterov": True, "weight_decay": 0.1}}, PHASES),
+    "decay": ({"optimizer": {"kind": "momentum", "weight_decay": 0.1}}, PHASES),
 }
 
 

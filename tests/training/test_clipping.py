@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from math import inf, sqrt, ulp
 
-import jsonschema
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dpspec.contract import FrozenMap
-from dpspec.contract.fragments import CLIPPING
 from dpspec.training.gradients.clipping import (
     Flat,
-    PerLayer,
     Truncated,
     add_clipped,
     clip_factors,
@@ -61,26 +58,6 @@ def test_flat_is_the_textbook_formula():
     assert 3 < int((g.norm(dim=1) > 4.5).sum()) < 20  # both sides of the threshold are seen
 
 
-def test_each_layer_to_its_share():
-    rows = gradients(20)
-    g, bound = flat(rows), 3.0 / sqrt(2)
-    added, norms = alone(rows, PerLayer(3.0))
-    for part in (slice(0, 15), slice(15, 21)):
-        lengths = g[:, part].norm(dim=1, keepdim=True)
-        assert torch.allclose(added[:, part], g[:, part] * (bound / lengths).clamp(max=1.0), rtol=1e-6, atol=1e-7)
-    assert torch.allclose(norms, added.norm(dim=1), rtol=1e-6)
-    assert float(norms.max()) <= 3.0
-
-
-def test_each_layer_to_a_bound_of_its_own():
-    rows = gradients(20, scale=10.0)
-    added, norms = alone(rows, PerLayer(5.0, (3.0, 4.0)))
-    assert torch.allclose(added[:, :15].norm(dim=1), torch.full((20,), 3.0).double(), rtol=1e-6)
-    assert torch.allclose(added[:, 15:].norm(dim=1), torch.full((20,), 4.0).double(), rtol=1e-6)
-    assert torch.allclose(norms, torch.full((20,), 5.0).double(), rtol=1e-6)
-    assert float(norms.max()) <= 5.0
-
-
 def test_coordinates_are_cut_after_scaling():
     # Xiao, Wan and Devadas, Algorithm 2, by hand: (3, 4) at c = 2 gives (1.2, 1.6), and with a bound of 1 (1, 1).
     rows = {"": torch.tensor([[3.0, 4.0, 0.0, 0.0], [-3.0, 4.0, 0.0, 0.0], [0.3, -0.4, 0.0, 0.0]])}
@@ -93,7 +70,7 @@ def test_coordinates_are_cut_after_scaling():
     assert torch.allclose(loose[""], torch.tensor([1.2, 1.6, 0.0, 0.0]), rtol=1e-6)
 
 
-HOW = st.sampled_from([Flat(0.7), Flat(1 / 3), PerLayer(0.7), PerLayer(5.0, (3.0, 4.0)), Truncated(0.7, 0.1)])
+HOW = st.sampled_from([Flat(0.7), Flat(1 / 3), Truncated(0.7, 0.1)])
 
 
 @settings(max_examples=60, deadline=None)
@@ -111,7 +88,7 @@ def test_no_contribution_exceeds_the_clip_norm(how, seed, exponent):
     assert torch.allclose(whole, added.sum(0), rtol=1e-4, atol=1e-5 * how.clip_norm)
 
 
-@pytest.mark.parametrize("how", [Flat(1.0), PerLayer(1.0), Truncated(1.0, 0.2)])
+@pytest.mark.parametrize("how", [Flat(1.0), Truncated(1.0, 0.2)])
 @pytest.mark.parametrize("value", [inf, -inf, float("nan")])
 def test_a_broken_gradient_counts_as_zero_in_all_layers(how, value):
     rows, healthy = gradients(5), totals()
@@ -133,9 +110,6 @@ def test_not_even_by_the_last_bit():
         assert bool((norms * factors <= clip).all())
         assert bool((norms * factors >= norms.clamp(max=clip) * (1 - 2e-7)).all())
         assert factors.dtype == torch.float32
-        squares = torch.full((3, 1), clip**2 / 3, dtype=torch.float64)
-        _, scaled = PerLayer(clip).scale(squares, ("a.w", "b.w", "c.w"))
-        assert clip * (1 - 1e-6) < float(scaled) <= clip
     for how in (Truncated(1 / 3, 10.0), Truncated(0.7, 0.1)):
         rows = gradients(3000)
         together = totals()
@@ -156,13 +130,10 @@ def test_norms_are_summed_in_float64():
     [
         (lambda: Flat(0.0), "clip_norm must be finite and above 0"),
         (lambda: Flat(inf), "clip_norm must be finite and above 0"),
-        (lambda: PerLayer(1.0, (0.9, 0.9)), "joint l2 norm of 1.27279, above clip_norm 1"),
-        (lambda: PerLayer(1.0, (0.5, -0.1)), "every layer's bound must be finite and above 0"),
         (lambda: Truncated(1.0, 0.0), "coordinate_bound must be finite and above 0"),
-        (lambda: add_clipped(totals(), gradients(2), PerLayer(1.0, (0.5,))), "1 bounds for the 2 layers of the model"),
         (
             lambda: clipper_of({"clip_norm": 1.0, "clipping": {"scheme": "global"}}),
-            "must be flat, per-layer or truncated",
+            "must be flat or truncated",
         ),
     ],
 )
@@ -176,35 +147,15 @@ def test_refused(make, words):
     [
         (None, Flat(2.0)),
         ({"scheme": "flat"}, Flat(2.0)),
-        ({"scheme": "per-layer"}, PerLayer(2.0)),
-        ({"scheme": "per-layer", "bounds": [1, 1.5]}, PerLayer(2.0, (1.0, 1.5))),
         ({"scheme": "truncated", "coordinate_bound": 0.5}, Truncated(2.0, 0.5)),
     ],
 )
 def test_phases_declare_clippers(clipping, expected):
     phase = {"clip_norm": 2.0, **({} if clipping is None else {"clipping": clipping})}
     assert clipper_of(FrozenMap(phase)) == expected
-    if clipping is not None:
-        jsonschema.validate(clipping, CLIPPING)
 
 
-@pytest.mark.parametrize(
-    "clipping",
-    [
-        {},
-        {"scheme": "flat", "bounds": [1.0]},
-        {"scheme": "per-layer", "bounds": []},
-        {"scheme": "per-layer", "coordinate_bound": 1.0},
-        {"scheme": "truncated"},
-        {"scheme": "truncated", "coordinate_bound": 1.0, "bounds": [1.0]},
-    ],
-)
-def test_the_schema_refuses_what_does_not_belong_together(clipping):
-    with pytest.raises(jsonschema.ValidationError):
-        jsonschema.validate(clipping, CLIPPING)
-
-
-@pytest.mark.parametrize("how", [PerLayer(0.4), Truncated(0.4, 0.05)])
+@pytest.mark.parametrize("how", [Truncated(0.4, 0.05)])
 def test_models_and_canaries_are_clipped_alike(make_model, rows, how):
     x, y = rows("cnn", 6)
     model = FlatModel(make_model("cnn"))

@@ -26,7 +26,7 @@ from dpspec.contract import Cancelled, FrozenMap, Resumable, TrainingJob
 from dpspec.contract.attacks import Records
 from dpspec.training.canaries import CanaryGroups, SignBlocks
 from dpspec.training.gradients import flat_model, memory
-from dpspec.training.gradients.clipping import PerLayer, Truncated
+from dpspec.training.gradients.clipping import Truncated
 from dpspec.training.gradients.persample import FlatModel, per_example_gradients
 from dpspec.training.loop import contributions
 from dpspec.training.loop.contributions import (
@@ -40,7 +40,7 @@ from dpspec.training.loop.contributions import (
     population,
 )
 from dpspec.training.loop.native import NativeTrainer, parts_of
-from dpspec.training.loop.samplers import FixedSize, Poisson, PoissonUsers, sampler_of
+from dpspec.training.loop.samplers import FixedSize, Poisson, PoissonUsers
 from dpspec.training.measure.residuals import Residuals
 from dpspec.training.measure.run_evidence import replayed_step
 from dpspec.training.measure.scores import RecordScores
@@ -194,7 +194,7 @@ def test_no_user_weighs_more_than_the_clip_norm_whatever_the_records_are(
         job.x[user, 0] = np.inf
     kept = [other for other in range(10) if other != user]
     without = replace(job, x=job.x[kept], y=job.y[kept])
-    clips = [clip_norm, PerLayer(clip_norm), Truncated(clip_norm, 0.1 * clip_norm)]
+    clips = [clip_norm, Truncated(clip_norm, 0.1 * clip_norm)]
     for clip in clips:
         # The user stands last in the batch, so that all others throw the same coins as without.
         here, there = parts_of(job), parts_of(without)
@@ -227,13 +227,6 @@ def _plain_job() -> TrainingJob:
     )
 
 
-def test_users_are_drawn_by_the_coins_of_as_many_records() -> None:
-    sampler, plain = sampler_of(BLOCK, 10), Poisson(10, 0.3)
-    assert sampler == PoissonUsers(10, 0.3, 2)
-    one, other = (torch.Generator().manual_seed(1) for _ in range(2))
-    assert all(torch.equal(sampler.draw(one), plain.draw(other)) for _ in range(9))
-
-
 @pytest.mark.parametrize("most", [1, 2, 4])
 def test_what_users_add_on_average_is_known_exactly(of_users: Any, most: int) -> None:
     job = of_users(clip_norm=0.2)
@@ -264,14 +257,6 @@ def test_a_stopped_run_goes_on_to_the_same_bit(of_users: Any, tmp_path: Path) ->
     NativeTrainer().train(watched)
     assert seen == list(range(1, 13))
     assert torch.equal(flat_model.flatten(resumed.model), flat_model.flatten(whole.model))
-
-
-def test_runs_of_users_are_trained_in_turn(of_users: Any) -> None:
-    jobs = [of_users(seed=1), of_users(seed=2)]
-    NativeTrainer().train_many(jobs)
-    alone = of_users(seed=2)
-    NativeTrainer().train(alone)
-    assert torch.equal(flat_model.flatten(jobs[1].model), flat_model.flatten(alone.model))
 
 
 def test_a_job_and_its_phases_speak_of_the_same(of_users: Any, make_job: Any) -> None:

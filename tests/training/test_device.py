@@ -8,10 +8,6 @@ import torch
 from dpspec.contract import Observer
 from dpspec.errors import UsageError
 from dpspec.training.device import full_precision, resolve_device
-from dpspec.training.gradients import flat_model
-from dpspec.training.gradients.clipping import Truncated, clipper
-from dpspec.training.gradients.persample import FlatModel
-from dpspec.training.gradients.stacked_models import StackedModel
 from dpspec.training.loop.native import NativeTrainer, run_batched
 
 
@@ -127,29 +123,6 @@ def test_the_old_settings_need_not_be_readable(setting):
     with full_precision(CPU):
         assert set(new_settings().values()) == {"ieee"}
     assert set(new_settings().values()) == {"tf32"}
-
-
-@pytest.mark.parametrize("how", [clipper(0.1), Truncated(0.1, 0.02)], ids=["l2", "truncated"])
-@pytest.mark.parametrize("kind", ["linear", "mlp", "cnn"])
-@pytest.mark.usefixtures("careless")
-def test_what_models_at_once_add_is_as_long_as_it_is_said_to_be(make_model, rows, kind, how):
-    """One record for each of several models: its sum is its contribution, and sensitivity is the longest of them."""
-    runs = 4
-    x, y = rows(kind, runs)
-    model = make_model(kind)
-    states = torch.stack([flat_model.flatten(make_model(kind, seed=run)) for run in range(runs)])
-    stacked, sums = StackedModel(model, x, y), torch.zeros_like(states)
-    inside = torch.ones(runs, 1, dtype=torch.bool)
-    norms = stacked.add_clipped(sums, states, x[:, None], y[:, None], inside, how)[:, 0]
-    added = torch.linalg.vector_norm(sums, dim=1, dtype=torch.float64)
-    assert torch.allclose(added, norms, rtol=1e-6)
-    assert float(added.max()) <= 0.1 * (1.0 + 1e-6)
-    products, squares = stacked.along(states, sums, x[:, None], y[:, None])
-    flat = FlatModel(model)
-    for run in range(runs):
-        (row,) = flat.rows(states[run], x[run : run + 1], y[run : run + 1]).double()
-        assert float(squares[run, 0]) == pytest.approx(float(row.square().sum()), rel=1e-5)
-        assert float(products[run, 0]) == pytest.approx(float(row @ sums[run].double()), rel=1e-5)
 
 
 class _Computes(Observer):

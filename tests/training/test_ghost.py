@@ -6,7 +6,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.layers import CASES, made, one_by_one
+from support.layers import CASES, TOGETHER, made, one_by_one
 from torch import nn
 from torch.nn import functional
 
@@ -34,9 +34,7 @@ def close(a, b, digits=10):
 
 
 @pytest.mark.filterwarnings("ignore:There is a performance drop")  # operations that vmap takes record by record
-@pytest.mark.parametrize(
-    ("name", "vmapped"), [(name, False) for name in CASES] + [(name, True) for name, case in CASES.items() if case[3]]
-)
+@pytest.mark.parametrize(("name", "vmapped"), [(name, False) for name in CASES] + [(name, True) for name in TOGETHER])
 def test_equal_to_a_plain_loop(name, vmapped, monkeypatch):
     if vmapped:
         monkeypatch.setattr("dpspec.training.gradients.persample.record_by_record", lambda model: False)

@@ -23,30 +23,23 @@ def test_linear_and_cosine_fall_towards_their_end():
     assert series(4, kind="cosine", final=1.0) == [2.0] * 4
 
 
-def test_step_multiplies_at_intervals():
-    assert series(5, kind="step", every=2, factor=0.5) == [2.0, 2.0, 1.0, 1.0, 0.5]
-    assert series(5, kind="step", every=1, factor=0.1, warmup=2) == pytest.approx([1.0, 2.0, 2.0, 0.2, 0.02])
-
-
-@pytest.mark.parametrize("name", ["linear", "cosine", "step"])
+@pytest.mark.parametrize("name", ["linear", "cosine"])
 def test_as_torch_does(name):
     optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=2.0)
     schedulers = torch.optim.lr_scheduler
     theirs = {
         "linear": lambda: schedulers.LinearLR(optimizer, start_factor=1.0, end_factor=0.25, total_iters=10),
         "cosine": lambda: schedulers.CosineAnnealingLR(optimizer, T_max=10, eta_min=0.5),
-        "step": lambda: schedulers.StepLR(optimizer, step_size=3, gamma=0.7),
     }[name]()
-    further = {"step": {"every": 3, "factor": 0.7}}.get(name, {"final": 0.25})
-    for rate in series(10, kind=name, **further):
+    for rate in series(10, kind=name, final=0.25):
         assert rate == pytest.approx(optimizer.param_groups[0]["lr"], rel=1e-12)
         optimizer.step()
         theirs.step()
 
 
-@pytest.mark.parametrize("kind", ["constant", "linear", "cosine", "step"])
+@pytest.mark.parametrize("kind", ["constant", "linear", "cosine"])
 def test_no_rate_is_zero_and_none_is_missing(kind):
     for total, warmup in ((1, 0), (1, 5), (3, 3), (4, 3)):
-        rates = Rates(peak=1.0, total=total, kind=kind, warmup=warmup, every=1, factor=0.5)
+        rates = Rates(peak=1.0, total=total, kind=kind, warmup=warmup)
         assert all(0.0 < rates(step) <= 1.0 for step in range(1, total + 5))
         assert rates(total + 4) == rates(total)

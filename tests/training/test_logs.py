@@ -14,7 +14,7 @@ from dpspec.stats.conformance.evidence import write_run
 from dpspec.training.canaries import CanaryGroups, SignBlocks
 from dpspec.training.gradients import flat_model
 from dpspec.training.loop.native import NativeTrainer
-from dpspec.training.measure.logs import StateLog, spaced
+from dpspec.training.measure.logs import StateLog
 from dpspec.training.measure.run_evidence import RunLogs, reported_evidence
 from dpspec.training.measure.scores import ProjectionObserver
 
@@ -68,11 +68,6 @@ def test_laplace_noise_is_not_held_against_a_gaussian(make_job):
     NativeTrainer().train(replace(job, observers=(watcher, *logs.observers)))
     assert "noise_log" not in write_run(reported_evidence(logs))
     assert watcher.log.rows == []
-
-
-def test_evenly_spaced_coordinates():
-    assert spaced(torch.arange(10.0), 100).tolist() == list(range(10))
-    assert spaced(torch.arange(10.0), 4).tolist() == [0, 3, 6, 9]
 
 
 def test_the_residual_log_measures_noise_alone(make_job):
@@ -159,10 +154,6 @@ def test_a_run_as_declared(make_job, kind):
     job = make_job(options=FrozenMap({"learning_rate": 0.5, "reduction": "mean", "optimizer": {"kind": kind}}))
     _, found = told(job)
     assert found == {"steps": 5, "states": {"still": 0, "apart": 0, "blind": False}}
-
-
-def test_nothing_released_is_no_evidence(make_job):
-    assert StateLog().evidence(make_job()) == {}
 
 
 def test_states_that_stand_still_and_a_model_that_is_another(make_job):

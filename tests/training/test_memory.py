@@ -22,15 +22,6 @@ def test_powers_of_two_within_the_budget_and_few_large_records_may_take_more(mon
     assert memory.chunk_size(record, "cpu", *given) == expected
 
 
-def test_little_free_memory_makes_chunks_smaller(monkeypatch):
-    monkeypatch.setattr(memory, "free_bytes", lambda device: 2**40)
-    plenty = memory.chunk_size(1000, "cpu")
-    monkeypatch.setattr(memory, "free_bytes", lambda device: 2**41)
-    assert memory.chunk_size(1000, "cpu") == plenty
-    monkeypatch.setattr(memory, "free_bytes", lambda device: 400_000)
-    assert memory.chunk_size(1000, "cpu") == 64
-
-
 def test_containers_have_limits_of_their_own(monkeypatch):
     assert 2**20 < memory.free_bytes("cpu") < 2**50
     monkeypatch.setattr(memory, "_available", lambda: 1000)

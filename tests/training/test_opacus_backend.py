@@ -106,7 +106,7 @@ def test_what_each_loader_samples(make_job, sampler, right):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"clipping": {"scheme": "per-layer"}}, "flat clipping"),
+        ({"clipping": {"scheme": "truncated"}}, "flat clipping"),
         ({"noise": "laplace"}, "gaussian"),
         ({"sampler": "other"}, "sampler must be"),
         ({"phases": 2}, "one phase"),

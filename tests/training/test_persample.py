@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 from importlib import import_module
 from math import prod
 
@@ -18,7 +17,6 @@ from dpspec.contract import Facts, FrozenMap
 from dpspec.models.architectures import MODELS
 from dpspec.training.gradients import persample
 from dpspec.training.gradients.clipping import Flat
-from dpspec.training.gradients.flat_model import written_out
 from dpspec.training.gradients.ghost import PerExample
 from dpspec.training.gradients.persample import FlatModel
 
@@ -100,32 +98,6 @@ def test_out_of_memory_halves_the_chunks_and_changes_nothing(make_model, rows, m
     assert torch.allclose(model.look(state, x, y)[0], norms, rtol=1e-6)
     assert torch.allclose(model.rows(state, x, y), gradients, rtol=1e-4, atol=1e-6)
     assert max(asked) == 4  # what has run out once is not tried again
-
-
-def test_other_errors_are_not_taken_for_a_lack_of_memory(make_model, rows):
-    x, y = rows("mlp", 4)
-    model = FlatModel(make_model("mlp"))
-    with pytest.raises(RuntimeError, match="shape"):
-        model.look(model.initial(), x[:, :5], y)
-
-
-def test_the_process_gets_its_memory_back(make_model, rows):
-    def tensors():
-        return sum(issubclass(type(found), torch.Tensor) for found in gc.get_objects())
-
-    x, y = rows("cnn", 16)
-    model = FlatModel(make_model("cnn"))
-    state = model.initial()
-    model.clipped_sum(state, x, y, 1.0)
-    gc.collect()
-    gc.disable()
-    try:
-        before = tensors()
-        for _ in range(5):
-            model.clipped_sum(state, x, y, 1.0)
-        assert tensors() <= before
-    finally:
-        gc.enable()
 
 
 #: Texts have ids below this.
@@ -242,67 +214,6 @@ def test_transformer_encoder(norm_first, seed, length, heads, each, layers):
         )
 
     check(make, rows((length,), seed, 4), seed)
-
-
-def last(m, x):
-    x = x if m.recur.batch_first else x.transpose(0, 1)
-    outputs, state = m.recur(x)
-    outputs = outputs if m.recur.batch_first else outputs.transpose(0, 1)
-    parts = [part.transpose(0, 1).flatten(1) for part in (state if isinstance(state, tuple) else (state,))]
-    return m.head(torch.cat([outputs.sum(1), *parts], dim=1))
-
-
-RECURRENT = [
-    (nn.LSTM, {}),
-    (nn.LSTM, {"proj_size": 2}),
-    (nn.GRU, {}),
-    (nn.RNN, {}),
-    (nn.RNN, {"nonlinearity": "relu"}),
-]
-
-
-@pytest.mark.filterwarnings("ignore:LSTM with projections")
-@pytest.mark.parametrize(("kind", "more"), RECURRENT)
-@quick
-@given(SIZES, SIZES, SIZES, st.integers(3, 4), st.integers(1, 2), st.booleans(), st.booleans(), st.booleans())
-def test_recurrent_layers(kind, more, seed, length, width, hidden, layers, both, bias, batch_first):
-    options = {"num_layers": layers, "bidirectional": both, "bias": bias, "batch_first": batch_first, **more}
-
-    def make():
-        recur = kind(width, hidden, **options)
-        outputs, state = recur(torch.zeros(1, 1, width))
-        parts = state if isinstance(state, tuple) else (state,)
-        return Net(last, recur=recur, head=nn.Linear(outputs.shape[-1] + sum(p.numel() for p in parts), CLASSES))
-
-    flat = check(make, rows((length, width), seed), seed)
-    assert flat._examples.covered == set(flat.layout.names)  # every weight has a rule
-
-
-@pytest.mark.filterwarnings("ignore:LSTM with projections")
-@pytest.mark.parametrize(("kind", "more"), RECURRENT)
-@pytest.mark.parametrize("single", [False, True])
-def test_written_out_they_are_torchs_own(kind, more, single):
-    """With states that are given, and records without an axis for the batch."""
-    layer = seeded(lambda: kind(3, 4, num_layers=2, bidirectional=True, **more), 1)
-    x = rows((6, 3), 2).transpose(0, 1)
-    x = x[:, 0] if single else x
-    _, state = layer(x)
-    given = tuple(s + 0.3 for s in state) if isinstance(state, tuple) else state + 0.3
-    for initial in (None, given):
-        outputs, states = layer(x, initial)
-        with written_out(layer):
-            again, after = layer(x, initial)
-        assert torch.allclose(again, outputs, rtol=1e-12, atol=1e-13)
-        pairs = zip(states, after, strict=True) if isinstance(states, tuple) else [(states, after)]
-        assert all(torch.allclose(a, b, rtol=1e-12, atol=1e-13) for a, b in pairs)
-    assert "forward" not in vars(layer)
-
-
-def test_packed_sequences_are_refused_by_name():
-    layer = nn.GRU(2, 2)
-    packed = nn.utils.rnn.pack_padded_sequence(torch.zeros(3, 1, 2), [2])
-    with written_out(layer), pytest.raises(ValueError, match="GRU: packed sequences"):
-        layer(packed)
 
 
 def random_in_forward(m, x):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -11,12 +9,6 @@ import pytest
 import dpspec
 from dpspec.contract import Assumption, FrozenMap, expected_batch_size
 from dpspec.engine.preparing.prepare import prepare
-
-
-def test_the_descriptor_imports_neither_torch_nor_numpy():
-    code = "import sys, dpspec.training.providers; sys.exit(any(m in sys.modules for m in ('torch', 'numpy', 'scipy')))"
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
-
 
 SPEC = """
 dpspec: 1

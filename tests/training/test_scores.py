@@ -47,7 +47,7 @@ def test_without_canaries_projections_are_noise(make_job, reduction):
     [
         {"optimizer": {"kind": "sgd", "weight_decay": 0.05}},
         {"optimizer": {"kind": "momentum"}, "schedule": {"kind": "linear", "warmup": 7, "final": 0.1}},
-        {"optimizer": {"kind": "momentum", "nesterov": True, "weight_decay": 0.01}, "schedule": {"kind": "cosine"}},
+        {"optimizer": {"kind": "momentum", "weight_decay": 0.01}, "schedule": {"kind": "cosine"}},
     ],
 )
 def test_whoever_knows_the_update_rule_sees_the_noise_all_the_same(make_job, options):

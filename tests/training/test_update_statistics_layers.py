@@ -59,21 +59,6 @@ def test_the_pair_that_is_kept_is_the_one_that_shares() -> None:
     assert kept.p_value() < 1e-12
 
 
-def test_only_the_largest_layers_are_compared() -> None:
-    many = LayerProducts([(str(size), size) for size in range(1, 21)], 3)
-    assert {name for pair in many._pairs for name in pair[:2]} == {str(size) for size in range(13, 21)}
-
-
-def test_a_checkpoint_goes_on_where_it_stopped() -> None:
-    rows, once = steps(2), added(steps(2))
-    begun = added(rows[:2])
-    resumed = LayerProducts(PARTS, 5)
-    resumed.restore(begun.state())
-    for row in rows[2:]:
-        resumed.add(row, 0.0, 2.0)
-    assert resumed.worst() == once.worst()
-
-
 def test_a_model_that_diverged_tells_nothing() -> None:
     rows = steps(3)
     rows[:, 50:62] = rows[:, 10:22]
@@ -82,9 +67,3 @@ def test_a_model_that_diverged_tells_nothing() -> None:
     assert kept is not None
     assert kept.problem() is None
     assert kept.p_value() == 1.0
-
-
-def test_one_layer_has_no_other() -> None:
-    single = LayerProducts([("a", TOTAL)], 5)
-    single.add(steps(0)[0], 0.0, 2.0)
-    assert single.worst() is None

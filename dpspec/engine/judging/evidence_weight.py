@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from dpspec.contract import Assumption, Claim, Evidence, Finding, Scope, Series, Spec, is_privacy_quantity
 from dpspec.engine.judging.inequalities import Part
-from dpspec.engine.results.result import AuditResult, Verdict
+from dpspec.engine.results.result import AuditResult
 
 if TYPE_CHECKING:
     from dpspec.accounting import Polygon
@@ -149,15 +149,6 @@ def measures(of: Finding | Evidence) -> bool:
 def is_metric(quantity: str, findings: Sequence[Finding]) -> bool:
     """Whether a quantity is a metric: not a privacy quantity, and all its findings are measurements."""
     return not is_privacy_quantity(quantity) and all(measures(f) for f in findings if f.quantity == quantity)
-
-
-def missing_measurements(verdicts: Sequence[Verdict], findings: Sequence[Finding]) -> Iterator[str]:
-    for verdict in verdicts:
-        if verdict.kind != "metric" or verdict.verdict != "open":
-            continue
-        measured = sorted({finding.quantity for finding in findings if measures(finding)})
-        if measured and verdict.quantity not in {finding.quantity for finding in findings}:
-            yield f"claim {verdict.claim}: {verdict.quantity!r} was not measured; measured were {', '.join(measured)}"
 
 
 def _bounds_on(part: Part, findings: Sequence[Finding]) -> list[Finding]:

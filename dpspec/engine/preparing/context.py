@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import copy
 import hashlib
-import tempfile
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from dpspec.contract import (
-    Cancelled,
     Context,
     DataError,
     Facts,
@@ -59,8 +57,6 @@ class RunContext:
         self.emit = emit
         self.stop = stop
         self._told = 0.0
-        self._components: list[RunContext] = []
-        self._folder: tempfile.TemporaryDirectory[str] | None = None
         #: Where the runs of a trial keep their state, by the trial's index; None for nowhere.
         self.state_folder: Callable[[int], Path | None] | None = None
         if like is None or "data" not in like.__dict__:
@@ -112,12 +108,6 @@ class RunContext:
         device: str | None = self.__dict__.get("device")
         return device
 
-    @property
-    def scratch(self) -> Path:
-        if self._folder is None:
-            self._folder = tempfile.TemporaryDirectory(prefix="dpspec-")
-        return Path(self._folder.name)
-
     def seed(self, index: int, *purpose: str) -> int:
         """A 63-bit seed for one purpose within one trial."""
         text = "\x1f".join([self._seeding, str(index), *purpose])
@@ -142,25 +132,10 @@ class RunContext:
     def cancelled(self) -> bool:
         return self.stop is not None and self.stop()
 
-    def map(self, function: Callable[[Any], Any], items: Iterable[Any]) -> Iterable[Any]:
-        for item in items:
-            if self.cancelled():
-                raise Cancelled
-            yield function(item)
-
     def for_component(self, prepared: Prepared) -> RunContext:
-        """The context of another audit, which shares equal rows and is closed with this one."""
+        """The context of another audit, which shares equal rows."""
         inputs = prepared.audit.trial_inputs(prepared.spec)
-        other = RunContext(prepared, self._catalog, inputs, device=self.wanted_device, stop=self.stop, like=self)
-        self._components.append(other)
-        return other
-
-    def close(self) -> None:
-        while self._components:
-            self._components.pop().close()
-        if self._folder is not None:
-            self._folder.cleanup()
-            self._folder = None
+        return RunContext(prepared, self._catalog, inputs, device=self.wanted_device, stop=self.stop, like=self)
 
 
 class WorkerCache:
@@ -189,16 +164,9 @@ class WorkerCache:
         if last is None or last.prepared is not prepared or last.wanted_device != device:
             inputs = prepared.audit.trial_inputs(prepared.spec)
             self._context = RunContext(prepared, catalog, inputs, device=device, like=last)
-            if last is not None:
-                last.close()
         assert self._context is not None
         self._context.emit, self._context.stop = emit, stop
         return self._context
-
-    def close(self) -> None:
-        if self._context is not None:
-            self._context.close()
-        self._context = None
 
 
 #: Maximum error of the products of orthonormal directions.

@@ -3,11 +3,8 @@
 Preparing reads no rows and does not import torch, so that ``validate`` and ``plan`` are fast. Initial weights are the
 exception: they are compared with the model.
 
-``model.initial`` are initial weights from a file that the user declares public, or chosen by the adversary. Bounds
-cover what training reveals of the records. Weights that were trained on these records reveal them from the start, and
-a file does not show its training data. So every proof of a spec with ``model.initial`` assumes that its weights do not
-depend on the private records. ``worst-case`` is for attacks: Theorem R5 of
-``docs/explanation/proofs/recorded-runs.md``.
+Every proof of a spec with ``model.initial`` assumes that the weights of the file do not depend on the private records.
+``worst-case`` is for attacks: Theorem R5 of ``docs/explanation/proofs/recorded-runs.md``.
 """
 
 from __future__ import annotations

@@ -31,11 +31,9 @@ def trial_key(
     index: int,
     code: FrozenMap = FrozenMap(),  # noqa: B008 - it is frozen
 ) -> str:
-    """The content address of one trial.
+    """The content address of one trial, with its place in its chunk, which may be computed together.
 
-    It covers the inputs of trials, the digests of rows and initial weights, the revisions of mechanism, backend,
-    dataset and model, and the trial's place in its chunk, because a chunk may be computed together. Claims, confidence
-    and the number of runs are excluded, so changing them never trains again.
+    Claims, confidence and the number of runs are excluded, so changing them never trains again.
     """
     identity: dict[str, Json] = {
         "inputs": inputs,
@@ -58,7 +56,7 @@ _NAMED = ("audit", "source", "trainer", "factory", "make", "score")
 _UNKNOWN = "unknown-"
 
 #: Values of a maker in a trial's key, besides kind and revision.
-_KEYED = ("distribution", "version", "code", "requires")
+_KEYED = ("distribution", "version", "code")
 
 
 def maker(kind: str, offered: Offered) -> dict[str, Json]:
@@ -72,7 +70,6 @@ def maker(kind: str, offered: Offered) -> dict[str, Json]:
     if _is_keyed(offered):
         code, _ = code_of(offered)
         record["code"] = code or f"{_UNKNOWN}{uuid.uuid4().hex}"
-        record["requires"] = dict(requirements(offered.distribution))
     return record
 
 
@@ -204,30 +201,3 @@ def _owners() -> Mapping[str, Sequence[str]]:
         return importlib.metadata.packages_distributions()
     except Exception:  # from damaged metadata of any distribution
         return {}
-
-
-@cache
-def requirements(distribution: str) -> Mapping[str, str]:
-    """The installed version of each requirement of a distribution that dpspec does not require; ``absent`` if none."""
-    versions = {}
-    for name in sorted({*_required(distribution)} - {_OURS, *_required(_OURS)}):
-        try:
-            versions[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            versions[name] = "absent"
-    return versions
-
-
-def _required(distribution: str) -> Iterator[str]:
-    """The names of required distributions under this platform's markers, without extras."""
-    from packaging.requirements import InvalidRequirement, Requirement
-
-    try:
-        texts = importlib.metadata.requires(distribution) or ()
-    except (importlib.metadata.PackageNotFoundError, ValueError):
-        return
-    for text in texts:
-        with suppress(InvalidRequirement):
-            wanted = Requirement(text)
-            if wanted.marker is None or wanted.marker.evaluate({"extra": ""}):
-                yield normalise(wanted.name)

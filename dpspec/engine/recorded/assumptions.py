@@ -11,7 +11,7 @@ import numpy as np
 from dpspec.contract import Assumption
 from dpspec.contract.findings import AssumptionStatus
 from dpspec.engine.recorded.bounds import ADD_REMOVE
-from dpspec.engine.recorded.channels import HYPERPARAMETERS, TEXTS, stated
+from dpspec.engine.recorded.channels import TEXTS, stated
 from dpspec.engine.recorded.joined_checks import joined_parts
 from dpspec.engine.recorded.noise_checks import why_noise_unconfirmed
 from dpspec.engine.recorded.recorded_run import Array, RecordedRun
@@ -36,53 +36,26 @@ _FITTED = 1e-2
 #: Name of a class.
 _CLASS = re.compile(r"[A-Za-z_][\w.<>]{0,99}", re.ASCII)
 
-#: The keys of the end record that each channel needs. An absent count is an open channel and not a count of zero.
-_NEEDED = {
-    "sensitivity": ("sums", "recomputed", "scaling", "replaced"),
-    "noise": ("noise", "seeds", "sum_type", "norm_type"),
-    "sampling": ("drawn_batches", "passed_over", "unused_batches"),
-    "update-rule": ("changed", "restated", "loss_scaler", "optimizer", "updates", "meddled", "outside", "gradients"),
-    "gradient-parameters": ("passes",),
-    "model-state": ("buffers", "state", "attributes", "unread"),
-    "released-model": ("resumed", "untold", "left_over_rows", "noised_without_update"),
-}
 
-
-def assumptions(
-    run: RecordedRun, adjacency: str, *, public: Collection[str], group_size: int
-) -> tuple[Assumption, ...]:
-    found = list(_assumptions(run, adjacency, public, group_size))
-    for channel, keys in _NEEDED.items():  # without an end record, the run is open for another reason
-        absent = [] if run.end is None else [key for key in keys if key not in run.end]
-        if not absent:
-            continue
-        why = f"the recording lacks {', '.join(absent)}: record again with this version of dpspec"
-        at = next((i for i, assumption in enumerate(found) if assumption.name == channel), None)
-        if at is None:
-            found.append(Assumption(name=channel, status="unchecked", text=why))
-        elif found[at].status != "false":
-            found[at] = replace(found[at], status="unchecked", text=f"{found[at].text}; {why}")
-    return tuple(found)
-
-
-def _assumptions(run: RecordedRun, adjacency: str, public: Collection[str], group_size: int) -> Iterator[Assumption]:
-    header = run.header
+def assumptions(run: RecordedRun, adjacency: str, *, public: Collection[str], group_size: int) -> Iterator[Assumption]:
+    header, own = run.header, run.header.source == "own-loop"
     yield _constants(run, adjacency, public)
     if header.is_poisson or np.isfinite(run["rate"]).any():
         yield from _sampling(run)
     yield from _clipping(run)
     if run.sums_type:
         yield stated("precision", f"; sums are rounded to {run.sums_type}, and nothing bounds the effect", "unchecked")
-    kind = "a cryptographic generator" if header.secure else "torch's generator, which is not a cryptographic one"
-    yield stated("noise-law", f"; it comes from {kind if header.source == 'opacus' else 'the loop'}")
+    yield stated("noise-law", "" if own else "; it comes from torch's generator, not a cryptographic one, by default")
     yield stated("secret-randomness")
     yield stated("library-code")
-    if header.source == "own-loop":
+    if own:
         why = why_noise_unconfirmed(run)
         text = f"; the recording does not confirm the reported noise in the gradients: {why}" if why else ""
         yield stated("loop-reports", text, "unchecked" if why else "declared")
     if header.world:
         yield _joined_ranks(run)
+    if header.shards and run.end is not None and run.end.noise is None:
+        yield Assumption(name="noise", status="unchecked", text="the noise of a rank was not observed")
     if run.resumed is not None:
         yield joined_parts(run.resumed)
     yield from _update_rule(run, public)
@@ -161,11 +134,8 @@ def _constants(run: RecordedRun, adjacency: str, public: Collection[str]) -> Ass
     elif maybe and maybe_computed(run, public):
         status, text = "unchecked", f"{text}, but {maybe_computed(run, public)}"
     else:
-        named = "all hyperparameters" if {*public} >= {*HYPERPARAMETERS} else ", ".join(sorted(public))
-        text += f": the user declares {named} public" if public else ": one run does not show it"
+        text += f": the user declares {', '.join(sorted(public))} public" if public else ": one run does not show it"
         text += f", although {maybe}" if maybe else ""
-    if run.options.first:
-        text += f". Options at the first step: {run.options.listed()}"
     if run.options.calling:
         text += f". {', '.join(run.options.calling)} calls functions of the script, which are assumed to read no record"
     return Assumption(name="data-independent-hyperparameters", status=status, text=text)
@@ -176,14 +146,14 @@ def _sampling(run: RecordedRun) -> Iterator[Assumption]:
     seen = internal is not None and internal.sampling is not None
     missing = ", but internal.log (the drawn records) is missing" if internal is None else ", but is not recorded"
     yield stated("sampling", "" if seen else missing, "reported" if seen else "unchecked")
-    drawn, batches = run.at_end("drawn_batches"), run["batches"]
-    unused = drawn - int(np.nansum(batches)) if type(drawn) is int and np.isfinite(batches).any() else 0
+    if run.end is None or run.end.drawn_batches is None or not np.isfinite(run["batches"]).any():
+        return
+    unused = run.end.drawn_batches - int(np.nansum(run["batches"]))
     if unused > 0:
         words = "one batch was" if unused == 1 else f"{unused} batches were"
         text = f"{words} drawn and not used: {TEXTS['unused-batches']}"
         # An end of each epoch, or an evaluation after it, skips batches before few steps.
-        times = run.at_end("passed_over")
-        often = type(times) is int and times > max(3, run.steps // 4)
+        often = (run.end.passed_over or 0) > max(3, run.steps // 4)
         text += ", but batches were skipped so often that it may be a selection" if often else ""
         yield Assumption(name="unused-batches", status="unchecked" if often else "declared", text=text)
 
@@ -208,10 +178,10 @@ def _clipping(run: RecordedRun) -> Iterator[Assumption]:
     if observed and not ghost:
         return
     text = f"{TEXTS[PER_RECORD_CLIPPING]}; single contributions were not observed"
-    probe, passes = run.numbers_at_end("probe", 6), run.counts_at_end("ghost", 7)
+    probe, passes = (None, None) if run.end is None else (run.end.probe, run.end.ghost)
     status: AssumptionStatus = "unchecked"
     if ghost and passes is not None and observed and passes[1] == 0 and passes[5] and not run.norm_excess:
-        batches, records, again = passes[0], passes[5], run.numbers_at_end("recomputed", 4) or [0.0] * 4
+        batches, records, again = passes[0], passes[5], (run.end and run.end.recomputed) or [0.0] * 4
         text = (
             "at every batch the gradient norms that ghost clipping computes are right, and its second backward pass "
             f"gives the weighted sum of the gradients: the norms of {records} records, and the sums of "
@@ -235,24 +205,26 @@ def _update_rule(run: RecordedRun, public: Collection[str]) -> Iterator[Assumpti
     doubts = list(run.options.doubts(public, private=False))
     if not run.options.first:
         doubts.append("the recording holds no options of the optimizer: record again with this version of dpspec")
-    changed, restated, own = (run.at_end(name) for name in ("changed", "restated", "optimizer"))
-    if type(changed) is int and changed > 0:
-        doubts.append(f"a hook changed gradients during {changed} updates")
-    if type(restated) is int and restated > 0:
-        doubts.append(f"the optimizer's state (such as momentum) was changed before {restated} of its steps")
-    if run.at_end("loss_scaler") is True:
+    end = run.end
+    if end is None:
+        yield from _doubted("update-rule", doubts, "")
+        return
+    if end.changed:
+        doubts.append(f"a hook changed gradients during {end.changed} updates")
+    if end.restated:
+        doubts.append(f"the optimizer's state (such as momentum) was changed before {end.restated} of its steps")
+    if end.loss_scaler:
         doubts.append(
             "torch's GradScaler skips a step and lowers its scale if a gradient overflows, which depends on records "
             "and has no noise: train without it, under autocast in bfloat16"
         )
-    updates = run.counts_at_end("updates", 4)
-    if updates is not None and updates[3]:
+    if end.updates is not None and end.updates[3]:
         doubts.append(
-            f"{updates[3]} updates could not be recomputed: gradients changed during step(), or options or state are "
-            "neither numbers nor tensors"
+            f"{end.updates[3]} updates could not be recomputed: gradients changed during step(), or options or state "
+            "are neither numbers nor tensors"
         )
-    named = isinstance(own, str) and _CLASS.fullmatch(own)
-    text = f"{own}, whose updates are not recomputed, steps with the noisy gradients only" if named else ""
+    named = _CLASS.fullmatch(end.optimizer)
+    text = f"{end.optimizer}, whose updates are not recomputed, steps with the noisy gradients only" if named else ""
     yield from _doubted("update-rule", doubts, text)
 
 
@@ -265,10 +237,10 @@ def _doubted(name: str, doubts: Sequence[str], text: str) -> Iterator[Assumption
 
 def _model_state(run: RecordedRun) -> Iterator[Assumption]:
     text = "the reported parameters are all of the model: it has no other state, such as running averages"
-    changed, unread = run.names_at_end("attributes"), run.names_at_end("unread")
+    changed, unread = ((), ()) if run.end is None else (run.end.attributes, run.end.unread)
     doubts = []
-    if not isinstance(run.at_end("attributes"), list):
-        doubts.append("the recording does not compare the attributes of modules: record again with this version")
+    if run.end is None:
+        doubts.append("the recording does not compare the attributes of modules")
     if changed:
         doubts.append(
             f"attributes of modules or of the optimizer changed during the training: {', '.join(changed[:5])}; "
@@ -280,7 +252,7 @@ def _model_state(run: RecordedRun) -> Iterator[Assumption]:
 
 
 def _released_model(run: RecordedRun) -> Assumption:
-    before, resumed = run.header.told_before, run.at_end("resumed") is True
+    before, resumed = run.header.told_before, run.end is not None and run.end.resumed
     text = TEXTS["released-model"]
     if run.header.model == ARRAYS:
         text = f"only the parameters that the loop reported last are released; {text.partition('; ')[2]}"
@@ -298,9 +270,10 @@ def _records(run: RecordedRun, group_size: int) -> Iterator[Assumption]:
     yield stated("one-record")
     text = ""
     status: AssumptionStatus = "declared"
-    failure, found = run.at_end("probe_failure"), run.numbers_at_end("probe", 6)
-    if isinstance(failure, str) and failure:
-        text = f"; the sensitivity probe failed: {failure[:200]}"
+    end = run.end
+    found = None if end is None else end.probe
+    if end is not None and end.probe_failure:
+        text = f"; the sensitivity probe failed: {end.probe_failure}"
     elif found is not None and found[0] >= 1.0:
         probed, removed, _, _, confirmed, _ = found
         text = f"; the sensitivity probe removed {removed:.0f} records at {probed:.0f} steps"
@@ -320,26 +293,24 @@ def _records(run: RecordedRun, group_size: int) -> Iterator[Assumption]:
     if run.header.model == ARRAYS:
         passes = replace(passes, text="the loop computes each gradient at the parameters that it reported last")
     yield passes
-    counts = run.counts_at_end("passes", 4)
+    counts = None if end is None else end.passes
     if run.header.source == "opacus" and counts is not None and counts[3]:
         text = (
             f"no forward pass in training mode was observed at {counts[3]} of {counts[2]} steps: call the model that "
             "dpspec.record got, and compile it by torch.compile, not in place"
         )
         yield Assumption(name="gradient-parameters", status="unchecked", text=text)
-    error = run.at_end("error")
-    if isinstance(error, str) and error:
-        named = f" ({error})" if _CLASS.fullmatch(error) else ""
+    if end is not None and end.error:
+        named = f" ({end.error})" if _CLASS.fullmatch(end.error) else ""
         text = f"an exception{named} ended the block after {run.steps} steps: {TEXTS['ended-by-error']}"
         yield Assumption(name="ended-by-error", status="unchecked", text=text)
 
 
 def reduction_mismatch(run: RecordedRun) -> str:
     """Why the loss seems to have another reduction than Opacus expects, and the fix; empty if nothing shows it."""
-    found = run.numbers_at_end("scaling", 3)
-    if found is None:
+    if run.end is None or run.end.scaling is None:
         return ""
-    pairs, slope, error = found
+    pairs, slope, error = run.end.scaling
     if abs(abs(slope) - 1.0) > _CLOSE + 3.0 * error or abs(slope) < _ERRORS * error or pairs < 8.0:
         return ""
     given, right = ("mean", "sum") if slope < 0.0 else ("sum", "mean")

@@ -105,7 +105,8 @@ TEXTS: Mapping[str, str] = {
     "read the recorder; the recorder names replaced methods of the optimizer",
     "loop-reports": "the reports of the loop are true: the batches and norms that it reports, and that the reported "
     "sum contains each drawn record once, with its reported norm, and that the reported noise is fresh and Gaussian "
-    "beyond the limits of the channel's tests",
+    "beyond the limits of the channel's tests; the gradients are the noisy sum over the divisor as rounding leaves it, "
+    "with nothing written into their last bits",
     "released-model": "only the tensors of state_dict() at the end of the recording are released, not the module "
     "object (with its attributes, hooks and per-sample gradients) nor the optimizer's state; nothing is "
     "trained on these records before or after the recording, and no choice among models reads them: early stopping and "

@@ -31,15 +31,14 @@ class RunClaim:
     """The claim about a recorded run, and its threat model.
 
     epsilon: for the first of the group sizes; None if nothing is claimed. adjacency: ``zero-out`` or ``add-remove``.
-    data_independent_hyperparameters: whether the user declares all hyperparameters public; public: names of those.
-    assume: names of channels and assumptions that the user assumes if the recording leaves them open.
+    public: names of hyperparameters that the user declares public. assume: names of channels and assumptions that the
+    user assumes if the recording leaves them open.
     """
 
     delta: float = 1e-5
     epsilon: float | None = None
     group_sizes: tuple[int, ...] = (1,)
     adjacency: str = "zero-out"
-    data_independent_hyperparameters: bool = False
     assume: tuple[str, ...] = ()
     public: tuple[str, ...] = ()
 
@@ -61,7 +60,6 @@ def document_of(run: Path, claim: RunClaim) -> dict[str, Json]:
         "training": {
             "backend": KIND,
             "run": run.as_posix(),
-            "data_independent_hyperparameters": claim.data_independent_hyperparameters,
             **{key: given for key, given in names.items() if given},
         },
         "threat_model": {"adjacency": claim.adjacency, "group_size": sorted(claim.group_sizes)},
@@ -89,7 +87,6 @@ def check_run(run: Path, claim: RunClaim, catalog: Catalog | None = None) -> Res
     }
     command = ["dpspec", "check", os.fspath(run)]
     command += [word for option, values in given.items() for value in values for word in (option, str(value))]
-    command += ["--data-independent-hyperparameters"] if claim.data_independent_hyperparameters else []
     return dataclasses.replace(result, environment=FrozenMap({**result.environment, "command": command}))
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Iterator
 from dataclasses import replace
 
@@ -41,48 +40,32 @@ _ORDERED = "assumed Poisson sampling; the loader's batches are"
 
 #: A likely cause of a rejected test and its fix, by the beginning of the test's name.
 _ADVICE = {
-    EDITED: "Remove what writes to p.summed_grad: a factor on it is a factor on the sensitivity, which no accountant "
-    "counts.",
-    CLIPPED_SUMS: "The sum must consist of the per-sample gradients, each scaled to the clip norm if it is longer. The "
-    "factor of a record must not depend on other records.",
+    EDITED: "Remove what writes to p.summed_grad: a factor on it is a factor on the sensitivity.",
+    CLIPPED_SUMS: "Scale each per-sample gradient by its own norm only, and add nothing else to the sum.",
     COEFFICIENTS: "Leave get_clipping_coef of the model unchanged.",
     SECOND_PASS: "Call backward() on the loss of make_private's criterion, and leave it unchanged.",
-    ADDED: "Give every term of the loss to make_private's criterion, and change no gradient between its backward pass "
-    "and the step.",
-    GHOST_NORMS: "A parameter contributes to the gradient of a record and not to its norm: call each layer by its "
-    "forward, once in a pass, and keep the hooks of Opacus.",
-    CHANGE: "The sum must change by at most one clip norm if a record is removed: see loss_reduction, and layers or "
-    "losses that mix records.",
-    INFLUENCE: "A contribution must not depend on other records: replace batch normalization (for example by group "
-    "normalization), and losses that compare or weigh the records of a batch.",
-    SCALED: "Give the loss the reduction that make_private got as loss_reduction: otherwise every contribution depends "
-    "on the number of records in the batch.",
-    REPLACED: "Call the methods of Opacus unchanged, or record a plain loop (run.clipped, run.summed, "
-    "run.noised, run.stepped).",
-    OTHER_PARAMETERS: "The accountant counts one noisy gradient per step, at parameters that earlier noisy gradients "
-    "determine. Remove what moves the parameters before the forward pass and back (for example SAM).",
-    UPDATES: "Code inside step() changed the update. Remove hooks, replaced methods, and options or state of custom "
-    "types from the optimizer.",
-    MOVED: "If the change does not depend on records (clamping, an average of weights, a loaded checkpoint), it is "
-    "post-processing without privacy loss. A recording cannot distinguish it from training without noise: make the "
-    "change after the recorded block, or on a copy of the model.",
-    CHANGED: "If the state does not depend on records (a step counter, an average of weights), it has no privacy loss. "
-    "A recording cannot distinguish it from state computed from records: keep it outside the recorded model.",
-    MEDDLED: "If the change does not depend on records (clipping the noisy gradient again, weight decay), it has no "
-    "privacy loss, but a recording cannot verify that: make it in the inner optimizer.",
-    "largest clipped norm": "Gradients longer than the clip norm lose more than the accounted epsilon: see the "
-    "estimate with the measured norms.",
+    ADDED: "Give every term of the loss to make_private's criterion, and change no gradient before the step.",
+    GHOST_NORMS: "Call each layer by its forward, once in a pass, and keep the hooks of Opacus.",
+    CHANGE: "Check loss_reduction, and layers and losses that mix records.",
+    INFLUENCE: "Replace batch normalization (for example by group normalization) and losses that mix records.",
+    SCALED: "Give the loss the reduction that make_private got as loss_reduction.",
+    REPLACED: "Call the methods of Opacus unchanged, or record a plain loop (run.clipped, run.summed, run.noised).",
+    OTHER_PARAMETERS: "Do not move the parameters before the forward pass and back, as SAM does.",
+    UPDATES: "Remove hooks, replaced methods, and options or state of custom types from the optimizer.",
+    MOVED: "A recording cannot distinguish a change that depends on no record (clamping, an average of weights) from "
+    "training without noise: make it after the recorded block, or on a copy of the model.",
+    CHANGED: "A recording cannot distinguish state that depends on no record (a step counter) from state computed from "
+    "records: keep it outside the recorded model.",
+    MEDDLED: "Change the noisy gradient (clipping it again, weight decay) in the inner optimizer.",
+    "largest clipped norm": "Longer gradients lose more than the certified epsilon: see the estimate.",
     noise_checks.NOT_GOT: "The noise passed to run.noised is not in the gradients of the optimizer's step.",
-    noise_checks.OTHERS: "The optimizer's gradient must be (run.summed + run.noised) / divisor: noise is missing, the "
-    "sum was reported after the noise was added, or the gradient contains something else. Move operations that do not "
-    "depend on records (weight decay, momentum, a second clipping) into the optimizer.",
+    noise_checks.OTHERS: "The optimizer's gradient must be (run.summed + run.noised) / divisor: noise is missing, or "
+    "the sum was reported after the noise was added. Move weight decay and momentum into the optimizer.",
     _WITHOUT: "Add noise at each update, also for an empty batch: a step without noise releases its exact sum.",
     "chi-square of the quietest layer": "One tensor of the model got less noise than the others, or none: draw noise "
     "of the same standard deviation for every trained tensor, at each step.",
-    UNSCORED: "Call run.score after the block, in the training script, and keep canaries.npz in the folder: the result "
-    "of an inserted attack must be reported.",
-    _ORDERED: "Iterate over the loader that make_private returned, made with poisson_sampling=True (its default), or "
-    "have the accountant count the actual batches.",
+    UNSCORED: "Call run.score after the block, in the training script, and keep canaries.npz in the folder.",
+    _ORDERED: "Iterate over the loader of make_private, made with poisson_sampling=True (its default).",
     **noise_checks.ADVICE,
     **joined_checks.ADVICE,
     "steps with several drawn batches": "Skipping drawn batches changes the sampling distribution; joining batches "
@@ -100,9 +83,6 @@ _SCALED = (
 )
 
 _POISSON = "draw each record independently, as torch.rand(records) < rate does, or account for the actual batches."
-
-#: A dotted name of a method.
-_NAME = re.compile(r"[A-Za-z_][\w.]{0,99}", re.ASCII)
 
 
 def advice(found: Check, rejected: Collection[Check] = ()) -> str:
@@ -137,10 +117,10 @@ def own_checks(run: RecordedRun) -> Iterator[Check]:
     """All checks of a run with one step or more."""
     yield from _noise(run)
     yield from noise_checks.noise_checks(run)
-    if (seeds := run.counts_at_end("seeds", 2)) is not None:
-        note = f"of {run.steps} steps"
-        yield none_found("independent-noise", noise_checks.SHARED_SEED, "measured", seeds[0], note, None)
-        yield none_found("secret-randomness", noise_checks.PUBLIC_SEED, "measured", seeds[1], note, None)
+    if run.end is not None and run.end.seeds is not None:
+        note, (shared, public) = f"of {run.steps} steps", run.end.seeds
+        yield none_found("independent-noise", noise_checks.SHARED_SEED, "measured", shared, note, None)
+        yield none_found("secret-randomness", noise_checks.PUBLIC_SEED, "measured", public, note, None)
     yield from _moved(run)
     yield from _contributions(run)
     yield from _gradients(run)
@@ -185,8 +165,7 @@ def _noise(run: RecordedRun) -> Iterator[Check]:
 
 
 def _moved(run: RecordedRun) -> Iterator[Check]:
-    internal = run.internal
-    updates = run["updates"]
+    internal, end, updates = run.internal, run.end, run["updates"]
     if np.isfinite(updates).any():
         wrong = int((updates != 1).sum())
         yield none_found("update", "steps with more or fewer than one update", "measured", wrong, "one update a step")
@@ -194,27 +173,23 @@ def _moved(run: RecordedRun) -> Iterator[Check]:
         return
     if np.isfinite(internal.outside).any():
         moved = int((np.nan_to_num(internal.outside, nan=0.0) > 0.0).sum())
-        after = run.at_end("outside")
-        moved += isinstance(after, int | float) and not isinstance(after, bool) and after > 0.0
+        moved += end is not None and end.outside > 0.0
         yield none_found("update", MOVED, "measured", moved, "between and after the recorded steps")
-    buffers = run.at_end("buffers")
-    if isinstance(buffers, list):
-        names = [*run.names_at_end("buffers"), *run.names_at_end("state")]
-        moved = max(len(names), len(buffers))
-        note = ", ".join(names[:5]) if names else "buffers, frozen and new parameters, extra state"
-        yield none_found("model-state", CHANGED, "measured", moved, note, None)
-    meddled = run.at_end("meddled")
-    if type(meddled) is int:
-        yield none_found("update", MEDDLED, "measured", meddled, "between noise and update", None)
+    if end is not None:
+        names = [*end.buffers, *end.state]
+        note = ", ".join(names[:5]) or "buffers, frozen and new parameters, extra state"
+        yield none_found("model-state", CHANGED, "measured", len(names), note, None)
+    if end is not None and end.meddled is not None:
+        yield none_found("update", MEDDLED, "measured", end.meddled, "between noise and update", None)
     yield from noise_checks.reported_noise_checks(run)
     seen = np.isfinite(internal.moved) & (run["learning_rate"] > 1e-6) & (run["noise_squares"] > 0.0)
     if seen.any():
         still = int((internal.moved[seen] == 0.0).sum())
         test = "noisy updates without a parameter change"
         yield none_found("update", test, "measured", still, "effect of noisy updates", None)
-    vain = run.at_end("noised_without_update")
-    if isinstance(vain, bool):
-        yield none_found("steps", "noisy gradients without an update", "reported", float(vain), "at the end")
+    if end is not None:
+        vain = float(end.noised_without_update)
+        yield none_found("steps", "noisy gradients without an update", "reported", vain, "at the end")
 
 
 def _contributions(run: RecordedRun) -> Iterator[Check]:
@@ -241,43 +216,39 @@ def _contributions(run: RecordedRun) -> Iterator[Check]:
 
 
 def _gradients(run: RecordedRun) -> Iterator[Check]:
-    sums = run.counts_at_end("sums", 2)
-    if sums is not None and sums[0]:
-        yield none_found("clipping", EDITED, "measured", sums[1], f"compared {sums[0]} times, by fingerprints", 1e-4)
-    again = run.numbers_at_end("recomputed", 4)
-    if again is not None and again[1] >= 1.0:
-        calls, recomputed, different, limit = again
+    end = run.end
+    if end is None:
+        return
+    if end.sums is not None and end.sums[0]:
+        compared, edited = end.sums
+        yield none_found("clipping", EDITED, "measured", edited, f"compared {compared} times, by fingerprints", 1e-4)
+    if end.recomputed is not None and end.recomputed[1] >= 1.0:
+        calls, recomputed, different, limit = end.recomputed
         note = f"at {recomputed:.0f} of {calls:.0f} calls, chosen at random"
         yield _sampled("clipping", CLIPPED_SUMS, different == 0, 0.0, different, note, max(limit, 1e-9))
-    ghost = run.counts_at_end("ghost", 7)
-    if ghost is not None and ghost[0]:
-        batches, _, wrong, unused, changed, records, norms = ghost
+    if end.ghost is not None and end.ghost[0]:
+        batches, _, wrong, unused, changed, records, norms = end.ghost
         for test, count in ((COEFFICIENTS, wrong), (SECOND_PASS, unused), (ADDED, changed)):
             yield none_found("clipping", test, "measured", count, f"{batches} batches", None)
         note = f"{records} records, chosen at random"
         if records:
             yield _sampled("clipping", GHOST_NORMS, norms == 0, 0.0, norms, note, ROUNDING)
-    probe = run.numbers_at_end("probe", 6)
-    if probe is not None and probe[0] >= 1.0:
-        probed, removed, change, influence, _, scaled = probe
+    if end.probe is not None and end.probe[0] >= 1.0:
+        probed, removed, change, influence, _, scaled = end.probe
         note = f"{removed:.0f} records at {probed:.0f} steps, chosen at random"
         if removed >= 1.0:
             yield _sampled("unmixed-batches", CHANGE, change <= 1.0 + ROUNDING, 1.0, change, note, ROUNDING)
             yield _sampled("unmixed-batches", INFLUENCE, influence <= ROUNDING, 0.0, influence, note, ROUNDING)
         yield _sampled("loss-reduction", SCALED, scaled == 0.0, 0.0, scaled, f"{probed:.0f} steps", None)
-    names = run.at_end("replaced")
-    if isinstance(names, list):
-        known = [name for name in names if isinstance(name, str) and _NAME.fullmatch(name)]
-        note = ", ".join(known[:5]) if known else "no method was replaced"
-        yield none_found("clipping", REPLACED, "reported", len(names), note, None)
-    passes = run.counts_at_end("passes", 4)
-    if passes is not None and passes[0]:
-        seen, other, steps, without = passes
+    if end.replaced is not None:
+        note = ", ".join(end.replaced[:5]) or "no method was replaced"
+        yield none_found("clipping", REPLACED, "reported", len(end.replaced), note, None)
+    if end.passes is not None and end.passes[0]:
+        seen, other, steps, without = end.passes
         note = f"{seen} passes, at {steps - without} of {steps} steps"
         yield none_found("gradient-parameters", OTHER_PARAMETERS, "measured", other, note)
-    updates = run.counts_at_end("updates", 4)
-    if updates is not None and updates[1]:
-        steps, recomputed_steps, wrong, _ = updates
+    if end.updates is not None and end.updates[1]:
+        steps, recomputed_steps, wrong, _ = end.updates
         note = f"at {recomputed_steps} of {steps} steps"
         note += "" if recomputed_steps == steps else ", chosen at random"
         limit = 2.0**-16 if run.header.optimizer == "ReportedUpdates" else 2.0**-22

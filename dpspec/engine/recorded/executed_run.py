@@ -210,8 +210,7 @@ def _declared_names(spec: Spec) -> tuple[tuple[str, ...], tuple[str, ...]]:
         except UsageError as error:
             place = Diagnostic(code="bad-value", message=str(error), path=("training", key))
             raise SpecError([locate(place, spec.origin)]) from None
-    every = spec.training.get("data_independent_hyperparameters") is True
-    return given["assume"], HYPERPARAMETERS if every else given["public"]
+    return given["assume"], given["public"]
 
 
 def _doubts(canaries: CanaryBound | None) -> Iterator[Assumption]:

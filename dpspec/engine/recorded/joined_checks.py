@@ -33,26 +33,18 @@ RECOUNTED = "parts whose accountant does not continue the earlier history"
 
 #: A likely cause of a rejected test and its fix, by the beginning of the test's name.
 ADVICE = {
-    SHORTER: "A rank was killed or skipped steps: all ranks must make all steps, an empty batch included.",
+    SHORTER: "All ranks must make all steps, an empty batch included.",
     OTHER_SETUP: "Give all ranks the same model, optimizer, loader and arguments of make_private.",
-    ONE_NOISE: "Opacus' distributed optimizers add the noise on rank 0 alone, before they sum over the ranks. Leave "
-    "add_noise and the attribute rank unchanged.",
-    EACH_NOISE: "Opacus' optimizer for sharded models adds noise on each rank: leave add_noise unchanged, and give all "
-    "ranks the same noise multiplier.",
+    ONE_NOISE: "Leave add_noise and the attribute rank of Opacus' distributed optimizer unchanged.",
+    EACH_NOISE: "Leave add_noise unchanged, and give all ranks the same noise multiplier.",
     **dict.fromkeys(
-        (ALIKE, SAME_SQUARES),
-        "Ranks gave their rows the same noise, which a difference of two rows removes: draw noise of the whole shape "
-        "on each rank, as Opacus does, or seed each rank differently.",
+        (ALIKE, SAME_SQUARES), "Draw noise of the whole shape on each rank, or seed each rank differently."
     ),
-    CANCELED: "The sum of a rank contains noise of another rank: give each rank a private generator, and let no "
-    "script copy it or know its seed.",
-    UNEQUAL: "Every rank must step with the gradients of reduce_gradients, from the same parameters: call step() of "
-    "make_private's optimizer on every rank, for every batch.",
+    CANCELED: "Give each rank a private generator, and let no script copy it or know its seed.",
+    UNEQUAL: "Call step() of make_private's optimizer on every rank, for every batch.",
     NO_SUM: "Leave reduce_gradients unchanged, and let exactly the ranks of the run take part in it.",
-    SHARED: "Each rank must draw from its own share of the records: give make_private a model in a wrapper for several "
-    "processes, so that its loader divides the records.",
-    SEEDS: "Ranks with one seed draw the same places of their shares, so that records are in a batch together, and "
-    "sampling does not amplify privacy: seed each rank differently, for example by torch.manual_seed(seed + rank).",
+    SHARED: "Give make_private a model in a wrapper for several processes, so that its loader divides the records.",
+    SEEDS: "Seed each rank differently, for example by torch.manual_seed(seed + rank): ranks draw together otherwise.",
     FOREIGN: "All ranks must draw from the loader of make_private, with the same shuffle_seed and epoch.",
     RECOUNTED: "Save the accountant's state with the checkpoint, and load it before dpspec.record begins.",
     PLACES: "The draws of two ranks depend on each other: give each rank's loader its own generator.",

@@ -16,7 +16,7 @@ import numpy as np
 
 from dpspec.contract import Check
 from dpspec.engine.recorded.joined_checks import none_found
-from dpspec.engine.recorded.recorded_run import Array, RecordedRun, numbers
+from dpspec.engine.recorded.recorded_run import Array, RecordedRun
 from dpspec.recording.folder.joined_folder import JoinedFolder
 from dpspec.stats import gaussian_noise
 from dpspec.stats.conformance import noise_tests
@@ -71,7 +71,7 @@ Layers: TypeAlias = Sequence[tuple[str, int]]
 
 
 def noise_checks(run: RecordedRun) -> Iterator[Check]:
-    given = None if run.end is None else run.end.get("noise")
+    given = None if run.end is None else run.end.noise
     every = given if isinstance(given, list) else [given]
     layers: Sequence[Layers] = [run.header.layers] * len(every)
     if isinstance(run.folder, JoinedFolder) and run.header.shards:
@@ -179,6 +179,14 @@ def _directions(run: RecordedRun) -> Iterator[Check]:
         yield worst("independent-noise", made, "reported", f"of {len(rows)} steps, along the recorder's directions")
 
 
+def numbers(value: Any, length: int, *, least: float = 0.0, most: float = 1e18) -> list[float] | None:
+    """``length`` numbers in a range; None for anything else."""
+    if not isinstance(value, Sequence) or isinstance(value, str) or len(value) != length:
+        return None
+    fits = all(type(n) in (int, float) and least <= n <= most for n in value)
+    return [float(n) for n in value] if fits else None
+
+
 def _count(value: Any) -> int:
     return value if type(value) is int and 0 < value < 1e18 else 0
 
@@ -238,7 +246,7 @@ class ComparedGradients:
 
 
 def compared(run: RecordedRun) -> ComparedGradients | None:
-    found = run.numbers_at_end("gradients", 8, 1e100)
+    found = None if run.end is None else numbers(run.end.gradients, 8, least=-1e100, most=1e100)
     if found is None:
         return None
     steps, product, of_got, of_noise, most, summed, apart, room = found

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from array import array
 from collections import deque
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import groupby
@@ -18,8 +18,8 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from dpspec.contract import Phase
-from dpspec.engine.results.decimals import nearest
 from dpspec.errors import RecordingError
+from dpspec.recording.folder.facts import Facts
 from dpspec.recording.folder.header import Header
 from dpspec.recording.folder.joined_folder import JoinedFolder
 from dpspec.recording.folder.resumed_folder import ResumedFolder, open_run
@@ -33,9 +33,6 @@ Array: TypeAlias = np.ndarray[Any, Any]
 
 #: Number of first and of last steps whose noise along the recorder's directions is kept.
 KEPT = 4096
-
-#: Largest integer that a recorder writes.
-_LARGEST = 2**63
 
 #: Replace infinite squares of a layer, and infinite sums.
 _HUGE, _HUGE_SUM = 1e70, 1e300
@@ -110,14 +107,6 @@ class OptionHistory:
             advice = f"set it by a scheduler of torch or Opacus, or declare it by --public {own}"
             yield f"{name}{groups} changed before step {step}{times}, and no known scheduler set it: {advice}"
 
-    def listed(self) -> str:
-        parts = []
-        for name, change in self.first.items():
-            values = {value for value in change.values if type(value) is float}
-            if name not in (*PRIVATE, "parameters") and values:
-                parts.append(f"{name} {' and '.join(nearest(value) for value in sorted(values)[:4])}")
-        return ", ".join(parts[:20])
-
 
 def public_name(option: str) -> str:
     """The name by which a user declares an option public: ``learning_rate`` for ``lr``, ``betas`` for ``betas[0]``."""
@@ -151,8 +140,8 @@ class RecordedRun:
     columns: by name, (T,) float64; NaN if the recorder did not observe the value. layers: per layer, the sum over the
     steps of the squared noise, in units of the configured variance; quietest: of its step with the smallest noise.
     rows: (k, W) noise along the recorder's directions, in units of the configured standard deviation, of the first and
-    the last :data:`KEPT` steps, and of some at the beginning and the end of each of several parts. end: the end record;
-    None if the recording has none. scored: None if canaries were not scored.
+    the last :data:`KEPT` steps, and of some at the beginning and the end of each of several parts. end: None if the
+    recording has none. scored: None if canaries were not scored.
     """
 
     folder: RunFolder | JoinedFolder | ResumedFolder
@@ -160,7 +149,7 @@ class RecordedRun:
     layers: Array
     quietest: Array
     rows: Array
-    end: Mapping[str, Any] | None
+    end: Facts | None
     options: OptionHistory
     scored: Scored | None = None
 
@@ -224,49 +213,18 @@ class RecordedRun:
         apart = (self["drawn"] - self["rows"])[both]
         return (int(apart.sum()), int((apart != 0).sum())) if both.any() else (None, None)
 
-    def at_end(self, name: str) -> Any:
-        """A value of the end record; None if it is absent, or of a type that no recorder writes."""
-        value = None if self.end is None else self.end.get(name)
-        if isinstance(value, int) and abs(value) > _LARGEST:
-            return None
-        return value if isinstance(value, bool | int | float | str | list) else None
-
-    def names_at_end(self, key: str) -> list[str]:
-        value = self.at_end(key)
-        names = value if isinstance(value, list) else []
-        return [name for name in names if isinstance(name, str) and name.isprintable()]
-
-    def counts_at_end(self, key: str, length: int) -> list[int] | None:
-        """``length`` counts of the end record; None for anything else."""
-        found = self.at_end(key)
-        fits = isinstance(found, list) and len(found) == length and all(type(n) is int and n >= 0 for n in found)
-        return found if fits else None
-
-    def numbers_at_end(self, key: str, length: int, most: float = 1e9) -> list[float] | None:
-        """``length`` numbers of at most ``most`` of the end record; None for anything else."""
-        return numbers(self.at_end(key), length, least=-most, most=most)
-
     @property
     def norm_excess(self) -> float:
         """Relative amount by which half precision lets a contribution exceed the clip norm.
 
         Lemma R2 of ``docs/explanation/proofs/recorded-runs.md``; 0 in full precision.
         """
-        return 5.0 * _UNIT.get(str(self.at_end("norm_type")), 0.0)
+        return 0.0 if self.end is None else 5.0 * _UNIT.get(self.end.norm_type, 0.0)
 
     @property
     def sums_type(self) -> str:
         """The half precision type in which clipped gradients were summed; empty for full precision."""
-        kind = str(self.at_end("sum_type"))
-        return kind if kind in _UNIT else ""
-
-
-def numbers(value: Any, length: int, *, least: float = 0.0, most: float = 1e18) -> list[float] | None:
-    """``length`` numbers in a range; None for anything else."""
-    if not isinstance(value, Sequence) or isinstance(value, str) or len(value) != length:
-        return None
-    fits = all(type(n) in (int, float) and least <= n <= most for n in value)
-    return [float(n) for n in value] if fits else None
+        return self.end.sum_type if self.end is not None and self.end.sum_type in _UNIT else ""
 
 
 def read_run(path: Path) -> RecordedRun:
@@ -277,7 +235,7 @@ def read_run(path: Path) -> RecordedRun:
     quietest = np.full(len(header.layers), np.inf)
     first: list[Array] = []
     last: deque[Array] = deque(maxlen=KEPT)
-    end: Mapping[str, Any] | None = None
+    end: Facts | None = None
     scored: Scored | None = None
     options = OptionHistory()
     resumed = folder if isinstance(folder, ResumedFolder) else None
@@ -286,7 +244,7 @@ def read_run(path: Path) -> RecordedRun:
         if isinstance(step, Scored):
             scored = step
             continue
-        if isinstance(step, Mapping):
+        if isinstance(step, Facts):
             end = step
             continue
         options.add(step.step, step.options)

@@ -1,24 +1,20 @@
-"""The section ``recording`` of a result: setup, cautions, executed schedule, accountant, advice and channels.
-
-The epsilon of the script's own accountant is recomputed, with the reason for its difference from the executed one.
-"""
+"""The section ``recording`` of a result: setup, cautions, executed schedule, accountant, advice and channels."""
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
 from dpspec.accounting import Mixture, PrivacyLoss, sampled_gaussian_rdp
 from dpspec.contract import Assumption, Check
 from dpspec.engine.judging.conformance_status import rejected
-from dpspec.engine.recorded.bounds import CanaryBound, ScheduleEpsilon, configured_multipliers, phases_of
+from dpspec.engine.recorded.bounds import CanaryBound, ScheduleEpsilon, phases_of
 from dpspec.engine.recorded.channels import assumes, channels
 from dpspec.engine.recorded.checks import advice
 from dpspec.engine.recorded.joined_checks import seam_notes
-from dpspec.engine.recorded.noise_checks import why_noise_unconfirmed
 from dpspec.engine.recorded.recorded_run import RecordedRun
 from dpspec.engine.results.decimals import duration, exact, nearest
 from dpspec.engine.results.recording import AccountantReport, Recording
@@ -54,8 +50,6 @@ def section(
             f"All {canaries.canaries} canaries have the same score, so the attack shows nothing: check that the loss "
             "depends on the model and on the record."
         )
-    if canaries is not None and canaries.above:
-        notes.append("The lower bound from canaries exceeds the certified bound: nothing is proved.")
     return Recording(
         steps=run.steps,
         ended=run.end is not None,
@@ -80,49 +74,22 @@ def cautions(run: RecordedRun, delta: float, *, infinite: bool) -> Iterator[str]
     if infinite:
         yield "No epsilon is finite, so no claim about this run can be proved."
     if run.end is None:
-        yield (
-            "The recording has no end: the process was killed, an error ended it (dpspec.record warned), or it is "
-            f"still running. The result covers its first {run.steps} steps only."
-        )
+        yield f"The recording has no end: the result covers its first {run.steps} steps only."
     if header.canaries and not (run.scored is not None and run.folder.has_canaries):
-        why = "not scored: run.score was not called, or it raised"
-        why = why if run.scored is None else "scored, but the folder lacks their scores"
-        yield (
-            f"The result of the attack by canaries is missing: {header.canaries} canaries were inserted and {why}. The "
-            "model's leakage was not measured."
-        )
+        why = "scored, but the folder lacks their scores" if run.scored is not None else "not scored by run.score"
+        yield f"{header.canaries} canaries were inserted and {why}: the model's leakage was not measured."
     if run.scored is not None and not run.scored.final:
-        yield (
-            "The scored model differs from the one at the end of the recording. The results for the recorded steps do "
-            "not apply to it."
-        )
-    if header.source == "own-loop" and (why := why_noise_unconfirmed(run)):
-        yield f"Only the loop's report shows that the noise is in the model updates: {why}."
-    if header.told_before:
-        yield (
-            f"The accountant had counted {header.told_before} steps when the recording began: it shows a part of the "
-            "training."
-        )
-    elif run.at_end("resumed") is True:
-        yield "The optimizer had made steps when the recording began: it shows a part of the training."
-    elif not header.accountant:
+        yield "The scored model is not the recorded one: the results for the recorded steps do not apply to it."
+    if not header.accountant:
         yield "The recorder got no accountant, so steps before the recording were not checked."
     if header.canary_kind in _REPEATED:
-        yield (
-            f"Canaries of kind {header.canary_kind} repeat records: a person may be in the training with a record and "
-            "a canary. Results for single records cover each separately; see groups."
-        )
+        yield f"Canaries of kind {header.canary_kind} repeat records: a person with both is a group of two."
     if header.records is not None and delta * header.records >= 1.0:
-        yield (
-            f"delta = {exact(delta)} is not below 1 over the {header.records} records: publishing one random record "
-            "would satisfy such a claim."
-        )
+        yield f"delta = {exact(delta)} is not below 1 over the {header.records} records: such a claim says nothing."
     yield from seam_notes(run)
-    if excess := run.norm_excess:
-        yield (
-            f"Gradients were clipped in {run.at_end('norm_type')}: rounding lets them be up to "
-            f"{nearest(100 * excess)}% longer than the clip norm, and each noise multiplier is reduced by that factor."
-        )
+    if run.end is not None and (excess := run.norm_excess):
+        longer = f"may be {nearest(100 * excess)}% longer than the clip norm"
+        yield f"Gradients were clipped in {run.end.norm_type} and {longer}; noise multipliers are reduced by that."
 
 
 def _reports_batches(run: RecordedRun) -> bool:
@@ -132,13 +99,11 @@ def _reports_batches(run: RecordedRun) -> bool:
 def _setup(run: RecordedRun) -> Iterator[str]:
     """Yield sentences without a full stop."""
     header = run.header
-    seconds, error = run.at_end("seconds"), run.at_end("error")
-    took = f" in {duration(float(seconds))}" if isinstance(seconds, int | float) else ""
     steps = f"{run.steps} step{'' if run.steps == 1 else 's'} recorded"
     if run.end is None:
         yield f"{steps}; the recording has no end"
     else:
-        yield f"{steps}{took}" + (f", ended by {error}" if isinstance(error, str) and error else "")
+        yield f"{steps} in {duration(run.end.seconds)}" + (f", ended by {run.end.error}" if run.end.error else "")
     inner = f" around {header.inner}" if header.inner else ""
     clipping = f", {header.clipping} clipping" if header.source == "opacus" else ", a custom loop"
     clipping += f", in {header.world} processes" if header.world else ""
@@ -219,73 +184,18 @@ def accountant_report(run: RecordedRun, delta: float, cost: ScheduleEpsilon) -> 
     elif (epsilon := accountant_epsilon(mechanism, history, delta)) is None:
         difference = "Its history has no finite epsilon."
     else:
-        difference = _difference(run, mechanism, history, epsilon, delta, cost)
+        difference = f"It composes by {NAMES.get(mechanism, mechanism)}. By PLD, its history has epsilon "
+        difference += f"{_composed(history).epsilon(delta).upper:.4g}"
+        if cost.interval is not None and math.isfinite(cost.interval.upper):
+            difference += f" and the executed schedule {cost.interval.upper:.4g}"
+        difference += "."
     return AccountantReport(mechanism=mechanism, delta=delta, epsilon=epsilon, difference=difference)
 
 
 def _history(run: RecordedRun) -> History | None:
-    reported = run.at_end("history")
-    if isinstance(reported, list):
-        try:
-            found = [(float(sigma), float(rate), int(steps)) for sigma, rate, steps in reported]
-        except (TypeError, ValueError, OverflowError):
-            return None
-        sane = all(0.0 <= s < 1e9 and 0.0 <= q <= 1.0 and 0 <= n < 2**40 for s, q, n in found)
-        return found if sane else None
+    if run.end is not None and run.end.history is not None:
+        found = run.end.history
+        return found if all(0.0 <= s < 1e9 and 0.0 <= q <= 1.0 and n < 2**40 for s, q, n in found) else None
     seen = zip(run["told_noise"].tolist(), run["told_rate"].tolist(), strict=True)
     counts = Counter(entry for entry in seen if not any(map(math.isnan, entry)))
     return [(sigma, rate, steps) for (sigma, rate), steps in counts.items()]
-
-
-def _difference(
-    run: RecordedRun, mechanism: str, history: History, epsilon: float, delta: float, cost: ScheduleEpsilon
-) -> str:
-    own = _composed(history).epsilon(delta).upper
-    if other := _other_schedule(run, history):
-        text = f"The accountant covers another schedule: {other}."
-        executed = math.inf if cost.interval is None else cost.interval.upper
-        if math.isfinite(executed):
-            text += f" By PLD, its schedule has epsilon {own:.4g} and the executed schedule {executed:.4g}."
-        return text
-    excess, by, text = epsilon - own, NAMES.get(mechanism, mechanism), "The accountant covers the same phases."
-    if mechanism == "prv":
-        why = f"it adds {PRV_ERROR:g} to its {by} value as an error margin"
-    elif abs(excess) < 5e-3 * max(own, 1e-3):
-        return text
-    else:
-        why = f"it composes by {by}, not by PLD"
-    return f"{text} Its value is {abs(excess):.3g} {'higher' if excess > 0.0 else 'lower'} because {why}."
-
-
-def _other_schedule(run: RecordedRun, history: History) -> str:
-    """How the schedule that the accountant counted differs from the executed one; empty if it does not."""
-    noise, rates = configured_multipliers(run), run.rates
-    executed = Counter((_rounded(sigma), _rounded(rate)) for sigma, rate in zip(noise, rates, strict=True))
-    counted = Counter[tuple[float | None, float | None]]()
-    for sigma, rate, steps in history:
-        counted[_rounded(sigma), _rounded(rate)] += steps
-    if counted == executed:
-        return ""
-    before = run.header.told_before
-    parts = [
-        f"it counted {sum(counted.values())} steps{f' ({before} before the recording)' if before else ''}, the run has "
-        f"{run.steps}"
-    ]
-    for number, what in enumerate(("noise multiplier", "sampling rate")):
-        its, own = ({key[number] for key in keys} for keys in (counted, executed))
-        if its != own:
-            parts.append(f"its {what} is {_range_text(its)}, the run's is {_range_text(own)}")
-    if not run.header.is_poisson and run.header.scheme != "none":
-        parts.append(f"the batches are {run.header.scheme}")
-    return "; ".join(parts)
-
-
-def _rounded(value: float | None) -> float | None:
-    return None if value is None else float(f"{value:.9g}")
-
-
-def _range_text(values: Collection[float | None]) -> str:
-    known = sorted(value for value in values if value is not None)
-    if not known:
-        return "unknown"
-    return f"{known[0]:.4g}" if len(known) == 1 else f"{known[0]:.4g} to {known[-1]:.4g}"

@@ -136,15 +136,9 @@ class AuditResult:
 
 @dataclass(frozen=True)
 class Matrix:
-    """At least two cells of one spec.
+    """At least two cells of one spec, with their indices in the result.
 
-    An axis is a dotted place in the spec. Only varying axes are named, by as few last parts of their places as are
-    unique.
-
-    Attributes:
-        axes: The varying places, with their short names.
-        audits: The cells, in their order.
-        numbers: The indices of the audits in the result.
+    ``axes`` are the dotted places that vary, named by as few last parts as are unique.
     """
 
     name: str

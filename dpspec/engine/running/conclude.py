@@ -1,18 +1,5 @@
 """Conclusions from the bounds and the trials of an audit, by type and validated for the judge.
 
-The stages of a run pass one value per audit.
-
-======== ================================ =======================================
-stage    made by                          gives
-======== ================================ =======================================
-prepare  ``preparing.prepare``            ``Prepared``: the spec and its providers
-bounds   ``running.runner.bound``         ``AuditState`` without trials
-trials   ``running.train.Training.run``   ``AuditState``
-conclude ``running.conclude.conclude``    ``Concluded``: the judge's input
-judge    ``judging.judge.judge``          ``Judged``: verdicts and conformance
-result   ``running.runner.assemble``      ``AuditResult``
-======== ================================ =======================================
-
 Evidence holds for pairs of datasets of certain sizes and missing entries. A claim may cover datasets of a minimum
 number of records. An attack refutes it only if both neighbors were as large. If a plugin does not state the sizes, core
 derives them from the data.

@@ -6,21 +6,17 @@ except trials, which go to an executor.
 
 from __future__ import annotations
 
-import shlex
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
-from typing import NoReturn
 
 from dpspec.contract import DataError, Diagnostic, FrozenMap, Spec
 from dpspec.contract.audit import NO_TRIALS
 from dpspec.contract.catalog import Catalog
 from dpspec.contract.events import Event, Noticed, RunFinished, RunStarted, StageStarted
 from dpspec.engine.judging.claim_tests import Concluded, confidence_of
-from dpspec.engine.judging.evidence_weight import missing_measurements
-from dpspec.engine.judging.inequalities import PRIVACY_KINDS
 from dpspec.engine.judging.judge import Judged, judge
-from dpspec.engine.preparing.context import RunContext, WorkerCache
+from dpspec.engine.preparing.context import WorkerCache
 from dpspec.engine.preparing.prepare import Prepared, data_unreadable, out_of_range, prepare
 from dpspec.engine.results.result import AuditResult, Result
 from dpspec.engine.running.conclude import conclude
@@ -28,7 +24,7 @@ from dpspec.engine.running.run_options import RunOptions
 from dpspec.engine.running.train import Training
 from dpspec.engine.storage.stored_trials import AuditState, Listener, environment
 from dpspec.engine.storage.trial_store import Store
-from dpspec.errors import DpspecError, NothingToRunError, PluginError, SpecError, UsageError
+from dpspec.errors import DpspecError, NothingToRunError, SpecError, UsageError
 from dpspec.language.rewrite import best_of
 from dpspec.language.tree import locate, source_file
 from dpspec.registry.foreign_code import describe
@@ -49,6 +45,8 @@ def run(
     Without ``train`` only bounds judge the claims. ``options`` replace ``device``. Raises ``SpecError`` with all
     diagnostics of all specs before any work begins, and ``UsageError`` if nothing follows from stored trials.
     """
+    from dpspec.training import limited
+
     if not specs:
         raise NothingToRunError("no spec to run")
     options = options or RunOptions(device=device)
@@ -63,38 +61,32 @@ def run(
         for warning in audit.diagnostics:
             emit(Noticed(audit=audit.spec.name, message=f"warning[{warning.code}]: {warning.message}"))
     cache = WorkerCache(prepared)
-    try:
-        bounded = []
-        for audit in prepared:
-            emit(StageStarted(audit=audit.spec.name, stage="bound"))
-            bounded.append(bound(audit, catalog, cache=cache, plan=train, emit=emit))
-        planned = train and any(each.plan.chunks for each in bounded)
-        training = Training(bounded, catalog, store, options, cache, emit) if planned else None
-        trained = training.run() if training is not None else bounded
-        concluded = []
-        for each in trained:
-            name = each.prepared.spec.name
-            emit(StageStarted(audit=name, stage="conclude"))
-            try:
-                concluded.append(conclude_trained(each))
-            except Exception as error:
-                if not each.from_store:
-                    raise
-                # The store names the spec that first used a trial.
-                names = {str(one.record.recorded.get("spec") or "(of no known spec)") for one in each.trials}
-                stored = f"{each.from_store} of its trials are from the store"
-                stored += f": `dpspec cache rm {shlex.join(sorted(names))}` removes them"
-                if isinstance(error, DpspecError | MemoryError):
-                    emit(Noticed(audit=name, message=stored))
-                    raise
-                raise UsageError(f"{name}: nothing follows from its trials ({describe(error)}); {stored}") from error
-    finally:
-        cache.close()
+    bounded = []
+    for audit in prepared:
+        emit(StageStarted(audit=audit.spec.name, stage="bound"))
+        bounded.append(bound(audit, catalog, cache=cache, plan=train, emit=emit))
+    planned = train and any(each.plan.chunks for each in bounded)
+    training = Training(bounded, catalog, store, options, cache, emit) if planned else None
+    trained = training.run() if training is not None else bounded
+    concluded = []
+    for each in trained:
+        name = each.prepared.spec.name
+        emit(StageStarted(audit=name, stage="conclude"))
+        try:
+            with limited(1):
+                concluded.append(conclude(each, [stored.trial for stored in each.trials]))
+        except DataError as error:
+            raise SpecError([data_unreadable(error, each.prepared.spec)]) from error
+        except Exception as error:
+            if not each.from_store:
+                raise
+            stored = f"{each.from_store} of its trials are from {store.location}: use another --store, or remove it"
+            if isinstance(error, DpspecError | MemoryError):
+                emit(Noticed(audit=name, message=stored))
+                raise
+            raise UsageError(f"{name}: nothing follows from its trials ({describe(error)}); {stored}") from error
     judged = judge(concluded)
     result = assemble(trained, concluded, judged, catalog)
-    for judged_audit in result.audits:
-        for message in missing_measurements(judged_audit.verdicts, judged_audit.findings):
-            emit(Noticed(audit=judged_audit.name, message=message))
     emit(RunFinished(complete=result.complete))
     return result
 
@@ -146,16 +138,6 @@ def bound(
         raise SpecError([out_of_range(error, spec)]) from error
     seconds = time.monotonic() - began
     return AuditState(prepared=prepared, bounds=bounds, plan=planned, seconds=seconds, recording=recording)
-
-
-def conclude_trained(audit: AuditState) -> Concluded:
-    from dpspec.training import limited
-
-    try:
-        with limited(1):
-            return conclude(audit, [stored.trial for stored in audit.trials])
-    except DataError as error:
-        raise SpecError([data_unreadable(error, audit.prepared.spec)]) from error
 
 
 def assemble(
@@ -226,48 +208,3 @@ def _notes(audits: Sequence[AuditResult], composed: Sequence[bool]) -> tuple[str
             f"{chosen[source, name]!r} judges the privacy loss of publishing the best of them."
         )
     return tuple(notes)
-
-
-_OTHER_OUTCOMES = {"proved", "supported", "open"}
-
-
-def controls_decided_by_theory(prepared: Prepared, catalog: Catalog) -> Iterator[Diagnostic]:
-    """Yield a warning for each control of a spec with an attack that a certified bound refutes on its own."""
-    spec = prepared.spec
-    claims = spec.document["claims"]
-    suspects = {
-        claim.id: number
-        for number, claim in enumerate(spec.claims)
-        if "refuted" in claim.expect
-        and not set(claim.expect) & _OTHER_OUTCOMES
-        and claim.kind in PRIVACY_KINDS
-        and "refuted_by" not in claims[number]
-    }
-    # A recording drops the lower bounds of theory.
-    if not suspects or spec.audit is None or prepared.recording is not None or prepared.components:
-        return
-    context = _PublicContext(prepared, catalog, prepared.audit.trial_inputs(spec), device="cpu")
-    try:
-        bounded = AuditState(prepared=prepared, bounds=list(prepared.audit.bound(spec, context)))
-        (judged,) = judge([conclude(bounded, ())])
-    except (DataError, PluginError, ValueError, ArithmeticError, MemoryError):
-        return
-    finally:
-        context.close()
-    for verdict in judged.verdicts:
-        if verdict.claim in suspects and verdict.verdict == "refuted":
-            reason = verdict.reason[:1].lower() + verdict.reason[1:].rstrip(".")
-            warning = Diagnostic(
-                code="control-without-attack",
-                message=f"claim {verdict.claim!r} is refuted without the attack: {reason}",
-                path=("claims", suspects[verdict.claim], "expect"),
-                help="add refuted_by: attack, so that only the attack can refute it; refuted_by: any if theory may",
-                severity="warning",
-            )
-            yield locate(warning, spec.origin)
-
-
-class _PublicContext(RunContext):
-    @property
-    def data(self) -> NoReturn:
-        raise DataError("rows are not read here")

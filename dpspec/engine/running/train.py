@@ -1,24 +1,20 @@
 """The stage ``trials`` of all audits of a run: an executor makes those that the store lacks, in one queue.
 
-Cells of a matrix and specs of a folder share the queue, so that every worker is busy. Audits with claims that bounds
-leave open come first, so that a time limit cuts less important trials.
+Cells of a matrix and specs of a folder share the queue, so that every worker is busy.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import accumulate
 
 from dpspec.contract import Cancelled, DataError, ModelError
-from dpspec.contract.audit import NO_TRIALS
 from dpspec.contract.catalog import Catalog
 from dpspec.contract.events import Noticed, Progressed, StageStarted, TrialsPlanned
-from dpspec.engine.judging.judge import judge
 from dpspec.engine.preparing.context import WorkerCache
 from dpspec.engine.preparing.prepare import data_unreadable, model_mismatch
-from dpspec.engine.running.conclude import conclude
 from dpspec.engine.running.run_options import RunOptions, open_pool
 from dpspec.engine.running.tasks import TrainTrials
 from dpspec.engine.storage.stored_trials import AuditState, Listener, StoredTrials
@@ -75,12 +71,8 @@ class Training:
         return [audit.trained() for audit in self.audits]
 
     def _make_missing(self) -> None:
-        waiting, audits = [], list(self.audits)
-        if len(audits) > 1:  # those with an open claim first
-            judged = judge([conclude(replace(audit.state, plan=NO_TRIALS), ()) for audit in audits])
-            closed = [all(verdict.verdict != "open" for verdict in of_audit.verdicts) for of_audit in judged]
-            audits = [audit for _, audit in sorted(zip(closed, audits, strict=True), key=lambda pair: pair[0])]
-        for audit in audits:
+        waiting = []
+        for audit in self.audits:
             plan, options = audit.state.plan, self._options
             threads = options.threads_of(plan)
             needs = Resources(threads=threads, memory_bytes=plan.memory_bytes, device=options.device)

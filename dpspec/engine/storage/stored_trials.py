@@ -105,7 +105,7 @@ class StoredTrials:
     def trained(self) -> AuditState:
         trials = [self.available[index] for index in sorted(self.available) if index in self._keys]
         records = [stored.record for stored in trials]
-        for notice in (*mixture_notices(records), *version_notices(records, environment(None))):
+        for notice in version_notices(records, environment(None)):
             self._notice(notice)
         from_store = sum(record.index in self._from_store for record in records)
         return replace(self.state, trials=tuple(trials), from_store=from_store, seconds=self.seconds)
@@ -144,19 +144,6 @@ def version_of(distribution: str) -> str | None:
 
 #: Versions that determine the results of trials.
 _RECORDED = ("dpspec", "torch", "numpy", "scipy", "scikit-learn", "python")
-
-#: Keys of trial records that should be equal within an audit.
-_MIXED = ("device", "gpu", "dpspec", "torch")
-
-
-def mixture_notices(records: Sequence[TrialRecord]) -> list[str]:
-    notices = []
-    for what in _MIXED:
-        found = [record.recorded.get(what) for record in records]
-        values = sorted({str(value).partition(":")[0] for value in found if value is not None})
-        if len(values) > 1:
-            notices.append(f"its trials have different {what}: {', '.join(values)}")
-    return notices
 
 
 def version_notices(records: Sequence[TrialRecord], environment: Mapping[str, Json]) -> Iterator[str]:

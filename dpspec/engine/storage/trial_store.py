@@ -17,8 +17,7 @@ import math
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -85,12 +84,12 @@ _MAPPINGS = ("evidence", "arrays", "recorded")
 _URL = re.compile(r"([a-z][a-z0-9+.-]*)://", re.IGNORECASE)
 
 
-class _DamageError(Exception):
+class DamageError(Exception):
     """A record that must not be used; the text says why."""
 
 
 #: Errors while reading an invalid record.
-_UNREADABLE = (OSError, EOFError, ValueError, KeyError, TypeError, AttributeError, RecursionError, _DamageError)
+_UNREADABLE = (OSError, EOFError, ValueError, KeyError, TypeError, AttributeError, RecursionError, DamageError)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,17 +98,6 @@ class StoredTrial:
 
     trial: Trial
     record: TrialRecord
-
-
-@dataclass(frozen=True, kw_only=True)
-class Entry:
-    """A record in a list. ``spec``, ``kind`` and ``made`` are its own values, possibly empty."""
-
-    key: str
-    size: int
-    spec: str = ""
-    kind: str = ""
-    made: str = ""
 
 
 class Store:
@@ -219,70 +207,31 @@ class Store:
                 self._storage.mark()
         return folder
 
-    def sweep(self) -> int:
-        """Remove state of unfinished trials and quarantined records; returns their bytes."""
-        return self._storage.sweep()
-
-    def keys(self) -> Iterator[str]:
-        """The keys of all stored trials, sorted."""
-        yield from sorted(self._storage.keys())
-
-    def entries(self) -> Iterator[Entry]:
-        """All stored trials by key with their own descriptions, without reading arrays."""
-        with ThreadPoolExecutor(AT_ONCE) as pool:
-            yield from (entry for entry in pool.map(self._entry, self.keys()) if entry is not None)
-
-    def size(self, key: str) -> int:
-        """The size of a trial in bytes."""
-        return self._storage.size(key)
-
-    def remove(self, key: str) -> None:
-        """Remove a trial if it exists."""
-        self._storage.remove(key)
-
-    def _entry(self, key: str) -> Entry | None:
-        """The entry of a trial; None if another process has just removed it."""
-        try:
-            size = self.size(key)
-        except FileNotFoundError:
-            return None
-        except OSError:  # a file, or a loop of links, in the place of a folder
-            size = 0
-        try:
-            recorded = self._body(key)["recorded"]
-            fields = {name: str(recorded.get(name) or "") for name in ("spec", "kind", "made")}
-        except _UNREADABLE:
-            fields = {}
-        return Entry(key=key, size=size, **fields)
-
     def _body(self, key: str) -> dict[str, Any]:
         """The content of ``record.json``, if it was written under this key."""
         file = self._storage.file(key, RECORD)
         try:
             body: dict[str, Any] = json.loads(read_regular(file, MAX_RECORD_BYTES, follow=False))
         except NotRegularError as error:
-            raise _DamageError(f"{file.name}: {error.strerror}") from None
+            raise DamageError(f"{file.name}: {error.strerror}") from None
         seal, claimed = body.pop("seal", None), body.pop("digest")
         if digest(body) != claimed or body["key"] != key or body["schema"] != SCHEMA:
-            raise _DamageError("its digest does not match")
+            raise DamageError("its digest does not match")
         sealed = isinstance(seal, str) and seal.isascii()
         if self._key is not None and not (sealed and hmac.compare_digest(seal_of(self._key, claimed), seal)):
-            raise _DamageError("it is not sealed with the key of --store-key")
+            raise DamageError("it is not sealed with the key of --store-key")
         if type(body["index"]) is not int or not all(isinstance(body[part], dict) for part in _MAPPINGS):
-            raise _DamageError("it is not in the format that a store writes")
+            raise DamageError("it is not in the format that a store writes")
         return body
 
     def _read(self, key: str, index: int | None) -> StoredTrial:
         body = self._body(key)
         if index is not None and body["index"] != index:
-            raise _DamageError(f"it is of trial {body['index']}, not of {index}")
+            raise DamageError(f"it is of trial {body['index']}, not of {index}")
         arrays: dict[str, np.ndarray] = {}
         for name, about in body["arrays"].items():
             file = self._storage.file(key, _array_file(name), about["digest"])
-            try:
-                arrays[name] = read_array(file, about["dtype"], about["shape"], about["digest"])
-            except ArrayError as error:
-                raise _DamageError(f"array {name} {error}") from None
+            arrays[name] = read_array(file, about["dtype"], about["shape"], about["digest"])
         record = TrialRecord(
             index=body["index"],
             key=key,
@@ -350,34 +299,32 @@ _MAPPED = 1 << 18
 _HEADER = 4096
 
 
-class ArrayError(Exception):
-    """A file that is not the array of its record; the text says why."""
-
-
 def read_array(file: Path, dtype: object, shape: object, digest: object) -> np.ndarray[Any, Any]:
-    """A large array is mapped. Raises ``ArrayError`` if the file does not hold the array of the record."""
+    """A large array is mapped. Raises ``DamageError`` if the file does not hold the array of the record."""
     import numpy as np
 
     if not isinstance(shape, list) or len(shape) > 8 or not all(type(n) is int and 0 <= n <= MOST_BYTES for n in shape):
-        raise ArrayError("has no shape that an array could have")
+        raise DamageError(f"{file.name} has no shape that an array could have")
     try:
         stream = open_regular(file, MOST_BYTES + _HEADER, follow=False)
     except NotRegularError as error:
-        raise ArrayError(error.strerror) from None
+        raise DamageError(f"{file.name}: {error.strerror}") from None
     with stream:
         try:
             np.lib.format.read_magic(stream)
             found, fortran, kind = np.lib.format.read_array_header_1_0(stream, max_header_size=_HEADER)
         except Exception:  # numpy parses the header as Python and raises many kinds
-            raise ArrayError("has no header of an array") from None
+            raise DamageError(f"{file.name} has no header of an array") from None
         if kind.kind not in KINDS or str(kind) != dtype or list(found) != shape:
-            raise ArrayError(f"is {kind} of shape {list(found)}, and its record says {dtype!s:.20} of {shape!s:.60}")
+            raise DamageError(
+                f"{file.name} is {kind} of shape {list(found)}, and its record says {dtype!s:.20} of {shape!s:.60}"
+            )
         start, size = stream.tell(), math.prod(shape) * kind.itemsize
         if os.fstat(stream.fileno()).st_size != start + size:
-            raise ArrayError("is not as long as its numbers")
+            raise DamageError(f"{file.name} is not as long as its numbers")
         stream.seek(0)
         if hashlib.file_digest(stream, "sha256").hexdigest() != digest:
-            raise ArrayError("does not match its digest")
+            raise DamageError(f"{file.name} does not match its digest")
         order: Any = "F" if fortran else "C"
         if size > _MAPPED:
             return np.memmap(stream, kind, "r", start, found, order)

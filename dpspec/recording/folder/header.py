@@ -12,7 +12,7 @@ import io
 import json
 import secrets
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from typing import Annotated, Any, Literal, Self, TypeAlias
 
 import numpy as np
@@ -22,8 +22,8 @@ from dpspec.errors import RecordingError, UsageError
 from dpspec.json_records import Between
 from dpspec.recording.folder.step_record import MOST_RECORDS
 
-#: The version of the format of one of several processes. Folders of a single process have the first one.
-FORMAT = 3
+#: The version of the format of a folder.
+FORMAT = 4
 
 #: The clipping of an optimizer, and the sampling of a loader in rising order of risk.
 Clipping: TypeAlias = Literal["flat", "per-layer", "adaptive", "ghost", "own"]
@@ -44,8 +44,11 @@ MOST_RANKS = 2**16
 #: The largest number of parts of a training in several jobs.
 MOST_PARTS = 1000
 
-#: Limits of a header: bytes, layers, and characters of a name.
-MOST_BYTES, MOST_LAYERS, _LONGEST = 1 << 21, 10_000, 400
+#: Limits of a header: bytes, layers, and characters of a text.
+MOST_BYTES, MOST_LAYERS, LONGEST = 1 << 21, 10_000, 400
+
+#: A number of coordinates.
+Size: TypeAlias = Annotated[int, Between(0, 2**48 - 1)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,10 +58,9 @@ class Header:
     source: ``opacus``, or ``own-loop`` for a custom loop. repeats: the largest number of indices of the dataset that
     lead to one record. reduction: ``mean`` or ``sum``; expected_batch_size: the divisor of a mean. accountant: its
     mechanism or class; told_before: its number of earlier steps. layers: names and sizes of the noisy parameters.
-    width: the number of directions of the noise sketch. secure: whether noise comes from a cryptographic generator.
-    canaries: the number of canaries; copies: the number of places of each, the last of ``records``; left_out: the
-    number of places of omitted ones; commitment: the digest of the source of their inclusion bits; canary_seed: its
-    seed, None for the system's randomness; new_ids: the number of token ids that the model has for canaries only.
+    width: the number of directions of the noise sketch. copies: the number of places of each canary, the last of
+    ``records``; left_out: of places of omitted ones; commitment: the digest of the source of the inclusion bits;
+    canary_seed: its seed, None for the system's randomness; new_ids: the number of token ids for canaries only.
     world: the number of processes that train together, 0 for a training in one; rank: this one's number; run: the id
     of their run; share: the number of records that this rank draws from, by Opacus' sampler for several processes;
     data: the digest of some records; shards: of each layer of a sharded model the place of this rank's first
@@ -71,7 +73,6 @@ class Header:
     optimizer: str = ""
     inner: str = ""
     model: str = ""
-    loader: str = ""
     sampler: str = ""
     clipping: Clipping = "own"
     scheme: Scheme = "none"
@@ -84,9 +85,8 @@ class Header:
     expected_batch_size: Annotated[float, Between(0.0, 1e12)] | None = None
     accountant: str = ""
     told_before: Annotated[int, Between(0, 2**53)] = 0
-    layers: tuple[tuple[str, int], ...] = ()
+    layers: tuple[tuple[str, Size], ...] = ()
     width: Annotated[int, Between(0, 4096)] = 0
-    secure: bool = False
     canaries: Annotated[int, Between(0, MOST_CANARIES)] = 0
     canary_kind: str = ""
     copies: Annotated[int, Between(1, MOST_CANARIES)] = 1
@@ -99,7 +99,7 @@ class Header:
     run: str = ""
     share: Annotated[int, Between(0, MOST_RECORDS)] | None = None
     data: str = ""
-    shards: tuple[tuple[int, int], ...] = ()
+    shards: tuple[tuple[Size, Size], ...] = ()
     part: Annotated[int, Between(0, MOST_PARTS)] = 0
     notes: tuple[str, ...] = ()
 
@@ -113,11 +113,7 @@ class Header:
         return self.scheme in ("shuffled", "sequential")
 
     def write(self) -> bytes:
-        written = asdict(self)
-        absent: tuple[str, ...] = () if self.world else ("world", "rank", "run", "share", "data", "shards")
-        absent += () if self.part else ("part",)
-        written = {key: value for key, value in written.items() if key not in absent}
-        text = json.dumps({"dpspec-run": FORMAT if self.world else 1, **written}, indent=1, allow_nan=False)
+        text = json.dumps({"dpspec-run": FORMAT, **asdict(self)}, indent=1, allow_nan=False)
         return text.encode("utf-8") + b"\n"
 
     def differs(self, later: Header) -> str:
@@ -142,25 +138,17 @@ def read_header(content: bytes, name: str) -> Header:
     version = read.get("dpspec-run") if isinstance(read, dict) else None
     if type(version) is not int or version < 1:
         raise RecordingError(f"{name}: not the mark of a recorded run: it has no number 'dpspec-run'")
-    if version not in (1, FORMAT):
-        raise RecordingError(f"{name}: format {version} is of another version of dpspec; this one knows {FORMAT}")
-    pairs: dict[str, Any] = {}
-    for key, first in (("layers", str), ("shards", int)):
-        given = read.get(key, [])
-        fits = isinstance(given, list) and len(given) <= MOST_LAYERS
-        fits = fits and all(type(pair) is list and [type(one) for one in pair] == [first, int] for pair in given)
-        if not fits or not all(0 <= one < 2**48 for pair in given for one in pair if type(one) is int):
-            what = "a name and a size" if first is str else "a place and a size"
-            raise RecordingError(f"{name}: {key} must be at most {MOST_LAYERS} lists of {what} below 2**48")
-        pairs[key] = tuple((one, size) for one, size in given)
-    rest = {key: read[key] for key in Header.__dataclass_fields__ if key in read and key not in pairs}
+    if version != FORMAT:
+        raise RecordingError(f"{name}: format {version} is of another version of dpspec: record again")
     try:
-        header = replace(json_records.read(Header, rest, f"{name}: header"), **pairs)
+        header = json_records.read(Header, {k: v for k, v in read.items() if k != "dpspec-run"}, f"{name}: header")
     except ValueError as error:
         raise RecordingError(str(error)) from None
+    if len(header.layers) > MOST_LAYERS:
+        raise RecordingError(f"{name}: layers must be at most {MOST_LAYERS}")
     for key, value in vars(header).items():
-        if any(len(text) > _LONGEST for text in _texts(value)):
-            raise RecordingError(f"{name}: {key} must have texts of at most {_LONGEST} characters")
+        if any(len(text) > LONGEST for text in texts(value)):
+            raise RecordingError(f"{name}: {key} must have texts of at most {LONGEST} characters")
     within = [start + size <= whole for (start, whole), (_, size) in zip(header.shards, header.layers, strict=False)]
     if header.shards and (len(header.shards) != len(header.layers) or not all(within)):
         raise RecordingError(f"{name}: shards must have one place within a parameter for each layer")
@@ -170,14 +158,14 @@ def read_header(content: bytes, name: str) -> Header:
     return header
 
 
-def _texts(value: Any) -> Iterator[str]:
+def texts(value: Any) -> Iterator[str]:
     if isinstance(value, str):
         yield value
     elif isinstance(value, Mapping):
-        yield from _texts((*value, *value.values()))
+        yield from texts((*value, *value.values()))
     elif isinstance(value, tuple):
         for one in value:
-            yield from _texts(one)
+            yield from texts(one)
 
 
 Array: TypeAlias = np.ndarray[Any, Any]

@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import combinations, pairwise
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
 from dpspec.errors import RecordingError
+from dpspec.recording.folder.facts import Facts, of_ranks
 from dpspec.recording.folder.header import Header
 from dpspec.recording.folder.run_folder import MARK, RunFolder, Scored
 from dpspec.recording.folder.step_record import UNSEEN, Floats, InternalStep, PublicStep, RankStep
@@ -42,8 +43,6 @@ _COMMON = (
 
 #: Numbers of a step that are equal on all ranks.
 _EQUAL = ("noise_multiplier", "clip_norm", "learning_rate", "rate", "told_noise", "told_rate", "deviation", "divisor")
-
-End: TypeAlias = Mapping[str, Any]
 
 
 @dataclass
@@ -80,7 +79,7 @@ class Comparison:
     squares: tuple[int, float] = (0, 0.0)
     other_data: bool = False
     ended: bool = False
-    interim: End | None = None
+    interim: Facts | None = None
 
 
 @dataclass(frozen=True)
@@ -143,7 +142,7 @@ class JoinedFolder:
     def has_canaries(self) -> bool:
         return False
 
-    def steps(self) -> Iterator[PublicStep | End | Scored]:
+    def steps(self) -> Iterator[PublicStep | Facts | Scored]:
         found, world = self.comparison, len(self.ranks)
         facts = {name: {getattr(one.header, name) for one in self.ranks} for name in (*_COMMON, "data")}
         found.other = {name: None for name in _COMMON if len(facts[name]) > 1}
@@ -171,24 +170,22 @@ class JoinedFolder:
             made = joined.step
         left = [[part, *rest] for part, rest in zip(parts, every, strict=True)]
         found.lengths = [made + sum(isinstance(one, PublicStep) for one in rest) for rest in left]
-        ends = [next((one for one in rest if isinstance(one, Mapping)), None) for rest in left]
+        ends = [next((one for one in rest if isinstance(one, Facts)), None) for rest in left]
         known = [end for end in ends if end is not None]
         found.ended = len(known) == world
         if found.ended:
             yield self._end(known, noisy, used, batches)
             return
-        noted = [[one.facts for one in rank.states() if one.facts is not None] for rank in self.ranks]
-        last = [end or (noted[rank][-1] if noted[rank] else None) for rank, end in enumerate(ends)]
+        last = [end or rank.noted()[1] for rank, end in zip(self.ranks, ends, strict=True)]
         known = [one for one in last if one is not None]
         found.interim = self._end(known, noisy, used, batches) if len(known) == world else None
 
-    def _end(self, known: Sequence[End], noisy: int, used: Sequence[int], batches: int) -> End:
-        end = joined_end(known, noisy, used, batches)
-        if not self.header.shards:
-            return end
-        noise: list[Any] = [one.get("noise") if rank in self._holders else {} for rank, one in enumerate(known)]
-        end = {name: value for name, value in end.items() if name != "noise"}
-        return {**end, "noise": noise} if all(isinstance(one, Mapping) for one in noise) else end
+    def _end(self, known: Sequence[Facts], noisy: int, used: Sequence[int], batches: int) -> Facts:
+        noise = known[noisy].noise
+        if self.header.shards:
+            noise = [one.noise if rank in self._holders else {} for rank, one in enumerate(known)]
+            noise = noise if all(isinstance(one, dict) for one in noise) else None
+        return of_ranks(known, noise, used, batches)
 
     @property
     def _holders(self) -> list[int]:
@@ -332,7 +329,6 @@ def common_header(headers: Sequence[Header], **own: Any) -> Header:
     return replace(
         headers[0],
         repeats=max(header.repeats for header in headers),
-        secure=all(header.secure for header in headers),
         notes=tuple(dict.fromkeys(note for header in headers for note in header.notes)),
         **own,
     )
@@ -402,90 +398,3 @@ def _worst(values: Sequence[float], allowed: float) -> float:
     known = [value for value in values if not math.isnan(value)]
     largest = max(known, default=math.nan)
     return largest if len(known) == len(values) or largest > allowed else math.nan
-
-
-#: Larger numbers of an end record are unknown: their sums may exceed a float.
-_MOST = 1e300
-
-
-def columns(*kinds: Callable[[Sequence[float]], float]) -> Callable[[Sequence[Any]], Any]:
-    """Joins lists of as many numbers: sums of some places, and maxima of the others; None for anything else."""
-
-    def joined(values: Sequence[Any]) -> Any:
-        lists = [value for value in values if isinstance(value, list) and len(value) == len(kinds)]
-        numbers = all(type(n) in (int, float) and not abs(n) > _MOST for value in lists for n in value)
-        if len(lists) < len(values) or not numbers:
-            return None
-        return [kind(column) for kind, column in zip(kinds, zip(*lists, strict=True), strict=True)]
-
-    return joined
-
-
-def _added(values: Sequence[Any]) -> Any:
-    if all(type(value) is int for value in values):
-        return sum(values)
-    return columns(*[sum] * len(values[0]))(values) if isinstance(values[0], list) else None
-
-
-def _united(values: Sequence[Any]) -> Any:
-    if not all(isinstance(value, list) for value in values):
-        return None
-    return list(dict.fromkeys(one for value in values for one in value if isinstance(one, str)))
-
-
-def _largest(values: Sequence[Any]) -> Any:
-    return max(values) if all(type(value) in (int, float, bool) for value in values) else None
-
-
-def _word(values: Sequence[Any]) -> Any:
-    """The first that is not empty; of half precisions the coarser one."""
-    return "bfloat16" if "bfloat16" in values else next((value for value in values if value), values[0])
-
-
-def _scaling(values: Sequence[Any]) -> Any:
-    known = [value for value in values if isinstance(value, list) and len(value) == 3]
-    steep = [value for value in known if all(type(n) in (int, float) for n in value)]
-    return max(steep, key=lambda value: abs(value[1]), default=None)
-
-
-def _probe(values: Sequence[Any]) -> Any:
-    """[probed, removed, change, influence, confirmed, scaled] of all ranks; ``probed`` of the rank with the fewest."""
-    found = columns(*[sum] * 6)(values)
-    if found is None:
-        return None
-    least, unconfirmed = min(value[0] for value in values), found[0] - found[4]
-    change, influence = (max(value[n] for value in values) for n in (2, 3))
-    return [least, found[1], change, influence, max(0, least - unconfirmed), found[5]]
-
-
-JOIN: dict[str, Callable[[Sequence[Any]], Any]] = {
-    **dict.fromkeys(("sums", "ghost", "passes", "updates", "changed", "restated", "meddled", "left_over_rows"), _added),
-    "seeds": _added,
-    **dict.fromkeys(("buffers", "state", "attributes", "unread", "replaced"), _united),
-    **dict.fromkeys(("outside", "passed_over", "unused_batches", "seconds"), _largest),
-    **dict.fromkeys(("resumed", "untold", "noised_without_update", "loss_scaler"), _largest),
-    **dict.fromkeys(("optimizer", "norm_type", "sum_type", "error", "probe_failure"), _word),
-    "recomputed": columns(sum, sum, sum, max),
-    "scaling": _scaling,
-    "probe": _probe,
-    "gradients": _word,
-    "history": lambda values: values[0],
-}
-
-
-def joined_end(ends: Sequence[End], noisy: int, used: Sequence[int], batches: int) -> End:
-    """The end record of all ranks; a fact that one rank lacks is missing.
-
-    noisy: the rank that adds the noise. used: the number of batches that the steps of each rank used; batches: of the
-    joined steps.
-    """
-    found = {name: join([end[name] for end in ends]) for name, join in JOIN.items() if all(name in end for end in ends)}
-    if "noise" in ends[noisy]:
-        found["noise"] = ends[noisy]["noise"]
-    drawn = [end.get("drawn_batches") for end in ends]
-    unused = [count - some for count, some in zip(drawn, used, strict=True) if type(count) is int]
-    if len(unused) == len(ends):
-        found["drawn_batches"] = batches + max(unused)
-    elif all("drawn_batches" in end for end in ends):
-        found["drawn_batches"] = None
-    return found

@@ -10,20 +10,18 @@ from __future__ import annotations
 import contextlib
 import re
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from pathlib import Path
-from typing import Any, TypeAlias, get_args
+from typing import TypeAlias, get_args
 
 from dpspec.errors import RecordingError, UsageError
+from dpspec.recording.folder.facts import Facts, of_parts
 from dpspec.recording.folder.header import MOST_PARTS, Header, Scheme
 from dpspec.recording.folder.joined_folder import (
-    JOIN,
     Comparison,
-    End,
     JoinedFolder,
-    columns,
     common_header,
     joined_comparison,
     open_part,
@@ -81,7 +79,7 @@ def open_run(path: Path) -> RunFolder | JoinedFolder | ResumedFolder:
     saved = tuple(min((one[-1].step if one else 0 for one in ranks), default=0) for ranks in states)
     headers = [part.header for part in parts]
     worst = max(headers, key=lambda header: get_args(Scheme).index(header.scheme))
-    names = ("optimizer", "inner", "model", "loader", "run")
+    names = ("optimizer", "inner", "model", "run")
     header = common_header(
         headers,
         **{name: " and ".join(dict.fromkeys(getattr(header, name) for header in headers)) for name in names},
@@ -183,10 +181,10 @@ class ResumedFolder:
         found = [part.comparison for part in self.parts if part.comparison is not None]
         return joined_comparison(found) if found else None
 
-    def steps(self) -> Iterator[PublicStep | End | Scored]:
+    def steps(self) -> Iterator[PublicStep | Facts | Scored]:
         for column in (self.starts, self.lengths, self.covered, self.missing):
             column.clear()
-        made, facts, unused, batches = 0, list[End](), 0, 0
+        made, facts, unused, batches = 0, list[Facts](), 0, 0
         for place, part in enumerate(self.parts):
             begun, used, end, after = made, [0], None, list[Scored]()
             self.starts.append(begun)
@@ -200,11 +198,11 @@ class ResumedFolder:
                 else:
                     end = one
             covered, fact = made - begun, end
-            if end is None:  # the last facts that the part noted, and the number of steps that they cover
-                noted = [[state for state in states if state.facts is not None] for states in _states(part)]
-                covered = min(states[-1].step for states in noted) if all(noted) else 0
-                own = noted[0][-1].facts if all(noted) else None
-                fact = part.comparison.interim if all(noted) and part.comparison is not None else own
+            if end is None:
+                noted = [one.noted() for one in part.ranks]
+                covered, known = min(step for step, _ in noted), all(found is not None for _, found in noted)
+                own = noted[0][1] if known else None
+                fact = part.comparison.interim if known and part.comparison is not None else own
             self.lengths.append(made - begun)
             self.covered.append(min(covered, made - begun))
             needed = max((s.source[1] for s in self.seams if s.source and s.source[0] == place), default=0)
@@ -213,11 +211,10 @@ class ResumedFolder:
             batches += used[-1]
             if fact is not None:
                 facts.append(fact)
-                drawn = fact.get("drawn_batches")
-                unused += max(0, drawn - used[min(covered, len(used) - 1)]) if type(drawn) is int else 0
+                unused += max(0, (fact.drawn_batches or 0) - used[min(covered, len(used) - 1)])
         if end is not None:
-            known = all(type(one.get("drawn_batches")) is int for one in facts)
-            yield {**_joined_facts(facts, end), "drawn_batches": batches + unused if known else None}
+            known = all(one.drawn_batches is not None for one in facts)
+            yield of_parts(facts, batches + unused if known else None)
             yield from after
 
     def internal(self) -> Iterator[InternalStep]:
@@ -326,31 +323,3 @@ def _doubts(
         if seeded and (not used or any(used)):
             how = "as earlier steps did" if used else "from the seed of an earlier part"
             yield f"draws its {what} {how}: seed each part differently, or restore the last state of the generator"
-
-
-def _total(values: Sequence[Any]) -> Any:
-    return sum(values) if all(type(value) in (int, float) for value in values) else None
-
-
-#: Facts of parts that are joined in another way than facts of ranks.
-_JOIN_PARTS: dict[str, Callable[[Sequence[Any]], Any]] = {
-    **JOIN,
-    **dict.fromkeys(("passed_over", "unused_batches", "seconds"), _total),
-    "probe": columns(sum, sum, max, max, sum, sum),
-    "gradients": columns(sum, sum, sum, sum, max, sum, sum, max),
-    "noise": list,
-    "resumed": lambda values: values[0],
-    "history": lambda values: values[-1],
-}
-
-
-def _joined_facts(facts: Sequence[End], last: End) -> Mapping[str, Any]:
-    """The facts of all parts; a fact that one part lacks is missing. How the training ended is the last one's."""
-    found: dict[str, Any] = {}
-    for name in (name for name in _JOIN_PARTS if all(name in one for one in facts)):
-        known = [one[name] for one in facts if one[name] is not None]
-        found[name] = _JOIN_PARTS[name](known) if known else None
-        if name == "probe" and len(known) < len(facts) and found[name]:
-            found[name][4] = 0  # a part without the probe confirms nothing
-    ending = ("error", "untold", "left_over_rows", "noised_without_update")
-    return {**found, **{name: last[name] for name in ending if name in last}}

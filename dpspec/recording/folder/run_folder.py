@@ -27,6 +27,7 @@ from typing import Any, ClassVar
 
 from dpspec import json_records
 from dpspec.errors import RecordingError, UsageError
+from dpspec.recording.folder.facts import Facts, read_facts
 from dpspec.recording.folder.header import MOST_BYTES, Header, read_header
 from dpspec.recording.folder.step_record import InternalStep, PublicStep, SavedState
 
@@ -234,7 +235,7 @@ class RunFolder:
             raise RecordingError(f"{path / MARK}: longer than {MOST_BYTES} bytes")
         return cls(path, read_header(content, str(path / MARK)), hashlib.sha256(content).digest())
 
-    def steps(self) -> Iterator[PublicStep | Mapping[str, Any] | Scored]:
+    def steps(self) -> Iterator[PublicStep | Facts | Scored]:
         for public, _ in self._public():
             yield public
 
@@ -277,6 +278,13 @@ class RunFolder:
                 raise RecordingError(f"{self.path / STATES}: frame {frame.number}: {error}") from None
         return found
 
+    def noted(self) -> tuple[int, Facts | None]:
+        """The last facts with a saved state, and the number of steps that they cover."""
+        for state in reversed(self.states()):
+            if state.facts is not None:
+                return state.step, read_facts(state.facts, str(self.path / STATES))
+        return 0, None
+
     @property
     def has_internal(self) -> bool:
         return (self.path / INTERNAL).exists()
@@ -285,7 +293,7 @@ class RunFolder:
     def has_canaries(self) -> bool:
         return (self.path / CANARIES).exists()
 
-    def _public(self) -> Iterator[tuple[PublicStep | Mapping[str, Any] | Scored, bytes]]:
+    def _public(self) -> Iterator[tuple[PublicStep | Facts | Scored, bytes]]:
         ended, scored, length = False, False, 0
         if not (self.path / STEPS).exists():
             raise RecordingError(f"{self.path / STEPS}: missing: a recording has this file from its beginning")
@@ -306,7 +314,7 @@ class RunFolder:
                 raise RecordingError(f"{where}: follows the end of the recording")
             if frame.kind == END:
                 ended = True
-                yield _end(frame, where), b""
+                yield read_facts(_end(frame, where), where), b""
                 continue
             if frame.kind != STEP:
                 raise RecordingError(f"{where}: of kind {frame.kind}, which this version does not know")

@@ -98,7 +98,8 @@ def encode_members(indices: Indices) -> bytes:
         return b""
     if ordered[0] < 0 or ordered[-1] >= MOST_RECORDS:
         raise ValueError(f"record numbers must lie in [0, {MOST_RECORDS}), got {ordered[0]} to {ordered[-1]}")
-    gaps = np.diff(ordered, prepend=0)
+    gaps = ordered.copy()
+    gaps[1:] -= ordered[:-1]
     width = max(1, -(-int(gaps.max()).bit_length() // 7))
     digits, kept = np.empty((len(gaps), width), dtype=np.uint8), np.ones((len(gaps), width), dtype=bool)
     for place in range(width):

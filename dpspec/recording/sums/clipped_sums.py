@@ -12,10 +12,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from dpspec.recording.fingerprints import Bits, Chances, Tally, require_plain
+from dpspec.recording.pending_step import Scalar, together
 from dpspec.recording.ranks.shards import local
 
 #: Functions at the import of this module, and whether they are torch's own. ``Tensor.norm`` calls ``torch.norm``.
@@ -59,8 +60,8 @@ class Contributions:
         sum_type: The half precision in which Opacus computed sums, or "".
     """
 
-    def __init__(self, parameters: Iterable[nn.Parameter]) -> None:
-        kept = [getattr(p, "grad_sample", None) for p in parameters]
+    def __init__(self, kept: Iterable[Any]) -> None:
+        """kept: the per-sample gradients of the parameters."""
         # The memory of these tensors is not reused during the call, so an address identifies a gradient.
         self._lasting = {g.data_ptr() for g in kept if isinstance(g, Tensor)}
         # Of each call its tensor and the version of this, and of a sum the factors and the norms if they are known.
@@ -113,13 +114,13 @@ class Contributions:
         self._read_calls()
         return len(self._lengths[0]) if parameters and len(self._lengths) == parameters else None
 
-    def norms(self) -> tuple[Tensor, Tensor]:
-        """(b,) the norm of each contribution, and of each gradient before clipping."""
+    def norms(self) -> tuple[Any, Any]:
+        """(b,) the norm of each contribution, and of each gradient before clipping; arrays of float64 on a host."""
         device = self._lengths[0].device
         if device.type == "cpu" and all(one is self._factors[0] for one in self._factors):
             every = np.array([one.float().numpy() for one in self._lengths], dtype=np.float64)
             whole = np.sqrt((every**2).sum(axis=0))
-            return torch.from_numpy(np.abs(self._factors[0].double().numpy()) * whole), torch.from_numpy(whole)
+            return np.abs(self._factors[0].double().numpy()) * whole, whole
         lengths = torch.stack([one.to(device) for one in self._lengths]).double()
         shared = all(one is self._factors[0] for one in self._factors)
         factors = self._factors[0] if shared else torch.stack([one.to(device) for one in self._factors])
@@ -143,7 +144,7 @@ class Contributions:
                 continue
             if norms is None:
                 seen, norms = known.get((of.data_ptr(), of.numel()), (-1, None))
-                if norms is None or seen != version or len(norms) != len(of):
+                if norms is None or seen != version or norms.shape[0] != of.shape[0]:
                     if of._version != version:
                         raise RuntimeError("a gradient of records changed after it was summed")
                     norms = _norms(of)
@@ -179,8 +180,10 @@ class SummedGradients:
     def keep(self) -> None:
         self._left.keep(summed_gradients(self._optimizer, self._parameters))
 
-    def compare(self) -> None:
-        sums = summed_gradients(self._optimizer, self._parameters)
+    def compare(self, sums: list[Tensor | None] | None = None) -> None:
+        """Compare the sums with those that were kept. sums: the current ones, if they are known."""
+        if sums is None:
+            sums = summed_gradients(self._optimizer, self._parameters)
         if self._left.known or any(one is not None for one in sums):
             self._compared += 1
             self._changed.add(self._left.differ(sums))
@@ -212,8 +215,8 @@ class RecomputedSums:
     def found(self) -> list[float]:
         return [self._calls, self._recomputed, self._different, min(self._limit, 1e9)]
 
-    def expect(self) -> None:
-        """A call begins: compute the sum that it must leave, if the call is chosen."""
+    def expect(self) -> list[Any]:
+        """A call begins: compute the sum that it must leave, if the call is chosen. Return the per-sample gradients."""
         self._calls += 1
         self._expected = []
         kept: list[Any] = [getattr(p, "grad_sample", None) for p in self._parameters]
@@ -223,6 +226,7 @@ class RecomputedSums:
         if self._random.random() * self._calls < _FIRST:
             with torch.no_grad():
                 self._expect()
+        return kept
 
     def _expect(self) -> None:
         optimizer, parameters = self._optimizer, self._parameters
@@ -287,15 +291,17 @@ class SizeScaling:
     """
 
     def __init__(self) -> None:
-        self._waiting: list[tuple[int, Tensor]] = []
+        self._waiting: list[tuple[int, Scalar]] = []
         self._last: tuple[float, float] | None = None
         self._pairs = 0
         self._sums = [0.0, 0.0, 0.0]
 
-    def add(self, lengths: Tensor) -> None:
-        """(b,) the lengths of the per-sample gradients of one call, before clipping."""
+    def add(self, lengths: Any) -> None:
+        """(b,) the lengths of the per-sample gradients of one call, before clipping: a tensor or an array."""
         if len(lengths) > 1:
-            self._waiting.append((len(lengths), lengths.median()))
+            on_host = isinstance(lengths, np.ndarray)
+            middle = np.sort(lengths)[(len(lengths) - 1) // 2] if on_host else lengths.median()
+            self._waiting.append((len(lengths), middle))
         if len(self._waiting) >= _WAITING:
             self._read()
 
@@ -311,11 +317,7 @@ class SizeScaling:
 
     def _read(self) -> None:
         waiting, self._waiting = self._waiting, []
-        if not waiting:
-            return
-        device = waiting[0][1].device
-        medians = torch.stack([median.to(device) for _, median in waiting]).tolist()
-        for (size, _), median in zip(waiting, medians, strict=True):
+        for (size, _), median in zip(waiting, together([median for _, median in waiting]), strict=True):
             if not (0.0 < median < math.inf):
                 self._last = None
                 continue

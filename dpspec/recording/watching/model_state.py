@@ -1,8 +1,8 @@
 """The state of a model apart from its trained parameters, and whether it changed during a recording.
 
 Buffers and frozen parameters are compared at each step, and with everything else at the end: the classes and attributes
-of all modules, the entries of ``state_dict()`` with extra state and metadata, and the bytes of storages that no
-parameter or buffer uses, which ``torch.save`` writes nevertheless.
+of all modules, the names, order, attributes and layout of the entries of ``state_dict()``, extra state and metadata,
+and the bytes of storages that no parameter or buffer uses, which ``torch.save`` writes nevertheless.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from dpspec.recording.fingerprints import MOST_BYTES, UNREAD, digest, readable_digest, tensor_digest
+from dpspec.recording.fingerprints import MOST_BYTES, UNREAD, digest, readable_digest, sparse_parts, tensor_digest
 from dpspec.recording.ranks.shards import local
-from dpspec.recording.recognized import is_fsdp2
+from dpspec.recording.recognized import inner_module, is_fsdp2
 
 #: Attributes of every module: its parts, which are compared separately, its hooks, and its mode.
 _OF_EVERY_MODULE = {*vars(nn.Module()), "_is_full_backward_hook", "_compiled_call_impl", "_forward_hooks_with_kwargs"}
@@ -121,25 +121,46 @@ class ModelState:
         return found
 
     def _held_state(self) -> dict[str, str]:
-        """The values that ``torch.save(state_dict())`` writes, other than parameters and buffers."""
-        named = [*self._model.named_parameters(), *self._model.named_buffers()]
-        tensors: dict[str, Tensor] = {name: local(tensor) for name, tensor in named}
-        places = {_place(tensor) for tensor in tensors.values()}
-        found = _unused_bytes(tensors)
-        found |= {f"layout of {name}": str(_place(tensor)[2:]) for name, tensor in tensors.items()}
-        for model in (self._model, getattr(self._model, "_module", None)):
-            if not isinstance(model, nn.Module):
-                continue
-            try:
-                entries = model.state_dict()
-            except Exception:  # code of the model, whose faults are the script's to see
-                return {**found, "state_dict()": UNREAD}
-            for name, value in entries.items():
-                if not isinstance(value, Tensor) or _place(local(value)) not in places:
-                    found[str(name)] = readable_digest(value)
-            for name, value in vars(entries).items():
-                found[f"state_dict().{name}"] = readable_digest(value)
-        return found
+        """What ``torch.save(state_dict())`` writes, except for the numbers of parameters and buffers."""
+        levels = (self._model, getattr(self._model, "_module", None), inner_module(self._model))
+        models = {id(model): model for model in levels if isinstance(model, nn.Module)}.values()
+        try:
+            states = [(type(model).__name__, model.state_dict()) for model in models]
+        except Exception:  # code of the model, whose faults are the script's to see
+            return {"state_dict()": UNREAD}
+        named = [*self._model.named_parameters(), *self._model.named_buffers()]  # state_dict() can replace them
+        tensors = [part for name, tensor in named for part in _named_parts(name, local(tensor))]
+        shown = {_place(tensor): name for name, tensor in reversed(tensors) if not tensor.is_quantized}
+        found: list[tuple[str, str]] = []
+        for model, entries in states:
+            kind = type(entries)
+            found.append(("order of state_dict()", readable_digest([kind.__module__, kind.__qualname__, *entries])))
+            for key, value in entries.items():
+                name = shown.get(_place(local(value))) if isinstance(value, Tensor) else None
+                if isinstance(value, Tensor) and name is None:
+                    tensors += _named_parts(f"{model}.state_dict().{key}", local(value))
+                found.append((str(key), _described(value, name)))
+            for attribute, value in getattr(entries, "__dict__", {}).items():
+                found.append((f"state_dict().{attribute}", readable_digest(value)))
+        together: dict[str, list[str]] = {}
+        for name, content in [*found, *_unused_bytes(tensors), *_layouts(tensors)]:
+            together.setdefault(name, []).append(content)
+        return {name: UNREAD if UNREAD in contents else " ".join(contents) for name, contents in together.items()}
+
+
+def _described(value: Any, shown: str | None) -> str:
+    """The digest of an entry of ``state_dict()``; with ``shown``, the parameter that it shows, without its numbers."""
+    if not isinstance(value, Tensor):
+        return readable_digest(value)
+    kind, own = type(value), local(value)
+    flags = own.is_neg(), own.is_conj(), value.requires_grad
+    content = value if shown is None else shown
+    return readable_digest([content, kind.__module__, kind.__qualname__, flags, vars(value), vars(own)])
+
+
+def _named_parts(name: str, tensor: Tensor) -> list[tuple[str, Tensor]]:
+    parts = sparse_parts(tensor)
+    return [(name, tensor)] if len(parts) == 1 else [(f"{name}[{i}]", part) for i, part in enumerate(parts)]
 
 
 def _is_known(module: nn.Module, key: str, value: Any) -> bool:
@@ -177,29 +198,36 @@ def _place(tensor: Tensor) -> tuple[Any, ...]:
     return storage.data_ptr(), tensor.storage_offset(), tuple(tensor.shape), tensor.stride(), tensor.dtype
 
 
-def _unused_bytes(tensors: dict[str, Tensor]) -> dict[str, str]:
+def _layouts(tensors: Sequence[tuple[str, Tensor]]) -> Iterator[tuple[str, str]]:
+    """The layout of each tensor in its storage, and the first tensor in the same storage."""
+    first: dict[int, str] = {}
+    for name, tensor in tensors:
+        storage = _storage(tensor)
+        sharing = None if storage is None else first.setdefault(storage._cdata, name)
+        yield f"layout of {name}", f"{sharing} {_place(tensor)[1:]}"
+
+
+def _unused_bytes(tensors: Sequence[tuple[str, Tensor]]) -> Iterator[tuple[str, str]]:
     """Digests of the bytes of storages that belong to none of the tensors, by the first name of each storage."""
-    sharing: dict[int, dict[str, Tensor]] = {}
-    for name, tensor in tensors.items():
+    sharing: dict[int, list[tuple[str, Tensor]]] = {}
+    for name, tensor in tensors:
         if (storage := _storage(tensor)) is not None:
-            sharing.setdefault(storage.data_ptr(), {})[name] = tensor.detach()
-    found = {}
+            sharing.setdefault(storage.data_ptr(), []).append((name, tensor.detach()))
     for together in sharing.values():
-        first, one = next(iter(together.items()))
+        first, one = together[0]
         size = one.untyped_storage().nbytes()
-        if any(t.is_contiguous() and t.numel() * t.element_size() == size for t in together.values()):
+        if any(t.is_contiguous() and t.numel() * t.element_size() == size for _, t in together):
             continue
         if size > MOST_BYTES:
-            found[f"storage of {first}"] = UNREAD
+            yield f"storage of {first}", UNREAD
             continue
         content = torch.empty(0, dtype=torch.uint8, device=one.device).set_(one.untyped_storage()).cpu()
         unused = torch.ones(size, dtype=torch.bool)
-        for tensor in together.values():
+        for _, tensor in together:
             width = tensor.element_size()
             for byte in unused[: size - size % width].view(-1, width).unbind(1):
                 strides = [width * stride for stride in tensor.stride()]
                 start = byte.storage_offset() + width * tensor.storage_offset()
                 byte.as_strided(tensor.shape, strides, start).fill_(False)
         if unused.any():
-            found[f"storage of {first}"] = tensor_digest(content[unused])
-    return found
+            yield f"storage of {first}", tensor_digest(content[unused])

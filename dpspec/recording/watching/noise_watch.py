@@ -87,13 +87,8 @@ class Coordinates:
 
     def every(self, most: int) -> slice:
         """At most ``most`` coordinates at equal distances, from a random start."""
-        (start,), stride = self.starts(most, 1)
-        return slice(start, None, stride)
-
-    def starts(self, most: int, count: int) -> tuple[list[int], int]:
-        """Random starts of ``count`` such choices, and the distance."""
         stride = max(1, -(-self.count // most))
-        return self._random.integers(stride, size=count).tolist(), stride
+        return slice(int(self._random.integers(stride)), None, stride)
 
     def window(self) -> list[slice]:
         """Disjoint stretches of coordinates; of a large model two random ones, and a shift and a mirror image."""
@@ -161,8 +156,7 @@ class NoiseWatch:
         self._largest: list[Array] = []
         self._squares: list[Tensor] = []
         self._rounding = 0.0
-        self._waiting: list[tuple[Tensor, Tensor | None, float, float]] = []
-        self._below: dict[float, list[tuple[int, ...]]] = {}
+        self._waiting: list[tuple[Tensor, Tensor | None, Array, float]] = []
         self._seen, self._unit = 0, 0.5 * self._resolution
         self._along: list[float] = [0, 0.0, 0.0]
 
@@ -228,40 +222,34 @@ class NoiseWatch:
                 squares += torch.mv(part.square().t(), torch.as_tensor(weights).to(part))
 
     def _add_values(self, noise: Tensor, total: Tensor | None, std: Array, room: float) -> None:
-        """Keep some values of each step with finite ``std``, and test them once there are enough."""
-        starts, stride = self._coordinates.starts(_VALUES, len(std))
-        on_host = noise.is_cpu
-        rows: list[Any] = [of if of is None or not on_host else of.numpy() for of in (noise, total)]
-        for row in np.flatnonzero(np.isfinite(std)).tolist():
-            where = row, slice(starts[row], None, stride)
-            values, sums = rows[0][where], None if rows[1] is None else rows[1][where]
-            if on_host:
-                self._count(values, sums, float(std[row]), room)
-            else:  # reads wait for each other
-                self._waiting.append((values.clone(), None if sums is None else sums.clone(), float(std[row]), room))
-        if on_host or len(self._waiting) >= _BATCH:
+        """Test some values of each step with finite ``std``."""
+        steps, where = np.flatnonzero(np.isfinite(std)), self._coordinates.every(_VALUES)
+        values, sums = (None if of is None else of[:, where][torch.from_numpy(steps)] for of in (noise, total))
+        assert values is not None
+        self._waiting.append((values, sums, std[steps], room))
+        if noise.is_cpu or len(self._waiting) >= _BATCH:  # reads from other devices wait for each other
             self._read_steps()
-
-    def _count(self, given: Any, sums: Any, std: float, room: float) -> None:
-        """Note the numbers of values below each edge."""
-        values = np.sort(given if sums is None else given[np.abs(sums) <= _SUM * std])
-        below = values.searchsorted(gaussian_noise.EDGES * std, side="right")
-        self._below.setdefault(room, []).append((*below, len(values)))
 
     def _read_steps(self) -> None:
         waiting, self._waiting = self._waiting, []
         for values, sums, std, room in waiting:
             self._count(_array(values), None if sums is None else _array(sums), std, room)
-        below, self._below = self._below, {}
-        for room, rows in below.items():
-            counts = np.diff(np.array(rows), axis=1, prepend=0)
-            self._counts += counts.sum(axis=0)
-            self._tested += len(counts)
-            self._room = max(self._room, room)
-            log_p, _ = gaussian_noise.log_shares(counts, room)
-            worst = int(np.argmin(log_p))
-            if log_p[worst] < self._worst[0]:
-                self._worst = float(log_p[worst]), counts[worst].tolist()
+
+    def _count(self, values: Array, sums: Array | None, std: Array, room: float) -> None:
+        """Count the values between the edges, (k, n) of k steps, where the sum is small."""
+        scaled = values / std[:, None]
+        if sums is not None:
+            scaled[np.abs(sums) > _SUM * std[:, None]] = np.inf
+        scaled.sort(axis=1)
+        ends = np.append(gaussian_noise.EDGES, np.finfo(np.float64).max)
+        counts = np.diff([row.searchsorted(ends, side="right") for row in scaled], axis=1, prepend=0)
+        self._counts += counts.sum(axis=0)
+        self._tested += len(counts)
+        self._room = max(self._room, room)
+        log_p, _ = gaussian_noise.log_shares(counts, room)
+        worst = int(np.argmin(log_p))
+        if log_p[worst] < self._worst[0]:
+            self._worst = float(log_p[worst]), counts[worst].tolist()
 
     def _add_norms(self, layers: Array, std: Array) -> None:
         """Add the normal scores of sums and squared norms, (k, 2 layers), of each layer and of all coordinates."""

@@ -76,12 +76,14 @@ class OptimizerState:
 
     def _read(self) -> tuple[list[Tensor], list[int], list[Any]]:
         """All parameters, the number of values in the state of each, and these values."""
-        state, parameters, sizes = self._optimizer.state, list[Tensor](), list[int]()
+        parameters, sizes = list[Tensor](), list[int]()
         for group in self._optimizer.param_groups:
             parameters += group["params"]
+        # by identity, because the hash of a tensor is slow
+        held: dict[int, Any] = {id(p): kept for p, kept in dict.items(self._optimizer.state)}
         values: list[Any] = []
         for p in parameters:
-            kept = dict.get(state, p) or {}
+            kept = held.get(id(p)) or {}
             sizes.append(len(kept))
             values += kept.values()
         return parameters, sizes, values

@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import math
 import operator
+import sys
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import repeat
-from types import MethodType
+from types import FrameType, MethodType
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from dpspec.recording.fingerprints import Bits, Tally, require_plain
+from dpspec.recording.fingerprints import Bits, Chances, Tally, require_plain
 from dpspec.recording.folder.step_record import UNSEEN
 from dpspec.recording.pending_step import PendingStep
 from dpspec.recording.ranks.rank_watch import RankWatch
@@ -33,10 +34,14 @@ from dpspec.recording.sums.ghost_sums import GhostSums
 from dpspec.recording.sums.sharded_ghost_sums import ShardedGhostSums
 from dpspec.recording.watching.noise_sketch import NoiseSketch
 from dpspec.recording.watching.noise_watch import NoiseWatch, row_of
-from dpspec.recording.watching.step_hooks import ReplacedMethods, StepHooks
+from dpspec.recording.watching.step_hooks import ReplacedMethods, StepHooks, is_of
 
 #: Steps that are read together, and numbers of gradients that are kept for it.
 _STEPS, _NUMBERS = 32, 2**19
+
+#: Opacus' own code calls the observed methods of a step one after another, with none of the script between them. The
+#: options and gradients that one left are then compared before the next with this probability, and always otherwise.
+_AGAIN = 0.25
 
 #: Attributes of the classes of parameters.
 _OF_TENSORS, _OF_PARAMETERS = vars(Tensor), vars(torch.nn.Parameter)
@@ -118,6 +123,12 @@ class OpacusWatch:
         self._contributions: Contributions | None = None
         self._unscaled: Tensor | None = None
         self._gradients, self._stepping = Bits(), False
+        method: Any = getattr(type(optimizer), "pre_step", None)
+        self._pre_step = method.__code__ if is_of(method, ("opacus",)) else None
+        # The call of ``pre_step`` that made the last observed call, and whether it makes this one, too.
+        self._caller: FrameType | None = None
+        self._follows = False
+        self._random = Chances()
         self._meddled, self._changed = Tally(), Tally()
         self.step = PendingStep()
         self.norm_type, self.sum_type = "", ""
@@ -180,6 +191,8 @@ class OpacusWatch:
         own, original, guarded = vars(thing).get(name), getattr(thing, name), self._guarded
 
         def replaced(this: Any, *given: Any, **named: Any) -> Any:
+            caller = sys._getframe(1)
+            self._follows = caller is self._caller and self._random.random() > _AGAIN
             guarded(before)
             try:
                 result = original(*given, **named)
@@ -187,6 +200,9 @@ class OpacusWatch:
                 if self._contributions is not None:
                     self._contributions.close()
             guarded(partial(after, result))
+            skipped = getattr(self._optimizer, "_step_skip_queue", None)
+            own = caller.f_code is self._pre_step and not self.replaced.found
+            self._caller = caller if own and type(skipped) is list and not skipped else None
             return result
 
         put = MethodType(replaced, thing)
@@ -209,11 +225,11 @@ class OpacusWatch:
         self._require_plain()
         self._use()
         self.sums.compare()
-        self.recomputed.expect()
+        kept = self.recomputed.expect()
         if self._probing is not None:
             gradients = self._optimizer.grad_samples
             self._probing(0 if self.step.rows == UNSEEN else self.step.rows, len(gradients[0]), gradients)
-        self._contributions = Contributions(self._parameters)
+        self._contributions = Contributions(kept)
 
     def _after_sum(self, _: Any) -> None:
         seen, self._contributions = self._contributions, None
@@ -264,10 +280,11 @@ class OpacusWatch:
         self.ghost.after_coefficients(coefficients)
 
     def _before_noise(self) -> None:
-        self._require_plain()
-        self._use()
-        self.sums.compare()
+        if not self._follows:
+            self._require_plain()
+            self._use()
         if self._entering is not None:
+            self.sums.compare()
             norms = self._entering(float(self._optimizer.max_grad_norm))
             self.step.rows += len(norms)
             if self.step.norms:
@@ -282,6 +299,7 @@ class OpacusWatch:
             raise RuntimeError("other parameters are trained than at the beginning; record each part in its own run")
         gradients, sums = [p.grad for p in parameters], summed_gradients(optimizer, parameters)
         require_plain((*parameters, *gradients, *sums))
+        self.sums.compare(sums)
         multiplier = expected_multiplier(optimizer, self._clipping)
         step.noise_multiplier = min(float(optimizer.noise_multiplier), multiplier)
         step.clip_norm = float(optimizer.max_grad_norm)
@@ -343,7 +361,7 @@ class OpacusWatch:
         return norm
 
     def _before_scaling(self) -> None:
-        meddled = self._compare()
+        meddled = False if self._follows else self._compare()
         self._unscaled = None if meddled is False and self._rows.hold(self.step) else self._first_norm()
 
     def _after_scaling(self, _: Any) -> None:
@@ -389,6 +407,7 @@ class OpacusWatch:
         if self._stepping and all(one is not None for one in gradients):
             self._changed.add(self._gradients.differ(gradients))
         self._gradients.forget()
+        self._caller = None
 
 
 def expected_multiplier(optimizer: Any, clipping: str) -> float:

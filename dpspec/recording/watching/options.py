@@ -126,9 +126,9 @@ class OptionWatch:
     def _groups(self, private: bool) -> Sequence[Mapping[str, Any]]:
         """The groups of the optimizer, none with ``private``."""
         groups = [] if private or self._optimizer is None else self._optimizer.param_groups
-        for group in groups:
-            if type(group) is not dict or type(group["params"]) is not list:
-                raise TypeError("param_groups holds other classes than dict and list, whose code may run in a step")
+        plain = type(groups) is list and all(type(one) is dict and type(one["params"]) is list for one in groups)
+        if not plain:
+            raise TypeError("param_groups holds other classes than dict and list, whose code may run in a step")
         return groups
 
     def _objects(self, private: bool) -> list[Any]:
@@ -219,7 +219,7 @@ class SchedulerWatch:
         self._begin, self._end, self._guarded = begin, end, guarded
         self._left: WeakKeyDictionary[Any, str] = WeakKeyDictionary()
         self._spacings: WeakKeyDictionary[Any, tuple[float, float]] = WeakKeyDictionary()
-        self._known, self._depth = True, 0
+        self._known, self._unedited, self._depth = True, True, 0
         self._undo: list[Callable[[], None]] = []
         for name in _SETS:
             module = sys.modules.get(name)
@@ -262,11 +262,12 @@ class SchedulerWatch:
     def _called(self, scheduler: Any, epoch: Any) -> None:
         self._begin()
         before = self._left.get(scheduler)
-        self._known = before is None or before == _state(scheduler)
-        self._known &= epoch is None or self._is_even(scheduler, epoch)
+        self._unedited = before is None or before == _state(scheduler) != UNREAD
+        self._known = self._unedited and (epoch is None or self._is_even(scheduler, epoch))
 
     def _returned(self, scheduler: Any) -> None:
-        self._left[scheduler] = _state(scheduler)
+        # a later step may use the edited value
+        self._left[scheduler] = _state(scheduler) if self._unedited else UNREAD
         kind, known = type(scheduler), self._known and _is_public(scheduler)
         self._end(kind.__name__, _SETS[kind.__module__] if known else frozenset())
 
@@ -300,4 +301,4 @@ def _state(scheduler: Any) -> str:
     try:
         return digest(vars(scheduler))
     except (TypeError, ValueError, RuntimeError):
-        return ""
+        return UNREAD

@@ -31,9 +31,7 @@ class ParameterWatch:
         return self._last.differ(self._parameters)
 
     def advance(self) -> bool | Tensor:
-        moved = self.moved()
-        self._last.keep(self._parameters)
-        return moved
+        return self._last.replace(self._parameters)
 
 
 class GradientParameters:

@@ -24,11 +24,12 @@ class SamplerWatch:
         the indices of a batch that contribute, all by default."""
         self._sampler, self._class = sampler, type(sampler)
         self._ahead, self._present = ahead, present
-        self._waiting: deque[tuple[int, Indices]] = deque()
+        self._waiting: deque[tuple[int, Indices, Any]] = deque()
+        #: The sampler's ``sample_rate`` at each draw up to the last step.
+        self.rates: list[Any] = []
         self._passes = 0
         self._used = False
         self.drawn = 0
-        self.unused = 0
         #: The number of times that batches were passed over before others were used.
         self.passed_over = 0
 
@@ -54,7 +55,6 @@ class SamplerWatch:
     def begin(self) -> int:
         """Begin a pass over the loader, and return its number. Batches drawn ahead in the pass before stay unused."""
         if self._ahead:
-            self.unused += len(self._waiting)
             self.passed_over += bool(self._waiting) and not self._used
             self._waiting.clear()
         self._used = False
@@ -66,7 +66,8 @@ class SamplerWatch:
         drawn = np.array(batch, dtype=np.int64).reshape(-1)  # a copy: a sampler may yield one array again
         if self._present is not None:
             drawn = np.asarray(self._present(drawn), dtype=np.int64)
-        self._waiting.append((number, drawn))
+        # read now, because a script may set another rate for the draw alone
+        self._waiting.append((number, drawn, getattr(self._sampler, "sample_rate", None)))
 
     def latest(self) -> Indices:
         return self._waiting[-1][1] if self._waiting else np.zeros(0, dtype=np.int64)
@@ -81,6 +82,7 @@ class SamplerWatch:
         If batches are drawn when they are used, a step takes all since the last step, or a single pass if its batches
         have ``rows`` records. Of batches drawn ahead a step takes the first, and more while they have fewer records.
         """
+        self.rates = [rate for _, _, rate in self._waiting]
         if not self._waiting:
             return None
         self._used = True
@@ -95,14 +97,13 @@ class SamplerWatch:
         return np.concatenate(taken), len(taken)
 
     def _latest(self, rows: int | None) -> list[Indices]:
-        every = [batch for _, batch in self._waiting]
+        every = [batch for _, batch, _ in self._waiting]
         passes: dict[int, list[Indices]] = {}
-        for number, batch in self._waiting:
+        for number, batch, _ in self._waiting:
             passes.setdefault(number, []).append(batch)
         self._waiting.clear()
         latest = (passes[number] for number in sorted(passes, reverse=True))
         own = next((batches for batches in latest if sum(map(len, batches)) == rows), every)
-        self.unused += len(every) - len(own)
         self.passed_over += len(own) < len(every)
         return own
 

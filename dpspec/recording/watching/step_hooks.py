@@ -56,7 +56,8 @@ class StepHooks:
     Otherwise changes by those hooks would be attributed to the step.
 
     Attributes:
-        ordered: Whether both were called at the last step, and no other hook of the optimizer ran between them.
+        ordered: Whether both were called at the last step, and no other hook of the optimizer and no closure ran
+            between them.
         disordered: The number of steps for which this is false.
         loss_scaler: Whether an enabled ``GradScaler`` of torch called a step.
     """
@@ -74,8 +75,8 @@ class StepHooks:
         self._before.last.clear()
         self._after.remove()
 
-    def _begin(self, *_: Any) -> None:
-        self._began = True
+    def _begin(self, _: Any, given: Sequence[Any], named: Mapping[str, Any]) -> None:
+        self._began = all(one is None for one in (*given[1:], *named.values()))  # the first one is the optimizer
         self.loss_scaler = self.loss_scaler or _is_called_by_scaler()
         self._observe_before()
         # torch iterates over the hooks before a step now, and order can only be changed among those after it
@@ -98,7 +99,7 @@ class ReplacedMethods:
     """Collects the names of Opacus' methods that a script replaced, on the class, on the instance or in the module."""
 
     def __init__(self, optimizer: Any, model: Any) -> None:
-        self._optimizer, self._model = optimizer, model
+        self._optimizer, self._model, self._class = optimizer, model, type(optimizer)
         names = {kind.__module__ for kind in type(optimizer).__mro__ if kind.__module__.startswith("opacus.")}
         self._modules = {name: sys.modules[name] for name in sorted(names)}
         holders: list[tuple[Any, Sequence[str]]] = [(type(optimizer), _METHODS), (type(model), _OF_MODELS)]
@@ -117,6 +118,8 @@ class ReplacedMethods:
         if objects is not None and seen is not None and all(map(operator.is_, objects, seen)):
             return
         self._seen = objects
+        if type(self._optimizer) is not self._class:
+            self._names.setdefault(f"class {type(self._optimizer).__name__}"[:100])
         for name, thing, packages in self._places(watched):
             if not is_of(thing, packages):
                 self._names.setdefault(name[:100])

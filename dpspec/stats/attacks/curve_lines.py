@@ -10,9 +10,10 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from itertools import accumulate, pairwise
 
+import numpy as np
 from scipy import special
 
-from dpspec.accounting import bisect
+from dpspec import accounting
 
 #: Deltas at which Renyi claims are tested.
 DELTAS = tuple(10.0 ** (-k / 2.0) for k in range(2, 25))
@@ -33,16 +34,10 @@ def gaussian(mu: float) -> tuple[Point, ...]:
     """
     if not mu > 0.0:
         return ((0.0, 0.0),)
-    distances = (-0.5 * mu, *(z for z in DISTANCES if z > -0.5 * mu))
-    epsilons = [max(0.0, 0.5 * mu * mu + z * mu) for z in distances]
-    return tuple((epsilon, min(1.0, gaussian_delta(mu, epsilon) * (1.0 + 1e-9))) for epsilon in epsilons)
-
-
-def gaussian_delta(mu: float, epsilon: float) -> float:
-    """Delta of mu-GDP, mu > 0, at one epsilon: the formula of :func:`gaussian`."""
-    first = float(special.log_ndtr(0.5 * mu - epsilon / mu))
-    second = epsilon + float(special.log_ndtr(-0.5 * mu - epsilon / mu))
-    return math.exp(first) * -math.expm1(min(0.0, second - first))
+    distances = np.array([-0.5 * mu, *(z for z in DISTANCES if z > -0.5 * mu)])
+    epsilons = np.maximum(0.0, 0.5 * mu * mu + distances * mu)
+    deltas = np.minimum(1.0, accounting.gaussian.delta(epsilons, mu) * (1.0 + 1e-9))
+    return tuple(zip(epsilons.tolist(), deltas.tolist(), strict=True))
 
 
 def renyi(alpha: float, epsilon: float) -> tuple[Point, ...]:
@@ -121,20 +116,5 @@ def estimate_mu(outcomes: Sequence[str]) -> float:
 
 
 def gaussian_epsilon(mu: float, delta: float) -> float:
-    """Epsilon of mu-GDP at ``delta`` > 0, within a relative 1e-9."""
-    if not delta > 0.0:
-        raise ValueError(f"delta must be positive, got {delta}")
-    if not mu > 0.0 or gaussian_delta(mu, 0.0) <= delta:
-        return 0.0
-    if math.isinf(mu):
-        return math.inf
-    low, high = 0.0, 1.0
-    while gaussian_delta(mu, high) > delta:
-        low, high = high, 2.0 * high
-    above = bisect(
-        lambda value: gaussian_delta(mu, value) > delta,
-        low,
-        high,
-        relative=1e-9,
-    )
-    return above[0]
+    """Epsilon of mu-GDP at ``delta`` in (0, 1)."""
+    return float(accounting.gaussian.epsilon(delta, mu)) if 0.0 < mu < math.inf else max(0.0, mu)

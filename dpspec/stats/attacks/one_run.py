@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
@@ -31,7 +31,8 @@ import numpy as np
 import numpy.typing as npt
 from scipy import special
 
-from dpspec.accounting import Floats, bisect_by_margin
+from dpspec.accounting import Floats
+from dpspec.stats import binomial
 from dpspec.stats.attacks import curve_lines
 
 #: Source of evidence and bounds of this kind.
@@ -84,22 +85,9 @@ def correction(canaries: int, guesses: int, correct: int, epsilon: float, delta:
 def epsilon_lower(canaries: int, guesses: int, correct: int, delta: float, confidence: float) -> float:
     if not 0.0 < confidence < 1.0:
         raise ValueError(f"confidence must lie strictly between 0 and 1, got {confidence}")
-    level = 1.0 - confidence
-
-    def rejected(epsilon: float) -> bool:
-        return p_value(canaries, guesses, correct, epsilon, delta) <= level
-
-    if not rejected(0.0):
-        return 0.0
-    low, high = 0.0, 1.0
-    while rejected(high):
-        low, high = high, 2.0 * high
-
-    def margin(epsilon: float) -> float:
-        """Nonnegative if epsilon is rejected; as normal scores, which are nearly linear in epsilon."""
-        return float(special.ndtri(level) - special.ndtri(p_value(canaries, guesses, correct, epsilon, delta)))
-
-    return bisect_by_margin(margin, low, high, relative=1e-10)[0]
+    return binomial.largest_rejected(
+        lambda epsilon: p_value(canaries, guesses, correct, epsilon, delta), 1.0 - confidence, relative=1e-10
+    )
 
 
 #: Source of evidence and bounds of this kind.
@@ -142,23 +130,11 @@ def mu_lower(canaries: int, guesses: int, correct: int, confidence: float) -> fl
 
     Valid for all mechanisms. It implies no epsilon at a single delta, which may be smaller without a Gaussian curve.
     """
-    level = 1.0 - confidence
 
-    def rejected(mu: float, test: Callable[[int, int, int, Sequence[curve_lines.Point]], float]) -> bool:
-        return test(canaries, guesses, correct, curve_lines.gaussian(mu)) <= level
+    def of_mu(mu: float) -> float:
+        return curve_p_value(canaries, guesses, correct, curve_lines.gaussian(mu))
 
-    if not rejected(0.0, curve_p_value):
-        return 0.0
-    # Single points reject less but are faster, so they give the start of the search.
-    low, high = 0.0, 1.0
-    for test, precision in ((by_point, 1e-2), (curve_p_value, 1e-4)):
-        while high < _LARGEST_MU and rejected(high, test):
-            low, high = high, 2.0 * high
-        while high - low > precision * high and high > 1e-6:
-            middle = 0.5 * (low + high)
-            low, high = (middle, high) if rejected(middle, test) else (low, middle)
-        high = 1.25 * low if low > 0.0 else 1.0
-    return low
+    return binomial.largest_rejected(of_mu, 1.0 - confidence, relative=1e-4, most=_LARGEST_MU)
 
 
 @lru_cache(maxsize=4096)
@@ -253,7 +229,7 @@ class _Search:
         if found is None:
             order = np.argsort(np.abs(k[1:] - v), kind="stable")
         else:
-            order = np.argsort(-np.array(found.weights), kind="stable")
+            order = np.argsort(-np.array(found[1]), kind="stable")
         x = np.empty(r)
         x[order] = np.cumsum(weight[order])
         return np.asarray(np.log(np.maximum(x[:v], 1e-290)), dtype=np.float64)
@@ -265,21 +241,14 @@ class _Search:
         found = _meet(self._r, self._v, self._lines.slopes[line].tolist(), self._start)
         if found is None:
             return math.inf
-        self._start = 1.0 / found.z - 1.0
-        steps = np.diff(np.array([0.0, *found.weights[: self._v]]))
-        return float((1.0 + steps @ self._lines.offsets[line]) * found.z)
+        z, weights = found
+        self._start = 1.0 / z - 1.0
+        steps = np.diff(np.array([0.0, *weights[: self._v]]))
+        return float((1.0 + steps @ self._lines.offsets[line]) * z)
 
 
-@dataclass(frozen=True)
-class _Solution:
-    """Solution of (2): z, and a_k / z for k = 1, ..., r."""
-
-    z: float
-    weights: list[float]
-
-
-def _meet(guesses: int, correct: int, slopes: list[float], start: float) -> _Solution | None:
-    """Smallest z at which both recursions meet, in units of z; None on overflow.
+def _meet(guesses: int, correct: int, slopes: list[float], start: float) -> tuple[float, list[float]] | None:
+    """The solution of (2) with the smallest z: z, and a_k / z for k = 1, ..., r; None on overflow.
 
     ``start`` is a guess of 1 / z - 1. The recursion from above is convex and piecewise linear in it, so bracketed
     Newton steps find the root. Far above v the starting point does not matter, and the recursion starts from a_v.
@@ -329,4 +298,4 @@ def _meet(guesses: int, correct: int, slopes: list[float], start: float) -> _Sol
         return None
     above: list[float] = []
     from_above(low, above)
-    return _Solution(z=1.0 / (1.0 + low), weights=[*a[1:], *reversed(above)])
+    return 1.0 / (1.0 + low), [*a[1:], *reversed(above)]

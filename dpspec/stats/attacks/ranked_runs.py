@@ -14,7 +14,8 @@ from typing import NamedTuple
 import numpy as np
 from scipy import special
 
-from dpspec.accounting import Floats, bisect_by_margin
+from dpspec.accounting import Floats
+from dpspec.stats import binomial
 
 #: Source of the bound.
 SOURCE = "Dong, Roth & Su 2022, Theorem 2.10; order statistics, after Xiang et al. 2025"
@@ -70,18 +71,9 @@ def mu_lower(guesses: Guesses, correct: int, confidence: float) -> float:
 
     The bound is at most 40, with a relative precision of 1e-5, rounded down; 0 if mu = 0 is not rejected.
     """
-    level = 1.0 - confidence
-    if p_value(guesses, correct, 0.0) > level:
-        return 0.0
-    low, high = 0.0, 1.0
-    while high < LARGEST_MU and p_value(guesses, correct, high) <= level:
-        low, high = high, 2.0 * high
-
-    def margin(mu: float) -> float:
-        """Difference of normal scores, nearly linear in mu; at least 0 if mu is rejected."""
-        return float(special.ndtri(level) - special.ndtri(p_value(guesses, correct, mu)))
-
-    return bisect_by_margin(margin, low, high, relative=1e-5)[0]
+    return binomial.largest_rejected(
+        lambda mu: p_value(guesses, correct, mu), 1.0 - confidence, relative=1e-5, most=LARGEST_MU
+    )
 
 
 @lru_cache(maxsize=256)

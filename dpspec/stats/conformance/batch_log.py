@@ -120,6 +120,11 @@ class BatchLog:
     def sums(self) -> BatchSums:
         sizes = np.array(self._sizes, dtype=np.int64)
         overlaps = zip(self._lags, self._overlaps.tolist(), strict=True)
+        allocated = None
+        if epoch_steps := self._phase.sampling.epoch_steps:
+            whole, mean = len(sizes) // epoch_steps, self._places * self._phase.sampling.batches_per_epoch / epoch_steps
+            spread = float(np.square(sizes[: whole * epoch_steps] - mean).sum())
+            allocated = EpochSums(whole=whole, astray=self._astray, spread=spread)
         sized = len(sizes) and self._random and self._phase.sampling.batch_size is None
         return BatchSums(
             steps=len(sizes),
@@ -131,16 +136,8 @@ class BatchLog:
             overlaps=tuple(Common(lag, *counts) for lag, counts in overlaps if counts[1]),
             together=None if self._epochs is None else self._epochs.sums(),
             early=None if self._epochs is None else self._epochs.early,
-            epochs=self._allocated(sizes),
+            epochs=allocated,
         )
-
-    def _allocated(self, sizes: Array) -> EpochSums | None:
-        epoch_steps = self._phase.sampling.epoch_steps
-        if epoch_steps is None:
-            return None
-        whole, mean = len(sizes) // epoch_steps, self._places * self._phase.sampling.batches_per_epoch / epoch_steps
-        spread = float(np.square(sizes[: whole * epoch_steps] - mean).sum())
-        return EpochSums(whole=whole, astray=self._astray, spread=spread)
 
     def state(self) -> dict[str, Array]:
         """Return what :meth:`restore` resumes from, without the remembered batches."""

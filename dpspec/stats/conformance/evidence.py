@@ -21,17 +21,13 @@ from dpspec.stats.conformance import noise_tests
 from dpspec.stats.conformance.batch_checks import SamplingSums
 from dpspec.stats.conformance.canary_contributions import PlantedSums
 from dpspec.stats.conformance.noise_tests import MOST_LAYERS, SharedLayers
-from dpspec.stats.conformance.step_tests import StepSums, summary
+from dpspec.stats.conformance.step_tests import HUGE, StepSums, summary
 
 Array: TypeAlias = np.ndarray[Any, Any]
 T = TypeVar("T")
 
 #: Maximum number of evenly spaced coordinates of each step's noise, and of stored numbers in total.
 MOST_COORDINATES, MOST_NUMBERS = 4096, 2**22
-
-
-#: Replaces measurements that are not finite, because evidence is JSON.
-HUGE = 1e300
 
 
 def number(value: float) -> float:
@@ -246,8 +242,8 @@ class NoiseSums(Record):
 
         ``count``: the number of parameters. All in units of the declared standard deviation.
         """
-        products = noise_tests.products(rows)
-        lag = noise_tests.worst_lag(products.lags)
+        lags, largest = noise_tests.products(rows)
+        lag = noise_tests.worst_lag(lags)
         twin = None
         if other is not None and other.shape == rows.shape:
             twin = TwinProducts(largest=number(noise_tests.largest_across(rows, other)))
@@ -257,8 +253,8 @@ class NoiseSums(Record):
             each=summary(squares, count=count),
             steps=len(rows),
             width=rows.shape[1],
-            lag=LagProducts(lag=lag, products=number(float(products.lags[lag]))),
-            pair=number(products.largest),
+            lag=LagProducts(lag=lag, products=number(float(lags[lag]))),
+            pair=number(largest),
             twin=twin,
         )
 

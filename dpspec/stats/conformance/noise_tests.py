@@ -13,7 +13,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from math import prod
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 from scipy import special
@@ -195,19 +195,11 @@ def _check(squares: float, count: int) -> None:
         raise ValueError(f"count must be at least 1, got {count}")
 
 
-class Products(NamedTuple):
-    """Inner products between rows.
+def products(rows: Rows, earlier: Rows | None = None) -> tuple[Rows, float]:
+    """Multiply each row (steps, width) with all ``earlier`` rows before it, by default its own.
 
-    ``lags`` (steps,): the sum over t of <row t, row t - lag>; 0 at lag 0. ``largest``: the inner product of rows of
-    different steps with the largest absolute value.
+    Returns the sum over t of <row t, row t - lag> at each lag, (steps,), and the largest product by absolute value.
     """
-
-    lags: Rows
-    largest: float
-
-
-def products(rows: Rows, earlier: Rows | None = None) -> Products:
-    """Multiply each row (steps, width) with all ``earlier`` rows before it, by default its own."""
     before = rows if earlier is None else earlier
     count = len(rows)
     lags, largest = np.zeros(count), 0.0
@@ -218,7 +210,7 @@ def products(rows: Rows, earlier: Rows | None = None) -> Products:
         lags += np.bincount(np.maximum(lag, 0).ravel(), weights=found.ravel(), minlength=count)
         largest = _larger(largest, found)
     lags[:1] = 0.0
-    return Products(lags, largest)
+    return lags, largest
 
 
 def largest_across(one: Rows, other: Rows) -> float:

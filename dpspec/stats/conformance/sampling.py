@@ -22,9 +22,6 @@ LOOSE = 20.0
 #: Exponents of the likelihood ratios against independent batches.
 _TILTS = np.geomspace(0.01, 20.0, 24)
 
-#: Bound on the relative error of the inverse beta function.
-_MARGIN = 1e-12
-
 
 @dataclass(frozen=True)
 class BatchSize:
@@ -211,10 +208,10 @@ def _detectable_overlap(chances: int, rate: float, *, fewer: bool) -> float | No
         seen = bisect(rejected, end, mean, within=1e-6)[0]
         if end:
             first = math.ceil(seen)
-            other = float(special.betaincinv(first, chances - first + 1, POWER)) * (1.0 + _MARGIN)
+            other = float(special.betaincinv(first, chances - first + 1, POWER)) * (1.0 + binomial.MARGIN)
         else:
             first = math.floor(seen)
-            other = float(special.betainccinv(first + 1, chances - first, POWER)) * (1.0 - _MARGIN)
+            other = float(special.betainccinv(first + 1, chances - first, POWER)) * (1.0 - binomial.MARGIN)
         found.append(abs(other / rate - 1.0))
     return max(found)
 

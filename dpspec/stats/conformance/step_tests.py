@@ -20,7 +20,7 @@ from dpspec.stats.conformance.sampling import BatchSize
 Array: TypeAlias = np.ndarray[Any, Any]
 
 #: Replaces values that are not finite, because evidence is JSON.
-_HUGE = 1e300
+HUGE = 1e300
 
 
 @dataclass(frozen=True)
@@ -55,12 +55,12 @@ Law: TypeAlias = StepNoise | BatchSize | TruncatedSize
 
 def summary(values: Array, numbers: Array | None = None, count: int | None = None) -> StepSums:
     """Return minimum and maximum of ``values`` (T,), T >= 1, at the steps ``numbers`` (T,), by default 1 to T."""
-    given = np.nan_to_num(np.asarray(values, dtype=np.float64), nan=_HUGE, posinf=_HUGE, neginf=0.0)
+    given = np.nan_to_num(np.asarray(values, dtype=np.float64), nan=HUGE, posinf=HUGE, neginf=0.0)
     step = np.arange(1, len(given) + 1) if numbers is None else numbers
 
     def value_at(place: np.intp) -> StepValue:
         """Round to nine digits, and keep integers."""
-        value = float(np.clip(given[place], -_HUGE, _HUGE))
+        value = float(np.clip(given[place], -HUGE, HUGE))
         whole = value.is_integer() and abs(value) < 2.0**53
         return StepValue(int(value) if whole else float(f"{value:.9g}"), int(step[place]))
 

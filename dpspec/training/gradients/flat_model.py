@@ -1,24 +1,18 @@
-"""A model as a function of one flat vector of its trainable parameters, and checks that it treats records apart.
-
-LSTM, GRU and RNN are written out step by step: torch's layers execute all steps in one operation that hides its weights
-and does not support ``torch.func.vmap``.
-"""
+"""A model as a function of one flat vector of its trainable parameters, and checks that it treats records apart."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from math import prod
 from types import UnionType
-from typing import Any, TypeAlias
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.nn.functional import linear
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
 from torch.nn.modules.instancenorm import _InstanceNorm
@@ -67,11 +61,7 @@ class Layout:
 
 
 def places(model: nn.Module) -> dict[str, Tensor]:
-    """All parameters and buffers by every qualified name, so a tied parameter appears several times.
-
-    ``torch.func.functional_call`` with ``tie_weights=False`` takes exactly these names; with ``tie_weights=True`` it
-    does not restore the parameters of a module that is used twice.
-    """
+    """All parameters and buffers by every qualified name: a tied parameter appears several times."""
     found: dict[str, Tensor] = {}
     for prefix, module in model.named_modules():
         found.update(module.named_parameters(prefix, recurse=False, remove_duplicate=False))
@@ -115,16 +105,16 @@ _RULES: tuple[_Rule, ...] = (
         "use torch.nn.GroupNorm or torch.nn.LayerNorm",
     ),
     (
-        _DropoutNd | nn.RNNBase | nn.MultiheadAttention,
+        _DropoutNd | nn.MultiheadAttention,
         lambda m: bool((m.p if isinstance(m, _DropoutNd) else m.dropout) > 0),
         "applies dropout with torch's global generator, so the run's seed would not determine it",
         "set dropout=0 or remove it: DP-SGD's noise already regularizes",
     ),
     (
         nn.RNNBase,
-        lambda m: type(m) not in (nn.RNN, nn.LSTM, nn.GRU),
-        "is an unknown recurrent layer",
-        "use torch.nn.RNN, LSTM or GRU, or write the recurrence with a cell",
+        lambda m: True,
+        "executes all steps in one operation that hides its weights",
+        "write the recurrence with torch.nn.RNNCell, GRUCell or LSTMCell",
     ),
     (
         nn.Embedding | nn.EmbeddingBag,
@@ -141,7 +131,7 @@ _SEPARATE: frozenset[type[nn.Module]] = frozenset(
         *(nn.GroupNorm, nn.LayerNorm, nn.MaxPool1d, nn.MaxPool2d, nn.MaxPool3d, nn.AvgPool1d, nn.AvgPool2d),
         *(nn.AvgPool3d, nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d, nn.AdaptiveAvgPool3d),
         *(nn.ReLU, nn.LeakyReLU, nn.ELU, nn.SELU, nn.GELU, nn.SiLU, nn.Mish, nn.Tanh, nn.Sigmoid, nn.Softplus),
-        *(nn.ModuleList, modules.Sum, modules.Subsample, modules.ZeroFirst, modules.Encoder, modules.EncoderLayer),
+        *(nn.ModuleList, modules.Sum, modules.Subsample, modules.Encoder, modules.EncoderLayer),
     }
 )
 
@@ -247,92 +237,8 @@ def check_model(factory: ModelFactory, facts: Facts) -> None:
         )
 
 
-#: Recurrent state: h of an RNN or GRU, h and c of an LSTM; each (b, ...).
-State: TypeAlias = tuple[Tensor, ...]
-
-
 def call(model: nn.Module, tensors: Mapping[str, Tensor], x: Tensor) -> Tensor:
-    """Evaluate a model on ``x`` with ``tensors`` by qualified name (``flat_model.places``).
-
-    Recurrent layers run step by step and attention as matrix products; vmap supports both.
-    """
-    with written_out(model), sdpa_kernel(SDPBackend.MATH):
+    """Evaluate a model on ``x`` with ``tensors`` by qualified name (``places``). Attention runs as matrix products."""
+    with sdpa_kernel(SDPBackend.MATH):
         outputs: Tensor = functional_call(model, dict(tensors), (x,), tie_weights=False)
     return outputs
-
-
-@contextmanager
-def written_out(model: nn.Module) -> Iterator[None]:
-    known = (nn.RNN, nn.LSTM, nn.GRU)
-    layers = [module for module in model.modules() if isinstance(module, nn.RNNBase) and type(module) in known]
-    replaced = [layer for layer in layers if "forward" not in vars(layer)]
-    for layer in replaced:
-        layer.forward = partial(_forward, layer)
-    try:
-        yield
-    finally:
-        for layer in replaced:
-            del layer.forward
-
-
-def _forward(layer: nn.RNNBase, input: Any, hx: Any = None) -> tuple[Tensor, Any]:
-    if not isinstance(input, Tensor):
-        raise ValueError(f"{type(layer).__name__}: packed sequences have no per-example gradients; pad the records")
-    single = input.ndim == 2
-    x = input.unsqueeze(1) if single else input.transpose(0, 1) if layer.batch_first else input  # (T, b, d)
-    given = None if hx is None else hx if isinstance(hx, tuple) else (hx,)
-    if given is not None and single:
-        given = tuple(part.unsqueeze(1) for part in given)
-    last: list[State] = []
-    for depth in range(layer.num_layers):
-        outputs = []
-        for suffix in ("", "_reverse")[: 1 + layer.bidirectional]:
-            start = None if given is None else tuple(part[len(last)] for part in given)
-            steps, state = _direction(layer, x, f"_l{depth}{suffix}", start)
-            outputs.append(steps)
-            last.append(state)
-        x = torch.cat(outputs, dim=-1) if len(outputs) > 1 else outputs[0]
-    states = tuple(torch.stack(parts) for parts in zip(*last, strict=True))
-    if single:
-        x, states = x.squeeze(1), tuple(part.squeeze(1) for part in states)
-    elif layer.batch_first:
-        x = x.transpose(0, 1)
-    return x, states if isinstance(layer, nn.LSTM) else states[0]
-
-
-def _direction(layer: nn.RNNBase, x: Tensor, name: str, state: State | None) -> tuple[Tensor, State]:
-    """One direction of one layer over x (T, b, d): outputs (T, b, ...) in the order of x, and the last state."""
-    weights = {part: getattr(layer, f"{part}{name}", None) for part in ("weight_ih", "weight_hh", "weight_hr")}
-    before, within = (getattr(layer, f"bias_{part}{name}") if layer.bias else None for part in ("ih", "hh"))
-    w, u, projection = weights["weight_ih"], weights["weight_hh"], weights["weight_hr"]
-    assert w is not None
-    assert u is not None
-    inputs = linear(x.transpose(0, 1), w, before).transpose(0, 1)
-    if state is None:
-        widths = (layer.proj_size or layer.hidden_size, layer.hidden_size)[: 1 + isinstance(layer, nn.LSTM)]
-        state = tuple(x.new_zeros(x.shape[1], width) for width in widths)
-    found: list[Tensor] = []
-    for step in inputs.flip(0).unbind() if name.endswith("_reverse") else inputs.unbind():
-        state = _cell(layer, step, state, u, within, projection)
-        found.append(state[0])
-    if name.endswith("_reverse"):
-        found.reverse()
-    return torch.stack(found), state
-
-
-def _cell(
-    layer: nn.RNNBase, x: Tensor, state: State, weight: Tensor, bias: Tensor | None, projection: Tensor | None
-) -> State:
-    """The next state from W x + b, the state, U and c, as torch's documentation defines it."""
-    inner = linear(state[0], weight, bias)
-    if isinstance(layer, nn.LSTM):
-        i, f, g, o = (x + inner).chunk(4, dim=-1)
-        c = f.sigmoid() * state[1] + i.sigmoid() * g.tanh()
-        h = o.sigmoid() * c.tanh()
-        return (h if projection is None else linear(h, projection)), c
-    if isinstance(layer, nn.GRU):
-        (r_x, z_x, n_x), (r_h, z_h, n_h) = x.chunk(3, dim=-1), inner.chunk(3, dim=-1)
-        z = (z_x + z_h).sigmoid()
-        n = (n_x + (r_x + r_h).sigmoid() * n_h).tanh()
-        return ((1 - z) * n + z * state[0],)
-    return ((x + inner).tanh() if layer.mode == "RNN_TANH" else (x + inner).relu(),)

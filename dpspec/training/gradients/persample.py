@@ -15,7 +15,7 @@ from dpspec.models.modules import FastPooling
 from dpspec.training.device import full_precision
 from dpspec.training.gradients import flat_model, memory
 from dpspec.training.gradients.clipping import Clip, add_clipped, clipper, no_norms
-from dpspec.training.gradients.flat_model import call, record_by_record, require_uncoupled, written_out
+from dpspec.training.gradients.flat_model import call, record_by_record, require_uncoupled
 from dpspec.training.gradients.ghost import PerExample
 from dpspec.training.gradients.ghost_calls import Gradients
 
@@ -40,10 +40,7 @@ class ClippedSum:
 
 
 class FlatModel:
-    """A module as a function of one flat vector of parameters. The module itself is never changed.
-
-    It may stay on the CPU: buffers and frozen parameters are copied to ``device`` once.
-    """
+    """A module as a function of one flat vector of parameters. The module itself is never changed or moved."""
 
     def __init__(self, model: nn.Module, *, device: str | torch.device = "cpu") -> None:
         require_uncoupled(model)
@@ -126,7 +123,7 @@ class FlatModel:
     def _size(self, state: Tensor, x: Tensor, y: Tensor, wanted: Wanted) -> int:
         if wanted not in self._sizes:
             examples = self._tried(self.layout.unflatten(state.detach()), x, y)
-            with torch.no_grad(), written_out(self._model):
+            with torch.no_grad():
                 kept = memory.activation_bytes(self._model, x[:1].to(next(self._model.parameters()).device))
             needed = kept + (2 * state.nbytes if wanted == "rows" else examples.written)
             large = _MEASURED if wanted == "norms" else memory.RECORDS

@@ -19,7 +19,6 @@ from torch.overrides import TorchFunctionMode
 from dpspec.training.device import full_precision
 from dpspec.training.gradients import memory
 from dpspec.training.gradients.clipping import Clipper, add_clipped, squares_of
-from dpspec.training.gradients.flat_model import written_out
 from dpspec.training.gradients.persample import FlatModel
 
 #: Tensors by parameter name.
@@ -44,7 +43,7 @@ class StackedModel:
         self._others = [name for name in self.layout.names if name not in covered]
         gradients = grad(self._tapped_loss, argnums=(0, 1), has_aux=True)
         self._gradients = vmap(vmap(gradients, in_dims=(0, None, None, 0, 0)), in_dims=(0, 0, 0, 0, 0))
-        with torch.no_grad(), written_out(module):
+        with torch.no_grad():
             example = x[:1].to(next(module.parameters()).device)
             self._kept = memory.activation_bytes(module, example) if len(x) else 0
 
@@ -66,7 +65,7 @@ class StackedModel:
                 return self._add_truncated(totals, outputs, written, inputs, inside, how)
             by_name = self._squares(inputs, outputs, written)
             squares = torch.stack([by_name[name].flatten() for name in names])
-            factors, norms = how.scale(squares, names)
+            factors, norms = how.scale(squares)
             finite = squares.isfinite().all(0).view(inside.shape)
             counted = inside & finite
             if not bool(finite.all()):
@@ -77,14 +76,14 @@ class StackedModel:
                     }
                     for tensors in (inputs, outputs, written)
                 )
-            weights = dict(zip(names, torch.where(counted, factors.view(-1, *inside.shape), 0.0), strict=True))
+            weights = torch.where(counted, factors.view(inside.shape), 0.0)
             for name in self._others:
-                totals[name].flatten(1).add_(torch.bmm(weights[name].unsqueeze(1), written[name].flatten(2)).squeeze(1))
+                totals[name].flatten(1).add_(torch.bmm(weights.unsqueeze(1), written[name].flatten(2)).squeeze(1))
             for layer in self._dense:
                 a, d = inputs[layer.weight], outputs[layer.weight]
-                totals[layer.weight].add_(torch.bmm((d * weights[layer.weight].unsqueeze(2)).transpose(1, 2), a))
+                totals[layer.weight].add_(torch.bmm((d * weights.unsqueeze(2)).transpose(1, 2), a))
                 if layer.bias is not None:
-                    totals[layer.bias].add_(torch.bmm(weights[layer.bias].unsqueeze(1), d).squeeze(1))
+                    totals[layer.bias].add_(torch.bmm(weights.unsqueeze(1), d).squeeze(1))
             return torch.where(counted, norms.view(inside.shape), 0.0)
 
     def _add_truncated(

@@ -113,10 +113,7 @@ class Checkpoint:
         return self._where.folder / f"{self._identity[:32]}.npz"
 
     def load(self, stateful: Mapping[str, Stateful | torch.Generator], initial: Tensor) -> tuple[int, Tensor] | None:
-        """Restore the memories and return the number of completed steps and the parameters (P,), like ``initial``.
-
-        None, without changes, if there is no readable file of this job.
-        """
+        """Restore the memories, and return the completed steps and the parameters (P,), or None without a file."""
         if not self._where.folder.is_dir():
             return None
         try:
@@ -175,10 +172,7 @@ class Checkpoint:
 
 
 def job_digest(job: TrainingJob, initial: Tensor) -> str:
-    """Digest of everything that determines a job's run on the same kind of device and versions.
-
-    Gradient canaries are represented by their number and their first and last gradient.
-    """
+    """Digest of everything that determines a job's run; of gradient canaries the number, first and last gradient."""
     canaries = job.canaries
     planted = []
     if canaries is not None and canaries.count:

@@ -15,9 +15,8 @@ from typing import Any
 class Rates:
     """Learning rate schedule: ``peak`` times a factor for each of ``total`` steps. All rates are positive.
 
-    The factor of ``kind`` constant is 1; of linear and cosine it falls from 1 to ``final`` one step after the last; of
-    step it is ``factor`` to the power of the number of completed intervals of ``every`` steps. It rises linearly during
-    the first ``warmup`` steps.
+    The factor of ``kind`` constant is 1; of linear and cosine it falls from 1 to ``final`` one step after the last. It
+    rises linearly during the first ``warmup`` steps.
     """
 
     peak: float
@@ -25,20 +24,15 @@ class Rates:
     kind: str = "constant"
     warmup: int = 0
     final: float = 0.0
-    every: int = 1
-    factor: float = 1.0
 
     def __call__(self, step: int) -> float:
         """Learning rate of a step, counted from 1. Later steps use the last one's."""
         step = min(step, self.total)
         if step <= self.warmup:
             return self.peak * step / self.warmup
-        passed = step - 1 - self.warmup
-        if self.kind == "step":
-            return self.peak * self.factor ** (passed // self.every)
         if self.kind == "constant":
             return self.peak
-        share = passed / (self.total - self.warmup)
+        share = (step - 1 - self.warmup) / (self.total - self.warmup)
         height = 1.0 - share if self.kind == "linear" else (1.0 + cos(pi * share)) / 2.0
         return self.peak * (self.final + (1.0 - self.final) * height)
 

@@ -1,8 +1,7 @@
 """The backend ``native``: theta <- update(theta, sum of clipped gradients + noise), one run or many runs in one batch.
 
-A custom sampler, contribution, noise or update replaces its part with ``dataclasses.replace``. All noise distributions
-are parametrized by their standard deviation noise_multiplier * clip_norm. Each run of a batch draws the same batches
-and noise as if trained separately; only sums differ by rounding. Batched runs cannot be resumed.
+Each run of a batch draws the same batches and noise as if trained separately; only sums differ by rounding. Batched
+runs cannot be resumed.
 """
 
 from __future__ import annotations
@@ -279,12 +278,7 @@ def parts_of(job: TrainingJob) -> Parts:
 
 
 def train_with(job: TrainingJob, parts: Parts) -> None:
-    """Run a job with possibly replaced parts. The model is written once, at the end.
-
-    Raises ``Cancelled`` if the job is cancelled. Sampling and noise use separate generators derived from the seed. The
-    same seed gives the same run on the same device, and a resumed run ends with the same bits. The loop and all
-    observers compute in full float32.
-    """
+    """Run a job with possibly replaced parts in full float32. A resumed run ends with the same bits."""
     state, observers, total = parts.initial, job.observers, parts.schedule.total
     sampling, source = generator(job.seed, "sampling"), generator(job.seed, "noise", state.device)
     stateful: dict[str, Stateful | torch.Generator] = {

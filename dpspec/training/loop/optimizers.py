@@ -4,11 +4,10 @@ With g_t = noisy_t / divisor + weight_decay * theta_{t-1} and the learning rate 
 
     sgd        theta_t = theta_{t-1} - r_t g_t
     momentum   theta_t = theta_{t-1} - r_t b_t,   b_t = momentum b_{t-1} + g_t,   b_0 = 0
-    nesterov   theta_t = theta_{t-1} - r_t (g_t + momentum b_t)
     adam       theta_t = theta_{t-1} - r_t m_t / (sqrt(v_t) + eps), with m_t and v_t bias-corrected moving averages of g
                and g^2 with decay rates beta1 and beta2
 
-An adversary with all models can invert the first three and recover every noisy sum. Adam cannot be inverted: its first
+An adversary with all models can invert the first two and recover every noisy sum. Adam cannot be inverted: its first
 step reveals little more than signs, and later steps can result from two different sums.
 
 Updates are stateful, so each run needs its own. They act elementwise on states and sums (P,) or (runs, P).
@@ -63,11 +62,10 @@ class Optimizer(Remembering, ABC):
 
 @dataclass(eq=False)
 class Sgd(Optimizer):
-    """Gradient descent, optionally with momentum, also Nesterov's. In units of sums, it multiplies only once."""
+    """Gradient descent, optionally with momentum. In units of sums, it multiplies only once."""
 
     kept = ("_step", "_buffer", "_error")
     momentum: float = 0.0
-    nesterov: bool = False
     _buffer: Tensor | None = field(default=None, init=False)
     _error: Number = field(default=0.0, init=False)  # bound on the rounding error of an inverted buffer
 
@@ -76,8 +74,6 @@ class Sgd(Optimizer):
         direction = gradient = self._gradient(state, noisy)
         if self.momentum:
             direction = self._buffer = self.momentum * _kept(self._buffer, gradient) + gradient
-            if self.nesterov:
-                direction = gradient + self.momentum * self._buffer
         return state - scale * direction
 
     def invert(self, before: Tensor, after: Tensor) -> RecoveredUpdate:
@@ -94,13 +90,8 @@ class Sgd(Optimizer):
         if mu:
             direction, buffer, inherited = gradient, _kept(self._buffer, gradient), self._error
             error = error + 3.0 * mu * eps * _length(buffer)
-            if self.nesterov:
-                gradient = (direction - mu**2 * buffer) / (1.0 + mu)
-                self._buffer, self._error = mu * buffer + gradient, (mu * inherited + error) / (1.0 + mu)
-                error = (error + mu**2 * inherited) / (1.0 + mu)
-            else:
-                self._buffer, self._error = direction, error
-                gradient, error = direction - mu * buffer, error + mu * inherited
+            self._buffer, self._error = direction, error
+            gradient, error = direction - mu * buffer, error + mu * inherited
         if self._decay:
             gradient = gradient - self._decay * before
             error = error + 4.0 * eps * decayed

@@ -1,8 +1,4 @@
-"""Batch samplers of the sampling schemes, and the properties of schemes that measurements use.
-
-Shuffled batches and random allocation depend on each other within an epoch; all other batches are independent. No
-accountant here covers the amplification of shuffled batches.
-"""
+"""Batch samplers of the sampling schemes, and the properties of schemes that measurements use."""
 
 from __future__ import annotations
 
@@ -72,10 +68,7 @@ class TruncatedPoisson:
         return _joint_inclusion(self.records, self.rate, self.max_batch, 1)
 
     def draw(self, generator: torch.Generator) -> Tensor:
-        """Records with numbers below the rate, or of too many those with the smallest numbers.
-
-        Numbers below the rate are conditionally uniform, so the subset is uniformly random.
-        """
+        """If too many numbers are below the rate, the records with the smallest are a uniformly random subset."""
         coins = torch.rand(self.records, generator=generator, dtype=torch.float64)
         drawn = (coins < self.rate).nonzero().squeeze(1)
         if len(drawn) <= self.max_batch:
@@ -127,11 +120,7 @@ class Full:
 
 @dataclass
 class Shuffled(Remembering):
-    """Each epoch splits a random permutation of all records into batches of ``batch_size``; the last may be smaller.
-
-    A record is in exactly one batch per epoch, so batches are dependent: accountants for Poisson or fixed-size sampling
-    do not apply.
-    """
+    """Each epoch splits a random permutation of all records into batches of ``batch_size``; the last may be smaller."""
 
     kept = ("_order", "_taken")
     records: int
@@ -196,10 +185,7 @@ class RandomAllocation(Remembering):
 
 
 def epoch_of(sampler: Sampler) -> int:
-    """Number of steps within which batches depend on each other by design; 1 if steps are independent.
-
-    Also 1 for shuffled batches, for which nothing is claimed.
-    """
+    """Number of steps whose batches depend on each other; 1 for shuffled batches, for which nothing is claimed."""
     return sampler.epoch_steps if isinstance(sampler, RandomAllocation) else 1
 
 

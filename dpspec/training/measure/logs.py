@@ -1,8 +1,4 @@
-"""Observers that log the backend's reports and count the released models: counts, moments, some coordinates of noise.
-
-:mod:`~dpspec.training.measure.run_evidence` converts them to the evidence that
-:mod:`dpspec.stats.conformance.table` tests.
-"""
+"""Observers that log the backend's reports and count the released models."""
 
 from __future__ import annotations
 
@@ -29,11 +25,7 @@ from dpspec.training.loop.native import Schedule
 
 
 class SamplingLog(Observer):
-    """Logs of the reported batches, one for each of the ``declared`` phases.
-
-    Attributes:
-        sizes: Of all batches, also of those after the declared ones.
-    """
+    """Logs of the reported batches by ``declared`` phase, and the ``sizes`` of all batches."""
 
     def __init__(self, declared: Sequence[Mapping[str, Json]], records: int) -> None:
         phases = [Phase.of(phase) for phase in declared]

@@ -1,7 +1,4 @@
-"""Residuals: each released update minus its expectation, for an adversary who knows the real records.
-
-All measurements on released models start from them.
-"""
+"""Residuals: each released update minus its expectation, for an adversary who knows the real records."""
 
 from __future__ import annotations
 
@@ -199,10 +196,7 @@ class Residuals(Remembering, Observer):
 
 
 class SharedPopulations:
-    """Compute the populations of all watchers at the same step in one batch, when the first of them requests its own.
-
-    Watchers of runs that train sequentially are served individually.
-    """
+    """Compute the populations of all watchers at the same step in one batch, when the first requests its own."""
 
     def __init__(self, watchers: Sequence[Residuals], module: nn.Module) -> None:
         first = watchers[0]

@@ -1,7 +1,4 @@
-"""Convert the observers' logs of a run to the evidence that ``stats.conformance.table`` tests.
-
-:func:`reported_evidence` summarizes the backend's reports. Only Gaussian noise is tested.
-"""
+"""Convert the observers' logs of a run to the evidence that ``stats.conformance.table`` tests."""
 
 from __future__ import annotations
 
@@ -57,11 +54,7 @@ class RunLogs:
 
 
 class WatchedRun:
-    """Observers of one run and the conformance evidence they yield.
-
-    ``job`` has canaries but no observers; ``watcher`` observes the released models. Without ``logged``, released models
-    are counted only.
-    """
+    """Observers of one run and their conformance evidence. Unless ``logged``, released models are counted only."""
 
     def __init__(self, job: TrainingJob, watcher: Residuals | None = None, *, logged: bool = True) -> None:
         self._job, self._watcher = job, watcher
@@ -170,10 +163,7 @@ def _groups(sizes: Array, coins: Array) -> Iterator[tuple[int, int, Array]]:
 def _step_totals(
     watcher: ProjectionObserver, measured: Tensor, sizes: Array, coins: Array, along: float
 ) -> StepTotals | None:
-    """Covariance over the ``measured`` (steps,) steps, if real records are drawn at random after the first step.
-
-    A drawn canary contributes ``along`` clip norms along its direction.
-    """
+    """Covariance over the ``measured`` (steps,) steps, if real records are drawn at random after the first step."""
     at = np.flatnonzero(measured.numpy())
     if not np.any(watcher.spread.numpy()[at[at > 0]] != 0.0):
         return None

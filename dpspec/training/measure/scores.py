@@ -1,7 +1,4 @@
-"""Scores of canaries, of all iterates or of the final model, and the accuracy of a model.
-
-Tests depend only on the inclusion bits: a wrong model of a score only loses power.
-"""
+"""Scores of canaries, of all iterates or of the final model, and the accuracy of a model."""
 
 from __future__ import annotations
 
@@ -30,10 +27,7 @@ from dpspec.training.providers import SHADOWS
 
 
 class ProjectionObserver(Residuals):
-    """Project the residual of each update on the directions of gradient canaries.
-
-    ``projections`` (steps, count) float32: the inner products, in clip norms.
-    """
+    """Project residuals on the directions of gradient canaries: ``projections`` (steps, count), in clip norms."""
 
     directions: Directions
     kept = (*Residuals.kept, "projections")
@@ -141,15 +135,10 @@ class RecordScores(Residuals):
         """Clipped gradients in clip norms, rows (b, P), chunk by chunk; zero if not finite."""
         how = clipper(phase.clip)
         for chunk in self.model.gradients(state, x, y):
-            named = self.model.layout.split(chunk)
-            squares = torch.stack([squares_of(rows) for rows in named.values()])
-            factors, _ = how.scale(squares, tuple(named))
-            finite = squares.isfinite().all(0).unsqueeze(1)
-            parts = [
-                (rows.flatten(1) * factor.unsqueeze(1)).clamp(-how.coordinate_bound, how.coordinate_bound)
-                for rows, factor in zip(named.values(), factors, strict=True)
-            ]
-            yield torch.where(finite, torch.cat(parts, dim=1) / phase.clip_norm, 0.0)
+            squares = squares_of(chunk)
+            factors, _ = how.scale(squares.unsqueeze(0))
+            rows = (chunk * factors.unsqueeze(1)).clamp(-how.coordinate_bound, how.coordinate_bound)
+            yield torch.where(squares.isfinite().unsqueeze(1), rows / phase.clip_norm, 0.0)
 
 
 def _signals(
@@ -157,8 +146,7 @@ def _signals(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Shift and strength (m,) of each canary's signal in ``seen`` (m,), the latter still to be divided by ``alone``.
 
-    ``covariance`` (m, m) is the covariance of noise and sampling; canaries add their ``mean`` and ``variance``.
-    Without a solution, which ``failed`` shows, no value is valid.
+    ``covariance`` (m, m) is the covariance of noise and sampling. If ``failed``, no value is valid.
     """
     whole = covariance + (gram * variance) @ gram
     diagonal = whole.diagonal()

@@ -1,7 +1,6 @@
 """Sufficient statistics of the residuals of released models, in clip norms, for conformance.
 
-Sums along directions fixed before the step (the expected update, residuals of earlier steps) are martingales, and sums
-of squares are at least those of the noise. Unlike an adversary, this log knows the inserted canaries.
+Sums along directions fixed before the step are martingales, and sums of squares are at least those of the noise.
 """
 
 from __future__ import annotations
@@ -20,7 +19,6 @@ from dpspec.contract import attacks
 from dpspec.contract.providers import TrainingJob
 from dpspec.stats.conformance import noise_tests
 from dpspec.stats.conformance.evidence import (
-    HUGE,
     Directions,
     Drift,
     Everywhere,
@@ -32,6 +30,7 @@ from dpspec.stats.conformance.evidence import (
     number,
 )
 from dpspec.stats.conformance.noise_tests import SharedLayers
+from dpspec.stats.conformance.step_tests import HUGE
 from dpspec.training.device import Array, SyncedAttribute, TransferQueue, float_on_cpu, tensors
 from dpspec.training.gradients.clipping import Flat, clipper
 from dpspec.training.gradients.persample import ClippedSum, FlatModel
@@ -222,7 +221,7 @@ def residual_sums(log: ResidualLog) -> ResidualSums:
         rounding = np.nan_to_num(along[:, 2], nan=HUGE, posinf=HUGE)
         rows = replace_non_finite(np.stack(log.rows))
         lengths = np.maximum(np.linalg.norm(rows, axis=1), 1e-300)
-        sums = noise_tests.products(rows, rows / lengths[:, None]).lags
+        sums, _ = noise_tests.products(rows, rows / lengths[:, None])
         lag = noise_tests.worst_lag(sums)
         noise = np.sqrt(variances[:, 0])
         earlier = slice(0, len(rows) - lag)
@@ -242,10 +241,6 @@ def residual_sums(log: ResidualLog) -> ResidualSums:
         directions=directions,
         shared=log.pairs.worst() if log.seen == log.pairs.steps else None,
     )
-
-
-#: Replaces non-finite sums, so that the test has no power.
-_HUGE = 1e300
 
 
 class LayerProducts(Remembering):
@@ -289,7 +284,7 @@ class LayerProducts(Remembering):
             return None
         found = []
         for row, (one, other, _, _, size) in zip(self.sums, self._pairs, strict=True):
-            product, rounding, first, second = row.tolist() if np.isfinite(row).all() else (0.0, 0.0, _HUGE, _HUGE)
+            product, rounding, first, second = row.tolist() if np.isfinite(row).all() else (0.0, 0.0, HUGE, HUGE)
             sums = SharedLayers(
                 squares={one: first, other: second},
                 product=product,

@@ -1,11 +1,12 @@
 """A team's script: a classifier of tabular rows with Opacus, AdamW, a cosine schedule, virtual steps, early stopping.
 
-The last lines of ``main`` before ``return`` are all that a recording adds. ``fault`` breaks the script as people break
+The last lines of ``main`` before ``train`` are all that a recording adds. ``fault`` breaks the script as people break
 theirs.
 """
 
 from __future__ import annotations
 
+import contextlib
 import warnings
 
 import torch
@@ -13,6 +14,8 @@ from opacus import PrivacyEngine
 from opacus.utils.batch_memory_manager import BatchMemoryManager
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
+
+import dpspec
 
 EPOCHS, DELTA, TARGET = 4, 1e-5, 4.0
 
@@ -76,11 +79,7 @@ def main(folder=None, fault="", seed=0):
     )
     if fault == "told-another-rate":
         optimizer.attach_step_hook(engine.accountant.get_optimizer_hook_fn(sample_rate=1 / 40))
-    if folder is None:
+    parts = {"model": model, "optimizer": optimizer, "loader": loader, "engine": engine}
+    with contextlib.nullcontext() if folder is None else dpspec.record(folder, **parts):
         train(model, optimizer, loader, engine, fault=fault)
-    else:
-        import dpspec
-
-        with dpspec.record(folder, model=model, optimizer=optimizer, loader=loader, engine=engine):
-            train(model, optimizer, loader, engine, fault=fault)
     return model, engine

@@ -11,6 +11,8 @@ import torch
 from torch import nn
 from torch.func import functional_call, grad, vmap
 
+import dpspec
+
 RECORDS, RATE, CLIP, SIGMA, STEPS, MICRO = 800, 0.05, 1.0, 1.0, 60, 16
 
 
@@ -63,19 +65,8 @@ def main(folder=None, fault="", seed=0):
     y = (x[:, 0] > 0).long()
     model = nn.Sequential(nn.Linear(16, 32), nn.Tanh(), nn.Linear(32, 2))
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
-    recording = contextlib.nullcontext()
-    if folder is not None:
-        import dpspec
-
-        recording = dpspec.record(
-            folder,
-            model=model,
-            optimizer=optimizer,
-            noise_multiplier=SIGMA,
-            clip_norm=CLIP,
-            rate=RATE,
-            records=RECORDS,
-        )
-    with recording as run:
+    meant = {"noise_multiplier": SIGMA, "clip_norm": CLIP, "rate": RATE, "records": RECORDS}
+    recorder = dpspec.record(folder, model=model, optimizer=optimizer, **meant) if folder else contextlib.nullcontext()
+    with recorder as run:
         train(model, optimizer, x, y, run, fault)
     return model, None

@@ -26,8 +26,7 @@ from dpspec.engine.running.runner import run
 from dpspec.engine.storage.trial_store import Store
 from dpspec.registry.loader import load_catalog
 from dpspec.testing import MechanismSuite, decreasing, increasing
-from dpspec_group import bounds, theory
-from dpspec_group.mechanism import GroupAudit
+from dpspec_group import GroupAudit, bounds, theory
 
 SPECS = Path(__file__).parents[3] / "specs"
 PAPERS, BOUNDS_ONLY = SPECS / "papers", SPECS / "bounds-only.yaml"
@@ -57,7 +56,6 @@ def test_figure_1_at_noise_1(tmp_path: Path) -> None:
     for name, values in expected.items():
         for found, wanted in zip(series.columns[name], values, strict=True):
             assert found == (None if wanted is None else pytest.approx(wanted, rel=1e-4)), name
-    assert series.columns["ratio"][-1] == pytest.approx(1.5914, rel=1e-3)
     assert series.rigor == "approximate"
 
 
@@ -68,10 +66,8 @@ def test_figure_2_at_noise_2(tmp_path: Path) -> None:
         "mechanism.noise_multiplier=2.0",
         "threat_model.group_size=[8, 12]",
         "claims.text.group_size=12",
-        "mechanism.baselines=[full-batch]",
     )
     assert series.columns["epsilon"][1] == pytest.approx(60.39340542, rel=1e-4)
-    assert series.columns["full-batch"][0] > 100 * series.columns["epsilon"][0]
 
 
 def test_without_baselines_the_table_is_certified(tmp_path: Path) -> None:
@@ -84,7 +80,7 @@ def test_without_baselines_the_table_is_certified(tmp_path: Path) -> None:
 
 def test_baselines_are_no_part_of_a_trial() -> None:
     figure, noise = PAPERS / "ganesh-figure-1.yaml", "mechanism.noise_multiplier=1.0"
-    plain, other = spec_at(figure, noise), spec_at(figure, noise, "mechanism.baselines=[full-batch]")
+    plain, other = spec_at(figure, noise), spec_at(figure, noise, "mechanism.baselines=[]")
     assert plain.digest != other.digest
     assert GroupAudit().trial_inputs(plain) == GroupAudit().trial_inputs(other)
 

@@ -16,9 +16,8 @@ from dpspec.contract.findings import AS_RUN
 from dpspec.engine.preparing.prepare import prepare
 from dpspec.engine.results.result import AuditResult
 from dpspec.registry.loader import load_catalog
-from dpspec.reporters import phrases
-from dpspec_group import theory
-from dpspec_group.mechanism import GroupAudit
+from dpspec.reporters import words
+from dpspec_group import GroupAudit, theory
 
 #: Assumption, observer and note.
 Name: TypeAlias = tuple[str, str, str]
@@ -139,13 +138,13 @@ def test_both_ends_move_when_a_tenth_of_the_noise_is_missing(audited: tuple[Any,
 
 
 def test_reports_tell_it_and_name_what_is_not_measured(audited: tuple[Any, AuditResult], tmp_path: Path) -> None:
-    *estimates, decides_nothing = phrases.as_run(audited[1])
+    *estimates, decides_nothing = words.as_run(audited[1])
     assert [one.startswith("Estimated epsilon of the executed run (") for one in estimates] == [True] * 4
     assert "No claim depends on this estimate." in decides_nothing
     assert "may violate this assumption" not in decides_nothing
     status = replace(audited[1].conformance, status="deviates")
-    deviating = phrases.as_run(replace(audited[1], conformance=status))
+    deviating = words.as_run(replace(audited[1], conformance=status))
     assert deviating[-1].endswith("The run deviates and may violate this assumption.")
-    said = phrases.as_run(audited_at(tmp_path, "audit.canary={space: input, count: 80}", text=SPEC))
+    said = words.as_run(audited_at(tmp_path, "audit.canary={space: input, count: 80}", text=SPEC))
     assert len(said) == 4  # one that is not given, two sizes as reported, and the assumption
     assert any("not available; missing: contribution (too few gradient canaries, or none)" in one for one in said)

@@ -143,7 +143,6 @@ BLACK_BOX = "mechanism.baselines=[linear, vadhan-sharp]"
         ((*ALLOCATED, "mechanism.sampling.rate=0.2"), "rate"),
         ((*ALLOCATED, "threat_model.adjacency=replace-one"), "replac"),
         ((*ALLOCATED, BLACK_BOX), "vadhan-sharp cannot be computed for random-allocation batches"),
-        ((*ALLOCATED, "mechanism.baselines=[linear, full-batch]"), None),
         ((*ALLOCATED, ZERO_OUT), None),
         ((*ALLOCATED, ZERO_OUT, AUDIT), "add-remove adjacency only"),
         (SEVERAL, None),

@@ -11,7 +11,7 @@ from support import scope_oracle as oracle
 from support.group_cases import gradients_within, mechanisms, sizes_within
 
 from dpspec.contract import Finding
-from dpspec_group.mechanism import GroupAudit
+from dpspec_group import GroupAudit
 
 pytestmark = pytest.mark.usefixtures("claimed_deltas_alone")
 

@@ -29,7 +29,7 @@ from dpspec.kit.users import bounded, by_user, in_records
 from dpspec.training.loop import contributions, native
 from dpspec.training.loop.native import parts_of
 from dpspec.training.loop.samplers import Poisson
-from dpspec_group.mechanism import GroupAudit, RecordsAudit
+from dpspec_group import GroupAudit, RecordsAudit
 
 pytestmark = pytest.mark.usefixtures("claimed_deltas_alone")
 

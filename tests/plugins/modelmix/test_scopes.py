@@ -64,7 +64,6 @@ def mechanisms(draw: st.DrawFn) -> dict[str, Any]:
         "sampling": {"scheme": "full"} if rate == 1.0 else {"scheme": "poisson", "rate": rate},
         "reduction": draw(st.sampled_from(("mean", "mean", "sum"))),
         "steps": 1,
-        "baselines": (),
     }
 
 
@@ -100,7 +99,6 @@ def test_fewer_records_have_a_narrower_gap() -> None:
         "mixing": {"threshold": 2.0},
         "sampling": {"scheme": "full"},
         "steps": 1,
-        "baselines": (),
     }
     found = findings_of(mechanism, 40, 1e-3)
     mixed = min((f for f in found if f.scope.min_records == 40), key=lambda f: f.value)

@@ -20,7 +20,7 @@ from dpspec.engine.storage.trial_store import Store
 from dpspec.registry.loader import load_catalog
 from dpspec.reporters.terminal import render
 from dpspec.testing import MechanismSuite, decreasing, increasing
-from dpspec_per_instance.mechanism import render_records
+from dpspec_per_instance import render_records
 
 TEXT = """\
 dpspec: 1

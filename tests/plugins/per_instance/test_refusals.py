@@ -51,7 +51,7 @@ def test_the_base_is_fine(tmp_path: Path) -> None:
         (["mechanism.sampling={scheme: shuffled, batch_size: 10}"], "mechanism.sampling.scheme", "drawn independently"),
         (["mechanism.noise_multiplier=0"], "mechanism.noise_multiplier", "no finite divergence"),
         (["training.optimizer={kind: momentum}"], "training.optimizer", "keeps additional state"),
-        (["audit.use=modify-training"], "audit.use", "not a choice for use"),
+        (["audit.use=modify-training"], "audit.use", "unknown key"),
         (["threat_model.points=[3, 80]"], "threat_model.points.1", "outside the data"),
         (["threat_model.points={count: 81}"], "threat_model.points.count", "exceeds the 80"),
         (["threat_model.points=some"], "threat_model.points", "not a valid points"),

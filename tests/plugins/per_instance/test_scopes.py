@@ -10,7 +10,7 @@ from support import scope_oracle as oracle
 
 from dpspec import kit
 from dpspec.contract import FrozenMap
-from dpspec_per_instance.mechanism import PerInstanceAudit
+from dpspec_per_instance import PerInstanceAudit
 
 #: In clip norms.
 GRADIENTS = (0.0, 1e-20, 0.3, -0.7, 1.0, -10.0, 1e30, float("inf"), float("nan"))

@@ -95,13 +95,12 @@ def test_the_best_lemma_is_above_every_attack(q: float, sigma: float, norm: floa
     assert found[0] < 0.01
 
 
-def test_attacks_on_the_run_are_below_its_divergences(tmp_path: Path) -> None:
+def test_attacks_on_a_step_are_below_the_limits(tmp_path: Path) -> None:
     spec = spec_of(tmp_path, "mechanism.noise_multiplier=4", "mechanism.sampling={scheme: full}", "mechanism.steps=9")
     rows = told(spec)[1]["attack-limits"].columns
     fpr = np.array(rows["fpr"])
-    assert np.all(ndtr(3 / 4 + ndtri(fpr)) <= np.array(rows["run"]))  # nine full batches: one Gaussian of effect 3 / 4
     assert np.all(ndtr(1 / 4 + ndtri(fpr)) <= np.array(rows["one_step"]))
-    assert rows["run"][0] < 1e-3
+    assert rows["one_step"][0] < 1e-3
 
 
 def test_counts_orders_and_unlearning_are_those_of_the_formulas(tmp_path: Path) -> None:

@@ -229,12 +229,7 @@ def test_the_weak_triangle_inequality_holds_for_gaussians():
         assert whole <= steps * (1 + 1e-12)
 
 
-def test_what_an_attack_can_reach():
-    from scipy.special import ndtr, ndtri
-
-    fpr, mu = np.array([1e-6, 1e-3, 0.1, 0.5]), 1.3
-    for order in (1.5, 4.0, 20.0):
-        assert np.all(ndtr(mu + ndtri(fpr)) <= statements.true_positive_rate(fpr, order, order * mu**2 / 2) + 1e-12)
+def test_the_advantage_of_an_epsilon():
     assert analysis.advantage(0.0, 0.0) == 0.0
     assert analysis.advantage(1.0, 0.0) == pytest.approx(math.tanh(0.5))
     assert analysis.advantage(1e3, 1e-5) == 1.0

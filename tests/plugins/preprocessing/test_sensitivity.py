@@ -145,22 +145,13 @@ CASES: dict[str, Callable[[np.random.Generator], tuple[float, float]]] = {
 }
 
 
-def hold(name: str, pairs: int) -> None:
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("pairs", [150, pytest.param(10_000, marks=pytest.mark.slow)])
+def test_random_neighbours_keep_the_repaired_bound(name: str, pairs: int) -> None:
     random = np.random.default_rng(sum(map(ord, name)))
     for number in range(pairs):
         found, bound = CASES[name](random)
         assert found <= bound * (1.0 + 1e-9) + 1e-12, (name, number, found, bound)
-
-
-@pytest.mark.parametrize("name", CASES)
-def test_random_neighbours_keep_the_repaired_bound(name: str) -> None:
-    hold(name, 150)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", CASES)
-def test_ten_thousand_neighbours_keep_the_repaired_bound(name: str) -> None:
-    hold(name, 10_000)
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,5 @@
-"""Forges results and pages: every field of them, alone and with those that belong to it, and asks ``verify``.
+"""Forges every field of results and pages, alone and with those that belong to it, and runs ``verify``.
 
-``verify`` may object (1), refuse to read it (2 to 4), or say that it could not recompute (7). It may end with 0 only
-for what it says itself that it does not verify (``dpspec.engine.differences``), or for what changes
-nothing.
+``verify`` may object (1), refuse the file (2 to 4), or report that it could not recompute (7). It may pass (0) only
+edits of unverified values (``dpspec.engine.differences``) and edits that change nothing.
 """

@@ -1,4 +1,4 @@
-"""The forger's rounds: every edit of a subject before ``verify``, and which of those that pass should not."""
+"""The forger's rounds: every edit of a subject before ``verify``, and the wrong ones among those that pass."""
 
 from __future__ import annotations
 
@@ -10,6 +10,11 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
+from dpspec.engine.differences import UNVERIFIED
+from dpspec.engine.results import codec
+from dpspec.engine.results.diff import TOLERANCE
+from dpspec.reporters.page import FIGURE, same_drawing
+from dpspec.reporters.read_results import extract
 from support.forger.bench import Bench, Subject
 from support.forger.leaves import Edit, items, leaves, pattern, walk
 from support.forger.pages import pages
@@ -18,18 +23,15 @@ from support.forger.pairs import pairs
 #: Numbers that only the store confirms: a forger who also edits what follows from them is not found without it.
 _MEASURED = re.compile(r"audits\.\*\.trials\.\*\.evidence\..*")
 
-#: Parts that reports may omit, also of trials in the store.
-OMITTED = {
-    r"audits\.\*\.trials\.\*\.evidence\.internal": "evidence that depends on the data",
-    r"audits\.\*\.trials\.\*\.recorded": "the versions of a trial, which nothing verifies",
-}
+#: Parts that reports may omit, also of trials in the store: evidence that depends on the data, and versions.
+OMITTED = (r"audits\.\*\.trials\.\*\.evidence\.internal", r"audits\.\*\.trials\.\*\.recorded")
 
-#: What may be edited unseen besides ``dpspec.engine.differences``, and why that misleads nobody.
+#: Patterns that may be edited unseen besides ``dpspec.engine.differences``, and why that misleads no reader.
 HARMLESS = {
-    r"audits(\.\*)?": "an audit that is gone, or stands elsewhere, where none of those left was judged by it",
-    r"audits\.\*\.trials\.\*\.evidence\..*": "without the store: a number that was measured, and that nothing rests on",
+    r"audits(\.\*)?": "an audit that is removed or moved, if none of the others was judged by it",
+    r"audits\.\*\.trials\.\*\.evidence\..*": "without the store: a measured number that no other number depends on",
     r"audits\.\*\.trials\.\*\.arrays.*": "without the store: the digest of an array that is not at hand",
-    r"audits\.\*\.places(\..*)?": "where claims stand in files that are not at hand",
+    r"audits\.\*\.places(\..*)?": "the lines of claims in files that are not at hand",
     r"audits\.\*\.document": "a description that is not there",
 }
 
@@ -42,15 +44,9 @@ class Told:
     passed: Counter[str] = field(default_factory=Counter)
     wrong: list[str] = field(default_factory=list)
 
-    def add(self, other: Told) -> None:
-        """Count another's too."""
-        self.counts += other.counts
-        self.passed += other.passed
-        self.wrong += other.wrong
-
 
 def edits_of(subject: Subject, chance: random.Random, most: int, values: int) -> Iterator[Edit]:
-    """Every kind of edit of a result. Those of specs, whose bounds take their time, are made of bounds alone."""
+    """Every kind of edit of a result. Specs are edited only without trials, because their bounds take time."""
     document = subject.document
     spec = "bounds only" in subject.name
     for edit in (*leaves(document, chance, most, values), *items(document, chance, most)):
@@ -60,9 +56,7 @@ def edits_of(subject: Subject, chance: random.Random, most: int, values: int) ->
 
 
 def forge(bench: Bench, subject: Subject, edits: Iterable[Edit]) -> Told:
-    """Ask ``verify`` about every edit of a result."""
-    from dpspec.engine.results import codec
-
+    """Verify every edit of a result."""
     told = Told()
     for edit in _passed(bench, subject, edits, told):
         if codec.dump(codec.load(edit.text)) != subject.text:
@@ -76,9 +70,9 @@ def forge(bench: Bench, subject: Subject, edits: Iterable[Edit]) -> Told:
 
 
 def forge_pages(bench: Bench, subject: Subject, chance: random.Random, most: int) -> Told:
-    """Ask ``verify`` about every edit of a page.
+    """Verify every edit of a page.
 
-    Only those may pass that move a line by less than anybody sees, and unverified values of the result inside it.
+    An edit may pass if it moves a line by less than anybody sees, or changes unverified values of the result inside.
     """
     told = Told()
     for edit in _passed(bench, subject, pages(subject.text, chance, most), told):
@@ -88,7 +82,7 @@ def forge_pages(bench: Bench, subject: Subject, chance: random.Random, most: int
 
 
 def _passed(bench: Bench, subject: Subject, edits: Iterable[Edit], told: Told) -> Iterator[Edit]:
-    """The edits that pass ``verify``; all are counted, and those that end it otherwise than on purpose are wrong."""
+    """The edits that pass ``verify``. All are counted; an unknown ending is wrong."""
     with bench.remembering():
         before, said = bench.ends(subject.text, subject.store)
         if before not in ("passed", "not recomputed"):
@@ -104,40 +98,28 @@ def _passed(bench: Bench, subject: Subject, edits: Iterable[Edit], told: Told) -
 
 def _drawn_alike(page: str, other: str) -> bool:
     """Whether pages differ in nothing but coordinates of drawings, by less than anybody sees."""
-    from dpspec.reporters.page import FIGURE, same_drawing
-
     drawn, due = FIGURE.findall(page), FIGURE.findall(other)
     rest = FIGURE.sub("", page) == FIGURE.sub("", other)
     return rest and len(drawn) == len(due) and all(map(same_drawing, drawn, due))
 
 
 def _unverified_alone(page: str, subject: Subject) -> bool:
-    """Whether a page differs in nothing but values of the result inside it that may pass in a result.
-
-    Numbers may be other ones by as much as another machine may round otherwise.
-    """
-    from dpspec.engine.results.diff import TOLERANCE
-    from dpspec.reporters.read_results import extract
-
+    """Whether a page differs only in values of the result inside it that may pass in a result, or in rounding."""
     edited, due = extract(page), extract(subject.text)
     if page.replace(edited, "") != subject.text.replace(due, ""):
         return False
     before, after = (dict(walk(json.loads(text))) for text in (due, edited))
     for path in before.keys() | after.keys():
         one, other = before.get(path), after.get(path)
-        if one == other or isinstance(one, dict | list):
-            continue
-        if isinstance(one, float) and isinstance(other, float) and math.isclose(one, other, rel_tol=TOLERANCE):
-            continue
-        if not allowed(pattern(path), subject):
+        floats = isinstance(one, float) and isinstance(other, float)
+        same = one == other or isinstance(one, dict | list) or (floats and math.isclose(one, other, rel_tol=TOLERANCE))
+        if not same and not allowed(pattern(path), subject):
             return False
     return True
 
 
 def allowed(place: str, subject: Subject) -> bool:
     """Whether a pattern is among those that may pass."""
-    from dpspec.engine.differences import UNVERIFIED
-
     known = [*(one.replace(".", r"\.").replace("*", r"[^ ]+") for one in UNVERIFIED), *OMITTED]
     if subject.store == "nowhere" or ".trials." not in place:
         known += HARMLESS

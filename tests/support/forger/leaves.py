@@ -60,20 +60,12 @@ def put(document: Any, path: Path, value: Any) -> Any:
     return [put(item, rest, value) if i == key else item for i, item in enumerate(document)]
 
 
-def get(document: Any, path: Path) -> Any:
-    for key in path:
-        document = document[key]
-    return document
-
-
 def walk(document: Any, path: Path = ()) -> Iterator[tuple[Path, Any]]:
     """Every value with its path, containers before what they hold."""
     yield path, document
-    inner = (
-        document.items() if isinstance(document, dict) else enumerate(document) if isinstance(document, list) else ()
-    )
-    for key, item in inner:
-        yield from walk(item, (*path, key))
+    if isinstance(document, dict | list):
+        for key, item in document.items() if isinstance(document, dict) else enumerate(document):
+            yield from walk(item, (*path, key))
 
 
 def others(value: Any) -> list[Any]:
@@ -92,21 +84,25 @@ def others(value: Any) -> list[Any]:
     return words or [f"{value} proved", value[:-1] if value else "x", ""][: 3 if value else 1]
 
 
+def sample(found: list[Any], chance: random.Random, most: int) -> list[Any]:
+    """At most so many of a list, drawn at random."""
+    return found if len(found) <= most else chance.sample(found, most)
+
+
 def chosen(document: Any, chance: random.Random, most: int) -> Iterator[tuple[Path, Any]]:
     """Values with their paths, at most so many of each pattern."""
     groups: dict[str, list[tuple[Path, Any]]] = defaultdict(list)
     for path, value in walk(document):
         groups[pattern(path)].append((path, value))
     for members in groups.values():
-        yield from members if len(members) <= most else chance.sample(members, most)
+        yield from sample(members, chance, most)
 
 
 def leaves(document: Any, chance: random.Random, most: int, values: int) -> Iterator[Edit]:
     """Leaves, each replaced by so many others."""
     for path, value in chosen(document, chance, most):
         if not isinstance(value, dict | list):
-            known = others(value)
-            for other in known if len(known) <= values else chance.sample(known, values):
+            for other in sample(others(value), chance, values):
                 yield Edit(f"{value!r:.60} becomes {other!r:.60}", (path,), put(document, path, other))
 
 
@@ -127,10 +123,10 @@ def items(document: Any, chance: random.Random, most: int) -> Iterator[Edit]:
                 place, old = chance.choice(leaf)
                 added = [*value, put(value[i], place, chance.choice(others(old)))]
                 yield Edit("an item is added", ((*path, len(value)),), put(document, path, added))
+        if isinstance(value, dict) and value:
+            key = chance.choice(list(value))
+            kept = {k: v for k, v in value.items() if k != key}
+            yield Edit("a key is removed", ((*path, key),), put(document, path, kept))
         if isinstance(value, dict):
-            if value:
-                key = chance.choice(list(value))
-                kept = {k: v for k, v in value.items() if k != key}
-                yield Edit("a key is removed", ((*path, key),), put(document, path, kept))
             for new in (None, 1):
                 yield Edit("a key is added", ((*path, "note"),), put(document, path, {**value, "note": new}))

@@ -6,7 +6,7 @@ import random
 import re
 from collections.abc import Iterator
 
-from support.forger.leaves import Edit
+from support.forger.leaves import Edit, sample
 
 _STYLES = (
     '.verdict.open{font-size:0}.verdict.open::after{content:"proved";font-size:1rem}',
@@ -40,13 +40,13 @@ def pages(page: str, chance: random.Random, most: int) -> Iterator[Edit]:
 
 def _edits(page: str, chance: random.Random, most: int) -> Iterator[tuple[str, str]]:
     tags, attributes, texts = (list(found.finditer(page)) for found in (_TAG, _ATTRIBUTE, _TEXT))
-    for match in _sample(texts, chance, most):
+    for match in sample(texts, chance, most):
         for new in ("proved", "", f"{match[1]} or less", re.sub(r"\d", "1", match[1], count=1)):
             yield f"the text {match[1]!r:.40}", _cut(page, match.span(1), new)
-    for match in _sample(attributes, chance, most):
+    for match in sample(attributes, chance, most):
         yield f"the attribute {match[1]}", _cut(page, match.span(2), f"{match[2]}x")
         yield f"the attribute {match[1]} is gone", _cut(page, match.span(), "")
-    for match in _sample(tags, chance, most):
+    for match in sample(tags, chance, most):
         end = match.end() - 1
         for attribute in (" hidden", ' style="display:none"', ' class="verdict proved"', " onclick=x"):
             yield f"{attribute} in {match[0]:.40}", _cut(page, (end, end), attribute)
@@ -75,7 +75,3 @@ def _edits(page: str, chance: random.Random, most: int) -> Iterator[tuple[str, s
 
 def _cut(page: str, span: tuple[int, int], new: str) -> str:
     return page[: span[0]] + new + page[span[1] :]
-
-
-def _sample(found: list[re.Match[str]], chance: random.Random, most: int) -> list[re.Match[str]]:
-    return found if len(found) <= most else chance.sample(found, most)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-_GROUP = """\
+_TEXTS = {
+    "group": """\
 dpspec: 1
 name: forged-group
 description: A small network, and families
@@ -20,9 +21,8 @@ claims:
   - {id: one, kind: approx-dp, epsilon: 40.0, delta: 1e-5}
   - {id: two, kind: approx-dp, epsilon: 1.0, delta: 1e-5, group_size: 2, expect: [refuted, open]}
   - {id: useful, kind: metric, name: accuracy, at_least: 0.2, expect: [supported, open, refuted]}
-AUDIT"""
-
-_MODELMIX = """\
+AUDIT""",
+    "modelmix": """\
 dpspec: 1
 name: forged-modelmix
 mechanism:
@@ -40,9 +40,8 @@ claims:
   - {id: mixed, kind: approx-dp, epsilon: 2.0, delta: 1e-5, expect: [supported, open]}
   - {id: unmixed, kind: approx-dp, epsilon: 6.0, delta: 1e-5}
   - {id: useful, kind: metric, name: accuracy, at_least: 0.2, expect: [supported, open, refuted]}
-AUDIT"""
-
-_PER_INSTANCE = """\
+AUDIT""",
+    "per-instance": """\
 dpspec: 1
 name: forged-per-instance
 mechanism:
@@ -60,9 +59,8 @@ claims:
   - {id: everyone, kind: approx-dp, epsilon: 3.0, delta: 1e-5}
   - {id: one, kind: per-instance-dp, epsilon: 0.1, delta: 1e-5, record: 7, expect: [supported, open]}
   - {id: useful, kind: metric, name: accuracy, at_least: 0.2, expect: [supported, open, refuted]}
-AUDIT"""
-
-_PREPROCESSING = """\
+AUDIT""",
+    "preprocessing": """\
 dpspec: 1
 name: forged-preprocessing
 mechanism:
@@ -76,9 +74,8 @@ threat_model: {adjacency: replace-one}
 claims:
   - {id: counted, kind: approx-dp, epsilon: 45.0, delta: 1e-5, over: collection}
   - {id: ignored, kind: approx-dp, epsilon: 1.2, delta: 1e-5, over: collection, expect: [refuted, open]}
-AUDIT"""
-
-_RERO = """\
+AUDIT""",
+    "rero": """\
 dpspec: 1
 name: forged-rero
 mechanism: {kind: rero, noise_multiplier: 1.0, clip_norm: 1.0, sampling: {scheme: full}, steps: 3}
@@ -89,7 +86,8 @@ threat_model: {prior: {candidates: 4}}
 claims:
   - {id: one-of-four, kind: rero, kappa: 0.25, gamma: 0.99}
   - {id: membership, kind: membership, advantage: 0.1, expect: [refuted, open]}
-AUDIT"""
+AUDIT""",
+}
 
 _AUDITS = {
     "group": "audit: {method: one-run, canary: {space: gradient, kind: orthogonal, count: 16}, seed: 1}\n",
@@ -97,14 +95,6 @@ _AUDITS = {
     "per-instance": "audit: {method: many-run, runs: 2, seed: 1}\n",
     "preprocessing": "audit: {method: many-run, runs: 2, repeats: 40, clusters: 3, members: 3, seed: 1}\n",
     "rero": "audit: {method: many-run, runs: 6, seed: 1}\n",
-}
-
-_TEXTS = {
-    "group": _GROUP,
-    "modelmix": _MODELMIX,
-    "per-instance": _PER_INSTANCE,
-    "preprocessing": _PREPROCESSING,
-    "rero": _RERO,
 }
 
 KINDS = tuple(_TEXTS)

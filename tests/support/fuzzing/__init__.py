@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from support.fuzzing.datafiles import Csv, Idx, Npz, Parquet, Pictures
+from support.fuzzing.datafiles import Csv, Idx, Npz, Parquet
 from support.fuzzing.results import Results
 from support.fuzzing.specs import Specs
 
 #: Targets by name.
-TARGETS: dict[str, Any] = {target.name: target for target in (Specs, Results, Csv, Npz, Idx, Parquet, Pictures)}
+TARGETS: dict[str, Any] = {target.name: target for target in (Specs, Results, Csv, Npz, Idx, Parquet)}

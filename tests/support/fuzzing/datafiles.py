@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import gzip
 import io
+import math
 import random
 import struct
 import zipfile
-import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,10 +36,10 @@ class Given:
 class DataFiles:
     """One file format: a source described and loaded."""
 
+    name: str
     source: str
 
     def warm(self, folder: Path) -> None:
-        """Valid files, and all that reading them imports."""
         self._bases = self.bases()
         for given in self._bases:
             assert self.feed(given, folder) == "loaded", f"{self.name}: a base is not readable"
@@ -49,11 +49,10 @@ class DataFiles:
         raise NotImplementedError
 
     def shaped(self, chance: random.Random, base: Given) -> Mapping[str, bytes]:
-        """The files with their structure changed, where the format knows how; by default, bytes."""
-        return {name: mutate_bytes(chance, data) for name, data in base.files.items()}
+        """The files with their structure changed."""
+        raise NotImplementedError
 
     def case(self, chance: random.Random) -> Given:
-        """A base with its bytes or its structure changed, under options that fit it or another."""
         base, other = chance.choice(self._bases), chance.choice(self._bases)
         if chance.randrange(2):
             files = dict(self.shaped(chance, base))
@@ -93,15 +92,15 @@ class Csv(DataFiles):
             b"%d,%s,%s\n" % (i, b"pq"[i % 2 :][:1], b"no" if i % 3 else b"yes") for i in range(9)
         )
         plain = {"path": "t.csv", "label": "y", "classes": 2}
-        named = {"path": "t.csv", "label": "y", "classes": ["no", "yes"], "categories": {"c": ["p", "q"]}}
-        return [Given(plain, {"t.csv": numbers}), Given({**named, "missing": ["", "NA"]}, {"t.csv": words})]
+        named = {"classes": ["no", "yes"], "categories": {"c": ["p", "q"]}, "missing": ["", "NA"]}
+        return [Given(plain, {"t.csv": numbers}), Given({**plain, **named}, {"t.csv": words})]
 
     def shaped(self, chance: random.Random, base: Given) -> Mapping[str, bytes]:
         """Cells replaced, quoted, added and left out."""
         rows = [line.split(b",") for line in base.files["t.csv"].split(b"\n")]
         for _ in range(1 + chance.randrange(4)):
             row = chance.choice(rows)
-            text = chance.choice((*TEXTS, *map(_text, NUMBERS), '"', '"a,\nb"', "NA")).encode("utf-8", "surrogatepass")
+            text = chance.choice((*TEXTS, *map(str, NUMBERS), '"', '"a,\nb"', "NA")).encode("utf-8", "surrogatepass")
             row[chance.randrange(len(row)) :][:1] = [text]
             row[chance.randrange(len(row))] = text
             if chance.randrange(6) == 0:
@@ -140,10 +139,8 @@ class Npz(DataFiles):
                 count = chance.choice((0, 1, 5, 12, 2**20, 2**28, 2**31, 2**62, -1))
                 shape = (count,) if name == "y" else (count, *chance.choice(((2,), (4, 4), (1, 2, 2), (2**20,), ())))
                 types = ("<f8", "<i8", "|u1", "<f2", ">f4", "|b1", "<c16", "|O", "<M8[s]", "|V8", "<U4", "<f16")
-                header = (
-                    f"{{'descr': '{chance.choice(types)}', 'fortran_order': {chance.choice(('True', 'False', '1'))}, "
-                )
-                header += f"'shape': {shape}, }}"
+                kind, order = chance.choice(types), chance.choice(("True", "False", "1"))
+                header = f"{{'descr': '{kind}', 'fortran_order': {order}, 'shape': {shape}, }}"
                 if chance.randrange(4) == 0:
                     header = mutate_bytes(chance, header.encode()).decode("latin-1")
                 text = header.ljust(117).encode("latin-1") + b"\n"
@@ -194,20 +191,13 @@ class Parquet(DataFiles):
         numbers = {"a": list(range(20)), "b": [i / 7 for i in range(20)], "y": [i % 2 for i in range(20)]}
         words = {"a": [1.0, 2.0] * 5, "c": ["p", "q"] * 5, "y": ["no", "yes"] * 5}
         plain = {"path": "t.parquet", "label": "y", "classes": 2}
-        named: dict[str, Any] = {
-            "path": "t.parquet",
-            "label": "y",
-            "classes": ["no", "yes"],
-            "categories": {"c": ["p", "q"]},
-        }
+        named: dict[str, Any] = {**plain, "classes": ["no", "yes"], "categories": {"c": ["p", "q"]}}
+        more = {**named, "categories": {**named["categories"], "d": ["p", ""]}}
         return [
             Given(plain, {"t.parquet": table("none", **numbers)}),
             Given(plain, {"t.parquet": table("snappy", **numbers)}),
             Given(named, {"t.parquet": table("gzip", **words)}),
-            Given(
-                {**named, "categories": {**named["categories"], "d": ["p", ""]}},
-                {"t.parquet": table("snappy", **words, d=pa.array(["p", None] * 5).dictionary_encode())},
-            ),
+            Given(more, {"t.parquet": table("snappy", **words, d=pa.array(["p", None] * 5).dictionary_encode())}),
         ]
 
     def shaped(self, chance: random.Random, base: Given) -> Mapping[str, bytes]:
@@ -219,73 +209,7 @@ class Parquet(DataFiles):
         return {"t.parquet": data[: -8 - length] + footer + size.to_bytes(4, "little") + b"PAR1"}
 
 
-class Pictures(DataFiles):
-    """PNG and JPEG pictures in folders."""
-
-    name, source = "images", "dpspec.data.images:Images"
-
-    def bases(self) -> list[Given]:
-        import numpy as np
-        from PIL import Image
-
-        def picture(mode: str, form: str, **how: Any) -> bytes:
-            out = io.BytesIO()
-            values = np.arange(8 * 6 * 3, dtype=np.uint8).reshape(8, 6, 3)
-            Image.fromarray(values).convert(mode).save(out, form, **how)
-            return out.getvalue()
-
-        options = {"path": "p", "classes": ["cat", "dog"], "shape": [3, 8, 6]}
-        png = {
-            "p/cat/0.png": picture("RGB", "PNG"),
-            "p/dog/0.png": picture("P", "PNG"),
-            "p/dog/1.png": picture("L", "PNG"),
-        }
-        jpeg = {"p/cat/0.jpg": picture("RGB", "JPEG"), "p/dog/0.jpeg": picture("CMYK", "JPEG", progressive=True)}
-        return [Given(options, png), Given({**options, "shape": [1, 5, 5], "resize": True}, {**png, **jpeg})]
-
-    def shaped(self, chance: random.Random, base: Given) -> Mapping[str, bytes]:
-        """Chunks of a PNG with other content and a checksum that is right, which random bytes never have."""
-        files = dict(base.files)
-        name = chance.choice(sorted(n for n in files if n.endswith(".png")))
-        head, chunks = files[name][:8], _chunks(files[name])
-        at = chance.randrange(len(chunks))
-        kind, body = chunks[at]
-        if kind == b"IHDR" and chance.randrange(2):
-            sizes = (chance.choice((0, 1, 6, 4096, 2**16, 2**31 - 1, 2**32 - 1)) for _ in range(2))
-            body = b"".join(n.to_bytes(4, "big") for n in sizes) + body[8:]
-        else:
-            body = mutate_bytes(chance, body)
-        chunks[at : at + 1] = [(kind, body)] * chance.choice((1, 1, 2, 30))
-        files[name] = head + b"".join(_chunk(*chunk) for chunk in chunks)
-        return files
-
-
-def _chunks(png: bytes) -> list[tuple[bytes, bytes]]:
-    """The chunks of a PNG file: names and contents."""
-    found, at = [], 8
-    while at < len(png):
-        length = int.from_bytes(png[at : at + 4], "big")
-        found.append((png[at + 4 : at + 8], png[at + 8 : at + 8 + length]))
-        at += 12 + length
-    return found
-
-
-def _chunk(kind: bytes, body: bytes) -> bytes:
-    return len(body).to_bytes(4, "big") + kind + body + zlib.crc32(kind + body).to_bytes(4, "big")
-
-
 def _idx(*shape: int, most: int = 4096, type: int = 8) -> bytes:
     """An IDX file; where its values are more than ``most``, it holds only so many."""
-    count = 1
-    for n in shape:
-        count *= n
     head = bytes([0, 0, type, len(shape)]) + b"".join(n.to_bytes(4, "big") for n in shape)
-    return head + bytes(i % 10 for i in range(min(count, most)))
-
-
-def _text(number: float) -> str:
-    return (
-        f"{number:.0f}"
-        if isinstance(number, float) and abs(number) > 1e18
-        else str(float(number) if abs(number) < 1e300 else 0)
-    )
+    return head + bytes(i % 10 for i in range(min(math.prod(shape), most)))

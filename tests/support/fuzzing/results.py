@@ -14,20 +14,10 @@ import yaml
 
 from support.fuzzing.chance import mutate_bytes, mutate_tree, write
 
-BOUNDS = """\
-dpspec: 1
-name: bounds
-mechanism:
-  kind: group
-  noise_multiplier: 4.0
-  clip_norm: 1.0
-  sampling: {scheme: full}
-  steps: 10
-data: {kind: declared, records: 100}
-threat_model: {group_size: [1, 2]}
-claims:
-  - {id: one, kind: approx-dp, epsilon: 8.0, delta: 1e-6}
+#: What is appended to the spec of bounds.
+MORE = """\
   - {id: tight, kind: approx-dp, epsilon: 0.01, delta: 1e-6, expect: open}
+threat_model: {group_size: [1, 2]}
 """
 
 
@@ -43,17 +33,13 @@ class Results:
         from dpspec.engine.storage.trial_store import Store
         from dpspec.language.load import load_specs
         from dpspec.registry.loader import load_catalog
-        from support import counting, results
+        from support import counting, results, specs
 
         self._catalog = load_catalog()
         self.reporters = sorted(self._catalog.reporters)
         made = [results.result()]
-        for name, text, catalog in (
-            ("coin", counting.EXAMPLE, counting.catalog()),
-            ("bounds", BOUNDS, self._catalog),
-        ):
-            path = folder / f"{name}.yaml"
-            path.write_text(text, encoding="utf-8")
+        for text, catalog in ((counting.EXAMPLE, counting.catalog()), (specs.BOUNDS + MORE, self._catalog)):
+            path = specs.written(folder, text)
             made.append(run(load_specs([path], catalog).specs, catalog, store=Store(folder / "store"), device="cpu"))
         self._base = made[0]
         self._texts = [codec.dump(result) for result in made]
@@ -106,14 +92,14 @@ class Results:
 
 
 _PARSERS: dict[str, Callable[[str], object]] = {
-    **dict.fromkeys(("json", "sarif", "statement-json"), json.loads),
+    **dict.fromkeys(("json", "sarif"), json.loads),
     "junit": ET.fromstring,
     "registry": lambda text: list(yaml.load_all(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))),
     "csv": lambda text: list(csv.reader(io.StringIO(text), strict=True)),
 }
 
 #: Formats in which markup is text.
-_PLAIN = ("json", "text", "csv", "github", "statement-json", "sarif", "registry", "markdown", "statement")
+_PLAIN = ("json", "text", "csv", "github", "sarif", "registry", "markdown", "statement")
 
 
 def _page(text: str) -> bytes:

@@ -97,9 +97,7 @@ class Specs:
             block = chance.choice(sorted(tree))
             tree[block] = copy.deepcopy(chance.choice(self._resolved).get(block, tree[block]))
         if isinstance(tree.get("data"), dict) and chance.randrange(2):
-            tree["data"] = chance.choice(
-                ({"kind": "digits"}, {"kind": "breast-cancer"}, {"kind": "declared", "records": 50})
-            )
+            tree["data"] = chance.choice(({"kind": "digits"}, {"kind": "declared", "records": 50}))
         leaves = [(holder, key) for holder, key in places(tree) if not isinstance(holder[key], dict | list | str)]
         for holder, key in chance.sample(leaves, min(len(leaves), chance.choice((0, 1, 1, 2, 3)))):
             holder[key] = like(chance, holder[key])
@@ -133,7 +131,7 @@ def grow(chance: random.Random, schema: Any, depth: int = 0) -> Any:
     if schema.get("anyOf") and "properties" not in schema:
         return grow(chance, {**schema, "anyOf": None, **chance.choice(schema["anyOf"])}, depth + 1)
     if "default" in schema and chance.randrange(3) == 0:
-        return schema["default"]
+        return copy.deepcopy(schema["default"])  # the value is filled in later
     kinds: Sequence[str] = schema["type"] if isinstance(schema.get("type"), list) else [schema.get("type", "object")]
     return _grown(chance, schema, chance.choice(kinds), depth)
 
@@ -183,8 +181,6 @@ def _fill(chance: random.Random, schema: dict[str, Any], found: dict[str, Any], 
 
 def _holds(condition: Any, value: Any) -> bool:
     """Whether a simple condition, constants of properties, holds of a value."""
-    if not isinstance(condition, dict):
-        return bool(condition)
     if "const" in condition:
         return bool(value == condition["const"])
     if "enum" in condition:

@@ -13,7 +13,7 @@ Nothing here tells how a real GPU rounds, what it takes in time, or what its lib
 streams, graphs and child processes know nothing of it.
 """
 
-from support.pretend_gpu.account import Account
+from support.pretend_gpu.cards import Account
 from support.pretend_gpu.machine import Machine, pretend_gpu
 
 __all__ = ["Account", "Machine", "pretend_gpu"]

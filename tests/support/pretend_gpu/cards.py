@@ -1,65 +1,96 @@
-"""The memory of a GPU as torch's allocator keeps it: what was freed stays reserved until the cache is emptied."""
+"""The memory of GPUs as torch's allocator keeps it, and what the host asked of them."""
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
+from pathlib import Path
 
 import torch
 
+#: Lines of these folders are named.
+_ROOT = Path(__file__).parents[3]
+_OURS = tuple(str(_ROOT / folder) for folder in ("dpspec", "plugins"))
+
+
+class Account:
+    """Counts by line of the project, as ``path:number``.
+
+    waits: how often the host stood still until the device was done. copies: between host and device, waiting or not.
+    coarse: products whose factors may be rounded to TF32.
+    """
+
+    def __init__(self) -> None:
+        self.waits: Counter[str] = Counter()
+        self.copies: Counter[str] = Counter()
+        self.coarse: Counter[str] = Counter()
+
+    def wait(self) -> None:
+        self.waits[_line()] += 1
+
+    def copy(self, *, waits: bool) -> None:
+        line = _line()
+        self.copies[line] += 1
+        self.waits[line] += waits
+
+    def product(self) -> None:
+        self.coarse[_line()] += 1
+
+    def since(self, earlier: Account) -> Account:
+        """The waits and copies after ``earlier``, a copy of this account."""
+        rest = Account()
+        rest.waits, rest.copies = self.waits - earlier.waits, self.copies - earlier.copies
+        return rest
+
+    def now(self) -> Account:
+        return self.since(Account())
+
+
+def _line() -> str:
+    """The innermost line of the project on the stack."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        file = frame.f_code.co_filename
+        if file.startswith(_OURS):
+            return f"{Path(file).relative_to(_ROOT)}:{frame.f_lineno}"
+        frame = frame.f_back  # type: ignore[assignment]
+    return "elsewhere"
+
 
 class Card:
-    """One GPU. ``capacity``, in bytes, may be changed at any time."""
+    """One GPU. ``capacity``, in bytes, may be changed at any time. Freed memory stays reserved in the cache."""
 
     def __init__(self, index: int, capacity: int) -> None:
-        self.index, self.capacity = index, capacity
+        self.index, self.capacity, self.name = index, capacity, f"cuda:{index}"
         self.allocated = self.reserved = self.most_reserved = self.refusals = 0
-        self._holders: Counter[int] = Counter()
+        self.holders: Counter[int] = Counter()
 
-    @property
-    def name(self) -> str:
-        return f"cuda:{self.index}"
-
-    @property
     def free(self) -> int:
-        """As the driver says it: the cache counts as taken."""
+        """As the driver reports it: the cache counts as taken."""
         return max(0, self.capacity - self.reserved)
-
-    def lease(self, storage: torch.UntypedStorage, *, forced: bool) -> Lease:
-        """Room for a storage, once for all tensors that share it; ``torch.OutOfMemoryError`` where there is none.
-
-        forced: even then.
-        """
-        pointer, size = storage.data_ptr(), storage.nbytes()
-        if size and not self._holders[pointer]:
-            if self.allocated + size > self.capacity and not forced:
-                self.refusals += 1
-                raise torch.OutOfMemoryError(
-                    f"CUDA out of memory. Tried to allocate {size} bytes. GPU {self.index} has a total capacity of "
-                    f"{self.capacity} bytes of which {self.capacity - self.allocated} bytes are free."
-                )
-            self.allocated += size
-            self.reserved = max(self.reserved, self.allocated)
-            self.most_reserved = max(self.most_reserved, self.reserved)
-        self._holders[pointer] += 1
-        return Lease(self, pointer, size)
-
-    def give_back(self, pointer: int, size: int) -> None:
-        self._holders[pointer] -= 1
-        if not self._holders[pointer]:
-            del self._holders[pointer]
-            self.allocated -= size
-
-    def empty_cache(self) -> None:
-        """Give the driver what no tensor holds."""
-        self.reserved = self.allocated
 
 
 class Lease:
-    """What a tensor holds of a card as long as it lives."""
+    """Room for a storage on a card, once for all tensors that share it, as long as one of them lives."""
 
-    def __init__(self, card: Card, pointer: int, size: int) -> None:
+    def __init__(self, card: Card, storage: torch.UntypedStorage, *, forced: bool) -> None:
+        """Raise ``torch.OutOfMemoryError`` if there is no room, unless ``forced``."""
+        pointer, size = storage.data_ptr(), storage.nbytes()
+        if size and not card.holders[pointer]:
+            if card.allocated + size > card.capacity and not forced:
+                card.refusals += 1
+                raise torch.OutOfMemoryError(f"CUDA out of memory. Tried to allocate {size} bytes.")
+            card.allocated += size
+            card.reserved = max(card.reserved, card.allocated)
+            card.most_reserved = max(card.most_reserved, card.reserved)
+        card.holders[pointer] += 1
         self._held = card, pointer, size
 
     def __del__(self) -> None:
+        if not hasattr(self, "_held"):
+            return
         card, pointer, size = self._held
-        card.give_back(pointer, size)
+        card.holders[pointer] -= 1
+        if not card.holders[pointer]:
+            del card.holders[pointer]
+            card.allocated -= size

@@ -14,8 +14,7 @@ from unittest import mock
 import torch
 from torch import Tensor
 
-from support.pretend_gpu.account import Account
-from support.pretend_gpu.cards import Card
+from support.pretend_gpu.cards import Account, Card
 from support.pretend_gpu.tensors import MACHINES, SLOT, CardGenerator, Factories, GpuTensor, on_a_card
 
 _GENERATOR, _TENSOR, _AS_TENSOR, _TO = torch.Generator, torch.tensor, torch.as_tensor, Tensor.to
@@ -46,43 +45,32 @@ class Machine:
     def faces(self) -> dict[str, Any]:
         """What ``torch.cuda`` is replaced with, by name."""
 
-        def use(device: object) -> None:
-            self.current = self.card(device).index
-
         @contextlib.contextmanager
         def used(device: object) -> Iterator[None]:
-            before = self.current
-            use(device)
+            before, self.current = self.current, self.card(device).index
             try:
                 yield
             finally:
                 self.current = before
 
-        def forget(device: object = None) -> None:
-            self.card(device).most_reserved = self.card(device).reserved
-
         def empty() -> None:
             for card in self.cards:
-                card.empty_cache()
+                card.reserved = card.allocated
 
         quiet = dict.fromkeys(("_lazy_init", "init", "manual_seed", "manual_seed_all"), lambda *_: None)
         return {
             **quiet,
             "is_available": lambda: True,
-            "is_initialized": lambda: True,
             "_is_in_bad_fork": lambda: False,
             "device_count": lambda: len(self.cards),
             "current_device": lambda: self.current,
-            "set_device": use,
             "device": used,
             "get_device_name": lambda device=None: f"Pretended GPU {self.card(device).index}",
             "get_device_capability": lambda device=None: (9, 0),
             "synchronize": lambda device=None: self.account.wait(),
-            "mem_get_info": lambda device=None: (self.card(device).free, self.card(device).capacity),
+            "mem_get_info": lambda device=None: (self.card(device).free(), self.card(device).capacity),
             "memory_allocated": lambda device=None: self.card(device).allocated,
             "memory_reserved": lambda device=None: self.card(device).reserved,
-            "max_memory_reserved": lambda device=None: self.card(device).most_reserved,
-            "reset_peak_memory_stats": forget,
             "empty_cache": empty,
         }
 

@@ -7,7 +7,7 @@ and views take them for what they are: not the CPU's. Operations arrive below al
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, Protocol
+from typing import Any
 from weakref import WeakValueDictionary
 
 import torch
@@ -15,8 +15,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
-from support.pretend_gpu.account import Account
-from support.pretend_gpu.cards import Card
+from support.pretend_gpu.cards import Card, Lease
 
 #: The host has to know what comes out before it can go on: a shape, or whether it worked.
 WAITING = {
@@ -41,27 +40,12 @@ DRAWING = {
 
 INDEXING = {"index", "_unsafe_index", "index_put", "_index_put_impl", "_unsafe_index_put"}
 
-#: Nothing is computed.
-IDLE = {"empty", "empty_like", "new_empty", "empty_strided", "new_empty_strided", "_unsafe_view", "detach", "alias"}
-
 #: The device of such tensors in C++.
 SLOT = "pretended"
 
 
-class Gpus(Protocol):
-    """What a tensor knows of the machine that it is in."""
-
-    account: Account
-    cards: list[Card]
-    #: What a backward pass has met: it can be raised only when the pass is over.
-    pending: RuntimeError | None
-
-    def card(self, device: object) -> Card:
-        """The card that a device means; raises ``RuntimeError`` where there is none."""
-
-
 #: The machine of the moment, one at most.
-MACHINES: list[Gpus] = []
+MACHINES: list[Any] = []
 
 #: Generators of cards, by the address of what torch hands on of them.
 GENERATORS: WeakValueDictionary[int, CardGenerator] = WeakValueDictionary()
@@ -93,7 +77,7 @@ class GpuTensor(torch.Tensor):
 
     @staticmethod
     def __new__(cls, numbers: Tensor, card: Card) -> GpuTensor:
-        lease = card.lease(numbers.untyped_storage(), forced=_machine().pending is not None)
+        lease = Lease(card, numbers.untyped_storage(), forced=_machine().pending is not None)
         made = Tensor._make_wrapper_subclass(
             cls,
             numbers.shape,
@@ -203,7 +187,6 @@ def _done(func: Any, args: Any, kwargs: Mapping[str, Any]) -> Any:
         return _into_the_cpu(func, name, args, kwargs)
     card = _card_of_index(name, args) if name in INDEXING else _card_of(func, name, tensors, kwargs)
     _check_generator(name, args, kwargs, card.name)
-    account.launches += not (_is_view(func) or name in IDLE)
     if name in WAITING:
         account.wait()
     if name in PRODUCTS | CONVOLUTIONS and _rounds(name in CONVOLUTIONS, tensors):
@@ -266,7 +249,6 @@ def _moved(func: Any, source: Tensor, kwargs: Mapping[str, Any]) -> Tensor:
     machine, device = _machine(), kwargs.get("device")
     rest = {key: value for key, value in kwargs.items() if key not in ("device", "non_blocking", "pin_memory")}
     if isinstance(source, GpuTensor) and (device is None or on_a_card(device)):
-        machine.account.launches += 1
         return GpuTensor(func(source.numbers, **rest), source.card if device is None else machine.card(device))
     if isinstance(source, GpuTensor):
         # Memory that is not pinned is full when the call returns, whatever was asked for.
@@ -278,12 +260,9 @@ def _moved(func: Any, source: Tensor, kwargs: Mapping[str, Any]) -> Tensor:
 
 def _overwritten(func: Any, args: Any, kwargs: Mapping[str, Any]) -> Any:
     target, source = args[:2]
-    account = _machine().account
-    if isinstance(target, GpuTensor) and isinstance(source, GpuTensor):
-        account.launches += 1
-    else:
+    if not isinstance(target, GpuTensor) or not isinstance(source, GpuTensor):
         lazily = isinstance(target, GpuTensor) and (kwargs.get("non_blocking") or args[2:3] == (True,))
-        account.copy(waits=not lazily)
+        _machine().account.copy(waits=not lazily)
     _computed(func, args, kwargs)
     return target
 
@@ -338,11 +317,6 @@ def _rounds(convolution: bool, tensors: Iterable[Tensor]) -> bool:
     return backend.fp32_precision == "tf32" and any(t.dtype == torch.float32 for t in tensors)
 
 
-def _is_view(func: Any) -> bool:
-    aliases = [returned.alias_info for returned in func._schema.returns]
-    return bool(aliases) and all(alias is not None and not alias.is_write for alias in aliases)
-
-
 def _mixed(name: str, tensors: Iterable[Tensor]) -> RuntimeError:
     places = " and ".join(sorted({str(t.device) for t in tensors}))
     return RuntimeError(f"Expected all tensors to be on the same device, but found at least two: {places} ({name})")
@@ -356,7 +330,7 @@ def _numbers(x: Any) -> Any:
     return x.numbers if isinstance(x, GpuTensor) else x
 
 
-def _machine() -> Gpus:
+def _machine() -> Any:
     if not MACHINES:
         raise RuntimeError("a pretended tensor has outlived its machine")
     return MACHINES[0]

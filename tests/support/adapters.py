@@ -1,25 +1,16 @@
 """LoRA adapters of causal language models of transformers, trained with Opacus' ghost clipping and recorded.
 
-    python tests/campaigns/language_models.py [sound|faults]
-
-Small configurations are initialized at random, without a download. Batches are split by ``BatchMemoryManager``, and
-the trainings of two processes use ``gloo``. A sound training must be proved and a fault must not be.
+They need ``dpspec[llm]``. Small configurations are initialized at random, without a download. Batches are split by
+``BatchMemoryManager``, and the trainings of two processes use ``gloo``. The started processes import this module.
 """
 
 from __future__ import annotations
 
-import os
-import sys
-import tempfile
-import time
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
-os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 import peft
 import torch
@@ -70,9 +61,6 @@ def llama() -> Any:
     size = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2}
     config = transformers.LlamaConfig(vocab_size=VOCABULARY, max_position_embeddings=32, **size)
     return transformers.LlamaForCausalLM(config), ["q_proj", "v_proj"]
-
-
-MODELS: dict[str, Callable[[], Any]] = {"gpt2": gpt2, "llama": llama}
 
 
 @dataclass
@@ -134,68 +122,3 @@ def checked(training: Adapted) -> Any:
     else:
         training.train()
     return check_run(training.folder, Question(delta=1e-5, epsilon=20.0))
-
-
-def merged(training: Adapted, rank: int) -> None:
-    """The adapter is added to the frozen weights, and subtracted again."""
-    training.adapted.merge_adapter()
-    training.adapted.unmerge_adapter()
-
-
-def trained_head(training: Adapted, rank: int) -> None:
-    """A frozen weight moves without noise."""
-    training.adapted.base_model.model.lm_head.weight.data[0] += 0.01
-
-
-def own_step(training: Adapted, rank: int) -> None:
-    """A part of the adapter moves once more."""
-    next(p for p in training.adapted.parameters() if p.requires_grad).data.mul_(1.001)
-
-
-def unfrozen(training: Adapted, rank: int) -> None:
-    """A layer that Opacus did not see becomes trainable, and moves."""
-    weight = training.adapted.base_model.model.lm_head.weight
-    weight.requires_grad_(True)
-    weight.data.mul_(1.001)
-
-
-Fault = Callable[[Adapted, int], None]
-
-FAULTS: tuple[Fault, ...] = (merged, trained_head, own_step, unfrozen)
-
-
-def sound(folder: Path) -> int:
-    wrong = 0
-    for name, make in MODELS.items():
-        for world in (1, 2):
-            start = time.monotonic()
-            found = checked(Adapted(folder / f"{name}-{world}", make, world))
-            wrong += (found.verdict, found.conformance.status) != ("proved", "no-deviation-found")
-            (upper,) = [cost.interval.upper for cost in found.costs.values()]
-            print(
-                f"{name}, {found.run.header.parameters} trained parameters, {world} process(es): {found.verdict}, "
-                f"epsilon <= {upper:.4g}, {found.run.steps} steps, {time.monotonic() - start:.0f} s"
-            )
-    return wrong
-
-
-def faults(folder: Path) -> int:
-    wrong = 0
-    for fault in FAULTS:
-        found = checked(Adapted(folder / fault.__name__, each=fault, epochs=1))
-        wrong += found.verdict == "proved"
-        print(f"{fault.__name__}: {found.verdict}, {found.conformance.status}: {found.reason[:150]}")
-    return wrong
-
-
-def main(what: str = "sound") -> int:
-    warnings.simplefilter("ignore")
-    transformers.logging.set_verbosity_error()
-    with tempfile.TemporaryDirectory() as made:
-        wrong = {"sound": sound, "faults": faults}[what](Path(made))
-    print(f"{wrong} wrong")
-    return 1 if wrong else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(*sys.argv[1:]))

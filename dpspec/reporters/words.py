@@ -1,18 +1,24 @@
-"""Labels and definitions that all reports share: verdicts, rigor, conformance, scopes, conditions and terms.
+"""The words of all reports: verdicts, rigor, conformance, scopes, assumptions, tests and recordings.
 
-Text from specs, plugins and papers is returned unescaped: each format escapes it.
+Text from specs, plugins, papers and recordings is returned unescaped: each format escapes it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from dpspec.contract import Finding, Json
+from dpspec.contract import Assumption, Check, Finding, Json, Printed
+from dpspec.contract.findings import AS_RUN
 from dpspec.contract.spec import unit_in_words
+from dpspec.engine.judging.conformance_status import family_sizes, rejected
 from dpspec.engine.redact import LEFT_OUT_REASONS
 from dpspec.engine.results import decimals
-from dpspec.engine.results.result import AuditResult, Verdict
+from dpspec.engine.results.recording import AccountantReport, Recording
+from dpspec.engine.results.result import AuditResult, Result, Verdict
 from dpspec.text import several
 
 if TYPE_CHECKING:
@@ -27,31 +33,6 @@ VERDICTS = {
     "deviates, the label is: proved as declared, run deviates.",
     "supported": "Only statistical, approximate or conditional evidence is within the claim.",
     "open": "Neither proved nor refuted. The reason names the bound that exceeds the claim.",
-}
-
-#: The property that each conformance test checks, by the name of its assumption.
-CHECKED = {
-    "noise-scale": "scale of the noise",
-    "per-layer-noise": "equal noise in all layers",
-    "independent-noise": "new noise at each step",
-    "clipping": "limit on each record",
-    "sampling": "sampling of records",
-    "steps": "number of steps",
-    "update": "no other term in the update",
-    "sensitivity": "contribution of one record",
-    "data-independent-hyperparameters": "fixed constants",
-    "accounting": "steps and noise that the accountant counted",
-    "canaries": "scores of all inserted canaries",
-    "nothing-unseen": "canaries within the certified bound",
-    "gap": "gap between the mixed models",
-    "mixing-weights": "weights of the mixture",
-    "hidden-weights": "weights that stay secret",
-    "one-hot-worst": "worst case is known",
-    "constants": "constants of the proof",
-    "collection": "data within the declared limits",
-    "released": "published values",
-    "public-count": "number of records",
-    "radius": "size of the records",
 }
 
 #: Precedes an approximate value.
@@ -165,14 +146,14 @@ def wrong_conformance(audit: AuditResult) -> bool:
     return not (audit.conformance.expected or untested(audit))
 
 
-def unit(audit: AuditResult) -> str:
-    threat, data = (audit.document.get(key) for key in ("threat_model", "data"))
+def unit(document: Mapping[str, Json]) -> str:
+    threat, data = document.get("threat_model"), document.get("data")
     name = threat.get("unit") if isinstance(threat, Mapping) else None
     return unit_in_words(str(name or "record"), data if isinstance(data, Mapping) else {})
 
 
 def conformance_outcome(audit: AuditResult) -> str:
-    """Empty if there is no executed run."""
+    """Empty without an executed run."""
     conformance = audit.conformance
     if untested(audit):
         return f"NOT YET TESTED, trials are missing (expected {conformance_label(conformance.expect)})"
@@ -219,15 +200,13 @@ def _crossed(verdict: Verdict) -> bool:
 
 
 def verdict_line(audit: AuditResult, verdict: Verdict) -> str:
-    return (
-        f"{headline(audit, verdict)}: {verdict.text}; {bounds(audit, verdict)}; "
-        f"{outcome(audit, verdict)}. {verdict.reason}"
-    )
+    head = f"{headline(audit, verdict)}: {verdict.text}; {bounds(audit, verdict)}"
+    return f"{head}; {outcome(audit, verdict)}. {verdict.reason}"
 
 
 def conformance_line(audit: AuditResult) -> str:
     parts = (conformance_label(audit.conformance.status), conformance_outcome(audit))
-    return f"{', '.join(part for part in parts if part)}. {audit.conformance.reason}"
+    return f"{', '.join(filter(None, parts))}. {audit.conformance.reason}"
 
 
 def missing_trials(audit: AuditResult) -> str:
@@ -349,3 +328,174 @@ def omitted(audit: AuditResult) -> str:
     counts = " and ".join(f"{number} {privacy}" for privacy, number in audit.left_out.items())
     plural = "" if sum(audit.left_out.values()) == 1 else "s"
     return f"Omitted: {counts} value{plural}; --internal includes them in a report for internal use."
+
+
+_STATUS_ORDER = ("false", "unchecked", "reported", "declared", "not-rejected", "by-construction")
+
+
+def assumptions_of(audit: AuditResult) -> list[Assumption]:
+    held = [*(finding.assumptions for finding in findings(audit)), *(one.assumptions for one in audit.evidence)]
+    distinct = dict.fromkeys(of for assumptions in held for of in assumptions)
+    return sorted(distinct, key=lambda of: _STATUS_ORDER.index(of.status))
+
+
+def assumption(of: Assumption, *, tested_above: bool = False) -> str:
+    """In short if the report lists its test above."""
+    text = of.text or of.name
+    details = ["tested above" if tested_above else of.test or ""]
+    if of.level is not None:
+        details.append(f"level {decimals.nearest(of.level, digits=2)}")
+    if of.detectable is not None and not tested_above:
+        details.append(detectable(of.detectable))
+    known = ", ".join(detail for detail in details if detail)
+    return f"{text} ({known})" if known else text
+
+
+def printed(of: Printed) -> str:
+    state = "known to be wrong, backs no verdict" if of.refuted else "not known to be wrong"
+    return f"the formula as printed, {state}{f': {of.reason}' if of.reason else ''}"
+
+
+def families(result: Result) -> list[int]:
+    """For each audit the number of checks that its own were judged among."""
+    return family_sizes([(len(one.checks), len(one.trials), one.planned_trials) for one in result.audits])
+
+
+def ranked(checks: Sequence[Check], family: int) -> list[tuple[Check, bool]]:
+    """Rejected checks first. A p-value that is not a probability counts as rejected: the result was edited."""
+    judged = [(one, not 0.0 <= one.p_value <= 1.0 or rejected(one, family)) for one in checks]
+    bad = sorted((one for one, is_rejected in judged if is_rejected), key=lambda one: one.p_value)
+    return [*((one, True) for one in bad), *((one, False) for one, is_rejected in judged if not is_rejected)]
+
+
+def check(of: Check) -> str:
+    text = f"{of.assumption}{f', {of.note}' if of.note else ''}: {of.test}, p = {decimals.upper(of.p_value, digits=2)}"
+    if of.declared is not None:
+        text += f", declared {decimals.given(of.declared)}"
+    if of.measured is not None:
+        text += f", {of.observed} {decimals.nearest(of.measured)}"
+    elif of.observed == "reported":
+        text += ", reported by the backend"
+    return text if of.detectable is None else f"{text}, {detectable(of.detectable)}"
+
+
+def foreseen(of: Check) -> str:
+    power = "detection limit depends on the run" if of.detectable is None else detectable(of.detectable)
+    return f"check {of.assumption}{f', {of.note}' if of.note else ''} ({of.test}, {of.observed}): {power}"
+
+
+def detectable(deviation: float) -> str:
+    """Rounded up."""
+    if deviation == 0:
+        return "smallest detectable deviation: any"
+    return f"smallest detectable deviation {decimals.upper(100 * deviation, digits=2)}%"
+
+
+def findings(audit: AuditResult) -> tuple[Finding, ...]:
+    """All except the epsilon of the executed run, and except bounds for one direction that hold for both."""
+    both = {_undirected(finding) for finding in audit.findings if finding.scope.direction == "both"}
+    shown = [f for f in audit.findings if f.scope.direction == "both" or _undirected(f) not in both]
+    return tuple(finding for finding in shown if not _is_as_run(finding))
+
+
+def _undirected(of: Finding) -> Finding:
+    return replace(of, scope=replace(of.scope, direction="both"))
+
+
+def _is_as_run(of: Finding) -> bool:
+    return of.quantity == AS_RUN and of.bound == "estimate"
+
+
+def as_run(audit: AuditResult) -> tuple[str, ...]:
+    """The estimated epsilon of the executed run for each method, group size and delta, and the assumptions."""
+    found = [finding for finding in audit.findings if _is_as_run(finding)]
+    given = [finding for finding in found if finding.lower is not None]
+    lines = []
+    for finding in found:
+        begin = f"Estimated epsilon of the executed run ({finding.method})"
+        if finding.lower is None:
+            missing = "; ".join(one.text for one in finding.assumptions)
+            lines.append(f"{begin}: not available; missing: {missing}.")
+            continue
+        high = "no upper end" if math.isinf(finding.value) else decimals.upper(finding.value)
+        at = f" at {conditions(finding.at)}" if finding.at else ""
+        lines.append(f"{begin}: {decimals.lower(finding.lower)} to {high}{at}.")
+    if given:
+        assumed = dict.fromkeys(one.text for finding in given for one in finding.assumptions)
+        sure = {decimals.exact(finding.confidence) for finding in given if finding.confidence is not None}
+        held = f" All intervals hold at joint confidence {', '.join(sorted(sure))}." if sure else ""
+        deviates = audit.conformance.status == "deviates"
+        doubt = " The run deviates and may violate this assumption." if deviates else ""
+        lines.append(f"No claim depends on this estimate.{held} Assumption: {'; '.join(assumed)}.{doubt}")
+    return tuple(lines)
+
+
+_PLACE = re.compile(r"(findings|verdicts|checks|series|evidence|power)\[(\d+)\]")
+
+
+def place(result: Result, audit: str, what: str) -> str:
+    """``quickstart: findings[3].value (epsilon <= 2.349, delta 1e-5)``: audit, path and its subject."""
+    path = f"{audit}: {what}" if audit else what
+    found = _PLACE.match(what)
+    holder = next((one for one in result.audits if one.name == audit), None)
+    if found is None or holder is None:
+        return path
+    parts, index = getattr(holder, found[1]), int(found[2])
+    if index >= len(parts):
+        return path
+    one = parts[index]
+    names = (getattr(one, name, "") for name in ("claim", "assumption", "test", "note", "title", "id"))
+    at, method = conditions(getattr(one, "at", {})), getattr(one, "method", "")
+    texts = [statement(one) if isinstance(one, Finding) else "", *names, at, method]
+    return f"{path} ({', '.join(filter(None, texts))})"
+
+
+_MOST_PHASES = 8
+
+#: The headings of the three parts of a recording.
+EXECUTED, CHANNELS, ACCOUNTANT = "Executed run", "Channels", "The script's accountant"
+
+#: The columns of the table of channels.
+CHANNEL_COLUMNS = ("channel", "status", "requirement, and evidence in the recording")
+
+
+def executed(recording: Recording) -> list[str]:
+    shown = list(recording.setup)
+    for phase in recording.phases[:_MOST_PHASES]:
+        last = phase.first + phase.steps - 1
+        steps = f"step {phase.first}" if phase.steps == 1 else f"steps {phase.first} to {last}"
+        noise = "noise not observed"
+        if phase.noise_multiplier is not None:
+            noise = (
+                f"noise multiplier {decimals.nearest(phase.noise_multiplier)}" if phase.noise_multiplier else "no noise"
+            )
+        clip = "" if phase.clip_norm is None else f", clip norm {decimals.nearest(phase.clip_norm)}"
+        rate = "no Poisson sample" if phase.rate is None else f"rate {decimals.nearest(phase.rate)}"
+        shown.append(f"{steps}: {rate}, {noise}{clip}")
+    more = len(recording.phases) - _MOST_PHASES + recording.more_phases
+    return [*shown, f"and {more} more phases"] if more > 0 else shown
+
+
+def channel_rows(recording: Recording) -> list[tuple[str, str, str]]:
+    return [(one.name, one.status, one.text) for one in recording.channels]
+
+
+def accountant(report: AccountantReport | None) -> str:
+    if report is None:
+        return "The recorder received no accountant: the script's figure is unknown."
+    figure = "no figure" if report.epsilon is None else f"epsilon {decimals.nearest(report.epsilon)}, recomputed"
+    return f"{report.mechanism}: {figure} at delta = {decimals.exact(report.delta)}. {report.difference}"
+
+
+def declared(recording: Recording) -> str:
+    parts = [
+        f"{what} {', '.join(names)}"
+        for what, names in (("assumes", recording.assumed), ("declares public", recording.public))
+        if names
+    ]
+    return f"The user {' and '.join(parts)}." if parts else ""
+
+
+def recording_notes(recording: Recording, *, cautions: bool = True) -> list[str]:
+    unknown = [f"not recognized: {one}" for one in recording.unrecognized]
+    return [*(recording.cautions if cautions else ()), *recording.advice, *unknown]

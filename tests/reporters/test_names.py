@@ -1,4 +1,4 @@
-"""Ranked tests, and ``dpspec explain`` of the names of assumptions, channels and checks."""
+"""``dpspec explain`` of the names of assumptions, channels and checks."""
 
 from __future__ import annotations
 
@@ -7,11 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from dpspec.contract import Check
 from dpspec.engine.recorded.channels import ASSUMABLE
 from dpspec.registry.loader import load_catalog
-from dpspec.reporters.labels import CHECKED
-from dpspec.reporters.phrases import printed_names, ranked
+from dpspec.reporters.names import CHECKED, printed_names
 from dpspec.stats.conformance.table import TABLE
 
 ROOT = Path(__file__).parents[2]
@@ -53,11 +51,3 @@ def test_texts_are_those_of_the_code(names: dict[str, list[str]]) -> None:
     assert names["replaced-methods"] == [
         "check replaced-methods\nA check of recorded runs, in the channel sensitivity."
     ]
-
-
-@pytest.mark.parametrize("value", [-1.0, float("-inf"), 2.0, float("nan")])
-def test_what_is_no_p_value_is_shown_as_rejected(value: float) -> None:
-    checks = [
-        Check(assumption=name, test="exact", p_value=p, observed="reported") for name, p in (("a", 1.0), ("b", value))
-    ]
-    assert [(check.assumption, bad) for check, bad in ranked(checks, 2)] == [("b", True), ("a", False)]

@@ -1,0 +1,157 @@
+"""The facts that a recorder notes at the end and with each saved state, and their union over ranks or parts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import Annotated, Any, TypeAlias
+
+from dpspec import json_records
+from dpspec.errors import RecordingError
+from dpspec.json_records import Between, Count, Real
+from dpspec.recording.folder.header import LONGEST, texts
+
+Names: TypeAlias = tuple[str, ...]
+Number: TypeAlias = Annotated[float, Between(0.0, 1e15)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Facts:
+    """Facts over all steps; None if the recorder does not observe them. The observers' ``found`` describes the rows.
+
+    outside: 1 if code other than the optimizer moved a parameter after the last step. resumed: whether the optimizer
+    had made steps at the beginning. history: the accountant's. noise: of :class:`NoiseWatch`, unread; of several parts
+    or sharded ranks a list. The last two belong to the end alone.
+    """
+
+    outside: Number
+    buffers: Names
+    state: Names
+    attributes: Names
+    unread: Names
+    resumed: bool
+    meddled: Count | None
+    sums: tuple[Count, Count] | None
+    recomputed: tuple[Number, Number, Number, Number] | None
+    ghost: tuple[Count, Count, Count, Count, Count, Count, Count] | None = None
+    scaling: tuple[Count, Real, Number] | None
+    probe: tuple[Number, Number, Number, Number, Number, Number] | None
+    probe_failure: str
+    replaced: Names | None
+    passes: tuple[Count, Count, Count, Count] | None
+    gradients: tuple[float, float, float, float, float, float, float, float] | None
+    seeds: tuple[Count, Count] | None
+    changed: Count | None
+    restated: Count | None
+    loss_scaler: bool
+    updates: tuple[Count, Count, Count, Count] | None
+    optimizer: str
+    norm_type: str
+    sum_type: str
+    drawn_batches: Count | None
+    passed_over: Count | None
+    history: tuple[tuple[float, float, Count], ...] | None
+    seconds: Number
+    noise: Any
+    error: str = ""
+    noised_without_update: bool = False
+
+
+def read_facts(read: Any, where: str) -> Facts:
+    """Read facts from JSON; ``RecordingError`` if one is missing or of another form."""
+    try:
+        found = json_records.read(Facts, read, where)
+        if any(len(text) > LONGEST for text in texts(tuple({**vars(found), "noise": None}.values()))):
+            raise ValueError(f"{where}: a text has more than {LONGEST} characters")
+    except ValueError as error:
+        raise RecordingError(f"{error}: record again with this version of dpspec") from None
+    return found
+
+
+Join: TypeAlias = Callable[[Sequence[Any]], Any]
+
+
+def _columns(*kinds: Callable[[Sequence[Any]], Any]) -> Join:
+    def joined(rows: Sequence[Any]) -> Any:
+        return tuple(kind(column) for kind, column in zip(kinds, zip(*rows, strict=True), strict=True))
+
+    return joined
+
+
+def _added(rows: Sequence[Any]) -> Any:
+    return tuple(map(sum, zip(*rows, strict=True)))
+
+
+def _united(names: Sequence[Names]) -> Names:
+    return tuple(dict.fromkeys(chain.from_iterable(names)))
+
+
+def _word(values: Sequence[str]) -> str:
+    """The first that is not empty; of half precisions the coarser one."""
+    return "bfloat16" if "bfloat16" in values else next(filter(None, values), "")
+
+
+def _first(values: Sequence[Any]) -> Any:
+    return values[0]
+
+
+def _last(values: Sequence[Any]) -> Any:
+    return values[-1]
+
+
+def _steepest(values: Sequence[Any]) -> Any:
+    return max(values, key=lambda value: abs(value[1]))
+
+
+def _probe(rows: Sequence[Any]) -> Any:
+    """As :attr:`Facts.probe` of all ranks; the number of probed steps of the rank with the fewest."""
+    probed, removed, change, influence, confirmed, scaled = _columns(list, sum, max, max, sum, sum)(rows)
+    return min(probed), removed, change, influence, max(0, min(probed) - sum(probed) + confirmed), scaled
+
+
+_RANKS: dict[str, Join] = {
+    **dict.fromkeys(("meddled", "changed", "restated"), sum),
+    **dict.fromkeys(("sums", "ghost", "passes", "updates", "seeds"), _added),
+    **dict.fromkeys(("buffers", "state", "attributes", "unread", "replaced"), _united),
+    **dict.fromkeys(("outside", "passed_over", "seconds", "resumed", "noised_without_update", "loss_scaler"), max),
+    **dict.fromkeys(("optimizer", "norm_type", "sum_type", "error", "probe_failure"), _word),
+    **dict.fromkeys(("gradients", "history", "drawn_batches"), _first),
+    "recomputed": _columns(sum, sum, sum, max),
+    "scaling": _steepest,
+    "probe": _probe,
+}
+
+_PARTS: dict[str, Join] = {
+    **_RANKS,
+    **dict.fromkeys(("passed_over", "seconds"), sum),
+    **dict.fromkeys(("history", "error", "noised_without_update"), _last),
+    "resumed": _first,
+    "probe": _columns(sum, sum, max, max, sum, sum),
+    "gradients": _columns(sum, sum, sum, sum, max, sum, sum, max),
+    "noise": list,
+}
+
+
+def of_ranks(every: Sequence[Facts], noise: Any, used: Sequence[int], batches: int) -> Facts:
+    """The facts of all ranks; None if one rank has not observed them.
+
+    used: the number of batches that the steps of each rank used; batches: of the joined steps.
+    """
+    values = {name: [getattr(one, name) for one in every] for name in _RANKS}
+    found: dict[str, Any] = {name: None if None in of else _RANKS[name](of) for name, of in values.items()}
+    if found["drawn_batches"] is not None:
+        unused = (count - some for count, some in zip(values["drawn_batches"], used, strict=True))
+        found["drawn_batches"] = batches + max(unused)
+    return Facts(**found, noise=noise)
+
+
+def of_parts(every: Sequence[Facts], batches: int | None) -> Facts:
+    """The facts of all parts that have observed them. batches: the number of all drawn batches."""
+    found: dict[str, Any] = {}
+    for name, join in _PARTS.items():
+        known = [value for one in every if (value := getattr(one, name)) is not None]
+        found[name] = join(known) if known else None
+        if name == "probe" and 0 < len(known) < len(every):
+            found[name] = (*found[name][:4], 0, *found[name][5:])  # a part without the probe confirms nothing
+    return Facts(**{**found, "drawn_batches": batches})

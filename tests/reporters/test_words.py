@@ -1,0 +1,138 @@
+"""Words of all reports: the label of a proof where the executed run deviates, ranked tests, and users as units."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from typing import Any
+
+import pytest
+import yaml
+
+import dpspec
+from dpspec.contract import Check, FrozenMap, Scope
+from dpspec.engine.results.result import Conformance, Result
+from dpspec.registry.foreign_code import resolve
+from dpspec.registry.loader import load_catalog
+from dpspec.reporters import statement, terminal, words
+from dpspec.reporters.risk import rates
+from dpspec.reporters.summary import details
+
+LABEL = "proved as declared, run deviates"
+
+
+def deviating(result: Result, *, expected: bool) -> Result:
+    """The result with its first claim proved and its run deviating, as an error or as a control."""
+    (audit,) = result.audits
+    conformance = Conformance(status="deviates", expect="deviates", expected=expected, reason="noise-scale is halved")
+    return dataclasses.replace(
+        result, audits=(dataclasses.replace(audit, verdicts=audit.verdicts[:1], conformance=conformance),)
+    )
+
+
+def rendered(name: str, result: Result) -> str:
+    render: Any = terminal.render_brief if name == "brief" else resolve(load_catalog().reporters[name].provider.render)
+    return " ".join(str(render(result)).split())
+
+
+@pytest.mark.parametrize("expected", [True, False])
+@pytest.mark.parametrize("name", ["text", "brief", "html", "markdown", "junit", "csv", "statement"])
+def test_a_proof_is_labelled_where_the_run_deviates(name: str, expected: bool, result: Result) -> None:
+    text = rendered(name, deviating(result, expected=expected))
+    assert LABEL in text.lower()
+
+
+@pytest.mark.parametrize("name", ["github", "sarif"])
+def test_formats_of_failures_label_the_proof_too(name: str, result: Result) -> None:
+    """Both formats show claims that are not as expected only."""
+    (audit,) = deviating(result, expected=False).audits
+    verdicts = tuple(dataclasses.replace(one, expect=("refuted",), expected=False) for one in audit.verdicts)
+    text = rendered(name, dataclasses.replace(result, audits=(dataclasses.replace(audit, verdicts=verdicts),)))
+    assert LABEL in text
+
+
+def test_the_page_has_no_green_badge_and_no_odds_for_a_deviating_run(result: Result) -> None:
+    page = rendered("html", deviating(result, expected=False))
+    shown = page[: page.index('<dl class="words">')]  # the legend shows every badge
+    assert not re.search(r'class="verdict (proved|supported|no-deviation-found)', shown)
+    assert 'class="verdict as-declared' in shown
+    assert "guessing gives" not in shown
+    assert "guessing gives" in rendered("html", result)
+
+
+def test_no_guarantee_is_registered_for_a_deviating_run(result: Result) -> None:
+    assert "privacy_parameters:" in rendered("registry", result)
+    assert "privacy_parameters:" not in rendered("registry", deviating(result, expected=False))
+
+
+@pytest.mark.parametrize("value", [-1.0, float("-inf"), 2.0, float("nan")])
+def test_what_is_no_p_value_is_shown_as_rejected(value: float) -> None:
+    checks = [
+        Check(assumption=name, test="exact", p_value=p, observed="reported") for name, p in (("a", 1.0), ("b", value))
+    ]
+    assert [(check.assumption, bad) for check, bad in words.ranked(checks, 2)] == [("b", True), ("a", False)]
+
+
+SPEC = """\
+dpspec: 1
+name: users
+mechanism: {kind: group, noise_multiplier: 4, clip_norm: 1, sampling: {scheme: poisson, rate: 0.01}, steps: 50}
+data: {kind: declared, records: 1000, records_per_user: 5}
+threat_model: {unit: user, group_size: [1, 2]}
+claims:
+  - {id: user, kind: approx-dp, epsilon: 9, delta: 1e-5}
+  - {id: pair, kind: approx-dp, epsilon: 9, delta: 1e-5, group_size: 2}
+"""
+ONE, TWO = "one user (at most 5 records)", "2 users (at most 5 records each)"
+
+
+@pytest.fixture(scope="module")
+def users(tmp_path_factory: pytest.TempPathFactory) -> Result:
+    folder = tmp_path_factory.mktemp("users")
+    (folder / "users.yaml").write_text(SPEC, encoding="utf-8")
+    return dpspec.run(folder / "users.yaml", store=folder / "store")
+
+
+def test_odds_are_those_of_users(users: Result) -> None:
+    one, two = map(str, rates(users.audits[0]))
+    assert "of member users (at most" in one
+    assert "of groups of 2 member users (at most" in two
+
+
+def test_scopes_name_what_neighbours_differ_in(users: Result) -> None:
+    scopes = {words.scope(finding) for finding in users.audits[0].findings}
+    assert all("adding or removing a user (at most 5 records)" in scope for scope in scopes)
+    assert all(scope.endswith("any dataset, any user") for scope in scopes)
+    replaced = dataclasses.replace(users.audits[0].findings[0], scope=Scope(adjacency="zero-out", unit="household"))
+    assert "zero-out (unit: household)" in words.scope(replaced)
+
+
+def test_a_deployment_record_names_the_unit(users: Result) -> None:
+    loss = yaml.safe_load(statement.render_registry(users))["deployment"]["privacy_loss"]
+    assert loss["privacy_unit"] == "user (at most 5 records)"
+    assert f"for {ONE}" in loss["privacy_parameters_details"]
+
+
+@pytest.mark.parametrize("name", ["html", "markdown"])
+def test_no_page_speaks_of_single_records(users: Result, name: str) -> None:
+    text = rendered(name, users)
+    assert ONE in text
+    assert TWO in text
+    for wrong in (
+        "a record was",
+        "records were in",
+        "single records",
+        "groups of 5",
+        "groups of 10",
+        "adding or removing records",
+    ):
+        assert wrong not in text, wrong
+
+
+def test_a_document_that_was_edited_is_read_all_the_same(users: Result) -> None:
+    """Results are untrusted: a bound that is no number says nothing."""
+    audit = users.audits[0]
+    for bound in ("5", True, None, [5]):
+        data = FrozenMap({"kind": "declared", "records_per_user": bound})
+        edited = dataclasses.replace(audit, document=FrozenMap({**audit.document, "data": data}))
+        assert "adding or removing a user, seeing" in dict(details(edited))["Adversary"]
