@@ -28,20 +28,13 @@ BASE = kit.dp_sgd_assumptions(
 )
 
 #: Additional assumptions of the amplification.
-MIXED = (
-    dps.Assumption(
-        name="mixing-weights",
-        status="declared",
-        text="every coordinate is mixed with an independent weight, uniform on [0, 1]",
-    ),
-    dps.Assumption(
-        name="gap", status="declared", text="the gap is at least the threshold in every coordinate and step"
-    ),
-    dps.Assumption(
-        name="hidden-weights",
-        status="declared",
-        text="neither weights nor noisy gradients nor their seeds are released",
-    ),
+MIXED = tuple(
+    dps.Assumption(name=name, status="declared", text=text)
+    for name, text in (
+        ("mixing-weights", "every coordinate is mixed with an independent weight, uniform on [0, 1]"),
+        ("gap", "the gap is at least the threshold in every coordinate and step"),
+        ("hidden-weights", "neither weights nor noisy gradients nor their seeds are released"),
+    )
 )
 
 #: Additional assumption of a gradient embedding.
