@@ -132,10 +132,7 @@ _METHODS = {
     "epsilon-delta-both": (True, f"{THEOREM}, from both directions"),
     "monte-carlo": (False, MONTE_CARLO_SOURCE),
 }
-_PRINTED = {
-    "clt-printed": dps.Printed(refuted=True, reason=CLT_MISPRINT),
-    "epsilon-delta": dps.Printed(refuted=False),
-}
+_PRINTED = {"clt-printed": dps.Printed(refuted=True, reason=CLT_MISPRINT), "epsilon-delta": dps.Printed(refuted=False)}
 
 #: The baselines of the curve.
 CURVE = tuple(float(kappa) for kappa in np.geomspace(1e-7, 1.0, 50))

@@ -116,15 +116,7 @@ def _takes_missing(pipeline: list[Block]) -> bool:
     return first is not None and all("scale" in s for s in pipeline[:first])
 
 
-def _pair(
-    random: np.random.Generator,
-    draw: st.DrawFn,
-    n: int,
-    d: int,
-    radius: float,
-    eta: float,
-    cut: bool,
-) -> Pair:
+def _pair(random: np.random.Generator, draw: st.DrawFn, n: int, d: int, radius: float, eta: float, cut: bool) -> Pair:
     x = _rows(random, draw(st.sampled_from(PATTERNS)), n, d, radius, eta)
     one, other = x.copy(), x.copy()
     how = draw(st.sampled_from(REPLACED))
