@@ -183,9 +183,8 @@ def _holed(random: np.random.Generator, pair: Pair, how: str, radius: float) -> 
         one[n - missing :], other[n - missing :] = math.nan, math.nan
     elif how == "column":
         one[1:, 0], other[1:, 0] = math.nan, math.nan
-    elif (
-        how == "turned"
-    ):  # everyone at one end, some unknown; the replaced record and its replacement miss other entries
+    elif how == "turned":
+        # Everyone at one end, some unknown; the replaced record and its replacement miss other entries.
         missing = max(missing, (n * 3) // 4)
         one[:], other[:] = np.eye(d)[0] * radius, np.eye(d)[0] * radius
         one[n - missing :], other[n - missing :] = math.nan, math.nan
