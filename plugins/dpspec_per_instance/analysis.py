@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 
 import numpy as np
 import numpy.typing as npt
@@ -247,26 +247,19 @@ def step_tables(records: Analysis) -> Iterator[dps.Series]:
             added = float(contributions[j].mean() / composer.saturated(order, steps[j]))
             means = (float(ratio[chosen].mean()) if chosen.any() else None for chosen in (right, ~right))
             by_correctness.append((steps[j], order, added, *means, float(right.mean()), float(np.median(ratio))))
-    yield kit.series(
+    by_order = partial(kit.series, rigor="approximate", privacy=records.privacy, x="step", by="order")
+    yield by_order(
         "ratio-over-training",
         "Contribution of a step relative to the data-independent value, by step",
         kit.columns_of(("step", "order", "mean", "p10", "median", "p90"), over_training),
-        rigor="approximate",
         source=theory.RUN_SOURCE,
-        privacy=records.privacy,
-        x="step",
         y=["mean"],
-        by="order",
     )
-    yield kit.series(
+    yield by_order(
         "right-against-wrong",
         "Steps relative to the data-independent value: mean contribution over records, and one step for records with "
         "correct and incorrect predictions",
         kit.columns_of(("step", "order", "added", "right", "wrong", "share_right", "median"), by_correctness),
-        rigor="approximate",
         source=f"{theory.STEP_SOURCE}; {theory.RUN_SOURCE}",
-        privacy=records.privacy,
-        x="step",
         y=["right", "wrong"],
-        by="order",
     )
