@@ -1,10 +1,9 @@
 """Copies and fingerprints of tensors, and digests of any Python value.
 
 A fingerprint is equal for equal bits, and differs for other bits except by a random collision. In the host's memory it
-is sums of x w modulo 2^64 over words x of 64 bits, with secret random weights w: over the words from byte 0 on, and
-over those from byte 4 on. Other bits give both sums again with probability 2^-33 at most, because in one of the two a
-difference of two words has less than 32 zero bits at its end. On other devices it is two sums modulo 2^64 over the bits
-of each number as an integer x: sum x, and sum x w with odd weights w that depend on the place and on random numbers.
+is XXH3 of 128 bits with a secret random seed; no way is known to make a collision without the seed. On other devices it
+is two sums modulo 2^64 over the bits of each number as an integer x: sum x, and sum x w with odd weights w that depend
+on the place and on random numbers.
 """
 
 from __future__ import annotations
@@ -24,6 +23,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import torch
 from torch import Tensor, nn
+from xxhash import xxh3_128_digest
 
 from dpspec.recording.ranks.shards import local
 
@@ -38,11 +38,11 @@ _STRIDED = torch.strided
 #: Numbers that are read in one piece.
 _CHUNK = 2**20
 
-#: Largest number of bytes in all that are kept as copies, and weights for the words of other tensors.
+#: Largest number of bytes in all that are kept as copies.
 _EXACT = 2**20
-_WEIGHTS = np.frombuffer(secrets.token_bytes(2**18), dtype=np.uint64)
 
-#: Random numbers of this process, odd, for the weights.
+#: Random numbers of this process for fingerprints: the seed, and odd factors of the weights.
+_SEED = secrets.randbits(64)
 _FIRST, _SECOND = (secrets.randbits(62) * 2 + 1 - 2**62 for _ in range(2))
 
 #: Limits of one digest: values, depth of nesting, and bytes of arrays and strings.
@@ -156,33 +156,42 @@ class Bits:
 
     def replace(self, values: Iterable[Any]) -> bool | Tensor:
         """Keep these values, and return whether they differ from those before."""
-        leaves, before = _leaves(values), self._kept
-        if before is None or len(leaves) != len(before) or not all(map(_share, leaves, (old[1] for old in before))):
-            differ = self.differ(leaves)
-            self.keep(leaves)
-            return differ
-        self._kept = [(bytearray(memory), alias, memory) for _, alias, memory in before]
-        return any(now[0] != old[0] for now, old in zip(self._kept, before, strict=True))
+        before = self._kept
+        self.keep(values)
+        if before is None or self._kept is None or len(self._kept) != len(before):
+            return True
+        both = zip(self._kept, before, strict=True)
+        return _any_other(
+            (one[0], two[0]) if one[1] is two[1] is not None else (_content(one), _content(two)) for one, two in both
+        )
 
     def differ(self, values: Iterable[Any]) -> bool | Tensor:
         """Whether a value has other bits than it had, or none were kept."""
         leaves, before = _leaves(values), self._kept
         if before is None or len(leaves) != len(before):
             return True
-        sums: list[Tensor] = []
-        for value, (content, alias, memory) in zip(leaves, before, strict=True):
-            if _share(value, alias):
-                if content != memory:
-                    return True
-                continue
-            found, then = _fingerprint(value), content
-            if alias is not None:
-                then = _keyed(alias, np.asarray(memoryview(content)))
-            if isinstance(found, Tensor) and isinstance(then, Tensor):
-                sums.append((found != then.to(found.device)).any())
-            elif type(found) is not type(then) or found != then:
-                return True
-        return torch.stack([one.to(sums[0].device) for one in sums]).any() if sums else False
+        both = zip(leaves, before, strict=True)
+        return _any_other(
+            (one[0] == one[2], True) if _share(value, one[1]) else (_fingerprint(value), _content(one))
+            for value, one in both
+        )
+
+
+def _content(kept: _Kept) -> Any:
+    """The fingerprint of a value that was kept."""
+    content, alias, _ = kept
+    return content if alias is None else _keyed(alias, content)
+
+
+def _any_other(pairs: Iterable[tuple[Any, Any]]) -> bool | Tensor:
+    """Whether two fingerprints of a pair differ."""
+    sums: list[Tensor] = []
+    for found, then in pairs:
+        if isinstance(found, Tensor) and isinstance(then, Tensor):
+            sums.append((found != then.to(found.device)).any())
+        elif type(found) is not type(then) or found != then:
+            return True
+    return torch.stack([one.to(sums[0].device) for one in sums]).any() if sums else False
 
 
 def _leaves(values: Iterable[Any]) -> list[Any]:
@@ -239,18 +248,12 @@ def _fingerprint(value: Any) -> Any:
         return _sums(value)
     known = value.dtype in _NUMPY and value.layout == torch.strided and not value.is_neg()
     array = value.detach().numpy() if known else integers(value).numpy(force=True)
-    return _keyed(value, np.ascontiguousarray(array).reshape(-1).view(np.uint8))
+    return _keyed(value, np.ascontiguousarray(array))
 
 
 def _keyed(value: Tensor, content: Any) -> tuple[Any, ...]:
     """The fingerprint of a tensor with this content, as bytes."""
-    found: list[Any] = [value.dtype, value.shape, value.is_neg(), value.is_conj()]
-    for part in (content, content[4:]):
-        rest = len(part) % 8
-        words = part[: len(part) - rest].view(np.uint64)
-        pieces = [words[start : start + len(_WEIGHTS)] for start in range(0, len(words), len(_WEIGHTS))]
-        found += [part[len(part) - rest :].tobytes(), *(int(np.dot(one, _WEIGHTS[: len(one)])) for one in pieces)]
-    return tuple(found)
+    return value.dtype, value.shape, value.is_neg(), value.is_conj(), xxh3_128_digest(content, _SEED)
 
 
 def _sums(value: Tensor) -> Tensor:
