@@ -144,10 +144,8 @@ def _with(profile: _Profile, loss: PrivacyLoss, deltas: Floats) -> _Profile:
     epsilons = loss.epsilons([float(delta) for delta in deltas], width=WIDTH)
     low, high = np.array([x.lower for x in epsilons]), np.array([x.upper for x in epsilons])
     points = []
-    for (known, values), found, used in (
-        (profile.upper, high, high <= LARGEST_EPSILON),
-        (profile.lower, low, low > 0.0),
-    ):
+    both = (profile.upper, high, high <= LARGEST_EPSILON), (profile.lower, low, low > 0.0)
+    for (known, values), found, used in both:
         known, values = np.append(known, found[used]), np.append(values, deltas[used])
         order = np.lexsort((-values, known))
         points.append((known[order], values[order]))

@@ -116,17 +116,8 @@ def certified_upper(
 ) -> Finding:
     """The upper end of an interval as a certified finding; its lower end shows the tightness.
 
-    Args:
-        quantity: of the finding.
-        interval: the certified interval.
-        scope: of the upper end.
-        source: of the theorem.
-        at: the arguments of the quantity.
-        assumptions: in addition to the accuracy of library functions.
-        method: by default the interval's.
-
-    Raises:
-        ValueError: neither the interval nor ``method`` names a method.
+    ``at`` has the arguments of the quantity. The ``assumptions`` are in addition to the accuracy of library functions,
+    and ``method`` is the interval's by default: ``ValueError`` if neither names one.
     """
     method = method or interval.method
     if not method:

@@ -220,27 +220,16 @@ class PrivacyLoss:
         return [Interval(1.0, 1.0).by(CLOSED) if value == 1.0 else next(answers) for value in checked]
 
     def _solve(
-        self,
-        questions: list[Question],
-        widths: Sequence[float],
-        other: Sequence[Interval | None] | None = None,
+        self, questions: list[Question], widths: Sequence[float], other: Sequence[Interval | None] | None = None
     ) -> list[Interval]:
         """Answers by a closed form if there is one, else from grids; see ``solve``."""
-        moving: list[tuple[Pair, int]] = []
-        squares, sides, is_gaussian, is_steep = [], directions(self.direction), True, False
-        for pair, steps in self.phases:
-            if pair.effect == 0.0:
-                continue
-            moving.append((pair, steps))
-            squares.append(steps * (pair.effect or 0.0) ** 2)
-            is_gaussian &= pair.effect is not None
-            is_steep |= _STEEPEST < pair.dominating_effect < math.inf
+        moving, sides = [phase for phase in self.phases if phase[0].effect != 0.0], directions(self.direction)
         for width in widths:
             inside("width", width)
-        if is_gaussian:
-            mu = math.sqrt(math.fsum(squares))
+        if all(pair.effect is not None for pair, _ in moving):
+            mu = math.sqrt(math.fsum(steps * (pair.effect or 0.0) ** 2 for pair, steps in moving))
             return [gaussian_answer(question, mu).by(CLOSED) for question in questions]
-        if is_steep:
+        if any(_STEEPEST < pair.dominating_effect < math.inf for pair, _ in moving):
             return [bound_without_grid(question, moving, sides) for question in questions]
         answers = solve(moving, sides, questions, widths, other)
         for i, found in enumerate(answers):
