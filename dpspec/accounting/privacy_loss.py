@@ -110,9 +110,7 @@ class PrivacyLoss:
     def epsilon(self, delta: float, *, width: float = WIDTH) -> Interval:
         """The smallest epsilon >= 0 for which the composition is (epsilon, ``delta``)-DP, 0 < delta < 1.
 
-        Args:
-            delta: the delta.
-            width: the relative width wanted; the interval is wider if the grid limits do not allow it.
+        The relative ``width`` of the interval is larger if the limits of grids do not allow the wanted one.
         """
         return self._solve([Question("epsilon", math.log(inside("delta", delta)))], [width])[0]
 
@@ -144,11 +142,9 @@ class PrivacyLoss:
         return self._solve(questions, widths, other_direction)
 
     def delta(self, epsilon: float, *, width: float = WIDTH) -> Interval:
-        """The smallest delta for which the composition is (``epsilon``, delta)-DP.
+        """The smallest delta for which the composition is (``epsilon``, delta)-DP, at any finite epsilon.
 
-        Args:
-            epsilon: any finite number.
-            width: relative to delta, so that a delta of 1e-30 is as precise as a delta of 0.1.
+        ``width`` is relative to delta, so that a delta of 1e-30 is as precise as a delta of 0.1.
         """
         return self._solve([Question("delta", finite("epsilon", epsilon))], [width])[0]
 
@@ -159,23 +155,17 @@ class PrivacyLoss:
     def tradeoff(self, alpha: float, *, width: float = WIDTH) -> Interval:
         """The smallest type-II error of a test of type-I error ``alpha`` in (0, 1], in this loss's direction.
 
-        For both directions it is the symmetrized curve, a bound for either test. ``tradeoff_bounds``: whole curves.
-
-        Args:
-            alpha: the type-I error.
-            width: relative to the smaller of the error and the power.
+        For both directions it is the symmetrized curve, a bound for either test. ``width`` is relative to the smaller
+        of the error and the power. ``tradeoff_bounds``: whole curves.
         """
         return self._powers("alpha", [alpha], self.direction, width, miss=True)[0].mirrored()
 
     def rero(self, kappa: float, *, direction: Directions = "present-first", width: float = WIDTH) -> Interval:
         """The largest success probability of a reconstruction attack with the baseline success ``kappa`` in (0, 1].
 
-        The power at level kappa of the test of "absent" against "present" (Kaissis et al. 2023, Theorem 1).
-
-        Args:
-            kappa: the baseline success.
-            direction: the curve; ``both`` is the symmetrized one, a valid but looser bound.
-            width: relative, down to kappas of 1e-30 and below.
+        The power at level kappa of the test of "absent" against "present" (Kaissis et al. 2023, Theorem 1). With the
+        ``direction`` ``both`` the curve is the symmetrized one, a valid but looser bound. ``width`` is relative, down
+        to kappas of 1e-30 and below.
         """
         return self.reros([kappa], direction=direction, width=width)[0]
 
@@ -248,13 +238,7 @@ def group_curve(
     """Epsilon of DP-SGD for a group at several deltas: the mixtures of a training schedule, composed.
 
     It dominates the whole training run for an adversary who sees every iterate, and some losses and data attain it
-    (Ganesh 2024, Theorems 3.1 and 3.3).
-
-    Args:
-        phases: (one-step pair, steps) each.
-        deltas: the deltas.
-        direction: as for ``PrivacyLoss``.
-        width: the relative width of each interval.
+    (Ganesh 2024, Theorems 3.1 and 3.3). ``width`` is the relative width of each interval.
     """
     return PrivacyLoss(tuple(phases), direction).epsilons(deltas, width=width)
 
