@@ -146,18 +146,15 @@ class RecordsAudit(dps.Audit):
 
     def trials(self, inputs: dps.FrozenMap, context: dps.Context, indices: Sequence[int]) -> Iterator[dps.Trial]:
         if "scores" in inputs["audit"]:
-            from dpspec.kit.scores_elsewhere import run_trials as read_scores
-
-            yield from read_scores(inputs, context, indices)
-            return
-        from dpspec_group.attack import run_trials
-
-        yield from run_trials(inputs, context, indices)
+            from dpspec.kit.scores_elsewhere import run_trials
+        else:
+            from dpspec_group.attack import run_trials
+        return run_trials(inputs, context, indices)
 
     def conclude(self, spec: dps.Spec, trials: Sequence[dps.Trial]) -> Iterator[dps.Outcome]:
         from dpspec_group.evidence import conclude_external, conclude_trials
 
-        yield from (conclude_external if _external_scores(spec) else conclude_trials)(spec, trials)
+        return (conclude_external if _external_scores(spec) else conclude_trials)(spec, trials)
 
 
 class GroupAudit(kit.UsersAsGroups):

@@ -14,7 +14,7 @@ import math
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import torch
@@ -32,11 +32,10 @@ from dpspec.training.measure.run_evidence import RunLogs, WatchedRun, replayed_s
 from dpspec.training.measure.scores import ProjectionObserver, RecordScores, margins
 from dpspec_group import scores
 from dpspec_group.options import EDGES, Attack
+from dpspec_group.scores import Array
 
 #: Norm of canary gradients in clip norms, so that every canary is clipped.
 CANARY_NORM = 10.0
-
-Array: TypeAlias = np.ndarray[Any, Any]
 
 #: A run with canaries, its observer of released models if there are any, and a function that returns scores (m,).
 Planted: TypeAlias = tuple[dps.TrainingJob, Residuals | None, Callable[[], Array]]

@@ -20,9 +20,6 @@ from dpspec_group.options import DEFAULT_DELTA
 #: Deltas of the privacy profile that is shown for every group size.
 PROFILE_DELTAS = tuple(float(f"{digit}e-{power}") for power in range(1, 13) for digit in (3, 1))
 
-#: Delta at which the epsilon implied by mu is reported if no claim names one.
-_DEFAULT_DELTA = 1e-5
-
 
 @dataclass(frozen=True)
 class Curves:
@@ -116,7 +113,7 @@ def whole_curve_bounds(spec: dps.Spec, curves: Curves, records: int) -> Iterator
             curve = curves.intervals[size][direction]
             interval = theory.mu_interval(phases, size, records, curve)
             # the method shows the implied and the certified epsilon at one delta
-            delta = kit.claimed_deltas(spec, size, default=_DEFAULT_DELTA)[-1]
+            delta = kit.claimed_deltas(spec, size)[-1]
             implied = PrivacyLoss.gaussian(1.0 / interval.upper).epsilon(delta).upper
             certified = f" (certified: {curve[delta].upper:.4g})" if delta in curve else ""
             where = f"{delta:g}".replace("e-0", "e-")

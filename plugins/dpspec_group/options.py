@@ -9,7 +9,7 @@ from typing import Any, Self
 import dpspec.contract as dps
 from dpspec import kit
 from dpspec.contract.attacks import USUAL, USUAL_SCORE, Score
-from dpspec.contract.fragments import CLIP_NORM, NOISE_MULTIPLIER, SAMPLING, SHARD_RUNS
+from dpspec.contract.fragments import CLIP_NORM, NOISE_MULTIPLIER, SAMPLING, SHARD_RUNS, string
 from dpspec.kit import scores_elsewhere
 from dpspec.training.loop.learning_rates import updates_invertible
 
@@ -45,25 +45,18 @@ MECHANISM_SCHEMA: dict[str, dps.Json] = kit.block(
 AUDIT_SCHEMA: dict[str, dps.Json] = kit.block(
     None,
     scores=scores_elsewhere.SCHEMA,
-    score={
-        "type": "string",
-        "minLength": 1,
-        "description": "The score of an input canary under the final model. Default: loss-difference.",
-    },
-    expected_from={
-        "type": "integer",
-        "minimum": 2,
-        "description": "Number of real records from which an adversary who sees iterates estimates the mean update. "
-        "Default: all records. The sample is drawn independently at each step and is at least as large as a mean "
-        "batch. It makes attacks on small batches much cheaper; its variance slightly lowers the power of scores and "
-        "checks.",
-    },
-    canary_free_run={
-        "type": "boolean",
-        "description": "Whether to train a canary-free run with other seeds. Default: true. It measures the accuracy "
-        "of the pipeline, and tests whether two runs add the same noise. Without it the audit trains once less, "
-        "measures no accuracy, and refuses claims about it.",
-    },
+    score=string("The score of an input canary under the final model. Default: loss-difference."),
+    expected_from=kit.integer(
+        "Number of real records from which an adversary who sees iterates estimates the mean update. Default: all "
+        "records. The sample is drawn independently at each step and is at least as large as a mean batch. It makes "
+        "attacks on small batches much cheaper; its variance slightly lowers the power of scores and checks.",
+        least=2,
+    ),
+    canary_free_run=kit.flag(
+        "Whether to train a canary-free run with other seeds. Default: true. It measures the accuracy of the pipeline, "
+        "and tests whether two runs add the same noise. Without it the audit trains once less, measures no accuracy, "
+        "and refuses claims about it."
+    ),
     shard_runs=SHARD_RUNS,
 )
 

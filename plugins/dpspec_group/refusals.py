@@ -61,11 +61,8 @@ def _mechanism(spec: dps.Spec, facts: dps.Facts, shuffled: bool) -> Iterator[dps
     black_box = {"vadhan-literal", "vadhan-sharp"} & set(spec.mechanism.get("baselines", ()))
     for name in sorted(drawn(spec.phases)):
         if black_box and (why := SCHEMES[name].no_profile):
-            yield kit.unsupported(
-                f"{' and '.join(sorted(black_box))} cannot be computed for {name} batches: {why}",
-                ("mechanism", "baselines"),
-                "remove them; linear is supported",
-            )
+            message = f"{' and '.join(sorted(black_box))} cannot be computed for {name} batches: {why}"
+            yield kit.unsupported(message, ("mechanism", "baselines"), "remove them; linear is supported")
     largest = max(spec.threat_model.group_size)
     for i, phase in enumerate(spec.phases):
         sampling, noise = phase.sampling, phase.noise_multiplier
@@ -93,17 +90,13 @@ def _mechanism(spec: dps.Spec, facts: dps.Facts, shuffled: bool) -> Iterator[dps
             )
         if sampling.epoch_steps is not None and phase.steps % sampling.epoch_steps:
             multiple = phase.steps - phase.steps % sampling.epoch_steps + sampling.epoch_steps
-            yield kit.bad_value(
-                f"steps must be a multiple of epoch_steps = {sampling.epoch_steps}, got {phase.steps}",
-                dps.in_phase(spec, i, "steps"),
-                f"write {multiple}, or another multiple of {sampling.epoch_steps}",
-            )
+            message = f"steps must be a multiple of epoch_steps = {sampling.epoch_steps}, got {phase.steps}"
+            help = f"write {multiple}, or another multiple of {sampling.epoch_steps}"
+            yield kit.bad_value(message, dps.in_phase(spec, i, "steps"), help)
         if 0.0 < noise < MIN_NOISE:
-            yield kit.bad_value(
-                f"noise_multiplier must be 0 or at least {MIN_NOISE:g}, got {noise:g}",
-                dps.in_phase(spec, i, "noise_multiplier"),
-                "use more noise: below this epsilon is meaningless",
-            )
+            message = f"noise_multiplier must be 0 or at least {MIN_NOISE:g}, got {noise:g}"
+            help = "use more noise: below this epsilon is meaningless"
+            yield kit.bad_value(message, dps.in_phase(spec, i, "noise_multiplier"), help)
         if phase.noiseless:
             yield dps.Diagnostic(
                 code="no-noise",
@@ -140,11 +133,9 @@ def _attack(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Diagnostic]:
         needs["gradient-canaries"] = "set canary.space: input, or choose another backend"
     yield from kit.requires_capabilities(spec, facts, needs)
     if attack.white_box and not updates_invertible(spec.training.options):
-        yield kit.unsupported(
-            "the attack inverts each update, and Adam's updates are not invertible",
-            ("training", "optimizer"),
-            "the bounds hold for adam too: remove audit, use access: final-model, or train with sgd or momentum",
-        )
+        message = "the attack inverts each update, and Adam's updates are not invertible"
+        help = "the bounds hold for adam too: remove audit, use access: final-model, or train with sgd or momentum"
+        yield kit.unsupported(message, ("training", "optimizer"), help)
     yield from kit.requires_model(facts)
     if facts.parameters is None:
         return
@@ -163,11 +154,8 @@ def _counts(spec: dps.Spec, facts: dps.Facts, canary: dps.FrozenMap, attack: Att
     sizes, runs = len(attack.sizes), attack.runs
     if attack.method == "many-run":
         if int(canary.get("count", sizes)) != sizes:
-            yield kit.bad_value(
-                f"count must be {sizes} with many-run, one group per size, got {canary['count']}",
-                (*_CANARY, "count"),
-                "remove count; audit.runs determines the power",
-            )
+            message = f"count must be {sizes} with many-run, one group per size, got {canary['count']}"
+            yield kit.bad_value(message, (*_CANARY, "count"), "remove count; audit.runs determines the power")
         if runs < _MIN_RUNS:
             yield kit.bad_value(f"runs must be at least {_MIN_RUNS} with many-run, got {runs}", ("audit", "runs"))
     elif "count" not in canary:
@@ -254,11 +242,8 @@ def _options(spec: dps.Spec, facts: dps.Facts, attack: Attack) -> Iterator[dps.D
             yield kit.unsupported(message, path, help)
     for i, claim in enumerate(spec.claims):
         if claim.kind == "metric" and not attack.canary_free_run:
-            yield kit.unsupported(
-                f"claim {claim.id!r} needs the canary-free run, which canary_free_run: false disables",
-                ("claims", i),
-                "remove canary_free_run: false, or the claim",
-            )
+            message = f"claim {claim.id!r} needs the canary-free run, which canary_free_run: false disables"
+            yield kit.unsupported(message, ("claims", i), "remove canary_free_run: false, or the claim")
     batch = max(phase.rate() for phase in spec.phases) * facts.records if estimates else 0.0
     # A product of a rate and a number of records may be rounded upwards.
     if estimates and not batch * (1.0 - 1e-12) <= (attack.expected_from or batch) <= facts.records:

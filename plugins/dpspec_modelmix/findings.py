@@ -28,20 +28,13 @@ BASE = kit.dp_sgd_assumptions(
 )
 
 #: Additional assumptions of the amplification.
-MIXED = (
-    dps.Assumption(
-        name="mixing-weights",
-        status="declared",
-        text="every coordinate is mixed with an independent weight, uniform on [0, 1]",
-    ),
-    dps.Assumption(
-        name="gap", status="declared", text="the gap is at least the threshold in every coordinate and step"
-    ),
-    dps.Assumption(
-        name="hidden-weights",
-        status="declared",
-        text="neither weights nor noisy gradients nor their seeds are released",
-    ),
+MIXED = tuple(
+    dps.Assumption(name=name, status="declared", text=text)
+    for name, text in (
+        ("mixing-weights", "every coordinate is mixed with an independent weight, uniform on [0, 1]"),
+        ("gap", "the gap is at least the threshold in every coordinate and step"),
+        ("hidden-weights", "neither weights nor noisy gradients nor their seeds are released"),
+    )
 )
 
 #: Additional assumption of a gradient embedding.
@@ -83,10 +76,7 @@ def findings(spec: dps.Spec, context: dps.Context) -> Iterator[dps.Finding]:
         scopes = replace(SCOPE, min_records=context.facts.records), replace(SCOPE, data="this")
     for done, delta in enumerate(deltas):
         context.progress(done, len(deltas), "accounting")
-        if segments[0].noise == "laplace":
-            yield from _laplace(spec, segments, delta, base, reasons, plain[delta].upper, scopes)
-        else:
-            yield from _gaussian(spec, segments, delta, base, reasons, scopes)
+        yield from _with_mixing(spec, segments, delta, base, reasons, plain[delta].upper, scopes)
     if "utility" in spec.mechanism.options:
         yield from utility_findings(spec, context.facts, deltas[-1])
 
@@ -97,39 +87,7 @@ def _plain(segments: tuple[Segment, ...], deltas: tuple[float, ...]) -> list[Int
     return theory.plain_epsilons(segments, deltas)
 
 
-def _gaussian(
-    spec: dps.Spec,
-    segments: Sequence[Segment],
-    delta: float,
-    base: tuple[dps.Assumption, ...],
-    reasons: list[str],
-    scopes: Sequence[dps.Scope],
-) -> Iterator[dps.Finding]:
-    plain = theory.gaussian_epsilon(theory.without_mixing(segments), delta).epsilon
-    yield _theorem(delta, plain, "without mixing, rdp/integer-orders", "Mironov et al. 2019", base)
-    if reasons:
-        claimed = theory.mixed_epsilon(segments, delta).epsilon
-        method, refuted = "Theorem 4.1 as if all conditions held", "; ".join(reasons)
-        yield compared("epsilon", claimed, method, PRINTED, delta=delta, refuted=refuted)
-        return
-    inflated, worst = theory.inflate_one_hot(segments, theory.mixed_epsilon(segments, delta).order)
-    best = theory.mixed_epsilon(inflated, delta)
-    improved = theory.mixed_epsilon(inflated, delta, "improved")
-    text = f"A numerical check of 16 smaller shifts is not a proof: their largest ratio to it is {worst:.6f}"
-    one_hot = replace(_ONE_HOT, text=f"{_ONE_HOT.text}. {text}")
-    assumptions = (*base, *MIXED, one_hot)
-    method, source = "rdp/integer-orders, improved conversion", f"{SOURCE}; Canonne, Kamath & Steinke 2020"
-    for scope in scopes:
-        yield _theorem(delta, best.epsilon, "rdp/integer-orders", SOURCE, assumptions, scope)
-        yield _theorem(delta, improved.epsilon, method, source, assumptions, scope)
-    edge = "at the edge of the orders searched" if best.at_edge else "within the orders searched"
-    yield compared("renyi-order", best.order, f"order used, {edge}", SOURCE, delta=delta)
-    method = "without mixing / with mixing, integer orders"
-    yield compared("amplification", plain / best.epsilon, method, SOURCE, delta=delta)
-    yield from comparisons(spec, segments, delta, (*base, *MIXED))
-
-
-def _laplace(
+def _with_mixing(
     spec: dps.Spec,
     segments: Sequence[Segment],
     delta: float,
@@ -138,15 +96,36 @@ def _laplace(
     plain: float,
     scopes: Sequence[dps.Scope],
 ) -> Iterator[dps.Finding]:
-    mixed = theory.freedman_epsilon(segments, delta)
+    """Epsilon with mixing, or as if all conditions held if there are ``reasons`` against; ``plain``: without mixing."""
+    best = None if segments[0].noise == "laplace" else theory.mixed_epsilon(segments, delta)
+    mixed = theory.freedman_epsilon(segments, delta) if best is None else best.epsilon
+    if best is not None:
+        plain = theory.gaussian_epsilon(theory.without_mixing(segments), delta).epsilon
+        yield _theorem(delta, plain, "without mixing, rdp/integer-orders", "Mironov et al. 2019", base)
     if reasons:
-        method, refuted = "Lemma D.2 as if all conditions held", "; ".join(reasons)
-        yield compared("epsilon", mixed, method, PRINTED, delta=delta, refuted=refuted)
+        method = f"{'Lemma D.2' if best is None else 'Theorem 4.1'} as if all conditions held"
+        yield compared("epsilon", mixed, method, PRINTED, delta=delta, refuted="; ".join(reasons))
         return
-    method, assumptions = "Freedman, corrected Lemma D.2, any cut", (*base, *MIXED)
-    for scope in scopes:
-        yield _theorem(delta, mixed, method, LAPLACE_SOURCE, assumptions, scope)
-    yield compared("amplification", plain / mixed, "without mixing (pld) / with mixing", LAPLACE_SOURCE, delta=delta)
+    assumptions = (*base, *MIXED)
+    if best is None:
+        for scope in scopes:
+            yield _theorem(delta, mixed, "Freedman, corrected Lemma D.2, any cut", LAPLACE_SOURCE, assumptions, scope)
+        method = "without mixing (pld) / with mixing"
+        yield compared("amplification", plain / mixed, method, LAPLACE_SOURCE, delta=delta)
+    else:
+        inflated, worst = theory.inflate_one_hot(segments, best.order)
+        best = theory.mixed_epsilon(inflated, delta)
+        improved = theory.mixed_epsilon(inflated, delta, "improved")
+        text = f"A numerical check of 16 smaller shifts is not a proof: their largest ratio to it is {worst:.6f}"
+        one_hot = replace(_ONE_HOT, text=f"{_ONE_HOT.text}. {text}")
+        method, source = "rdp/integer-orders, improved conversion", f"{SOURCE}; Canonne, Kamath & Steinke 2020"
+        for scope in scopes:
+            yield _theorem(delta, best.epsilon, "rdp/integer-orders", SOURCE, (*assumptions, one_hot), scope)
+            yield _theorem(delta, improved.epsilon, method, source, (*assumptions, one_hot), scope)
+        edge = "at the edge of the orders searched" if best.at_edge else "within the orders searched"
+        yield compared("renyi-order", best.order, f"order used, {edge}", SOURCE, delta=delta)
+        method = "without mixing / with mixing, integer orders"
+        yield compared("amplification", plain / best.epsilon, method, SOURCE, delta=delta)
     yield from comparisons(spec, segments, delta, assumptions)
 
 

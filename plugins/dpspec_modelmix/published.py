@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 import dpspec.contract as dps
-from dpspec.accounting import BestEpsilon, Floats, best_epsilon, gaussian_rdp, inside, positive, sampled_gaussian_rdp
+from dpspec.accounting import BestEpsilon, Floats, best_epsilon, gaussian_rdp, inside, sampled_gaussian_rdp
 from dpspec_modelmix.options import Segment
 from dpspec_modelmix.theory import (
     LARGEST_LOSS,
@@ -74,22 +74,14 @@ def asymptotic(segment: Segment) -> Asymptotic:
     return Asymptotic(epsilon, delta, segment.steps * delta, applies)
 
 
-def lemma_applies(scale: float, sensitivity: float, width: float) -> bool:
-    """True if Lemma D.2, in its own units, covers a uniform of this width. ``scale`` is 1 / lambda."""
-    return width > max(2.0 * math.log(max(width, 1e-300)) * scale + sensitivity, 1.0)
+def printed_moments(b: float, c: float, tau: float) -> Moments | None:
+    """Lemma D.2 as printed, for scale ``b`` 1 / lambda, sensitivity ``c`` and width ``tau``; None if it does not apply.
 
-
-def lemma_moments(scale: float, sensitivity: float, width: float, *, printed: bool = False) -> Moments:
-    """Lemma D.2 with its original cut and a corrected second summand, for ``scale`` 1 / lambda and ``width`` tau.
-
-    ``printed``: with the paper's smaller exponent e0 / (2 (tau - 1)) instead of e_I; the proof does not support it.
+    The mean has the exponent e0 / (2 (tau - 1)), which is smaller than the e_I of the proof.
     """
-    b, c, tau = positive("scale", scale), positive("sensitivity", sensitivity), positive("width", width)
-    if not lemma_applies(b, c, tau):
-        raise ValueError(f"the lemma needs a width above max(2 ln(width) scale + sensitivity, 1), got {tau}")
+    if tau <= max(2.0 * math.log(max(tau, 1e-300)) * b + c, 1.0):
+        return None
     corrected = cut_moments(c / b, tau / b, math.log(tau))
-    if not printed:
-        return corrected
     loss, outside, twice = corrected.largest, mass_outside(tau / b), 2.0 * (tau - 1.0)
     mean = loss * math.expm1(loss) * (outside + (2.0 * math.log(tau) * b + c) / tau)
     mean += math.expm1(loss) / twice * math.expm1(min(loss / twice, LARGEST_LOSS)) * (1.0 - outside)
@@ -214,9 +206,9 @@ def _printed(segments: Sequence[Segment], delta: float) -> Iterator[dps.Finding]
 def _printed_laplace(segment: Segment, clip_norm: float, delta: float) -> Iterator[dps.Finding]:
     """Lemma D.2 in the units of the spec, if its condition holds in these units."""
     loss, width = segment.laplace_loss, segment.gap * clip_norm / segment.effect
-    if not lemma_applies(clip_norm / loss, clip_norm, width):
+    one = printed_moments(clip_norm / loss, clip_norm, width)
+    if one is None:
         return
-    one = lemma_moments(clip_norm / loss, clip_norm, width, printed=True)
     value = printed_total(segment.steps, one, delta)
     yield compared(
         "epsilon",

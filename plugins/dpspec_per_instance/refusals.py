@@ -35,11 +35,8 @@ def check_spec(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Diagnostic]:
     help = "it compares a dataset with the same dataset plus or minus one record"
     yield from dps.other_adjacencies(spec, "add-remove", "the per-instance theory", help)
     if spec.threat_model.group_size != (1,):
-        yield kit.unsupported(
-            "the per-instance theory covers single records, not groups",
-            ("threat_model", "group_size"),
-            "audit groups with mechanism.kind group",
-        )
+        message = "the per-instance theory covers single records, not groups"
+        yield kit.unsupported(message, ("threat_model", "group_size"), "audit groups with mechanism.kind group")
     for i, phase in enumerate(spec.phases):
         yield from kit.other_scheme(
             spec,
@@ -49,21 +46,16 @@ def check_spec(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Diagnostic]:
             "write sampling: {scheme: poisson, rate: ...} if the training samples this way",
         )
         if phase.noiseless:
-            yield kit.bad_value(
-                "noise_multiplier must be above 0: a step without noise has no finite divergence",
-                dps.in_phase(spec, i, "noise_multiplier"),
-                "write a noise_multiplier above 0",
-            )
+            message = "noise_multiplier must be above 0: a step without noise has no finite divergence"
+            yield kit.bad_value(message, dps.in_phase(spec, i, "noise_multiplier"), "write a noise_multiplier above 0")
     composition = Composition.of(spec.mechanism.options)
     if composition.exponent is not None:
         growth = min(700.0, -math.log1p(-1.0 / composition.exponent) * (spec.steps - 1))
         first_order = 1.0 + (composition.orders[-1] - 1.0) * math.exp(growth)  # the largest order of the recursion
         if first_order > MOST_ORDER:
-            yield kit.bad_value(
-                f"exponent needs order {first_order:.2g} at the first of {spec.steps} steps: at most {MOST_ORDER}",
-                ("mechanism", "composition", "exponent"),
-                "auto uses three times the number of steps, which keeps orders within 1.4 times the requested ones",
-            )
+            message = f"exponent needs order {first_order:.2g} at the first of {spec.steps} steps: at most {MOST_ORDER}"
+            help = "auto uses three times the number of steps, which keeps orders within 1.4 times the requested ones"
+            yield kit.bad_value(message, ("mechanism", "composition", "exponent"), help)
     wrong_points = list(_refuse_points(spec, facts))
     yield from wrong_points
     if wrong_points:
@@ -95,11 +87,8 @@ def _refuse_points(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Diagnostic]
     population, points = threat_model.get("population", "train"), threat_model.get("points", "all")
     size = population_size(threat_model, facts)
     if size == 0:
-        yield kit.bad_value(
-            "the data has no test records to audit",
-            ("threat_model", "population"),
-            "write population: train, or split the data",
-        )
+        message = "the data has no test records to audit"
+        yield kit.bad_value(message, ("threat_model", "population"), "write population: train, or split the data")
     elif isinstance(points, Mapping):
         if points["count"] > size:
             message = f"count {points['count']} exceeds the {size} {population} records"
@@ -131,11 +120,9 @@ def _refuse_training(
             "train with sgd; the data-independent bound of mechanism.kind group holds for every optimizer",
         )
     if audit.method != "many-run" or audit.options.get("canary") is not None:
-        yield kit.unsupported(
-            "per-instance audits average over independent runs and insert no canaries",
-            ("audit", "canary" if audit.method == "many-run" else "method"),
-            "write method: many-run and runs, without canary; audit.attack attacks records of the data",
-        )
+        message = "per-instance audits average over independent runs and insert no canaries"
+        help = "write method: many-run and runs, without canary; audit.attack attacks records of the data"
+        yield kit.unsupported(message, ("audit", "canary" if audit.method == "many-run" else "method"), help)
     shards, own = AuditBlock.of(audit.options).shards(len(audited.points)), len(audited.points)
     if shards.count > MOST_SHARDS:
         yield kit.bad_value(
@@ -173,11 +160,8 @@ def _refuse_attack(spec: dps.Spec, runs: int, attack: AttackOptions, audited: Au
             (*path, "runs"),
         )
     if spec.threat_model.access != "all-iterates":
-        yield kit.unsupported(
-            "audit.attack scores every iterate, and the threat model releases the final model only",
-            ("threat_model", "access"),
-            "remove audit.attack, or write access: all-iterates",
-        )
+        message = "audit.attack scores every iterate, and the threat model releases the final model only"
+        yield kit.unsupported(message, ("threat_model", "access"), "remove audit.attack, or write access: all-iterates")
 
 
 def _refuse_mean_rule(mean_rule: MeanRule, facts: dps.Facts) -> Iterator[dps.Diagnostic]:

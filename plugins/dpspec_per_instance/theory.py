@@ -17,7 +17,6 @@ from dpspec.accounting import (
     Direction,
     Directions,
     Floats,
-    checked_orders,
     inside,
     positive,
     sampled_gaussian_rdp,
@@ -29,9 +28,6 @@ Array: TypeAlias = np.ndarray[Any, Any]
 STEP_SOURCE = "Thudi et al. 2024, Theorem 3.2"
 RUN_SOURCE = "Thudi et al. 2024, Theorem 3.3"
 CONFIDENCE_SOURCE = "Hoeffding 1963, for the expectations of Thudi et al. 2024, Theorem 3.3"
-
-#: nu below which the divergence, at most a nu^2 / 2, counts as 0.
-_TINY = 1e-150
 
 #: Factor between adjacent orders in a - 1; adjacent values of r differ by a factor of _LEAST^(-1 / nodes).
 _GROWTH = 1.04
@@ -52,19 +48,8 @@ _LOG_ROOT_TWO_PI = 0.5 * math.log(2.0 * math.pi)
 def step_divergence(
     orders: npt.ArrayLike, rate: npt.ArrayLike, ratio: npt.ArrayLike, direction: Directions = "both"
 ) -> Floats:
-    """Bound on the Renyi divergence of one step; arrays broadcast."""
-    rates = np.asarray(rate, dtype=np.float64)
-    if not np.all((rates >= 0.0) & (rates <= 1.0)):
-        raise ValueError("rate must be between 0 and 1")
-    ratios = np.asarray(ratio, dtype=np.float64)
-    if not np.all((ratios >= 0.0) & np.isfinite(ratios)):
-        raise ValueError("ratio must be finite and not negative")
-    a, q, nu = np.broadcast_arrays(checked_orders(orders), rates, ratios)
-    divergences = np.zeros(a.shape)
-    some = (nu > _TINY) & (q > 0.0)
-    if np.any(some):
-        divergences[some] = sampled_gaussian_rdp(a[some], q[some], 1.0 / nu[some], direction)
-    return divergences
+    """Bound on the Renyi divergence of one step, for a ``rate`` and ``ratio`` above 0; arrays broadcast."""
+    return sampled_gaussian_rdp(orders, rate, 1.0 / np.asarray(ratio, dtype=np.float64), direction)
 
 
 class StepTable:

@@ -34,9 +34,6 @@ claims:
 audit: {method: many-run, runs: 4, repeats: 200, clusters: 5, members: 3, seed: 1}
 """
 
-#: Keys of the mechanism that trials ignore.
-_BOUNDS_ONLY = ("table",)
-
 #: Number of runs that share one processing of both datasets.
 _TOGETHER = 16
 
@@ -115,7 +112,7 @@ class PreprocessingAudit(dps.Audit):
     def trial_inputs(self, spec: dps.Spec) -> dps.FrozenMap:
         # Trials read neither tables nor most of the threat model.
         inputs = kit.select_inputs(
-            super().trial_inputs(spec), mechanism_without=_BOUNDS_ONLY, threat_model=("adjacency", "access")
+            super().trial_inputs(spec), mechanism_without=("table",), threat_model=("adjacency", "access")
         )
         declared = Declaration.of(inputs["mechanism"])
         private, norm, last = declared.private, declared.processed_norm, declared.steps[-1]
@@ -130,12 +127,12 @@ class PreprocessingAudit(dps.Audit):
     def trials(self, inputs: dps.FrozenMap, context: dps.Context, indices: Sequence[int]) -> Iterator[dps.Trial]:
         from dpspec_preprocessing.attack import run_trials
 
-        yield from run_trials(inputs, context, indices)
+        return run_trials(inputs, context, indices)
 
     def conclude(self, spec: dps.Spec, trials: Sequence[dps.Trial]) -> Iterator[dps.Outcome]:
         from dpspec_preprocessing.attack import conclude_trials
 
-        yield from conclude_trials(spec, trials)
+        return conclude_trials(spec, trials)
 
 
 PREPROCESSING = dps.Mechanism(

@@ -11,13 +11,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple
 
 import numpy as np
 
 import dpspec.contract as dps
 from dpspec import kit
-from dpspec.accounting import BestEpsilon, Conversion, best_epsilon, gaussian, laplace_rdp
+from dpspec.accounting import BestEpsilon, Conversion, Floats, best_epsilon, gaussian, laplace_rdp
 from dpspec_preprocessing.options import (
     SAME_MASK,
     Declaration,
@@ -210,9 +210,6 @@ def lower_bounds(spec: dps.Spec, pipeline: Pipeline) -> Iterator[dps.Finding]:
                 )
 
 
-Array: TypeAlias = np.ndarray[Any, Any]
-
-
 #: Orders of the search for curves without a closed-form conversion.
 _ORDERS = tuple(1.0 + 10.0 ** (k / 8.0) for k in range(-8, 24))
 
@@ -260,7 +257,7 @@ def convert_curve(
     if lowest > 1.0:
         orders = np.unique(np.append(orders, lowest))
 
-    def best(orders: Array) -> BestEpsilon:
+    def best(orders: Floats) -> BestEpsilon:
         values = [math.inf if math.isnan(value := curve(order)) else value for order in orders]
         return best_epsilon(orders, values, delta, conversion)
 

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
 import dpspec.contract as dps
 from dpspec_preprocessing.options import Declaration, Pipeline
 from dpspec_preprocessing.sensitivity import Step, gap_sensitivity
-from dpspec_preprocessing.steps import TREE_FEATURES, Neighbourhoods, clip_rows
-
-Array: TypeAlias = np.ndarray[Any, Any]
+from dpspec_preprocessing.steps import TREE_FEATURES, Array, Neighbourhoods, clip_rows
 
 #: Limits from below; all others are limits from above.
 AT_LEAST = frozenset({"min_observed", "min_eigengap", "min_std", "min_eigenvalue"})

@@ -12,10 +12,9 @@ from typing import Any, Final, NamedTuple
 
 
 class StepKind(NamedTuple):
-    """Key in specs, title, and limits that the repaired bound requires; ``testable`` by propose-test-release."""
+    """Key in specs, and limits that the repaired bound requires; ``testable`` by propose-test-release."""
 
     key: str
-    title: str
     required: tuple[str, ...]
     further: tuple[str, ...] = ()
     testable: bool = False
@@ -24,24 +23,14 @@ class StepKind(NamedTuple):
 _MISSING = ("max_missing_in_row", "min_observed")
 
 STEPS: Final = {
-    "mean": StepKind(
-        "impute",
-        "imputation by the mean",
-        ("max_missing_rows", "min_observed"),
-        ("max_missing_in_row", "max_mean_norm"),
-        testable=True,
-    ),
-    "median": StepKind("impute", "imputation by the median", ("max_missing_rows", "max_spread"), _MISSING),
-    "trimmed": StepKind(
-        "impute", "imputation by the trimmed mean", ("max_missing_rows", "min_observed", "max_spread"), _MISSING
-    ),
-    "regression": StepKind(
-        "impute", "imputation by regression", ("max_missing_rows", "min_eigenvalue", "max_eigenvalue"), _MISSING
-    ),
-    "deduplicate": StepKind("deduplicate", "deduplication", ("max_ball",), ("max_cluster",), testable=True),
-    "quantise": StepKind("quantise", "quantisation", ("max_ball",), ("max_cluster",), testable=True),
-    "pca": StepKind("pca", "projection", ("min_eigengap",), testable=True),
-    "scale": StepKind("scale", "standard scaling", ("min_std",)),
+    "mean": StepKind("impute", ("max_missing_rows", "min_observed"), ("max_missing_in_row", "max_mean_norm"), True),
+    "median": StepKind("impute", ("max_missing_rows", "max_spread"), _MISSING),
+    "trimmed": StepKind("impute", ("max_missing_rows", "min_observed", "max_spread"), _MISSING),
+    "regression": StepKind("impute", ("max_missing_rows", "min_eigenvalue", "max_eigenvalue"), _MISSING),
+    "deduplicate": StepKind("deduplicate", ("max_ball",), ("max_cluster",), testable=True),
+    "quantise": StepKind("quantise", ("max_ball",), ("max_cluster",), testable=True),
+    "pca": StepKind("pca", ("min_eigengap",), testable=True),
+    "scale": StepKind("scale", ("min_std",)),
 }
 
 

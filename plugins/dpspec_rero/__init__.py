@@ -146,9 +146,6 @@ RERO = dps.Mechanism(
     trial_revision=3,
 )
 
-#: Keys of the mechanism that only bounds read.
-_BOUNDS_ONLY = ("baselines", "monte_carlo")
-
 #: Largest number of runs per chunk, and largest number of bytes of their records.
 _TOGETHER, _ROWS_BYTES = 64, 1 << 28
 
@@ -220,7 +217,7 @@ class ReroAudit(dps.Audit):
     def trial_inputs(self, spec: dps.Spec) -> dps.FrozenMap:
         inputs = kit.select_inputs(
             super().trial_inputs(spec),
-            mechanism_without=_BOUNDS_ONLY,
+            mechanism_without=("baselines", "monte_carlo"),
             threat_model=("adjacency", "access", "prior"),
             audit_without=("shard_runs",),
         )

@@ -8,8 +8,10 @@ part of the native loop.
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -115,6 +117,7 @@ class Reader:
         first = jobs[0]
         self._schedule = Schedule.of(first.phases, len(rows[0]))
         self._phases = list(self._schedule)
+        self._ends = list(accumulate(phase.steps for phase in self._schedule.phases))
         self._update = update_of(first.options, first.expected_batch_size, self._schedule.total)
         self._jobs, self._iterates, self._laplace = jobs, iterates, adds_laplace(first.phases)
         self._x, self._y, self._rows, self._candidates = x, y, rows, candidates
@@ -139,13 +142,9 @@ class Reader:
 
     def take_batch(self, run: int, step: int, indices: Tensor) -> None:
         self._batches[run] = indices.to("cpu")
-        included = self.included[run] or [0] * len(self._schedule.phases)
-        self.included[run] = included
-        done = 0
-        for number, phase in enumerate(self._schedule.phases):
-            if done < step <= done + phase.steps:
-                included[number] += len(indices)
-            done += phase.steps
+        included = self.included[run] = self.included[run] or [0] * len(self._ends)
+        if 0 < step <= self._ends[-1]:
+            included[bisect_left(self._ends, step)] += len(indices)
 
     def take_model(self, run: int, step: int, state: Tensor) -> None:
         self._states[run] = state.detach().clone()

@@ -13,7 +13,8 @@ from dpspec.registry.loader import load_catalog
 
 INPUT = "audit.canary={space: input, kind: noise, count: 40}"
 MANY = "audit={method: many-run, canary: {space: gradient}, runs: 20}"
-FINAL = "threat_model.access=final-model"
+CALIBRATED = "audit.score=likelihood-ratio"
+FINAL, SHADOW = "threat_model.access=final-model", "audit.score=shadow"
 SHUFFLED = "mechanism.sampling={scheme: shuffled, batch_size: 10}"
 
 
@@ -24,7 +25,7 @@ SHUFFLED = "mechanism.sampling={scheme: shuffled, batch_size: 10}"
         [INPUT],
         [MANY],
         ["audit.canary={count: 100}"],
-        [INPUT, FINAL, "audit.score=likelihood-ratio"],
+        [INPUT, FINAL, CALIBRATED],
         [MANY, "audit.canary={space: input, kind: blank}"],
         ["audit.canary={space: gradient, count: 100, spread: 0.1}"],
         [INPUT, FINAL, "training.optimizer={kind: adam}"],
@@ -56,29 +57,14 @@ def test_what_makes_sense_is_accepted_and_planned(tmp_path: Path, overrides: lis
         ([INPUT, "audit.canary.spread=0.1"], "unsupported", "audit.canary.spread", "orthogonal gradient canaries"),
         ([INPUT, "audit.canary.kind=blank", "audit.canary.count=20"], "bad-value", "audit.canary.count", "at most 10"),
         ([INPUT, "audit.canary.count=15"], "bad-value", "audit.canary.count", "at least 16"),
-        (
-            [INPUT, FINAL, "audit.score=likelihood-ratio", "audit.canary.count=31"],
-            "bad-value",
-            "audit.canary.count",
-            "32",
-        ),
+        ([INPUT, FINAL, CALIBRATED, "audit.canary.count=31"], "bad-value", "audit.canary.count", "32"),
         (["audit.canary.count=212"], "bad-value", "audit.canary.count", "at most 210"),
         (["audit.canary.spread=0.1", "audit.canary.count=106"], "bad-value", "audit.canary.count", "at most 105"),
         (["audit.score=loss"], "unsupported", "audit.score", "canary.space: input only"),
         ([MANY, "audit.canary.count=3"], "bad-value", "audit.canary.count", "must be 2"),
         ([MANY, "audit.runs=15"], "bad-value", "audit.runs", "at least 16"),
-        (
-            [MANY, "audit.canary={space: input}", FINAL, "audit.score=likelihood-ratio"],
-            "unsupported",
-            "audit.score",
-            "one group per size",
-        ),
-        (
-            [FINAL, "audit={method: many-run, canary: {space: input, kind: noise}, runs: 20, score: shadow}"],
-            "unsupported",
-            "audit.score",
-            "one group per size",
-        ),
+        ([MANY, "audit.canary={space: input}", FINAL, CALIBRATED], "unsupported", "audit.score", "one group per size"),
+        ([MANY, "audit.canary={space: input}", FINAL, SHADOW], "unsupported", "audit.score", "one group per size"),
         (["audit.canary.every=2"], "unsupported", "audit.canary.every", "canary.space: gradient only"),
         ([FINAL, "audit.canary.every=1000"], "bad-value", "audit.canary.every", "no step would have canary gradients"),
         (["audit.shard_runs=8"], "unsupported", "audit.shard_runs", "many-run only"),

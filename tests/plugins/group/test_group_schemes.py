@@ -38,7 +38,8 @@ ALLOCATED = (
     "mechanism.noise_multiplier=1.5",
     "mechanism.steps=40",
 )
-SEVERAL = (*ALLOCATED, "mechanism.sampling.batches_per_epoch=2", "mechanism.noise_multiplier=3.0")
+PER_EPOCH = "mechanism.sampling.batches_per_epoch"
+SEVERAL = (*ALLOCATED, f"{PER_EPOCH}=2", "mechanism.noise_multiplier=3.0")
 SHUFFLED = (
     "mechanism.sampling={scheme: shuffled, batch_size: 30}",
     "mechanism.noise_multiplier=2.0",
@@ -146,12 +147,9 @@ BLACK_BOX = "mechanism.baselines=[linear, vadhan-sharp]"
         ((*ALLOCATED, ZERO_OUT), None),
         ((*ALLOCATED, ZERO_OUT, AUDIT), "add-remove adjacency only"),
         (SEVERAL, None),
-        (
-            (*SEVERAL, "mechanism.sampling.batches_per_epoch=6"),
-            "batches_per_epoch must be at most epoch_steps, 5, got 6",
-        ),
-        ((*SEVERAL, "mechanism.sampling.batches_per_epoch=0"), "batches_per_epoch"),
-        (("mechanism.sampling.batches_per_epoch=2",), "batches_per_epoch"),
+        ((*SEVERAL, f"{PER_EPOCH}=6"), "batches_per_epoch must be at most epoch_steps, 5, got 6"),
+        ((*SEVERAL, f"{PER_EPOCH}=0"), "batches_per_epoch"),
+        ((f"{PER_EPOCH}=2",), "batches_per_epoch"),
         (TRUNCATED, None),
         ((*TRUNCATED, ZERO_OUT), "add-remove adjacency only"),
         ((*TRUNCATED, BLACK_BOX), "vadhan-sharp cannot be computed for truncated-poisson"),

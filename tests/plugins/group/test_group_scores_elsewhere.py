@@ -41,7 +41,7 @@ audit:
   scores: {path: t.csv, coin: in, score: score}
   expect: not-run
 """
-MANY = "audit.method=many-run"
+MANY, WORST_CASE = "audit.method=many-run", "model={kind: linear, initial: worst-case}"
 CATALOG = load_catalog()
 SIZED = ["threat_model.group_size=[1, 8]", "audit.scores.group_size=size"]
 
@@ -177,12 +177,7 @@ def diagnostics(folder: Path, *overrides: str) -> list[Diagnostic]:
         (["audit.expected_from=50"], "unsupported", "audit.expected_from", "cannot be combined with scores"),
         (["audit.canary_free_run=false"], "unsupported", "audit.canary_free_run", "cannot be combined with scores"),
         (["audit.shard_runs=2"], "unsupported", "audit.shard_runs", "cannot be combined with scores"),
-        (
-            ["model={kind: linear, initial: worst-case}"],
-            "unsupported",
-            "model.initial",
-            "chose its own initial weights",
-        ),
+        ([WORST_CASE], "unsupported", "model.initial", "chose its own initial weights"),
         ([MANY, "audit.runs=200"], "unsupported", "audit.runs", "one row per run"),
         (["audit.scores.coin=inn"], "data-unreadable", "audit.scores.coin", "did you mean 'in'?"),
         (["audit.scores.score=points"], "data-unreadable", "audit.scores.score", "has no column"),
@@ -291,18 +286,14 @@ def test_verify_finds_edited_coins(tmp_path: Path) -> None:
 
 
 LOW_NOISE = ("claims.one.epsilon=1", "claims.one.expect=refuted", "mechanism.noise_multiplier=8")
+HIGH = ("claims.one.epsilon=100", "claims.one.expect=open", "audit.expect=deviates", "mechanism.noise_multiplier=8")
 
 
 @pytest.mark.parametrize(
     ("overrides", "verdict", "words", "conformance"),
     [
         # a claim far above the declared bound is not refuted; but the bound does not hold of what ran
-        (
-            ("claims.one.epsilon=100", "claims.one.expect=open", "audit.expect=deviates", LOW_NOISE[2]),
-            "open",
-            "trained-as-declared is false",
-            "deviates",
-        ),
+        (HIGH, "open", "trained-as-declared is false", "deviates"),
         # shuffled batches of records that come or go have no bound: what scores show is no deviation from one
         (("mechanism.sampling={scheme: shuffled, batch_size: 100}", *LOW_NOISE), "refuted", "", "not-run"),
         (("claims.one.expect=refuted",), "refuted", "assuming fair coins independent of the scores", "not-run"),

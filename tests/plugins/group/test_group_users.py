@@ -346,6 +346,10 @@ DRAWN = "mechanism.sampling={scheme: poisson, unit: user, rate: 0.1, records_per
 CLAIM = "claims=[{id: patient, kind: approx-dp, epsilon: 2.8, delta: 1e-5}]"
 
 
+FIXED = "mechanism.sampling={scheme: fixed, unit: user, batch_size: 5, records_per_user: 2}"
+NINE_OF_20 = ("data.max_records_per_user=20", "mechanism.sampling.records_per_user=9")
+NOBODY_S = "data={kind: synthetic, pattern: blobs, records: 100, features: 3, classes: 2}"
+RECORD, OPACUS = "threat_model.unit=record", "training.backend=opacus"
 MANY = "data.max_records_per_user=100000"
 
 
@@ -358,34 +362,19 @@ def errors(*overrides: str) -> list[str]:
     ("overrides", "says"),
     [
         ((), None),
-        (
-            ("threat_model.unit=record",),
-            "unsupported mechanism.sampling.unit: users are drawn, so that bounds hold for",
-        ),
-        (
-            ("mechanism.sampling={scheme: fixed, unit: user, batch_size: 5, records_per_user: 2}",),
-            "unsupported mechanism.sampling.scheme: users are drawn one by one",
-        ),
+        ((RECORD,), "unsupported mechanism.sampling.unit: users are drawn, so that bounds hold for"),
+        ((FIXED,), "unsupported mechanism.sampling.scheme: users are drawn one by one"),
         (("mechanism.sampling={scheme: poisson, unit: user, rate: 0.1}",), "records_per_user"),
         (("mechanism.sampling={scheme: poisson, rate: 0.1, records_per_user: 2}",), "records_per_user"),
-        (
-            ("training.backend=opacus",),
-            "missing-capability training.backend: backend 'opacus' draws records, not users",
-        ),
+        ((OPACUS,), "missing-capability training.backend: backend 'opacus' draws records, not users"),
         (("audit.canary={space: input, kind: noise, count: 50}",), "unsupported audit.canary.space: canary users"),
         (("data.max_records_per_user=null",), "unsupported data: rows are laid out user by user"),
-        (
-            ("data.max_records_per_user=20", "mechanism.sampling.records_per_user=9"),
-            "unsupported mechanism.sampling: 9 of 20 records can be chosen in more than 1000 ways",
-        ),
+        (NINE_OF_20, "unsupported mechanism.sampling: 9 of 20 records can be chosen in more than 1000 ways"),
         (("mechanism.kind=per-instance", "audit=null"), "unsupported threat_model.unit"),
         ((MANY, "mechanism.sampling.records_per_user=1"), None),
         ((MANY, "mechanism.sampling.records_per_user=100000"), None),
         ((MANY, "mechanism.sampling.records_per_user=50000"), "can be chosen in more than 1000 ways"),
-        (
-            ("data={kind: synthetic, pattern: blobs, records: 100, features: 3, classes: 2}",),
-            "users are drawn, and nothing says whose the records are",
-        ),
+        ((NOBODY_S,), "users are drawn, and nothing says whose the records are"),
         (("data={kind: declared, records: 100}", "audit=null", "model=null"), None),
     ],
 )

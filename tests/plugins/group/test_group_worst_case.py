@@ -44,6 +44,15 @@ DOCUMENT: dict[str, Any] = {
 }
 
 
+ACCURATE = {"id": "useful", "kind": "metric", "name": "accuracy", "at_least": 0.5}
+PER_INSTANCE = {
+    "mechanism": {**DOCUMENT["mechanism"], "kind": "per-instance"},
+    "claims": [{"id": "i", "kind": "per-instance-dp", "epsilon": 1.0, "delta": 1e-5, "record": 0}],
+    "threat_model": {},
+    "audit": {"method": "one-run"},
+}
+
+
 def spec(**blocks: Any):
     return from_document({**DOCUMENT, **blocks}, CATALOG, ".")
 
@@ -98,21 +107,8 @@ def test_they_are_part_of_what_a_trial_is() -> None:
 @pytest.mark.parametrize(
     ("blocks", "path", "words"),
     [
-        (
-            {"claims": [{"id": "useful", "kind": "metric", "name": "accuracy", "at_least": 0.5}]},
-            ("claims", 0),
-            "without privacy",
-        ),
-        (
-            {
-                "mechanism": {**DOCUMENT["mechanism"], "kind": "per-instance", "sampling": {"scheme": "full"}},
-                "claims": [{"id": "i", "kind": "per-instance-dp", "epsilon": 1.0, "delta": 1e-5, "record": 0}],
-                "threat_model": {},
-                "audit": {"method": "one-run"},
-            },
-            ("model", "initial"),
-            "'per-instance' do not hold for weights",
-        ),
+        ({"claims": [ACCURATE]}, ("claims", 0), "without privacy"),
+        (PER_INSTANCE, ("model", "initial"), "'per-instance' do not hold for weights"),
     ],
 )
 def test_what_speaks_of_other_weights_is_refused(blocks: dict[str, Any], path: tuple[Any, ...], words: str) -> None:

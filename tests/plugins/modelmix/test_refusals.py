@@ -42,6 +42,7 @@ EMBEDDING = (
     "mechanism.embedding={form: residual-only, dimension: 5, clip_norm: 1.0, noise_multiplier: 1.2, anchors: 10}"
 )
 EMBEDDED = ["data.split={test: 0.2}", EMBEDDING]
+DECAY, PHASES = "training.schedule={kind: linear}", "M.phases=[{steps: 2}, {steps: 3, noise: gaussian}]"
 UTILITY = ["mechanism.utility={smoothness: 1.0, distance: 1.0, span: 2.0, tail: 0.05}"]
 
 
@@ -69,13 +70,8 @@ def test_the_base_is_fine(tmp_path: Path, given: list[str]) -> None:
         (["M.mixing.threshold=0"], "unsupported", "M.mixing.threshold", "warning"),
         (["M.reduction=sum", "M.mixing.threshold=0.1"], "bad-value", "M.mixing.threshold", "warning"),
         (["M.noise_multiplier=0"], "no-noise", "M.noise_multiplier", "warning"),
-        (
-            ["M.mixing.relative_to=absolute", "training.schedule={kind: linear}"],
-            "unsupported",
-            "M.mixing.relative_to",
-            "error",
-        ),
-        (["M.learning_rate=0.2", "training.schedule={kind: linear}"], "conflicting-key", "training.schedule", "error"),
+        (["M.mixing.relative_to=absolute", DECAY], "unsupported", "M.mixing.relative_to", "error"),
+        (["M.learning_rate=0.2", DECAY], "conflicting-key", "training.schedule", "error"),
         (["audit.canary=null"], "missing-key", "audit", "error"),
         (["audit.canary.kind=one-hut"], "unsupported", "audit.canary.kind", "error"),
         (["audit.canary.count=69"], "bad-value", "audit.canary.count", "error"),
@@ -91,12 +87,7 @@ def test_the_base_is_fine(tmp_path: Path, given: list[str]) -> None:
         ([*LAPLACE, "M.mixing.threshold=0"], "unsupported", "M.mixing.threshold", "warning"),
         ([*LAPLACE, *EMBEDDED], "unsupported", "M.embedding", "error"),
         ([*LAPLACE, *UTILITY], "unsupported", "M.utility", "error"),
-        (
-            [*LAPLACE, "M.steps=null", "M.phases=[{steps: 2}, {steps: 3, noise: gaussian}]"],
-            "unsupported",
-            "M.phases.1.noise",
-            "error",
-        ),
+        ([*LAPLACE, "M.steps=null", PHASES], "unsupported", "M.phases.1.noise", "error"),
         (["M.noise=cauchy"], "bad-choice", "M.noise", "error"),
         ([*EMBEDDED, "M.embedding.dimension=69"], "out-of-range", "M.embedding.dimension", "error"),
         ([*EMBEDDED, "M.embedding.anchors=4"], "bad-value", "M.embedding.anchors", "error"),
@@ -106,7 +97,7 @@ def test_the_base_is_fine(tmp_path: Path, given: list[str]) -> None:
         ([*EMBEDDED, *UTILITY], "unsupported", "M.utility", "error"),
         (["M.utility={smoothness: 1.0}"], "missing-key", "M.utility", "error"),
         ([*UTILITY, "model=null"], "no-model", "M.utility", "error"),
-        ([*UTILITY, "training.schedule={kind: linear}"], "unsupported", "M.utility", "error"),
+        ([*UTILITY, DECAY], "unsupported", "M.utility", "error"),
         ([*UTILITY, "training.optimizer={kind: momentum}"], "unsupported", "M.utility", "error"),
         ([*UTILITY, "M.mixing.weights=shared"], "unsupported", "M.utility", "error"),
     ],

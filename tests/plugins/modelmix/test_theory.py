@@ -148,17 +148,18 @@ def certified(steps: int, loss: float, width: float, rate: float = 1.0) -> Priva
 
 
 def test_laplace() -> None:
-    one, as_printed = published.lemma_moments(1.0, 0.05, 200.0), published.lemma_moments(1.0, 0.05, 200.0, printed=True)
+    one, as_printed = theory.cut_moments(0.05, 200.0, math.log(200.0)), published.printed_moments(1.0, 0.05, 200.0)
+    assert as_printed is not None
     assert as_printed.mean == pytest.approx(1.4930004e-4, rel=6e-8)
     assert one.mean == pytest.approx(1.4930045e-4, rel=6e-8)
     assert one.second == pytest.approx(1.4559945e-4, rel=6e-8)
     assert theory.freedman_total([(1000, one)], 1e-5) == pytest.approx(2.1822067, rel=6e-8)
     assert published.advanced_composition(1000, 0.05, 1e-5) == pytest.approx(10.150690, rel=2e-7)
-    large = published.lemma_moments(1.0, 1.0, 100.0)
+    large, printed = theory.cut_moments(1.0, 100.0, math.log(100.0)), published.printed_moments(1.0, 1.0, 100.0)
     assert (large.mean, large.second) == (pytest.approx(0.19270012, rel=6e-8), pytest.approx(0.11217796, rel=6e-8))
-    assert published.lemma_moments(1.0, 1.0, 100.0, printed=True).mean == pytest.approx(0.19266874, rel=6e-8)
-    with pytest.raises(ValueError, match="the lemma needs"):
-        published.lemma_moments(1.0, 1.0, 3.0)
+    assert printed is not None
+    assert printed.mean == pytest.approx(0.19266874, rel=6e-8)
+    assert published.printed_moments(1.0, 1.0, 3.0) is None
 
 
 @pytest.mark.parametrize("cut", [0.3, 1.0, 3.0, 10.0, 24.0])
@@ -184,11 +185,6 @@ def test_any_cut_bounds_the_moments(loss: float, width: float, cut: float) -> No
         assert math.fsum(parts) <= bound[power - 1]
 
 
-def test_the_lemma_has_one_of_the_cuts() -> None:
-    own = published.lemma_moments(2.0, 0.5, 30.0)
-    assert theory.cut_moments(0.25, 15.0, math.log(30.0)) == pytest.approx(own, rel=1e-12)
-
-
 @pytest.mark.parametrize(
     ("steps", "loss", "width", "rate"),
     [
@@ -209,7 +205,7 @@ def test_the_total_lies_above_the_certified_epsilon_of_the_pair(
 
 
 def test_a_better_cut_and_the_printed_total() -> None:
-    one = published.lemma_moments(1.0, 0.05, 200.0)
+    one = theory.cut_moments(0.05, 200.0, math.log(200.0))
     assert theory.freedman_epsilon([segment(1000, 0.05, 200.0)], 1e-5) == pytest.approx(1.62768, abs=5e-6)
     assert theory.freedman_total([(1000, one)], 1e-5) == pytest.approx(2.18221, abs=5e-6)
     # Freedman's linear term has epsilon_0, the printed one its square: too little where that is below 1.
@@ -314,7 +310,8 @@ def test_a_step_that_loses_out_of_range_adds_up() -> None:
         (interval,) = theory.plain_epsilons(segments, [1e-5])
         assert 0.9 * total <= interval.upper <= 1.01 * total
     # The printed formula has a value where the corrected exponent is out of range.
-    printed, corrected = (published.lemma_moments(1.0 / 12.0, 1.0, 2.0, printed=p) for p in (True, False))
+    printed, corrected = published.printed_moments(1.0 / 12.0, 1.0, 2.0), theory.cut_moments(12.0, 24.0, math.log(2.0))
+    assert printed is not None
     assert math.isfinite(printed.mean)
     assert corrected.mean > printed.mean > 0.0
 

@@ -27,6 +27,7 @@ audit: {method: many-run, runs: 4}
 """
 
 FRACTION = "claims.one={kind: per-instance-dp, epsilon: 9, delta: 1e-5, fraction: 0.5, population: %s}"
+SAMPLE = ["threat_model.points={count: 5}", "claims.one.record=null"]
 
 
 def diagnostics(tmp_path: Path, *overrides: str) -> list[Diagnostic]:
@@ -35,7 +36,7 @@ def diagnostics(tmp_path: Path, *overrides: str) -> list[Diagnostic]:
 
 def test_the_base_is_fine(tmp_path: Path) -> None:
     assert diagnostics(tmp_path) == []
-    assert diagnostics(tmp_path, "threat_model.points={count: 5}", "claims.one.record=null", FRACTION % "train") == []
+    assert diagnostics(tmp_path, *SAMPLE, FRACTION % "train") == []
     assert diagnostics(tmp_path, "claims.one.record=null", FRACTION % "chosen") == []
     assert diagnostics(tmp_path, "mechanism.composition={exponent: 30}") == []
 
@@ -58,11 +59,7 @@ def test_the_base_is_fine(tmp_path: Path) -> None:
         (["threat_model.points=[0]"], "claims.0.record", "not among the audited"),
         (["threat_model.adjacency=replace-one"], "threat_model.adjacency", "add-remove"),
         (["threat_model.group_size=[1, 4]"], "threat_model.group_size", "not groups"),
-        (
-            ["threat_model.points={count: 5}", "claims.one.record=null", FRACTION % "test"],
-            "claims.0.population",
-            "is 'train', not 'test'",
-        ),
+        ([*SAMPLE, FRACTION % "test"], "claims.0.population", "is 'train', not 'test'"),
         (["claims.one.record=null", FRACTION % "train"], "claims.0.population", "is 'chosen', not 'train'"),
         (["audit.method=one-run"], "audit.method", "independent runs"),
         (["audit.canary={count: 5}"], "audit.canary", "insert no canaries"),

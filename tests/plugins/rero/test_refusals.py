@@ -42,7 +42,7 @@ def test_the_base_is_fine_with_either_noise(tmp_path: Path) -> None:
     assert diagnostics(tmp_path, *LAPLACE, "mechanism.baselines=[clt]") == []
 
 
-PRIOR = "threat_model.prior"
+PRIOR, SAMPLES = "threat_model.prior", "mechanism.monte_carlo.samples"
 
 
 @pytest.mark.parametrize(
@@ -70,11 +70,7 @@ PRIOR = "threat_model.prior"
         ([*LAPLACE, "mechanism.scale=0"], "no-noise", "mechanism.scale"),
         (["mechanism.scale=2.0"], "conflicting-key", "mechanism.noise_multiplier"),
         (["mechanism.noise_multiplier=0"], "no-noise", "mechanism.noise_multiplier"),
-        (
-            ["mechanism.monte_carlo={samples: 100000000}", "mechanism.steps=50"],
-            "bad-value",
-            "mechanism.monte_carlo.samples",
-        ),
+        (["mechanism.monte_carlo={samples: 100000000}", "mechanism.steps=50"], "bad-value", SAMPLES),
         (["claims=[{id: pure, kind: pure-dp, epsilon: 1.0}]"], "unsupported", "claims.0.kind"),
     ],
 )
@@ -84,6 +80,7 @@ def test_what_cannot_be_audited_is_located(tmp_path: Path, overrides: list[str],
     assert all(d.span is not None for d in found)
 
 
+NO_BASELINES = "mechanism.baselines=[]"
 ATTACKED = [
     "data={kind: synthetic, records: 80, features: 12, classes: 4}",
     "model={kind: linear}",
@@ -103,12 +100,8 @@ MIXED = "mechanism.phases=[{steps: 3}, {steps: 3, noise: gaussian, sensitivity: 
         (["training.optimizer={kind: adam}"], "unsupported", "training.optimizer"),
         (["data={kind: declared, records: 80, features: 12, classes: 4}"], "data-not-at-hand", "audit"),
         (["model=null"], "no-model", "audit"),
-        ([*LAPLACE, "mechanism.baselines=[]", "training.backend=opacus"], "missing-capability", "training.backend"),
-        (
-            [*LAPLACE, "mechanism.baselines=[]", "mechanism.steps=null", MIXED],
-            "unsupported",
-            "mechanism.phases.1.noise",
-        ),
+        ([*LAPLACE, NO_BASELINES, "training.backend=opacus"], "missing-capability", "training.backend"),
+        ([*LAPLACE, NO_BASELINES, "mechanism.steps=null", MIXED], "unsupported", "mechanism.phases.1.noise"),
     ],
 )
 def test_what_cannot_be_attacked_can_be_bounded(tmp_path: Path, overrides: list[str], code: str, path: str) -> None:

@@ -7,7 +7,8 @@ from dataclasses import replace
 from functools import partial
 
 from dpspec.contract import TrainingJob
-from dpspec.training.loop.native import Parts, parts_of, train_with
+from dpspec.training.loop.native import Parts, Schedule, ScheduledPhase, parts_of, train_with
+from dpspec.training.loop.samplers import Poisson, Sampler, Shuffled, TruncatedPoisson
 from dpspec_faulty import FAULTS, batches, gradients, noise, trainer_of
 
 Break = Callable[[TrainingJob, Parts], Parts]
@@ -24,13 +25,35 @@ def _by_step(factor: Callable[[int, int], float]) -> Break:
     )
 
 
+def _times(factor: float) -> Break:
+    return _by_step(lambda step, steps: factor)
+
+
 def _contributions(broken: Callable[[TrainingJob], gradients.BrokenContributions]) -> Break:
     return lambda job, parts: replace(parts, contributions=broken(job))
 
 
 def _without_clip_norm(job: TrainingJob, parts: Parts) -> Parts:
     (clip_norm,) = {phase.clip_norm for phase in parts.schedule.phases}
-    return replace(parts, noise=noise.ScaledNoise(parts.noise, 1.0 / clip_norm))
+    return _times(1.0 / clip_norm)(job, parts)
+
+
+def _batches(broken: Callable[[ScheduledPhase], Sampler]) -> Break:
+    def changed(job: TrainingJob, parts: Parts) -> Parts:
+        phases = tuple(replace(phase, sampler=broken(phase)) for phase in parts.schedule.phases)
+        return replace(parts, schedule=Schedule(phases))
+
+    return changed
+
+
+def _pieces_of_an_epoch(phase: ScheduledPhase) -> Sampler:
+    """As long as the declared batches are on average."""
+    return Shuffled(phase.sampler.records, max(1, round(phase.sampler.records * phase.sampler.inclusion)))
+
+
+def _without_cap(phase: ScheduledPhase) -> Sampler:
+    declared = phase.sampler
+    return Poisson(declared.records, declared.rate) if isinstance(declared, TruncatedPoisson) else declared
 
 
 def _sizes(job: TrainingJob) -> list[int]:
@@ -39,9 +62,9 @@ def _sizes(job: TrainingJob) -> list[int]:
 
 BROKEN: Mapping[str, Break] = {
     "none": lambda job, parts: parts,
-    "no-noise": _noise(lambda _: noise.NoNoise()),
-    "tenth-noise": _noise(lambda right: noise.ScaledNoise(right, 0.1)),
-    "wrong-batch-size": _noise(lambda right: noise.ScaledNoise(right, 0.25)),
+    "no-noise": _times(0.0),
+    "tenth-noise": _times(0.1),
+    "wrong-batch-size": _times(0.25),
     "noise-without-clip-norm": _without_clip_norm,
     "noise-reused": _noise(noise.ReusedNoise),
     "noise-seeded-alike": _noise(noise.SeededAlike),
@@ -56,11 +79,11 @@ BROKEN: Mapping[str, Break] = {
     "clip-accumulated-sum": _contributions(gradients.ClipAccumulatedSum),
     "augmented-copies": _contributions(gradients.AugmentedCopies),
     "private-normalisation": _contributions(gradients.PrivateNormalisation),
-    "large-batch-once": lambda job, parts: replace(parts, schedule=batches.large_once(parts.schedule)),
-    "shuffled": lambda job, parts: replace(parts, schedule=batches.shuffled(parts.schedule)),
-    "cap-forgotten": lambda job, parts: replace(parts, schedule=batches.cap_forgotten(parts.schedule)),
-    "same-steps": lambda job, parts: replace(parts, schedule=batches.same_steps(parts.schedule)),
-    "last-batch-dropped": lambda job, parts: replace(parts, schedule=batches.last_batch_dropped(parts.schedule)),
+    "large-batch-once": _batches(lambda phase: batches.LargeOnce(phase.sampler, phase.steps)),
+    "shuffled": _batches(_pieces_of_an_epoch),
+    "cap-forgotten": _batches(_without_cap),
+    "same-steps": _batches(lambda phase: batches.SameSteps(phase.sampler)),
+    "last-batch-dropped": _batches(lambda phase: batches.LastBatchDropped(phase.sampler)),
 }
 
 

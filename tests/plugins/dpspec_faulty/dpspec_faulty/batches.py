@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import torch
 
-from dpspec.training.loop.native import Schedule
-from dpspec.training.loop.samplers import Poisson, Sampler, Shuffled, TruncatedPoisson, epoch_of
+from dpspec.training.loop.samplers import Sampler, epoch_of
 
 
 class Broken:
@@ -63,32 +60,3 @@ class SameSteps(Broken):
             self._epoch.append(self._sampler.draw(generator))
         self._step += 1
         return self._epoch[(self._step - 1) % epoch_of(self._sampler)]
-
-
-def large_once(schedule: Schedule) -> Schedule:
-    """One large batch in the middle of each phase."""
-    return Schedule(tuple(replace(phase, sampler=LargeOnce(phase.sampler, phase.steps)) for phase in schedule.phases))
-
-
-def shuffled(schedule: Schedule) -> Schedule:
-    """Pieces of a shuffled epoch, as long as the declared batches are on average."""
-    return _with(schedule, lambda s: Shuffled(s.records, max(1, round(s.records * s.inclusion))))
-
-
-def same_steps(schedule: Schedule) -> Schedule:
-    """Every record in the same step of every epoch."""
-    return _with(schedule, SameSteps)
-
-
-def last_batch_dropped(schedule: Schedule) -> Schedule:
-    """Every batch without its last partial piece."""
-    return _with(schedule, LastBatchDropped)
-
-
-def cap_forgotten(schedule: Schedule) -> Schedule:
-    """All records that enter, where the declared batches are cut to ``max_batch``."""
-    return _with(schedule, lambda s: Poisson(s.records, s.rate) if isinstance(s, TruncatedPoisson) else s)
-
-
-def _with(schedule: Schedule, broken) -> Schedule:
-    return Schedule(tuple(replace(phase, sampler=broken(phase.sampler)) for phase in schedule.phases))

@@ -9,26 +9,6 @@ import torch
 from dpspec.training.loop.native import Noise
 
 
-class NoNoise:
-    """Zeros, whatever was declared."""
-
-    def __call__(self, total: torch.Tensor, deviation: float, source: torch.Generator) -> torch.Tensor:
-        """Zeros like ``total`` (P,)."""
-        return torch.zeros_like(total)
-
-
-class ScaledNoise:
-    """The real noise, but of the wrong size."""
-
-    def __init__(self, noise: Noise, factor: float) -> None:
-        self._noise = noise
-        self._factor = factor
-
-    def __call__(self, total: torch.Tensor, deviation: float, source: torch.Generator) -> torch.Tensor:
-        """Noise like ``total`` (P,) of standard deviation factor * deviation."""
-        return self._noise(total, self._factor * deviation, source)
-
-
 class NoiseByStep:
     """The real noise, but of a size that depends on the step."""
 
