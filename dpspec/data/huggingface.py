@@ -19,8 +19,6 @@ from dpspec.data.source import MAX_BYTES, import_optional
 from dpspec.data.table import KEYS, Table, column_values
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from dpspec.data.source import Rows
 
 
@@ -29,8 +27,7 @@ def cache() -> Path:
 
     Specs cannot set it, because an untrusted spec must not choose the location of files.
     """
-    chosen = os.environ.get("DPSPEC_DATA")
-    if chosen:
+    if chosen := os.environ.get("DPSPEC_DATA"):
         return Path(chosen)
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "dpspec" / "data"
 
@@ -97,7 +94,9 @@ class HuggingFace(Table):
     def rows(self, half: bool) -> Rows:
         what, folder = self.what(test=half), cache()
         try:
-            x, y = self._read(fetched(self.options, self._split(half), folder), what)
+            table = fetched(self.options, self._split(half), folder)
+            columns = self.columns(table.column_names, what)
+            x, y = self.converted(lambda name: column_values(table[name], name, what), columns, what)
         except DataError:
             raise
         except Exception as error:  # libraries, networks and servers raise many kinds
@@ -105,10 +104,10 @@ class HuggingFace(Table):
                 f"{what}: could not be fetched ({type(error).__name__}: {error}). The first fetch needs a "
                 f"network connection; later ones use the cache in {folder} ($DPSPEC_DATA)"
             ) from error
-        found, (records, *shape) = (len(x), prod(x.shape[1:])), self.shape(half)
-        if found != (records, prod(shape)):
+        (found, width), (records, *shape) = x.shape, self.shape(half)
+        if (found, width) != (records, prod(shape)):
             declared = f"the spec declares {records} of {prod(shape)}"
-            raise DataError(f"{what}: {found[0]} records of {found[1]} features, but {declared}")
+            raise DataError(f"{what}: {found} records of {width} features, but {declared}")
         return x.reshape(records, *shape), y
 
     def what(self, test: bool = False) -> str:
@@ -116,12 +115,6 @@ class HuggingFace(Table):
 
     def _split(self, test: bool) -> str:
         return str(self.options.get("test_split", "test") if test else self.options.get("train_split", "train"))
-
-    def _read(self, table: Any, what: str) -> Rows:
-        def read(name: str) -> np.ndarray[Any, Any]:
-            return column_values(table[name], name, what)
-
-        return self.converted(read, self.columns(table.column_names, what), what)
 
 
 def fetched(options: Any, split: str, folder: Path) -> Any:

@@ -56,12 +56,7 @@ KEYS: dict[str, Json] = {
     ),
     "categories": {
         "type": "object",
-        "additionalProperties": {
-            "type": "array",
-            "minItems": 2,
-            "uniqueItems": True,
-            "items": {"type": "string"},
-        },
+        "additionalProperties": {"type": "array", "minItems": 2, "uniqueItems": True, "items": {"type": "string"}},
         "description": "The values of each categorical column as written, an empty string for a missing value. Such a "
         "column becomes one feature per value, 1 if the record has this value and 0 otherwise. Public constants.",
     },

@@ -133,11 +133,7 @@ BACKENDS: tuple[Backend, ...] = (
         summary="A run recorded by dpspec.record, audited without training again",
         schema={
             "type": "object",
-            "properties": {
-                "run": _RUN,
-                "assume": _ASSUME,
-                "public": _PUBLIC_NAMES,
-            },
+            "properties": {"run": _RUN, "assume": _ASSUME, "public": _PUBLIC_NAMES},
             "required": ["run"],
             "additionalProperties": False,
         },

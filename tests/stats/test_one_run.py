@@ -213,7 +213,7 @@ def test_no_mechanism_beats_it(canaries: int, guesses: int, points: Points) -> N
                 gain[i * k + t] = 1.0 / n
         found = optimize.linprog(-gain, A_ub=sparse.csr_array(np.array(rows)), b_ub=limits, A_eq=sums, b_eq=np.ones(n))
         assert found.success
-        bound = one_run.curve_p_value(canaries, guesses, correct, points)
+        bound = one_run.curve_p_value(canaries, guesses, correct, tuple(points))
         assert -found.fun <= bound + 1e-9
         if len(points) == 1:
             assert -found.fun == pytest.approx(bound, rel=1e-6)
@@ -280,7 +280,7 @@ def test_what_is_found_meets_the_inequalities_that_the_proof_needs(guesses: int,
 )
 def test_any_points_and_counts_have_a_p_value(counts: tuple[int, int, int], points: list[tuple[float, float]]) -> None:
     correct, guesses, canaries = sorted(counts)
-    p = one_run.curve_p_value(canaries, guesses, correct, points)
+    p = one_run.curve_p_value(canaries, guesses, correct, tuple(points))
     assert 0.0 <= p <= 1.0
     assert p <= one_run.by_point(canaries, guesses, correct, points) * (1 + 1e-9)
     again = one_run.curve_p_value(canaries, guesses, correct, one_run.support(points))

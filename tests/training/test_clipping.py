@@ -10,14 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dpspec.contract import FrozenMap
-from dpspec.training.gradients.clipping import (
-    Flat,
-    Truncated,
-    add_clipped,
-    clip_factors,
-    clipper_of,
-    squares_of,
-)
+from dpspec.training.gradients.clipping import Clipper, add_clipped, clip_factors, clipper_of, squares_of
 from dpspec.training.gradients.persample import FlatModel, per_example_gradients
 from dpspec.training.loop.contributions import RecordsAndCanaries
 
@@ -62,15 +55,15 @@ def test_coordinates_are_cut_after_scaling():
     # Xiao, Wan and Devadas, Algorithm 2, by hand: (3, 4) at c = 2 gives (1.2, 1.6), and with a bound of 1 (1, 1).
     rows = {"": torch.tensor([[3.0, 4.0, 0.0, 0.0], [-3.0, 4.0, 0.0, 0.0], [0.3, -0.4, 0.0, 0.0]])}
     total = {"": torch.zeros(4)}
-    norms = add_clipped(total, rows, Truncated(2.0, 1.0))
+    norms = add_clipped(total, rows, Clipper(2.0, 1.0))
     assert torch.allclose(norms, torch.tensor([sqrt(2), sqrt(2), 0.5]).double(), rtol=1e-6)
     assert torch.allclose(total[""], torch.tensor([0.3, 1.6, 0.0, 0.0]), rtol=1e-6)
     loose = {"": torch.zeros(4)}
-    add_clipped(loose, {"": rows[""][:1]}, Truncated(2.0, 1.8))
+    add_clipped(loose, {"": rows[""][:1]}, Clipper(2.0, 1.8))
     assert torch.allclose(loose[""], torch.tensor([1.2, 1.6, 0.0, 0.0]), rtol=1e-6)
 
 
-HOW = st.sampled_from([Flat(0.7), Flat(1 / 3), Truncated(0.7, 0.1)])
+HOW = st.sampled_from([Clipper(0.7), Clipper(1 / 3), Clipper(0.7, 0.1)])
 
 
 @settings(max_examples=60, deadline=None)
@@ -88,7 +81,7 @@ def test_no_contribution_exceeds_the_clip_norm(how, seed, exponent):
     assert torch.allclose(whole, added.sum(0), rtol=1e-4, atol=1e-5 * how.clip_norm)
 
 
-@pytest.mark.parametrize("how", [Flat(1.0), Truncated(1.0, 0.2)])
+@pytest.mark.parametrize("how", [Clipper(1.0), Clipper(1.0, 0.2)])
 @pytest.mark.parametrize("value", [inf, -inf, float("nan")])
 def test_a_broken_gradient_counts_as_zero_in_all_layers(how, value):
     rows, healthy = gradients(5), totals()
@@ -110,7 +103,7 @@ def test_not_even_by_the_last_bit():
         assert bool((norms * factors <= clip).all())
         assert bool((norms * factors >= norms.clamp(max=clip) * (1 - 2e-7)).all())
         assert factors.dtype == torch.float32
-    for how in (Truncated(1 / 3, 10.0), Truncated(0.7, 0.1)):
+    for how in (Clipper(1 / 3, 10.0), Clipper(0.7, 0.1)):
         rows = gradients(3000)
         together = totals()
         assert float(add_clipped(together, rows, how).max()) <= how.clip_norm
@@ -128,13 +121,10 @@ def test_norms_are_summed_in_float64():
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (lambda: Flat(0.0), "clip_norm must be finite and above 0"),
-        (lambda: Flat(inf), "clip_norm must be finite and above 0"),
-        (lambda: Truncated(1.0, 0.0), "coordinate_bound must be finite and above 0"),
-        (
-            lambda: clipper_of({"clip_norm": 1.0, "clipping": {"scheme": "global"}}),
-            "must be flat or truncated",
-        ),
+        (lambda: Clipper(0.0), "clip_norm must be finite and above 0"),
+        (lambda: Clipper(inf), "clip_norm must be finite and above 0"),
+        (lambda: Clipper(1.0, 0.0), "coordinate_bound must be above 0"),
+        (lambda: clipper_of({"clip_norm": 1.0, "clipping": {"scheme": "global"}}), "must be flat or truncated"),
     ],
 )
 def test_refused(make, words):
@@ -145,9 +135,9 @@ def test_refused(make, words):
 @pytest.mark.parametrize(
     ("clipping", "expected"),
     [
-        (None, Flat(2.0)),
-        ({"scheme": "flat"}, Flat(2.0)),
-        ({"scheme": "truncated", "coordinate_bound": 0.5}, Truncated(2.0, 0.5)),
+        (None, Clipper(2.0)),
+        ({"scheme": "flat"}, Clipper(2.0)),
+        ({"scheme": "truncated", "coordinate_bound": 0.5}, Clipper(2.0, 0.5)),
     ],
 )
 def test_phases_declare_clippers(clipping, expected):
@@ -155,7 +145,7 @@ def test_phases_declare_clippers(clipping, expected):
     assert clipper_of(FrozenMap(phase)) == expected
 
 
-@pytest.mark.parametrize("how", [Truncated(0.4, 0.05)])
+@pytest.mark.parametrize("how", [Clipper(0.4, 0.05)])
 def test_models_and_canaries_are_clipped_alike(make_model, rows, how):
     x, y = rows("cnn", 6)
     model = FlatModel(make_model("cnn"))

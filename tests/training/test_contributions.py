@@ -26,7 +26,7 @@ from dpspec.contract import Cancelled, FrozenMap, Resumable, TrainingJob
 from dpspec.contract.attacks import Records
 from dpspec.training.canaries import CanaryGroups, SignBlocks
 from dpspec.training.gradients import flat_model, memory
-from dpspec.training.gradients.clipping import Truncated
+from dpspec.training.gradients.clipping import Clipper
 from dpspec.training.gradients.persample import FlatModel, per_example_gradients
 from dpspec.training.loop import contributions
 from dpspec.training.loop.contributions import (
@@ -194,7 +194,7 @@ def test_no_user_weighs_more_than_the_clip_norm_whatever_the_records_are(
         job.x[user, 0] = np.inf
     kept = [other for other in range(10) if other != user]
     without = replace(job, x=job.x[kept], y=job.y[kept])
-    clips = [clip_norm, Truncated(clip_norm, 0.1 * clip_norm)]
+    clips = [clip_norm, Clipper(clip_norm, 0.1 * clip_norm)]
     for clip in clips:
         # The user stands last in the batch, so that all others throw the same coins as without.
         here, there = parts_of(job), parts_of(without)

@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn import functional
 
 from dpspec.training.gradients import ghost_calls
-from dpspec.training.gradients.clipping import Flat
+from dpspec.training.gradients.clipping import Clipper
 from dpspec.training.gradients.flat_model import load
 from dpspec.training.gradients.ghost_calls import (
     Convolution,
@@ -48,7 +48,7 @@ def test_equal_to_a_plain_loop(name, vmapped, monkeypatch):
     norms = expected.norm(dim=1)
     assert close(flat.look(state, x, y)[0], norms)
     clip = float(norms.median())
-    clipped = flat.clipped_sum(state, x, y, Flat(clip))
+    clipped = flat.clipped_sum(state, x, y, Clipper(clip))
     assert close(clipped.sum, (expected * (clip / norms).clamp(max=1.0)[:, None]).sum(0), 6)
     assert float(clipped.norms.max()) <= clip
     names = dict(model.named_parameters())

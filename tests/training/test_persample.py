@@ -16,7 +16,7 @@ from torch.nn import functional
 from dpspec.contract import Facts, FrozenMap
 from dpspec.models.architectures import MODELS
 from dpspec.training.gradients import persample
-from dpspec.training.gradients.clipping import Flat
+from dpspec.training.gradients.clipping import Clipper
 from dpspec.training.gradients.ghost import PerExample
 from dpspec.training.gradients.persample import FlatModel
 
@@ -188,7 +188,7 @@ def check(make, x, seed=0):
         norms = expected.double().norm(dim=1)
         clip = float(norms.median()) + 1e-9
         wanted = (expected.double() * (clip / norms.clamp(min=clip))[:, None]).sum(0)
-        clipped = flat.clipped_sum(flat.initial(), some, y, Flat(clip))
+        clipped = flat.clipped_sum(flat.initial(), some, y, Clipper(clip))
         off = max(digits, 2e-7) * (len(x) * clip + 1e-3) + 4 * len(x) * own  # factors are float32
         assert float((clipped.sum.double() - wanted).abs().max()) <= off
         assert float(clipped.norms.max()) <= clip

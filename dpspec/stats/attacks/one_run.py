@@ -112,11 +112,6 @@ _FAR = 6.0
 _ROUNDING = 1e-9
 
 
-def curve_p_value(canaries: int, guesses: int, correct: int, points: Sequence[curve_lines.Point]) -> float:
-    """At most the p-value of any single point: all bound the probability of the same event; 1 without points."""
-    return _curve_p_value(canaries, guesses, correct, tuple(points))
-
-
 def support(points: Sequence[curve_lines.Point]) -> tuple[curve_lines.Point, ...]:
     return _Lines.of(points, 1).points
 
@@ -138,9 +133,10 @@ def mu_lower(canaries: int, guesses: int, correct: int, confidence: float) -> fl
 
 
 @lru_cache(maxsize=4096)
-def _curve_p_value(canaries: int, guesses: int, correct: int, points: tuple[curve_lines.Point, ...]) -> float:
+def curve_p_value(canaries: int, guesses: int, correct: int, points: tuple[curve_lines.Point, ...]) -> float:
+    """At most the p-value of any single point: all bound the probability of the same event; 1 without points."""
     lines = _Lines.of(points, canaries)
-    singles = [p_value(canaries, guesses, correct, e, d) for e, d in lines.points]
+    singles = [p_value(canaries, guesses, correct, *point) for point in lines.points]
     best = min(singles, default=1.0)
     if len(singles) < 2 or not _TINY < best < _LARGE:
         return best

@@ -50,13 +50,7 @@ def fixed_p_value(
 
     if from_present(0.0) >= from_absent(0.0) or from_present(1.0) <= from_absent(1.0):
         return 1.0
-    low, high = bisect(
-        lambda fpr: from_present(fpr) < from_absent(fpr),
-        0.0,
-        1.0,
-        within=1e-300,
-        relative=1e-12,
-    )
+    low, high = bisect(lambda fpr: from_present(fpr) < from_absent(fpr), 0.0, 1.0, within=1e-300, relative=1e-12)
     # The minimum is smaller to the left of low and to the right of high; between them this is an upper bound.
     return min(1.0, 2.0 * min(from_present(high), from_absent(low)))
 

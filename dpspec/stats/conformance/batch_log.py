@@ -21,10 +21,7 @@ Array: TypeAlias = npt.NDArray[Any]
 _REMEMBERED, _FARTHEST = 2**24, 100_000
 
 #: Attributes of a log that its state keeps.
-_KEPT = (
-    *("_sizes", "_counts", "_in_epoch", "_overlaps"),
-    *("repeats", "_astray", "_spread", "_above", "most_often"),
-)
+_KEPT = ["_sizes", "_counts", "_in_epoch", "_overlaps", "repeats", "_astray", "_spread", "_above", "most_often"]
 
 _NONE: Array = np.zeros(0, dtype=np.int32)
 

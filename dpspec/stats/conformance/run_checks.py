@@ -75,11 +75,12 @@ def released_models(runs: Runs) -> Outcome:
 )
 def reported_steps(runs: Runs) -> Outcome:
     reported = runs.of(lambda run: run.told)
-    found = {
-        log: _unusual([getattr(one, name) for one in reported], runs.steps)
-        for log, name in (("batches", "batches"), ("noise vectors", "noise"), ("clipped norms", "norms"))
-        if any(getattr(one, name) is not None for one in reported)
+    logs = {
+        "batches": [one.batches for one in reported],
+        "noise vectors": [one.noise for one in reported],
+        "clipped norms": [one.norms for one in reported],
     }
+    found = {log: _unusual(counts, runs.steps) for log, counts in logs.items() if {*counts} - {None}}
     if not found:
         return None
     log = next((log for log, count in found.items() if count != runs.steps), None)
@@ -197,8 +198,7 @@ def released_noise_at_lags(runs: Runs) -> Outcome:
         for run, steps in several
     ]
     # No correlation is above 1.
-    seen = [one.detectable if one.detectable is not None and one.detectable <= 1.0 else None for one in measured]
-    return the_worst(replace(one, detectable=limit) for one, limit in zip(measured, seen, strict=True))
+    return the_worst(one if (one.detectable or 0.0) <= 1.0 else replace(one, detectable=None) for one in measured)
 
 
 def _depend(runs: Runs) -> bool:

@@ -168,18 +168,14 @@ def as_declared(run: Run) -> RunEvidence:
     noisy = sum(part.phase.steps for part in phase_parts if part.noisy) if gaussian else 0
     noisy_seen = sum(part.seen for part in phase_parts if part.noisy) if gaussian else 0
     width = min(run.parameters, kept_width(total))
-    evidence = RunEvidence()
-    if "iterates" in run.capabilities:
-        evidence = replace(evidence, steps=total, states=States(still=0, apart=0, blind=False))
-    if "iterates" in run.capabilities and run.undone:
-        evidence = replace(
-            evidence,
-            noise=_outside(run, phase_parts, noisy_seen),
-            measured=_measured(run, phase_parts, noisy_seen, width) if noisy_seen else None,
-            signal=_signal(run, phase_parts) if _compared(run, phases) else None,
-        )
+    iterates, batches, norms = (name in run.capabilities for name in ("iterates", "sampling-log", "norm-log"))
+    residuals, missing = iterates and run.undone, 0 if batches else None
+    noise_log, sampling_log = None, None
+    if batches:
+        every = tuple(_batches(run.records, phase, total) for phase in phases)
+        sampling_log = SamplingSums(records=run.records, batches=every)
     if "noise-log" in run.capabilities and noisy == total:
-        log = NoiseSums(
+        noise_log = NoiseSums(
             statistic=float(run.parameters * total),
             degrees=run.parameters * total,
             each=summary(np.full(total, float(run.parameters)), count=run.parameters),
@@ -189,19 +185,19 @@ def as_declared(run: Run) -> RunEvidence:
             pair=0.0,
             twin=TwinProducts(largest=0.0) if run.twin else None,
         )
-        evidence = replace(evidence, noise_log=log)
-    if "sampling-log" in run.capabilities:
-        batches = tuple(_batches(run.records, phase, total) for phase in phases)
-        evidence = replace(evidence, sampling_log=SamplingSums(records=run.records, batches=batches))
-    if "norm-log" in run.capabilities:
-        missing = 0 if "sampling-log" in run.capabilities else None
-        evidence = replace(evidence, norm_log=NormSums(largest=1.0, missing=missing, astray=missing))
-    told = ReportedSteps(
-        batches=None if evidence.sampling_log is None else total,
-        noise=None if evidence.noise_log is None else total,
-        norms=None if evidence.norm_log is None else total,
+    return RunEvidence(
+        told=ReportedSteps(
+            batches=total if batches else None, noise=total if noise_log else None, norms=total if norms else None
+        ),
+        sampling_log=sampling_log,
+        noise_log=noise_log,
+        norm_log=NormSums(largest=1.0, missing=missing, astray=missing) if norms else None,
+        steps=total if iterates else None,
+        states=States(still=0, apart=0, blind=False) if iterates else None,
+        noise=_outside(run, phase_parts, noisy_seen) if residuals else None,
+        measured=_measured(run, phase_parts, noisy_seen, width) if residuals and noisy_seen else None,
+        signal=_signal(run, phase_parts) if residuals and _compared(run, phases) else None,
     )
-    return replace(evidence, told=told)
 
 
 @dataclass(frozen=True, kw_only=True)

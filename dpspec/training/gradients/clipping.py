@@ -1,10 +1,10 @@
-"""Clippers keep the l2 norm of each contribution within ``clip_norm``. Functions accept a number for :class:`Flat`."""
+"""Clippers keep the l2 norm of each contribution within ``clip_norm``, which functions accept in their place."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from math import inf, isfinite
+from math import inf
 from typing import Any, TypeAlias
 
 import torch
@@ -18,11 +18,25 @@ from dpspec.training.gradients.ghost_calls import squares_of as squares_of
 _BELOW = 1.0 - 2.0**-22
 
 
+@dataclass(frozen=True)
 class Clipper:
-    """Scale each record's gradient by a factor of its norm, then truncate its coordinates."""
+    """g * min(1, clip_norm / ||g||), then every coordinate truncated to +- ``coordinate_bound``, unless it is infinite.
+
+    Algorithm 2 of Xiao, Wan and Devadas. Truncation only shortens, so the l2 norm stays within ``clip_norm``.
+    """
 
     clip_norm: float
     coordinate_bound: float = inf
+
+    def __post_init__(self) -> None:
+        if not 0.0 < self.clip_norm < inf:
+            raise ValueError(f"clip_norm must be finite and above 0, got {self.clip_norm}")
+        if not self.coordinate_bound > 0.0:
+            raise ValueError(f"coordinate_bound must be above 0, got {self.coordinate_bound}")
+
+    @property
+    def is_flat(self) -> bool:
+        return self.coordinate_bound == inf
 
     def scale(self, squares: Tensor) -> tuple[Tensor, Tensor]:
         """Compute factors from the squared norms (k, b), float64, of k parameters' gradients for b records.
@@ -34,32 +48,7 @@ class Clipper:
         factors = clip_factors(norms, self.clip_norm)
         scaled = torch.where(norms.isfinite(), norms * factors, 0.0)
         # Before truncation slightly smaller, so that float32 rounding of products cannot exceed the norm.
-        return factors if self.coordinate_bound == inf else factors * _BELOW, scaled
-
-
-@dataclass(frozen=True)
-class Flat(Clipper):
-    """g * min(1, clip_norm / ||g||)."""
-
-    clip_norm: float
-
-    def __post_init__(self) -> None:
-        _require_positive("clip_norm", self.clip_norm)
-
-
-@dataclass(frozen=True)
-class Truncated(Clipper):
-    """Clip as :class:`Flat`, then truncate every coordinate to +- ``coordinate_bound``.
-
-    Algorithm 2 of Xiao, Wan and Devadas. Truncation only shortens, so the l2 norm stays within ``clip_norm``.
-    """
-
-    clip_norm: float
-    coordinate_bound: float
-
-    def __post_init__(self) -> None:
-        _require_positive("clip_norm", self.clip_norm)
-        _require_positive("coordinate_bound", self.coordinate_bound)
+        return factors if self.is_flat else factors * _BELOW, scaled
 
 
 #: A clipper, or a clip norm for flat clipping.
@@ -67,7 +56,7 @@ Clip: TypeAlias = float | Clipper
 
 
 def clipper(clip: Clip) -> Clipper:
-    return clip if isinstance(clip, Clipper) else Flat(float(clip))
+    return clip if isinstance(clip, Clipper) else Clipper(float(clip))
 
 
 def clipper_of(phase: Mapping[str, Any]) -> Clipper:
@@ -76,9 +65,9 @@ def clipper_of(phase: Mapping[str, Any]) -> Clipper:
     clipping = phase.get("clipping") or {"scheme": "flat"}
     match clipping.get("scheme"):
         case "flat":
-            return Flat(clip_norm)
+            return Clipper(clip_norm)
         case "truncated":
-            return Truncated(clip_norm, float(clipping["coordinate_bound"]))
+            return Clipper(clip_norm, float(clipping["coordinate_bound"]))
     raise ValueError(f"clipping scheme must be flat or truncated, got {clipping.get('scheme')!r}")
 
 
@@ -112,7 +101,7 @@ def add_clipped(totals: Mapping[str, Tensor], gradients: Mapping[str, Tensor | G
     whole = bool(kept.all())
     if not whole:
         factors, each = factors[kept], {name: Rows(found.rows()[kept]) for name, found in each.items()}
-    if isfinite(how.coordinate_bound):
+    if not how.is_flat:
         parts, bound = [], how.coordinate_bound * _BELOW
         for name in names:
             rows = each[name].rows().reshape(len(factors), totals[name].numel())
@@ -127,8 +116,3 @@ def add_clipped(totals: Mapping[str, Tensor], gradients: Mapping[str, Tensor | G
     for name in names:
         each[name].add(totals[name], factors)
     return norms
-
-
-def _require_positive(what: str, value: float) -> None:
-    if not (isfinite(value) and value > 0):
-        raise ValueError(f"{what} must be finite and above 0, got {value}")

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
-from math import isfinite
 from typing import Any, Literal, TypeAlias, TypeVar
 
 import torch
@@ -101,8 +100,7 @@ class FlatModel:
             norms = [no_norms(self.device), *(add_clipped(pieces, chunk, clip) for chunk, _ in chunks)]
             return ClippedSum(total, torch.cat(norms))
 
-        truncated = isfinite(clipper(clip).coordinate_bound)
-        return self._each(state, x, y, work, "rows" if truncated else "sums")
+        return self._each(state, x, y, work, "sums" if clipper(clip).is_flat else "rows")
 
     def _each(self, state: Tensor, x: Tensor, y: Tensor, work: Callable[[Iterator[Any]], T], wanted: Wanted) -> T:
         if len(x) == 0:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from math import isfinite
 from typing import Any
 
 import torch
@@ -48,7 +47,7 @@ class StackedModel:
             self._kept = memory.activation_bytes(module, example) if len(x) else 0
 
     def chunk(self, how: Clipper) -> int:
-        written = self.layout.names if isfinite(how.coordinate_bound) else self._others
+        written = self._others if how.is_flat else self.layout.names
         sizes = dict(zip(self.layout.names, self.layout.sizes, strict=True))
         return memory.chunk_size(2 * 4 * sum(sizes[name] for name in written) + 4 * self._kept, self._device)
 
@@ -61,7 +60,7 @@ class StackedModel:
         names, totals = self.layout.names, self.layout.split(sums)
         with full_precision(self._device):
             outputs, written, inputs = self._factors(states, x, y)
-            if isfinite(how.coordinate_bound):
+            if not how.is_flat:
                 return self._add_truncated(totals, outputs, written, inputs, inside, how)
             by_name = self._squares(inputs, outputs, written)
             squares = torch.stack([by_name[name].flatten() for name in names])

@@ -18,7 +18,7 @@ from torch import Tensor
 from dpspec.contract.providers import GradientCanaries
 from dpspec.training.device import Number, float_on_cpu, generator, send
 from dpspec.training.gradients import memory
-from dpspec.training.gradients.clipping import Clip, Flat, add_clipped, clip_factors, clipper, no_norms
+from dpspec.training.gradients.clipping import Clip, add_clipped, clip_factors, clipper, no_norms
 from dpspec.training.gradients.persample import ClippedSum, FlatModel
 from dpspec.training.loop.checkpoint import Remembering
 from dpspec.training.loop.samplers import Sampler, covariance
@@ -88,7 +88,7 @@ class RecordsAndCanaries:
 
     def _planted(self, canaries: GradientCanaries, state: Tensor, indices: Tensor, clip_norm: Clip) -> ClippedSum:
         how = clipper(clip_norm)
-        if isinstance(canaries, SparseCanaries) and isinstance(how, Flat):
+        if isinstance(canaries, SparseCanaries) and how.is_flat:
             return clipped_sparse_sum(canaries, state, indices, how.clip_norm)
         total, layout = torch.zeros_like(state), self._model.layout
         pieces, norms = layout.unflatten(total), [no_norms(state.device)]

@@ -87,10 +87,7 @@ class Residuals(Remembering, Observer):
         self.steps = 0
         self.transfers = TransferQueue()
         self.projections = torch.zeros(total, 0)
-        self.squares = torch.zeros(total, dtype=torch.float64)
-        self.spread = torch.zeros(total, dtype=torch.float64)
-        self.rounding = torch.zeros(total, dtype=torch.float64)
-        self.expected = torch.zeros(total, dtype=torch.float64)
+        self.squares, self.spread, self.rounding, self.expected = torch.zeros(4, total, dtype=torch.float64)
 
     def keep_log(self, job: TrainingJob) -> None:
         """Also collect update statistics for conformance. ``job`` includes the canaries."""
@@ -153,13 +150,9 @@ class Residuals(Remembering, Observer):
         places = sample.at(step, len(self.x), number)
         return estimated(self.model, previous, self.x, self.y, places, phase.clip, phase.clip_norm)
 
-    def _keep(
-        self, step: int, square: Array, spread: Array | float, rounding: Array | float, expected: Array | float
-    ) -> None:
-        self.squares[step - 1] = float(square)
-        self.spread[step - 1] = float(spread)
-        self.rounding[step - 1] = float(rounding)
-        self.expected[step - 1] = float(expected)
+    def _keep(self, step: int, *values: Array | float) -> None:
+        for kept, value in zip((self.squares, self.spread, self.rounding, self.expected), values, strict=True):
+            kept[step - 1] = float(value)
 
     def noise_scale(self) -> OutsideNoise:
         """Noise of steps that declare Gaussian noise, in the directions that no canary uses.

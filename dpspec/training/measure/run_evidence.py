@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import operator
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -25,7 +26,7 @@ from dpspec.stats.conformance.evidence import (
 )
 from dpspec.training.device import Array
 from dpspec.training.gradients import flat_model
-from dpspec.training.gradients.clipping import Flat, clipper
+from dpspec.training.gradients.clipping import clipper
 from dpspec.training.gradients.memory import ran_out
 from dpspec.training.loop.native import Schedule
 from dpspec.training.loop.samplers import inclusion_moments
@@ -100,11 +101,10 @@ def reported_evidence(logs: RunLogs, second: RunLogs | None = None) -> RunEviden
         count = min(len(clips), len(norms.largest))
         largest = float(np.max(np.asarray(norms.largest[:count]) / clips[:count]))
         found = NormSums(largest=number(largest if largest >= 0.0 else np.nan))  # norms are not negative
-        drawn, clipped = sampling.sizes, norms.counts
-        if drawn:
-            same = len(drawn) == len(clipped)
-            astray = sum(a != b for a, b in zip(drawn, clipped, strict=True)) if same else None
-            found = replace(found, missing=int(sum(drawn) - sum(clipped)), astray=astray)
+        if drawn := sampling.sizes:
+            same = len(drawn) == len(norms.counts)
+            astray = sum(map(operator.ne, drawn, norms.counts)) if same else None
+            found = replace(found, missing=sum(drawn) - sum(norms.counts), astray=astray)
         run = replace(run, norm_log=found)
     return run
 
@@ -126,7 +126,7 @@ def canary_sums(watcher: ProjectionObserver, job: TrainingJob, sizes: Array, coi
     direction. ``outside`` assumes that real records deviate equally in all directions.
     """
     schedule = Schedule.of(job.phases, len(job.x) + (0 if job.canaries is None else job.canaries.count))
-    flat = all(isinstance(clipper(phase.clip), Flat) for phase in schedule.phases)
+    flat = all(clipper(phase.clip).is_flat for phase in schedule.phases)
     if not flat or job.canaries is None or job.canaries.count == 0:
         return None
     row = job.canaries.gradients(torch.tensor([0]))[0]

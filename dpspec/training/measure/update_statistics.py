@@ -32,7 +32,7 @@ from dpspec.stats.conformance.evidence import (
 from dpspec.stats.conformance.noise_tests import SharedLayers
 from dpspec.stats.conformance.step_tests import HUGE
 from dpspec.training.device import Array, SyncedAttribute, TransferQueue, float_on_cpu, tensors
-from dpspec.training.gradients.clipping import Flat, clipper
+from dpspec.training.gradients.clipping import clipper
 from dpspec.training.gradients.persample import ClippedSum, FlatModel
 from dpspec.training.loop.checkpoint import Remembering
 from dpspec.training.loop.contributions import Population, RecordsAndCanaries
@@ -96,7 +96,7 @@ class ResidualLog(Remembering):
         self._directions = directions
         if directions is not None:
             self._supports = directions.supports(torch.arange(directions.count))
-        flat = all(isinstance(clipper(phase.clip), Flat) for phase in self._schedule.phases)
+        flat = all(clipper(phase.clip).is_flat for phase in self._schedule.phases)
         self._turned = not flat or len(x) > 0
         if job.canaries is not None and canaries and not self._turned:  # are gradients parallel to their directions?
             rows = job.canaries.gradients(torch.arange(min(8, canaries)))

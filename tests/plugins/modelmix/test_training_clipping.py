@@ -16,7 +16,7 @@ from dpspec.contract import Finding, Spec
 from dpspec.engine.preparing.context import RunContext
 from dpspec.engine.preparing.prepare import prepare
 from dpspec.registry.loader import load_catalog
-from dpspec.training.gradients.clipping import Flat, Truncated
+from dpspec.training.gradients.clipping import Clipper
 from dpspec.training.gradients.persample import FlatModel
 from dpspec_modelmix import ModelMixAudit, published, theory
 from dpspec_modelmix.options import Embedding, PhaseOptions, Segment, segments_of
@@ -77,7 +77,7 @@ def test_each_part_is_within_its_bound(*, floor: bool, scale: float) -> None:
     rows[:50] = rows[:50] @ how.basis @ how.basis.T  # next to no residual
     rows[7, 3] = math.nan
     rows[8] = 3e38  # finite, and its products are not
-    clipped, lengths = how(rows, Flat(0.3))
+    clipped, lengths = how(rows, Clipper(0.3))
     norms = clipped.double().norm(dim=1)
     assert float(norms.max()) <= math.hypot(0.7, 0.3) + (0.0 if floor else 1e-5)
     if scale <= 1.0:  # beyond that rounding leaves some of a large gradient in its residual, which is bounded as well
@@ -94,7 +94,7 @@ def test_truncation_is_of_what_the_form_says() -> None:
     rows[0, 4] = 10.0
     for floor in (True, False):
         how = TwoParts(rule(floor=floor), 50, None, 3, "cpu")
-        clipped, _ = how(rows, Truncated(1.0, 0.05))
+        clipped, _ = how(rows, Clipper(1.0, 0.05))
         left = clipped if floor else clipped - (rows @ how.basis * (0.7 / 10.0 / how.basis[4].norm())) @ how.basis.T
         assert float(left.abs().max()) <= 0.05 + 1e-5
 
@@ -118,12 +118,12 @@ def test_the_noise_within_the_subspace_is_there_and_goes_on_where_it_stopped() -
     how = TwoParts(rule(floor=False), flat.size, None, 0, "cpu")
     first, second = (WrittenOut(flat, x, y, how, seed=4, deviation=3.0) for _ in range(2))
     nobody, state = torch.zeros(0, dtype=torch.int64), flat.initial()
-    drawn = torch.stack([first(state, nobody, Flat(1.0)).sum for _ in range(400)])
+    drawn = torch.stack([first(state, nobody, Clipper(1.0)).sum for _ in range(400)])
     assert torch.allclose(drawn @ how.basis @ how.basis.T, drawn, atol=1e-4)
     # 2400 normal numbers: further off than this once in some thousand seeds, and this one is fixed.
     assert float((drawn @ how.basis).std()) == pytest.approx(3.0, rel=0.05)
     second.restore(first.state())
-    assert torch.equal(first(state, nobody, Flat(1.0)).sum, second(state, nobody, Flat(1.0)).sum)
+    assert torch.equal(first(state, nobody, Clipper(1.0)).sum, second(state, nobody, Clipper(1.0)).sum)
 
 
 TEXT = """\
