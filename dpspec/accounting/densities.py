@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
@@ -43,7 +42,6 @@ _GAUSS_REACH = 0.143
 _NODES, _WEIGHTS = gauss_rule(4)
 
 
-@lru_cache(maxsize=4096)  # every noise level of a rate needs the same weights
 def log_binomial(k: int, q: float) -> Floats:
     """ln P[Binomial(k, q) = j] for j = 0..k; shape (k + 1,). Rate 0 < q < 1.
 
@@ -52,9 +50,7 @@ def log_binomial(k: int, q: float) -> Floats:
     """
     j = np.arange(k, dtype=np.float64)
     ratios = np.log((k - j) / (j + 1.0)) + (math.log(q) - math.log1p(-q))
-    weights = _from_ratios(ratios, k * math.log1p(-q))
-    weights.flags.writeable = False
-    return weights
+    return _from_ratios(ratios, k * math.log1p(-q))
 
 
 def log_hypergeometric(k: int, n: int, batch_size: int) -> Floats:

@@ -21,6 +21,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Literal, NamedTuple, TypeAlias
 
 import numpy as np
@@ -108,13 +109,20 @@ def sampled_gaussian_integer_rdp(orders: npt.ArrayLike, rate: float, sigma: npt.
     result = np.empty(a.shape)
     for order in np.unique(a):
         chosen = a == order
-        weights = log_binomial(int(order), q)
+        weights = _log_weights(int(order), q)
         count = np.arange(len(weights))
         growth = 0.5 * count * (count - 1.0) / np.square(sd[chosen])[:, None]
         with np.errstate(divide="ignore"):
             logs = growth + np.log(-np.expm1(-growth)) + weights
         result[chosen] = _divergence(a[chosen], np.logaddexp.reduce(logs, axis=1))
     return result
+
+
+@lru_cache(maxsize=4096)  # every noise level of a rate needs the same weights
+def _log_weights(order: int, rate: float) -> Floats:
+    weights = log_binomial(order, rate)
+    weights.flags.writeable = False
+    return weights
 
 
 def sampled_laplace_rdp(
