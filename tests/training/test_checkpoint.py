@@ -60,19 +60,14 @@ def equal(first, second):
     return all(np.array_equal(a, b) for a, b in zip(first, second, strict=True))
 
 
-PHASES = (
-    {"steps": 13, "noise_multiplier": 1.0, "clip_norm": 0.5, "sampling": {"scheme": "shuffled", "batch_size": 17}},
-    {"steps": 7, "noise_multiplier": 2.0, "clip_norm": 0.7, "sampling": {"scheme": "poisson", "rate": 0.3}},
-)
-ALLOCATED = (
-    {
-        "steps": 15,
-        "noise_multiplier": 1.0,
-        "clip_norm": 0.5,
-        "sampling": {"scheme": "random-allocation", "epoch_steps": 5},
-    },
-    {"steps": 5, "noise_multiplier": 2.0, "clip_norm": 0.7, "sampling": {"scheme": "poisson", "rate": 0.3}},
-)
+def two_phases(steps, **sampling):
+    first = {"steps": steps, "noise_multiplier": 1.0, "clip_norm": 0.5, "sampling": sampling}
+    second = {"noise_multiplier": 2.0, "clip_norm": 0.7, "sampling": {"scheme": "poisson", "rate": 0.3}}
+    return first, {"steps": STEPS - steps, **second}
+
+
+PHASES = two_phases(13, scheme="shuffled", batch_size=17)
+ALLOCATED = two_phases(15, scheme="random-allocation", epoch_steps=5, batches_per_epoch=2)
 RUNS = {
     "allocated": ({}, ALLOCATED),
     "sgd": ({}, None),

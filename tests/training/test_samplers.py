@@ -156,19 +156,6 @@ def test_one_batch_an_epoch_is_drawn_as_ever() -> None:
             assert sampler.draw(source).tolist() == np.flatnonzero(steps == step).tolist()
 
 
-@pytest.mark.parametrize("sampler", [Shuffled(11, 4), RandomAllocation(30, 4), RandomAllocation(30, 4, 3)])
-@pytest.mark.parametrize("taken", [0, 1, 3, 4, 6])
-def test_an_epoch_goes_on_where_it_stopped(taken: int, sampler: Any) -> None:
-    source, sampler, other = generator(5, "test"), replace(sampler), replace(sampler)
-    for _ in range(taken):
-        sampler.draw(source)
-    other.restore(sampler.state())
-    copy = torch.Generator()
-    copy.set_state(source.get_state())
-    for _ in range(9):
-        assert torch.equal(sampler.draw(source), other.draw(copy))
-
-
 USERS = {"scheme": "poisson", "unit": "user", "rate": 0.3, "records_per_user": 2}
 
 
@@ -181,11 +168,7 @@ USERS = {"scheme": "poisson", "unit": "user", "rate": 0.3, "records_per_user": 2
         ({"scheme": "shuffled", "batch_size": 4}, Shuffled(10, 4), 1 / 3),
         ({"scheme": "truncated-poisson", "rate": 0.25, "max_batch": 10}, TruncatedPoisson(10, 0.25, 10), 0.25),
         ({"scheme": "random-allocation", "epoch_steps": 5}, RandomAllocation(10, 5), 0.2),
-        (
-            {"scheme": "random-allocation", "epoch_steps": 5, "batches_per_epoch": 2},
-            RandomAllocation(10, 5, 2),
-            0.4,
-        ),
+        ({"scheme": "random-allocation", "epoch_steps": 5, "batches_per_epoch": 2}, RandomAllocation(10, 5, 2), 0.4),
     ],
 )
 def test_the_block_of_a_spec_is_read(block: dict[str, Any], expected: Any, inclusion: float) -> None:
