@@ -283,7 +283,7 @@ def solve(
         second = solve(phases, sides[1:], questions, widths, first)
         return list(map(Interval.worse, first, second))
     found = [Interval(0.0, math.inf)] * len(questions)
-    rest, asked, enough = [], [], []
+    enough: dict[int, float] = {}  # by the number of an open question
     for i, question in enumerate(questions):
         known = other[i] if other else None
         if known is not None and known.upper == 0.0 and question.kind == "epsilon":
@@ -293,29 +293,24 @@ def solve(
         if exact is not None:
             found[i] = exact.by(ONE_STEP)
             continue
-        rest.append(i)
-        asked.append(question)
-        enough.append(known.upper if known is not None and known.relative_width <= widths[i] else -math.inf)
-    items = _open(phases, sides, asked)
+        enough[i] = known.upper if known is not None and known.relative_width <= widths[i] else -math.inf
+    items = _open(phases, sides, [questions[i] for i in enough])
     pending = []
-    wanted: dict[int, float] = {}  # by the identity of the item
-    for item, i, largest in zip(items, rest, enough, strict=True):
-        item.enough = largest
+    for item, (i, largest) in zip(items, enough.items(), strict=True):
+        item.enough, item.wanted = largest, widths[i]
         settled = item.question.kind in TESTS and (item.is_within(widths[i]) or item.saddle.tilt < _FLATTEST)
         if not (item.is_needless or item.answer.width == 0.0 or settled):
             pending.append(item)
-            wanted[id(item)] = widths[i]
-    groups = []
-    for shared in _neighbours(pending, wide=True):
-        groups.append(GridRefinement(phases, sides, shared))
-        groups[-1].begin()
+    groups = [GridRefinement(phases, sides, shared) for shared in _neighbours(pending, wide=True)]
+    for group in groups:
+        group.begin()
     # Coarsest first: an answer is inside the answer that it would have without the questions of finer widths.
-    for width in sorted(set(wanted.values()), reverse=True):
+    for width in sorted({item.wanted for item in pending}, reverse=True):
         for group in groups:
-            for near in _neighbours([item for item in group.items if wanted[id(item)] <= width]):
+            for near in _neighbours([item for item in group.items if item.wanted <= width]):
                 part = group if len(near) == len(group.items) else GridRefinement(phases, sides, near)
                 part.refine(width)
-    for item, i in zip(items, rest, strict=True):
+    for item, i in zip(items, enough, strict=True):
         found[i] = item.answer.by(GRID)
     return found
 
