@@ -108,10 +108,6 @@ def support(points: Sequence[curve_lines.Point]) -> tuple[curve_lines.Point, ...
     return _Lines.of(points, 1).points
 
 
-def by_point(canaries: int, guesses: int, correct: int, points: Sequence[curve_lines.Point]) -> float:
-    return min((p_value(canaries, guesses, correct, *point) for point in points), default=1.0)
-
-
 def mu_lower(canaries: int, guesses: int, correct: int, confidence: float) -> float:
     """Lower bound on the smallest mu for which the release is mu-GDP per canary, within 1e-4; at most 100.
 
