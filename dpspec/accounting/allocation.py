@@ -92,7 +92,11 @@ class EqualMembers(RandomAllocation):
     """An epoch in which all members of a group have one gradient, of the clip norm, and all other records none.
 
     Outcomes are merged and the rarest omitted, so only the lower end of an interval bounds the loss of these neighbors.
-    Groups have at most 16 ``members``.
+
+    Args:
+        steps: as for ``RandomAllocation``.
+        sigma: as for ``RandomAllocation``.
+        members: the group's size k, at most 16.
     """
 
     most_members = 16

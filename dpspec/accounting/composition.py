@@ -250,15 +250,24 @@ def compose(
     ``floor``: the smallest epsilon that will be evaluated; ``limit``: the largest number of nodes of the transform.
     """
     spacing = phases[0][0].spacing
-    infinity = chance_of_any([(atoms.infinity, steps) for atoms, steps in phases])
-    if not all(atoms.masses.any() for atoms, _ in phases):
+    tilted: list[TiltedMeasure] = []
+    origins, shifts, log_masses, infinite, count = [], [], [], [], 0
+    for atoms, steps in phases:
+        infinite.append((atoms.infinity, steps))
+        if not atoms.masses.any():
+            continue
+        part = TiltedMeasure.of(atoms, steps, tilt)
+        tilted.append(part)
+        origins.append(atoms.lowest * steps)
+        shifts.append(atoms.shift * steps)
+        log_masses.append(steps * part.log_mass)
+        count += steps
+    origin, log_mass, infinity = math.fsum(origins), math.fsum(log_masses), chance_of_any(infinite)
+    if len(tilted) < len(phases):
         nothing, one = np.zeros(0), np.zeros(1)
         return Composition(
             reference, -math.inf, spacing, reference, tilt, -math.inf, nothing, one, None, 0, 0, 0, infinity, 0
         )
-    tilted = [TiltedMeasure.of(atoms, steps, tilt) for atoms, steps in phases]
-    origin = math.fsum(atoms.lowest * steps for atoms, steps in phases)
-    log_mass = math.fsum(part.steps * part.log_mass for part in tilted)
     low, high = find_window(tilted, spacing)
     length = math.ceil(high - low) + 4
     if length > limit:
@@ -299,18 +308,20 @@ def compose(
         excess=excess,
         above=min(max(math.floor((reference - first) / spacing) + 1, 0), len(weights)),
         absolute=min(noise[0] * room, noise[1] * math.sqrt(room * largest)) + 2.02 * OUTSIDE * largest,
-        relative=EPS * (16.0 + 4.0 * magnitude) + 8.0 * EPS * sum(part.steps for part in tilted),
+        relative=EPS * (16.0 + 4.0 * magnitude) + 8.0 * EPS * count,
         infinity=infinity,
-        shift=math.fsum(atoms.shift * steps for atoms, steps in phases)
-        + 8.0 * EPS * (abs(origin) + abs(reference) + abs(spacing * (start + length))),
+        shift=math.fsum(shifts) + 8.0 * EPS * (abs(origin) + abs(reference) + abs(spacing * (start + length))),
     )
 
 
 def chance_of_any(chances: Sequence[tuple[float, int]]) -> float:
     """The probability that an event of probability p per step happens at least once, over phases of (p, steps)."""
-    if any(p >= 1.0 for p, _ in chances):
-        return 1.0
-    return -math.expm1(math.fsum(steps * math.log1p(-p) for p, steps in chances))
+    never = []
+    for p, steps in chances:
+        if p >= 1.0:
+            return 1.0
+        never.append(steps * math.log1p(-p))
+    return -math.expm1(math.fsum(never))
 
 
 def _from_above(values: Floats) -> Floats:

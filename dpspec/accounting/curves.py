@@ -75,8 +75,12 @@ class _Profile:
 def tradeoff_bounds(loss: PrivacyLoss, *, nodes: int = NODES, fprs: Sequence[float] = ()) -> TradeOffBounds:
     """Certified lower and upper trade-off curves of ``loss``, in its direction; of ``both``, the symmetrized curve.
 
-    Below a delta of 1e-12 the curves diverge: lower(0) is 1 - 1e-12 at best. The profile is computed at ``nodes``
-    deltas per direction, and at further deltas near the levels ``fprs``, so that ``tpr`` is narrow there.
+    Below a delta of 1e-12 the curves diverge: lower(0) is 1 - 1e-12 at best.
+
+    Args:
+        loss: the composed privacy loss.
+        nodes: the number of deltas per direction at which the profile is computed.
+        fprs: levels with more deltas nearby, so that ``tpr`` is narrow there.
     """
     whole("nodes", nodes, _SCOUTS)
     wanted = [inside("fpr", fpr) for fpr in fprs]
@@ -140,8 +144,10 @@ def _with(profile: _Profile, loss: PrivacyLoss, deltas: Floats) -> _Profile:
     epsilons = loss.epsilons([float(delta) for delta in deltas], width=WIDTH)
     low, high = np.array([x.lower for x in epsilons]), np.array([x.upper for x in epsilons])
     points = []
-    both = (profile.upper, high, high <= LARGEST_EPSILON), (profile.lower, low, low > 0.0)
-    for (known, values), found, used in both:
+    for (known, values), found, used in (
+        (profile.upper, high, high <= LARGEST_EPSILON),
+        (profile.lower, low, low > 0.0),
+    ):
         known, values = np.append(known, found[used]), np.append(values, deltas[used])
         order = np.lexsort((-values, known))
         points.append((known[order], values[order]))

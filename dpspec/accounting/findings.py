@@ -116,8 +116,17 @@ def certified_upper(
 ) -> Finding:
     """The upper end of an interval as a certified finding; its lower end shows the tightness.
 
-    ``at`` has the arguments of the quantity. The ``assumptions`` are in addition to the accuracy of library functions,
-    and ``method`` is the interval's by default: ``ValueError`` if neither names one.
+    Args:
+        quantity: of the finding.
+        interval: the certified interval.
+        scope: of the upper end.
+        source: of the theorem.
+        at: the arguments of the quantity.
+        assumptions: in addition to the accuracy of library functions.
+        method: by default the interval's.
+
+    Raises:
+        ValueError: neither the interval nor ``method`` names a method.
     """
     method = method or interval.method
     if not method:
@@ -139,8 +148,13 @@ def certified_upper(
 def certified_lower(upper: Finding, interval: Interval, *, source: str, min_records: int = 0) -> Finding | None:
     """The lower end of the interval behind ``upper`` as a finding, which can refute a claim; None if it is trivial.
 
-    Only for a worst case that *is attained*, as ``source`` proves, by an adversary and two datasets within the scope of
-    ``upper``, of at least ``min_records`` records; 0 keeps the scope's number.
+    Only for a worst case that *is attained*, by two datasets within the scope of ``upper`` and an adversary.
+
+    Args:
+        upper: the finding of ``certified_upper``.
+        interval: its interval.
+        source: of the proof that the worst case is attained.
+        min_records: the minimum size of these datasets; 0 keeps the scope's number.
     """
     if not 0.0 < interval.lower < math.inf:
         return None

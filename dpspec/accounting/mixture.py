@@ -18,7 +18,13 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import ndtri_exp
 
-from dpspec.accounting.densities import LogRatio, Masses, cell_masses, log_binomial, log_hypergeometric
+from dpspec.accounting.densities import (
+    LogRatio,
+    Masses,
+    cell_masses,
+    log_binomial,
+    log_hypergeometric,
+)
 from dpspec.accounting.grid import Cells, Pair, TooLongError, TruncatedPair, place_nodes_densely
 from dpspec.accounting.numerics import (
     EPS,

@@ -122,8 +122,14 @@ def one_direction(value: str) -> Direction:
 class Interval:
     """The closed interval [lower, upper], which contains the exact value. ``upper`` may be infinite.
 
-    ``method`` and ``lower_method`` name the computations behind the upper and the lower end; comparisons ignore them.
-    ``ValueError`` if an end is not a number, or ``lower`` exceeds ``upper``.
+    Attributes:
+        lower: the lower end.
+        upper: the upper end.
+        method: the computation behind the upper end. Comparisons ignore it.
+        lower_method: the computation behind the lower end. Comparisons ignore it.
+
+    Raises:
+        ValueError: an end is not a number, or ``lower`` exceeds ``upper``.
     """
 
     lower: float
@@ -202,8 +208,13 @@ def bisect(
 ) -> tuple[float, float]:
     """Halve the bracket between ``true`` and ``false``, in either order; returns both ends, ``true`` first.
 
-    ``holds``, the condition, holds at ``true`` and fails at ``false``. ``halvings`` is their exact number; by default
-    no double is between the ends, or their distance is at most ``within``, or ``relative`` times the larger end.
+    Args:
+        holds: the condition, which holds at ``true`` and fails at ``false``.
+        true: one end.
+        false: the other end.
+        halvings: their exact number; by default until no double is between the ends.
+        within: a distance of the ends at which to stop before.
+        relative: the same, relative to the larger end.
     """
     for _ in range(_ALL if halvings is None else halvings):
         middle = 0.5 * (true + false)

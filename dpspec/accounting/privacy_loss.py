@@ -110,7 +110,9 @@ class PrivacyLoss:
     def epsilon(self, delta: float, *, width: float = WIDTH) -> Interval:
         """The smallest epsilon >= 0 for which the composition is (epsilon, ``delta``)-DP, 0 < delta < 1.
 
-        The relative ``width`` of the interval is larger if the limits of grids do not allow the wanted one.
+        Args:
+            delta: the delta.
+            width: the relative width wanted; the interval is wider if the grid limits do not allow it.
         """
         return self._solve([Question("epsilon", math.log(inside("delta", delta)))], [width])[0]
 
@@ -142,9 +144,11 @@ class PrivacyLoss:
         return self._solve(questions, widths, other_direction)
 
     def delta(self, epsilon: float, *, width: float = WIDTH) -> Interval:
-        """The smallest delta for which the composition is (``epsilon``, delta)-DP, at any finite epsilon.
+        """The smallest delta for which the composition is (``epsilon``, delta)-DP.
 
-        ``width`` is relative to delta, so that a delta of 1e-30 is as precise as a delta of 0.1.
+        Args:
+            epsilon: any finite number.
+            width: relative to delta, so that a delta of 1e-30 is as precise as a delta of 0.1.
         """
         return self._solve([Question("delta", finite("epsilon", epsilon))], [width])[0]
 
@@ -155,17 +159,23 @@ class PrivacyLoss:
     def tradeoff(self, alpha: float, *, width: float = WIDTH) -> Interval:
         """The smallest type-II error of a test of type-I error ``alpha`` in (0, 1], in this loss's direction.
 
-        For both directions it is the symmetrized curve, a bound for either test. ``width`` is relative to the smaller
-        of the error and the power. ``tradeoff_bounds``: whole curves.
+        For both directions it is the symmetrized curve, a bound for either test. ``tradeoff_bounds``: whole curves.
+
+        Args:
+            alpha: the type-I error.
+            width: relative to the smaller of the error and the power.
         """
         return self._powers("alpha", [alpha], self.direction, width, miss=True)[0].mirrored()
 
     def rero(self, kappa: float, *, direction: Directions = "present-first", width: float = WIDTH) -> Interval:
         """The largest success probability of a reconstruction attack with the baseline success ``kappa`` in (0, 1].
 
-        The power at level kappa of the test of "absent" against "present" (Kaissis et al. 2023, Theorem 1). With the
-        ``direction`` ``both`` the curve is the symmetrized one, a valid but looser bound. ``width`` is relative, down
-        to kappas of 1e-30 and below.
+        The power at level kappa of the test of "absent" against "present" (Kaissis et al. 2023, Theorem 1).
+
+        Args:
+            kappa: the baseline success.
+            direction: the curve; ``both`` is the symmetrized one, a valid but looser bound.
+            width: relative, down to kappas of 1e-30 and below.
         """
         return self.reros([kappa], direction=direction, width=width)[0]
 
@@ -210,16 +220,27 @@ class PrivacyLoss:
         return [Interval(1.0, 1.0).by(CLOSED) if value == 1.0 else next(answers) for value in checked]
 
     def _solve(
-        self, questions: list[Question], widths: Sequence[float], other: Sequence[Interval | None] | None = None
+        self,
+        questions: list[Question],
+        widths: Sequence[float],
+        other: Sequence[Interval | None] | None = None,
     ) -> list[Interval]:
         """Answers by a closed form if there is one, else from grids; see ``solve``."""
-        moving, sides = [phase for phase in self.phases if phase[0].effect != 0.0], directions(self.direction)
+        moving: list[tuple[Pair, int]] = []
+        squares, sides, is_gaussian, is_steep = [], directions(self.direction), True, False
+        for pair, steps in self.phases:
+            if pair.effect == 0.0:
+                continue
+            moving.append((pair, steps))
+            squares.append(steps * (pair.effect or 0.0) ** 2)
+            is_gaussian &= pair.effect is not None
+            is_steep |= _STEEPEST < pair.dominating_effect < math.inf
         for width in widths:
             inside("width", width)
-        if all(pair.effect is not None for pair, _ in moving):
-            mu = math.sqrt(math.fsum(steps * (pair.effect or 0.0) ** 2 for pair, steps in moving))
+        if is_gaussian:
+            mu = math.sqrt(math.fsum(squares))
             return [gaussian_answer(question, mu).by(CLOSED) for question in questions]
-        if any(_STEEPEST < pair.dominating_effect < math.inf for pair, _ in moving):
+        if is_steep:
             return [bound_without_grid(question, moving, sides) for question in questions]
         answers = solve(moving, sides, questions, widths, other)
         for i, found in enumerate(answers):
@@ -238,7 +259,13 @@ def group_curve(
     """Epsilon of DP-SGD for a group at several deltas: the mixtures of a training schedule, composed.
 
     It dominates the whole training run for an adversary who sees every iterate, and some losses and data attain it
-    (Ganesh 2024, Theorems 3.1 and 3.3). ``width`` is the relative width of each interval.
+    (Ganesh 2024, Theorems 3.1 and 3.3).
+
+    Args:
+        phases: (one-step pair, steps) each.
+        deltas: the deltas.
+        direction: as for ``PrivacyLoss``.
+        width: the relative width of each interval.
     """
     return PrivacyLoss(tuple(phases), direction).epsilons(deltas, width=width)
 

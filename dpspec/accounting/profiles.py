@@ -231,7 +231,10 @@ def one_step_answer(pair: Pair, sides: Sequence[Direction], question: Question) 
 
 def bound_without_grid(question: Question, phases: Sequence[tuple[Pair, int]], sides: Sequence[Direction]) -> Interval:
     """An interval for any composition: the closed form of Gaussian pairs that dominate, and the largest loss."""
-    mu = math.sqrt(math.fsum(steps * pair.dominating_effect * pair.dominating_effect for pair, steps in phases))
+    squares = []
+    for pair, steps in phases:
+        squares.append(steps * pair.dominating_effect * pair.dominating_effect)
+    mu = math.sqrt(math.fsum(squares))
     lower, upper = 0.0, question.trivial.upper
     if math.isfinite(mu):
         dominating = gaussian_answer(question, mu)
@@ -241,15 +244,21 @@ def bound_without_grid(question: Question, phases: Sequence[tuple[Pair, int]], s
             upper = dominating.upper
     found = Interval(lower, upper).by(DOMINATED)
     if question.kind == "epsilon":
-        extremes = [loss_extremes(phases, side) for side in sides]
-        highest = max(0.0, *(math.inf if infinite.upper > 0.0 else largest for largest, infinite in extremes))
+        highest = 0.0
+        for side in sides:
+            largest, infinite = loss_extremes(phases, side)
+            highest = math.inf if infinite.upper > 0.0 else max(highest, largest)
         found = found.intersect(Interval(0.0, highest).by(LARGEST)) if highest < math.inf else found
     return found
 
 
 def loss_extremes(phases: Sequence[tuple[Pair, int]], direction: Direction) -> tuple[float, Interval]:
-    largest = math.fsum(pair.largest_loss(direction) * steps for pair, steps in phases) * (1.0 + 1e-15)
-    chance = chance_of_any([(pair.infinite_mass(direction), steps) for pair, steps in phases])
+    finite, infinite = [], []
+    for pair, steps in phases:
+        finite.append(pair.largest_loss(direction) * steps)
+        infinite.append((pair.infinite_mass(direction), steps))
+    chance = chance_of_any(infinite)
+    largest = math.fsum(finite) * (1.0 + 1e-15)
     return largest, Interval(chance * (1.0 - 1e-12), min(1.0, chance * (1.0 + 1e-12)))
 
 
@@ -277,7 +286,9 @@ class Cumulants:
     """K and its derivatives for a composition of phases (one step, steps), from tables of losses and log masses."""
 
     def __init__(self, parts: Sequence[tuple[TruncatedPair, int]]) -> None:
-        self._phases: list[tuple[Floats, Floats, int]] = [(*part.table(), steps) for part, steps in parts]
+        self._phases: list[tuple[Floats, Floats, int]] = []
+        for part, steps in parts:
+            self._phases.append((*part.table(), steps))
 
     def point(self, tilt: float) -> SaddlePoint:
         value = mean = variance = 0.0

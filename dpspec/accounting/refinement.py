@@ -81,12 +81,6 @@ class PendingAnswer:
     def is_needless(self) -> bool:
         return self.answer.upper <= self.enough
 
-    @property
-    def lacks_bound(self) -> bool:
-        """Whether a delta has no lower bound yet, and is worth another try."""
-        is_open = self.question.kind == "delta" and self.answer.lower == 0.0 and not self.is_needless
-        return is_open and self.log_delta > _DEEPEST
-
     def is_within(self, width: float) -> bool:
         """Whether the interval has at most this relative ``width``, or is needless."""
         smallest = TINY if self.question.kind == "epsilon" else 0.0
@@ -133,26 +127,38 @@ class GridRefinement:
         self, phases: Sequence[tuple[Pair, int]], sides: Sequence[Direction], items: Sequence[PendingAnswer]
     ) -> None:
         self._phases, self._sides, self.items = phases, sides, items
-        self._is_estimated = any(pair.has_estimated_upper_end for pair, _ in phases)
-        self._steps = sum(steps for _, steps in phases)
-        most, self._period = 0, 0.0
+        self._is_estimated = False
+        for pair, _ in phases:
+            self._is_estimated |= pair.has_estimated_upper_end
+        self._steps, most, self._period = 0, 0, 0.0
         for side in self._truncated(_FIRST_SHARE):
+            self._steps = 0
             for part, steps in side:
+                self._steps += steps
                 if (period := part.period or 0.0) > 0.0 and (steps, period) > (most, self._period):
                     most, self._period = steps, period  # of the phase with most steps
-        epsilons = [item.saddle.epsilon for item in items]
-        self._centre(0.5 * (min(epsilons) + max(epsilons)))
+        first = last = items[0].saddle.epsilon
+        for item in items:
+            first, last = min(first, item.saddle.epsilon), max(last, item.saddle.epsilon)
+        self._centre(0.5 * (first + last))
         self._next: float | None = None
         self._last = False
 
     def is_within(self, width: float) -> bool:
-        return all(item.is_within(width) for item in self.items)
+        within = True
+        for item in self.items:
+            within = within and item.is_within(width)
+        return within
 
     def begin(self) -> None:
         """The first stage, for any width requested; repeated until each delta has a lower bound."""
-        self._stage(_COARSEST)
-        while not self._last and any(item.lacks_bound for item in self.items):
+        lacks_bound = True
+        while lacks_bound and not self._last:
             self._stage(_COARSEST)
+            lacks_bound = False
+            for item in self.items:
+                is_open = item.question.kind == "delta" and item.answer.lower == 0.0 and not item.is_needless
+                lacks_bound |= is_open and item.log_delta > _DEEPEST
         self._next = 0.1 * _COARSEST
 
     def refine(self, width: float) -> None:
@@ -169,16 +175,22 @@ class GridRefinement:
 
     def _truncated(self, log_share: float) -> list[list[tuple[TruncatedPair, int]]]:
         """Per direction, the steps without a share of the smallest delta, with the estimates from them."""
-        smallest = min(item.log_delta for item in self.items)
-        truncated = [truncate_phases(self._phases, side, smallest, log_share) for side in self._sides]
-        # The remaining tail decides the best tilt: it grows heavier as less is cut.
-        self._cumulants = [Cumulants(side) for side in truncated]
+        smallest = math.inf
+        for item in self.items:
+            smallest = min(smallest, item.log_delta)
+        truncated, self._cumulants = [], []
+        for side in self._sides:
+            truncated.append(truncate_phases(self._phases, side, smallest, log_share))
+            # The remaining tail decides the best tilt: it grows heavier as less is cut.
+            self._cumulants.append(Cumulants(truncated[-1]))
         return truncated
 
     def _centre(self, epsilon: float) -> None:
         """Tilt to ``epsilon``, in the direction of the larger delta."""
-        saddles = [cumulants.find(epsilon=epsilon) for cumulants in self._cumulants]
-        self._saddle = max(saddles, key=lambda saddle: saddle.log_delta)
+        self._saddle = self._cumulants[0].find(epsilon=epsilon)
+        for cumulants in self._cumulants[1:]:
+            other = cumulants.find(epsilon=epsilon)
+            self._saddle = other if other.log_delta > self._saddle.log_delta else self._saddle
 
     def _needs(self, width: float) -> tuple[float, float]:
         """The spacing and the share of delta in cut tails for errors of about ``width``.
@@ -212,11 +224,16 @@ class GridRefinement:
                 wanted, self._last = 1.02 * max(error.factor * spacing, wanted), True
         else:
             self._last = True  # losses in the millions per step: bounds without a grid remain
-        return any(item.answer.width < 0.9 * earlier for item, earlier in zip(self.items, before, strict=True))
+        narrower = False
+        for item, earlier in zip(self.items, before, strict=True):
+            narrower |= item.answer.width < 0.9 * earlier
+        return narrower
 
     def _grid(self, truncated: Sequence[Sequence[tuple[TruncatedPair, int]]], spacing: float, within: float) -> None:
         """Intersect each interval with its bounds from a grid; epsilons are read to a relative ``within``."""
-        tilts = {self._saddle.tilt, *(item.saddle.tilt for item in self.items)}
+        tilts = {self._saddle.tilt}
+        for item in self.items:
+            tilts.add(item.saddle.tilt)
         # One step may decide the answer: no cell may be wider than the error of a single step allows.
         widest = 0.5 * math.sqrt(self._steps)
         pairs = [

@@ -1,10 +1,9 @@
 """Copies and fingerprints of tensors, and digests of any Python value.
 
 A fingerprint is equal for equal bits, and differs for other bits except by a random collision. In the host's memory it
-is sums of x w modulo 2^64 over words x of 64 bits, with secret random weights w: over the words from byte 0 on, and
-over those from byte 4 on. Other bits give both sums again with probability 2^-33 at most, because in one of the two a
-difference of two words has less than 32 zero bits at its end. On other devices it is two sums modulo 2^64 over the bits
-of each number as an integer x: sum x, and sum x w with odd weights w that depend on the place and on random numbers.
+is XXH3 of 128 bits with a secret random seed; no way is known to make a collision without the seed. On other devices it
+is two sums modulo 2^64 over the bits of each number as an integer x: sum x, and sum x w with odd weights w that depend
+on the place and on random numbers.
 """
 
 from __future__ import annotations
@@ -16,14 +15,15 @@ import logging
 import os
 import secrets
 from collections.abc import Collection, Iterable, Mapping
-from itertools import pairwise, zip_longest
+from itertools import pairwise
 from pathlib import PurePath
 from types import BuiltinFunctionType, CellType, FunctionType, MethodType, ModuleType
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from xxhash import xxh3_128_digest
 
 from dpspec.recording.ranks.shards import local
 
@@ -38,11 +38,11 @@ _STRIDED = torch.strided
 #: Numbers that are read in one piece.
 _CHUNK = 2**20
 
-#: Largest number of bytes in all that are kept as copies, and weights for the words of other tensors.
+#: Largest number of bytes in all that are kept as copies.
 _EXACT = 2**20
-_WEIGHTS = np.frombuffer(secrets.token_bytes(2**18), dtype=np.uint64)
 
-#: Random numbers of this process, odd, for the weights.
+#: Random numbers of this process for fingerprints: the seed, and odd factors of the weights.
+_SEED = secrets.randbits(64)
 _FIRST, _SECOND = (secrets.randbits(62) * 2 + 1 - 2**62 for _ in range(2))
 
 #: Limits of one digest: values, depth of nesting, and bytes of arrays and strings.
@@ -113,76 +113,94 @@ def overlap(tensors: Iterable[Tensor]) -> bool:
     return any(a[0] == b[0] and a[2] > b[1] for a, b in pairwise(spans))
 
 
-#: A value: its fingerprint, or a copy of its bytes with a tensor and a buffer that share its memory.
-_Kept: TypeAlias = tuple[Any, Tensor | None, Any]
-
-
 class Bits:
     """The bits of tensors and numbers as of the last :meth:`keep`: copies of small ones, and fingerprints of others."""
 
     def __init__(self) -> None:
-        self._kept: list[_Kept] | None = None
+        # Of each value: its fingerprint, None, None; or a copy of its bytes, and a tensor and a buffer of its memory.
+        self._contents: list[Any] | None = None
+        self._aliases: list[Any] = []
+        self._memories: list[Any] = []
 
     @property
     def known(self) -> bool:
-        return self._kept is not None
+        return self._contents is not None
 
     @property
     def copies(self) -> list[bytearray]:
         """The copies of the values that have one, which are not written to again."""
-        return [content for content, alias, _ in self._kept or () if alias is not None]
+        return [content for content in self._contents or () if type(content) is bytearray]
 
     def pick(self, places: Iterable[int]) -> Bits:
         """Like this one, for the values at these places."""
-        picked = Bits()
-        picked._kept = [(self._kept or [])[place] for place in places]
+        picked, places = Bits(), list(places)
+        picked._contents = [(self._contents or [])[place] for place in places]
+        picked._aliases = [self._aliases[place] for place in places]
+        picked._memories = [self._memories[place] for place in places]
         return picked
 
     def forget(self) -> None:
-        self._kept = None
+        self._contents = None
 
     def keep(self, values: Iterable[Any]) -> None:
-        leaves, before, room = _leaves(values), self._kept or [], _EXACT
-        self._kept = []
-        for value, old in zip_longest(leaves, before[: len(leaves)]):
-            if old is not None and _share(value, old[1]):
-                _, alias, memory = old
-                kept = bytearray(memory), alias, memory
-            else:
-                kept = _kept(value, room)
-            if kept[1] is not None:
-                room -= len(kept[0])
-            self._kept.append(kept)
+        leaves, room = _leaves(values), _EXACT
+        if self._in_place(leaves):
+            self._contents = list(map(bytearray, self._memories))
+            return
+        self._contents, self._aliases, self._memories = [], [], []
+        for value in leaves:
+            content, alias, memory = _kept(value, room)
+            self._contents.append(content)
+            self._aliases.append(alias)
+            self._memories.append(memory)
+            room -= 0 if alias is None else len(content)
 
     def replace(self, values: Iterable[Any]) -> bool | Tensor:
         """Keep these values, and return whether they differ from those before."""
-        leaves, before = _leaves(values), self._kept
-        if before is None or len(leaves) != len(before) or not all(map(_share, leaves, (old[1] for old in before))):
-            differ = self.differ(leaves)
-            self.keep(leaves)
-            return differ
-        self._kept = [(bytearray(memory), alias, memory) for _, alias, memory in before]
-        return any(now[0] != old[0] for now, old in zip(self._kept, before, strict=True))
+        contents, aliases = self._contents, self._aliases
+        self.keep(values)
+        if self._contents is None or contents is None or len(self._contents) != len(contents):
+            return True
+        if self._aliases is aliases:
+            return self._contents != contents
+        return _any_other(map(_told, self._contents, self._aliases), map(_told, contents, aliases))
 
     def differ(self, values: Iterable[Any]) -> bool | Tensor:
         """Whether a value has other bits than it had, or none were kept."""
-        leaves, before = _leaves(values), self._kept
-        if before is None or len(leaves) != len(before):
+        leaves = _leaves(values)
+        if self._contents is None or len(leaves) != len(self._contents):
             return True
-        sums: list[Tensor] = []
-        for value, (content, alias, memory) in zip(leaves, before, strict=True):
-            if _share(value, alias):
-                if content != memory:
-                    return True
-                continue
-            found, then = _fingerprint(value), content
-            if alias is not None:
-                then = _keyed(alias, np.asarray(memoryview(content)))
-            if isinstance(found, Tensor) and isinstance(then, Tensor):
-                sums.append((found != then.to(found.device)).any())
-            elif type(found) is not type(then) or found != then:
-                return True
-        return torch.stack([one.to(sums[0].device) for one in sums]).any() if sums else False
+        if self._in_place(leaves):
+            return self._contents != self._memories
+        return _any_other(map(_fingerprint, leaves), map(_told, self._contents, self._aliases))
+
+    def _in_place(self, leaves: list[Any]) -> bool:
+        """Whether all values had copies, and have the same memory as then."""
+        try:
+            return (
+                len(leaves) == len(self._aliases)
+                and all(map(Tensor.is_set_to, leaves, self._aliases))
+                and not any(map(Tensor.is_neg, leaves))
+                and all(one.dtype is alias.dtype for one, alias in zip(leaves, self._aliases, strict=True))
+            )
+        except (AttributeError, TypeError):  # a value other than a tensor, or one without a copy
+            return False
+
+
+def _told(content: Any, alias: Tensor | None) -> Any:
+    """The fingerprint of a value that was kept."""
+    return content if alias is None else _keyed(alias, content)
+
+
+def _any_other(found: Iterable[Any], then: Iterable[Any]) -> bool | Tensor:
+    """Whether a fingerprint differs from the one before."""
+    sums: list[Tensor] = []
+    for one, two in zip(found, then, strict=True):
+        if isinstance(one, Tensor) and isinstance(two, Tensor):
+            sums.append((one != two.to(one.device)).any())
+        elif type(one) is not type(two) or one != two:
+            return True
+    return torch.stack([one.to(sums[0].device) for one in sums]).any() if sums else False
 
 
 def _leaves(values: Iterable[Any]) -> list[Any]:
@@ -201,19 +219,8 @@ def _leaves(values: Iterable[Any]) -> list[Any]:
     return found
 
 
-def _share(value: Any, alias: Tensor | None) -> bool:
-    """Whether a value still has the memory of its alias."""
-    return (
-        alias is not None
-        and isinstance(value, Tensor)
-        and value.dtype is alias.dtype
-        and value.is_set_to(alias)
-        and not value.is_neg()
-    )
-
-
-def _kept(value: Any, room: int) -> _Kept:
-    """A value that was not kept before. room: the number of bytes that may be copied."""
+def _kept(value: Any, room: int) -> tuple[Any, Tensor | None, Any]:
+    """A copy with its alias and memory, or a fingerprint. room: the number of bytes that may be copied."""
     if (
         isinstance(value, Tensor)
         and value.is_cpu
@@ -239,18 +246,12 @@ def _fingerprint(value: Any) -> Any:
         return _sums(value)
     known = value.dtype in _NUMPY and value.layout == torch.strided and not value.is_neg()
     array = value.detach().numpy() if known else integers(value).numpy(force=True)
-    return _keyed(value, np.ascontiguousarray(array).reshape(-1).view(np.uint8))
+    return _keyed(value, np.ascontiguousarray(array))
 
 
 def _keyed(value: Tensor, content: Any) -> tuple[Any, ...]:
     """The fingerprint of a tensor with this content, as bytes."""
-    found: list[Any] = [value.dtype, value.shape, value.is_neg(), value.is_conj()]
-    for part in (content, content[4:]):
-        rest = len(part) % 8
-        words = part[: len(part) - rest].view(np.uint64)
-        pieces = [words[start : start + len(_WEIGHTS)] for start in range(0, len(words), len(_WEIGHTS))]
-        found += [part[len(part) - rest :].tobytes(), *(int(np.dot(one, _WEIGHTS[: len(one)])) for one in pieces)]
-    return tuple(found)
+    return value.dtype, value.shape, value.is_neg(), value.is_conj(), xxh3_128_digest(content, _SEED)
 
 
 def _sums(value: Tensor) -> Tensor:

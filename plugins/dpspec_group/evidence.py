@@ -67,12 +67,7 @@ def one_run_bounds(spec: dps.Spec, trials: Sequence[dps.Trial]) -> Iterator[dps.
 
 
 def one_run_outcomes(
-    spec: dps.Spec,
-    records: int,
-    size: int,
-    outcomes: Sequence[str],
-    *,
-    external: Sequence[dps.Assumption] = (),
+    spec: dps.Spec, records: int, size: int, outcomes: Sequence[str], *, external: Sequence[dps.Assumption] = ()
 ) -> Iterator[dps.Evidence | dps.Finding]:
     """Evidence, bounds on epsilon and mu (of a whole curve, with more guesses) and an estimate for one group size."""
     attack = Attack.of(spec)

@@ -189,14 +189,14 @@ class ModelMixAudit(dps.Audit):
 
     def plan(self, spec: dps.Spec, facts: dps.Facts) -> dps.Plan:
         from dpspec.stats.attacks import guess_counts
-        from dpspec_modelmix.findings import guess_pairs
+        from dpspec_modelmix.findings import LEAST_GUESSES
 
         assert spec.audit is not None
         runs, parameters, attack = spec.audit.runs, facts.parameters or 0, Attack.of(spec.audit.options)
         # The DP-SGD runs, and the attack's gradients of all records at every step.
         steps = runs * spec.steps * (4.0 if attack.twins is not None else 2.0)
         canaries, delta = attack.count * runs, kit.claimed_deltas(spec)[-1]
-        guesses = [sum(pair) for pair in guess_pairs(canaries)]
+        guesses = [sum(pair) for pair in guess_counts.blind(canaries, least=LEAST_GUESSES)]
         power = dps.Power(
             at=dps.FrozenMap({"delta": delta}),
             epsilon=guess_counts.largest(canaries, guesses, delta, spec.audit.confidence),

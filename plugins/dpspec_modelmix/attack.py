@@ -193,7 +193,5 @@ def _trial(inputs: dps.FrozenMap, context: dps.Context, index: int, attack: Atta
     evidence["internal"] = internal
     evidence = joined(evidence, watched.evidence())
     return dps.Trial(
-        index=index,
-        evidence=dps.FrozenMap(evidence),
-        arrays={"scores": scores, "coins": coins.astype(np.int8)},
+        index=index, evidence=dps.FrozenMap(evidence), arrays={"scores": scores, "coins": coins.astype(np.int8)}
     )

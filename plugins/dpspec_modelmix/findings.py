@@ -143,8 +143,8 @@ def _theorem(
     )
 
 
-#: Smallest number of guesses per side. Each further number is three times the previous one.
-_LEAST = 4
+#: Smallest number of guesses per side.
+LEAST_GUESSES = 4
 
 _COINS = kit.coins("each canary is included independently with probability 1/2")
 _GUESSES = dps.Assumption(
@@ -172,13 +172,6 @@ class Twins(Record):
     noise_factor: AboveZero
     epsilon: Amount
     learning_rate: AboveZero
-
-
-def guess_pairs(canaries: int) -> tuple[tuple[int, int], ...]:
-    """Numbers of guesses among the lowest and the highest scores, fixed independently of the inclusion bits."""
-    most = (canaries - canaries // 2, canaries // 2)
-    halves = [_LEAST * 3**k for k in range(20) if _LEAST * 3**k < most[1]]
-    return (*((half, half) for half in halves), most)
 
 
 def outcomes(spec: dps.Spec, trials: Sequence[dps.Trial]) -> Iterator[dps.Outcome]:
@@ -217,7 +210,7 @@ def lower_bounds(spec: dps.Spec, trials: Sequence[dps.Trial]) -> Iterator[dps.Ev
     attack = Attack.of(spec.audit.options)
     outcomes = [kit.fair_coins(kit.recorded(trial, "outcome"), attack.count) for trial in trials]
     canaries, confidence = sum(map(len, outcomes)), spec.audit.confidence
-    guesses, correct = guess_counts.counts(outcomes, guess_pairs(canaries))
+    guesses, correct = guess_counts.counts(outcomes, guess_counts.blind(canaries, least=LEAST_GUESSES))
     delta = kit.claimed_deltas(spec)[-1]
     method = f"one-run, all-iterates, {attack.kind} canaries"
     evidence = dps.Evidence(

@@ -175,12 +175,7 @@ def _non_convex(
     why = "a factor 1 / q is dropped, and Theorem 3.2 drops a root as well"
     for name, theorem, assumed, values in (
         ("mean-gradient-without-mixing", "Theorem B.1", (), (case.dpsgd(), case.dpsgd(printed=True))),
-        (
-            "mean-gradient",
-            "Theorem 3.2",
-            (_MOVED,),
-            (case.modelmix(moved), case.modelmix(moved, printed=True)),
-        ),
+        ("mean-gradient", "Theorem 3.2", (_MOVED,), (case.modelmix(moved), case.modelmix(moved, printed=True))),
     ):
         method = f"{theorem}, mean of min(9/20 |grad|^2, c/20 |grad|) at the learning rate it chooses"
         yield _upper(name, values[0], f"{method}, derived constants", (_SMOOTH, tail, *assumed))

@@ -12,13 +12,7 @@ import dpspec.contract as dps
 from dpspec import kit
 from dpspec.training.loop.learning_rates import updates_invertible
 from dpspec_per_instance import options
-from dpspec_per_instance.options import (
-    LOGGED_RUNS,
-    MEASURED_STEPS,
-    AuditBlock,
-    Audited,
-    Composition,
-)
+from dpspec_per_instance.options import LOGGED_RUNS, MEASURED_STEPS, AuditBlock, Audited, Composition
 from dpspec_per_instance.refusals import check_spec
 
 DPSPEC_API = 1

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 
 import numpy as np
 import numpy.typing as npt
@@ -155,18 +155,18 @@ class Analysis:
     def epsilons(self, delta: float, direction: str) -> Epsilons:
         if direction not in self._tight:
             self._tight[direction] = bounds.tight_epsilons(self.spec, direction)
-        ends: list[Floats] = []
-        for name in ("plug_in", "confidence_upper"):
-            by_side = []
-            for side in (self.sides[one] for one in bounds.one_sided(direction)):
-                orders = np.array(side.composer.orders)[:, None]
-                by_side.append(epsilon_at_orders(orders, getattr(side, name), delta).min(axis=0))
-            ends.append(np.asarray(np.max(by_side, axis=0), dtype=np.float64))
+        sides = [self.sides[one] for one in bounds.one_sided(direction)]
+        orders = np.array(sides[0].composer.orders)[:, None]
+
+        def worst(divergences: Iterable[Floats]) -> Floats:
+            epsilons = [epsilon_at_orders(orders, one, delta).min(axis=0) for one in divergences]
+            return np.asarray(np.max(epsilons, axis=0), dtype=np.float64)
+
         return Epsilons(
             delta=delta,
             direction=direction,
-            estimate=ends[0],
-            confidence_upper=ends[1],
+            estimate=worst(side.plug_in for side in sides),
+            confidence_upper=worst(side.confidence_upper for side in sides),
             tight=self._tight[direction][delta].upper,
             renyi=bounds.renyi_epsilon(self.spec.mechanism.options, delta, direction),
         )
@@ -247,26 +247,19 @@ def step_tables(records: Analysis) -> Iterator[dps.Series]:
             added = float(contributions[j].mean() / composer.saturated(order, steps[j]))
             means = (float(ratio[chosen].mean()) if chosen.any() else None for chosen in (right, ~right))
             by_correctness.append((steps[j], order, added, *means, float(right.mean()), float(np.median(ratio))))
-    yield kit.series(
+    by_order = partial(kit.series, rigor="approximate", privacy=records.privacy, x="step", by="order")
+    yield by_order(
         "ratio-over-training",
         "Contribution of a step relative to the data-independent value, by step",
         kit.columns_of(("step", "order", "mean", "p10", "median", "p90"), over_training),
-        rigor="approximate",
         source=theory.RUN_SOURCE,
-        privacy=records.privacy,
-        x="step",
         y=["mean"],
-        by="order",
     )
-    yield kit.series(
+    yield by_order(
         "right-against-wrong",
         "Steps relative to the data-independent value: mean contribution over records, and one step for records with "
         "correct and incorrect predictions",
         kit.columns_of(("step", "order", "added", "right", "wrong", "share_right", "median"), by_correctness),
-        rigor="approximate",
         source=f"{theory.STEP_SOURCE}; {theory.RUN_SOURCE}",
-        privacy=records.privacy,
-        x="step",
         y=["right", "wrong"],
-        by="order",
     )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -208,32 +209,25 @@ def mean_rule_tables(spec: dps.Spec, records: Analysis) -> Iterator[dps.Series]:
             base, (sampled, bounded) = one_step(rate, sigma, 1.0, delta), np.median(each, axis=0).tolist()
             holds = "yes" if base.holds else "no"
             steps.append((stage, float(batch), sampled, bounded, base.amplified, base.printed, holds))
-    yield kit.series(
+    by_stage = partial(
+        kit.series, upper=("data_independent",), rigor="approximate", x="batch", by="stage", log=["x", "y"]
+    )
+    yield by_stage(
         "mean-rule",
         "One step with noise on the mean of a batch: the median record, by expected batch size",
         kit.columns_of(("stage", "batch", "order", "remove", "add", "sum", "data_independent", "tuples"), tuples),
-        upper=("data_independent",),
-        rigor="approximate",
         source=f"{SOURCE}, sampled",
         privacy=records.privacy_of(values.shape[-1]),
-        x="batch",
         y=["remove", "data_independent"],
-        by="stage",
-        log=["x", "y"],
     )
     title = f"Epsilon of one step at delta {delta:g} with noise on the mean of a batch: the median record"
-    yield kit.series(
+    yield by_stage(
         "mean-step",
         title.replace("e-0", "e-"),
         kit.columns_of(("stage", "batch", "sampled", "bounded", "data_independent", "printed", "printed_holds"), steps),
-        upper=("data_independent",),
-        rigor="approximate",
         source=f"{COROLLARY_SOURCE}; exact batch sizes, sampled batches of typical sizes",
         privacy=records.privacy_of(norms.shape[1]),
-        x="batch",
         y=["sampled", "data_independent"],
-        by="stage",
-        log=["x", "y"],
     )
 
 

@@ -13,15 +13,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from dpspec.accounting import (
-    Direction,
-    Directions,
-    Floats,
-    inside,
-    positive,
-    sampled_gaussian_rdp,
-    whole,
-)
+from dpspec.accounting import Direction, Directions, Floats, inside, positive, sampled_gaussian_rdp, whole
 
 Array: TypeAlias = np.ndarray[Any, Any]
 

@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch.func import grad, vmap
+from torch.nn.utils.rnn import pad_sequence
 
 import dpspec.contract as dps
 from dpspec import kit
@@ -244,12 +245,8 @@ class Reader:
 
     def _sums(self, states: Tensor, places: Sequence[Tensor], clip: float) -> Tensor:
         """The sums (R, P) of the clipped gradients of each run's records at ``places``, at models ``states`` (R, P)."""
-        longest = max(len(run_places) for run_places in places)
-        padded = torch.zeros(len(places), longest, dtype=torch.int64)
-        inside = torch.zeros(len(places), longest, dtype=torch.bool)
-        for run, run_places in enumerate(places):
-            padded[run, : len(run_places)] = run_places
-            inside[run, : len(run_places)] = True
+        padded = pad_sequence(list(places), batch_first=True)
+        inside = torch.arange(padded.shape[1]) < torch.tensor([len(run_places) for run_places in places])[:, None]
         padded, inside = send(padded, states.device), send(inside, states.device)
         clipping = clipper(clip)
 

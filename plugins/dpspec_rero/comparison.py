@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -132,10 +133,7 @@ _METHODS = {
     "epsilon-delta-both": (True, f"{THEOREM}, from both directions"),
     "monte-carlo": (False, MONTE_CARLO_SOURCE),
 }
-_PRINTED = {
-    "clt-printed": dps.Printed(refuted=True, reason=CLT_MISPRINT),
-    "epsilon-delta": dps.Printed(refuted=False),
-}
+_PRINTED = {"clt-printed": dps.Printed(refuted=True, reason=CLT_MISPRINT), "epsilon-delta": dps.Printed(refuted=False)}
 
 #: The baselines of the curve.
 CURVE = tuple(float(kappa) for kappa in np.geomspace(1e-7, 1.0, 50))
@@ -163,35 +161,28 @@ def gamma_outcomes(spec: dps.Spec, leakage: Leakage, named: Sequence[float]) -> 
     for index in map(kappas.index, named):
         at = dps.FrozenMap({"kappa": kappas[index]})
         yield certified("gamma", bounds[index], at=dict(at), source=gamma_source(bounds[index]))
+        finding = partial(dps.Finding, quantity="gamma", at=at, scope=scope_of(), assumptions=ASSUMPTIONS)
         for name, column in values.items():
             value = column[index]
             if value is not None and name in _METHODS:
                 proved, source = _METHODS[name]
-                yield dps.Finding(
-                    quantity="gamma",
+                yield finding(
                     value=value,
                     bound="upper" if proved else "estimate",
                     rigor="theorem" if proved else "approximate",
-                    at=at,
-                    scope=scope_of(),
                     method=name,
                     source=source,
                     printed=_PRINTED.get(name),
-                    assumptions=ASSUMPTIONS,
                 )
         if drawn:
-            yield dps.Finding(
-                quantity="gamma",
+            yield finding(
                 value=drawn[index].upper,
                 lower=drawn[index].lower,
                 bound="upper",
                 rigor="statistical",
-                at=at,
-                scope=scope_of(),
                 method="monte-carlo",
                 source=INTERVAL_SOURCE,
                 confidence=_CONFIDENCE,
-                assumptions=ASSUMPTIONS,
             )
     columns: dict[str, Sequence[float | None]] = {
         "kappa": kappas,

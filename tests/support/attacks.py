@@ -17,12 +17,7 @@ from support.specs import diagnosed
 TEXT = """\
 dpspec: 1
 name: small
-mechanism:
-  kind: group
-  noise_multiplier: 1.0
-  clip_norm: 0.5
-  sampling: {scheme: poisson, rate: 0.5}
-  steps: 10
+mechanism: {kind: group, noise_multiplier: 1.0, clip_norm: 0.5, sampling: {scheme: poisson, rate: 0.5}, steps: 10}
 data: {kind: synthetic, records: 60, features: 20, classes: 10, seed: 2}
 model: {kind: linear}
 training: {learning_rate: 0.5}

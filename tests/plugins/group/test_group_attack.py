@@ -406,10 +406,8 @@ def test_runs_end_to_end(tmp_path: Path, canary: str, access: str) -> None:
     assert {coin for t in trials for _, coin, _ in t.evidence["outcomes"]} == {0, 1}
     assert max(len(canonical_json(t.evidence)) for t in trials[2:]) < 200
     outcomes = outcomes_of(spec, trials)
-    assert {o.kind for o in outcomes if isinstance(o, Evidence) and o.quantity == "epsilon"} <= {
-        "many-run",
-        "many-run-ranked",
-    }
+    kinds = {o.kind for o in outcomes if isinstance(o, Evidence) and o.quantity == "epsilon"}
+    assert kinds <= {"many-run", "many-run-ranked"}
     assert all(o.p_value > 1e-9 for o in outcomes if isinstance(o, Check))
     accuracy = [o for o in outcomes if isinstance(o, Finding) and o.quantity == "accuracy"]
     assert accuracy

@@ -74,12 +74,7 @@ def test_updates_that_cannot_be_inverted_leave_the_count_of_states_alone(tmp_pat
 SPEC = """\
 dpspec: 1
 name: as-run
-mechanism:
-  kind: group
-  noise_multiplier: 4.0
-  clip_norm: 1.0
-  sampling: {scheme: poisson, rate: 0.5}
-  steps: 20
+mechanism: {kind: group, noise_multiplier: 4.0, clip_norm: 1.0, sampling: {scheme: poisson, rate: 0.5}, steps: 20}
 data: {kind: synthetic, pattern: blobs, records: 200, features: 40, classes: 10, public: true}
 model: {kind: mlp, hidden: [100]}
 training: {backend: native, learning_rate: 0.5}

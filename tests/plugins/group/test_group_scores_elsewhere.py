@@ -26,20 +26,12 @@ from dpspec_group.scores import blind
 TEXT = """\
 dpspec: 1
 name: elsewhere
-mechanism:
-  kind: group
-  noise_multiplier: 2.0
-  clip_norm: 1.0
-  sampling: {scheme: poisson, rate: 0.2}
-  steps: 20
+mechanism: {kind: group, noise_multiplier: 2.0, clip_norm: 1.0, sampling: {scheme: poisson, rate: 0.2}, steps: 20}
 data: {kind: declared, records: 500}
 threat_model: {access: final-model}
 claims:
   - {id: one, kind: approx-dp, epsilon: 4.0, delta: 1e-5, expect: supported}
-audit:
-  method: one-run
-  scores: {path: t.csv, coin: in, score: score}
-  expect: not-run
+audit: {method: one-run, scores: {path: t.csv, coin: in, score: score}, expect: not-run}
 """
 MANY, WORST_CASE = "audit.method=many-run", "model={kind: linear, initial: worst-case}"
 CATALOG = load_catalog()

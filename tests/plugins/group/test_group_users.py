@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import json
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -45,14 +46,18 @@ POISSON: dict[str, Any] = {
 
 def spec_of(phase: dict[str, Any], most: int, *sizes: int, delta: float = 0.03, **data: Any) -> Spec:
     unit = f"user (at most {most} record{'s' * (most > 1)})"
+    return users_spec(phase, unit, sizes, delta, {"records_per_user": most, **data})
+
+
+def users_spec(phase: dict[str, Any], unit: str, sizes: tuple[int, ...], delta: float, data: dict[str, Any]) -> Spec:
     claims = [
         replace(oracle.claim_of("approx-dp", group_size=size, epsilon=1.0, delta=delta), unit=unit) for size in sizes
     ]
     made = oracle.spec_of("group", {"phases": (phase,), "baselines": ()}, claims)
     threat = replace(made.threat_model, unit="user", group_size=sizes)
-    options = FrozenMap({"records": 50, "records_per_user": most, **data})
     document = FrozenMap({"threat_model": {"unit": "user", "group_size": sizes}})
-    return replace(made, threat_model=threat, data=Section("declared", options), document=document)
+    section = Section("declared", FrozenMap({"records": 50, **data}))
+    return replace(made, threat_model=threat, data=section, document=document)
 
 
 def proofs(spec: Spec, records: int = 50) -> list[Finding]:
@@ -81,17 +86,25 @@ TABLES = st.lists(
 ).filter(lambda rows: len({who for who, _, _ in rows}) > 1)
 
 
+def leak_no_more(
+    table: Table, data: st.DataObject, laws: Callable[[Table], list[oracle.Law]], spec: Callable[[float], Spec]
+) -> None:
+    gone = data.draw(st.sampled_from(sorted({who for who, _, _ in table})))
+    delta = data.draw(st.sampled_from((0.3, 0.03, 1e-3)))
+    present, absent = laws(table), laws([row for row in table if row[0] != gone])
+    uppers = [finding for finding in proofs(spec(delta)) if finding.bound == "upper"]
+    assert uppers
+    for finding in uppers:
+        found = oracle.worst_delta(finding, absent, present)
+        assert found <= delta * (1.0 + oracle.ROOM) + 1e-12, (finding, table, gone)
+
+
 @settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(TABLES, st.integers(1, 3), st.data())
 def test_tables_that_differ_in_a_user_leak_no_more_than_the_bound(tmp_path, table, most, data):
-    gone = data.draw(st.sampled_from(sorted({who for who, _, _ in table})))
-    delta = data.draw(st.sampled_from((0.3, 0.03, 1e-3)))
-    present = executed(tmp_path, table, most)
-    absent = executed(tmp_path, [row for row in table if row[0] != gone], most)
-    for finding in proofs(spec_of(POISSON, most, 1, delta=delta)):
-        if finding.bound == "upper":
-            found = oracle.worst_delta(finding, absent, present)
-            assert found <= delta * (1.0 + oracle.ROOM) + 1e-12, (finding, table, gone)
+    leak_no_more(
+        table, data, lambda rows: executed(tmp_path, rows, most), lambda delta: spec_of(POISSON, most, 1, delta=delta)
+    )
 
 
 @pytest.mark.parametrize("most", [1, 2, 3])
@@ -254,11 +267,7 @@ DRAWN_PHASE: dict[str, Any] = {"noise_multiplier": 1.0, "clip_norm": 1.0, "steps
 
 
 def drawn_spec(size: int = 1, delta: float = 0.03, **phase: Any) -> Spec:
-    claim = replace(oracle.claim_of("approx-dp", group_size=size, epsilon=1.0, delta=delta), unit="user")
-    made = oracle.spec_of("group", {"phases": (FrozenMap({**DRAWN_PHASE, **phase}),), "baselines": ()}, [claim])
-    threat = replace(made.threat_model, unit="user", group_size=(size,))
-    document = FrozenMap({"threat_model": {"unit": "user", "group_size": (size,)}})
-    return replace(made, threat_model=threat, document=document, data=Section("declared", FrozenMap({"records": 50})))
+    return users_spec(FrozenMap({**DRAWN_PHASE, **phase}), "user", (size,), delta, {})
 
 
 def drawn_law(folder: Path, table: Table, most: int, *, whole: bool = False) -> oracle.Law:
@@ -300,16 +309,7 @@ def each(model: Any, parts: Any, x: torch.Tensor, y: torch.Tensor, weights: torc
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(TABLES, st.integers(1, 3), st.data())
 def test_tables_that_differ_in_a_user_leak_no_more_than_one_contribution(tmp_path, table, most, data):
-    gone = data.draw(st.sampled_from(sorted({who for who, _, _ in table})))
-    delta = data.draw(st.sampled_from((0.3, 0.03, 1e-3)))
-    present = drawn_law(tmp_path, table, most)
-    absent = drawn_law(tmp_path, [row for row in table if row[0] != gone], most)
-    proofs = oracle.proofs(oracle.remembered_findings_of(GroupAudit(), drawn_spec(delta=delta), 50))
-    assert any(finding.bound == "upper" for finding in proofs)
-    for finding in proofs:
-        if finding.bound == "upper":
-            found = oracle.worst_delta(finding, [absent], [present])
-            assert found <= delta * (1.0 + oracle.ROOM) + 1e-12, (finding, table, gone)
+    leak_no_more(table, data, lambda rows: [drawn_law(tmp_path, rows, most)], lambda delta: drawn_spec(delta=delta))
 
 
 def test_the_lower_end_is_attained_and_records_at_full_weight_break_the_bound(tmp_path: Path) -> None:

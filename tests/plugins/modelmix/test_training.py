@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -241,9 +241,7 @@ KINDS = {
 class Watch:
     what: str = ""
     deadly: int = 0
-
-    def __post_init__(self) -> None:
-        self.seen: list[tuple[str, int]] = []
+    seen: list[tuple[str, int]] = field(default_factory=list)
 
     def __call__(self, done: int, what: str) -> None:
         self.seen.append((what, done))

@@ -13,11 +13,7 @@ BASE = """\
 dpspec: 1
 name: refused
 mechanism:
-  kind: per-instance
-  noise_multiplier: 1.0
-  clip_norm: 1.0
-  sampling: {scheme: poisson, rate: 0.1}
-  steps: 10
+  {kind: per-instance, noise_multiplier: 1.0, clip_norm: 1.0, sampling: {scheme: poisson, rate: 0.1}, steps: 10}
 data: {kind: synthetic, records: 100, features: 16, classes: 4, split: {test: 20}}
 model: {kind: linear}
 threat_model: {points: [0, 3, 79], population: train, direction: both}

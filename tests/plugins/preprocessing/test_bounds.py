@@ -26,10 +26,7 @@ from dpspec_preprocessing.sensitivity import read_step
 BASE = """\
 dpspec: 1
 name: executed
-mechanism:
-  kind: preprocessing
-  pipeline: [{impute: mean}]
-  private: {kind: gaussian, eps_noise: 1.0}
+mechanism: {kind: preprocessing, pipeline: [{impute: mean}], private: {kind: gaussian, eps_noise: 1.0}}
 data: {kind: declared, records: 600, features: 2, classes: 2}
 threat_model: {adjacency: replace-one}
 claims:

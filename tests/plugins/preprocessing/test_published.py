@@ -58,11 +58,7 @@ def case(directions: Rows, copies: int, far: float = 0.95) -> tuple[Rows, Rows]:
 
 
 @pytest.mark.parametrize(
-    ("pair", "copies", "changed"),
-    [
-        (case(circle(), 10), 10, 90),
-        (case(icosahedron(), 10), 10, 216),
-    ],
+    ("pair", "copies", "changed"), [(case(circle(), 10), 10, 90), (case(icosahedron(), 10), 10, 216)]
 )
 def test_v1_one_record_destroys_many_clusters(pair: tuple[Rows, Rows], copies: int, changed: int) -> None:
     processed = [steps.deduplicate(x, ETA)[1:] for x in pair]

@@ -116,15 +116,7 @@ def _takes_missing(pipeline: list[Block]) -> bool:
     return first is not None and all("scale" in s for s in pipeline[:first])
 
 
-def _pair(
-    random: np.random.Generator,
-    draw: st.DrawFn,
-    n: int,
-    d: int,
-    radius: float,
-    eta: float,
-    cut: bool,
-) -> Pair:
+def _pair(random: np.random.Generator, draw: st.DrawFn, n: int, d: int, radius: float, eta: float, cut: bool) -> Pair:
     x = _rows(random, draw(st.sampled_from(PATTERNS)), n, d, radius, eta)
     one, other = x.copy(), x.copy()
     how = draw(st.sampled_from(REPLACED))
@@ -191,9 +183,8 @@ def _holed(random: np.random.Generator, pair: Pair, how: str, radius: float) -> 
         one[n - missing :], other[n - missing :] = math.nan, math.nan
     elif how == "column":
         one[1:, 0], other[1:, 0] = math.nan, math.nan
-    elif (
-        how == "turned"
-    ):  # everyone at one end, some unknown; the replaced record and its replacement miss other entries
+    elif how == "turned":
+        # Everyone at one end, some unknown; the replaced record and its replacement miss other entries.
         missing = max(missing, (n * 3) // 4)
         one[:], other[:] = np.eye(d)[0] * radius, np.eye(d)[0] * radius
         one[n - missing :], other[n - missing :] = math.nan, math.nan

@@ -12,12 +12,7 @@ from dpspec.contract import Diagnostic
 BASE = """\
 dpspec: 1
 name: refused
-mechanism:
-  kind: rero
-  noise_multiplier: 1.0
-  clip_norm: 1.0
-  sampling: {scheme: poisson, rate: 0.1}
-  steps: 10
+mechanism: {kind: rero, noise_multiplier: 1.0, clip_norm: 1.0, sampling: {scheme: poisson, rate: 0.1}, steps: 10}
 data: {kind: declared, records: 100, features: 16, classes: 4}
 threat_model: {prior: {kappa: [1e-3, 0.1]}}
 claims:

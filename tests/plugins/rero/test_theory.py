@@ -12,7 +12,6 @@ from mpmath import mp, mpf
 from support.rero_values import BY_NAME, CIFAR, FIXED_EPSILON, IMAGENET, IMAGENET_RATE, VALUES, Value
 
 from dpspec.accounting import Interval
-from dpspec_rero.approximations import gamma_from_epsilon_delta
 from dpspec_rero.options import Steps
 from dpspec_rero.theory import Leakage, pure_epsilon
 
@@ -175,13 +174,6 @@ def test_membership_beside_it() -> None:
     assert max(gaps) > advantage.lower - 1e-3
     both, remove, add = (leak.tprs([0.01], direction)[0].upper for direction in ("both", "remove", "add"))
     assert both == max(remove, add)
-
-
-def test_a_pure_epsilon_bounds_gamma() -> None:
-    phases = steps("laplace", 0.5, 0.1, 10)
-    epsilon = pure_epsilon(phases)
-    for kappa, found in zip((1e-6, 0.01, 0.3), Leakage(phases).gammas([1e-6, 0.01, 0.3]), strict=True):
-        assert found.upper <= gamma_from_epsilon_delta(kappa, epsilon, 0.0, both=True) * (1.0 + 1e-9)
 
 
 @pytest.mark.parametrize("rate", [1e-6, 0.2, 0.5, 1.0 - 1e-12, 1.0])
