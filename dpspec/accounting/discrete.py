@@ -69,8 +69,9 @@ class Discrete(Pair):
         finite, certain = math.fsum(p * excess), self.infinite_mass(direction)
         error = math.fsum(p * np.where(losses > epsilon - 2.0 * loss_error, 2.0 * loss_error + 8.0 * EPS, 0.0))
         error += 8.0 * EPS * (finite + certain)
-        low, high = (log_or_minus_infinity(finite + certain + sign * error) for sign in (-1.0, 1.0))
-        return low, min(0.0, high)
+        return log_or_minus_infinity(finite + certain - error), min(
+            0.0, log_or_minus_infinity(finite + certain + error)
+        )
 
     def truncate(self, direction: Direction, log_edge: float, log_far: float) -> TruncatedPair:
         """All outcomes."""

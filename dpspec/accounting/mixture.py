@@ -284,12 +284,15 @@ class TruncatedMixture(TruncatedPair):
         inner = cell_masses(ratio, z, nodes[:-1], np.diff(nodes), np.maximum(noise[1:], noise[:-1]), present=present)
         head, tail = Masses.of(ratio, bottom, z[:1]), Masses.of(ratio, z[-1:], -bottom)
         start, values = float(nodes[0]), inner
-        under, over = ([part.first(present=present, up=up) for up in (True, False)] for part in (head, tail))
-        over[0] += self.dropped if present else 0.0
+        under = (head.first(present=present, up=True), head.first(present=present, up=False))
+        over = (
+            tail.first(present=present, up=True) + (self.dropped if present else 0.0),
+            tail.first(present=present, up=False),
+        )
         positions = longer + lead
         if complete:  # upper: one more cell for the losses under the first node
             first = head.cells(nodes[:1] - spacing, step, noise[:1], present=present)
-            start, values, under = origin - spacing * (lead + 1), np.concatenate((first, inner), axis=1), [0.0, 0.0]
+            start, values, under = origin - spacing * (lead + 1), np.concatenate((first, inner), axis=1), (0.0, 0.0)
             positions = np.concatenate(([0], longer + lead + 1))
         upper = self._orient(start, spacing, positions, values, shift, under[0], over[0])
         if pile is None:

@@ -310,7 +310,7 @@ def solve(
         second = solve(phases, sides[1:], questions, widths, first)
         return list(map(Interval.worse, first, second))
     found = [Interval(0.0, math.inf)] * len(questions)
-    enough: dict[int, float] = {}  # by the number of an open question
+    rest, asked, enough = [], [], []
     for i, question in enumerate(questions):
         known = other[i] if other else None
         if known is not None and known.upper == 0.0 and question.kind == "epsilon":
@@ -320,24 +320,29 @@ def solve(
         if exact is not None:
             found[i] = exact.by(ONE_STEP)
             continue
-        enough[i] = known.upper if known is not None and known.relative_width <= widths[i] else -math.inf
-    items = _open(phases, sides, [questions[i] for i in enough])
+        rest.append(i)
+        asked.append(question)
+        enough.append(known.upper if known is not None and known.relative_width <= widths[i] else -math.inf)
+    items = _open(phases, sides, asked)
     pending = []
-    for item, (i, largest) in zip(items, enough.items(), strict=True):
-        item.enough, item.wanted = largest, widths[i]
+    wanted: dict[int, float] = {}  # by the identity of the item
+    for item, i, largest in zip(items, rest, enough, strict=True):
+        item.enough = largest
         settled = item.question.kind in TESTS and (item.is_within(widths[i]) or item.saddle.tilt < _FLATTEST)
         if not (item.is_needless or item.answer.width == 0.0 or settled):
             pending.append(item)
-    groups = [GridRefinement(phases, sides, shared) for shared in _neighbours(pending, wide=True)]
-    for group in groups:
-        group.begin()
+            wanted[id(item)] = widths[i]
+    groups = []
+    for shared in _neighbours(pending, wide=True):
+        groups.append(GridRefinement(phases, sides, shared))
+        groups[-1].begin()
     # Coarsest first: an answer is inside the answer that it would have without the questions of finer widths.
-    for width in sorted({item.wanted for item in pending}, reverse=True):
+    for width in sorted(set(wanted.values()), reverse=True):
         for group in groups:
-            for near in _neighbours([item for item in group.items if item.wanted <= width]):
+            for near in _neighbours([item for item in group.items if wanted[id(item)] <= width]):
                 part = group if len(near) == len(group.items) else GridRefinement(phases, sides, near)
                 part.refine(width)
-    for item, i in zip(items, enough, strict=True):
+    for item, i in zip(items, rest, strict=True):
         found[i] = item.answer.by(GRID)
     return found
 

@@ -67,7 +67,7 @@ class PendingAnswer:
     """A question, the estimated place of its answer, and the interval that certainly contains it.
 
     ``log_delta`` is ln of the contribution of finite losses to the delta in question. An answer certainly no larger
-    than ``enough`` is not narrowed further. ``wanted`` is the requested relative width.
+    than ``enough`` is not narrowed further.
     """
 
     question: Question
@@ -75,7 +75,6 @@ class PendingAnswer:
     answer: Interval
     log_delta: float
     enough: float = -math.inf
-    wanted: float = 0.0
 
     @property
     def is_needless(self) -> bool:
@@ -236,10 +235,15 @@ class GridRefinement:
             tilts.add(item.saddle.tilt)
         # One step may decide the answer: no cell may be wider than the error of a single step allows.
         widest = 0.5 * math.sqrt(self._steps)
-        pairs = [
-            [(part.atoms(spacing, sorted(tilts), widest, CELLS), steps) for part, steps in side] for side in truncated
-        ]
-        uppers, lowers = ([[(atoms[end], steps) for atoms, steps in side] for side in pairs] for end in (0, 1))
+        uppers: list[list[tuple[Atoms, int]]] = []
+        lowers: list[list[tuple[Atoms, int]]] = []
+        for side in truncated:
+            uppers.append([])
+            lowers.append([])
+            for part, steps in side:
+                above, below = part.atoms(spacing, sorted(tilts), widest, CELLS)
+                uppers[-1].append((above, steps))
+                lowers[-1].append((below, steps))
         for _ in range(5):
             # The distance from the centre over which the composition keeps its precision.
             reach = self._saddle.spread + 1.0 / self._saddle.tilt
@@ -329,9 +333,13 @@ def _read(
     if item.enough > 0.0 and above(item.enough) >= 0.0:
         return Interval(0.0, item.enough)
     low, high, last = 0.0, math.inf, len(grid) - 1
-    if (i := next((i for i in range(last, -1, -1) if below(grid[i]) >= 0.0), None)) is not None:
-        low = crossing(below, grid[i], grid[min(i + 1, last)], within=within * grid[i])[0]
-    if (i := next((i for i in range(last + 1) if above(grid[i]) >= 0.0), None)) is not None:
-        under = grid[max(0, i - 1)]
-        high = crossing(above, grid[i], under, within=within * under)[0]
+    for i in range(last, -1, -1):
+        if below(grid[i]) >= 0.0:
+            low = crossing(below, grid[i], grid[min(i + 1, last)], within=within * grid[i])[0]
+            break
+    for i in range(last + 1):
+        if above(grid[i]) >= 0.0:
+            under = grid[max(0, i - 1)]
+            high = crossing(above, grid[i], under, within=within * under)[0]
+            break
     return Interval(low, high)
