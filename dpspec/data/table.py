@@ -1,16 +1,9 @@
 """Tables: features, one-hot categories and named classes, from CSV lines or columns of pyarrow; and their users.
 
-*Keeping at most k records per user is sound.* T keeps k records of each user with more than k, drawn by a generator
-that is seeded only by the spec's seed and the user's name, from the user's records in table order. So the records kept
-of user u are a function t of u's records only: T(D)|u = t(D|u). Let D' be D without u. For every other user v, D'|v =
-D|v and hence T(D')|v = T(D)|v. So T(D') is T(D) without the at most k records of u: user-level neighbors become
-neighbors that differ in a group of at most k records, and bounds for such groups apply to users. This is not true for
-single records: removing a record of a user with more than k may change which of the others are drawn.
-
-If ``records_per_user`` is declared, a table with a larger user is an error, and T is the identity.
-
-Whole users are held out, because a model trained on a user's other records cannot be tested on the rest. A seed and the
-sorted list of users determine the held-out users. Claims cover the remaining training dataset.
+Keeping at most k records per user is sound, because the kept records are a function of the spec's seed, the user's name
+and the user's records only ("Users" in ``docs/explanation/proofs/groups.md``). Whole users are held out, because a
+model trained on a user's other records cannot be tested on the rest. A seed and the sorted list of users determine the
+held-out users. Claims cover the remaining training dataset.
 """
 
 from __future__ import annotations

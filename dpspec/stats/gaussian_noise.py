@@ -1,22 +1,7 @@
 """Null distributions, valid at finite sizes, for tests that a run's noise is fresh, Gaussian and independent.
 
-Values are in units of the declared standard deviation.
-
-Repeated values. For independent x_j ~ N(0, 1) let V_j = -ln P[|x| >= |x_j|] ~ Exp(1). In descending order the gap
-between the i-th and the next is Exp(1) / i, independent of all lower values (Renyi 1953). The hazard of |x| is below
-h(x) = (x + sqrt(x^2 + 4)) / 2 (Birnbaum 1942), so a gap of at most g above the value x has conditional probability at
-most p_i = 1 - exp(-i g h(x + g)). For the number c of such gaps and L = sum p_i, E exp(t c - (e^t - 1) L) <= 1.
-
-Shifts. X = sum of products x_i x_j over the edges of a graph whose components are paths has
-ln E e^(s X) <= -(edges / 8) ln(1 - 4 s^2): the adjacency matrix has eigenvalues in (-2, 2), symmetric about 0.
-
-Dependence of vectors. Of p independent normal vectors in q >= p dimensions each has independent N(0, 1) components
-along an orthonormal basis of the earlier ones (Bartlett 1933). Their p (p - 1) / 2 squares are a chi-square value.
-
-Steps. Let n_1, ..., n_T be the noise of the steps along W orthonormal directions. If each n_k is N(0, I) given all
-earlier vectors, then n_k . u is N(0, 1) for any unit vector u that is a function of the earlier ones, and sums of such
-products over different k are normal with their number as the variance. Over disjoint windows of w steps, the squared
-length of the sum of their noise divided by w is chi-square with W degrees of freedom.
+Values are in units of the declared standard deviation. Theorem R7 of ``docs/explanation/proofs/recorded-runs.md`` has
+the distributions of repeated values, of shifted products, of dependent vectors and of steps.
 """
 
 from __future__ import annotations

@@ -12,15 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.accounting_oracle import curve, gaussian_delta, holds
 
-from dpspec.accounting import (
-    DIRECTIONS,
-    Direction,
-    Discrete,
-    Interval,
-    Laplace,
-    Pair,
-    PrivacyLoss,
-)
+from dpspec.accounting import DIRECTIONS, Direction, Discrete, Interval, Laplace, Pair, PrivacyLoss
 from dpspec.accounting.grid import discretize_from_above, discretize_from_below, remove_kinks
 
 

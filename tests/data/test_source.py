@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -75,13 +76,9 @@ def test_digest_changes_with_the_file(kind: str, own: dict[str, Any], file: str,
     data = bytearray((files / file).read_bytes())
     data[-1] ^= 1
     (files / file).write_bytes(data)
-    if kind == "csv":
-        assert source(kind, files, **own).facts().digest != before
-        return
-    try:
+    after = None
+    with suppress(DataError) if kind != "csv" else nullcontext():
         after = source(kind, files, **own).facts().digest
-    except DataError:
-        after = None
     assert after != before
 
 

@@ -149,13 +149,10 @@ def test_limits(parquet: Write, source: Make, tmp_path: Path, monkeypatch: pytes
         refused(source("parquet", tmp_path, **TABLE), "decompressed bytes; the maximum is 100")
     monkeypatch.setattr(limits, "MAX_VALUES", 4999)
     refused(source("parquet", tmp_path, **TABLE, columns=["a"]), "5000 values; at most 4999 are read")
-    monkeypatch.setattr(limits, "MAX_BYTES", 100)
-    refused(source("parquet", tmp_path, **TABLE), "bytes; at most 100 are read")
 
 
 def test_files_that_are_none(source: Make, tmp_path: Path, parquet: Write) -> None:
     made = source("parquet", tmp_path, **TABLE)
-    refused(made, "table.parquet: no such file")
     (tmp_path / "table.parquet").write_bytes(b"PAR1 and so on PAR1")
     refused(made, "table.parquet: not a readable Parquet file")
     whole = parquet(a=[1.5, 2.5], label=["no", "yes"]).read_bytes()
@@ -172,14 +169,14 @@ def test_without_pyarrow(source: Make, tmp_path: Path, parquet: Write, monkeypat
 def test_csv_and_parquet_agree(parquet: Write, source: Make, tmp_path: Path) -> None:
     (tmp_path / "table.csv").write_text("a,size,label\n1, large,yes\n2,,no\n3,small,no\n")
     parquet(a=[1, 2, 3], size=["large", None, "small"], label=["yes", "no", "no"])
-    options = {"label": "label", "classes": ["no", "yes"], "categories": SIZES}
+    options: dict[str, Any] = {"label": "label", "classes": ["no", "yes"], "categories": SIZES}
     csv, other = (source(k, tmp_path, path=f"table.{k}", **options) for k in ("csv", "parquet"))
     assert csv.facts().shape == other.facts().shape == (4,)
     assert np.array_equal(csv.load().train_x, other.load().train_x)
     assert csv.load().train_x.tolist() == [[1, 0, 1, 0], [2, 0, 0, 1], [3, 1, 0, 0]]
     assert np.array_equal(csv.load().train_y, other.load().train_y)
-    assert csv.facts().digest != source("csv", tmp_path, path="table.csv", **{**options, "categories": {
-        "size": ["large", "small", ""]}}).facts().digest  # fmt: skip
+    options["categories"] = {"size": ["large", "small", ""]}
+    assert csv.facts().digest != source("csv", tmp_path, path="table.csv", **options).facts().digest
 
 
 def test_csv_refuses_other_categories(source: Make, tmp_path: Path) -> None:

@@ -117,7 +117,8 @@ def test_what_scales_features_is_no_key() -> None:
 
 
 def test_synthetic_texts(source: Make) -> None:
-    made = source("synthetic-tokens", records=500, vocabulary=20, length=7, classes=3, noise=0.0)
+    options: dict[str, Any] = {"records": 500, "vocabulary": 20, "length": 7, "classes": 3, "noise": 0.0}
+    made = source("synthetic-tokens", **options)
     facts, rows = made.facts(), made.load()
     assert (facts.records, facts.shape, facts.vocabulary) == (500, (7,), 20)
     x, y = rows.train_x.astype(int), rows.train_y
@@ -126,14 +127,11 @@ def test_synthetic_texts(source: Make) -> None:
     assert all((row[:n] > 0).all() and not row[n:].any() for row, n in zip(x, lengths, strict=True))
     assert x.max() == 19
     assert all((row[:n] % 3 == label).all() for row, n, label in zip(x, lengths, y, strict=True))
-    assert np.array_equal(
-        x, source("synthetic-tokens", records=500, vocabulary=20, length=7, classes=3, noise=0.0).load().train_x
-    )
+    assert np.array_equal(x, source("synthetic-tokens", **options).load().train_x)
     with pytest.raises(DataError, match="vocabulary must be above 9, got 9") as caught:
         source("synthetic-tokens", vocabulary=9, classes=9).facts()
     assert caught.value.key == "vocabulary"
-    other = source("synthetic-tokens", records=500, vocabulary=20, length=7, classes=3, noise=0.0, seed=1).load()
-    assert not np.array_equal(x, other.train_x)
+    assert not np.array_equal(x, source("synthetic-tokens", **options, seed=1).load().train_x)
 
 
 def test_noise_is_the_share_of_any_token(source: Make) -> None:

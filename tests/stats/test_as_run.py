@@ -9,17 +9,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
+from support.phases import phase_of
 
-from dpspec.contract import FrozenMap, Json, Phase, freeze
+from dpspec.contract import FrozenMap, Json, freeze
 from dpspec.stats import as_run
 from dpspec.stats.conformance.batch_checks import BatchSums, SamplingSums
 from dpspec.stats.conformance.canary_contributions import GroupSums, PlantedSums
 from dpspec.stats.conformance.evidence import LagProducts, NoiseSums, NormSums, OutsideNoise, RunEvidence, write_run
 
 STEPS, RATE, RECORDS, GROUPS, OUTSIDE, SIGMA = 20, 0.3, 100, 400, 50, 2.0
-PHASE = Phase(
-    {"steps": STEPS, "noise_multiplier": SIGMA, "clip_norm": 1.0, "sampling": {"scheme": "poisson", "rate": RATE}}
-)
+PHASE = phase_of("poisson", STEPS, SIGMA, rate=RATE)
 
 
 def outside_noise(rng: np.random.Generator, noise: float) -> OutsideNoise:

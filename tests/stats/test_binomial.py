@@ -13,8 +13,8 @@ import numpy.typing as npt
 import pytest
 from scipy import stats
 from scipy.stats import binom
+from support.phases import phase_of
 
-from dpspec.contract import FrozenMap, Phase
 from dpspec.stats import binomial
 from dpspec.stats.binomial import TruncatedSize
 from dpspec.stats.conformance import sampling, step_tests, table
@@ -137,14 +137,7 @@ def test_a_sum_beyond_all_values_has_no_chance() -> None:
 
 RECORDS, RATE, CAP, STEPS = 400, 0.1, 44, 300
 
-PHASE = FrozenMap(
-    {
-        "steps": STEPS,
-        "noise_multiplier": 1.0,
-        "clip_norm": 1.0,
-        "sampling": {"scheme": "truncated-poisson", "rate": RATE, "max_batch": CAP},
-    }
-)
+PHASE = phase_of("truncated-poisson", STEPS, rate=RATE, max_batch=CAP)
 
 Sizes = npt.NDArray[np.int64]
 
@@ -157,7 +150,7 @@ def least(sizes: Sizes) -> float:
         sizes=step_tests.summary(sizes.astype(float)),
     )
     run = RunEvidence(sampling_log=SamplingSums(records=RECORDS, batches=(sums,)))
-    checks = [c for c in table.of_runs([Phase.of(PHASE)], [run]) if c.assumption == "sampling"]
+    checks = [c for c in table.of_runs([PHASE], [run]) if c.assumption == "sampling"]
     assert len(checks) >= 5
     return min(check.p_value for check in checks)
 

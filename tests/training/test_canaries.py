@@ -164,6 +164,10 @@ def test_what_cannot_be_made_is_said() -> None:
         make("mislabelled", 5, X, Y, 1, 0)
     with pytest.raises(ValueError, match="require training records"):
         make("noise", 5, X[:0], Y[:0], 4, 0)
+    with pytest.raises(ValueError, match="at most 4096 features"):
+        make("least-variance", 1, np.ones((2, 4097), dtype=np.float32), np.array([0, 1]), 2, 0)
+    with pytest.raises(ValueError, match="texts"):
+        make("least-variance", 1, X, Y, 4, 0, vocabulary=9)
 
 
 def test_coins_decide_whole_groups() -> None:
@@ -194,13 +198,6 @@ def test_least_variance_is_the_last_singular_vector_with_the_least_likely_label(
     assert np.array_equal(made.y[:6], likely[:6].argmin(1))
     assert np.array_equal(made.y[12:18], likely[12:18].argmax(1))
     assert len({(*row.round(4), label) for row, label in zip(flat, made.y, strict=True)}) == 36
-
-
-def test_least_variance_knows_its_limits() -> None:
-    with pytest.raises(ValueError, match="at most 4096 features"):
-        make("least-variance", 1, np.ones((2, 4097), dtype=np.float32), np.array([0, 1]), 2, 0)
-    with pytest.raises(ValueError, match="texts"):
-        make("least-variance", 1, X, Y, 4, 0, vocabulary=9)
 
 
 CHANCE = np.random.default_rng(0)

@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from support.phases import phase_of
 
 from dpspec.contract import Cancelled, FrozenMap, Observer, Resumable
 from dpspec.training.canaries import CanaryGroups, SignBlocks
@@ -60,21 +61,10 @@ def equal(first, second):
     return all(np.array_equal(a, b) for a, b in zip(first, second, strict=True))
 
 
-PHASES = (
-    {"steps": 13, "noise_multiplier": 1.0, "clip_norm": 0.5, "sampling": {"scheme": "shuffled", "batch_size": 17}},
-    {"steps": 7, "noise_multiplier": 2.0, "clip_norm": 0.7, "sampling": {"scheme": "poisson", "rate": 0.3}},
-)
-ALLOCATED = (
-    {
-        "steps": 15,
-        "noise_multiplier": 1.0,
-        "clip_norm": 0.5,
-        "sampling": {"scheme": "random-allocation", "epoch_steps": 5},
-    },
-    {"steps": 5, "noise_multiplier": 2.0, "clip_norm": 0.7, "sampling": {"scheme": "poisson", "rate": 0.3}},
-)
+PHASES = phase_of("shuffled", 13, 1.0, 0.5, batch_size=17), phase_of("poisson", 7, 2.0, 0.7, rate=0.3)
+ALLOCATED = phase_of("random-allocation", 15, 1.0, 0.5, epoch_steps=5, batches_per_epoch=2)
 RUNS = {
-    "allocated": ({}, ALLOCATED),
+    "allocated": ({}, (ALLOCATED, phase_of("poisson", 5, 2.0, 0.7, rate=0.3))),
     "sgd": ({}, None),
     "momentum": ({"optimizer": {"kind": "momentum"}, "schedule": {"kind": "cosine", "warmup": 4}}, None),
     "decay": ({"optimizer": {"kind": "momentum", "weight_decay": 0.1}}, PHASES),
@@ -84,7 +74,7 @@ RUNS = {
 def made(make_job, name, **changes):
     options, phases = RUNS[name]
     options = FrozenMap({"learning_rate": 0.5, "reduction": "mean", **options})
-    chosen = {"phases": tuple(FrozenMap(p) for p in phases)} if phases else {"steps": STEPS}
+    chosen = {"phases": phases} if phases else {"steps": STEPS}
     return make_job(options=options, **chosen, **changes)
 
 

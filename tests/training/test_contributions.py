@@ -18,6 +18,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
+from support.phases import phase_of
 from support.seen_run import SeenRun
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -187,7 +188,9 @@ def test_no_user_weighs_more_than_the_clip_norm_whatever_the_records_are(
     random = np.random.default_rng(seed)
     x = random.normal(size=(25, 6)).astype(np.float32)
     job = replace(
-        _plain_job(), phases=(_phase(clip_norm, most),), **dict(zip("xy", laid_out(x, x[:, 0] > 0), strict=True))
+        _plain_job(),
+        phases=(phase_of(steps=1, clip=clip_norm, **{**BLOCK, "records_per_user": most}),),
+        **dict(zip("xy", laid_out(x, x[:, 0] > 0), strict=True)),
     )
     job.x[user] *= 1e4
     if broken:
@@ -204,11 +207,6 @@ def test_no_user_weighs_more_than_the_clip_norm_whatever_the_records_are(
         assert apart <= clip_norm * (1.0 + 1e-5) + 1e-5
         assert bool((full.norms <= clip_norm * (1 + 1e-9)).all())
         assert torch.allclose(full.norms[:9], less.norms, rtol=1e-5)
-
-
-def _phase(clip_norm: float, most: int) -> FrozenMap:
-    block = FrozenMap({**BLOCK, "records_per_user": most})
-    return FrozenMap({"steps": 1, "noise_multiplier": 1.0, "clip_norm": clip_norm, "sampling": block})
 
 
 def _plain_job() -> TrainingJob:

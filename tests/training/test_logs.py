@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from support.phases import phase_of
 from support.seen_run import SeenRun
 
 from dpspec.contract import FrozenMap
@@ -21,9 +22,7 @@ from dpspec.training.measure.scores import ProjectionObserver
 
 @pytest.fixture
 def two_phases(make_job):
-    first = {"steps": 12, "noise_multiplier": 1.0, "clip_norm": 1.0, "sampling": {"scheme": "poisson", "rate": 0.3}}
-    second = {"steps": 9, "noise_multiplier": 2.0, "clip_norm": 0.5, "sampling": {"scheme": "poisson", "rate": 0.5}}
-    return make_job(phases=(FrozenMap(first), FrozenMap(second)))
+    return make_job(phases=(phase_of("poisson", 12, rate=0.3), phase_of("poisson", 9, 2.0, 0.5, rate=0.5)))
 
 
 def test_sampling_is_counted_per_phase(two_phases):
@@ -112,13 +111,8 @@ def test_canaries_that_turn_away_count_as_sampled_records(make_job):
 @pytest.mark.parametrize("stop", [0, 5, 8, 12, 18])
 def test_logs_go_on_where_they_were(make_job, stop):
     """Within a phase of Poisson samples, an epoch of shuffled batches, and one of random allocation."""
-    schemes = (
-        (6, {"scheme": "poisson", "rate": 0.3}),
-        (7, {"scheme": "shuffled", "batch_size": 16}),
-        (8, {"scheme": "random-allocation", "epoch_steps": 4}),
-    )
-    common = {"noise_multiplier": 1.0, "clip_norm": 1.0}
-    job = make_job(phases=tuple(FrozenMap({**common, "steps": n, "sampling": given}) for n, given in schemes))
+    shuffled, allocated = phase_of("shuffled", 7, batch_size=16), phase_of("random-allocation", 8, epoch_steps=4)
+    job = make_job(phases=(phase_of("poisson", 6, rate=0.3), shuffled, allocated))
     directions = SignBlocks(63, 5, seed=0)
 
     def observers():

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from scipy.stats import chi2, kstest, laplace, norm
+from support.phases import phase_of
 from support.seen_run import SeenRun
 
 from dpspec.contract import Cancelled, FrozenMap
@@ -152,9 +153,8 @@ def test_every_update_is_the_formula(make_job, make_model, reduction, divisor, c
 
 
 def test_each_phase_has_its_own_noise_and_clip_norm(make_job):
-    first = {"steps": 60, "noise_multiplier": 1.0, "clip_norm": 0.01, "sampling": {"scheme": "full"}}
-    second = {"steps": 40, "noise_multiplier": 3.0, "clip_norm": 2.0, "sampling": {"scheme": "fixed", "batch_size": 9}}
-    seen = observe(make_job(phases=(FrozenMap(first), FrozenMap(second))))
+    phases = phase_of("full", 60, 1.0, 0.01), phase_of("fixed", 40, 3.0, 2.0, batch_size=9)
+    seen = observe(make_job(phases=phases))
     assert [len(drawn) for drawn in seen.indices] == [40] * 60 + [9] * 40
     for noise, deviation in ((seen.noise[:60], 0.01), (seen.noise[60:], 6.0)):
         scaled = torch.stack(noise).double() / deviation

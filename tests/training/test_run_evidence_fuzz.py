@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from support.phases import phase_of
 
 from dpspec.contract import FrozenMap, TrainingJob, thaw
 from dpspec.stats.conformance import table
@@ -44,11 +45,8 @@ LIMIT = 5.0
 
 Place = tuple[str | int, ...]
 
-POISSON = FrozenMap(
-    {"steps": 24, "noise_multiplier": 1.5, "clip_norm": 1.0, "sampling": {"scheme": "poisson", "rate": 0.3}}
-)
-FIXED = FrozenMap({**POISSON, "steps": 7, "sampling": {"scheme": "fixed", "batch_size": 12}})
-PHASES = (POISSON, FIXED)
+POISSON = phase_of("poisson", 24, 1.5, rate=0.3)
+PHASES = (POISSON, phase_of("fixed", 7, 1.5, batch_size=12))
 
 _RUNS: list[dict[str, Any]] = []
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from support.phases import phase_of
 from torch import nn
 
 from dpspec import json_records
@@ -119,13 +120,12 @@ def trained(
     rng = np.random.default_rng(seed)
     sizes, coins = np.repeat((1, 2), GROUPS // 2), rng.integers(0, 2, GROUPS)
     directions = SignBlocks(PARAMETERS, GROUPS, seed=seed)
-    sampling = {"scheme": "poisson", "rate": rate} if rate < 1.0 else {"scheme": "full"}
-    phase = {"steps": steps, "noise_multiplier": 0.1, "clip_norm": 1.0, "sampling": sampling}
+    phase = phase_of("poisson", steps, 0.1, rate=rate) if rate < 1.0 else phase_of("full", steps, 0.1)
     job = TrainingJob(
         x=rng.standard_normal((RECORDS, 20)).astype(np.float32),
         y=rng.integers(0, 2, RECORDS),
         model=Radial(),
-        phases=(FrozenMap(phase),),
+        phases=(phase,),
         options=FrozenMap({"learning_rate": 1e-4, "reduction": "mean"}),
         expected_batch_size=rate * RECORDS,
         device="cpu",

@@ -13,6 +13,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import binom, chi2
+from support.phases import phase_of
 
 from dpspec.contract import FrozenMap
 from dpspec.testing.backend import small_job
@@ -156,19 +157,6 @@ def test_one_batch_an_epoch_is_drawn_as_ever() -> None:
             assert sampler.draw(source).tolist() == np.flatnonzero(steps == step).tolist()
 
 
-@pytest.mark.parametrize("sampler", [Shuffled(11, 4), RandomAllocation(30, 4), RandomAllocation(30, 4, 3)])
-@pytest.mark.parametrize("taken", [0, 1, 3, 4, 6])
-def test_an_epoch_goes_on_where_it_stopped(taken: int, sampler: Any) -> None:
-    source, sampler, other = generator(5, "test"), replace(sampler), replace(sampler)
-    for _ in range(taken):
-        sampler.draw(source)
-    other.restore(sampler.state())
-    copy = torch.Generator()
-    copy.set_state(source.get_state())
-    for _ in range(9):
-        assert torch.equal(sampler.draw(source), other.draw(copy))
-
-
 USERS = {"scheme": "poisson", "unit": "user", "rate": 0.3, "records_per_user": 2}
 
 
@@ -181,11 +169,7 @@ USERS = {"scheme": "poisson", "unit": "user", "rate": 0.3, "records_per_user": 2
         ({"scheme": "shuffled", "batch_size": 4}, Shuffled(10, 4), 1 / 3),
         ({"scheme": "truncated-poisson", "rate": 0.25, "max_batch": 10}, TruncatedPoisson(10, 0.25, 10), 0.25),
         ({"scheme": "random-allocation", "epoch_steps": 5}, RandomAllocation(10, 5), 0.2),
-        (
-            {"scheme": "random-allocation", "epoch_steps": 5, "batches_per_epoch": 2},
-            RandomAllocation(10, 5, 2),
-            0.4,
-        ),
+        ({"scheme": "random-allocation", "epoch_steps": 5, "batches_per_epoch": 2}, RandomAllocation(10, 5, 2), 0.4),
     ],
 )
 def test_the_block_of_a_spec_is_read(block: dict[str, Any], expected: Any, inclusion: float) -> None:
@@ -202,7 +186,10 @@ def test_the_block_of_a_spec_is_read(block: dict[str, Any], expected: Any, inclu
     [
         *((lambda kind=kind: kind(10, 0), r"within 1..10") for kind in (FixedSize, Shuffled)),
         *((lambda kind=kind: kind(10, 11), r"within 1..10") for kind in (FixedSize, Shuffled)),
-        (lambda: Schedule.of([{**PHASES[0], "steps": 7}], 20), "whole number of epochs of 4, got 7"),
+        (
+            lambda: Schedule.of([phase_of("random-allocation", 7, epoch_steps=4)], 20),
+            "whole number of epochs of 4, got 7",
+        ),
         (lambda: sampler_of({"scheme": "bag"}, 10), "got 'bag'"),
         (lambda: sampler_of({**USERS, "scheme": "fixed", "batch_size": 2}, 10), "requires scheme poisson"),
     ],
@@ -212,22 +199,11 @@ def test_refused(make: Any, message: str) -> None:
         make()
 
 
-PHASES = (
-    {
-        "steps": 8,
-        "noise_multiplier": 1.0,
-        "clip_norm": 1.0,
-        "sampling": {"scheme": "random-allocation", "epoch_steps": 4},
-    },
-    {"steps": 2, "noise_multiplier": 1.0, "clip_norm": 1.0, "sampling": {"scheme": "poisson", "rate": 0.3}},
-)
-
-
 @pytest.mark.parametrize("batches", [1, 2, 3])
 @pytest.mark.parametrize("chosen", [range(8), range(0, 8, 3), [0], [1, 2, 9]])
 def test_the_variance_of_inclusions_is_what_is_drawn(chosen: Any, batches: int) -> None:
-    sampling = {**PHASES[0]["sampling"], "batches_per_epoch": batches}  # type: ignore[dict-item]
-    schedule = Schedule.of([{**PHASES[0], "sampling": sampling}, PHASES[1]], 2000)
+    allocated = phase_of("random-allocation", 8, epoch_steps=4, batches_per_epoch=batches)
+    schedule = Schedule.of([allocated, phase_of("poisson", 2, rate=0.3)], 2000)
     steps = np.isin(np.arange(10), list(chosen))
     drawn, source = np.zeros(2000), generator(4, "test")
     for at, phase in enumerate(schedule):

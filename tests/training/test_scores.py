@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 from scipy.stats import chi2
+from support.phases import phase_of
 
 from dpspec.contract import FrozenMap
 from dpspec.training.canaries import CanaryGroups, SignBlocks
@@ -84,9 +85,8 @@ def test_noise_scale_from_outside(make_job, sampling):
 
 
 def test_phases_are_measured_each_in_its_own_units(make_job):
-    quiet = {"steps": 40, "noise_multiplier": 0.0, "clip_norm": 1.0, "sampling": {"scheme": "full"}}
-    loud = {"steps": 40, "noise_multiplier": 4.0, "clip_norm": 0.1, "sampling": {"scheme": "full"}}
-    seen, *_ = audited(make_job(phases=(FrozenMap(quiet), FrozenMap(loud))), SignBlocks(63, 3, seed=0))
+    quiet, loud = phase_of("full", 40, 0.0), phase_of("full", 40, 4.0, 0.1)
+    seen, *_ = audited(make_job(phases=(quiet, loud)), SignBlocks(63, 3, seed=0))
     scale = seen.noise_scale()
     assert scale.degrees == 60 * 40
     assert chi2.ppf(1e-6, scale.degrees) < scale.statistic < chi2.ppf(1 - 1e-6, scale.degrees)

@@ -109,9 +109,10 @@ def p_value(
     lines = one_run.support(points)
     if len(lines) == 1 and len(guesses) > 1:
         return _monotone(canaries, tuple(guesses), tuple(correct), *lines[0], level)
-    least = 1.0
-    pairs = zip(guesses, correct, strict=True)
-    for single, r, v in sorted((one_run.by_point(canaries, r, v, lines), r, v) for r, v in pairs):
+    least, singles = 1.0, []
+    for r, v in zip(guesses, correct, strict=True):
+        singles.append((min((one_run.p_value(canaries, r, v, *line) for line in lines), default=1.0), r, v))
+    for single, r, v in sorted(singles):
         if single < _HOPELESS * least:
             least = min(least, one_run.curve_p_value(canaries, r, v, lines))
     return min(1.0, len(guesses) * least)

@@ -7,16 +7,8 @@ W ~ Bin(r, q), q = 1 / (1 + e^-epsilon), by Theorem 6 of ``docs/explanation/proo
     P[V >= v] <= beta + m delta beta (1 - beta) / (v P[W = v]),    beta = P[W >= v].
 
 *A whole trade-off curve* (f-DP): the null is (epsilon_i, delta_i)-DP for several i, the lines that support the curve
-(Mahloujifar, Melis & Chaudhuri 2025, whose recursion over tails this sharpens). With t_i = e^epsilon_i, p_k = P[V = k],
-
-    sum over k of max(0, k p_k - t_i (r - k + 1) p_(k-1)) <= m delta_i                                              (1)
-
-for every i. Linear programming duality gives P[V >= v] <= z + m sum_i y_i delta_i for any weights a_k, b_k with
-
-    [d >= v] <= z + d a_d - (r - d) b_(d+1)    for every d from 0 to r.                                             (2)
-
-``docs/explanation/proofs/one-run.md`` has the proof and the choice of weights (Theorem 8). A poor choice costs
-tightness only.
+(Mahloujifar, Melis & Chaudhuri 2025, whose recursion over tails this sharpens). Theorem 8 has the linear program (1),
+(2) for the weights a_k, b_k, and their choice. A poor choice costs tightness only.
 """
 
 from __future__ import annotations
@@ -114,10 +106,6 @@ _ROUNDING = 1e-9
 
 def support(points: Sequence[curve_lines.Point]) -> tuple[curve_lines.Point, ...]:
     return _Lines.of(points, 1).points
-
-
-def by_point(canaries: int, guesses: int, correct: int, points: Sequence[curve_lines.Point]) -> float:
-    return min((p_value(canaries, guesses, correct, *point) for point in points), default=1.0)
 
 
 def mu_lower(canaries: int, guesses: int, correct: int, confidence: float) -> float:

@@ -1,16 +1,9 @@
 """Auditing with many training runs, at a threshold fixed in advance or chosen on the same runs.
 
-*Fixed*: by a rule fixed in advance, the attack answers "present" in ``true_positives`` of the ``present`` and in
-``false_positives`` of the ``absent`` runs. (epsilon, delta)-DP implies (Kairouz, Oh & Viswanath 2015)
-
-    tpr <= e^epsilon fpr + delta   and   1 - fpr <= e^epsilon (1 - tpr) + delta.
-
-So one lower Clopper-Pearson bound on tpr and one upper bound on fpr, each at half the level, suffice.
-
-*Chosen*: if the threshold is the (j + 1)-th largest score of an absent run, j fixed in advance, the false-positive rate
-is a Beta(j + 1, absent - j) variable (smaller for ties), and P[Beta(j + 1, n - j) > u] = P[Bin(n, u) <= j]. So the same
-test is valid, and also for the (i + 1)-th smallest score of a present run. Both are tried for 0, 1, 2, 4, 8, ... errors
-(Bonferroni).
+The attack answers "present" in ``true_positives`` of the ``present`` and in ``false_positives`` of the ``absent`` runs.
+The test needs one lower Clopper-Pearson bound on the true-positive rate and one upper bound on the false-positive rate,
+each at half the level ("Thresholds" in ``docs/explanation/proofs/independent-runs.md``). Chosen thresholds leave 0, 1,
+2, 4, 8, ... errors on one side (Bonferroni).
 """
 
 from __future__ import annotations

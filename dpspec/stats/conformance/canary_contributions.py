@@ -11,6 +11,7 @@ steps) clip norms; random bits decide which are inserted. The larger p-value of 
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -92,9 +93,7 @@ class PlantedSums(Record):
 
     def problem(self) -> str | None:
         sizes = sorted({one.size for one in self.moments})
-        if not sizes or [(one.size, one.coin) for one in self.moments] != [
-            (size, coin) for size in sizes for coin in (0, 1)
-        ]:
+        if not sizes or [(one.size, one.coin) for one in self.moments] != list(itertools.product(sizes, (0, 1))):
             return "moments must have each size in order, absent (0) and inserted (1)"
         if self.by_step is not None and len(self.by_step.products) != len(self.moments):
             return f"by_step.products must be of {len(self.moments)} sizes and coins, got {len(self.by_step.products)}"

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from support.phases import phase_of
 
 from dpspec.contract import Check, FrozenMap
 from dpspec.stats.conformance import table
@@ -25,21 +26,10 @@ Array = np.ndarray[Any, Any]
 
 RECORDS, EPOCH, EPOCHS = 240, 8, 20
 
-PHASE = FrozenMap(
-    {
-        "steps": EPOCH * EPOCHS,
-        "noise_multiplier": 1.0,
-        "clip_norm": 1.0,
-        "sampling": {"scheme": "random-allocation", "epoch_steps": EPOCH},
-    }
-)
-
-
 TIMES = 2
 
-SEVERAL = FrozenMap(
-    {**PHASE, "sampling": {"scheme": "random-allocation", "epoch_steps": EPOCH, "batches_per_epoch": TIMES}}
-)
+PHASE = phase_of("random-allocation", EPOCH * EPOCHS, epoch_steps=EPOCH)
+SEVERAL = phase_of("random-allocation", EPOCH * EPOCHS, epoch_steps=EPOCH, batches_per_epoch=TIMES)
 
 
 def spread_law(records: int, epoch_steps: int) -> dict[float, float]:
@@ -191,8 +181,7 @@ def test_runs_as_declared_are_not_rejected_and_make_the_planned_checks(
 
 def test_batches_of_one_epoch_are_held_against_none_of_it() -> None:
     """Within an epoch none has anything in common with another, which no test takes for a surprise."""
-    (one,) = [FrozenMap({**PHASE, "steps": EPOCH})]
-    found = checks_of(drawn(RandomAllocation(RECORDS, EPOCH), 1, EPOCH), (one,))
+    found = checks_of(drawn(RandomAllocation(RECORDS, EPOCH), 1, EPOCH), (PHASE.replace(steps=EPOCH),))
     notes = [check.note for check in found]
     assert not any("independence" in note for note in notes)
     assert not any("not tested" in note for note in notes)
@@ -220,8 +209,7 @@ def test_evidence_that_hides_epochs_is_no_run_s(epochs: Any) -> None:
 
 def test_an_epoch_after_poisson_batches_is_held_against_them() -> None:
     """A record may be in several of the earlier batches: the p-value of what is in common still holds."""
-    before = FrozenMap({**PHASE, "steps": EPOCH, "sampling": {"scheme": "poisson", "rate": 0.6}})
-    one = FrozenMap({**PHASE, "steps": EPOCH})
+    before, one = phase_of("poisson", EPOCH, rate=0.6), PHASE.replace(steps=EPOCH)
     surprising = 0
     for seed in range(20):
         batches = itertools.chain(
@@ -236,15 +224,8 @@ def test_an_epoch_after_poisson_batches_is_held_against_them() -> None:
 def test_of_what_rests_on_the_past_first_steps_alone_are_foreseen(looks: int | None) -> None:
     first = int(looked(EPOCH * EPOCHS, looks)[::EPOCH].sum())
     assert 1 <= first <= EPOCHS
-    run = Run(
-        phases=[PHASE],
-        records=RECORDS,
-        parameters=50,
-        groups={1: 40},
-        capabilities=("iterates",),
-        trials=1,
-        looks=looks,
-    )
+    given = {"phases": [PHASE], "records": RECORDS, "parameters": 50, "groups": {1: 40}, "capabilities": ("iterates",)}
+    run = Run(**given, looks=looks)  # type: ignore[arg-type]
     measured = as_declared(run).measured
     assert measured is not None
     assert (measured.seen, measured.steps) == (looks or EPOCH * EPOCHS, first)

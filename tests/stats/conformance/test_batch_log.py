@@ -7,20 +7,16 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.phases import phase_of
 
-from dpspec.contract import Phase
 from dpspec.stats.conformance.batch_log import BatchLog, compared_lags
 from dpspec.stats.conformance.epochs import EpochSums
-
-
-def phase_of(steps: int, **sampling: Any) -> Phase:
-    return Phase({"steps": steps, "noise_multiplier": 1.0, "clip_norm": 1.0, "sampling": sampling})
 
 
 @pytest.mark.parametrize(("rate", "records", "steps"), [(0.1, 200, 30), (0.02, 500, 80), (0.5, 10, 15)])
 def test_batches_of_a_phase_are_counted(rate: float, records: int, steps: int) -> None:
     """In half of a range of indices, and resumed; a batch has a record twice, and lost ones do not count."""
-    random, phase = np.random.default_rng(3), phase_of(steps, scheme="poisson", rate=rate)
+    random, phase = np.random.default_rng(3), phase_of("poisson", steps, rate=rate)
     lags = compared_lags([phase], records)
     earlier = deque[np.ndarray](maxlen=max(lags))
     log = BatchLog(phase, records, lags, places=2 * records, earlier=earlier)
@@ -51,7 +47,7 @@ def test_batches_of_a_phase_are_counted(rate: float, records: int, steps: int) -
 
 def test_records_outside_of_their_batches_of_an_epoch_are_counted() -> None:
     """Record 1 is twice in the first epoch, and record 2 is not; then the log is resumed."""
-    phase = phase_of(4, scheme="random-allocation", epoch_steps=2)
+    phase = phase_of("random-allocation", 4, epoch_steps=2)
     log, again = BatchLog(phase, 3), BatchLog(phase, 3)
     for batch in ([0, 1], [1]):
         log.add(np.array(batch))
@@ -75,4 +71,4 @@ def test_records_outside_of_their_batches_of_an_epoch_are_counted() -> None:
 def test_lags_are_those_of_neighbours_and_of_an_epoch(
     steps: int, sampling: dict[str, Any], further: tuple[int, ...], lags: tuple[int, ...]
 ) -> None:
-    assert compared_lags([phase_of(steps, **sampling)], 40, further) == lags
+    assert compared_lags([phase_of(steps=steps, **sampling)], 40, further) == lags

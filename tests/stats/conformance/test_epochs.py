@@ -11,8 +11,9 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.phases import phase_of
 
-from dpspec.contract import Check, Phase
+from dpspec.contract import Check
 from dpspec.stats.conformance import epochs, table
 from dpspec.stats.conformance.batch_checks import BatchSums, SamplingSums
 from dpspec.stats.conformance.evidence import RunEvidence
@@ -20,14 +21,7 @@ from dpspec.training.loop import samplers
 from dpspec.training.measure.logs import SamplingLog
 
 RECORDS, BATCH, STEPS = 90, 20, 33
-PHASE = Phase(
-    {
-        "steps": STEPS,
-        "clip_norm": 1.0,
-        "noise_multiplier": 1.0,
-        "sampling": {"scheme": "shuffled", "batch_size": BATCH},
-    }
-)
+PHASE = phase_of("shuffled", STEPS, batch_size=BATCH)
 
 
 def drawn(sampler: samplers.Sampler, seed: int = 0, steps: int = STEPS) -> Iterator[torch.Tensor]:

@@ -11,8 +11,9 @@ import pytest
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 from scipy import stats
+from support.phases import phase_of
 
-from dpspec.contract import Check, FrozenMap, Phase
+from dpspec.contract import Check, Phase
 from dpspec.stats.binomial import TruncatedSize
 from dpspec.stats.conformance import sampling, table
 from dpspec.stats.conformance.batch_checks import BatchSums, SamplingSums
@@ -168,9 +169,8 @@ Inside = npt.NDArray[np.bool_]
 
 RECORDS, SIZE, STEPS = 400, 40, 300
 
-PHASE = {"steps": STEPS, "noise_multiplier": 1.0, "clip_norm": 1.0}
-FIXED = FrozenMap({**PHASE, "sampling": {"scheme": "fixed", "batch_size": SIZE}})
-TRUNCATED = FrozenMap({**PHASE, "sampling": {"scheme": "truncated-poisson", "rate": 0.1, "max_batch": 44}})
+FIXED = phase_of("fixed", STEPS, batch_size=SIZE)
+TRUNCATED = phase_of("truncated-poisson", STEPS, rate=0.1, max_batch=44)
 
 
 def fixed(coins: npt.NDArray[np.float64]) -> Inside:
@@ -181,7 +181,7 @@ def truncated(coins: npt.NDArray[np.float64]) -> Inside:
     return np.asarray((coins < 0.1) & (coins.argsort(axis=1).argsort(axis=1) < 44))
 
 
-def the_check(inside: Inside, phase: FrozenMap, *, counted: bool = True) -> Check:
+def the_check(inside: Inside, phase: Phase, *, counted: bool = True) -> Check:
     sizes, counts = inside.sum(axis=1), inside.sum(axis=0)
     sums = BatchSums(
         steps=len(sizes),
@@ -191,7 +191,7 @@ def the_check(inside: Inside, phase: FrozenMap, *, counted: bool = True) -> Chec
         above=sampling.excess(counts, len(sizes) * 0.1) if counted else None,
     )
     run = RunEvidence(sampling_log=SamplingSums(records=inside.shape[1], batches=(sums,)))
-    checks = table.of_runs([Phase.of(phase)], [run])
+    checks = table.of_runs([phase], [run])
     (found,) = [check for check in checks if check.note.startswith("inclusions per record")]
     return found
 
@@ -200,7 +200,7 @@ SCHEMES = pytest.mark.parametrize(("draw", "phase"), [(fixed, FIXED), (truncated
 
 
 @SCHEMES
-def test_a_record_in_every_batch_is_seen(draw: Callable[..., Inside], phase: FrozenMap) -> None:
+def test_a_record_in_every_batch_is_seen(draw: Callable[..., Inside], phase: Phase) -> None:
     coins = np.random.default_rng(3).random((STEPS, RECORDS))
     coins[:, 0] = 0.0
     found = the_check(draw(coins), phase)
@@ -212,7 +212,7 @@ def test_a_record_in_every_batch_is_seen(draw: Callable[..., Inside], phase: Fro
 
 
 @SCHEMES
-def test_records_drawn_at_two_rates_are_seen(draw: Callable[..., Inside], phase: FrozenMap) -> None:
+def test_records_drawn_at_two_rates_are_seen(draw: Callable[..., Inside], phase: Phase) -> None:
     coins = np.random.default_rng(4).random((STEPS, RECORDS))
     coins[:, : RECORDS // 2] /= 1.3
     coins[:, RECORDS // 2 :] /= 0.7
@@ -220,7 +220,7 @@ def test_records_drawn_at_two_rates_are_seen(draw: Callable[..., Inside], phase:
 
 
 @SCHEMES
-def test_sound_batches_are_not_surprising(draw: Callable[..., Inside], phase: FrozenMap) -> None:
+def test_sound_batches_are_not_surprising(draw: Callable[..., Inside], phase: Phase) -> None:
     rng = np.random.default_rng(5)
     p_values = [the_check(draw(rng.random((STEPS, RECORDS))), phase).p_value for _ in range(20)]
     assert min(p_values) > 1e-2

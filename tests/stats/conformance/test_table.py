@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from support.phases import phase_of
 
 from dpspec.contract import FrozenMap, Phase, thaw
 from dpspec.contract.phase import SCHEMES
@@ -12,9 +13,7 @@ from dpspec.engine.judging.conformance_status import conformance_of
 from dpspec.stats.conformance import table
 from dpspec.stats.conformance.evidence import OF_ROWS, ReportedSteps, RunEvidence, looked, write_run
 
-PHASE = FrozenMap(
-    {"steps": 200, "noise_multiplier": 1.0, "clip_norm": 1.0, "sampling": {"scheme": "poisson", "rate": 0.05}}
-)
+PHASE = phase_of("poisson", 200, rate=0.05)
 ALL = ("iterates", "sampling-log", "noise-log", "norm-log", "gradient-canaries")
 
 
