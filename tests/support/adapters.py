@@ -18,12 +18,12 @@ import transformers
 from opacus import PrivacyEngine
 from opacus.distributed import DifferentiallyPrivateDistributedDataParallel
 from opacus.utils.batch_memory_manager import BatchMemoryManager
-from support.checked_runs import Question, check_run
 from torch import Tensor, distributed, nn
 from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader
 
 import dpspec
+from support.checked_runs import Question, check_run
 
 RECORDS, LENGTH, VOCABULARY = 256, 12, 200
 
