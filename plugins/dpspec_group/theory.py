@@ -167,7 +167,6 @@ class _Allocated(SchemeTheory):
         return epochs, steps
 
 
-#: The theory of each sampling scheme.
 SCHEMES: Mapping[str, SchemeTheory] = {
     "poisson": SchemeTheory(),
     "truncated-poisson": _Truncated(),
@@ -206,7 +205,6 @@ _ROUNDING = 1e-9
 #: Relative widths of intervals of epsilon: default, and without a claim (one composition per direction gives a curve).
 WIDTH, CURVE_WIDTH = 1e-4, 1e-3
 
-#: Source of the bound on mu.
 MU_SOURCE = "Ganesh 2024, Lemma 2.9; Dong, Roth & Su 2022, Corollary 3.3"
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from itertools import islice
 
 import numpy as np
 import torch
@@ -17,7 +16,7 @@ from dpspec.training.canaries import CanaryGroups, StoredDirections
 from dpspec.training.device import generator
 from dpspec.training.gradients.flat_model import Layout
 from dpspec.training.gradients.persample import FlatModel
-from dpspec.training.loop.checkpoint import Memory, Remembering
+from dpspec.training.loop.checkpoint import Remembering
 from dpspec.training.loop.contributions import population
 from dpspec.training.loop.native import Schedule, ScheduledPhase
 from dpspec.training.loop.native import tensors as rows_on
@@ -78,8 +77,7 @@ class Reader(Remembering, dps.Observer):
         self._signs = values.sign()
         self._model = FlatModel(job.model, device=job.device)
         self._x, self._y = rows_on(job.x, job.y, job.device)
-        self._schedule = Schedule.of(job.phases, len(job.x))
-        self._phases: Iterator[ScheduledPhase] = iter(self._schedule)
+        self._phases = list(Schedule.of(job.phases, len(job.x)))
         self._current: Tensor | None = None
         self._kept: Tensor | None = None
         self.steps = 0
@@ -93,7 +91,7 @@ class Reader(Remembering, dps.Observer):
             return
         previous = previous.to(state.device)
         self.steps = step
-        rules, phase = self._rules, next(self._phases)
+        rules, phase = self._rules, self._phases[step - 1]
         ends = rules.ends(step, previous, previous if self._kept is None else self._kept.to(previous))
         self._kept = ends.first
         if phase.deviation == 0.0:
@@ -143,10 +141,6 @@ class Reader(Remembering, dps.Observer):
         return self.scores.new_full(
             (), phase.clip_norm / (width if isinstance(self._clipping, Absolute) else math.sqrt(width))
         )
-
-    def restore(self, state: Memory) -> None:
-        super().restore(state)
-        self._phases = islice(iter(self._schedule), self.steps, None)
 
 
 def log_density(o: Tensor, width: Tensor) -> Tensor:

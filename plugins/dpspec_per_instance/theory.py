@@ -87,7 +87,6 @@ class StepTable:
         return np.asarray(np.interp(a, self._orders, self._values[:, -1]) / (a - 1.0), dtype=np.float64)
 
 
-#: A cached :class:`StepTable`.
 step_table = lru_cache(maxsize=32)(StepTable)
 
 

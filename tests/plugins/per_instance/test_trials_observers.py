@@ -1,4 +1,4 @@
-"""Observers of gradient norms and attacks on single records, also on other devices."""
+"""Observers of gradient norms and attacks on single records."""
 
 from __future__ import annotations
 
@@ -9,13 +9,11 @@ import numpy as np
 import pytest
 import torch
 from support import per_instance_brute as brute
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
-from dpspec.contract import FrozenMap, Phase, TrainingJob
-from dpspec.training.loop.native import Schedule, run_batched
+from dpspec.contract import FrozenMap, TrainingJob
+from dpspec.training.loop.native import run_batched
 from dpspec_per_instance import mean_rule
-from dpspec_per_instance.trials import NormObserver, RecordAttack, RecordView, RunSetup, Target, step_score
+from dpspec_per_instance.trials import NormObserver, RecordAttack, RunSetup, Target
 
 
 def job_of(
@@ -136,37 +134,6 @@ def test_runs_that_train_together_are_scored_as_alone(kind: str) -> None:
 
     alone = [*scores([1]), *scores([2]), *scores([3])]
     assert scores([1, 2, 3]) == pytest.approx(alone, rel=1e-4, abs=1e-6)
-
-
-#: A device on which torch's CPU build computes shapes alone. It stands for one that the CPU's numbers are not on.
-AWAY = torch.device("meta")
-
-
-class Devices(TorchDispatchMode):
-    """Notes which operations meet tensors of two devices; whoever asks for a number gets 0."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.mixed: set[str] = set()
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        places = {leaf.device for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)}
-        if len(places) > 1:
-            self.mixed.add(func.overloadpacket.__name__)
-        if func is torch.ops.aten._local_scalar_dense.default:
-            return 0.0
-        return func(*args, **(kwargs or {}))
-
-
-@pytest.mark.ci
-@pytest.mark.parametrize("sampling", [{"scheme": "poisson", "rate": 0.3}, {"scheme": "full"}])
-def test_a_steps_score_is_computed_where_the_model_is(sampling):
-    options = FrozenMap({"steps": 1, "noise_multiplier": 1.0, "clip_norm": 1.0, "sampling": sampling})
-    (phase,) = Schedule.of(Phase.all_of(options), 20)
-    view = RecordView(gradient=torch.ones(5, device=AWAY), products=torch.ones(19, dtype=torch.float64, device=AWAY))
-    with Devices() as devices:
-        step_score(view, torch.ones(5, device=AWAY), phase)
-    assert devices.mixed == set()
 
 
 class Trained:
