@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import sys
 from collections.abc import Callable
@@ -11,9 +10,8 @@ from typing import Any
 
 import pytest
 import torch
-from opacus.utils.batch_memory_manager import BatchMemoryManager
 from support.checked_runs import CheckedRun, Question, check_run
-from support.opacus_training import Training
+from support.opacus_training import Training, physical_batches
 from torch.nn.functional import cross_entropy
 from torch.utils.checkpoint import checkpoint
 
@@ -310,12 +308,7 @@ def accelerated(
             optimizer.zero_grad()
 
     def train() -> None:
-        manager = contextlib.nullcontext(loader)
-        if physical is not None:
-            manager = BatchMemoryManager(
-                data_loader=loader, max_physical_batch_size=physical, optimizer=optimizer.optimizer
-            )
-        with manager as batches:
+        with physical_batches(loader, optimizer.optimizer, physical) as batches:
             for _ in range(training.epochs):
                 for number, (x, y) in enumerate(batches):
                     if fault != "skips" or number % 4 != 3:

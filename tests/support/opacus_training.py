@@ -20,6 +20,13 @@ from support.checked_runs import CheckedRun, Question, check_run
 RECORDS, FEATURES = 300, 6
 
 
+def physical_batches(loader: Any, optimizer: Any, most: int | None) -> Any:
+    """A context with the batches of a pass, in parts of up to ``most`` records; None for whole ones."""
+    if most is None:
+        return contextlib.nullcontext(loader)
+    return BatchMemoryManager(data_loader=loader, max_physical_batch_size=most, optimizer=optimizer)
+
+
 @dataclass
 class Training:
     """One training."""
@@ -75,7 +82,7 @@ class Training:
 
     def train(self, each: Any = None) -> None:
         for _ in range(self.epochs):
-            with self._batches() as batches:
+            with physical_batches(self.loader, self.optimizer_, self.physical) as batches:
                 for x, y in batches:
                     self.step(x, y)
                     if each is not None:
@@ -100,13 +107,6 @@ class Training:
     def recorder(self, folder: Any) -> Any:
         return dpspec.record(
             folder, model=self.model, optimizer=self.optimizer_, loader=self.loader, engine=self.engine
-        )
-
-    def _batches(self) -> Any:
-        if self.physical is None:
-            return contextlib.nullcontext(self.loader)
-        return BatchMemoryManager(
-            data_loader=self.loader, max_physical_batch_size=self.physical, optimizer=self.optimizer_
         )
 
 
