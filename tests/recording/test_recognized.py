@@ -185,8 +185,7 @@ def test_a_claim_about_single_records_names_the_group_size(tmp_path: Path) -> No
     data: Any = training.loader.dataset
     twice = Subset(data, [*range(RECORDS // 2), *range(RECORDS // 2)])
     loader = DPDataLoader.from_data_loader(DataLoader(twice, batch_size=30))
-    parts: Any = {"model": training.model, "optimizer": training.optimizer_, "loader": loader}
-    with dpspec.record(tmp_path / "run", engine=training.engine, **parts):
+    with training.recorder(tmp_path / "run", loader=loader):
         training.loader = loader
         training.train()
     single, pair = (checked(tmp_path / "run", epsilon=1e4, group_sizes=(size,)) for size in (1, 2))

@@ -50,8 +50,7 @@ def test_each_set_up_of_the_documentation_has_its_test() -> None:
 
 
 def recorded(folder: Path, training: Training, train: Callable[[], None], **parts: Any) -> CheckedRun:
-    given = {"model": training.model, "optimizer": training.optimizer_, "loader": training.loader}
-    with dpspec.record(folder, engine=training.engine, **{**given, **parts}):
+    with training.recorder(folder, **parts):
         train()
     return check_run(folder, Question(delta=1e-5, epsilon=100.0))
 
@@ -398,16 +397,16 @@ def fitted(training: Training, *, fault: str = "", manual: bool = False, **optio
     trainer.fit(Task(), training.loader)
 
 
-LIGHTNING: list[tuple[str, dict[str, Any]]] = [
-    ("flat", {}),
-    ("flat", {"manual": True}),
-    ("ghost", {"manual": True}),
-    ("flat", {"gradient_clip_val": 0.1}),
-    ("flat", {"precision": "bf16-mixed"}),
-]
-
-
-@pytest.mark.parametrize(("clipping", "options"), LIGHTNING)
+@pytest.mark.parametrize(
+    ("clipping", "options"),
+    [
+        ("flat", {}),
+        ("flat", {"manual": True}),
+        ("ghost", {"manual": True}),
+        ("flat", {"gradient_clip_val": 0.1}),
+        ("flat", {"precision": "bf16-mixed"}),
+    ],
+)
 def test_trainings_by_lightning_are_proved(clipping: str, options: dict[str, Any], tmp_path: Path) -> None:
     training = Training(clipping=clipping).build()
     found = recorded(tmp_path / "run", training, lambda: fitted(training, **options))

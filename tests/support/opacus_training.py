@@ -20,6 +20,11 @@ from support.checked_runs import CheckedRun, Question, check_run
 RECORDS, FEATURES = 300, 6
 
 
+def record_losses(model: Any, batch: Any) -> torch.Tensor:
+    """(b,) the loss of each record."""
+    return cross_entropy(model(batch[0]), batch[1], reduction="none")
+
+
 def physical_batches(loader: Any, optimizer: Any, most: int | None) -> Any:
     """A context with the batches of a pass, in parts of up to ``most`` records; None for whole ones."""
     if most is None:
@@ -101,13 +106,12 @@ class Training:
             with self.recorder(folder) if folder is not None else contextlib.nullcontext() as run:
                 self.train(each)
             if run is not None and self.canaries:
-                run.score(self.model, lambda model, batch: cross_entropy(model(batch[0]), batch[1], reduction="none"))
+                run.score(self.model, record_losses)
         return [p.detach().clone() for p in self.model.parameters()]
 
-    def recorder(self, folder: Any) -> Any:
-        return dpspec.record(
-            folder, model=self.model, optimizer=self.optimizer_, loader=self.loader, engine=self.engine
-        )
+    def recorder(self, folder: Any, **given: Any) -> Any:
+        parts = {"model": self.model, "optimizer": self.optimizer_, "loader": self.loader, "engine": self.engine}
+        return dpspec.record(folder, **{**parts, **given})
 
 
 def recorded(
