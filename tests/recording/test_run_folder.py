@@ -82,15 +82,6 @@ def test_a_recording_without_its_internal_part_says_so(tmp_path):
     }
 
 
-def test_an_internal_part_of_another_run_is_refused(tmp_path, capsys):
-    for name in ("one", "two"):
-        plain_loop(tmp_path / name)
-    other = (tmp_path / "two" / INTERNAL).read_bytes()
-    (tmp_path / "one" / INTERNAL).write_bytes(other[: len(other) - 40] + b"0" * 40)
-    assert main(["check", str(tmp_path / "one")]) == 3
-    assert INTERNAL in capsys.readouterr().err
-
-
 def fuzzed(content, chance):
     """A file as somebody may have changed it."""
     data = bytearray(content)
