@@ -80,6 +80,15 @@ def test_a_recording_without_its_internal_part_says_so(tmp_path):
     }
 
 
+def test_an_internal_part_of_another_run_is_refused(tmp_path):
+    for seed in (1, 2):
+        plain_loop(tmp_path / f"{seed}", 3, seed=seed)
+    shutil.copy(tmp_path / "2" / INTERNAL, tmp_path / "1")
+    assert (tmp_path / "1" / MARK).read_bytes() == (tmp_path / "2" / MARK).read_bytes()
+    with pytest.raises(RecordingError, match="step 1 does not have the digest"):
+        check_run(tmp_path / "1", Question())
+
+
 def fuzzed(content, chance):
     """A file as somebody may have changed it."""
     data = bytearray(content)
