@@ -163,7 +163,7 @@ def test_hooks_registered_again_before_each_step_do_not_hide_an_edit(adds: float
                 handle.remove()
 
     found = recorded(tmp_path / "run", script)
-    status = {one.name: one.status for one in found.channels}["update-rule"]
+    status = found.channel("update-rule").status
     assert (status == "violated") is bool(adds)
     assert status != "open"
 
