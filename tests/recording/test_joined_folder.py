@@ -116,18 +116,6 @@ def noise_in_turns(training: Ranked, rank: int) -> None:
     training.private.attach_step_hook(lambda optimizer: (hook(optimizer), turn(optimizer)))
 
 
-def own_loader(training: Ranked, rank: int) -> None:
-    training.loader = DPDataLoader.from_data_loader(training.plain_loader())
-
-
-def one_generator(training: Ranked, rank: int) -> None:
-    training.loader.batch_sampler.generator = torch.Generator().manual_seed(3)
-
-
-def no_reduction(training: Ranked, rank: int) -> None:
-    training.private.reduce_gradients = lambda: None
-
-
 def half_reduced(training: Ranked, rank: int) -> None:
     """Only some of the parameters are summed over the ranks."""
 
@@ -185,22 +173,19 @@ FAULTS: dict[str, tuple[Script, str]] = {
     "noise twice on another": (noise_twice_on_another, joined_checks.OTHER_SETUP),
     "noise in turns": (noise_in_turns, joined_checks.ONE_NOISE),
     "canceled": (canceled, joined_checks.CANCELED),
-    "other clip": (
-        lambda t, rank: setattr(t.private, "max_grad_norm", 0.5 + rank),
-        joined_checks.OTHER_SETUP,
-    ),
+    "other clip": (lambda t, rank: setattr(t.private, "max_grad_norm", 0.5 + rank), joined_checks.OTHER_SETUP),
     "same share": (lambda t, rank: setattr(t.loader.batch_sampler, "rank", 0), joined_checks.SHARED),
-    "each rank draws from all records": (own_loader, joined_checks.SHARED),
+    "each rank draws from all records": (
+        lambda t, rank: setattr(t, "loader", DPDataLoader.from_data_loader(t.plain_loader())),
+        joined_checks.SHARED,
+    ),
     "dealt": (dealt, "assumed Poisson sampling; the loader's batches are shuffled"),
-    "shares by other orders": (
-        lambda t, rank: t.loader.batch_sampler.set_epoch(rank),
-        joined_checks.FOREIGN,
+    "shares by other orders": (lambda t, rank: t.loader.batch_sampler.set_epoch(rank), joined_checks.FOREIGN),
+    "one generator": (
+        lambda t, rank: setattr(t.loader.batch_sampler, "generator", torch.Generator().manual_seed(3)),
+        joined_checks.PLACES,
     ),
-    "one generator": (one_generator, joined_checks.PLACES),
-    "no reduction": (
-        lambda t, rank: setattr(t.private, "reduce_gradients", lambda: None),
-        joined_checks.UNEQUAL,
-    ),
+    "no reduction": (lambda t, rank: setattr(t.private, "reduce_gradients", lambda: None), joined_checks.UNEQUAL),
     "half reduced": (half_reduced, joined_checks.NO_SUM),
     "scaled up": (scaled_up, joined_checks.NO_SUM),
     "drifting": (lambda t, rank: t.private.param_groups[0].update(lr=0.1 + rank), joined_checks.UNEQUAL),
