@@ -148,48 +148,48 @@ def other_batches(training):
 
 def repeated_noise(training):
     """A generator that is seeded before every step: each step's noise is as large as it should be."""
-    training.train(each=lambda t: t.optimizer_.generator.manual_seed(t.optimizer_.generator.initial_seed()))
+    training.train(each=lambda t: t.private.generator.manual_seed(t.private.generator.initial_seed()))
 
 
 def bare_bias(training):
-    original = training.optimizer_.add_noise
+    original = training.private.add_noise
 
     def without_first_bias():
         original()
-        bias = training.optimizer_.params[1]
+        bias = training.private.params[1]
         bias.grad = bias.summed_grad.view_as(bias).clone()
 
-    training.optimizer_.add_noise = without_first_bias
+    training.private.add_noise = without_first_bias
 
 
 def half_the_noise(training):
-    original = training.optimizer_.add_noise
+    original = training.private.add_noise
 
     def half():
         original()
-        for p in training.optimizer_.params:
+        for p in training.private.params:
             p.grad = 0.5 * (p.grad + p.summed_grad.view_as(p))
 
-    training.optimizer_.add_noise = half
+    training.private.add_noise = half
 
 
 def loose_clipping(training):
-    original = training.optimizer_.clip_and_accumulate
+    original = training.private.clip_and_accumulate
 
     def loose():
-        training.optimizer_.max_grad_norm = 0.2
+        training.private.max_grad_norm = 0.2
         original()
-        training.optimizer_.max_grad_norm = 0.05
+        training.private.max_grad_norm = 0.05
 
-    training.optimizer_.clip_and_accumulate = loose
+    training.private.clip_and_accumulate = loose
 
 
 def real_divisor(training):
     def by_the_batch():
-        for p in training.optimizer_.params:
+        for p in training.private.params:
             p.grad /= max(1, len(p.grad_sample))
 
-    training.optimizer_.scale_grad = by_the_batch
+    training.private.scale_grad = by_the_batch
 
 
 @pytest.mark.parametrize(

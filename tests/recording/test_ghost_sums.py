@@ -57,16 +57,16 @@ def looped(step: Callable[[Training, Any, Any], None]) -> Script:
     def script(training: Training) -> None:
         for _ in range(2):
             for x, y in training.loader:
-                training.optimizer_.zero_grad()
+                training.private.zero_grad()
                 step(training, x, y)
-                training.optimizer_.step()
+                training.private.step()
 
     return script
 
 
 def scaled(training: Training, x: Tensor, y: Tensor) -> None:
     training.criterion(training.model(x), y).backward()
-    for p in training.optimizer_.params:
+    for p in training.private.params:
         p.grad.mul_(1.01)
 
 
@@ -79,23 +79,21 @@ def term_beside(training: Training, x: Tensor, y: Tensor) -> None:
 
 def cleared_before(training: Training, x: Tensor, y: Tensor) -> None:
     """Gradients enter between the passes."""
-    training.optimizer_.zero_grad = lambda: [p.grad.fill_(0.1) for p in training.optimizer_.params]
+    training.private.zero_grad = lambda: [p.grad.fill_(0.1) for p in training.private.params]
     training.criterion(training.model(x), y).backward()
-    del training.optimizer_.zero_grad
+    del training.private.zero_grad
 
 
 def one_tensor_for_two(training: Training, x: Tensor, y: Tensor) -> None:
     """Two parameters add their gradients into one tensor at one late step."""
-    weight, bias, *_ = training.optimizer_.params
+    weight, bias, *_ = training.private.params
     training.batches = getattr(training, "batches", 0) + 1
     if training.batches == 15:
         shared = torch.zeros(weight.numel())
-        training.optimizer_.zero_grad = lambda: [
-            p.grad.zero_() for p in training.optimizer_.params if p.grad is not None
-        ]
+        training.private.zero_grad = lambda: [p.grad.zero_() for p in training.private.params if p.grad is not None]
         weight.grad, bias.grad = shared.view_as(weight), shared[: len(bias)]
     training.criterion(training.model(x), y).backward()
-    vars(training.optimizer_).pop("zero_grad", None)
+    vars(training.private).pop("zero_grad", None)
 
 
 def shorter_first_pass(training: Training, x: Tensor, y: Tensor) -> None:
@@ -137,7 +135,7 @@ def replaced_method(training: Training) -> None:
 
 
 def tensor_hook(training: Training) -> None:
-    training.optimizer_.params[0].register_hook(lambda g: 3.0 * g)
+    training.private.params[0].register_hook(lambda g: 3.0 * g)
     training.train()
 
 
@@ -146,7 +144,7 @@ def triple(p: Any) -> None:
 
 
 def accumulated_hook(training: Training) -> None:
-    training.optimizer_.params[0].register_post_accumulate_grad_hook(triple)
+    training.private.params[0].register_post_accumulate_grad_hook(triple)
     training.train()
 
 
@@ -220,7 +218,7 @@ class Twice(nn.Module):
 def test_a_layer_without_norms_is_found(tmp_path: Path) -> None:
     def tied(training: Training) -> None:
         model = Ghost(Twice(), max_grad_norm=training.clip)
-        training.optimizer_.original_optimizer.param_groups[0]["params"] = list(model.parameters())
+        training.private.original_optimizer.param_groups[0]["params"] = list(model.parameters())
         for p in model.parameters():
             p.summed_grad = None
         training.model = training.criterion.module = model
@@ -243,7 +241,7 @@ class Words(nn.Module):
 def test_norms_that_count_padding_may_be_too_long(shortened: bool, tmp_path: Path) -> None:
     def prepare(training: Training) -> None:
         words, model = torch.randint(0, 9, (300, 5)) * torch.randint(0, 2, (300, 5)), Words()
-        training.model, training.optimizer_, training.criterion, training.loader = training.engine.make_private(
+        training.model, training.private, training.criterion, training.loader = training.engine.make_private(
             module=model,
             optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
             data_loader=DataLoader(TensorDataset(words, words[:, 0] // 5), batch_size=30),
@@ -265,7 +263,7 @@ def test_the_multiplier_of_the_noise_counts(factor: float, tmp_path: Path) -> No
 
     def script(training: Training) -> None:
         training.train()
-        training.optimizer_._adjusted_noise_multiplier = factor * training.noise
+        training.private._adjusted_noise_multiplier = factor * training.noise
         training.train()
 
     found = recorded(tmp_path / "run", script)
@@ -286,13 +284,13 @@ def test_tensors_of_another_class_end_the_recording(where: str, tmp_path: Path) 
     def step(training: Training, x: Tensor, y: Tensor) -> None:
         training.criterion(training.model(x), y).backward()
         steps.append(1)
-        p = training.optimizer_.params[0]
+        p = training.private.params[0]
         if len(steps) == 5 and where == "gradients":
             p.grad = p.grad.as_subclass(Own)
         if len(steps) == 5 and where == "parameters":
             p.__class__ = Own
         if len(steps) == 5 and where == "sums":
-            training.optimizer_.attach_step_hook(lambda optimizer: setattr(p, "grad", p.grad.as_subclass(Own)))
+            training.private.attach_step_hook(lambda optimizer: setattr(p, "grad", p.grad.as_subclass(Own)))
 
     found = recorded(tmp_path / "run", looped(step))
     assert (found.verdict, found.run.steps, found.run.end) == ("open", 4, None)

@@ -91,7 +91,7 @@ def in_a_hidden_layer(training: Training, layer: Any) -> None:
         (lambda t, layer: setattr(layer, "notes", {"deep": [Held(np.asarray(records(t)))]}), "notes", "open"),
         (lambda t, _: setattr(t.model, "memory", records(t)), "memory", "open"),
         (lambda t, layer: setattr(layer, "activations", [records(t)]), "activations", "open"),  # a name of Opacus
-        (lambda t, _: setattr(t.optimizer_.params[0], "memory", records(t)), "weight.memory", "open"),
+        (lambda t, _: setattr(t.private.params[0], "memory", records(t)), "weight.memory", "open"),
         (in_a_hidden_layer, "hidden", "open"),
     ],
 )

@@ -291,7 +291,7 @@ class Patched:
 )  # fmt: skip
 def test_opacus_with_other_noise_deviates(attack: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     training = Training(batch=10).build()
-    shapes = [p.shape for p in training.optimizer_.params]
+    shapes = [p.shape for p in training.private.params]
     monkeypatch.setattr(opacus_optimizer, "_generate_noise", Patched(ATTACKS[attack], shapes))
     with training.recorder(tmp_path / "run"):
         training.train()

@@ -202,7 +202,7 @@ def test_an_optimizer_of_ones_own_is_named(tmp_path: Path) -> None:
 
 def test_the_optimizer_inside_that_of_opacus_is_looked_at(tmp_path: Path) -> None:
     def script(training: Training) -> None:
-        inner = training.optimizer_.original_optimizer
+        inner = training.private.original_optimizer
         inner.param_groups[0]["momentum"] = 0.9
         inner.register_step_post_hook(lambda *_: momentum(inner))
         training.train()
@@ -234,8 +234,8 @@ def option(optimizer: torch.optim.Optimizer) -> None:
 def test_entries_that_the_optimizer_does_not_use_are_open(leak: Between, name: str, tmp_path: Path) -> None:
     def script(training: Training) -> None:
         training.train()
-        torch.optim.lr_scheduler.StepLR(training.optimizer_.original_optimizer, 100)
-        leak(training.optimizer_.original_optimizer)
+        torch.optim.lr_scheduler.StepLR(training.private.original_optimizer, 100)
+        leak(training.private.original_optimizer)
 
     found = recorded(tmp_path / "run", script)
     text = next(one.text for one in found.channels if one.name == "model-state" and one.status == "open")

@@ -30,10 +30,10 @@ def loop(training: Training, before: Before, epochs: int = 2) -> None:
     for _ in range(epochs):
         for x, y in training.loader:
             number += 1
-            training.optimizer_.zero_grad()
+            training.private.zero_grad()
             training.criterion(training.model(x), y).backward()
             before(training, number, x)
-            training.optimizer_.step()
+            training.private.step()
 
 
 def looping(before: Before) -> Script:
@@ -42,11 +42,11 @@ def looping(before: Before) -> Script:
 
 
 def group(training: Training) -> dict[str, Any]:
-    return training.optimizer_.param_groups[0]
+    return training.private.param_groups[0]
 
 
 def raw_norm(training: Training) -> float:
-    return float(sum(p.grad_sample.sum(0).square().sum() for p in training.optimizer_.params).sqrt())
+    return float(sum(p.grad_sample.sum(0).square().sum() for p in training.private.params).sqrt())
 
 
 # Scripts that let records decide an option.
@@ -60,7 +60,7 @@ def decayed(training: Training, number: int, x: torch.Tensor) -> None:
 
 def hooked(training: Training) -> None:
     """The same in a hook before the inner step, undone by a hook after it."""
-    inner, seen = training.optimizer_.original_optimizer, [0.0]
+    inner, seen = training.private.original_optimizer, [0.0]
     inner.register_step_pre_hook(lambda *_: group(training).__setitem__("weight_decay", seen[0]))
     inner.register_step_post_hook(lambda *_: group(training).__setitem__("weight_decay", 0.0))
     loop(training, lambda training, number, x: seen.__setitem__(0, abs(float(x[0, 0]))))
@@ -73,13 +73,13 @@ def averaged(training: Training, number: int, x: torch.Tensor) -> None:
 
 def plateau(training: Training) -> None:
     """The training loss, which got no noise, decides when the rate falls."""
-    schedule = lr_scheduler.ReduceLROnPlateau(training.optimizer_, patience=0, factor=0.5)
+    schedule = lr_scheduler.ReduceLROnPlateau(training.private, patience=0, factor=0.5)
     loop(training, lambda training, number, x: schedule.step(number * 1.0))
 
 
 def regrown(training: Training) -> None:
     """The factor of a known scheduler follows the records."""
-    schedule = lr_scheduler.ExponentialLR(training.optimizer_, 0.99)
+    schedule = lr_scheduler.ExponentialLR(training.private, 0.99)
 
     def before(training: Training, number: int, x: torch.Tensor) -> None:
         schedule.gamma = 0.9 + 0.05 * float(torch.sigmoid(x[0, 0]))
@@ -90,7 +90,7 @@ def regrown(training: Training) -> None:
 
 def regrown_ahead(training: Training) -> None:
     """The factor is edited before a step that does not use it; a later step does."""
-    schedule = lr_scheduler.StepLR(training.optimizer_, 5)
+    schedule = lr_scheduler.StepLR(training.private, 5)
 
     def before(training: Training, number: int, x: torch.Tensor) -> None:
         if number == 2:
@@ -102,7 +102,7 @@ def regrown_ahead(training: Training) -> None:
 
 def unreadable(training: Training) -> None:
     """The factor of a scheduler with more values than the recorder reads."""
-    schedule = lr_scheduler.ExponentialLR(training.optimizer_, 0.99)
+    schedule = lr_scheduler.ExponentialLR(training.private, 0.99)
     schedule.many = [[] for _ in range(200_000)]
     regrow = iter(range(1000))
 
@@ -115,7 +115,7 @@ def unreadable(training: Training) -> None:
 
 def jumped(training: Training) -> None:
     """The epoch of a known scheduler follows the records."""
-    schedule = lr_scheduler.CosineAnnealingWarmRestarts(training.optimizer_, 50)
+    schedule = lr_scheduler.CosineAnnealingWarmRestarts(training.private, 50)
     loop(training, lambda training, number, x: schedule.step(10.0 * float(torch.sigmoid(x[0, 0]))))
 
 
@@ -126,7 +126,7 @@ def rescaled(training: Training) -> None:
         group(training)["weight_decay"] = 0.01 * step
         return 1.0
 
-    schedule = lr_scheduler.LambdaLR(training.optimizer_, scale)
+    schedule = lr_scheduler.LambdaLR(training.private, scale)
     training.train(each=lambda _: schedule.step())
 
 
@@ -138,14 +138,14 @@ class Own(lr_scheduler.LRScheduler):
 
 
 def patched(training: Training) -> None:
-    schedule = lr_scheduler.StepLR(training.optimizer_, 1)
+    schedule = lr_scheduler.StepLR(training.private, 1)
     schedule.get_lr = lambda: [raw_norm(training)]
     loop(training, lambda *_: schedule.step())
 
 
 def sneaked(training: Training) -> None:
     """A change right before a known scheduler multiplies it."""
-    schedule = lr_scheduler.ExponentialLR(training.optimizer_, 0.99)
+    schedule = lr_scheduler.ExponentialLR(training.private, 0.99)
 
     def before(training: Training, number: int, x: torch.Tensor) -> None:
         if number == 5:
@@ -157,18 +157,18 @@ def sneaked(training: Training) -> None:
 
 @looping
 def clipped(training: Training, number: int, x: torch.Tensor) -> None:
-    norms = sum(p.grad_sample.flatten(1).square().sum(1) for p in training.optimizer_.params).sqrt()
-    training.optimizer_.max_grad_norm = float(norms.median())
+    norms = sum(p.grad_sample.flatten(1).square().sum(1) for p in training.private.params).sqrt()
+    training.private.max_grad_norm = float(norms.median())
 
 
 @looping
 def louder(training: Training, number: int, x: torch.Tensor) -> None:
-    training.optimizer_.noise_multiplier = 1.1 + 0.01 * abs(float(x[0, 0]))
+    training.private.noise_multiplier = 1.1 + 0.01 * abs(float(x[0, 0]))
 
 
 @looping
 def divided(training: Training, number: int, x: torch.Tensor) -> None:
-    training.optimizer_.expected_batch_size = 30.0 + abs(float(x[0, 0]))
+    training.private.expected_batch_size = 30.0 + abs(float(x[0, 0]))
 
 
 @pytest.mark.parametrize(
@@ -232,11 +232,11 @@ def test_schedulers_of_torch_are_accepted(name: str, inside: bool, tmp_path: Pat
     made = []
 
     def prepare(training: Training) -> None:
-        two_groups(training.optimizer_)
-        made.extend([] if inside else [SCHEDULERS[name](training.optimizer_)])
+        two_groups(training.private)
+        made.extend([] if inside else [SCHEDULERS[name](training.private)])
 
     def script(training: Training) -> None:
-        schedule = made[0] if made else SCHEDULERS[name](training.optimizer_)
+        schedule = made[0] if made else SCHEDULERS[name](training.private)
         training.train(each=lambda _: schedule.step())
 
     found = recorded(tmp_path / "run", script, prepare=prepare, optimizer="adamw")
@@ -247,7 +247,7 @@ def test_schedulers_of_torch_are_accepted(name: str, inside: bool, tmp_path: Pat
 
 
 def fractions_of_an_epoch(training: Training) -> None:
-    schedule = lr_scheduler.CosineAnnealingWarmRestarts(training.optimizer_, 2)
+    schedule = lr_scheduler.CosineAnnealingWarmRestarts(training.private, 2)
     for epoch in range(3):
         for number, (x, y) in enumerate(training.loader):
             training.step(x, y)
@@ -278,7 +278,7 @@ class Drifting(float):
 @pytest.mark.parametrize(("rate", "known"), [(Drifting(0.05), False), (np.float64(0.05), True)])
 def test_a_subclass_of_float_is_not_read_as_its_value(rate: float, known: bool, tmp_path: Path) -> None:
     def script(training: Training) -> None:
-        training.optimizer_.original_optimizer.param_groups[0]["lr"] = rate
+        training.private.original_optimizer.param_groups[0]["lr"] = rate
         loop(training, lambda *_: None, 1)
 
     found = recorded(tmp_path / "run", script)
@@ -289,7 +289,7 @@ def test_a_subclass_of_float_is_not_read_as_its_value(rate: float, known: bool, 
 def test_a_step_costs_less_than_a_kilobyte(tmp_path: Path) -> None:
     """With two groups and a rate of each that changes at every step."""
     script = scheduled(lambda o: lr_scheduler.ExponentialLR(o, 0.99))
-    recorded(tmp_path / "run", script, prepare=lambda training: two_groups(training.optimizer_), epochs=5)
+    recorded(tmp_path / "run", script, prepare=lambda training: two_groups(training.private), epochs=5)
     assert (tmp_path / "run" / "steps.log").stat().st_size < 50 * 1000
 
 

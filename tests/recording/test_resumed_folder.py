@@ -299,7 +299,7 @@ def test_canaries_keep_their_inclusion_bits(tmp_path: Path) -> None:
         Job(tmp_path / "run", planted=planted(None)).run(checkpoint)
     job = Job(tmp_path / "run", planted=planted(1))
     job.run(checkpoint)
-    job.recorder.score(job.model, lambda m, b: torch.nn.functional.cross_entropy(m(b[0]), b[1], reduction="none"))
+    job.recording.score(job.model, lambda m, b: torch.nn.functional.cross_entropy(m(b[0]), b[1], reduction="none"))
     found = checked(tmp_path / "run")
     assert found.verdict == "proved"
     assert found.canaries is not None
@@ -358,8 +358,7 @@ def test_an_interrupted_part_that_goes_on_is_proved(first: Any, begun: Path) -> 
     job = Job(begun)
     job.build()
     job.load(first[1])
-    parts = {"optimizer": job.private, "loader": job.loader, "engine": job.engine}
-    with contextlib.suppress(KeyboardInterrupt), dpspec.record(begun, model=job.model, resume=True, **parts):
+    with contextlib.suppress(KeyboardInterrupt), job.recorder(resume=True):
         for x, y in job.loader:
             job.criterion(job.model(x), y).backward()
             job.private.step()

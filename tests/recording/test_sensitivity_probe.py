@@ -37,8 +37,7 @@ def probed(
     training.build()
     if middle is not None:
         training.model._module[1] = middle
-    parts: Any = {"model": training.model, "optimizer": training.optimizer_, "loader": training.loader}
-    with dpspec.record(folder, engine=training.engine, loss=loss, **parts):
+    with training.recorder(folder, loss=loss):
         script(training)
     return check_run(folder, Question(delta=1e-5, epsilon=1e4))
 
@@ -105,8 +104,8 @@ class Opposed(Training):
         plain.load_state_dict(self.model._module.state_dict())
         gradients = torch.autograd.grad(cross_entropy(plain(x[1:2]), y[1:2]), list(plain.parameters()))
         length = float(torch.cat([g.flatten() for g in gradients]).norm())
-        self.optimizer_.max_grad_norm = 1.05 * length / self.batch
-        for group in self.optimizer_.param_groups:
+        self.private.max_grad_norm = 1.05 * length / self.batch
+        for group in self.private.param_groups:
             group["lr"] = 1e-6
 
 

@@ -24,7 +24,7 @@ from dpspec.recording.watching.step_hooks import StepHooks
 
 def with_generators(folder: Path, noise: torch.Generator | None, batches: torch.Generator | None) -> CheckedRun:
     def prepare(training: Training) -> None:
-        training.optimizer_.generator = noise
+        training.private.generator = noise
         training.loader.batch_sampler.generator = batches
 
     return recorded(folder, prepare=prepare, epochs=1, clipping="ghost")
@@ -142,7 +142,7 @@ def test_a_hook_that_is_put_between_the_recorder_s_and_the_step_is_found(when: s
 @pytest.mark.parametrize("adds", [0.0, 1.0])
 def test_hooks_registered_again_before_each_step_do_not_hide_an_edit(adds: float, tmp_path: Path) -> None:
     def script(training: Training) -> None:
-        optimizer, kept = training.optimizer_, list[torch.Tensor]()
+        optimizer, kept = training.private, list[torch.Tensor]()
 
         def edit(*_: Any) -> None:
             kept[:] = [p.grad.clone() for p in optimizer.params]
@@ -200,7 +200,7 @@ def test_rates_of_single_records_end_the_recording(tmp_path: Path) -> None:
 @pytest.mark.parametrize("closes", [False, True])
 def test_a_closure_of_the_inner_step_is_found(closes: bool, tmp_path: Path) -> None:
     def script(training: Training) -> None:
-        optimizer = training.optimizer_
+        optimizer = training.private
         for x, y in training.loader:
             optimizer.zero_grad()
             training.criterion(training.model(x), y).backward()
@@ -213,8 +213,8 @@ def test_a_closure_of_the_inner_step_is_found(closes: bool, tmp_path: Path) -> N
 
 def test_another_class_of_the_optimizer_is_named(tmp_path: Path) -> None:
     def script(training: Training) -> None:
-        kind = type(training.optimizer_)
-        training.optimizer_.__class__ = type("Own", (kind,), {"__module__": kind.__module__})
+        kind = type(training.private)
+        training.private.__class__ = type("Own", (kind,), {"__module__": kind.__module__})
         training.train()
 
     found = recorded(tmp_path / "run", script)
@@ -222,7 +222,7 @@ def test_another_class_of_the_optimizer_is_named(tmp_path: Path) -> None:
 
 
 def leak(training: Training) -> None:
-    for p in training.optimizer_.params:
+    for p in training.private.params:
         p.summed_grad.data.add_(1.0)
 
 
@@ -231,7 +231,7 @@ def skip_check_of_the_instance(training: Training) -> None:
         leak(training)
         return False
 
-    training.optimizer_._check_skip_next_step = check
+    training.private._check_skip_next_step = check
 
 
 def queue_of_a_class(training: Training) -> None:
@@ -242,25 +242,25 @@ def queue_of_a_class(training: Training) -> None:
             leak(training)
             return False
 
-    training.optimizer_._step_skip_queue = Queue()
+    training.private._step_skip_queue = Queue()
 
 
 def noise_of_the_instance(training: Training) -> None:
-    add_noise = training.optimizer_.add_noise
+    add_noise = training.private.add_noise
 
     def noise() -> None:
         add_noise()
-        for p in training.optimizer_.params:
+        for p in training.private.params:
             p.grad.data.add_(1.0)
 
-    training.optimizer_.add_noise = noise
+    training.private.add_noise = noise
 
 
 def multiplier_of_a_class(training: Training) -> None:
     class Multiplier(float):
         pass
 
-    training.optimizer_.noise_multiplier = Multiplier(1.1)
+    training.private.noise_multiplier = Multiplier(1.1)
 
 
 def secure_mode_of_a_class(training: Training) -> None:
@@ -268,11 +268,11 @@ def secure_mode_of_a_class(training: Training) -> None:
         def __bool__(self) -> bool:
             return False
 
-    training.optimizer_.secure_mode = Mode()
+    training.private.secure_mode = Mode()
 
 
 def parameters_of_a_class(training: Training) -> None:
-    group = training.optimizer_.param_groups[0]
+    group = training.private.param_groups[0]
     group["params"] = type("Own", (list,), {})(group["params"])
 
 
@@ -292,7 +292,7 @@ def test_code_that_changes_the_sum_or_the_noise_is_found(change: Any, test: str 
 
 
 def groups_of_a_class(training: Training) -> None:
-    inner = training.optimizer_.original_optimizer
+    inner = training.private.original_optimizer
     inner.param_groups = type("Own", (list,), {})(inner.param_groups)
 
 

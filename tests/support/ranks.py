@@ -13,11 +13,9 @@ from typing import Any
 
 import torch
 import torch.multiprocessing as mp
-from opacus import PrivacyEngine
 from opacus.distributed import DifferentiallyPrivateDistributedDataParallel as Whole
 from opacus.grad_sample.grad_sample_module_fast_gradient_clipping_fsdp import GradSampleModuleFastGradientClippingFSDP
 from opacus.optimizers import DistributedDPOptimizer, FSDPOptimizerFastGradientClipping
-from opacus.utils.batch_memory_manager import BatchMemoryManager
 from opacus.utils.fast_gradient_clipping_utils import DPTensorFastGradientClipping
 from opacus.utils.fsdp_utils import FSDP2Wrapper
 from torch import distributed, nn
@@ -25,7 +23,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, TensorDataset
 from torch.utils.data.distributed import DistributedSampler
 
-import dpspec
+from support.opacus_training import PrivateTraining
 
 RECORDS, FEATURES = 300, 6
 
@@ -39,7 +37,7 @@ _REPLACED = (
 
 
 @dataclass
-class Ranked:
+class Ranked(PrivateTraining):
     """One training; ``prepare`` and ``loop`` run on every rank, with this object and its rank, and ``within`` in the
     recorded block in the place of :meth:`train`.
 
@@ -73,20 +71,9 @@ class Ranked:
         wrapper: Any = FSDP2Wrapper if self.sharded else DistributedDataParallel if self.torchs else Whole
         model = wrapper(model)
         kinds: Any = {"sgd": torch.optim.SGD, "adamw": torch.optim.AdamW}
-        self.engine = PrivacyEngine(accountant="rdp")
         self.data = TensorDataset(x, (x[:, 0] > 0).long())
-        made = self.engine.make_private(
-            module=model,
-            optimizer=kinds[self.optimizer](model.parameters(), lr=0.1),
-            data_loader=self.plain_loader(),
-            noise_multiplier=self.noise,
-            max_grad_norm=self.clip,
-            grad_sample_mode="ghost_fsdp" if self.sharded else "ghost" if self.ghost else "hooks",
-            criterion=nn.CrossEntropyLoss(reduction=self.reduction),
-            loss_reduction=self.reduction,
-        )
-        self.model, self.private, self.loader = made[0], made[1], made[-1]
-        self.criterion = made[2] if self.ghost or self.sharded else nn.CrossEntropyLoss(reduction=self.reduction)
+        mode = "ghost_fsdp" if self.sharded else "ghost" if self.ghost else "hooks"
+        self.make_private(model, kinds[self.optimizer](model.parameters(), lr=0.1), self.plain_loader(), mode)
 
     def module(self) -> nn.Module:
         classes = self.world if self.sharded else 2  # Opacus needs a row of each parameter for each rank
@@ -94,27 +81,6 @@ class Ranked:
 
     def plain_loader(self) -> Any:
         return DataLoader(self.data, batch_size=self.batch)
-
-    def recorder(self, folder: Path | None = None, **given: Any) -> Any:
-        parts = {"optimizer": self.private, "loader": self.loader, "engine": self.engine, **given}
-        return dpspec.record(folder or self.folder, model=self.model, **parts)
-
-    def step(self, x: Any, y: Any) -> None:
-        self.private.zero_grad()
-        self.criterion(self.model(x), y).backward()
-        self.private.step()
-
-    def train(self) -> None:
-        for _ in range(self.epochs):
-            if self.physical is None:
-                for x, y in self.loader:
-                    self.step(x, y)
-                continue
-            with BatchMemoryManager(
-                data_loader=self.loader, max_physical_batch_size=self.physical, optimizer=self.private
-            ) as batches:
-                for x, y in batches:
-                    self.step(x, y)
 
     def train_in_chunks(self, rank: int) -> None:
         """Add up the sums of three physical batches for each step, without a memory manager."""
