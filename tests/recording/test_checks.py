@@ -17,9 +17,7 @@ from support.plain_loop import plain_loop
 from torch import nn
 from torch.nn import functional
 
-import dpspec
 from dpspec.engine.recorded.checks import CLIPPED_SUMS, MEDDLED
-from dpspec.errors import UsageError
 
 Script = Callable[[Training], None]
 
@@ -387,12 +385,6 @@ def test_leaks_without_noise_deviate(script: Script, clipping: str, words: str, 
     found = recorded(tmp_path / "run", script, asked=LARGE, clipping=clipping)
     assert found.status == ("open", "deviates")
     assert words in " ".join(found.rejected)
-
-
-def test_a_model_that_the_optimizer_does_not_train_is_refused(tmp_path: Path) -> None:
-    training = Training().build()
-    with pytest.raises(UsageError, match="4 of its parameters are not in the model"):
-        dpspec.record(tmp_path / "run", model=nn.Linear(3, 3), optimizer=training.private)
 
 
 def test_an_optimizer_that_has_made_steps_before_leaves_the_claim_open(tmp_path: Path) -> None:

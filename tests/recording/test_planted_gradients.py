@@ -236,19 +236,6 @@ def test_a_loop_of_ones_own_a_second_recorder_and_a_small_model_are_refused(tmp_
     assert wide.scores().tolist() == [0.0] * 8
 
 
-@pytest.mark.parametrize(
-    ("given", "words"),
-    [
-        *(({"count": 8, **given}, "are not records") for given in ({"classes": 2}, {"label": 1}, {"collate": list})),
-        *(({"count": count}, "from 8 to 1000000 canaries") for count in (7, 10**6 + 1, True, 8.0, None)),
-        ({"kind": "gradient", "count": 8}, "did you mean 'gradients'"),
-    ],
-)
-def test_unfit_options_are_refused(given, words):
-    with pytest.raises(UsageError, match=words):
-        dpspec.plant([(torch.zeros(1), 0)] * 5, **{"kind": "gradients", **given})
-
-
 def test_scores_are_compared_with_their_coins_and_made_once(tmp_path):
     run, parts = recorded(tmp_path / "run", 0)
     with pytest.raises(UsageError, match=r"write run\.score\(\)"):

@@ -71,10 +71,8 @@ def test_unknown_parts_are_refused_by_name(way, tmp_path):
         ({"engine": PrivacyEngineAdaptiveClipping()}, "engine is Opacus' PrivacyEngineAdaptiveClipping: its clip norm"),
         ({"model": sharded}, "FSDP2 shards the model, and optimizer is opacus.DPOptimizer: give make_private"),
         ({"model": older, "optimizer": None}, "model is FullyShardedDataParallel: Opacus does not know FSDP1"),
-        (
-            {"loader": other.loader},
-            "loader is a distributed DPDataLoader, and optimizer is opacus.DPOptimizer",
-        ),
+        ({"loader": other.loader}, "loader is a distributed DPDataLoader, and optimizer is opacus.DPOptimizer"),
+        ({"model": nn.Linear(3, 3)}, "optimizer: 4 of its parameters are not in the model"),
         ({"rate": 0.1}, "rate: Opacus' optimizer and loader say so themselves; leave it out"),
     ):
         with pytest.raises(UsageError) as error:
