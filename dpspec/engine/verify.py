@@ -15,17 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from dpspec.contract import (
-    DataError,
-    Finding,
-    FrozenMap,
-    MissingArrayError,
-    Plan,
-    Series,
-    Spec,
-    Trial,
-    thaw,
-)
+from dpspec.contract import DataError, Finding, FrozenMap, MissingArrayError, Plan, Series, Spec, Trial, thaw
 from dpspec.contract.audit import NO_TRIALS
 from dpspec.contract.catalog import Catalog
 from dpspec.engine.differences import VERDICT, Mismatch, comparable, compare, merged, versions_of
@@ -200,12 +190,7 @@ class Recomputed:
 
 
 def recompute(
-    audit: AuditResult,
-    catalog: Catalog,
-    directory: str | None,
-    store: Store | None,
-    *,
-    vouched: bool = False,
+    audit: AuditResult, catalog: Catalog, directory: str | None, store: Store | None, *, vouched: bool = False
 ) -> tuple[Recomputed, list[Mismatch]]:
     """Recompute an audit; ``vouched``: whether the store must contain all of its trials."""
     folder = str(Path(audit.source).parent) if directory is None else directory

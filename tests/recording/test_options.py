@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from campaigns.honest_recordings import PRIVATE_SCHEDULES, SCHEDULES
 from support.checked_runs import Question, check_run
 from support.opacus_training import Training, recorded, scheduled
 from support.plain_loop import plain_loop
+from support.schedules import PRIVATE_SCHEDULES, SCHEDULES
 from torch.optim import lr_scheduler, swa_utils
 
 from dpspec.recording.folder.step_record import OptionChange

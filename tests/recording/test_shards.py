@@ -238,7 +238,6 @@ FAULTS: dict[str, tuple[Script, str]] = {
     "equal noise for different rows": (equal_noise_for_different_rows, joined_checks.ALIKE),
     "equal noise for biases": (equal_noise_for_biases, joined_checks.SAME_SQUARES),
     "overlapping noise": (overlapping_noise, joined_checks.SEEDS),
-    "other clip": (lambda t, rank: setattr(t.private, "max_grad_norm", 0.5 + rank), joined_checks.OTHER_SETUP),
     "other clip of norms": (lambda t, rank: setattr(t.model, "max_grad_norm", 0.5 + rank), checks.GHOST_NORMS),
     "coefficients of one": (coefficients_of_one, checks.COEFFICIENTS),
     "second pass without coefficients": (
@@ -246,7 +245,6 @@ FAULTS: dict[str, tuple[Script, str]] = {
         checks.SECOND_PASS,
     ),
     "smaller norms": (smaller_norms, checks.GHOST_NORMS),
-    "same share": (lambda t, rank: setattr(t.loader.batch_sampler, "rank", 0), joined_checks.SHARED),
     "dealt": (dealt, "assumed Poisson sampling; the loader's batches are shuffled"),
     "changed before the step": (changed_before_the_step, checks.MEDDLED),
     "changed sum": (changed_sum, joined_checks.NO_SUM),

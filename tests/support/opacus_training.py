@@ -20,13 +20,24 @@ from support.checked_runs import CheckedRun, Question, check_run
 RECORDS, FEATURES = 300, 6
 
 
+def record_losses(model: Any, batch: Any) -> torch.Tensor:
+    """(b,) the loss of each record."""
+    return cross_entropy(model(batch[0]), batch[1], reduction="none")
+
+
+def physical_batches(loader: Any, optimizer: Any, most: int | None) -> Any:
+    """A context with the batches of a pass, in parts of up to ``most`` records; None for whole ones."""
+    if most is None:
+        return contextlib.nullcontext(loader)
+    return BatchMemoryManager(data_loader=loader, max_physical_batch_size=most, optimizer=optimizer)
+
+
 class PrivateTraining:
     """A training whose parts ``make_private`` makes: ``model``, ``private`` (the optimizer), ``loader`` and others.
 
     epochs, noise, clip: of the subclass. physical: the largest physical batch, or None.
     """
 
-    folder: Any = None
     accountant = "rdp"
     reduction = "mean"
     physical: int | None = None
@@ -60,12 +71,7 @@ class PrivateTraining:
     def train(self, each: Any = None) -> None:
         """Call ``each``, if it is given, with this object after each step."""
         for _ in range(self.epochs):
-            manager: Any = contextlib.nullcontext(self.loader)
-            if self.physical is not None:
-                manager = BatchMemoryManager(
-                    data_loader=self.loader, max_physical_batch_size=self.physical, optimizer=self.private
-                )
-            with manager as batches:
+            with physical_batches(self.loader, self.private, self.physical) as batches:
                 for x, y in batches:
                     self.step(x, y)
                     if each is not None:
@@ -127,7 +133,7 @@ class Training(PrivateTraining):
             with self.recorder(folder) if folder is not None else contextlib.nullcontext() as run:
                 self.train(each)
             if run is not None and self.canaries:
-                run.score(self.model, lambda model, batch: cross_entropy(model(batch[0]), batch[1], reduction="none"))
+                run.score(self.model, record_losses)
         return [p.detach().clone() for p in self.model.parameters()]
 
 
