@@ -235,15 +235,9 @@ class Words(nn.Module):
 def test_norms_that_count_padding_may_be_too_long(shortened: bool, tmp_path: Path) -> None:
     def prepare(training: Training) -> None:
         words, model = torch.randint(0, 9, (300, 5)) * torch.randint(0, 2, (300, 5)), Words()
-        training.model, training.private, training.criterion, training.loader = training.engine.make_private(
-            module=model,
-            optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
-            data_loader=DataLoader(TensorDataset(words, words[:, 0] // 5), batch_size=30),
-            criterion=nn.CrossEntropyLoss(),
-            noise_multiplier=1.1,
-            max_grad_norm=0.05,
-            grad_sample_mode="ghost",
-        )
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        loader = DataLoader(TensorDataset(words, words[:, 0] // 5), batch_size=30)
+        training.make_private(model, optimizer, loader, "ghost", max_grad_norm=0.05)
         if shortened:
             training.model.trainable_parameters = training.model.trainable_parameters[1:]
 

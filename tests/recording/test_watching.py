@@ -100,21 +100,6 @@ def test_hooks_of_the_script_run_outside_of_the_recorder_s() -> None:
     assert seen[9:] == ["pre", "post"]
 
 
-def test_a_hook_may_remove_itself_during_a_step() -> None:
-    of, seen = optimizer(), []
-    hooks = StepHooks(of, lambda: seen.append("before"), lambda: seen.append("after"))
-
-    def once(*_: Any) -> None:
-        seen.append("once")
-        handle.remove()
-
-    handle = of.register_step_pre_hook(once)
-    of.step()
-    of.step()
-    assert seen == ["once", "before", "after", "before", "after"]
-    assert hooks.disordered == 0
-
-
 def test_a_step_without_the_recorder_s_hook_before_it_is_found() -> None:
     of: Any = optimizer()
     hooks = StepHooks(of, lambda: None, lambda: None)
