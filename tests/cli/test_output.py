@@ -93,14 +93,7 @@ def test_a_link_is_replaced_whatever_its_name(length: int, dangling: bool) -> No
     assert not Path("theirs").exists() or Path("theirs").read_text() == "theirs"
 
 
-@pytest.mark.parametrize(
-    "reports",
-    [
-        ["json=loop/x"],
-        ["json=y"],
-        ["json=nowhere/x"],
-    ],
-)
+@pytest.mark.parametrize("reports", [["json=loop/x"], ["json=y"], ["json=nowhere/x"]])
 def test_what_cannot_be_written_is_told_before_anything_is_computed(reports: list[str], capsys) -> None:
     Path("y").mkdir()
     Path("loop").symlink_to("loop")

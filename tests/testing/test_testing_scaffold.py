@@ -90,10 +90,7 @@ BROKEN = {
         "import a_library_that_nobody_has\n",
         "ModuleNotFoundError: No module named 'a_library_that_nobody_has'",
     ),
-    "misspelt": (
-        HEAD + "@dps.hookimpl\ndef dpspec_mechanism(): return []\n",
-        "unknown hook 'dpspec_mechanism'",
-    ),
+    "misspelt": (HEAD + "@dps.hookimpl\ndef dpspec_mechanism(): return []\n", "unknown hook 'dpspec_mechanism'"),
     "rival": (HEAD + RIVAL, "dataset 'digits' is also offered by dpspec"),
 }
 
