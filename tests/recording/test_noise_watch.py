@@ -201,14 +201,10 @@ ATTACKS: dict[str, Draw] = {
 fresh = by_layer(lambda z: z)
 
 
-def convolutional() -> nn.Module:
-    """1,410 parameters in four tensors."""
-    return nn.Sequential(nn.Conv2d(4, 16, 3), nn.ReLU(), nn.Flatten(), nn.Linear(16 * 4 * 4, 3, bias=True))
-
-
-def plain_loop(folder: Path, draw: Draw, model: nn.Module | None = None, *, steps: int = 40, std: float = 0.8) -> None:
+def plain_loop(folder: Path, draw: Draw, steps: int, std: float = 0.8) -> None:
     """Record a plain loop with noise of standard deviation ``std`` on sums of clipped gradients of norm 0.5."""
-    model = convolutional() if model is None else model
+    # 1,410 parameters in four tensors
+    model = nn.Sequential(nn.Conv2d(4, 16, 3), nn.ReLU(), nn.Flatten(), nn.Linear(16 * 4 * 4, 3, bias=True))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     shapes, kept = [p.shape for p in model.parameters()], {}
     given: dict[str, Any] = {"noise_multiplier": std, "clip_norm": 1.0, "rate": 0.1, "records": 200}

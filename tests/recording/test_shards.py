@@ -20,7 +20,7 @@ from opacus.optimizers import FSDPOptimizerFastGradientClipping as Optimizer
 from opacus.utils.fast_gradient_clipping_utils import DPTensorFastGradientClipping as Losses
 from support.checked_runs import Question, check_run
 from support.opacus_training import second_pass_of_equal_weights
-from support.ranks import Ranked, dealt, killed
+from support.ranks import Ranked, after_scaling, dealt, killed
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
@@ -173,17 +173,6 @@ def smaller_norms(training: Ranked, rank: int) -> None:
     Sharded.get_norm_sample = norms
 
 
-def changed_before_the_step(training: Ranked, rank: int) -> None:
-    hook = training.private.step_hook
-
-    def change(optimizer: Any) -> None:
-        hook(optimizer)
-        if rank == 1:
-            local(optimizer.params[0].grad).mul_(0.1)
-
-    training.private.attach_step_hook(change)
-
-
 def rows_of_another_model(training: Ranked, rank: int) -> None:
     """Rank 1 puts the rows of a model that was trained without privacy into its own."""
     for number, (x, y) in enumerate(training.loader):
@@ -246,7 +235,10 @@ FAULTS: dict[str, tuple[Script, str]] = {
     ),
     "smaller norms": (smaller_norms, checks.GHOST_NORMS),
     "dealt": (dealt, "assumed Poisson sampling; the loader's batches are shuffled"),
-    "changed before the step": (changed_before_the_step, checks.MEDDLED),
+    "changed before the step": (
+        lambda t, rank: after_scaling(t, lambda optimizer: rank and local(optimizer.params[0].grad).mul_(0.1)),
+        checks.MEDDLED,
+    ),
     "changed sum": (changed_sum, joined_checks.NO_SUM),
     "unreduced": (lambda t, rank: divided(t, 0.5), joined_checks.NO_SUM),
 }

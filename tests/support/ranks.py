@@ -107,6 +107,27 @@ class Ranked(PrivateTraining):
         return [one.exitcode for one in every]
 
 
+def after_scaling(training: Ranked, change: Callable[[Any], object]) -> None:
+    """Call ``change`` with the optimizer after the hook of each step, where the noisy sum is scaled already."""
+    hook = training.private.step_hook
+
+    def both(optimizer: Any) -> None:
+        hook(optimizer)
+        change(optimizer)
+
+    training.private.attach_step_hook(both)
+
+
+def reduced(change: Callable[[Any, Callable[[Any], None]], None]) -> Callable[[Ranked, int], None]:
+    """Prepare a replaced sum over the ranks; ``change`` gets the optimizer and the sum."""
+
+    def prepare(training: Ranked, rank: int) -> None:
+        original = DistributedDPOptimizer.reduce_gradients
+        DistributedDPOptimizer.reduce_gradients = lambda self: change(self, original)
+
+    return prepare
+
+
 def dealt(training: Ranked, rank: int) -> None:
     """Prepare batches that torch's sampler deals to the ranks."""
     training.loader = DataLoader(training.data, batch_size=30, sampler=DistributedSampler(training.data))
