@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from support.checked_runs import CheckedRun
-from support.opacus_training import Training, recorded
+from support.opacus_training import Training, after_each, recorded
 from support.sketches import directions
 from torch import nn
 
@@ -230,17 +230,6 @@ def queue_of_a_class(training: Training) -> None:
     training.private._step_skip_queue = Queue()
 
 
-def noise_of_the_instance(training: Training) -> None:
-    add_noise = training.private.add_noise
-
-    def noise() -> None:
-        add_noise()
-        for p in training.private.params:
-            p.grad.data.add_(1.0)
-
-    training.private.add_noise = noise
-
-
 def parameters_of_a_class(training: Training) -> None:
     group = training.private.param_groups[0]
     group["params"] = type("Own", (list,), {})(group["params"])
@@ -251,7 +240,7 @@ def parameters_of_a_class(training: Training) -> None:
     [
         (skip_check_of_the_instance, "changes of the summed gradient outside of clipping"),
         (queue_of_a_class, "changes of the summed gradient outside of clipping"),
-        (noise_of_the_instance, checks.REPLACED),
+        (after_each("add_noise", lambda o: [p.grad.data.add_(1.0) for p in o.params]), checks.REPLACED),
         (lambda t: setattr(t.private, "noise_multiplier", type("Own", (float,), {})(1.1)), None),
     ],
 )

@@ -152,6 +152,21 @@ def recorded(
     return check_run(folder, Question(**{"delta": 1e-5, "epsilon": 100.0, **(asked or {})}))
 
 
+def after_each(name: str, change: Any) -> Any:
+    """Prepare a training that calls ``change`` with the optimizer after each call of its method ``name``."""
+
+    def prepare(training: Training) -> None:
+        original = getattr(training.private, name)
+
+        def method() -> None:
+            original()
+            change(training.private)
+
+        setattr(training.private, name, method)
+
+    return prepare
+
+
 def scheduled(make: Any) -> Any:
     """The script that trains with a scheduler, made of the optimizer within the block."""
 
