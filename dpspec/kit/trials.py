@@ -17,8 +17,6 @@ from dpspec.kit.users import by_user, drawn, draws_users
 if TYPE_CHECKING:
     import numpy as np
 
-    import dpspec.contract as dps
-
 #: Floating-point operations per second and core of an audited run, a low estimate. Without observers, logs and scores
 #: training reaches 9e9 to 1.3e11 (linear models and perceptrons with 8e3 to 4e5 parameters, batches of 200 to 2000).
 FLOPS = 4e9

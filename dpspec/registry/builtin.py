@@ -14,7 +14,6 @@ from dpspec.contract import (
     Executor,
     Facts,
     Finding,
-    Json,
     Mechanism,
     Model,
     Reporter,
@@ -24,6 +23,7 @@ from dpspec.contract import (
     hookimpl,
 )
 from dpspec.contract.attacks import Canary, Score
+from dpspec.contract.fragments import array, block, number
 from dpspec.data import arrays, fileless, huggingface, table_files, tokens
 from dpspec.language.blocks import CELL_BLOCKS, CLAIM_KIND, SELECTION, core
 from dpspec.models import architectures
@@ -62,6 +62,9 @@ claims:
 """
 
 
+_DELTA = number("The delta at which epsilon is reported if no claim names one.", above=0, below=1, default=1e-5)
+
+
 class RecordedSchedule(Audit):
     """The recording states the bounds: :mod:`dpspec.engine.recorded.executed_run`."""
 
@@ -82,21 +85,7 @@ RECORDED_MECHANISM = Mechanism(
     kind=KIND,
     summary="The executed schedule of a recorded training, compared with no declared one",
     description="the executed schedule of batches and noise",
-    schemas=Schemas(
-        mechanism={
-            "type": "object",
-            "properties": {
-                "delta": {
-                    "type": "number",
-                    "exclusiveMinimum": 0,
-                    "exclusiveMaximum": 1,
-                    "default": 1e-5,
-                    "description": "The delta at which epsilon is reported if no claim names one.",
-                }
-            },
-            "additionalProperties": False,
-        },
-    ),
+    schemas=Schemas(mechanism=block(delta=_DELTA)),
     claims=frozenset({"approx-dp"}),
     audit="dpspec.registry.builtin:RecordedSchedule",
     example=_RECORDED_EXAMPLE,
@@ -116,27 +105,19 @@ _OF_A_CELL = {
     "threat_model": "The threat model of the cell, with the keys of its mechanism; default: the spec's.",
 }
 
-_SCHEMA: dict[str, Json] = {
-    "type": "object",
-    "properties": {
-        "cells": {
-            "type": "array",
-            "minItems": 1,
-            "maxItems": 1000,
-            "description": "The runs whose best result is published, each with all parameters of its privacy.",
-            "items": {
-                "type": "object",
-                "description": "One of the runs.",
-                "properties": {key: {"type": "object", "description": _OF_A_CELL[key]} for key in CELL_BLOCKS},
-                "required": ["mechanism"],
-                "additionalProperties": False,
-            },
-        },
-        "tries": core("spec")["properties"]["tuning"]["properties"]["tries"],
-    },
-    "required": ["cells"],
-    "additionalProperties": False,
-}
+_CELL = {key: {"type": "object", "description": _OF_A_CELL[key]} for key in CELL_BLOCKS}
+
+_SCHEMA = block(
+    None,
+    ["cells"],
+    cells=array(
+        "The runs whose best result is published, each with all parameters of its privacy.",
+        block("One of the runs.", ["mechanism"], **_CELL),
+        least=1,
+        most=1000,
+    ),
+    tries=core("spec")["properties"]["tuning"]["properties"]["tries"],
+)
 
 _SELECTION_EXAMPLE = """\
 dpspec: 1

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -18,9 +17,6 @@ from dpspec.language.load import claim_options
 from dpspec.reporters import words
 from dpspec.reporters.charts import Chart, Line
 from dpspec.reporters.layout import rounding, series_cell
-
-if TYPE_CHECKING:
-    pass
 
 #: The maximum number of rows of a table; the JSON in the page has all rows.
 MOST_ROWS = 500
