@@ -7,15 +7,7 @@ import time
 from contextlib import suppress
 from typing import IO, TYPE_CHECKING
 
-from dpspec.contract.events import (
-    Event,
-    Noticed,
-    Progressed,
-    RunFinished,
-    StageStarted,
-    TrialFinished,
-    TrialsPlanned,
-)
+from dpspec.contract.events import Event, Noticed, Progressed, RunFinished, StageStarted, TrialFinished, TrialsPlanned
 from dpspec.text import plain
 
 if TYPE_CHECKING:

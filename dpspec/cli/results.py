@@ -9,14 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dpspec.cli.arguments import (
-    DEFAULT_STORE,
-    AllowChangedClaims,
-    Internal,
-    ResultFile,
-    StoreKey,
-    StorePlace,
-)
+from dpspec.cli.arguments import DEFAULT_STORE, AllowChangedClaims, Internal, ResultFile, StoreKey, StorePlace
 from dpspec.cli.output import COMMANDS, emit, find_format, note, require_known, show_on_terminal, write_file
 from dpspec.errors import ExitCode, UsageError
 from dpspec.text import plain

@@ -15,17 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from dpspec.contract import (
-    DataError,
-    Finding,
-    FrozenMap,
-    MissingArrayError,
-    Plan,
-    Series,
-    Spec,
-    Trial,
-    thaw,
-)
+from dpspec.contract import DataError, Finding, FrozenMap, MissingArrayError, Plan, Series, Spec, Trial, thaw
 from dpspec.contract.audit import NO_TRIALS
 from dpspec.contract.catalog import Catalog
 from dpspec.engine.differences import VERDICT, Mismatch, comparable, compare, merged, versions_of

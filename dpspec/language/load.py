@@ -33,15 +33,7 @@ from dpspec.contract.frozen import digest, without
 from dpspec.contract.spec import unit_in_words
 from dpspec.errors import PluginError, SpecError, UsageError
 from dpspec.language.blocks import core
-from dpspec.language.compose import (
-    OVERRIDES_FILE,
-    Composed,
-    Override,
-    compose,
-    one_line,
-    parse_overrides,
-    read_family,
-)
+from dpspec.language.compose import OVERRIDES_FILE, Composed, Override, compose, one_line, parse_overrides, read_family
 from dpspec.language.problems import problems
 from dpspec.language.rewrite import split_claims, unused_settings
 from dpspec.language.tree import Node, Origin, locate, origin, plain

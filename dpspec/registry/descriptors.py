@@ -7,16 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, get_args
 
-from dpspec.contract import (
-    CAPABILITIES,
-    Assumption,
-    Backend,
-    Dataset,
-    Executor,
-    Mechanism,
-    Model,
-    Reporter,
-)
+from dpspec.contract import CAPABILITIES, Assumption, Backend, Dataset, Executor, Mechanism, Model, Reporter
 from dpspec.contract.attacks import Canary, Score
 from dpspec.contract.findings import AssumptionStatus
 

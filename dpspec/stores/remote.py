@@ -20,16 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from dpspec.errors import UsageError
-from dpspec.stores.folder import (
-    CONTENT,
-    KEY,
-    MARK,
-    RECORD,
-    check_key,
-    check_mark,
-    require_unused,
-    shown,
-)
+from dpspec.stores.folder import CONTENT, KEY, MARK, RECORD, check_key, check_mark, require_unused, shown
 
 #: Seconds before repeated writes of a record. A store may reject both of two simultaneous writes.
 _PAUSES = (0.1, 0.4, 1.6)

@@ -11,17 +11,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from dpspec.contract import (
-    Context,
-    DataError,
-    Facts,
-    FrozenMap,
-    LoadedData,
-    ModelFactory,
-    Resumable,
-    Spec,
-    Trainer,
-)
+from dpspec.contract import Context, DataError, Facts, FrozenMap, LoadedData, ModelFactory, Resumable, Spec, Trainer
 from dpspec.contract.attacks import Array, Asked, Attacker, Canary, Directions, Observed, Records, Score
 from dpspec.contract.catalog import Catalog, Offered
 from dpspec.contract.events import Event, Progressed

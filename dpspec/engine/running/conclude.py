@@ -14,17 +14,7 @@ from dataclasses import replace
 from itertools import chain
 from typing import TypeVar, get_args
 
-from dpspec.contract import (
-    Assumption,
-    Check,
-    Evidence,
-    Finding,
-    Outcome,
-    Series,
-    Spec,
-    Trial,
-    is_privacy_quantity,
-)
+from dpspec.contract import Assumption, Check, Evidence, Finding, Outcome, Series, Spec, Trial, is_privacy_quantity
 from dpspec.contract.catalog import Offered
 from dpspec.contract.findings import Rigor
 from dpspec.engine.judging.claim_tests import Concluded

@@ -20,16 +20,7 @@ from dpspec.engine.running.tasks import TrainTrials
 from dpspec.engine.storage.stored_trials import AuditState, Listener, StoredTrials
 from dpspec.engine.storage.trial_store import Store
 from dpspec.errors import SpecError
-from dpspec.executors import (
-    InlinePool,
-    PartialResult,
-    Pool,
-    Resources,
-    Task,
-    TaskFailed,
-    TaskProgress,
-    WorkerLost,
-)
+from dpspec.executors import InlinePool, PartialResult, Pool, Resources, Task, TaskFailed, TaskProgress, WorkerLost
 
 #: Number of lost workers after which a chunk is given up.
 TRIES = 3
