@@ -15,12 +15,11 @@ from pathlib import Path
 
 import pytest
 from support import tasks
+from support.tasks import task, until_end
 
 from dpspec.executors import (
     InlinePool,
-    Message,
     PartialResult,
-    Pool,
     PoolRequest,
     Resources,
     Task,
@@ -38,18 +37,6 @@ def pool() -> Iterator[Processes]:
     pool = Processes(["cpu"], most=2, threads=2, budget=1000)
     yield pool
     pool.close()
-
-
-def until_end(pool: Pool, *numbers: int) -> dict[int, list[Message]]:
-    told: dict[int, list[Message]] = {number: [] for number in numbers}
-    while not all(m and isinstance(m[-1], TaskFinished | TaskFailed | WorkerLost) for m in told.values()):
-        for message in pool.messages():
-            told[message.task].append(message)
-    return told
-
-
-def task(number: int, work: object, **needs: int) -> Task:
-    return Task(number=number, name=f"task {number}", needs=Resources(**needs), work=work)  # type: ignore[arg-type]
 
 
 def test_what_a_task_yields_comes_back_in_order(pool: Processes) -> None:

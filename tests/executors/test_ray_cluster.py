@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from support import counting, fragile, tasks
+from support.tasks import task, until_end
 
 from dpspec.contract.events import Event, Noticed
 from dpspec.engine.running.run_options import RunOptions
@@ -17,11 +18,9 @@ from dpspec.engine.running.runner import run
 from dpspec.engine.storage.trial_store import Store
 from dpspec.errors import UsageError
 from dpspec.executors import (
-    Message,
     PartialResult,
     PoolRequest,
     Resources,
-    Task,
     TaskFailed,
     TaskFinished,
     TaskProgress,
@@ -54,18 +53,6 @@ def pool(ray: Any) -> Iterator[Cluster]:
     assert isinstance(pool, Cluster)
     yield pool
     pool.close()
-
-
-def until_end(pool: Cluster, *numbers: int) -> dict[int, list[Message]]:
-    told: dict[int, list[Message]] = {number: [] for number in numbers}
-    while not all(m and isinstance(m[-1], TaskFinished | TaskFailed | WorkerLost) for m in told.values()):
-        for message in pool.messages():
-            told[message.task].append(message)
-    return told
-
-
-def task(number: int, work: Any, **needs: Any) -> Task:
-    return Task(number=number, name=f"task {number}", needs=Resources(**needs), work=work)
 
 
 def test_addresses_that_are_refused() -> None:

@@ -77,14 +77,13 @@ BROKEN = {
     "base exception": ("class Odd(BaseException): pass\nraise Odd('a\\nb\\x1b[31m')\n", "Odd: a b\\x1b[31m"),
     "no api": ("x = 1\n", "DPSPEC_API is missing; this dpspec supports 1"),
     "other api": ("DPSPEC_API = 2\n", "plugin API 2 is not supported; this dpspec supports 1"),
-    "no hook": ("DPSPEC_API = 1\n", "no hook is implemented: mark hooks with @dpspec.contract.hookimpl"),
+    "no hook": (
+        HEAD + "def dpspec_datasets(): yield rows()\n",
+        "no hook is implemented: mark hooks with @dpspec.contract.hookimpl",
+    ),
     "misspelt": (
         HEAD + "@dps.hookimpl\ndef dpspec_mechanism(): return []\n",
         "unknown hook 'dpspec_mechanism' in plugin",
-    ),
-    "unmarked": (
-        HEAD + "def dpspec_datasets(): yield rows()\n",
-        "no hook is implemented: mark hooks",
     ),
     "unknown argument": (
         HEAD + "@dps.hookimpl\ndef dpspec_datasets(spec): yield rows()\n",
