@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from typing import Annotated
 
 import typer
 
 from dpspec.cli.output import emit, page_width
-from dpspec.contract.catalog import BrokenPlugin, Offered
 from dpspec.errors import ExitCode, UsageError
 from dpspec.registry.descriptors import FAMILIES
 from dpspec.text import closest, did_you_mean, plain, quoted
@@ -25,29 +24,27 @@ def plugins(
     if check is not None:
         return _check(check)
     from dpspec.registry.loader import load_catalog
-
-    catalog = load_catalog()
-    offers = {family.field: sorted(getattr(catalog, family.field).items()) for family in FAMILIES}
-    emit(_as_text(offers, catalog.broken))
-    return ExitCode.OK
-
-
-def _as_text(offers: Mapping[str, Sequence[tuple[str, Offered]]], broken: Sequence[BrokenPlugin]) -> str:
     from dpspec.reporters.layout import text_table
 
+    catalog = load_catalog()
     tables = {
-        field: [(name, one.provider.summary, f"{one.distribution} {one.version}") for name, one in offered]
-        for field, offered in offers.items()
+        family.field: [
+            (name, one.provider.summary, f"{one.distribution} {one.version}")
+            for name, one in sorted(getattr(catalog, family.field).items())
+        ]
+        for family in FAMILIES
     }
-    if broken:
+    if catalog.broken:
         tables["broken (only specs that need them fail)"] = [
-            (plugin.plugin or "?", plugin.reason, f"{plugin.distribution} {plugin.version}") for plugin in broken
+            (plugin.plugin or "?", plugin.reason, f"{plugin.distribution} {plugin.version}")
+            for plugin in catalog.broken
         ]
     blocks = []
     for title, rows in tables.items():
         lines = text_table(rows, page_width() - 2, folded=1) if rows else ("none",)
         blocks.append("\n".join([title, *(f"  {line}" for line in lines)]))
-    return "\n\n".join(blocks)
+    emit("\n\n".join(blocks))
+    return ExitCode.OK
 
 
 def _check(name: str) -> ExitCode:

@@ -20,15 +20,7 @@ if TYPE_CHECKING:
     import numpy as np
     import torch
 
-__all__ = [
-    "Asked",
-    "Attacker",
-    "Canary",
-    "Directions",
-    "Observed",
-    "Records",
-    "Score",
-]
+__all__ = ["Asked", "Attacker", "Canary", "Directions", "Observed", "Records", "Score"]
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
 

@@ -6,11 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = [
-    "BrokenPlugin",
-    "Catalog",
-    "Offered",
-]
+__all__ = ["BrokenPlugin", "Catalog", "Offered"]
 
 
 @dataclass(frozen=True, kw_only=True)

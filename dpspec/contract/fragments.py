@@ -77,13 +77,6 @@ def _fragment(keywords: dict[str, Json], description: str | None) -> dict[str, J
     return {key: value for key, value in every.items() if value is not None}
 
 
-def _only(scheme: str, *, forbidden: Sequence[str] = (), required: Sequence[str] = ()) -> dict[str, Json]:
-    """The condition that a scheme imposes on the keys of its block."""
-    then: dict[str, Json] = {"required": list(required)} if required else {}
-    then["properties"] = dict.fromkeys(forbidden, False)
-    return {"if": {"properties": {"scheme": {"const": scheme}}, "required": ["scheme"]}, "then": then}
-
-
 NOISE_MULTIPLIER: dict[str, Json] = number(
     "Standard deviation of the noise divided by clip_norm. The noise is added to the sum of clipped gradients.",
     least=0,
@@ -124,7 +117,9 @@ for _name, _schema in _SAMPLING_OPTIONS.items():
 _SCHEME_CONDITIONS: list[Json] = []
 for _scheme, _options in SCHEMES.items():
     _others = [name for name in _SAMPLING_OPTIONS if name not in (*_options.takes, *_options.may)]
-    _SCHEME_CONDITIONS.append(_only(_scheme, required=_options.takes, forbidden=_others))
+    _needs = {"required": list(_options.takes)} if _options.takes else {}
+    _if = {"properties": {"scheme": {"const": _scheme}}, "required": ["scheme"]}
+    _SCHEME_CONDITIONS.append({"if": _if, "then": {**_needs, "properties": dict.fromkeys(_others, False)}})
 
 SAMPLING: dict[str, Json] = {
     "type": "object",

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dpspec.contract import DataError, Dataset, Facts, FrozenMap, Json, LoadedData
-from dpspec.contract.fragments import choice, integer, number
+from dpspec.contract.fragments import block, choice, integer, number
 from dpspec.data.options import CLASSES, schema
 from dpspec.data.source import GENERATE, Source, check_count, generator, whole_facts, whole_rows
 from dpspec.data.table import RECORDS_PER_USER
@@ -28,22 +28,19 @@ SHAPE: dict[str, Json] = {
 DECLARED = Dataset(
     kind="declared",
     summary="Only the public facts of a dataset, which suffice for bounds but not for training.",
-    schema={
-        "type": "object",
-        "properties": {
-            "records": integer("The number of training records.", least=1),
-            "features": {
-                **SHAPE,
-                "default": 1,
-                "description": "The number of features, or the shape: [channels, height, width] for images.",
-            },
-            "classes": {**CLASSES, "default": 2, "description": "The number of classes."},
-            "test_records": integer("The number of test records.", least=0, default=0),
-            "records_per_user": RECORDS_PER_USER,
+    schema=block(
+        None,
+        ["records"],
+        records=integer("The number of training records.", least=1),
+        features={
+            **SHAPE,
+            "default": 1,
+            "description": "The number of features, or the shape: [channels, height, width] for images.",
         },
-        "required": ["records"],
-        "additionalProperties": False,
-    },
+        classes={**CLASSES, "default": 2, "description": "The number of classes."},
+        test_records=integer("The number of test records.", least=0, default=0),
+        records_per_user=RECORDS_PER_USER,
+    ),
     source="dpspec.data.fileless:Declared",
 )
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from dpspec.contract import DataError, FrozenMap, Json
-from dpspec.contract.fragments import flag, integer, number, string
+from dpspec.contract.fragments import block, flag, integer, number, string
 
 if TYPE_CHECKING:
     import numpy as np
@@ -15,25 +15,21 @@ if TYPE_CHECKING:
 _SEED: dict[str, Json] = {"type": "integer", "minimum": 0, "maximum": 2**63 - 1, "default": 0}
 
 COMMON: dict[str, Json] = {
-    "split": {
-        "type": "object",
-        "description": "Holds out some records for testing, if the source has no test records.",
-        "properties": {
-            "test": {
-                "type": ["number", "array"],
-                "exclusiveMinimum": 0,
-                "minItems": 1,
-                "maxItems": 100_000,
-                "uniqueItems": True,
-                "items": integer("A record's index, from 0.", least=0),
-                "description": "The records to hold out: a fraction below 1, a count, or a list of indices, for "
-                "example to repeat a published split.",
-            },
-            "seed": {**_SEED, "description": "Seed of the held-out records, if test is a fraction or a count."},
+    "split": block(
+        "Holds out some records for testing, if the source has no test records.",
+        ["test"],
+        test={
+            "type": ["number", "array"],
+            "exclusiveMinimum": 0,
+            "minItems": 1,
+            "maxItems": 100_000,
+            "uniqueItems": True,
+            "items": integer("A record's index, from 0.", least=0),
+            "description": "The records to hold out: a fraction below 1, a count, or a list of indices, for "
+            "example to repeat a published split.",
         },
-        "required": ["test"],
-        "additionalProperties": False,
-    },
+        seed={**_SEED, "description": "Seed of the held-out records, if test is a fraction or a count."},
+    ),
     "size": integer(
         "The number of training records to use, drawn at random by seed. With the same seed, a smaller "
         "size draws a subset of a larger one.",
@@ -43,26 +39,22 @@ COMMON: dict[str, Json] = {
         **_SEED,
         "description": "Seed of the records that size and max_records_per_user keep, and of synthetic data.",
     },
-    "standardise": {
-        "type": "object",
-        "description": "Replaces x by (x - mean) / std. Public constants, never computed from the records.",
-        "properties": {
-            "mean": {
-                "type": ["number", "array"],
-                "items": {"type": "number"},
-                "default": 0.0,
-                "description": "The subtrahend: one number, or one per feature (images: one per channel).",
-            },
-            "std": {
-                "type": ["number", "array"],
-                "exclusiveMinimum": 0,
-                "items": {"type": "number", "exclusiveMinimum": 0},
-                "default": 1.0,
-                "description": "The divisor: one number, or one per feature (images: one per channel).",
-            },
+    "standardise": block(
+        "Replaces x by (x - mean) / std. Public constants, never computed from the records.",
+        mean={
+            "type": ["number", "array"],
+            "items": {"type": "number"},
+            "default": 0.0,
+            "description": "The subtrahend: one number, or one per feature (images: one per channel).",
         },
-        "additionalProperties": False,
-    },
+        std={
+            "type": ["number", "array"],
+            "exclusiveMinimum": 0,
+            "items": {"type": "number", "exclusiveMinimum": 0},
+            "default": 1.0,
+            "description": "The divisor: one number, or one per feature (images: one per channel).",
+        },
+    ),
     "radius": number(
         "Maximum l2 norm of a record after standardise; longer records are scaled down. A public constant.", least=1e-6
     ),
@@ -77,12 +69,7 @@ def schema(
     ``public`` is the default of this key. ``scaled``: ``standardise`` and ``radius`` can scale the features.
     """
     common = {key: value for key, value in COMMON.items() if scaled or key not in ("standardise", "radius")}
-    return {
-        "type": "object",
-        "properties": {**own, **common, "public": {**_PUBLIC, "default": public}},
-        "required": list(required),
-        "additionalProperties": False,
-    }
+    return block(None, list(required), **own, **common, public={**_PUBLIC, "default": public})
 
 
 _PUBLIC: dict[str, Json] = flag(

@@ -136,27 +136,21 @@ class Point:
         return bool(self.verdicts) and all(verdict.verdict == "proved" for verdict in self.verdicts)
 
 
+@dataclass
 class Evaluations:
-    def __init__(
-        self,
-        spec: Spec,
-        catalog: Catalog,
-        key: NumericKey,
-        claims: Sequence[str],
-        emit: Callable[[Event], None] | None = None,
-    ) -> None:
-        self.spec = spec
-        self.key = key
-        self.claims = tuple(claims)
-        self._catalog = catalog
-        self._emit = emit or (lambda event: None)
-        self._base: Prepared | None = None
-        self.points: dict[float, Point] = {}
+    spec: Spec
+    catalog: Catalog
+    key: NumericKey
+    claims: tuple[str, ...]
+    emit: Callable[[Event], None] | None = None
+    points: dict[float, Point] = field(default_factory=dict)
+    _base: Prepared | None = None
 
     def at(self, value: float) -> Point:
         if value in self.points:
             return self.points[value]
-        self._emit(StageStarted(audit=self.spec.name, stage=f"{self.key.place} = {self.key.spelling(value)}"))
+        if self.emit is not None:
+            self.emit(StageStarted(audit=self.spec.name, stage=f"{self.key.place} = {self.key.spelling(value)}"))
         try:
             prepared = self.candidate(value)
             findings = self._findings(prepared)
@@ -185,7 +179,7 @@ class Evaluations:
     def candidate(self, value: float) -> Prepared:
         made = from_document(
             with_value(self.spec, self.key, value),
-            self._catalog,
+            self.catalog,
             self.spec.directory,
             name=self.spec.name,
             cell=self.spec.cell,
@@ -193,9 +187,9 @@ class Evaluations:
         spec = dataclasses.replace(made, audit=None, origin=self.spec.origin)
         base = self._base
         if base is None or self.key.path[0] in ("data", "model", "training") or base.components:
-            prepared = prepare(spec, self._catalog)
+            prepared = prepare(spec, self.catalog)
         else:  # neither data nor model can have changed: they need not be described again
-            audit = audit_of(self._catalog.mechanisms[spec.mechanism.kind])
+            audit = audit_of(self.catalog.mechanisms[spec.mechanism.kind])
             diagnostics = tuple(locate(d, spec.origin) for d in audit.check(spec, base.facts))
             prepared = dataclasses.replace(base, spec=spec, audit=audit, diagnostics=diagnostics)
         errors = [d for d in prepared.diagnostics if d.severity == "error"]
@@ -206,7 +200,7 @@ class Evaluations:
 
     def _findings(self, prepared: Prepared) -> tuple[Finding, ...]:
         spec, inputs = prepared.spec, prepared.audit.trial_inputs(prepared.spec)
-        context = RunContext(prepared, self._catalog, inputs, device="cpu", emit=self._emit)
+        context = RunContext(prepared, self.catalog, inputs, device="cpu", emit=self.emit)
         try:
             outcomes = with_assumptions(prepared.audit.bound(spec, context), spec, prepared.constants, {})
             return tuple(outcome for outcome in outcomes if isinstance(outcome, Finding))

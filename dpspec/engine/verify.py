@@ -190,12 +190,7 @@ class Recomputed:
 
 
 def recompute(
-    audit: AuditResult,
-    catalog: Catalog,
-    directory: str | None,
-    store: Store | None,
-    *,
-    vouched: bool = False,
+    audit: AuditResult, catalog: Catalog, directory: str | None, store: Store | None, *, vouched: bool = False
 ) -> tuple[Recomputed, list[Mismatch]]:
     """Recompute an audit; ``vouched``: whether the store must contain all of its trials."""
     folder = str(Path(audit.source).parent) if directory is None else directory

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, get_args, get_or
 
 import dpspec.contract as dps
 from dpspec.contract.fragments import block, integer, requires_data
-from dpspec.kit.findings import coins, lower_from
+from dpspec.kit.findings import coins, executed_scope, lower_from
 from dpspec.kit.trials import chunks
 
 if TYPE_CHECKING:
@@ -319,13 +319,7 @@ def _evidence(mechanism: AttackedMechanism, spec: dps.Spec, group_size: int, out
         at=dps.FrozenMap({"group_size": group_size}),
         method=mechanism.attack,
         source=thresholds.SOURCE,
-        scope=dps.Scope(
-            adjacency=spec.threat_model.adjacency,
-            access=mechanism.access,
-            adversary=mechanism.adversary,
-            data="this",
-            pipeline="executed",
-        ),
+        scope=executed_scope(spec, adversary=mechanism.adversary, access=mechanism.access),
         assumptions=(coins("each group is planted by an independent fair coin"),),
     )
 

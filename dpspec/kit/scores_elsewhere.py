@@ -47,11 +47,8 @@ _CONTRADICTS = 1e-9
 def as_executed(finding: dps.Finding) -> dps.Finding:
     """Convert an upper bound for the declared mechanism to one for the external run, if it follows the declaration."""
     kept = tuple(a for a in finding.assumptions if a.name != "data-independent-hyperparameters")
-    return replace(
-        finding,
-        scope=replace(finding.scope, pipeline="executed"),
-        assumptions=(*kept, TRAINED_AS_DECLARED),
-    )
+    scope = replace(finding.scope, pipeline="executed")
+    return replace(finding, scope=scope, assumptions=(*kept, TRAINED_AS_DECLARED))
 
 
 def assumptions(rows: int, sizes: int) -> tuple[dps.Assumption, ...]:
@@ -117,11 +114,7 @@ SCHEMA: dict[str, dps.Json] = block(
         "description": "The column with the number of records of the row's group. Default: threat_model.group_size.",
     },
     id={**_COLUMN, "description": "The column with the names of canaries or runs, without duplicates."},
-    rows=integer(
-        "The number of rows, canaries or runs, as fixed before training.",
-        least=1,
-        most=10**6,
-    ),
+    rows=integer("The number of rows, canaries or runs, as fixed before training.", least=1, most=10**6),
 )
 
 _SCORES = ("audit", "scores")

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from dpspec.contract import Json, Model
-from dpspec.contract.fragments import array, choice, flag, integer
+from dpspec.contract.fragments import array, block, choice, flag, integer
 from dpspec.models.layers import (
     FLATTEN,
     GLOBAL_AVERAGE,
@@ -51,9 +51,8 @@ _GROUPS: dict[str, Json] = {
 
 
 def _model(kind: str, name: str, summary: str, properties: dict[str, Json], *, tokens: bool = False) -> Model:
-    schema: dict[str, Json] = {"type": "object", "properties": properties, "additionalProperties": False}
     factory = f"dpspec.models.architectures:{name}"
-    return Model(kind=kind, summary=summary, schema=schema, factory=factory, tokens=tokens)
+    return Model(kind=kind, summary=summary, schema=block(**properties), factory=factory, tokens=tokens)
 
 
 LINEAR = _model("linear", "Linear", "One linear score per class (multinomial logistic regression).", {"bias": _BIAS})

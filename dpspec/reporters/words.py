@@ -297,8 +297,6 @@ def groups(size: int, unit: str = "record") -> str:
 def value(item: Json) -> str:
     if isinstance(item, bool) or item is None:
         return {True: "true", False: "false", None: "none"}[item]
-    if isinstance(item, int):
-        return str(item)
     if isinstance(item, float):
         return decimals.given(item)
     if isinstance(item, Mapping):

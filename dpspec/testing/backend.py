@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
+from functools import partial
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from dpspec.contract import Cancelled, FrozenMap, Json, Observer, TrainingJob
@@ -68,22 +70,12 @@ def parameters(model: torch.nn.Module) -> torch.Tensor:
     return torch.cat([p.detach().clone().flatten() for p in model.parameters() if p.requires_grad])
 
 
-class Canary:
-    """One canary whose gradient is 1000 along one coordinate, for any model."""
+def canary(size: int) -> SimpleNamespace:
+    """One canary whose gradient is 1000 along the third of ``size`` coordinates, for any model."""
+    import torch
 
-    count = 1
-
-    def __init__(self, coordinate: int, size: int) -> None:
-        self._coordinate = coordinate
-        self._size = size
-
-    def gradients(self, indices: torch.Tensor) -> torch.Tensor:
-        """Shape (b, parameters)."""
-        import torch
-
-        rows = torch.zeros(len(indices), self._size, device=indices.device)
-        rows[:, self._coordinate] = 1000.0
-        return rows
+    row = 1000.0 * torch.eye(size)[2]
+    return SimpleNamespace(count=1, gradients=lambda indices: row.to(indices.device).repeat(len(indices), 1))
 
 
 class _Log(Observer):
@@ -91,18 +83,8 @@ class _Log(Observer):
 
     def __init__(self) -> None:
         self.calls: list[tuple[str, int, torch.Tensor]] = []
-
-    def released(self, step: int, state: torch.Tensor) -> None:
-        self._keep("released", step, state)
-
-    def sampled(self, step: int, indices: torch.Tensor) -> None:
-        self._keep("sampled", step, indices)
-
-    def noised(self, step: int, noise: torch.Tensor) -> None:
-        self._keep("noised", step, noise)
-
-    def clipped(self, step: int, norms: torch.Tensor) -> None:
-        self._keep("clipped", step, norms)
+        for method in ("released", "sampled", "noised", "clipped"):
+            setattr(self, method, partial(self._keep, method))
 
     def all(self, method: str) -> list[torch.Tensor]:
         """All observations of one method, in order."""
@@ -174,13 +156,12 @@ class BackendSuite(ProviderSuite):
 
         The logs are also complete with a canary and with each optimizer that the backend supports.
         """
-        planted = {"canaries": Canary(2, len(parameters(self.job().model)))} if self.can("gradient-canaries") else {}
+        planted = {"canaries": canary(len(parameters(self.job().model)))} if self.can("gradient-canaries") else {}
         logs = [("", self.trained()[1])]
         for kind in ("sgd", "momentum", "adam"):
+            training = {"optimizer": {"kind": kind}}
             try:
-                logs.append(
-                    (f" with optimizer {kind}", self.trained(training={"optimizer": {"kind": kind}}, **planted)[1])
-                )
+                logs.append((f" with optimizer {kind}", self.trained(training=training, **planted)[1]))
             except Exception:
                 require(kind != "sgd", "plain descent is refused")
         steps = list(range(1, _STEPS + 1))
@@ -343,7 +324,7 @@ class BackendSuite(ProviderSuite):
         import torch
 
         plain, _ = self.trained(noise=0.0, sampling=self.everybody(), steps=1)
-        planted, seen = self.trained(noise=0.0, sampling=self.everybody(), steps=1, canaries=Canary(2, len(plain)))
+        planted, seen = self.trained(noise=0.0, sampling=self.everybody(), steps=1, canaries=canary(len(plain)))
         moved = (planted - plain).abs()
         require(float(moved[2]) > 0, "the canary's gradient is not in the update")
         rest = torch.cat([moved[:2], moved[3:]])

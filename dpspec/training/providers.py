@@ -6,26 +6,27 @@ from operator import attrgetter
 
 from dpspec.contract.attacks import Canary, Score
 from dpspec.contract.findings import Assumption, Facts
+from dpspec.contract.fragments import array, block, choice, string
 from dpspec.contract.frozen import FrozenMap, Json
 from dpspec.contract.providers import CAPABILITIES, Backend, TrainingJob
 from dpspec.contract.spec import Spec
 
-_SAMPLER = {
-    "enum": ["poisson", "declared-rate", "shuffled", "weighted"],
-    "default": "poisson",
-    "description": "Data loader of Poisson batches. poisson: make_private converts a loader with batch size "
-    "round(records * rate) to one with rate 1 / (its length). declared-rate: an unmodified DPDataLoader with the "
-    "declared rate. shuffled: an unmodified loader that shuffles each epoch. weighted: an unmodified loader with a "
-    "WeightedRandomSampler that balances the classes.",
-}
+_SAMPLER = choice(
+    "Data loader of Poisson batches. poisson: make_private converts a loader with batch size round(records * rate) to "
+    "one with rate 1 / (its length). declared-rate: an unmodified DPDataLoader with the declared rate. shuffled: an "
+    "unmodified loader that shuffles each epoch. weighted: an unmodified loader with a WeightedRandomSampler that "
+    "balances the classes.",
+    *("poisson", "declared-rate", "shuffled", "weighted"),
+    default="poisson",
+)
 
-_DIVISOR = {
-    "enum": ["records", "declared"],
-    "default": "records",
-    "description": "Divisor of noisy sums for reduction mean. records: make_private's int(records * rate), which "
-    "reveals the number of records. declared: the expected batch size of the spec, written to the optimizer's "
-    "expected_batch_size after make_private.",
-}
+_DIVISOR = choice(
+    "Divisor of noisy sums for reduction mean. records: make_private's int(records * rate), which reveals the number "
+    "of records. declared: the expected batch size of the spec, written to the optimizer's expected_batch_size after "
+    "make_private.",
+    *("records", "declared"),
+    default="records",
+)
 
 #: The native loop computes no constants from the records.
 NATIVE_CONSTANTS = Assumption(
@@ -77,37 +78,33 @@ class RecordedTrainer:
 
 
 _RUN = {
-    "type": "string",
-    "minLength": 1,
     "maxLength": 4096,
-    "description": "Run folder written by dpspec.record, relative to the spec's folder. dpspec trains no model: the "
-    "mechanism's phases declare the run, the recording is the executed run.",
+    **string(
+        "Run folder written by dpspec.record, relative to the spec's folder. dpspec trains no model: the mechanism's "
+        "phases declare the run, the recording is the executed run."
+    ),
 }
 
-_NAMES: dict[str, Json] = {
-    "type": "array",
-    "items": {"type": "string", "minLength": 1, "maxLength": 100},
-    "maxItems": 50,
-    "default": [],
-}
 
-_ASSUME: dict[str, Json] = {
-    **_NAMES,
-    "description": "Names of channels or assumptions that the recording cannot confirm and that you assume. A proof "
-    "lists them. A violated channel cannot be assumed.",
-}
+def _names(description: str) -> dict[str, Json]:
+    return array(description, {"type": "string", "minLength": 1, "maxLength": 100}, most=50, default=[])
 
-_PUBLIC_NAMES: dict[str, Json] = {
-    **_NAMES,
-    "description": "Names of hyperparameters whose values do not depend on the records, such as learning_rate, "
-    "weight_decay, clip_norm or divisor.",
-}
+
+_ASSUME = _names(
+    "Names of channels or assumptions that the recording cannot confirm and that you assume. A proof lists them. A "
+    "violated channel cannot be assumed."
+)
+
+_PUBLIC_NAMES = _names(
+    "Names of hyperparameters whose values do not depend on the records, such as learning_rate, weight_decay, "
+    "clip_norm or divisor."
+)
 
 BACKENDS: tuple[Backend, ...] = (
     Backend(
         kind="native",
         summary="DP-SGD in torch: per-example gradients, clipped, summed, noised",
-        schema={"type": "object", "properties": {}, "additionalProperties": False},
+        schema=block(),
         capabilities=CAPABILITIES,
         trainer="dpspec.training.loop.native:NativeTrainer",
         trial_revision=2,
@@ -117,11 +114,7 @@ BACKENDS: tuple[Backend, ...] = (
     Backend(
         kind="opacus",
         summary="Opacus's PrivacyEngine, called as its users do; needs the extra dpspec[opacus]",
-        schema={
-            "type": "object",
-            "properties": {"sampler": _SAMPLER, "divisor": _DIVISOR},
-            "additionalProperties": False,
-        },
+        schema=block(sampler=_SAMPLER, divisor=_DIVISOR),
         capabilities=frozenset({"iterates", "sampling-log", "noise-log", "gradient-canaries"}),
         trainer="dpspec.training.opacus_backend:OpacusTrainer",
         trial_revision=2,
@@ -131,12 +124,7 @@ BACKENDS: tuple[Backend, ...] = (
     Backend(
         kind="recorded",
         summary="A run recorded by dpspec.record, audited without training again",
-        schema={
-            "type": "object",
-            "properties": {"run": _RUN, "assume": _ASSUME, "public": _PUBLIC_NAMES},
-            "required": ["run"],
-            "additionalProperties": False,
-        },
+        schema=block(None, ["run"], run=_RUN, assume=_ASSUME, public=_PUBLIC_NAMES),
         capabilities=frozenset(),
         trainer="dpspec.training.providers:RecordedTrainer",
         recording="dpspec.engine.recorded.executed_run:RecordedRuns",

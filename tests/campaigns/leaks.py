@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from campaigns.trainings import Hook, Run, by_loop, by_opacus, clipped_sum, record_gradient, sgd, small, table
 from opacus.schedulers import ExponentialNoise
+from support.opacus_training import record_losses
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch.optim import lr_scheduler as schedulers
@@ -293,10 +294,6 @@ HYPERPARAMETERS: Scripts = {
 # The contribution of a record to the clipped sum.
 
 
-def losses(model: Any, batch: Any) -> Tensor:
-    return cross_entropy(model(batch[0]), batch[1], reduction="none")
-
-
 def other_parameters(t: Any) -> None:
     t.old = t.net[0].weight.data
     t.net[0].weight.data = t.old + 0.05 * t.batch[0].sum()
@@ -350,7 +347,7 @@ class Changed(Dataset[Any]):
 
 
 def of_a_dataset(item: Callable[[Any, int], Any], times: int = 1) -> Run:
-    return by_opacus(data=lambda: Changed(item, times), probe=losses)
+    return by_opacus(data=lambda: Changed(item, times), probe=record_losses)
 
 
 def standardized(data: Any, index: int) -> Any:
@@ -399,8 +396,8 @@ SENSITIVITY: Scripts = {
     ("violated", "sensitivity"): {
         "fewer_records_without_the_target": by_opacus(before=fewer_without_the_target),
         "sums_grow_between_physical_batches": by_opacus(between=each_parameter(grow), physical=7),
-        "a_mean_where_a_sum_is_declared": by_opacus(loss_reduction="sum", probe=losses),
-        "centered_batches_with_a_probe": by_opacus(model=centered, probe=losses),
+        "a_mean_where_a_sum_is_declared": by_opacus(loss_reduction="sum", probe=record_losses),
+        "centered_batches_with_a_probe": by_opacus(model=centered, probe=record_losses),
         "sums_that_are_not_clipped": by_loop(clip=0.3, total=unclipped),
     },
     ("refused", "recording"): {

@@ -181,6 +181,8 @@ def unkept(promised: tuple[Check, ...], made: tuple[Check, ...]) -> Iterator[str
 
 def hole(cell: Cell, told: Told) -> str:
     """What is wrong with how a cell came out; empty where nothing is."""
+    if told.error.startswith(("AttributeError", "NameError", "TypeError")):
+        return f"the backend itself is broken: {told.error}"
     if told.refused or told.error:
         return "" if told.refused or cell.lie != "none" else f"an honest run fails: {told.error}"
     if cell.lie == "none":

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import tempfile
 import warnings
 from collections.abc import Callable
@@ -13,8 +12,8 @@ from typing import Any
 
 import torch
 from opacus import PrivacyEngine
-from opacus.utils.batch_memory_manager import BatchMemoryManager
 from support.checked_runs import CheckedRun, Question, check_run
+from support.opacus_training import physical_batches
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader, TensorDataset
@@ -66,10 +65,7 @@ def opacus(
     setup(t)
     with dpspec.record(folder, model=t.model, optimizer=t.opt, loader=t.loader, engine=engine, loss=probe):
         for _ in range(epochs):
-            manager: Any = contextlib.nullcontext(t.loader)
-            if physical is not None:
-                manager = BatchMemoryManager(data_loader=t.loader, max_physical_batch_size=physical, optimizer=t.opt)
-            with manager as batches:
+            with physical_batches(t.loader, t.opt, physical) as batches:
                 for t.batch in batches:
                     t.steps += 1
                     t.opt.zero_grad()

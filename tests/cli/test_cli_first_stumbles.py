@@ -77,11 +77,7 @@ def test_files_that_are_not_what_they_should_be(
 
 @pytest.mark.parametrize(
     ("pipeline", "codes"),
-    [
-        ("[{imput: mean}]", ["unknown-key"]),
-        ("[{trim: 1}]", ["missing-key"]),
-        ("{impute: mean}", ["wrong-type"]),
-    ],
+    [("[{imput: mean}]", ["unknown-key"]), ("[{trim: 1}]", ["missing-key"]), ("{impute: mean}", ["wrong-type"])],
 )
 def test_a_step_of_pre_processing_is_told_once(dpspec: Callable[..., object], pipeline: str, codes: list[str]) -> None:
     dpspec("new", "spec", "mine", "--mechanism", "preprocessing")

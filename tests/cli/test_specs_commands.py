@@ -150,9 +150,7 @@ GROUP = {
     }
 }
 OTHER = {"properties": {"noise": {"type": ["integer", "null"], "exclusiveMinimum": 0}, "rate": False}}
-CLAIM = {
-    "properties": {"delta": {"type": "number"}, "tags": {"type": "array", "items": {"type": "string"}}},
-}
+CLAIM = {"properties": {"delta": {"type": "number"}, "tags": {"type": "array", "items": {"type": "string"}}}}
 SCHEMA = {
     "type": "object",
     "required": ["mechanism"],

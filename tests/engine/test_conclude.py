@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,8 +21,8 @@ from dpspec.contract import (
     FrozenMap,
     Plan,
     Scope,
+    Section,
     Series,
-    Spec,
     Trial,
 )
 from dpspec.contract.catalog import Catalog, Offered
@@ -42,14 +43,16 @@ ALIKE = "same-missing-values"
 
 
 def prepared(*, missing_allowed: bool = False, records_per_unit: int = 1, **data: Any) -> Prepared:
-    import types
+    facts, spec = (
+        Facts(records=569, features=3, classes=2),
+        SimpleNamespace(data=data, records_per_unit=records_per_unit),
+    )
+    return prepared_with(facts=facts, spec=spec, missing=missing_allowed)
 
+
+def prepared_with(**fields: Any) -> Prepared:
     found = object.__new__(Prepared)
-    for name, value in {
-        "facts": Facts(records=569, features=3, classes=2),
-        "spec": types.SimpleNamespace(data=data, records_per_unit=records_per_unit),
-        "missing": missing_allowed,
-    }.items():
+    for name, value in fields.items():
         object.__setattr__(found, name, value)
     return found
 
@@ -151,13 +154,12 @@ ACCURACY = dataclasses.replace(FINDING, quantity="accuracy", bound="estimate", r
 
 
 def concluded(*outcomes: Any, bounds: Any = ()) -> Any:
-    prepared = object.__new__(Prepared)
-    object.__setattr__(prepared, "audit", Yields(*outcomes))
-    object.__setattr__(prepared, "spec", spec(approx()))
-    object.__setattr__(prepared, "offers", {})
-    object.__setattr__(prepared, "facts", Facts(records=100, features=1, classes=2))
-    object.__setattr__(
-        prepared, "constants", Assumption(name="data-independent-hyperparameters", status="by-construction")
+    prepared = prepared_with(
+        audit=Yields(*outcomes),
+        spec=spec(approx()),
+        offers={},
+        facts=Facts(records=100, features=1, classes=2),
+        constants=Assumption(name=NAME, status="by-construction"),
     )
     return conclude(AuditState(prepared=prepared, bounds=bounds), [Trial(index=0, evidence=FrozenMap())])
 
@@ -250,16 +252,14 @@ def test_what_a_backend_says_decides_what_is_proved(
 
 
 def test_a_false_statement_joins_findings_that_do_not_name_it() -> None:
-    from support import audits
-
-    bound, spec = audits.bound(1.0), audits.spec()
-    trained = dataclasses.replace(spec, model=spec.data)
-    assert [*with_assumptions([bound], spec, said("false"), {})] == [bound]
-    (joined,) = with_assumptions([bound], trained, said("false"), {})
+    upper, untrained = bound(1.0), spec()
+    trained = dataclasses.replace(untrained, model=untrained.data)
+    assert [*with_assumptions([upper], untrained, said("false"), {})] == [upper]
+    (joined,) = with_assumptions([upper], trained, said("false"), {})
     assert isinstance(joined, Finding)
     assert [(a.name, a.status) for a in joined.assumptions] == [(NAME, "false")]
-    assert [*with_assumptions([bound], trained, said("reported"), {})] == [bound]
-    own = dataclasses.replace(bound, assumptions=(said("false"),))  # a false one of its own stays false
+    assert [*with_assumptions([upper], trained, said("reported"), {})] == [upper]
+    own = dataclasses.replace(upper, assumptions=(said("false"),))  # a false one of its own stays false
     assert [*with_assumptions([own], trained, said("by-construction"), {})] == [own]
 
 
@@ -275,19 +275,14 @@ def test_a_false_statement_joins_findings_that_do_not_name_it() -> None:
     ],
 )
 def test_what_opacus_computes_from_the_records(options: dict[str, str], wrong: list[str]) -> None:
-    from support import audits
-
-    from dpspec.contract import FrozenMap, Section
-
-    base: Spec = audits.spec()
     mechanism = Section("group", FrozenMap({"sampling": {"scheme": "poisson", "rate": 0.1}, "steps": 1}))
-    spec = dataclasses.replace(base, mechanism=mechanism, training=Section("opacus", FrozenMap(options)))
-    found = opacus_constants(spec)
+    declared = dataclasses.replace(spec(), mechanism=mechanism, training=Section("opacus", FrozenMap(options)))
+    found = opacus_constants(declared)
     assert found.status == ("false" if wrong else "by-construction")
     assert all(part in found.text for part in wrong)
     (backend,) = [b for b in BACKENDS if b.kind == "opacus"]
     ours = Offered(provider=backend, plugin="builtin", distribution="dpspec", version="0")
-    assert constants_of(ours, spec) == found
+    assert constants_of(ours, declared) == found
 
 
 def test_specs_of_opacus_are_proved_only_with_a_public_divisor(tmp_path: Path) -> None:

@@ -86,17 +86,13 @@ def test_what_fails_a_baseline(before: Result, after: Result, found: list[tuple[
 
 
 def test_a_verdict_that_falls_is_worse_and_a_bound_that_moves_is_told() -> None:
-    assert diff(PROVED, PROVED) == ()
+    assert diff(PROVED, PROVED) == diff(PROVED, judged(upper=2.5 * (1 + 1e-12))) == ()  # rounding is no change
     fallen = judged(verdict="open", upper=3.5)
     changes = {c.what: c for c in diff(PROVED, fallen)}
     assert (changes["verdict"].before, changes["verdict"].after) == ("proved", "open")
     assert changes["verdict"].trend == changes["upper"].trend == "worse"
     assert {c.trend for c in diff(fallen, PROVED)} == {"better"}
     assert [change.what for change in diff(PROVED, judged(upper=2.9))] == ["upper"]
-
-
-def test_rounding_is_no_change() -> None:
-    assert diff(PROVED, judged(upper=2.5 * (1 + 1e-12))) == ()
 
 
 def test_another_claim_makes_a_verdict_neither_better_nor_worse() -> None:

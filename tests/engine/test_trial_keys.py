@@ -8,6 +8,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from site import addsitedir
 from typing import Any
 
 import pytest
@@ -17,13 +18,13 @@ from dpspec.contract import FrozenMap
 from dpspec.contract.catalog import Catalog, Offered
 from dpspec.contract.events import Event, Noticed
 from dpspec.engine.preparing import trial_keys
-from dpspec.engine.preparing import trial_keys as sources
 from dpspec.engine.preparing.prepare import prepare
 from dpspec.engine.preparing.trial_keys import UnknownCodeError, source_digest
 from dpspec.engine.results import codec
 from dpspec.engine.results.result import Result
+from dpspec.engine.running import tasks
 from dpspec.engine.running.runner import run
-from dpspec.engine.storage import stored_trials as origins
+from dpspec.engine.storage import stored_trials
 from dpspec.engine.storage.stored_trials import trial_key
 from dpspec.engine.storage.trial_store import Store
 from dpspec.engine.verify import verify
@@ -45,13 +46,11 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.syspath_prepend(package.parent)
     yield package
     forget()
-    import sys
-
     sys.modules.pop("acme_code", None)
 
 
 def forget() -> None:
-    sources.source_digest.cache_clear()
+    source_digest.cache_clear()
 
 
 def catalog(part: str, version: str = "0.1", distribution: str = "acme", **changes: Any) -> Catalog:
@@ -145,7 +144,7 @@ def test_a_result_says_who_made_its_trials(audited: Any) -> None:
     assert (by["backend"]["distribution"], by["backend"]["version"], by["backend"]["revision"]) == ("acme", "0.1", 1)
     made = by["backend"]["code"][:12]
     here = importlib.metadata.version("dpspec")
-    said = origins.origin_summary(audit)
+    said = stored_trials.origin_summary(audit)
     assert said.startswith(f"5 of 5 trials from the store, made by dpspec {here}, torch ")
     assert f"backend of acme 0.1, code {made} on 20" in said
     for render in (terminal.render, markdown.render):
@@ -159,9 +158,6 @@ def test_a_result_says_who_made_its_trials(audited: Any) -> None:
 def test_what_made_the_trials_is_told_where_it_is_not_what_judged_them(
     audited: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from dpspec.engine.running import tasks
-    from dpspec.engine.storage import stored_trials
-
     original = tasks.environment
     with monkeypatch.context() as patch:
         patch.setattr(tasks, "environment", lambda _: FrozenMap({**original(None), "torch": "1.0"}))
@@ -191,7 +187,7 @@ def test_what_a_record_says_of_its_makers_has_to_give_its_key(audited: Any, by: 
     )
     found = verify(dataclasses.replace(result, audits=(dataclasses.replace(audit, trials=edited),)), catalog("backend"))
     assert any(one.differs and one.what.endswith(", key") for one in found)
-    assert origins.origin_summary(dataclasses.replace(audit, trials=edited))
+    assert stored_trials.origin_summary(dataclasses.replace(audit, trials=edited))
 
 
 Digest = Callable[..., str]
@@ -207,7 +203,7 @@ def importable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path
 
 
 def forget_code() -> None:
-    for cached in (source_digest, sources._shipped, sources._owners):
+    for cached in (source_digest, trial_keys._shipped, trial_keys._owners):
         cached.cache_clear()
     sys.path_importer_cache.clear()
 
@@ -284,10 +280,8 @@ def test_an_editable_install_counts_where_its_files_are(importable: Path, tmp_pa
     package(source)
     before_anything = sys.path[:]
     write(importable, "acme.pth", f"{source}\n")
-    import site as site_module
-
     try:
-        site_module.addsitedir(str(importable))
+        addsitedir(str(importable))
         before = digest()
         write(source, "acme_plug/backend.py", "x = 2\n")
         assert digest() != before

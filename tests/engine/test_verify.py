@@ -89,15 +89,9 @@ def differing(document: Document) -> list[str]:
             lambda a: a["verdicts"][1].update(verdict="proved", expected=False, reason=LEFT_OUT_REASON),
             "the verdict of low",
         ),
-        (
-            lambda a: a["verdicts"][2].update(reason=LEFT_OUT_REASON, text="accuracy >= 0.99"),
-            "verdicts[2].text",
-        ),
+        (lambda a: a["verdicts"][2].update(reason=LEFT_OUT_REASON, text="accuracy >= 0.99"), "verdicts[2].text"),
         (lambda a: a["verdicts"][2].update(reason=LEFT_OUT_REASON, expected=False), "verdicts[2].expected"),
-        (
-            lambda a: a["verdicts"].append({**a["verdicts"][2], "claim": "more", "reason": LEFT_OUT_REASON}),
-            "verdicts",
-        ),
+        (lambda a: a["verdicts"].append({**a["verdicts"][2], "claim": "more", "reason": LEFT_OUT_REASON}), "verdicts"),
     ],
 )
 def test_an_edited_audit_is_named(document: Document, edit: Callable[[Document], object], named: str) -> None:

@@ -52,6 +52,7 @@ def spec(releases: int = 2000, runs: int = 2, sizes: tuple[int, ...] = (1,), sca
     return SimpleNamespace(
         audit=SimpleNamespace(runs=runs, confidence=0.95, options={"releases": releases}),
         threat_model=SimpleNamespace(group_size=sizes, adjacency="add-remove"),
+        unit="record",
         claims=(),
         mechanism={"scale": scale},
     )

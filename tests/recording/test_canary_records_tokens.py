@@ -9,7 +9,7 @@ import pytest
 import torch
 from opacus import PrivacyEngine
 from scipy import stats
-from support.checked_runs import Question, check_run
+from support.checked_runs import checked
 from torch import nn
 from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader, TensorDataset
@@ -205,10 +205,6 @@ def train(folder, planted, *, noise=1.0, steps=8, size=SIZE):
                 of_each(model, batch).mean().backward()
                 optimizer.step()
     run.score(model, of_each)
-
-
-def checked(folder, **question):
-    return check_run(folder, Question(delta=1e-5, **question))
 
 
 def test_new_tokens_show_more_than_random_ones_and_no_more_than_the_schedule(tmp_path, capsys):

@@ -10,7 +10,7 @@ from dp_accounting import dp_event, pld
 from opacus.accountants import GaussianAccountant, PRVAccountant, RDPAccountant
 from opacus.schedulers import ExponentialNoise, StepNoise
 from scipy import optimize, stats
-from support.checked_runs import Question, check_run
+from support.checked_runs import checked
 from support.opacus_training import Training, recorded, scheduled
 
 from dpspec.cli.app import main
@@ -18,10 +18,6 @@ from dpspec.engine.recorded.section import accountant_epsilon
 from dpspec.engine.results.decimals import lower, upper
 
 DELTA = 1e-5
-
-
-def checked(folder, **question):
-    return check_run(folder, Question(**{"delta": DELTA, **question}))
 
 
 def pld_epsilon(phases, grid=1e-4):

@@ -124,10 +124,6 @@ def one_generator(training: Ranked, rank: int) -> None:
     training.loader.batch_sampler.generator = torch.Generator().manual_seed(3)
 
 
-def no_reduction(training: Ranked, rank: int) -> None:
-    training.private.reduce_gradients = lambda: None
-
-
 def half_reduced(training: Ranked, rank: int) -> None:
     """Only some of the parameters are summed over the ranks."""
 

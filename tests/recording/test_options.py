@@ -9,17 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from opacus.schedulers import (
-    ExponentialGradClip,
-    ExponentialNoise,
-    LambdaGradClip,
-    LambdaNoise,
-    StepGradClip,
-    StepNoise,
-)
 from support.checked_runs import Question, check_run
 from support.opacus_training import Training, recorded, scheduled
 from support.plain_loop import plain_loop
+from support.schedules import PRIVATE_SCHEDULES, SCHEDULES
 from torch.optim import lr_scheduler, swa_utils
 
 from dpspec.recording.folder.step_record import OptionChange
@@ -229,27 +222,7 @@ def two_groups(optimizer: Any) -> None:
     optimizer.original_optimizer.add_param_group({"params": params[2:], "lr": 0.01, "weight_decay": 0.1})
 
 
-SCHEDULERS: dict[str, Callable[[Any], Any]] = {
-    "LambdaLR": lambda o: lr_scheduler.LambdaLR(o, lambda step: 0.9**step),
-    "MultiplicativeLR": lambda o: lr_scheduler.MultiplicativeLR(o, lambda step: 0.9),
-    "StepLR": lambda o: lr_scheduler.StepLR(o, 3),
-    "MultiStepLR": lambda o: lr_scheduler.MultiStepLR(o, [2, 5, 9]),
-    "ConstantLR": lambda o: lr_scheduler.ConstantLR(o, total_iters=4),
-    "LinearLR": lambda o: lr_scheduler.LinearLR(o, total_iters=8),
-    "ExponentialLR": lambda o: lr_scheduler.ExponentialLR(o, 0.95),
-    "PolynomialLR": lambda o: lr_scheduler.PolynomialLR(o, total_iters=15),
-    "CosineAnnealingLR": lambda o: lr_scheduler.CosineAnnealingLR(o, T_max=20),
-    "CosineAnnealingWarmRestarts": lambda o: lr_scheduler.CosineAnnealingWarmRestarts(o, 5),
-    "CyclicLR": lambda o: lr_scheduler.CyclicLR(o, 0.01, 0.1, step_size_up=4, cycle_momentum=False),
-    "OneCycleLR": lambda o: lr_scheduler.OneCycleLR(o, 0.1, total_steps=60, cycle_momentum=False),
-    "SWALR": lambda o: swa_utils.SWALR(o, 0.01, anneal_epochs=5),
-    "SequentialLR": lambda o: lr_scheduler.SequentialLR(
-        o, [lr_scheduler.LinearLR(o, 0.1, total_iters=5), lr_scheduler.CosineAnnealingLR(o, 15)], [5]
-    ),
-    "ChainedScheduler": lambda o: lr_scheduler.ChainedScheduler(
-        [lr_scheduler.ConstantLR(o, total_iters=5), lr_scheduler.ExponentialLR(o, 0.95)], o
-    ),
-}
+SCHEDULERS = {**SCHEDULES, "SWALR": lambda o: swa_utils.SWALR(o, 0.01, anneal_epochs=5)}
 
 
 @pytest.mark.parametrize("inside", [False, True])
@@ -287,12 +260,7 @@ def fractions_of_an_epoch(training: Training) -> None:
         (scheduled(lambda o: lr_scheduler.OneCycleLR(o, 0.1, total_steps=60)), "adamw", ""),
         (scheduled(lambda o: lr_scheduler.CyclicLR(o, 0.01, 0.1, step_size_up=4)), "adamw", ""),
         (fractions_of_an_epoch, "sgd", ""),
-        (scheduled(lambda o: ExponentialNoise(o, gamma=0.99)), "sgd", "assumed"),
-        (scheduled(lambda o: LambdaNoise(o, noise_lambda=lambda step: 1.0 + 0.01 * step)), "sgd", "assumed"),
-        (scheduled(lambda o: StepNoise(o, step_size=5, gamma=0.95)), "sgd", "assumed"),
-        (scheduled(lambda o: ExponentialGradClip(o, gamma=0.99)), "sgd", "assumed"),
-        (scheduled(lambda o: LambdaGradClip(o, scheduler_function=lambda step: 1.0 + 0.01 * step)), "sgd", "assumed"),
-        (scheduled(lambda o: StepGradClip(o, step_size=5, gamma=0.95)), "sgd", "assumed"),
+        *((scheduled(make), "sgd", "assumed") for make in PRIVATE_SCHEDULES.values()),
     ],
 )
 def test_schedulers_of_momentum_and_of_opacus_are_accepted(

@@ -15,7 +15,7 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 import torch
-from support.checked_runs import Question, audit_by_spec, check_run, run_page
+from support.checked_runs import audit_by_spec, checked, run_page
 from support.opacus_training import Training
 from support.plain_loop import rebuilt
 from support.planted_loop import RATE, SIGMA, STEPS, loss, planted_data, train
@@ -46,10 +46,6 @@ def copy(scored, tmp_path):
     """Its folder, to be changed."""
     shutil.copytree(scored[0], tmp_path / "run")
     return tmp_path / "run"
-
-
-def checked(folder, **question):
-    return check_run(folder, Question(**{"delta": DELTA, **question}))
 
 
 def scored_run(folder, seed=0, **made):

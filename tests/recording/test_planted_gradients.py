@@ -8,9 +8,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from opacus import PrivacyEngine
-from opacus.utils.batch_memory_manager import BatchMemoryManager
-from support.checked_runs import Question, audit_by_spec, check_run, run_page
-from support.opacus_training import Training
+from support.checked_runs import audit_by_spec, checked, run_page
+from support.opacus_training import Training, physical_batches
 from torch import nn
 from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader, TensorDataset
@@ -50,11 +49,8 @@ def training(seed, *, noise=3.0, batch=65, noiseless=False):
 
 
 def steps(parts, epochs=5, physical=N + M, scale=1.0):
-    manager = BatchMemoryManager(
-        data_loader=parts["loader"], max_physical_batch_size=physical, optimizer=parts["optimizer"]
-    )
     for _ in range(epochs):
-        with manager as batches:
+        with physical_batches(parts["loader"], parts["optimizer"], physical) as batches:
             for x, y in batches:
                 parts["optimizer"].zero_grad()
                 (scale * cross_entropy(parts["model"](x), y)).backward()
@@ -66,10 +62,6 @@ def recorded(folder, seed, *, physical=N + M, scale=1.0, **options):
     with dpspec.record(folder, **parts) as run:
         steps(parts, physical=physical, scale=scale)
     return run, parts
-
-
-def checked(folder, **question):
-    return check_run(folder, Question(**{"delta": 1e-5, **question}))
 
 
 def test_a_sound_run_shows_no_more_than_its_schedule_costs(tmp_path):

@@ -12,7 +12,7 @@ from opacus.data_loader import DPDataLoader
 from opacus.optimizers import DPOptimizer
 from opacus.optimizers.ddp_perlayeroptimizer import SimpleDistributedPerLayerOptimizer
 from opacus.utils.adaptive_clipping.adaptive_clipping_utils import PrivacyEngineAdaptiveClipping
-from support.checked_runs import CheckedRun, Question, check_run
+from support.checked_runs import checked
 from support.opacus_training import RECORDS, Training, recorded
 from torch import nn
 from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel
@@ -179,22 +179,16 @@ def test_random_nestings_agree_with_the_records_themselves() -> None:
         assert largest_multiplicity(dataset) == max(counts.values())
 
 
-def checked(folder: Path, group_size: int) -> CheckedRun:
-    question = Question(delta=1e-5, epsilon=1e4, group_sizes=(group_size,))
-    return check_run(folder, question)
-
-
 @pytest.mark.filterwarnings("ignore")
 def test_a_claim_about_single_records_names_the_group_size(tmp_path: Path) -> None:
     training = Training().build()
     data: Any = training.loader.dataset
     twice = Subset(data, [*range(RECORDS // 2), *range(RECORDS // 2)])
     loader = DPDataLoader.from_data_loader(DataLoader(twice, batch_size=30))
-    parts: Any = {"model": training.model, "optimizer": training.optimizer_, "loader": loader}
-    with dpspec.record(tmp_path / "run", engine=training.engine, **parts):
+    with training.recorder(tmp_path / "run", loader=loader):
         training.loader = loader
         training.train()
-    single, pair = checked(tmp_path / "run", 1), checked(tmp_path / "run", 2)
+    single, pair = (checked(tmp_path / "run", epsilon=1e4, group_sizes=(size,)) for size in (1, 2))
     assert (single.verdict, pair.verdict) == ("open", "proved")
     assert "a record occurs 2 times: use --group-size 2" in single.reason
     assert next(c.status for c in single.channels if c.name == "sensitivity") == "violated"

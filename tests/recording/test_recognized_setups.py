@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import sys
 from collections.abc import Callable
@@ -11,9 +10,8 @@ from typing import Any
 
 import pytest
 import torch
-from opacus.utils.batch_memory_manager import BatchMemoryManager
 from support.checked_runs import CheckedRun, Question, check_run
-from support.opacus_training import Training
+from support.opacus_training import Training, physical_batches
 from torch.nn.functional import cross_entropy
 from torch.utils.checkpoint import checkpoint
 
@@ -52,8 +50,7 @@ def test_each_set_up_of_the_documentation_has_its_test() -> None:
 
 
 def recorded(folder: Path, training: Training, train: Callable[[], None], **parts: Any) -> CheckedRun:
-    given = {"model": training.model, "optimizer": training.optimizer_, "loader": training.loader}
-    with dpspec.record(folder, engine=training.engine, **{**given, **parts}):
+    with training.recorder(folder, **parts):
         train()
     return check_run(folder, Question(delta=1e-5, epsilon=100.0))
 
@@ -310,12 +307,7 @@ def accelerated(
             optimizer.zero_grad()
 
     def train() -> None:
-        manager = contextlib.nullcontext(loader)
-        if physical is not None:
-            manager = BatchMemoryManager(
-                data_loader=loader, max_physical_batch_size=physical, optimizer=optimizer.optimizer
-            )
-        with manager as batches:
+        with physical_batches(loader, optimizer.optimizer, physical) as batches:
             for _ in range(training.epochs):
                 for number, (x, y) in enumerate(batches):
                     if fault != "skips" or number % 4 != 3:
@@ -405,16 +397,16 @@ def fitted(training: Training, *, fault: str = "", manual: bool = False, **optio
     trainer.fit(Task(), training.loader)
 
 
-LIGHTNING: list[tuple[str, dict[str, Any]]] = [
-    ("flat", {}),
-    ("flat", {"manual": True}),
-    ("ghost", {"manual": True}),
-    ("flat", {"gradient_clip_val": 0.1}),
-    ("flat", {"precision": "bf16-mixed"}),
-]
-
-
-@pytest.mark.parametrize(("clipping", "options"), LIGHTNING)
+@pytest.mark.parametrize(
+    ("clipping", "options"),
+    [
+        ("flat", {}),
+        ("flat", {"manual": True}),
+        ("ghost", {"manual": True}),
+        ("flat", {"gradient_clip_val": 0.1}),
+        ("flat", {"precision": "bf16-mixed"}),
+    ],
+)
 def test_trainings_by_lightning_are_proved(clipping: str, options: dict[str, Any], tmp_path: Path) -> None:
     training = Training(clipping=clipping).build()
     found = recorded(tmp_path / "run", training, lambda: fitted(training, **options))

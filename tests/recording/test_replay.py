@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from opacus import PrivacyEngine
 from opacus.data_loader import DPDataLoader
+from support.opacus_training import record_losses
 from torch import nn
 from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset, random_split
 
@@ -118,12 +119,8 @@ def test_what_opacus_computes_itself_is_found_whatever_the_number_of_records(cou
 @pytest.mark.parametrize("fault", ["", "quantile"])
 def test_the_loss_of_each_record_is_as_good_as_their_mean(fault: str) -> None:
     """One loss does for ``run.score`` and for a replay."""
-
-    def of_each(model: nn.Module, batch: Any) -> torch.Tensor:
-        return nn.functional.cross_entropy(model(batch[0]), batch[1], reduction="none")
-
     mean = dpspec.replay(lambda dataset: opacus(dataset, fault=fault), rows())
-    single = dpspec.replay(lambda dataset: {**opacus(dataset, fault=fault), "loss": of_each}, rows())
+    single = dpspec.replay(lambda dataset: {**opacus(dataset, fault=fault), "loss": record_losses}, rows())
     assert "one step" in single.compared
     assert single == mean
 

@@ -12,6 +12,7 @@ import pytest
 import torch
 from support.checked_runs import CheckedRun, Question, check_run
 from support.jobs import Job, RankedJobs
+from support.opacus_training import record_losses
 from support.plain_loop import plain_loop
 
 import dpspec
@@ -299,7 +300,7 @@ def test_canaries_keep_their_inclusion_bits(tmp_path: Path) -> None:
         Job(tmp_path / "run", planted=planted(None)).run(checkpoint)
     job = Job(tmp_path / "run", planted=planted(1))
     job.run(checkpoint)
-    job.recorder.score(job.model, lambda m, b: torch.nn.functional.cross_entropy(m(b[0]), b[1], reduction="none"))
+    job.recorder.score(job.model, record_losses)
     found = checked(tmp_path / "run")
     assert found.verdict == "proved"
     assert found.canaries is not None

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from support.checked_runs import CheckedRun, Question, check_run
-from support.opacus_training import Training, two_passes
+from support.opacus_training import Training, record_losses, two_passes
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
@@ -22,29 +22,20 @@ from dpspec.recording.sums import sensitivity_probe
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 
-def loss(model: Any, batch: Any) -> Tensor:
-    return cross_entropy(model(batch[0]), batch[1], reduction="none")
-
-
 def probed(
     folder: Path,
     training: Training,
     script: Callable[[Training], None] = Training.train,
-    loss: Any = loss,
+    loss: Any = record_losses,
     middle: nn.Module | None = None,
 ) -> CheckedRun:
     """The answer to a claim about a training that is probed, with ``middle`` in the place of the activation."""
     training.build()
     if middle is not None:
         training.model._module[1] = middle
-    parts: Any = {"model": training.model, "optimizer": training.optimizer_, "loader": training.loader}
-    with dpspec.record(folder, engine=training.engine, loss=loss, **parts):
+    with training.recorder(folder, loss=loss):
         script(training)
     return check_run(folder, Question(delta=1e-5, epsilon=1e4))
-
-
-def rejected(found: CheckedRun) -> set[str]:
-    return {check.test for check in found.checks if check.p_value == 0.0}
 
 
 @pytest.mark.parametrize(
@@ -68,7 +59,7 @@ def test_an_honest_training_is_tested(made: dict[str, Any], tmp_path: Path) -> N
     calls, removed, change, influence, confirmed, scaled = found.run.end.probe
     assert (confirmed, scaled) == (calls, 0)
     assert min(calls, removed) >= 2
-    assert not rejected(found) & {CHANGE, INFLUENCE, SCALED}
+    assert not found.rejected & {CHANGE, INFLUENCE, SCALED}
     assert 0.0 < change <= 1.001
     assert influence < 1e-4
     assert (
@@ -114,7 +105,7 @@ def test_a_mean_loss_under_a_sum_changes_the_sum_by_more_than_a_clip_norm(tmp_pa
     """Without the opposed record all others are longer by 1/b: the sum moves by its own length and theirs together."""
     found = probed(tmp_path / "run", Opposed(reduction="sum"))
     assert found.verdict == "open"
-    assert {SCALED, CHANGE} <= rejected(found)
+    assert {SCALED, CHANGE} <= found.rejected
     change = next(check.measured for check in found.checks if check.test == CHANGE)
     assert change is not None
     assert 1.4 < change < 2.0
@@ -128,15 +119,15 @@ class Mixing(nn.Module):
 
 
 def test_a_layer_that_mixes_records_is_found(tmp_path: Path) -> None:
-    assert INFLUENCE in rejected(probed(tmp_path / "run", Training(), middle=nn.Sequential(Mixing(), nn.Tanh())))
+    assert INFLUENCE in probed(tmp_path / "run", Training(), middle=nn.Sequential(Mixing(), nn.Tanh())).rejected
 
 
 def test_a_loss_that_mixes_records_is_found(tmp_path: Path) -> None:
     def weighted(model: Any, batch: Any) -> Tensor:
-        losses = loss(model, batch)
+        losses = record_losses(model, batch)
         return losses * losses.detach() / losses.detach().sum()
 
-    assert INFLUENCE in rejected(probed(tmp_path / "run", Training(clip=0.05), loss=weighted))
+    assert INFLUENCE in probed(tmp_path / "run", Training(clip=0.05), loss=weighted).rejected
 
 
 class Noisy(nn.Module):
@@ -147,7 +138,7 @@ class Noisy(nn.Module):
 @pytest.mark.parametrize("layer", [nn.Dropout(0.3), Noisy()])
 def test_random_layers_are_no_mixing_and_their_gradients_are_not_confirmed(layer: nn.Module, tmp_path: Path) -> None:
     found = probed(tmp_path / "run", Training(), middle=nn.Sequential(nn.Tanh(), layer))
-    assert not rejected(found)
+    assert not found.rejected
     one = found.assumption("unmixed-batches")
     assert one.status == "declared"
     assert "its loss gives the gradients of the training at 0 of these steps" in one.text
@@ -166,7 +157,7 @@ def test_the_probe_changes_nothing_of_the_training(tmp_path: Path) -> None:
 
 
 def test_a_loss_without_a_value_for_each_record_is_a_failure_that_is_named(tmp_path: Path) -> None:
-    found = probed(tmp_path / "run", Training(), loss=lambda model, batch: loss(model, batch).mean())
+    found = probed(tmp_path / "run", Training(), loss=lambda model, batch: record_losses(model, batch).mean())
     one = found.assumption("unmixed-batches")
     assert one.status == "declared"
     assert "the sensitivity probe failed: UsageError: loss(model, batch) must give" in one.text
@@ -174,7 +165,7 @@ def test_a_loss_without_a_value_for_each_record_is_a_failure_that_is_named(tmp_p
 
 def test_a_loss_for_a_plain_loop_is_refused(tmp_path: Path) -> None:
     with pytest.raises(dpspec.errors.UsageError, match="loss is for Opacus' optimizer"):
-        dpspec.record(tmp_path / "run", model=nn.Linear(2, 2), loss=loss)
+        dpspec.record(tmp_path / "run", model=nn.Linear(2, 2), loss=record_losses)
 
 
 class Frozen(nn.Module):

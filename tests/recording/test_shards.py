@@ -174,10 +174,6 @@ def overlapping_noise(training: Ranked, rank: int) -> None:
     torch.randn(48 * (1 - rank), generator=training.private.generator)
 
 
-def other_clip(training: Ranked, rank: int) -> None:
-    training.private.max_grad_norm = 0.5 + rank
-
-
 def other_clip_of_norms(training: Ranked, rank: int) -> None:
     training.model.max_grad_norm = 0.5 + rank
 
@@ -198,10 +194,6 @@ def smaller_norms(training: Ranked, rank: int) -> None:
         return self.per_sample_gradient_norms
 
     Sharded.get_norm_sample = norms
-
-
-def same_share(training: Ranked, rank: int) -> None:
-    training.loader.batch_sampler.rank = 0
 
 
 def changed_before_the_step(training: Ranked, rank: int) -> None:
@@ -273,12 +265,10 @@ FAULTS: dict[Script, str] = {
     equal_noise_for_different_rows: joined_checks.ALIKE,
     equal_noise_for_biases: joined_checks.SAME_SQUARES,
     overlapping_noise: joined_checks.SEEDS,
-    other_clip: joined_checks.OTHER_SETUP,
     other_clip_of_norms: checks.GHOST_NORMS,
     coefficients_of_one: checks.COEFFICIENTS,
     second_pass_without_coefficients: checks.SECOND_PASS,
     smaller_norms: checks.GHOST_NORMS,
-    same_share: joined_checks.SHARED,
     dealt: "assumed Poisson sampling; the loader's batches are shuffled",
     changed_before_the_step: checks.MEDDLED,
     changed_sum: joined_checks.NO_SUM,

@@ -72,7 +72,7 @@ def test_repeated_and_public_seeds_deviate(
     found = with_generators(tmp_path / "run", noise, batches)
     assert found.fine is not bool(test)
     if test:
-        assert {one.test.removesuffix(", exact") for one in found.checks if one.p_value == 0.0} == {test}
+        assert found.rejected == {test}
     else:
         assert found.run.end.seeds == (0, 0)
 
@@ -163,7 +163,7 @@ def test_hooks_registered_again_before_each_step_do_not_hide_an_edit(adds: float
                 handle.remove()
 
     found = recorded(tmp_path / "run", script)
-    status = {one.name: one.status for one in found.channels}["update-rule"]
+    status = found.channel("update-rule").status
     assert (status == "violated") is bool(adds)
     assert status != "open"
 

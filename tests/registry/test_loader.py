@@ -45,6 +45,9 @@ def rows(kind="x-rows", **changes):
 """
 
 
+#: The beginning of a hook, up to its arguments.
+ROWS = HEAD + "@dps.hookimpl\ndef dpspec_datasets"
+
 #: What is really installed where the tests run, dpspec itself included: no part of what is tested here.
 REAL = {candidate.distribution for candidate in discover()[0]}
 
@@ -85,28 +88,26 @@ BROKEN = {
         HEAD + "@dps.hookimpl\ndef dpspec_mechanism(): return []\n",
         "unknown hook 'dpspec_mechanism' in plugin",
     ),
+<<<<<<< HEAD
+=======
+    "unmarked": (HEAD + "def dpspec_datasets(): yield rows()\n", "no hook is implemented: mark hooks"),
+>>>>>>> main
     "unknown argument": (
-        HEAD + "@dps.hookimpl\ndef dpspec_datasets(spec): yield rows()\n",
+        ROWS + "(spec): yield rows()\n",
         "Argument(s) {'spec'} are declared in the hookimpl but can not be found in the hookspec",
     ),
     "raises": (
-        HEAD + "@dps.hookimpl\ndef dpspec_datasets(): raise RuntimeError('no licence')\n",
+        ROWS + "(): raise RuntimeError('no licence')\n",
         "dpspec_datasets: RuntimeError: no licence (site/broken.py:",
     ),
     "raises late": (
-        HEAD + "@dps.hookimpl\ndef dpspec_datasets():\n    yield rows()\n    raise SystemExit\n",
+        ROWS + "():\n    yield rows()\n    raise SystemExit\n",
         "dpspec_datasets: SystemExit (site/broken.py:",
     ),
-    "not a provider": (
-        HEAD + "@dps.hookimpl\ndef dpspec_datasets(): yield {'kind': 'x'}\n",
-        "dpspec_datasets offers a dict, not a Dataset",
-    ),
-    "twice": (
-        HEAD + "@dps.hookimpl\ndef dpspec_datasets(): return [rows(), rows()]\n",
-        "dataset 'x-rows' is offered twice",
-    ),
+    "not a provider": (ROWS + "(): yield {'kind': 'x'}\n", "dpspec_datasets offers a dict, not a Dataset"),
+    "twice": (ROWS + "(): return [rows(), rows()]\n", "dataset 'x-rows' is offered twice"),
     "bad reference": (
-        HEAD + "@dps.hookimpl\ndef dpspec_datasets(): yield rows(source='x.data.Rows')\n",
+        ROWS + "(): yield rows(source='x.data.Rows')\n",
         "dataset 'x-rows': source must name code as 'package.module:Attribute', got 'x.data.Rows'",
     ),
 }
@@ -128,7 +129,7 @@ def test_a_broken_plugin_is_listed_and_leaves_nothing_behind(install, case):
 
 def test_a_conflict_names_both_and_takes_only_the_contested_kind(install):
     install("dpspec-good", {"good": GOOD}, version="1.1")
-    install("dpspec-rival", {"rival": HEAD + "@dps.hookimpl\ndef dpspec_datasets(): yield rows('good-rows')\n"})
+    install("dpspec-rival", {"rival": ROWS + "(): yield rows('good-rows')\n"})
     registry = load()
     assert list(registry.catalog.datasets) == []
     assert list(registry.catalog.models) == ["good-model"]
@@ -140,8 +141,8 @@ def test_a_conflict_names_both_and_takes_only_the_contested_kind(install):
 
 
 def test_what_dpspec_itself_offers_cannot_be_taken_over(install):
-    install("dpspec-rival", {"rival": HEAD + "@dps.hookimpl\ndef dpspec_datasets(): yield rows('good-rows')\n"})
-    install("dpspec-third", {"third": HEAD + "@dps.hookimpl\ndef dpspec_datasets(): yield rows('good-rows')\n"})
+    install("dpspec-rival", {"rival": ROWS + "(): yield rows('good-rows')\n"})
+    install("dpspec-third", {"third": ROWS + "(): yield rows('good-rows')\n"})
     install("DPspec", {"ours": GOOD})
     candidates, _ = discover()
     registry = build([c for c in candidates if c.plugin in ("ours", "rival", "third")])
@@ -153,7 +154,7 @@ def test_what_dpspec_itself_offers_cannot_be_taken_over(install):
 
 def test_kinds_of_a_plugin_that_fails_late_are_known(install):
     late = "@dps.hookimpl\ndef dpspec_models(): raise ValueError\n"
-    install("dpspec-late", {"late": HEAD + "@dps.hookimpl\ndef dpspec_datasets(): yield rows()\n" + late})
+    install("dpspec-late", {"late": ROWS + "(): yield rows()\n" + late})
     registry = load()
     assert only_broken(registry, "dpspec-late").kinds == ("x-rows",)
     assert dict(registry.catalog.datasets) == {}

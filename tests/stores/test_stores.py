@@ -11,6 +11,7 @@ import threading
 import uuid
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from threading import Barrier
 from typing import Any
@@ -325,14 +326,12 @@ def linked(folder: Path) -> None:
     (folder / "trials").symlink_to(elsewhere)
 
 
-def wrong_mark(folder: Path) -> None:
+def marked(folder: Path, store: str, version: int) -> None:
     folder.mkdir()
-    (folder / MARK).write_text('{"store": "of shoes", "version": 1}', encoding="utf-8")
+    (folder / MARK).write_text(json.dumps({"store": store, "version": version}), encoding="utf-8")
 
 
-def later(folder: Path) -> None:
-    folder.mkdir()
-    (folder / MARK).write_text('{"store": "dpspec", "version": 2}', encoding="utf-8")
+wrong_mark, later = partial(marked, store="of shoes", version=1), partial(marked, store="dpspec", version=2)
 
 
 @pytest.mark.parametrize("make", [project, deep, misplaced, linked, wrong_mark, later])
@@ -384,10 +383,7 @@ def test_an_object_store_of_somebody_else_stays_as_it_is(root: str) -> None:
     files, prefix = fsspec.core.url_to_fs(root)
     for name in ("damaged/thesis.tex", "tmp/notes", "trials/data.csv"):
         files.pipe_file(f"{prefix}/{name}", b"years of work")
-    for use in (
-        lambda: Store(root).put(KEY, BARE, FrozenMap()),
-        lambda: Store(root).get(KEY),
-    ):
+    for use in (lambda: Store(root).put(KEY, BARE, FrozenMap()), lambda: Store(root).get(KEY)):
         with pytest.raises(UsageError, match="is not a store of trials"):
             use()
     assert "is not a store of trials" in str(Store(root).refusal())

@@ -17,13 +17,13 @@ import torch
 import transformers
 from opacus import PrivacyEngine
 from opacus.distributed import DifferentiallyPrivateDistributedDataParallel
-from opacus.utils.batch_memory_manager import BatchMemoryManager
 from torch import Tensor, distributed, nn
 from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader
 
 import dpspec
 from support.checked_runs import Question, check_run
+from support.opacus_training import physical_batches
 
 RECORDS, LENGTH, VOCABULARY = 256, 12, 200
 
@@ -98,9 +98,7 @@ class Adapted:
 
         with dpspec.record(self.folder, model=self.model, optimizer=self.optimizer, loader=loader, engine=engine):
             for _ in range(self.epochs):
-                with BatchMemoryManager(
-                    data_loader=loader, max_physical_batch_size=16, optimizer=self.optimizer
-                ) as batches:
+                with physical_batches(loader, self.optimizer, 16) as batches:
                     for batch in batches:
                         self.optimizer.zero_grad()
                         inputs = {key: batch[key] for key in ("input_ids", "attention_mask")}

@@ -24,12 +24,17 @@ from dpspec.language.load import from_document
 from dpspec.registry.loader import load_catalog
 from dpspec.reporters import terminal
 
-__all__ = ["CheckedRun", "Question", "audit_by_spec", "check_run", "run_page"]
+__all__ = ["CheckedRun", "Question", "audit_by_spec", "check_run", "checked", "run_page"]
 
 
 def check_run(path: Path, question: Question) -> CheckedRun:
     """The result of ``dpspec check`` with what it is made of."""
     return CheckedRun(path=path, question=question, result=check.check_run(path, question))
+
+
+def checked(path: Path, **question: Any) -> CheckedRun:
+    """The result of ``dpspec check`` with these options."""
+    return check_run(path, Question(**question))
 
 
 def run_page(checked: CheckedRun, width: int, *, every: bool = False) -> str:

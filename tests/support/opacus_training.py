@@ -20,6 +20,18 @@ from support.checked_runs import CheckedRun, Question, check_run
 RECORDS, FEATURES = 300, 6
 
 
+def record_losses(model: Any, batch: Any) -> torch.Tensor:
+    """(b,) the loss of each record."""
+    return cross_entropy(model(batch[0]), batch[1], reduction="none")
+
+
+def physical_batches(loader: Any, optimizer: Any, most: int | None) -> Any:
+    """A context with the batches of a pass, in parts of up to ``most`` records; None for whole ones."""
+    if most is None:
+        return contextlib.nullcontext(loader)
+    return BatchMemoryManager(data_loader=loader, max_physical_batch_size=most, optimizer=optimizer)
+
+
 @dataclass
 class Training:
     """One training."""
@@ -75,7 +87,7 @@ class Training:
 
     def train(self, each: Any = None) -> None:
         for _ in range(self.epochs):
-            with self._batches() as batches:
+            with physical_batches(self.loader, self.optimizer_, self.physical) as batches:
                 for x, y in batches:
                     self.step(x, y)
                     if each is not None:
@@ -94,20 +106,12 @@ class Training:
             with self.recorder(folder) if folder is not None else contextlib.nullcontext() as run:
                 self.train(each)
             if run is not None and self.canaries:
-                run.score(self.model, lambda model, batch: cross_entropy(model(batch[0]), batch[1], reduction="none"))
+                run.score(self.model, record_losses)
         return [p.detach().clone() for p in self.model.parameters()]
 
-    def recorder(self, folder: Any) -> Any:
-        return dpspec.record(
-            folder, model=self.model, optimizer=self.optimizer_, loader=self.loader, engine=self.engine
-        )
-
-    def _batches(self) -> Any:
-        if self.physical is None:
-            return contextlib.nullcontext(self.loader)
-        return BatchMemoryManager(
-            data_loader=self.loader, max_physical_batch_size=self.physical, optimizer=self.optimizer_
-        )
+    def recorder(self, folder: Any, **given: Any) -> Any:
+        parts = {"model": self.model, "optimizer": self.optimizer_, "loader": self.loader, "engine": self.engine}
+        return dpspec.record(folder, **{**parts, **given})
 
 
 def recorded(

@@ -17,7 +17,6 @@ from opacus import PrivacyEngine
 from opacus.distributed import DifferentiallyPrivateDistributedDataParallel as Whole
 from opacus.grad_sample.grad_sample_module_fast_gradient_clipping_fsdp import GradSampleModuleFastGradientClippingFSDP
 from opacus.optimizers import DistributedDPOptimizer, FSDPOptimizerFastGradientClipping
-from opacus.utils.batch_memory_manager import BatchMemoryManager
 from opacus.utils.fast_gradient_clipping_utils import DPTensorFastGradientClipping
 from opacus.utils.fsdp_utils import FSDP2Wrapper
 from torch import distributed, nn
@@ -26,6 +25,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from torch.utils.data.distributed import DistributedSampler
 
 import dpspec
+from support.opacus_training import physical_batches
 
 RECORDS, FEATURES = 300, 6
 
@@ -106,13 +106,7 @@ class Ranked:
 
     def train(self) -> None:
         for _ in range(self.epochs):
-            if self.physical is None:
-                for x, y in self.loader:
-                    self.step(x, y)
-                continue
-            with BatchMemoryManager(
-                data_loader=self.loader, max_physical_batch_size=self.physical, optimizer=self.private
-            ) as batches:
+            with physical_batches(self.loader, self.private, self.physical) as batches:
                 for x, y in batches:
                     self.step(x, y)
 

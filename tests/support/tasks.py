@@ -7,20 +7,33 @@ import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from dpspec.executors import Message, Pool, Resources, Task, TaskContext, TaskFailed, TaskFinished, WorkerLost
 
 
+<<<<<<< HEAD
 def until_end(pool: Pool, *numbers: int) -> dict[int, list[Message]]:
+=======
+def task(number: int, work: Any, **needs: int) -> Task:
+    return Task(number=number, name=f"task {number}", needs=Resources(**needs), work=work)
+
+
+def until_end(pool: Pool, *numbers: int) -> dict[int, list[Message]]:
+    """The messages of all tasks, by the number of the task."""
+>>>>>>> main
     told: dict[int, list[Message]] = {number: [] for number in numbers}
     while not all(m and isinstance(m[-1], TaskFinished | TaskFailed | WorkerLost) for m in told.values()):
         for message in pool.messages():
             told[message.task].append(message)
     return told
+<<<<<<< HEAD
 
 
 def task(number: int, work: object, **needs: int) -> Task:
     return Task(number=number, name=f"task {number}", needs=Resources(**needs), work=work)  # type: ignore[arg-type]
+=======
+>>>>>>> main
 
 
 def count(number: int, place: TaskContext) -> Iterator[int]:

@@ -38,6 +38,7 @@ from dpspec.contract.catalog import Catalog, Offered
 from dpspec.contract.spec import records_per_user
 from dpspec.engine.preparing.trial_keys import maker
 from dpspec.errors import PluginError, SpecError
+from dpspec.kit.findings import bad_value, unsupported
 from dpspec.language.load import from_document
 from dpspec.language.tree import locate
 from dpspec.models.weights_file import FromFile
@@ -241,8 +242,7 @@ def _beyond_limit(spec: Spec, facts: Facts, offered: Offered) -> Iterator[Diagno
     sizes = len(set(spec.threat_model.group_size))
     count = int(_block(spec).get("count", sizes)) // sizes * sizes
     if count > most:
-        message = f"count must be at most {most}, got {count}: {why}"
-        yield Diagnostic(code="bad-value", message=message, path=("audit", "canary", "count"))
+        yield bad_value(f"count must be at most {most}, got {count}: {why}", ("audit", "canary", "count"))
 
 
 def options_of(spec: Spec) -> FrozenMap:
@@ -300,7 +300,7 @@ def refusals(
 ) -> Iterator[Diagnostic]:
     (kind, mechanism), (_, backend) = offers["mechanism"], offers["backend"]
     if spec.data.get("missing") and not mechanism.provider.missing:
-        yield _unsupported(
+        yield unsupported(
             f"{kind!r} takes no records with missing values",
             ("data", "missing"),
             "remove missing and write a public constant into the empty cells beforehand, which costs no privacy, or "
@@ -308,7 +308,7 @@ def refusals(
         )
     unit, units = spec.threat_model.unit, sorted(mechanism.provider.units)
     if unit not in units:
-        yield _unsupported(
+        yield unsupported(
             f"the bounds of {kind!r} hold for one {' or '.join(units)}, not for one {unit!r}",
             ("threat_model", "unit"),
             "if each has one record, remove unit; for several records each, set group_size",
@@ -316,19 +316,18 @@ def refusals(
     access, accesses = spec.threat_model.access, sorted(mechanism.provider.accesses)
     if access not in accesses:
         held = f"the bounds of {kind!r} hold for access {' or '.join(accesses)}"
-        yield Diagnostic(code="unsupported", message=f"{held}, not for {access!r}", path=("threat_model", "access"))
+        yield unsupported(f"{held}, not for {access!r}", ("threat_model", "access"))
     for i, claim in enumerate(spec.claims):
         if claim.kind != "metric" and claim.min_records > facts.records:
             own = claim.min_records != spec.threat_model.min_records
-            yield Diagnostic(
-                code="bad-value",
-                message=f"claim {claim.id!r} covers datasets of at least {claim.min_records} records, and the declared "
+            yield bad_value(
+                f"claim {claim.id!r} covers datasets of at least {claim.min_records} records, and the declared "
                 f"one has {facts.records}",
-                path=("claims", i, "min_records") if own else ("threat_model", "min_records"),
-                help=f"claim at most {facts.records}, so that the claim covers the declared dataset",
+                ("claims", i, "min_records") if own else ("threat_model", "min_records"),
+                f"claim at most {facts.records}, so that the claim covers the declared dataset",
             )
     if spec.threat_model.unit == "record" and spec.data.get("max_records_per_user") is not None:
-        yield _unsupported(
+        yield unsupported(
             "max_records_per_user drops records of users with more; removing one record of such a user adds another "
             "one, so no bound for one record holds",
             ("data", "max_records_per_user"),
@@ -338,7 +337,7 @@ def refusals(
     with suppress(DataError):  # the facts come from a result, or preparing has reported the error
         yield from getattr(source, "remarks", tuple)()
     if facts.vocabulary is not None and not mechanism.provider.tokens:
-        yield _unsupported(
+        yield unsupported(
             f"{kind!r} computes with features, and {spec.data.kind!r} gives ids of tokens",
             ("data", "kind"),
             f"use a mechanism that takes texts: {kinds_with(catalog.mechanisms, 'tokens')}",
@@ -356,17 +355,17 @@ def _of_chosen_weights(
 ) -> Iterator[Diagnostic]:
     path = ("model", INITIAL)
     if not mechanism.provider.chosen_weights:
-        yield _unsupported(
+        yield unsupported(
             f"the bounds of {kind!r} do not hold for weights that an adversary chose",
             path,
             f"its bounds assume the model's own initial weights; for chosen ones, use a mechanism of "
             f"{kinds_with(catalog.mechanisms, 'chosen_weights')}",
         )
     if backend.provider.recording:
-        yield _unsupported("an adversary cannot choose the weights of a recorded run", path, "remove initial")
+        yield unsupported("an adversary cannot choose the weights of a recorded run", path, "remove initial")
     for i, claim in enumerate(spec.claims):
         if claim.kind == "metric":
-            yield _unsupported(
+            yield unsupported(
                 f"claim {claim.id!r} would be measured on models whose initial weights were fitted to the records "
                 "without privacy",
                 ("claims", i),
@@ -381,21 +380,21 @@ def _of_users(spec: Spec, facts: Facts, backend: Offered, catalog: Catalog) -> I
         return
     place = in_phase(spec, first, "sampling", "unit")
     if spec.threat_model.unit != "user":
-        yield _unsupported(
+        yield unsupported(
             "users are drawn, so that bounds hold for users: removing one record changes the contribution of its user "
             "by up to twice the clip norm",
             place,
             "threat_model: {unit: user}, or remove unit and records_per_user to draw records",
         )
     if len({(sampling.unit, sampling.records_per_user) for sampling in drawn if sampling is not None}) > 1:
-        yield _unsupported(
+        yield unsupported(
             "phases that draw records, or another number of a user's records, cannot follow phases that draw users",
             place,
             "write unit and records_per_user once, in mechanism.sampling",
         )
     for i, sampling in enumerate(drawn):
         if sampling is not None and sampling.of_users and not sampling.is_poisson:
-            yield _unsupported(
+            yield unsupported(
                 f"users are drawn one by one, each independently, and not in {sampling.scheme} batches",
                 in_phase(spec, i, "sampling", "scheme"),
                 "scheme: poisson, with the rate of one user; rate: 1 draws all users",
@@ -408,7 +407,7 @@ def _untrainable(
     spec: Spec, facts: Facts, backend: Offered, sampling: Sampling, place: SpecPath, catalog: Catalog
 ) -> Iterator[Diagnostic]:
     if facts.users is None and facts.digest is not None:
-        yield _unsupported(
+        yield unsupported(
             "users are drawn, and nothing says whose the records are",
             place,
             "data: {user: COLUMN} of a table (kind: csv or parquet), or remove audit",
@@ -421,14 +420,14 @@ def _untrainable(
             help=f"backend: {kinds_with(catalog.backends, 'users')}, or remove audit",
         )
     if spec.audit is not None and (spec.audit.options.get("canary") or {}).get("space") == "input":
-        yield _unsupported(
+        yield unsupported(
             "canary users have a gradient; users of canary records are not supported",
             ("audit", "canary", "space"),
             "space: gradient",
         )
     bound = records_per_user(spec.data.options)
     if bound is None:
-        yield _unsupported(
+        yield unsupported(
             "rows are laid out user by user, and nothing limits the number of records of one",
             ("data",),
             "records_per_user: 8, or max_records_per_user: 8 to drop further records",
@@ -436,7 +435,7 @@ def _untrainable(
         return
     size = min(sampling.records_per_user or 1, bound)
     if 1 < size < bound and (bound > MOST_CHOICES or comb(bound, size) > MOST_CHOICES):
-        yield _unsupported(
+        yield unsupported(
             f"{size} of {bound} records can be chosen in more than {MOST_CHOICES} ways, and the expected contribution "
             "of a user is a mean over all choices",
             place[:-1],
@@ -446,7 +445,3 @@ def _untrainable(
 
 def kinds_with(offers: Mapping[str, Offered], field: str) -> str:
     return ", ".join(sorted(kind for kind, offered in offers.items() if getattr(offered.provider, field)))
-
-
-def _unsupported(message: str, path: SpecPath, help: str) -> Diagnostic:
-    return Diagnostic(code="unsupported", message=message, path=path, help=help)

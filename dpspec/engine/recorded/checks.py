@@ -14,7 +14,7 @@ from dpspec.engine.recorded.recorded_run import Array, RecordedRun
 from dpspec.engine.results.decimals import nearest
 from dpspec.recording.folder.step_record import ROUNDING
 from dpspec.stats.conformance import noise_tests
-from dpspec.stats.conformance.measurement import CLIP_TOLERANCE, exact
+from dpspec.stats.conformance.measurement import CLIP_TOLERANCE, exactly
 
 #: Relative precision of a divisor that is computed from float32 sums, and from sums in half precision.
 _DIVIDED, _DIVIDED_HALF = 1e-4, 2.0**-6
@@ -275,7 +275,7 @@ def _batches(run: RecordedRun) -> Iterator[Check]:
     header = run.header
     assumed = header.accountant != "" or bool(np.isfinite(run["rate"]).any())
     if not header.is_poisson and header.scheme != "none" and assumed:
-        yield exact("sampling", f"{_ORDERED} {header.scheme}", "reported", False, 1, 0, "scheme")
+        yield exactly(f"{_ORDERED} {header.scheme}", False, 1, 0).check("sampling", "reported", "scheme")
         return
     if header.is_poisson or np.isfinite(run["rate"]).any():
         unseen = run.rates.count(None)
@@ -292,7 +292,7 @@ def _accountant(run: RecordedRun) -> Iterator[Check]:
     behind = int((counted != np.arange(1, run.steps + 1)).sum())
     last = float(counted[-1]) if np.isfinite(counted[-1]) else 0.0
     test = "steps counted by the accountant"
-    yield exact("accounting", test, "reported", behind == 0, run.steps, last, "steps")
+    yield exactly(test, behind == 0, run.steps, last).check("accounting", "reported", "steps")
     configured, noise = run["noise_multiplier"], run["told_noise"]
     wrong = ~np.isclose(noise, configured, rtol=1e-9, atol=0.0, equal_nan=False)
     yield _reported("noise multiplier of the accountant", wrong, configured, noise, "noise")
@@ -305,7 +305,7 @@ def _accountant(run: RecordedRun) -> Iterator[Check]:
 def _reported(test: str, wrong: Array, executed: Array, reported: Array, note: str) -> Check:
     at = int(np.argmax(wrong)) if wrong.any() else 0
     declared, seen = (float(np.nan_to_num(values[at], nan=0.0)) for values in (executed, reported))
-    return exact("accounting", test, "reported", not wrong.any(), declared, seen, note)
+    return exactly(test, not wrong.any(), declared, seen).check("accounting", "reported", note)
 
 
 def _divided(run: RecordedRun) -> Iterator[Check]:
@@ -317,4 +317,4 @@ def _divided(run: RecordedRun) -> Iterator[Check]:
         precision = _DIVIDED_HALF if run.sums_type else _DIVIDED
         right, values = bool(difference[at] <= precision), (float(declared[both][at]), float(measured[both][at]))
         name, test, note = "data-independent-hyperparameters", "divisor of the gradient", "the configured divisor"
-        yield exact(name, test, "reported", right, *values, note, precision)
+        yield exactly(test, right, *values, precision).check(name, "reported", note)

@@ -56,7 +56,7 @@ from dpspec.kit.findings import DEFAULT_DELTA, claimed_deltas, lower_from
 from dpspec.language.tree import locate
 from dpspec.recording.folder.run_folder import FILES
 from dpspec.stats.conformance import table
-from dpspec.stats.conformance.measurement import exact
+from dpspec.stats.conformance.measurement import exactly
 
 #: Relative difference up to which multipliers, rates and norms are equal.
 _SAME = 1e-9
@@ -150,7 +150,7 @@ def _executed(spec: Spec, facts: Facts, run: RecordedRun, tested: tuple[Check, .
         test = "lower bound by canaries, above the bound of the recorded schedule"
         note = f"at delta = {canaries.delta:g}, p = {upper(canaries.p_value)}"
         values = canaries.upper, canaries.lower
-        checks = (*checks, exact("nothing-unseen", test, "measured", False, *values, note, detectable=None))
+        checks = (*checks, exactly(test, False, *values, None).check("nothing-unseen", "measured", note))
 
     def assumptions_of(adjacency: str, size: int) -> tuple[Assumption, ...]:
         known = assumptions(run, adjacency, public=public, group_size=size)
@@ -279,7 +279,7 @@ def declared_checks(run: RecordedRun, phases: Sequence[Phase], records: int) -> 
         return
     steps = sum(phase.steps for phase in phases)
     test = "updates that the spec declares"
-    yield exact("steps", test, "reported", steps == run.steps, steps, run.steps, "recorded")
+    yield exactly(test, steps == run.steps, steps, run.steps).check("steps", "reported", "recorded")
     executed = np.array([math.nan if sigma is None else sigma for sigma in noise_multipliers(run)])
     declared = _each(phases, [phase.noise_multiplier for phase in phases], run.steps)
     yield _same("noise-scale", "noise multiplier that the spec declares", declared, executed)
@@ -291,7 +291,7 @@ def declared_checks(run: RecordedRun, phases: Sequence[Phase], records: int) -> 
     seen = run.header.records
     if seen is not None:
         test = "records that the spec declares"
-        yield exact("sampling", test, "reported", seen == records, records, seen, "of the loader's data")
+        yield exactly(test, seen == records, records, seen).check("sampling", "reported", "of the loader's data")
 
 
 def _each(phases: Sequence[Phase], values: Sequence[float], steps: int) -> Array:
@@ -307,4 +307,4 @@ def _same(assumption: str, test: str, declared: Array, executed: Array) -> Check
     at = int(np.argmax(wrong)) if wrong.any() else 0
     values = (float(declared[at]), float(np.nan_to_num(executed[at], nan=0.0)))
     note = f"first at step {at + 1}" if wrong.any() else "recorded"
-    return exact(assumption, test, "reported", not wrong.any(), *values, note)
+    return exactly(test, not wrong.any(), *values).check(assumption, "reported", note)

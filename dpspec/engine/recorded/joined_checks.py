@@ -14,7 +14,7 @@ from dpspec.engine.recorded.recorded_run import RecordedRun
 from dpspec.recording.folder.joined_folder import SUMMED, Comparison
 from dpspec.recording.folder.resumed_folder import ResumedFolder
 from dpspec.stats import gaussian_noise
-from dpspec.stats.conformance.measurement import Observed, exact, worst
+from dpspec.stats.conformance.measurement import Observed, exactly, worst
 
 SHORTER = "ranks with fewer steps than others"
 OTHER_SETUP = "facts and options that differ between ranks"
@@ -55,7 +55,7 @@ def none_found(
     assumption: str, test: str, observed: Observed, count: float, note: str = "", detectable: float | None = 0.0
 ) -> Check:
     """The check that a count is zero."""
-    return exact(assumption, test, observed, count == 0, 0, count, note, detectable)
+    return exactly(test, count == 0, 0, count, detectable).check(assumption, observed, note)
 
 
 def rank_checks(run: RecordedRun) -> Iterator[Check]:

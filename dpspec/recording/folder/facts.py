@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import chain
+from operator import itemgetter
 from typing import Annotated, Any, TypeAlias
 
 from dpspec import json_records
@@ -92,14 +93,6 @@ def _word(values: Sequence[str]) -> str:
     return "bfloat16" if "bfloat16" in values else next(filter(None, values), "")
 
 
-def _first(values: Sequence[Any]) -> Any:
-    return values[0]
-
-
-def _last(values: Sequence[Any]) -> Any:
-    return values[-1]
-
-
 def _steepest(values: Sequence[Any]) -> Any:
     return max(values, key=lambda value: abs(value[1]))
 
@@ -116,7 +109,7 @@ _RANKS: dict[str, Join] = {
     **dict.fromkeys(("buffers", "state", "attributes", "unread", "replaced"), _united),
     **dict.fromkeys(("outside", "passed_over", "seconds", "resumed", "noised_without_update", "loss_scaler"), max),
     **dict.fromkeys(("optimizer", "norm_type", "sum_type", "error", "probe_failure"), _word),
-    **dict.fromkeys(("gradients", "history", "drawn_batches"), _first),
+    **dict.fromkeys(("gradients", "history", "drawn_batches"), itemgetter(0)),
     "recomputed": _columns(sum, sum, sum, max),
     "scaling": _steepest,
     "probe": _probe,
@@ -125,8 +118,8 @@ _RANKS: dict[str, Join] = {
 _PARTS: dict[str, Join] = {
     **_RANKS,
     **dict.fromkeys(("passed_over", "seconds"), sum),
-    **dict.fromkeys(("history", "error", "noised_without_update"), _last),
-    "resumed": _first,
+    **dict.fromkeys(("history", "error", "noised_without_update"), itemgetter(-1)),
+    "resumed": itemgetter(0),
     "probe": _columns(sum, sum, max, max, sum, sum),
     "gradients": _columns(sum, sum, sum, sum, max, sum, sum, max),
     "noise": list,

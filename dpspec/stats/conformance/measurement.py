@@ -124,16 +124,3 @@ def worst(assumption: str, found: Sequence[Measurement], observed: Observed, not
     measured = the_worst(found)
     assert measured is not None
     return measured.check(assumption, observed, note)
-
-
-def exact(
-    assumption: str,
-    test: str,
-    observed: Observed,
-    right: bool,
-    declared: float,
-    seen: float,
-    note: str = "",
-    detectable: float | None = 0.0,
-) -> Check:
-    return exactly(test, right, declared, seen, detectable).check(assumption, observed, note)
