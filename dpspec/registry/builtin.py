@@ -85,17 +85,7 @@ RECORDED_MECHANISM = Mechanism(
     kind=KIND,
     summary="The executed schedule of a recorded training, compared with no declared one",
     description="the executed schedule of batches and noise",
-<<<<<<< HEAD
     schemas=Schemas(mechanism=block(delta=_DELTA)),
-=======
-    schemas=Schemas(
-        mechanism=block(
-            delta=number(
-                "The delta at which epsilon is reported if no claim names one.", above=0, below=1, default=1e-5
-            )
-        ),
-    ),
->>>>>>> main
     claims=frozenset({"approx-dp"}),
     audit="dpspec.registry.builtin:RecordedSchedule",
     example=_RECORDED_EXAMPLE,
@@ -116,11 +106,7 @@ _OF_A_CELL = {
 
 _CELL = {key: {"type": "object", "description": _OF_A_CELL[key]} for key in CELL_BLOCKS}
 
-<<<<<<< HEAD
 _SCHEMA = block(
-=======
-_SCHEMA: dict[str, Json] = block(
->>>>>>> main
     None,
     ["cells"],
     cells=array(

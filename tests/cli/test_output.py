@@ -93,13 +93,7 @@ def test_a_link_is_replaced_whatever_its_name(length: int, dangling: bool) -> No
     assert not Path("theirs").exists() or Path("theirs").read_text() == "theirs"
 
 
-<<<<<<< HEAD
 def test_a_report_behind_a_loop_of_links_is_refused_before_anything_is_computed(capsys) -> None:
-=======
-@pytest.mark.parametrize("reports", [["json=loop/x"], ["json=y"], ["json=nowhere/x"]])
-def test_what_cannot_be_written_is_told_before_anything_is_computed(reports: list[str], capsys) -> None:
-    Path("y").mkdir()
->>>>>>> main
     Path("loop").symlink_to("loop")
     assert main(["run", "a.yaml", "--report", "json=loop/x"]) == 2
     assert "claim" not in capsys.readouterr().out

@@ -17,19 +17,7 @@ from dpspec.engine.running.run_options import RunOptions
 from dpspec.engine.running.runner import run
 from dpspec.engine.storage.trial_store import Store
 from dpspec.errors import UsageError
-<<<<<<< HEAD
-from dpspec.executors import (
-    PartialResult,
-    PoolRequest,
-    Resources,
-    TaskFailed,
-    TaskFinished,
-    TaskProgress,
-    WorkerLost,
-)
-=======
 from dpspec.executors import PartialResult, PoolRequest, Resources, TaskFailed, TaskFinished, TaskProgress, WorkerLost
->>>>>>> main
 from dpspec.executors.ray_cluster import Cluster, open_pool
 from dpspec.json_records import write
 from dpspec.language.load import load_specs

@@ -80,18 +80,12 @@ BROKEN = {
     "base exception": ("class Odd(BaseException): pass\nraise Odd('a\\nb\\x1b[31m')\n", "Odd: a b\\x1b[31m"),
     "no api": ("x = 1\n", "DPSPEC_API is missing; this dpspec supports 1"),
     "other api": ("DPSPEC_API = 2\n", "plugin API 2 is not supported; this dpspec supports 1"),
-    "no hook": (
-        HEAD + "def dpspec_datasets(): yield rows()\n",
-        "no hook is implemented: mark hooks with @dpspec.contract.hookimpl",
-    ),
+    "no hook": ("DPSPEC_API = 1\n", "no hook is implemented: mark hooks with @dpspec.contract.hookimpl"),
     "misspelt": (
         HEAD + "@dps.hookimpl\ndef dpspec_mechanism(): return []\n",
         "unknown hook 'dpspec_mechanism' in plugin",
     ),
-<<<<<<< HEAD
-=======
     "unmarked": (HEAD + "def dpspec_datasets(): yield rows()\n", "no hook is implemented: mark hooks"),
->>>>>>> main
     "unknown argument": (
         ROWS + "(spec): yield rows()\n",
         "Argument(s) {'spec'} are declared in the hookimpl but can not be found in the hookspec",

@@ -1,4 +1,4 @@
-"""Work that any process can do, for tests of pools: options come first (``functools.partial``), the context last."""
+"""Work that any process can do, for tests of pools. Options come first (``functools.partial``), the context last."""
 
 from __future__ import annotations
 
@@ -12,28 +12,17 @@ from typing import Any
 from dpspec.executors import Message, Pool, Resources, Task, TaskContext, TaskFailed, TaskFinished, WorkerLost
 
 
-<<<<<<< HEAD
-def until_end(pool: Pool, *numbers: int) -> dict[int, list[Message]]:
-=======
 def task(number: int, work: Any, **needs: int) -> Task:
     return Task(number=number, name=f"task {number}", needs=Resources(**needs), work=work)
 
 
 def until_end(pool: Pool, *numbers: int) -> dict[int, list[Message]]:
     """The messages of all tasks, by the number of the task."""
->>>>>>> main
     told: dict[int, list[Message]] = {number: [] for number in numbers}
     while not all(m and isinstance(m[-1], TaskFinished | TaskFailed | WorkerLost) for m in told.values()):
         for message in pool.messages():
             told[message.task].append(message)
     return told
-<<<<<<< HEAD
-
-
-def task(number: int, work: object, **needs: int) -> Task:
-    return Task(number=number, name=f"task {number}", needs=Resources(**needs), work=work)  # type: ignore[arg-type]
-=======
->>>>>>> main
 
 
 def count(number: int, place: TaskContext) -> Iterator[int]:
