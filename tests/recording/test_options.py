@@ -77,40 +77,43 @@ def plateau(training: Training) -> None:
     loop(training, lambda training, number, x: schedule.step(number * 1.0))
 
 
-def regrown(training: Training) -> None:
-    """The factor of a known scheduler follows the records."""
-    schedule = lr_scheduler.ExponentialLR(training.private, 0.99)
+def edited(make: Callable[[Any], Any], edit: Callable[[Any, Training, int, torch.Tensor], object]) -> Script:
+    """The script of a known scheduler, which ``edit`` gets before each of its steps."""
 
-    def before(training: Training, number: int, x: torch.Tensor) -> None:
-        schedule.gamma = 0.9 + 0.05 * float(torch.sigmoid(x[0, 0]))
-        schedule.step()
+    def script(training: Training) -> None:
+        schedule = make(training.private)
 
-    loop(training, before)
+        def before(training: Training, number: int, x: torch.Tensor) -> None:
+            edit(schedule, training, number, x)
+            schedule.step()
+
+        loop(training, before)
+
+    return script
 
 
-def regrown_ahead(training: Training) -> None:
+def regrow(schedule: Any, training: Training, number: int, x: torch.Tensor) -> None:
+    """The factor follows the records."""
+    schedule.gamma = 0.9 + 0.05 * float(torch.sigmoid(x[0, 0]))
+
+
+def regrow_ahead(schedule: Any, training: Training, number: int, x: torch.Tensor) -> None:
     """The factor is edited before a step that does not use it; a later step does."""
-    schedule = lr_scheduler.StepLR(training.private, 5)
-
-    def before(training: Training, number: int, x: torch.Tensor) -> None:
-        if number == 2:
-            schedule.gamma = 0.9 + 0.05 * float(torch.sigmoid(x[0, 0]))
-        schedule.step()
-
-    loop(training, before)
+    if number == 2:
+        regrow(schedule, training, number, x)
 
 
-def unreadable(training: Training) -> None:
+def regrow_unread(schedule: Any, training: Training, number: int, x: torch.Tensor) -> None:
     """The factor of a scheduler with more values than the recorder reads."""
-    schedule = lr_scheduler.ExponentialLR(training.private, 0.99)
-    schedule.many = [[] for _ in range(200_000)]
-    regrow = iter(range(1000))
+    if number == 1:
+        schedule.many = [[] for _ in range(200_000)]
+    schedule.gamma = 0.9 + 0.001 * number
 
-    def before(training: Training, number: int, x: torch.Tensor) -> None:
-        schedule.gamma = 0.9 + 0.001 * next(regrow)
-        schedule.step()
 
-    loop(training, before)
+def sneak(schedule: Any, training: Training, number: int, x: torch.Tensor) -> None:
+    """A change right before a known scheduler multiplies the rate."""
+    if number == 5:
+        group(training)["lr"] += 0.01 * float(x[0, 0])
 
 
 def jumped(training: Training) -> None:
@@ -143,18 +146,6 @@ def patched(training: Training) -> None:
     loop(training, lambda *_: schedule.step())
 
 
-def sneaked(training: Training) -> None:
-    """A change right before a known scheduler multiplies it."""
-    schedule = lr_scheduler.ExponentialLR(training.private, 0.99)
-
-    def before(training: Training, number: int, x: torch.Tensor) -> None:
-        if number == 5:
-            group(training)["lr"] += 0.01 * float(x[0, 0])
-        schedule.step()
-
-    loop(training, before)
-
-
 @looping
 def clipped(training: Training, number: int, x: torch.Tensor) -> None:
     norms = sum(p.grad_sample.flatten(1).square().sum(1) for p in training.private.params).sqrt()
@@ -178,13 +169,13 @@ def divided(training: Training, number: int, x: torch.Tensor) -> None:
         (hooked, "weight_decay", "weight_decay"),
         (averaged, "betas[1]", "betas"),
         (plateau, "lr", "learning_rate"),
-        (regrown, "lr", "learning_rate"),
-        (regrown_ahead, "lr", "learning_rate"),
-        (unreadable, "lr", "learning_rate"),
+        (edited(lambda o: lr_scheduler.ExponentialLR(o, 0.99), regrow), "lr", "learning_rate"),
+        (edited(lambda o: lr_scheduler.StepLR(o, 5), regrow_ahead), "lr", "learning_rate"),
+        (edited(lambda o: lr_scheduler.ExponentialLR(o, 0.99), regrow_unread), "lr", "learning_rate"),
         (jumped, "lr", "learning_rate"),
         (scheduled(Own), "lr", "learning_rate"),
         (patched, "lr", "learning_rate"),
-        (sneaked, "lr", "learning_rate"),
+        (edited(lambda o: lr_scheduler.ExponentialLR(o, 0.99), sneak), "lr", "learning_rate"),
         (rescaled, "weight_decay", "weight_decay"),
         (clipped, "", "clip_norm"),
         (louder, "", "noise_multiplier"),
