@@ -14,14 +14,7 @@ from support.checked_runs import CheckedRun, Question, check_run, run_page
 from torch import nn
 
 import dpspec
-from dpspec.engine.recorded.noise_checks import (
-    ALONG,
-    DIRECTIONS,
-    EARLIER,
-    PAIRS,
-    ComparedGradients,
-    noise_checks,
-)
+from dpspec.engine.recorded.noise_checks import ALONG, DIRECTIONS, EARLIER, PAIRS, ComparedGradients, noise_checks
 from dpspec.recording.pending_step import PendingStep
 from dpspec.recording.sums.reported_gradients import ReportedGradients
 from dpspec.recording.watching.noise_sketch import NoiseSketch

@@ -82,12 +82,8 @@ def test_unknown_parts_are_refused_by_name(way, tmp_path):
 
 
 def test_reports_are_for_custom_loops(way, tmp_path):
-    dpspec.record(
-        tmp_path / "own",
-        model=way.model,
-        optimizer=way.private.original_optimizer,
-        engine=way.engine.accountant,
-    )
+    inner = way.private.original_optimizer
+    way.recorder(tmp_path / "own", optimizer=inner, engine=way.engine.accountant, loader=None)
     with way.recorder(tmp_path / "run") as run, pytest.raises(UsageError, match=r"run.noised is for custom loops"):
         run.noised(torch.zeros(3))
 

@@ -343,10 +343,7 @@ def test_ghost_clipping_in_half_precision_by_accelerate_is_open(tmp_path: Path) 
         ({"fault": "unwrapped"}, "parameter updates without noise"),
         ({"fault": "skips"}, "drawn records without a clipped norm"),
         # With ghost clipping the gradients that the wrapper clips are those that Opacus adds up.
-        (
-            {"clipping": "ghost", "fault": "clips"},
-            "batches with other gradients than the second backward pass left",
-        ),
+        ({"clipping": "ghost", "fault": "clips"}, "batches with other gradients than the second backward pass left"),
         ({"poisson": False, "gradient_accumulation_steps": 2}, "the loader's batches are shuffled"),
     ],
     ids=str,
