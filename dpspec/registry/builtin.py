@@ -14,7 +14,6 @@ from dpspec.contract import (
     Executor,
     Facts,
     Finding,
-    Json,
     Mechanism,
     Model,
     Reporter,
@@ -63,6 +62,9 @@ claims:
 """
 
 
+_DELTA = number("The delta at which epsilon is reported if no claim names one.", above=0, below=1, default=1e-5)
+
+
 class RecordedSchedule(Audit):
     """The recording states the bounds: :mod:`dpspec.engine.recorded.executed_run`."""
 
@@ -83,13 +85,7 @@ RECORDED_MECHANISM = Mechanism(
     kind=KIND,
     summary="The executed schedule of a recorded training, compared with no declared one",
     description="the executed schedule of batches and noise",
-    schemas=Schemas(
-        mechanism=block(
-            delta=number(
-                "The delta at which epsilon is reported if no claim names one.", above=0, below=1, default=1e-5
-            )
-        ),
-    ),
+    schemas=Schemas(mechanism=block(delta=_DELTA)),
     claims=frozenset({"approx-dp"}),
     audit="dpspec.registry.builtin:RecordedSchedule",
     example=_RECORDED_EXAMPLE,
@@ -110,7 +106,7 @@ _OF_A_CELL = {
 
 _CELL = {key: {"type": "object", "description": _OF_A_CELL[key]} for key in CELL_BLOCKS}
 
-_SCHEMA: dict[str, Json] = block(
+_SCHEMA = block(
     None,
     ["cells"],
     cells=array(

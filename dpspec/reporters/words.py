@@ -73,12 +73,6 @@ _SCOPE = {
 #: Adjacencies of units other than records.
 _OF_UNITS = {"add-remove": "adding or removing a", "replace-one": "replacing a"}
 
-_CONFORMANCE = {
-    "no-deviation-found": "no deviation found",
-    "checks-missing": "checks missing",
-    "not-run": "not tested",
-}
-
 #: The label of a proof if the executed run deviates from the declared mechanism, to which alone the proof applies.
 AS_DECLARED = "proved as declared, run deviates"
 
@@ -89,7 +83,7 @@ def verdict_label(audit: AuditResult, verdict: Verdict) -> str:
 
 
 def conformance_label(status: str) -> str:
-    return _CONFORMANCE.get(status, status)
+    return "not tested" if status == "not-run" else status.replace("-", " ")
 
 
 def headline(audit: AuditResult, verdict: Verdict) -> str:

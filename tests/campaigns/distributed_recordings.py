@@ -33,7 +33,7 @@ from opacus.optimizers import optimizer as opacus_optimizer
 from opacus.utils.uniform_sampler import DistributedUniformWithReplacementSampler as Sampler
 from support.checked_runs import Question, check_run
 from support.jobs import RankedJobs
-from support.ranks import Ranked
+from support.ranks import Ranked, after_scaling, reduced
 from torch import distributed
 from torch.utils.data import ConcatDataset, DataLoader
 
@@ -55,16 +55,6 @@ def attack(script: Script) -> None:
 
 def sharded_attack(script: Script) -> None:
     SHARDED[script.__name__] = script
-
-
-def after_scaling(training: Ranked, change: Callable[[Any], None]) -> None:
-    hook = training.private.step_hook
-
-    def both(optimizer: Any) -> None:
-        hook(optimizer)
-        change(optimizer)
-
-    training.private.attach_step_hook(both)
 
 
 def within(body: Script) -> Script:
@@ -99,16 +89,6 @@ def put(place: str, value: Callable[[Ranked, int], Any]) -> Script:
     def prepare(training: Ranked, rank: int) -> None:
         *parts, name = place.split(".")
         setattr(functools.reduce(getattr, parts, training), name, value(training, rank))
-
-    return prepare
-
-
-def reduced(change: Callable[[Any, Callable[[Any], None]], None]) -> Script:
-    """An attack that replaces the sum over the ranks; ``change`` gets the optimizer and the sum."""
-
-    def prepare(training: Ranked, rank: int) -> None:
-        original = DistributedDPOptimizer.reduce_gradients
-        DistributedDPOptimizer.reduce_gradients = lambda self: change(self, original)
 
     return prepare
 

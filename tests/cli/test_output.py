@@ -93,14 +93,10 @@ def test_a_link_is_replaced_whatever_its_name(length: int, dangling: bool) -> No
     assert not Path("theirs").exists() or Path("theirs").read_text() == "theirs"
 
 
-@pytest.mark.parametrize("reports", [["json=loop/x"], ["json=y"], ["json=nowhere/x"]])
-def test_what_cannot_be_written_is_told_before_anything_is_computed(reports: list[str], capsys) -> None:
-    Path("y").mkdir()
+def test_a_report_behind_a_loop_of_links_is_refused_before_anything_is_computed(capsys) -> None:
     Path("loop").symlink_to("loop")
-    arguments = [part for report in reports for part in ("--report", report)]
-    assert main(["run", "a.yaml", *arguments]) == 2
+    assert main(["run", "a.yaml", "--report", "json=loop/x"]) == 2
     assert "claim" not in capsys.readouterr().out
-    assert not Path("x").exists()
 
 
 def test_a_spec_whose_name_is_no_text_is_reported_in_every_format(capsys) -> None:

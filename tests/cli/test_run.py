@@ -93,8 +93,6 @@ def test_the_command_to_reproduce_holds_what_numbers_depend_on(dpspec, counting)
         (["--report", "json=."], "it is a folder"),
         (["--device", "gpu"], "--device must be auto, cpu, cuda or cuda:N, got 'gpu'"),
         (["--ray-address", "auto"], "--ray-address requires --executor ray"),
-        (["--max-minutes", "-1"], "--max-minutes"),
-        (["--nonsense"], "--nonsense"),
         (["-v", "-q"], "exclude each other"),
         (["--allow-changed-claims"], "--allow-changed-claims requires --baseline RESULT"),
         (["--store", "coin.yaml"], "error: cannot keep trials in coin.yaml: coin.yaml is not a folder"),

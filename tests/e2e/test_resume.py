@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -10,9 +9,9 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
+from campaigns.faults import outcome
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -40,17 +39,6 @@ pytestmark = [pytest.mark.ci, pytest.mark.skipif(not hasattr(signal, "SIGKILL"),
 
 def lines(log: Path) -> list[list[str]]:
     return [line.split() for line in log.read_text().splitlines()] if log.exists() else []
-
-
-def outcome(path: Path) -> dict[str, Any]:
-    """A result without what depends on when and where it was made."""
-    result = json.loads(path.read_text(encoding="utf-8"))
-    (audit,) = result["audits"]
-    for trial in audit["trials"]:
-        trial.pop("recorded")
-    audit.pop("seconds")
-    audit.pop("stored_trials")
-    return {key: audit[key] for key in sorted(audit)}
 
 
 def test_killed_in_its_second_training(dpspec: Run, environment: dict[str, str], tmp_path: Path) -> None:

@@ -11,7 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-SPECS = Path(__file__).parents[2] / "specs"
+ROOT = Path(__file__).parents[2]
+SPECS = ROOT / "specs"
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
 
@@ -53,8 +54,7 @@ def test_bounds_alone_train_nothing(dpspec: Run, tmp_path: Path) -> None:
     assert not list((tmp_path / ".dpspec").glob("store/trials/*"))
 
 
-FOLDER = Path(__file__).parents[2] / "specs" / "mnist"
-MNIST = [FOLDER / f"{name}.yaml" for name in ("fashion-mnist-lenet5", "mnist-lenet5", "mnist-transcript")]
+MNIST = [SPECS / "mnist" / f"{name}.yaml" for name in ("fashion-mnist-lenet5", "mnist-lenet5", "mnist-transcript")]
 
 #: A child that knows the public facts alone and trains nothing.
 BOUNDED = """\
@@ -104,9 +104,6 @@ def test_their_privacy_is_proved(spec: Path, dpspec: Run, tmp_path: Path) -> Non
     assert "PROVED        one-record" in done.stdout
 
 
-ROOT = Path(__file__).parents[2]
-
-
 def statuses(tmp_path: Path) -> dict[str, str]:
     result = json.loads((tmp_path / "result.json").read_text(encoding="utf-8"))
     return {audit["name"]: audit["conformance"]["status"] for audit in result["audits"]}
@@ -122,7 +119,7 @@ def test_a_team_audits_its_own_loop(dpspec: Run, tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_opacus_as_its_users_call_it(dpspec: Run, tmp_path: Path) -> None:
     pytest.importorskip("opacus")
-    done = dpspec("run", *sorted((ROOT / "specs" / "opacus").glob("*.yaml")), "--report", "json=result.json")
+    done = dpspec("run", *sorted((SPECS / "opacus").glob("*.yaml")), "--report", "json=result.json")
     assert done.returncode == 0, done.stdout + done.stderr
     found = statuses(tmp_path)
     conform = {"opacus-declared-rate", "opacus-declared-shuffled", "opacus-public-divisor"}
@@ -135,6 +132,6 @@ def test_without_opacus_the_backend_says_what_to_install(
     dpspec: Run, environment: dict[str, str], tmp_path: Path
 ) -> None:
     (tmp_path / "site" / "opacus.py").write_text("raise ModuleNotFoundError('opacus')\n", encoding="utf-8")
-    done = dpspec("run", ROOT / "specs" / "opacus" / "as-a-user.yaml")
+    done = dpspec("run", SPECS / "opacus" / "as-a-user.yaml")
     assert done.returncode == 4, done.stdout + done.stderr
     assert "pip install 'dpspec[opacus]'" in done.stderr

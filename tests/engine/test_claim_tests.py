@@ -7,21 +7,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from scipy import stats
 from support import audits, counting
 from support.audits import HERE, approx, attack, average, bound, check, claim, spec, unjudged, verdict, verdicts
 
-from dpspec.contract import Claim, Evidence, Finding, FrozenMap, Plan, Scope, Spec, Trial
+from dpspec.contract import Claim, Evidence, Finding, FrozenMap, Scope
 from dpspec.engine.judging import conformance_status
 from dpspec.engine.judging.claim_tests import Concluded
 from dpspec.engine.judging.judge import judge
-from dpspec.engine.preparing.prepare import prepare
 from dpspec.engine.redact import redact
 from dpspec.engine.results.result import Result, Verdict
-from dpspec.engine.running.conclude import conclude
 from dpspec.engine.running.run_options import RunOptions
 from dpspec.engine.running.runner import run
-from dpspec.engine.storage.stored_trials import AuditState
 from dpspec.engine.storage.trial_store import Store
 from dpspec.engine.verify import verify
 from dpspec.errors import ExitCode
@@ -267,47 +263,6 @@ def test_an_early_look_contradicts_no_bound_either(tmp_path: Path) -> None:
     assert [v.verdict for v in early.audits[0].verdicts] == ["proved", "open"]
     whole = audited(tmp_path, *lying)
     assert [v.verdict for v in whole.audits[0].verdicts] == ["contradicted", "contradicted"]
-
-
-def test_looking_after_every_trial_errs_no_more_often_than_looking_at_the_end(tmp_path: Path) -> None:
-    """Randomised response at exactly the claimed epsilon, looked at after each of 12 trials."""
-    times, runs, at_any, at_end = 120, 12, 0, 0
-    catalog = counting.catalog()
-    for seed in range(times):
-        overrides = ("claims.held.epsilon=1.0", "claims.broken.epsilon=1.0", f"audit.runs={runs}")
-        specs = counting.load(
-            tmp_path, *overrides, f"audit.seed={seed}", "claims.held.expect=open", "claims.broken.expect=open"
-        )
-        prepared = prepare(specs[0], catalog)
-        trials = _trials(specs[0])
-        seen = []
-        for count in range(1, runs + 1):
-            plan = Plan(chunks=tuple((i,) for i in range(runs)), seconds=0.0, memory_bytes=0)
-            (judged,) = judge([conclude(AuditState(prepared=prepared, plan=plan), trials[:count])])
-            seen.append(judged.verdicts[0].verdict == "refuted")
-        at_any += any(seen)
-        at_end += seen[-1]
-    assert at_any == at_end
-    assert stats.binom.sf(at_any - 1, times, 0.05) > 1e-4
-
-
-def _trials(of: Spec) -> list[Trial]:
-    import random
-
-    assert of.audit is not None
-    draw, truth = random.Random(of.audit.seed), 1.0 / (1.0 + 2.718281828459045**-1.0)
-    return [
-        Trial(
-            index=i,
-            evidence=FrozenMap(
-                {
-                    "hits": sum(draw.random() < truth for _ in range(200)),
-                    "alarms": sum(draw.random() >= truth for _ in range(200)),
-                }
-            ),
-        )
-        for i in range(of.audit.runs)
-    ]
 
 
 FIXED = attack(1000, 1000, 990)

@@ -251,13 +251,9 @@ def edited(result: Result, **changes: Any) -> Result:
     return dataclasses.replace(result, audits=(dataclasses.replace(result.audits[0], **changes),))
 
 
-def test_with_the_store_everything_follows(ran: tuple[Result, Store]) -> None:
+def test_without_the_store_what_needs_arrays_is_named_and_the_rest_follows(ran: tuple[Result, Store]) -> None:
     assert told(*ran) == []
-
-
-def test_without_it_what_needs_arrays_is_named_and_the_rest_follows(ran: tuple[Result, Store]) -> None:
-    result, _ = ran
-    (one,) = told(result)
+    (one,) = told(ran[0])
     assert (one.what, one.recorded, one.differs) == ("what follows from the trials", "5 trials", False)
     assert one.recomputed == "taken as recorded: the array 'answers' of trial 0 is in the store"
 

@@ -306,25 +306,24 @@ class TestMatrix:
         assert all(s.mechanism["sampling"] == s.cell["mechanism.sampling"] for s in specs)
         assert all("0.5" in s.name for s in specs)
 
-    def test_an_axis_over_a_map_that_each_phase_has_for_itself_is_refused(self, load: Load, valid: str) -> None:
-        phases = ", ".join(f"{{steps: 5, sampling: {{scheme: poisson, rate: {rate}}}}}" for rate in (0.2, 0.3))
+    @pytest.mark.parametrize(
+        ("key", "values"),
+        [
+            ("clip_norm", ("7", "8")),
+            ("clip_norm", ("2", "3")),  # each is what some phase has, and none takes it
+            ("sampling", ("{scheme: poisson, rate: 0.2}", "{scheme: poisson, rate: 0.3}")),
+        ],
+    )
+    def test_a_value_that_each_phase_overrides_is_refused(
+        self, load: Load, valid: str, key: str, values: tuple[str, str]
+    ) -> None:
+        own = values if key == "sampling" else ("2", "3")
+        phases = ", ".join(f"{{steps: 5, {key}: {value}}}" for value in own)
         text = re.sub(r"  steps: .*\n", f"  phases: [{phases}]\n", valid, count=1)
         assert load(text).ok
-        axis = "matrix: {mechanism.sampling: [{scheme: poisson, rate: 0.2}, {scheme: poisson, rate: 0.3}]}\n"
-        assert "'mechanism.sampling' is set but has no effect: each phase sets its own value" in {
-            d.message for d in load(text + axis).diagnostics
-        }
-
-    def test_an_axis_that_each_phase_overrides_is_refused(self, load: Load, valid: str) -> None:
-        phases = "[{steps: 5, clip_norm: 2}, {steps: 5, clip_norm: 3}]"
-        text = re.sub(r"  steps: .*\n", f"  phases: {phases}\n", valid, count=1)
-        assert load(text).ok
-        message = "'mechanism.clip_norm' is set but has no effect: each phase sets its own value"
-        for loaded in (
-            load(text + "matrix: {mechanism.clip_norm: [7, 8]}\n"),
-            load(text + "matrix: {mechanism.clip_norm: [2, 3]}\n"),  # each is what some phase has, and none takes it
-            load(text, "mechanism.clip_norm=7"),
-        ):
+        message = f"'mechanism.{key}' is set but has no effect: each phase sets its own value"
+        axis = f"matrix: {{mechanism.{key}: [{', '.join(values)}]}}\n"
+        for loaded in (load(text + axis), load(text, f"mechanism.{key}={values[0]}")):
             assert loaded.specs == ()
             assert {(d.code, d.message) for d in loaded.diagnostics} == {("conflicting-key", message)}
 

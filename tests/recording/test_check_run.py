@@ -11,7 +11,7 @@ from opacus.accountants import GaussianAccountant, PRVAccountant, RDPAccountant
 from opacus.schedulers import ExponentialNoise, StepNoise
 from scipy import optimize, stats
 from support.checked_runs import checked
-from support.opacus_training import Training, recorded, scheduled
+from support.opacus_training import Training, after_each, recorded, scheduled
 
 from dpspec.cli.app import main
 from dpspec.engine.recorded.section import accountant_epsilon
@@ -144,48 +144,39 @@ def other_batches(training):
 
 def repeated_noise(training):
     """A generator that is seeded before every step: each step's noise is as large as it should be."""
-    training.train(each=lambda t: t.optimizer_.generator.manual_seed(t.optimizer_.generator.initial_seed()))
+    training.train(each=lambda t: t.private.generator.manual_seed(t.private.generator.initial_seed()))
 
 
-def bare_bias(training):
-    original = training.optimizer_.add_noise
-
-    def without_first_bias():
-        original()
-        bias = training.optimizer_.params[1]
-        bias.grad = bias.summed_grad.view_as(bias).clone()
-
-    training.optimizer_.add_noise = without_first_bias
+def without_first_bias(optimizer):
+    bias = optimizer.params[1]
+    bias.grad = bias.summed_grad.view_as(bias).clone()
 
 
-def half_the_noise(training):
-    original = training.optimizer_.add_noise
+def halved(optimizer):
+    for p in optimizer.params:
+        p.grad = 0.5 * (p.grad + p.summed_grad.view_as(p))
 
-    def half():
-        original()
-        for p in training.optimizer_.params:
-            p.grad = 0.5 * (p.grad + p.summed_grad.view_as(p))
 
-    training.optimizer_.add_noise = half
+HALF_THE_NOISE = after_each("add_noise", halved)
 
 
 def loose_clipping(training):
-    original = training.optimizer_.clip_and_accumulate
+    original = training.private.clip_and_accumulate
 
     def loose():
-        training.optimizer_.max_grad_norm = 0.2
+        training.private.max_grad_norm = 0.2
         original()
-        training.optimizer_.max_grad_norm = 0.05
+        training.private.max_grad_norm = 0.05
 
-    training.optimizer_.clip_and_accumulate = loose
+    training.private.clip_and_accumulate = loose
 
 
 def real_divisor(training):
     def by_the_batch():
-        for p in training.optimizer_.params:
+        for p in training.private.params:
             p.grad /= max(1, len(p.grad_sample))
 
-    training.optimizer_.scale_grad = by_the_batch
+    training.private.scale_grad = by_the_batch
 
 
 @pytest.mark.parametrize(
@@ -193,8 +184,8 @@ def real_divisor(training):
     [
         ({"script": other_batches}, "sampling", "steps without an observed batch"),
         ({"script": repeated_noise}, "independent-noise", ""),
-        ({"prepare": bare_bias, "epochs": 6}, "per-layer-noise", "0.bias"),
-        ({"prepare": half_the_noise}, "noise-scale", "relative to the declared scale"),
+        ({"prepare": after_each("add_noise", without_first_bias), "epochs": 6}, "per-layer-noise", "0.bias"),
+        ({"prepare": HALF_THE_NOISE}, "noise-scale", "relative to the declared scale"),
         ({"prepare": loose_clipping, "clip": 0.05}, "clipping", "largest clipped norm"),
         ({"prepare": real_divisor}, "data-independent-hyperparameters", "divisor of the gradient"),
     ],
@@ -207,7 +198,7 @@ def test_faults_deviate(given, assumption, words, tmp_path):
 
 
 def test_less_noise_than_the_options_say_is_priced(tmp_path):
-    found = recorded(tmp_path / "run", prepare=half_the_noise, epochs=4)
+    found = recorded(tmp_path / "run", prepare=HALF_THE_NOISE, epochs=4)
     assert found.measured == pytest.approx(pld_epsilon([(0.55, 0.1, 40)], grid=1e-2), rel=0.1)
     assert found.measured > 2 * found.costs[1].interval.upper
 

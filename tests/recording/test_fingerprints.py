@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from dpspec.recording import fingerprints
-from dpspec.recording.fingerprints import Bits, Tally, digest, tensor_digest
+from dpspec.recording.fingerprints import Bits, digest, tensor_digest
 
 VALUES = {
     "float32": torch.tensor([1.0, -2.0, 3.5, float("nan")]),
@@ -107,13 +107,6 @@ def test_sums_with_shifted_bits_differ() -> None:
 def test_views_with_other_strides_have_the_bits_of_their_values() -> None:
     value = torch.arange(6.0).view(2, 3)
     assert not differ(value.t(), value.t().contiguous())
-
-
-def test_a_tally_counts_booleans_and_tensors() -> None:
-    tally = Tally()
-    for event in (True, torch.tensor(True), False, torch.tensor(False), torch.tensor(True)):
-        tally.add(event)
-    assert int(tally) == 3
 
 
 def sparse(*places: int) -> Tensor:

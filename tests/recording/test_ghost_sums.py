@@ -53,16 +53,16 @@ def looped(step: Callable[[Training, Any, Any], None]) -> Script:
     def script(training: Training) -> None:
         for _ in range(2):
             for x, y in training.loader:
-                training.optimizer_.zero_grad()
+                training.private.zero_grad()
                 step(training, x, y)
-                training.optimizer_.step()
+                training.private.step()
 
     return script
 
 
 def scaled(training: Training, x: Tensor, y: Tensor) -> None:
     training.criterion(training.model(x), y).backward()
-    for p in training.optimizer_.params:
+    for p in training.private.params:
         p.grad.mul_(1.01)
 
 
@@ -75,23 +75,21 @@ def term_beside(training: Training, x: Tensor, y: Tensor) -> None:
 
 def cleared_before(training: Training, x: Tensor, y: Tensor) -> None:
     """Gradients enter between the passes."""
-    training.optimizer_.zero_grad = lambda: [p.grad.fill_(0.1) for p in training.optimizer_.params]
+    training.private.zero_grad = lambda: [p.grad.fill_(0.1) for p in training.private.params]
     training.criterion(training.model(x), y).backward()
-    del training.optimizer_.zero_grad
+    del training.private.zero_grad
 
 
 def one_tensor_for_two(training: Training, x: Tensor, y: Tensor) -> None:
     """Two parameters add their gradients into one tensor at one late step."""
-    weight, bias, *_ = training.optimizer_.params
+    weight, bias, *_ = training.private.params
     training.batches = getattr(training, "batches", 0) + 1
     if training.batches == 15:
         shared = torch.zeros(weight.numel())
-        training.optimizer_.zero_grad = lambda: [
-            p.grad.zero_() for p in training.optimizer_.params if p.grad is not None
-        ]
+        training.private.zero_grad = lambda: [p.grad.zero_() for p in training.private.params if p.grad is not None]
         weight.grad, bias.grad = shared.view_as(weight), shared[: len(bias)]
     training.criterion(training.model(x), y).backward()
-    vars(training.optimizer_).pop("zero_grad", None)
+    vars(training.private).pop("zero_grad", None)
 
 
 def shorter_first_pass(training: Training, x: Tensor, y: Tensor) -> None:
@@ -127,23 +125,18 @@ def waits_for_the_recomputation(training: Training, x: Tensor, y: Tensor) -> Non
     training.criterion(outputs, y).backward()
 
 
-def replaced_method(training: Training) -> None:
-    training.model.get_clipping_coef = lambda: torch.ones(len(training.model.get_norm_sample()))
-    training.train()
-
-
-def tensor_hook(training: Training) -> None:
-    training.optimizer_.params[0].register_hook(lambda g: 3.0 * g)
-    training.train()
-
-
 def triple(p: Any) -> None:
     p.grad.mul_(3.0)
 
 
-def accumulated_hook(training: Training) -> None:
-    training.optimizer_.params[0].register_post_accumulate_grad_hook(triple)
-    training.train()
+def after(change: Script) -> Script:
+    """The training after a change within the recorded block."""
+
+    def script(training: Training) -> None:
+        change(training)
+        training.train()
+
+    return script
 
 
 def coefficients(factors: Callable[[Tensor], Tensor]) -> Patch:
@@ -171,13 +164,16 @@ def noise_on_one_tensor(reference: Tensor, std: float, **_: Any) -> Any:
 
 #: Scripts and replaced functions of Opacus, with the tests that reject.
 FAULTS: list[tuple[Script | Patch, set[str]]] = [
-    (replaced_method, {checks.SECOND_PASS}),
+    (
+        after(lambda t: setattr(t.model, "get_clipping_coef", lambda: torch.ones(len(t.model.get_norm_sample())))),
+        {checks.SECOND_PASS},
+    ),
     (looped(scaled), {checks.ADDED}),
     (looped(term_beside), {checks.ADDED}),
     (looped(cleared_before), {checks.ADDED}),
     (looped(one_tensor_for_two), {checks.ADDED}),
-    (tensor_hook, {checks.GHOST_NORMS}),
-    (accumulated_hook, {checks.CLIPPED_SUMS}),
+    (after(lambda t: t.private.params[0].register_hook(lambda g: 3.0 * g)), {checks.GHOST_NORMS}),
+    (after(lambda t: t.private.params[0].register_post_accumulate_grad_hook(triple)), {checks.CLIPPED_SUMS}),
     (looped(waits_for_the_recomputation), {checks.CLIPPED_SUMS}),
     (looped(shorter_first_pass), {checks.SECOND_PASS}),
     (coefficients(torch.ones_like), {checks.COEFFICIENTS, checks.REPLACED}),
@@ -216,7 +212,7 @@ class Twice(nn.Module):
 def test_a_layer_without_norms_is_found(tmp_path: Path) -> None:
     def tied(training: Training) -> None:
         model = Ghost(Twice(), max_grad_norm=training.clip)
-        training.optimizer_.original_optimizer.param_groups[0]["params"] = list(model.parameters())
+        training.private.original_optimizer.param_groups[0]["params"] = list(model.parameters())
         for p in model.parameters():
             p.summed_grad = None
         training.model = training.criterion.module = model
@@ -239,15 +235,9 @@ class Words(nn.Module):
 def test_norms_that_count_padding_may_be_too_long(shortened: bool, tmp_path: Path) -> None:
     def prepare(training: Training) -> None:
         words, model = torch.randint(0, 9, (300, 5)) * torch.randint(0, 2, (300, 5)), Words()
-        training.model, training.optimizer_, training.criterion, training.loader = training.engine.make_private(
-            module=model,
-            optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
-            data_loader=DataLoader(TensorDataset(words, words[:, 0] // 5), batch_size=30),
-            criterion=nn.CrossEntropyLoss(),
-            noise_multiplier=1.1,
-            max_grad_norm=0.05,
-            grad_sample_mode="ghost",
-        )
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        loader = DataLoader(TensorDataset(words, words[:, 0] // 5), batch_size=30)
+        training.make_private(model, optimizer, loader, "ghost", max_grad_norm=0.05)
         if shortened:
             training.model.trainable_parameters = training.model.trainable_parameters[1:]
 
@@ -261,7 +251,7 @@ def test_the_multiplier_of_the_noise_counts(factor: float, tmp_path: Path) -> No
 
     def script(training: Training) -> None:
         training.train()
-        training.optimizer_._adjusted_noise_multiplier = factor * training.noise
+        training.private._adjusted_noise_multiplier = factor * training.noise
         training.train()
 
     found = recorded(tmp_path / "run", script)
@@ -282,13 +272,13 @@ def test_tensors_of_another_class_end_the_recording(where: str, tmp_path: Path) 
     def step(training: Training, x: Tensor, y: Tensor) -> None:
         training.criterion(training.model(x), y).backward()
         steps.append(1)
-        p = training.optimizer_.params[0]
+        p = training.private.params[0]
         if len(steps) == 5 and where == "gradients":
             p.grad = p.grad.as_subclass(Own)
         if len(steps) == 5 and where == "parameters":
             p.__class__ = Own
         if len(steps) == 5 and where == "sums":
-            training.optimizer_.attach_step_hook(lambda optimizer: setattr(p, "grad", p.grad.as_subclass(Own)))
+            training.private.attach_step_hook(lambda optimizer: setattr(p, "grad", p.grad.as_subclass(Own)))
 
     found = recorded(tmp_path / "run", looped(step))
     assert (found.verdict, found.run.steps, found.run.end) == ("open", 4, None)

@@ -13,9 +13,8 @@ import numpy as np
 import pytest
 import torch
 from opacus.data_loader import DPDataLoader
-from opacus.optimizers import DistributedDPOptimizer
 from support.checked_runs import CheckedRun, Question, check_run
-from support.ranks import Ranked, dealt, killed
+from support.ranks import Ranked, after_scaling, dealt, killed, reduced
 from torch import distributed
 
 import dpspec
@@ -108,53 +107,17 @@ def noise_twice_on_another(training: Ranked, rank: int) -> None:
     training.private.rank, training.private.noise_multiplier = 1 - rank, 2.0 if rank else 1.0
 
 
-def noise_in_turns(training: Ranked, rank: int) -> None:
-    def turn(optimizer: Any) -> None:
-        optimizer.rank = 1 - optimizer.rank
-
-    hook = training.private.step_hook
-    training.private.attach_step_hook(lambda optimizer: (hook(optimizer), turn(optimizer)))
-
-
-def own_loader(training: Ranked, rank: int) -> None:
-    training.loader = DPDataLoader.from_data_loader(training.plain_loader())
-
-
-def one_generator(training: Ranked, rank: int) -> None:
-    training.loader.batch_sampler.generator = torch.Generator().manual_seed(3)
-
-
-def half_reduced(training: Ranked, rank: int) -> None:
+def half_reduced(optimizer: Any, original: Callable[[Any], None]) -> None:
     """Only some of the parameters are summed over the ranks."""
-
-    def reduce(self: Any) -> None:
-        for p in self.params[:2]:
-            distributed.all_reduce(p.grad)
-            p.grad /= 2
-
-    DistributedDPOptimizer.reduce_gradients = reduce
+    for p in optimizer.params[:2]:
+        distributed.all_reduce(p.grad)
+        p.grad /= 2
 
 
-def scaled_up(training: Ranked, rank: int) -> None:
-    original = DistributedDPOptimizer.reduce_gradients
-
-    def reduce(self: Any) -> None:
-        original(self)
-        for p in self.params:
-            p.grad *= 3.0
-
-    DistributedDPOptimizer.reduce_gradients = reduce
-
-
-def changed_before(training: Ranked, rank: int) -> None:
-    hook = training.private.step_hook
-
-    def change(optimizer: Any) -> None:
-        hook(optimizer)
-        for p in optimizer.params:
-            p.grad += 0.1 * rank
-
-    training.private.attach_step_hook(change)
+def scaled_up(optimizer: Any, original: Callable[[Any], None]) -> None:
+    original(optimizer)
+    for p in optimizer.params:
+        p.grad *= 3.0
 
 
 def canceled(training: Ranked, rank: int) -> None:
@@ -179,28 +142,31 @@ FAULTS: dict[str, tuple[Script, str]] = {
     "noisy everywhere": (lambda t, rank: setattr(t.private, "rank", 0), joined_checks.ONE_NOISE),
     "noisy nowhere": (lambda t, rank: setattr(t.private, "rank", 1), joined_checks.ONE_NOISE),
     "noise twice on another": (noise_twice_on_another, joined_checks.OTHER_SETUP),
-    "noise in turns": (noise_in_turns, joined_checks.ONE_NOISE),
+    "noise in turns": (
+        lambda t, rank: after_scaling(t, lambda optimizer: setattr(optimizer, "rank", 1 - optimizer.rank)),
+        joined_checks.ONE_NOISE,
+    ),
     "canceled": (canceled, joined_checks.CANCELED),
-    "other clip": (
-        lambda t, rank: setattr(t.private, "max_grad_norm", 0.5 + rank),
-        joined_checks.OTHER_SETUP,
-    ),
+    "other clip": (lambda t, rank: setattr(t.private, "max_grad_norm", 0.5 + rank), joined_checks.OTHER_SETUP),
     "same share": (lambda t, rank: setattr(t.loader.batch_sampler, "rank", 0), joined_checks.SHARED),
-    "each rank draws from all records": (own_loader, joined_checks.SHARED),
+    "each rank draws from all records": (
+        lambda t, rank: setattr(t, "loader", DPDataLoader.from_data_loader(t.plain_loader())),
+        joined_checks.SHARED,
+    ),
     "dealt": (dealt, "assumed Poisson sampling; the loader's batches are shuffled"),
-    "shares by other orders": (
-        lambda t, rank: t.loader.batch_sampler.set_epoch(rank),
-        joined_checks.FOREIGN,
+    "shares by other orders": (lambda t, rank: t.loader.batch_sampler.set_epoch(rank), joined_checks.FOREIGN),
+    "one generator": (
+        lambda t, rank: setattr(t.loader.batch_sampler, "generator", torch.Generator().manual_seed(3)),
+        joined_checks.PLACES,
     ),
-    "one generator": (one_generator, joined_checks.PLACES),
-    "no reduction": (
-        lambda t, rank: setattr(t.private, "reduce_gradients", lambda: None),
-        joined_checks.UNEQUAL,
-    ),
-    "half reduced": (half_reduced, joined_checks.NO_SUM),
-    "scaled up": (scaled_up, joined_checks.NO_SUM),
+    "no reduction": (lambda t, rank: setattr(t.private, "reduce_gradients", lambda: None), joined_checks.UNEQUAL),
+    "half reduced": (reduced(half_reduced), joined_checks.NO_SUM),
+    "scaled up": (reduced(scaled_up), joined_checks.NO_SUM),
     "drifting": (lambda t, rank: t.private.param_groups[0].update(lr=0.1 + rank), joined_checks.UNEQUAL),
-    "changed before": (changed_before, checks.MEDDLED),
+    "changed before": (
+        lambda t, rank: after_scaling(t, lambda optimizer: [p.grad.add_(0.1 * rank) for p in optimizer.params]),
+        checks.MEDDLED,
+    ),
 }
 
 

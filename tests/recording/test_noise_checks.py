@@ -14,14 +14,7 @@ from support.checked_runs import CheckedRun, Question, check_run, run_page
 from torch import nn
 
 import dpspec
-from dpspec.engine.recorded.noise_checks import (
-    ALONG,
-    DIRECTIONS,
-    EARLIER,
-    PAIRS,
-    ComparedGradients,
-    noise_checks,
-)
+from dpspec.engine.recorded.noise_checks import ALONG, DIRECTIONS, EARLIER, PAIRS, ComparedGradients, noise_checks
 from dpspec.recording.pending_step import PendingStep
 from dpspec.recording.sums.reported_gradients import ReportedGradients
 from dpspec.recording.watching.noise_sketch import NoiseSketch
@@ -264,6 +257,19 @@ def test_an_update_that_was_not_compared_proves_nothing(given: dict[str, Any], w
     assert words in found.assumption("loop-reports").text
 
 
+def compared(got: Any, noise: Any, summed: int) -> ComparedGradients:
+    """Gradients and reported noise, a row for each step; the sum is reported at ``summed`` of the steps."""
+    return ComparedGradients(
+        steps=len(noise),
+        product=(got * noise).sum(),
+        of_got=(got**2).sum(),
+        of_noise=(noise**2).sum(),
+        most=1.0,
+        summed=summed,
+        fixed=noise.size,
+    )
+
+
 @pytest.mark.parametrize("missing", [0.05, 0.2, 0.5, 1.0])
 def test_what_would_have_been_seen_is_what_is_seen(missing: float) -> None:
     """The share that is called detectable, in runs of which it is missing, is seen as often as that is said."""
@@ -273,19 +279,7 @@ def test_what_would_have_been_seen_is_what_is_seen(missing: float) -> None:
     for _ in range(100):
         noise, total = source.normal(size=(2, steps, width))
         got = total + (1.0 - missing) * noise
-        whole = total + noise
-        made = [
-            ComparedGradients(
-                steps=steps,
-                product=(one * noise).sum(),
-                of_got=(one**2).sum(),
-                of_noise=(noise**2).sum(),
-                most=1.0,
-                summed=steps,
-                fixed=steps * width,
-            )
-            for one in (got, whole)
-        ]
+        made = [compared(one, noise, steps) for one in (got, total + noise)]
         seen.append(made[0].p_value() <= 1e-9)
         wanted.append((made[1].detectable() or 2.0) <= missing)
     assert abs(np.mean(seen) - np.mean(wanted)) <= 0.1
@@ -301,18 +295,7 @@ def test_the_p_value_holds_its_level_at_the_true_divisor(known: bool) -> None:
         steps, width, size = 20, 8, source.choice([0.1, 1.0, 10.0])
         noise = source.normal(size=(steps, width))
         total = size * source.normal(size=width) + noise  # a fixed sum of gradients
-        a, of_got, of_noise = (total * noise).sum(), (total**2).sum(), (noise**2).sum()
-        summed, fixed = steps if known else 0, steps * width
-        sums = ComparedGradients(
-            steps=steps,
-            product=a,
-            of_got=of_got,
-            of_noise=of_noise,
-            most=1.0,
-            summed=summed,
-            fixed=fixed,
-        )
-        found.append(sums.p_value())
+        found.append(compared(total, noise, steps if known else 0).p_value())
     small = np.array(found)
     assert all((small <= level).mean() <= level + 3 * (level / 2000) ** 0.5 for level in (0.1, 0.01))
 

@@ -171,6 +171,7 @@ def test_records_that_are_dictionaries_of_tokens():
     assert batch["input_ids"].shape == (24 + int(CoinSource.of(0).coins(10).sum()), 6)
 
 
+UNFIT = ({"classes": 2}, {"label": 1}, {"collate": list})
 TWO = [{"a": torch.ones(2), "y": 0, "target": 1}] * 9
 
 
@@ -196,6 +197,9 @@ TWO = [{"a": torch.ones(2), "y": 0, "target": 1}] * 9
         ({"kind": "duplicate", "count": 9, "records": [1] * 9}, "either kind and count, or records"),
         ({}, "either kind and count, or records"),
         ({"records": [1] * 9, "count": 8}, "either kind and count, or records"),
+        ({"kind": "gradient", "count": 8}, "did you mean 'gradients'"),
+        *(({"kind": "gradients", "count": 8, **option}, "are not records") for option in UNFIT),
+        *(({"kind": "gradients", "count": n}, "from 8 to 1000000 canaries") for n in (7, 10**6 + 1, True, 8.0, None)),
     ],
 )
 def test_what_cannot_be_planted_is_refused(given, message):

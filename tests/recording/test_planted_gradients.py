@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from opacus import PrivacyEngine
 from support.checked_runs import audit_by_spec, checked, run_page
-from support.opacus_training import Training, physical_batches
+from support.opacus_training import PrivateTraining, Training
 from torch import nn
-from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader, TensorDataset
 
 import dpspec
@@ -22,46 +22,37 @@ from dpspec.recording.planting.planted import MOST_COORDINATES, GradientCanaries
 N, M, FEATURES = 60, 200, 400
 
 
-def training(seed, *, noise=3.0, batch=65, noiseless=False):
-    """Model, optimizer, loader over N records and M gradient canaries, and engine; ``noiseless``: the step hook puts
-    the sum without its noise in the place of the noisy one."""
-    torch.manual_seed(seed)
-    x = torch.randn(N, FEATURES)
-    planted = dpspec.plant(TensorDataset(x, (x[:, 0] > 0).long()), kind="gradients", count=M, seed=seed)
-    model, engine = nn.Sequential(nn.Linear(FEATURES, 8), nn.Tanh(), nn.Linear(8, 2)), PrivacyEngine(accountant="rdp")
-    model, optimizer, loader = engine.make_private(
-        module=model,
-        optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
-        data_loader=DataLoader(planted, batch_size=batch),
-        noise_multiplier=noise,
-        max_grad_norm=1.0,
-    )
-    if noiseless:
-        told = optimizer.step_hook
+class Made(PrivateTraining):
+    """A training on N records and M gradient canaries, whose loss is multiplied by ``scale``; ``noiseless``: the step
+    hook puts the sum without its noise in the place of the noisy one."""
 
-        def hook(this):
-            told(this)
-            for p in this.params:
-                p.grad = p.summed_grad / this.expected_batch_size
+    epochs, clip = 5, 1.0
 
-        optimizer.attach_step_hook(hook)
-    return {"model": model, "optimizer": optimizer, "loader": loader, "engine": engine}
+    def __init__(self, seed, *, noise=3.0, batch=65, noiseless=False, physical=N + M, scale=1.0):
+        torch.manual_seed(seed)
+        self.noise, self.physical, self.scale = noise, physical, scale
+        x = torch.randn(N, FEATURES)
+        planted = dpspec.plant(TensorDataset(x, (x[:, 0] > 0).long()), kind="gradients", count=M, seed=seed)
+        model = nn.Sequential(nn.Linear(FEATURES, 8), nn.Tanh(), nn.Linear(8, 2))
+        self.make_private(model, torch.optim.SGD(model.parameters(), lr=0.1), DataLoader(planted, batch_size=batch))
+        mean = self.criterion
+        self.criterion = lambda scores, y: scale * mean(scores, y)
+        if noiseless:
+            told = self.private.step_hook
 
+            def hook(this):
+                told(this)
+                for p in this.params:
+                    p.grad = p.summed_grad / this.expected_batch_size
 
-def steps(parts, epochs=5, physical=N + M, scale=1.0):
-    for _ in range(epochs):
-        with physical_batches(parts["loader"], parts["optimizer"], physical) as batches:
-            for x, y in batches:
-                parts["optimizer"].zero_grad()
-                (scale * cross_entropy(parts["model"](x), y)).backward()
-                parts["optimizer"].step()
+            self.private.attach_step_hook(hook)
 
 
-def recorded(folder, seed, *, physical=N + M, scale=1.0, **options):
-    parts = training(seed, **options)
-    with dpspec.record(folder, **parts) as run:
-        steps(parts, physical=physical, scale=scale)
-    return run, parts
+def recorded(folder, seed, **options):
+    made = Made(seed, **options)
+    with made.recorder(folder) as run:
+        made.train()
+    return run, made
 
 
 def test_a_sound_run_shows_no_more_than_its_schedule_costs(tmp_path):
@@ -100,7 +91,7 @@ def test_a_score_counts_the_steps_that_drew_a_canary(physical, tmp_path):
 
     In parts of seven as well, some of which hold no record.
     """
-    run, parts = recorded(tmp_path / "run", 3, noise=0.0, physical=physical, scale=0.0)
+    run, made = recorded(tmp_path / "run", 3, noise=0.0, physical=physical, scale=0.0)
     run.score()
     counts = np.zeros(M)
     folder = RunFolder.open(tmp_path / "run")
@@ -112,7 +103,7 @@ def test_a_score_counts_the_steps_that_drew_a_canary(physical, tmp_path):
         assert kept.sum_norm == pytest.approx(np.sqrt(len(drawn)), rel=1e-5)
     with np.load(tmp_path / "run" / CANARIES, allow_pickle=False) as file:
         coins, scores = file["coin"], file["score"]
-    assert scores == pytest.approx(counts / parts["optimizer"].expected_batch_size, rel=1e-5, abs=1e-9)
+    assert scores == pytest.approx(counts / made.private.expected_batch_size, rel=1e-5, abs=1e-9)
     assert (counts[coins == 0] == 0).all()
     assert counts[coins == 1].mean() == pytest.approx(20 * 0.25, abs=5 * np.sqrt(20 * 0.25 * 0.75 / coins.sum()))
 
@@ -122,24 +113,24 @@ def test_of_batches_that_were_passed_over_no_canary_enters(tmp_path):
 
     (Opacus itself refuses to add up several Poisson batches in one step.)
     """
-    parts = training(3, noise=0.0)
+    made = Made(3, noise=0.0, scale=0.0)
     entered = []
-    own = parts["optimizer"].step_hook
+    own = made.private.step_hook
 
     def hook(this):
         own(this)
         entered.append(float(torch.cat([p.summed_grad.reshape(-1) for p in this.params]).norm()))
 
-    parts["optimizer"].attach_step_hook(hook)
-    with dpspec.record(tmp_path / "run", **parts) as run:
-        next(iter(parts["loader"]))
+    made.private.attach_step_hook(hook)
+    with made.recorder(tmp_path / "run") as run:
+        next(iter(made.loader))
         drawn = []
-        for number, (x, y) in enumerate(parts["loader"]):
+        for number, (x, y) in enumerate(made.loader):
             if number % 2:
-                (0.0 * cross_entropy(parts["model"](x), y)).backward()
+                made.criterion(made.model(x), y).backward()
                 drawn.append(run._training.samples.latest())
-                parts["optimizer"].step()
-                parts["optimizer"].zero_grad()
+                made.private.step()
+                made.private.zero_grad()
     assert len(entered) == 2
     assert entered == pytest.approx([np.sqrt((places >= N).sum()) for places in drawn], rel=1e-5)
 
@@ -178,12 +169,9 @@ def test_the_training_gets_records_alone_and_draws_the_random_numbers_that_it_dr
             planted[place]
     states = []
     for record in (False, True):
-        parts = training(1)
-        if record:
-            with dpspec.record(tmp_path / "run", **parts):
-                steps(parts, 1)
-        else:
-            steps(parts, 1)
+        made = Made(1)
+        with made.recorder(tmp_path / "run") if record else contextlib.nullcontext():
+            made.train()
         states.append(torch.get_rng_state())
     assert torch.equal(*states)
 
@@ -210,13 +198,13 @@ def test_a_loop_of_ones_own_a_second_recorder_and_a_small_model_are_refused(tmp_
     planted = dpspec.plant([(torch.zeros(1), 0)] * 5, kind="gradients", count=8, seed=0)
     with pytest.raises(UsageError, match="sums of a custom loop"):
         dpspec.record(tmp_path / "own", model=nn.Linear(3, 3), planted=planted)
-    parts = training(0)
+    made = Made(0)
     with pytest.raises(UsageError, match="pass the loader over the dataset with canaries"):
-        dpspec.record(tmp_path / "a", **{**parts, "loader": None}, planted=planted)
-    made_before = dpspec.record(tmp_path / "two", **parts)
-    with dpspec.record(tmp_path / "one", **parts):
+        made.recorder(tmp_path / "a", loader=None, planted=planted)
+    made_before = made.recorder(tmp_path / "two")
+    with made.recorder(tmp_path / "one"):
         with pytest.raises(UsageError, match=r"add_noise .* was replaced"):
-            dpspec.record(tmp_path / "three", **parts)
+            made.recorder(tmp_path / "three")
         with pytest.raises(UsageError, match=r"add_noise .* was replaced"):
             made_before.__enter__()
     assert not (tmp_path / "two").exists()
@@ -228,23 +216,10 @@ def test_a_loop_of_ones_own_a_second_recorder_and_a_small_model_are_refused(tmp_
     assert wide.scores().tolist() == [0.0] * 8
 
 
-@pytest.mark.parametrize(
-    ("given", "words"),
-    [
-        *(({"count": 8, **given}, "are not records") for given in ({"classes": 2}, {"label": 1}, {"collate": list})),
-        *(({"count": count}, "from 8 to 1000000 canaries") for count in (7, 10**6 + 1, True, 8.0, None)),
-        ({"kind": "gradient", "count": 8}, "did you mean 'gradients'"),
-    ],
-)
-def test_unfit_options_are_refused(given, words):
-    with pytest.raises(UsageError, match=words):
-        dpspec.plant([(torch.zeros(1), 0)] * 5, **{"kind": "gradients", **given})
-
-
 def test_scores_are_compared_with_their_coins_and_made_once(tmp_path):
-    run, parts = recorded(tmp_path / "run", 0)
+    run, made = recorded(tmp_path / "run", 0)
     with pytest.raises(UsageError, match=r"write run\.score\(\)"):
-        run.score(parts["model"], lambda model, batch: torch.zeros(1))
+        run.score(made.model, lambda model, batch: torch.zeros(1))
     assert checked(tmp_path / "run", epsilon=3.0).verdict == "open"
     run.score()
     with pytest.raises(UsageError, match="scored once"):

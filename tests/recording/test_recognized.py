@@ -57,7 +57,7 @@ def unmade(kind, **attributes):
 
 
 def test_unknown_parts_are_refused_by_name(way, tmp_path):
-    kind, raw, other = SimpleDistributedPerLayerOptimizer, way.optimizer_.original_optimizer, Training().build()
+    kind, raw, other = SimpleDistributedPerLayerOptimizer, way.private.original_optimizer, Training().build()
     other.loader.distributed = True
     sharded = unmade(type("FSDPLinear", (FSDPModule, nn.Linear), {}))
     older = unmade(FullyShardedDataParallel, _fsdp_wrapped_module=nn.Linear(2, 2))
@@ -71,25 +71,19 @@ def test_unknown_parts_are_refused_by_name(way, tmp_path):
         ({"engine": PrivacyEngineAdaptiveClipping()}, "engine is Opacus' PrivacyEngineAdaptiveClipping: its clip norm"),
         ({"model": sharded}, "FSDP2 shards the model, and optimizer is opacus.DPOptimizer: give make_private"),
         ({"model": older, "optimizer": None}, "model is FullyShardedDataParallel: Opacus does not know FSDP1"),
-        (
-            {"loader": other.loader},
-            "loader is a distributed DPDataLoader, and optimizer is opacus.DPOptimizer",
-        ),
+        ({"loader": other.loader}, "loader is a distributed DPDataLoader, and optimizer is opacus.DPOptimizer"),
+        ({"model": nn.Linear(3, 3)}, "optimizer: 4 of its parameters are not in the model"),
         ({"rate": 0.1}, "rate: Opacus' optimizer and loader say so themselves; leave it out"),
     ):
         with pytest.raises(UsageError) as error:
-            dpspec.record(tmp_path / "run", **{"model": way.model, "optimizer": way.optimizer_, **given})
+            dpspec.record(tmp_path / "run", **{"model": way.model, "optimizer": way.private, **given})
         assert str(error.value).startswith(words)
         assert not (tmp_path / "run").exists()
 
 
 def test_reports_are_for_custom_loops(way, tmp_path):
-    dpspec.record(
-        tmp_path / "own",
-        model=way.model,
-        optimizer=way.optimizer_.original_optimizer,
-        engine=way.engine.accountant,
-    )
+    inner = way.private.original_optimizer
+    way.recorder(tmp_path / "own", optimizer=inner, engine=way.engine.accountant, loader=None)
     with way.recorder(tmp_path / "run") as run, pytest.raises(UsageError, match=r"run.noised is for custom loops"):
         run.noised(torch.zeros(3))
 
@@ -97,11 +91,11 @@ def test_reports_are_for_custom_loops(way, tmp_path):
 def test_lightnings_own_wrapper_is_looked_through(tmp_path):
     def wrapped(training):
         theirs = type("LightningOptimizer", (), {"__module__": "lightning.pytorch.core.optimizer"})()
-        theirs.optimizer = training.optimizer_
-        training.optimizer_ = theirs
+        theirs.optimizer = training.private
+        training.private = theirs
 
     def script(training):
-        training.optimizer_ = training.optimizer_.optimizer
+        training.private = training.private.optimizer
         training.train()
 
     found = recorded(tmp_path / "run", script, prepare=wrapped)

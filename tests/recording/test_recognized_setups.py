@@ -91,11 +91,11 @@ def test_a_compiled_copy_that_computes_the_gradients_is_not_proved(tmp_path: Pat
 
     def train() -> None:
         for x, y in training.loader:
-            training.optimizer_.zero_grad()
+            training.private.zero_grad()
             cross_entropy(old(x), y).backward()
             for p, q in zip(training.model.parameters(), old.parameters(), strict=True):
                 p.grad_sample, q.grad_sample = q.grad_sample, None
-            training.optimizer_.step()
+            training.private.step()
 
     found = recorded(tmp_path / "run", training, train)
     assert found.verdict == "open"
@@ -105,13 +105,13 @@ def test_a_compiled_copy_that_computes_the_gradients_is_not_proved(tmp_path: Pat
 def moved_for_the_forward_pass(training: Training, called: Any, weight: torch.Tensor) -> None:
     """Gradients at parameters that depend on records; they are the last step's again before the backward pass."""
     for x, y in training.loader:
-        training.optimizer_.zero_grad()
+        training.private.zero_grad()
         kept = weight.data.clone()
         weight.data.add_(0.1 * x.detach().mean())
         scores = called(x)
         weight.data.copy_(kept)
         training.criterion(scores, y).backward()
-        training.optimizer_.step()
+        training.private.step()
 
 
 @pytest.mark.parametrize("when", ["never", "after", "in place", "after, another given"])
@@ -151,19 +151,19 @@ def moved_by_compiled_code(training: Training) -> None:
 
 def recomputed(training: Training) -> None:
     for x, y in training.loader:
-        training.optimizer_.zero_grad()
+        training.private.zero_grad()
         cross_entropy(checkpoint(training.model, x.requires_grad_(), use_reentrant=True), y).backward()
-        training.optimizer_.step()
+        training.private.step()
 
 
 def recomputed_without_noise(training: Training) -> None:
     def step() -> None:
-        training.optimizer_.clip_and_accumulate()
-        for p in training.optimizer_.params:
+        training.private.clip_and_accumulate()
+        for p in training.private.params:
             p.grad = p.summed_grad / 30.0
-        training.optimizer_.original_optimizer.step()
+        training.private.original_optimizer.step()
 
-    training.optimizer_.step = step
+    training.private.step = step
     recomputed(training)
 
 
@@ -179,7 +179,7 @@ def scaled(*, overflow: int = 0, before_update: bool = False, enabled: bool = Tr
     """overflow: every such step has an infinite gradient. before_update: the noisy gradient is scaled."""
 
     def script(training: Training) -> None:
-        scaler, step, optimizer = torch.amp.GradScaler("cpu", init_scale=64.0, enabled=enabled), 0, training.optimizer_
+        scaler, step, optimizer = torch.amp.GradScaler("cpu", init_scale=64.0, enabled=enabled), 0, training.private
         for _ in range(training.epochs):
             for x, y in training.loader:
                 step += 1
@@ -196,7 +196,7 @@ def scaled(*, overflow: int = 0, before_update: bool = False, enabled: bool = Tr
 
 
 def larger_clip_norm(training: Training) -> None:
-    training.optimizer_.max_grad_norms = [0.05, 0.05, 0.05, 0.5]
+    training.private.max_grad_norms = [0.05, 0.05, 0.05, 0.5]
     training.train()
 
 
@@ -296,7 +296,7 @@ def accelerated(
     accelerate.state.GradientState._reset_state()
     accelerator = accelerate.Accelerator(cpu=True, **options)
     training = Training(clipping=clipping, poisson=poisson).build()
-    model, optimizer, loader = accelerator.prepare(training.model, training.optimizer_, training.loader)
+    model, optimizer, loader = accelerator.prepare(training.model, training.private, training.loader)
 
     def step(x: Any, y: Any) -> None:
         with accelerator.accumulate(model):
@@ -343,10 +343,7 @@ def test_ghost_clipping_in_half_precision_by_accelerate_is_open(tmp_path: Path) 
         ({"fault": "unwrapped"}, "parameter updates without noise"),
         ({"fault": "skips"}, "drawn records without a clipped norm"),
         # With ghost clipping the gradients that the wrapper clips are those that Opacus adds up.
-        (
-            {"clipping": "ghost", "fault": "clips"},
-            "batches with other gradients than the second backward pass left",
-        ),
+        ({"clipping": "ghost", "fault": "clips"}, "batches with other gradients than the second backward pass left"),
         ({"poisson": False, "gradient_accumulation_steps": 2}, "the loader's batches are shuffled"),
     ],
     ids=str,
@@ -383,15 +380,15 @@ def fitted(training: Training, *, fault: str = "", manual: bool = False, **optio
             return None
 
         def configure_optimizers(self) -> Any:
-            return training.optimizer_
+            return training.private
 
     if fault == "changed":
 
         def change(optimizer: Any, *_: Any) -> None:
-            for p in training.optimizer_.params:
+            for p in training.private.params:
                 p.grad.mul_(1.001)
 
-        training.optimizer_.original_optimizer.register_step_pre_hook(change)
+        training.private.original_optimizer.register_step_pre_hook(change)
     quiet = dict.fromkeys(("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary"), False)
     trainer = lightning.Trainer(max_epochs=training.epochs, accelerator="cpu", **quiet, **options)
     trainer.fit(Task(), training.loader)
@@ -418,7 +415,7 @@ def test_lightnings_real_wrapper_is_looked_through(tmp_path: Path) -> None:
     pytest.importorskip("lightning")
     wrapper = sys.modules["lightning.pytorch.core.optimizer"].LightningOptimizer
     training = Training().build()
-    found = recorded(tmp_path / "run", training, lambda: fitted(training), optimizer=wrapper(training.optimizer_))
+    found = recorded(tmp_path / "run", training, lambda: fitted(training), optimizer=wrapper(training.private))
     assert (found.verdict, found.run.header.optimizer) == ("proved", "DPOptimizer")
 
 

@@ -90,14 +90,14 @@ def glued(training: Training) -> None:
     for number, (x, y) in enumerate(training.loader):
         training.criterion(training.model(x), y).backward()
         if number % 2:
-            training.optimizer_.step()
-            training.optimizer_.zero_grad()
+            training.private.step()
+            training.private.zero_grad()
 
 
 def clamped(training: Training) -> None:
     def clamp(training: Training) -> None:
         with torch.no_grad():
-            training.optimizer_.params[0].clamp_(-0.1, 0.1)
+            training.private.params[0].clamp_(-0.1, 0.1)
 
     training.train(each=clamp)
 
@@ -122,11 +122,11 @@ def test_deviations_come_with_advice(script: Script, words: str, tmp_path: Path)
 
 
 def half_step(training: Training, x: torch.Tensor, y: torch.Tensor) -> None:
-    training.optimizer_.zero_grad()
+    training.private.zero_grad()
     with torch.autocast("cpu", dtype=torch.bfloat16):
         loss = training.criterion(training.model(x), y)
     loss.backward()
-    training.optimizer_.step()
+    training.private.step()
 
 
 def half(training: Training) -> None:
@@ -236,9 +236,9 @@ def test_chosen_constants_are_public_if_the_user_declares_them(
 
     def choose(training: Training) -> None:
         training.loader = DPDataLoader(training.loader.dataset, sample_rate=rate)
-        training.optimizer_.expected_batch_size = divisor
+        training.private.expected_batch_size = divisor
         hook = training.engine.accountant.get_optimizer_hook_fn(sample_rate=rate)
-        training.optimizer_.attach_step_hook(hook)
+        training.private.attach_step_hook(hook)
 
     asked = {"adjacency": "add-remove", "public": ("rate", "divisor") if stated else ()}
     found = recorded(tmp_path / "run", prepare=choose, asked=asked, epochs=1)

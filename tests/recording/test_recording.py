@@ -54,9 +54,9 @@ def test_recording_changes_no_bit_of_the_training_and_leaves_nothing_behind(name
     way, found = ways[name]
     assert all(torch.equal(a, b) for a, b in zip(Training(**WAYS[name]).run(), found, strict=True))
     replaced = {"clip_and_accumulate", "accumulate", "add_noise", "scale_grad"}
-    assert not replaced & set(vars(way.optimizer_))
+    assert not replaced & set(vars(way.private))
     assert "get_clipping_coef" not in vars(way.model)
-    assert not way.optimizer_.original_optimizer._optimizer_step_pre_hooks
+    assert not way.private.original_optimizer._optimizer_step_pre_hooks
     assert "iterate" not in type(way.loader.batch_sampler).__iter__.__qualname__
     header, public, internal, _ = steps_of(place / name)
     assert (len(public) >= 10, header.source) == (True, "opacus")
@@ -68,17 +68,17 @@ def test_norms_noise_and_batches_are_those_of_the_training(tmp_path):
     way, seen = Training(noise=0.7, clip=0.5, epochs=1), []
     way.build()
     other = torch.Generator().manual_seed(way.seed + 1)
-    original = way.optimizer_.clip_and_accumulate
+    original = way.private.clip_and_accumulate
 
     def noticed():
-        rows = torch.cat([p.grad_sample.flatten(1) for p in way.optimizer_.params], dim=1).double()
+        rows = torch.cat([p.grad_sample.flatten(1) for p in way.private.params], dim=1).double()
         lengths = rows.norm(dim=1)
         clipped = rows * (0.5 / (lengths + 1e-6)).clamp(max=1.0)[:, None]
-        noise = [torch.normal(0.0, 0.35, size=p.shape, generator=other).flatten() for p in way.optimizer_.params]
+        noise = [torch.normal(0.0, 0.35, size=p.shape, generator=other).flatten() for p in way.private.params]
         seen.append((clipped, torch.cat(noise)))
         original()
 
-    way.optimizer_.clip_and_accumulate = noticed
+    way.private.clip_and_accumulate = noticed
     with way.recorder(tmp_path / "run") as run:
         sketch = run._training._sketch
         way.train()
@@ -145,8 +145,8 @@ def test_accumulation_over_batches_takes_all_of_them(tmp_path):
         for number, (x, y) in enumerate(way.loader, start=1):
             way.criterion(way.model(x), y).backward()
             if number % 5 == 0:
-                way.optimizer_.step()
-                way.optimizer_.zero_grad()
+                way.private.step()
+                way.private.zero_grad()
     header, public, internal, _ = steps_of(tmp_path / "run")
     assert header.scheme == "shuffled"
     assert [(step.drawn, step.rows, step.batches) for step in public] == [(150, 150, 5)] * 2

@@ -119,13 +119,9 @@ def test_a_fault_of_a_later_part_is_found(name: str, first: Any, begun: Path) ->
     assert not test or test in found.rejected
 
 
-def noise_generator(job: Job) -> None:
-    job.private.generator = torch.Generator().manual_seed(3)
-
-
-def batch_generator(job: Job) -> None:
-    job.loader.batch_sampler.generator = torch.Generator().manual_seed(3)
-
+#: Parts that draw noise, or batches, from a generator of one seed.
+SAME_NOISE = {"change": lambda job: setattr(job.private, "generator", torch.Generator().manual_seed(3))}
+SAME_BATCHES = {"change": lambda job: setattr(job.loader.batch_sampler, "generator", torch.Generator().manual_seed(3))}
 
 NOISE = "noise of all steps at one distance along each other"
 BATCHES = "records in common with the batch 20 steps before"
@@ -140,9 +136,9 @@ SEED = "draws its noise from the seed of an earlier part"
     [
         ([{"seed": 5}, {"seed": 5}], {NOISE, BATCHES}, AGAIN),
         ([{"seed": 5}, {"seed": 5, "steps": 2}], {NOISE, BATCHES}, AGAIN),
-        ([{"change": noise_generator}] * 2, {NOISE}, AGAIN),
-        ([{"change": batch_generator}] * 2, {BATCHES}, AGAIN),
-        ([{"change": batch_generator}, {"change": noise_generator}], None, EARLIER),
+        ([SAME_NOISE] * 2, {NOISE}, AGAIN),
+        ([SAME_BATCHES] * 2, {BATCHES}, AGAIN),
+        ([SAME_BATCHES, SAME_NOISE], None, EARLIER),
         ([{"seed": 5}, {"seed": 5, "change": lambda _: torch.rand(1001)}], set(), SEED),
     ],
 )
@@ -300,7 +296,7 @@ def test_canaries_keep_their_inclusion_bits(tmp_path: Path) -> None:
         Job(tmp_path / "run", planted=planted(None)).run(checkpoint)
     job = Job(tmp_path / "run", planted=planted(1))
     job.run(checkpoint)
-    job.recorder.score(job.model, record_losses)
+    job.recording.score(job.model, record_losses)
     found = checked(tmp_path / "run")
     assert found.verdict == "proved"
     assert found.canaries is not None
@@ -359,8 +355,7 @@ def test_an_interrupted_part_that_goes_on_is_proved(first: Any, begun: Path) -> 
     job = Job(begun)
     job.build()
     job.load(first[1])
-    parts = {"optimizer": job.private, "loader": job.loader, "engine": job.engine}
-    with contextlib.suppress(KeyboardInterrupt), dpspec.record(begun, model=job.model, resume=True, **parts):
+    with contextlib.suppress(KeyboardInterrupt), job.recorder(resume=True):
         for x, y in job.loader:
             job.criterion(job.model(x), y).backward()
             job.private.step()

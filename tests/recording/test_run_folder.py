@@ -205,6 +205,10 @@ def test_the_header_is_read_key_by_key(tmp_path):
         ("notes", ["a" * 500]),
         ("width", 1 << 40),
         ("versions", {"a": 1}),
+        ("canaries", -1),
+        ("canaries", 600),
+        ("left_out", 500),
+        ("canary_seed", "5"),
     ]:
         mark.write_text(json.dumps({**header, key: value}))
         with pytest.raises(DpspecError, match=r"run\.json") as error:

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 import dpspec
-from dpspec.engine.recorded.checks import CHANGE, INFLUENCE, SCALED
+from dpspec.engine.recorded.checks import CHANGE, CLIPPED_SUMS, INFLUENCE, SCALED
 from dpspec.recording.sums import sensitivity_probe
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -43,9 +43,11 @@ def probed(
     [
         {},
         {"physical": 8},
-        {"workers": 1},
+        {"physical": 7, "workers": 1},
+        {"batch": 4, "physical": 2},
         {"clipping": "per_layer", "clip": 0.1},
-        {"clipping": "adaptive"},
+        {"clipping": "per_layer", "physical": 8},
+        {"clipping": "adaptive", "physical": 8},
         {"reduction": "sum", "clip": 0.01},
         {"poisson": False},
         {"clipping": "ghost", "clip": 0.1},
@@ -60,6 +62,10 @@ def test_an_honest_training_is_tested(made: dict[str, Any], tmp_path: Path) -> N
     assert (confirmed, scaled) == (calls, 0)
     assert min(calls, removed) >= 2
     assert not found.rejected & {CHANGE, INFLUENCE, SCALED}
+    # shuffled batches and canaries without a score deviate
+    assert found.conformance.status == ("deviates" if {"poisson", "canaries"} & made.keys() else "no-deviation-found")
+    (limit,) = [one.detectable for one in found.checks if one.test.startswith(CLIPPED_SUMS)]
+    assert limit < 1e-3
     assert 0.0 < change <= 1.001
     assert influence < 1e-4
     assert (
@@ -96,8 +102,8 @@ class Opposed(Training):
         plain.load_state_dict(self.model._module.state_dict())
         gradients = torch.autograd.grad(cross_entropy(plain(x[1:2]), y[1:2]), list(plain.parameters()))
         length = float(torch.cat([g.flatten() for g in gradients]).norm())
-        self.optimizer_.max_grad_norm = 1.05 * length / self.batch
-        for group in self.optimizer_.param_groups:
+        self.private.max_grad_norm = 1.05 * length / self.batch
+        for group in self.private.param_groups:
             group["lr"] = 1e-6
 
 

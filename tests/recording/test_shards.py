@@ -20,7 +20,7 @@ from opacus.optimizers import FSDPOptimizerFastGradientClipping as Optimizer
 from opacus.utils.fast_gradient_clipping_utils import DPTensorFastGradientClipping as Losses
 from support.checked_runs import Question, check_run
 from support.opacus_training import second_pass_of_equal_weights
-from support.ranks import Ranked, dealt, killed
+from support.ranks import Ranked, after_scaling, dealt, killed
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
@@ -41,23 +41,20 @@ Script = Callable[[Ranked, int], None]
 QUESTION = Question(delta=1e-5, epsilon=50.0)
 
 
-def one_noise_seed(training: Ranked, rank: int) -> None:
-    """All ranks draw the same noise for whole parameters, and each takes its rows."""
-    training.private.generator = torch.Generator().manual_seed(5)
-
-
-def summed(training: Ranked, rank: int) -> None:
+def divided(training: Ranked, factor: float) -> None:
+    """The sum over the ranks is divided by the factor, and not by their number."""
     for module in training.model.modules():
         if hasattr(module, "set_gradient_divide_factor"):
-            module.set_gradient_divide_factor(1.0)
+            module.set_gradient_divide_factor(factor)
             module.set_force_sum_reduction_for_comms(True)
 
 
 SOUND: dict[str, dict[str, Any]] = {
     "sgd": {},
     "adamw": {"optimizer": "adamw"},
-    "one-noise": {"prepare": one_noise_seed},
-    "sum": {"reduction": "sum", "prepare": summed},
+    # all ranks draw the same noise for whole parameters, and each takes its rows
+    "one-noise": {"prepare": lambda t, rank: setattr(t.private, "generator", torch.Generator().manual_seed(5))},
+    "sum": {"reduction": "sum", "prepare": lambda t, rank: divided(t, 1.0)},
 }
 
 
@@ -119,18 +116,6 @@ def no_noise(training: Ranked, rank: int, ranks: tuple[int, ...] = (0, 1), step:
     Optimizer.add_noise = add_noise
 
 
-def noise_on_one_shard(training: Ranked, rank: int) -> None:
-    no_noise(training, rank, (1,))
-
-
-def one_step_without_noise_on_a_shard(training: Ranked, rank: int) -> None:
-    no_noise(training, rank, (1,), 3)
-
-
-def less_noise_on_a_rank(training: Ranked, rank: int) -> None:
-    training.private.noise_multiplier *= 0.3 if rank else 1.0
-
-
 def no_noise_for_a_bias_of_a_rank(training: Ranked, rank: int) -> None:
     original = Optimizer.add_noise
 
@@ -174,16 +159,8 @@ def overlapping_noise(training: Ranked, rank: int) -> None:
     torch.randn(48 * (1 - rank), generator=training.private.generator)
 
 
-def other_clip_of_norms(training: Ranked, rank: int) -> None:
-    training.model.max_grad_norm = 0.5 + rank
-
-
 def coefficients_of_one(training: Ranked, rank: int) -> None:
     training.model.get_clipping_coef = lambda: torch.ones(len(training.model.get_norm_sample()))
-
-
-def second_pass_without_coefficients(training: Ranked, rank: int) -> None:
-    Losses.backward = second_pass_of_equal_weights
 
 
 def smaller_norms(training: Ranked, rank: int) -> None:
@@ -194,17 +171,6 @@ def smaller_norms(training: Ranked, rank: int) -> None:
         return self.per_sample_gradient_norms
 
     Sharded.get_norm_sample = norms
-
-
-def changed_before_the_step(training: Ranked, rank: int) -> None:
-    hook = training.private.step_hook
-
-    def change(optimizer: Any) -> None:
-        hook(optimizer)
-        if rank == 1:
-            local(optimizer.params[0].grad).mul_(0.1)
-
-    training.private.attach_step_hook(change)
 
 
 def rows_of_another_model(training: Ranked, rank: int) -> None:
@@ -219,13 +185,6 @@ def changed_sum(training: Ranked, rank: int) -> None:
     """Between backward pass and sum, a hook of FSDP2 on the reduced gradient multiplies the rows of rank 1."""
     if rank == 1:
         training.private.params[0].register_post_accumulate_grad_hook(lambda p: local(p.grad).mul_(3.0))
-
-
-def unreduced(training: Ranked, rank: int) -> None:
-    for module in training.model.modules():
-        if hasattr(module, "set_gradient_divide_factor"):
-            module.set_gradient_divide_factor(0.5)
-            module.set_force_sum_reduction_for_comms(True)
 
 
 def skips(training: Ranked, rank: int) -> None:
@@ -254,36 +213,45 @@ def two_batches_in_a_step(training: Ranked, rank: int) -> None:
         training.step(*last)
 
 
-#: Scripts that prepare a training on every rank, by the test that rejects it.
-FAULTS: dict[Script, str] = {
-    changed_after_gathering: checks.OTHER_PARAMETERS,
-    no_noise: joined_checks.EACH_NOISE,
-    noise_on_one_shard: joined_checks.EACH_NOISE,
-    one_step_without_noise_on_a_shard: joined_checks.EACH_NOISE,
-    less_noise_on_a_rank: joined_checks.OTHER_SETUP,
-    no_noise_for_a_bias_of_a_rank: "chi-square of the quietest layer",
-    equal_noise_for_different_rows: joined_checks.ALIKE,
-    equal_noise_for_biases: joined_checks.SAME_SQUARES,
-    overlapping_noise: joined_checks.SEEDS,
-    other_clip_of_norms: checks.GHOST_NORMS,
-    coefficients_of_one: checks.COEFFICIENTS,
-    second_pass_without_coefficients: checks.SECOND_PASS,
-    smaller_norms: checks.GHOST_NORMS,
-    dealt: "assumed Poisson sampling; the loader's batches are shuffled",
-    changed_before_the_step: checks.MEDDLED,
-    changed_sum: joined_checks.NO_SUM,
-    unreduced: joined_checks.NO_SUM,
+#: By name: the script that prepares a training on every rank, and the test that rejects it.
+FAULTS: dict[str, tuple[Script, str]] = {
+    "changed after gathering": (changed_after_gathering, checks.OTHER_PARAMETERS),
+    "no noise": (no_noise, joined_checks.EACH_NOISE),
+    "noise on one shard": (lambda t, rank: no_noise(t, rank, (1,)), joined_checks.EACH_NOISE),
+    "one step without noise on a shard": (lambda t, rank: no_noise(t, rank, (1,), 3), joined_checks.EACH_NOISE),
+    "less noise on a rank": (
+        lambda t, rank: setattr(t.private, "noise_multiplier", 0.3 if rank else 1.0),
+        joined_checks.OTHER_SETUP,
+    ),
+    "no noise for a bias of a rank": (no_noise_for_a_bias_of_a_rank, "chi-square of the quietest layer"),
+    "equal noise for different rows": (equal_noise_for_different_rows, joined_checks.ALIKE),
+    "equal noise for biases": (equal_noise_for_biases, joined_checks.SAME_SQUARES),
+    "overlapping noise": (overlapping_noise, joined_checks.SEEDS),
+    "other clip of norms": (lambda t, rank: setattr(t.model, "max_grad_norm", 0.5 + rank), checks.GHOST_NORMS),
+    "coefficients of one": (coefficients_of_one, checks.COEFFICIENTS),
+    "second pass without coefficients": (
+        lambda t, rank: setattr(Losses, "backward", second_pass_of_equal_weights),
+        checks.SECOND_PASS,
+    ),
+    "smaller norms": (smaller_norms, checks.GHOST_NORMS),
+    "dealt": (dealt, "assumed Poisson sampling; the loader's batches are shuffled"),
+    "changed before the step": (
+        lambda t, rank: after_scaling(t, lambda optimizer: rank and local(optimizer.params[0].grad).mul_(0.1)),
+        checks.MEDDLED,
+    ),
+    "changed sum": (changed_sum, joined_checks.NO_SUM),
+    "unreduced": (lambda t, rank: divided(t, 0.5), joined_checks.NO_SUM),
 }
 
-#: Scripts of the recorded block.
-WITHIN: dict[Script, str] = {
-    two_batches_in_a_step: "steps with several drawn batches",
-    rows_of_another_model: checks.MOVED,
-    skips: joined_checks.SHORTER,
+#: The same for scripts of the recorded block.
+WITHIN: dict[str, tuple[Script, str]] = {
+    "two batches in a step": (two_batches_in_a_step, "steps with several drawn batches"),
+    "rows of another model": (rows_of_another_model, checks.MOVED),
+    "skips": (skips, joined_checks.SHORTER),
 }
 
 TESTS = {
-    **{script.__name__: test for script, test in {**FAULTS, **WITHIN}.items()},
+    **{name: test for name, (_, test) in {**FAULTS, **WITHIN}.items()},
     "averaged": joined_checks.NO_SUM,  # for loss_reduction="sum", the average of FSDP2 is another gradient
     "seeds": joined_checks.SEEDS,
 }
@@ -292,8 +260,8 @@ TESTS = {
 @pytest.fixture(scope="module")
 def faulty(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("faulty")
-    every = [Ranked(place / one.__name__, sharded=True, prepare=one, epochs=2) for one in FAULTS]
-    every += [Ranked(place / one.__name__, sharded=True, within=one) for one in WITHIN]
+    every = [Ranked(place / name, sharded=True, prepare=one, epochs=2) for name, (one, _) in FAULTS.items()]
+    every += [Ranked(place / name, sharded=True, within=one) for name, (one, _) in WITHIN.items()]
     every.append(Ranked(place / "averaged", sharded=True, epochs=2, reduction="sum"))
     # the usual line of a script: torch.manual_seed(0) on every rank
     assert Ranked(place / "seeds", sharded=True, epochs=2, seed=0).run(*every) == [0, 0]

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from support.checked_runs import CheckedRun
-from support.opacus_training import Training, recorded
+from support.opacus_training import Training, after_each, recorded
 from support.sketches import directions
 from torch import nn
 
@@ -24,7 +24,7 @@ from dpspec.recording.watching.step_hooks import StepHooks
 
 def with_generators(folder: Path, noise: torch.Generator | None, batches: torch.Generator | None) -> CheckedRun:
     def prepare(training: Training) -> None:
-        training.optimizer_.generator = noise
+        training.private.generator = noise
         training.loader.batch_sampler.generator = batches
 
     return recorded(folder, prepare=prepare, epochs=1, clipping="ghost")
@@ -100,21 +100,6 @@ def test_hooks_of_the_script_run_outside_of_the_recorder_s() -> None:
     assert seen[9:] == ["pre", "post"]
 
 
-def test_a_hook_may_remove_itself_during_a_step() -> None:
-    of, seen = optimizer(), []
-    hooks = StepHooks(of, lambda: seen.append("before"), lambda: seen.append("after"))
-
-    def once(*_: Any) -> None:
-        seen.append("once")
-        handle.remove()
-
-    handle = of.register_step_pre_hook(once)
-    of.step()
-    of.step()
-    assert seen == ["once", "before", "after", "before", "after"]
-    assert hooks.disordered == 0
-
-
 def test_a_step_without_the_recorder_s_hook_before_it_is_found() -> None:
     of: Any = optimizer()
     hooks = StepHooks(of, lambda: None, lambda: None)
@@ -142,7 +127,7 @@ def test_a_hook_that_is_put_between_the_recorder_s_and_the_step_is_found(when: s
 @pytest.mark.parametrize("adds", [0.0, 1.0])
 def test_hooks_registered_again_before_each_step_do_not_hide_an_edit(adds: float, tmp_path: Path) -> None:
     def script(training: Training) -> None:
-        optimizer, kept = training.optimizer_, list[torch.Tensor]()
+        optimizer, kept = training.private, list[torch.Tensor]()
 
         def edit(*_: Any) -> None:
             kept[:] = [p.grad.clone() for p in optimizer.params]
@@ -200,7 +185,7 @@ def test_rates_of_single_records_end_the_recording(tmp_path: Path) -> None:
 @pytest.mark.parametrize("closes", [False, True])
 def test_a_closure_of_the_inner_step_is_found(closes: bool, tmp_path: Path) -> None:
     def script(training: Training) -> None:
-        optimizer = training.optimizer_
+        optimizer = training.private
         for x, y in training.loader:
             optimizer.zero_grad()
             training.criterion(training.model(x), y).backward()
@@ -213,8 +198,8 @@ def test_a_closure_of_the_inner_step_is_found(closes: bool, tmp_path: Path) -> N
 
 def test_another_class_of_the_optimizer_is_named(tmp_path: Path) -> None:
     def script(training: Training) -> None:
-        kind = type(training.optimizer_)
-        training.optimizer_.__class__ = type("Own", (kind,), {"__module__": kind.__module__})
+        kind = type(training.private)
+        training.private.__class__ = type("Own", (kind,), {"__module__": kind.__module__})
         training.train()
 
     found = recorded(tmp_path / "run", script)
@@ -222,7 +207,7 @@ def test_another_class_of_the_optimizer_is_named(tmp_path: Path) -> None:
 
 
 def leak(training: Training) -> None:
-    for p in training.optimizer_.params:
+    for p in training.private.params:
         p.summed_grad.data.add_(1.0)
 
 
@@ -231,7 +216,7 @@ def skip_check_of_the_instance(training: Training) -> None:
         leak(training)
         return False
 
-    training.optimizer_._check_skip_next_step = check
+    training.private._check_skip_next_step = check
 
 
 def queue_of_a_class(training: Training) -> None:
@@ -242,37 +227,11 @@ def queue_of_a_class(training: Training) -> None:
             leak(training)
             return False
 
-    training.optimizer_._step_skip_queue = Queue()
-
-
-def noise_of_the_instance(training: Training) -> None:
-    add_noise = training.optimizer_.add_noise
-
-    def noise() -> None:
-        add_noise()
-        for p in training.optimizer_.params:
-            p.grad.data.add_(1.0)
-
-    training.optimizer_.add_noise = noise
-
-
-def multiplier_of_a_class(training: Training) -> None:
-    class Multiplier(float):
-        pass
-
-    training.optimizer_.noise_multiplier = Multiplier(1.1)
-
-
-def secure_mode_of_a_class(training: Training) -> None:
-    class Mode:
-        def __bool__(self) -> bool:
-            return False
-
-    training.optimizer_.secure_mode = Mode()
+    training.private._step_skip_queue = Queue()
 
 
 def parameters_of_a_class(training: Training) -> None:
-    group = training.optimizer_.param_groups[0]
+    group = training.private.param_groups[0]
     group["params"] = type("Own", (list,), {})(group["params"])
 
 
@@ -281,8 +240,8 @@ def parameters_of_a_class(training: Training) -> None:
     [
         (skip_check_of_the_instance, "changes of the summed gradient outside of clipping"),
         (queue_of_a_class, "changes of the summed gradient outside of clipping"),
-        (noise_of_the_instance, checks.REPLACED),
-        (multiplier_of_a_class, None),
+        (after_each("add_noise", lambda o: [p.grad.data.add_(1.0) for p in o.params]), checks.REPLACED),
+        (lambda t: setattr(t.private, "noise_multiplier", type("Own", (float,), {})(1.1)), None),
     ],
 )
 def test_code_that_changes_the_sum_or_the_noise_is_found(change: Any, test: str | None, tmp_path: Path) -> None:
@@ -291,8 +250,13 @@ def test_code_that_changes_the_sum_or_the_noise_is_found(change: Any, test: str 
     assert test is None or any(name.startswith(test) for name in found.rejected)
 
 
+class Mode:
+    def __bool__(self) -> bool:
+        return False
+
+
 def groups_of_a_class(training: Training) -> None:
-    inner = training.optimizer_.original_optimizer
+    inner = training.private.original_optimizer
     inner.param_groups = type("Own", (list,), {})(inner.param_groups)
 
 
@@ -300,7 +264,7 @@ def groups_of_a_class(training: Training) -> None:
     ("change", "message"),
     [
         (groups_of_a_class, "param_groups holds other classes than dict and list"),
-        (secure_mode_of_a_class, "secure_mode of the optimizer is of class Mode"),
+        (lambda t: setattr(t.private, "secure_mode", Mode()), "secure_mode of the optimizer is of class Mode"),
         (parameters_of_a_class, "param_groups holds other classes than dict and list"),
     ],
 )

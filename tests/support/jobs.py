@@ -13,19 +13,17 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from opacus import PrivacyEngine
 from torch import nn
-from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader, TensorDataset
 
-import dpspec
+from support.opacus_training import PrivateTraining
 from support.ranks import Ranked
 
 RECORDS, FEATURES = 400, 6
 
 
 @dataclass
-class Job:
+class Job(PrivateTraining):
     """One job; ``change`` gets it after its checkpoint is loaded and before its recording begins.
 
     restores: what is loaded from the checkpoint. saves: after how many steps a checkpoint is saved; the last one stays.
@@ -61,19 +59,13 @@ class Job:
             "sgd": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9),
             "adamw": lambda p: torch.optim.AdamW(p, lr=0.01),
         }
-        self.engine = PrivacyEngine(accountant="rdp")
-        made = self.engine.make_private(
-            module=model,
-            optimizer=kinds[self.optimizer](model.parameters()),
-            data_loader=DataLoader(data, batch_size=self.batch, shuffle=not self.poisson),
-            noise_multiplier=self.noise,
-            max_grad_norm=self.clip,
+        self.make_private(
+            model,
+            kinds[self.optimizer](model.parameters()),
+            DataLoader(data, batch_size=self.batch, shuffle=not self.poisson),
+            "ghost" if self.ghost else "hooks",
             poisson_sampling=self.poisson,
-            grad_sample_mode="ghost" if self.ghost else "hooks",
-            criterion=nn.CrossEntropyLoss(),
         )
-        self.model, self.private, self.loader = made[0], made[1], made[-1]
-        self.criterion: Any = made[2] if self.ghost else cross_entropy
         self.scheduler = torch.optim.lr_scheduler.ExponentialLR(self.private.original_optimizer, 0.99)
 
     def parts(self) -> dict[str, Any]:
@@ -105,22 +97,19 @@ class Job:
             self.load(checkpoint)
         if self.change is not None:
             self.change(self)
-        parts = {"optimizer": self.private, "loader": self.loader, "engine": self.engine, **self.given}
-        self.recorder = dpspec.record(self.folder, model=self.model, resume=self.resume, **parts)
-        self.recorder.__enter__()
+        self.recording = self.recorder(resume=self.resume, **self.given)
+        self.recording.__enter__()
         for step, (x, y) in zip(range(1, self.steps + 1), self.batches(), strict=False):
-            self.private.zero_grad()
-            self.criterion(self.model(x), y).backward()
-            self.private.step()
+            self.step(x, y)
             self.scheduler.step()
             if self.during is not None:
                 self.during(self)
             if self.saves and step % self.saves == 0:
                 checkpoint = self.save()
         if self.killed:
-            kill(self.recorder)
+            kill(self.recording)
         else:
-            self.recorder.__exit__(None, None, None)
+            self.recording.__exit__(None, None, None)
             checkpoint = self.save()
         assert checkpoint is not None
         return checkpoint

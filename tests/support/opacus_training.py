@@ -1,4 +1,4 @@
-"""A small training with Opacus, in every way that the recorder knows, with and without a recorder."""
+"""Small trainings with Opacus, in every way that the recorder knows, with and without a recorder."""
 
 from __future__ import annotations
 
@@ -32,8 +32,54 @@ def physical_batches(loader: Any, optimizer: Any, most: int | None) -> Any:
     return BatchMemoryManager(data_loader=loader, max_physical_batch_size=most, optimizer=optimizer)
 
 
+class PrivateTraining:
+    """A training whose parts ``make_private`` makes: ``model``, ``private`` (the optimizer), ``loader`` and others.
+
+    epochs, noise, clip: of the subclass. physical: the largest physical batch, or None.
+    """
+
+    accountant = "rdp"
+    reduction = "mean"
+    physical: int | None = None
+
+    def make_private(self, model: Any, optimizer: Any, loader: Any, mode: str = "hooks", **given: Any) -> None:
+        """Make the parts with gradients of single records by ``mode`` of Opacus."""
+        criterion = nn.CrossEntropyLoss(reduction=self.reduction)
+        self.engine = PrivacyEngine(accountant=self.accountant)
+        made = self.engine.make_private(
+            module=model,
+            optimizer=optimizer,
+            data_loader=loader,
+            noise_multiplier=self.noise,
+            criterion=criterion,
+            loss_reduction=self.reduction,
+            grad_sample_mode=mode,
+            **{"max_grad_norm": self.clip, **given},
+        )
+        self.model, self.private, self.loader = made[0], made[1], made[-1]
+        self.criterion = made[2] if "ghost" in mode else criterion
+
+    def recorder(self, folder: Any = None, **given: Any) -> Any:
+        parts = {"model": self.model, "optimizer": self.private, "loader": self.loader, "engine": self.engine}
+        return dpspec.record(folder or self.folder, **{**parts, **given})
+
+    def step(self, x: Any, y: Any) -> None:
+        self.private.zero_grad()
+        self.criterion(self.model(x), y).backward()
+        self.private.step()
+
+    def train(self, each: Any = None) -> None:
+        """Call ``each``, if it is given, with this object after each step."""
+        for _ in range(self.epochs):
+            with physical_batches(self.loader, self.private, self.physical) as batches:
+                for x, y in batches:
+                    self.step(x, y)
+                    if each is not None:
+                        each(self)
+
+
 @dataclass
-class Training:
+class Training(PrivateTraining):
     """One training."""
 
     clipping: str = "flat"
@@ -66,37 +112,18 @@ class Training:
             "unclipped_num_std": 3.0,
         }
         ghost = self.clipping == "ghost"
-        self.engine = PrivacyEngine(accountant=self.accountant)
-        made = self.engine.make_private(
-            module=model,
-            optimizer=kinds[self.optimizer](model.parameters(), lr=0.05),
-            data_loader=DataLoader(data, batch_size=self.batch, shuffle=not self.poisson, num_workers=self.workers),
-            noise_multiplier=self.noise,
+        self.make_private(
+            model,
+            kinds[self.optimizer](model.parameters(), lr=0.05),
+            DataLoader(data, batch_size=self.batch, shuffle=not self.poisson, num_workers=self.workers),
+            "ghost" if ghost else "hooks",
             max_grad_norm=[self.clip] * 4 if self.clipping == "per_layer" else self.clip,
             poisson_sampling=self.poisson,
             clipping="flat" if ghost else self.clipping,
-            grad_sample_mode="ghost" if ghost else "hooks",
-            criterion=nn.CrossEntropyLoss(reduction=self.reduction),
-            loss_reduction=self.reduction,
             noise_generator=torch.Generator().manual_seed(self.seed + 1),
             **(adaptive if self.clipping == "adaptive" else {}),
         )
-        self.model, self.optimizer_, self.loader = made[0], made[1], made[-1]
-        self.criterion = made[2] if ghost else nn.CrossEntropyLoss(reduction=self.reduction)
         return self
-
-    def train(self, each: Any = None) -> None:
-        for _ in range(self.epochs):
-            with physical_batches(self.loader, self.optimizer_, self.physical) as batches:
-                for x, y in batches:
-                    self.step(x, y)
-                    if each is not None:
-                        each(self)
-
-    def step(self, x: Any, y: Any) -> None:
-        self.optimizer_.zero_grad()
-        self.criterion(self.model(x), y).backward()
-        self.optimizer_.step()
 
     def run(self, folder: Any = None, each: Any = None) -> list[torch.Tensor]:
         """The parameters that come out."""
@@ -108,10 +135,6 @@ class Training:
             if run is not None and self.canaries:
                 run.score(self.model, record_losses)
         return [p.detach().clone() for p in self.model.parameters()]
-
-    def recorder(self, folder: Any, **given: Any) -> Any:
-        parts = {"model": self.model, "optimizer": self.optimizer_, "loader": self.loader, "engine": self.engine}
-        return dpspec.record(folder, **{**parts, **given})
 
 
 def recorded(
@@ -129,11 +152,26 @@ def recorded(
     return check_run(folder, Question(**{"delta": 1e-5, "epsilon": 100.0, **(asked or {})}))
 
 
+def after_each(name: str, change: Any) -> Any:
+    """Prepare a training that calls ``change`` with the optimizer after each call of its method ``name``."""
+
+    def prepare(training: Training) -> None:
+        original = getattr(training.private, name)
+
+        def method() -> None:
+            original()
+            change(training.private)
+
+        setattr(training.private, name, method)
+
+    return prepare
+
+
 def scheduled(make: Any) -> Any:
     """The script that trains with a scheduler, made of the optimizer within the block."""
 
     def script(training: Training) -> None:
-        schedule = make(training.optimizer_)
+        schedule = make(training.private)
         training.train(each=lambda _: schedule.step())
 
     return script
@@ -145,13 +183,13 @@ def two_passes(training: Training) -> None:
         for x, y in training.loader:
             losses = cross_entropy(training.model(x), y, reduction="none")
             losses.mean().backward(retain_graph=True)
-            training.optimizer_.zero_grad()
+            training.private.zero_grad()
             weights = training.model.get_clipping_coef()
             training.model.disable_hooks()
             (weights * losses).sum().backward()
             training.model.enable_hooks()
-            training.optimizer_.step()
-            training.optimizer_.zero_grad()
+            training.private.step()
+            training.private.zero_grad()
 
 
 def second_pass_of_equal_weights(self: Any) -> None:

@@ -13,7 +13,6 @@ from typing import Any
 
 import torch
 import torch.multiprocessing as mp
-from opacus import PrivacyEngine
 from opacus.distributed import DifferentiallyPrivateDistributedDataParallel as Whole
 from opacus.grad_sample.grad_sample_module_fast_gradient_clipping_fsdp import GradSampleModuleFastGradientClippingFSDP
 from opacus.optimizers import DistributedDPOptimizer, FSDPOptimizerFastGradientClipping
@@ -24,8 +23,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, TensorDataset
 from torch.utils.data.distributed import DistributedSampler
 
-import dpspec
-from support.opacus_training import physical_batches
+from support.opacus_training import PrivateTraining
 
 RECORDS, FEATURES = 300, 6
 
@@ -39,7 +37,7 @@ _REPLACED = (
 
 
 @dataclass
-class Ranked:
+class Ranked(PrivateTraining):
     """One training; ``prepare`` and ``loop`` run on every rank, with this object and its rank, and ``within`` in the
     recorded block in the place of :meth:`train`.
 
@@ -73,20 +71,9 @@ class Ranked:
         wrapper: Any = FSDP2Wrapper if self.sharded else DistributedDataParallel if self.torchs else Whole
         model = wrapper(model)
         kinds: Any = {"sgd": torch.optim.SGD, "adamw": torch.optim.AdamW}
-        self.engine = PrivacyEngine(accountant="rdp")
         self.data = TensorDataset(x, (x[:, 0] > 0).long())
-        made = self.engine.make_private(
-            module=model,
-            optimizer=kinds[self.optimizer](model.parameters(), lr=0.1),
-            data_loader=self.plain_loader(),
-            noise_multiplier=self.noise,
-            max_grad_norm=self.clip,
-            grad_sample_mode="ghost_fsdp" if self.sharded else "ghost" if self.ghost else "hooks",
-            criterion=nn.CrossEntropyLoss(reduction=self.reduction),
-            loss_reduction=self.reduction,
-        )
-        self.model, self.private, self.loader = made[0], made[1], made[-1]
-        self.criterion = made[2] if self.ghost or self.sharded else nn.CrossEntropyLoss(reduction=self.reduction)
+        mode = "ghost_fsdp" if self.sharded else "ghost" if self.ghost else "hooks"
+        self.make_private(model, kinds[self.optimizer](model.parameters(), lr=0.1), self.plain_loader(), mode)
 
     def module(self) -> nn.Module:
         classes = self.world if self.sharded else 2  # Opacus needs a row of each parameter for each rank
@@ -94,21 +81,6 @@ class Ranked:
 
     def plain_loader(self) -> Any:
         return DataLoader(self.data, batch_size=self.batch)
-
-    def recorder(self, folder: Path | None = None, **given: Any) -> Any:
-        parts = {"optimizer": self.private, "loader": self.loader, "engine": self.engine, **given}
-        return dpspec.record(folder or self.folder, model=self.model, **parts)
-
-    def step(self, x: Any, y: Any) -> None:
-        self.private.zero_grad()
-        self.criterion(self.model(x), y).backward()
-        self.private.step()
-
-    def train(self) -> None:
-        for _ in range(self.epochs):
-            with physical_batches(self.loader, self.private, self.physical) as batches:
-                for x, y in batches:
-                    self.step(x, y)
 
     def train_in_chunks(self, rank: int) -> None:
         """Add up the sums of three physical batches for each step, without a memory manager."""
@@ -133,6 +105,27 @@ class Ranked:
             for one in every:
                 one.join(120)
         return [one.exitcode for one in every]
+
+
+def after_scaling(training: Ranked, change: Callable[[Any], object]) -> None:
+    """Call ``change`` with the optimizer after the hook of each step, where the noisy sum is scaled already."""
+    hook = training.private.step_hook
+
+    def both(optimizer: Any) -> None:
+        hook(optimizer)
+        change(optimizer)
+
+    training.private.attach_step_hook(both)
+
+
+def reduced(change: Callable[[Any, Callable[[Any], None]], None]) -> Callable[[Ranked, int], None]:
+    """Prepare a replaced sum over the ranks; ``change`` gets the optimizer and the sum."""
+
+    def prepare(training: Ranked, rank: int) -> None:
+        original = DistributedDPOptimizer.reduce_gradients
+        DistributedDPOptimizer.reduce_gradients = lambda self: change(self, original)
+
+    return prepare
 
 
 def dealt(training: Ranked, rank: int) -> None:

@@ -70,14 +70,6 @@ def test_a_bound_alone_needs_no_more_than_its_formula(site, bounded, environment
     assert "leave audit out" in done.stdout + done.stderr
 
 
-def test_it_is_listed(site, environment, tmp_path):
-    done = execute("dpspec", "plugins", env=environment(site), cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    (line,) = [line for line in done.stdout.splitlines() if line.startswith("  noisy-count ")]
-    assert line.endswith("dpspec-noisy-count 0.1.0")
-    assert "broken" not in done.stdout
-
-
 HEAD = "import dpspec.contract as dps\nDPSPEC_API = 1\n"
 RIVAL = """
 @dps.hookimpl
@@ -86,12 +78,9 @@ def dpspec_datasets():
     yield dps.Dataset(kind="digits", summary="Other digits.", schema=schema, source="rival:Rows")
 """
 BROKEN = {
-    "cannot-import": (
-        "import a_library_that_nobody_has\n",
-        "ModuleNotFoundError: No module named 'a_library_that_nobody_has'",
-    ),
-    "misspelt": (HEAD + "@dps.hookimpl\ndef dpspec_mechanism(): return []\n", "unknown hook 'dpspec_mechanism'"),
-    "rival": (HEAD + RIVAL, "dataset 'digits' is also offered by dpspec"),
+    "cannot-import": "import a_library_that_nobody_has\n",
+    "misspelt": HEAD + "@dps.hookimpl\ndef dpspec_mechanism(): return []\n",
+    "rival": HEAD + RIVAL,
 }
 
 
@@ -99,7 +88,7 @@ BROKEN = {
 def broken(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with three installed plugins that are broken."""
     folder = tmp_path_factory.mktemp("broken")
-    for name, (text, _) in BROKEN.items():
+    for name, text in BROKEN.items():
         module = "odd_" + name.replace("-", "_")
         (folder / f"{module}.py").write_text(text)
         info = folder / f"dpspec_{module}-2.0.dist-info"
@@ -107,17 +96,6 @@ def broken(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: dpspec-{name}\nVersion: 2.0\n")
         (info / "entry_points.txt").write_text(f"[dpspec]\n{name} = {module}\n")
     return folder
-
-
-def test_broken_plugins_are_listed_with_their_reasons(broken, environment, tmp_path):
-    for name, (_, reason) in BROKEN.items():
-        done = execute("dpspec", "plugins", "--check", f"dpspec-{name}", env=environment(broken), cwd=tmp_path)
-        assert done.returncode == 4, done.stderr
-        said = " ".join(done.stdout.split())
-        assert said.startswith(f"dpspec-{name} 2.0: plugin {name} cannot be used")
-        assert reason in said
-    done = execute("dpspec", "plugins", "--check", "digits", env=environment(broken), cwd=tmp_path)
-    assert "dpspec: plugin builtin" in done.stdout
 
 
 @pytest.mark.ci
