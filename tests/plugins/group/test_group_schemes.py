@@ -1,7 +1,5 @@
 """Sampling schemes from spec to verdict: bounds and their scopes, refusals, runs that conform and runs that do not."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from pathlib import Path
