@@ -1,7 +1,5 @@
 """Options, skips and workers that hold for every test."""
 
-from __future__ import annotations
-
 import gc
 import os
 import signal

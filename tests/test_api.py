@@ -1,7 +1,5 @@
 """Results in notebooks."""
 
-from __future__ import annotations
-
 import html
 import sys
 from pathlib import Path

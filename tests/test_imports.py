@@ -1,7 +1,5 @@
 """No circle among modules: not at import time, not by imports inside functions, not by imports for type checkers."""
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterator, Mapping
 from graphlib import CycleError, TopologicalSorter

@@ -1,7 +1,5 @@
 """Commands that are forked from a warm process end and say what those of a fresh interpreter do."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

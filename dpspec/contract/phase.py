@@ -16,7 +16,11 @@ Drawn: TypeAlias = Literal["record", "user"]
 
 @dataclass(frozen=True, kw_only=True)
 class SchemeOptions:
-    """A scheme: its phrase, required and optional options, and whether records enter batches independently."""
+    """A scheme: its phrase, and its required and optional options.
+
+    independent: whether each record enters each batch independently of all others and of all other steps, with the same
+    probability at every step. Mechanisms accept such a scheme by ``Sampling.INDEPENDENT``, without its own theorem.
+    """
 
     says: str
     takes: tuple[str, ...] = ()

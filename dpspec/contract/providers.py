@@ -128,6 +128,7 @@ class Backend:
             they come from the job; ``false``: one is computed from the records, which proves no claim. Default:
             unknown, and proofs become ``supported``.
         users: Whether it supports ``sampling.unit: user``.
+        schemes: The sampling schemes that it supports; None for all.
         recording: Name of the reader of an executed run, for a backend that reads a recording instead of training.
     """
 
@@ -141,6 +142,7 @@ class Backend:
     revision_only: bool = False
     constants: Assumption | str = ""
     users: bool = False
+    schemes: frozenset[str] | None = None
     recording: str = ""
 
 

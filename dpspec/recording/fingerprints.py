@@ -183,7 +183,7 @@ class Bits:
                 and not any(map(Tensor.is_neg, leaves))
                 and all(one.dtype is alias.dtype for one, alias in zip(leaves, self._aliases, strict=True))
             )
-        except (AttributeError, TypeError):  # a value other than a tensor, or one without a copy
+        except (AttributeError, NotImplementedError, TypeError):  # a value other than a tensor, or one without a copy
             return False
 
 

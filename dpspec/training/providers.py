@@ -119,6 +119,7 @@ BACKENDS: tuple[Backend, ...] = (
         trainer="dpspec.training.opacus_backend:OpacusTrainer",
         trial_revision=2,
         as_declared=FrozenMap({"sampler": "declared-rate", "divisor": "declared"}),
+        schemes=frozenset({"full", "fixed", "poisson", "shuffled"}),
         constants="dpspec.training.providers:opacus_constants",
     ),
     Backend(

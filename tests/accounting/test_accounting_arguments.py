@@ -1,7 +1,5 @@
 """Arguments without a meaning are refused, and the message names them."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 

@@ -1,7 +1,5 @@
 """What ``dpspec.accounting`` exports, how lightly, and that its modules form no circle of any kind."""
 
-from __future__ import annotations
-
 import ast
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Random allocation: against quadrature of two steps, a simulation of many, the Gaussian mechanism, and enumeration."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections import Counter

@@ -1,7 +1,5 @@
 """The composition against exact convolution, with its error bound put to the test."""
 
-from __future__ import annotations
-
 import math
 from fractions import Fraction
 

@@ -1,7 +1,5 @@
 """The self-check of the library functions, which notices those that are a little worse; the assumption of intervals."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from typing import Any
 

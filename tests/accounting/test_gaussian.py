@@ -1,7 +1,5 @@
 """The Gaussian profile against 50 digits, far into the tail; compositions that have it as their closed form."""
 
-from __future__ import annotations
-
 import math
 
 import mpmath

@@ -1,7 +1,5 @@
 """Cells to measures: what chords keep, and what removing kinks may do."""
 
-from __future__ import annotations
-
 import itertools
 import math
 

@@ -1,7 +1,5 @@
 """The one-step pair: reference values, identities, oracles, and refusals."""
 
-from __future__ import annotations
-
 import math
 
 import mpmath

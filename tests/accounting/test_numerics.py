@@ -1,7 +1,5 @@
 """Intervals, rounding and root finding."""
 
-from __future__ import annotations
-
 import math
 from decimal import Decimal
 

@@ -1,7 +1,5 @@
 """Composed values: references of independent engines, oracles, identities, monotonicity, honesty at the limits."""
 
-from __future__ import annotations
-
 import csv
 import itertools
 import math

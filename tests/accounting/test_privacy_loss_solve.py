@@ -1,7 +1,5 @@
 """Answers from grids: short periods, coarse grids, one step, the larger direction, and far from the tilt."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from collections.abc import Iterator, Sequence

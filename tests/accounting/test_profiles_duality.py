@@ -1,7 +1,5 @@
 """Trade-off functions, advantage and reconstruction bounds of composed losses: references, oracles, identities."""
 
-from __future__ import annotations
-
 import itertools
 import math
 

@@ -1,7 +1,5 @@
 """Renyi divergences and their conversions: against mpmath, closed forms, and certified epsilons."""
 
-from __future__ import annotations
-
 import itertools
 import math
 

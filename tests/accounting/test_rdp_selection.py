@@ -1,7 +1,5 @@
 """The best of a random number of tries, against the law of what is published, summed over numbers of tries."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 

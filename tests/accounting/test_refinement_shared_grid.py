@@ -1,7 +1,5 @@
 """Many deltas of one loss share compositions: each answer is true, and as narrow as asked, as it is alone."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 

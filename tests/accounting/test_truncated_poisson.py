@@ -1,7 +1,5 @@
 """Truncated Poisson batches: against enumeration of all batches, closed forms at the ends, and dp-accounting 0.6."""
 
-from __future__ import annotations
-
 import itertools
 import math
 

@@ -11,8 +11,6 @@ though one-sided and not certified. Settings without it need a finer grid than a
 batches with a cap dp-accounting composes another pair, and it does not know random allocation.
 """
 
-from __future__ import annotations
-
 import argparse
 import time
 from collections.abc import Callable

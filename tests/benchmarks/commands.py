@@ -8,8 +8,6 @@ The quickstart has seed 7, nothing else is random. The many audits are a matrix 
 each with two group sizes and claims.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import resource

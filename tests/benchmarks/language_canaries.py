@@ -10,8 +10,6 @@ makes only the missing ones. The last lines are the table of the documentation. 
 trained on without noise after the recorded block, and nothing is written.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import math

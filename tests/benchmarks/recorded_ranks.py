@@ -7,8 +7,6 @@ CPU times of rank 0 with its network threads. Bytes on the network are those of 
 may use it (``unshare -n`` gives the script its own).
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import statistics

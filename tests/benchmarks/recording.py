@@ -6,8 +6,6 @@ The CNN has 1.2 million parameters, the MLP 12 thousand; both are measured by de
 trainings of a model, so that a busy machine slows all of them. Times are CPU times of the process.
 """
 
-from __future__ import annotations
-
 import argparse
 import statistics
 import tempfile

@@ -8,8 +8,6 @@ its own, so that its peak memory is its own, and the sides take turns. Times are
 shows medians over the rounds; machines are noisy, so read the ratios.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import resource

@@ -7,8 +7,6 @@ or a killed training must not be proved and conform, and a sound one must. Those
 assumption that the headline names, as they do in one process.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import os

@@ -13,8 +13,6 @@ Runs are forks of this process, which has imported what they need: needs Linux, 
 spread evenly. Root mounts a full disk; other users get a limit on file sizes.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import dataclasses

@@ -4,8 +4,6 @@ Every field is edited, alone and with those that belong to it, and ``dpspec veri
 not recompute. Printed are the counts for every subject, the places whose edits passed, and what should not have passed.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import random

@@ -8,8 +8,6 @@ A case follows from the seed, the name of its target and its number alone: ``--t
 again and shows it.
 """
 
-from __future__ import annotations
-
 import argparse
 import multiprocessing
 import os

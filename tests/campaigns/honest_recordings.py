@@ -6,8 +6,6 @@ One line per training whose name contains the words: the verdict of a claim of e
 with 1 if a training deviates, or if its verdict is not the expected one.
 """
 
-from __future__ import annotations
-
 import copy
 import itertools
 import sys

@@ -3,8 +3,6 @@
 The status is "violated", "open", "refused" or "assumes": the proof then names the assumption that the script breaks.
 """
 
-from __future__ import annotations
-
 import contextlib
 import io
 from collections.abc import Callable

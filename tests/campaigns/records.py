@@ -10,8 +10,6 @@ A finding is anything else: an exception after the trials were taken, a result t
 more than two seconds of processor time, or more than 1 GiB.
 """
 
-from __future__ import annotations
-
 import argparse
 import collections
 import dataclasses

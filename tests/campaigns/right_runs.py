@@ -9,8 +9,6 @@ are expected to deviate. How often each kind of check is below a level is told a
 p-values are too small.
 """
 
-from __future__ import annotations
-
 import re
 import sys
 from collections import Counter, defaultdict

@@ -11,8 +11,6 @@ and a **false alarm** where an honest run is not as expected. A backend's error 
 well. ``--only NAME`` tries the cells of one lie, ``--seeds N`` each cell with N seeds.
 """
 
-from __future__ import annotations
-
 import argparse
 import itertools
 import random

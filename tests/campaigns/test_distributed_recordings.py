@@ -1,7 +1,5 @@
 """Attacks on trainings in several processes, in small: one of each requirement."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Interrupted runs and recordings, in small; by hand: ``python tests/campaigns/faults.py``."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

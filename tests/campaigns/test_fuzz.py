@@ -1,7 +1,5 @@
 """The fuzz campaign in small, its cases chosen by hypothesis; by hand: ``python tests/campaigns/fuzz.py``."""
 
-from __future__ import annotations
-
 import json
 import os
 import random

@@ -1,7 +1,5 @@
 """The campaign over honest recordings with one seed; by hand: ``python tests/campaigns/honest_recordings.py``."""
 
-from __future__ import annotations
-
 import pytest
 from campaigns import honest_recordings as campaign
 

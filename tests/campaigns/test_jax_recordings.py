@@ -3,8 +3,6 @@
 They need jax, optax and jax_privacy. ``--run-slow`` makes all trainings.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Recorded trainings of adapters of language models, sound and with faults."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

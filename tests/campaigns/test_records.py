@@ -1,7 +1,5 @@
 """Stored records with one leaf replaced, in small; by hand: ``python tests/campaigns/records.py``."""
 
-from __future__ import annotations
-
 import random
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The campaign of right pipelines in small; by hand, in full: ``python tests/campaigns/right_runs.py``."""
 
-from __future__ import annotations
-
 import pytest
 from campaigns import right_runs
 from scipy.stats import binom

@@ -1,8 +1,6 @@
 """The saboteur in small: what the plan promises is made, or its absence fails; in full by hand:
 ``python tests/campaigns/saboteur.py``."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import random

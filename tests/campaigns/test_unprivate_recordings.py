@@ -1,7 +1,5 @@
 """A few scripts of the campaign over leaking trainings; by hand: ``python tests/campaigns/unprivate_recordings.py``."""
 
-from __future__ import annotations
-
 import pytest
 from campaigns import unprivate_recordings as campaign
 

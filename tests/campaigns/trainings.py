@@ -1,7 +1,5 @@
 """Recorded trainings with Opacus and plain loops, with hooks for what campaigns change."""
 
-from __future__ import annotations
-
 import tempfile
 import warnings
 from collections.abc import Callable

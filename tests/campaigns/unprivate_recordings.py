@@ -7,8 +7,6 @@ channels that are violated or open, the assumptions of the proof. Exits with 1 i
 expected channel nor named.
 """
 
-from __future__ import annotations
-
 import collections
 import sys
 from pathlib import Path

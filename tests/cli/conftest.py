@@ -1,7 +1,5 @@
 """What the tests of the command line share: one way to call it in this process, one in a process of its own."""
 
-from __future__ import annotations
-
 import dataclasses
 import os
 import subprocess

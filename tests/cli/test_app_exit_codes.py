@@ -1,7 +1,5 @@
 """Every way out has its own exit code; only what nobody foresaw is a bug, and a bug leaves a report."""
 
-from __future__ import annotations
-
 import errno
 import os
 import re

@@ -1,7 +1,5 @@
 """What must answer at once imports nothing heavy, and ``import dpspec`` next to nothing."""
 
-from __future__ import annotations
-
 import json
 import tomllib
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What people get wrong first, with a table of their own, is answered with the place and with what to do."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable

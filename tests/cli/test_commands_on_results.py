@@ -1,7 +1,5 @@
 """``report``, ``diff``, ``cache`` and what they say about files that are no results."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import os

@@ -1,7 +1,5 @@
 """The one door to terminals and logs: nothing that either obeys goes through, whatever command says it."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

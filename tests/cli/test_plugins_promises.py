@@ -1,7 +1,5 @@
 """``dpspec plugins --check NAME``: every promise told, and an exit code that a pipeline can act on."""
 
-from __future__ import annotations
-
 import dataclasses
 from types import SimpleNamespace
 

@@ -1,7 +1,5 @@
 """Progress: a bar on a terminal, lines in a log, silence for quick work."""
 
-from __future__ import annotations
-
 import io
 import time
 

@@ -1,7 +1,5 @@
 """``dpspec run``: verdicts on stdout, everything else on stderr, and an exit code that a pipeline can act on."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """The commands that read specs or write the first ones, as a user types them."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import shlex

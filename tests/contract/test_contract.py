@@ -3,8 +3,6 @@
 Record additions with ``python tests/contract/test_contract.py``.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import importlib
 import inspect

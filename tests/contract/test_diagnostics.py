@@ -1,7 +1,5 @@
 """Words that version 0.3 renamed: results of version 1 are read, and digests stay."""
 
-from __future__ import annotations
-
 from dpspec.contract.diagnostics import rename_in_result, with_old_words
 
 

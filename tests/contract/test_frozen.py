@@ -1,7 +1,5 @@
 """What JSON cannot hold is named with its place."""
 
-from __future__ import annotations
-
 import math
 from decimal import Decimal
 

@@ -1,7 +1,5 @@
 """Phases: typed numbers for what is read often, and the mapping that plugins of hook API 1 know."""
 
-from __future__ import annotations
-
 import pickle
 from typing import Any
 

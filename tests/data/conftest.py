@@ -1,7 +1,5 @@
 """Sources by kind, and small files of every format."""
 
-from __future__ import annotations
-
 import gzip
 from collections.abc import Callable
 from importlib import import_module

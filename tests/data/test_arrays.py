@@ -1,7 +1,5 @@
 """csv, npz and idx: what they read, and what each says of a file that cannot be used."""
 
-from __future__ import annotations
-
 import gzip
 import os
 import zipfile

@@ -1,7 +1,5 @@
 """The shapes of synthetic data are what they say."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np

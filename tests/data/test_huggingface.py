@@ -3,8 +3,6 @@
 No test reaches the network: a stand-in replaces the function that fetches.
 """
 
-from __future__ import annotations
-
 import socket
 from collections.abc import Callable
 from pathlib import Path

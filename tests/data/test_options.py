@@ -1,7 +1,5 @@
 """The options that all kinds share: split, size, seed, standardise, radius."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Tables of scores that others wrote: the same in each format, and everything that a table may not hold is located."""
 
-from __future__ import annotations
-
 import io
 import os
 import pickle

@@ -1,7 +1,5 @@
 """What holds for every data kind: facts are true, rows are right, digests tell them apart, nothing heavy is loaded."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from contextlib import nullcontext, suppress
 from pathlib import Path

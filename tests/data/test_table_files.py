@@ -1,7 +1,5 @@
 """Tables by columns: what Parquet files and CSV files with categories become, and what is refused."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable
 from decimal import Decimal

@@ -3,8 +3,6 @@
 ``neighbours`` writes a table and the same table without one user, and reads both by the code that audits read them by.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections import Counter
 from collections.abc import Callable

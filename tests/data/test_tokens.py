@@ -1,7 +1,5 @@
 """Texts as tokens: what is read is what stands in the file, padded; everything else is an error at its line."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable

@@ -9,8 +9,6 @@ A shell runs them. On the README's page ``dpspec`` and ``python`` are fresh inte
 they are processes that have imported torch already.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

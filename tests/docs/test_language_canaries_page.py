@@ -1,7 +1,5 @@
 """The table and the figure of the guide to language models follow from the stored runs of the benchmark."""
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Every link and picture inside the repository leads somewhere, and the site's contents name every page."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Every number on the page about the papers is in the test that its row names."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -4,8 +4,6 @@ python tests/docs/test_plain_english.py [PATH ...]    # every hit with its line 
 python tests/docs/test_plain_english.py --lower       # write the current counts, if they are lower, as the new budget
 """
 
-from __future__ import annotations
-
 import ast
 import io
 import json

@@ -1,7 +1,5 @@
 """The pages of docs/reference match the code and are complete."""
 
-from __future__ import annotations
-
 import importlib.util
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The documentation site builds without a warning and asks nobody for anything; skipped without mkdocs-material."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

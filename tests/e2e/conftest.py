@@ -1,7 +1,5 @@
 """The command line in processes of its own, with plugins that are seen through their metadata alone."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 from collections.abc import Callable

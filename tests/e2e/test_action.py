@@ -1,7 +1,5 @@
 """The GitHub action's script, run as a workflow would: annotations, summary, reports and the exit code."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

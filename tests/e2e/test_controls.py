@@ -3,8 +3,6 @@
 A few controls run in every test run, and all of them with ``--run-slow``.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

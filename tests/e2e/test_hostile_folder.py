@@ -1,7 +1,5 @@
 """A stranger's checkout is the current folder: nothing in it is imported, by no process that any way in starts."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

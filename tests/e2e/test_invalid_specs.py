@@ -3,8 +3,6 @@
 To write the expected texts again, run this file with DPSPEC_UPDATE_GOLDEN=1 set, and read the difference.
 """
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What is said of published claims in docs is what their specs come to."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from pathlib import Path

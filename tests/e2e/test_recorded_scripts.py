@@ -1,7 +1,5 @@
 """Scripts as teams have them, recorded and checked; and each broken as people break theirs."""
 
-from __future__ import annotations
-
 from importlib import import_module
 
 import pytest

@@ -1,7 +1,5 @@
 """A release is refused before anything is built where its tag, its code and its CHANGELOG do not agree."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """A run that is killed within a trial continues where it stopped: a trial trains twice, with canaries and without."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

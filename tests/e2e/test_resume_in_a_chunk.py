@@ -1,7 +1,5 @@
 """Trials that are trained together come out the same, to the last bit, whichever of them the store still lacks."""
 
-from __future__ import annotations
-
 import random
 import shutil
 from collections.abc import Iterator

@@ -3,8 +3,6 @@
 By hand 300 seeds of the sound script and 30 of each broken one were judged; a few of each are here.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

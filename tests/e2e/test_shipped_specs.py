@@ -1,7 +1,5 @@
 """Shipped specs from the command line: the quickstart, images, and other training loops."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """Calibration of a spec: both ends were judged, validity limits the range, and directions are found by evaluating."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from collections.abc import Callable

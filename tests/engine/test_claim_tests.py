@@ -1,7 +1,5 @@
 """Attacks that count their successes, and tests of claims whose trials are not all there."""
 
-from __future__ import annotations
-
 import dataclasses
 from pathlib import Path
 from typing import Any

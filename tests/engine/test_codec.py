@@ -1,7 +1,5 @@
 """A result survives the round trip; what makes no sense is refused with its place."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import math

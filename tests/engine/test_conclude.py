@@ -1,7 +1,5 @@
 """What is concluded from bounds and trials: sizes of data, flaws of outcomes, and what a backend says of constants."""
 
-from __future__ import annotations
-
 import dataclasses
 from pathlib import Path
 from types import SimpleNamespace

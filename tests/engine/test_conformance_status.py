@@ -3,8 +3,6 @@
 A constant that moves on a neighbour makes its assumption false; one that does not move proves nothing.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any
 

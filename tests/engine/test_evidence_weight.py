@@ -1,7 +1,5 @@
 """Claims about accuracy: of the pipeline, whose runs are the sample, and of one model, whose test records are."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import numpy as np

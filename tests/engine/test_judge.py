@@ -1,7 +1,5 @@
 """Each verdict, and which comes first."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import math

@@ -5,8 +5,6 @@ scopes (``support.claims_oracle``). Tables: numbers made by hand of every quanti
 attacks and measurements of every scope; and the bounds that every installed mechanism yields for its own example.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import itertools

@@ -1,7 +1,5 @@
 """A model that cannot be trained as the spec asks is an error of the spec; initial weights are part of every proof."""
 
-from __future__ import annotations
-
 import dataclasses
 import importlib.util
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The cells of a matrix as one: axes by what varies, series joined with the axes as columns."""
 
-from __future__ import annotations
-
 import pytest
 from support import results
 

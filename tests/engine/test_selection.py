@@ -1,7 +1,5 @@
 """The best of several cells, audited: what bounds it, on what that rests, and what of an edited result is found."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable
 from pathlib import Path

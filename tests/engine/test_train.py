@@ -1,7 +1,5 @@
 """Many audits, one queue: what it finds is what one process finds, whatever happens to the workers."""
 
-from __future__ import annotations
-
 import functools
 import pickle
 import time

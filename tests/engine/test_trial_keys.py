@@ -1,7 +1,5 @@
 """Trials are of the code that made them: another version, or an edited file, makes them again, and results say so."""
 
-from __future__ import annotations
-
 import dataclasses
 import importlib.metadata
 import os

@@ -1,7 +1,5 @@
 """Stores that are shared: what was not sealed with the secret is not believed, whoever made its digest."""
 
-from __future__ import annotations
-
 import dataclasses
 import hashlib
 import io

@@ -1,7 +1,5 @@
 """A result that was edited so that it says something else does not verify."""
 
-from __future__ import annotations
-
 import copy
 import dataclasses
 import json

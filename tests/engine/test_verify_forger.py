@@ -1,7 +1,5 @@
 """The forger, a sample of its edits: ``tests/campaigns/forge.py`` makes all of them."""
 
-from __future__ import annotations
-
 import random
 from collections import Counter
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Pools of this machine: what comes back, what is told of a death, and what fits at once."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

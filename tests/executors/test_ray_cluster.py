@@ -1,7 +1,5 @@
 """The executor ``ray`` on a cluster of this machine, where Ray is installed."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Iterator
 from functools import partial

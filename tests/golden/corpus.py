@@ -9,8 +9,6 @@ compared to a relative 1e-12, everything else exactly. Trained numbers are equal
 sides there.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import math

@@ -3,8 +3,6 @@
 To write ``keys.json`` again, run this file with DPSPEC_UPDATE_GOLDEN=1 set, and read the difference.
 """
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path

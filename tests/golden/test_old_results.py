@@ -4,8 +4,6 @@ The corpus is what 0.1.0 wrote of the plugins' own examples, and of a chain whos
 Rules change between versions: what holds here of every version is how ``verify`` tells it.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Every mechanism's small audit on a pretended GPU: no tensors of two devices meet; numbers are those of the CPU."""
 
-from __future__ import annotations
-
 from importlib.util import find_spec
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Where a GPU runs out of memory, is not there, or is asked for by a number that it has not: pretended ones."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Every built-in model, clipping and optimizer trained on a pretended GPU: as on the CPU."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The pretended GPU keeps its promises: what CUDA refuses is refused, waits and copies are counted."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 
 import pytest

@@ -1,7 +1,5 @@
 """The public figure of ``specs/cifar``: in small on any machine, whole where there are a GPU and the images."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

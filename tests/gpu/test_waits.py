@@ -1,7 +1,5 @@
 """How often a step waits for its GPU: bounded, counted on a pretended one between runs of two lengths."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 

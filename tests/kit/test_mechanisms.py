@@ -1,7 +1,5 @@
 """Mechanisms of the kit: what core derives from a bound and an attack, and what it sees of a broken one."""
 
-from __future__ import annotations
-
 import hashlib
 from types import SimpleNamespace
 from typing import Any, ClassVar

@@ -1,7 +1,5 @@
 """A mechanism that is none of dpspec's judges a table of scores by what the kit has."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """Outcomes for groups of records, converted to users."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A catalog of made-up providers and a short way to load specs with it, so that these tests need no plugin."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Which numbers of a spec may be varied, between which limits, and how a spec with another value is written."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

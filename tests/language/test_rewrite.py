@@ -1,7 +1,5 @@
 """Claims about the best cell of a matrix."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

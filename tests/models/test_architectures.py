@@ -1,7 +1,5 @@
 """Every model kind: parameters are counted right, weights depend on the seed alone, odd data are refused."""
 
-from __future__ import annotations
-
 from importlib import import_module
 from math import prod
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Max pooling by way of the other layout is torch's own, to the last bit."""
 
-from __future__ import annotations
-
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """Weights from safetensors files: what fits is loaded bit by bit, and nothing else is."""
 
-from __future__ import annotations
-
 import json
 import re
 import struct

@@ -1,7 +1,5 @@
 """The broken backends are really broken, conformance tells how, and they install as any third party's would."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

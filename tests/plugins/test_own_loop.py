@@ -1,7 +1,5 @@
 """A team's own loop, as the how-to shows it, keeps the contract of backends and is audited like any other."""
 
-from __future__ import annotations
-
 import re
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What an attack recorded and no run writes is refused, whoever made the record's digest: it is never counted."""
 
-from __future__ import annotations
-
 import copy
 import functools
 import json

@@ -1,7 +1,5 @@
 """The same number has the same rigor in every plugin, its method names what ran, and its lower end may refute."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable, Iterator
 from typing import Any

@@ -1,7 +1,5 @@
 """Many runs shared out in blocks, ``audit.shard_runs``, of ``group`` and ``rero``; and two workers of three kinds."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Warnings of the trainings that these tests record."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Loops without torch: their arrays, and updates that an optimizer of optax repeats."""
 
-from __future__ import annotations
-
 import importlib
 import sys
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Canaries of token ids: separate tokens, one distribution for included and omitted ones, and groups of copies."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np

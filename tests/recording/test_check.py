@@ -1,7 +1,5 @@
 """One judge: ``check``, ``run`` of the spec, page and JSON give a recording one verdict, by the weakest evidence."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """What ``dpspec check`` says of runs, against accountants that are not ours and schedules written out by hand."""
 
-from __future__ import annotations
-
 import json
 import math
 

@@ -1,7 +1,5 @@
 """Scripts that tamper with sums or gradients, or train something without noise, and the advice of rejected checks."""
 
-from __future__ import annotations
-
 import copy
 import io
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """training: {backend: recorded, run: PATH}: a spec is judged by the executed run, and agrees with dpspec check."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Fingerprints of tensors, by hashes of bytes and by sums over bits."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from itertools import combinations
 

@@ -1,7 +1,5 @@
 """Ghost clipping: honest runs are proved, and each other way to form the sum is found."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The meeting point of ranks: torchrun's processes meet, and ranks that agree all get the same answer."""
 
-from __future__ import annotations
-
 import importlib.util
 import subprocess
 import sys

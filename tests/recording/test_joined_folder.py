@@ -1,7 +1,5 @@
 """Trainings in several processes: sound ones are proved as in one process, and faults of the ranks are found."""
 
-from __future__ import annotations
-
 import contextlib
 import shutil
 from collections.abc import Callable

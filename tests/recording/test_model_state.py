@@ -1,7 +1,5 @@
 """What a model holds apart from its parameters: nothing of it may change and get no noise."""
 
-from __future__ import annotations
-
 import io
 import logging
 from collections.abc import Callable

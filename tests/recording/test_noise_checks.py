@@ -1,7 +1,5 @@
 """Noise of a custom loop in the gradients of its optimizer, and statistics of noise in an end record."""
 
-from __future__ import annotations
-
 import types
 from itertools import product
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Noise that is not fresh, Gaussian and independent is found; noise as it should be is not."""
 
-from __future__ import annotations
-
 import json
 import math
 import types

@@ -1,7 +1,5 @@
 """The state of the inner optimizer, and recomputed updates."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Callable
 from functools import partial

@@ -1,7 +1,5 @@
 """Options that change during a training: accepted if a known scheduler or the user vouches for them, else open."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any

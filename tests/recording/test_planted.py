@@ -1,7 +1,5 @@
 """The planted dataset: whose coins are whose, what batches hold, and that nothing public follows from a coin."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """What canaries show of a run, by its folder and by a spec, and folders of canaries that no recorder writes."""
 
-from __future__ import annotations
-
 import io
 import json
 import math

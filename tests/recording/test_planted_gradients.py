@@ -1,7 +1,5 @@
 """Canaries that are gradients: what enters which sum, what their scores are, and what they show of a run."""
 
-from __future__ import annotations
-
 import contextlib
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Parts that the recorder recognizes, and repeated records of datasets."""
 
-from __future__ import annotations
-
 from collections import Counter
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Set-ups around a training with Opacus: compiled models, recomputed activations, half precision, wrappers."""
 
-from __future__ import annotations
-
 import logging
 import sys
 from collections.abc import Callable

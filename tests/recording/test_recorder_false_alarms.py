@@ -1,7 +1,5 @@
 """Sound scripts that look odd conform, or are told what to do; what is like them and not sound is found."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

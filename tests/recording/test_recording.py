@@ -1,7 +1,5 @@
 """What a recorder writes: of a training with Opacus what the training did, of a custom loop what it reports."""
 
-from __future__ import annotations
-
 import math
 import warnings
 

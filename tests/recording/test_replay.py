@@ -1,7 +1,5 @@
 """``dpspec.replay`` finds constants that come from the records, and says nothing of those that do not."""
 
-from __future__ import annotations
-
 import random
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Trainings in several jobs: sound ones are proved as in one job, and faults between the parts are found."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import shutil

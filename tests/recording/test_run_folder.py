@@ -1,7 +1,5 @@
 """The folder: one recorder alone, readable up to the step where its writer was killed, refused if it was changed."""
 
-from __future__ import annotations
-
 import dataclasses
 import hashlib
 import json

@@ -1,7 +1,5 @@
 """The sensitivity probe finds contributions that depend on other records, and does not change the training."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Trainings whose parameters FSDP2 shards: sound ones are proved as in one process, and faults are found."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import shutil

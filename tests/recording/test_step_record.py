@@ -1,7 +1,5 @@
 """Bytes of record numbers, steps and saved states, and bytes that no recorder writes."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 

@@ -1,7 +1,5 @@
 """Observers of the sampler, of the step and its hooks, of parameters and of Opacus' methods."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any

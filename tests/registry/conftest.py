@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import sys
 import textwrap
 from collections.abc import Callable, Iterator, Mapping

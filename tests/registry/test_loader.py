@@ -1,7 +1,5 @@
 """Plugins broken in every way that was met: each is listed with its reason, and the good ones keep working."""
 
-from __future__ import annotations
-
 import copy
 import dataclasses
 import logging

@@ -1,7 +1,5 @@
 """A hand-made result with everything that a report must cope with: hostile names, infinities, hidden values."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 

@@ -1,7 +1,5 @@
 """Charts as SVG: places of values, ticks, well-formed markup of any numbers, and the bar of an interval."""
 
-from __future__ import annotations
-
 import math
 import re
 from itertools import pairwise

@@ -1,7 +1,5 @@
 """JUnit, SARIF, GitHub annotations and CSV: each parsed back by something that did not write it."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

@@ -1,7 +1,5 @@
 """What figures show: the lines of every kind of plot, the proved curves, and claims and attacks as points on them."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from typing import Any

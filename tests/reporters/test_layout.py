@@ -1,7 +1,5 @@
 """Tables fold and never cut; series are tables if they fit."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 

@@ -1,7 +1,5 @@
 """JSON and Markdown: complete, redacted, and harmless whatever the names are."""
 
-from __future__ import annotations
-
 import dataclasses
 import re
 from pathlib import Path

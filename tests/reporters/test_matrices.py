@@ -1,7 +1,5 @@
 """A matrix as one in the terminal and on the page: cells by what varies, one table."""
 
-from __future__ import annotations
-
 from support import results as factory
 
 from dpspec.contract import FrozenMap

@@ -1,7 +1,5 @@
 """``dpspec explain`` of the names of assumptions, channels and checks."""
 
-from __future__ import annotations
-
 import ast
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The page: whole in itself, harmless whatever names it shows; each edit of it is found."""
 
-from __future__ import annotations
-
 import dataclasses
 import hashlib
 import json

@@ -1,7 +1,5 @@
 """Whatever names a spec or a plugin brings in, every format keeps its structure: that of a result with tame names."""
 
-from __future__ import annotations
-
 import csv
 import dataclasses
 import io

@@ -1,7 +1,5 @@
 """What speaks of the rows stays inside, is counted, and takes what repeats it along."""
 
-from __future__ import annotations
-
 import dataclasses
 
 from dpspec.contract import FrozenMap

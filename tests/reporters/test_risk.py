@@ -1,7 +1,5 @@
 """Success rates of attackers follow from proved curves and claims, rounded up."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 import re

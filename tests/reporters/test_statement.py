@@ -1,7 +1,5 @@
 """The privacy statement and the record for the registry: true to the verdicts, and nothing of the data in them."""
 
-from __future__ import annotations
-
 import dataclasses
 import re
 from typing import Any

@@ -1,7 +1,5 @@
 """The summary of a result: verdict, audited mechanism, untested properties, the last line, and missing trials."""
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any
 from xml.etree import ElementTree as ET

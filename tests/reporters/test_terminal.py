@@ -1,7 +1,5 @@
 """The terminal report, brief and whole: golden at 80 columns, and properties at each width."""
 
-from __future__ import annotations
-
 import dataclasses
 import re
 from pathlib import Path

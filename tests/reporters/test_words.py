@@ -1,13 +1,12 @@
 """Words of all reports: the label of a proof where the executed run deviates, ranked tests, and users as units."""
 
-from __future__ import annotations
-
 import dataclasses
 import re
 from typing import Any
 
 import pytest
 import yaml
+from support.specs import DECLARED
 
 import dpspec
 from dpspec.contract import Check, FrozenMap, Scope
@@ -73,23 +72,13 @@ def test_what_is_no_p_value_is_shown_as_rejected(value: float) -> None:
     assert [(check.assumption, bad) for check, bad in words.ranked(checks, 2)] == [("b", True), ("a", False)]
 
 
-SPEC = """\
-dpspec: 1
-name: users
-mechanism: {kind: group, noise_multiplier: 4, clip_norm: 1, sampling: {scheme: poisson, rate: 0.01}, steps: 50}
-data: {kind: declared, records: 1000, records_per_user: 5}
-threat_model: {unit: user, group_size: [1, 2]}
-claims:
-  - {id: user, kind: approx-dp, epsilon: 9, delta: 1e-5}
-  - {id: pair, kind: approx-dp, epsilon: 9, delta: 1e-5, group_size: 2}
-"""
 ONE, TWO = "one user (at most 5 records)", "2 users (at most 5 records each)"
 
 
 @pytest.fixture(scope="module")
 def users(tmp_path_factory: pytest.TempPathFactory) -> Result:
     folder = tmp_path_factory.mktemp("users")
-    (folder / "users.yaml").write_text(SPEC, encoding="utf-8")
+    (folder / "users.yaml").write_text(DECLARED, encoding="utf-8")
     return dpspec.run(folder / "users.yaml", store=folder / "store")
 
 

@@ -1,7 +1,5 @@
 """Intervals of what ran hold the truth as often as they say, and move where what ran moves."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Binomial tails and bounds, tests of coins, Chernoff's bound and truncated batches, by enumeration."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from fractions import Fraction

@@ -1,7 +1,5 @@
 """Null distributions of the noise tests, compared with exact probabilities and simulations."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 

@@ -1,7 +1,5 @@
 """The lower bound on mu from ranked independent runs: its distribution, by integrals, simulation and brute force."""
 
-from __future__ import annotations
-
 import math
 from itertools import product
 

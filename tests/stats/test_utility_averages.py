@@ -1,7 +1,5 @@
 """An average over training runs, on the same test records: the level holds, however runs and records are spread."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from itertools import pairwise, product

@@ -1,7 +1,5 @@
 """Stores of every sort, empty: a folder, fsspec's memory, and an S3 of this machine where moto is installed."""
 
-from __future__ import annotations
-
 import uuid
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What holds of every store, wherever it keeps its records."""
 
-from __future__ import annotations
-
 import errno
 import json
 import os

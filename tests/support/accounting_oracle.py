@@ -1,7 +1,5 @@
 """Slow, obvious and independent ways to the same numbers, for tests only."""
 
-from __future__ import annotations
-
 import itertools
 import math
 

@@ -1,7 +1,5 @@
 """The audit that is tried with kinds of canaries and scores of plugins."""
 
-from __future__ import annotations
-
 SPEC = """\
 dpspec: 1
 name: upside-down

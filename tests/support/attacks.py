@@ -1,7 +1,5 @@
 """Small audits by the group plugin, for tests of its bounds and attacks."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Specs, findings and evidence made by hand, for tests of the judge."""
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any
 

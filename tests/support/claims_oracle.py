@@ -5,8 +5,6 @@ part of it, so that an upper bound speaks of a claim whose situations are all am
 against a claim that all of its own situations are among. No order of values stands here, only sets of them.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Iterable, Mapping
 from typing import Any

@@ -3,8 +3,6 @@
 A bit is told truthfully with probability e^epsilon / (1 + e^epsilon).
 """
 
-from __future__ import annotations
-
 import math
 import random
 from collections.abc import Iterable, Iterator, Sequence

@@ -1,7 +1,5 @@
 """Backends whose constants come from the records: each trains the native loop on another job than it was given."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -4,8 +4,6 @@
 its time until it is killed or stopped. Each trial leaves a file ``ran-3-PID``.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import os
 import signal

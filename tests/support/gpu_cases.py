@@ -1,7 +1,5 @@
 """Small audits of every mechanism, as specs, and small runs of every model: what a device is tried on."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from dataclasses import replace

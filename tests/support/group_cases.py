@@ -1,7 +1,5 @@
 """Small DP-SGD mechanisms of the group plugin, and explicit data sets inside a finding's scope."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """All sorts of structures of layers, by name: what a rule for per-example gradients may meet."""
 
-from __future__ import annotations
-
 import copy
 
 import torch

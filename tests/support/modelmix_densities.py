@@ -1,7 +1,5 @@
 """The settings of ModelMix's figure 3, densities of mixed noise, and the privacy loss of the pair behind the bounds."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The native backend, which logs its steps."""
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Iterable, Mapping

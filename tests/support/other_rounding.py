@@ -6,8 +6,6 @@ changes by up to two units in the last place, in a pattern that depends on the s
 repeated call with equal shapes gives equal bits.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -1,7 +1,5 @@
 """The slow obvious way: laws of updates by listing batches, and divergences by integration or by listing paths."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from typing import NamedTuple

@@ -1,7 +1,5 @@
 """Phases of a training, in one line each."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from dpspec.contract import Phase

@@ -1,7 +1,5 @@
 """A plain loop without Opacus that reports what it does, sound or with a fault."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence

@@ -3,8 +3,6 @@
 Each canary has a feature that no other record has: the weight of that feature is all that shows whether it was in.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -7,8 +7,6 @@ covers the pair. A ratio above 1 is a bound that does not hold. What a proof onl
 fast they move, is read as well, since the output of many noisy steps has no closed form.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Iterator, Mapping

@@ -1,7 +1,5 @@
 """One step applied to the rows that it is fitted to, and records counted in balls, for tests of the plugin."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Data that cannot be used."""
 
-from __future__ import annotations
-
 import pytest
 
 from dpspec.contract import DataError, DataSource

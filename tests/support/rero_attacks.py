@@ -1,7 +1,5 @@
 """Small audits of reconstruction for tests: specs, contexts, trials, and what a run showed."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path

@@ -3,8 +3,6 @@
 Each: name, noise, effect, rate, steps, kappa, gamma. Where only an interval is known, gamma is one.
 """
 
-from __future__ import annotations
-
 from typing import Literal, NamedTuple
 
 from dpspec_rero.options import Steps

@@ -1,7 +1,5 @@
 """Hand-made results for tests."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from typing import Any

@@ -5,8 +5,6 @@
 beyond every test; the checks that the plan promises must be made all the same.
 """
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 from collections.abc import Callable, Iterable, Mapping

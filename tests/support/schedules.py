@@ -1,7 +1,5 @@
 """Schedulers of torch's and of Opacus' optimizers, by the names of their classes."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

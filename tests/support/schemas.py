@@ -1,7 +1,5 @@
 """The published schemas of other projects' formats, pinned in ``tests/reporters/schemas``."""
 
-from __future__ import annotations
-
 import json
 from functools import cache
 from pathlib import Path

@@ -6,8 +6,6 @@ data sets are tiny. Laws are cut into cells of a line, which is post-processing:
 that of the laws, and so never above a bound that holds.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence

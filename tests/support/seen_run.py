@@ -1,7 +1,5 @@
 """An observer that keeps all that a small run shows."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from torch import Tensor

@@ -1,7 +1,5 @@
 """The directions of a sketch, written out in full."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from itertools import pairwise
 

@@ -1,7 +1,5 @@
 """The accountant asked each question once: results of a file that run the same mechanism again and again."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import pytest

@@ -1,7 +1,5 @@
 """Specs as text or as documents: loaded, checked or audited in a folder."""
 
-from __future__ import annotations
-
 import copy
 from pathlib import Path
 from typing import Any
@@ -23,6 +21,19 @@ mechanism: {kind: group, noise_multiplier: 4.0, clip_norm: 1.0, sampling: {schem
 data: {kind: declared, records: 100}
 claims:
   - {id: one, kind: approx-dp, epsilon: 8.0, delta: 1e-6}
+"""
+
+#: Bounds of users with at most five records each, single and in pairs.
+DECLARED = """\
+dpspec: 1
+name: users
+mechanism: {kind: group, noise_multiplier: 4, clip_norm: 1, sampling: {scheme: poisson, rate: 0.01}, steps: 50}
+data: {kind: declared, records: 1000, records_per_user: 5}
+threat_model: {unit: user, group_size: [1, 2]}
+claims:
+  - {id: user, kind: approx-dp, epsilon: 9, delta: 1e-5}
+  - {id: pair, kind: membership, advantage: 0.9, group_size: 2}
+  - {id: one-mu, kind: gdp, mu: 20}
 """
 
 _DOCUMENT: dict[str, Any] = {

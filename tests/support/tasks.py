@@ -1,7 +1,5 @@
 """Work that any process can do, for tests of pools. Options come first (``functools.partial``), the context last."""
 
-from __future__ import annotations
-
 import os
 import signal
 import time

@@ -1,7 +1,5 @@
 """Models that somebody may offer and that cannot be trained by example, or not on the data at hand."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable
 from functools import partial

@@ -11,8 +11,6 @@ interpreter or a library reads when it starts (``PYTHONWARNINGS``, ``OMP_NUM_THR
 Tests of starting, of laziness and of signals start a fresh interpreter instead.
 """
 
-from __future__ import annotations
-
 import atexit
 import functools
 import gc

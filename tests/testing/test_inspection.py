@@ -1,7 +1,5 @@
 """The inspection of an installed plugin: every promise, with what is broken."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Iterator
 

@@ -1,7 +1,5 @@
 """The mechanism suite passes a good plugin, and each of its tests fails on a plugin that breaks what it demands."""
 
-from __future__ import annotations
-
 import dataclasses
 import random
 import unittest

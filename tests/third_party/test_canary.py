@@ -1,7 +1,5 @@
 """A stranger's kind of canary and score: found, explained, run in processes, kept apart from others, and verified."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """The worked examples of the guides for authors, installed by pip into folders of their own as a stranger would."""
 
-from __future__ import annotations
-
 import ast
 import json
 import re

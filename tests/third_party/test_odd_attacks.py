@@ -1,7 +1,5 @@
 """Kinds of canaries and scores of plugins that do what they should not: told as theirs, and no coin reaches them."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Small models, rows and jobs, the same for every test."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

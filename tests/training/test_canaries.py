@@ -1,7 +1,5 @@
 """Gradient canaries, input canaries, and initial weights that an adversary chose."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A run that is stopped goes on where it was last saved, and ends with the same bits as one that never stopped."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

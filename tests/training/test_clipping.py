@@ -1,7 +1,5 @@
 """Clippers: every contribution within the clip norm, as each of them says, and their declaration in a phase."""
 
-from __future__ import annotations
-
 from math import inf, sqrt, ulp
 
 import pytest

@@ -1,7 +1,5 @@
 """Clipped sums over records, users and inserted canaries, and what an adversary expects of them."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections import Counter

@@ -1,7 +1,5 @@
 """Device selection and full float32 precision."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -1,7 +1,5 @@
 """Models as functions of a flat vector, and layers that couple records."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import nn

@@ -1,7 +1,5 @@
 """Per-example gradients by rules, compared with written-out gradients."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from hypothesis import given, settings

@@ -1,7 +1,5 @@
 """Learning rates by step, by hand and against torch's schedulers."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

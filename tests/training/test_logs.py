@@ -1,7 +1,5 @@
 """Logs count what they should, by comparison with loops over whole runs, and go on where they were."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Chunk sizes: from bytes that are measured, steady against what else the machine does."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import nn

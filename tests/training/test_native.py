@@ -1,7 +1,5 @@
 """The DP-SGD loop: one run by its formula, and runs at once that are the runs alone."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The opacus backend: the suite of backends, and what each loader of its users really samples."""
 
-from __future__ import annotations
-
 import warnings
 from dataclasses import replace
 from typing import ClassVar

@@ -1,7 +1,5 @@
 """Updates are those of ``torch.optim`` on the noisy mean gradient, and those that can be undone are undone exactly."""
 
-from __future__ import annotations
-
 from functools import partial
 from math import sqrt
 

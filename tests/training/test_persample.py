@@ -1,7 +1,5 @@
 """Per-example gradients, norms and clipped sums compared with one backward pass per record."""
 
-from __future__ import annotations
-
 from importlib import import_module
 from math import prod
 

@@ -1,7 +1,5 @@
 """The shipped training backends and their declared constants."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Evidence with one leaf replaced is refused, with the place named, or tested: nothing else happens, and quickly."""
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Updates add up where constants are public, whatever the job, and do not where one comes from the records."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

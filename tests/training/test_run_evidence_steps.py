@@ -1,7 +1,5 @@
 """Evidence of canaries over measured steps, also where a model turns its real gradients to whatever was planted."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Samplers of all schemes: marginals, joint probabilities, reproducibility and state."""
 
-from __future__ import annotations
-
 import itertools
 from dataclasses import replace
 from math import comb

@@ -1,7 +1,5 @@
 """What auditors keep is right for a right run. Statistical tests reject at 1e-6, with fixed seeds."""
 
-from __future__ import annotations
-
 import copy
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Scores of inserted records: by all models against a slow likelihood, by the last one against densities; accuracy."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from itertools import product
 from math import comb, log

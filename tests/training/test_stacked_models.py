@@ -1,7 +1,5 @@
 """The sums of many models at once equal a plain loop of autograd over models and records."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """The number of threads, for as long as it is asked for."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

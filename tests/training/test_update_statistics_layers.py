@@ -1,7 +1,5 @@
 """Products of what is left of two layers: those of every pair, as a loop over coordinates has them."""
 
-from __future__ import annotations
-
 import math
 from itertools import combinations
 

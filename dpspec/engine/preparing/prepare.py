@@ -334,6 +334,14 @@ def refusals(
             "claim it for users, threat_model: {unit: user}, or drop records beforehand and write records_per_user",
         )
     yield from _of_users(spec, facts, backend, catalog)
+    known = backend.provider.schemes
+    for i, phase in enumerate(spec.phases if spec.audit is not None else ()):
+        if known is not None and "sampling" in phase and phase.sampling.scheme not in known:
+            yield unsupported(
+                f"backend {offers['backend'][0]!r} does not support the sampling scheme {phase.sampling.scheme!r}",
+                in_phase(spec, i, "sampling", "scheme"),
+                f"use one of {', '.join(sorted(known))}, or another backend",
+            )
     with suppress(DataError):  # the facts come from a result, or preparing has reported the error
         yield from getattr(source, "remarks", tuple)()
     if facts.vocabulary is not None and not mechanism.provider.tokens:

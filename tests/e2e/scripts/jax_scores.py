@@ -7,8 +7,6 @@ weight of that feature in the final model. Batches, clipping and noise are jax-p
 one_run 0.1862, one_run_fdp 0.2464, from_gdp 3.2707. Tests read that table and need no JAX.
 """
 
-from __future__ import annotations
-
 import sys
 
 import jax

@@ -5,8 +5,6 @@ texts: if it was in, the weight of that feature moved. The score of a canary is 
 it was in or out. ``fault`` breaks the script as people break theirs.
 """
 
-from __future__ import annotations
-
 import csv
 
 import numpy as np

@@ -4,8 +4,6 @@ The last lines of ``main`` before ``train`` are all that a recording adds. ``fau
 theirs.
 """
 
-from __future__ import annotations
-
 import contextlib
 import warnings
 

@@ -3,8 +3,6 @@
 The four calls on ``run`` are what a recording asks of such a loop. ``fault`` breaks it as people break theirs.
 """
 
-from __future__ import annotations
-
 import contextlib
 
 import torch

@@ -1,7 +1,5 @@
 """Attacks against what theory says of them: scores, guesses, bounds, inserted records and many runs."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import replace

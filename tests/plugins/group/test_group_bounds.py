@@ -1,7 +1,5 @@
 """Tables of the plugin, as in the paper's figures; mu, rates and the advantage of groups."""
 
-from __future__ import annotations
-
 import functools
 import itertools
 import json

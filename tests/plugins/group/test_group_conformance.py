@@ -1,7 +1,5 @@
 """Conformance of a run: what the plan promises, and the estimated epsilon of the executed run."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What the attacks show of correct pipelines: close to what ``plan`` promised, and hardly ever more than is true."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from pathlib import Path

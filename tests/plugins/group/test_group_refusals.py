@@ -1,7 +1,5 @@
 """What cannot be audited is refused at its place, before anything is trained."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

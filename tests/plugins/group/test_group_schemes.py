@@ -1,7 +1,5 @@
 """Sampling schemes from spec to verdict: bounds and their scopes, refusals, runs that conform and runs that do not."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from pathlib import Path
@@ -146,6 +144,7 @@ BLACK_BOX = "mechanism.baselines=[linear, vadhan-sharp]"
         ((*ALLOCATED, BLACK_BOX), "vadhan-sharp cannot be computed for random-allocation batches"),
         ((*ALLOCATED, ZERO_OUT), None),
         ((*ALLOCATED, ZERO_OUT, AUDIT), "add-remove adjacency only"),
+        ((*ALLOCATED, AUDIT, "training.backend=opacus"), "'opacus' does not support the sampling scheme 'random-"),
         (SEVERAL, None),
         ((*SEVERAL, f"{PER_EPOCH}=6"), "batches_per_epoch must be at most epoch_steps, 5, got 6"),
         ((*SEVERAL, f"{PER_EPOCH}=0"), "batches_per_epoch"),

@@ -1,7 +1,5 @@
 """Explicit data sets within the scopes of group bounds, run through the native backend's own code: none leaks more."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Scores from elsewhere: the bounds are those of the plugin's own attacks, and what they rest on is named."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Random allocation: bounds of groups against explicit neighbors, simulated sums, sets of steps and closed forms."""
 
-from __future__ import annotations
-
 import functools
 import itertools
 import math

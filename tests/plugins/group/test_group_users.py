@@ -4,8 +4,6 @@ The oracle writes two tables, one of them without a user, has the data kind read
 step on either, every batch (of users: with every choice of their records) enumerated (``support.scope_oracle``).
 """
 
-from __future__ import annotations
-
 import itertools
 import json
 import math
@@ -21,6 +19,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support import scope_oracle as oracle
 from support.attacks import audited, diagnosed, spec_at, written
+from support.specs import DECLARED
 
 import dpspec
 from dpspec.contract import Dataset, Facts, Finding, FrozenMap, Section, Series, Spec, TrainingJob
@@ -148,19 +147,6 @@ def test_who_sees_to_the_bound_is_said() -> None:
     )
     dropping = bounded(spec_of(phase, 1, 1, user="who", max_records_per_user=1))
     assert (dropping.status, "records, 1: others are dropped" in dropping.text) == ("by-construction", True)
-
-
-DECLARED = """\
-dpspec: 1
-name: users
-mechanism: {kind: group, noise_multiplier: 4, clip_norm: 1, sampling: {scheme: poisson, rate: 0.01}, steps: 50}
-data: {kind: declared, records: 1000, records_per_user: 5}
-threat_model: {unit: user, group_size: [1, 2]}
-claims:
-  - {id: user, kind: approx-dp, epsilon: 9, delta: 1e-5}
-  - {id: pair, kind: membership, advantage: 0.9, group_size: 2}
-  - {id: one-mu, kind: gdp, mu: 20}
-"""
 
 
 ONE = "claims=[{id: user, kind: approx-dp, epsilon: 9, delta: 1e-5}]"

@@ -1,7 +1,5 @@
 """Variants of the one-run attack: transcripts, estimated mean updates, and audits without a canary-free run."""
 
-from __future__ import annotations
-
 from itertools import product
 from math import comb
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Worst-case initial weights: whom they speak of, that they know no coin, and what they leave a final model to show."""
 
-from __future__ import annotations
-
 import dataclasses
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Whole audits of the ModelMix specs."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """What of the paper does not hold, as numbers: zero gaps, spread gradients, the missing T, vacuous asymptotics."""
 
-from __future__ import annotations
-
 import itertools
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The scope oracle: no ModelMix bound is exceeded by explicit neighbours in its scope."""
 
-from __future__ import annotations
-
 import dataclasses
 from types import SimpleNamespace
 from typing import Any, cast

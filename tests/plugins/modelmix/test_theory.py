@@ -1,7 +1,5 @@
 """Epsilon with mixing for Gaussian and Laplace noise."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from pathlib import Path

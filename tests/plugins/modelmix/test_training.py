@@ -1,7 +1,5 @@
 """Training with mixing, the attack on canaries, and resumption."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, field, replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Gradient embedding in its two sound forms: the account, the clipping, the run and what is refused."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The utility theorems: constants against reference values, and what a spec shows of them."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 

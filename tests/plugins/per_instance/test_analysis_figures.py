@@ -1,7 +1,5 @@
 """The substitute for the paper's experiment, as it ships, against another program's run of it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

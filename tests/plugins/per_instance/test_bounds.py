@@ -1,7 +1,5 @@
 """From norms to the divergence of runs: the table against the formula, and the composition against its parts."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Theorem 3.6: exact for few updates against its reference values, and what sampling makes of it."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from support import per_instance_brute as brute

@@ -1,7 +1,5 @@
 """Whole audits by the per-instance plugin."""
 
-from __future__ import annotations
-
 import csv
 import io
 from collections.abc import Iterator

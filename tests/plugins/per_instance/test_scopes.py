@@ -1,7 +1,5 @@
 """The scope oracle: no per-instance bound is exceeded by explicit neighbours in its scope."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

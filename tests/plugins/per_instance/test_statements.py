@@ -1,7 +1,5 @@
 """What else the paper states, as the report shows it: against exact values, and with printed forms flagged."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from pathlib import Path

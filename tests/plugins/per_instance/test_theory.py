@@ -1,7 +1,5 @@
 """Divergences of steps, composition over steps, and estimates from runs, compared with brute force."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Records of a run shared out among trials: the same values, each told once, whoever makes them and in which order."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Bounds and lower bounds compared with executed pipelines on explicit neighbours."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 from typing import Any

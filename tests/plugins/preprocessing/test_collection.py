@@ -1,7 +1,5 @@
 """Explicit small data sets whose quantities were computed beforehand."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Networks behind a pre-processing: trained by a backend as declared, bounded by group privacy, which is said."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Whole audits by the preprocessing plugin: every step and mechanism, tables, and errors for other data."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Divergences and conversions compared with 40-digit references and with exact divergences of executed pipelines."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """One record a step, one replaced: the proof, step by step, by quadrature, and its outcome on explicit gradients."""
 
-from __future__ import annotations
-
 import math
 
 import mpmath

@@ -1,7 +1,5 @@
 """Published statements that explicit data exceed in the executed code; proved bounds hold on the same data."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Sequence

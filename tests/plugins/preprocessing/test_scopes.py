@@ -1,7 +1,5 @@
 """The scope oracle: no bound is exceeded by the plugin's own code on explicit neighbours in its scope."""
 
-from __future__ import annotations
-
 import math
 import warnings
 from collections.abc import Iterator

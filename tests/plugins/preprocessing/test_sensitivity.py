@@ -1,7 +1,5 @@
 """Sensitivities of steps on random and explicit pairs."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from typing import Any

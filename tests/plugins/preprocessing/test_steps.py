@@ -1,7 +1,5 @@
 """Good clusters by a tree and by blocked products: both agree with the definition."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Approximations of gamma compared with closed forms and certified values."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The reconstruction attack for Gaussian and Laplace noise, and its candidates."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Monte Carlo: the estimate is right where draws reach, and its interval holds where they do not."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Whole audits by the rero plugin."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Unsupported specs are refused at their place before anything is computed, with a way out."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """The scope oracle: no bound on reconstruction is exceeded by explicit neighbours in its scope."""
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any
 

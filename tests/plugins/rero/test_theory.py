@@ -1,7 +1,5 @@
 """Certified intervals: they contain every independently computed value, and move as they must."""
 
-from __future__ import annotations
-
 import math
 from functools import lru_cache
 from typing import Any

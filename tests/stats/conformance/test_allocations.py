@@ -1,7 +1,5 @@
 """Random allocation: the distribution of sizes by enumeration, faults, and false alarms. Fixed seeds."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Counts of batches, compared with loops over a whole run, and the distances of compared batches."""
 
-from __future__ import annotations
-
 from collections import Counter, deque
 from typing import Any
 

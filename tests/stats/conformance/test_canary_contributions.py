@@ -1,7 +1,5 @@
 """Levels, power, and rounding of the test of the contribution; Student's t over steps for every adaptive model."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace

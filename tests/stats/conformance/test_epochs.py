@@ -1,7 +1,5 @@
 """Shuffled batches: each record once an epoch, in an order that is a new one."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from itertools import product
 from math import comb, exp

@@ -1,7 +1,5 @@
 """The two bounds of the test of layers, its level for all gradients, its power; and Freedman's inequality."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 

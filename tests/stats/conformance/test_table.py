@@ -1,7 +1,5 @@
 """A run exactly as declared is put to all tests: none is rejected, and every change of the evidence is."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """Forged files before ``dpspec verify``, and what it prints about them."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import io

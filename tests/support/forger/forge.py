@@ -1,7 +1,5 @@
 """The forger's rounds: every edit of a subject before ``verify``, and the wrong ones among those that pass."""
 
-from __future__ import annotations
-
 import json
 import math
 import random

@@ -1,7 +1,5 @@
 """Edits of a result's JSON: leaves, and items of lists and mappings. Each says where, as a path, and what it became."""
 
-from __future__ import annotations
-
 import json
 import random
 from collections import defaultdict

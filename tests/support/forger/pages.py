@@ -1,7 +1,5 @@
 """Edits of a page in HTML: its text, attributes, markup, styles, scripts, comments, drawings and who wrote it."""
 
-from __future__ import annotations
-
 import random
 import re
 from collections.abc import Iterator

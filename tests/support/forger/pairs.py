@@ -1,7 +1,5 @@
 """Edits of several fields that belong together, by a forger who knows the structure of a result."""
 
-from __future__ import annotations
-
 import random
 from collections import defaultdict
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Small specs of every plugin, whose bounds and trials take seconds."""
 
-from __future__ import annotations
-
 _TEXTS = {
     "group": """\
 dpspec: 1

@@ -5,8 +5,6 @@ the same one for the same choices; ``feed(case, folder)`` gives it to dpspec in 
 Any exception out of ``feed`` is a finding.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from support.fuzzing.datafiles import Csv, Idx, Npz, Parquet

@@ -1,7 +1,5 @@
 """Random JSON values, random changes of JSON trees and bytes, and the files of a case."""
 
-from __future__ import annotations
-
 import copy
 import random
 from collections.abc import Iterator, Mapping, MutableMapping, MutableSequence

@@ -1,7 +1,5 @@
 """Data files: tables, archives, images and columns that are damaged, lie about their size, or are something else."""
 
-from __future__ import annotations
-
 import gzip
 import io
 import math

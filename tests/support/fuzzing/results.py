@@ -1,7 +1,5 @@
 """Results and reports that somebody else made: read, shown in every format, compared, and verified."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

@@ -1,7 +1,5 @@
 """Specs: those of the repository changed as text and as trees, and new ones grown from the schema itself."""
 
-from __future__ import annotations
-
 import copy
 import json
 import random

@@ -3,8 +3,6 @@
 Time is the processor's, so that a busy machine makes no findings; whoever started this process watches the clock.
 """
 
-from __future__ import annotations
-
 import os
 import resource
 import signal

@@ -1,7 +1,5 @@
 """The machine: what ``torch.cuda`` says within it, and how tensors get to its cards."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import types

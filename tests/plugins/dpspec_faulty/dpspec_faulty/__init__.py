@@ -1,7 +1,5 @@
 """Backends that are broken on purpose, registered as any third party's would be."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 
 import dpspec.contract as dps

@@ -1,7 +1,5 @@
 """dpspec's own loop with one part replaced: the noise, the contributions of a batch, or the sampler."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial

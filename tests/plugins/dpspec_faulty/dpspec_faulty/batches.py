@@ -1,7 +1,5 @@
 """Faults of the batches: each stands where dpspec's own loop has its sampler."""
 
-from __future__ import annotations
-
 import torch
 
 from dpspec.training.loop.samplers import Sampler, epoch_of

@@ -4,8 +4,6 @@ Every record's gradient is written out as a row, so that the faults can be read.
 log that does not know its own bug.
 """
 
-from __future__ import annotations
-
 import torch
 
 from dpspec.contract import TrainingJob

@@ -1,7 +1,5 @@
 """Faults of the noise: each stands where dpspec's own loop has its noise."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 import torch

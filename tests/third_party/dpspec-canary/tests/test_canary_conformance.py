@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from dpspec.testing import CanarySuite, ScoreSuite
 
 

@@ -1,7 +1,5 @@
 """Audits histograms released with Laplace noise: what a mechanism and a backend outside dpspec look like."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from importlib.resources import files
 

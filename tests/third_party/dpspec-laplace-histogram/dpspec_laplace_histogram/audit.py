@@ -1,7 +1,5 @@
 """The audit of ``laplace-histogram``: bounds from theory, an attack on real releases, and a check of their noise."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 

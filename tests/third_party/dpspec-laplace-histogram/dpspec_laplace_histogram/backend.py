@@ -5,8 +5,6 @@ holds the counts, ``job.y`` the classes of the records, ``job.phases`` the decla
 is released, as numpy arrays. None of it needs torch.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What theory says of Laplace histograms: upper bounds on epsilon, exact up to float64."""
 
-from __future__ import annotations
-
 import math
 
 

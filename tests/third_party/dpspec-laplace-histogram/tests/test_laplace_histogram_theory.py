@@ -1,7 +1,5 @@
 """The formulas against slow and obvious computations, and the releases against what is declared."""
 
-from __future__ import annotations
-
 import math
 from itertools import product
 

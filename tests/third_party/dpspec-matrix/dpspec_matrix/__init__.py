@@ -1,7 +1,5 @@
 """Audits DP-FTRL: training whose noise is correlated across steps by a banded matrix."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 import dpspec.contract as dps

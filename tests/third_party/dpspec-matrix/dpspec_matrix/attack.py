@@ -5,8 +5,6 @@ in its steps, and nothing tells that better than the likelihood ratio: the inner
 (``decoding``), with what the record adds to them.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 

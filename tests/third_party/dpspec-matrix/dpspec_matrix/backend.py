@@ -3,8 +3,6 @@
 A team puts a loop of its own in the place of ``Correlated`` by one line of a spec: ``training: {backend: ...}``.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any

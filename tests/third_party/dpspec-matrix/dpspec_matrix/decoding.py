@@ -4,8 +4,6 @@ The noisy sums G (T,) along a direction are X e + C^-1 Z: C makes their noise wh
 (standard normal).
 """
 
-from __future__ import annotations
-
 from typing import Any, TypeAlias
 
 import numpy as np

@@ -10,8 +10,6 @@ negative, so that C X moves most where all of these gradients are equal, by
 Batches are cyclic: a record is in steps j, j + b, j + 2b, ... of its slot j < b.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ A part is called with the sum that it adds to, the deviation of Z, and a generat
 tells as named arrays, so that a killed run goes on.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The plugin keeps the promises of the plugin contract; each test of the suites says which one."""
 
-from __future__ import annotations
-
 from typing import ClassVar
 
 from dpspec.testing import MechanismSuite, ProviderSuite, decreasing, increasing

@@ -1,7 +1,5 @@
 """Sensitivities against brute force over all patterns, and the bound against the Gaussian profile in 60 digits."""
 
-from __future__ import annotations
-
 import math
 from fractions import Fraction
 from itertools import combinations, pairwise

@@ -1,7 +1,5 @@
 """The noise against its covariance, training against what is declared, the attack against the Gaussian curve."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from types import SimpleNamespace
