@@ -157,10 +157,7 @@ def test_equal_laws_leak_nothing() -> None:
 @pytest.mark.parametrize("direction", DIRECTIONS)
 def test_phases_of_different_kinds_compose(direction: Direction) -> None:
     """One Gaussian and one sampled Laplace step: the first's closed form averaged over the second's loss."""
-    gauss, laplace = (
-        PrivacyLoss.gaussian(2.0, direction=direction),
-        PrivacyLoss.of(Laplace(1.5, rate=0.3), direction),
-    )
+    gauss, laplace = (PrivacyLoss.gaussian(2.0, direction=direction), PrivacyLoss.of(Laplace(1.5, rate=0.3), direction))
     both = gauss + laplace
     assert both.phases == (laplace + gauss).phases[::-1]
     with mpmath.workdps(25):

@@ -194,10 +194,7 @@ def test_twenty_noise_scales() -> None:
 @pytest.mark.parametrize("way", ["sampled", "closed form"])
 def test_the_gaussian_a_thousand_times_through_the_grid(way: str, delta: float) -> None:
     effect = 1.0 / 32.0
-    pair = {
-        "sampled": Mixture([0.0, effect], [1e-18, 1.0], 1.0),
-        "closed form": Mixture.full(1, 32.0),
-    }[way]
+    pair = {"sampled": Mixture([0.0, effect], [1e-18, 1.0], 1.0), "closed form": Mixture.full(1, 32.0)}[way]
     for direction in DIRECTIONS:
         interval = PrivacyLoss.of(pair, direction).compose(1000).epsilon(delta)
         with mpmath.workdps(50):

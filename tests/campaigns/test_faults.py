@@ -8,10 +8,7 @@ from pathlib import Path
 import pytest
 from support import warm
 
-pytestmark = [
-    pytest.mark.ci,
-    pytest.mark.skipif(sys.platform != "linux", reason="needs another process's clock"),
-]
+pytestmark = [pytest.mark.ci, pytest.mark.skipif(sys.platform != "linux", reason="needs another process's clock")]
 
 SLOW = [
     *(f"kill --kinds {kind} --times 2" for kind in ("group", "modelmix", "per-instance", "rero")),

@@ -9,10 +9,7 @@ from campaigns import records as campaign
 #: Leaves that were believed, or that ended a run as an error of dpspec's, with what stood there.
 KNOWN: dict[str, list[tuple[tuple[str | int, ...], Any]]] = {
     "group": [(("evidence", "internal", "accuracy"), "1" * 100), (("evidence", "outcomes"), [])],
-    "modelmix": [
-        (("evidence", "internal", "gap", "least"), -1),
-        (("evidence", "internal", "gap", "below"), True),
-    ],
+    "modelmix": [(("evidence", "internal", "gap", "least"), -1), (("evidence", "internal", "gap", "below"), True)],
     "per-instance": [
         (("evidence", "sizes"), [30]),
         (("evidence", "sizes", 0), 2**62),

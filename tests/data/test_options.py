@@ -119,10 +119,7 @@ def test_standardise_that_overflows_is_refused() -> None:
 
 
 @settings(max_examples=100, deadline=None)
-@given(
-    x=arrays(np.float32, (4, 6), elements=st.floats(-(2.0**100), 2.0**100, width=32)),
-    radius=st.floats(1e-6, 1e6),
-)
+@given(x=arrays(np.float32, (4, 6), elements=st.floats(-(2.0**100), 2.0**100, width=32)), radius=st.floats(1e-6, 1e6))
 def test_radius_is_never_exceeded_and_short_records_are_left_alone(x: Any, radius: float) -> None:
     got = transformed(x, FrozenMap({"radius": radius}), "x")
     before, after = (np.linalg.norm(a.astype(np.float64), axis=1) for a in (x, got))

@@ -183,8 +183,5 @@ def test_models_and_reports_that_do_not_fit_are_refused(tmp_path: Path) -> None:
         with pytest.raises(UsageError, match="parameters must be arrays of the shapes of the model"):
             run.stepped(parameters=arrays[::-1])
     model = torch.nn.Linear(3, 2)
-    with (
-        dpspec.record(tmp_path / "torch", model=model) as run,
-        pytest.raises(UsageError, match="takes none otherwise"),
-    ):
+    with dpspec.record(tmp_path / "torch", model=model) as run, pytest.raises(UsageError, match="takes none otherwise"):
         run.stepped(parameters=arrays)

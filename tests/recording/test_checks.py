@@ -352,11 +352,7 @@ def late_hook(training: Training) -> None:
 
 @pytest.mark.parametrize(
     ("script", "clipping", "words"),
-    [
-        (masked, "flat", ""),
-        (plain_backward, "ghost", "without an observed clipping"),
-        (late_hook, "flat", MEDDLED),
-    ],
+    [(masked, "flat", ""), (plain_backward, "ghost", "without an observed clipping"), (late_hook, "flat", MEDDLED)],
 )
 def test_leaks_without_noise_deviate(script: Script, clipping: str, words: str, tmp_path: Path) -> None:
     found = recorded(tmp_path / "run", script, asked=LARGE, clipping=clipping)

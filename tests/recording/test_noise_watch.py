@@ -4,6 +4,7 @@ import json
 import math
 import types
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from torch import Tensor, nn
 import dpspec
 from dpspec.contract import Check
 from dpspec.engine.recorded.noise_checks import ALONG, noise_checks
-from dpspec.recording.watching.noise_watch import Coordinates, NoiseWatch, SampledSteps
+from dpspec.recording.watching.noise_watch import WINDOW, Coordinates, NoiseWatch, SampledSteps
 
 #: Draws the noise of one step, of standard deviation 1: (step, shapes of the parameters, values kept between steps).
 Draw = Callable[[int, Sequence[torch.Size], dict[str, Any]], list[Tensor]]
@@ -378,6 +379,31 @@ def test_about_twenty_of_two_hundred_steps_are_sampled_in_pairs() -> None:
         assert all(chosen[:4])
     assert 14.0 < sum(counts) / 100 < 25.0
     assert len(set(counts)) > 3
+
+
+@pytest.mark.parametrize("count", [1, 100, WINDOW, WINDOW + 1, 70_000, 10**6, 10**9 + 7])
+def test_windows_are_disjoint_stretches_of_the_coordinates(count: int) -> None:
+    for _ in range(20):
+        stretches = Coordinates([(count,)]).window()
+        assert stretches[0].start >= 0
+        assert stretches[-1].stop <= count
+        assert all(one.start < one.stop for one in stretches)
+        assert all(one.stop <= other.start for one, other in pairwise(stretches))
+        assert sum(one.stop - one.start for one in stretches) >= min(count, WINDOW // 3)
+
+
+@pytest.mark.parametrize("shape", [(3, 5), (6, 4, 3, 3), (200, 700), (2, 1, 1, 2), (1, 5, 1, 3)])
+def test_blocks_are_submatrices_of_their_layer(shape: tuple[int, ...]) -> None:
+    """Coordinates of a block are sums of a row's and a column's, and each is in the layer once."""
+    for _ in range(20):
+        chosen = Coordinates([(7,), shape, (9,)]).blocks()
+        assert [layer for layer, _ in chosen] == [1]
+        where = chosen[0][1]
+        assert where.shape[0] <= where.shape[1]
+        assert len(where.unique()) == where.numel()
+        assert int(where.min()) >= 7
+        assert int(where.max()) < 7 + torch.Size(shape).numel()
+        assert torch.equal(where, where[:, :1] + where[:1] - where[0, 0])
 
 
 def test_a_convolution_s_kernels_are_rows_or_columns_of_some_blocks() -> None:

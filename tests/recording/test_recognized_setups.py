@@ -419,10 +419,7 @@ def test_lightnings_real_wrapper_is_looked_through(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("fault", "words"),
-    [
-        ("unwrapped", "parameter updates without noise"),
-        ("changed", "updates with gradients other than the noisy sum"),
-    ],
+    [("unwrapped", "parameter updates without noise"), ("changed", "updates with gradients other than the noisy sum")],
 )
 def test_faults_inside_lightning_are_found(fault: str, words: str, tmp_path: Path) -> None:
     training = Training().build()

@@ -41,7 +41,7 @@ def said(*audits: AuditResult) -> str:
 def test_details_of_an_audit() -> None:
     found = dict(details(audit()))
     assert list(found) == [
-        *("System", "Owner", "Contact", "Mechanism", "Data", "Model", "Training", "Adversary", "Attack"),
+        *("System", "Owner", "Contact", "Mechanism", "Data", "Model", "Training", "Adversary", "Attack")
     ]
     assert found["Mechanism"] == "group: noise_multiplier 1.5, sampling (scheme poisson, rate 0.1)"
     assert found["Data"] == "digits; 10 records, 2 features, 2 classes"

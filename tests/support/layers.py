@@ -111,10 +111,7 @@ with torch.random.fork_rng():
     head, table = nn.Linear(4, 3), nn.Embedding(5, 4)
     TOGETHER = {
         "dense": (nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 3)), (6,)),
-        "sequence, factors": (
-            nn.Sequential(nn.Linear(40, 50), nn.Tanh(), nn.Flatten(1), nn.Linear(100, 3)),
-            (2, 40),
-        ),
+        "sequence, factors": (nn.Sequential(nn.Linear(40, 50), nn.Tanh(), nn.Flatten(1), nn.Linear(100, 3)), (2, 40)),
         "sequence, rows": (nn.Sequential(nn.Linear(4, 5), nn.GELU(), nn.Flatten(), nn.Linear(45, 3)), (9, 4)),
         "axes folded away": (nn.Sequential(nn.Linear(4, 5), nn.Flatten(), nn.Linear(30, 3)), (2, 3, 4)),
         "convolutions": (
@@ -171,10 +168,7 @@ with torch.random.fork_rng():
             (6,),
             *("body.weight", "body.bias"),
         ),
-        "frames": (
-            Net(frames, conv=nn.Conv2d(8, 4, 3), norm=nn.GroupNorm(2, 4), head=nn.Linear(36, 3)),
-            (3, 8, 5, 5),
-        ),
+        "frames": (Net(frames, conv=nn.Conv2d(8, 4, 3), norm=nn.GroupNorm(2, 4), head=nn.Linear(36, 3)), (3, 8, 5, 5)),
         "coupled": (Net(centred, head=nn.Linear(6, 3)), (6,)),
         "unused": (Net(unused, aside=nn.Linear(6, 2), head=nn.Linear(6, 3)), (6,)),
         "in place": (Net(relu_in_place, body=nn.Linear(6, 5), head=nn.Linear(5, 3)), (6,)),

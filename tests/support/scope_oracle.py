@@ -256,10 +256,7 @@ def proofs(findings: Sequence[dps.Finding], quantity: str = "epsilon") -> list[d
 
 def sides(direction: str, absent: Sequence[Law], present: Sequence[Law]) -> list[list[tuple[Law, Law]]]:
     """The pairs of laws that a direction speaks of: remove compares with the group to without it."""
-    both = {
-        "remove": list(zip(present, absent, strict=True)),
-        "add": list(zip(absent, present, strict=True)),
-    }
+    both = {"remove": list(zip(present, absent, strict=True)), "add": list(zip(absent, present, strict=True))}
     return [pairs for name, pairs in both.items() if direction in (name, "both")]
 
 
