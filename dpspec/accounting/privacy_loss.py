@@ -283,6 +283,9 @@ _SHARED_COARSE, _SHARED = 8.0, 4.0
 #: spread exceeds ``_LONG``, so that its sums have no cancellation.
 _DIFFERENCE, _LONG = 16.0, 64.0
 
+#: The range of ln delta of one table for first estimates.
+_SHELF = 12.0
+
 #: An epsilon estimated below this number of stds may be zero.
 _NEAR_ZERO = 0.1
 
@@ -291,6 +294,9 @@ _FLATTEST = 1e-5
 
 #: ln of a delta so close to one that a test's power may be.
 _NEAR_ONE = -0.05
+
+#: The estimate of an answer before any.
+_NOWHERE = SaddlePoint(1.0, 0.0, 0.0, 1.0)
 
 
 def solve(
@@ -340,7 +346,7 @@ def solve(
     for width in sorted(set(wanted.values()), reverse=True):
         for group in groups:
             for near in _neighbours([item for item in group.items if wanted[id(item)] <= width]):
-                part = group if len(near) == len(group.items) else GridRefinement(phases, sides, near)
+                part = group if len(near) == len(group.items) else group.part(near)
                 part.refine(width)
     for item, i in zip(items, rest, strict=True):
         found[i] = item.answer.by(GRID)
@@ -365,38 +371,45 @@ def _open(
 ) -> list[PendingAnswer]:
     """Answers with their trivial intervals and first estimates."""
     opened = []
-    at_zero: Interval | None = None
+    epsilons: list[tuple[PendingAnswer, float]] = []
     largest, infinite = loss_extremes(phases, sides[0])
     for question in questions:
-        value, rounding = question.value, 4.0 * EPS * abs(question.value)
         if question.kind in TESTS:
             opened.append(_open_test(phases, sides, question))
-            continue
-        if question.kind == "delta":
-            bounds = Interval(max(infinite.lower, -math.expm1(min(value, 0.0))), 1.0)
-            if value >= largest:
+        elif question.kind == "delta":
+            bounds = Interval(max(infinite.lower, -math.expm1(min(question.value, 0.0))), 1.0)
+            if question.value >= largest:
                 bounds = infinite  # no finite loss is that large
             saddle = _deep_enough(phases, sides[0], question)
             opened.append(PendingAnswer(question, saddle, bounds, saddle.log_delta))
-            continue
-        bounds, log_delta = Interval(0.0, largest), value
-        if infinite.upper > 0.0:  # the part that finite losses may contribute
-            log_delta += math.log(max(-math.expm1(min(math.log(infinite.upper) - log_delta, 0.0)), 1e-300))
-        cumulants = Cumulants(truncate_phases(phases, sides[0], log_delta, _SHARE))
-        saddle = cumulants.find(log_delta=log_delta)
-        if infinite.upper > 0.0 and value <= math.log(infinite.upper) + rounding:
-            surely = value < math.log(infinite.lower) - rounding
-            bounds, saddle = Interval(math.inf if surely else 0.0, math.inf), cumulants.find(epsilon=0.0)
-        elif saddle.epsilon <= _NEAR_ZERO * saddle.spread:
-            # A large delta, where epsilon is 0 or little more: delta at 0 decides.
-            at_zero = at_zero or solve(phases, sides[:1], [Question("delta", 0.0)], [1e-3])[0]
-            saddle = cumulants.find(epsilon=0.0)
-            if math.log(at_zero.upper) <= value:
-                bounds = Interval(0.0, 0.0)
-            else:
-                gap = math.log(0.5 * (at_zero.lower + at_zero.upper)) - value
-                saddle = cumulants.find(epsilon=max(gap / saddle.tilt, TINY))
-        opened.append(PendingAnswer(question, saddle, bounds, log_delta))
+        else:
+            log_delta = question.value
+            if infinite.upper > 0.0:  # the part that finite losses may contribute
+                log_delta += math.log(max(-math.expm1(min(math.log(infinite.upper) - log_delta, 0.0)), 1e-300))
+            opened.append(PendingAnswer(question, _NOWHERE, Interval(0.0, largest), log_delta))
+            epsilons.append((opened[-1], log_delta))
+    at_zero: Interval | None = None
+    shelves: dict[int, list[PendingAnswer]] = {}
+    for item, log_delta in epsilons:  # deltas of similar size share a table
+        shelves.setdefault(math.floor(log_delta / _SHELF) if len(epsilons) > 1 else 0, []).append(item)
+    for items in shelves.values():
+        logs = [item.log_delta for item in items]
+        cumulants = Cumulants(truncate_phases(phases, sides[0], min(logs), _SHARE))
+        saddles = cumulants.for_deltas(logs) if len(logs) > 1 else [cumulants.find(log_delta=logs[0])]
+        for item, saddle in zip(items, saddles, strict=True):
+            item.saddle, value, rounding = saddle, item.question.value, 4.0 * EPS * abs(item.question.value)
+            if infinite.upper > 0.0 and value <= math.log(infinite.upper) + rounding:
+                surely = value < math.log(infinite.lower) - rounding
+                item.answer, item.saddle = Interval(math.inf if surely else 0.0, math.inf), cumulants.find(epsilon=0.0)
+            elif saddle.epsilon <= _NEAR_ZERO * saddle.spread:
+                # A large delta, where epsilon is 0 or little more: delta at 0 decides.
+                at_zero = at_zero or solve(phases, sides[:1], [Question("delta", 0.0)], [1e-3])[0]
+                item.saddle = cumulants.find(epsilon=0.0)
+                if math.log(at_zero.upper) <= value:
+                    item.answer = Interval(0.0, 0.0)
+                else:
+                    gap = math.log(0.5 * (at_zero.lower + at_zero.upper)) - value
+                    item.saddle = cumulants.find(epsilon=max(gap / item.saddle.tilt, TINY))
     return opened
 
 

@@ -7,6 +7,7 @@ F(t) = delta(ln t) + a t.
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -268,6 +269,9 @@ _TILTS = (math.log(1e-9), math.log(1e9))
 #: Halvings of that range before the search follows the slope.
 _HALVINGS = 6
 
+#: Tilts per table from which several saddle points are interpolated, and the number of tables.
+_LADDER, _LADDERS = 40, 2
+
 #: Relative precision of a tilt: every tilt gives valid bounds, and close to the best as good ones.
 _PRECISION = 1e-4
 
@@ -289,22 +293,24 @@ class Cumulants:
         self._phases: list[tuple[Floats, Floats, int]] = []
         for part, steps in parts:
             self._phases.append((*part.table(), steps))
+        self._known: dict[float, SaddlePoint] = {}
 
-    def point(self, tilt: float) -> SaddlePoint:
-        value = mean = variance = 0.0
+    def points(self, tilts: Floats) -> Floats:
+        """The fields of the saddle point of each of ``tilts`` (n,), (n, 4)."""
+        value, mean, variance = np.zeros((3, len(tilts)))
         for losses, logs, steps in self._phases:
-            weights = logs + tilt * losses
-            top = float(weights.max())
-            weights = np.exp(weights - top)
-            mass = float(weights.sum())
-            mean_of_one = float(weights @ losses) / mass
-            value += steps * (top + math.log(mass))
+            weights = logs + tilts[:, None] * losses
+            top = weights.max(axis=1)
+            weights = np.exp(weights - top[:, None])
+            mass = weights.sum(axis=1)
+            mean_of_one = weights @ losses / mass
+            value += steps * (top + np.log(mass))
             mean += steps * mean_of_one
-            variance += steps * float(weights @ np.square(losses - mean_of_one)) / mass
-        epsilon = mean - 1.0 / tilt - 1.0 / (1.0 + tilt)
-        around = 2.0 * math.pi * (variance + tilt**-2 + (1.0 + tilt) ** -2)
-        log_delta = value - tilt * epsilon - math.log(tilt) - math.log1p(tilt) - 0.5 * math.log(around)
-        return SaddlePoint(tilt, epsilon, log_delta, math.sqrt(variance))
+            variance += steps * np.einsum("ij,ij->i", weights, np.square(losses - mean_of_one[:, None])) / mass
+        epsilons = mean - 1.0 / tilts - 1.0 / (1.0 + tilts)
+        around = 2.0 * math.pi * (variance + tilts**-2 + (1.0 + tilts) ** -2)
+        log_deltas = value - tilts * epsilons - np.log(tilts) - np.log1p(tilts) - 0.5 * np.log(around)
+        return np.column_stack((tilts, epsilons, log_deltas, np.sqrt(variance)))
 
     def find(
         self,
@@ -322,7 +328,10 @@ class Cumulants:
 
         def excess(log_tilt: float) -> float:
             """Rises with the tilt; 0 at the saddle point."""
-            point = self.point(math.exp(log_tilt))
+            tilt = math.exp(log_tilt)
+            if tilt not in self._known:  # searches for several answers begin with the same tilts
+                self._known[tilt] = SaddlePoint(*self.points(np.array([tilt]))[0].tolist())
+            point = self._known[tilt]
             if epsilon is not None:
                 return point.epsilon - epsilon
             if log_delta is not None:
@@ -337,7 +346,23 @@ class Cumulants:
             middle = 0.5 * (low + high)
             low, high = (middle, high) if excess(middle) < 0.0 else (low, middle)
         high, low = crossing(excess, high, low, within=_PRECISION)
-        found = self.point(math.exp(0.5 * (low + high)))
+        found = SaddlePoint(*self.points(np.exp([0.5 * (low + high)]))[0].tolist())
         if epsilon is not None:
             found = replace(found, epsilon=epsilon, log_delta=found.log_delta + found.tilt * (found.epsilon - epsilon))
         return found if log_delta is None or found.epsilon > 0.0 else self.find(epsilon=0.0)
+
+    def for_deltas(self, log_deltas: Sequence[float]) -> list[SaddlePoint]:
+        """``find`` for several deltas by interpolation, whose tilts are within a few percent."""
+        asked = np.array(log_deltas, dtype=np.float64)
+        tilts = np.exp(np.linspace(*_TILTS, _LADDER))
+        for _ in range(_LADDERS):
+            values = self.points(tilts)[:, 2]
+            over, under = np.flatnonzero(values > asked.max()), np.flatnonzero(values < asked.min())
+            first = over[-1] if len(over) else 0
+            last = under[0] if len(under) and under[0] > first else len(tilts) - 1
+            ladder = tilts
+            tilts = np.geomspace(tilts[first], tilts[last], _LADDER)
+        order = np.argsort(values)
+        chosen = np.exp(np.interp(asked, values[order], np.log(ladder)[order]))
+        points = itertools.starmap(SaddlePoint, self.points(chosen).tolist())
+        return [point if point.epsilon > 0.0 else self.find(epsilon=0.0) for point in points]

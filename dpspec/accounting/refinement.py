@@ -31,6 +31,9 @@ _LAW = 3.0
 #: The first relative width of a stage, and the finest.
 _COARSEST, _FINEST = 0.8e-2, 1e-9
 
+#: If ``_DEVIATIONS`` tilted stds take at most ``_SHORT`` nodes, the second stage costs about as much as the first.
+_DEVIATIONS, _SHORT = 16.0, 1 << 16
+
 #: Stages in a row that may narrow nothing; more if outcomes of a period may miss a grid's nodes.
 _IDLE, _IDLE_PERIODIC = 2, 3
 
@@ -48,6 +51,9 @@ _POOR = 0.1
 
 #: The precision of an epsilon read from a composition, as a share of the grid's width.
 _READ = 1e-2
+
+#: A stage missed if an interval is this number of times as wide as requested.
+_MISSED = 1.25
 
 #: The neighborhood of a composition that is searched for answers, in reaches, and its number of points.
 _SCAN, _POINTS = 8.0, 33
@@ -143,6 +149,13 @@ class GridRefinement:
         self._next: float | None = None
         self._last = False
 
+    def part(self, items: Sequence[PendingAnswer]) -> GridRefinement:
+        """Some of the questions with a separate tilt, from the next stage on if the last one served them."""
+        part = GridRefinement(self._phases, self._sides, items)
+        if self._next is not None and part.is_within(_MISSED * 10.0 * self._next):
+            part._next = self._next
+        return part
+
     def is_within(self, width: float) -> bool:
         within = True
         for item in self.items:
@@ -150,15 +163,33 @@ class GridRefinement:
         return within
 
     def begin(self) -> None:
-        """The first stage, for any width requested; repeated until each delta has a lower bound."""
-        lacks_bound = True
-        while lacks_bound and not self._last:
-            self._stage(_COARSEST)
+        """The first stage, and a coarse one if that missed, for any width requested."""
+        stage, centre = _COARSEST, self._saddle.epsilon
+        # Answers that need only be no larger than others mostly are after a coarse stage. Others start finer if the
+        # grid is short.
+        finer, is_free = 0.1 * _COARSEST, False
+        for item in self.items:
+            is_free |= item.enough == -math.inf
+        if is_free and _DEVIATIONS * self._saddle.spread <= _SHORT * self._needs(finer)[0]:
+            stage = finer
+        done, lacks_bound = False, True
+        while lacks_bound and not self._last:  # repeat the stage until each delta has a lower bound
             lacks_bound = False
             for item in self.items:
                 is_open = item.question.kind == "delta" and item.answer.lower == 0.0 and not item.is_needless
                 lacks_bound |= is_open and item.log_delta > _DEEPEST
-        self._next = 0.1 * _COARSEST
+            if lacks_bound:
+                self._stage(stage)
+                done = True
+        if not self._last:
+            if not (done and self.is_within(stage)):
+                self._stage(stage)
+            if stage < _COARSEST and not self.is_within(_MISSED * stage):
+                self._centre(centre)
+                last = self._last
+                self._stage(_COARSEST)  # a short grid: outcomes that missed its nodes may be on a coarser one's
+                self._last = last
+        self._next = 0.1 * stage
 
     def refine(self, width: float) -> None:
         """Refine until every interval is within ``width``, the longest grid has been used, or nothing helps."""
