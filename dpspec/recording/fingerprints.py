@@ -120,6 +120,7 @@ class Bits:
         # Of each value: its fingerprint, None, None; or a copy of its bytes, and a tensor and a buffer of its memory.
         self._contents: list[Any] | None = None
         self._aliases: list[Any] = []
+        self._addresses: list[int] = []
         self._memories: list[Any] = []
 
     @property
@@ -136,6 +137,7 @@ class Bits:
         picked, places = Bits(), list(places)
         picked._contents = [(self._contents or [])[place] for place in places]
         picked._aliases = [self._aliases[place] for place in places]
+        picked._addresses = [self._addresses[place] for place in places]
         picked._memories = [self._memories[place] for place in places]
         return picked
 
@@ -147,11 +149,12 @@ class Bits:
         if self._in_place(leaves):
             self._contents = list(map(bytearray, self._memories))
             return
-        self._contents, self._aliases, self._memories = [], [], []
+        self._contents, self._aliases, self._addresses, self._memories = [], [], [], []
         for value in leaves:
             content, alias, memory = _kept(value, room)
             self._contents.append(content)
             self._aliases.append(alias)
+            self._addresses.append(0 if alias is None else alias.data_ptr())
             self._memories.append(memory)
             room -= 0 if alias is None else len(content)
 
@@ -180,6 +183,7 @@ class Bits:
             return (
                 len(leaves) == len(self._aliases)
                 and all(map(Tensor.is_set_to, leaves, self._aliases))
+                and list(map(Tensor.data_ptr, leaves)) == self._addresses  # ``share_memory_`` moves a storage
                 and not any(map(Tensor.is_neg, leaves))
                 and all(one.dtype is alias.dtype for one, alias in zip(leaves, self._aliases, strict=True))
             )

@@ -88,6 +88,13 @@ def test_writes_in_place_and_other_memory_are_seen(exact: int, monkeypatch: pyte
     assert Bits().differ([value])
 
 
+def test_memory_that_moved_under_the_same_storage_is_not_read() -> None:
+    value, bits = torch.ones(1000), Bits()
+    bits.keep([value])
+    value.share_memory_()
+    assert not bits._in_place([value])
+
+
 def test_a_changed_type_or_shape_differs() -> None:
     ones = torch.zeros(4)
     for other in (ones.view(torch.int32), ones.view(2, 2), torch.zeros(5), None, ones.neg()._neg_view()):
