@@ -185,7 +185,7 @@ class Bits:
                 and all(map(Tensor.is_set_to, leaves, self._aliases))
                 and list(map(Tensor.data_ptr, leaves)) == self._addresses  # ``share_memory_`` moves a storage
                 and not any(map(Tensor.is_neg, leaves))
-                and all(one.dtype is alias.dtype for one, alias in zip(leaves, self._aliases, strict=True))
+                and [one.dtype for one in leaves] == [alias.dtype for alias in self._aliases]
             )
         except (AttributeError, NotImplementedError, TypeError):  # a value other than a tensor, or one without a copy
             return False
