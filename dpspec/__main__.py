@@ -1,7 +1,5 @@
 """Entry point of ``dpspec`` and ``python -m dpspec``. It handles Ctrl-C already while the commands are imported."""
 
-from __future__ import annotations
-
 import sys
 
 if __name__ == "__main__" and not sys.flags.safe_path and len(sys.path) > 1:

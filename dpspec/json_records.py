@@ -4,8 +4,6 @@ Type hints define the JSON. A dataclass becomes a mapping with all its fields, a
 :class:`Record` omits None and ignores other keys, so that later versions can add fields. A :class:`Row` becomes a list.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, Field, fields, is_dataclass

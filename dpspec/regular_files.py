@@ -4,8 +4,6 @@ Pipes, devices and files under ``/proc`` may block, be endless or contain secret
 library.
 """
 
-from __future__ import annotations
-
 import errno
 import os
 import stat

@@ -1,7 +1,5 @@
 """Escape, quote, list and compare untrusted text for messages. This module imports only the standard library."""
 
-from __future__ import annotations
-
 import json
 import re
 import unicodedata

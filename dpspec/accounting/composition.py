@@ -5,8 +5,6 @@ Masses are tilted by e^(s loss), convolved by the FFT, and weighted back: Theore
 Theorem 16, m^T = b^T + T b^(T - 1) j + ..., where m = b + j is a step's measure.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -55,7 +53,7 @@ class TiltedMeasure:
     variance: float
 
     @classmethod
-    def of(cls, atoms: Atoms, steps: int, tilt: float) -> TiltedMeasure:
+    def of(cls, atoms: Atoms, steps: int, tilt: float) -> "TiltedMeasure":
         used = atoms.masses > 0.0
         index, logs = atoms.index[used], np.log(atoms.masses[used])
         offsets = np.asarray(atoms.spacing * index, dtype=np.float64)

@@ -4,8 +4,6 @@ Theorem 17 of ``docs/explanation/proofs/grids.md``: lines of points above the pr
 lines of the crossings of extended chords bound it from above.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -59,7 +57,7 @@ class TradeOffBounds:
         """The largest tpr - fpr."""
         return self.at_zero
 
-    def inverse(self) -> TradeOffBounds:
+    def inverse(self) -> "TradeOffBounds":
         """The bounds of the exchanged pair's curve."""
         return TradeOffBounds(self.lower.inverse(), self.upper.inverse(), self.at_zero)
 

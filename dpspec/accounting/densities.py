@@ -9,8 +9,6 @@ l+(z) = ln sum_{a_j > 0} ...: l(z) = x is the same as l+(z) = ln(e^x - p_0). Dif
 between the smaller tails.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 
@@ -144,7 +142,7 @@ class LogRatio:
             errors = EPS * (32.0 + 4.0 * ((sizes @ exponents) / total + slopes * np.abs(z)))
         return top + np.log(total), slopes, errors
 
-    def relevant(self, low: Floats, high: Floats) -> LogRatio:
+    def relevant(self, low: Floats, high: Floats) -> "LogRatio":
         """The components that matter for each z, or interval, from ``low[0]`` to ``high[-1]``; both ascending.
 
         The posterior of the shift given z has monotone likelihood ratio in z: its lower tail is heaviest at the first
@@ -242,7 +240,7 @@ class Masses:
     none_error: Floats
 
     @classmethod
-    def of(cls, ratio: LogRatio, low: Floats, high: Floats) -> Masses:
+    def of(cls, ratio: LogRatio, low: Floats, high: Floats) -> "Masses":
         """The masses of [low, high] (n,), ascending, by differences of tails, component by component."""
         group, group_error = np.empty(low.shape), np.empty(low.shape)
         rows = max(1, _CHUNK // len(ratio.shifts))

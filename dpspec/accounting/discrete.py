@@ -1,7 +1,5 @@
 """A step with finitely many outcomes, such as randomized response."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

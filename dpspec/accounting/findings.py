@@ -4,8 +4,6 @@ IEEE 754 defines the rounding of +, -, *, / and the square root, but not of the 
 in ``docs/explanation/numerics.md``. The check compares a few hundred values with mpmath, as scalars and as arrays.
 """
 
-from __future__ import annotations
-
 import functools
 import math
 from collections.abc import Mapping, Sequence

@@ -10,8 +10,6 @@ all digits, the difference is taken between Mills ratios: with R(z) = (1 - Phi(z
     delta = phi(u) (R(u) - R(u + mu)) = phi(u) * integral over [u, u + mu] of (1 - z R(z)) dz.
 """
 
-from __future__ import annotations
-
 import functools
 import math
 

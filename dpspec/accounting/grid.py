@@ -6,8 +6,6 @@ positions of a uniform grid and may skip ranges of little mass. Theorems 13 and 
 ``docs/explanation/proofs/grids.md``.
 """
 
-from __future__ import annotations
-
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Hashable, Sequence
@@ -102,7 +100,7 @@ class Bins:
     above: float = 0.0
     infinite: float = 0.0
 
-    def reversed(self) -> Bins:
+    def reversed(self) -> "Bins":
         """The same bins in the other direction, with ``above`` and ``infinite`` at 0."""
         return replace(
             self,

@@ -6,8 +6,6 @@ at -m, one of e^-m / 2 at m and the density e^(-(l + m) / 2) / 4 between them; L
 between a and c, merged, have the loss (a + c) / 2. A sampled step's loss is x = ln(1 + q (e^l - 1)).
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

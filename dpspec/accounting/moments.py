@@ -13,8 +13,6 @@ whose integrand is within e^-120 of its largest bound.
 panels that shrink towards both ends and are halved until two results agree to 5e-13.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

@@ -4,8 +4,6 @@ Theorem 17 of ``docs/explanation/proofs/grids.md``: the largest power at level a
 F(t) = delta(ln t) + a t.
 """
 
-from __future__ import annotations
-
 import functools
 import itertools
 import math

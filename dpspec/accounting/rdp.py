@@ -16,8 +16,6 @@ Results err upwards: 4e-12 of the divergence and the rounding of the other terms
 divergence of the best of a random number of tries (``docs/explanation/proofs/selection.md``).
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

@@ -5,8 +5,6 @@ request widths of 1e-2, 1e-3, ... in turn, for any width requested, and each sta
 earlier ones: a finer width of the same questions can only give an interval inside the coarser one.
 """
 
-from __future__ import annotations
-
 import functools
 import math
 from collections.abc import Sequence
@@ -149,7 +147,7 @@ class GridRefinement:
         self._next: float | None = None
         self._last = False
 
-    def part(self, items: Sequence[PendingAnswer]) -> GridRefinement:
+    def part(self, items: Sequence[PendingAnswer]) -> "GridRefinement":
         """Some of the questions with a separate tilt, from the next stage on if the last one served them."""
         part = GridRefinement(self._phases, self._sides, items)
         if self._next is not None and part.is_within(_MISSED * 10.0 * self._next):

@@ -5,8 +5,6 @@
 members drawn; if cap or more enter, by at most 2 i for i kept members; between these by at most 2 j.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

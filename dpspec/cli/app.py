@@ -3,8 +3,6 @@
 An unexpected exception prints a report with versions, command and traceback, and no environment variables.
 """
 
-from __future__ import annotations
-
 import errno
 import functools
 import os

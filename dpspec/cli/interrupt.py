@@ -5,8 +5,6 @@ any later error is an interruption. A signal that is ignored from the start (``n
 imports this module first, so it has no slow imports.
 """
 
-from __future__ import annotations
-
 import signal
 from types import FrameType
 

@@ -1,7 +1,5 @@
 """``dpspec plugins``: installed providers and broken plugins, and with ``--check`` a test of a plugin's contract."""
 
-from __future__ import annotations
-
 import textwrap
 from collections.abc import Iterator
 from typing import Annotated

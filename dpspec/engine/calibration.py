@@ -5,8 +5,6 @@ the returned values were judged, at both ends of the bracket. Some rules leave g
 epoch, and the length of an epoch must divide the steps. The search runs over the valid values, by their index.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from bisect import bisect_left

@@ -4,8 +4,6 @@ Differences of another version's result come from a rule or an edit; a changed v
 ``verify`` lists the values that follow from nothing. Only the store detects invented measurements of trials.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import re
 from collections import Counter, defaultdict, deque

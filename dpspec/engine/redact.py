@@ -8,8 +8,6 @@ A check on the rows keeps only its rejection and rough size: the power of ten of
 detectable deviation. The conformance's sentence and the assumptions of findings are rebuilt from these.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from collections import Counter

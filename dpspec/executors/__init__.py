@@ -3,8 +3,6 @@
 A third-party executor imports tasks and messages from here. Plugins register it as a ``dpspec.contract.Executor``.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass

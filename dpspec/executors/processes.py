@@ -5,8 +5,6 @@ ends when the pipe closes, so no worker outlives the caller. Its module path lac
 file ``multiprocessing.py`` would run before dpspec.
 """
 
-from __future__ import annotations
-
 import atexit
 import multiprocessing
 import os

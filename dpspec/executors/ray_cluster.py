@@ -4,8 +4,6 @@ Workers need an importable dpspec of the same version and the data files of the 
 current folder. The common dispatcher repeats lost tasks (``max_retries=0``).
 """
 
-from __future__ import annotations
-
 import atexit
 import os
 import re

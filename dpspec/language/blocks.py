@@ -4,8 +4,6 @@ The schema is JSON Schema 2020-12, uses only keywords that draft-07 shares, and 
 ``extends`` or ``matrix``, no key is required, because the parent or the cells may supply it.
 """
 
-from __future__ import annotations
-
 import functools
 import json
 from collections.abc import Iterable, Mapping

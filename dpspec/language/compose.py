@@ -5,8 +5,6 @@ expands one spec into many cells, either the product of a map of axes or a list 
 topmost layer; its values are YAML, its paths dotted, such as ``claims.family.epsilon``.
 """
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import math
@@ -132,7 +130,7 @@ class Composed:
     tuning: Node | None = None
 
 
-def compose(root: Node, given: Sequence[Override]) -> tuple[list[Composed], list[Diagnostic]]:
+def compose(root: Node, given: "Sequence[Override]") -> tuple[list[Composed], list[Diagnostic]]:
     """Invalid cells and overrides are reported and not applied, so that the rest can be checked."""
     # An override may replace the matrix itself, so apply those before expanding it.
     shaping: list[Override] = []
@@ -182,7 +180,7 @@ def compose(root: Node, given: Sequence[Override]) -> tuple[list[Composed], list
     return composed, list(dict.fromkeys(locate(d, spans) for d in found))
 
 
-def _expand(root: Node, matrix: Node, overrides: Sequence[Override]) -> tuple[list[Cell], list[Diagnostic]]:
+def _expand(root: Node, matrix: Node, overrides: "Sequence[Override]") -> tuple[list[Cell], list[Diagnostic]]:
     """The cells of a matrix, without the axes that an override sets."""
     wrong = list(problems(core("spec")["properties"]["matrix"], plain(matrix), ("matrix",)))
     if wrong:

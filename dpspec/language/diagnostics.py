@@ -1,7 +1,5 @@
 """Diagnostic codes with their explanations (``codes.yaml``), and the format of diagnostics as text."""
 
-from __future__ import annotations
-
 import contextlib
 import textwrap
 import unicodedata

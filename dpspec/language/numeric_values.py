@@ -1,7 +1,5 @@
 """Numbers of a spec that calibration may vary: dotted path, type, schema limits and current value."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass

@@ -3,8 +3,6 @@
 Also normalizes values, so that equal specs have equal digests: defaults filled in, integers as int, numbers as float.
 """
 
-from __future__ import annotations
-
 import functools
 import itertools
 import re

@@ -6,8 +6,6 @@ model of each cell, and the random number of tries if ``tuning`` declares one. I
 any other spec. If the cells have no other claims, they are not audited separately.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """A document as a tree that keeps the span of each value and key."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -3,8 +3,6 @@
 The installed providers that the spec names are looked up here, and so are the distributions in ``requires``.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any

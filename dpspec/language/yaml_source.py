@@ -1,7 +1,5 @@
 """Read YAML into a tree with spans, and write it. Hostile files yield diagnostics in bounded time and memory."""
 
-from __future__ import annotations
-
 import dataclasses
 import errno
 import re
@@ -138,7 +136,7 @@ def read_yaml(text: str, file: str, *, line: int = 1) -> Source:
 class _Loader(yaml.SafeLoader):
     """Limits on events and depth, without type resolution."""
 
-    def __init__(self, text: str, reader: _Reader) -> None:
+    def __init__(self, text: str, reader: "_Reader") -> None:
         super().__init__(text)
         self._reader = reader
         self._events = 0

@@ -4,8 +4,6 @@ In that layout torch vectorizes pooling over channels, which saves more time tha
 and gradients are bitwise equal to torch's; the backward pass uses the indices in the model's layout.
 """
 
-from __future__ import annotations
-
 from typing import Any, TypeAlias
 
 import torch

@@ -6,8 +6,6 @@ is two sums modulo 2^64 over the bits of each number as an integer x: sum x, and
 on the place and on random numbers.
 """
 
-from __future__ import annotations
-
 import functools
 import hashlib
 import io
@@ -132,7 +130,7 @@ class Bits:
         """The copies of the values that have one, which are not written to again."""
         return [content for content in self._contents or () if type(content) is bytearray]
 
-    def pick(self, places: Iterable[int]) -> Bits:
+    def pick(self, places: Iterable[int]) -> "Bits":
         """Like this one, for the values at these places."""
         picked, places = Bits(), list(places)
         picked._contents = [(self._contents or [])[place] for place in places]

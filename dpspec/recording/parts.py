@@ -1,7 +1,5 @@
 """The parts of a training that a script passes: their validation, and the header of their run."""
 
-from __future__ import annotations
-
 import operator
 import sys
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """A logical step while it happens, and the record that it becomes."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

@@ -3,8 +3,6 @@
 It never guesses the behavior of an unknown part.
 """
 
-from __future__ import annotations
-
 import math
 import sys
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """One recorded training, from the header of its folder to the end record."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import secrets

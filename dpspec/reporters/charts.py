@@ -1,7 +1,5 @@
 """Charts of the page: lines on two axes as inline SVG in the colors of its style sheet, and the bar of an interval."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -45,7 +43,7 @@ class Axis:
     log: bool
 
     @classmethod
-    def over(cls, values: Iterable[float], *, log: bool) -> Axis:
+    def over(cls, values: Iterable[float], *, log: bool) -> "Axis":
         """With a margin around finite values, which are positive if ``log``."""
         placed = [math.log10(value) if log else value for value in values] or [0.0, 1.0]
         low, high = min(placed), max(placed)

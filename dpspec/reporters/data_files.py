@@ -1,7 +1,5 @@
 """Data formats: a result as JSON or CSV, and changes between two results as text, Markdown or JSON."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

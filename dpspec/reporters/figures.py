@@ -1,7 +1,5 @@
 """The figures of an audit with their tables: proved curves with claims and attacks, and its series."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The limits of a result, and the facts to reproduce it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 
 from dpspec.engine.results import decimals

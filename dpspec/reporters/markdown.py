@@ -1,7 +1,5 @@
 """A result as GitHub-flavored Markdown, for a job summary or a comment."""
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Iterable, Iterator, Sequence
 

@@ -1,7 +1,5 @@
 """A matrix of cells: one table, and its joined series."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from types import SimpleNamespace
 

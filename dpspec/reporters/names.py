@@ -1,7 +1,5 @@
 """The names of checks, assumptions and channels in reports, with their meanings."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

@@ -3,8 +3,6 @@
 Text from specs and plugins is returned unescaped: each format escapes it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 

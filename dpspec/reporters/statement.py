@@ -10,8 +10,6 @@ An audit provides the mechanism, its parameters and their evidence. Required key
 be filled in; optional ones are omitted.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Mapping

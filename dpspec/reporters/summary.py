@@ -3,8 +3,6 @@
 Text from specs and plugins is returned unescaped: each format escapes it.
 """
 
-from __future__ import annotations
-
 import re
 import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence

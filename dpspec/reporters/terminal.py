@@ -3,8 +3,6 @@
 The brief report has a line for each expected claim, and unexpected claims and deviations in full.
 """
 
-from __future__ import annotations
-
 import math
 
 from dpspec.contract import Finding

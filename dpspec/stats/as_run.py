@@ -9,8 +9,6 @@ There are two readings:
 The intervals of a reading hold together by a union bound with fixed shares.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

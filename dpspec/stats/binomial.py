@@ -7,8 +7,6 @@ root of K', which is increasing. An inaccurate root costs tightness only.
 Too many changes are a pattern such as 0101. Few changes are allowed, because rows may be sorted.
 """
 
-from __future__ import annotations
-
 import math
 from bisect import bisect_left
 from collections.abc import Callable

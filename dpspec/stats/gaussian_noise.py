@@ -4,8 +4,6 @@ Values are in units of the declared standard deviation. Theorem R7 of ``docs/exp
 the distributions of repeated values, of shifted products, of dependent vectors and of steps.
 """
 
-from __future__ import annotations
-
 import functools
 import math
 from collections.abc import Sequence

@@ -9,8 +9,6 @@ source of randomness has half of the level:
   P[A_T >= A + t] <= exp(-m KL(A + t || A)) (Hoeffding 1963, Theorem 1).
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ A location is a store if it has a marker file. dpspec writes and removes records
 folders.
 """
 
-from __future__ import annotations
-
 import errno
 import json
 import os

@@ -5,8 +5,6 @@ digest, so writers of different bytes never collide. It writes ``record.json`` l
 (``If-None-Match``). Readers ignore arrays without a record.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 import shutil
@@ -38,7 +36,7 @@ class RemoteStorage:
         weakref.finalize(self, shutil.rmtree, self._local, ignore_errors=True)
 
     @classmethod
-    def open(cls, url: str) -> RemoteStorage:
+    def open(cls, url: str) -> "RemoteStorage":
         import fsspec
 
         try:

@@ -1,7 +1,5 @@
 """DP-SGD training in torch and the measurements for an audit. Importing the package does not import torch."""
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Iterator

@@ -3,8 +3,6 @@
 A group of input canaries consists of equal records, all inserted or none. The adversary may choose the initial weights.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from functools import cached_property
 from math import cos, sin, sqrt
@@ -130,7 +128,7 @@ class CanaryGroups:
         self.silent = False
 
     @classmethod
-    def planted(cls, directions: Directions, present: Tensor, members: int, norm: float) -> CanaryGroups:
+    def planted(cls, directions: Directions, present: Tensor, members: int, norm: float) -> "CanaryGroups":
         return cls(directions, present.nonzero().squeeze(1).repeat_interleave(members), norm)
 
     def gradients(self, indices: Tensor) -> Tensor:

@@ -4,8 +4,6 @@ Reading one number from a GPU waits for all of its queued work. Observers theref
 GPU and fetch them in blocks, with identical bits.
 """
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import itertools

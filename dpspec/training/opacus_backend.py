@@ -4,8 +4,6 @@ The results of ``make_private`` are used unmodified. Canary gradients are writte
 inserted records before the optimizer's step. Batch sizes and rates follow from the number of records without canaries.
 """
 
-from __future__ import annotations
-
 import copy
 import warnings
 from collections.abc import Iterator

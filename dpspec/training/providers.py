@@ -1,7 +1,5 @@
 """Descriptors of dpspec's own backends, canaries and scores, without importing torch or numpy."""
 
-from __future__ import annotations
-
 from operator import attrgetter
 
 from dpspec.contract.attacks import Canary, Score

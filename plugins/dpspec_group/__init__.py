@@ -1,7 +1,5 @@
 """Audit of groups of records in DP-SGD with mixtures of Gaussians (Ganesh 2024)."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 
 import dpspec.contract as dps

@@ -7,8 +7,6 @@ log-likelihood ratio of the residual, summed over steps. With the final model th
 group's direction, or a function of the model's outputs.
 """
 
-from __future__ import annotations
-
 import copy
 import math
 from bisect import bisect_right

@@ -16,8 +16,6 @@ The trapezoid rule converges exponentially, in u and over outputs. About eleven 
 ``ArithmeticError`` reports an integrand that does not decay or cancels, as for few steps.
 """
 
-from __future__ import annotations
-
 import functools
 import math
 from collections.abc import Callable, Sequence
@@ -169,7 +167,7 @@ class _Tables:
     spread: float
 
     @classmethod
-    def at(cls, tilt: float, mixtures: Sequence[tuple[Mixture, int]], direction: Direction) -> _Tables:
+    def at(cls, tilt: float, mixtures: Sequence[tuple[Mixture, int]], direction: Direction) -> "_Tables":
         phases = []
         for pair, steps in mixtures:
             shifts = pair.sensitivities / pair.sigma

@@ -3,8 +3,6 @@
 ``docs/explanation/proofs/groups.md`` has the scopes of the upper bounds and the datasets that attain the lower ones.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -4,8 +4,6 @@ One run with many canaries uses fixed guess counts. Many runs have a fair coin e
 fixed in advance if the distribution of scores is known, else chosen on the same runs with a correction.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 

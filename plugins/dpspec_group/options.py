@@ -1,7 +1,5 @@
 """Schemas of the plugin's keys, and the attack that a spec declares."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Self
@@ -95,7 +93,7 @@ class Attack(kit.Options):
         return read if chosen is None else replace(read, scoring=chosen)
 
     @classmethod
-    def read(cls, block: dps.FrozenMap) -> Attack:
+    def read(cls, block: dps.FrozenMap) -> "Attack":
         audit, threat = block["audit"], block["threat_model"]
         canary = audit.get("canary") or {}
         sizes = tuple(sorted({int(size) for size in threat["group_size"]}))

@@ -1,7 +1,5 @@
 """Refusals of unsupported specs. Reads no rows and imports neither torch nor the accountant."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 
 import dpspec.contract as dps

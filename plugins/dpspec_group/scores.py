@@ -4,8 +4,6 @@ The score is the log-likelihood ratio summed over steps; its declared distributi
 guess counts and thresholds in advance and to predict power.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Mapping, Sequence
@@ -42,7 +40,7 @@ class ScoreDistribution:
     @classmethod
     def normal(
         cls, absent_mean: float, absent_std: float, present_mean: float, present_std: float
-    ) -> ScoreDistribution:
+    ) -> "ScoreDistribution":
         spread = _REACH * max(absent_std, present_std)
         edges = np.linspace(
             min(absent_mean, present_mean) - spread, max(absent_mean, present_mean) + spread, _CELLS + 1

@@ -1,7 +1,5 @@
 """Audit of ModelMix: DP-SGD that mixes its last two models randomly (Xiao, Wan and Devadas)."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 
 import dpspec.contract as dps

@@ -1,7 +1,5 @@
 """One trial: train with ModelMix and inserted canaries, and score each (``docs/explanation/proofs/modelmix.md``)."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace

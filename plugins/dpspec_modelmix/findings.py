@@ -1,7 +1,5 @@
 """Epsilon with mixing, by the repaired theorem, and without; lower bounds, gaps, accuracies and checks from trials."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace

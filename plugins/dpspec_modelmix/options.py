@@ -1,7 +1,5 @@
 """Typed options of a spec: mixing, embedding, attack, and the segments for the theory."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -28,7 +26,7 @@ class Mixing(kit.Options):
     unmixed: tuple[str, ...] = ()
 
     @classmethod
-    def read(cls, block: dps.FrozenMap) -> Mixing:
+    def read(cls, block: dps.FrozenMap) -> "Mixing":
         return cls.fill(
             block,
             relative=block.get("relative_to", "learning-rate") == "learning-rate",
@@ -49,7 +47,7 @@ class Embedding(kit.Options):
     anchors: int = 0
 
     @classmethod
-    def read(cls, block: dps.FrozenMap) -> Embedding:
+    def read(cls, block: dps.FrozenMap) -> "Embedding":
         return cls.fill(block, floor=block["form"] == "isotropic-floor")
 
     @property
@@ -68,7 +66,7 @@ class PhaseOptions(kit.Options):
     learning_rate: float | None = None
 
     @classmethod
-    def read(cls, block: dps.FrozenMap) -> PhaseOptions:
+    def read(cls, block: dps.FrozenMap) -> "PhaseOptions":
         by_mean = block.get("reduction", "mean") == "mean"
         return cls.fill(block, sparsity=int(block.get("linf_truncation", 1)), by_mean=by_mean)
 
@@ -88,7 +86,7 @@ class Attack(kit.Options):
     twins: Twins | None = None
 
     @classmethod
-    def read(cls, block: dps.FrozenMap) -> Attack:
+    def read(cls, block: dps.FrozenMap) -> "Attack":
         canary = block.get("canary") or {}
         return cls.fill(block, kind=str(canary.get("kind", KINDS[0])), count=int(canary.get("count", 0)))
 

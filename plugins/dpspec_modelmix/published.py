@@ -1,7 +1,5 @@
 """Formulas as printed in the paper, with their errors, and other comparisons. They support no verdict."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Located messages for specs that the theory or the attack does not cover. No torch, data or numerics."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 

@@ -8,8 +8,6 @@ a uniform of width t, in units of the Gaussian std.
 The relative error of moments is below 1e-10.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace

@@ -4,8 +4,6 @@ The core clippers scale by l2 norms without materialized gradients; the clippers
 gradients as rows (b, P).
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, TypeAlias

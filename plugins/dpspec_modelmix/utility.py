@@ -1,7 +1,5 @@
 """The paper's utility theorems for smooth losses, as printed and with the constants that their proofs give."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace

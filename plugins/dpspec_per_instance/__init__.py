@@ -1,7 +1,5 @@
 """Audit of the per-instance privacy loss of each record in DP-SGD (Thudi et al. 2024), and ``records-csv``."""
 
-from __future__ import annotations
-
 import csv
 import io
 from collections.abc import Iterable, Iterator, Sequence

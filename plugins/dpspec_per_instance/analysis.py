@@ -1,7 +1,5 @@
 """Epsilon of every audited record from the gradient norms of all runs, for findings and tables."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial

@@ -6,8 +6,6 @@ every step, and updates of the supported optimizers can be inverted. The lower e
 bound for the worst record of the worst dataset. It does not apply to records or populations of the declared data.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import NamedTuple

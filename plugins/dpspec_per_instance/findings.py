@@ -1,7 +1,5 @@
 """Findings of trials: epsilons of records and quantiles, estimability, and lower bounds from attacks."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace

@@ -4,8 +4,6 @@ Formulas: ``docs/explanation/proofs/per-instance.md``. Batches are rows of inclu
 all records gives their sums of clipped gradients: a record changes its row's sum by b g and its size by b.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
 from functools import partial

@@ -1,7 +1,5 @@
 """Typed options of a spec with defaults: audited records, runs, composition. No torch or numerics."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -40,7 +38,7 @@ class Audited:
     directions: tuple[str, ...]
 
     @classmethod
-    def of(cls, threat_model: Mapping[str, Any], facts: dps.Facts) -> Audited:
+    def of(cls, threat_model: Mapping[str, Any], facts: dps.Facts) -> "Audited":
         population, direction = str(threat_model.get("population", "train")), str(threat_model.get("direction", "both"))
         points, size = threat_model.get("points", "all"), population_size(threat_model, facts)
         places: Sequence[int] = range(size)
@@ -96,7 +94,7 @@ class Composition(kit.Options):
     exponent: float | None
 
     @classmethod
-    def read(cls, block: dps.FrozenMap) -> Composition:
+    def read(cls, block: dps.FrozenMap) -> "Composition":
         composition = block.get("composition") or {}
         exponent = composition.get("exponent", "auto")
         return cls.fill(
@@ -144,7 +142,7 @@ class AuditBlock(kit.Options):
     mean_rule: MeanRule | None = None
     shard_records: int | None = None
 
-    def shards(self, records: int) -> Shards:
+    def shards(self, records: int) -> "Shards":
         most = self.shard_records or records
         return Shards(records=records, count=max(1, -(-records // most)))
 

@@ -4,8 +4,6 @@
 Formulas: ``docs/explanation/proofs/per-instance.md``.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence

@@ -4,8 +4,6 @@ One step has sampling rate q and ratio nu = clipped norm / (noise_multiplier * c
 exponent p uses order a_t = 1 + rho^(n - t) (a - 1), rho = p / (p - 1), and weight l_t = p (a_t - 1) at step t of n.
 """
 
-from __future__ import annotations
-
 import math
 from functools import lru_cache
 from typing import Any, NamedTuple, TypeAlias

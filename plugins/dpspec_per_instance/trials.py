@@ -4,8 +4,6 @@ All runs start from the same public model. In one direction all records share th
 direction needs separate runs on modified data for each record.
 """
 
-from __future__ import annotations
-
 import copy
 import itertools
 from bisect import bisect_right
@@ -95,7 +93,7 @@ class RunSetup:
         )
         return replace(job, seed=self.context.seed(index, *purpose))
 
-    def with_norms(self, job: dps.TrainingJob, part: slice) -> tuple[dps.TrainingJob, NormObserver]:
+    def with_norms(self, job: dps.TrainingJob, part: slice) -> "tuple[dps.TrainingJob, NormObserver]":
         (x, y), key = self.points, (part.start, part.stop)
         if key not in self._point_tensors:  # all runs of the call share them
             self._point_tensors[key] = tensors(x[part], y[part], self.context.device)
@@ -342,7 +340,7 @@ class Target:
         self._most: int | None = None
         self._ready: dict[int, tuple[Tensor, RecordView]] = {}
 
-    def view(self, watcher: RecordAttack, state: Tensor, clip: float) -> RecordView:
+    def view(self, watcher: "RecordAttack", state: Tensor, clip: float) -> RecordView:
         ready_state, view = self._ready.pop(id(watcher), (None, None))
         if ready_state is state and view is not None:
             return view

@@ -1,7 +1,5 @@
 """Audit of noiseless pre-processing before a private mechanism (Hu, Sanyal and Schoelkopf 2024)."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 
 import dpspec.contract as dps

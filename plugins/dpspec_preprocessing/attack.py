@@ -4,8 +4,6 @@ Each trial executes the private mechanism on one of two processed neighbours, ch
 outputs (``docs/explanation/proofs/preprocessing.md``). Record 0 is the canary.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace

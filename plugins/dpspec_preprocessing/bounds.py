@@ -6,8 +6,6 @@ share. Other mechanisms are converted from their Renyi curves.
 Explicit pairs: ``docs/explanation/proofs/preprocessing.md``.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace

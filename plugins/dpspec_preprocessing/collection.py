@@ -1,7 +1,5 @@
 """Measurement of the data and comparison with the declared ball and collection. Bounds never use measured values."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from typing import Any

@@ -1,7 +1,5 @@
 """The declared pipeline: steps, private mechanism, collection, and the distance tau that follows from them."""
 
-from __future__ import annotations
-
 import functools
 import math
 from collections.abc import Mapping, Sequence
@@ -99,7 +97,7 @@ class Declaration(kit.Options):
     table: dps.FrozenMap | None = None
 
     @classmethod
-    def read(cls, block: dps.FrozenMap) -> Declaration:
+    def read(cls, block: dps.FrozenMap) -> "Declaration":
         limits = block.get("collection") or {}
         return cls.fill(
             block,

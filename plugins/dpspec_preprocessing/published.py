@@ -3,8 +3,6 @@
 ``changed`` is kappa, the maximum number of records in which processed datasets differ; only sgd-iterated reads it.
 """
 
-from __future__ import annotations
-
 import math
 from typing import Final
 

@@ -1,7 +1,5 @@
 """Located messages for unsupported specs. Imports neither torch nor numpy, and reads no rows."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from dataclasses import replace

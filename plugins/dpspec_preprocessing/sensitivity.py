@@ -3,8 +3,6 @@
 Formulas are for records of norm at most R (``docs/explanation/proofs/preprocessing.md``).
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass

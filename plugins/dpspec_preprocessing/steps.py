@@ -9,8 +9,6 @@ distance is the norm of a difference of float64 rows. The search uses a k-d tree
 of float32 rows on the device: pairs within the rounding error of the radius are measured again in float64.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

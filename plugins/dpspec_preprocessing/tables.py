@@ -1,7 +1,5 @@
 """Tables that compare the accounting methods. The published ones prove nothing."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping
 from functools import partial

@@ -1,7 +1,5 @@
 """Audits how well records could be reconstructed (Kaissis et al. 2023; Hayes et al. 2023)."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 
 import dpspec.contract as dps

@@ -1,7 +1,5 @@
 """Approximations of gamma and looser bounds without verdicts (``docs/explanation/proofs/reconstruction.md``)."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """gamma by every requested method and Monte Carlo, as findings and as a curve over kappa."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
 from functools import partial

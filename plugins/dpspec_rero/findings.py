@@ -3,8 +3,6 @@
 The membership bounds are attained; gamma is not known to be (``docs/explanation/proofs/reconstruction.md``).
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """Typed options of a spec, and located messages for specs that the theory or the attack does not cover."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -34,7 +32,7 @@ class Steps(kit.Options):
     count: int
 
     @classmethod
-    def read(cls, block: dps.FrozenMap) -> Steps:
+    def read(cls, block: dps.FrozenMap) -> "Steps":
         phase = dps.Phase.of(block)
         if "noise_multiplier" in phase:
             scale, sensitivity = phase.noise_multiplier, 1.0
@@ -71,7 +69,7 @@ class Prior(kit.Options):
     kappas: tuple[float, ...]
 
     @classmethod
-    def read(cls, block: dps.FrozenMap) -> Prior:
+    def read(cls, block: dps.FrozenMap) -> "Prior":
         prior = block.get("prior") or {}
         named, masses = prior.get("kappa", ()), prior.get("probabilities")
         candidates = None

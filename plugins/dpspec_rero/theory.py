@@ -5,8 +5,6 @@
 for the present-first trade-off curve f (Kaissis et al. 2023, Theorem 1; ``docs/explanation/proofs/reconstruction.md``).
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """Input of the judge: the conclusions of each audit, and the number of tests of other audits."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 

@@ -1,7 +1,5 @@
 """Conformance of the executed run with its declaration: one family of checks at level 1e-6."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 

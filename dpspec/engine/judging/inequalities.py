@@ -4,8 +4,6 @@ A new kind is a case of :func:`implied_points` and of ``_inequalities``, an entr
 ``claim_kinds.json``.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias

@@ -5,8 +5,6 @@ an attack rejects the claim at the stated family-wise confidence, or a certified
 certified or theorem bound in scope is within it; supported, if only weaker evidence is; open.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

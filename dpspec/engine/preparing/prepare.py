@@ -7,8 +7,6 @@ Every proof of a spec with ``model.initial`` assumes that the weights of the fil
 ``worst-case`` is for attacks: Theorem R5 of ``docs/explanation/proofs/recorded-runs.md``.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -79,7 +77,7 @@ class Prepared:
     diagnostics: tuple[Diagnostic, ...]
     constants: Assumption
     missing: bool = False
-    components: tuple[Prepared, ...] = ()
+    components: "tuple[Prepared, ...]" = ()
 
     @cached_property
     def makers(self) -> FrozenMap:

@@ -5,8 +5,6 @@ trials change. For other providers, version and code are part of the key as well
 (``revision_only``) to increase their revision.
 """
 
-from __future__ import annotations
-
 import hashlib
 import importlib.metadata
 import os

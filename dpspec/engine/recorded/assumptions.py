@@ -1,7 +1,5 @@
 """Assumptions of a bound on a recorded run, each by name with the status that the recording supports."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace

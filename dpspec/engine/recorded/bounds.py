@@ -5,8 +5,6 @@ untrusted. It is read only if its digest follows the end of the recording. Its b
 digest the header contains, which the recorder writes before the first step.
 """
 
-from __future__ import annotations
-
 import hashlib
 import math
 from collections import Counter

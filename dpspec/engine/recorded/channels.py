@@ -5,8 +5,6 @@ assumption belongs to one channel by its name, as listed in ``KINDS``. Checks of
 ``bounded`` belong to no channel: they compare the run with its accountant, its attack and its spec.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """Checks that only a recording allows: of the accountant, parameter changes, clipped sums and the divisor."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterator
 from dataclasses import replace
 

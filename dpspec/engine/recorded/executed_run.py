@@ -5,8 +5,6 @@ mechanism, further checks compare the schedule with them. A run that deviates ha
 recording leaves an assumption open. Scored canaries are evidence as in any audit.
 """
 
-from __future__ import annotations
-
 import hashlib
 import itertools
 import math

@@ -3,8 +3,6 @@
 Ranks draw one Poisson sample together, and one adds noise; each part of a resumed training starts with a saved state.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 

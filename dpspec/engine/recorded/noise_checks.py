@@ -5,8 +5,6 @@ untrusted: statistics with impossible values give no check. Theorem R3 of ``docs
 tests reported noise.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -3,8 +3,6 @@
 One pass reads the public steps, a second one the internal steps.
 """
 
-from __future__ import annotations
-
 from array import array
 from collections import deque
 from collections.abc import Collection, Iterator, Mapping

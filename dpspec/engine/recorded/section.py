@@ -1,7 +1,5 @@
 """The section ``recording`` of a result: setup, cautions, executed schedule, accountant, advice and channels."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Iterator, Sequence

@@ -5,8 +5,6 @@ number of records. An attack refutes it only if both neighbors were as large. If
 derives them from the data.
 """
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Execution of a run: executor, workers, threads, device and limits. They do not change the results of trials."""
 
-from __future__ import annotations
-
 import re
 import time
 from collections.abc import Callable

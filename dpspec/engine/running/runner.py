@@ -4,8 +4,6 @@
 except trials, which go to an executor.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime

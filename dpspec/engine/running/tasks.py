@@ -4,8 +4,6 @@ A worker recreates the rest once per process: data source, model and rows, which
 reads the same rows.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import sys
 import time

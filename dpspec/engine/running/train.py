@@ -3,8 +3,6 @@
 Cells of a matrix and specs of a folder share the queue, so that every worker is busy.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The trials of one audit in a store (existing, missing and new ones), and the origins of trials."""
 
-from __future__ import annotations
-
 import platform
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor

@@ -1,7 +1,5 @@
 """The facts that a recorder notes at the end and with each saved state, and their union over ranks or parts."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import chain

@@ -5,8 +5,6 @@ of a given seed. The header states SHA-256 of these bytes, which does not reveal
 bytes, which prove them.
 """
 
-from __future__ import annotations
-
 import hashlib
 import io
 import json
@@ -116,7 +114,7 @@ class Header:
         text = json.dumps({"dpspec-run": FORMAT, **asdict(self)}, indent=1, allow_nan=False)
         return text.encode("utf-8") + b"\n"
 
-    def differs(self, later: Header) -> str:
+    def differs(self, later: "Header") -> str:
         """The first fact that all parts of a training have in common, and a later one has not; "" if all are equal."""
         facts = (name for name in _OF_ALL_PARTS if getattr(self, name) != getattr(later, name))
         return next(facts, "").replace("_", " ")

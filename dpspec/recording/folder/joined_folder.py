@@ -5,8 +5,6 @@ and one rank's noise counts. If the model is sharded, each rank's rows of a para
 with the noise of that rank. :class:`Comparison` counts the differences between ranks.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Iterator, Sequence
@@ -92,7 +90,7 @@ class JoinedFolder:
     comparison: Comparison = field(default_factory=Comparison)
 
     @classmethod
-    def open(cls, path: Path) -> JoinedFolder:
+    def open(cls, path: Path) -> "JoinedFolder":
         """Open the folders; ``RecordingError`` unless they are all ranks of one run."""
         names = sorted(one.name for one in path.iterdir() if _RANK.fullmatch(one.name))
         ranks = sorted((RunFolder.open(path / name) for name in names), key=lambda one: one.header.rank)

@@ -5,8 +5,6 @@ count, also those after the checkpoint that a later part continues: each part is
 ones released, so their costs compose. A part must start with a state that an earlier one saved.
 """
 
-from __future__ import annotations
-
 import contextlib
 import re
 from bisect import bisect_left
@@ -52,7 +50,7 @@ def earlier_part(folder: Path, rank: str, part: int) -> RunFolder | None:
     return None
 
 
-def open_run(path: Path) -> RunFolder | JoinedFolder | ResumedFolder:
+def open_run(path: Path) -> "RunFolder | JoinedFolder | ResumedFolder":
     """The folder of a run of one process, of all ranks, or of several parts; errors as :meth:`RunFolder.open`."""
     numbers = [1, *_numbers(path)]
     if len(numbers) == 1:

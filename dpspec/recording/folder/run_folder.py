@@ -11,8 +11,6 @@ the kind and the payload. The first frame follows the digest of ``run.json``. Fr
 killed process leaves at most one incomplete frame, which readers skip.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import math
@@ -213,11 +211,11 @@ class RunFolder:
     comparison: ClassVar[None] = None
 
     @property
-    def ranks(self) -> tuple[RunFolder]:
+    def ranks(self) -> "tuple[RunFolder]":
         return (self,)
 
     @classmethod
-    def open(cls, path: Path) -> RunFolder:
+    def open(cls, path: Path) -> "RunFolder":
         """Open a folder; ``UsageError`` if it does not exist, ``RecordingError`` unless it holds a run."""
         if not path.is_dir():
             raise UsageError(f"{path} is not a folder; dpspec.record writes one")

@@ -9,8 +9,6 @@ teaches the model this token, so its loss shows whether the canary was included.
 a random permutation, so included and omitted canaries have one distribution.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -243,7 +241,7 @@ class _Form:
     shifted: bool = False
 
     @classmethod
-    def of(cls, records: Sequence[Any]) -> _Form:
+    def of(cls, records: Sequence[Any]) -> "_Form":
         first = records[0]
         one = first[0] if isinstance(first, list) and first else None
         if isinstance(first, Mapping):

@@ -6,8 +6,6 @@ keys of all digests and the directions of sketches follow from these bytes. Usua
 others learn of it from the store.
 """
 
-from __future__ import annotations
-
 import hashlib
 import itertools
 import secrets

@@ -4,8 +4,6 @@ Sketches are projections on secret directions that are equal on all ranks, so th
 sum of their sketches. Digests have the run's key, and show equal bits.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from typing import Any
 

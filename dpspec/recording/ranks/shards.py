@@ -1,7 +1,5 @@
 """Parameters that FSDP2 shards over the processes, and the rows of this process."""
 
-from __future__ import annotations
-
 import sys
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The clipped sum of a step: the contribution of each record, and whether the sum consists of the contributions."""
 
-from __future__ import annotations
-
 import math
 import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence

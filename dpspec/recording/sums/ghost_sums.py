@@ -8,8 +8,6 @@ sum of all losses, then single losses and two parts of the sum, on the graph of 
 first: until then, code of the script in the graph cannot distinguish a sampled batch.
 """
 
-from __future__ import annotations
-
 import math
 import random
 import warnings

@@ -11,8 +11,6 @@ with D g for g if S was reported, and keeps an upper bound on D for each step: D
 after clipping) + |n|.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
 from statistics import median

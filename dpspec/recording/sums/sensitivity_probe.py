@@ -16,8 +16,6 @@ from the gradients of the training, with the factor of b - 1 records. Ghost clip
 the probe compares the sum of the batch.
 """
 
-from __future__ import annotations
-
 import contextlib
 import copy
 import math
@@ -97,7 +95,7 @@ class SensitivityProbe:
         else:
             self._compare(whole, [g.detach()[places].flatten(1) for g in gradients], gradients)
 
-    def _remove(self, made: _Copy, items: list[Any], whole: list[Tensor], removed: int) -> None:
+    def _remove(self, made: "_Copy", items: list[Any], whole: list[Tensor], removed: int) -> None:
         rest = [item for place, item in enumerate(items) if place != removed]
         kept = torch.tensor([place for place in range(len(items)) if place != removed])
         full = self._clipped(whole)
@@ -147,7 +145,7 @@ class SensitivityProbe:
         squares = [(m[None, :] + b).double().square().sum(1) for m, b in zip(moved, scaled, strict=True)]
         return float(torch.stack(squares).sum(0).max().sqrt()) / float(self._optimizer.max_grad_norm)
 
-    def _compare_sum(self, made: _Copy, drawn: Indices) -> None:
+    def _compare_sum(self, made: "_Copy", drawn: Indices) -> None:
         if len(drawn) > _MOST_RECORDS:
             return
         items = [self._dataset[int(index)] for index in drawn]

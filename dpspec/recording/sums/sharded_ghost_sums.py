@@ -5,8 +5,6 @@ passes, after each has written to the store that it takes part. The gradients of
 common directions one parameter at a time: a rank never holds a whole gradient.
 """
 
-from __future__ import annotations
-
 import math
 import random
 from collections.abc import Callable, Sequence

@@ -5,8 +5,6 @@ optimizer moves them to the arrays that the loop reports. If the loop gives its 
 repeats each update from the reported gradients, with its own copy of the optimizer's state.
 """
 
-from __future__ import annotations
-
 import contextlib
 import math
 import sys

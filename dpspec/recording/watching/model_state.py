@@ -5,8 +5,6 @@ of all modules, the names, order, attributes and layout of the entries of ``stat
 and the bytes of storages that no parameter or buffer uses, which ``torch.save`` writes nevertheless.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from types import MethodType
 from typing import Any

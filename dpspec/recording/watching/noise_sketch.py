@@ -5,8 +5,6 @@ random signs from the operating system's randomness. The directions are orthogon
 so Gaussian noise gives independent values along them, and noise that is reused at another step shows in their products.
 """
 
-from __future__ import annotations
-
 import secrets
 from collections.abc import Iterable, Sequence
 from itertools import repeat

@@ -9,8 +9,6 @@ the size of the sum, which is fixed before its noise is drawn. So tests of singl
 sum is at most ``_SUM`` standard deviations.
 """
 
-from __future__ import annotations
-
 import math
 import os
 import random

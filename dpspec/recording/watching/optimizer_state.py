@@ -6,8 +6,6 @@ kernels round a coordinate differently at another memory address, so their toler
 coordinate. Fused updates in half precision are not recomputed, because this tolerance would be several percent.
 """
 
-from __future__ import annotations
-
 import inspect
 import operator
 from collections.abc import Callable, Sequence

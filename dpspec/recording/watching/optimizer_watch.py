@@ -4,8 +4,6 @@ The recorder wraps some of its methods on the instance, and adds hooks to the in
 without a preceding call of ``add_noise`` counts as noise-free.
 """
 
-from __future__ import annotations
-
 import math
 import operator
 import sys

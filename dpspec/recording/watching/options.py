@@ -6,8 +6,6 @@ call is the last that was read, and the scheduler is known to set it. Schedulers
 get their own methods back at the end.
 """
 
-from __future__ import annotations
-
 import functools
 import math
 import operator

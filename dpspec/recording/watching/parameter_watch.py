@@ -1,7 +1,5 @@
 """Parameters between steps: whether they moved, and the parameters at which gradients are computed."""
 
-from __future__ import annotations
-
 import random
 import sys
 from collections.abc import Callable, Sequence

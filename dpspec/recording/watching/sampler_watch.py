@@ -6,8 +6,6 @@ its batches are unused. Within a pass every batch counts, so that a script that 
 reported.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any

@@ -4,8 +4,6 @@ Scripts save checkpoints by ``state_dict()`` of the model or the optimizer. The 
 state, and the facts that it would write at the end, because a killed process writes no end.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import time

@@ -1,7 +1,5 @@
 """Code of the script that runs in a step: its hooks on the optimizer, and methods of Opacus that it replaced."""
 
-from __future__ import annotations
-
 import contextlib
 import operator
 import sys

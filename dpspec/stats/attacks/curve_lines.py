@@ -3,8 +3,6 @@
 The pairs are implied exactly or with slack, so together they never exceed the claim.
 """
 
-from __future__ import annotations
-
 import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence

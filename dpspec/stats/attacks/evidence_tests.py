@@ -4,8 +4,6 @@ A kind tests a privacy curve, a set of (epsilon, delta) pairs that hold jointly 
 least or at most a value.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache

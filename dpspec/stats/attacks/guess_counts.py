@@ -7,8 +7,6 @@ epsilon by its maximum over a fixed grid. A whole curve is tested by ``one_run.c
 (Bonferroni).
 """
 
-from __future__ import annotations
-
 import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence

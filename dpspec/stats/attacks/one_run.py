@@ -11,8 +11,6 @@ W ~ Bin(r, q), q = 1 / (1 + e^-epsilon), by Theorem 6 of ``docs/explanation/proo
 (2) for the weights a_k, b_k, and their choice. A poor choice costs tightness only.
 """
 
-from __future__ import annotations
-
 import math
 from bisect import bisect_right
 from collections.abc import Sequence
@@ -141,7 +139,7 @@ class _Lines:
     offsets: Floats
 
     @classmethod
-    def of(cls, points: Sequence[curve_lines.Point], canaries: int) -> _Lines:
+    def of(cls, points: Sequence[curve_lines.Point], canaries: int) -> "_Lines":
         """Lower envelope of lines with slope e^epsilon, epsilon <= 700."""
         kept: list[tuple[float, float, curve_lines.Point]] = []
         for epsilon, delta in sorted(points):

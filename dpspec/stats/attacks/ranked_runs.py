@@ -5,8 +5,6 @@ correct guesses is stochastically at most its value for scores N(mu b, 1): Theor
 ``docs/explanation/proofs/independent-runs.md``, which also gives the distribution.
 """
 
-from __future__ import annotations
-
 import math
 from functools import lru_cache
 from typing import NamedTuple

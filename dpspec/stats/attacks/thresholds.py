@@ -6,8 +6,6 @@ each at half the level ("Thresholds" in ``docs/explanation/proofs/independent-ru
 2, 4, 8, ... errors on one side (Bonferroni).
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
 

@@ -1,7 +1,5 @@
 """Evidence of the batches in the backend's log, and the checks of sampling."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial

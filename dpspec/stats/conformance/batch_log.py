@@ -1,7 +1,5 @@
 """The log of the batches that a backend or a recording reports, one per phase."""
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Collection, Mapping, Sequence
 from math import ceil, floor

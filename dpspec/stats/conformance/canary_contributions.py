@@ -9,8 +9,6 @@ steps) clip norms; random bits decide which are inserted. The larger p-value of 
   batches, and not at the first step, whose gradients precede all canaries.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Sequence

@@ -6,8 +6,6 @@ common with one of their batches is hypergeometric. An order that returns after 
 Random allocation: the sizes of an epoch's t batches are multinomial. Batches of a shuffled loader are too even.
 """
 
-from __future__ import annotations
-
 import math
 from collections import deque
 from collections.abc import Mapping

@@ -5,8 +5,6 @@ run writes (out of range, contradictory), but nothing that a faulty backend can 
 evidence of earlier versions is readable.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from math import comb
@@ -237,7 +235,7 @@ class NoiseSums(Record):
     twin: TwinProducts | None = None
 
     @classmethod
-    def of(cls, squares: Array, rows: Array, count: int, other: Array | None = None) -> NoiseSums:
+    def of(cls, squares: Array, rows: Array, count: int, other: Array | None = None) -> "NoiseSums":
         """Compute from each step's squared noise and stored coordinates (steps, width), and another run's.
 
         ``count``: the number of parameters. All in units of the declared standard deviation.
@@ -337,7 +335,7 @@ class Runs:
     runs: Sequence[RunEvidence]
 
     @classmethod
-    def read(cls, phases: Sequence[FrozenMap], evidence: Sequence[FrozenMap]) -> Runs:
+    def read(cls, phases: Sequence[FrozenMap], evidence: Sequence[FrozenMap]) -> "Runs":
         """Read trials that declare these phases; ``ValueError`` if one contradicts them or another trial."""
         trials = [read_run(one, f"evidence of trial {number}") for number, one in enumerate(evidence, start=1)]
         read = cls([Phase.of(phase) for phase in phases], trials)

@@ -1,7 +1,5 @@
 """Outcomes of conformance tests, the checks that they become, and the rows of the table of checks."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias

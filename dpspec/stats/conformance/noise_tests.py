@@ -7,8 +7,6 @@ Repeated noise shows in inner products of steps at one lag, or in single pairs o
 Tests of residuals hold for every adaptive run: sums along fixed directions, and noise that layers share.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """The checks of all runs together: released models, and reported steps, noise, repeated records and norms."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial

@@ -1,7 +1,5 @@
 """Tests of reported batches: sizes, numbers of inclusions per record, and records in common with earlier batches."""
 
-from __future__ import annotations
-
 import math
 from bisect import bisect_left
 from dataclasses import dataclass

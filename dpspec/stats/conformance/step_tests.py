@@ -4,8 +4,6 @@ A sum over all steps lets steps compensate each other. The values of the steps (
 have one distribution. If a value may contain more than the noise, only small ones are tested (``both`` is False).
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 

@@ -4,8 +4,6 @@ If several trials show the same quantity, the smallest p-value counts, with a Bo
 the detection limits of the tests of a run exactly as declared.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -217,7 +215,7 @@ class _Part:
     inclusion: float
 
     @classmethod
-    def of(cls, phase: Phase, records: int, seen: npt.NDArray[np.bool_]) -> _Part:
+    def of(cls, phase: Phase, records: int, seen: npt.NDArray[np.bool_]) -> "_Part":
         """Compute from the mask ``seen`` (steps,) of measured steps."""
         rate, epoch, times = phase.rate(records), phase.sampling.epoch_steps, phase.sampling.batches_per_epoch
         drawn = seen.reshape(-1, epoch or 1).sum(axis=1) * (rate / times)

@@ -1,7 +1,5 @@
 """Clippers keep the l2 norm of each contribution within ``clip_norm``, which functions accept in their place."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import inf

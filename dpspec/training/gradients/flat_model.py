@@ -1,7 +1,5 @@
 """A model as a function of one flat vector of its trainable parameters, and checks that it treats records apart."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -29,7 +27,7 @@ class Layout:
     shapes: tuple[tuple[int, ...], ...]
 
     @classmethod
-    def of(cls, model: nn.Module) -> Layout:
+    def of(cls, model: nn.Module) -> "Layout":
         found = [(name, tuple(p.shape)) for name, p in model.named_parameters() if p.requires_grad]
         if not found:
             raise ValueError("the model has no trainable parameters")

@@ -5,8 +5,6 @@ and left to autograd. A trial pass over one record decides this once. The model 
 layers are known to be independent across records.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeAlias
@@ -111,7 +109,7 @@ class PerExample:
         return named, tape.squares, outputs.detach()
 
     def _total(
-        self, tape: _Tape, copies: Mapping[str, Tensor], shared: Mapping[str, Tensor], x: Tensor, y: Tensor
+        self, tape: "_Tape", copies: Mapping[str, Tensor], shared: Mapping[str, Tensor], x: Tensor, y: Tensor
     ) -> tuple[Tensor, Tensor]:
         """Sum of the records' losses, and outputs; ``copies`` (b, ...) are per-record parameters."""
 

@@ -6,8 +6,6 @@ written out or factored: norms ("ghost norms": Goodfellow 2015; Li, Tramer, Lian
 terms can cancel, a bound on rounding is added.
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -32,7 +30,7 @@ class Gradients(ABC):
     def add(self, total: Tensor, weights: Tensor) -> None:
         """Add sum_i weights_i gradient_i to ``total`` (*shape) in place; weights (b,) float32."""
 
-    def settled(self) -> Gradients:
+    def settled(self) -> "Gradients":
         """Equivalent gradients without references to other tensors, kept until a chunk is summed."""
         return self
 

@@ -1,7 +1,5 @@
 """Chunk sizes from the memory per record and the free memory."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from contextlib import suppress

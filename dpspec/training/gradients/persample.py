@@ -1,7 +1,5 @@
 """Per-example gradients, their norms (float64) and their clipped sums, in chunks that fit into memory."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ With a dense layer's input a and the gradient d of its output, the weight gradie
 weighted sum over records is one matrix product per model. Other gradients are written out per record.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any

@@ -4,8 +4,6 @@ The file is an uncompressed ``.npz`` (never pickled) with the digests of its job
 or a modified or unreadable file, is ignored. The owner of the folder removes it.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 import time

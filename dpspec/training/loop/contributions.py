@@ -5,8 +5,6 @@ records of a user differ in one contribution (Charles et al. 2024). Users are ro
 missing records last with label -1.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from itertools import combinations
 from typing import Protocol, runtime_checkable

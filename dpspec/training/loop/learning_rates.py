@@ -3,8 +3,6 @@
 Rates are public and fixed before training, so they reveal nothing about the records.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import cos, pi

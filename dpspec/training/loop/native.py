@@ -4,8 +4,6 @@ Each run of a batch draws the same batches and noise as if trained separately; o
 runs cannot be resumed.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice, repeat
@@ -56,7 +54,7 @@ class Schedule:
     phases: tuple[ScheduledPhase, ...]
 
     @classmethod
-    def of(cls, phases: Sequence[Mapping[str, Any]], records: int) -> Schedule:
+    def of(cls, phases: Sequence[Mapping[str, Any]], records: int) -> "Schedule":
         return cls(
             tuple(
                 ScheduledPhase(

@@ -13,8 +13,6 @@ step reveals little more than signs, and later steps can result from two differe
 Updates are stateful, so each run needs its own. They act elementwise on states and sums (P,) or (runs, P).
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from math import sqrt

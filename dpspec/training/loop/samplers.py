@@ -1,7 +1,5 @@
 """Batch samplers of the sampling schemes, and the properties of schemes that measurements use."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache

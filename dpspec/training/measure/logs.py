@@ -1,7 +1,5 @@
 """Observers that log the backend's reports and count the released models."""
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Mapping, Sequence
 from math import ceil

@@ -1,7 +1,5 @@
 """Residuals: each released update minus its expectation, for an adversary who knows the real records."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Sequence
 from itertools import islice
@@ -46,7 +44,7 @@ class Residuals(Remembering, Observer):
 
     log: ResidualLog | None = None
     directions: Directions | None = None
-    populations: SharedPopulations | None = None
+    populations: "SharedPopulations | None" = None
 
     projections: SyncedAttribute[Tensor] = SyncedAttribute()
     squares: SyncedAttribute[Tensor] = SyncedAttribute()

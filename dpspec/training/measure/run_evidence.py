@@ -1,7 +1,5 @@
 """Convert the observers' logs of a run to the evidence that ``stats.conformance.table`` tests."""
 
-from __future__ import annotations
-
 import copy
 import operator
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Scores of canaries, of all iterates or of the final model, and the accuracy of a model."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Iterator
 from dataclasses import replace

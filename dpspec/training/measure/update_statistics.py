@@ -3,8 +3,6 @@
 Sums along directions fixed before the step are martingales, and sums of squares are at least those of the noise.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_left
 from collections.abc import Sequence
 from itertools import accumulate, combinations
