@@ -119,6 +119,7 @@ class Bits:
         self._contents: list[Any] | None = None
         self._aliases: list[Any] = []
         self._addresses: list[int] = []
+        self._types: list[Any] = []
         self._memories: list[Any] = []
 
     @property
@@ -136,6 +137,7 @@ class Bits:
         picked._contents = [(self._contents or [])[place] for place in places]
         picked._aliases = [self._aliases[place] for place in places]
         picked._addresses = [self._addresses[place] for place in places]
+        picked._types = [self._types[place] for place in places]
         picked._memories = [self._memories[place] for place in places]
         return picked
 
@@ -147,14 +149,15 @@ class Bits:
         if self._in_place(leaves):
             self._contents = list(map(bytearray, self._memories))
             return
-        self._contents, self._aliases, self._addresses, self._memories = [], [], [], []
+        self._contents, self._aliases, self._memories = [], [], []
         for value in leaves:
             content, alias, memory = _kept(value, room)
             self._contents.append(content)
             self._aliases.append(alias)
-            self._addresses.append(0 if alias is None else alias.data_ptr())
             self._memories.append(memory)
             room -= 0 if alias is None else len(content)
+        self._addresses = [0 if alias is None else alias.data_ptr() for alias in self._aliases]
+        self._types = [None if alias is None else alias.dtype for alias in self._aliases]
 
     def replace(self, values: Iterable[Any]) -> bool | Tensor:
         """Keep these values, and return whether they differ from those before."""
@@ -183,7 +186,7 @@ class Bits:
                 and all(map(Tensor.is_set_to, leaves, self._aliases))
                 and list(map(Tensor.data_ptr, leaves)) == self._addresses  # ``share_memory_`` moves a storage
                 and not any(map(Tensor.is_neg, leaves))
-                and [one.dtype for one in leaves] == [alias.dtype for alias in self._aliases]
+                and [one.dtype for one in leaves] == self._types
             )
         except (AttributeError, NotImplementedError, TypeError):  # a value other than a tensor, or one without a copy
             return False
