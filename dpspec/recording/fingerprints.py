@@ -6,6 +6,7 @@ is two sums modulo 2^64 over the bits of each number as an integer x: sum x, and
 on the place and on random numbers.
 """
 
+import ctypes
 import functools
 import hashlib
 import io
@@ -28,8 +29,8 @@ from dpspec.recording.ranks.shards import local
 #: Integers of the same size as a number, or as half of one.
 _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int32}
 
-#: Types whose tensors numpy shares the memory of; others are reinterpreted.
-_NUMPY = {torch.float32, torch.float64, torch.float16, torch.int64, torch.int32, torch.bool}
+#: Types of dense tensors whose memory has their bits; others are reinterpreted.
+_DENSE = {torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.bool}
 
 _STRIDED = torch.strided
 
@@ -229,15 +230,14 @@ def _kept(value: Any, room: int) -> tuple[Any, Tensor | None, Any]:
     if (
         isinstance(value, Tensor)
         and value.is_cpu
-        and value.dtype in _NUMPY
+        and value.dtype in _DENSE
         and value.layout is _STRIDED
         and value.is_contiguous()
         and not value.is_neg()
     ):
         alias = value.detach()
-        array: Any = alias.numpy()
-        if array.nbytes <= room:
-            memory = memoryview(array)
+        memory = memory_of(alias)
+        if len(memory) <= room:
             return bytearray(memory), alias, memory
     return _fingerprint(value), None, None
 
@@ -249,9 +249,8 @@ def _fingerprint(value: Any) -> Any:
         return None
     if not value.is_cpu:
         return _sums(value)
-    known = value.dtype in _NUMPY and value.layout == torch.strided and not value.is_neg()
-    array = value.detach().numpy() if known else integers(value).numpy(force=True)
-    return _keyed(value, np.ascontiguousarray(array))
+    known = value.dtype in _DENSE and value.layout == torch.strided and not value.is_neg()
+    return _keyed(value, memory_of(value.detach().contiguous() if known else integers(value)))
 
 
 def _keyed(value: Tensor, content: Any) -> tuple[Any, ...]:
@@ -268,6 +267,20 @@ def _sums(value: Tensor) -> Tensor:
         weights = ((places ^ (places >> 31)) * _SECOND) | 1
         found += torch.stack([bits.sum(), (bits * weights).sum()])
     return found
+
+
+def memory_of(value: Tensor) -> Any:
+    """The bytes of a contiguous tensor, which is copied from another device.
+
+    ``Tensor.numpy`` would forbid the training to resize the tensor's storage.
+    """
+    host = value if value.is_cpu else value.cpu()
+    width, size = host.element_size(), host.numel()
+    if host.untyped_storage().nbytes() < (host.storage_offset() + size) * width:
+        raise ValueError("a tensor's memory was freed")
+    memory: Any = (ctypes.c_char * (size * width)).from_address(host.data_ptr())
+    memory.owner = host  # lives as long as its memory is used
+    return memory
 
 
 def integers(value: Tensor) -> Tensor:
@@ -320,7 +333,7 @@ def _kind(value: Tensor) -> str:
 def tensor_digest(value: Tensor) -> str:
     whole = hashlib.sha256(f"{_kind(value)} ".encode())
     for part in torch.split(integers(value), _CHUNK):  # frozen parameters may be too large for a second copy
-        whole.update(part.cpu().numpy().data)
+        whole.update(memory_of(part))
     return whole.hexdigest()
 
 
@@ -371,7 +384,7 @@ class _Walk:
     def _add_object(self, value: Any, depth: int) -> None:
         name, parts = type(value).__qualname__, list[Any]()
         if isinstance(value, Tensor):
-            self._write(_kind(value), b"" if value.is_meta else integers(value).cpu().numpy().tobytes())
+            self._write(_kind(value), b"" if value.is_meta else bytes(memory_of(integers(value))))
             return self.add(vars(value), depth) if vars(value) else None
         if isinstance(value, np.ndarray) and value.dtype != object:
             return self._write(f"{value.dtype} {value.shape}", np.ascontiguousarray(value).tobytes())

@@ -82,8 +82,11 @@ class GradientParameters:
             if known == self._known and self._random.randrange(_FURTHER):
                 return
         self._kinds.add(kind)
-        with torch._C._DisableFuncTorch():  # transforms of torch.func hide the memory of all tensors
+        if torch._C._functorch.peek_interpreter_stack() is None:
             self._other.add(self._watch.moved())
+        else:
+            with torch._C._DisableFuncTorch():  # transforms of torch.func hide the memory of all tensors
+                self._other.add(self._watch.moved())
 
     def stepped(self) -> None:
         self._steps += 1
