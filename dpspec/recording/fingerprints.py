@@ -217,7 +217,7 @@ def _leaves(values: Iterable[Any]) -> list[Any]:
         if type(value) in _PLAIN:
             found.append(value)
         elif isinstance(value, dict):
-            found += _leaves(value.values())
+            found += _leaves([*value, *value.values()])
         elif isinstance(value, list | tuple):
             found += _leaves(value)
         else:
@@ -244,7 +244,7 @@ def _kept(value: Any, room: int) -> tuple[Any, Tensor | None, Any]:
 
 def _fingerprint(value: Any) -> Any:
     if not isinstance(value, Tensor):
-        return repr(value) if isinstance(value, float) else value if isinstance(value, int) else type(value)
+        return value if type(value) is int else repr(value) if type(value) is float else readable_digest(value)
     if value.is_meta:
         return None
     if not value.is_cpu:

@@ -24,6 +24,11 @@ class ParameterWatch:
         self._parameters, self._last = list(parameters), Bits()
         self._last.keep(self._parameters)
 
+    @property
+    def copied(self) -> bool:
+        """Whether the recorder has copies of all parameters, not fingerprints."""
+        return len(self._last.copies) == len(self._parameters)
+
     def moved(self) -> bool | Tensor:
         """Whether a bit of a parameter changed since the last :meth:`advance`."""
         return self._last.differ(self._parameters)
@@ -35,8 +40,9 @@ class ParameterWatch:
 class GradientParameters:
     """Counts the passes that compute gradients at other parameters than the last step left.
 
-    It compares values at the first two forward or backward passes of a step. At further passes it compares version
-    counters and addresses, and values again if any of these changed or at one of eight passes at random.
+    It compares values at each pass of a small model, of a large one at the first forward and the first backward pass of
+    a step. At further passes it compares version counters and addresses, and values again if any of these changed or at
+    one of eight passes at random.
     """
 
     def __init__(self, watch: ParameterWatch, parameters: Sequence[nn.Parameter]) -> None:
@@ -47,13 +53,14 @@ class GradientParameters:
         self._handles: list[Any] = []
         self._known: list[tuple[int, int]] | None = None
         self._other = Tally()
-        self._passes = self._steps = self._unseen = 0
+        self._passes = self._compared = self._steps = self._unseen = 0
+        self._small = watch.copied
         self._kinds: set[str] = set()
 
     @property
     def found(self) -> list[int]:
-        """[passes, passes at other parameters, steps, steps without a forward pass]."""
-        return [self._passes, int(self._other), self._steps, self._unseen]
+        """[passes, passes at other parameters, steps, steps without a forward pass, passes with compared values]."""
+        return [self._passes, int(self._other), self._steps, self._unseen, self._compared]
 
     def attach(self, model: nn.Module, guarded: _Guarded, compiled: nn.Module | None = None) -> None:
         """Add hooks. ``guarded`` keeps faults of the recorder from the training.
@@ -76,12 +83,13 @@ class GradientParameters:
     def observe(self, kind: str) -> None:
         """A pass computes gradients now. kind: ``forward`` or ``backward``."""
         self._passes += 1
-        if kind in self._kinds:
+        if kind in self._kinds and not self._small:
             parameters = map(local, self._parameters) if self._sharded else self._parameters
             known, self._known = self._known, [(p._version, p.data_ptr()) for p in parameters]
             if known == self._known and self._random.randrange(_FURTHER):
                 return
         self._kinds.add(kind)
+        self._compared += 1
         if torch._C._functorch.peek_interpreter_stack() is None:
             self._other.add(self._watch.moved())
         else:
