@@ -44,7 +44,7 @@ def ball(pair: Sequence[Rows], eta: float = ETA) -> int:
 
 
 def largest_cluster(pair: Sequence[Rows], eta: float = ETA) -> int:
-    return max(steps.find_good_clusters(x, eta).largest for x in pair)
+    return max(steps.Neighbourhoods(x).good_clusters(eta).largest for x in pair)
 
 
 def case(directions: Rows, copies: int, far: float = 0.95) -> tuple[Rows, Rows]:
