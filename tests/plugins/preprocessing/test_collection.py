@@ -8,8 +8,8 @@ import pytest
 from dpspec.contract import DataError, FrozenMap
 from dpspec_preprocessing import collection, sensitivity, steps
 from dpspec_preprocessing.options import Declaration
-from dpspec_preprocessing.published import pca_printed
 from dpspec_preprocessing.sensitivity import read_step
+from dpspec_preprocessing.tables import pca_printed
 
 NAN = math.nan
 TWO = np.array(

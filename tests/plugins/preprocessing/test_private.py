@@ -24,14 +24,14 @@ from dpspec_preprocessing.private import (
     smooth_divergence,
     srdp_slope,
 )
-from dpspec_preprocessing.published import (
+from dpspec_preprocessing.sensitivity import Sensitivity, read_step, refusal_probability, threshold
+from dpspec_preprocessing.tables import (
     largest_sampled_order,
     pca_printed,
     printed_rdp,
     table_2_divergence,
     theorem_2_divergence,
 )
-from dpspec_preprocessing.sensitivity import Sensitivity, read_step, refusal_probability, threshold
 
 GAUSSIAN, GD, LAPLACE = "gaussian", "dp-gd", "laplace"
 

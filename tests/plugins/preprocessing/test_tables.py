@@ -12,7 +12,7 @@ from support.preprocessing_steps import count_in_balls
 from dpspec_preprocessing import collection, sensitivity, steps
 from dpspec_preprocessing.engines import LinearEngine
 from dpspec_preprocessing.private import Private, PrivateMechanism, repaired_rdp
-from dpspec_preprocessing.published import largest_sampled_order, printed_rdp
+from dpspec_preprocessing.tables import largest_sampled_order, printed_rdp
 
 Rows = npt.NDArray[np.float64]
 ETA = 0.01
