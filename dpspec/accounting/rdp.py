@@ -107,7 +107,7 @@ def sampled_gaussian_integer_rdp(orders: npt.ArrayLike, rate: float, sigma: npt.
     result = np.empty(a.shape)
     for order in np.unique(a):
         chosen = a == order
-        weights = log_weights(int(order), q)
+        weights = _log_weights(int(order), q)
         count = np.arange(len(weights))
         growth = 0.5 * count * (count - 1.0) / np.square(sd[chosen])[:, None]
         with np.errstate(divide="ignore"):
@@ -117,8 +117,7 @@ def sampled_gaussian_integer_rdp(orders: npt.ArrayLike, rate: float, sigma: npt.
 
 
 @lru_cache(maxsize=4096)  # every noise level of a rate needs the same weights
-def log_weights(order: int, rate: float) -> Floats:
-    """``log_binomial``, cached and read-only."""
+def _log_weights(order: int, rate: float) -> Floats:
     weights = log_binomial(order, rate)
     weights.flags.writeable = False
     return weights

@@ -29,11 +29,11 @@ from dpspec.accounting import (
     best_epsilon,
     bisect,
     inside,
+    log_binomial,
     log_excess_power,
     sampled_gaussian_integer_rdp,
     whole,
 )
-from dpspec.accounting.rdp import log_weights
 from dpspec_modelmix.options import Segment
 
 SOURCE = "Xiao, Wan & Devadas, Theorem 4.1 and Corollary 4.1, repaired"
@@ -324,7 +324,7 @@ def step_rdp(orders: tuple[int, ...], segment: Segment) -> Floats:
             divergences.append(float(growth[a]) / (a - 1.0))
             continue
         with np.errstate(divide="ignore"):
-            logs = growth[: a + 1] + np.log(-np.expm1(-growth[: a + 1])) + log_weights(a, segment.rate)
+            logs = growth[: a + 1] + np.log(-np.expm1(-growth[: a + 1])) + _log_weights(a, segment.rate)
         divergences.append(float(np.logaddexp(0.0, np.logaddexp.reduce(logs))) / (a - 1.0))
     return np.array(divergences)
 
@@ -332,3 +332,10 @@ def step_rdp(orders: tuple[int, ...], segment: Segment) -> Floats:
 @lru_cache(maxsize=1024)
 def _gaussian_rdp(orders: tuple[int, ...], segment: Segment) -> Floats:
     return sampled_gaussian_integer_rdp(np.asarray(orders, dtype=np.float64), segment.rate, 1.0 / segment.effect)
+
+
+@lru_cache(maxsize=4096)
+def _log_weights(order: int, rate: float) -> Floats:
+    weights = log_binomial(order, rate)
+    weights.flags.writeable = False
+    return weights
