@@ -3,7 +3,6 @@
 import csv
 import io
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
 from typing import Any
 
 import dpspec.contract as dps
@@ -154,14 +153,7 @@ class PerInstanceAudit(dps.Audit):
     def trials(self, inputs: dps.FrozenMap, context: dps.Context, indices: Sequence[int]) -> Iterator[dps.Trial]:
         from dpspec_per_instance import trials
 
-        setup = trials.RunSetup(inputs=inputs, context=context)
-        mean_rule = AuditBlock.of(inputs["audit"]).mean_rule
-        for trial in trials.run_trials(setup, indices):
-            if trial.index == 0 and mean_rule is not None:
-                arrays = {**trial.arrays, **trials.estimate_mean_rule(setup, mean_rule)}
-                yield replace(trial, arrays=arrays)
-            else:
-                yield trial
+        return trials.run_trials(trials.RunSetup(inputs=inputs, context=context), indices)
 
     def conclude(self, spec: dps.Spec, trials: Sequence[dps.Trial]) -> Iterator[dps.Outcome]:
         from dpspec.stats import utility
