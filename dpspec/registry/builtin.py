@@ -24,7 +24,7 @@ from dpspec.contract import (
 )
 from dpspec.contract.attacks import Canary, Score
 from dpspec.contract.fragments import array, block, number
-from dpspec.data import arrays, fileless, huggingface, table_files, tokens
+from dpspec.data import arrays, fileless, table_files, tokens
 from dpspec.language.blocks import CELL_BLOCKS, CLAIM_KIND, SELECTION, core
 from dpspec.models import architectures
 from dpspec.training.providers import BACKENDS, CANARIES, SCORES
@@ -33,7 +33,6 @@ DATASETS = (
     table_files.CSV,
     fileless.DECLARED,
     fileless.DIGITS,
-    huggingface.DATASET,
     arrays.IDX,
     arrays.NPZ,
     table_files.PARQUET,

@@ -5,8 +5,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import dpspec.contract as dps
 from dpspec import kit
 from dpspec.contract.attacks import USUAL_SCORE
-from dpspec_group.options import AUDIT_SCHEMA, MECHANISM_SCHEMA, Attack
-from dpspec_group.refusals import refusals
+from dpspec_group.options import AUDIT_SCHEMA, MECHANISM_SCHEMA, Attack, refusals
 
 DPSPEC_API = 1
 

@@ -5,8 +5,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import dpspec.contract as dps
 from dpspec import kit
 from dpspec.contract.fragments import CLIP_NORM, NOISE, NOISE_MULTIPLIER, SAMPLING
-from dpspec_modelmix.options import Attack
-from dpspec_modelmix.refusals import refusals
+from dpspec_modelmix.options import Attack, refusals
 
 DPSPEC_API = 1
 
