@@ -12,7 +12,7 @@ from dpspec.engine.recorded.recorded_run import Array, RecordedRun
 from dpspec.engine.results.decimals import nearest
 from dpspec.recording.folder.step_record import ROUNDING
 from dpspec.stats.conformance import noise_tests
-from dpspec.stats.conformance.measurement import CLIP_TOLERANCE, exactly
+from dpspec.stats.conformance.measurement import CLIP_TOLERANCE, Measurement, exactly
 
 #: Relative precision of a divisor that is computed from float32 sums, and from sums in half precision.
 _DIVIDED, _DIVIDED_HALF = 1e-4, 2.0**-6
@@ -262,16 +262,9 @@ def _sampled(
     assumption: str, test: str, right: bool, declared: float, seen: float, note: str, detectable: float | None
 ) -> Check:
     """A property computed at random steps: it tests the other steps and does not verify them."""
-    return Check(
-        assumption=assumption,
-        test=test,
-        p_value=1.0 if right else 0.0,
-        observed="measured",
-        declared=declared,
-        measured=seen,
-        detectable=detectable,
-        note=note,
-    )
+    p_value = 1.0 if right else 0.0
+    found = Measurement(test=test, declared=declared, measured=seen, p_value=p_value, detectable=detectable)
+    return found.check(assumption, "measured", note)
 
 
 def _batches(run: RecordedRun) -> Iterator[Check]:
