@@ -25,9 +25,9 @@ from dpspec.recording.ranks.group import meet
 from dpspec.recording.ranks.rank_watch import RankWatch
 from dpspec.recording.ranks.shards import local
 from dpspec.recording.recognized import refuse_processes, uncompiled
+from dpspec.recording.sums.ghost_sums import ShardedGhostSums
 from dpspec.recording.sums.reported_gradients import ReportedGradients
 from dpspec.recording.sums.sensitivity_probe import SensitivityProbe
-from dpspec.recording.sums.sharded_ghost_sums import ShardedGhostSums
 from dpspec.recording.watching.arrays import ReportedUpdates
 from dpspec.recording.watching.model_state import ModelState
 from dpspec.recording.watching.noise_sketch import NoiseSketch
