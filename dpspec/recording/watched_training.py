@@ -133,7 +133,7 @@ class WatchedTraining:
             entering: Entering | None = None
             if canaries is not None and samples is not None:
                 entering = partial(_enter, canaries, samples)
-            self._opacus = OpacusWatch(
+            self._opacus = opacus = OpacusWatch(
                 parts.optimizer,
                 parts.clipping,
                 parts.model,
@@ -143,11 +143,11 @@ class WatchedTraining:
                 self._probing(),
                 self._rank,
             )
-            self._opacus.attach(self._before, self._after, lambda: self._options.read(private=True), self.guarded)
+            before, after = partial(self._before, opacus), partial(self._after, opacus)
+            opacus.attach(before, after, lambda: self._options.read(private=True), self.guarded)
         elif inner is not None:
-            self._hooks = StepHooks(
-                inner, partial(self.guarded, self._before_own), partial(self.guarded, self._after_own)
-            )
+            before, after = partial(self.guarded, self._before_own), partial(self.guarded, self._after_own)
+            self._hooks = StepHooks(inner, before, after)
         self._passes = None if inner is None else GradientParameters(self._watch, noisy)
         if self._passes is not None:
             self._passes.attach(parts.model, self.guarded, parts.compiled)
@@ -342,19 +342,17 @@ class WatchedTraining:
         self._probe = probe
         return lambda start, size, gradients: probe.observe(samples.current()[start : start + size], gradients)
 
-    def _before(self) -> None:
-        assert self._opacus is not None
-        self._opacus.step.outside = self._watch.moved()
-        self._opacus.before_update()
+    def _before(self, opacus: OpacusWatch) -> None:
+        opacus.step.outside = self._watch.moved()
+        opacus.before_update()
         self._before_update()
         if self.gradients is not None:
             self.gradients.before_step()
 
-    def _after(self) -> None:
-        assert self._opacus is not None
-        self._opacus.after_update()
+    def _after(self, opacus: OpacusWatch) -> None:
+        opacus.after_update()
         self._after_update()
-        step, self._opacus.step = self._opacus.step, PendingStep()
+        step, opacus.step = opacus.step, PendingStep()
         step.updates = 1
         if self._seeds is not None:
             self._seeds.step()
