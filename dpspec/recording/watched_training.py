@@ -74,6 +74,7 @@ class WatchedTraining:
             part, rank = group.part, group.folder
         self._parts = parts
         self._folder = part_of(folder, part) / rank
+        self._undo = contextlib.ExitStack()
         self.samples, notes = self._watch_sampler()
         header = parts.header(notes, group, part if resume else 0)
         secret = secrets.token_hex(32)
@@ -93,8 +94,7 @@ class WatchedTraining:
                 raise UsageError("gradient canaries cannot enter this training: its sampler cannot be watched")
             self.writer = RunWriter(self._folder, header)
         except BaseException:
-            if self.samples is not None:
-                self.samples.detach()
+            self.detach()
             raise
         self._pid, self._started = _PROCESS[0], time.monotonic()
         self._waiting: list[tuple[PendingStep, Callable[[], tuple[PublicStep, InternalStep]]]] = []
@@ -144,17 +144,19 @@ class WatchedTraining:
                 self._rank,
             )
             before, after = partial(self._before, opacus), partial(self._after, opacus)
-            opacus.attach(before, after, lambda: self._options.read(private=True), self.guarded)
+            opacus.attach(before, after, lambda: self._options.read(private=True), self.guarded, self._undo)
         elif inner is not None:
             before, after = partial(self.guarded, self._before_own), partial(self.guarded, self._after_own)
             self._hooks = StepHooks(inner, before, after)
+            self._undo.callback(self._hooks.remove)
         self._passes = None if inner is None else GradientParameters(self._watch, noisy)
         if self._passes is not None:
-            self._passes.attach(parts.model, self.guarded, parts.compiled)
+            self._passes.attach(parts.model, self.guarded, self._undo, parts.compiled)
         if parts.clipping is None:
             self._options = OptionWatch(inner, self._declared_options, self.guarded)
         else:
             self._options = OptionWatch(inner, parts.private_options, self.guarded, parts.private_objects)
+        self._undo.callback(self._options.remove)
         self._saved = None if group is None else group.saved
         self._states = StateWatch(parts, inner, trained, self._model_state, secret)
         self.guarded(partial(self._start, part))
@@ -166,6 +168,7 @@ class WatchedTraining:
             self._options.changes()
         self.writer.save(self._states.state(0, self._options.current()))
         self._states.attach(partial(self.guarded, partial(self._save, send=True)))
+        self._undo.callback(self._states.detach)
 
     def _save(self, *, send: bool = False) -> None:
         """Note the state between two steps. Parameters that moved since the last one belong to none."""
@@ -179,16 +182,7 @@ class WatchedTraining:
         self._states.note(step, options, lambda: writer.save(self._states.state(step, options, self._facts())))
 
     def detach(self) -> None:
-        self._options.remove()
-        self._states.detach()
-        if self._opacus is not None:
-            self._opacus.detach()
-        if self._hooks is not None:
-            self._hooks.remove()
-        if self._passes is not None:
-            self._passes.detach()
-        if self.samples is not None:
-            self.samples.detach()
+        self._undo.close()
 
     def guarded(self, observe: Callable[[], None]) -> None:
         if self.writer is None or _PROCESS[0] != self._pid:
@@ -332,6 +326,7 @@ class WatchedTraining:
         watch = SamplerWatch(sampler.batches, ahead=self._parts.ahead, present=there)
         if not watch.attach():
             return None, [*notes, f"sampler {sampler.kind} cannot be watched: the drawn records are not observed"]
+        self._undo.callback(watch.detach)
         return watch, notes
 
     def _probing(self) -> Probing | None:

@@ -16,6 +16,7 @@ import math
 import random
 import warnings
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack
 from functools import partial
 from typing import Any
 
@@ -71,8 +72,8 @@ class GhostSums:
     def recomputed(self) -> list[float]:
         return [self._calls, self._recomputed, self._different, min(self._limit, 1e9)]
 
-    def attach(self, guarded: Callable[[Callable[[], None]], None]) -> Callable[[], None]:
-        """Observe the criterion's ``backward`` at its class; returns the function that ends it."""
+    def attach(self, guarded: Callable[[Callable[[], None]], None], undo: ExitStack) -> None:
+        """Observe the criterion's ``backward`` at its class, until ``undo`` ends it."""
         from opacus.utils.fast_gradient_clipping_utils import DPTensorFastGradientClipping as Losses
 
         original, watch = Losses.backward, self
@@ -86,7 +87,7 @@ class GhostSums:
                 guarded(watch._end)
             return result
 
-        return put_method(Losses, "backward", backward)
+        undo.callback(put_method(Losses, "backward", backward))
 
     def _begin(self, losses: Tensor) -> None:
         self._forget()
@@ -244,22 +245,16 @@ class WholeGradients:
         self._model, self._parameters, self._starts = model, list(parameters), list(starts)
         self.other = Tally()
         self._gathered: dict[int, Tensor] = {}
-        self._handles: list[Any] = []
         self._observer: Observer | None = None
         self._discarding = False
 
-    def attach(self, guarded: Callable[[Callable[[], None]], None]) -> None:
-        self._guarded = guarded
+    def attach(self, guarded: Callable[[Callable[[], None]], None], undo: ExitStack) -> None:
+        self._guarded, self._undo = guarded, undo
         numbers = {id(p): number for number, p in enumerate(self._parameters)}
         for module in self._model.modules():
             own = {name: numbers[id(p)] for name, p in module._parameters.items() if id(p) in numbers}
             if own:
-                self._handles.append(module.register_forward_pre_hook(partial(self._gather, own)))
-
-    def detach(self) -> None:
-        for handle in self._handles:
-            handle.remove()
-        self._handles = []
+                undo.callback(module.register_forward_pre_hook(partial(self._gather, own)).remove)
 
     def observe(self, observer: Observer | None) -> None:
         """Give the gradients of the training's passes to an observer from now on; None ends it."""
@@ -283,7 +278,7 @@ class WholeGradients:
                 continue
             if p is not self._gathered.get(number) and p.requires_grad:
                 self._gathered[number] = p
-                self._handles.append(p.register_hook(partial(self._differentiated, number)))
+                self._undo.callback(p.register_hook(partial(self._differentiated, number)).remove)
             if torch.is_grad_enabled() and module.training:
                 self._guarded(partial(self._compare, number, p))
 
@@ -308,15 +303,10 @@ class ShardedGhostSums(GhostSums):
         self._batch, self._agreeing = 0, True
         self._along: list[Tensor] = []
 
-    def attach(self, guarded: Callable[[Callable[[], None]], None]) -> Callable[[], None]:
-        undo, self._guarded = super().attach(guarded), guarded
-        self._whole.attach(guarded)
-
-        def detach() -> None:
-            self._whole.detach()
-            undo()
-
-        return detach
+    def attach(self, guarded: Callable[[Callable[[], None]], None], undo: ExitStack) -> None:
+        super().attach(guarded, undo)
+        self._guarded = guarded
+        self._whole.attach(guarded, undo)
 
     @property
     def other_parameters(self) -> int:

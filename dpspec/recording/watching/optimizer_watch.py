@@ -8,6 +8,7 @@ import math
 import operator
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from functools import partial
 from itertools import repeat
 from types import FrameType, MethodType
@@ -115,7 +116,6 @@ class OpacusWatch:
         self._optimizer, self._clipping, self._model, self._sketch = optimizer, clipping, model, sketch
         self._parameters: list[Any] = list(optimizer.params)
         self._coefficients = 0
-        self._undo: list[Callable[[], None]] = []
         self._wrappers: dict[str, Any] = {}
         self._contributions: Contributions | None = None
         self._unscaled: Tensor | None = None
@@ -158,12 +158,15 @@ class OpacusWatch:
             return self.ghost.recomputed
         return None if self.recomputed is None else self.recomputed.found
 
-    def attach(self, before: Moment, after: Moment, use: Moment, guarded: Callable[[Moment], None]) -> None:
-        optimizer, self._guarded = self._optimizer, guarded
+    def attach(
+        self, before: Moment, after: Moment, use: Moment, guarded: Callable[[Moment], None], undo: ExitStack
+    ) -> None:
+        """Begin to observe, until ``undo`` ends it."""
+        optimizer, self._guarded, self._undo = self._optimizer, guarded, undo
         guarded(lambda: self.replaced.check({}))  # the wrappers below hide methods that the script replaced before
         self._use = use
         if (ghost := self.ghost) is not None:
-            self._undo.append(ghost.attach(guarded))
+            ghost.attach(guarded, undo)
             self._wrap(optimizer, "accumulate", partial(self._begin_ghost, ghost), partial(self._after_ghost, ghost))
             if callable(getattr(self._model, "get_clipping_coef", None)):
                 self._wrap(self._model, "get_clipping_coef", use, partial(self._after_coefficients, ghost))
@@ -174,13 +177,8 @@ class OpacusWatch:
         self._wrap(optimizer, "scale_grad", self._before_scaling, self._after_scaling)
         if self._rank is not None and not self._sharded:
             self._wrap(optimizer, "reduce_gradients", self._before_reduction, self._after_reduction)
-        self._undo.append(self.hooks.remove)
+        undo.callback(self.hooks.remove)
         guarded(lambda: self.replaced.check(self._wrappers))
-
-    def detach(self) -> None:
-        for undo in reversed(self._undo):
-            undo()
-        self._undo = []
 
     def _wrap(self, thing: Any, name: str, before: Moment, after: Callable[[Any], None]) -> None:
         original, guarded = getattr(thing, name), self._guarded
@@ -201,7 +199,7 @@ class OpacusWatch:
             return result
 
         put = MethodType(replaced, thing)
-        self._undo.append(put_method(thing, name, put))
+        self._undo.callback(put_method(thing, name, put))
         if thing is self._optimizer:
             self._wrappers[name] = put
 
