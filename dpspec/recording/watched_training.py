@@ -20,7 +20,6 @@ from dpspec.recording.folder.run_folder import RunWriter
 from dpspec.recording.folder.step_record import UNSEEN, Indices, InternalStep, PublicStep
 from dpspec.recording.parts import Parts
 from dpspec.recording.pending_step import PendingStep
-from dpspec.recording.planting.planted import GradientCanaries
 from dpspec.recording.ranks.group import meet
 from dpspec.recording.ranks.rank_watch import RankWatch
 from dpspec.recording.ranks.shards import local
@@ -127,19 +126,15 @@ class WatchedTraining:
         self._seeds: SeedWatch | None = None
         self._hooks: StepHooks | None = None
         if parts.clipping is not None:
-            canaries, samples = self.gradients, self.samples
             drawing = None if parts.sampler is None or parts.sampler.rate is None else parts.sampler
             self._seeds = SeedWatch(parts.optimizer, None if drawing is None else drawing.batches)
-            entering: Entering | None = None
-            if canaries is not None and samples is not None:
-                entering = partial(_enter, canaries, samples)
             self._opacus = opacus = OpacusWatch(
                 parts.optimizer,
                 parts.clipping,
                 parts.model,
                 self._sketch,
                 self._noise,
-                entering,
+                self._entering(),
                 self._probing(),
                 self._rank,
             )
@@ -329,6 +324,12 @@ class WatchedTraining:
         self._undo.callback(watch.detach)
         return watch, notes
 
+    def _entering(self) -> Entering | None:
+        canaries, samples = self.gradients, self.samples
+        if canaries is None or samples is None:
+            return None
+        return lambda clip_norm: canaries.enter(samples.latest(), clip_norm)
+
     def _probing(self) -> Probing | None:
         parts, samples = self._parts, self.samples
         if parts.loss is None or samples is None:
@@ -423,10 +424,6 @@ class WatchedTraining:
             self._opacus.read([step for step, _ in waiting])
         if waiting and self.writer is not None:
             self.writer.write(*(finish() for _, finish in waiting))
-
-
-def _enter(canaries: GradientCanaries, samples: SamplerWatch, clip_norm: float) -> Tensor:
-    return canaries.enter(samples.latest(), clip_norm)
 
 
 def _named(model: nn.Module) -> dict[str, nn.Parameter]:
