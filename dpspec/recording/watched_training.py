@@ -148,7 +148,9 @@ class WatchedTraining:
         if self._passes is not None:
             self._passes.attach(parts.model, self.guarded, self._undo, parts.compiled)
         if parts.clipping is None:
-            self._options = OptionWatch(inner, self._declared_options, self.guarded)
+            self._options = OptionWatch(
+                inner, lambda: {name: one for name, one in self.declared.items() if name != "records"}, self.guarded
+            )
         else:
             self._options = OptionWatch(inner, parts.private_options, self.guarded, parts.private_objects)
         self._undo.callback(self._options.remove)
@@ -380,9 +382,6 @@ class WatchedTraining:
         self.own.moved = self._watch.advance()
         if self._passes is not None:
             self._passes.stepped()
-
-    def _declared_options(self) -> dict[str, Any]:
-        return {name: value for name, value in self.declared.items() if name != "records"}
 
     def _before_update(self) -> None:
         if self._rank is None and _DISTRIBUTED and torch.distributed.is_initialized():
