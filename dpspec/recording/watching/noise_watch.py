@@ -274,11 +274,8 @@ class NoiseWatch:
             largest = _array(found) / std
             largest = largest[largest >= 0.0]
             count, expected = gaussian_noise.small_gaps(largest, _APART * unit, (_APART + 2.0 * _ERROR) * unit)
-            self._repeats = [
-                self._repeats[0] + count,
-                self._repeats[1] + expected,
-                self._repeats[2] + max(0, len(largest) - 1),
-            ]
+            more = count, expected, max(0, len(largest) - 1)
+            self._repeats = [one + another for one, another in zip(self._repeats, more, strict=True)]
             where = self._coordinates.every(_VALUES)
             self._add_coarse(_array(noise[where]), _array(total[where]), std, unit)
         _keep(self._largest, largest)

@@ -3,6 +3,7 @@
 import random
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from types import FrameType
 from typing import Any
 
@@ -50,7 +51,6 @@ class GradientParameters:
         self._watch, self._parameters = watch, list(parameters)
         self._sharded = any(local(p) is not p for p in self._parameters)
         self._random = random.SystemRandom()
-        self._handles: list[Any] = []
         self._known: list[tuple[int, int]] | None = None
         self._other = Tally()
         self._passes = self._compared = self._steps = self._unseen = 0
@@ -62,23 +62,18 @@ class GradientParameters:
         """[passes, passes at other parameters, steps, steps without a forward pass, passes with compared values]."""
         return [self._passes, int(self._other), self._steps, self._unseen, self._compared]
 
-    def attach(self, model: nn.Module, guarded: _Guarded, compiled: nn.Module | None = None) -> None:
-        """Add hooks. ``guarded`` keeps faults of the recorder from the training.
+    def attach(self, model: nn.Module, guarded: _Guarded, undo: ExitStack, compiled: nn.Module | None = None) -> None:
+        """Add hooks, until ``undo`` removes them. ``guarded`` keeps faults of the recorder from the training.
 
         compiled: the wrapper of the model, whose hooks run outside of compiled code.
         """
         inner = getattr(model, "_module", None)
         for module in (inner if isinstance(inner, nn.Module) else model, compiled):
             if module is not None:
-                self._handles.append(module.register_forward_pre_hook(_ForwardHook(self, guarded)))
+                undo.callback(module.register_forward_pre_hook(_ForwardHook(self, guarded)).remove)
         if self._parameters:
             first: Any = self._parameters[0]
-            self._handles.append(first.register_hook(lambda _: guarded(lambda: self.observe("backward"))))
-
-    def detach(self) -> None:
-        for handle in self._handles:
-            handle.remove()
-        self._handles = []
+            undo.callback(first.register_hook(lambda _: guarded(lambda: self.observe("backward"))).remove)
 
     def observe(self, kind: str) -> None:
         """A pass computes gradients now. kind: ``forward`` or ``backward``."""
