@@ -3,6 +3,7 @@
 import csv
 import io
 from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import dpspec.contract as dps
@@ -13,45 +14,6 @@ from dpspec_per_instance.options import LOGGED_RUNS, MEASURED_STEPS, AuditBlock,
 
 DPSPEC_API = 1
 
-EXAMPLE = """\
-dpspec: 1
-name: per-instance-example
-description: DP-SGD on synthetic points. What is the privacy loss of each training record?
-
-mechanism:
-  kind: per-instance
-  noise_multiplier: 2.0
-  clip_norm: 1.0
-  sampling: {scheme: poisson, rate: 0.05}
-  steps: 20
-  orders: [2, 4, 8, 16, 32]
-  composition: {observe_every: 5}
-
-data: {kind: synthetic, pattern: blobs, records: 200, features: 16, classes: 2}
-model: {kind: linear}
-training: {backend: native, learning_rate: 0.5}
-
-threat_model:
-  points: all
-  direction: remove
-
-claims:
-  - {id: everyone, kind: approx-dp, epsilon: 2.0, delta: 1e-5}
-  - {id: one, kind: per-instance-dp, epsilon: 2.0, delta: 1e-5, record: 7}
-  - id: most
-    kind: per-instance-dp
-    epsilon: 1.2
-    delta: 1e-5
-    fraction: 0.9
-    population: train
-    expect: [supported, open]
-
-audit:
-  method: many-run
-  runs: 4
-  seed: 1
-"""
-
 PER_INSTANCE = dps.Mechanism(
     kind="per-instance",
     summary="DP-SGD: per-instance privacy loss of each record, from its gradients during training",
@@ -60,7 +22,7 @@ PER_INSTANCE = dps.Mechanism(
     schemas=dps.Schemas(mechanism=options.MECHANISM, threat_model=options.THREAT_MODEL, audit=options.AUDIT),
     claims=frozenset({"per-instance-dp", "approx-dp", "metric"}),
     audit="dpspec_per_instance:PerInstanceAudit",
-    example=EXAMPLE,
+    example=Path(__file__).with_name("example.yaml").read_text(encoding="utf-8"),
     trial_revision=3,
 )
 
