@@ -144,7 +144,7 @@ class WatchedTraining:
             before, after = partial(self.guarded, self._before_own), partial(self.guarded, self._after_own)
             self._hooks = StepHooks(inner, before, after)
             self._undo.callback(self._hooks.remove)
-        self._passes = None if inner is None else GradientParameters(self._watch, noisy)
+        self._passes = None if inner is None else GradientParameters(self._watch, noisy, self._model_state)
         if self._passes is not None:
             self._passes.attach(parts.model, self.guarded, self._undo, parts.compiled)
         if parts.clipping is None:

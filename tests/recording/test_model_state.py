@@ -14,6 +14,7 @@ from support import opacus_training
 from support.checked_runs import CheckedRun, Question, check_run
 from support.opacus_training import Training
 from torch import nn
+from torch.func import functional_call
 
 from dpspec.recording.fingerprints import TooLargeError, digest
 from dpspec.recording.watching.model_state import ModelState
@@ -197,6 +198,18 @@ def test_parameters_keep_their_names(exchange: Callable[[Any], None], names: lis
         watch.before_step()
         exchange(made)
     assert watch.changed()["state"] == names
+
+
+def test_parameters_keep_their_names_in_a_pass() -> None:
+    made = nn.Sequential(nn.Linear(3, 3), nn.Tanh(), nn.Linear(3, 3))
+    watch = ModelState(made, list(made.parameters()))
+    made.register_forward_pre_hook(lambda *_: watch.compare_names(in_pass=True))
+    functional_call(made, {name: p.detach() for name, p in made.named_parameters()}, torch.randn(2, 3))
+    assert watch.changed()["state"] == []
+    exchanged_layers(made)
+    made(torch.randn(2, 3))
+    exchanged_layers(made)
+    assert len(watch.changed()["state"]) == 4
 
 
 def test_running_averages_are_named() -> None:

@@ -66,8 +66,7 @@ class ModelState:
         return digest([self._tensors, self._state])
 
     def before_step(self) -> None:
-        if not all(holder.get(key) is part for holder, key, part in self._tree):
-            self._compare_names()
+        self.compare_names()
         for name, (holder, key) in self._places.items():
             tensor = holder.get(key)
             if name in self._moved or not isinstance(tensor, Tensor):
@@ -81,10 +80,17 @@ class ModelState:
     def _named_parameters(self) -> dict[str, nn.Parameter]:
         return dict(self._model.named_parameters(remove_duplicate=False))
 
-    def _compare_names(self) -> None:
-        """Compare the parameter of each name: the order of equal layers may depend on a record."""
-        now = self._named_parameters()
-        self._renamed |= {name for name, parameter in self._named.items() if now.get(name) is not parameter}
+    def compare_names(self, *, in_pass: bool = False) -> None:
+        """Compare the parameter of each name: the order of equal layers may depend on a record.
+
+        in_pass: whether the model computes now, so that ``torch.func`` and FSDP2 may have replaced parameters by others
+        than those of the beginning, which are not counted.
+        """
+        if all(holder.get(key) is part for holder, key, part in self._tree):
+            return
+        known, now = {id(parameter) for parameter in self._named.values()}, self._named_parameters()
+        other = {name: now.get(name) for name, parameter in self._named.items() if now.get(name) is not parameter}
+        self._renamed |= {name for name, found in other.items() if not in_pass or id(found) in known}
 
     def changed(self) -> dict[str, list[str]]:
         """Names of changed, new and removed values, at most 20 of each kind.
@@ -96,7 +102,7 @@ class ModelState:
             or cannot be read.
         """
         attributes, state = self._held_attributes(), self._held_state()
-        self._compare_names()
+        self.compare_names()
         both = ((attributes, self._attributes), (state, self._state))
         unread = [name for now, before in both for name in now if UNREAD in (now[name], before.get(name))]
         found = {

@@ -13,6 +13,7 @@ from torch.utils import checkpoint
 
 from dpspec.recording.fingerprints import Bits, Tally
 from dpspec.recording.ranks.shards import local
+from dpspec.recording.watching.model_state import ModelState
 
 #: One in this number of further passes of a step compares values.
 _FURTHER = 8
@@ -46,8 +47,12 @@ class GradientParameters:
     one of eight passes at random.
     """
 
-    def __init__(self, watch: ParameterWatch, parameters: Sequence[nn.Parameter]) -> None:
-        """watch: keeps the parameters that the last step left. parameters: those that noise is added to."""
+    def __init__(
+        self, watch: ParameterWatch, parameters: Sequence[nn.Parameter], model_state: ModelState | None = None
+    ) -> None:
+        """watch: keeps the parameters that the last step left. parameters: those that noise is added to. model_state:
+        keeps the names of parameters."""
+        self._model_state = model_state
         self._watch, self._parameters = watch, list(parameters)
         self._sharded = any(local(p) is not p for p in self._parameters)
         self._random = random.SystemRandom()
@@ -78,6 +83,8 @@ class GradientParameters:
     def observe(self, kind: str) -> None:
         """A pass computes gradients now. kind: ``forward`` or ``backward``."""
         self._passes += 1
+        if kind == "forward" and self._model_state is not None:
+            self._model_state.compare_names(in_pass=True)
         if kind in self._kinds and not self._small:
             parameters = map(local, self._parameters) if self._sharded else self._parameters
             known, self._known = self._known, [(p._version, p.data_ptr()) for p in parameters]
