@@ -150,7 +150,7 @@ def _bounded(run: RecordedRun, noise: Sequence[float], adjacency: str, delta: fl
 def poisson_epsilon(noise: Sequence[float], rates: Sequence[float], delta: float, group_size: int) -> ScheduleEpsilon:
     """Epsilon at ``delta`` in (0, 1) of Poisson sampled steps for groups of up to ``group_size``.
 
-    If there are many different noise multipliers, they are rounded down.
+    If there are many different noise multipliers, they are rounded down. A rate of 0 counts as 1.
     """
     rounded, exact = list(noise), len(set(noise)) <= _DISTINCT
     if not exact:
@@ -158,7 +158,7 @@ def poisson_epsilon(noise: Sequence[float], rates: Sequence[float], delta: float
         unit = 10.0**exponent
         rounded = (np.floor(np.asarray(noise) / unit) * unit).tolist()
     counts = Counter(zip(rounded, rates, strict=True))
-    parts = [(Mixture.poisson(group_size, rate, sigma), steps) for (sigma, rate), steps in counts.items()]
+    parts = [(Mixture.poisson(group_size, rate or 1.0, sigma), steps) for (sigma, rate), steps in counts.items()]
     interval = PrivacyLoss(tuple(parts)).epsilon(delta)
     return ScheduleEpsilon(interval=interval, method="PLD of Poisson samples", tight=exact)
 
