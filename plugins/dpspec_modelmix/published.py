@@ -103,7 +103,9 @@ def real_epsilon(segments: Sequence[Segment], delta: float) -> BestEpsilon:
 
 
 def real_step_rdp(orders: Sequence[float], segment: Segment) -> Floats:
-    """D_a of one step at real ``orders`` > 1, shape (n,), for the one-hot pair of a one-dimensional segment."""
+    """D_a of one step at real ``orders`` > 1, shape (n,), for the one-hot pair."""
+    if not segment.one_dimensional:
+        raise ValueError("fractional orders are defined for p = 1 only")
     a = np.asarray(orders, dtype=np.float64)
     if segment.gap < NARROW:
         if segment.rate == 1.0:

@@ -310,6 +310,8 @@ def _search_orders(
 @lru_cache(maxsize=256)
 def step_rdp(orders: tuple[int, ...], segment: Segment) -> Floats:
     """D_a of one step at integer ``orders``, shape (n,): Corollary 4.1, or Theorem 4.1 for p = 1."""
+    if segment.noise != "gaussian":
+        raise ValueError("moments require Gaussian noise")
     if segment.effect == 0.0 and segment.embedded == 0.0:
         return np.zeros(len(orders))
     top = tuple(range(2, max(orders) + 1))

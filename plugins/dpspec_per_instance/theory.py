@@ -152,6 +152,8 @@ def entropic_mean(values: npt.ArrayLike, weight: float, log_masses: npt.ArrayLik
     v = np.asarray(values, dtype=np.float64)
     logs = np.full(len(v), -math.log(len(v))) if log_masses is None else np.asarray(log_masses, dtype=np.float64)
     logs = logs.reshape(-1, *[1] * (v.ndim - 1))
+    if not weight > 0.0:
+        raise ValueError(f"weight must be above 0, got {weight!r}")
     possible = np.where(np.isneginf(logs), -np.inf, v)
     top = np.max(possible, axis=0)
     with np.errstate(over="ignore"):

@@ -225,6 +225,8 @@ def repaired_divergence(m: PrivateMechanism, order: float, tau: float | None, ch
 
 def compose(rdp: Curve, srdp: Curve, order: float) -> float:
     """The minimum of T1 and T2 over p and q; infinite if no required order is proved."""
+    if not order > 1.0:
+        raise ValueError(f"order must exceed 1, got {order!r}")
     return min(_minimum(lambda p: _term(srdp, rdp, order, p)), _minimum(lambda q: _term(rdp, srdp, order, q)))
 
 

@@ -142,7 +142,10 @@ def median(spread: float, missing_in_row: int = 1) -> float:
 
 def trimmed_mean(spread: float, observed: int, trim: int, missing_in_row: int = 1) -> float:
     """sqrt(q) (x_hi - x_lo) / (N - 2 m): one kept value is replaced, added or removed."""
-    return math.sqrt(missing_in_row) * spread / (observed - 2 * trim)
+    kept = observed - 2 * trim
+    if kept < 1:
+        raise ValueError(f"trimming {trim} values at each end removes all {observed} values")
+    return math.sqrt(missing_in_row) * spread / kept
 
 
 def regression(smallest: float, largest: float, missing_in_row: int = 1) -> float:
@@ -152,6 +155,8 @@ def regression(smallest: float, largest: float, missing_in_row: int = 1) -> floa
 
 def one_record_of_regression(smallest: float, largest: float) -> float:
     """largest^2 / ((largest + 1) smallest^2) + 1 / smallest, from the eigenvalues of X^T X: one record added."""
+    if not 0.0 < smallest <= largest:
+        raise ValueError("eigenvalues must be positive and in ascending order")
     return largest**2 / ((largest + 1.0) * smallest**2) + 1.0 / smallest
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.polynomial.hermite_e import hermeval
 from scipy.special import ndtr, ndtri
 
-from dpspec.accounting import Floats, GaussianTradeOff, bisect, inside, laplace_rdp, sampled_gaussian_rdp
+from dpspec.accounting import Floats, GaussianTradeOff, bisect, finite, inside, laplace_rdp, sampled_gaussian_rdp, whole
 from dpspec_rero.options import Steps
 from dpspec_rero.theory import amplified_epsilon
 
@@ -26,10 +26,15 @@ def gamma_from_epsilon_delta(kappa: float, epsilon: float, delta: float, *, both
 
     ``both`` directions also give 1 - e^-epsilon (1 - delta - kappa), the whole trade-off function.
     """
-    grown = epsilon + math.log(kappa)
+    level = inside("kappa", kappa, one=True)
+    if epsilon < 0.0 or math.isnan(epsilon):
+        raise ValueError(f"epsilon must not be negative, got {epsilon!r}")
+    if not 0.0 <= finite("delta", delta) < 1.0:
+        raise ValueError(f"delta must be at least 0 and below 1, got {delta!r}")
+    grown = epsilon + math.log(level)
     value = math.exp(grown) + delta if grown < 1.0 else math.inf
     if both:
-        value = min(value, 1.0 - math.exp(-epsilon) * (1.0 - delta - kappa))
+        value = min(value, 1.0 - math.exp(-epsilon) * (1.0 - delta - level))
     return min(1.0, value)
 
 
@@ -45,8 +50,10 @@ def clt_effect(phases: Sequence[Steps], *, as_printed: bool = False) -> float:
 
 
 def printed_pure_epsilon(phases: Sequence[Steps]) -> float:
-    """ln(1 + p (e^(N s) - 1)) as printed, of one Laplace phase: N steps as if sampled once. A very loose bound."""
+    """ln(1 + p (e^(N s) - 1)) as printed, of one phase: N steps as if sampled once. A bound, and a very loose one."""
     (phase,) = phases
+    if phase.noise != "laplace" or phase.effect == math.inf:
+        return math.inf
     return amplified_epsilon(phase.rate, phase.count * phase.effect)
 
 
@@ -54,6 +61,8 @@ def _chi_squared(phase: Steps, as_printed: bool) -> float:
     s = phase.effect
     if phase.noise == "gaussian":
         return _expm1(s if as_printed else s * s)
+    if as_printed:
+        raise ValueError("the paper prints no central-limit form for Laplace noise")
     return (2.0 * _expm1(s) + math.expm1(-2.0 * s)) / 3.0
 
 
@@ -207,6 +216,8 @@ class Series:
 
 def gammas_edgeworth(kappas: Sequence[float], phases: Sequence[Steps], order: int = ORDER) -> list[float | None]:
     """gamma at each kappa; None if the series has no root near the normal quantile or leaves [kappa, 1]."""
+    if whole("order", order, 0) > ORDER:
+        raise ValueError(f"order must be at most {ORDER}, got {order}")
     levels = [inside("kappa", kappa, one=True) for kappa in kappas]
     moving = [phase for phase in phases if phase.effect > 0.0]
     if not moving:

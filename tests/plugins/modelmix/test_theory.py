@@ -120,6 +120,13 @@ def test_the_one_hot_gradient_is_the_worst_of_those_looked_at() -> None:
         assert theory.star_shape((2, 3, 8), shift, width) <= 1.0 + 1e-9
 
 
+def test_what_means_nothing_is_refused() -> None:
+    with pytest.raises(ValueError, match="p = 1"):
+        published.real_step_rdp([1.5], Segment(1, 0.1, 1.0, 1.0, 4))
+    with pytest.raises(ValueError, match="Gaussian"):
+        theory.step_rdp((2,), segment(1, 1.0, 5.0))
+
+
 ROOT_2 = math.sqrt(2.0)
 
 

@@ -16,7 +16,7 @@ from dpspec.engine.preparing.prepare import prepare
 from dpspec.registry.loader import load_catalog
 from dpspec.training.gradients.clipping import Clipper
 from dpspec.training.gradients.persample import FlatModel
-from dpspec_modelmix import ModelMixAudit, theory
+from dpspec_modelmix import ModelMixAudit, published, theory
 from dpspec_modelmix.options import Embedding, PhaseOptions, Segment, segments_of
 from dpspec_modelmix.training import TwoParts, WrittenOut
 
@@ -58,6 +58,8 @@ def test_the_truth_of_both_parts_lies_below_the_bound() -> None:
         theory.mixed_epsilon([gaussian], 1e-5).epsilon, rel=1e-6
     )
     assert theory.without_mixing([Segment(1, 1.0, 3.0, 2.0, embedded=4.0)])[0].effect == 5.0
+    with pytest.raises(ValueError, match="p = 1"):
+        published.real_step_rdp([1.5], alone)
 
 
 def rule(*, floor: bool, clip: float = 0.7, dimension: int = 6) -> Embedding:

@@ -162,6 +162,8 @@ def test_an_entropic_mean_lies_between_the_mean_and_the_largest():
     assert entropic_mean(values, 1e9) == pytest.approx(values.max(0), rel=1e-8)
     assert entropic_mean([1.5, 1.5], 1e4) == pytest.approx(1.5)
     assert entropic_mean([0.0, 9.0], 3.0, [0.0, -math.inf]) == pytest.approx(0.0)
+    with pytest.raises(ValueError, match="weight"):
+        entropic_mean([1.0], 0.0)
 
 
 NORMS = np.array([(1.0, 0.8, 0.5, 0.3), (1.0, 0.9, 0.4, 0.1), (1.0, 0.7, 0.6, 0.2)])

@@ -39,6 +39,8 @@ def test_the_printed_exponent_is_right_at_one_and_three_times_too_large_at_a_ten
     one, tenth = (Steps(noise="gaussian", effect=effect, rate=0.1, count=100) for effect in (1.0, 0.1))
     assert clt_effect([one]) == clt_effect([one], as_printed=True)
     assert clt_effect([tenth], as_printed=True) / clt_effect([tenth]) == pytest.approx(3.235, abs=1e-3)
+    with pytest.raises(ValueError, match="Laplace"):
+        clt_effect([Steps(noise="laplace", effect=1.0, rate=0.1, count=1)], as_printed=True)
 
 
 def test_an_effect_beyond_floating_point_is_certain() -> None:
@@ -100,6 +102,8 @@ def test_edgeworth_withholds_what_cannot_be() -> None:
     found = approximations.gammas_edgeworth([1e-7, 1e-3, 0.1], few)
     assert None in found
     assert all(value is None or kappa <= value <= 1.0 for kappa, value in zip([1e-7, 1e-3, 0.1], found, strict=True))
+    with pytest.raises(ValueError, match="order"):
+        approximations.gammas_edgeworth([0.1], few, 5)
 
 
 @pytest.mark.parametrize(
@@ -114,6 +118,13 @@ def test_edgeworth_withholds_what_cannot_be() -> None:
 def test_from_one_epsilon_and_delta(kappa: float, epsilon: float, delta: float, literal: float, sharper: float) -> None:
     assert gamma_from_epsilon_delta(kappa, epsilon, delta, both=False) == pytest.approx(literal, rel=2e-3)
     assert gamma_from_epsilon_delta(kappa, epsilon, delta, both=True) == pytest.approx(sharper, rel=2e-3)
+
+
+def test_epsilon_and_delta_that_make_no_sense_are_refused() -> None:
+    wrong = ((0.0, 1.0, 0.1), (1.1, 1.0, 0.1), (0.5, -1.0, 0.1), (0.5, 1.0, 1.0), (0.5, 1.0, -0.1))
+    for kappa, epsilon, delta in wrong:
+        with pytest.raises(ValueError, match=r"kappa|epsilon|delta"):
+            gamma_from_epsilon_delta(kappa, epsilon, delta, both=True)
 
 
 def test_a_pure_epsilon_bounds_gamma_and_is_the_sum_over_steps() -> None:
