@@ -83,8 +83,8 @@ class ModelState:
     def compare_names(self, *, in_pass: bool = False) -> None:
         """Compare the parameter of each name: the order of equal layers may depend on a record.
 
-        in_pass: whether the model computes now, so that ``torch.func`` and FSDP2 may have replaced parameters by others
-        than those of the beginning, which are not counted.
+        in_pass: whether the model computes now. Other parameters than at the beginning are not counted then, because
+        ``torch.func`` and FSDP2 replace parameters during a pass.
         """
         if all(holder.get(key) is part for holder, key, part in self._tree):
             return
