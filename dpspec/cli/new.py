@@ -61,20 +61,19 @@ def spec_of_run(run: Path, *, schema: Path, name: str, place: Path) -> str:
     from dpspec.engine.results.decimals import upper
     from dpspec.engine.results.recording import UNKNOWN
     from dpspec.language.yaml_source import to_yaml
+    from dpspec.registry.builtin import KIND
 
     question = RunClaim(delta=1e-5)
     (audit,) = check_run(run, question).audits
     bound = next(one for one in audit.findings if (one.quantity, one.bound) == ("epsilon", "upper"))
     if math.isinf(bound.value):
         raise UsageError(f"{run}: no spec can be written: {bound.method}")
-    document = document_of(run, question)
     assert audit.recording is not None
-    document["name"], document["description"] = name, f"The training that was recorded in {run.name}"
-    mechanism, training = document["mechanism"], document["training"]
-    assert isinstance(mechanism, dict)
-    assert isinstance(training, dict)
-    document["mechanism"] = _declared(audit.recording) or {"kind": mechanism["kind"]}
-    document["training"] = {"backend": training["backend"], "run": Path(os.path.relpath(run, place)).as_posix()}
+    # The order of the keys in the file.
+    first = {"dpspec": 1, "name": name, "description": f"The training that was recorded in {run.name}"}
+    document = {**first, **document_of(run, question), **first}
+    document["mechanism"] = _declared(audit.recording) or {"kind": KIND}
+    document["training"] = {"backend": KIND, "run": Path(os.path.relpath(run, place)).as_posix()}
     document["threat_model"] = {"adjacency": question.adjacency}
     claimed = float(upper(bound.value))
     claim: dict[str, Json] = {"id": "one-record", "kind": "approx-dp", "epsilon": claimed, "delta": question.delta}
@@ -86,9 +85,7 @@ def spec_of_run(run: Path, *, schema: Path, name: str, place: Path) -> str:
             f"# {PER_RECORD_CLIPPING} is unchecked: record with loss=, or add assume: [{PER_RECORD_CLIPPING}] to "
             "training;\n# then remove expect.\n"
         )
-    ordered = ("dpspec", "name", "description", "mechanism", "data", "training", "threat_model", "claims")
-    text = to_yaml({key: document[key] for key in ordered})
-    return f"{MODELINE}{schema.as_posix()}\n{comments}{text}"
+    return f"{MODELINE}{schema.as_posix()}\n{comments}{to_yaml(document)}"
 
 
 def _declared(recording: Recording) -> dict[str, Json] | None:

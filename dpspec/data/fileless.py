@@ -16,15 +16,6 @@ from dpspec.data.table import RECORDS_PER_USER
 if TYPE_CHECKING:
     import numpy as np
 
-#: Schema of the number of features, or the shape, of a record.
-SHAPE: dict[str, Json] = {
-    "type": ["integer", "array"],
-    "minimum": 1,
-    "minItems": 1,
-    "maxItems": 3,
-    "items": {"type": "integer", "minimum": 1},
-}
-
 DECLARED = Dataset(
     kind="declared",
     summary="Only the public facts of a dataset, which suffice for bounds but not for training.",
@@ -33,7 +24,11 @@ DECLARED = Dataset(
         ["records"],
         records=integer("The number of training records.", least=1),
         features={
-            **SHAPE,
+            "type": ["integer", "array"],
+            "minimum": 1,
+            "minItems": 1,
+            "maxItems": 3,
+            "items": {"type": "integer", "minimum": 1},
             "default": 1,
             "description": "The number of features, or the shape: [channels, height, width] for images.",
         },
@@ -45,17 +40,13 @@ DECLARED = Dataset(
 )
 
 
-def declared_shape(features: int | tuple[int, ...]) -> tuple[int, ...]:
-    """Return the shape of a record from the number of features, or the shape."""
-    return tuple(int(n) for n in features) if isinstance(features, tuple) else (int(features),)
-
-
 class Declared:
     def __init__(self, options: FrozenMap, directory: Path) -> None:
         self.options = options
 
     def facts(self) -> Facts:
-        shape = declared_shape(self.options.get("features", 1))
+        features = self.options.get("features", 1)
+        shape = tuple(map(int, features if isinstance(features, tuple) else (features,)))
         return Facts(
             records=int(self.options["records"]),
             features=prod(shape),

@@ -8,7 +8,6 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from importlib import import_module
 from itertools import islice
 from math import prod
 from pathlib import Path
@@ -69,16 +68,6 @@ def check_count(what: object, shape: Sequence[int]) -> None:
         raise DataError(f"{what}: is empty (shape {tuple(shape)})")
     if prod(shape) > MAX_VALUES:
         raise DataError(f"{what}: {prod(shape)} values; at most {MAX_VALUES} are read")
-
-
-def import_optional(module: str, package: str, kind: str) -> Any:
-    try:
-        return import_module(module)
-    except ImportError as error:
-        raise DataError(
-            f"data of kind {kind!r} needs {package}, which cannot be imported ({error}); "
-            f"install it with: pip install 'dpspec[{kind}]'"
-        ) from None
 
 
 #: Purposes of random draws, which separate streams with the same seed.

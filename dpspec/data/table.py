@@ -1,4 +1,4 @@
-"""Tables: features, one-hot categories and named classes, from CSV lines or columns of pyarrow; and their users.
+"""Tables: features, one-hot categories and named classes of named columns; and their users.
 
 Keeping at most k records per user is sound, because the kept records are a function of the spec's seed, the user's name
 and the user's records only ("Users" in ``docs/explanation/proofs/groups.md``). Whole users are held out, because a
@@ -10,23 +10,17 @@ from __future__ import annotations
 
 import csv
 import hashlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import IO, TYPE_CHECKING, Any, TypeAlias
+from typing import IO
 
 from dpspec.contract import DataError, Diagnostic, Facts, Json, LoadedData
 from dpspec.contract.fragments import array, integer, string
 from dpspec.data.options import CLASSES
 from dpspec.data.source import SPLIT, Halves, Selection, generator, held_out_count, whole_rows
 from dpspec.text import closest, did_you_mean, shortened
-
-if TYPE_CHECKING:
-    import numpy as np
-
-    Array: TypeAlias = np.ndarray[Any, Any]
-
 
 #: Schema of the keys that map the columns of a table to records.
 KEYS: dict[str, Json] = {
@@ -165,35 +159,6 @@ class Table(Halves):
             **({"categories": {k: [*v] for k, v in categories.items()}} if categories else {}),
         }
 
-    def converted(self, read: Callable[[str], Array], columns: Columns, where: object) -> tuple[Array, Array]:
-        """Convert columns, which ``read`` returns by name, with one column in memory at a time.
-
-        Returns features (n, columns.width), float64, and labels (n,), int64. Records in messages count from 0.
-        """
-        import numpy as np
-
-        y = _places(read(columns.label), self.classes(), self.unknown_class, where)
-        x = np.zeros((len(y), columns.width), dtype=np.float64)
-        start = 0
-        for name in columns.features:
-            values, categories = read(name), columns.categories.get(name)
-            if len(values) != len(y):
-                raise DataError(f"{where}: column {name!r} has {len(values)} values for {len(y)} labels")
-            if categories is not None:
-                found = _places(values, categories, partial(unknown_category, name, categories), where)
-                x[np.arange(len(y)), start + found] = 1.0
-            elif values.dtype.kind not in "fiub":
-                message = f"{where}: column {name!r} is not numeric; list its values under categories, or exclude it"
-                raise DataError(message)
-            else:
-                x[:, start] = values
-                bad = np.flatnonzero(~np.isfinite(x[:, start]))
-                if bad.size:
-                    message = f"column {name!r}: {x[bad[0], start]} is not a finite number"
-                    raise DataError(f"{where}: record {bad[0]}: {message}")
-            start += 1 if categories is None else len(categories)
-        return x, y
-
     def owners(self) -> list[str]:
         """Return the user of each record, for kinds with the keys of users."""
         raise NotImplementedError
@@ -272,69 +237,6 @@ def unknown_category(name: str, known: Mapping[str, int], value: str, where: obj
     hint = "" if value else '; add "" for missing values'
     message = f"{where}: {shortened(value)!r} is not a category of column {name!r} ({listed([*known])}){hint}"
     return DataError(message, "categories")
-
-
-def _places(values: Array, known: Mapping[str, int], unknown: Callable[[str, str], DataError], where: object) -> Array:
-    """Return the index of each value (n,) by its text; ``unknown`` returns the error for a text and its record."""
-    import numpy as np
-
-    if values.dtype.kind in "fiub":
-        different, inverse = np.unique(values, return_inverse=True)
-        found = np.array([known.get(text_of(v), -1) for v in different], dtype=np.int64)[inverse.reshape(-1)]
-    else:
-        place = {value: known.get(text_of(value), -1) for value in set(values)}
-        found = np.array([place[value] for value in values], dtype=np.int64)
-    bad = np.flatnonzero(found < 0)
-    if bad.size:
-        raise unknown(text_of(values[bad[0]]), f"{where}: record {bad[0]}")
-    return found
-
-
-def text_of(value: Any) -> str:
-    """Format a value as in specs: integers without a point, true and false, an empty string if missing."""
-    import numpy as np
-
-    if value is None or value != value:  # NaN
-        return ""
-    if isinstance(value, bool | np.bool_):
-        return "true" if value else "false"
-    if isinstance(value, float | np.floating) and float(value).is_integer():
-        return str(int(value))
-    return str(value).strip()
-
-
-def column_values(values: Any, name: str, where: object) -> np.ndarray[Any, Any]:
-    """Convert a chunked array to numbers, booleans or strings; missing numbers become NaN, missing strings None."""
-    import numpy as np
-    import pyarrow as pa
-    import pyarrow.types as kinds
-
-    kind = values.type
-    if kinds.is_dictionary(kind):
-        if is_text(kind.value_type):  # each distinct string is stored once to bound memory
-            chunks = values.unify_dictionaries().chunks
-            different = np.array([*(chunks[0].dictionary.to_pylist() if chunks else ()), None], dtype=object)
-            places = [chunk.indices.cast("int64").fill_null(len(different) - 1).to_numpy() for chunk in chunks]
-            texts: Array = different[np.concatenate([np.empty(0, dtype=np.int64), *places])]
-            return texts
-        kind = kind.value_type
-        values = values.cast(kind)
-    if kinds.is_decimal(kind):
-        values = values.cast(pa.float64())
-    if is_text(kind):
-        return np.array(values.to_pylist(), dtype=object)
-    if kinds.is_boolean(kind) and values.null_count:
-        return np.array([None if v is None else str(v).lower() for v in values.to_pylist()], dtype=object)
-    if kinds.is_boolean(kind) or kinds.is_integer(kind) or kinds.is_floating(kind) or kinds.is_decimal(kind):
-        array: np.ndarray[Any, Any] = values.to_numpy()
-        return array
-    raise DataError(f"{where}: column {shortened(name)!r} has type {kind}; it must be numeric, boolean or string")
-
-
-def is_text(kind: Any) -> bool:
-    import pyarrow.types as kinds
-
-    return bool(kinds.is_string(kind) or kinds.is_large_string(kind))
 
 
 def _rows(kept: Sequence[Sequence[int]], held: frozenset[int], records: int, whole: LoadedData) -> LoadedData:

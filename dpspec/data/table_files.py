@@ -4,25 +4,16 @@ from __future__ import annotations
 
 import math
 from array import array
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from dpspec.contract import DataError, Dataset, Json, fragments
 from dpspec.data.options import path, schema
-from dpspec.data.source import MAX_BYTES, import_optional, locate, sha256
-from dpspec.data.table import (
-    KEYS,
-    USER_KEYS,
-    Columns,
-    Table,
-    column_values,
-    csv_lines,
-    is_text,
-    text_of,
-    unknown_category,
-)
+from dpspec.data.source import MAX_BYTES, locate, sha256
+from dpspec.data.table import KEYS, USER_KEYS, Columns, Table, csv_lines, unknown_category
 from dpspec.text import shortened
 
 if TYPE_CHECKING:
@@ -157,8 +148,28 @@ class Parquet(Table):
             return int(table.metadata.num_rows), self._columns(half).width
 
     def rows(self, half: Path) -> Rows:
-        with open_parquet(half) as table:
-            return self.converted(lambda name: parquet_column(table, name, half), self._columns(half), half)
+        import numpy as np
+
+        columns, start = self._columns(half), 0
+        with open_parquet(half) as table:  # with one column in memory at a time; records in messages count from 0
+            y = _places(parquet_column(table, columns.label, half), self.classes(), self.unknown_class, half)
+            x = np.zeros((len(y), columns.width), dtype=np.float64)
+            for name in columns.features:
+                values, categories = parquet_column(table, name, half), columns.categories.get(name)
+                if categories is not None:
+                    found = _places(values, categories, partial(unknown_category, name, categories), half)
+                    x[np.arange(len(y)), start + found] = 1.0
+                elif values.dtype.kind not in "fiub":
+                    message = f"{half}: column {name!r} is not numeric; list its values under categories, or exclude it"
+                    raise DataError(message)
+                else:
+                    x[:, start] = values
+                    bad = np.flatnonzero(~np.isfinite(x[:, start]))
+                    if bad.size:
+                        message = f"column {name!r}: {x[bad[0], start]} is not a finite number"
+                        raise DataError(f"{half}: record {bad[0]}: {message}")
+                start += 1 if categories is None else len(categories)
+        return x, y
 
     def key(self, halves: list[Path]) -> dict[str, Json]:
         files, columns = [sha256(file) for file in halves], list(self._columns(halves[0]).features)
@@ -175,7 +186,36 @@ class Parquet(Table):
         if values.dtype.kind not in "iuO":  # floats could merge two users by rounding
             message = f"{file}: column {name!r} of users must contain strings or integers without missing values"
             raise DataError(message, "user")
-        return [text_of(value) for value in values]
+        return [_text_of(value) for value in values]
+
+
+def _places(values: Array, known: Mapping[str, int], unknown: Callable[[str, str], DataError], where: Path) -> Array:
+    """Return the index of each value (n,) by its text; ``unknown`` returns the error for a text and its record."""
+    import numpy as np
+
+    if values.dtype.kind in "fiub":
+        different, inverse = np.unique(values, return_inverse=True)
+        found = np.array([known.get(_text_of(v), -1) for v in different], dtype=np.int64)[inverse.reshape(-1)]
+    else:
+        place = {value: known.get(_text_of(value), -1) for value in set(values)}
+        found = np.array([place[value] for value in values], dtype=np.int64)
+    bad = np.flatnonzero(found < 0)
+    if bad.size:
+        raise unknown(_text_of(values[bad[0]]), f"{where}: record {bad[0]}")
+    return found
+
+
+def _text_of(value: Any) -> str:
+    """Format a value as in specs: integers without a point, true and false, an empty string if missing."""
+    import numpy as np
+
+    if value is None or value != value:  # NaN
+        return ""
+    if isinstance(value, bool | np.bool_):
+        return "true" if value else "false"
+    if isinstance(value, float | np.floating) and float(value).is_integer():
+        return str(int(value))
+    return str(value).strip()
 
 
 @contextmanager
@@ -184,7 +224,13 @@ def open_parquet(path: Path) -> Iterator[Any]:
 
     Columns of strings are read as dictionaries, so that memory stores repeated strings once, like the file.
     """
-    parquet = import_optional("pyarrow.parquet", "pyarrow", "parquet")
+    try:
+        import pyarrow.parquet as parquet
+    except ImportError as error:
+        raise DataError(
+            f"data of kind 'parquet' needs pyarrow, which cannot be imported ({error}); "
+            "install it with: pip install 'dpspec[parquet]'"
+        ) from None
 
     def opened(**options: Any) -> Any:  # limits of the footer: length of a string, number of row groups or columns
         limits = {"thrift_string_size_limit": 1 << 22, "thrift_container_size_limit": 1 << 16}
@@ -196,7 +242,7 @@ def open_parquet(path: Path) -> Iterator[Any]:
             size = sum(file.metadata.row_group(group).total_byte_size for group in groups)
             if size > MAX_BYTES:
                 raise DataError(f"{path}: {size} decompressed bytes; the maximum is {MAX_BYTES}")
-            texts = [field.name for field in file.schema_arrow if is_text(field.type)]
+            texts = [field.name for field in file.schema_arrow if _is_text(field.type)]
         with opened(read_dictionary=texts) as file:
             yield file
     except DataError:
@@ -206,7 +252,38 @@ def open_parquet(path: Path) -> Iterator[Any]:
 
 
 def parquet_column(file: Any, name: str, path: Path) -> Array:
-    values = column_values(file.read(columns=[name])[name], name, path)
+    """Read a column as numbers, booleans or strings; missing numbers become NaN, missing strings None."""
+    import numpy as np
+    import pyarrow as pa
+    import pyarrow.types as kinds
+
+    values = file.read(columns=[name])[name]
     if len(values) != file.metadata.num_rows:
         raise DataError(f"{path}: not a readable Parquet file: column {shortened(name)!r} has {len(values)} values")
-    return values
+    kind = values.type
+    if kinds.is_dictionary(kind):
+        if _is_text(kind.value_type):  # each distinct string is stored once to bound memory
+            chunks = values.unify_dictionaries().chunks
+            different = np.array([*(chunks[0].dictionary.to_pylist() if chunks else ()), None], dtype=object)
+            places = [chunk.indices.cast("int64").fill_null(len(different) - 1).to_numpy() for chunk in chunks]
+            texts: Array = different[np.concatenate([np.empty(0, dtype=np.int64), *places])]
+            return texts
+        kind = kind.value_type
+        values = values.cast(kind)
+    if kinds.is_decimal(kind):
+        kind = pa.float64()
+        values = values.cast(kind)
+    if _is_text(kind):
+        return np.array(values.to_pylist(), dtype=object)
+    if kinds.is_boolean(kind) and values.null_count:
+        return np.array([None if v is None else str(v).lower() for v in values.to_pylist()], dtype=object)
+    if kinds.is_boolean(kind) or kinds.is_integer(kind) or kinds.is_floating(kind):
+        array: Array = values.to_numpy()
+        return array
+    raise DataError(f"{path}: column {shortened(name)!r} has type {kind}; it must be numeric, boolean or string")
+
+
+def _is_text(kind: Any) -> bool:
+    import pyarrow.types as kinds
+
+    return bool(kinds.is_string(kind) or kinds.is_large_string(kind))

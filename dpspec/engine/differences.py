@@ -4,20 +4,20 @@ Differences of another version's result come from a rule or an edit; a changed v
 ``verify`` lists the values that follow from nothing. Only the store detects invented measurements of trials.
 """
 
-import dataclasses
 import re
 from collections import Counter, defaultdict, deque
 from collections.abc import Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, get_args
 
-from dpspec.contract import Assumption, Check, Evidence, Finding, FrozenMap
+from dpspec.contract import Check, Evidence, Finding, FrozenMap
 from dpspec.contract.catalog import Catalog
 from dpspec.contract.findings import Privacy
 from dpspec.contract.frozen import canonical_json
 from dpspec.engine.judging.claim_tests import Concluded
 from dpspec.engine.judging.conformance_status import inspections, rejected
 from dpspec.engine.judging.judge import as_expected
-from dpspec.engine.redact import LEFT_OUT_REASONS, redact_audit
+from dpspec.engine.redact import LEFT_OUT_REASONS, redact_audit, with_assumptions
 from dpspec.engine.results.diff import differing
 from dpspec.engine.results.result import AuditResult, Result
 from dpspec.engine.storage.stored_trials import environment
@@ -27,7 +27,7 @@ from dpspec.json_records import write
 VERDICT = re.compile(r"verdicts\[(\d+)\]\.verdict")
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Mismatch:
     """A value of a result that does not follow from the rest.
 
@@ -138,7 +138,7 @@ def merged(audit: AuditResult, again: Concluded) -> tuple[Concluded, Counter[str
     """The recomputed conclusions with the values that only the audit has, and their number by part."""
     parts: dict[str, Any] = {part: _merge(getattr(audit, part), getattr(again, part)) for part in _PARTS}
     taken = Counter({part: len(items) - len(getattr(again, part)) for part, items in parts.items()})
-    return dataclasses.replace(again, trials=len(audit.trials), **parts), +taken
+    return replace(again, trials=len(audit.trials), **parts), +taken
 
 
 def comparable(
@@ -164,18 +164,21 @@ def comparable(
                 mismatches.append(Mismatch(old.name, what, ends, "one end depends on an omitted value"))
             of_claim = {name: getattr(now, name) for name in ("kind", "text", "expect", "quantity", "claimed")}
             expected = as_expected(was.verdict, now.expect)
-            now = dataclasses.replace(was, **of_claim, expected=expected, p_value=None)
+            now = replace(was, **of_claim, expected=expected, p_value=None)
         verdicts.append(now)
     mismatches.extend(_taken(old, taken))
-    new = dataclasses.replace(new, verdicts=tuple(verdicts), left_out=old.left_out)
+    new = replace(new, verdicts=tuple(verdicts), left_out=old.left_out)
     if "checks" in taken:
         # A rejected check may no longer reject because its p-value was rounded to a power of ten.
         own = family * inspections(len(new.trials), new.planned_trials)
-        near = [dataclasses.replace(check, p_value=check.p_value / 10.0) for check in new.checks if check.p_value < 1.0]
+        near = [replace(check, p_value=check.p_value / 10.0) for check in new.checks if check.p_value < 1.0]
         statuses = (old.conformance.status, new.conformance.status)
         if statuses == ("deviates", "no-deviation-found") and any(rejected(check, own) for check in near):
-            new = dataclasses.replace(new, conformance=old.conformance)
-        old, new = _plainly(old), _plainly(new)
+            new = replace(new, conformance=old.conformance)
+        # The choice of the tests of assumptions depends on removed digits.
+        old, new = (
+            with_assumptions(audit, lambda one: replace(one, test=None, detectable=None)) for audit in (old, new)
+        )
     return old, new, mismatches
 
 
@@ -234,16 +237,3 @@ def _taken(old: AuditResult, taken: Counter[str]) -> Iterator[Mismatch]:
             differs=False,
             claims={"series": (), "checks": executed}.get(part, everyone),
         )
-
-
-def _plainly(audit: AuditResult) -> AuditResult:
-    """The audit without the tests of assumptions, whose choice depends on removed digits."""
-
-    def plainly(held: Sequence[Assumption]) -> tuple[Assumption, ...]:
-        return tuple(dataclasses.replace(assumption, test=None, detectable=None) for assumption in held)
-
-    return dataclasses.replace(
-        audit,
-        findings=tuple(dataclasses.replace(f, assumptions=plainly(f.assumptions)) for f in audit.findings),
-        evidence=tuple(dataclasses.replace(e, assumptions=plainly(e.assumptions)) for e in audit.evidence),
-    )

@@ -11,7 +11,7 @@ detectable deviation. The conformance's sentence and the assumptions of findings
 import dataclasses
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from dpspec.contract import Assumption, Check, FrozenMap
@@ -85,12 +85,25 @@ def coarsened(audit: AuditResult, family: int) -> AuditResult:
     bad = [new for old, new in zip(audit.checks, checks, strict=True) if rejected(old, family)]
     absent = missing(audit.promised, checks) if audit.executed else ()
     coarse = {old.test: new for old, new in zip(audit.checks, checks, strict=True) if old.privacy != "public"}
+    conformance = dataclasses.replace(audit.conformance, reason=reason(bad, checks, absent))
+    audit = dataclasses.replace(audit, checks=checks, conformance=conformance)
+
+    def known(assumption: Assumption) -> Assumption:
+        name = (assumption.test or "").partition(": rejected")[0]
+        if name not in coarse:
+            return assumption
+        test = name if assumption.test == name else f"{name}: rejected for the executed run"
+        return dataclasses.replace(assumption, test=test, detectable=coarse[name].detectable)
+
+    return with_assumptions(audit, known)
+
+
+def with_assumptions(audit: AuditResult, changed: Callable[[Assumption], Assumption]) -> AuditResult:
+    """The audit with changed assumptions of its findings and its evidence."""
     return dataclasses.replace(
         audit,
-        checks=checks,
-        conformance=dataclasses.replace(audit.conformance, reason=reason(bad, checks, absent)),
-        findings=tuple(dataclasses.replace(f, assumptions=_known(f.assumptions, coarse)) for f in audit.findings),
-        evidence=tuple(dataclasses.replace(e, assumptions=_known(e.assumptions, coarse)) for e in audit.evidence),
+        findings=tuple(dataclasses.replace(f, assumptions=tuple(map(changed, f.assumptions))) for f in audit.findings),
+        evidence=tuple(dataclasses.replace(e, assumptions=tuple(map(changed, e.assumptions))) for e in audit.evidence),
     )
 
 
@@ -103,16 +116,3 @@ def _coarse(check: Check) -> Check:
     if detectable is not None and 0.0 < detectable < math.inf:
         detectable = float(decimals.upper(detectable, digits=1))
     return dataclasses.replace(check, measured=None, p_value=p_value, detectable=detectable)
-
-
-def _known(assumptions: Sequence[Assumption], coarse: Mapping[str, Check]) -> tuple[Assumption, ...]:
-    joined = []
-    for assumption in assumptions:
-        name = (assumption.test or "").partition(": rejected")[0]
-        check = coarse.get(name)
-        if check is None:
-            joined.append(assumption)
-            continue
-        test = name if assumption.test == name else f"{name}: rejected for the executed run"
-        joined.append(dataclasses.replace(assumption, test=test, detectable=check.detectable))
-    return tuple(joined)

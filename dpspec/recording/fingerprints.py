@@ -6,6 +6,7 @@ is two sums modulo 2^64 over the bits of each number as an integer x: sum x, and
 on the place and on random numbers.
 """
 
+import ctypes
 import functools
 import hashlib
 import io
@@ -28,8 +29,8 @@ from dpspec.recording.ranks.shards import local
 #: Integers of the same size as a number, or as half of one.
 _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int32}
 
-#: Types whose tensors numpy shares the memory of; others are reinterpreted.
-_NUMPY = {torch.float32, torch.float64, torch.float16, torch.int64, torch.int32, torch.bool}
+#: Types of dense tensors whose memory has their bits; others are reinterpreted.
+_DENSE = {torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.bool}
 
 _STRIDED = torch.strided
 
@@ -119,6 +120,7 @@ class Bits:
         self._contents: list[Any] | None = None
         self._aliases: list[Any] = []
         self._addresses: list[int] = []
+        self._types: list[Any] = []
         self._memories: list[Any] = []
 
     @property
@@ -136,6 +138,7 @@ class Bits:
         picked._contents = [(self._contents or [])[place] for place in places]
         picked._aliases = [self._aliases[place] for place in places]
         picked._addresses = [self._addresses[place] for place in places]
+        picked._types = [self._types[place] for place in places]
         picked._memories = [self._memories[place] for place in places]
         return picked
 
@@ -147,14 +150,15 @@ class Bits:
         if self._in_place(leaves):
             self._contents = list(map(bytearray, self._memories))
             return
-        self._contents, self._aliases, self._addresses, self._memories = [], [], [], []
+        self._contents, self._aliases, self._memories = [], [], []
         for value in leaves:
             content, alias, memory = _kept(value, room)
             self._contents.append(content)
             self._aliases.append(alias)
-            self._addresses.append(0 if alias is None else alias.data_ptr())
             self._memories.append(memory)
             room -= 0 if alias is None else len(content)
+        self._addresses = [0 if alias is None else alias.data_ptr() for alias in self._aliases]
+        self._types = [None if alias is None else alias.dtype for alias in self._aliases]
 
     def replace(self, values: Iterable[Any]) -> bool | Tensor:
         """Keep these values, and return whether they differ from those before."""
@@ -183,7 +187,7 @@ class Bits:
                 and all(map(Tensor.is_set_to, leaves, self._aliases))
                 and list(map(Tensor.data_ptr, leaves)) == self._addresses  # ``share_memory_`` moves a storage
                 and not any(map(Tensor.is_neg, leaves))
-                and [one.dtype for one in leaves] == [alias.dtype for alias in self._aliases]
+                and [one.dtype for one in leaves] == self._types
             )
         except (AttributeError, NotImplementedError, TypeError):  # a value other than a tensor, or one without a copy
             return False
@@ -213,7 +217,7 @@ def _leaves(values: Iterable[Any]) -> list[Any]:
         if type(value) in _PLAIN:
             found.append(value)
         elif isinstance(value, dict):
-            found += _leaves(value.values())
+            found += _leaves([*value, *value.values()])
         elif isinstance(value, list | tuple):
             found += _leaves(value)
         else:
@@ -226,29 +230,27 @@ def _kept(value: Any, room: int) -> tuple[Any, Tensor | None, Any]:
     if (
         isinstance(value, Tensor)
         and value.is_cpu
-        and value.dtype in _NUMPY
+        and value.dtype in _DENSE
         and value.layout is _STRIDED
         and value.is_contiguous()
         and not value.is_neg()
     ):
         alias = value.detach()
-        array: Any = alias.numpy()
-        if array.nbytes <= room:
-            memory = memoryview(array)
+        memory = memory_of(alias)
+        if len(memory) <= room:
             return bytearray(memory), alias, memory
     return _fingerprint(value), None, None
 
 
 def _fingerprint(value: Any) -> Any:
     if not isinstance(value, Tensor):
-        return repr(value) if isinstance(value, float) else value if isinstance(value, int) else type(value)
+        return value if type(value) is int else repr(value) if type(value) is float else readable_digest(value)
     if value.is_meta:
         return None
     if not value.is_cpu:
         return _sums(value)
-    known = value.dtype in _NUMPY and value.layout == torch.strided and not value.is_neg()
-    array = value.detach().numpy() if known else integers(value).numpy(force=True)
-    return _keyed(value, np.ascontiguousarray(array))
+    known = value.dtype in _DENSE and value.layout == torch.strided and not value.is_neg()
+    return _keyed(value, memory_of(value.detach().contiguous() if known else integers(value)))
 
 
 def _keyed(value: Tensor, content: Any) -> tuple[Any, ...]:
@@ -265,6 +267,20 @@ def _sums(value: Tensor) -> Tensor:
         weights = ((places ^ (places >> 31)) * _SECOND) | 1
         found += torch.stack([bits.sum(), (bits * weights).sum()])
     return found
+
+
+def memory_of(value: Tensor) -> Any:
+    """The bytes of a contiguous tensor, which is copied from another device.
+
+    ``Tensor.numpy`` would forbid the training to resize the tensor's storage.
+    """
+    host = value if value.is_cpu else value.cpu()
+    width, size = host.element_size(), host.numel()
+    if host.untyped_storage().nbytes() < (host.storage_offset() + size) * width:
+        raise ValueError("a tensor's memory was freed")
+    memory: Any = (ctypes.c_char * (size * width)).from_address(host.data_ptr())
+    memory.owner = host  # lives as long as its memory is used
+    return memory
 
 
 def integers(value: Tensor) -> Tensor:
@@ -317,7 +333,7 @@ def _kind(value: Tensor) -> str:
 def tensor_digest(value: Tensor) -> str:
     whole = hashlib.sha256(f"{_kind(value)} ".encode())
     for part in torch.split(integers(value), _CHUNK):  # frozen parameters may be too large for a second copy
-        whole.update(part.cpu().numpy().data)
+        whole.update(memory_of(part))
     return whole.hexdigest()
 
 
@@ -368,7 +384,7 @@ class _Walk:
     def _add_object(self, value: Any, depth: int) -> None:
         name, parts = type(value).__qualname__, list[Any]()
         if isinstance(value, Tensor):
-            self._write(_kind(value), b"" if value.is_meta else integers(value).cpu().numpy().tobytes())
+            self._write(_kind(value), b"" if value.is_meta else bytes(memory_of(integers(value))))
             return self.add(vars(value), depth) if vars(value) else None
         if isinstance(value, np.ndarray) and value.dtype != object:
             return self._write(f"{value.dtype} {value.shape}", np.ascontiguousarray(value).tobytes())

@@ -20,14 +20,13 @@ from dpspec.recording.folder.run_folder import RunWriter
 from dpspec.recording.folder.step_record import UNSEEN, Indices, InternalStep, PublicStep
 from dpspec.recording.parts import Parts
 from dpspec.recording.pending_step import PendingStep
-from dpspec.recording.planting.planted import GradientCanaries
 from dpspec.recording.ranks.group import meet
 from dpspec.recording.ranks.rank_watch import RankWatch
 from dpspec.recording.ranks.shards import local
 from dpspec.recording.recognized import refuse_processes, uncompiled
+from dpspec.recording.sums.ghost_sums import ShardedGhostSums
 from dpspec.recording.sums.reported_gradients import ReportedGradients
 from dpspec.recording.sums.sensitivity_probe import SensitivityProbe
-from dpspec.recording.sums.sharded_ghost_sums import ShardedGhostSums
 from dpspec.recording.watching.arrays import ReportedUpdates
 from dpspec.recording.watching.model_state import ModelState
 from dpspec.recording.watching.noise_sketch import NoiseSketch
@@ -74,6 +73,7 @@ class WatchedTraining:
             part, rank = group.part, group.folder
         self._parts = parts
         self._folder = part_of(folder, part) / rank
+        self._undo = contextlib.ExitStack()
         self.samples, notes = self._watch_sampler()
         header = parts.header(notes, group, part if resume else 0)
         secret = secrets.token_hex(32)
@@ -93,8 +93,7 @@ class WatchedTraining:
                 raise UsageError("gradient canaries cannot enter this training: its sampler cannot be watched")
             self.writer = RunWriter(self._folder, header)
         except BaseException:
-            if self.samples is not None:
-                self.samples.detach()
+            self.detach()
             raise
         self._pid, self._started = _PROCESS[0], time.monotonic()
         self._waiting: list[tuple[PendingStep, Callable[[], tuple[PublicStep, InternalStep]]]] = []
@@ -127,34 +126,34 @@ class WatchedTraining:
         self._seeds: SeedWatch | None = None
         self._hooks: StepHooks | None = None
         if parts.clipping is not None:
-            canaries, samples = self.gradients, self.samples
             drawing = None if parts.sampler is None or parts.sampler.rate is None else parts.sampler
             self._seeds = SeedWatch(parts.optimizer, None if drawing is None else drawing.batches)
-            entering: Entering | None = None
-            if canaries is not None and samples is not None:
-                entering = partial(_enter, canaries, samples)
-            self._opacus = OpacusWatch(
+            self._opacus = opacus = OpacusWatch(
                 parts.optimizer,
                 parts.clipping,
                 parts.model,
                 self._sketch,
                 self._noise,
-                entering,
+                self._entering(),
                 self._probing(),
                 self._rank,
             )
-            self._opacus.attach(self._before, self._after, lambda: self._options.read(private=True), self.guarded)
+            before, after = partial(self._before, opacus), partial(self._after, opacus)
+            opacus.attach(before, after, lambda: self._options.read(private=True), self.guarded, self._undo)
         elif inner is not None:
-            self._hooks = StepHooks(
-                inner, partial(self.guarded, self._before_own), partial(self.guarded, self._after_own)
-            )
-        self._passes = None if inner is None else GradientParameters(self._watch, noisy)
+            before, after = partial(self.guarded, self._before_own), partial(self.guarded, self._after_own)
+            self._hooks = StepHooks(inner, before, after)
+            self._undo.callback(self._hooks.remove)
+        self._passes = None if inner is None else GradientParameters(self._watch, noisy, self._model_state)
         if self._passes is not None:
-            self._passes.attach(parts.model, self.guarded, parts.compiled)
+            self._passes.attach(parts.model, self.guarded, self._undo, parts.compiled)
         if parts.clipping is None:
-            self._options = OptionWatch(inner, self._declared_options, self.guarded)
+            self._options = OptionWatch(
+                inner, lambda: {name: one for name, one in self.declared.items() if name != "records"}, self.guarded
+            )
         else:
             self._options = OptionWatch(inner, parts.private_options, self.guarded, parts.private_objects)
+        self._undo.callback(self._options.remove)
         self._saved = None if group is None else group.saved
         self._states = StateWatch(parts, inner, trained, self._model_state, secret)
         self.guarded(partial(self._start, part))
@@ -166,6 +165,7 @@ class WatchedTraining:
             self._options.changes()
         self.writer.save(self._states.state(0, self._options.current()))
         self._states.attach(partial(self.guarded, partial(self._save, send=True)))
+        self._undo.callback(self._states.detach)
 
     def _save(self, *, send: bool = False) -> None:
         """Note the state between two steps. Parameters that moved since the last one belong to none."""
@@ -179,16 +179,7 @@ class WatchedTraining:
         self._states.note(step, options, lambda: writer.save(self._states.state(step, options, self._facts())))
 
     def detach(self) -> None:
-        self._options.remove()
-        self._states.detach()
-        if self._opacus is not None:
-            self._opacus.detach()
-        if self._hooks is not None:
-            self._hooks.remove()
-        if self._passes is not None:
-            self._passes.detach()
-        if self.samples is not None:
-            self.samples.detach()
+        self._undo.close()
 
     def guarded(self, observe: Callable[[], None]) -> None:
         if self.writer is None or _PROCESS[0] != self._pid:
@@ -332,7 +323,14 @@ class WatchedTraining:
         watch = SamplerWatch(sampler.batches, ahead=self._parts.ahead, present=there)
         if not watch.attach():
             return None, [*notes, f"sampler {sampler.kind} cannot be watched: the drawn records are not observed"]
+        self._undo.callback(watch.detach)
         return watch, notes
+
+    def _entering(self) -> Entering | None:
+        canaries, samples = self.gradients, self.samples
+        if canaries is None or samples is None:
+            return None
+        return lambda clip_norm: canaries.enter(samples.latest(), clip_norm)
 
     def _probing(self) -> Probing | None:
         parts, samples = self._parts, self.samples
@@ -342,19 +340,17 @@ class WatchedTraining:
         self._probe = probe
         return lambda start, size, gradients: probe.observe(samples.current()[start : start + size], gradients)
 
-    def _before(self) -> None:
-        assert self._opacus is not None
-        self._opacus.step.outside = self._watch.moved()
-        self._opacus.before_update()
+    def _before(self, opacus: OpacusWatch) -> None:
+        opacus.step.outside = self._watch.moved()
+        opacus.before_update()
         self._before_update()
         if self.gradients is not None:
             self.gradients.before_step()
 
-    def _after(self) -> None:
-        assert self._opacus is not None
-        self._opacus.after_update()
+    def _after(self, opacus: OpacusWatch) -> None:
+        opacus.after_update()
         self._after_update()
-        step, self._opacus.step = self._opacus.step, PendingStep()
+        step, opacus.step = opacus.step, PendingStep()
         step.updates = 1
         if self._seeds is not None:
             self._seeds.step()
@@ -386,9 +382,6 @@ class WatchedTraining:
         self.own.moved = self._watch.advance()
         if self._passes is not None:
             self._passes.stepped()
-
-    def _declared_options(self) -> dict[str, Any]:
-        return {name: value for name, value in self.declared.items() if name != "records"}
 
     def _before_update(self) -> None:
         if self._rank is None and _DISTRIBUTED and torch.distributed.is_initialized():
@@ -430,10 +423,6 @@ class WatchedTraining:
             self._opacus.read([step for step, _ in waiting])
         if waiting and self.writer is not None:
             self.writer.write(*(finish() for _, finish in waiting))
-
-
-def _enter(canaries: GradientCanaries, samples: SamplerWatch, clip_norm: float) -> Tensor:
-    return canaries.enter(samples.latest(), clip_norm)
 
 
 def _named(model: nn.Module) -> dict[str, nn.Parameter]:

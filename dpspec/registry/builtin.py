@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 
 from dpspec.contract import (
     HOOK_API,
@@ -24,7 +25,7 @@ from dpspec.contract import (
 )
 from dpspec.contract.attacks import Canary, Score
 from dpspec.contract.fragments import array, block, number
-from dpspec.data import arrays, fileless, huggingface, table_files, tokens
+from dpspec.data import arrays, fileless, table_files, tokens
 from dpspec.language.blocks import CELL_BLOCKS, CLAIM_KIND, SELECTION, core
 from dpspec.models import architectures
 from dpspec.training.providers import BACKENDS, CANARIES, SCORES
@@ -33,7 +34,6 @@ DATASETS = (
     table_files.CSV,
     fileless.DECLARED,
     fileless.DIGITS,
-    huggingface.DATASET,
     arrays.IDX,
     arrays.NPZ,
     table_files.PARQUET,
@@ -43,23 +43,6 @@ DATASETS = (
 )
 
 KIND = "recorded"
-
-_RECORDED_EXAMPLE = """\
-dpspec: 1
-name: recorded-example
-description: A recorded training without a declared schedule
-
-mechanism: {kind: recorded}
-
-data: {kind: declared, records: 1000, features: 16, classes: 2}
-
-training: {backend: recorded, run: run}
-
-threat_model: {adjacency: zero-out}
-
-claims:
-  - {id: one-record, kind: approx-dp, epsilon: 8.0, delta: 1e-5}
-"""
 
 
 _DELTA = number("The delta at which epsilon is reported if no claim names one.", above=0, below=1, default=1e-5)
@@ -88,7 +71,7 @@ RECORDED_MECHANISM = Mechanism(
     schemas=Schemas(mechanism=block(delta=_DELTA)),
     claims=frozenset({"approx-dp"}),
     audit="dpspec.registry.builtin:RecordedSchedule",
-    example=_RECORDED_EXAMPLE,
+    example=Path(__file__).with_name("recorded.yaml").read_text(encoding="utf-8"),
     steps=False,
     recordable=True,
     optional_claims=True,
@@ -118,26 +101,6 @@ _SCHEMA = block(
     tries=core("spec")["properties"]["tuning"]["properties"]["tries"],
 )
 
-_SELECTION_EXAMPLE = """\
-dpspec: 1
-name: selection-example
-description: DP-SGD at three noises on the same data; the best is published
-
-mechanism:
-  kind: group
-  noise_multiplier: 1.0
-  clip_norm: 1.0
-  sampling: {scheme: poisson, rate: 0.05}
-  steps: 100
-
-data: {kind: declared, records: 1000, features: 16, classes: 2}
-
-matrix: {mechanism.noise_multiplier: [1.0, 1.5, 2.0]}
-
-claims:
-  - {id: best, kind: approx-dp, epsilon: 6.0, delta: 1e-5, over: matrix}
-"""
-
 SELECTION_MECHANISM = Mechanism(
     kind=SELECTION,
     summary="The best of several runs on the same data, chosen by their releases and published",
@@ -145,7 +108,7 @@ SELECTION_MECHANISM = Mechanism(
     schemas=Schemas(mechanism=_SCHEMA),
     claims=frozenset({CLAIM_KIND}),
     audit="dpspec.engine.selection:SelectionAudit",
-    example=_SELECTION_EXAMPLE,
+    example=Path(__file__).with_name("selection.yaml").read_text(encoding="utf-8"),
     steps=False,
     units=frozenset({"record", "user"}),
     missing=True,

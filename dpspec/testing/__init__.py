@@ -15,8 +15,7 @@ The plugin must be installed. The docstring of every test states a requirement. 
 
 from dpspec.testing.backend import BackendSuite
 from dpspec.testing.inputs import CanarySuite, DatasetSuite, ModelSuite, ScoreSuite
-from dpspec.testing.mechanism import MechanismSuite
-from dpspec.testing.outcomes import Trend, decreasing, increasing
+from dpspec.testing.mechanism import MechanismSuite, Trend, decreasing, increasing
 from dpspec.testing.provider import ProviderSuite
 
 __all__ = [

@@ -1,46 +1,17 @@
 """Audit of groups of records in DP-SGD with mixtures of Gaussians (Ganesh 2024)."""
 
 from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
 
 import dpspec.contract as dps
 from dpspec import kit
 from dpspec.contract.attacks import USUAL_SCORE
-from dpspec_group.options import AUDIT_SCHEMA, MECHANISM_SCHEMA, Attack
-from dpspec_group.refusals import refusals
+from dpspec_group.options import AUDIT_SCHEMA, MECHANISM_SCHEMA, Attack, refusals
 
 DPSPEC_API = 1
 
 #: Maximum number of runs that train together.
 _TOGETHER = 64
-
-EXAMPLE = """\
-dpspec: 1
-name: group-example
-description: DP-SGD on synthetic points, audited for single records and for groups of four
-
-mechanism:
-  kind: group
-  noise_multiplier: 1.0
-  clip_norm: 1.0
-  sampling: {scheme: poisson, rate: 0.1}
-  steps: 20
-
-data: {kind: synthetic, pattern: blobs, records: 200, features: 16, classes: 2}
-model: {kind: linear}
-training: {backend: native, learning_rate: 0.5}
-
-threat_model:
-  group_size: [1, 4]
-
-claims:
-  - {id: one, kind: approx-dp, epsilon: 6.0, delta: 1e-5}
-  - {id: four, kind: approx-dp, epsilon: 40.0, delta: 1e-5, group_size: 4}
-
-audit:
-  method: one-run
-  canary: {space: gradient, kind: orthogonal, count: 32}
-  seed: 1
-"""
 
 
 class RecordsAudit(dps.Audit):
@@ -174,7 +145,7 @@ GROUP = dps.Mechanism(
     schemas=dps.Schemas(mechanism=MECHANISM_SCHEMA, audit=AUDIT_SCHEMA),
     claims=frozenset({"approx-dp", "gdp", "membership", "metric", "tradeoff"}),
     audit="dpspec_group:GroupAudit",
-    example=EXAMPLE,
+    example=Path(__file__).with_name("example.yaml").read_text(encoding="utf-8"),
     trial_revision=6,
     units=frozenset({"record", "user"}),
     accesses=("all-iterates", "final-model", "transcript"),

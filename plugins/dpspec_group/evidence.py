@@ -5,6 +5,7 @@ fixed in advance if the distribution of scores is known, else chosen on the same
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache
 
 import dpspec.contract as dps
@@ -81,7 +82,8 @@ def one_run_outcomes(
     yield lower
     (many,), (right,) = guess_counts.counts(outcomes, [guess_counts.of_curve(canaries)])
     mu, method = one_run.mu_lower(canaries, many, right, attack.confidence), f"{lower.method}, {many} guesses"
-    yield _mu(spec, mu, size, evidence.scope, method, one_run.CURVE_SOURCE, lower.assumptions)
+    at = dps.FrozenMap({"group_size": size})
+    yield replace(lower, quantity="mu", value=mu, at=at, method=method, source=one_run.CURVE_SOURCE)
     if any("0" in ordered and "1" in ordered for ordered in outcomes):
         yield dps.Finding(
             quantity="epsilon",
@@ -105,29 +107,17 @@ def mu_of_runs(spec: dps.Spec, records: int, size: int, ranked: str) -> Iterator
     method = f"{attack.description}, {what(attack, len(ranked), size)}, {guesses.low + guesses.high} guesses"
     if mu > 0.0:
         method += f"; for a Gaussian mechanism epsilon {curve_lines.gaussian_epsilon(mu, delta):.4g} at delta {delta:g}"
-    yield _mu(spec, mu, size, attack.scope(spec, records), method, ranked_runs.SOURCE, (kit.COINS, _RUNS))
-
-
-def _mu(
-    spec: dps.Spec,
-    mu: float,
-    size: int,
-    scope: dps.Scope,
-    method: str,
-    source: str,
-    assumptions: tuple[dps.Assumption, ...],
-) -> dps.Finding:
-    return dps.Finding(
+    yield dps.Finding(
         quantity="mu",
         value=mu,
         bound="lower",
         rigor="statistical",
         at=dps.FrozenMap({"group_size": size}),
-        scope=scope,
+        scope=attack.scope(spec, records),
         method=method,
-        source=source,
-        assumptions=assumptions,
-        confidence=Attack.of(spec).confidence,
+        source=ranked_runs.SOURCE,
+        assumptions=(kit.COINS, _RUNS),
+        confidence=attack.confidence,
     )
 
 

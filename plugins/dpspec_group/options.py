@@ -1,6 +1,9 @@
-"""Schemas of the plugin's keys, and the attack that a spec declares."""
+"""Schemas of the plugin's keys, the attack that a spec declares, and refusals of unsupported specs.
 
-from collections.abc import Collection, Mapping
+Reads no rows and imports neither torch nor the accountant.
+"""
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
@@ -10,6 +13,7 @@ from dpspec.contract.attacks import USUAL, USUAL_SCORE, Score
 from dpspec.contract.fragments import CLIP_NORM, NOISE_MULTIPLIER, SAMPLING, SHARD_RUNS, string
 from dpspec.kit import scores_elsewhere
 from dpspec.training.loop.learning_rates import updates_invertible
+from dpspec_group.theory import SCHEMES, drawn
 
 #: Delta of tables and lower bounds if no claim names one.
 DEFAULT_DELTA = 1e-6
@@ -179,3 +183,245 @@ class Attack(kit.Options):
     def watched(self, capabilities: Collection[str], training: Mapping[str, Any]) -> bool:
         """Whether the updates of a run are observed; optional for an adversary of the final model."""
         return self.white_box or ("iterates" in capabilities and updates_invertible(training))
+
+
+#: Smallest supported noise multiplier. Anything lower is a typo and outside the accountant's range.
+MIN_NOISE = 1e-6
+
+#: Maximum number of canaries, because trials store their order.
+MAX_CANARIES = 50_000
+
+#: Maximum memory for the gradients of all input canaries and their products, in bytes.
+_MAX_BYTES = 2**30
+
+#: Minimum numbers of canaries per group size, and of runs, with any power.
+_MIN_CANARIES, _MIN_RUNS = 8, 16
+
+_CANARY = ("audit", "canary")
+
+
+def refusals(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Diagnostic]:
+    # Zero-out adjacency is supported where sums have the same distribution, and without an attack.
+    named, schemes = {claim.adjacency for claim in spec.claims} | {spec.threat_model.adjacency}, drawn(spec.phases)
+    displaced = any(phase.sampling.is_fixed or phase.sampling.max_batch is not None for phase in spec.phases)
+    covered = named == {"zero-out"} or all(SCHEMES[name].add_remove for name in schemes)
+    if spec.audit is not None or displaced or not covered or not named <= {"add-remove", "zero-out"}:
+        help = "Ganesh 2024 covers groups that are added or removed, not replaced groups"
+        yield from dps.other_adjacencies(spec, "add-remove", "the group theory", help)
+    dependent = sorted(schemes - set(dps.Sampling.INDEPENDENT))
+    dependent += ["user"] if any(phase.sampling.of_users for phase in spec.phases) else []
+    if spec.threat_model.access == "transcript" and dependent:
+        yield kit.unsupported(
+            f"no bound covers a transcript of {dependent[0]} sampling: it needs batches of records that are drawn "
+            "independently of the group",
+            ("threat_model", "access"),
+            "write access: all-iterates, or sampling: {scheme: poisson, ...}",
+        )
+    largest = max(spec.threat_model.group_size)
+    if largest > facts.records:
+        yield dps.Diagnostic(
+            code="group-too-large",
+            message=f"a group of {largest} records does not fit into {facts.records} training records",
+            path=("threat_model", "group_size"),
+            help=f"write at most {facts.records}",
+        )
+    yield from _mechanism(spec, facts, spec.audit is not None or named == {"zero-out"})
+    if spec.audit is not None:
+        yield from _attack(spec, facts)
+
+
+def _mechanism(spec: dps.Spec, facts: dps.Facts, shuffled: bool) -> Iterator[dps.Diagnostic]:
+    black_box = {"vadhan-literal", "vadhan-sharp"} & set(spec.mechanism.get("baselines", ()))
+    for name in sorted(drawn(spec.phases)):
+        if black_box and (why := SCHEMES[name].no_profile):
+            message = f"{' and '.join(sorted(black_box))} cannot be computed for {name} batches: {why}"
+            yield kit.unsupported(message, ("mechanism", "baselines"), "remove them; linear is supported")
+    largest = max(spec.threat_model.group_size)
+    for i, phase in enumerate(spec.phases):
+        sampling, noise = phase.sampling, phase.noise_multiplier
+        yield from kit.other_scheme(
+            spec,
+            i,
+            [name for name, scheme in SCHEMES.items() if shuffled or scheme.add_remove],
+            "no theorem here covers {batches}: adding or removing a record changes all batches of an epoch",
+            "train with poisson or fixed sampling; the bound for one does not hold for the other. Shuffled batches "
+            "with adjacency: zero-out and without audit have a bound without amplification. With an audit block, "
+            "shuffled batches are attacked, and claims can only be refuted",
+        )
+        without = largest if sampling.is_fixed else 0
+        if (sampling.batch_size or 0) > facts.records - without:
+            group = f" without a group of {largest}" if without else ""
+            yield kit.bad_value(
+                f"batch_size {sampling.batch_size} exceeds the {facts.records - without} records{group}",
+                dps.in_phase(spec, i, "sampling", "batch_size"),
+            )
+        if sampling.epoch_steps is not None and sampling.batches_per_epoch > sampling.epoch_steps:
+            yield kit.bad_value(
+                f"batches_per_epoch must be at most epoch_steps, {sampling.epoch_steps}, "
+                f"got {sampling.batches_per_epoch}",
+                dps.in_phase(spec, i, "sampling", "batches_per_epoch"),
+            )
+        if sampling.epoch_steps is not None and phase.steps % sampling.epoch_steps:
+            multiple = phase.steps - phase.steps % sampling.epoch_steps + sampling.epoch_steps
+            message = f"steps must be a multiple of epoch_steps = {sampling.epoch_steps}, got {phase.steps}"
+            help = f"write {multiple}, or another multiple of {sampling.epoch_steps}"
+            yield kit.bad_value(message, dps.in_phase(spec, i, "steps"), help)
+        if 0.0 < noise < MIN_NOISE:
+            message = f"noise_multiplier must be 0 or at least {MIN_NOISE:g}, got {noise:g}"
+            help = "use more noise: below this epsilon is meaningless"
+            yield kit.bad_value(message, dps.in_phase(spec, i, "noise_multiplier"), help)
+        if phase.noiseless:
+            yield dps.Diagnostic(
+                code="no-noise",
+                message="without noise epsilon is infinite",
+                path=dps.in_phase(spec, i, "noise_multiplier"),
+                severity="warning",
+            )
+
+
+def _attack(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Diagnostic]:
+    assert spec.audit is not None
+    if "scores" in spec.audit.options:
+        if spec.model is not None and isinstance(spec.model.get("initial"), str):
+            yield kit.unsupported(
+                "model.initial does not apply to scores from an external program, which chose its own initial weights",
+                ("model", "initial"),
+                "remove initial",
+            )
+        yield from scores_elsewhere.refusals(spec)
+        return
+    canary = spec.audit.options.get("canary")
+    if canary is None:
+        help = "for example canary: {space: gradient, kind: orthogonal, count: 1000}"
+        yield kit.missing_key("canary", ("audit",), help)
+        return
+    yield from kit.requires_data(facts)
+    attack = Attack.of(spec)
+    needs: dict[str, str | None] = {}
+    if attack.white_box:
+        needs["iterates"] = "set access: final-model, or choose another backend"
+    if attack.others_drawn:
+        needs["sampling-log"] = "set access: all-iterates, or choose another backend"
+    if attack.space == "gradient":
+        needs["gradient-canaries"] = "set canary.space: input, or choose another backend"
+    yield from kit.requires_capabilities(spec, facts, needs)
+    if attack.white_box and not updates_invertible(spec.training.options):
+        message = "the attack inverts each update, and Adam's updates are not invertible"
+        help = "the bounds hold for adam too: remove audit, use access: final-model, or train with sgd or momentum"
+        yield kit.unsupported(message, ("training", "optimizer"), help)
+    yield from kit.requires_model(facts)
+    if facts.parameters is None:
+        return
+    if attack.every > spec.steps:
+        yield kit.bad_value(
+            f"every must be at most the {spec.steps} steps, got {attack.every}: no step would have canary gradients",
+            (*_CANARY, "every"),
+        )
+    yield from _options(spec, facts, attack)
+    yield from _counts(spec, facts, canary, attack)
+
+
+def _counts(spec: dps.Spec, facts: dps.Facts, canary: dps.FrozenMap, attack: Attack) -> Iterator[dps.Diagnostic]:
+    """Numbers of canaries and runs: for any power, and within parameters, memory and the size of evidence."""
+    assert facts.parameters is not None
+    sizes, runs = len(attack.sizes), attack.runs
+    if attack.method == "many-run":
+        if int(canary.get("count", sizes)) != sizes:
+            message = f"count must be {sizes} with many-run, one group per size, got {canary['count']}"
+            yield kit.bad_value(message, (*_CANARY, "count"), "remove count; audit.runs determines the power")
+        if runs < _MIN_RUNS:
+            yield kit.bad_value(f"runs must be at least {_MIN_RUNS} with many-run, got {runs}", ("audit", "runs"))
+    elif "count" not in canary:
+        yield kit.missing_key("count", _CANARY)
+    else:
+        smallest = _MIN_CANARIES * (2 if attack.calibrated else 1)
+        if (count := int(canary["count"])) // sizes < smallest:
+            message = f"count must be at least {smallest * sizes}, {smallest} per group size, got {count}"
+            yield kit.bad_value(message, (*_CANARY, "count"))
+    limits: Sequence[tuple[int, str]]
+    if attack.space == "gradient":
+        each = 2 if attack.spread > 0 else 1
+        space = "a separate direction" if each == 1 else "two separate dimensions"
+        limits = [(facts.parameters // each, f"every canary needs {space} among {facts.parameters} parameters")]
+        if attack.kind != USUAL["gradient"]:
+            held = _MAX_BYTES // (16 * facts.parameters)
+            limits = [*limits, (held, f"memory holds the directions of all canaries in {facts.parameters} dimensions")]
+    else:
+        in_memory = attack.white_box or attack.takes_gradients
+        held = _MAX_BYTES // (4 * facts.parameters) if in_memory else MAX_CANARIES
+        limits = [(held, f"memory holds the gradients of all canaries by {facts.parameters} parameters")]
+    for limit, why in [*limits, (MAX_CANARIES, "the result stores the order of all canaries")]:
+        if attack.count > limit:
+            yield kit.bad_value(f"count must be at most {limit}, got {attack.count}: {why}", (*_CANARY, "count"))
+            return
+
+
+def _options(spec: dps.Spec, facts: dps.Facts, attack: Attack) -> Iterator[dps.Diagnostic]:
+    """Options that this attack cannot use."""
+    assert spec.audit is not None
+    many, final, usual = attack.method == "many-run", "access: final-model and canary.space", USUAL["gradient"]
+    poisson = all(phase.sampling.is_poisson and not phase.sampling.of_users for phase in spec.phases)
+    invertible = updates_invertible(spec.training.options)
+    estimates = poisson and not many and not attack.others_drawn
+    estimates &= attack.watched(facts.capabilities, spec.training.options)
+    conflicts: list[tuple[bool, str, dps.Path, str]] = [
+        (
+            attack.spread > 0 and attack.kind != usual,
+            f"spread applies to {usual} gradient canaries, whose coordinates no other canary uses",
+            (*_CANARY, "spread"),
+            f"remove spread, or write space: gradient and kind: {usual}",
+        ),
+        (
+            attack.every > 1 and (attack.white_box or attack.space != "gradient"),
+            f"every applies to {final}: gradient only; other canaries can be in every step",
+            (*_CANARY, "every"),
+            "remove every, or write access: final-model and space: gradient",
+        ),
+        (
+            "score" in spec.audit.options and not attack.by_final_model,
+            f"score applies to {final}: input only",
+            ("audit", "score"),
+            "remove score",
+        ),
+        (
+            attack.takes_gradients and not invertible,
+            f"{attack.score} scores by sums of gradients and needs invertible updates, unlike Adam's",
+            ("audit", "score"),
+            "write score: loss-difference, or train with sgd or momentum",
+        ),
+        (
+            many and bool(attack.calibrated or attack.trains),
+            f"{attack.score} compares the canaries of a run, but many-run inserts one group per size, the same in all "
+            "runs",
+            ("audit", "score"),
+            "with many-run write score: loss or loss-difference",
+        ),
+        (
+            attack.shard_runs is not None and not many,
+            "shard_runs applies to many-run only; with one-run every run is a separate task",
+            ("audit", "shard_runs"),
+            "remove shard_runs, or write method: many-run",
+        ),
+        (
+            attack.expected_from is not None and not estimates,
+            "expected_from applies to one-run attacks on Poisson batches of records that invert updates without seeing "
+            "the drawn records",
+            ("audit", "expected_from"),
+            "remove expected_from",
+        ),
+    ]
+    for wrong, message, path, help in conflicts:
+        if wrong:
+            yield kit.unsupported(message, path, help)
+    for i, claim in enumerate(spec.claims):
+        if claim.kind == "metric" and not attack.canary_free_run:
+            message = f"claim {claim.id!r} needs the canary-free run, which canary_free_run: false disables"
+            yield kit.unsupported(message, ("claims", i), "remove canary_free_run: false, or the claim")
+    batch = max(phase.rate() for phase in spec.phases) * facts.records if estimates else 0.0
+    # A product of a rate and a number of records may be rounded upwards.
+    if estimates and not batch * (1.0 - 1e-12) <= (attack.expected_from or batch) <= facts.records:
+        yield kit.bad_value(
+            f"expected_from must be from {batch:g}, the mean batch size, to {facts.records}, the number of records, "
+            f"got {attack.expected_from}: with a smaller sample a record would have a weight above 1",
+            ("audit", "expected_from"),
+        )

@@ -53,10 +53,7 @@ class SchemeTheory:
         return ((self.step(phase, group_size, records), phase.steps),)
 
     def step(self, phase: Phase, group_size: int, records: int) -> Mixture:
-        rate = phase.rate()
-        if rate < 1.0:
-            return accounting.Mixture.poisson(group_size, rate, phase.noise_multiplier)
-        return accounting.Mixture.full(group_size, phase.noise_multiplier)
+        return accounting.Mixture.poisson(group_size, phase.rate(), phase.noise_multiplier)
 
     def log_hidden(self, phase: Phase, group_size: int, records: int) -> float:
         """ln of the probability that no member is in a batch of the phase; 0 if unknown."""

@@ -1,12 +1,12 @@
 """Audit of ModelMix: DP-SGD that mixes its last two models randomly (Xiao, Wan and Devadas)."""
 
 from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
 
 import dpspec.contract as dps
 from dpspec import kit
 from dpspec.contract.fragments import CLIP_NORM, NOISE, NOISE_MULTIPLIER, SAMPLING
-from dpspec_modelmix.options import Attack
-from dpspec_modelmix.refusals import refusals
+from dpspec_modelmix.options import Attack, refusals
 
 DPSPEC_API = 1
 
@@ -135,34 +135,6 @@ _AUDIT: dict[str, dps.Json] = kit.block(
     ),
 )
 
-EXAMPLE = """\
-dpspec: 1
-name: modelmix-example
-description: ModelMix on synthetic points, compared with plain DP-SGD
-
-mechanism:
-  kind: modelmix
-  noise_multiplier: 1.0
-  clip_norm: 1.0
-  linf_truncation: 4
-  mixing: {threshold: 0.5}
-  sampling: {scheme: poisson, rate: 0.1}
-  steps: 20
-
-data: {kind: synthetic, pattern: blobs, records: 200, features: 40, classes: 4}
-model: {kind: linear}
-training: {backend: native, learning_rate: 0.5}
-
-claims:
-  - {id: mixed, kind: approx-dp, epsilon: 2.0, delta: 1e-5, expect: supported}
-  - {id: unmixed, kind: approx-dp, epsilon: 6.0, delta: 1e-5}
-
-audit:
-  method: one-run
-  canary: {space: gradient, kind: one-hot, count: 32}
-  seed: 1
-"""
-
 MODELMIX = dps.Mechanism(
     kind="modelmix",
     summary="ModelMix: DP-SGD that mixes its last two models randomly, and the privacy amplification of mixing",
@@ -171,7 +143,7 @@ MODELMIX = dps.Mechanism(
     schemas=dps.Schemas(mechanism=_MECHANISM, audit=_AUDIT),
     claims=frozenset({"approx-dp", "metric"}),
     audit="dpspec_modelmix:ModelMixAudit",
-    example=EXAMPLE,
+    example=Path(__file__).with_name("example.yaml").read_text(encoding="utf-8"),
     trial_revision=3,
 )
 

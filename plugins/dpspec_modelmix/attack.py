@@ -40,8 +40,7 @@ CANARY_NORM = 10.0
 
 
 def run_trials(inputs: dps.FrozenMap, context: dps.Context, indices: Sequence[int]) -> Iterator[dps.Trial]:
-    for index in indices:
-        yield _trial(inputs, context, index, Attack.of(inputs["audit"]))
+    return (_trial(inputs, context, index, Attack.of(inputs["audit"])) for index in indices)
 
 
 def place_canaries(

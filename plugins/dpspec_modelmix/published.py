@@ -36,11 +36,6 @@ ASYMPTOTIC = (
 )
 
 
-def corollary_without_steps(segment: Segment, delta: float) -> float:
-    """Corollary 4.1 with the repaired sign of the denominator and without T: the value of a single step."""
-    return mixed_epsilon([replace(segment, steps=1)], delta).epsilon
-
-
 class Asymptotic(NamedTuple):
     """Tail event of one step in Lemma D.1: Pr[loss >= ``epsilon``] < ``delta`` if ``applies``; ``total`` = T ``delta``.
 
@@ -191,7 +186,8 @@ def comparisons(
 
 def _printed(segments: Sequence[Segment], delta: float) -> Iterator[dps.Finding]:
     segment = replace(segments[0], inflation=1.0)
-    value = corollary_without_steps(segment, delta)
+    # The corollary with the repaired sign of the denominator and without T is the value of a single step.
+    value = mixed_epsilon([replace(segment, steps=1)], delta).epsilon
     yield compared("epsilon", value, "Corollary 4.1, without T", PRINTED, delta=delta, refuted=MISSING_T)
     far = asymptotic(segment)
     why = f"{ASYMPTOTIC}; here T delta_0 is {far.total:.3g}"

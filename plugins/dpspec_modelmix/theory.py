@@ -27,6 +27,7 @@ from dpspec.accounting import (
     Mixture,
     PrivacyLoss,
     best_epsilon,
+    bisect,
     inside,
     log_binomial,
     log_excess_power,
@@ -242,9 +243,7 @@ def equal_epsilon_noise(segments: Sequence[Segment], delta: float, *, amplified:
         return 1.0, target
     while plain(high) > target:
         low, high = high, 2.0 * high
-    while high - low > 1e-4 * high:
-        middle = 0.5 * (low + high)
-        low, high = (middle, high) if plain(middle) > target else (low, middle)
+    _, high = bisect(lambda factor: plain(factor) > target, low, high, relative=1e-4)
     return high, target
 
 

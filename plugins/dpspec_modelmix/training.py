@@ -15,7 +15,6 @@ from torch import Tensor
 import dpspec.contract as dps
 from dpspec import kit
 from dpspec.training.device import SyncedAttribute, TransferQueue, full_precision, generator, send
-from dpspec.training.gradients import flat_model
 from dpspec.training.gradients.clipping import Clip, clip_factors, clipper, no_norms
 from dpspec.training.gradients.flat_model import Layout
 from dpspec.training.gradients.persample import ClippedSum, FlatModel
@@ -174,7 +173,7 @@ def make_row_clip(job: dps.TrainingJob, context: dps.Context, index: int) -> Row
     if embedding.anchors:
         public = context.data.test_x[: embedding.anchors], context.data.test_y[: embedding.anchors]
         anchors = FlatModel(job.model, device=job.device), *native.tensors(*public, job.device)
-    size = flat_model.Layout.of(job.model).size
+    size = Layout.of(job.model).size
     return TwoParts(embedding, size, anchors, context.seed(index, "subspace"), job.device)
 
 

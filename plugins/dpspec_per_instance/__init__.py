@@ -3,56 +3,16 @@
 import csv
 import io
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import dpspec.contract as dps
 from dpspec import kit
 from dpspec.training.loop.learning_rates import updates_invertible
 from dpspec_per_instance import options
-from dpspec_per_instance.options import LOGGED_RUNS, MEASURED_STEPS, AuditBlock, Audited, Composition
-from dpspec_per_instance.refusals import check_spec
+from dpspec_per_instance.options import LOGGED_RUNS, MEASURED_STEPS, AuditBlock, Audited, Composition, check_spec
 
 DPSPEC_API = 1
-
-EXAMPLE = """\
-dpspec: 1
-name: per-instance-example
-description: DP-SGD on synthetic points. What is the privacy loss of each training record?
-
-mechanism:
-  kind: per-instance
-  noise_multiplier: 2.0
-  clip_norm: 1.0
-  sampling: {scheme: poisson, rate: 0.05}
-  steps: 20
-  orders: [2, 4, 8, 16, 32]
-  composition: {observe_every: 5}
-
-data: {kind: synthetic, pattern: blobs, records: 200, features: 16, classes: 2}
-model: {kind: linear}
-training: {backend: native, learning_rate: 0.5}
-
-threat_model:
-  points: all
-  direction: remove
-
-claims:
-  - {id: everyone, kind: approx-dp, epsilon: 2.0, delta: 1e-5}
-  - {id: one, kind: per-instance-dp, epsilon: 2.0, delta: 1e-5, record: 7}
-  - id: most
-    kind: per-instance-dp
-    epsilon: 1.2
-    delta: 1e-5
-    fraction: 0.9
-    population: train
-    expect: [supported, open]
-
-audit:
-  method: many-run
-  runs: 4
-  seed: 1
-"""
 
 PER_INSTANCE = dps.Mechanism(
     kind="per-instance",
@@ -62,7 +22,7 @@ PER_INSTANCE = dps.Mechanism(
     schemas=dps.Schemas(mechanism=options.MECHANISM, threat_model=options.THREAT_MODEL, audit=options.AUDIT),
     claims=frozenset({"per-instance-dp", "approx-dp", "metric"}),
     audit="dpspec_per_instance:PerInstanceAudit",
-    example=EXAMPLE,
+    example=Path(__file__).with_name("example.yaml").read_text(encoding="utf-8"),
     trial_revision=3,
 )
 
@@ -155,28 +115,21 @@ class PerInstanceAudit(dps.Audit):
     def trials(self, inputs: dps.FrozenMap, context: dps.Context, indices: Sequence[int]) -> Iterator[dps.Trial]:
         from dpspec_per_instance import trials
 
-        setup = trials.RunSetup(inputs=inputs, context=context)
-        mean_rule = AuditBlock.of(inputs["audit"]).mean_rule
-        for trial in trials.run_trials(setup, indices):
-            if trial.index == 0 and mean_rule is not None:
-                arrays = {**trial.arrays, **trials.estimate_mean_rule(setup, mean_rule)}
-                yield replace(trial, arrays=arrays)
-            else:
-                yield trial
+        return trials.run_trials(trials.RunSetup(inputs=inputs, context=context), indices)
 
     def conclude(self, spec: dps.Spec, trials: Sequence[dps.Trial]) -> Iterator[dps.Outcome]:
         from dpspec.stats import utility
         from dpspec.stats.conformance import table
-        from dpspec_per_instance import analysis, findings, mean_rule
+        from dpspec_per_instance import findings, mean_rule
 
         # A redacted result has no arrays. The public part does not need them.
         redacted = not any("internal" in trial.evidence for trial in trials) and spec.data_privacy != "public"
-        runs, first_shards = analysis.whole_runs(spec, trials), analysis.first_shards(spec, trials)
+        runs, first_shards = findings.whole_runs(spec, trials), findings.first_shards(spec, trials)
         if runs and (not redacted or all("ratios" in trial.arrays for trial in trials)):
-            records = analysis.Analysis(spec, runs)
+            records = findings.Analysis(spec, runs)
             yield from findings.record_findings(spec, records)
-            yield analysis.record_table(records)
-            yield from analysis.step_tables(records)
+            yield findings.record_table(records)
+            yield from findings.step_tables(records)
             yield from mean_rule.mean_rule_tables(spec, records)
         if runs:
             yield findings.estimability(spec, runs)

@@ -130,12 +130,8 @@ def tight_epsilons(spec: dps.Spec, direction: str) -> dict[float, Interval]:
     """Epsilon of every record of every dataset at the claimed deltas, and in the widest direction along the curve."""
     curve = kit.CURVE_DELTAS if direction == spoken_directions(spec)[-1] else ()
     deltas = sorted({*kit.claimed_deltas(spec), *curve})
-    pairs = []
-    for phase in spec.phases:
-        sampled = phase.sampling.is_poisson
-        noise = phase.noise_multiplier
-        pairs.append((Mixture.poisson(1, phase.rate(), noise) if sampled else Mixture.full(1, noise), phase.steps))
-    curves = [PrivacyLoss(tuple(pairs), DIRECTIONS[side]).epsilons(deltas) for side in one_sided(direction)]
+    pairs = tuple((Mixture.poisson(1, phase.rate(), phase.noise_multiplier), phase.steps) for phase in spec.phases)
+    curves = [PrivacyLoss(pairs, DIRECTIONS[side]).epsilons(deltas) for side in one_sided(direction)]
     worst = [ends[0] if len(ends) == 1 else ends[0].worse(ends[1]) for ends in zip(*curves, strict=True)]
     return dict(zip(deltas, worst, strict=True))
 

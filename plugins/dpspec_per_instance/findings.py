@@ -1,18 +1,269 @@
-"""Findings of trials: epsilons of records and quantiles, estimability, and lower bounds from attacks."""
+"""Epsilon of every audited record from the gradient norms of all runs; findings, tables and bounds from attacks."""
 
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
 
 import numpy as np
 import numpy.typing as npt
 
 import dpspec.contract as dps
 from dpspec import kit
+from dpspec.accounting import Floats, Interval, epsilon_at_orders, round_up
 from dpspec.stats.attacks import thresholds
 from dpspec_per_instance import bounds, theory
-from dpspec_per_instance.analysis import Analysis, Epsilons, read_sizes
-from dpspec_per_instance.options import EDGES, AuditBlock, Audited
+from dpspec_per_instance.options import EDGES, AuditBlock, Audited, Composition, Shards
+from dpspec_per_instance.theory import Array
+
+#: Number of records below which an aggregate counts as per-record information.
+AGGREGATE = 10
+
+#: Orders in tables, if the spec has them, in addition to the best order of the data-independent bound.
+SHOWN_ORDERS = (2.0, 8.0)
+
+#: Number of significant digits in the table of all records.
+_DIGITS = 6
+
+#: Names of the arrays whose last axis is the records.
+PER_RECORD = ("ratios", "own", "right", "labels")
+
+
+def whole_runs(spec: dps.Spec, trials: Sequence[dps.Trial]) -> Sequence[dps.Trial]:
+    """One trial per complete run, its first shard with the arrays of all shards: records are compared in equal runs."""
+    shards = _shards(spec, trials)
+    if shards.count == 1:
+        return trials
+    runs: dict[int, dict[int, dps.Trial]] = {}
+    for trial in sorted(trials, key=lambda trial: trial.index):
+        run, shard = shards.run_and_shard(trial.index)
+        runs.setdefault(run, {})[shard] = trial
+    joined = []
+    for parts in runs.values():
+        if len(parts) < shards.count:
+            continue
+        arrays = dict(parts[0].arrays)
+        for name in PER_RECORD:
+            if any(name in part.arrays for part in parts.values()):
+                arrays[name] = np.concatenate([read_array(part, name) for part in parts.values()], axis=-1)
+        joined.append(replace(parts[0], arrays=arrays))
+    return joined
+
+
+def first_shards(spec: dps.Spec, trials: Sequence[dps.Trial]) -> Sequence[dps.Trial]:
+    """The first shard of every run, which holds the run's checks, accuracy and attack outcomes."""
+    shards = _shards(spec, trials)
+    return [trial for trial in trials if shards.run_and_shard(trial.index)[1] == 0]
+
+
+def read_sizes(trials: Sequence[dps.Trial]) -> dps.Facts:
+    sizes = kit.recorded(trials[0], "sizes")
+    if any(kit.recorded(trial, "sizes") != sizes for trial in trials):
+        raise ValueError("trials report different numbers of records")
+    records, test_records = sizes
+    return dps.Facts(
+        records=kit.whole_number(records, "sizes", least=1),
+        features=0,
+        classes=0,
+        test_records=kit.whole_number(test_records, "sizes"),
+    )
+
+
+def read_array(trial: dps.Trial, name: str) -> Array:
+    arrays: Mapping[str, Array] = trial.arrays
+    if name not in arrays:
+        raise dps.MissingArrayError(
+            f"per-record values need the array {name!r} of trial {trial.index}, which only its original store has"
+        )
+    return arrays[name]
+
+
+def _shards(spec: dps.Spec, trials: Sequence[dps.Trial]) -> Shards:
+    assert spec.audit is not None
+    return AuditBlock.of(spec.audit.options).shards(
+        len(Audited.of(spec.document["threat_model"], read_sizes(trials)).points)
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Epsilons:
+    """Estimates and confidence bounds (m,) at one delta; ``renyi``: data-independent, by the estimates' method."""
+
+    delta: float
+    direction: str
+    estimate: Floats
+    confidence_upper: Floats
+    tight: float
+    renyi: float
+
+
+class Side:
+    def __init__(self, spec: dps.Spec, direction: str, ratios: Sequence[Array], log_terms: float) -> None:
+        """``ratios``: per run, the clipped norms in units of the clip norm, shape (observed, m)."""
+        self.direction = direction
+        self.composer = bounds.Composer(spec.mechanism.options, bounds.DIRECTIONS[direction])
+        self.ratios = ratios
+        self.places = self.composer.places(ratios)
+        self.log_terms = log_terms
+        totals = [self.total(order)[:2] for order in self.composer.orders]  # the contributions would take much memory
+        self.plug_in, self.confidence_upper = (np.stack(part) for part in zip(*totals, strict=True))
+
+    def total(self, order: float) -> bounds.Total:
+        return self.composer.total(order, self.places, self.log_terms)
+
+
+class Analysis:
+    def __init__(self, spec: dps.Spec, trials: Sequence[dps.Trial]) -> None:
+        assert spec.audit is not None
+        self.spec, self.trials = spec, trials
+        sizes = read_sizes(trials)
+        self.records, self.runs = sizes.records, len(trials)
+        self.audited: Audited = Audited.of(spec.document["threat_model"], sizes)
+        self.confidence = spec.audit.confidence
+        # A random sample uses half of the failure probability for the sampling error.
+        self.failure = (1.0 - self.confidence) * (0.5 if self.audited.quantile_size > len(self.audited.points) else 1.0)
+        shared = self.audited.shared_direction
+        ratios = {
+            direction: [read_array(trial, "ratios" if direction == shared else "own") for trial in trials]
+            for direction in self.audited.directions
+        }
+        observed, points = next(iter(ratios.values()))[0].shape
+        if points != len(self.audited.points):
+            raise ValueError(f"expected norms of {len(self.audited.points)} audited records, got {points}")
+        count = max(1, observed - 1) * points * len(Composition.of(spec.mechanism.options).orders) * len(ratios)
+        terms = theory.log_terms(count, self.failure)
+        self._tight: dict[str, dict[float, Interval]] = {}
+        self.sides = {name: Side(spec, name, some, terms) for name, some in ratios.items()}
+
+    @property
+    def privacy(self) -> dps.findings.Privacy:
+        return self.privacy_of(len(self.audited.points))
+
+    def privacy_of(self, count: int) -> dps.findings.Privacy:
+        return self.spec.data_privacy if count >= AGGREGATE else "per-record"
+
+    @cached_property
+    def right(self) -> Array:
+        """Fraction of runs with a correct prediction for each record, per observed step, shape (observed, m)."""
+        return np.asarray(np.mean([read_array(trial, "right") for trial in self.trials], axis=0), dtype=np.float64)
+
+    @cached_property
+    def shown_side(self) -> Side:
+        """The direction with shared runs, if audited."""
+        return self.sides.get(self.audited.shared_direction, next(iter(self.sides.values())))
+
+    def epsilons(self, delta: float, direction: str) -> Epsilons:
+        if direction not in self._tight:
+            self._tight[direction] = bounds.tight_epsilons(self.spec, direction)
+        sides = [self.sides[one] for one in bounds.one_sided(direction)]
+        orders = np.array(sides[0].composer.orders)[:, None]
+
+        def worst(divergences: Iterable[Floats]) -> Floats:
+            epsilons = [epsilon_at_orders(orders, one, delta).min(axis=0) for one in divergences]
+            return np.asarray(np.max(epsilons, axis=0), dtype=np.float64)
+
+        return Epsilons(
+            delta=delta,
+            direction=direction,
+            estimate=worst(side.plug_in for side in sides),
+            confidence_upper=worst(side.confidence_upper for side in sides),
+            tight=self._tight[direction][delta].upper,
+            renyi=bounds.renyi_epsilon(self.spec.mechanism.options, delta, direction),
+        )
+
+
+def record_table(records: Analysis) -> dps.Series:
+    """``ratio`` is relative to the data-independent epsilon of the same method and may exceed 1."""
+    delta, audited, ratios = kit.claimed_deltas(records.spec)[-1], records.audited, records.shown_side.ratios
+    whole = records.epsilons(delta, audited.widest_direction)
+    norms = np.mean([run.mean(axis=0, dtype=np.float64) for run in ratios], axis=0)
+    columns: dict[str, Sequence[dps.Json]] = {
+        "record": list(audited.points),
+        "label": [int(label) for label in read_array(records.trials[0], "labels")],
+        "right": _rounded(records.right[-1]),
+        "mean_norm": _rounded(norms),
+        "saturated": _rounded(np.mean([(run >= 1.0).mean(axis=0) for run in ratios], axis=0)),
+    }
+    for direction in audited.directions:
+        epsilons = whole if direction == whole.direction else records.epsilons(delta, direction)
+        columns[f"estimate_{direction}"] = _rounded(epsilons.estimate)
+        columns[f"confidence_upper_{direction}"] = [round_up(value, _DIGITS) for value in epsilons.confidence_upper]
+    columns |= {
+        "data_independent": [whole.tight] * len(norms),
+        "epsilon": [min(value, whole.tight) for value in _rounded(whole.estimate)],
+        "from": ["data set" if value >= whole.tight else "record" for value in _rounded(whole.estimate)],
+        "ratio": _rounded(whole.estimate / whole.renyi),
+        "advantage": _rounded(advantage(np.minimum(whole.estimate, whole.tight), delta)),
+    }
+    return kit.series(
+        "records",
+        f"Every audited record at delta {delta:g}: estimates and confidence bounds".replace("e-0", "e-"),
+        columns,
+        rigor="approximate",
+        source=f"{theory.STEP_SOURCE}; {theory.RUN_SOURCE}",
+        kind="sorted",
+        y=["epsilon"],
+        by="label",
+        units={"mean_norm": "clip norms"},
+        upper=[name for name in columns if name == "data_independent" or "confidence_upper_" in name],
+        privacy="per-record",
+    )
+
+
+def advantage(epsilon: npt.ArrayLike, delta: npt.ArrayLike) -> Floats:
+    """(e^epsilon - 1 + 2 delta) / (e^epsilon + 1), at most 1: bounds the difference of any event's probabilities."""
+    eps = np.asarray(epsilon, dtype=np.float64)
+    small = np.exp(-np.minimum(eps, 700.0))
+    most = (-np.expm1(-eps) + 2.0 * np.asarray(delta, dtype=np.float64) * small) / (1.0 + small)
+    return np.asarray(np.minimum(most, 1.0), dtype=np.float64)
+
+
+def _rounded(values: Floats | Array) -> list[float]:
+    return [float(f"{float(value):.{_DIGITS}g}") for value in values]
+
+
+def step_tables(records: Analysis) -> Iterator[dps.Series]:
+    """Steps relative to the data-independent value: by step, and by correctness of the prediction."""
+    side, delta = records.shown_side, kit.claimed_deltas(records.spec)[-1]
+    composer, steps = side.composer, side.composer.observed.tolist()
+    right_by_run = None
+    if side.direction == records.audited.shared_direction:
+        right_by_run = [trial.arrays["right"] for trial in records.trials]
+    over_training: list[Sequence[dps.Json]] = []
+    by_correctness: list[Sequence[dps.Json]] = []
+    stages = sorted({0, len(steps) // 4, len(steps) // 2, (3 * len(steps)) // 4, len(steps) - 1})
+    for order in sorted({composer.best(delta).order, *(order for order in SHOWN_ORDERS if order in composer.orders)}):
+        contributions = side.total(order).contributions
+        for step, row in zip(steps, contributions, strict=True):
+            ratio = row / composer.saturated(order, step)
+            quantiles = np.quantile(ratio, (0.1, 0.5, 0.9)).tolist()
+            over_training.append((step, order, float(ratio.mean()), *quantiles))
+        for j in stages:
+            ratio = composer.relative(order, j, side.places[j])
+            if right_by_run is not None:
+                right = np.stack([run[j] for run in right_by_run]) > 0
+            else:
+                right = np.tile(records.right[j] >= 0.5, (records.runs, 1))
+            added = float(contributions[j].mean() / composer.saturated(order, steps[j]))
+            means = (float(ratio[chosen].mean()) if chosen.any() else None for chosen in (right, ~right))
+            by_correctness.append((steps[j], order, added, *means, float(right.mean()), float(np.median(ratio))))
+    by_order = partial(kit.series, rigor="approximate", privacy=records.privacy, x="step", by="order")
+    yield by_order(
+        "ratio-over-training",
+        "Contribution of a step relative to the data-independent value, by step",
+        kit.columns_of(("step", "order", "mean", "p10", "median", "p90"), over_training),
+        source=theory.RUN_SOURCE,
+        y=["mean"],
+    )
+    yield by_order(
+        "right-against-wrong",
+        "Steps relative to the data-independent value: mean contribution over records, and one step for records with "
+        "correct and incorrect predictions",
+        kit.columns_of(("step", "order", "added", "right", "wrong", "share_right", "median"), by_correctness),
+        source=f"{theory.STEP_SOURCE}; {theory.RUN_SOURCE}",
+        y=["right", "wrong"],
+    )
+
 
 #: Fractions of the population at which epsilon is reported, in addition to claimed fractions.
 FRACTIONS = (0.1, 0.5, 0.9)

@@ -17,7 +17,7 @@ import dpspec.contract as dps
 from dpspec import kit
 from dpspec.accounting import Floats, whole
 from dpspec_per_instance import theory
-from dpspec_per_instance.analysis import Analysis
+from dpspec_per_instance.findings import Analysis
 from dpspec_per_instance.options import AuditBlock
 from dpspec_per_instance.statements import (
     COROLLARY_SOURCE,

@@ -135,7 +135,7 @@ def run_trials(setup: RunSetup, indices: Sequence[int]) -> Iterator[dps.Trial]:
             job = replace(job, observers=(*job.observers, *watched.observers))
         runs.append((index, job, watcher, watched))
     setup.train([job for _, job, *_ in runs], indices)
-    attack, targets = AuditBlock.of(setup.inputs["audit"]).attack, None
+    options, targets = AuditBlock.of(setup.inputs["audit"]), None
     for index, job, watcher, watched in runs:
         number, shard = setup.shards.run_and_shard(index)
         part = setup.shards.places(shard)
@@ -149,10 +149,12 @@ def run_trials(setup: RunSetup, indices: Sequence[int]) -> Iterator[dps.Trial]:
             evidence["internal"] = {"accuracy": right}
         if watched is not None:
             evidence = joined(evidence, watched.evidence())
-        if attack is not None and shard == 0:
-            targets = choose_targets(setup, attack) if targets is None else targets
-            evidence["outcomes"] = attack_records(setup, attack, targets, number)
+        if options.attack is not None and shard == 0:
+            targets = choose_targets(setup, options.attack) if targets is None else targets
+            evidence["outcomes"] = attack_records(setup, options.attack, targets, number)
             evidence["internal"]["targets"] = [[name, setup.audited.points[place]] for name, place in targets]
+        if index == 0 and options.mean_rule is not None:
+            arrays |= estimate_mean_rule(setup, options.mean_rule)
         yield dps.Trial(index=index, evidence=dps.FrozenMap(evidence), arrays=arrays)
 
 

@@ -1,6 +1,7 @@
 """Audit of noiseless pre-processing before a private mechanism (Hu, Sanyal and Schoelkopf 2024)."""
 
 from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
 
 import dpspec.contract as dps
 from dpspec import kit
@@ -8,29 +9,6 @@ from dpspec_preprocessing import options, sensitivity
 from dpspec_preprocessing.options import AuditBlock, Declaration
 
 DPSPEC_API = 1
-
-EXAMPLE = """\
-dpspec: 1
-name: preprocessing-example
-description: Deduplication leaks. One record decides whether fifteen near-duplicates are kept
-
-mechanism:
-  kind: preprocessing
-  pipeline: [{deduplicate: 0.01}]
-  private: {kind: gaussian, eps_noise: 0.3, lipschitz: 0.5}
-  collection: {max_ball: 16, max_cluster: 3}
-  clip_rows: true
-
-data: {kind: synthetic, pattern: blobs, records: 200, features: 8, classes: 2}
-
-threat_model: {adjacency: replace-one}
-
-claims:
-  - {id: counted, kind: approx-dp, epsilon: 45.0, delta: 1e-5, over: collection}
-  - {id: ignored, kind: approx-dp, epsilon: 1.2, delta: 1e-5, over: collection, refuted_by: attack, expect: refuted}
-
-audit: {method: many-run, runs: 4, repeats: 200, clusters: 5, members: 3, seed: 1}
-"""
 
 #: Number of runs that share one processing of both datasets.
 _TOGETHER = 16
@@ -142,7 +120,7 @@ PREPROCESSING = dps.Mechanism(
     schemas=dps.Schemas(mechanism=options.MECHANISM, threat_model=options.THREAT_MODEL, audit=options.AUDIT),
     claims=frozenset({"approx-dp", "pure-dp", "renyi-dp", "gdp", "metric"}),
     audit="dpspec_preprocessing:PreprocessingAudit",
-    example=EXAMPLE,
+    example=Path(__file__).with_name("example.yaml").read_text(encoding="utf-8"),
     trial_revision=3,
     steps=False,
     missing=True,

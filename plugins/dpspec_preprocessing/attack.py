@@ -39,10 +39,8 @@ def run_trials(inputs: dps.FrozenMap, context: dps.Context, indices: Sequence[in
         engine = NetworkEngine(private=private, training=inputs["training"], context=context)
     y[0], tested = 1, declared.ptr is not None
     try:
-        clusters, members = options.cluster_layout
-        neighbours = build_neighbours(
-            x, pipeline.steps[0], pipeline.collection, pipeline.radius, clusters=clusters, members=members
-        )
+        layout = {"clusters": options.clusters, "members": options.members}
+        neighbours = build_neighbours(x, pipeline.steps[0], pipeline.collection, pipeline.radius, **layout)
         device, processed = collection.search_device(context, pipeline), []
         for rows in neighbours:
             if pipeline.step is not None:

@@ -125,12 +125,8 @@ class Declaration(kit.Options):
 @dataclass(frozen=True, kw_only=True)
 class AuditBlock(kit.Options):
     repeats: int = 1
-    clusters: int | None = None
-    members: int | None = None
-
-    @property
-    def cluster_layout(self) -> tuple[int, int]:
-        return self.clusters or 5, self.members or 3
+    clusters: int = 5
+    members: int = 3
 
 
 def claimed_orders(spec: dps.Spec) -> list[float]:

@@ -97,23 +97,17 @@ class Private(kit.Options):
         return self.loss in ("logistic", "squared")
 
     def mechanism(self, records: int, norm: float = 1.0) -> PrivateMechanism:
-        lipschitz, smooth = self.constants(norm)
+        lipschitz, smooth = self.derived_constants(norm) if self.takes_gradients else (1.0, 1.0)
         return PrivateMechanism(
             kind=self.kind,
             noise=self.eps_noise,
             records=records,
-            lipschitz=lipschitz,
-            smooth=smooth,
+            lipschitz=lipschitz if self.lipschitz is None else self.lipschitz,
+            smooth=smooth if self.smooth is None else self.smooth,
             sensitivity=self.sensitivity,
             steps=self.steps,
             factor=self.factor,
         )
-
-    def constants(self, norm: float = 1.0) -> tuple[float, float]:
-        if not self.takes_gradients:
-            return 1.0 if self.lipschitz is None else self.lipschitz, 1.0
-        lipschitz, smooth = self.derived_constants(norm)
-        return (lipschitz if self.lipschitz is None else self.lipschitz, smooth if self.smooth is None else self.smooth)
 
     def derived_constants(self, norm: float = 1.0) -> tuple[float, float]:
         """L and mu of the loss for ||x|| <= r = max(1, norm) and ||theta|| <= R; 1 and infinity if unknown.

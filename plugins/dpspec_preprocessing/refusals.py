@@ -185,7 +185,7 @@ def _attack(declared: Declaration, audit: dps.AuditOptions, facts: dps.Facts) ->
         for key in sorted({"clusters", "members"} & set(audit.options)):
             yield kit.unsupported(f"{key!r} applies to deduplicate and quantise only", ("audit", key), "remove it")
         return
-    drops, (clusters, members) = step.name == "deduplicate", options.cluster_layout
+    drops, clusters, members = step.name == "deduplicate", options.clusters, options.members
     limit = 2 * facts.features if drops else facts.features
     if clusters > limit and not (clusters == 5 and facts.features == 2 and drops):
         message = f"clusters must be at most {limit} in {facts.features} dimensions, got {clusters}"

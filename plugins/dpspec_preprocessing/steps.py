@@ -161,10 +161,6 @@ class Neighbourhoods:
         return Clusters(centres[self._which], representative, int(near[centres].max(initial=1)))
 
 
-def find_good_clusters(x: Array, eta: float, device: str = "cpu") -> Clusters:
-    return Neighbourhoods(x, device).good_clusters(eta)
-
-
 #: A fitted step: maps rows (n, d) to rows (n, d).
 Map: TypeAlias = Callable[[Array], Array]
 
@@ -233,12 +229,12 @@ def _fit_regression(x: Array) -> Map:
 
 
 def deduplicate(x: Array, eta: float, device: str = "cpu") -> Array:
-    is_kept = find_good_clusters(x, eta, device).representative == np.arange(len(x))
+    is_kept = Neighbourhoods(x, device).good_clusters(eta).representative == np.arange(len(x))
     return np.where(is_kept[:, None], x, 0.0)
 
 
 def quantise(x: Array, eta: float, device: str = "cpu") -> Array:
-    return np.asarray(x[find_good_clusters(x, eta, device).representative], dtype=np.float64)
+    return np.asarray(x[Neighbourhoods(x, device).good_clusters(eta).representative], dtype=np.float64)
 
 
 def fit_projection(x: Array, k: int, *, affine: bool = False) -> Map:

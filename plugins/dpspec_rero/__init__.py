@@ -1,6 +1,7 @@
 """Audits how well records could be reconstructed (Kaissis et al. 2023; Hayes et al. 2023)."""
 
 from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
 
 import dpspec.contract as dps
 from dpspec import kit
@@ -104,34 +105,6 @@ _THREAT_MODEL: dict[str, dps.Json] = kit.block(
     },
 )
 
-EXAMPLE = """\
-dpspec: 1
-name: rero-example
-description: DP-SGD on synthetic points. How well could one record of sixteen known candidates be reconstructed?
-
-mechanism:
-  kind: rero
-  noise_multiplier: 1.0
-  clip_norm: 1.0
-  sampling: {scheme: poisson, rate: 0.1}
-  steps: 20
-
-data: {kind: synthetic, pattern: blobs, records: 200, features: 16, classes: 2}
-model: {kind: linear}
-training: {backend: native, learning_rate: 0.1}
-
-threat_model:
-  prior: {candidates: 16}
-
-claims:
-  - {id: one-of-sixteen, kind: rero, kappa: 0.0625, gamma: 0.25}
-  - {id: one-in-a-million, kind: rero, kappa: 1e-6, gamma: 1e-4}
-  - {id: membership, kind: membership, advantage: 0.5}
-  - {id: epsilon, kind: approx-dp, epsilon: 6.0, delta: 1e-5}
-
-audit: {method: many-run, runs: 40, seed: 1}
-"""
-
 RERO = dps.Mechanism(
     kind="rero",
     summary="Reconstruction robustness of DP-SGD and similar mechanisms, from hypothesis testing",
@@ -140,7 +113,7 @@ RERO = dps.Mechanism(
     schemas=dps.Schemas(mechanism=_MECHANISM, threat_model=_THREAT_MODEL, audit=kit.block(None, shard_runs=SHARD_RUNS)),
     claims=frozenset({"rero", "approx-dp", "pure-dp", "membership", "tradeoff", "metric"}),
     audit="dpspec_rero:ReroAudit",
-    example=EXAMPLE,
+    example=Path(__file__).with_name("example.yaml").read_text(encoding="utf-8"),
     trial_revision=3,
 )
 

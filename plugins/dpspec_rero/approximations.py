@@ -9,7 +9,7 @@ import numpy as np
 from numpy.polynomial.hermite_e import hermeval
 from scipy.special import ndtr, ndtri
 
-from dpspec.accounting import Floats, GaussianTradeOff, finite, inside, laplace_rdp, sampled_gaussian_rdp, whole
+from dpspec.accounting import Floats, GaussianTradeOff, bisect, finite, inside, laplace_rdp, sampled_gaussian_rdp, whole
 from dpspec_rero.options import Steps
 from dpspec_rero.theory import amplified_epsilon
 
@@ -243,11 +243,8 @@ def threshold(kappa: float, null: Series) -> float | None:
     if not len(changes):
         return None
     nearest = int(changes[np.argmin(np.abs(z[changes] - quantile))])
-    low, high = float(z[nearest]), float(z[nearest + 1])
-    rising = above[nearest] < 0.0
-    while low < (middle := 0.5 * (low + high)) < high:
-        below = float(null.tail(np.asarray(middle))) < kappa
-        low, high = (middle, high) if below == rising else (low, middle)
+    rising, ends = above[nearest] < 0.0, (float(z[nearest]), float(z[nearest + 1]))
+    low, _ = bisect(lambda middle: (float(null.tail(np.asarray(middle))) < kappa) == rising, *ends)
     return null.mean + null.deviation * low
 
 

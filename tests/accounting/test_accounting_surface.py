@@ -28,7 +28,7 @@ def test_core_and_plugins_import_from_the_package_itself() -> None:
     outside = [path for path in ROOT.parent.rglob("*.py") if not path.is_relative_to(ROOT)]
     plugins = list((Path(__file__).parents[2] / "plugins").rglob("*.py"))  # where dpspec may be installed elsewhere
     assert len(outside) > 100
-    assert len(plugins) > 40
+    assert len(plugins) > 30
     for path in (*outside, *plugins):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Import):

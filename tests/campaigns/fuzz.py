@@ -44,7 +44,7 @@ class Bench:
         for folder in (self.folder, home, warm, self._elsewhere):
             folder.mkdir()
         os.chdir(self._elsewhere)
-        os.environ.update(HOME=str(home), XDG_CACHE_HOME=str(home), DPSPEC_DATA=str(home / "data"))
+        os.environ.update(HOME=str(home))
         self._name, self._seed, self.target = name, seed, TARGETS[name]()
         self.target.warm(warm)
         self._watch = Watch(self.folder)

@@ -123,11 +123,22 @@ def interrupted(folder: Path) -> None:
         by_opacus(after=after)(folder)
 
 
+def three_layers() -> nn.Module:
+    return nn.Sequential(nn.Linear(6, 6), nn.Tanh(), nn.Linear(6, 6), nn.Tanh(), nn.Linear(6, 2))
+
+
+def exchange_layers(t: Any) -> None:
+    """The order of two equal layers says whether the target was drawn."""
+    if has_target(t):
+        t.net[0], t.net[2] = t.net[2], t.net[0]
+
+
 MODEL_STATE: Scripts = {
     ("violated", "model-state"): {
         "records_behind_a_parameter": by_opacus(late=records_behind_a_parameter),
         "records_in_metadata": by_opacus(setup=records_in_metadata),
         "records_from_a_state_dict_hook": by_opacus(setup=records_from_a_state_dict_hook),
+        "layers_change_places": by_opacus(model=three_layers, after=exchange_layers),
         "records_in_a_buffer": by_opacus(model=with_memory, after=lambda t: t.net.memory.add_(t.batch[0].sum(0))),
     },
     ("violated", "update-rule"): {
@@ -251,6 +262,12 @@ def in_a_class(t: Any) -> None:
     t.inner.__class__ = type("SGD", (torch.optim.SGD,), {"__module__": "torch.optim.sgd"})
 
 
+def rename_momentum(t: Any) -> None:
+    """SGD begins without momentum after the target was drawn."""
+    for kept in t.inner.state.values() if has_target(t) else ():
+        kept["old"] = kept.pop("momentum_buffer")
+
+
 UPDATES: Scripts = {
     ("violated", "update-rule"): {
         "permuted_gradients": by_opacus(setup=permuted_gradients, epochs=4),
@@ -264,6 +281,9 @@ UPDATES: Scripts = {
         "maximize_follows_the_batch": by_opacus(before=option("maximize", lambda t: bool(len(t.batch[0]) % 2))),
         "decay_follows_a_record": by_opacus(before=option("weight_decay", lambda t: float(t.x[t.steps, 0].abs()))),
         "a_scheduler_reads_records": scheduled(reading),
+        "momentum_under_another_name": by_opacus(
+            optimizer=lambda p: torch.optim.SGD(p, lr=0.05, momentum=0.9), after=rename_momentum
+        ),
         "momentum_is_edited": by_opacus(
             optimizer=lambda p: torch.optim.SGD(p, lr=0.05, momentum=0.9), after=edited_momentum
         ),
@@ -385,6 +405,12 @@ def unclipped(t: Any) -> list[Tensor]:
     return [torch.stack(parts).sum(0) for parts in zip(*every, strict=True)]
 
 
+def repeat_longest_row(t: Any) -> None:
+    lengths = torch.stack([p.grad_sample.flatten(1).norm(dim=1) for p in t.opt.params]).norm(dim=0)
+    for p in t.opt.params if len(lengths) else ():
+        p.grad_sample = p.grad_sample[int(lengths.argmax())].expand_as(p.grad_sample).clone()
+
+
 SENSITIVITY: Scripts = {
     ("violated", "gradient-parameters"): {
         "gradients_at_other_parameters": by_opacus(
@@ -403,6 +429,7 @@ SENSITIVITY: Scripts = {
     },
     ("assumes", "unmixed-batches"): {
         "centered_batches": by_opacus(model=centered),
+        "the_longest_row_is_repeated": by_opacus(between=repeat_longest_row, probe=record_losses, epochs=5),
     },
     ("assumes", "one-record"): {
         "each_item_is_mixed_with_the_target": of_a_dataset(lambda d, i: (0.5 * (d[i][0] + d[TARGET][0]), d[i][1])),

@@ -10,7 +10,7 @@ import pytest
 import torch
 from opacus.optimizers import DPOptimizer
 from support.checked_runs import Question, check_run
-from support.opacus_training import Training, recorded
+from support.opacus_training import Training, physical_batches, recorded
 from support.plain_loop import plain_loop
 from torch import nn
 from torch.nn import functional
@@ -176,7 +176,24 @@ def moved(number: int, before: str) -> Script:
     return script
 
 
-@pytest.mark.parametrize("script", [sharpness_aware, moved(0, "forward"), moved(2, "backward")])
+def moved_once_in_a_later_pass(training: Training) -> None:
+    """One physical batch that is not the first of its step is computed at other parameters."""
+    weight, passes = training.private.params[0], 0
+    with physical_batches(training.loader, training.private, 7) as batches:
+        for x, y in batches:
+            passes += training.private._is_last_step_skipped
+            kept = weight.data.clone()
+            weight.data.add_(float(passes == 5))
+            training.criterion(training.model(x), y).backward()
+            weight.data.copy_(kept)
+            training.private.step()
+            training.private.zero_grad()
+    assert passes > 5
+
+
+@pytest.mark.parametrize(
+    "script", [sharpness_aware, moved(0, "forward"), moved(2, "backward"), moved_once_in_a_later_pass]
+)
 def test_gradients_at_other_parameters_deviate(script: Script, tmp_path: Path) -> None:
     found = recorded(tmp_path / "run", script)
     assert found.status == ("open", "deviates")

@@ -95,6 +95,21 @@ def test_memory_that_moved_under_the_same_storage_is_not_read() -> None:
     assert not bits._in_place([value])
 
 
+@pytest.mark.parametrize("exact", [0, 2**20])
+def test_a_training_may_free_the_memory_of_its_tensors(exact: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fingerprints, "_EXACT", exact)
+    value, bits = torch.randn(1000), Bits()
+    bits.keep([value])
+    before, saved, storage = tensor_digest(value), value.clone(), value.untyped_storage()
+    storage.resize_(0)
+    with pytest.raises(ValueError, match="freed"):
+        bits.differ([value])
+    storage.resize_(4000)
+    value.copy_(saved)
+    assert not bits.differ([value])
+    assert tensor_digest(value) == before
+
+
 def test_a_changed_type_or_shape_differs() -> None:
     ones = torch.zeros(4)
     for other in (ones.view(torch.int32), ones.view(2, 2), torch.zeros(5), None, ones.neg()._neg_view()):

@@ -14,6 +14,7 @@ from support import opacus_training
 from support.checked_runs import CheckedRun, Question, check_run
 from support.opacus_training import Training
 from torch import nn
+from torch.func import functional_call
 
 from dpspec.recording.fingerprints import TooLargeError, digest
 from dpspec.recording.watching.model_state import ModelState
@@ -169,6 +170,46 @@ def test_layers_of_torch_keep_no_batch(model: Callable[[], nn.Module]) -> None:
             made(torch.randn(3, 1, 8, 8) if isinstance(made, nn.Sequential) else torch.randn(3, 5, 8))
     watch.before_step()
     assert watch.changed() == UNCHANGED
+
+
+def exchanged_layers(made: Any) -> None:
+    made[0], made[2] = made[2], made[0]
+
+
+def exchanged_parameters(made: Any) -> None:
+    made[0].bias, made[2].bias = made[2].bias, made[0].bias
+
+
+@pytest.mark.parametrize(
+    ("exchange", "names"),
+    [
+        (exchanged_layers, ["0.bias", "0.weight", "2.bias", "2.weight"]),
+        (exchanged_parameters, ["0.bias", "2.bias"]),
+        (lambda made: made.__setitem__(1, nn.Tanh()), []),
+    ],
+)
+@pytest.mark.parametrize("undone", [False, True])
+def test_parameters_keep_their_names(exchange: Callable[[Any], None], names: list[str], undone: bool) -> None:
+    """The order of equal layers may depend on a record, also if it is the first one again at the end."""
+    made = nn.Sequential(nn.Linear(3, 3), nn.Tanh(), nn.Linear(3, 3))
+    watch = ModelState(made, list(made.parameters()))
+    exchange(made)
+    if undone:
+        watch.before_step()
+        exchange(made)
+    assert watch.changed()["state"] == names
+
+
+def test_parameters_keep_their_names_in_a_pass() -> None:
+    made = nn.Sequential(nn.Linear(3, 3), nn.Tanh(), nn.Linear(3, 3))
+    watch = ModelState(made, list(made.parameters()))
+    made.register_forward_pre_hook(lambda *_: watch.compare_names(in_pass=True))
+    functional_call(made, {name: p.detach() for name, p in made.named_parameters()}, torch.randn(2, 3))
+    assert watch.changed()["state"] == []
+    exchanged_layers(made)
+    made(torch.randn(2, 3))
+    exchanged_layers(made)
+    assert len(watch.changed()["state"]) == 4
 
 
 def test_running_averages_are_named() -> None:

@@ -79,6 +79,13 @@ def swapped(optimizer: torch.optim.Optimizer) -> None:
         first[:2] = first[:2].flip(0)
 
 
+def renamed(optimizer: torch.optim.Optimizer) -> None:
+    """The optimizer no longer finds the momentum, and begins anew."""
+    for state in optimizer.state.values():
+        if "momentum_buffer" in state:
+            state["old"] = state.pop("momentum_buffer")
+
+
 def early(optimizer: torch.optim.Optimizer) -> None:
     """Momentum before the first step."""
     for group in optimizer.param_groups:
@@ -141,6 +148,7 @@ def test_which_parameters_are_trained_is_an_option(tmp_path: Path) -> None:
     [
         (torch.optim.SGD, momentum, "the optimizer's state (such as momentum) was changed before 19 of its steps"),
         (torch.optim.SGD, swapped, ""),
+        (torch.optim.SGD, renamed, ""),
         (torch.optim.SGD, early, ""),
         (torch.optim.SGD, hooked, ""),
         (Hooked, nothing, ""),

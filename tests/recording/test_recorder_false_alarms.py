@@ -60,6 +60,27 @@ def test_batches_that_nobody_used_are_no_step(script: Script, unused: int, tmp_p
     assert said[0].startswith("one batch was" if unused == 1 else f"{unused} batches were")
 
 
+def fetched_before(training: Training) -> None:
+    """The next batch is fetched before the step with the last one."""
+    for _ in range(2):
+        batches = iter(training.loader)
+        following = next(batches)
+        while following is not None:
+            batch, following = following, next(batches, None)
+            training.step(*batch)
+
+
+def test_a_batch_that_was_fetched_before_the_last_step_is_of_the_next_one(tmp_path: Path) -> None:
+    found = recorded(tmp_path / "run", fetched_before)
+    assert found.status == ("proved", "no-deviation-found")
+    assert "unused-batches" not in [one.name for one in found.assumptions]
+
+
+def test_unused_batches_of_a_shuffled_loader_are_named(tmp_path: Path) -> None:
+    found = recorded(tmp_path / "run", ended_early, poisson=False, asked={"adjacency": "zero-out"})
+    assert "unused-batches" in [one.name for one in found.assumptions]
+
+
 def skipped(training: Training) -> None:
     """Small batches are left out as they come: what is left is no Poisson sample."""
     for _ in range(4):

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from dpspec.contract import Check, Claim, Evidence, Finding, Scope, Series, Spec
 from dpspec.engine.judging.evidence_weight import (
@@ -71,7 +72,6 @@ TestedHypothesis = tuple[Hypothesis, Evidence, Part | None]
 class Family:
     others: int = 0
     _p_values: dict[Hypothesis, float] = field(default_factory=dict)
-    _adjusted: dict[Hypothesis, float] | None = None
 
     def add(self, hypothesis: Hypothesis, evidence: Evidence) -> None:
         from dpspec.stats.attacks import evidence_tests
@@ -84,15 +84,14 @@ class Family:
         else:
             p_value = evidence_tests.metric_p_value(evidence, kind, points[0][0])
         self._p_values[hypothesis] = p_value
-        self._adjusted = None
 
-    def adjusted(self, hypothesis: Hypothesis) -> float | None:
+    @cached_property
+    def adjusted(self) -> dict[Hypothesis, float]:
+        """The adjusted p-values, after all hypotheses were added."""
         from dpspec.stats.attacks import evidence_tests
 
-        if self._adjusted is None:
-            adjusted = evidence_tests.holm([*self._p_values.values(), *[1.0] * self.others])
-            self._adjusted = dict(zip(self._p_values, adjusted, strict=False))
-        return self._adjusted.get(hypothesis)
+        adjusted = evidence_tests.holm([*self._p_values.values(), *[1.0] * self.others])
+        return dict(zip(self._p_values, adjusted, strict=False))
 
     def __len__(self) -> int:
         return len(self._p_values) + self.others
@@ -203,7 +202,7 @@ class ClaimTests:
 
     def smallest(self, tested: TestedClaim) -> tuple[float, Evidence] | None:
         family = self._families[tested.statement.about_privacy]
-        adjusted = [(p, evidence) for h, evidence, _ in tested.hypotheses if (p := family.adjusted(h)) is not None]
+        adjusted = [(family.adjusted[hypothesis], evidence) for hypothesis, evidence, _ in tested.hypotheses]
         return min(adjusted, key=lambda test: test[0], default=None)
 
     def largest_refutable(self, tested: TestedClaim, part: Part) -> float | None:
@@ -295,7 +294,7 @@ def reject_bounds(
         [
             RejectedBound(evidence=attack, findings=tested, points=hypothesis[3], p_value=p_value)
             for hypothesis, attack, tested in of_audit
-            if (p_value := family.adjusted(hypothesis)) is not None and p_value <= LEVEL
+            if (p_value := family.adjusted[hypothesis]) <= LEVEL
         ]
         for of_audit in tests
     ]

@@ -98,14 +98,12 @@ class Prepared:
 
 def prepare(spec: Spec, catalog: Catalog, *, recorded: Facts | None = None) -> Prepared:
     """Look up the providers of a spec and check them together; ``recorded``: the facts if data is unavailable."""
-    mechanism = find(catalog.mechanisms, spec.mechanism.kind, "mechanism kind")
-    dataset = find(catalog.datasets, spec.data.kind, "data kind")
-    backend = find(catalog.backends, spec.training.kind, "backend kind")
     offers = {
-        "mechanism": (spec.mechanism.kind, mechanism),
-        "data": (spec.data.kind, dataset),
-        "backend": (spec.training.kind, backend),
+        "mechanism": (spec.mechanism.kind, find(catalog.mechanisms, spec.mechanism.kind, "mechanism kind")),
+        "data": (spec.data.kind, find(catalog.datasets, spec.data.kind, "data kind")),
+        "backend": (spec.training.kind, find(catalog.backends, spec.training.kind, "backend kind")),
     }
+    mechanism, dataset, backend = (offered for _, offered in offers.values())
     try:
         source: DataSource = made(
             dataset, dataset.provider.source, "its source", spec.data.options, Path(spec.directory)

@@ -38,8 +38,11 @@ _CLASS = re.compile(r"[A-Za-z_][\w.<>]{0,99}", re.ASCII)
 def assumptions(run: RecordedRun, adjacency: str, *, public: Collection[str], group_size: int) -> Iterator[Assumption]:
     header, own = run.header, run.header.source == "own-loop"
     yield _constants(run, adjacency, public)
-    if header.is_poisson or np.isfinite(run["rate"]).any():
-        yield from _sampling(run)
+    sampled = header.is_poisson or np.isfinite(run["rate"]).any()
+    if sampled:
+        yield _sampling(run)
+    if sampled or header.in_epochs:
+        yield from _unused_batches(run)
     yield from _clipping(run)
     if run.sums_type:
         yield stated("precision", f"; sums are rounded to {run.sums_type}, and nothing bounds the effect", "unchecked")
@@ -139,11 +142,14 @@ def _constants(run: RecordedRun, adjacency: str, public: Collection[str]) -> Ass
     return Assumption(name="data-independent-hyperparameters", status=status, text=text)
 
 
-def _sampling(run: RecordedRun) -> Iterator[Assumption]:
+def _sampling(run: RecordedRun) -> Assumption:
     internal = run.internal
     seen = internal is not None and internal.sampling is not None
     missing = ", but internal.log (the drawn records) is missing" if internal is None else ", but is not recorded"
-    yield stated("sampling", "" if seen else missing, "reported" if seen else "unchecked")
+    return stated("sampling", "" if seen else missing, "reported" if seen else "unchecked")
+
+
+def _unused_batches(run: RecordedRun) -> Iterator[Assumption]:
     if run.end is None or run.end.drawn_batches is None or not np.isfinite(run["batches"]).any():
         return
     unused = run.end.drawn_batches - int(np.nansum(run["batches"]))

@@ -64,17 +64,7 @@ def configured_multipliers(run: RecordedRun) -> list[float | None]:
     ]
 
 
-def composed(noise: Sequence[float], rates: Sequence[float | None]) -> dict[tuple[float, float | None], int]:
-    """Number of steps of each noise multiplier and rate, with multipliers rounded down if there are many."""
-    rounded = list(noise)
-    if len(set(noise)) > _DISTINCT:
-        exponent = np.floor(np.log10(np.maximum(noise, 1e-300))) - (_DIGITS - 1)
-        unit = 10.0**exponent
-        rounded = (np.floor(np.asarray(noise) / unit) * unit).tolist()
-    return Counter(zip(rounded, rates, strict=True))
-
-
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class ScheduleEpsilon:
     """Epsilon of a schedule.
 
@@ -93,7 +83,7 @@ def epsilon_of(run: RecordedRun, adjacency: str, delta: float, size: int) -> Sch
     known = [sigma for sigma in noise if sigma is not None]
     if len(known) < len(noise):
         why = f"the noise multiplier or the noise was not observed at {len(noise) - len(known)} of {len(noise)} steps"
-        return ScheduleEpsilon(interval=None, method=why)
+        return ScheduleEpsilon(None, why)
     return _bounded(run, known, adjacency, delta, size)
 
 
@@ -119,13 +109,10 @@ def measured_epsilon(run: RecordedRun, checks: Sequence[Check], adjacency: str, 
 
 
 def _bounded(run: RecordedRun, noise: Sequence[float], adjacency: str, delta: float, size: int) -> ScheduleEpsilon:
-    def unbounded(why: str) -> ScheduleEpsilon:
-        return ScheduleEpsilon(interval=None, method=why)
-
     scheme = run.header.scheme
     if run.header.clipping == "adaptive":
-        return unbounded(
-            "Opacus' adaptive clipping divides its noisy count by the real batch size, which no accountant covers"
+        return ScheduleEpsilon(
+            None, "Opacus' adaptive clipping divides its noisy count by the real batch size, which no accountant covers"
         )
     if bare := sum(sigma < _SMALLEST for sigma in noise):
         why = f"{bare} of {len(noise)} updates got no noise: no epsilon is finite"
@@ -134,7 +121,7 @@ def _bounded(run: RecordedRun, noise: Sequence[float], adjacency: str, delta: fl
     quiet = [] if run.scaled_squares is None else [name for (name, size), least in sized if size and least == 0.0]
     if quiet:
         named = ", ".join(quiet[:3]) + (f" and {len(quiet) - 3} more" if len(quiet) > 3 else "")
-        return unbounded(f"some updates of {named} got no noise: nothing bounds what these parameters show")
+        return ScheduleEpsilon(None, f"some updates of {named} got no noise: nothing bounds what these parameters show")
     rates = [rate for rate in run.rates if rate is not None]
     if len(rates) == len(noise):
         if run.header.world:
@@ -143,12 +130,14 @@ def _bounded(run: RecordedRun, noise: Sequence[float], adjacency: str, delta: fl
     if not run.header.in_epochs:
         why = "were not reported" if scheme == "none" else f"are {scheme} ({run.header.sampler})"
         why = "were not observed at every step" if run.header.is_poisson else why
-        return unbounded(f"the distribution of the batches is unknown: they {why}")
+        return ScheduleEpsilon(None, f"the distribution of the batches is unknown: they {why}")
     if adjacency == ADD_REMOVE:
-        return unbounded(f"{scheme} batches all change when a record is added: nothing bounds that")
+        return ScheduleEpsilon(None, f"{scheme} batches all change when a record is added: nothing bounds that")
     internal = run.internal
     if internal is None or internal.most_often is None or internal.sampling is None or internal.sampling.repeats:
-        return unbounded("the number of batches of a record was not observed, or some are in one batch twice")
+        return ScheduleEpsilon(
+            None, "the number of batches of a record was not observed, or some are in one batch twice"
+        )
     # Batches in an order independent of the records; a record is in at most ``most_often`` batches.
     worst = sorted(noise)[: internal.most_often]
     if not worst:
@@ -159,11 +148,19 @@ def _bounded(run: RecordedRun, noise: Sequence[float], adjacency: str, delta: fl
 
 
 def poisson_epsilon(noise: Sequence[float], rates: Sequence[float], delta: float, group_size: int) -> ScheduleEpsilon:
-    """Epsilon at ``delta`` in (0, 1) of Poisson sampled steps for groups of up to ``group_size``."""
-    counts = composed(noise, rates)
+    """Epsilon at ``delta`` in (0, 1) of Poisson sampled steps for groups of up to ``group_size``.
+
+    If there are many different noise multipliers, they are rounded down. A rate of 0 counts as 1.
+    """
+    rounded, exact = list(noise), len(set(noise)) <= _DISTINCT
+    if not exact:
+        exponent = np.floor(np.log10(np.maximum(noise, 1e-300))) - (_DIGITS - 1)
+        unit = 10.0**exponent
+        rounded = (np.floor(np.asarray(noise) / unit) * unit).tolist()
+    counts = Counter(zip(rounded, rates, strict=True))
     parts = [(Mixture.poisson(group_size, rate or 1.0, sigma), steps) for (sigma, rate), steps in counts.items()]
     interval = PrivacyLoss(tuple(parts)).epsilon(delta)
-    return ScheduleEpsilon(interval=interval, tight=len(set(noise)) <= _DISTINCT, method="PLD of Poisson samples")
+    return ScheduleEpsilon(interval=interval, method="PLD of Poisson samples", tight=exact)
 
 
 def _ranked_epsilon(
@@ -180,7 +177,7 @@ def _ranked_epsilon(
     charge = math.inf if loose is None or loose.upper > 700.0 else (1.0 + math.exp(loose.upper)) * eta
     if not charge <= 0.5 * delta:
         why = f"Opacus' sampler omits the empty draws of a rank, which occur with probability {eta:.2g}"
-        return ScheduleEpsilon(interval=None, method=f"{why}, too much for delta: use larger batches")
+        return ScheduleEpsilon(None, f"{why}, too much for delta: use larger batches")
     above = poisson_epsilon(noise, rates, delta - charge, size)
     below = poisson_epsilon(noise, rates, delta + charge, size)
     if above.interval is None or below.interval is None:

@@ -109,17 +109,19 @@ TEXTS: Mapping[str, str] = {
     "object (with its attributes, hooks and per-sample gradients) nor the optimizer's state; nothing is "
     "trained on these records before or after the recording, and no choice among models reads them: early stopping and "
     "the best of several checkpoints are such choices",
-    "joined-parts": "the recorded parts of the training are on one dataset, nothing else was trained between them, "
+    "joined-parts": "the recorded parts of the training are on one dataset, with one model, whose attributes and "
+    "functions no record changed between them, nothing else was trained between them, "
     "their generators are independent, and the choice of the checkpoints does not depend on the records",
     "one-record": "each index of the dataset is one record, the rows of a batch are the drawn records, once each, and "
     "nothing that the gradients depend on is computed from other records: dataset, transforms, labels, collate "
     "function, constants of the loss, noise of any step",
-    "unmixed-batches": "no layer or loss mixes the records of a batch, at any step",
+    "unmixed-batches": "no layer, loss or edit of per-sample gradients mixes the records of a batch, at any step",
     "repeated-records": "no record occurs more often in the dataset of the loader than the claim's group size",
     "loss-reduction": "the loss has the reduction that make_private got as loss_reduction",
     "observed-passes": "every pass that computes gradients calls the recorded model itself in training mode, and moves "
     "no parameter: the recorder does not compare parameters in a pass that calls the layers one by one, sets the model "
-    "to evaluation mode, moves parameters inside the pass, or follows the removal of the recorder's hook",
+    "to evaluation mode, moves parameters inside the pass, or follows the removal of the recorder's hook; above 1 MB, "
+    "it compares values at one in eight of the further passes of a step",
     "ended-by-error": "the recording does not show how the script continued after an exception",
     "blind-training": "the training got its canaries from the recorder or dpspec.plant only, and neither it nor the "
     "loss read their inclusion bits",

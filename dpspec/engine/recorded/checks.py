@@ -12,7 +12,7 @@ from dpspec.engine.recorded.recorded_run import Array, RecordedRun
 from dpspec.engine.results.decimals import nearest
 from dpspec.recording.folder.step_record import ROUNDING
 from dpspec.stats.conformance import noise_tests
-from dpspec.stats.conformance.measurement import CLIP_TOLERANCE, exactly
+from dpspec.stats.conformance.measurement import CLIP_TOLERANCE, Measurement, exactly
 
 #: Relative precision of a divisor that is computed from float32 sums, and from sums in half precision.
 _DIVIDED, _DIVIDED_HALF = 1e-4, 2.0**-6
@@ -232,9 +232,10 @@ def _gradients(run: RecordedRun) -> Iterator[Check]:
         if records:
             yield _sampled("clipping", GHOST_NORMS, norms == 0, 0.0, norms, note, ROUNDING)
     if end.probe is not None and end.probe[0] >= 1.0:
-        probed, removed, change, influence, _, scaled = end.probe
+        probed, removed, change, influence, confirmed, scaled = end.probe
         note = f"{removed:.0f} records at {probed:.0f} steps, chosen at random"
-        if removed >= 1.0:
+        rejects = change > 1.0 + ROUNDING or influence > ROUNDING
+        if removed >= 1.0 and (confirmed or rejects):  # otherwise its loss is not the training's
             yield _sampled("unmixed-batches", CHANGE, change <= 1.0 + ROUNDING, 1.0, change, note, ROUNDING)
             yield _sampled("unmixed-batches", INFLUENCE, influence <= ROUNDING, 0.0, influence, note, ROUNDING)
         yield _sampled("loss-reduction", SCALED, scaled == 0.0, 0.0, scaled, f"{probed:.0f} steps", None)
@@ -242,9 +243,13 @@ def _gradients(run: RecordedRun) -> Iterator[Check]:
         note = ", ".join(end.replaced[:5]) or "no method was replaced"
         yield none_found("clipping", REPLACED, "reported", len(end.replaced), note, None)
     if end.passes is not None and end.passes[0]:
-        seen, other, steps, without = end.passes
+        seen, other, steps, without, compared = end.passes
         note = f"{seen} passes, at {steps - without} of {steps} steps"
-        yield none_found("gradient-parameters", OTHER_PARAMETERS, "measured", other, note)
+        if compared == seen:
+            yield none_found("gradient-parameters", OTHER_PARAMETERS, "measured", other, note)
+        else:
+            note = f"values at {compared} of {note}"
+            yield _sampled("gradient-parameters", OTHER_PARAMETERS, other == 0, 0.0, other, note, None)
     if end.updates is not None and end.updates[1]:
         steps, recomputed_steps, wrong, _ = end.updates
         note = f"at {recomputed_steps} of {steps} steps"
@@ -257,16 +262,9 @@ def _sampled(
     assumption: str, test: str, right: bool, declared: float, seen: float, note: str, detectable: float | None
 ) -> Check:
     """A property computed at random steps: it tests the other steps and does not verify them."""
-    return Check(
-        assumption=assumption,
-        test=test,
-        p_value=1.0 if right else 0.0,
-        observed="measured",
-        declared=declared,
-        measured=seen,
-        detectable=detectable,
-        note=note,
-    )
+    p_value = 1.0 if right else 0.0
+    found = Measurement(test=test, declared=declared, measured=seen, p_value=p_value, detectable=detectable)
+    return found.check(assumption, "measured", note)
 
 
 def _batches(run: RecordedRun) -> Iterator[Check]:

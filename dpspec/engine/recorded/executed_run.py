@@ -10,7 +10,6 @@ import itertools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +29,7 @@ from dpspec.contract import (
     Spec,
     in_phase,
 )
+from dpspec.engine.judging.conformance_status import rejected
 from dpspec.engine.recorded.assumptions import assumptions, computed_from_records, maybe_computed
 from dpspec.engine.recorded.bounds import (
     ADD_REMOVE,
@@ -41,16 +41,25 @@ from dpspec.engine.recorded.bounds import (
     evidence_of,
     measured_epsilon,
     noise_multipliers,
+    phases_of,
 )
-from dpspec.engine.recorded.channels import ASSUMABLE, HYPERPARAMETERS, complete, require_known, stated
-from dpspec.engine.recorded.checks import own_checks
+from dpspec.engine.recorded.channels import (
+    ASSUMABLE,
+    HYPERPARAMETERS,
+    assumes,
+    channels,
+    complete,
+    require_known,
+    stated,
+)
+from dpspec.engine.recorded.checks import advice, own_checks
 from dpspec.engine.recorded.recorded_run import Array, RecordedRun, evidence, read_run
-from dpspec.engine.recorded.section import section
+from dpspec.engine.recorded.section import accountant_report, cautions, setup, unrecognized
 from dpspec.engine.results.decimals import lower, upper
 from dpspec.engine.results.recording import SOURCE, UNKNOWN, ExecutedRun, Recording
 from dpspec.engine.results.result import AuditResult
 from dpspec.errors import NothingToRunError, SpecError, UsageError
-from dpspec.kit.findings import DEFAULT_DELTA, claimed_deltas, lower_from
+from dpspec.kit.findings import DEFAULT_DELTA, bad_value, claimed_deltas, lower_from, unsupported
 from dpspec.language.tree import locate
 from dpspec.recording.folder.run_folder import FILES
 from dpspec.stats.conformance import table
@@ -61,6 +70,9 @@ _SAME = 1e-9
 
 #: Optimizers of torch whose updates an adversary with access to all iterates can invert.
 _INVERTIBLE = frozenset({"torch.optim.sgd.SGD", "torch.optim.SGD", "SGD"})
+
+#: Maximum number of phases that a result lists.
+_MOST_PHASES = 200
 
 _SOURCE = f"{SOURCE}; Ganesh 2024, Theorem 3.1; Dong, Roth & Su 2022, Corollary 3.3"
 
@@ -78,35 +90,33 @@ def observe(path: Path) -> tuple[RecordedRun, tuple[Check, ...]]:
 class RecordedRuns:
     @staticmethod
     def check(spec: Spec, comparable: Sequence[str]) -> Iterator[Diagnostic]:
-        unsupported = partial(Diagnostic, code="unsupported")
         if spec.mechanism.kind not in comparable:
             yield unsupported(
-                message=f"a recording does not show everything that {spec.mechanism.kind!r} does",
-                path=("mechanism", "kind"),
-                help=f"write kind: {' or '.join(comparable)}; recorded is the recorded schedule itself",
+                f"a recording does not show everything that {spec.mechanism.kind!r} does",
+                ("mechanism", "kind"),
+                f"write kind: {' or '.join(comparable)}; recorded is the recorded schedule itself",
             )
             return
         if spec.audit is not None:
             yield unsupported(
-                message="dpspec does not retrain a recorded run, so it cannot attack it",
-                path=("audit",),
-                help="remove the audit block; for an attack, insert canaries in the script (dpspec.plant), and record "
-                "again",
+                "dpspec does not retrain a recorded run, so it cannot attack it",
+                ("audit",),
+                "remove the audit block; for an attack, insert canaries in the script (dpspec.plant), and record again",
             )
         for i, phase in enumerate(_declared_phases(spec)):
             if phase.sampling.of_users:
                 yield unsupported(
-                    message="a recorded run shows which records were drawn and how each was clipped, not users",
-                    path=in_phase(spec, i, "sampling", "unit"),
-                    help="remove unit and records_per_user from sampling: a user is then a group of "
+                    "a recorded run shows which records were drawn and how each was clipped, not users",
+                    in_phase(spec, i, "sampling", "unit"),
+                    "remove unit and records_per_user from sampling: a user is then a group of "
                     "data.records_per_user records",
                 )
             if not phase.sampling.is_poisson:
                 own = spec.mechanism.get("phases") is not None and "sampling" in spec.mechanism["phases"][i]
                 yield unsupported(
-                    message=f"a recorded run is compared with Poisson samples, not {phase.sampling.scheme} batches",
-                    path=("mechanism", "phases", i, "sampling") if own else ("mechanism", "sampling"),
-                    help="write mechanism: {kind: recorded} to bound the recorded schedule",
+                    f"a recorded run is compared with Poisson samples, not {phase.sampling.scheme} batches",
+                    ("mechanism", "phases", i, "sampling") if own else ("mechanism", "sampling"),
+                    "write mechanism: {kind: recorded} to bound the recorded schedule",
                 )
 
     @staticmethod
@@ -115,8 +125,7 @@ class RecordedRuns:
         try:
             run, tested = observe(folder)
         except UsageError as error:
-            place = Diagnostic(code="bad-value", message=str(error), path=("training", "run"))
-            raise SpecError([locate(place, spec.origin)]) from None
+            raise SpecError([locate(bad_value(str(error), ("training", "run")), spec.origin)]) from None
         return _executed(spec, facts, run, tested, digest_of(folder))
 
     @staticmethod
@@ -176,20 +185,25 @@ def _executed(spec: Spec, facts: Facts, run: RecordedRun, tested: tuple[Check, .
     unbounded = next((f for f in findings if f.bound == "upper" and math.isinf(f.value)), None)
     if unbounded is not None:  # phases that the spec declares still have a bound
         needed = (*needed, stated("bounded", f", but {unbounded.method}", "false"))
+    phases, bad = phases_of(run), [check for check in checks if rejected(check, len(checks))]
+    found = channels(checks, needed)
     return ExecutedRun(
         checks=checks,
         assumptions=tuple(map(_marked, needed)),
         findings=tuple(findings),
         evidence=tuple(guesses),
-        section=section(
-            run,
-            digest=digest,
-            checks=checks,
-            assumptions=needed,
-            delta=deltas[-1],
-            cost=epsilon_of(run, strictest, deltas[-1], 1),
-            infinite=unbounded is not None,
-            canaries=canaries,
+        section=Recording(
+            steps=run.steps,
+            ended=run.end is not None,
+            setup=(*setup(run), f"SHA-256 of the recorded files: {digest}"),
+            cautions=tuple(cautions(run, deltas[-1], canaries, infinite=unbounded is not None)),
+            unrecognized=tuple(unrecognized(run)),
+            phases=tuple(phases[:_MOST_PHASES]),
+            more_phases=max(0, len(phases) - _MOST_PHASES),
+            accountant=accountant_report(run, deltas[-1], epsilon_of(run, strictest, deltas[-1], 1)),
+            advice=tuple(dict.fromkeys(words for check in bad if (words := advice(check, bad)))),
+            channels=found,
+            assumes=assumes(found),
             assumed=assumed,
             public=public,
         ),
@@ -206,8 +220,7 @@ def _declared_names(spec: Spec) -> tuple[tuple[str, ...], tuple[str, ...]]:
         try:
             require_known(key, given[key], valid)
         except UsageError as error:
-            place = Diagnostic(code="bad-value", message=str(error), path=("training", key))
-            raise SpecError([locate(place, spec.origin)]) from None
+            raise SpecError([locate(bad_value(str(error), ("training", key)), spec.origin)]) from None
     return given["assume"], given["public"]
 
 

@@ -12,7 +12,7 @@ from dpspec.engine.recorded.recorded_run import RecordedRun
 from dpspec.recording.folder.joined_folder import SUMMED, Comparison
 from dpspec.recording.folder.resumed_folder import ResumedFolder
 from dpspec.stats import gaussian_noise
-from dpspec.stats.conformance.measurement import Observed, exactly, worst
+from dpspec.stats.conformance.measurement import Measurement, Observed, exactly, worst
 
 SHORTER = "ranks with fewer steps than others"
 OTHER_SETUP = "facts and options that differ between ranks"
@@ -74,16 +74,11 @@ def rank_checks(run: RecordedRun) -> Iterator[Check]:
         yield none_found("update", UNEQUAL, "measured", found.unequal, f"of {found.compared} steps, by digests", None)
     if found.squares[1]:
         count, expected = found.squares
-        yield Check(
-            assumption="independent-noise",
-            test=SAME_SQUARES,
-            p_value=math.exp(min(0.0, gaussian_noise.log_repeats(count, expected))),
-            observed="reported",
-            declared=expected,
-            measured=float(count),
-            detectable=None,
-            note="of successive ranks, in all layers and steps",
+        p_value = math.exp(min(0.0, gaussian_noise.log_repeats(count, expected)))
+        same = Measurement(
+            test=SAME_SQUARES, declared=expected, measured=float(count), p_value=p_value, detectable=None
         )
+        yield same.check("independent-noise", "reported", "of successive ranks, in all layers and steps")
     if found.parallel[1]:
         measured = gaussian_noise.spread(*found.parallel, ALIKE)
         yield measured.check("independent-noise", "reported", f"at {found.compared} steps, along common directions")
@@ -110,16 +105,9 @@ def _places(found: Comparison) -> Iterator[Check]:
     single = min(least for _, _, least in found.overlaps)
     p_value = math.exp(min(0.0, math.log(2.0 * pairs) + min(total, single + math.log(steps))))
     detectable = 7.1 * math.sqrt(worst[0]) / max(found.equal - worst[0], 1e-9)
-    yield Check(
-        assumption="sampling",
-        test=PLACES,
-        p_value=p_value,
-        observed="reported",
-        declared=worst[0],
-        measured=float(worst[1]),
-        detectable=detectable if detectable < 1.0 else None,
-        note=f"the most of {pairs} pair{'' if pairs == 1 else 's'} of ranks",
-    )
+    limit = detectable if detectable < 1.0 else None
+    made = Measurement(test=PLACES, declared=worst[0], measured=float(worst[1]), p_value=p_value, detectable=limit)
+    yield made.check("sampling", "reported", f"the most of {pairs} pair{'' if pairs == 1 else 's'} of ranks")
 
 
 def resume_checks(run: RecordedRun) -> Iterator[Check]:

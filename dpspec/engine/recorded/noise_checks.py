@@ -7,7 +7,7 @@ tests reported noise.
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -189,7 +189,7 @@ def _count(value: Any) -> int:
     return value if type(value) is int and 0 < value < 1e18 else 0
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class ComparedGradients:
     """A recorder's comparison of gradients g with reported sums and noise n, over ``steps`` steps.
 
@@ -198,15 +198,15 @@ class ComparedGradients:
     is not sum and noise. room: noise that rounding can hide, in standard deviations. fixed: c of the bound.
     """
 
-    steps: int
+    steps: float
     product: float
     of_got: float
     of_noise: float
     most: float
-    summed: int
-    apart: int = 0
+    summed: float
+    apart: float = 0.0
     room: float = 0.0
-    fixed: float
+    fixed: float = field(kw_only=True)
 
     def log_p(self, divisors: Array, product: float) -> Array:
         """Logarithm of the p-value at each divisor for a sum of g . n of ``product``, at most 0."""
@@ -247,20 +247,10 @@ def compared(run: RecordedRun) -> ComparedGradients | None:
     found = None if run.end is None else numbers(run.end.gradients, 8, least=-1e100, most=1e100)
     if found is None:
         return None
-    steps, product, of_got, of_noise, most, summed, apart, room = found
+    steps, _, of_got, of_noise, most, summed, apart, _ = found
     if not (1.0 <= steps <= run.steps and 0.0 <= apart <= summed <= steps and min(of_got, of_noise, most) > 0.0):
         return None
-    return ComparedGradients(
-        steps=int(steps),
-        product=product,
-        of_got=of_got,
-        of_noise=of_noise,
-        most=most,
-        summed=int(summed),
-        apart=int(apart),
-        room=max(0.0, room),
-        fixed=max(1.0, steps * run.header.width),
-    )
+    return ComparedGradients(*found, fixed=max(1.0, steps * run.header.width))
 
 
 def reported_noise_checks(run: RecordedRun) -> Iterator[Check]:
@@ -268,7 +258,7 @@ def reported_noise_checks(run: RecordedRun) -> Iterator[Check]:
     if found is None:
         return
     if found.summed:
-        note = f"sum and noise over a divisor, at {found.summed} steps"
+        note = f"sum and noise over a divisor, at {found.summed:.0f} steps"
         yield none_found("update", OTHERS, "measured", found.apart, note)
     if found.apart == 0 and found.summed in (0, found.steps):
         yield Check(
@@ -277,7 +267,7 @@ def reported_noise_checks(run: RecordedRun) -> Iterator[Check]:
             p_value=found.p_value(),
             observed="measured",
             detectable=found.detectable(),
-            note=f"at {found.steps} steps, " + ("with the reported sum" if found.summed else "for every divisor"),
+            note=f"at {found.steps:.0f} steps, " + ("with the reported sum" if found.summed else "for every divisor"),
         )
 
 
@@ -303,9 +293,9 @@ def why_noise_unconfirmed(run: RecordedRun) -> str:
     # without the steps that killed parts made after their last checkpoint
     steps = run.steps if run.resumed is None else sum(run.resumed.covered)
     if found.steps < steps:
-        return f"only {found.steps} of {steps} steps could be compared with their gradients"
+        return f"only {found.steps:.0f} of {steps} steps could be compared with their gradients"
     if found.apart:
-        return f"gradients of {found.apart} steps are not the reported sum and noise"
+        return f"gradients of {found.apart:.0f} steps are not the reported sum and noise"
     smallest = min((size for _, size in run.header.layers), default=1)
     if found.room > _HIDDEN * math.sqrt(smallest):
         return "gradients are rounded so coarsely that noise could be missing in a layer"

@@ -1,4 +1,4 @@
-"""The section ``recording`` of a result: setup, cautions, executed schedule, accountant, advice and channels."""
+"""Parts of the section ``recording`` of a result: setup, cautions and the script's accountant."""
 
 import math
 from collections import Counter
@@ -7,68 +7,25 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from dpspec.accounting import Mixture, PrivacyLoss, sampled_gaussian_rdp
-from dpspec.contract import Assumption, Check
-from dpspec.engine.judging.conformance_status import rejected
-from dpspec.engine.recorded.bounds import CanaryBound, ScheduleEpsilon, phases_of
-from dpspec.engine.recorded.channels import assumes, channels
-from dpspec.engine.recorded.checks import advice
+from dpspec.engine.recorded.bounds import CanaryBound, ScheduleEpsilon
 from dpspec.engine.recorded.joined_checks import seam_notes
 from dpspec.engine.recorded.recorded_run import RecordedRun
 from dpspec.engine.results.decimals import duration, exact, nearest
-from dpspec.engine.results.recording import AccountantReport, Recording
+from dpspec.engine.results.recording import AccountantReport
 from dpspec.recording.folder.header import NEW_TOKENS
 from dpspec.stats.attacks.curve_lines import gaussian_epsilon
 
 #: Kinds of canaries that repeat records or their beginnings.
 _REPEATED = ("mislabelled", "duplicate", NEW_TOKENS)
 
-#: Maximum number of phases that a result lists.
-_MOST_PHASES = 200
 
-
-def section(
-    run: RecordedRun,
-    *,
-    digest: str,
-    checks: Sequence[Check],
-    assumptions: Sequence[Assumption],
-    delta: float,
-    cost: ScheduleEpsilon,
-    infinite: bool,
-    canaries: CanaryBound | None,
-    assumed: tuple[str, ...],
-    public: tuple[str, ...],
-) -> Recording:
-    phases, bad = phases_of(run), [check for check in checks if rejected(check, len(checks))]
-    found = channels(checks, assumptions)
-    reports = _reports_batches(run)  # such a loop needs no loader
-    notes = []
+def cautions(run: RecordedRun, delta: float, canaries: CanaryBound | None, *, infinite: bool) -> Iterator[str]:
+    header = run.header
     if canaries is not None and canaries.constant:
-        notes.append(
+        yield (
             f"All {canaries.canaries} canaries have the same score, so the attack shows nothing: check that the loss "
             "depends on the model and on the record."
         )
-    return Recording(
-        steps=run.steps,
-        ended=run.end is not None,
-        setup=(*_setup(run), f"SHA-256 of the recorded files: {digest}"),
-        cautions=(*notes, *cautions(run, delta, infinite=infinite)),
-        unrecognized=tuple(
-            note for note in run.header.notes if not (reports and note.startswith("no loader was given"))
-        ),
-        phases=tuple(phases[:_MOST_PHASES]),
-        more_phases=max(0, len(phases) - _MOST_PHASES),
-        accountant=accountant_report(run, delta, cost),
-        advice=tuple(dict.fromkeys(words for check in bad if (words := advice(check, bad)))),
-        channels=found,
-        assumes=assumes(found),
-        assumed=assumed,
-        public=public,
-    )
-
-
-def cautions(run: RecordedRun, delta: float, *, infinite: bool) -> Iterator[str]:
-    header = run.header
     if infinite:
         yield "No epsilon is finite, so no claim about this run can be proved."
     if run.end is None:
@@ -90,11 +47,17 @@ def cautions(run: RecordedRun, delta: float, *, infinite: bool) -> Iterator[str]
         yield f"Gradients were clipped in {run.end.norm_type} and {longer}; noise multipliers are reduced by that."
 
 
+def unrecognized(run: RecordedRun) -> Iterator[str]:
+    """The recorder's notes; a loop that reports its batches needs no loader."""
+    reports = _reports_batches(run)
+    return (note for note in run.header.notes if not (reports and note.startswith("no loader was given")))
+
+
 def _reports_batches(run: RecordedRun) -> bool:
     return run.header.source == "own-loop" and bool((run["drawn"] >= 0).any())
 
 
-def _setup(run: RecordedRun) -> Iterator[str]:
+def setup(run: RecordedRun) -> Iterator[str]:
     """Yield sentences without a full stop."""
     header = run.header
     steps = f"{run.steps} step{'' if run.steps == 1 else 's'} recorded"

@@ -38,7 +38,7 @@ class Facts:
     probe: tuple[Number, Number, Number, Number, Number, Number] | None
     probe_failure: str
     replaced: Names | None
-    passes: tuple[Count, Count, Count, Count] | None
+    passes: tuple[Count, Count, Count, Count, Count] | None
     gradients: tuple[float, float, float, float, float, float, float, float] | None
     seeds: tuple[Count, Count] | None
     changed: Count | None

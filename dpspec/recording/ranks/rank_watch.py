@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dpspec.recording.fingerprints import integers, readable_digest
+from dpspec.recording.fingerprints import integers, memory_of, readable_digest
 from dpspec.recording.folder.step_record import DIRECTIONS, Indices, RankStep
 from dpspec.recording.ranks.group import Group
 from dpspec.recording.ranks.shards import local
@@ -132,8 +132,7 @@ class RankWatch:
         return self.group.digest(*content)[:_BYTES]
 
     def _digest(self, tensors: Iterable[Tensor | None]) -> bytes:
-        given = [integers(one).cpu().numpy() for one in tensors if one is not None]
-        return self._digest_of(*(one.tobytes() for one in given))
+        return self._digest_of(*(bytes(memory_of(integers(one))) for one in tensors if one is not None))
 
     def _seed(self, drawing: Any) -> bytes:
         """The digest of the seed of an object's generator; of the rank's number if it has none."""

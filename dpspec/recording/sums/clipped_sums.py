@@ -244,17 +244,15 @@ class RecomputedSums:
 
     def compare(self) -> None:
         expected, self._expected = self._expected, []
-        if expected:
-            with torch.no_grad():
-                self._compare(expected)
-
-    def _compare(self, expected: Sequence[tuple[Tensor, Tensor]]) -> None:
+        if not expected:
+            return
         different, lengths, rooms = False, [], []
-        for p, (total, room) in zip(self._parameters, expected, strict=True):
-            apart = float(torch.linalg.vector_norm(p.summed_grad.detach().reshape(-1).to(total) - total))
-            lengths.append(float(torch.linalg.vector_norm(total)))
-            rooms.append(float(room))
-            different |= apart > rooms[-1]
+        with torch.no_grad():
+            for p, (total, room) in zip(self._parameters, expected, strict=True):
+                apart = float(torch.linalg.vector_norm(p.summed_grad.detach().reshape(-1).to(total) - total))
+                lengths.append(float(torch.linalg.vector_norm(total)))
+                rooms.append(float(room))
+                different |= apart > rooms[-1]
         self._recomputed += 1
         self._different += different
         if math.hypot(*lengths) > 0.0:

@@ -6,21 +6,29 @@ with the norms, the gradients that reach the losses in both passes with equal we
 gradients after the second pass with those that the optimizer adds up. At sampled batches it differentiates the weighted
 sum of all losses, then single losses and two parts of the sum, on the graph of the training, without Opacus. The sum is
 first: until then, code of the script in the graph cannot distinguish a sampled batch.
+
+If FSDP2 shards the model, each backward pass gathers the parameters on all ranks, so the ranks recompute the same
+batches, with the same number of passes, after each has written to the store that it takes part. The gradients of whole
+parameters are projected on the common directions one parameter at a time: a rank never holds a whole gradient.
 """
 
 import math
 import random
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack
+from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from dpspec.recording.fingerprints import Bits, Tally, overlap, require_plain
 from dpspec.recording.folder.step_record import ROUNDING
+from dpspec.recording.ranks.rank_watch import RankWatch
 from dpspec.recording.ranks.shards import local
 from dpspec.recording.sums.clipped_sums import HALVES, unit_of
+from dpspec.recording.watching.step_hooks import put_method
 
 #: Batch n is recomputed with probability min(1, FIRST / n), and of its records at most RECORDS one by one: each takes
 #: a backward pass.
@@ -64,8 +72,8 @@ class GhostSums:
     def recomputed(self) -> list[float]:
         return [self._calls, self._recomputed, self._different, min(self._limit, 1e9)]
 
-    def attach(self, guarded: Callable[[Callable[[], None]], None]) -> Callable[[], None]:
-        """Observe the criterion's ``backward`` at its class; returns the function that ends it."""
+    def attach(self, guarded: Callable[[Callable[[], None]], None], undo: ExitStack) -> None:
+        """Observe the criterion's ``backward`` at its class, until ``undo`` ends it."""
         from opacus.utils.fast_gradient_clipping_utils import DPTensorFastGradientClipping as Losses
 
         original, watch = Losses.backward, self
@@ -79,13 +87,7 @@ class GhostSums:
                 guarded(watch._end)
             return result
 
-        setattr(Losses, "backward", backward)  # noqa: B010  # for the type checker
-
-        def undo() -> None:
-            if vars(Losses).get("backward") is backward:
-                setattr(Losses, "backward", original)  # noqa: B010
-
-        return undo
+        undo.callback(put_method(Losses, "backward", backward))
 
     def _begin(self, losses: Tensor) -> None:
         self._forget()
@@ -198,19 +200,22 @@ class GhostSums:
             length += length_of(kept for kept in before if kept is not None)
             self._expected = total, length, consistent
 
+    def _judge(self, expected: tuple[list[Tensor], float, bool], found: Iterable[Tensor]) -> None:
+        """Compare the gradients that were found with the recomputed ones."""
+        total, length, consistent = expected
+        room = room_of(0 if self._coefficients is None else len(self._coefficients), self._unit, length)
+        apart = length_of(one - other for one, other in zip(found, total, strict=True))
+        self._recomputed += 1
+        self._different += not (consistent and apart <= room)
+        long = length_of(total)
+        self._limit = max(self._limit, room / long) if long > 0.0 else self._limit
+
     @torch.no_grad()
     def after_accumulate(self) -> tuple[int, Tensor | None] | None:
         """Compare the sum. Returns the number of records and their norms after clipping; None if both are unknown."""
         coefficients, norms, expected, seen = self._coefficients, self._norms, self._expected, self._left.known
         if expected is not None:
-            total, length, consistent = expected
-            parameters = self._optimizer.params
-            room = room_of(0 if coefficients is None else len(coefficients), self._unit, length)
-            apart = length_of(p.summed_grad.detach() - one for p, one in zip(parameters, total, strict=True))
-            self._recomputed += 1
-            self._different += not (consistent and apart <= room)
-            long = length_of(total)
-            self._limit = max(self._limit, room / long) if long > 0.0 else self._limit
+            self._judge(expected, (p.summed_grad.detach() for p in self._optimizer.params))
         self._forget()
         if coefficients is None or norms is None:
             return None
@@ -220,6 +225,127 @@ class GhostSums:
         self._losses = self._coefficients = self._norms = self._expected = None
         self._weights = []
         self._left.forget()
+
+
+#: Observes the gradient of a whole parameter, given the parameter's number.
+Observer = Callable[[int, Tensor], None]
+
+
+class WholeGradients:
+    """The gradients of whole parameters that the backward passes of a rank compute, before FSDP2 sums and shards them.
+
+    FSDP2 gathers the parameters of a module for its forward pass; autograd differentiates by the gathered ones.
+
+    Attributes:
+        other: The number of gathered parameters whose rows of this rank are not the rank's own.
+    """
+
+    def __init__(self, model: nn.Module, parameters: Sequence[Tensor], starts: Sequence[int]) -> None:
+        """starts: the place of the first coordinate of this rank in each parameter."""
+        self._model, self._parameters, self._starts = model, list(parameters), list(starts)
+        self.other = Tally()
+        self._gathered: dict[int, Tensor] = {}
+        self._observer: Observer | None = None
+        self._discarding = False
+
+    def attach(self, guarded: Callable[[Callable[[], None]], None], undo: ExitStack) -> None:
+        self._guarded, self._undo = guarded, undo
+        numbers = {id(p): number for number, p in enumerate(self._parameters)}
+        for module in self._model.modules():
+            own = {name: numbers[id(p)] for name, p in module._parameters.items() if id(p) in numbers}
+            if own:
+                undo.callback(module.register_forward_pre_hook(partial(self._gather, own)).remove)
+
+    def observe(self, observer: Observer | None) -> None:
+        """Give the gradients of the training's passes to an observer from now on; None ends it."""
+        self._observer = observer
+
+    def differentiate(self, value: Tensor, observer: Observer) -> None:
+        """Give the gradients of a value to an observer, one parameter at a time, and keep none.
+
+        The pass gathers parameters, so all ranks must make it at the same time.
+        """
+        before, self._observer, self._discarding = self._observer, observer, True
+        try:
+            torch.autograd.grad(value, list(self._gathered.values()), retain_graph=True, allow_unused=True)
+        finally:
+            self._observer, self._discarding = before, False
+
+    def _gather(self, own: dict[str, int], module: nn.Module, _: Any) -> None:
+        for name, number in own.items():
+            p: Any = module._parameters[name]
+            if p is None or local(p) is not p:
+                continue
+            if p is not self._gathered.get(number) and p.requires_grad:
+                self._gathered[number] = p
+                self._undo.callback(p.register_hook(partial(self._differentiated, number)).remove)
+            if torch.is_grad_enabled() and module.training:
+                self._guarded(partial(self._compare, number, p))
+
+    def _compare(self, number: int, gathered: Tensor) -> None:
+        rows, start, bits = local(self._parameters[number]).detach(), self._starts[number], Bits()
+        same = gathered.detach().reshape(-1)[start : start + rows.numel()].view(rows.shape)
+        bits.keep([rows])
+        self.other.add(bits.differ([same]))
+
+    def _differentiated(self, number: int, gradient: Tensor) -> Tensor | None:
+        if self._observer is not None:
+            self._observer(number, gradient.detach())
+        return gradient.new_zeros(()).expand_as(gradient) if self._discarding else None
+
+
+class ShardedGhostSums(GhostSums):
+    def __init__(self, model: Any, optimizer: Any, rank: RankWatch) -> None:
+        super().__init__(model, optimizer)
+        self._rank, self._whole = rank, WholeGradients(model, optimizer.params, rank.starts)
+        self._chosen = random.Random(int.from_bytes(rank.group.digest(b"batches"), "little"))
+        self._batch, self._agreeing = 0, True
+        self._along: list[Tensor] = []
+
+    def attach(self, guarded: Callable[[Callable[[], None]], None], undo: ExitStack) -> None:
+        super().attach(guarded, undo)
+        self._guarded = guarded
+        self._whole.attach(guarded, undo)
+
+    @property
+    def other_parameters(self) -> int:
+        return int(self._whole.other)
+
+    def after_coefficients(self, coefficients: Tensor) -> None:
+        super().after_coefficients(coefficients)
+        self._along = []
+        self._whole.observe(lambda _, gradient: self._guarded(lambda: self._along.append(self._rank.along(gradient))))
+
+    def _passes(self, records: int | None) -> int | None:
+        self._batch += 1
+        if not self._agreeing or self._chosen.random() * self._batch >= FIRST:
+            return None
+        given = self._rank.group.agree(f"batch {self._batch}", -1 if records is None else records)
+        self._agreeing = given is not None
+        return None if given is None or min(given) < 0 else min(RECORDS, max(given))
+
+    def _gradient(self, value: Tensor) -> tuple[list[Tensor], float]:
+        """The gradient of a value along the common directions, and its length."""
+        along: list[Tensor] = []
+        squares: list[float] = []
+
+        def observe(_: int, gradient: Tensor) -> None:
+            along.append(self._rank.along(gradient))
+            squares.append(float(gradient.double().square().sum()))
+
+        self._whole.differentiate(value, observe)
+        return [torch.stack(along).sum(0)], math.sqrt(sum(squares))
+
+    def _end(self) -> None:
+        self._whole.observe(None)
+        expected, self._expected = self._expected, None
+        super()._end()
+        if not self._along:
+            return
+        own, self._along = torch.stack(self._along).sum(0), []
+        self._rank.add(own)
+        if expected is not None:
+            self._judge(expected, [own])
 
 
 def room_of(records: int, unit: float, length: float) -> float:

@@ -7,9 +7,7 @@ repeats each update from the reported gradients, with its own copy of the optimi
 
 import contextlib
 import math
-import sys
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 from types import FunctionType, MethodType, ModuleType
 from typing import Any
 
@@ -18,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from dpspec.errors import UsageError
+from dpspec.recording.watching.step_hooks import is_of
 
 #: The packages that may define the functions of an optimizer, and the packages of its other callables.
 _LIBRARIES, _CALLABLES = ("optax", "jax"), ("optax", "jax", "jaxlib", "functools", "builtins")
@@ -131,7 +130,6 @@ def _close(before: Any, expected: Any, found: Any) -> bool:
 
 def _foreign(rule: Any) -> str:
     """The class of a rule that calls a function of the script, or holds an array of NumPy; otherwise empty."""
-    roots = [Path(file).parent for name in _LIBRARIES if (file := getattr(sys.modules.get(name), "__file__", None))]
     waiting: list[Any] = [rule.init, rule.update]
     seen: set[int] = set()
     while waiting:
@@ -146,8 +144,7 @@ def _foreign(rule: Any) -> str:
         elif isinstance(one, dict):
             waiting += one.values()
         elif isinstance(one, FunctionType):
-            file = Path(one.__code__.co_filename)
-            if not any(root in file.parents for root in roots):
+            if not is_of(one, _LIBRARIES):
                 return type(rule).__name__
             for cell in one.__closure__ or ():
                 with contextlib.suppress(ValueError):  # an empty cell

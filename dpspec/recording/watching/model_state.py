@@ -1,8 +1,8 @@
 """The state of a model apart from its trained parameters, and whether it changed during a recording.
 
-Buffers and frozen parameters are compared at each step, and with everything else at the end: the classes and attributes
-of all modules, the names, order, attributes and layout of the entries of ``state_dict()``, extra state and metadata,
-and the bytes of storages that no parameter or buffer uses, which ``torch.save`` writes nevertheless.
+Buffers, frozen parameters and the names of parameters are compared at each step, and with everything else at the end:
+the classes and attributes of all modules, the names, order, attributes and layout of the entries of ``state_dict()``,
+extra state and metadata, and the bytes of storages that no parameter or buffer uses, which ``torch.save`` writes.
 """
 
 from collections.abc import Iterator, Sequence
@@ -50,6 +50,14 @@ class ModelState:
         ]  # so that no id is used again
         self._attributes, self._state = self._held_attributes(), self._held_state()
         self._places = {name: place for name, place, _ in self._named_tensors()}
+        self._named = self._named_parameters()
+        self._tree = [
+            (holder, key, part)
+            for module in model.modules()
+            for holder in (module._modules, module._parameters)
+            for key, part in holder.items()
+        ]
+        self._renamed: set[str] = set()
         self._versions: dict[str, tuple[Any, ...]] = {}
         self._moved: set[str] = set()
 
@@ -58,6 +66,7 @@ class ModelState:
         return digest([self._tensors, self._state])
 
     def before_step(self) -> None:
+        self.compare_names()
         for name, (holder, key) in self._places.items():
             tensor = holder.get(key)
             if name in self._moved or not isinstance(tensor, Tensor):
@@ -68,20 +77,37 @@ class ModelState:
                 if tensor_digest(tensor) != self._tensors[name]:
                     self._moved.add(name)
 
+    def _named_parameters(self) -> dict[str, nn.Parameter]:
+        return dict(self._model.named_parameters(remove_duplicate=False))
+
+    def compare_names(self, *, in_pass: bool = False) -> None:
+        """Compare the parameter of each name: the order of equal layers may depend on a record.
+
+        in_pass: whether the model computes now. Other parameters than at the beginning are not counted then, because
+        ``torch.func`` and FSDP2 replace parameters during a pass.
+        """
+        if all(holder.get(key) is part for holder, key, part in self._tree):
+            return
+        known, now = {id(parameter) for parameter in self._named.values()}, self._named_parameters()
+        other = {name: now.get(name) for name, parameter in self._named.items() if now.get(name) is not parameter}
+        self._renamed |= {name for name, found in other.items() if not in_pass or id(found) in known}
+
     def changed(self) -> dict[str, list[str]]:
         """Names of changed, new and removed values, at most 20 of each kind.
 
         Returns:
-            ``buffers``: buffers and frozen parameters, at any step. ``state``: other entries of ``state_dict()``, and
-            unused parts of storages. ``attributes``: attributes of modules that are in no ``state_dict()``, and
-            classes. ``unread``: values that are too large or cannot be read.
+            ``buffers``: buffers and frozen parameters, at any step. ``state``: other entries of ``state_dict()``, names
+            of other parameters than at the beginning, at any step, and unused parts of storages. ``attributes``:
+            attributes of modules that are in no ``state_dict()``, and classes. ``unread``: values that are too large
+            or cannot be read.
         """
         attributes, state = self._held_attributes(), self._held_state()
+        self.compare_names()
         both = ((attributes, self._attributes), (state, self._state))
         unread = [name for now, before in both for name in now if UNREAD in (now[name], before.get(name))]
         found = {
             "buffers": _different(self._held_tensors(), self._tensors) | self._moved,
-            "state": _different(state, self._state),
+            "state": _different(state, self._state) | self._renamed,
             "attributes": _different(attributes, self._attributes),
             "unread": set(unread),
         }

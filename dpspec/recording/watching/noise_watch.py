@@ -231,14 +231,14 @@ class NoiseWatch:
     def _read_steps(self) -> None:
         waiting, self._waiting = self._waiting, []
         for values, sums, std, room in waiting:
-            self._count(_array(values), None if sums is None else _array(sums), std, room)
+            self._count(values.cpu(), None if sums is None else _array(sums), std, room)
 
-    def _count(self, values: Array, sums: Array | None, std: Array, room: float) -> None:
+    def _count(self, values: Tensor, sums: Array | None, std: Array, room: float) -> None:
         """Count the values between the edges, (k, n) of k steps, where the sum is small."""
-        scaled = values / std[:, None]
         if sums is not None:
-            scaled[np.abs(sums) > _SUM * std[:, None]] = np.inf
-        scaled.sort(axis=1)
+            values = values.masked_fill(torch.from_numpy(np.abs(sums) > _SUM * std[:, None]), torch.inf)
+        single: Any = values.numpy() if values.dtype == torch.float32 else _array(values)
+        scaled = np.sort(single, axis=1) / std[:, None]  # numbers of 32 bits are sorted in half the time
         ends = np.append(gaussian_noise.EDGES, np.finfo(np.float64).max)
         counts = np.diff([row.searchsorted(ends, side="right") for row in scaled], axis=1, prepend=0)
         self._counts += counts.sum(axis=0)
@@ -274,11 +274,8 @@ class NoiseWatch:
             largest = _array(found) / std
             largest = largest[largest >= 0.0]
             count, expected = gaussian_noise.small_gaps(largest, _APART * unit, (_APART + 2.0 * _ERROR) * unit)
-            self._repeats = [
-                self._repeats[0] + count,
-                self._repeats[1] + expected,
-                self._repeats[2] + max(0, len(largest) - 1),
-            ]
+            more = count, expected, max(0, len(largest) - 1)
+            self._repeats = [one + another for one, another in zip(self._repeats, more, strict=True)]
             where = self._coordinates.every(_VALUES)
             self._add_coarse(_array(noise[where]), _array(total[where]), std, unit)
         _keep(self._largest, largest)

@@ -58,23 +58,25 @@ class OptimizerState:
 
     def before_step(self) -> None:
         """Raise ``TypeError`` if a tensor that the step reads is of the script's own class."""
-        parameters, _, state = self._read()
+        parameters, names, state = self._read()
         read = [one for one in state if isinstance(one, Tensor)]
         require_plain([*parameters, *[p.grad for p in parameters], *read])
-        left = self._left
+        left, left_names = self._left, self._names
         if len(parameters) != len(self._parameters) or not all(map(operator.is_, parameters, self._parameters)):
-            ends = zip(self._parameters, self._sizes, accumulate(self._sizes), strict=True)
-            places = {id(p): range(end - size, end) for p, size, end in ends}
-            left = left.pick(place for p in parameters for place in places.get(id(p), ()))
-        self._restated.add(left.differ(state))
+            ends = accumulate(map(len, left_names))
+            known = {id(p): (own, end) for p, own, end in zip(self._parameters, left_names, ends, strict=True)}
+            held = [known.get(id(p), ((), 0)) for p in parameters]
+            left_names = [own for own, _ in held]
+            left = left.pick(place for own, end in held for place in range(end - len(own), end))
+        self._restated.add(names != left_names or left.differ(state))
 
     def after_step(self) -> None:
-        self._parameters, self._sizes, state = self._read()
+        self._parameters, self._names, state = self._read()
         self._left.keep(state)
 
-    def _read(self) -> tuple[list[Tensor], list[int], list[Any]]:
-        """All parameters, the number of values in the state of each, and these values."""
-        parameters, sizes = list[Tensor](), list[int]()
+    def _read(self) -> tuple[list[Tensor], list[tuple[Any, ...]], list[Any]]:
+        """All parameters, the names of the values in the state of each, and these values."""
+        parameters, names = list[Tensor](), list[tuple[Any, ...]]()
         for group in self._optimizer.param_groups:
             parameters += group["params"]
         # by identity, because the hash of a tensor is slow
@@ -82,9 +84,9 @@ class OptimizerState:
         values: list[Any] = []
         for p in parameters:
             kept = held.get(id(p)) or {}
-            sizes.append(len(kept))
+            names.append(tuple(kept))
             values += kept.values()
-        return parameters, sizes, values
+        return parameters, names, values
 
 
 def other_entries(optimizer: torch.optim.Optimizer) -> dict[str, str]:

@@ -8,6 +8,7 @@ import math
 import operator
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from functools import partial
 from itertools import repeat
 from types import FrameType, MethodType
@@ -28,11 +29,10 @@ from dpspec.recording.sums.clipped_sums import (
     SummedGradients,
     summed_gradients,
 )
-from dpspec.recording.sums.ghost_sums import GhostSums
-from dpspec.recording.sums.sharded_ghost_sums import ShardedGhostSums
+from dpspec.recording.sums.ghost_sums import GhostSums, ShardedGhostSums
 from dpspec.recording.watching.noise_sketch import NoiseSketch
 from dpspec.recording.watching.noise_watch import NoiseWatch, row_of
-from dpspec.recording.watching.step_hooks import ReplacedMethods, StepHooks, is_of
+from dpspec.recording.watching.step_hooks import ReplacedMethods, StepHooks, is_of, put_method
 
 #: Steps that are read together, and numbers of gradients that are kept for it.
 _STEPS, _NUMBERS = 32, 2**19
@@ -116,7 +116,6 @@ class OpacusWatch:
         self._optimizer, self._clipping, self._model, self._sketch = optimizer, clipping, model, sketch
         self._parameters: list[Any] = list(optimizer.params)
         self._coefficients = 0
-        self._undo: list[Callable[[], None]] = []
         self._wrappers: dict[str, Any] = {}
         self._contributions: Contributions | None = None
         self._unscaled: Tensor | None = None
@@ -159,34 +158,30 @@ class OpacusWatch:
             return self.ghost.recomputed
         return None if self.recomputed is None else self.recomputed.found
 
-    def attach(self, before: Moment, after: Moment, use: Moment, guarded: Callable[[Moment], None]) -> None:
-        optimizer, self._guarded = self._optimizer, guarded
+    def attach(
+        self, before: Moment, after: Moment, use: Moment, guarded: Callable[[Moment], None], undo: ExitStack
+    ) -> None:
+        """Begin to observe, until ``undo`` ends it."""
+        optimizer, self._guarded, self._undo = self._optimizer, guarded, undo
         guarded(lambda: self.replaced.check({}))  # the wrappers below hide methods that the script replaced before
         self._use = use
-        if self.recomputed is None:
-            ghost = self.ghost
-            assert ghost is not None
-            self._undo.append(ghost.attach(guarded))
-            self._wrap(optimizer, "accumulate", self._begin_ghost, self._after_ghost)
+        if (ghost := self.ghost) is not None:
+            ghost.attach(guarded, undo)
+            self._wrap(optimizer, "accumulate", partial(self._begin_ghost, ghost), partial(self._after_ghost, ghost))
             if callable(getattr(self._model, "get_clipping_coef", None)):
-                self._wrap(self._model, "get_clipping_coef", use, self._after_coefficients)
-        else:
-            self._wrap(optimizer, "clip_and_accumulate", self._begin_sum, self._after_sum)
+                self._wrap(self._model, "get_clipping_coef", use, partial(self._after_coefficients, ghost))
+        elif (sums := self.recomputed) is not None:
+            self._wrap(optimizer, "clip_and_accumulate", partial(self._begin_sum, sums), partial(self._after_sum, sums))
         self.hooks = StepHooks(optimizer.original_optimizer, partial(guarded, before), partial(guarded, after))
         self._wrap(optimizer, "add_noise", self._before_noise, self._after_noise)
         self._wrap(optimizer, "scale_grad", self._before_scaling, self._after_scaling)
         if self._rank is not None and not self._sharded:
             self._wrap(optimizer, "reduce_gradients", self._before_reduction, self._after_reduction)
-        self._undo.append(self.hooks.remove)
+        undo.callback(self.hooks.remove)
         guarded(lambda: self.replaced.check(self._wrappers))
 
-    def detach(self) -> None:
-        for undo in reversed(self._undo):
-            undo()
-        self._undo = []
-
     def _wrap(self, thing: Any, name: str, before: Moment, after: Callable[[Any], None]) -> None:
-        own, original, guarded = vars(thing).get(name), getattr(thing, name), self._guarded
+        original, guarded = getattr(thing, name), self._guarded
 
         def replaced(this: Any, *given: Any, **named: Any) -> Any:
             caller = sys._getframe(1)
@@ -204,42 +199,30 @@ class OpacusWatch:
             return result
 
         put = MethodType(replaced, thing)
-        object.__setattr__(thing, name, put)
+        self._undo.callback(put_method(thing, name, put))
         if thing is self._optimizer:
             self._wrappers[name] = put
 
-        def undo() -> None:
-            if vars(thing).get(name) is not put:
-                return  # replaced again by other code, which calls this wrapper
-            if own is None:
-                object.__delattr__(thing, name)
-            else:
-                object.__setattr__(thing, name, own)
-
-        self._undo.append(undo)
-
-    def _begin_sum(self) -> None:
-        assert self.recomputed is not None
+    def _begin_sum(self, recomputed: RecomputedSums) -> None:
         self._require_plain()
         self._use()
         self.sums.compare()
-        kept = self.recomputed.expect()
+        kept = recomputed.expect()
         if self._probing is not None:
             gradients = self._optimizer.grad_samples
             self._probing(0 if self.step.rows == UNSEEN else self.step.rows, len(gradients[0]), gradients)
         self._contributions = Contributions(kept)
 
-    def _after_sum(self, _: Any) -> None:
+    def _after_sum(self, recomputed: RecomputedSums, _: Any) -> None:
         seen, self._contributions = self._contributions, None
         assert seen is not None
-        assert self.recomputed is not None
         records = seen.records(len(self._parameters))
         self.norm_type = seen.norm_type or self.norm_type
         self.sum_type = seen.sum_type or self.sum_type
         self.step.add_rows(len(self._optimizer.grad_samples[0]) if records is None else records)
         if records is not None:
             self.step.norms.append(seen)
-        self.recomputed.compare()
+        recomputed.compare()
         self.sums.keep()
 
     def _require_plain(self) -> None:
@@ -252,30 +235,27 @@ class OpacusWatch:
             if type(value := getattr(self._optimizer, name)) is not kind:
                 raise TypeError(f"{name} of the optimizer is of class {type(value).__name__}")
 
-    def _begin_ghost(self) -> None:
+    def _begin_ghost(self, ghost: GhostSums) -> None:
         self._require_plain()
         self.sums.compare()
         size, self._coefficients = self._coefficients, 0
         if self._probing is not None and size:
             self._probing(0 if self.step.rows == UNSEEN else self.step.rows, size, None)
-        assert self.ghost is not None
-        self.ghost.before_accumulate()
+        ghost.before_accumulate()
 
-    def _after_ghost(self, _: Any) -> None:
+    def _after_ghost(self, ghost: GhostSums, _: Any) -> None:
         self.sums.keep()
-        assert self.ghost is not None
-        clipped = self.ghost.after_accumulate()
-        self.norm_type, self.sum_type = self.ghost.norm_type, self.ghost.sum_type
+        clipped = ghost.after_accumulate()
+        self.norm_type, self.sum_type = ghost.norm_type, ghost.sum_type
         self.step.virtual = 1 if self.step.virtual == UNSEEN else self.step.virtual + 1
         if clipped is not None:
             rows, norms = clipped
             self.step.rows = rows if self.step.rows == UNSEEN else self.step.rows + rows
             self.step.norms += [] if norms is None else [norms]
 
-    def _after_coefficients(self, coefficients: Any) -> None:
-        assert self.ghost is not None
+    def _after_coefficients(self, ghost: GhostSums, coefficients: Any) -> None:
         self._coefficients = len(coefficients)
-        self.ghost.after_coefficients(coefficients)
+        ghost.after_coefficients(coefficients)
 
     def _before_noise(self) -> None:
         if not self._follows:

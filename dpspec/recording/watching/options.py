@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from dpspec.recording.fingerprints import digest
 from dpspec.recording.folder.step_record import UNREAD, OptionChange
 from dpspec.recording.recognized import is_registered
+from dpspec.recording.watching.step_hooks import put_method
 
 Value: TypeAlias = float | str | None
 
@@ -250,12 +251,7 @@ class SchedulerWatch:
                 self._guarded(functools.partial(self._returned, scheduler))
             return result
 
-        def undo() -> None:
-            if vars(kind).get(name) is reported:
-                setattr(kind, name, original)
-
-        setattr(kind, name, reported)
-        self._undo.append(undo)
+        self._undo.append(put_method(kind, name, reported))
 
     def _called(self, scheduler: Any, epoch: Any) -> None:
         self._begin()

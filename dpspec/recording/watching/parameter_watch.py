@@ -3,6 +3,7 @@
 import random
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from types import FrameType
 from typing import Any
 
@@ -12,6 +13,7 @@ from torch.utils import checkpoint
 
 from dpspec.recording.fingerprints import Bits, Tally
 from dpspec.recording.ranks.shards import local
+from dpspec.recording.watching.model_state import ModelState
 
 #: One in this number of further passes of a step compares values.
 _FURTHER = 8
@@ -24,6 +26,11 @@ class ParameterWatch:
         self._parameters, self._last = list(parameters), Bits()
         self._last.keep(self._parameters)
 
+    @property
+    def copied(self) -> bool:
+        """Whether the recorder has copies of all parameters, not fingerprints."""
+        return len(self._last.copies) == len(self._parameters)
+
     def moved(self) -> bool | Tensor:
         """Whether a bit of a parameter changed since the last :meth:`advance`."""
         return self._last.differ(self._parameters)
@@ -35,55 +42,61 @@ class ParameterWatch:
 class GradientParameters:
     """Counts the passes that compute gradients at other parameters than the last step left.
 
-    It compares values at the first two forward or backward passes of a step. At further passes it compares version
-    counters and addresses, and values again if any of these changed or at one of eight passes at random.
+    It compares values at each pass of a small model, of a large one at the first forward and the first backward pass of
+    a step. At further passes it compares version counters and addresses, and values again if any of these changed or at
+    one of eight passes at random.
     """
 
-    def __init__(self, watch: ParameterWatch, parameters: Sequence[nn.Parameter]) -> None:
-        """watch: keeps the parameters that the last step left. parameters: those that noise is added to."""
+    def __init__(
+        self, watch: ParameterWatch, parameters: Sequence[nn.Parameter], model_state: ModelState | None = None
+    ) -> None:
+        """watch: keeps the parameters that the last step left. parameters: those that noise is added to. model_state:
+        keeps the names of parameters."""
+        self._model_state = model_state
         self._watch, self._parameters = watch, list(parameters)
         self._sharded = any(local(p) is not p for p in self._parameters)
         self._random = random.SystemRandom()
-        self._handles: list[Any] = []
         self._known: list[tuple[int, int]] | None = None
         self._other = Tally()
-        self._passes = self._steps = self._unseen = 0
+        self._passes = self._compared = self._steps = self._unseen = 0
+        self._small = watch.copied
         self._kinds: set[str] = set()
 
     @property
     def found(self) -> list[int]:
-        """[passes, passes at other parameters, steps, steps without a forward pass]."""
-        return [self._passes, int(self._other), self._steps, self._unseen]
+        """[passes, passes at other parameters, steps, steps without a forward pass, passes with compared values]."""
+        return [self._passes, int(self._other), self._steps, self._unseen, self._compared]
 
-    def attach(self, model: nn.Module, guarded: _Guarded, compiled: nn.Module | None = None) -> None:
-        """Add hooks. ``guarded`` keeps faults of the recorder from the training.
+    def attach(self, model: nn.Module, guarded: _Guarded, undo: ExitStack, compiled: nn.Module | None = None) -> None:
+        """Add hooks, until ``undo`` removes them. ``guarded`` keeps faults of the recorder from the training.
 
         compiled: the wrapper of the model, whose hooks run outside of compiled code.
         """
         inner = getattr(model, "_module", None)
         for module in (inner if isinstance(inner, nn.Module) else model, compiled):
             if module is not None:
-                self._handles.append(module.register_forward_pre_hook(_ForwardHook(self, guarded)))
+                undo.callback(module.register_forward_pre_hook(_ForwardHook(self, guarded)).remove)
         if self._parameters:
             first: Any = self._parameters[0]
-            self._handles.append(first.register_hook(lambda _: guarded(lambda: self.observe("backward"))))
-
-    def detach(self) -> None:
-        for handle in self._handles:
-            handle.remove()
-        self._handles = []
+            undo.callback(first.register_hook(lambda _: guarded(lambda: self.observe("backward"))).remove)
 
     def observe(self, kind: str) -> None:
         """A pass computes gradients now. kind: ``forward`` or ``backward``."""
         self._passes += 1
-        if kind in self._kinds:
+        if kind == "forward" and self._model_state is not None:
+            self._model_state.compare_names(in_pass=True)
+        if kind in self._kinds and not self._small:
             parameters = map(local, self._parameters) if self._sharded else self._parameters
             known, self._known = self._known, [(p._version, p.data_ptr()) for p in parameters]
             if known == self._known and self._random.randrange(_FURTHER):
                 return
         self._kinds.add(kind)
-        with torch._C._DisableFuncTorch():  # transforms of torch.func hide the memory of all tensors
+        self._compared += 1
+        if torch._C._functorch.peek_interpreter_stack() is None:
             self._other.add(self._watch.moved())
+        else:
+            with torch._C._DisableFuncTorch():  # transforms of torch.func hide the memory of all tensors
+                self._other.add(self._watch.moved())
 
     def stepped(self) -> None:
         self._steps += 1

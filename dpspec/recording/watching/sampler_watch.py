@@ -20,7 +20,7 @@ class SamplerWatch:
     def __init__(self, sampler: Any, ahead: bool, present: Callable[[Indices], Any] | None = None) -> None:
         """sampler: yields lists of indices. ahead: whether batches are drawn before they are used. present: returns
         the indices of a batch that contribute, all by default."""
-        self._sampler, self._class = sampler, type(sampler)
+        self._sampler, self._class, self._rated = sampler, type(sampler), hasattr(sampler, "sample_rate")
         self._ahead, self._present = ahead, present
         self._waiting: deque[tuple[int, Indices, Any]] = deque()
         #: The sampler's ``sample_rate`` at each draw up to the last step.
@@ -78,7 +78,9 @@ class SamplerWatch:
         """The drawn records of a step with ``rows`` contributions, and the number of their batches; None of none.
 
         If batches are drawn when they are used, a step takes all since the last step, or a single pass if its batches
-        have ``rows`` records. Of batches drawn ahead a step takes the first, and more while they have fewer records.
+        have ``rows`` records, or the first if it alone has, because scripts fetch a batch before they use the last one:
+        only of Poisson batches, whose sizes tell them apart. Of batches drawn ahead a step takes the first, and more
+        while they have fewer records.
         """
         self.rates = [rate for _, _, rate in self._waiting]
         if not self._waiting:
@@ -99,9 +101,11 @@ class SamplerWatch:
         passes: dict[int, list[Indices]] = {}
         for number, batch, _ in self._waiting:
             passes.setdefault(number, []).append(batch)
-        self._waiting.clear()
         latest = (passes[number] for number in sorted(passes, reverse=True))
         own = next((batches for batches in latest if sum(map(len, batches)) == rows), every)
+        if own is every and self._rated and len(passes) == 1 and len(every[0]) == rows:
+            return [self._waiting.popleft()[1]]
+        self._waiting.clear()
         self.passed_over += len(own) < len(every)
         return own
 

@@ -187,6 +187,24 @@ def _links(put: Any, method: Any) -> Iterator[Any]:
         link = getattr(link, "__wrapped__", None)
 
 
+def put_method(holder: Any, name: str, method: Any) -> Callable[[], None]:
+    """Replace a method of a class or an object; returns the function that undoes it unless other code replaced it too.
+
+    Other code then calls this method, so it stays.
+    """
+    own, put = vars(holder).get(name), type.__setattr__ if isinstance(holder, type) else object.__setattr__
+    put(holder, name, method)
+
+    def undo() -> None:
+        if vars(holder).get(name) is method:
+            if own is None:
+                object.__delattr__(holder, name)
+            else:
+                put(holder, name, own)
+
+    return undo
+
+
 def is_of(method: Any, packages: tuple[str, ...]) -> bool:
     if not isinstance(method, FunctionType):
         return False

@@ -46,12 +46,12 @@ class _Privacy(_Kind):
 class _Metric(_Kind):
     """Tests of claims ``about`` a model or a pipeline that a metric is ``at-least`` or ``at-most`` a value, by side.
 
-    ``tests`` return the p-value, and ``worst`` the statistics that contradict such a claim most.
+    ``tests`` return the p-value, and ``every`` the statistics if all answers are wrong (0) or right (1).
     """
 
     about: str
     tests: Mapping[str, Callable[..., float]]
-    worst: Mapping[str, Callable[..., tuple[Any, ...]]]
+    every: Callable[..., tuple[Any, ...]]
 
 
 def _is_ladder(canaries: int, counts: Sequence[int], right: Sequence[int]) -> bool:
@@ -65,20 +65,14 @@ _METRICS: dict[str, _Metric] = {
         possible=lambda successes, trials: successes <= trials,
         about="model",
         tests={"at-least": binomial.at_most, "at-most": binomial.at_least},
-        worst={
-            "at-least": lambda successes, trials: (0, trials),
-            "at-most": lambda successes, trials: (trials, trials),
-        },
+        every=lambda right, successes, trials: (right * trials, trials),
     ),
     "average": _Metric(
         statistics={"successes": tuple, "records": int},
         possible=lambda successes, records: records > 0 and all(count <= records for count in successes),
         about="pipeline",
         tests={"at-least": utility.average_at_most, "at-most": utility.average_at_least},
-        worst={
-            "at-least": lambda successes, records: ((0,) * len(successes), records),
-            "at-most": lambda successes, records: ((records,) * len(successes), records),
-        },
+        every=lambda right, successes, records: ((right * records,) * len(successes), records),
     ),
 }
 
@@ -156,8 +150,8 @@ def metric_p_value(evidence: Evidence, side: str, value: float) -> float:
 def metric_extreme(evidence: Evidence, side: str, level: float) -> float:
     """Smallest ``at-least`` (largest ``at-most``) value that this design can refute at ``level``; 1 (0) if none."""
     kind = _kind_of(evidence, _METRICS, _VALUE)
-    worst = kind.worst[side](*_statistics(evidence, kind.statistics))
     end = 1.0 if side == "at-least" else 0.0
+    worst = kind.every(int(1.0 - end), *_statistics(evidence, kind.statistics))
 
     def refuted(value: float) -> bool:
         return kind.tests[side](*worst, value) <= level

@@ -87,24 +87,23 @@ def outcomes(scores: npt.ArrayLike, present: npt.ArrayLike) -> str:
 
 def p_value(outcomes: str, points: Sequence[curve_lines.Point]) -> float:
     tried = list(_tried(outcomes))
-    present, absent = outcomes.count("1"), outcomes.count("0")
-    least = min((fixed_curve_p_value(present, absent, *counts, points) for counts in tried), default=1.0)
+    least = min((fixed_curve_p_value(*counts, points) for counts in tried), default=1.0)
     return min(1.0, max(1, len(tried)) * least)
 
 
 def epsilon_lower(outcomes: str, delta: float, confidence: float) -> float:
     """Largest lower bound on epsilon at ``delta`` over the thresholds, jointly valid at ``confidence``."""
     tried = list(_tried(outcomes))
-    present, absent = outcomes.count("1"), outcomes.count("0")
     each = 1.0 - (1.0 - confidence) / max(1, len(tried))
-    return max((fixed_epsilon_lower(present, absent, *counts, delta, each) for counts in tried), default=0.0)
+    return max((fixed_epsilon_lower(*counts, delta, each) for counts in tried), default=0.0)
 
 
 def largest(present: int, absent: int, delta: float, confidence: float) -> float:
     return epsilon_lower(absent * "0" + present * "1", delta, confidence)
 
 
-def _tried(outcomes: str) -> Iterator[tuple[int, int]]:
+def _tried(outcomes: str) -> Iterator[tuple[int, int, int, int]]:
+    """Yield the present and absent runs, and the true and false positives, at each threshold."""
     if set(outcomes) - {"0", "1"}:
         raise ValueError("outcomes must be a string of 0 and 1")
     present, absent = outcomes.count("1"), outcomes.count("0")
@@ -113,10 +112,10 @@ def _tried(outcomes: str) -> Iterator[tuple[int, int]]:
     places = {coin: [i for i, c in enumerate(outcomes) if c == coin] for coin in "01"}
     for false in _few(absent):
         above = len(outcomes) - 1 - places["0"][absent - 1 - false]
-        yield above - false, false
+        yield present, absent, above - false, false
     for missed in _few(present):
         below = places["1"][missed]
-        yield present - missed, absent - (below - missed)
+        yield present, absent, present - missed, absent - (below - missed)
 
 
 def _few(runs: int) -> list[int]:

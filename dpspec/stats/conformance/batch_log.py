@@ -3,17 +3,13 @@
 from collections import deque
 from collections.abc import Collection, Mapping, Sequence
 from math import ceil, floor
-from typing import Any, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
 from dpspec.contract import Phase
 from dpspec.stats.conformance import sampling, step_tests
 from dpspec.stats.conformance.batch_checks import BatchSums, Common
-from dpspec.stats.conformance.epochs import EpochLog, EpochSums
-
-Array: TypeAlias = npt.NDArray[Any]
+from dpspec.stats.conformance.epochs import Array, EpochLog, EpochSums
 
 #: Maximum total number of records in remembered batches, and of remembered batches; more distant ones are not compared.
 _REMEMBERED, _FARTHEST = 2**24, 100_000

@@ -8,7 +8,7 @@ evidence of earlier versions is readable.
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from math import comb
-from typing import Any, TypeAlias, TypeVar
+from typing import TypeVar
 
 import numpy as np
 
@@ -19,9 +19,8 @@ from dpspec.stats.conformance import noise_tests
 from dpspec.stats.conformance.batch_checks import SamplingSums
 from dpspec.stats.conformance.canary_contributions import PlantedSums
 from dpspec.stats.conformance.noise_tests import MOST_LAYERS, SharedLayers
-from dpspec.stats.conformance.step_tests import HUGE, StepSums, summary
+from dpspec.stats.conformance.step_tests import HUGE, Array, StepSums, summary
 
-Array: TypeAlias = np.ndarray[Any, Any]
 T = TypeVar("T")
 
 #: Maximum number of evenly spaced coordinates of each step's noise, and of stored numbers in total.

@@ -44,13 +44,12 @@ class Layout:
     def unflatten(self, flat: Tensor) -> dict[str, Tensor]:
         if flat.shape != (self.size,):
             raise ValueError(f"expected a vector of {self.size} parameters, got shape {tuple(flat.shape)}")
-        pieces = torch.split(flat, list(self.sizes))
-        return {name: piece.view(shape) for name, piece, shape in zip(self.names, pieces, self.shapes, strict=True)}
+        return self.split(flat)
 
     def split(self, rows: Tensor) -> dict[str, Tensor]:
-        pieces = torch.split(rows, list(self.sizes), dim=1)
-        shaped = zip(self.names, pieces, self.shapes, strict=True)
-        return {name: piece.view(len(rows), *shape) for name, piece, shape in shaped}
+        """The tensors by name of vectors (..., P), with the same leading dimensions."""
+        shaped = zip(self.names, torch.split(rows, list(self.sizes), dim=-1), self.shapes, strict=True)
+        return {name: piece.view((*rows.shape[:-1], *shape)) for name, piece, shape in shaped}
 
     def flatten(self, named: Mapping[str, Tensor], leading: int = 0) -> Tensor:
         """Concatenate tensors by name into one vector (P,), or (..., P) with ``leading`` batch dimensions."""

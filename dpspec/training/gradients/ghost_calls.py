@@ -105,8 +105,8 @@ class Lookup(Gradients):
         record = torch.arange(b, device=self.tokens.device)[:, None]
         keys, place = torch.unique(record * self.count + self.tokens, return_inverse=True)
         sums = self.outputs.new_zeros(len(keys), width, dtype=torch.float64)
-        _add_rows(sums, place.flatten(), self.outputs.reshape(-1, width).double())
-        return _add_rows(sums.new_zeros(b), keys // self.count, sums.square().sum(1))
+        add_rows(sums, place.flatten(), self.outputs.reshape(-1, width).double())
+        return add_rows(sums.new_zeros(b), keys // self.count, sums.square().sum(1))
 
     def rows(self) -> Tensor:
         b, length = self.tokens.shape
@@ -116,11 +116,11 @@ class Lookup(Gradients):
 
     def add(self, total: Tensor, weights: Tensor) -> None:
         weighted = self.outputs * weights.to(self.outputs.dtype)[:, None, None]
-        _add_rows(total, self.tokens.flatten(), weighted.flatten(0, 1))
+        add_rows(total, self.tokens.flatten(), weighted.flatten(0, 1))
 
 
-def _add_rows(total: Tensor, where: Tensor, rows: Tensor) -> Tensor:
-    """Add ``rows`` (m, ...) to the entries ``where`` (m,) of ``total`` in place, deterministically."""
+def add_rows(total: Tensor, where: Tensor, rows: Tensor) -> Tensor:
+    """Add ``rows`` (m, ...) to the entries ``where`` (m,) of ``total`` in place, deterministically on either device."""
     if total.is_cuda:
         return total.index_put_((where,), rows, accumulate=True)
     return total.index_add_(0, where, rows)

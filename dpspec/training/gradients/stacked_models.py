@@ -4,7 +4,7 @@ With a dense layer's input a and the gradient d of its output, the weight gradie
 weighted sum over records is one matrix product per model. Other gradients are written out per record.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,10 +16,7 @@ from torch.overrides import TorchFunctionMode
 from dpspec.training.device import full_precision
 from dpspec.training.gradients import memory
 from dpspec.training.gradients.clipping import Clipper, add_clipped, squares_of
-from dpspec.training.gradients.persample import FlatModel
-
-#: Tensors by parameter name.
-Named = Mapping[str, Tensor]
+from dpspec.training.gradients.persample import FlatModel, Named
 
 
 @dataclass(frozen=True)

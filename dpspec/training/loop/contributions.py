@@ -17,6 +17,7 @@ from dpspec.contract.providers import GradientCanaries
 from dpspec.training.device import Number, float_on_cpu, generator, send
 from dpspec.training.gradients import memory
 from dpspec.training.gradients.clipping import Clip, add_clipped, clip_factors, clipper, no_norms
+from dpspec.training.gradients.ghost_calls import add_rows
 from dpspec.training.gradients.persample import ClippedSum, FlatModel
 from dpspec.training.loop.checkpoint import Remembering
 from dpspec.training.loop.samplers import Sampler, covariance
@@ -44,11 +45,7 @@ def clipped_sparse_sum(canaries: SparseCanaries, state: Tensor, indices: Tensor,
         lengths = torch.linalg.vector_norm(values, dim=1, dtype=torch.float64)
         factors = clip_factors(lengths, clip_norm).to(state)
         clipped = torch.where(factors.unsqueeze(1) > 0, values * factors.unsqueeze(1), 0.0)
-        where, what = send(coordinates, state.device).reshape(-1), clipped.reshape(-1)
-        if state.is_cuda:  # index_put_ is deterministic on a GPU, index_add_ on a CPU
-            total.index_put_((where,), what, accumulate=True)
-        else:
-            total.index_add_(0, where, what)
+        add_rows(total, send(coordinates, state.device).reshape(-1), clipped.reshape(-1))
         norms.append(torch.where(lengths.isfinite(), lengths * factors, 0.0))
     return ClippedSum(total, torch.cat(norms))
 

@@ -54,11 +54,9 @@ class PoissonUsers(Poisson):
 
 
 @dataclass(frozen=True)
-class TruncatedPoisson:
+class TruncatedPoisson(Poisson):
     """Poisson sampling at ``rate``. If more than ``max_batch`` records enter, a uniformly random subset is kept."""
 
-    records: int
-    rate: float
     max_batch: int
 
     @property

@@ -89,8 +89,7 @@ def reported_evidence(logs: RunLogs, second: RunLogs | None = None) -> RunEviden
     counts = {"batches": len(sampling.sizes), "noise": len(logs.noise.squares), "norms": len(norms.largest)}
     told = ReportedSteps(**{log: count for log, count in counts.items() if count})
     run = RunEvidence(told=told, sampling_log=sampling.evidence())
-    scaled = _scaled(logs)
-    if scaled is not None:
+    if (scaled := _scaled(logs)) is not None:
         squares = np.asarray(logs.noise.squares) / np.array([phase.deviation for phase in logs.schedule]) ** 2
         other = _scaled(second) if second is not None else None
         run = replace(run, noise_log=NoiseSums.of(squares, scaled, logs.noise.count, other))

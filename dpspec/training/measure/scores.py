@@ -18,7 +18,6 @@ from dpspec.training.gradients.clipping import clipper, squares_of
 from dpspec.training.gradients.persample import FlatModel
 from dpspec.training.loop.contributions import Drawn, Estimated, Population, Sample, population
 from dpspec.training.loop.native import NativeTrainer, ScheduledPhase
-from dpspec.training.loop.optimizers import update_of
 from dpspec.training.loop.samplers import covariance
 from dpspec.training.measure.residuals import Residuals
 from dpspec.training.providers import SHADOWS
@@ -192,10 +191,6 @@ class PathScores(RecordScores):
     is uncertain.
     """
 
-    def __init__(self, job: TrainingJob, canaries: Records, copies: Array, planted: int) -> None:
-        super().__init__(job, canaries, copies, planted)
-        self._job = job
-
     def __call__(self, first: Tensor, last: Tensor) -> Tensor:
         """Log-likelihood ratios (m,), float64, from two models (P,); zeros if one diverged."""
         first, last = first.to(self.x.device), last.to(self.x.device)
@@ -236,7 +231,7 @@ class PathScores(RecordScores):
 
     def _scale(self, steps: int) -> float:
         """Movement of the model over all steps per unit of every step's sum."""
-        update = update_of(self._job.options, self._job.expected_batch_size, steps)
+        update = copy.deepcopy(self._update)
         state = torch.zeros(1, dtype=torch.float64)
         for _ in range(steps):
             state = update(state, torch.ones(1, dtype=torch.float64))

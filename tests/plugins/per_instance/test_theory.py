@@ -8,7 +8,7 @@ from scipy.special import logsumexp
 from support import per_instance_brute as brute
 from support.per_instance_brute import Chain, chain_bound, classical, discrete, integer_divergence, largest_mean_change
 
-from dpspec_per_instance import analysis, statements, theory
+from dpspec_per_instance import findings, statements, theory
 from dpspec_per_instance.statements import MISPRINT, printed_order
 from dpspec_per_instance.theory import entropic_mean, exponents, step_divergence
 
@@ -226,10 +226,10 @@ def test_the_weak_triangle_inequality_holds_for_gaussians():
 
 
 def test_the_advantage_of_an_epsilon():
-    assert analysis.advantage(0.0, 0.0) == 0.0
-    assert analysis.advantage(1.0, 0.0) == pytest.approx(math.tanh(0.5))
-    assert analysis.advantage(1e3, 1e-5) == 1.0
-    assert analysis.advantage(0.5, 0.1) == pytest.approx((math.exp(0.5) - 1 + 0.2) / (math.exp(0.5) + 1))
+    assert findings.advantage(0.0, 0.0) == 0.0
+    assert findings.advantage(1.0, 0.0) == pytest.approx(math.tanh(0.5))
+    assert findings.advantage(1e3, 1e-5) == 1.0
+    assert findings.advantage(0.5, 0.1) == pytest.approx((math.exp(0.5) - 1 + 0.2) / (math.exp(0.5) + 1))
 
 
 def test_confidence_bounds_hold_as_often_as_they_say():

@@ -22,8 +22,7 @@ from dpspec.engine.running.runner import run
 from dpspec.engine.storage.trial_store import Store
 from dpspec.engine.verify import verify
 from dpspec.registry.loader import load_catalog
-from dpspec_per_instance.analysis import first_shards, whole_runs
-from dpspec_per_instance.findings import lower_bounds
+from dpspec_per_instance.findings import first_shards, lower_bounds, whole_runs
 from dpspec_per_instance.options import MOST_SHARDS, AuditBlock, Shards
 
 #: 80 training records, 4 looks; three runs, since two of them keep logs.

@@ -79,11 +79,11 @@ def test_constants_of_a_loss_are_those_of_the_clipped_records(loss: str, kind: s
         seen = oracle.readings(mechanism, 10, pair)
         assert {r.what for r in seen} >= {"norm of a gradient", "smoothness of a gradient"}
         assert max(r.ratio for r in seen) <= 1.0 + oracle.TOLERANCE
-    lipschitz, smooth = Private.of(private).constants(30.0)
+    made = Private.of(private).mechanism(10, 30.0)
     reach = 1.0 / (1.0 + math.exp(-30.0)) if loss == "logistic" else 31.0
-    assert lipschitz == pytest.approx(30.0 * reach)
-    assert smooth == pytest.approx(reach + 7.5 if loss == "logistic" else 61.0)
-    assert Private.of(private).constants() == Private.of(private).constants(0.2)
+    assert made.lipschitz == pytest.approx(30.0 * reach)
+    assert made.smooth == pytest.approx(reach + 7.5 if loss == "logistic" else 61.0)
+    assert Private.of(private).mechanism(10) == Private.of(private).mechanism(10, 0.2)
 
 
 def test_every_step_of_a_chain_decides_the_radius_of_the_records() -> None:

@@ -8,8 +8,8 @@ import pytest
 from dpspec.contract import DataError, FrozenMap
 from dpspec_preprocessing import collection, sensitivity, steps
 from dpspec_preprocessing.options import Declaration
-from dpspec_preprocessing.published import pca_printed
 from dpspec_preprocessing.sensitivity import read_step
+from dpspec_preprocessing.tables import pca_printed
 
 NAN = math.nan
 TWO = np.array(
@@ -92,7 +92,7 @@ ONE = np.array([-0.82, -0.77, -0.74, 0.0, 0.25, 0.6, 0.61, 0.66, 0.95])[:, None]
 
 
 def test_clusters_of_nine_points() -> None:
-    found = steps.find_good_clusters(ONE, 0.1)
+    found = steps.Neighbourhoods(ONE).good_clusters(0.1)
     assert np.flatnonzero(found.centres).tolist() == [0, 1, 2, 5, 6]
     assert found.largest == 3
     kept = np.flatnonzero(steps.deduplicate(ONE, 0.1)[:, 0]).tolist()

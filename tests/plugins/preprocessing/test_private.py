@@ -24,14 +24,14 @@ from dpspec_preprocessing.private import (
     smooth_divergence,
     srdp_slope,
 )
-from dpspec_preprocessing.published import (
+from dpspec_preprocessing.sensitivity import Sensitivity, read_step, refusal_probability, threshold
+from dpspec_preprocessing.tables import (
     largest_sampled_order,
     pca_printed,
     printed_rdp,
     table_2_divergence,
     theorem_2_divergence,
 )
-from dpspec_preprocessing.sensitivity import Sensitivity, read_step, refusal_probability, threshold
 
 GAUSSIAN, GD, LAPLACE = "gaussian", "dp-gd", "laplace"
 
@@ -238,7 +238,7 @@ def test_exact_divergence_after_near_duplicates_are_merged(name: str) -> None:
     changed = min(float(m.records), 2.0 * ball)
     moved = 1.0 if by == "deduplicate" else 2.0 * eta
     assert divergence <= repaired_divergence(m, order, Sensitivity(changed, moved).tau, changed)
-    cluster = max(steps.find_good_clusters(x, eta).largest for x in pair)
+    cluster = max(steps.Neighbourhoods(x).good_clusters(eta).largest for x in pair)
     printed = table_2_divergence(m, order, 2.0 * cluster * (moved if by == "deduplicate" else eta), 0.0)
     if exceeded:
         assert printed == near_exact(exceeded)

@@ -43,7 +43,7 @@ def by_definition(x: Rows, eta: float) -> tuple[list[bool], list[int], int]:
 def test_good_clusters_by_definition(monkeypatch: pytest.MonkeyPatch, features: int, way: str, eta: float) -> None:
     monkeypatch.setattr(steps, "TREE_FEATURES", 40 if way == "tree" else 0)
     x = blobs(features)
-    found = steps.find_good_clusters(x, eta)
+    found = steps.Neighbourhoods(x).good_clusters(eta)
     centres, representative, largest = by_definition(x, eta)
     assert found.centres.tolist() == centres
     assert found.representative.tolist() == representative
@@ -101,6 +101,6 @@ def test_a_row_that_occurs_often_is_searched_for_once() -> None:
     """Half of all records are one row; listing its copies pair by pair would take 4e8 places."""
     x = np.random.default_rng(5).normal(size=(40_000, 6))
     x[::2] = x[0]
-    found = steps.find_good_clusters(x, 1e-6)
+    found = steps.Neighbourhoods(x).good_clusters(1e-6)
     assert found.largest == 20_000
     assert np.count_nonzero(steps.deduplicate(x, 1e-6).any(axis=1)) == 20_001

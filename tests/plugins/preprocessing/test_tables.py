@@ -12,7 +12,7 @@ from support.preprocessing_steps import count_in_balls
 from dpspec_preprocessing import collection, sensitivity, steps
 from dpspec_preprocessing.engines import LinearEngine
 from dpspec_preprocessing.private import Private, PrivateMechanism, repaired_rdp
-from dpspec_preprocessing.published import largest_sampled_order, printed_rdp
+from dpspec_preprocessing.tables import largest_sampled_order, printed_rdp
 
 Rows = npt.NDArray[np.float64]
 ETA = 0.01
@@ -44,7 +44,7 @@ def ball(pair: Sequence[Rows], eta: float = ETA) -> int:
 
 
 def largest_cluster(pair: Sequence[Rows], eta: float = ETA) -> int:
-    return max(steps.find_good_clusters(x, eta).largest for x in pair)
+    return max(steps.Neighbourhoods(x).good_clusters(eta).largest for x in pair)
 
 
 def case(directions: Rows, copies: int, far: float = 0.95) -> tuple[Rows, Rows]:
