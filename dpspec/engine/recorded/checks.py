@@ -53,7 +53,7 @@ _ADVICE = {
     MOVED: "A recording cannot distinguish a change that depends on no record (clamping, an average of weights) from "
     "training without noise: make it after the recorded block, or on a copy of the model.",
     CHANGED: "A recording cannot distinguish state that depends on no record (a step counter) from state computed from "
-    "records: keep it outside the recorded model.",
+    "records: keep it outside the recorded model, and exchange layers before or after the block.",
     MEDDLED: "Change the noisy gradient (clipping it again, weight decay) in the inner optimizer.",
     "largest clipped norm": "Longer gradients lose more than the certified epsilon: see the estimate.",
     noise_checks.NOT_GOT: "The noise passed to run.noised is not in the gradients of the optimizer's step.",
@@ -66,6 +66,8 @@ _ADVICE = {
     _ORDERED: "Iterate over the loader of make_private, made with poisson_sampling=True (its default).",
     **noise_checks.ADVICE,
     **joined_checks.ADVICE,
+    "drawn records without a clipped norm": "Every row of a batch must be a drawn record, once: train on other rows, "
+    "such as public ones, in separate steps.",
     "steps with several drawn batches": "Skipping drawn batches changes the sampling distribution; joining batches "
     "changes the sampling rate.",
 }
