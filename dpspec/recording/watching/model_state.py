@@ -24,8 +24,8 @@ _OF_OPACUS = {
     *("trainable_parameters", "_per_sample_gradient_norms", "per_sample_gradient_norms", "autograd_grad_sample_hooks"),
     *("hooks_enabled", "grad_accumulation_allowed", "grad_accumulation_hook", "ddp_hooks"),
 }
-#: Attributes of torch's wrapper for several processes that change at its first passes.
-_OF_PROCESSES = {"_has_rebuilt_buckets", "_lazy_init_ran"}
+#: Attributes of torch's wrapper for several processes that change at its first passes, or by ``no_sync``.
+_OF_PROCESSES = {"_has_rebuilt_buckets", "_lazy_init_ran", "require_forward_param_sync", "require_backward_grad_sync"}
 
 #: Attributes of the modules of a sharded model: the state of FSDP2, and what Opacus keeps of the last batch.
 _OF_SHARDS = ("__composable_api_state_key", "_forward_counter", "norm_sample", "ft_compute_sample_grad")
