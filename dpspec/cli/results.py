@@ -122,15 +122,12 @@ def verify(
     if page is not None:
         from dpspec.reporters.page import compared
 
-        edits, reason = compared(page, stored)
+        edit, reason = compared(page, stored)
         if reason:
             emit(f"the page could not be compared: {plain(reason)}")
-        for edit in edits:
-            emit(
-                f"the page differs from its result, under {plain(edit.under)!r}\n"
-                f"    shown:       {plain(edit.shown)}\n    its result:  {plain(edit.expected)}"
-            )
-        wrong += len(edits)
+        if edit:
+            emit("\n".join(map(plain, f"the page differs from its result in {edit}".split("\n"))))
+        wrong += bool(edit)
         unclear += bool(reason)
     ended = _end(plain(str(result)), stored, mismatches, wrong, unclear)
     emit(plain(unverified(stored, held)))

@@ -2,18 +2,16 @@
 
 The search computes bounds and trains nothing. Every tried value is put into the spec, validated, bounded and judged;
 the returned values were judged, at both ends of the bracket. Some rules leave gaps: steps must be a multiple of the
-epoch, and the length of an epoch must divide the steps. The search runs over the valid values, by their index.
+epoch. The search runs over these multiples.
 """
 
 import dataclasses
 import math
-from bisect import bisect_left
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
 
 from dpspec.accounting import NeverHoldsError, find_boundary
-from dpspec.contract import DataError, Finding, Json, Spec
+from dpspec.contract import DataError, Finding, Spec
 from dpspec.contract.catalog import Catalog
 from dpspec.contract.events import Event, StageStarted
 from dpspec.contract.frozen import canonical_json
@@ -31,91 +29,26 @@ from dpspec.language.numeric_values import NumericKey, dotted, given_numbers, nu
 from dpspec.language.tree import locate, source_file
 from dpspec.text import closest, did_you_mean, joined, listed, quoted
 
-#: Number of non-divisors next to the start that are tested, to distinguish divisors from a range without gaps.
-_TESTED = 4
-
-#: Largest integer of a spec that is factored.
-_LARGEST_FACTORED = 10**9
+#: Maximum distance of valid integers.
+_MOST_STEP = 1_000_000
 
 #: Multiples of the last valid value that are tested for validity beyond it.
 _FACTORS = (2, 3, 5, 10, 100)
 
 
-@dataclass(frozen=True)
-class ValidIntegers:
-    """The valid values by index: the listed ones, or multiples of ``step`` (1: the value itself, maybe real)."""
-
-    step: int = 1
-    listed: tuple[int, ...] = ()
-
-    def value(self, index: float) -> float:
-        return float(self.listed[int(index)]) if self.listed else index * self.step
-
-    def index(self, value: float) -> float:
-        """The index of a value, or of the next larger one."""
-        if self.listed:
-            return float(min(bisect_left(self.listed, value), len(self.listed) - 1))
-        return value if self.step == 1 else float(-(-value // self.step))
-
-    def limits(self, low: float, high: float) -> tuple[float, float]:
-        if self.listed:
-            return 0.0, float(len(self.listed) - 1)
-        return self.index(low), high if self.step == 1 else float(high // self.step)
+def spacing(start: int, low: float, high: float, is_valid: Callable[[int], bool]) -> int:
+    """The distance of valid integers: the smallest divisor of ``start`` whose next three steps are valid, else 1."""
+    for step in range(1, min(start, _MOST_STEP) + 1):
+        for sign in (1, -1) if start % step == 0 else ():
+            near = [start + sign * step * i for i in (1, 2, 3)]
+            if all(low <= value <= high and is_valid(value) for value in near):
+                return step
+    return 1
 
 
-def valid_integers(
-    start: int, low: float, high: float, is_valid: Callable[[int], bool], document: Json
-) -> ValidIntegers:
-    """The gaps in the valid values around ``start``, which is valid.
-
-    If ``start`` divides an integer of the document, and the nearest integers and first multiples that do not divide it
-    are invalid: its valid divisors. Otherwise the multiples of the smallest divisor of ``start`` whose steps from
-    ``start`` are valid.
-    """
-
-    def fits(value: int) -> bool:
-        return low <= value <= high and is_valid(value)
-
-    for number in sorted(set(_integers(document)), reverse=True):
-        if not start <= number <= _LARGEST_FACTORED or number % start:
-            continue
-        multiples = [value for value in range(2 * start, 9 * start, start) if number % value]
-        nearest = (value for distance in range(1, number + 1) for value in (start - distance, start + distance))
-        others = islice((v for v in nearest if max(low, 1) <= v <= high and number % v), _TESTED)
-        if any(map(is_valid, others)) or any(map(fits, multiples)):
-            continue
-        found = tuple(value for value in _divisors(number) if fits(value))
-        if len(found) > 2:
-            return ValidIntegers(listed=found)
-    for step in _divisors(start):
-        for sign in (1, -1):
-            near = [start + sign * step * i for i in (1, 2, 3) if low <= start + sign * step * i <= high]
-            if near and all(map(is_valid, near)):
-                return ValidIntegers(step=step)
-    return ValidIntegers()
-
-
-def valid_beyond(last: float, high: float, is_valid: Callable[[int], bool], document: Json) -> int | None:
-    """A valid value beyond the last one that a search reached; None if none is found."""
-    multiples = [int(last) * factor for factor in _FACTORS]
-    divisors = [d for n in set(_integers(document)) if 0 < n <= _LARGEST_FACTORED for d in _divisors(n)]
-    return next((v for v in sorted({*multiples, *divisors}) if last < v <= high and is_valid(v)), None)
-
-
-def _integers(document: Json) -> Iterator[int]:
-    if isinstance(document, dict):
-        for value in document.values():
-            yield from _integers(value)
-    elif isinstance(document, list | tuple):
-        for value in document:
-            yield from _integers(value)
-    elif isinstance(document, int) and not isinstance(document, bool):
-        yield document
-
-
-def _divisors(number: int) -> list[int]:
-    small = [d for d in range(1, int(number**0.5) + 1) if number % d == 0]
-    return sorted({*small, *(number // d for d in small)})
+def valid_beyond(last: float, high: float, is_valid: Callable[[int], bool]) -> int | None:
+    """A valid multiple of the last value that a search reached; None if none is found."""
+    return next((v for v in (int(last) * factor for factor in _FACTORS) if v <= high and is_valid(v)), None)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -213,17 +146,16 @@ _DISTANCES = (1.25, 0.8, 2.0, 0.5, 16.0, 1.0 / 16.0, 1e4, 1e-4)
 _SAME = 1e-9
 
 
-def trend(evaluations: Evaluations, start: float, low: float, high: float, valid: ValidIntegers) -> bool | None:
+def trend(evaluations: Evaluations, start: float, low: float, high: float, step: int) -> bool | None:
     """Whether larger values increase the margins of the claims; None if no two tried values differ."""
-    here, first = evaluations.at(start), valid.index(start)
+    here, first = evaluations.at(start), start / step
     others = [first * factor for factor in _DISTANCES]
     if evaluations.key.integer:
         others = [*map(float, map(round, others)), first + 1.0, first - 1.0]
     for index in dict.fromkeys(min(max(other, low), high) for other in others):
         if index == first:
             continue
-        other = valid.value(index)
-        gaining, losing = changes(evaluations, here, evaluations.at(other))
+        gaining, losing = changes(evaluations, here, evaluations.at(index * step))
         if gaining and losing:
             raise UsageError(
                 f"increasing {evaluations.key.place} improves {listed(gaining)} and worsens {listed(losing)}: "
@@ -345,14 +277,17 @@ def calibrate_spec(
         return not evaluations.wrong(value)
 
     def guess(one: float, other: float) -> float | None:
-        value = crossing(evaluations.at(valid.value(one)), evaluations.at(valid.value(other)))
-        return None if value is None else valid.index(value)
+        value = crossing(evaluations.at(one * step), evaluations.at(other * step))
+        return None if value is None else value / step
 
-    valid = ValidIntegers()
-    if key.integer:
-        valid = valid_integers(int(start), key.low, key.high, is_valid, spec.to_json()["mechanism"])
-    low, high, limits = _valid_range(evaluations, start, valid)
-    more_helps = trend(evaluations, start, low, high, valid)
+    step = spacing(int(start), key.low, key.high, is_valid) if key.integer else 1
+    low, high, limits = _valid_range(evaluations, start, step)
+    if low == high:
+        why = " and ".join(dict.fromkeys(limits))
+        raise UsageError(
+            f"{key.place} = {key.spelling(start)} has no valid neighbor ({why}): set other values one by one"
+        )
+    more_helps = trend(evaluations, start, low, high, step)
     proved: Point | None = None
     unproved: Point | None = None
     contradictions: tuple[float, ...] = ()
@@ -370,31 +305,33 @@ def calibrate_spec(
         worst, best = limits if more_helps else limits[::-1]
         try:
             boundary = find_boundary(
-                lambda index: evaluations.at(valid.value(index)).proved,
+                lambda index: evaluations.at(index * step).proved,
                 low,
                 high,
                 increasing=more_helps,
                 integer=key.integer,
                 relative=relative,
-                start=valid.index(start),
+                start=start / step,
                 guess=guess,
             )
         except NeverHoldsError as error:
-            unproved, limit = evaluations.at(valid.value(error.limit)), best
+            unproved, limit = evaluations.at(error.limit * step), best
             gaining, losing = changes(evaluations, evaluations.at(start), unproved)
             turned = losing if more_helps else gaining
-            contradictions = tuple(map(valid.value, error.contradictions)) or ((unproved.value,) if turned else ())
+            contradictions = tuple(value * step for value in error.contradictions) or (
+                (unproved.value,) if turned else ()
+            )
         else:
-            proved = evaluations.at(valid.value(boundary.value))
-            contradictions = tuple(map(valid.value, boundary.contradictions))
+            proved = evaluations.at(boundary.value * step)
+            contradictions = tuple(value * step for value in boundary.contradictions)
             if boundary.fails_at is None:
                 limit = worst
             else:
-                unproved = evaluations.at(valid.value(boundary.fails_at))
+                unproved = evaluations.at(boundary.fails_at * step)
     upwards = limit != "" and limit == limits[1]
     beyond = None
     if key.integer and upwards:
-        beyond = valid_beyond(valid.value(high), key.high, is_valid, spec.to_json()["mechanism"])
+        beyond = valid_beyond(high * step, key.high, is_valid)
     cell = {p: canonical_json(value) for p, value in spec.cell.items() if p not in (key.place, dotted(key.path))}
     return Calibration(
         name=spec.name,
@@ -430,19 +367,20 @@ def _chosen(spec: Spec, claims: Sequence[str]) -> tuple[str, ...]:
     return chosen
 
 
-def _valid_range(evaluations: Evaluations, start: float, valid: ValidIntegers) -> tuple[float, float, tuple[str, str]]:
-    """The first and the last index of the valid values around ``start``, and why the range ends there."""
+def _valid_range(evaluations: Evaluations, start: float, step: int) -> tuple[float, float, tuple[str, str]]:
+    """The first and the last multiple of ``step`` that are valid around ``start``, and why the range ends there."""
     key = evaluations.key
-    first = valid.index(start)
+    first = start / step
     ends: list[float] = []
     reasons: list[str] = []
-    for limit in valid.limits(key.low, key.high):
-        if not evaluations.wrong(valid.value(limit)):
+    ends_of_key = (key.low, key.high) if step == 1 else (-(-key.low // step), key.high // step)
+    for limit in ends_of_key:
+        if not evaluations.wrong(limit * step):
             ends.append(limit)
-            reasons.append(f"the range ends at {key.spelling(valid.value(limit))}")
+            reasons.append(f"the range ends at {key.spelling(limit * step)}")
             continue
         boundary = find_boundary(
-            lambda index: not evaluations.wrong(valid.value(index)),
+            lambda index: not evaluations.wrong(index * step),
             min(first, limit),
             max(first, limit),
             increasing=limit < first,
@@ -452,6 +390,6 @@ def _valid_range(evaluations: Evaluations, start: float, valid: ValidIntegers) -
         )
         ends.append(boundary.value)
         assert boundary.fails_at is not None  # the limit fails
-        fails = valid.value(boundary.fails_at)
+        fails = boundary.fails_at * step
         reasons.append(f"{key.spelling(fails)} is not valid: {evaluations.wrong(fails)}")
     return ends[0], ends[1], (reasons[0], reasons[1])

@@ -28,7 +28,7 @@ from dpspec.contract import (
 )
 from dpspec.contract import Path as SpecPath
 from dpspec.contract.catalog import Catalog
-from dpspec.contract.diagnostics import has_errors, with_old_words
+from dpspec.contract.diagnostics import has_errors
 from dpspec.contract.frozen import digest, without
 from dpspec.contract.spec import unit_in_words
 from dpspec.errors import PluginError, SpecError, UsageError
@@ -75,7 +75,7 @@ def build(checked: Checked, *, name: str, cell: FrozenMap, origin: Mapping[SpecP
         audit=audit,
         cell=cell,
         document=FrozenMap(document),
-        digest=digest(without(with_old_words(document), OUTSIDE_DIGEST)),
+        digest=digest(without(document, OUTSIDE_DIGEST)),
         origin=origin,
         directory=directory,
     )

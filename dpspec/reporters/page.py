@@ -1,9 +1,7 @@
 """Render a result as one self-contained HTML page, and detect manual edits of a page.
 
 The page needs no server and no scripts (they only open folded parts), prints, and contains the result as JSON, which
-``dpspec verify`` and ``dpspec report`` read. ``verify`` renders that result again and compares text, markup, styles,
-scripts and drawings. Drawings are equal if they differ only in coordinates, and by less than a rounding error of
-another machine.
+``dpspec verify`` and ``dpspec report`` read. ``verify`` renders that result again and compares the pages.
 """
 
 from __future__ import annotations
@@ -12,9 +10,7 @@ import hashlib
 import re
 import shlex
 from base64 import b64encode
-from dataclasses import dataclass
 from functools import cache
-from html import unescape
 from itertools import zip_longest
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
@@ -31,7 +27,7 @@ from dpspec.reporters.limits import limits, recipe
 from dpspec.reporters.read_results import ELEMENT, embedded
 from dpspec.reporters.risk import risk
 from dpspec.reporters.summary import NOT_TESTED, RISK, details, failed, outcomes, summary, tally, verdict_sentence
-from dpspec.text import plain, shortened
+from dpspec.text import plain
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -193,85 +189,23 @@ def _check(check: Check) -> tuple[str, ...]:
     return name, check.test, decimals.upper(check.p_value, digits=2), declared, found, check.observed, limit
 
 
-#: A drawing in a page; drawings are not nested.
-FIGURE = re.compile(r"<svg[ >].*?</svg>", re.DOTALL)
-
-#: The maximum difference of equal coordinates.
-_TOLERANCE = 0.05
-
-#: The maximum length of a shown difference, and the number of characters before a difference in markup.
+#: The maximum length of a shown difference, and the number of characters before it.
 _SHOWN, _BEFORE = 300, 60
 
-_TAG = re.compile(r"(<[^>]*>)")
-_NUMBER = re.compile(r"(?<![\w.#-])-?\d+(?:\.\d+)?(?:e-?\d+)?(?![\w.])")
-_HEADING = re.compile(r"<(h[123]|caption)\b[^>]*>(.*?)</\1>", re.DOTALL)
 _GENERATOR = re.compile(r'<meta name="generator" content="([^"]*)">')
 
 
-@dataclass(frozen=True)
-class Edited:
-    """A difference: the heading above it, the page's text and the text that its result renders to."""
-
-    under: str
-    shown: str
-    expected: str
-
-
-def compared(page: str, result: Result) -> tuple[list[Edited], str]:
-    """Differences, and the reason why a page of another version cannot be compared.
-
-    A difference is a line that differs from the rendered result, or the first one if the numbers of lines differ.
-    """
+def compared(page: str, result: Result) -> tuple[str, str]:
+    """The first difference from the rendered result, and the reason why a page of another version is not compared."""
     named, here = _GENERATOR.findall(page), generator()
     writer = named[0] if len(named) == 1 else ""
     if writer != here:
-        return [], f"rendered by {writer or 'an unknown program'}, and this is {here}"
+        return "", f"rendered by {writer or 'an unknown program'}, and this is {here}"
     again = render(result, internal=INTERNAL_MARK in page)
     again = again if again.endswith("\n") or not page.endswith("\n") else f"{again}\n"
-    if page == again:
-        return [], ""
-    shown, due = FIGURE.findall(page), FIGURE.findall(again)
-    if len(shown) == len(due) and all(map(same_drawing, shown, due)):
-        page, again = FIGURE.sub("<svg>", page), FIGURE.sub("<svg>", again)
-    lines, expected = page.split("\n"), again.split("\n")
-    different = [i for i, (line, other) in enumerate(zip_longest(lines, expected)) if line != other]
-    shown_ones = different if len(lines) == len(expected) else different[:1]
-    return [_difference(lines, expected, number) for number in shown_ones], ""
-
-
-def _difference(lines: list[str], expected: list[str], number: int) -> Edited:
-    headings = _HEADING.findall("\n".join(expected[: number + 1]))
-    under = " ".join(_words(headings[-1][1]).split()) if headings else f"line {number + 1}"
-    line, other = (one[number] if number < len(one) else "" for one in (lines, expected))
-    a, b = _words(line).split(), _words(other).split()
-    if a == b:
-        at = next((i for i, (x, y) in enumerate(zip(line, other, strict=False)) if x != y), min(len(line), len(other)))
-        start = max(0, at - _BEFORE)
-        return Edited(under, *(text[start : start + _SHOWN] or "nothing" for text in (line, other)))
-    while a and b and a[0] == b[0]:
-        a, b = a[1:], b[1:]
-    while a and b and a[-1] == b[-1]:
-        a, b = a[:-1], b[:-1]
-    return Edited(under, *(shortened(" ".join(text), _SHOWN) or "nothing" for text in (a, b)))
-
-
-def _words(markup: str) -> str:
-    return unescape(_TAG.sub(" ", markup)).strip()
-
-
-def same_drawing(one: str, other: str) -> bool:
-    """Equal except for rounding errors of coordinates in tags."""
-    if one == other:
-        return True
-    a, b = (_TAG.split(text) for text in (one, other))
-    if len(a) != len(b) or a[::2] != b[::2]:
-        return False
-    for tag, due in zip(a[1::2], b[1::2], strict=True):
-        if tag == due:
-            continue
-        if _NUMBER.sub("0", tag) != _NUMBER.sub("0", due):
-            return False
-        pairs = zip(_NUMBER.findall(tag), _NUMBER.findall(due), strict=True)
-        if any(abs(float(x) - float(y)) > _TOLERANCE for x, y in pairs):
-            return False
-    return True
+    for number, (line, due) in enumerate(zip_longest(page.split("\n"), again.split("\n"), fillvalue=""), 1):
+        if line != due:
+            start = max(0, next(i for i, (a, b) in enumerate(zip_longest(line, due)) if a != b) - _BEFORE)
+            shown, expected = (text[start : start + _SHOWN].strip() or "nothing" for text in (line, due))
+            return f"line {number}\n    shown:       {shown}\n    its result:  {expected}", ""
+    return "", ""

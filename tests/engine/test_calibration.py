@@ -8,7 +8,7 @@ import pytest
 from support import counting as support
 
 from dpspec.contract import Diagnostic, Finding, FrozenMap, Scope
-from dpspec.engine.calibration import Evaluations, calibrate_spec, valid_beyond, valid_integers
+from dpspec.engine.calibration import Evaluations, calibrate_spec, spacing, valid_beyond
 from dpspec.errors import UsageError
 from dpspec.language.load import load_specs
 from dpspec.registry.loader import load_catalog
@@ -127,8 +127,6 @@ ALLOCATED = "{scheme: random-allocation, epoch_steps: 12}"
     [
         (ALLOCATED, 12, 3.0, "mechanism.steps", range(1, 85)),
         (ALLOCATED, 60, 3.0, "mechanism.steps", range(1, 85)),
-        pytest.param(ALLOCATED, 120, 6.0, "mechanism.sampling.epoch_steps", range(1, 121), marks=pytest.mark.ci),
-        pytest.param(ALLOCATED, 12, 4.5, "mechanism.sampling.epoch_steps", range(1, 13), marks=pytest.mark.ci),
         pytest.param(
             "{scheme: random-allocation, epoch_steps: 12, batches_per_epoch: 2}",
             24,
@@ -155,6 +153,17 @@ def test_the_value_is_the_last_of_all_valid_ones(tmp_path, sampling, steps, epsi
     beyond = (max if found.more_helps else min)(value for value, holds in proved.items() if not holds)
     assert (found.proved.value, found.unproved.value, found.complete) == (best, beyond, True)
     assert found.unproved.verdicts
+
+
+def test_a_value_without_valid_neighbors_is_refused(load, yielding, refusing):
+    refusing(lambda spec: spec.claims[0].group_size != 9, "that size is not covered", "claims", 0)
+    yielding(lambda spec: [sized(0.9, 9)])
+    with pytest.raises(UsageError, match=r"group_size = 9 has no valid neighbor \(8 is not valid: .* set other values"):
+        calibrate_spec(
+            load("threat_model.group_size=9", "claims.held.group_size=9")[0],
+            support.catalog(),
+            vary="claims.held.group_size",
+        )
 
 
 def test_a_valid_value_beyond_an_invalid_one_makes_the_answer_incomplete(load, yielding, refusing):
@@ -260,36 +269,27 @@ def test_an_audit_that_cannot_run_is_no_obstacle(load, refusing):
 LOW, HIGH = 1.0, 600.0
 
 
-def found(start: int, is_valid: Callable[[int], bool], document: object) -> set[int]:
-    valid = valid_integers(start, LOW, HIGH, is_valid, document)
-    first, last = valid.limits(LOW, HIGH)
-    values = {int(valid.value(index)) for index in range(int(first), int(last) + 1)}
-    assert all(valid.value(valid.index(value)) == value for value in values)
-    return {value for value in values if is_valid(value)}
-
-
 @pytest.mark.parametrize(
-    ("is_valid", "document"),
+    ("is_valid", "step"),
     [
-        (lambda v: v % 7 == 0, {"sampling": {"epoch_steps": 7}}),
-        (lambda v: v % 60 == 0, {"sampling": {"epoch_steps": 60}, "phases": [{"steps": 120}]}),
-        (lambda v: v % 7 == 0 and v <= 70, {}),
-        (lambda v: 360 % v == 0, {"steps": 360}),
-        (lambda v: 360 % v == 0 and v >= 4, {"steps": 360, "sampling": {"batches_per_epoch": 4}}),
-        (lambda v: 12 % v == 0, {"steps": 12}),
-        (lambda v: True, {"steps": 360, "other": 12}),
-        (lambda v: v <= 50, {"steps": 360}),
-        (lambda v: 5 <= v <= 500, {"steps": 1000}),
+        (lambda v: v % 7 == 0, 7),
+        (lambda v: v % 60 == 0, 60),
+        (lambda v: v % 7 == 0 and v <= 70, 7),
+        (lambda v: True, 1),
+        (lambda v: v <= 50, 1),
+        (lambda v: 5 <= v <= 500, 1),
     ],
 )
-def test_all_valid_values_are_found_from_each_of_them(is_valid: Callable[[int], bool], document: object) -> None:
-    expected = {value for value in range(int(LOW), int(HIGH) + 1) if is_valid(value)}
-    for start in expected:
-        assert found(start, is_valid, document) == expected, start
+def test_the_distance_is_found_from_each_valid_value(is_valid: Callable[[int], bool], step: int) -> None:
+    for start in filter(is_valid, range(int(LOW), int(HIGH) + 1)):
+        assert spacing(start, LOW, HIGH, is_valid) == step, start
+
+
+def test_values_without_a_common_distance_are_searched_one_by_one() -> None:
+    assert spacing(6, LOW, HIGH, lambda v: 360 % v == 0) == 1
 
 
 def test_a_valid_value_beyond_the_last_one_is_named() -> None:
-    assert valid_beyond(3.0, HIGH, lambda v: v <= 3 or v == 6, {}) == 6
-    assert valid_beyond(3.0, HIGH, lambda v: v <= 3 or v == 90, {"steps": 360}) == 90
-    assert valid_beyond(3.0, HIGH, lambda v: v <= 3, {"steps": 360}) is None
-    assert valid_beyond(300.0, HIGH, lambda v: v > 600, {"steps": 9000}) is None
+    assert valid_beyond(3.0, HIGH, lambda v: v <= 3 or v == 6) == 6
+    assert valid_beyond(3.0, HIGH, lambda v: v <= 3) is None
+    assert valid_beyond(300.0, HIGH, lambda v: v > 600) is None

@@ -122,7 +122,7 @@ def document() -> dict[str, Any]:
         ("audits.0.series.0.plot", {"x": "nowhere"}, "series[0].plot.x names no column: 'nowhere'"),
         ("audits.0.series.0.plot", {"y": [3]}, "series[0].plot.y must be a list of texts"),
         ("audits.0.left_out", {"data-dependent": "many"}, "left_out.data-dependent must be a count, got 'many'"),
-        ("audits.0.settled_after", 16, "settled_after must be null, without many-run-sequential evidence"),
+        ("schema", "dpspec/result/v1", "of dpspec 0.2 or older, which can read it: run its spec again"),
         ("audits.0.document", {"mechanism": "group"}, "document.mechanism 'group' is not of type 'object'"),
         ("audits.0.document", {"claims": {"a": 1}}, "document.claims {'a': 1} is not of type 'array'"),
         ("audits", [], "result.audits must hold one audit or more"),

@@ -17,9 +17,8 @@ from datetime import datetime
 from typing import Any, Literal, Union, get_args, get_origin
 
 from dpspec.contract import Evidence, Finding, FrozenMap, Json, Outcome, Series, thaw
-from dpspec.contract.diagnostics import rename_in_result
 from dpspec.contract.frozen import deeper_than
-from dpspec.engine.results.result import SCHEMA, SCHEMA_1, AuditResult, Result
+from dpspec.engine.results.result import SCHEMA, AuditResult, Result
 from dpspec.errors import ResultError
 from dpspec.json_records import hints_of, read, write
 from dpspec.text import json_text, shortened
@@ -40,15 +39,15 @@ def dump(result: Result, *, indent: int | None = 1) -> str:
 
 
 def load(text: str) -> Result:
-    """Read a result of version 2 or 1. Raises ``ResultError`` with the place of an invalid value."""
+    """Read a result of version 2. Raises ``ResultError`` with the place of an invalid value."""
     try:
         data = json.loads(text, parse_constant=_refuse_constant, parse_int=_whole, object_pairs_hook=_unique)
     except (ValueError, RecursionError) as error:
         raise ResultError(f"not JSON: {error}") from None
     if deeper_than(data, MAX_DEPTH):
         raise ResultError(f"not a dpspec result: values are nested deeper than {MAX_DEPTH} levels")
-    if isinstance(data, dict) and data.get("schema") == SCHEMA_1:
-        data = {**rename_in_result(data), "schema": SCHEMA}
+    if isinstance(data, dict) and data.get("schema") == "dpspec/result/v1":
+        raise ResultError("the result is of dpspec 0.2 or older, which can read it: run its spec again")
     if not isinstance(data, dict) or data.get("schema") != SCHEMA:
         found = data.get("schema") if isinstance(data, dict) else type(data).__name__
         raise ResultError(f"not a dpspec result: schema is {found!r}, expected {SCHEMA!r}")
@@ -231,11 +230,6 @@ def _of_audit(audit: AuditResult) -> Iterator[tuple[str, str]]:
             yield f"evidence[{i}].statistics", f"make no sense: {error}"
     for flaw in Draft4Validator(_DOCUMENT).iter_errors(thaw(audit.document)):
         yield f"document.{flaw.json_path.removeprefix('$.')}", shortened(flaw.message, 200)
-    if audit.settled_after is not None or any(evidence.kind == "many-run-sequential" for evidence in audit.evidence):
-        yield (
-            "settled_after",
-            "must be null, without many-run-sequential evidence: read results of audit.stop with dpspec 0.2",
-        )
     if not 0 <= audit.stored_trials <= len(audit.trials):
         yield "stored_trials", f"must count some of {len(audit.trials)} trials, got {audit.stored_trials}"
     for key, number in audit.left_out.items():

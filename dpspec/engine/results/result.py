@@ -17,9 +17,6 @@ from dpspec.errors import ExitCode, UsageError
 
 SCHEMA = "dpspec/result/v2"
 
-#: Schema of versions before 0.3, which has other words for statuses and checks (:mod:`dpspec.contract.diagnostics`).
-SCHEMA_1 = "dpspec/result/v1"
-
 VerdictName: TypeAlias = Literal["contradicted", "refuted", "proved", "supported", "open"]
 ConformanceName: TypeAlias = Literal["no-deviation-found", "deviates", "checks-missing", "not-run"]
 
@@ -86,7 +83,6 @@ class AuditResult:
     """The audit of one spec, or of one cell of its matrix.
 
     Attributes:
-        settled_after: None; runs of version 0.2 could end before their planned trials.
         promised: The checks that the plan promised, without measurements.
         left_out: The number of values of each privacy class that ``dpspec.engine.redact`` removed.
         places: By claim id, its ``file``, ``line`` and ``column``; empty for a spec without a file.
@@ -108,7 +104,6 @@ class AuditResult:
     evidence: tuple[Evidence, ...]
     trials: tuple[TrialRecord, ...]
     planned_trials: int
-    settled_after: int | None = None
     power: tuple[Power, ...] = ()
     notes: tuple[str, ...] = ()
     seconds: float = 0.0
