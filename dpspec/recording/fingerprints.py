@@ -179,6 +179,11 @@ class Bits:
             return self._contents != self._memories
         return _any_other(map(_fingerprint, leaves), map(_told, self._contents, self._aliases))
 
+    def shares(self, values: Iterable[Any]) -> bool:
+        """Whether two tensors share memory, unless they are the ones that were kept: a step could change one by another."""
+        leaves = _leaves(values)
+        return not self._in_place(leaves) and overlap(one for one in leaves if isinstance(one, Tensor))
+
     def _in_place(self, leaves: list[Any]) -> bool:
         """Whether all values had copies, and have the same memory as then."""
         try:

@@ -158,7 +158,7 @@ def test_callables_of_the_script_are_found_in_an_optimizer(rate: Any, optax: Any
 @pytest.mark.parametrize(
     ("decay", "fault", "words"),
     [
-        ([0.9] * 7, "", "40 updates could not be recomputed"),
+        ((0.9,) * 7, "", "40 updates could not be recomputed"),
         (0.9, "no gradients", "no gradient could be compared with it"),
     ],
 )
