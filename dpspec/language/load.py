@@ -28,10 +28,9 @@ from dpspec.contract import (
 )
 from dpspec.contract import Path as SpecPath
 from dpspec.contract.catalog import Catalog
-from dpspec.contract.diagnostics import has_errors
 from dpspec.contract.frozen import digest, without
 from dpspec.contract.spec import unit_in_words
-from dpspec.errors import PluginError, SpecError, UsageError
+from dpspec.errors import PluginError, SpecError, UsageError, has_errors
 from dpspec.language.blocks import core
 from dpspec.language.compose import OVERRIDES_FILE, Composed, Override, compose, one_line, parse_overrides, read_family
 from dpspec.language.problems import problems

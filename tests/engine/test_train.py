@@ -16,8 +16,8 @@ from dpspec.contract.events import Event, Progressed, TrialFinished
 from dpspec.engine.preparing.prepare import Prepared, prepare
 from dpspec.engine.results.result import Result
 from dpspec.engine.running import tasks
-from dpspec.engine.running.run_options import RunOptions
 from dpspec.engine.running.runner import run
+from dpspec.engine.running.train import RunOptions
 from dpspec.engine.storage.stored_trials import NewTrial
 from dpspec.engine.storage.trial_store import Store
 from dpspec.errors import ExitCode, PluginError, SpecError, UsageError

@@ -3,22 +3,96 @@
 Cells of a matrix and specs of a folder share the queue, so that every worker is busy.
 """
 
+import re
+import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
+from typing import cast
 
-from dpspec.contract import Cancelled, DataError, ModelError
+from dpspec.contract import Cancelled, DataError, ModelError, Plan
 from dpspec.contract.catalog import Catalog
 from dpspec.contract.events import Noticed, Progressed, StageStarted, TrialsPlanned
 from dpspec.engine.preparing.context import WorkerCache
 from dpspec.engine.preparing.prepare import data_unreadable, model_mismatch
-from dpspec.engine.running.run_options import RunOptions, open_pool
+from dpspec.engine.results.decimals import duration
 from dpspec.engine.running.tasks import TrainTrials
 from dpspec.engine.storage.stored_trials import AuditState, Listener, StoredTrials
 from dpspec.engine.storage.trial_store import Store
-from dpspec.errors import SpecError
-from dpspec.executors import InlinePool, PartialResult, Pool, Resources, Task, TaskFailed, TaskProgress, WorkerLost
+from dpspec.errors import PluginError, SpecError
+from dpspec.executors import (
+    InlinePool,
+    PartialResult,
+    Pool,
+    PoolRequest,
+    Resources,
+    Task,
+    TaskFailed,
+    TaskProgress,
+    WorkerLost,
+)
+from dpspec.registry.foreign_code import made
+
+#: Names of devices.
+DEVICE = re.compile(r"auto|cpu|cuda(:\d+)?")
+
+#: Seconds of a chunk on one core below which a second core does not help.
+_SHORT = 60.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunOptions:
+    """Execution of a run; None lets dpspec decide, ``executor`` None is this process."""
+
+    executor: str | None = None
+    workers: int | None = None
+    threads: int | None = None
+    address: str | None = None
+    device: str = "auto"
+    deadline: float | None = None
+    max_trials: int | None = None
+
+    def seconds_left(self) -> float | None:
+        return None if self.deadline is None else self.deadline - time.monotonic()
+
+    def threads_of(self, plan: Plan) -> int:
+        """The CPU threads of each trial, by the plan alone, so that an audit has the same result among others."""
+        if self.threads is not None:
+            return self.threads
+        chunks = max(1, len(plan.chunks))
+        if plan.seconds / chunks < _SHORT:
+            return 1
+        from dpspec.executors.processes import cores
+
+        return max(1, cores() // chunks)
+
+
+def open_pool(
+    options: RunOptions, catalog: Catalog, *, tasks: int, seconds: float, on_progress: Callable[[TaskProgress], None]
+) -> Pool:
+    """The workers of a run; ``on_progress`` receives progress reports of tasks in this process."""
+    executor, offers = options.executor, catalog.executors
+    if executor is None:
+        return InlinePool(on_progress)
+    if executor not in offers:
+        valid = ", ".join(sorted(offers))
+        raise PluginError(f"no installed plugin offers executor {executor!r} (installed: {valid})")
+    workers, address = options.workers, options.address
+    demand = PoolRequest(tasks=tasks, seconds=seconds, device=options.device, workers=workers, address=address)
+    offered = offers[executor]
+    pool = cast(Pool, made(offered, offered.provider.pool, "its pool", demand))
+    return InlinePool(on_progress) if isinstance(pool, InlinePool) else pool
+
+
+#: Factors and seconds that bound the time of a trial relative to its plan on one idle core. Plans count operations;
+#: measured trials of the quickstart, ``specs/attacks`` and digits took 0.37 to 6.7 times the planned time.
+LEAST, MOST, BESIDE = 1.0 / 3.0, 5.0, 2.0
+
+
+def format_time_range(seconds: float) -> str:
+    return f"{duration(LEAST * seconds)} to {duration(MOST * seconds + BESIDE)}"
+
 
 #: Number of lost workers after which a chunk is given up.
 TRIES = 3

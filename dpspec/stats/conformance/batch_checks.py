@@ -10,7 +10,7 @@ from dpspec.stats.binomial import TruncatedSize
 from dpspec.stats.conformance import epochs, measurement, sampling
 from dpspec.stats.conformance.epochs import EpochSums, TogetherSums
 from dpspec.stats.conformance.measurement import Abstention, Measurement, Outcome, exactly, the_worst
-from dpspec.stats.conformance.step_tests import StepSums, single
+from dpspec.stats.conformance.sampling import StepSums, single
 
 #: Maximum number of records; no dataset has more.
 MOST_RECORDS = 2**34

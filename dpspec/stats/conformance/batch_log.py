@@ -7,7 +7,7 @@ from math import ceil, floor
 import numpy as np
 
 from dpspec.contract import Phase
-from dpspec.stats.conformance import sampling, step_tests
+from dpspec.stats.conformance import sampling
 from dpspec.stats.conformance.batch_checks import BatchSums, Common
 from dpspec.stats.conformance.epochs import Array, EpochLog, EpochSums
 
@@ -123,7 +123,7 @@ class BatchLog:
             squares=int((sizes**2).sum()),
             spread=self._spread,
             above=self._above,
-            sizes=step_tests.summary(sizes) if sized else None,
+            sizes=sampling.summary(sizes) if sized else None,
             overlaps=tuple(Common(lag, *counts) for lag, counts in overlaps if counts[1]),
             together=None if self._epochs is None else self._epochs.sums(),
             early=None if self._epochs is None else self._epochs.early,

@@ -16,9 +16,16 @@ from torch import Tensor
 from dpspec.contract.providers import GradientCanaries
 from dpspec.training.device import Number, float_on_cpu, generator, send
 from dpspec.training.gradients import memory
-from dpspec.training.gradients.clipping import Clip, add_clipped, clip_factors, clipper, no_norms
 from dpspec.training.gradients.ghost_calls import add_rows
-from dpspec.training.gradients.persample import ClippedSum, FlatModel
+from dpspec.training.gradients.persample import (
+    Clip,
+    ClippedSum,
+    FlatModel,
+    add_clipped,
+    clip_factors,
+    clipper,
+    no_norms,
+)
 from dpspec.training.loop.checkpoint import Remembering
 from dpspec.training.loop.samplers import Sampler, covariance
 

@@ -28,10 +28,9 @@ from dpspec.stats.conformance.evidence import (
     number,
 )
 from dpspec.stats.conformance.noise_tests import SharedLayers
-from dpspec.stats.conformance.step_tests import HUGE
+from dpspec.stats.conformance.sampling import HUGE
 from dpspec.training.device import Array, SyncedAttribute, TransferQueue, float_on_cpu, tensors
-from dpspec.training.gradients.clipping import clipper
-from dpspec.training.gradients.persample import ClippedSum, FlatModel
+from dpspec.training.gradients.persample import ClippedSum, FlatModel, clipper
 from dpspec.training.loop.checkpoint import Remembering
 from dpspec.training.loop.contributions import Population, RecordsAndCanaries
 from dpspec.training.loop.native import Schedule
