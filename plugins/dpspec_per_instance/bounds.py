@@ -36,7 +36,7 @@ from dpspec.accounting import (
     sampled_gaussian_rdp,
     whole,
 )
-from dpspec.training.loop.learning_rates import iterates_reveal_sums
+from dpspec.training.providers import iterates_reveal_sums
 from dpspec_per_instance.options import Composition
 
 Array: TypeAlias = np.ndarray[Any, Any]

@@ -24,12 +24,12 @@ from dpspec.training.device import Number, SyncedAttribute, TransferQueue, float
 from dpspec.training.gradients import memory
 from dpspec.training.gradients.persample import FlatModel, clipper
 from dpspec.training.gradients.stacked_models import StackedModel, tiles
-from dpspec.training.loop.learning_rates import updates_invertible
 from dpspec.training.loop.native import Schedule, ScheduledPhase, tensors, train_many
 from dpspec.training.loop.optimizers import inversion_of
 from dpspec.training.measure.residuals import Residuals
 from dpspec.training.measure.run_evidence import WatchedRun
 from dpspec.training.measure.scores import right_answers
+from dpspec.training.providers import updates_invertible
 from dpspec_per_instance import mean_rule
 from dpspec_per_instance.bounds import Array
 from dpspec_per_instance.options import (

@@ -18,8 +18,8 @@ from dpspec.stats.conformance.evidence import States, kept_width
 from dpspec.training.device import Array, SyncedAttribute, TransferQueue
 from dpspec.training.gradients import flat_model
 from dpspec.training.loop.checkpoint import Memory, Remembering, part
-from dpspec.training.loop.learning_rates import rates_of
 from dpspec.training.loop.native import Schedule
+from dpspec.training.providers import rates_of
 
 
 class SamplingLog(Observer):
