@@ -15,8 +15,20 @@ from typing import TYPE_CHECKING
 
 from dpspec.contract import DataError, Dataset, Facts, Json, LoadedData
 from dpspec.contract.fragments import flag, integer, number
-from dpspec.data.options import CLASSES, path, schema
-from dpspec.data.source import GENERATE, Halves, Source, check_count, generator, locate, sha256, whole_facts, whole_rows
+from dpspec.data.source import (
+    CLASSES,
+    GENERATE,
+    Halves,
+    Source,
+    check_count,
+    generator,
+    locate,
+    path,
+    schema,
+    sha256,
+    whole_facts,
+    whole_rows,
+)
 
 if TYPE_CHECKING:
     from dpspec.data.source import Rows

@@ -36,7 +36,7 @@ from dpspec.errors import DpspecError, PluginError, SpecError
 from dpspec.json_records import write
 from dpspec.language.compose import Override, apply_overrides, key_spans, suffixes
 from dpspec.language.load import from_document
-from dpspec.language.tree import from_plain, plain
+from dpspec.language.yaml_source import from_plain, plain
 from dpspec.models.weights_file import FromFile
 from dpspec.text import clipped
 

@@ -35,9 +35,8 @@ from dpspec.language.blocks import core
 from dpspec.language.compose import OVERRIDES_FILE, Composed, Override, compose, one_line, parse_overrides, read_family
 from dpspec.language.problems import problems
 from dpspec.language.rewrite import split_claims, unused_settings
-from dpspec.language.tree import Node, Origin, locate, origin, plain
 from dpspec.language.validate import PLUGIN_CODES, Checked, check
-from dpspec.language.yaml_source import MAX_BYTES, SUFFIXES
+from dpspec.language.yaml_source import MAX_BYTES, SUFFIXES, Node, Origin, locate, origin, plain
 from dpspec.regular_files import NotRegularError, open_regular
 from dpspec.text import quoted
 

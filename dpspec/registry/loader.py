@@ -21,8 +21,7 @@ import pluggy
 from dpspec.contract import HOOK_API, DpspecHooks
 from dpspec.contract.catalog import BrokenPlugin, Catalog, Offered
 from dpspec.contract.events import PROJECT, Event
-from dpspec.registry.descriptors import FAMILIES, problems
-from dpspec.registry.foreign_code import Failed, foreign_code, one_line
+from dpspec.registry.foreign_code import FAMILIES, Failed, foreign_code, one_line, problems
 
 GROUP = "dpspec"
 

@@ -1,11 +1,13 @@
 """The shipped training backends and their declared constants."""
 
 from pathlib import Path
+
 import pytest
+import torch
+
 import dpspec
 from dpspec.contract import Assumption, FrozenMap, expected_batch_size
 from dpspec.engine.preparing.prepare import prepare
-import torch
 from dpspec.training.providers import Rates, rates_of
 
 SPEC = """

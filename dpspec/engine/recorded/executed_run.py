@@ -60,7 +60,7 @@ from dpspec.engine.results.recording import SOURCE, UNKNOWN, ExecutedRun, Record
 from dpspec.engine.results.result import AuditResult
 from dpspec.errors import NothingToRunError, SpecError, UsageError
 from dpspec.kit.findings import DEFAULT_DELTA, bad_value, claimed_deltas, lower_from, unsupported
-from dpspec.language.tree import locate
+from dpspec.language.yaml_source import locate
 from dpspec.recording.folder.run_folder import FILES
 from dpspec.stats.conformance import table
 from dpspec.stats.conformance.measurement import exactly

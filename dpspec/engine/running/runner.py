@@ -23,7 +23,7 @@ from dpspec.engine.storage.stored_trials import AuditState, Listener, environmen
 from dpspec.engine.storage.trial_store import Store
 from dpspec.errors import DpspecError, NothingToRunError, SpecError, UsageError
 from dpspec.language.rewrite import best_of
-from dpspec.language.tree import locate, source_file
+from dpspec.language.yaml_source import locate, source_file
 from dpspec.registry.foreign_code import describe
 
 

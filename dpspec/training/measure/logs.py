@@ -12,8 +12,7 @@ from dpspec import json_records
 from dpspec.contract.frozen import Json
 from dpspec.contract.phase import Phase
 from dpspec.contract.providers import Observer, TrainingJob
-from dpspec.stats.conformance.batch_checks import SamplingSums
-from dpspec.stats.conformance.batch_log import BatchLog, compared_lags
+from dpspec.stats.conformance.batch_checks import BatchLog, SamplingSums, compared_lags
 from dpspec.stats.conformance.evidence import States, kept_width
 from dpspec.training.device import Array, SyncedAttribute, TransferQueue
 from dpspec.training.gradients import flat_model
