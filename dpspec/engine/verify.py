@@ -26,8 +26,7 @@ from dpspec.engine.preparing.prepare import Prepared, out_of_range, prepare, wei
 from dpspec.engine.preparing.trial_keys import code_in, differences, trial_key
 from dpspec.engine.redact import INTERNAL
 from dpspec.engine.results.diff import short
-from dpspec.engine.results.recording import ExecutedRun
-from dpspec.engine.results.result import AuditResult, Result, TrialRecord
+from dpspec.engine.results.result import AuditResult, ExecutedRun, Result, TrialRecord
 from dpspec.engine.running.conclude import conclude
 from dpspec.engine.running.runner import assemble
 from dpspec.engine.storage.stored_trials import AuditState, environment

@@ -9,7 +9,6 @@ from __future__ import annotations
 import functools
 import importlib.metadata
 import logging
-import re
 import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from types import MappingProxyType
 from typing import Any, TypeAlias
 
 import pluggy
+from packaging.utils import canonicalize_name
 
 from dpspec.contract import HOOK_API, DpspecHooks
 from dpspec.contract.catalog import BrokenPlugin, Catalog, Offered
@@ -39,7 +39,7 @@ class Candidate:
 
     @property
     def id(self) -> str:
-        return f"{normalise(self.distribution)}:{self.plugin}"
+        return f"{canonicalize_name(self.distribution)}:{self.plugin}"
 
     def broken(self, reason: str, kinds: tuple[str, ...] = ()) -> BrokenPlugin:
         return BrokenPlugin(
@@ -49,11 +49,6 @@ class Candidate:
 
 #: The providers of one plugin by kind, by the name of their family.
 Offers: TypeAlias = dict[str, dict[str, Any]]
-
-
-def normalise(distribution: str) -> str:
-    """The canonical spelling of a distribution's name: ``My_Plugin`` is ``my-plugin``."""
-    return re.sub(r"[-_.]+", "-", distribution).lower()
 
 
 def discover() -> tuple[tuple[Candidate, ...], tuple[BrokenPlugin, ...]]:
@@ -73,8 +68,8 @@ def discover() -> tuple[tuple[Candidate, ...], tuple[BrokenPlugin, ...]]:
             reason = f"its entry points cannot be read: {failure}"
             broken.append(BrokenPlugin(plugin="", distribution=name, version=version, reason=reason))
             continue
-        if normalise(name) not in seen:
-            seen.add(normalise(name))
+        if canonicalize_name(name) not in seen:
+            seen.add(canonicalize_name(name))
             candidates += [Candidate(distribution=name, version=version, plugin=e.name, value=e.value) for e in entries]
     return tuple(sorted(candidates)), tuple(broken)
 
@@ -91,7 +86,7 @@ class Registry:
 
     def module(self, distribution: str, plugin: str) -> Any:
         """The plugin object behind an entry of the catalog, or None."""
-        return self.manager.get_plugin(f"{normalise(distribution)}:{plugin}")
+        return self.manager.get_plugin(f"{canonicalize_name(distribution)}:{plugin}")
 
 
 @functools.cache
@@ -135,7 +130,7 @@ def build(candidates: Sequence[Candidate], broken: Sequence[BrokenPlugin] = ()) 
         else:
             loaded.append((candidate, offers))
     tables = {family.field: _table(family.name, loaded, failures) for family in FAMILIES}
-    failures.sort(key=lambda b: (normalise(b.distribution), b.plugin, b.reason))
+    failures.sort(key=lambda b: (canonicalize_name(b.distribution), b.plugin, b.reason))
     return Registry(manager, Catalog(**tables, broken=tuple(failures)))
 
 
@@ -191,7 +186,7 @@ def _table(
             claimants.setdefault(kind, []).append((candidate, provider))
     table: dict[str, Offered] = {}
     for kind, claims in sorted(claimants.items()):
-        ours = [claim for claim in claims if normalise(claim[0].distribution) == _OURS]
+        ours = [claim for claim in claims if canonicalize_name(claim[0].distribution) == _OURS]
         holders = claims if len(claims) == 1 else ours if len(ours) == 1 else []
         for c, provider in holders:
             table[kind] = Offered(provider=provider, plugin=c.plugin, distribution=c.distribution, version=c.version)

@@ -14,11 +14,11 @@ from torch.nn import functional
 from dpspec.contract import Facts, FrozenMap
 from dpspec.models.architectures import MODELS
 from dpspec.training.gradients import persample
-from dpspec.training.gradients.ghost import PerExample
 from dpspec.training.gradients.ghost_calls import squares_of
 from dpspec.training.gradients.persample import (
     Clipper,
     FlatModel,
+    PerExample,
     add_clipped,
     clip_factors,
     clipper_of,
