@@ -153,9 +153,8 @@ def _files_of(distribution: str, plugin: str, reference: str) -> list[tuple[str,
     with suppress(importlib.metadata.PackageNotFoundError, ValueError):  # tests have no entry point
         entries = importlib.metadata.distribution(distribution).entry_points
         modules += [e.value.partition(":")[0].strip() for e in entries if e.group == GROUP and e.name == plugin]
-    installed = [
-        name for name, owners in _owners().items() if canonicalize_name(distribution) in map(canonicalize_name, owners)
-    ]
+    canonical = canonicalize_name(distribution)
+    installed = [name for name, owners in _owners().items() if canonical in map(canonicalize_name, owners)]
     packages = {*(module.partition(".")[0] for module in modules), *installed} - _shipped()
     return sorted(item for package in sorted(packages) for item in _files(package))
 
