@@ -40,7 +40,7 @@ from dpspec.kit.findings import bad_value, unsupported
 from dpspec.language.load import from_document
 from dpspec.language.yaml_source import locate
 from dpspec.models.weights_file import FromFile
-from dpspec.registry.foreign_code import CORE_KEYS, is_foreign, made, misbehaved, resolve
+from dpspec.registry.loader import CORE_KEYS, is_foreign, made, misbehaved, resolve
 
 #: The key of a model block that core reads and removes from the factory's options.
 INITIAL = "initial"

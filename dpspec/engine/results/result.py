@@ -344,8 +344,7 @@ class Result:
 
         It omits data-dependent and per-record values, as every report.
         """
-        from dpspec.registry.foreign_code import resolve
-        from dpspec.registry.loader import load_catalog
+        from dpspec.registry.loader import load_catalog, resolve
 
         render: Any = resolve(load_catalog().reporters["html"].provider.render)
         page = escape(render(self), quote=True)

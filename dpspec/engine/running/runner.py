@@ -24,7 +24,7 @@ from dpspec.engine.storage.trial_store import Store
 from dpspec.errors import DpspecError, NothingToRunError, SpecError, UsageError
 from dpspec.language.rewrite import best_of
 from dpspec.language.yaml_source import locate, source_file
-from dpspec.registry.foreign_code import describe
+from dpspec.registry.loader import describe
 
 
 def run(

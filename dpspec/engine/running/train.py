@@ -46,8 +46,7 @@ from dpspec.executors import (
     TaskProgress,
     WorkerLost,
 )
-from dpspec.registry.foreign_code import made, misbehaved
-from dpspec.registry.loader import mark
+from dpspec.registry.loader import made, mark, misbehaved
 
 #: The cache of a worker process.
 _CACHE = WorkerCache()
