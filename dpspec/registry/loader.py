@@ -25,22 +25,11 @@ from typing import Any, TypeAlias, get_args
 import pluggy
 from packaging.utils import canonicalize_name
 
-from dpspec.contract import (
-    CAPABILITIES,
-    HOOK_API,
-    Assumption,
-    Backend,
-    Dataset,
-    DpspecHooks,
-    Executor,
-    Mechanism,
-    Model,
-    Reporter,
-)
+from dpspec.contract import CAPABILITIES, Backend, Dataset, Executor, Mechanism, Model, Reporter
 from dpspec.contract.attacks import Canary, Score
 from dpspec.contract.catalog import BrokenPlugin, Catalog, Offered
-from dpspec.contract.events import PROJECT, Event
-from dpspec.contract.findings import AssumptionStatus
+from dpspec.contract.events import HOOK_API, PROJECT, DpspecHooks, Event
+from dpspec.contract.findings import Assumption, AssumptionStatus
 from dpspec.errors import PluginError
 from dpspec.text import plain, shortened
 

@@ -13,22 +13,9 @@ import numpy as np
 import dpspec.contract as dps
 from dpspec import kit
 from dpspec.accounting import BestEpsilon, Floats, best_epsilon, gaussian_rdp, inside, sampled_gaussian_rdp
+from dpspec_modelmix import theory
 from dpspec_modelmix.options import PhaseOptions, Segment, divisor_of, learning_rate
-from dpspec_modelmix.theory import (
-    LARGEST_LOSS,
-    NARROW,
-    SCOPE,
-    SOURCE,
-    Moments,
-    cut_moments,
-    gaussian_epsilon,
-    log_excess_moments,
-    mass_outside,
-    mixed_epsilon,
-    total_rdp,
-    variance_matched,
-    without_mixing,
-)
+from dpspec_modelmix.theory import SCOPE, SOURCE, Moments
 
 #: Error of Corollary 4.1 as printed.
 MISSING_T = "the factor T is missing, and the printed denominator 1 - a makes the value negative"
@@ -78,10 +65,10 @@ def printed_moments(b: float, c: float, tau: float) -> Moments | None:
     """
     if tau <= max(2.0 * math.log(max(tau, 1e-300)) * b + c, 1.0):
         return None
-    corrected = cut_moments(c / b, tau / b, math.log(tau))
-    loss, outside, twice = corrected.largest, mass_outside(tau / b), 2.0 * (tau - 1.0)
+    corrected = theory.cut_moments(c / b, tau / b, math.log(tau))
+    loss, outside, twice = corrected.largest, theory.mass_outside(tau / b), 2.0 * (tau - 1.0)
     mean = loss * math.expm1(loss) * (outside + (2.0 * math.log(tau) * b + c) / tau)
-    mean += math.expm1(loss) / twice * math.expm1(min(loss / twice, LARGEST_LOSS)) * (1.0 - outside)
+    mean += math.expm1(loss) / twice * math.expm1(min(loss / twice, theory.LARGEST_LOSS)) * (1.0 - outside)
     return corrected._replace(mean=mean)
 
 
@@ -103,7 +90,7 @@ REAL_ORDERS = (1.25, 1.5, 1.75, 2.0, 2.25, 2.5, 3.0, 3.5, 4.0, 4.5, *map(float, 
 
 def real_epsilon(segments: Sequence[Segment], delta: float) -> BestEpsilon:
     """The theorem's epsilon over the paper's fractional orders, which no theorem covers; without mixing at gap 0."""
-    return best_epsilon(REAL_ORDERS, total_rdp(real_step_rdp, REAL_ORDERS, segments), delta, "mironov")
+    return best_epsilon(REAL_ORDERS, theory.total_rdp(real_step_rdp, REAL_ORDERS, segments), delta, "mironov")
 
 
 def real_step_rdp(orders: Sequence[float], segment: Segment) -> Floats:
@@ -111,11 +98,11 @@ def real_step_rdp(orders: Sequence[float], segment: Segment) -> Floats:
     if not segment.one_dimensional:
         raise ValueError("fractional orders are defined for p = 1 only")
     a = np.asarray(orders, dtype=np.float64)
-    if segment.gap < NARROW:
+    if segment.gap < theory.NARROW:
         if segment.rate == 1.0:
             return gaussian_rdp(a, segment.effect)
         return sampled_gaussian_rdp(a, segment.rate, 1.0 / segment.effect)
-    excess = log_excess_moments(a, segment.shift, segment.gap, segment.rate)
+    excess = theory.log_excess_moments(a, segment.shift, segment.gap, segment.rate)
     return np.asarray(np.logaddexp(0.0, excess) / (a - 1.0), dtype=np.float64)
 
 
@@ -160,7 +147,7 @@ def comparisons(
     laplace = segments[0].noise == "laplace"
     if laplace:
         steps, largest = sum(s.steps for s in segments), max(s.laplace_loss for s in segments)
-        if largest > LARGEST_LOSS:
+        if largest > theory.LARGEST_LOSS:
             return
         value = advanced_composition(steps, largest, delta)
         source = "Xiao, Wan & Devadas, Theorem 2.1"
@@ -173,25 +160,25 @@ def comparisons(
             unchecked = dps.Assumption(name="one-hot-worst", status="unchecked", text=_FRACTIONAL)
             method, source = f"rdp/fractional-orders, best at {real.order:g}", f"{SOURCE}; {_FRACTIONAL}"
             yield compared("epsilon", real.epsilon, method, source, delta=delta, assumptions=(*assumptions, unchecked))
-            plain = real_epsilon(without_mixing(segments), delta).epsilon
+            plain = real_epsilon(theory.without_mixing(segments), delta).epsilon
             method = "the same, fractional orders"
             yield compared("amplification", plain / real.epsilon, method, _FRACTIONAL, delta=delta)
             method, source = "rdp/fractional-orders, at the paper's orders", "Mironov et al. 2019"
             yield compared("epsilon-without-mixing", plain, method, source, delta=delta)
         yield from _printed(segments, delta)
-    matched = variance_matched(segments)
+    matched = theory.variance_matched(segments)
     noise = ", ".join(f"{1.0 / s.effect:.4g}" for s in matched)
     what, source = "the same variance per step, a smaller epsilon", "Cramer-Rao"
     if laplace:
         what, source = "Gaussian noise of the same variance per step", "Mironov et al. 2019"
-    value, method = gaussian_epsilon(matched, delta).epsilon, f"DP-SGD with noise_multiplier {noise}: {what}"
+    value, method = theory.gaussian_epsilon(matched, delta).epsilon, f"DP-SGD with noise_multiplier {noise}: {what}"
     yield compared("epsilon-variance-matched", value, method, source, delta=delta)
 
 
 def _printed(segments: Sequence[Segment], delta: float) -> Iterator[dps.Finding]:
     segment = replace(segments[0], inflation=1.0)
     # The corollary with the repaired sign of the denominator and without T is the value of a single step.
-    value = mixed_epsilon([replace(segment, steps=1)], delta).epsilon
+    value = theory.mixed_epsilon([replace(segment, steps=1)], delta).epsilon
     yield compared("epsilon", value, "Corollary 4.1, without T", PRINTED, delta=delta, refuted=MISSING_T)
     far = asymptotic(segment)
     why = f"{ASYMPTOTIC}; here T delta_0 is {far.total:.3g}"

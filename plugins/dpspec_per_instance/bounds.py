@@ -19,23 +19,8 @@ import numpy as np
 import numpy.typing as npt
 
 import dpspec.contract as dps
-from dpspec import kit
-from dpspec.accounting import (
-    BestEpsilon,
-    Direction,
-    Directions,
-    Floats,
-    Interval,
-    Mixture,
-    PrivacyLoss,
-    best_epsilon,
-    certified_lower,
-    certified_upper,
-    inside,
-    positive,
-    sampled_gaussian_rdp,
-    whole,
-)
+from dpspec import accounting, kit
+from dpspec.accounting import Direction, Directions, Floats, Interval, Mixture, PrivacyLoss
 from dpspec.training.providers import iterates_reveal_sums
 from dpspec_per_instance.options import Composition
 
@@ -65,7 +50,7 @@ def step_divergence(
     orders: npt.ArrayLike, rate: npt.ArrayLike, ratio: npt.ArrayLike, direction: Directions = "both"
 ) -> Floats:
     """Bound on the Renyi divergence of one step, for a ``rate`` and ``ratio`` above 0; arrays broadcast."""
-    return sampled_gaussian_rdp(orders, rate, 1.0 / np.asarray(ratio, dtype=np.float64), direction)
+    return accounting.sampled_gaussian_rdp(orders, rate, 1.0 / np.asarray(ratio, dtype=np.float64), direction)
 
 
 class StepTable:
@@ -81,7 +66,7 @@ class StepTable:
         self, rate: float, noise_multiplier: float, lowest: float, highest: float, direction: Direction
     ) -> None:
         """Tabulate orders from ``lowest`` > 1 to ``highest``; ``noise_multiplier`` > 0 is in clip norms."""
-        q, sigma = inside("rate", rate, one=True), positive("noise_multiplier", noise_multiplier)
+        q, sigma = accounting.inside("rate", rate, one=True), accounting.positive("noise_multiplier", noise_multiplier)
         nodes = 2 + math.ceil(math.log((highest - 1.0) / (lowest - 1.0)) / math.log(_GROWTH))
         self._orders: Floats = 1.0 + np.geomspace(lowest - 1.0, highest - 1.0, nodes)
         self._orders[[0, -1]] = lowest, highest
@@ -202,7 +187,7 @@ def confidence_upper_mean(mean: npt.ArrayLike, weight: float, largest: float, ru
 
 def log_terms(terms: int, failure: float) -> float:
     """ln(s / J) for ``terms`` s >= 1 bounds that fail jointly with probability at most ``failure`` J."""
-    return math.log(whole("terms", terms, 1)) - math.log(inside("failure", failure))
+    return math.log(accounting.whole("terms", terms, 1)) - math.log(accounting.inside("failure", failure))
 
 
 #: Directions in specs and in the accountant: remove is D(with || without).
@@ -251,8 +236,8 @@ class Composer:
         rate, sigma = self._steps[self._phase_of[step - 1]]
         return float(step_divergence(order, rate, 1.0 / sigma, self.direction))
 
-    def best(self, delta: float) -> BestEpsilon:
-        return best_epsilon(self.orders, [self.baseline(order) for order in self.orders], delta)
+    def best(self, delta: float) -> accounting.BestEpsilon:
+        return accounting.best_epsilon(self.orders, [self.baseline(order) for order in self.orders], delta)
 
     def kappa(self, order: float) -> tuple[float, float]:
         """Estimability index at the last and the second step. The model before the first step is deterministic."""
@@ -325,7 +310,7 @@ def upper_bounds(spec: dps.Spec) -> Iterator[dps.Finding]:
             if delta in claimed:
                 places += [{"delta": delta, "fraction": 1.0, "population": one} for one in populations]
             for at in places:
-                upper = certified_upper(
+                upper = accounting.certified_upper(
                     "epsilon",
                     epsilon,
                     at=at,
@@ -336,7 +321,7 @@ def upper_bounds(spec: dps.Spec) -> Iterator[dps.Finding]:
                 yield upper
                 if delta in claimed and attained and "fraction" not in at:
                     source = "Ganesh 2024, section 3.3, for one record"
-                    lower = certified_lower(upper, epsilon, source=source, min_records=largest)
+                    lower = accounting.certified_lower(upper, epsilon, source=source, min_records=largest)
                     if lower is not None:
                         yield lower
         for delta in claimed:

@@ -20,29 +20,19 @@ from torch.overrides import TorchFunctionMode
 from dpspec.contract.phase import Phase
 from dpspec.models.modules import FastPooling, max_pool2d
 from dpspec.training.device import full_precision
-from dpspec.training.gradients import flat_model, memory
+from dpspec.training.gradients import flat_model, ghost_calls, memory
 from dpspec.training.gradients.flat_model import call, record_by_record, require_uncoupled
-from dpspec.training.gradients.ghost_calls import (
-    Call,
-    Convolution,
-    Embedding,
-    Gradients,
-    GroupNorm,
-    LayerNorm,
-    Linear,
-    Rows,
-    squares_of,
-)
+from dpspec.training.gradients.ghost_calls import Call, Gradients, Rows, squares_of
 
 #: Functions with a rule, as torch's modules call them.
 RULES: dict[Any, type[Call]] = {
-    nn.functional.linear: Linear,
-    nn.functional.conv1d: Convolution,
-    nn.functional.conv2d: Convolution,
-    nn.functional.conv3d: Convolution,
-    nn.functional.embedding: Embedding,
-    nn.functional.group_norm: GroupNorm,
-    nn.functional.layer_norm: LayerNorm,
+    nn.functional.linear: ghost_calls.Linear,
+    nn.functional.conv1d: ghost_calls.Convolution,
+    nn.functional.conv2d: ghost_calls.Convolution,
+    nn.functional.conv3d: ghost_calls.Convolution,
+    nn.functional.embedding: ghost_calls.Embedding,
+    nn.functional.group_norm: ghost_calls.GroupNorm,
+    nn.functional.layer_norm: ghost_calls.LayerNorm,
 }
 
 #: Maps parameters by name and records (b, ...) to outputs (b, ...).
