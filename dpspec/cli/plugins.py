@@ -8,7 +8,7 @@ import typer
 
 from dpspec.cli.output import emit, page_width
 from dpspec.errors import ExitCode, UsageError
-from dpspec.registry.descriptors import FAMILIES
+from dpspec.registry.loader import FAMILIES
 from dpspec.text import closest, did_you_mean, plain, quoted
 
 

@@ -17,8 +17,7 @@ from dpspec.contract.spec import unit_in_words
 from dpspec.engine.judging.conformance_status import family_sizes, rejected
 from dpspec.engine.redact import LEFT_OUT_REASON
 from dpspec.engine.results import decimals
-from dpspec.engine.results.recording import AccountantReport, Recording
-from dpspec.engine.results.result import AuditResult, Result, Verdict
+from dpspec.engine.results.result import AccountantReport, AuditResult, Recording, Result, Verdict
 from dpspec.text import several
 
 if TYPE_CHECKING:

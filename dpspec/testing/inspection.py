@@ -7,9 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from dpspec.registry.descriptors import FAMILIES
-from dpspec.registry.foreign_code import describe
-from dpspec.registry.loader import Registry
+from dpspec.registry.loader import FAMILIES, Registry, describe
 from dpspec.testing.backend import BackendSuite
 from dpspec.testing.inputs import CanarySuite, ScoreSuite
 from dpspec.testing.mechanism import MechanismSuite

@@ -28,8 +28,7 @@ from dpspec.engine.storage.trial_store import Store
 from dpspec.engine.verify import verify
 from dpspec.errors import PluginError, SpecError
 from dpspec.language.load import from_document, load_specs
-from dpspec.registry.foreign_code import resolve
-from dpspec.registry.loader import load_catalog
+from dpspec.registry.loader import load_catalog, resolve
 
 SPEC = """\
 dpspec: 1

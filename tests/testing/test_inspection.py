@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Iterator
 
-from dpspec.registry.foreign_code import resolve
+from dpspec.registry.loader import resolve
 from dpspec.testing.inspection import inspect
 
 

@@ -13,7 +13,7 @@ from dpspec.contract import Assumption, Check
 from dpspec.contract.findings import AssumptionStatus, Channel, ChannelStatus
 from dpspec.engine.judging.conformance_status import rejected
 from dpspec.engine.results.decimals import upper
-from dpspec.engine.results.recording import UNKNOWN
+from dpspec.engine.results.result import UNKNOWN
 from dpspec.errors import UsageError
 from dpspec.text import closest, did_you_mean, listed
 
