@@ -180,7 +180,7 @@ class Bits:
         return _any_other(map(_fingerprint, leaves), map(_told, self._contents, self._aliases))
 
     def shares(self, values: Iterable[Any]) -> bool:
-        """Whether two tensors share memory, unless they are the ones that were kept: a step could change one by another."""
+        """Whether two tensors share memory, so that a change of one changes another, unless these were kept."""
         leaves = _leaves(values)
         return not self._in_place(leaves) and overlap(one for one in leaves if isinstance(one, Tensor))
 

@@ -8,6 +8,7 @@ coordinate. Fused updates in half precision are not recomputed, because this tol
 
 import inspect
 import operator
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from itertools import accumulate
 from typing import Any
@@ -81,9 +82,10 @@ class OptimizerState:
         for group in self._optimizer.param_groups:
             parameters += group["params"]
         # by identity, because the hash of a tensor is slow
-        held: dict[int, Any] = {id(p): kept for p, kept in dict.items(self._optimizer.state)}
-        if type(self._optimizer) in STEPS and not {dict}.issuperset(map(type, held.values())):
-            raise TypeError("the state of a parameter is of the script's own class: its code may run in a step")
+        state = self._optimizer.state
+        held: dict[int, Any] = {id(p): kept for p, kept in dict.items(state)}
+        if type(self._optimizer) in STEPS and {type(state), *map(type, held.values())} - {defaultdict, dict}:
+            raise TypeError("the optimizer's state is of the script's own class, whose code may run in a step")
         values: list[Any] = []
         for p in parameters:
             kept = held.get(id(p)) or {}
@@ -250,8 +252,16 @@ def _plain(value: Any) -> Any:
     raise TypeError(f"options and state must be numbers or tensors, got {type(value).__name__}")
 
 
+def adds_in_place(optimizer: torch.optim.Optimizer | None) -> bool:
+    """Whether a step adds Nesterov's momentum to its gradients, as SGD's does for several tensors at once."""
+    return type(optimizer) is torch.optim.SGD and any(
+        group["nesterov"] and (group["foreach"] or (group["foreach"] is None and group["params"][0].is_cuda))
+        for group in optimizer.param_groups
+    )
+
+
 def _moved_alike(one: Tensor | None, other: Tensor | None) -> bool:
-    """Whether both steps left equal gradients: Nesterov's momentum of several tensors at once adds to them in place."""
+    """Whether both steps left equal gradients, for steps that add to them."""
     return _equal(one, other) or (one is not None and other is not None and _close(one, other, other, fused=False))
 
 
