@@ -170,19 +170,19 @@ class Bits:
             return self._contents != contents
         return _any_other(map(_told, self._contents, self._aliases), map(_told, contents, aliases))
 
-    def differ(self, values: Iterable[Any]) -> bool | Tensor:
-        """Whether a value has other bits than it had, or none were kept."""
+    def differ(self, values: Iterable[Any], *, apart: bool = False) -> bool | Tensor:
+        """Whether a value has other bits than it had, or none were kept.
+
+        apart: also whether two tensors share memory that was not kept, so that a change of one would change the other.
+        """
         leaves = _leaves(values)
         if self._contents is None or len(leaves) != len(self._contents):
             return True
         if self._in_place(leaves):
             return self._contents != self._memories
+        if apart and overlap(one for one in leaves if isinstance(one, Tensor)):
+            return True
         return _any_other(map(_fingerprint, leaves), map(_told, self._contents, self._aliases))
-
-    def shares(self, values: Iterable[Any]) -> bool:
-        """Whether two tensors share memory, so that a change of one changes another, unless these were kept."""
-        leaves = _leaves(values)
-        return not self._in_place(leaves) and overlap(one for one in leaves if isinstance(one, Tensor))
 
     def _in_place(self, leaves: list[Any]) -> bool:
         """Whether all values had copies, and have the same memory as then."""

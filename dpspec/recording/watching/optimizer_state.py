@@ -70,7 +70,7 @@ class OptimizerState:
             held = [known.get(id(p), ((), 0)) for p in parameters]
             left_names = [own for own, _ in held]
             left = left.pick(place for own, end in held for place in range(end - len(own), end))
-        self._restated.add(names != left_names or left.shares(state) or left.differ(state))
+        self._restated.add(names != left_names or left.differ(state, apart=True))
 
     def after_step(self) -> None:
         self._parameters, self._names, state = self._read()

@@ -25,7 +25,7 @@ class ParameterWatch:
     def __init__(self, parameters: Sequence[Tensor]) -> None:
         self._parameters, self._last = list(parameters), Bits()
         self._last.keep(self._parameters)
-        self._shared = overlap(map(local, self._parameters))
+        self._apart = not overlap(map(local, self._parameters))
 
     @property
     def copied(self) -> bool:
@@ -34,7 +34,7 @@ class ParameterWatch:
 
     def moved(self) -> bool | Tensor:
         """Whether a bit of a parameter changed since the last :meth:`advance`, or two parameters share memory now."""
-        return (not self._shared and self._last.shares(self._parameters)) or self._last.differ(self._parameters)
+        return self._last.differ(self._parameters, apart=self._apart)
 
     def advance(self) -> bool | Tensor:
         return self._last.replace(self._parameters)
