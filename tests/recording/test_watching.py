@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from torch.utils.data import BatchSampler, RandomSampler, SequentialSampler
 
 from dpspec.engine.recorded import checks
 from dpspec.engine.recorded.noise_checks import PUBLIC_SEED, SHARED_SEED
+from dpspec.recording.sums.clipped_sums import SummedGradients
 from dpspec.recording.watching.noise_sketch import MOST_DIRECTIONS, NoiseSketch, width_of
 from dpspec.recording.watching.parameter_watch import ParameterWatch
 from dpspec.recording.watching.sampler_watch import SamplerWatch
@@ -75,6 +77,29 @@ def test_a_sampler_of_another_size_ends_the_recording(sampler: Any, change: Call
     vars(sampler).update(before)
     with pytest.raises(TypeError, match="the sampler changed the number of its records, or the size of its batches"):
         watch.take(1)
+
+
+def test_sums_of_equal_layers_that_share_memory_are_found() -> None:
+    """Opacus adds in place, so that each layer would get the sum of both."""
+    layers: list[Any] = [nn.Parameter(torch.zeros(3)) for _ in range(2)]
+    for layer in layers:
+        layer.summed_grad = torch.zeros(3)
+    watch = SummedGradients(SimpleNamespace(params=layers))
+    watch.keep()
+    watch.compare()
+    assert watch.found == [1, 0]
+    layers[1].summed_grad = layers[0].summed_grad.detach()
+    watch.compare()
+    assert watch.found == [2, 1]
+
+
+def test_parameters_that_share_memory_moved() -> None:
+    one, other = nn.Parameter(torch.ones(3)), nn.Parameter(torch.ones(3))
+    watch, tied = ParameterWatch([one, other]), ParameterWatch([one, nn.Parameter(one.data)])
+    assert not watch.moved()
+    other.data = one.data
+    assert watch.moved()
+    assert not tied.moved()
 
 
 def seeded(seed: int) -> torch.Generator:
