@@ -111,8 +111,7 @@ TEXTS: Mapping[str, str] = {
     "the best of several checkpoints are such choices",
     "joined-parts": "the recorded parts of the training are on one dataset, with one model, whose attributes and "
     "functions no record changed between them, nothing else was trained between them, "
-    "their generators are independent, and neither the choice of the checkpoints nor what is loaded of them depends on "
-    "the records",
+    "their generators are independent, and no record affects the choice of the checkpoints and of the loaded values",
     "one-record": "each index of the dataset is one record, the rows of a batch are the drawn records, once each, and "
     "nothing that the gradients depend on is computed from other records: dataset, transforms, labels, collate "
     "function, constants of the loss, noise of any step",
