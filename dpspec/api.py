@@ -49,7 +49,7 @@ def run(
         UsageError: A folder contains no spec, or an argument is invalid.
     """
     from dpspec.engine.running import runner
-    from dpspec.engine.running.run_options import RunOptions
+    from dpspec.engine.running.train import RunOptions
     from dpspec.engine.storage.trial_store import Store
     from dpspec.language.load import load_specs
     from dpspec.registry.loader import load_catalog
@@ -97,7 +97,7 @@ def load(file: File) -> Result:
 
 
 def _check_arguments(overrides: Sequence[str], store: File, device: str, workers: int | None) -> None:
-    from dpspec.engine.running.run_options import DEVICE
+    from dpspec.engine.running.train import DEVICE
 
     def invalid(rule: str, value: object) -> UsageError:
         return UsageError(f"{rule}, not {shortened(repr(value), 60)}")

@@ -25,9 +25,8 @@ TRACKER = "the dpspec issue tracker"
 
 
 def _report_bug(error: BaseException, arguments: Sequence[str]) -> ExitCode:
-    from dpspec.registry.foreign_code import one_line
-    from dpspec.registry.loader import raised_by
-    from dpspec.stores.folder import shown
+    from dpspec.registry.loader import one_line, raised_by
+    from dpspec.stores import shown
     from dpspec.version import VERSION
 
     plugin = raised_by(error)

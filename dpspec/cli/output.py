@@ -124,7 +124,7 @@ def require_known(what: str, name: str, names: Collection[str], label: str = "va
 
 
 def find_format(name: str, catalog: Catalog) -> Callable[..., str]:
-    from dpspec.registry.foreign_code import resolve
+    from dpspec.registry.loader import resolve
 
     require_known("report format", name, sorted(catalog.reporters))
     return cast("Callable[..., str]", resolve(catalog.reporters[name].provider.render))

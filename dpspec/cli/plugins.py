@@ -8,7 +8,7 @@ import typer
 
 from dpspec.cli.output import emit, page_width
 from dpspec.errors import ExitCode, UsageError
-from dpspec.registry.descriptors import FAMILIES
+from dpspec.registry.loader import FAMILIES
 from dpspec.text import closest, did_you_mean, plain, quoted
 
 
@@ -51,39 +51,34 @@ def _check(name: str) -> ExitCode:
     from dpspec.testing.inspection import inspect
 
     registry = load_registry()
-    plugins: dict[tuple[str, str], set[str]] = {}  # the names that select each usable plugin
-    for family in FAMILIES:
-        for kind, offered in getattr(registry.catalog, family.field).items():
-            names = plugins.setdefault((offered.distribution, offered.plugin), {offered.plugin, offered.distribution})
-            names.add(kind)
-    matching = [plugin for plugin, names in plugins.items() if name in names]
+    offers = [(f.name, kind, one) for f in FAMILIES for kind, one in getattr(registry.catalog, f.field).items()]
+    chosen = [offer for offer in offers if name in (offer[1], offer[2].plugin, offer[2].distribution)]
     broken = [b for b in registry.catalog.broken if name in (b.plugin, b.distribution, *b.kinds)]
-    if not matching and not broken:
-        names_known = sorted({n for names in plugins.values() for n in names})
-        hint = did_you_mean(closest(name, names_known)) or "; see `dpspec plugins`"
-        raise UsageError(f"unknown plugin {quoted(name)}{hint}")
-    all_kept = not broken
+    if not chosen and not broken:
+        known = sorted({n for _, kind, one in offers for n in (kind, one.plugin, one.distribution)})
+        raise UsageError(
+            f"unknown plugin {quoted(name)}{did_you_mean(closest(name, known)) or '; see `dpspec plugins`'}"
+        )
     for one in broken:
         emit(f"{one.distribution} {one.version}: plugin {one.plugin or '?'} cannot be used")
         emit("\n".join(_indented(one.reason)))
-    for distribution, plugin in matching:
-        emit(f"{distribution}: plugin {plugin}")
-        promises = []
-        for promise in inspect(registry, distribution, plugin, None if name in (distribution, plugin) else name):
+    if not chosen:
+        return ExitCode.PLUGIN
+    emit("\n".join(dict.fromkeys(f"{one.distribution}: plugin {one.plugin}" for _, _, one in chosen)))
+    promises = []
+    for family, kind, _ in chosen:
+        for promise in inspect(registry, family, kind):
             word = "FAILS" if promise.broken else "-" if promise.left_out else "ok"
             demand = f"{promise.provider}: {promise.demand}"
             lines = textwrap.wrap(demand, page_width(), initial_indent=f"  {word:<6}", subsequent_indent=" " * 8)
             emit("\n".join([*lines, *_indented(promise.broken or promise.left_out)]))
             promises.append(promise)
-        failed, left_out = sum(bool(p.broken) for p in promises), sum(bool(p.left_out) for p in promises)
-        kept = f"{len(promises) - failed - left_out} kept"
-        emit(kept + f", {failed} broken" * bool(failed) + f", {left_out} not tried" * bool(left_out))
-        all_kept = all_kept and not failed
-    return ExitCode.OK if all_kept else ExitCode.PLUGIN
+    failed, left_out = sum(bool(p.broken) for p in promises), sum(bool(p.left_out) for p in promises)
+    kept = f"{len(promises) - failed - left_out} kept"
+    emit(kept + f", {failed} broken" * bool(failed) + f", {left_out} not tried" * bool(left_out))
+    return ExitCode.PLUGIN if failed or broken else ExitCode.OK
 
 
 def _indented(text: str) -> Iterator[str]:
     for line in text.splitlines():
-        yield from textwrap.wrap(
-            plain(line), page_width(), initial_indent=" " * 10, subsequent_indent=" " * 10, drop_whitespace=True
-        )
+        yield from textwrap.wrap(plain(line), page_width(), initial_indent=" " * 10, subsequent_indent=" " * 10)

@@ -76,7 +76,7 @@ class Progress:
                 self._what, self._done, self._total = "done", 1, 1
 
     def _say_planned(self) -> None:
-        from dpspec.engine.running.run_options import format_time_range
+        from dpspec.engine.running.train import format_time_range
 
         plans, self._planned = self._planned, []
         for plan in plans:

@@ -77,7 +77,7 @@ def run(
     """Audit specs: bounds from theory, training, attacks, and a verdict for every claim."""
     from dpspec.cli.progress import Progress
     from dpspec.engine.running import runner
-    from dpspec.engine.running.run_options import DEVICE, RunOptions
+    from dpspec.engine.running.train import DEVICE, RunOptions
     from dpspec.engine.storage.trial_store import Store, read_key
     from dpspec.registry.loader import load_catalog, notify
     from dpspec.reporters.read_results import read_result

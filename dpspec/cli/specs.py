@@ -11,8 +11,7 @@ import typer
 from dpspec.cli.arguments import Overrides, SpecFiles, loaded_specs, report_skipped_files
 from dpspec.cli.output import emit, page_width, wants_color
 from dpspec.contract import Diagnostic
-from dpspec.contract.diagnostics import has_errors
-from dpspec.errors import ExitCode, SpecError, UsageError
+from dpspec.errors import ExitCode, SpecError, UsageError, has_errors
 from dpspec.text import json_text
 
 if TYPE_CHECKING:
@@ -83,7 +82,7 @@ def plan(
     """Print the number of trials that specs need, their cost and the epsilon that they could show, without training."""
     from dpspec.engine.preparing.prepare import prepare
     from dpspec.engine.results import decimals
-    from dpspec.engine.running.run_options import format_time_range
+    from dpspec.engine.running.train import format_time_range
     from dpspec.registry.loader import load_catalog
     from dpspec.reporters import words
     from dpspec.reporters.layout import Page

@@ -1,7 +1,6 @@
 """The plugin API: values and interfaces, without logic and without importing numpy, scipy or torch."""
 
 from dpspec.contract.audit import Audit, Context, Outcome, Plan, Power, Trial
-from dpspec.contract.diagnostics import Diagnostic, Path, Span, format_path
 from dpspec.contract.events import HOOK_API, DpspecHooks, hookimpl, hookspec
 from dpspec.contract.findings import (
     PRIVACY_QUANTITIES,
@@ -41,6 +40,7 @@ from dpspec.contract.providers import (
     TrainingJob,
 )
 from dpspec.contract.spec import AuditOptions, Claim, Section, Spec, ThreatModel, expected_batch_size, phases_of
+from dpspec.errors import Diagnostic, Path, Span, format_path
 
 __all__ = [
     "CAPABILITIES",

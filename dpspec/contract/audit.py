@@ -9,11 +9,11 @@ from pathlib import Path as FilePath
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from dpspec.contract.attacks import Attacker
-from dpspec.contract.diagnostics import Diagnostic, Path
 from dpspec.contract.findings import Assumption, Check, Evidence, Facts, Finding, Scope, Series
 from dpspec.contract.frozen import FrozenMap, Json, without
 from dpspec.contract.providers import LoadedData, ModelFactory, Resumable, Trainer
 from dpspec.contract.spec import Claim, Spec
+from dpspec.errors import Diagnostic, Path
 
 if TYPE_CHECKING:
     import numpy as np

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from dpspec.contract.diagnostics import Diagnostic, Path
 from dpspec.contract.frozen import Json
 from dpspec.contract.phase import SCHEMES
+from dpspec.errors import Diagnostic, Path
 
 if TYPE_CHECKING:
     from dpspec.contract.findings import Facts

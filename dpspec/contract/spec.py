@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 from dpspec.contract.attacks import Canary, Score
-from dpspec.contract.diagnostics import Path, Span
 from dpspec.contract.findings import Privacy
 from dpspec.contract.frozen import FrozenMap, Json, thaw
 from dpspec.contract.phase import Phase
+from dpspec.errors import Path, Span
 
 Adjacency: TypeAlias = Literal["add-remove", "replace-one", "zero-out"]
 Access: TypeAlias = Literal["all-iterates", "final-model", "transcript"]

@@ -13,8 +13,7 @@ from typing import IO, TYPE_CHECKING, Any, cast
 
 from dpspec.contract import DataError, Dataset, Json
 from dpspec.contract.fragments import string
-from dpspec.data.options import CLASSES, path, schema
-from dpspec.data.source import Halves, check_count, locate, sha256
+from dpspec.data.source import CLASSES, Halves, check_count, locate, path, schema, sha256
 from dpspec.text import joined, shortened
 
 if TYPE_CHECKING:

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from dpspec.contract import DataError, Dataset, Facts, FrozenMap, Json, LoadedData
 from dpspec.contract.fragments import block, choice, integer, number
-from dpspec.data.options import CLASSES, schema
-from dpspec.data.source import GENERATE, Source, check_count, generator, whole_facts, whole_rows
+from dpspec.data.source import CLASSES, GENERATE, Source, check_count, generator, schema, whole_facts, whole_rows
 from dpspec.data.table import RECORDS_PER_USER
 
 if TYPE_CHECKING:

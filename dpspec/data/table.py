@@ -18,8 +18,7 @@ from typing import IO
 
 from dpspec.contract import DataError, Diagnostic, Facts, Json, LoadedData
 from dpspec.contract.fragments import array, integer, string
-from dpspec.data.options import CLASSES
-from dpspec.data.source import SPLIT, Halves, Selection, generator, held_out_count, whole_rows
+from dpspec.data.source import CLASSES, SPLIT, Halves, Selection, generator, held_out_count, whole_rows
 from dpspec.text import closest, did_you_mean, shortened
 
 #: Schema of the keys that map the columns of a table to records.

@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from dpspec.contract import DataError, Dataset, Json, fragments
-from dpspec.data.options import path, schema
-from dpspec.data.source import MAX_BYTES, locate, sha256
+from dpspec.data.source import MAX_BYTES, locate, path, schema, sha256
 from dpspec.data.table import KEYS, USER_KEYS, Columns, Table, csv_lines, unknown_category
 from dpspec.text import shortened
 

@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING
 
 from dpspec.contract import DataError, Dataset, Facts, Json, LoadedData
 from dpspec.contract.fragments import flag, integer, number
-from dpspec.data.options import CLASSES, path, schema
-from dpspec.data.source import GENERATE, Halves, Source, check_count, generator, locate, sha256, whole_facts, whole_rows
+from dpspec.data import source
 
 if TYPE_CHECKING:
     from dpspec.data.source import Rows
@@ -41,9 +40,9 @@ _LENGTH: dict[str, Json] = integer(
 TOKENS = Dataset(
     kind="tokens",
     summary="Labeled texts as sequences of token ids, one JSON object per line.",
-    schema=schema(
+    schema=source.schema(
         {
-            "path": path('The file (.jsonl). Each line is {"tokens": [5, 17, 3], "label": 1}.'),
+            "path": source.path('The file (.jsonl). Each line is {"tokens": [5, 17, 3], "label": 1}.'),
             "vocabulary": _VOCABULARY,
             "length": _LENGTH,
             "truncate": flag(
@@ -51,7 +50,7 @@ TOKENS = Dataset(
                 "truncated independently.",
                 default=False,
             ),
-            "classes": CLASSES,
+            "classes": source.CLASSES,
         },
         required=["path", "vocabulary", "length", "classes"],
         scaled=False,
@@ -62,14 +61,14 @@ TOKENS = Dataset(
 SYNTHETIC = Dataset(
     kind="synthetic-tokens",
     summary="Texts of token ids drawn from a seed, with preferred ids for each class.",
-    schema=schema(
+    schema=source.schema(
         {
             "records": integer(
                 "The number of texts to draw, before split and size.", least=2, most=10_000_000, default=1000
             ),
             "vocabulary": {**_VOCABULARY, "minimum": 4, "default": 50},
             "length": {**_LENGTH, "default": 16},
-            "classes": {**CLASSES, "default": 2},
+            "classes": {**source.CLASSES, "default": 2},
             "noise": number(
                 "The probability that a token is drawn from all ids instead of the class's ids.",
                 least=0,
@@ -84,9 +83,9 @@ SYNTHETIC = Dataset(
 )
 
 
-class Tokens(Halves):
+class Tokens(source.Halves):
     def halves(self) -> list[Path]:
-        return [locate(self.directory, self.options["path"])]
+        return [source.locate(self.directory, self.options["path"])]
 
     def shape(self, half: Path) -> tuple[int, ...]:
         return sum(1 for _ in _numbered(half)), self.number("length")
@@ -105,7 +104,7 @@ class Tokens(Halves):
     def key(self, halves: list[Path]) -> dict[str, Json]:
         own = {name: self.number(name) for name in ("length", "vocabulary")}
         truncate = bool(self.options.get("truncate", False))
-        return {**own, "kind": "tokens", "file": sha256(halves[0]), "truncate": truncate}
+        return {**own, "kind": "tokens", "file": source.sha256(halves[0]), "truncate": truncate}
 
     def _text(self, line: str, where: str) -> tuple[list[int], int]:
         length, vocabulary, classes = self.number("length"), self.number("vocabulary"), self.number("classes")
@@ -127,7 +126,7 @@ class Tokens(Halves):
         return tokens[:length], label
 
 
-class SyntheticTokens(Source):
+class SyntheticTokens(source.Source):
     """Texts of at least half the length. The remainder of an id modulo ``classes`` determines its class."""
 
     def describe(self) -> Facts:
@@ -140,14 +139,14 @@ class SyntheticTokens(Source):
             )
         key = {name: self.number(name) for name in ("records", "length", "vocabulary", "classes", "seed")}
         shape = (key["records"], key["length"])
-        check_count(self.what(), shape)
+        source.check_count(self.what(), shape)
         whole = {"kind": "synthetic-tokens", **key, "noise": self._noise}
-        return whole_facts(shape[0], shape[1:], classes, whole, vocabulary=vocabulary)
+        return source.whole_facts(shape[0], shape[1:], classes, whole, vocabulary=vocabulary)
 
     def read(self) -> LoadedData:
         import numpy as np
 
-        facts, random = self.describe(), generator(self.number("seed"), GENERATE)
+        facts, random = self.describe(), source.generator(self.number("seed"), source.GENERATE)
         shape = (facts.records, facts.features)
         y = random.randint(facts.classes, size=facts.records)
         ids = np.arange(1, self.number("vocabulary"))
@@ -157,7 +156,7 @@ class SyntheticTokens(Source):
         x = np.where(random.uniform(size=shape) < self._noise, any_id, preferred)
         lengths = random.randint((facts.features + 1) // 2, facts.features + 1, size=facts.records)
         x[np.arange(facts.features) >= lengths[:, None]] = PADDING
-        return whole_rows((x, y))
+        return source.whole_rows((x, y))
 
     @property
     def _noise(self) -> float:

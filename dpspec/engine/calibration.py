@@ -26,7 +26,7 @@ from dpspec.engine.running.conclude import with_assumptions
 from dpspec.errors import SpecError, UsageError
 from dpspec.language.load import from_document
 from dpspec.language.numeric_values import NumericKey, dotted, given_numbers, numeric_key, with_value
-from dpspec.language.tree import locate, source_file
+from dpspec.language.yaml_source import locate, source_file
 from dpspec.text import closest, did_you_mean, joined, listed, quoted
 
 #: Maximum distance of valid integers.

@@ -17,7 +17,7 @@ from dpspec.contract.frozen import canonical_json
 from dpspec.engine.judging.claim_tests import Concluded
 from dpspec.engine.judging.conformance_status import inspections, rejected
 from dpspec.engine.judging.judge import as_expected
-from dpspec.engine.redact import LEFT_OUT_REASONS, redact_audit, with_assumptions
+from dpspec.engine.redact import LEFT_OUT_REASON, redact_audit, with_assumptions
 from dpspec.engine.results.diff import differing
 from dpspec.engine.results.result import AuditResult, Result
 from dpspec.engine.storage.stored_trials import environment
@@ -149,7 +149,7 @@ def comparable(
     if taken is None or (not taken and old.left_out == new.left_out):
         return old, new, []
     mismatches = list(_counts(old, new))
-    left_out = {verdict.claim: verdict for verdict in old.verdicts if verdict.reason in LEFT_OUT_REASONS}
+    left_out = {verdict.claim: verdict for verdict in old.verdicts if verdict.reason == LEFT_OUT_REASON}
     verdicts = []
     for now in new.verdicts:
         was = left_out.get(now.claim)

@@ -26,9 +26,6 @@ INTERNAL = "internal"
 #: The reason of a verdict that depended on a removed value.
 LEFT_OUT_REASON = "It depends on a data-dependent number, which this report omits."
 
-#: This reason, and its text in results of earlier versions.
-LEFT_OUT_REASONS = (LEFT_OUT_REASON, "It rests on a number that speaks of the data itself, which is left out here.")
-
 
 def redact(result: Result) -> Result:
     """Idempotent."""

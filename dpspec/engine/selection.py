@@ -9,22 +9,7 @@ from dataclasses import replace
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, cast, get_args
 
-from dpspec.contract import (
-    Assumption,
-    Audit,
-    Claim,
-    Context,
-    Diagnostic,
-    Facts,
-    Finding,
-    FrozenMap,
-    Json,
-    Path,
-    Scope,
-    Series,
-    Spec,
-    thaw,
-)
+import dpspec.contract as dps
 from dpspec.contract.audit import Dominating
 from dpspec.contract.findings import Privacy, Rigor
 from dpspec.engine.judging.evidence_weight import claim_scope, covers, weighed_findings
@@ -36,41 +21,42 @@ if TYPE_CHECKING:
 
 
 #: Assumption of both bounds.
-COMPARED = Assumption(
+COMPARED = dps.Assumption(
     name="compared-on-releases",
     status="declared",
     text="the best cell is selected by the releases of the runs and by public data, and no other run used the records",
 )
 
 #: Assumption of the bound on a random number of tries, which an external observer cannot check.
-RANDOM_TRIES = Assumption(
+RANDOM_TRIES = dps.Assumption(
     name="random-tries",
     status="unchecked",
     text="the number of tries has the declared distribution and the cell of each try is uniform, both independent of "
     "the data, and only the best of all tries is released",
 )
 
-_CELLS: Path = ("mechanism", "cells")
+_CELLS: dps.Path = ("mechanism", "cells")
 
 
-class SelectionAudit(Audit):
+class SelectionAudit(dps.Audit):
     def __init__(self, cells: Sequence[Prepared] = ()) -> None:
         self.cells = tuple(cells)
 
-    def components(self, spec: Spec) -> Iterator[tuple[str, Path, FrozenMap]]:
+    def components(self, spec: dps.Spec) -> Iterator[tuple[str, dps.Path, dps.FrozenMap]]:
         blocks = spec.mechanism["cells"]
         claims = [
-            {**thaw(claim), "delta": share(claim["delta"], len(blocks)), "expect": ["proved"]}
+            {**dps.thaw(claim), "delta": share(claim["delta"], len(blocks)), "expect": ["proved"]}
             for claim in spec.document["claims"]
         ]
-        shared = {key: thaw(spec.document[key]) for key in ("dpspec", "name", "data", "training", "threat_model")}
+        shared = {key: dps.thaw(spec.document[key]) for key in ("dpspec", "name", "data", "training", "threat_model")}
         for number, block in enumerate(blocks):
-            yield f"cell {number + 1}", (*_CELLS, number), FrozenMap({**shared, **thaw(block), "claims": claims})
+            document = dps.FrozenMap({**shared, **dps.thaw(block), "claims": claims})
+            yield f"cell {number + 1}", (*_CELLS, number), document
 
     def compose(self, components: Sequence[Prepared]) -> SelectionAudit:
         return SelectionAudit(components)
 
-    def check(self, spec: Spec, facts: Facts) -> Iterator[Diagnostic]:
+    def check(self, spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Diagnostic]:
         for number, cell in enumerate(self.cells):
             for wrong in cell.diagnostics:
                 message = f"cell {number + 1}: {wrong.message}"
@@ -84,9 +70,9 @@ class SelectionAudit(Audit):
             }
             for message in (message for message, applies in refused.items() if applies):
                 text = f"cell {number + 1}: {message}"
-                yield Diagnostic(code="unsupported", message=text, path=(*_CELLS, number))
+                yield dps.Diagnostic(code="unsupported", message=text, path=(*_CELLS, number))
 
-    def bound(self, spec: Spec, context: Context) -> Iterator[Finding]:
+    def bound(self, spec: dps.Spec, context: dps.Context) -> Iterator[dps.Finding]:
         """Running every cell once and a random number of tries, which may repeat a cell, are two procedures."""
         from dpspec.accounting import Tries
 
@@ -106,12 +92,12 @@ class SelectionAudit(Audit):
                 yield from all_composed(every, claim) if every else added_up(self.cells, claims, claim, contexts)
         context.progress(len(spec.claims), len(spec.claims), "accounting")
 
-    def notes(self, bounds: Sequence[Finding | Series]) -> Iterator[str]:
+    def notes(self, bounds: Sequence[dps.Finding | dps.Series]) -> Iterator[str]:
         if not bounds:
             yield "no bound, as the mechanism of a cell does not say what its runs leak in a form that composes."
 
 
-def _start(spec: Spec) -> tuple[bool, Json]:
+def _start(spec: dps.Spec) -> tuple[bool, dps.Json]:
     return spec.model is not None, None if spec.model is None else spec.model.get("initial")
 
 
@@ -128,28 +114,28 @@ _SHARE = 1.0 - 1e-12
 
 
 def _bounds(
-    claim: Claim,
+    claim: dps.Claim,
     epsilon: float,
     method: str,
     rigor: Rigor,
     sources: Iterable[str],
-    scopes: Sequence[Sequence[Scope]],
-    assumptions: Iterable[tuple[Assumption, ...]],
+    scopes: Sequence[Sequence[dps.Scope]],
+    assumptions: Iterable[tuple[dps.Assumption, ...]],
     privacy: Privacy = "public",
-) -> Iterator[Finding]:
+) -> Iterator[dps.Finding]:
     """The bound in each scope that all cells have in common; ``scopes`` and ``assumptions`` are of each cell."""
-    named: dict[tuple[str, Json], Assumption] = {}
+    named: dict[tuple[str, dps.Json], dps.Assumption] = {}
     for one in (each for of_cell in assumptions for each in of_cell):
         named.setdefault((one.name, one.status), one)
     for scope in common_scopes(scopes):
-        yield Finding(
+        yield dps.Finding(
             quantity="epsilon",
             value=epsilon,
             bound="upper",
             rigor=rigor,
             method=method,
             source="; ".join(dict.fromkeys(sources)),
-            at=FrozenMap({"delta": float(claim["delta"]), "group_size": claim.group_size}),
+            at=dps.FrozenMap({"delta": float(claim["delta"]), "group_size": claim.group_size}),
             scope=scope,
             assumptions=(*named.values(), COMPARED),
             privacy=privacy,
@@ -160,7 +146,7 @@ def share(delta: float, cells: int) -> float:
     return delta / cells * _SHARE
 
 
-def all_composed(every: Sequence[Dominating], claim: Claim) -> Iterator[Finding]:
+def all_composed(every: Sequence[Dominating], claim: dps.Claim) -> Iterator[dps.Finding]:
     """Epsilon to a relative 1e-4."""
     from dpspec.accounting import PrivacyLoss, library_accuracy
 
@@ -172,12 +158,12 @@ def all_composed(every: Sequence[Dominating], claim: Claim) -> Iterator[Finding]
 
 
 def added_up(
-    cells: Sequence[Prepared], claims: Sequence[Claim], best: Claim, contexts: Sequence[Context]
-) -> Iterator[Finding]:
+    cells: Sequence[Prepared], claims: Sequence[dps.Claim], best: dps.Claim, contexts: Sequence[dps.Context]
+) -> Iterator[dps.Finding]:
     """The sum of the cells' bounds on their ``claims``; nothing if one has none."""
-    found: list[Finding] = []
+    found: list[dps.Finding] = []
     for cell, claim, context in zip(cells, claims, contexts, strict=True):
-        findings = [f for f in cell.audit.bound(cell.spec, context) if isinstance(f, Finding)]
+        findings = [f for f in cell.audit.bound(cell.spec, context) if isinstance(f, dps.Finding)]
         (part,) = statement(claim).parts
         weighed = weighed_findings(part, claim_scope(cell.spec, claim), findings)
         held = next((one.finding for one in weighed if one.strength in ("proof", "conditional")), None)
@@ -196,7 +182,7 @@ def added_up(
     )
 
 
-def at_random(every: Sequence[Dominating], claim: Claim, tries: Tries) -> Iterator[Finding]:
+def at_random(every: Sequence[Dominating], claim: dps.Claim, tries: Tries) -> Iterator[dps.Finding]:
     """The best of a random number of tries, each of a uniform cell."""
     import numpy as np
 
@@ -237,9 +223,9 @@ def _step_rdp(pair: Any, orders: Floats) -> Floats:
     return gaussian_rdp(orders, effect) if math.isfinite(effect) else np.full(orders.shape, math.inf)
 
 
-def common_scopes(every: Sequence[Sequence[Scope]]) -> tuple[Scope, ...]:
+def common_scopes(every: Sequence[Sequence[dps.Scope]]) -> tuple[dps.Scope, ...]:
     """The scopes in which every cell's bound holds, each with the smallest sufficient minimum of records."""
-    common: dict[Scope, None] = {}
+    common: dict[dps.Scope, None] = {}
     first = [scope for one in every[0] for scope in (one, replace(one, data="this", min_records=0))]
     for candidate in first:
         fewest = []

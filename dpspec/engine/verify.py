@@ -26,8 +26,7 @@ from dpspec.engine.preparing.prepare import Prepared, out_of_range, prepare, wei
 from dpspec.engine.preparing.trial_keys import code_in, differences, trial_key
 from dpspec.engine.redact import INTERNAL
 from dpspec.engine.results.diff import short
-from dpspec.engine.results.recording import ExecutedRun
-from dpspec.engine.results.result import AuditResult, Result, TrialRecord
+from dpspec.engine.results.result import AuditResult, ExecutedRun, Result, TrialRecord
 from dpspec.engine.running.conclude import conclude
 from dpspec.engine.running.runner import assemble
 from dpspec.engine.storage.stored_trials import AuditState, environment
@@ -36,7 +35,7 @@ from dpspec.errors import DpspecError, PluginError, SpecError
 from dpspec.json_records import write
 from dpspec.language.compose import Override, apply_overrides, key_spans, suffixes
 from dpspec.language.load import from_document
-from dpspec.language.tree import from_plain, plain
+from dpspec.language.yaml_source import from_plain, plain
 from dpspec.models.weights_file import FromFile
 from dpspec.text import clipped
 

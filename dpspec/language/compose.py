@@ -18,8 +18,7 @@ from dpspec.contract import Diagnostic, FrozenMap, Json, Path, Span
 from dpspec.contract.frozen import canonical_json
 from dpspec.language.blocks import core
 from dpspec.language.problems import problems
-from dpspec.language.tree import Node, child, claim_ids, locate, origin, plain, value_at
-from dpspec.language.yaml_source import read_file, read_yaml
+from dpspec.language.yaml_source import Node, child, claim_ids, locate, origin, plain, read_file, read_yaml, value_at
 from dpspec.text import closest, did_you_mean, listed, quoted, shown, visible
 
 MAX_PARENTS = 8

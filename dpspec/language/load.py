@@ -13,32 +13,18 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from dpspec.contract import (
-    AuditOptions,
-    Claim,
-    Diagnostic,
-    FrozenMap,
-    Json,
-    Section,
-    Span,
-    Spec,
-    ThreatModel,
-    freeze,
-    thaw,
-)
+from dpspec.contract import AuditOptions, Claim, Section, Span, Spec, ThreatModel
 from dpspec.contract import Path as SpecPath
 from dpspec.contract.catalog import Catalog
-from dpspec.contract.diagnostics import has_errors
-from dpspec.contract.frozen import digest, without
+from dpspec.contract.frozen import FrozenMap, Json, digest, freeze, thaw, without
 from dpspec.contract.spec import unit_in_words
-from dpspec.errors import PluginError, SpecError, UsageError
+from dpspec.errors import Diagnostic, PluginError, SpecError, UsageError, has_errors
 from dpspec.language.blocks import core
 from dpspec.language.compose import OVERRIDES_FILE, Composed, Override, compose, one_line, parse_overrides, read_family
 from dpspec.language.problems import problems
 from dpspec.language.rewrite import split_claims, unused_settings
-from dpspec.language.tree import Node, Origin, locate, origin, plain
 from dpspec.language.validate import PLUGIN_CODES, Checked, check
-from dpspec.language.yaml_source import MAX_BYTES, SUFFIXES
+from dpspec.language.yaml_source import MAX_BYTES, SUFFIXES, Node, Origin, locate, origin, plain
 from dpspec.regular_files import NotRegularError, open_regular
 from dpspec.text import quoted
 

@@ -11,7 +11,7 @@ from dpspec.errors import UsageError
 from dpspec.language import blocks
 from dpspec.language.blocks import Plain
 from dpspec.language.problems import is_valid
-from dpspec.language.tree import value_at
+from dpspec.language.yaml_source import value_at
 from dpspec.text import closest, did_you_mean, listed, quoted, shown
 
 #: Upper limit if the schema gives none.

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from dpspec.contract import Diagnostic, FrozenMap, Json, Path, Span, Spec, thaw
 from dpspec.language.blocks import CELL_BLOCKS, CLAIM_KIND, SELECTION
 from dpspec.language.compose import Composed
-from dpspec.language.tree import Node, child, from_plain, plain, value_at
+from dpspec.language.yaml_source import Node, child, from_plain, plain, value_at
 from dpspec.text import quoted
 
 

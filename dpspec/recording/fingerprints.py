@@ -170,13 +170,18 @@ class Bits:
             return self._contents != contents
         return _any_other(map(_told, self._contents, self._aliases), map(_told, contents, aliases))
 
-    def differ(self, values: Iterable[Any]) -> bool | Tensor:
-        """Whether a value has other bits than it had, or none were kept."""
+    def differ(self, values: Iterable[Any], *, apart: bool = False) -> bool | Tensor:
+        """Whether a value has other bits than it had, or none were kept.
+
+        apart: also whether two tensors share memory that was not kept, so that a change of one would change the other.
+        """
         leaves = _leaves(values)
         if self._contents is None or len(leaves) != len(self._contents):
             return True
         if self._in_place(leaves):
             return self._contents != self._memories
+        if apart and overlap(one for one in leaves if isinstance(one, Tensor)):
+            return True
         return _any_other(map(_fingerprint, leaves), map(_told, self._contents, self._aliases))
 
     def _in_place(self, leaves: list[Any]) -> bool:

@@ -31,7 +31,13 @@ from dpspec.recording.watching.arrays import ReportedUpdates
 from dpspec.recording.watching.model_state import ModelState
 from dpspec.recording.watching.noise_sketch import NoiseSketch
 from dpspec.recording.watching.noise_watch import NoiseWatch
-from dpspec.recording.watching.optimizer_state import OptimizerState, RecomputedUpdates, is_fresh, other_entries
+from dpspec.recording.watching.optimizer_state import (
+    OptimizerState,
+    RecomputedUpdates,
+    adds_in_place,
+    is_fresh,
+    other_entries,
+)
 from dpspec.recording.watching.optimizer_watch import Entering, OpacusWatch, Probing
 from dpspec.recording.watching.options import OptionWatch
 from dpspec.recording.watching.parameter_watch import GradientParameters, ParameterWatch
@@ -270,6 +276,8 @@ class WatchedTraining:
     def reported_step(self, parameters: Iterable[Any] | None, gradients: Iterable[Any] | None) -> None:
         """Move the copies of a model's arrays to those that the loop reports, as a step of its optimizer."""
         inner = self._inner
+        if self.writer is None:  # the recording ended, and the training continues
+            self.own = PendingStep()
         if isinstance(inner, ReportedUpdates) is (parameters is None):
             raise UsageError(
                 "stepped needs parameters=, the arrays after the step, if dpspec.record got arrays for model, and "
@@ -377,7 +385,7 @@ class WatchedTraining:
     def _after_own(self) -> None:
         assert self._hooks is not None
         self._after_update()
-        self._reported.after_step(ordered=self._hooks.ordered)
+        self._reported.after_step(ordered=self._hooks.ordered, added=adds_in_place(self._inner))
         self.own.updates += 1
         self.own.moved = self._watch.advance()
         if self._passes is not None:

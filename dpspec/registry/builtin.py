@@ -5,24 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from dpspec.contract import (
-    HOOK_API,
-    Audit,
-    Backend,
-    Context,
-    Dataset,
-    Diagnostic,
-    Executor,
-    Facts,
-    Finding,
-    Mechanism,
-    Model,
-    Reporter,
-    Schemas,
-    Series,
-    Spec,
-    hookimpl,
-)
+import dpspec.contract as dps
 from dpspec.contract.attacks import Canary, Score
 from dpspec.contract.fragments import array, block, number
 from dpspec.data import arrays, fileless, table_files, tokens
@@ -48,27 +31,27 @@ KIND = "recorded"
 _DELTA = number("The delta at which epsilon is reported if no claim names one.", above=0, below=1, default=1e-5)
 
 
-class RecordedSchedule(Audit):
+class RecordedSchedule(dps.Audit):
     """The recording states the bounds: :mod:`dpspec.engine.recorded.executed_run`."""
 
-    def check(self, spec: Spec, facts: Facts) -> Iterator[Diagnostic]:
+    def check(self, spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Diagnostic]:
         if spec.training.kind != KIND:
-            yield Diagnostic(
+            yield dps.Diagnostic(
                 code="unsupported",
                 message="the mechanism 'recorded' is the schedule of a recorded training",
                 path=("training", "backend"),
                 help="write training: {backend: recorded, run: FOLDER}",
             )
 
-    def bound(self, spec: Spec, context: Context) -> Iterator[Finding | Series]:
+    def bound(self, spec: dps.Spec, context: dps.Context) -> Iterator[dps.Finding | dps.Series]:
         return iter(())
 
 
-RECORDED_MECHANISM = Mechanism(
+RECORDED_MECHANISM = dps.Mechanism(
     kind=KIND,
     summary="The executed schedule of a recorded training, compared with no declared one",
     description="the executed schedule of batches and noise",
-    schemas=Schemas(mechanism=block(delta=_DELTA)),
+    schemas=dps.Schemas(mechanism=block(delta=_DELTA)),
     claims=frozenset({"approx-dp"}),
     audit="dpspec.registry.builtin:RecordedSchedule",
     example=Path(__file__).with_name("recorded.yaml").read_text(encoding="utf-8"),
@@ -101,11 +84,11 @@ _SCHEMA = block(
     tries=core("spec")["properties"]["tuning"]["properties"]["tries"],
 )
 
-SELECTION_MECHANISM = Mechanism(
+SELECTION_MECHANISM = dps.Mechanism(
     kind=SELECTION,
     summary="The best of several runs on the same data, chosen by their releases and published",
     description="choosing the best of several trainings",
-    schemas=Schemas(mechanism=_SCHEMA),
+    schemas=dps.Schemas(mechanism=_SCHEMA),
     claims=frozenset({CLAIM_KIND}),
     audit="dpspec.engine.selection:SelectionAudit",
     example=Path(__file__).with_name("selection.yaml").read_text(encoding="utf-8"),
@@ -118,12 +101,12 @@ SELECTION_MECHANISM = Mechanism(
 
 
 EXECUTORS = (
-    Executor(
+    dps.Executor(
         kind="local",
         summary="Processes of this machine, one per GPU, or as many as cores and memory allow",
         pool="dpspec.executors.processes:open_pool",
     ),
-    Executor(
+    dps.Executor(
         kind="ray",
         summary="Tasks of a Ray cluster; --ray-address says which",
         pool="dpspec.executors.ray_cluster:open_pool",
@@ -131,7 +114,7 @@ EXECUTORS = (
 )
 
 
-DPSPEC_API = HOOK_API
+DPSPEC_API = dps.HOOK_API
 
 #: The formats of reports: name, summary, function in ``dpspec.reporters``, and suffix of files.
 _FORMATS = (
@@ -148,41 +131,41 @@ _FORMATS = (
 )
 
 REPORTERS = tuple(
-    Reporter(format=name, summary=summary, render=f"dpspec.reporters.{render}", suffix=suffix)
+    dps.Reporter(format=name, summary=summary, render=f"dpspec.reporters.{render}", suffix=suffix)
     for name, summary, render, suffix in _FORMATS
 )
 
 
-@hookimpl
-def dpspec_mechanisms() -> Iterable[Mechanism]:
+@dps.hookimpl
+def dpspec_mechanisms() -> Iterable[dps.Mechanism]:
     return (SELECTION_MECHANISM, RECORDED_MECHANISM)
 
 
-@hookimpl
-def dpspec_datasets() -> Iterable[Dataset]:
+@dps.hookimpl
+def dpspec_datasets() -> Iterable[dps.Dataset]:
     return DATASETS
 
 
-@hookimpl
-def dpspec_models() -> Iterable[Model]:
+@dps.hookimpl
+def dpspec_models() -> Iterable[dps.Model]:
     return architectures.MODELS
 
 
-@hookimpl
-def dpspec_backends() -> Iterable[Backend]:
+@dps.hookimpl
+def dpspec_backends() -> Iterable[dps.Backend]:
     return BACKENDS
 
 
-@hookimpl
-def dpspec_reporters() -> Iterable[Reporter]:
+@dps.hookimpl
+def dpspec_reporters() -> Iterable[dps.Reporter]:
     return REPORTERS
 
 
-@hookimpl
-def dpspec_executors() -> Iterable[Executor]:
+@dps.hookimpl
+def dpspec_executors() -> Iterable[dps.Executor]:
     return EXECUTORS
 
 
-@hookimpl
+@dps.hookimpl
 def dpspec_attacks() -> Iterable[Canary | Score]:
     return (*CANARIES, *SCORES)

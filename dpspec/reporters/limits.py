@@ -18,7 +18,7 @@ ALWAYS = (
 _DIGEST = 16
 
 #: Keys of the environment that are not versions.
-_NO_VERSIONS = ("command", "plugins", "mechanisms", "kept_bounds")
+_NO_VERSIONS = ("command", "plugins", "mechanisms")
 
 
 def limits(result: Result) -> tuple[str, ...]:

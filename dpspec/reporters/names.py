@@ -5,7 +5,7 @@ from typing import Any
 
 from dpspec.contract import Assumption
 from dpspec.contract.catalog import Catalog
-from dpspec.registry.foreign_code import resolve
+from dpspec.registry.loader import resolve
 from dpspec.reporters.words import sentence
 from dpspec.text import joined
 

@@ -8,8 +8,8 @@ import math
 from dpspec.contract import Finding
 from dpspec.engine.judging.conformance_status import missing, rejected
 from dpspec.engine.redact import redact
-from dpspec.engine.results import decimals, recording
-from dpspec.engine.results.result import AuditResult, Result, Verdict
+from dpspec.engine.results import decimals
+from dpspec.engine.results.result import SOURCE, AuditResult, Result, Verdict
 from dpspec.reporters import matrices, words
 from dpspec.reporters.layout import Page, constants, rounding, series_table, text_table
 from dpspec.reporters.limits import limits, recipe, stored_trials
@@ -176,7 +176,7 @@ def _checked_run(page: Page, audit: AuditResult, suffix: str) -> None:
     if audit.conformance.status != "no-deviation-found":
         page.line("The run deviates: these bounds hold for the recorded schedule, not for the run.", indent=2)
     for finding in audit.findings:
-        own = finding.source.startswith(recording.SOURCE) or finding.scope.pipeline == "executed"
+        own = finding.source.startswith(SOURCE) or finding.scope.pipeline == "executed"
         if finding.quantity == "epsilon" and own:
             at = words.conditions(finding.at)
             page.item(f"{words.statement(finding)}{_tight(finding)} at {at}, {words.rigor(finding)}: {finding.method}")

@@ -15,10 +15,9 @@ from dpspec.contract import Assumption, Check, Finding, Json, Printed
 from dpspec.contract.findings import AS_RUN
 from dpspec.contract.spec import unit_in_words
 from dpspec.engine.judging.conformance_status import family_sizes, rejected
-from dpspec.engine.redact import LEFT_OUT_REASONS
+from dpspec.engine.redact import LEFT_OUT_REASON
 from dpspec.engine.results import decimals
-from dpspec.engine.results.recording import AccountantReport, Recording
-from dpspec.engine.results.result import AuditResult, Result, Verdict
+from dpspec.engine.results.result import AccountantReport, AuditResult, Recording, Result, Verdict
 from dpspec.text import several
 
 if TYPE_CHECKING:
@@ -110,7 +109,7 @@ def refuted_by_attack(audit: AuditResult, verdict: Verdict) -> bool:
         return verdict.verdict == "contradicted"
     if claim_block(audit, verdict).get("refuted_by") == "attack":
         return True
-    if verdict.reason in LEFT_OUT_REASONS:
+    if verdict.reason == LEFT_OUT_REASON:
         return False
     lower, claimed, index = verdict.lower, verdict.claimed, verdict.lower_finding
     if verdict.kind == "metric" or lower is None or claimed is None or index is None:
@@ -158,7 +157,7 @@ def conformance_outcome(audit: AuditResult) -> str:
 
 def interval(audit: AuditResult, verdict: Verdict) -> str:
     """``[lower, upper]``, each end rounded against the claim. Ends cross if an attack contradicts a bound."""
-    missing = "omitted" if verdict.reason in LEFT_OUT_REASONS else "none"
+    missing = "omitted" if verdict.reason == LEFT_OUT_REASON else "none"
     low, high = _ends(audit, verdict)
     if not low and not high:
         return missing
@@ -174,7 +173,7 @@ def bounds(audit: AuditResult, verdict: Verdict) -> str:
     if low or high:
         one, side = low or high, "" if (low or high).startswith(_ABOUT) else "at least " if low else "at most "
         return f"{verdict.quantity} {side}{one}"
-    return "bounds omitted" if verdict.reason in LEFT_OUT_REASONS else "no bound"
+    return "bounds omitted" if verdict.reason == LEFT_OUT_REASON else "no bound"
 
 
 def _ends(audit: AuditResult, verdict: Verdict) -> tuple[str, str]:

@@ -1,5 +1,352 @@
-"""Storage of trials: a folder, or an object store through fsspec.
+"""Storage of trials: a folder, or an object store through fsspec (``s3://``, ``gs://``, ``memory://`` and others).
 
-A record consists of a few files under one key, which never change. Readers see a whole record or nothing. Methods raise
-``OSError``, or ``UsageError`` if the storage is unreachable.
+A location is a store if it has a marker file. dpspec writes and removes records only in stores and never changes other
+folders. A record consists of a few files under one key, which never change. Readers see a whole record or nothing.
+Methods raise ``OSError``, or ``UsageError`` if the storage is unreachable.
 """
+
+import errno
+import hashlib
+import json
+import os
+import re
+import shutil
+import tempfile
+import time
+import uuid
+import weakref
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from dpspec.errors import UsageError
+
+#: Name and content of the marker file.
+MARK = "dpspec-store.json"
+CONTENT = json.dumps({"store": "dpspec", "version": 1}).encode("ascii") + b"\n"
+
+#: Folders of a store.
+PARTS = ("trials", "damaged", "unfinished", "tmp")
+
+#: Pattern of a key.
+KEY = re.compile(r"[0-9a-f]{64}")
+
+
+def check_mark(content: bytes, location: str) -> None:
+    if content != CONTENT:
+        raise UsageError(f"{location} is not a store of trials: this version of dpspec did not write its {MARK}")
+
+
+def require_unused(paths: Iterable[str], location: str) -> None:
+    """Raise ``UsageError`` for any path except a marker file that another process is writing."""
+    strange = next((path for path in paths if not path.startswith(f"{MARK}.")), None)
+    if strange is not None:
+        raise UsageError(
+            f"{location} is not a store of trials: it contains {strange[:80]!r} and no {MARK}; "
+            "--store takes a store, an empty folder or a new folder"
+        )
+
+
+#: The file of a record that is written last and completes it.
+RECORD = "record.json"
+
+#: Possible secrets in a URL: the password and the query.
+_PASSWORD, _OPTIONS = re.compile(r"(://[^/?#:@]*:)[^/?#]*@"), re.compile(r"(?<=\?).+")
+
+
+def shown(location: str) -> str:
+    """A location without secrets: a URL without its password and query."""
+    return _OPTIONS.sub("***", _PASSWORD.sub(r"\1***@", location)) if "://" in location else location
+
+
+def check_key(key: str) -> str:
+    """Return the key. Raises ``ValueError`` if it is not a valid key, for example a path out of the store."""
+    if not KEY.fullmatch(key):
+        raise ValueError(f"not a trial key: {key!r}")
+    return key
+
+
+#: Errors of a rename onto an existing record.
+_TAKEN = frozenset({errno.EEXIST, errno.ENOTEMPTY})
+
+#: Maximum number of bytes of the marker file.
+_MARK_BYTES = 4096
+
+
+class FolderStorage:
+    """Stores each record in a folder ``trials/ab/abcd.../``. Safe for several processes on one disk."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.location = str(root)
+
+    def exists(self) -> bool:
+        return self.root.is_dir()
+
+    def require_store(self) -> None:
+        """Raise ``UsageError`` unless the location is a store, empty or absent."""
+        if not os.path.lexists(self.root):
+            return
+        if not self.root.is_dir():
+            what = "a broken link" if self.root.is_symlink() and not self.root.exists() else "not a folder"
+            raise UsageError(f"cannot keep trials in {self.root}: {self.root} is {what}")
+        try:
+            linked = next((part for part in PARTS if (self.root / part).is_symlink()), None)
+            if linked is not None:
+                raise UsageError(f"{self.root} is not a store of trials: its {linked} is a symbolic link")
+            found = os.listdir(self.root)
+            if found and not self._is_marked():
+                require_unused(found, self.location)
+        except OSError as error:
+            raise UsageError(f"cannot use the store {self.root}: {error.strerror or error}") from error
+
+    def mark(self) -> None:
+        """Mark the location as a store. Raises ``UsageError`` if it is not a store and not empty."""
+        mark = self.root / MARK
+        if mark.is_file():
+            return
+        self.root.mkdir(parents=True, exist_ok=True)
+        self.require_store()
+        beside = self.root / f"{MARK}.{uuid.uuid4().hex}"
+        try:
+            beside.write_bytes(CONTENT)
+            with suppress(FileExistsError):  # another process was faster, on Windows
+                os.rename(beside, mark)
+        finally:
+            beside.unlink(missing_ok=True)
+
+    def refusal(self) -> str | None:
+        """Reason why records cannot be written; None if they can."""
+        place = next(place for place in (self.root, *self.root.absolute().parents) if os.path.exists(place))
+        if not os.path.isdir(place):
+            return f"{place} is not a folder"
+        if not os.access(place, os.W_OK | os.X_OK):
+            return "permission denied; --store names another folder"
+        return None
+
+    def holds(self, key: str) -> bool:
+        """True if anything exists in the record's place. A file there is a damaged record."""
+        return os.path.lexists(self._folder(key))
+
+    def file(self, key: str, name: str, digest: str = "") -> Path:
+        """A local, read-only file with the content of one file of a record, whose SHA-256 may be known."""
+        folder = self._folder(key)
+        if folder.is_symlink():
+            raise NotADirectoryError(errno.ENOTDIR, "its folder is a link", str(folder))
+        return folder / name
+
+    def scratch(self) -> Path:
+        """Create an empty local folder for a new record. The caller removes it."""
+        self.mark()
+        folder = self.root / "tmp" / uuid.uuid4().hex
+        folder.mkdir(parents=True)
+        return folder
+
+    def commit(self, key: str, folder: Path) -> None:
+        """Store the files of a folder from :meth:`scratch`. An existing record does not change."""
+        place = self._folder(key)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            folder.rename(place)
+        except OSError as error:
+            if error.errno not in _TAKEN and not place.is_dir():
+                raise
+            return
+        if hasattr(os, "O_DIRECTORY"):  # the rename becomes durable
+            handle = os.open(place.parent, os.O_RDONLY | os.O_DIRECTORY)
+            try:
+                os.fsync(handle)
+            finally:
+                os.close(handle)
+
+    def quarantine(self, key: str) -> None:
+        """Hide a record and keep it for inspection."""
+        place = self.root / "damaged" / check_key(key)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        if place.is_symlink() or not place.is_dir():
+            place.unlink(missing_ok=True)
+        shutil.rmtree(place, ignore_errors=True)
+        self._folder(key).rename(place)
+
+    def unfinished(self, key: str) -> Path | None:
+        """Folder for the state of an unfinished trial, which may not exist; None if not supported."""
+        folder = self.root / "unfinished" / check_key(key)
+        return None if folder.is_symlink() else folder
+
+    def _is_marked(self) -> bool:
+        mark = self.root / MARK
+        if mark.is_symlink() or not mark.is_file():
+            return False
+        with mark.open("rb") as file:
+            check_mark(file.read(_MARK_BYTES), self.location)
+        return True
+
+    def _folder(self, key: str) -> Path:
+        """Folder of a record. Symbolic links are neither followed nor removed."""
+        above = self.root / "trials" / check_key(key)[:2]
+        if above.is_symlink():
+            raise UsageError(f"{self.root} is not a store of trials: its {above.name} is a symbolic link")
+        return above / key
+
+
+#: Seconds before repeated writes of a record. A store may reject both of two simultaneous writes.
+_PAUSES = (0.1, 0.4, 1.6)
+
+
+class RemoteStorage:
+    """Stores records under a prefix of an object store. Safe for writers on several machines.
+
+    An object store cannot rename, but writes single objects atomically. A commit writes the arrays first, each under
+    its digest, so writers of different bytes never collide. It writes ``record.json`` last and only if it does not
+    exist (``If-None-Match``). Readers ignore arrays without a record.
+    """
+
+    def __init__(self, files: Any, root: str, location: str) -> None:
+        """``files``: an fsspec file system; ``root``: its prefix; ``location``: the URL."""
+        self._files, self._root, self._url = files, root.rstrip("/"), location
+        self._local = Path(tempfile.mkdtemp(prefix="dpspec-store-"))
+        self.location = shown(location)
+        self._looked = self._marked = False
+        weakref.finalize(self, shutil.rmtree, self._local, ignore_errors=True)
+
+    @classmethod
+    def open(cls, url: str) -> "RemoteStorage":
+        import fsspec
+
+        try:
+            files, root = fsspec.core.url_to_fs(url, use_listings_cache=False)
+        except (ImportError, ValueError) as error:
+            protocol = url.split("://", 1)[0]
+            extra = {"s3": "s3", "gs": "gs", "gcs": "gs"}.get(protocol)
+            hint = f"; pip install 'dpspec[{extra}]'" if extra else ""
+            raise UsageError(f"cannot use the store {shown(url)}: {error}{hint}") from None
+        except Exception as error:  # implementations raise different errors, some when they connect
+            text = (" ".join(str(error).split()) or type(error).__name__).replace(url, shown(url))
+            raise UsageError(f"cannot use the store {shown(url)}: {text}") from None
+        return cls(files, root, url)
+
+    def exists(self) -> bool:
+        """True: a prefix exists as soon as it has an object, and checking costs a request."""
+        return True
+
+    def require_store(self) -> None:
+        """Do nothing. The first request checks the prefix."""
+
+    def mark(self) -> None:
+        self._look()
+        if not self._marked:
+            with self._asked():
+                self._files.pipe_file(f"{self._root}/{MARK}", CONTENT)
+            self._marked = True
+
+    def refusal(self) -> str | None:
+        probe = f"{self._root}/tmp/{self._local.name}"
+        try:
+            self.mark()
+            with self._asked():
+                self._files.pipe_file(probe, b"")
+                self._files.rm_file(probe)
+        except UsageError as error:
+            return str(error)
+        return None
+
+    def holds(self, key: str) -> bool:
+        self._look()
+        with self._asked():
+            return bool(self._files.exists(f"{self._folder(key)}/{RECORD}"))
+
+    def file(self, key: str, name: str, digest: str = "") -> Path:
+        place = self._read(key) / _stored_name(name, digest)
+        if not (digest and place.exists()):
+            place.parent.mkdir(parents=True, exist_ok=True)
+            arriving = place.with_name(uuid.uuid4().hex)
+            with self._asked():
+                content = self._files.cat_file(f"{self._folder(key)}/{place.name}")
+            arriving.write_bytes(content)
+            os.replace(arriving, place)
+        return place
+
+    def scratch(self) -> Path:
+        return Path(tempfile.mkdtemp(dir=self._local))
+
+    def commit(self, key: str, folder: Path) -> None:
+        if self.holds(key):
+            return
+        self.mark()
+        place = self._folder(key)
+        with suppress(FileExistsError):
+            with self._asked():
+                for file in sorted(folder.iterdir()):
+                    if file.name != RECORD:
+                        with file.open("rb") as stream:
+                            name = _stored_name(file.name, hashlib.file_digest(stream, "sha256").hexdigest())
+                        self._files.put_file(str(file), f"{place}/{name}")
+            record = (folder / RECORD).read_bytes()
+            for pause in (*_PAUSES, None):
+                try:
+                    with self._asked():
+                        self._files.pipe_file(f"{place}/{RECORD}", record, mode="create")
+                    break
+                except UsageError:
+                    if pause is None:
+                        raise
+                    time.sleep(pause)
+
+    def quarantine(self, key: str) -> None:
+        shutil.rmtree(self._read(key), ignore_errors=True)
+        record = f"{self._folder(key)}/{RECORD}"
+        with self._asked():
+            self._files.copy(record, f"{self._root}/damaged/{key}/{RECORD}")
+            self._files.rm_file(record)
+
+    def unfinished(self, key: str) -> None:
+        """None: uploading the state of unfinished trials repeatedly would be too slow."""
+        check_key(key)
+
+    def _look(self) -> None:
+        if self._looked:
+            return
+        with self._asked():
+            self._marked = self._is_marked()
+            if not self._marked:
+                below: set[str] = set()
+                with suppress(FileNotFoundError):
+                    below = {path.removeprefix(self._root).strip("/") for path in self._files.find(self._root)}
+                self._marked = MARK in below and self._is_marked()  # another writer may have marked it
+            if not self._marked:
+                require_unused((path for path in below if path), self.location)  # some stores list folders as objects
+        self._looked = True
+
+    def _is_marked(self) -> bool:
+        try:
+            content = self._files.cat_file(f"{self._root}/{MARK}")
+        except FileNotFoundError:
+            return False
+        check_mark(content, self.location)
+        return True
+
+    def _read(self, key: str) -> Path:
+        return self._local / "read" / check_key(key)
+
+    def _folder(self, key: str) -> str:
+        return f"{self._root}/trials/{check_key(key)[:2]}/{key}"
+
+    @contextmanager
+    def _asked(self) -> Iterator[None]:
+        """Convert errors of the file system to ``UsageError``, so that an unreachable store is not taken for damage."""
+        try:
+            yield
+        except (FileNotFoundError, FileExistsError, UsageError):
+            raise
+        except Exception as error:  # implementations raise different errors
+            text = (" ".join(str(error).split()) or type(error).__name__).replace(self._url, self.location)
+            raise UsageError(f"cannot use the store {self.location}: {text}") from error
+
+
+def _stored_name(name: str, digest: str) -> str:
+    if name == RECORD:
+        return name
+    if not KEY.fullmatch(digest):
+        raise ValueError(f"not a digest: {digest!r}")
+    return f"{digest[:16]}.{name}"

@@ -7,9 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from dpspec.registry.descriptors import FAMILIES
-from dpspec.registry.foreign_code import describe
-from dpspec.registry.loader import Registry
+from dpspec.registry.loader import FAMILIES, Registry, describe
 from dpspec.testing.backend import BackendSuite
 from dpspec.testing.inputs import CanarySuite, ScoreSuite
 from dpspec.testing.mechanism import MechanismSuite
@@ -30,15 +28,10 @@ class Promise:
 _SUITES = {"mechanism": MechanismSuite, "canary": CanarySuite, "score": ScoreSuite, "backend": BackendSuite}
 
 
-def inspect(registry: Registry, distribution: str, plugin: str, only: str | None = None) -> Iterator[Promise]:
-    """Test all providers of a plugin, or the kind ``only``; mechanisms run their example."""
-    for family in FAMILIES:
-        for kind, offered in sorted(getattr(registry.catalog, family.field).items()):
-            if (offered.distribution, offered.plugin) == (distribution, plugin) and only in (None, kind):
-                yield from _promises(registry, family.name, kind, offered.provider)
-
-
-def _promises(registry: Registry, family: str, kind: str, provider: Any) -> Iterator[Promise]:
+def inspect(registry: Registry, family: str, kind: str) -> Iterator[Promise]:
+    """Test one provider; a mechanism runs its example."""
+    (field,) = (one.field for one in FAMILIES if one.name == family)
+    provider = getattr(registry.catalog, field)[kind].provider
     # A suite without an author: any sampling scheme except Poisson may be missing.
     settings: dict[str, Any] = {
         "kind": kind,

@@ -33,7 +33,7 @@ from dpspec.engine.storage.trial_store import Store
 from dpspec.engine.verify import verify
 from dpspec.language.diagnostics import render
 from dpspec.language.load import load_specs
-from dpspec.registry.foreign_code import describe
+from dpspec.registry.loader import describe
 from dpspec.testing.provider import ProviderSuite, impurities, require, require_light
 
 

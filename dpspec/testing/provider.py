@@ -15,9 +15,7 @@ from typing import Any, ClassVar, TypeVar
 from dpspec.contract import FrozenMap, Json, thaw
 from dpspec.contract.catalog import Catalog, Offered
 from dpspec.language.problems import cast, fill
-from dpspec.registry.descriptors import FAMILIES, fragments
-from dpspec.registry.foreign_code import resolve
-from dpspec.registry.loader import Registry, load_registry
+from dpspec.registry.loader import FAMILIES, Registry, fragments, load_registry, resolve
 
 T = TypeVar("T")
 
@@ -168,7 +166,7 @@ class ProviderSuite:
         module = plugin.__name__ if hasattr(plugin, "__file__") else type(plugin).__module__
         statements = f"""
             import importlib
-            from dpspec.registry.descriptors import FAMILIES
+            from dpspec.registry.loader import FAMILIES
             plugin = importlib.import_module({module!r})
             for name in {{family.hook for family in FAMILIES}}:
                 if hasattr(plugin, name):

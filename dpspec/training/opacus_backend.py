@@ -23,8 +23,8 @@ from dpspec.errors import UsageError
 from dpspec.text import shortened
 from dpspec.training.device import generator, tensors
 from dpspec.training.gradients import flat_model
-from dpspec.training.loop.learning_rates import rates_of
 from dpspec.training.loop.samplers import FixedSize
+from dpspec.training.providers import rates_of
 
 try:
     from opacus import PrivacyEngine

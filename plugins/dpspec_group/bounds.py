@@ -11,7 +11,7 @@ import dpspec.contract as dps
 from dpspec import kit
 from dpspec.accounting import Interval, PrivacyLoss, certified_lower, certified_upper
 from dpspec.kit import CURVE_DELTAS
-from dpspec.training.loop.learning_rates import iterates_reveal_sums
+from dpspec.training.providers import iterates_reveal_sums
 from dpspec_group import theory
 from dpspec_group.options import DEFAULT_DELTA
 

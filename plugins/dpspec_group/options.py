@@ -12,7 +12,7 @@ from dpspec import kit
 from dpspec.contract.attacks import USUAL, USUAL_SCORE, Score
 from dpspec.contract.fragments import CLIP_NORM, NOISE_MULTIPLIER, SAMPLING, SHARD_RUNS, string
 from dpspec.kit import scores_elsewhere
-from dpspec.training.loop.learning_rates import updates_invertible
+from dpspec.training.providers import updates_invertible
 from dpspec_group.theory import SCHEMES, drawn
 
 #: Delta of tables and lower bounds if no claim names one.

@@ -138,7 +138,7 @@ _AUDIT: dict[str, dps.Json] = kit.block(
 MODELMIX = dps.Mechanism(
     kind="modelmix",
     summary="ModelMix: DP-SGD that mixes its last two models randomly, and the privacy amplification of mixing",
-    assumptions=("dpspec_modelmix.findings", "dpspec_modelmix.utility"),
+    assumptions=("dpspec_modelmix.findings", "dpspec_modelmix.published"),
     description="training with noise (DP-SGD), which continues from a random mixture of its last two models",
     schemas=dps.Schemas(mechanism=_MECHANISM, audit=_AUDIT),
     claims=frozenset({"approx-dp", "metric"}),

@@ -19,21 +19,10 @@ from dpspec.training.loop.contributions import population
 from dpspec.training.loop.native import Schedule, ScheduledPhase
 from dpspec.training.loop.native import tensors as rows_on
 from dpspec.training.measure.run_evidence import WatchedRun
+from dpspec_modelmix import training
 from dpspec_modelmix.options import Attack, PhaseOptions, mixed_norm
 from dpspec_modelmix.theory import NARROW
-from dpspec_modelmix.training import (
-    CANARY_CHUNK,
-    Absolute,
-    RowClip,
-    Rules,
-    TwoParts,
-    WrittenOut,
-    make_job,
-    make_row_clip,
-    rules_of,
-    train,
-    twin_accuracies,
-)
+from dpspec_modelmix.training import RowClip, Rules, TwoParts, WrittenOut
 
 #: Norm of a canary's gradient in clip norms. Clipping always applies to it.
 CANARY_NORM = 10.0
@@ -131,12 +120,12 @@ class Reader(Remembering, dps.Observer):
         width = self._owned.block
         if isinstance(self._clipping, TwoParts):
             shifts = []
-            for chunk in torch.split(torch.arange(self._owned.count), CANARY_CHUNK):
+            for chunk in torch.split(torch.arange(self._owned.count), training.CANARY_CHUNK):
                 rows, _ = self._clipping(self._owned.directions(chunk), phase.clip)
                 shifts.append(rows.gather(1, self._coordinates[chunk]))
             return torch.cat(shifts).double() * self._signs
         return self.scores.new_full(
-            (), phase.clip_norm / (width if isinstance(self._clipping, Absolute) else math.sqrt(width))
+            (), phase.clip_norm / (width if isinstance(self._clipping, training.Absolute) else math.sqrt(width))
         )
 
 
@@ -159,20 +148,20 @@ def log_laplace_density(o: Tensor, width: Tensor) -> Tensor:
 
 
 def _trial(inputs: dps.FrozenMap, context: dps.Context, index: int, attack: Attack) -> dps.Trial:
-    job = make_job(inputs, context, index, "training")
+    job = training.make_job(inputs, context, index, "training")
     layout = Layout.of(job.model)
-    rules, size = rules_of(job.phases, job.options, job.expected_batch_size, layout, job.device), layout.size
+    rules, size = training.rules_of(job.phases, job.options, job.expected_batch_size, layout, job.device), layout.size
     pool = torch.arange(size) if rules.mixed is None else (~rules.mixed).nonzero().squeeze(1)
     sparsity = max(PhaseOptions.of(phase).sparsity for phase in job.phases)
     norm = CANARY_NORM * max(mixed_norm(dps.Phase.of(phase)) for phase in job.phases)
     seed = context.seed(index, "directions")
     owned = place_canaries(attack, sparsity, pool, seed, context.device, parameters=size, norm=norm)
     coins = np.random.default_rng(context.seed(index, "coins")).integers(0, 2, size=attack.count, dtype=np.int64)
-    reader = Reader(job, rules, owned, make_row_clip(job, context, index))
+    reader = Reader(job, rules, owned, training.make_row_clip(job, context, index))
     job = replace(job, canaries=CanaryGroups(owned, torch.from_numpy(np.flatnonzero(coins)), 1.0))
     watched = WatchedRun(job)
     job = replace(job, observers=(reader, *watched.observers))
-    least = train(job, make_row_clip(job, context, index), rules)
+    least = training.train(job, training.make_row_clip(job, context, index), rules)
     scores = reader.scores.cpu().numpy()
     order = np.argsort(scores, kind="stable")
     internal: dict[str, dps.Json] = {
@@ -180,7 +169,7 @@ def _trial(inputs: dps.FrozenMap, context: dps.Context, index: int, attack: Atta
     }
     evidence: dict[str, dps.Json] = {"outcome": "".join(map(str, coins[order]))}
     if attack.twins is not None:
-        internal["accuracy"], evidence["twins"] = twin_accuracies(inputs, context, index, attack.twins)
+        internal["accuracy"], evidence["twins"] = training.twin_accuracies(inputs, context, index, attack.twins)
     evidence["internal"] = internal
     evidence = joined(evidence, watched.evidence())
     return dps.Trial(

@@ -14,9 +14,8 @@ from dpspec.stats.attacks import guess_counts
 from dpspec.stats.conformance import table
 from dpspec_modelmix import theory
 from dpspec_modelmix.options import Attack, PhaseOptions, Segment, segments_of, unmet_conditions
-from dpspec_modelmix.published import PRINTED, compared, comparisons
+from dpspec_modelmix.published import PRINTED, compared, comparisons, utility_findings
 from dpspec_modelmix.theory import LAPLACE_SOURCE, SCOPE, SOURCE
-from dpspec_modelmix.utility import utility_findings
 
 #: Assumptions of every bound.
 BASE = kit.dp_sgd_assumptions(

@@ -10,7 +10,7 @@ from typing import Any
 
 import dpspec.contract as dps
 from dpspec import kit
-from dpspec.training.loop.learning_rates import optimizer_kind
+from dpspec.training.providers import optimizer_kind
 
 #: The kinds of canaries, the default first.
 KINDS = ("one-hot", "spread")

@@ -18,6 +18,7 @@ import numpy as np
 from scipy.special import log_ndtr
 
 import dpspec.contract as dps
+from dpspec import accounting
 from dpspec.accounting import (
     BestEpsilon,
     Conversion,
@@ -26,13 +27,7 @@ from dpspec.accounting import (
     Laplace,
     Mixture,
     PrivacyLoss,
-    best_epsilon,
-    bisect,
-    inside,
-    log_binomial,
-    log_excess_power,
     sampled_gaussian_integer_rdp,
-    whole,
 )
 from dpspec_modelmix.options import Segment
 
@@ -138,7 +133,7 @@ def log_excess_moments(orders: Floats, shift: float, width: float, rate: float =
             )
         change = np.expm1(np.minimum(loss, 700.0))
         for i in np.flatnonzero(alike):
-            values = log_excess_power(np.full(len(o), orders[i]), loss, change) + logs
+            values = accounting.log_excess_power(np.full(len(o), orders[i]), loss, change) + logs
             top = float(np.max(values))
             log_excess[i] = top + math.log(float(np.sum(np.exp(values - top)))) if math.isfinite(top) else top
     return log_excess
@@ -243,7 +238,7 @@ def equal_epsilon_noise(segments: Sequence[Segment], delta: float, *, amplified:
         return 1.0, target
     while plain(high) > target:
         low, high = high, 2.0 * high
-    _, high = bisect(lambda factor: plain(factor) > target, low, high, relative=1e-4)
+    _, high = accounting.bisect(lambda factor: plain(factor) > target, low, high, relative=1e-4)
     return high, target
 
 
@@ -277,8 +272,8 @@ def freedman_total(parts: Sequence[tuple[int, Moments]], delta: float) -> float:
 
     Freedman's inequality for martingales with steps of at most the largest e0. It replaces the printed total.
     """
-    log = -math.log(inside("delta", delta))
-    mean = math.fsum(whole("steps", steps, 1) * one.mean for steps, one in parts)
+    log = -math.log(accounting.inside("delta", delta))
+    mean = math.fsum(accounting.whole("steps", steps, 1) * one.mean for steps, one in parts)
     second = math.fsum(steps * one.second for steps, one in parts)
     linear = max(one.largest for _, one in parts) * log / 3.0
     return mean + linear + math.sqrt(linear**2 + 2.0 * second * log)
@@ -301,7 +296,7 @@ def _search_orders(
     """Search small orders first. (a - 1) D is convex in a, so an optimum below the last order is global."""
     for highest in _HIGHEST_ORDERS:
         orders = range(2, highest + 1)
-        best = best_epsilon(orders, total_rdp(curve, orders, segments), delta, conversion)
+        best = accounting.best_epsilon(orders, total_rdp(curve, orders, segments), delta, conversion)
         if best.order < highest:
             break
     return best._replace(at_edge=best.order in (INTEGER_ORDERS[0], INTEGER_ORDERS[-1]))
@@ -336,6 +331,6 @@ def _gaussian_rdp(orders: tuple[int, ...], segment: Segment) -> Floats:
 
 @lru_cache(maxsize=4096)
 def _log_weights(order: int, rate: float) -> Floats:
-    weights = log_binomial(order, rate)
+    weights = accounting.log_binomial(order, rate)
     weights.flags.writeable = False
     return weights

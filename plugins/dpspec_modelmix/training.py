@@ -15,13 +15,12 @@ from torch import Tensor
 import dpspec.contract as dps
 from dpspec import kit
 from dpspec.training.device import SyncedAttribute, TransferQueue, full_precision, generator, send
-from dpspec.training.gradients.clipping import Clip, clip_factors, clipper, no_norms
 from dpspec.training.gradients.flat_model import Layout
-from dpspec.training.gradients.persample import ClippedSum, FlatModel
+from dpspec.training.gradients.persample import Clip, ClippedSum, FlatModel, clip_factors, clipper, no_norms
 from dpspec.training.loop import native
 from dpspec.training.loop.checkpoint import Remembering
-from dpspec.training.loop.learning_rates import rates_of
 from dpspec.training.measure.scores import right_answers
+from dpspec.training.providers import rates_of
 from dpspec_modelmix.options import (
     Embedding,
     Mixing,

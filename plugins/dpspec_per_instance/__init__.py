@@ -8,7 +8,7 @@ from typing import Any
 
 import dpspec.contract as dps
 from dpspec import kit
-from dpspec.training.loop.learning_rates import updates_invertible
+from dpspec.training.providers import updates_invertible
 from dpspec_per_instance import options
 from dpspec_per_instance.options import LOGGED_RUNS, MEASURED_STEPS, AuditBlock, Audited, Composition, check_spec
 

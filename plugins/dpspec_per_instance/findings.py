@@ -12,9 +12,9 @@ import dpspec.contract as dps
 from dpspec import kit
 from dpspec.accounting import Floats, Interval, epsilon_at_orders, round_up
 from dpspec.stats.attacks import thresholds
-from dpspec_per_instance import bounds, theory
+from dpspec_per_instance import bounds
+from dpspec_per_instance.bounds import Array
 from dpspec_per_instance.options import EDGES, AuditBlock, Audited, Composition, Shards
-from dpspec_per_instance.theory import Array
 
 #: Number of records below which an aggregate counts as per-record information.
 AGGREGATE = 10
@@ -131,7 +131,7 @@ class Analysis:
         if points != len(self.audited.points):
             raise ValueError(f"expected norms of {len(self.audited.points)} audited records, got {points}")
         count = max(1, observed - 1) * points * len(Composition.of(spec.mechanism.options).orders) * len(ratios)
-        terms = theory.log_terms(count, self.failure)
+        terms = bounds.log_terms(count, self.failure)
         self._tight: dict[str, dict[float, Interval]] = {}
         self.sides = {name: Side(spec, name, some, terms) for name, some in ratios.items()}
 
@@ -200,7 +200,7 @@ def record_table(records: Analysis) -> dps.Series:
         f"Every audited record at delta {delta:g}: estimates and confidence bounds".replace("e-0", "e-"),
         columns,
         rigor="approximate",
-        source=f"{theory.STEP_SOURCE}; {theory.RUN_SOURCE}",
+        source=f"{bounds.STEP_SOURCE}; {bounds.RUN_SOURCE}",
         kind="sorted",
         y=["epsilon"],
         by="label",
@@ -252,7 +252,7 @@ def step_tables(records: Analysis) -> Iterator[dps.Series]:
         "ratio-over-training",
         "Contribution of a step relative to the data-independent value, by step",
         kit.columns_of(("step", "order", "mean", "p10", "median", "p90"), over_training),
-        source=theory.RUN_SOURCE,
+        source=bounds.RUN_SOURCE,
         y=["mean"],
     )
     yield by_order(
@@ -260,7 +260,7 @@ def step_tables(records: Analysis) -> Iterator[dps.Series]:
         "Steps relative to the data-independent value: mean contribution over records, and one step for records with "
         "correct and incorrect predictions",
         kit.columns_of(("step", "order", "added", "right", "wrong", "share_right", "median"), by_correctness),
-        source=f"{theory.STEP_SOURCE}; {theory.RUN_SOURCE}",
+        source=f"{bounds.STEP_SOURCE}; {bounds.RUN_SOURCE}",
         y=["right", "wrong"],
     )
 
@@ -268,7 +268,7 @@ def step_tables(records: Analysis) -> Iterator[dps.Series]:
 #: Fractions of the population at which epsilon is reported, in addition to claimed fractions.
 FRACTIONS = (0.1, 0.5, 0.9)
 
-_SOURCE = f"{theory.STEP_SOURCE} and {theory.RUN_SOURCE.partition(', ')[2]}"
+_SOURCE = f"{bounds.STEP_SOURCE} and {bounds.RUN_SOURCE.partition(', ')[2]}"
 
 _RUNS = dps.Assumption(name="independent-runs", status="by-construction", text="runs differ only in batches and noise")
 _COINS = kit.coins("the record is included independently with probability 1/2 in every run")
@@ -368,7 +368,7 @@ def _epsilon_findings(
             at=dps.FrozenMap(at),
             scope=dps.Scope(direction=epsilons.direction, data="this", record="all" if record is None else record),
             method=f"{how} {records.runs} runs; {which}",
-            source=f"{_SOURCE}; {theory.CONFIDENCE_SOURCE}" if confident else _SOURCE,
+            source=f"{_SOURCE}; {bounds.CONFIDENCE_SOURCE}" if confident else _SOURCE,
             assumptions=(*kit.ASSUMPTIONS, _RUNS),
             confidence=records.confidence if confident else None,
             privacy=records.privacy if record is None else "per-record",
@@ -393,7 +393,7 @@ def estimability(spec: dps.Spec, trials: Sequence[dps.Trial]) -> dps.Finding:
         scope=dps.Scope(direction=direction, data="this"),
         method=f"{second:.3g} at the second step, {last:.3g} at the last: {side} ln(runs) = {math.log(runs):.3g}; "
         "the larger the excess, the less the runs can observe rare models with a large loss",
-        source=theory.RUN_SOURCE,
+        source=bounds.RUN_SOURCE,
     )
 
 

@@ -16,7 +16,8 @@ from scipy.special import logsumexp
 import dpspec.contract as dps
 from dpspec import kit
 from dpspec.accounting import Floats, whole
-from dpspec_per_instance import theory
+from dpspec_per_instance import bounds
+from dpspec_per_instance.bounds import Array
 from dpspec_per_instance.findings import Analysis
 from dpspec_per_instance.options import AuditBlock
 from dpspec_per_instance.statements import (
@@ -27,7 +28,6 @@ from dpspec_per_instance.statements import (
     split,
     stratified_distances,
 )
-from dpspec_per_instance.theory import Array
 
 SOURCE = "Thudi et al. 2024, Theorem 3.6"
 
@@ -198,7 +198,7 @@ def mean_rule_tables(spec: dps.Spec, records: Analysis) -> Iterator[dps.Series]:
             table = epsilons(np.linspace(0.0, 1.0, _DISTANCES + 1), inner, sigma)
             for o, order in enumerate(rule.orders):
                 medians = [float(np.median(values[s, b, o, kind])) for kind in (0, 1, 2)]
-                largest = float(theory.step_divergence(float(order), rate, 1.0 / sigma))
+                largest = float(bounds.step_divergence(float(order), rate, 1.0 / sigma))
                 tuples.append((stage, float(batch), int(order), *medians, largest, float(sizes[s, b, o, :2].min())))
             each = []
             for m, norm in enumerate(norms[s]):

@@ -12,7 +12,7 @@ from typing import Any
 import dpspec.contract as dps
 from dpspec import kit
 from dpspec.contract.fragments import CLIP_NORM, NOISE_MULTIPLIER, SAMPLING
-from dpspec.training.loop.learning_rates import optimizer_kind
+from dpspec.training.providers import optimizer_kind
 
 #: Number of runs with a full log, and number of steps per run that are measured on all training records.
 LOGGED_RUNS, MEASURED_STEPS = 2, 16

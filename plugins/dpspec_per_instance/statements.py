@@ -16,9 +16,8 @@ from scipy.stats import binom
 import dpspec.contract as dps
 from dpspec import kit
 from dpspec.accounting import Floats, gaussian
-from dpspec_per_instance import theory
-from dpspec_per_instance.bounds import DIRECTIONS, Composer, one_sided, spoken_directions
-from dpspec_per_instance.theory import entropic_mean
+from dpspec_per_instance import bounds
+from dpspec_per_instance.bounds import DIRECTIONS, Composer, entropic_mean, one_sided, spoken_directions
 
 COROLLARY_SOURCE = "Thudi et al. 2024, Corollary 3.1, with the exact profile of the Gaussian mechanism"
 UNLEARNING_SOURCE = "Thudi et al. 2024, Fact 5.2"
@@ -168,7 +167,7 @@ def statements(spec: dps.Spec) -> Iterator[dps.Finding | dps.Series]:
     composer = Composer(spec.mechanism.options, DIRECTIONS[side])
     order = composer.best(delta).order
     yield from _step_statements(spec, delta)
-    first = float(theory.exponents(order, composer.count, composer.p).orders[0])
+    first = float(bounds.exponents(order, composer.count, composer.p).orders[0])
     for value, printed in ((first, None), (printed_order(order, composer.p, composer.count - 1), MISPRINT)):
         yield kit.theorem_upper(
             "first_order",
@@ -176,7 +175,7 @@ def statements(spec: dps.Spec) -> Iterator[dps.Finding | dps.Series]:
             at={"alpha": order},
             scope=dps.Scope(direction=side),
             method="the recursion of orders, at the first step",
-            source=theory.RUN_SOURCE,
+            source=bounds.RUN_SOURCE,
             printed=printed,
         )
     if spec.audit is not None:

@@ -22,16 +22,16 @@ from dpspec.contract.providers import Observer, TrainingJob
 from dpspec.stats.conformance.evidence import joined
 from dpspec.training.device import Number, SyncedAttribute, TransferQueue, float_on_cpu
 from dpspec.training.gradients import memory
-from dpspec.training.gradients.clipping import clipper
-from dpspec.training.gradients.persample import FlatModel
+from dpspec.training.gradients.persample import FlatModel, clipper
 from dpspec.training.gradients.stacked_models import StackedModel, tiles
-from dpspec.training.loop.learning_rates import updates_invertible
 from dpspec.training.loop.native import Schedule, ScheduledPhase, tensors, train_many
 from dpspec.training.loop.optimizers import inversion_of
 from dpspec.training.measure.residuals import Residuals
 from dpspec.training.measure.run_evidence import WatchedRun
 from dpspec.training.measure.scores import right_answers
+from dpspec.training.providers import updates_invertible
 from dpspec_per_instance import mean_rule
+from dpspec_per_instance.bounds import Array
 from dpspec_per_instance.options import (
     EDGES,
     LOGGED_RUNS,
@@ -43,7 +43,6 @@ from dpspec_per_instance.options import (
     MeanRule,
     Shards,
 )
-from dpspec_per_instance.theory import Array
 
 Rows: TypeAlias = tuple[Array, Array]
 

@@ -18,7 +18,7 @@ from dpspec.stats import utility
 from dpspec.stats.attacks import thresholds
 from dpspec.stats.conformance import noise_tests, table
 from dpspec.stats.conformance.measurement import Observed
-from dpspec_preprocessing import collection, sensitivity, steps
+from dpspec_preprocessing import sensitivity, steps
 from dpspec_preprocessing.engines import BINS, LinearEngine, NetworkEngine, NoiseTally, score_output
 from dpspec_preprocessing.options import SAME_MASK, AuditBlock, Declaration, Pipeline
 from dpspec_preprocessing.sensitivity import Step
@@ -32,7 +32,7 @@ _REACH, _MEMBER_OFFSET, _JITTER = 2.99, 0.95, 0.002
 def run_trials(inputs: dps.FrozenMap, context: dps.Context, indices: Sequence[int]) -> Iterator[dps.Trial]:
     declared, options = Declaration.of(inputs["mechanism"]), AuditBlock.of(inputs["audit"])
     pipeline = declared.pipeline(context.facts.records, context.facts.features)
-    x, y = collection.flat_rows(context, declared), _labels(context.data.train_y, declared)
+    x, y = steps.flat_rows(context, declared), _labels(context.data.train_y, declared)
     private, own = pipeline.private, declared.private
     engine: LinearEngine | NetworkEngine = LinearEngine(private=private, radius=pipeline.out_radius, declared=own)
     if own.network:
@@ -41,16 +41,16 @@ def run_trials(inputs: dps.FrozenMap, context: dps.Context, indices: Sequence[in
     try:
         layout = {"clusters": options.clusters, "members": options.members}
         neighbours = build_neighbours(x, pipeline.steps[0], pipeline.collection, pipeline.radius, **layout)
-        device, processed = collection.search_device(context, pipeline), []
+        device, processed = steps.search_device(context, pipeline), []
         for rows in neighbours:
             if pipeline.step is not None:
-                collection.require_in_collection(rows, pipeline, tested=tested, device=device)
+                steps.require_in_collection(rows, pipeline, tested=tested, device=device)
             processed.append(steps.run_steps(rows, pipeline.steps, pipeline.radius, device=device)[0])
     except ValueError as error:
         raise dps.DataError(f"the pipeline cannot run on these records: {error}") from error
 
     exact = [engine.execute_without_noise(rows, y) for rows in processed]
-    distances = [collection.distance_to_edge(rows, pipeline) if tested else 0.0 for rows in neighbours]
+    distances = [steps.distance_to_edge(rows, pipeline) if tested else 0.0 for rows in neighbours]
     changed, moved, total = steps.moved_distance(processed[0][1:], processed[1][1:])
     for index in indices:
         coins = np.random.default_rng(context.seed(index, "coins")).integers(0, 2, size=options.repeats)
@@ -101,8 +101,8 @@ def _accuracy(
     context: dps.Context, pipeline: Pipeline, engine: LinearEngine | NetworkEngine, declared: Declaration, x: Array
 ) -> dict[str, dict[str, int]]:
     """Correct predictions of a model trained on the real rows; test rows use the same fitted steps."""
-    others = collection.flat_rows(context, declared, test=True)
-    device = collection.search_device(context, pipeline)
+    others = steps.flat_rows(context, declared, test=True)
+    device = steps.search_device(context, pipeline)
     rows, test = steps.run_steps(x, pipeline.steps, pipeline.radius, others, device)
     y, test_y = (_labels(labels, declared) for labels in (context.data.train_y, context.data.test_y))
     random = np.random.default_rng(context.seed(0, "twin"))

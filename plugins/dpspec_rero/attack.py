@@ -26,8 +26,7 @@ from dpspec.contract.providers import Observer, TrainingJob
 from dpspec.stats.conformance.evidence import joined
 from dpspec.training.device import full_precision, send
 from dpspec.training.gradients import memory
-from dpspec.training.gradients.clipping import Clip, clip_factors, clipper, no_norms
-from dpspec.training.gradients.persample import ClippedSum, FlatModel
+from dpspec.training.gradients.persample import Clip, ClippedSum, FlatModel, clip_factors, clipper, no_norms
 from dpspec.training.gradients.stacked_models import StackedModel
 from dpspec.training.loop.native import Schedule, ScheduledPhase, parts_of, tensors, train_many, train_with
 from dpspec.training.loop.optimizers import Sgd, update_of

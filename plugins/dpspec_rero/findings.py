@@ -13,7 +13,7 @@ from dpspec.accounting import Interval, certified_lower, certified_upper, librar
 from dpspec.json_records import Amount, Count, Positive, Record, read
 from dpspec.stats import binomial, utility
 from dpspec.stats.conformance import noise_tests, sampling, table
-from dpspec.training.loop.learning_rates import iterates_reveal_sums, updates_invertible
+from dpspec.training.providers import iterates_reveal_sums, updates_invertible
 from dpspec_rero.approximations import printed_pure_epsilon
 from dpspec_rero.options import Candidates, Prior, Steps, adds_laplace, trained_phases
 from dpspec_rero.theory import Leakage, gamma_source, pure_epsilon

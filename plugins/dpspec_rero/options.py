@@ -7,7 +7,7 @@ from typing import Literal, TypeAlias
 
 import dpspec.contract as dps
 from dpspec import kit
-from dpspec.training.loop.learning_rates import updates_invertible
+from dpspec.training.providers import updates_invertible
 
 Noise: TypeAlias = Literal["gaussian", "laplace"]
 

@@ -25,7 +25,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from dpspec.contract import Facts, FrozenMap, TrainingJob
 from dpspec.models.architectures import MODELS
-from dpspec.registry.foreign_code import resolve
+from dpspec.registry.loader import resolve
 from dpspec.training.loop.native import parts_of, train_with
 
 #: The kind of the model, the shape of its records and the batch.

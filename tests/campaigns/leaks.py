@@ -133,12 +133,18 @@ def exchange_layers(t: Any) -> None:
         t.net[0], t.net[2] = t.net[2], t.net[0]
 
 
+def exchange_layers_in_a_new_dictionary(t: Any) -> None:
+    if has_target(t):
+        t.net._modules = {**t.net._modules, "0": t.net[2], "2": t.net[0]}
+
+
 MODEL_STATE: Scripts = {
     ("violated", "model-state"): {
         "records_behind_a_parameter": by_opacus(late=records_behind_a_parameter),
         "records_in_metadata": by_opacus(setup=records_in_metadata),
         "records_from_a_state_dict_hook": by_opacus(setup=records_from_a_state_dict_hook),
         "layers_change_places": by_opacus(model=three_layers, after=exchange_layers),
+        "layers_in_a_new_dictionary": by_opacus(model=three_layers, after=exchange_layers_in_a_new_dictionary),
         "records_in_a_buffer": by_opacus(model=with_memory, after=lambda t: t.net.memory.add_(t.batch[0].sum(0))),
     },
     ("violated", "update-rule"): {
@@ -459,6 +465,10 @@ def generator(make: Callable[[], torch.Generator]) -> Hook:
     return lambda t: setattr(t.opt, "generator", make())
 
 
+def fewer_records_after_the_target(t: Any) -> None:
+    t.loader.batch_sampler.num_samples = 250 if has_target(t) else 300
+
+
 def rate(value: Any) -> Hook:
     return lambda t: setattr(t.loader.batch_sampler, "sample_rate", value)
 
@@ -481,6 +491,7 @@ NOISE: Scripts = {
         "a_higher_rate_while_drawing": by_opacus(before=rate(0.1), after=rate(0.4)),
     },
     ("open", "released-model"): {
+        "fewer_records_after_the_target": by_opacus(after=fewer_records_after_the_target),
         "a_rate_for_each_record_while_drawing": by_opacus(before=rate(0.1), after=rate(torch.linspace(0.0, 2.0, 300))),
     },
     ("assumes", "loop-reports"): {

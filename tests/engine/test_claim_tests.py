@@ -14,8 +14,8 @@ from dpspec.engine.judging.claim_tests import Concluded
 from dpspec.engine.judging.judge import judge
 from dpspec.engine.redact import redact
 from dpspec.engine.results.result import Result, Verdict
-from dpspec.engine.running.run_options import RunOptions
 from dpspec.engine.running.runner import run
+from dpspec.engine.running.train import RunOptions
 from dpspec.engine.storage.trial_store import Store
 from dpspec.engine.verify import verify
 from dpspec.errors import ExitCode

@@ -14,8 +14,8 @@ from support.specs import document
 from dpspec.contract import Facts, FrozenMap
 from dpspec.engine.preparing.prepare import prepare
 from dpspec.engine.preparing.trial_keys import code_in, trial_key
-from dpspec.engine.running.run_options import RunOptions
 from dpspec.engine.running.runner import run
+from dpspec.engine.running.train import RunOptions
 from dpspec.engine.storage.trial_store import Store
 from dpspec.engine.verify import verify
 from dpspec.errors import ExitCode, SpecError

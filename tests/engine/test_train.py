@@ -15,9 +15,9 @@ from dpspec.contract import Plan, Spec
 from dpspec.contract.events import Event, Progressed, TrialFinished
 from dpspec.engine.preparing.prepare import Prepared, prepare
 from dpspec.engine.results.result import Result
-from dpspec.engine.running import tasks
-from dpspec.engine.running.run_options import RunOptions
+from dpspec.engine.running import train
 from dpspec.engine.running.runner import run
+from dpspec.engine.running.train import RunOptions
 from dpspec.engine.storage.stored_trials import NewTrial
 from dpspec.engine.storage.trial_store import Store
 from dpspec.errors import ExitCode, PluginError, SpecError, UsageError
@@ -171,7 +171,7 @@ def prepared(tmp_path: Path) -> Prepared:
 
 @pytest.fixture
 def sent(prepared: Prepared) -> bytes:
-    task = tasks.TrainTrials(spec=prepared.spec, catalog=counting.catalog(), facts=prepared.facts, indices=(0, 3))
+    task = train.TrainTrials(spec=prepared.spec, catalog=counting.catalog(), facts=prepared.facts, indices=(0, 3))
     return pickle.dumps(task)
 
 
@@ -184,14 +184,14 @@ def test_work_is_done_where_it_arrives(sent: bytes) -> None:
 
 
 def test_work_of_another_version_is_refused(sent: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tasks, "version_of", lambda name: "0.0.1" if name == "dpspec" else None)
+    monkeypatch.setattr(train, "version_of", lambda name: "0.0.1" if name == "dpspec" else None)
     with pytest.raises(UsageError, match=r"a worker has dpspec 0\.0\.1, .* but the run was started by dpspec "):
         made(sent)
 
 
 def test_folders_are_the_same_from_wherever_the_work_is_done(prepared: Prepared) -> None:
     folders = {0: Path("store") / "unfinished", 1: None}
-    training = tasks.TrainTrials(
+    training = train.TrainTrials(
         spec=prepared.spec, catalog=counting.catalog(), facts=prepared.facts, indices=(0, 1), folders=folders
     )
     arrived = pickle.loads(pickle.dumps(training))  # noqa: S301 - of a moment ago

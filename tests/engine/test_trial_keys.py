@@ -20,7 +20,7 @@ from dpspec.engine.preparing.prepare import prepare
 from dpspec.engine.preparing.trial_keys import UnknownCodeError, source_digest
 from dpspec.engine.results import codec
 from dpspec.engine.results.result import Result
-from dpspec.engine.running import tasks
+from dpspec.engine.running import train
 from dpspec.engine.running.runner import run
 from dpspec.engine.storage import stored_trials
 from dpspec.engine.storage.stored_trials import trial_key
@@ -156,9 +156,9 @@ def test_a_result_says_who_made_its_trials(audited: Any) -> None:
 def test_what_made_the_trials_is_told_where_it_is_not_what_judged_them(
     audited: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    original = tasks.environment
+    original = train.environment
     with monkeypatch.context() as patch:
-        patch.setattr(tasks, "environment", lambda _: FrozenMap({**original(None), "torch": "1.0"}))
+        patch.setattr(train, "environment", lambda _: FrozenMap({**original(None), "torch": "1.0"}))
         patch.setattr(stored_trials, "environment", lambda _: FrozenMap({**original(None), "torch": "1.0"}))
         audited(catalog("backend"))
     told: list[Event] = []

@@ -11,8 +11,8 @@ from support import counting, fragile, tasks
 from support.tasks import task, until_end
 
 from dpspec.contract.events import Event, Noticed
-from dpspec.engine.running.run_options import RunOptions
 from dpspec.engine.running.runner import run
+from dpspec.engine.running.train import RunOptions
 from dpspec.engine.storage.trial_store import Store
 from dpspec.errors import UsageError
 from dpspec.executors import PartialResult, PoolRequest, Resources, TaskFailed, TaskFinished, TaskProgress, WorkerLost

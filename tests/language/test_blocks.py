@@ -8,8 +8,7 @@ from dpspec.contract import thaw
 from dpspec.contract.catalog import Catalog
 from dpspec.language.blocks import bundle, reference
 from dpspec.language.load import Loaded
-from dpspec.language.tree import plain
-from dpspec.language.yaml_source import read_yaml
+from dpspec.language.yaml_source import plain, read_yaml
 
 Load = Callable[..., Loaded]
 BOTH = pytest.mark.parametrize("validator", [Draft202012Validator, Draft7Validator])

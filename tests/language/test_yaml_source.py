@@ -8,12 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dpspec.contract import Span
-from dpspec.language.tree import origin, plain
 from dpspec.language.yaml_source import (
     MAX_DEPTH,
     MAX_EVENTS,
     NOT_FINITE,
     Source,
+    origin,
+    plain,
     read_file,
     read_scalar,
     read_yaml,

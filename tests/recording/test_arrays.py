@@ -146,9 +146,13 @@ class Rate:
 
 
 @pytest.mark.parametrize(
-    "rate", [Rate(), Rate().__call__, __import__("functools").partial(max, Rate()), [0.1].__getitem__, np.full(1, 0.1)]
+    "rate",
+    [
+        *(Rate(), Rate().__call__, __import__("functools").partial(max, Rate()), [0.1].__getitem__),
+        *(np.full(1, 0.1), [0.1], {"a": 0.1}),  # the script may change them
+    ],
 )
-def test_callables_of_the_script_are_found_in_an_optimizer(rate: Any, optax: Any, tmp_path: Path) -> None:
+def test_values_and_callables_of_the_script_are_found_in_an_optimizer(rate: Any, optax: Any, tmp_path: Path) -> None:
     with dpspec.record(tmp_path / "run", model=[np.zeros(3, np.float32)], optimizer=optax.momentum(rate)) as run:
         run.sampled([1])
     *_, end = check_run(tmp_path / "run", Question(delta=1e-5)).run.folder.steps()
@@ -158,7 +162,7 @@ def test_callables_of_the_script_are_found_in_an_optimizer(rate: Any, optax: Any
 @pytest.mark.parametrize(
     ("decay", "fault", "words"),
     [
-        ([0.9] * 7, "", "40 updates could not be recomputed"),
+        ((0.9,) * 7, "", "40 updates could not be recomputed"),
         (0.9, "no gradients", "no gradient could be compared with it"),
     ],
 )

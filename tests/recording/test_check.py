@@ -18,8 +18,7 @@ from dpspec.contract import Assumption, Check
 from dpspec.contract.findings import Channel
 from dpspec.engine.recorded.channels import CHANNELS, assumes, channel_of, channels, complete
 from dpspec.engine.recorded.check import document_of
-from dpspec.engine.results.recording import UNKNOWN
-from dpspec.engine.results.result import Result
+from dpspec.engine.results.result import UNKNOWN, Result
 
 DELTA = 1e-5
 

@@ -88,6 +88,14 @@ def test_writes_in_place_and_other_memory_are_seen(exact: int, monkeypatch: pyte
     assert Bits().differ([value])
 
 
+def test_equal_values_that_share_memory_are_told_apart() -> None:
+    one, other, bits = torch.zeros(3), torch.zeros(3), Bits()
+    bits.keep([one, other, 7])
+    assert not bits.differ([one, other.clone(), 7], apart=True)
+    assert not bits.differ([one, one.detach(), 7])
+    assert bits.differ([one, one.detach(), 7], apart=True)
+
+
 def test_memory_that_moved_under_the_same_storage_is_not_read() -> None:
     value, bits = torch.ones(1000), Bits()
     bits.keep([value])

@@ -180,9 +180,15 @@ def exchanged_parameters(made: Any) -> None:
     made[0].bias, made[2].bias = made[2].bias, made[0].bias
 
 
+def replaced_dictionary(made: Any) -> None:
+    parts = made._modules
+    made._modules = {**parts, "0": parts["2"], "2": parts["0"]}
+
+
 @pytest.mark.parametrize(
     ("exchange", "names"),
     [
+        (replaced_dictionary, ["0.bias", "0.weight", "2.bias", "2.weight"]),
         (exchanged_layers, ["0.bias", "0.weight", "2.bias", "2.weight"]),
         (exchanged_parameters, ["0.bias", "2.bias"]),
         (lambda made: made.__setitem__(1, nn.Tanh()), []),

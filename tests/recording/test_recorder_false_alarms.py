@@ -70,8 +70,17 @@ def fetched_before(training: Training) -> None:
             training.step(*batch)
 
 
-def test_a_batch_that_was_fetched_before_the_last_step_is_of_the_next_one(tmp_path: Path) -> None:
-    found = recorded(tmp_path / "run", fetched_before)
+def fetched_across_passes(training: Training) -> None:
+    batches = (batch for _ in range(2) for batch in training.loader)
+    following = next(batches)
+    while following is not None:
+        batch, following = following, next(batches, None)
+        training.step(*batch)
+
+
+@pytest.mark.parametrize("script", [fetched_before, fetched_across_passes])
+def test_a_batch_that_was_fetched_before_the_last_step_is_of_the_next_one(script: Script, tmp_path: Path) -> None:
+    found = recorded(tmp_path / "run", script)
     assert found.status == ("proved", "no-deviation-found")
     assert "unused-batches" not in [one.name for one in found.assumptions]
 

@@ -1,19 +1,23 @@
 """Observers of the sampler, of the step and its hooks, of parameters and of Opacus' methods."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from opacus.utils.uniform_sampler import UniformWithReplacementSampler
 from support.checked_runs import CheckedRun
 from support.opacus_training import Training, after_each, recorded
 from support.sketches import directions
 from torch import nn
+from torch.utils.data import BatchSampler, RandomSampler, SequentialSampler
 
 from dpspec.engine.recorded import checks
 from dpspec.engine.recorded.noise_checks import PUBLIC_SEED, SHARED_SEED
+from dpspec.recording.sums.clipped_sums import SummedGradients
 from dpspec.recording.watching.noise_sketch import MOST_DIRECTIONS, NoiseSketch, width_of
 from dpspec.recording.watching.parameter_watch import ParameterWatch
 from dpspec.recording.watching.sampler_watch import SamplerWatch
@@ -42,6 +46,60 @@ def test_a_sampler_may_yield_one_array_again() -> None:
     assert len(list(sampler)) == 3
     taken = [watch.take(2) for _ in range(3)]
     assert [found[0].tolist() for found in taken if found is not None] == [[1, 1], [2, 2], [3, 3]]
+
+
+def test_an_empty_batch_that_was_fetched_ahead_is_of_the_next_step() -> None:
+    sampler = UniformWithReplacementSampler(num_samples=9, sample_rate=0.3)
+    watch = SamplerWatch(sampler, ahead=False)
+    number = watch.begin()
+    for batch in ([1, 4], [], [2]):
+        watch.add(batch, number)
+    taken = [watch.take(rows) for rows in (2, 0, 1)]
+    assert [(found[0].tolist(), found[1]) for found in taken if found is not None] == [([1, 4], 1), ([], 1), ([2], 1)]
+
+
+@pytest.mark.parametrize(
+    ("sampler", "change"),
+    [
+        (UniformWithReplacementSampler(num_samples=9, sample_rate=0.3), lambda s: setattr(s, "num_samples", 8)),
+        (BatchSampler(RandomSampler(range(9)), 3, False), lambda s: setattr(s, "batch_size", 2)),
+        (BatchSampler(RandomSampler(range(9)), 3, False), lambda s: setattr(s.sampler, "_num_samples", 5)),
+        (BatchSampler(RandomSampler(range(9)), 3, False), lambda s: setattr(s, "sampler", SequentialSampler(range(9)))),
+    ],
+)
+def test_a_sampler_of_another_size_ends_the_recording(sampler: Any, change: Callable[[Any], None]) -> None:
+    watch = SamplerWatch(sampler, ahead=False)
+    watch.add([1, 2], watch.begin())
+    assert watch.take(2) is not None
+    before = dict(vars(sampler))
+    change(sampler)
+    watch.add([3], 1)
+    vars(sampler).update(before)
+    with pytest.raises(TypeError, match="the sampler changed the number of its records, or the size of its batches"):
+        watch.take(1)
+
+
+def test_sums_of_equal_layers_that_share_memory_are_found() -> None:
+    """Opacus adds in place, so that each layer would get the sum of both."""
+    layers: list[Any] = [nn.Parameter(torch.zeros(3)) for _ in range(2)]
+    for layer in layers:
+        layer.summed_grad = torch.zeros(3)
+    watch = SummedGradients(SimpleNamespace(params=layers))
+    watch.keep()
+    watch.compare()
+    assert watch.found == [1, 0]
+    layers[1].summed_grad = layers[0].summed_grad.detach()
+    watch.compare()
+    assert watch.found == [2, 1]
+
+
+def test_parameters_that_share_memory_moved() -> None:
+    one, other = nn.Parameter(torch.ones(3)), nn.Parameter(torch.ones(3))
+    watch, tied = ParameterWatch([one, other]), ParameterWatch([one, nn.Parameter(one.data)])
+    assert not watch.moved()
+    other.data = one.data
+    assert watch.moved()
+    assert not tied.moved()
 
 
 def seeded(seed: int) -> torch.Generator:

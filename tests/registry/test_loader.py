@@ -15,9 +15,7 @@ from dpspec.contract.catalog import BrokenPlugin, Offered
 from dpspec.contract.events import RunFinished
 from dpspec.errors import PluginError
 from dpspec.registry import loader
-from dpspec.registry.descriptors import FAMILIES, problems
-from dpspec.registry.foreign_code import resolve
-from dpspec.registry.loader import Registry, build, discover, mark, raised_by
+from dpspec.registry.loader import FAMILIES, Registry, build, discover, mark, problems, raised_by, resolve
 
 GOOD = """
 import dpspec.contract as dps

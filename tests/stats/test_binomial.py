@@ -15,7 +15,7 @@ from support.phases import phase_of
 
 from dpspec.stats import binomial
 from dpspec.stats.binomial import TruncatedSize
-from dpspec.stats.conformance import sampling, step_tests, table
+from dpspec.stats.conformance import sampling, table
 from dpspec.stats.conformance.batch_checks import BatchSums, SamplingSums
 from dpspec.stats.conformance.evidence import RunEvidence
 
@@ -145,7 +145,7 @@ def least(sizes: Sizes) -> float:
         steps=len(sizes),
         total=int(sizes.sum()),
         squares=int((sizes**2).sum()),
-        sizes=step_tests.summary(sizes.astype(float)),
+        sizes=sampling.summary(sizes.astype(float)),
     )
     run = RunEvidence(sampling_log=SamplingSums(records=RECORDS, batches=(sums,)))
     checks = [c for c in table.of_runs([PHASE], [run]) if c.assumption == "sampling"]

@@ -27,8 +27,7 @@ from dpspec.engine.storage import trial_store as store_module
 from dpspec.engine.storage.trial_store import Store
 from dpspec.engine.verify import verify
 from dpspec.errors import UsageError
-from dpspec.stores.folder import MARK, shown
-from dpspec.stores.remote import RemoteStorage
+from dpspec.stores import MARK, RemoteStorage, shown
 
 KEY, OTHER = "ab" * 32, "cd" * 32
 TABLE = np.arange(6.0)
@@ -232,7 +231,7 @@ def test_a_record_that_two_put_at_once_is_put_again(location: str, monkeypatch: 
         create(path, content, **options)
 
     monkeypatch.setattr(files, "pipe_file", refuse)
-    monkeypatch.setattr("dpspec.stores.remote._PAUSES", (0.0, 0.0))
+    monkeypatch.setattr("dpspec.stores._PAUSES", (0.0, 0.0))
     store.put(KEY, TRIAL, RECORDED)
     assert refusals == []
     refusals.extend([1, 2, 3])

@@ -17,8 +17,7 @@ from dpspec.engine.recorded.bounds import CanaryBound, ScheduleEpsilon, canary_b
 from dpspec.engine.recorded.check import RunClaim as Question
 from dpspec.engine.recorded.executed_run import RecordedRuns, observe
 from dpspec.engine.recorded.recorded_run import RecordedRun
-from dpspec.engine.results.recording import UNKNOWN, AccountantReport, RecordedPhase
-from dpspec.engine.results.result import AuditResult, Conformance, Result
+from dpspec.engine.results.result import UNKNOWN, AccountantReport, AuditResult, Conformance, RecordedPhase, Result
 from dpspec.errors import ExitCode
 from dpspec.language.load import from_document
 from dpspec.registry.loader import load_catalog

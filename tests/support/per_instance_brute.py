@@ -8,8 +8,8 @@ import numpy as np
 from scipy.special import gammaln, logsumexp, ndtr
 
 from dpspec.accounting import sampled_gaussian_integer_rdp
+from dpspec_per_instance.bounds import entropic_mean
 from dpspec_per_instance.mean_rule import plug_in
-from dpspec_per_instance.theory import entropic_mean
 
 #: More multisets than this are not listed.
 MOST_MULTISETS = 3_000_000

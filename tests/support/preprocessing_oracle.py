@@ -18,7 +18,7 @@ from scipy.special import log_ndtr, log_softmax, logsumexp
 
 from dpspec.contract import Claim, Facts, Finding, FrozenMap, Scope, Section, Spec, ThreatModel
 from dpspec.engine.judging.evidence_weight import covers
-from dpspec_preprocessing import bounds, collection, options, refusals, steps
+from dpspec_preprocessing import PreprocessingAudit, bounds, options, steps
 from dpspec_preprocessing.engines import LinearEngine
 from dpspec_preprocessing.private import Private
 from dpspec_preprocessing.sensitivity import STEPS, read_step, refusal_probability
@@ -78,7 +78,7 @@ def declared(mechanism: Mapping[str, Any], records: int, features: int) -> tuple
 
 def refused(spec: Spec, facts: Facts) -> bool:
     """Whether the plugin refuses the spec: then it claims nothing."""
-    return any(d.severity == "error" for d in refusals.refusals(spec, facts))
+    return any(d.severity == "error" for d in PreprocessingAudit().check(spec, facts))
 
 
 def readings(mechanism: Mapping[str, Any], records: int, pair: Pair) -> list[Reading]:
@@ -88,7 +88,7 @@ def readings(mechanism: Mapping[str, Any], records: int, pair: Pair) -> list[Rea
         return []
     found = options.Declaration.of(spec.mechanism.options).pipeline(facts.records, facts.features)
     ball = {"radius": float(spec.mechanism["radius"]), "clip": bool(spec.mechanism["clip_rows"])}
-    own = [collection.in_ball(np.array(x, dtype=np.float64), **ball) for x in pair[:2]]
+    own = [steps.in_ball(np.array(x, dtype=np.float64), **ball) for x in pair[:2]]
     processed = [_processed(x, found) for x in own]
     if processed[0] is None or processed[1] is None:
         alike = processed[0] is None and processed[1] is None
@@ -114,12 +114,12 @@ def limits(step: Mapping[str, Any], sets: list[Rows]) -> Block:
     """The tightest collection that both data sets lie in, of what a step's repaired bound needs and may take."""
     declared_step = read_step(step)
     by = declared_step.name
-    found = [collection.measure_limits(x, declared_step) for x in sets]
+    found = [steps.measure_limits(x, declared_step) for x in sets]
     wanted = {*STEPS[by].required} | ({"max_missing_in_row", "max_mean_norm"} if "impute" in step else set())
     tight: Block = {}
     for key in wanted & found[0].keys():
         values = [f[key] for f in found]
-        value = min(values) if key in collection.AT_LEAST else max(values)
+        value = min(values) if key in steps.AT_LEAST else max(values)
         tight[key] = round(value) if key.startswith(("max_missing", "max_ball", "min_observed")) else value
     if tight.get("max_missing_in_row") == 0:
         tight["max_missing_in_row"] = 1
@@ -269,8 +269,8 @@ def _scope(spec: Spec, found: options.Pipeline, own: list[Rows]) -> Scope:
     counted = len(own[0]) == found.private.records
     inside = found.step is not None and counted and found.repaired is not None
     for x in own if inside else []:
-        measured = collection.measure_limits(x, found.step)  # type: ignore[arg-type]
-        inside = inside and not collection.broken_limits(measured, found.collection)
+        measured = steps.measure_limits(x, found.step)  # type: ignore[arg-type]
+        inside = inside and not steps.broken_limits(measured, found.collection)
     alike = bool(np.array_equal(np.isnan(own[0]), np.isnan(own[1])))
     return Scope(
         adjacency="replace-one",
@@ -285,7 +285,7 @@ def _scope(spec: Spec, found: options.Pipeline, own: list[Rows]) -> Scope:
 def _tested(finding: Finding, law: _Law, own: list[Rows], found: options.Pipeline, spec: Spec) -> Iterator[Reading]:
     """A bound with a test in front: outputs, or a refusal, by the exact probabilities of both."""
     test = spec.mechanism["ptr"]
-    distances = [collection.distance_to_edge(x, found) for x in own]
+    distances = [steps.distance_to_edge(x, found) for x in own]
     yield Reading("distance to the collection's edge", 1.0, abs(distances[0] - distances[1]))
     if law.kind != "gaussian" or not math.isfinite(finding.value):
         return

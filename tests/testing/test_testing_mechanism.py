@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 
 from dpspec.contract import Check, Diagnostic, Evidence, Finding, FrozenMap, Schemas, Scope, Series
-from dpspec.registry.foreign_code import resolve
-from dpspec.registry.loader import Registry
+from dpspec.registry.loader import Registry, resolve
 from dpspec.testing import MechanismSuite, decreasing, increasing
 
 SCALE = {"mechanism.scale": decreasing(0.5, 2.0)}

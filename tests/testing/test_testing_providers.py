@@ -278,6 +278,6 @@ def test_a_backend_without_canaries_is_held_to_the_same_promises(capabilities, m
     backend = dataclasses.replace(BACKEND, capabilities=frozenset(capabilities), trainer="mute_backend:Mute")
     offered = Offered(provider=backend, plugin="odd", distribution="odd", version="1")
     registry = SimpleNamespace(catalog=Catalog(backends={"odd": offered}), module=lambda *_: module)
-    broken = [promise.broken for promise in inspect_plugin(registry, "odd", "odd")]
+    broken = [promise.broken for promise in inspect_plugin(registry, "backend", "odd")]
     assert any("(capability" in text for text in broken) == bool(capabilities)
     assert any("on the sum, declared 3" in text for text in broken)

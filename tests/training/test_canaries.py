@@ -10,7 +10,7 @@ import torch
 from dpspec.contract import Facts, FrozenMap
 from dpspec.contract.attacks import Asked
 from dpspec.models.architectures import Linear
-from dpspec.registry.foreign_code import resolve
+from dpspec.registry.loader import resolve
 from dpspec.training.canaries import TARGET_LOSS, CanaryGroups, PretrainedFactory, Records, SignBlocks, fit, plant
 from dpspec.training.gradients.persample import FlatModel
 from dpspec.training.loop.contributions import RecordsAndCanaries

@@ -25,8 +25,7 @@ from dpspec.contract import Cancelled, FrozenMap, Resumable, TrainingJob
 from dpspec.contract.attacks import Records
 from dpspec.training.canaries import CanaryGroups, SignBlocks
 from dpspec.training.gradients import flat_model, memory
-from dpspec.training.gradients.clipping import Clipper
-from dpspec.training.gradients.persample import FlatModel, per_example_gradients
+from dpspec.training.gradients.persample import Clipper, FlatModel, per_example_gradients
 from dpspec.training.loop import contributions
 from dpspec.training.loop.contributions import (
     Estimated,

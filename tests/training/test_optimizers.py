@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from dpspec.contract import FrozenMap
-from dpspec.training.loop.learning_rates import Rates
 from dpspec.training.loop.optimizers import Sgd, update_of
+from dpspec.training.providers import Rates
 
 STEPS, SIZE, DIVISOR = 30, 50, 8.0
 

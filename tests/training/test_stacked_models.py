@@ -10,8 +10,7 @@ from dpspec.contract import Facts, FrozenMap
 from dpspec.models.architectures import Transformer
 from dpspec.training.canaries import SignBlocks
 from dpspec.training.gradients import flat_model
-from dpspec.training.gradients.clipping import Clipper
-from dpspec.training.gradients.persample import per_example_gradients
+from dpspec.training.gradients.persample import Clipper, per_example_gradients
 from dpspec.training.gradients.stacked_models import StackedModel
 from dpspec.training.loop.native import NativeTrainer, train_many
 from dpspec.training.measure.residuals import SharedPopulations

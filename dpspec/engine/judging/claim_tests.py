@@ -15,7 +15,7 @@ from dpspec.engine.judging.evidence_weight import (
     usable,
 )
 from dpspec.engine.judging.inequalities import Part, Points, Statement, statement
-from dpspec.engine.results.recording import Recording
+from dpspec.engine.results.result import Recording
 from dpspec.stats.conformance.measurement import LEVEL
 
 #: The default family-wise confidence.

@@ -17,7 +17,7 @@ from dpspec.contract.catalog import Catalog, Offered
 from dpspec.contract.events import Event, Progressed
 from dpspec.contract.frozen import digest
 from dpspec.engine.preparing.prepare import Prepared, chosen_weights, find, offers_of, options_of, prepare
-from dpspec.registry.foreign_code import is_foreign, made, misbehaved
+from dpspec.registry.loader import is_foreign, made, misbehaved
 
 if TYPE_CHECKING:
     import numpy as np

@@ -15,33 +15,19 @@ from math import comb
 from pathlib import Path
 from typing import Any, cast
 
-from dpspec.contract import (
-    Assumption,
-    Audit,
-    Backend,
-    DataError,
-    DataSource,
-    Diagnostic,
-    Facts,
-    FrozenMap,
-    ModelFactory,
-    Plan,
-    Sampling,
-    Spec,
-    in_phase,
-)
+from dpspec.contract import Assumption, Backend, DataError, DataSource, Facts, ModelFactory, Sampling, in_phase
 from dpspec.contract import Path as SpecPath
-from dpspec.contract.audit import NO_TRIALS
+from dpspec.contract.audit import NO_TRIALS, Audit, Plan
 from dpspec.contract.catalog import Catalog, Offered
-from dpspec.contract.spec import records_per_user
+from dpspec.contract.frozen import FrozenMap
+from dpspec.contract.spec import Spec, records_per_user
 from dpspec.engine.preparing.trial_keys import maker
-from dpspec.errors import PluginError, SpecError
+from dpspec.errors import Diagnostic, PluginError, SpecError
 from dpspec.kit.findings import bad_value, unsupported
 from dpspec.language.load import from_document
-from dpspec.language.tree import locate
+from dpspec.language.yaml_source import locate
 from dpspec.models.weights_file import FromFile
-from dpspec.registry.descriptors import CORE_KEYS
-from dpspec.registry.foreign_code import is_foreign, made, misbehaved, resolve
+from dpspec.registry.loader import CORE_KEYS, is_foreign, made, misbehaved, resolve
 
 #: The key of a model block that core reads and removes from the factory's options.
 INITIAL = "initial"

@@ -15,10 +15,12 @@ from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
+from packaging.utils import canonicalize_name
+
 from dpspec.contract import Facts, FrozenMap, Json
 from dpspec.contract.catalog import Offered
 from dpspec.contract.frozen import digest
-from dpspec.registry.loader import GROUP, normalise
+from dpspec.registry.loader import GROUP
 
 
 def trial_key(
@@ -112,7 +114,7 @@ def describe_maker(maker: Mapping[str, Json]) -> str:
 
 
 def _is_keyed(offered: Offered) -> bool:
-    return normalise(offered.distribution) != _OURS and not offered.provider.revision_only
+    return canonicalize_name(offered.distribution) != _OURS and not offered.provider.revision_only
 
 
 class UnknownCodeError(Exception):
@@ -151,7 +153,8 @@ def _files_of(distribution: str, plugin: str, reference: str) -> list[tuple[str,
     with suppress(importlib.metadata.PackageNotFoundError, ValueError):  # tests have no entry point
         entries = importlib.metadata.distribution(distribution).entry_points
         modules += [e.value.partition(":")[0].strip() for e in entries if e.group == GROUP and e.name == plugin]
-    installed = [name for name, owners in _owners().items() if normalise(distribution) in map(normalise, owners)]
+    canonical = canonicalize_name(distribution)
+    installed = [name for name, owners in _owners().items() if canonical in map(canonicalize_name, owners)]
     packages = {*(module.partition(".")[0] for module in modules), *installed} - _shipped()
     return sorted(item for package in sorted(packages) for item in _files(package))
 
@@ -189,7 +192,7 @@ def _files(package: str) -> Iterator[tuple[str, Path]]:
 def _shipped() -> frozenset[str]:
     """The top-level names of dpspec's own distribution, whose trials follow its ``trial_revision``."""
     entries = importlib.metadata.entry_points(group=GROUP)
-    values = [entry.value for entry in entries if entry.dist and normalise(entry.dist.name) == _OURS]
+    values = [entry.value for entry in entries if entry.dist and canonicalize_name(entry.dist.name) == _OURS]
     return frozenset({_OURS, *(value.partition(":")[0].partition(".")[0] for value in values)})
 
 

@@ -21,7 +21,7 @@ from dpspec.data.score_table import read_columns
 from dpspec.engine.judging.conformance_status import rejected
 from dpspec.engine.recorded.channels import stated
 from dpspec.engine.recorded.recorded_run import Array, RecordedRun
-from dpspec.engine.results.recording import RecordedPhase
+from dpspec.engine.results.result import RecordedPhase
 from dpspec.errors import RecordingError
 from dpspec.recording.folder.header import BYTES, GRADIENTS, MOST_CANARIES, CoinSource
 from dpspec.recording.folder.run_folder import CANARIES, STEPS

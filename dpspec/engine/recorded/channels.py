@@ -13,7 +13,7 @@ from dpspec.contract import Assumption, Check
 from dpspec.contract.findings import AssumptionStatus, Channel, ChannelStatus
 from dpspec.engine.judging.conformance_status import rejected
 from dpspec.engine.results.decimals import upper
-from dpspec.engine.results.recording import UNKNOWN
+from dpspec.engine.results.result import UNKNOWN
 from dpspec.errors import UsageError
 from dpspec.text import closest, did_you_mean, listed
 
@@ -104,14 +104,14 @@ TEXTS: Mapping[str, str] = {
     "loop-reports": "the reports of the loop are true: the batches and norms that it reports, and that the reported "
     "sum contains each drawn record once, with its reported norm, and that the reported noise is fresh and Gaussian "
     "beyond the limits of the channel's tests; the gradients are the noisy sum over the divisor as rounding leaves it, "
-    "with nothing written into their last bits",
+    "and arrays of parameters are the update as rounding leaves it, with nothing written into their last bits",
     "released-model": "only the tensors of state_dict() at the end of the recording are released, not the module "
     "object (with its attributes, hooks and per-sample gradients) nor the optimizer's state; nothing is "
     "trained on these records before or after the recording, and no choice among models reads them: early stopping and "
     "the best of several checkpoints are such choices",
     "joined-parts": "the recorded parts of the training are on one dataset, with one model, whose attributes and "
     "functions no record changed between them, nothing else was trained between them, "
-    "their generators are independent, and the choice of the checkpoints does not depend on the records",
+    "their generators are independent, and no record affects the choice of the checkpoints and of the loaded values",
     "one-record": "each index of the dataset is one record, the rows of a batch are the drawn records, once each, and "
     "nothing that the gradients depend on is computed from other records: dataset, transforms, labels, collate "
     "function, constants of the loss, noise of any step",

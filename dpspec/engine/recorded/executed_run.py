@@ -56,11 +56,10 @@ from dpspec.engine.recorded.checks import advice, own_checks
 from dpspec.engine.recorded.recorded_run import Array, RecordedRun, evidence, read_run
 from dpspec.engine.recorded.section import accountant_report, cautions, setup, unrecognized
 from dpspec.engine.results.decimals import lower, upper
-from dpspec.engine.results.recording import SOURCE, UNKNOWN, ExecutedRun, Recording
-from dpspec.engine.results.result import AuditResult
+from dpspec.engine.results.result import SOURCE, UNKNOWN, AuditResult, ExecutedRun, Recording
 from dpspec.errors import NothingToRunError, SpecError, UsageError
 from dpspec.kit.findings import DEFAULT_DELTA, bad_value, claimed_deltas, lower_from, unsupported
-from dpspec.language.tree import locate
+from dpspec.language.yaml_source import locate
 from dpspec.recording.folder.run_folder import FILES
 from dpspec.stats.conformance import table
 from dpspec.stats.conformance.measurement import exactly

@@ -23,8 +23,7 @@ from dpspec.recording.folder.joined_folder import JoinedFolder
 from dpspec.recording.folder.resumed_folder import ResumedFolder, open_run
 from dpspec.recording.folder.run_folder import INTERNAL, RunFolder, Scored
 from dpspec.recording.folder.step_record import COLUMNS, MOST_OPTIONS, UNREAD, UNSEEN, InternalStep, OptionChange
-from dpspec.stats.conformance.batch_checks import SamplingSums
-from dpspec.stats.conformance.batch_log import BatchLog, compared_lags
+from dpspec.stats.conformance.batch_checks import BatchLog, SamplingSums, compared_lags
 from dpspec.stats.conformance.evidence import NoiseSums, NormSums, ReportedSteps, RunEvidence
 
 Array: TypeAlias = np.ndarray[Any, Any]

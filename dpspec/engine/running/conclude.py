@@ -22,7 +22,7 @@ from dpspec.engine.results.codec import flaws_of
 from dpspec.engine.storage.stored_trials import AuditState
 from dpspec.errors import PluginError
 from dpspec.json_records import read, write
-from dpspec.registry.foreign_code import is_foreign
+from dpspec.registry.loader import is_foreign
 
 #: Data whose number of records follows from the declared rows.
 _AT_HAND = ("this", "planted", "collection")

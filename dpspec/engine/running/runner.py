@@ -18,14 +18,13 @@ from dpspec.engine.preparing.context import WorkerCache
 from dpspec.engine.preparing.prepare import Prepared, data_unreadable, out_of_range, prepare
 from dpspec.engine.results.result import AuditResult, Result
 from dpspec.engine.running.conclude import conclude
-from dpspec.engine.running.run_options import RunOptions
-from dpspec.engine.running.train import Training
+from dpspec.engine.running.train import RunOptions, Training
 from dpspec.engine.storage.stored_trials import AuditState, Listener, environment
 from dpspec.engine.storage.trial_store import Store
 from dpspec.errors import DpspecError, NothingToRunError, SpecError, UsageError
 from dpspec.language.rewrite import best_of
-from dpspec.language.tree import locate, source_file
-from dpspec.registry.foreign_code import describe
+from dpspec.language.yaml_source import locate, source_file
+from dpspec.registry.loader import describe
 
 
 def run(

@@ -3,22 +3,237 @@
 Cells of a matrix and specs of a folder share the queue, so that every worker is busy.
 """
 
+import dataclasses
+import re
+import sys
+import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from itertools import accumulate
+from pathlib import Path
+from typing import Any, cast
 
-from dpspec.contract import Cancelled, DataError, ModelError
+from dpspec.contract import Cancelled, DataError, Facts, FrozenMap, ModelError, Plan, Spec
 from dpspec.contract.catalog import Catalog
 from dpspec.contract.events import Noticed, Progressed, StageStarted, TrialsPlanned
-from dpspec.engine.preparing.context import WorkerCache
-from dpspec.engine.preparing.prepare import data_unreadable, model_mismatch
-from dpspec.engine.running.run_options import RunOptions, open_pool
-from dpspec.engine.running.tasks import TrainTrials
-from dpspec.engine.storage.stored_trials import AuditState, Listener, StoredTrials
+from dpspec.contract.frozen import canonical_json
+from dpspec.engine.preparing.context import RunContext, WorkerCache
+from dpspec.engine.preparing.prepare import data_unreadable, model_mismatch, offers_of
+from dpspec.engine.preparing.trial_keys import code_of
+from dpspec.engine.results.decimals import duration
+from dpspec.engine.storage.stored_trials import (
+    AuditState,
+    Listener,
+    NewTrial,
+    StoredTrials,
+    environment,
+    offers_for_trials,
+    version_of,
+)
 from dpspec.engine.storage.trial_store import Store
-from dpspec.errors import SpecError
-from dpspec.executors import InlinePool, PartialResult, Pool, Resources, Task, TaskFailed, TaskProgress, WorkerLost
+from dpspec.errors import PluginError, SpecError, UsageError
+from dpspec.executors import (
+    InlinePool,
+    PartialResult,
+    Pool,
+    PoolRequest,
+    Resources,
+    Task,
+    TaskContext,
+    TaskFailed,
+    TaskProgress,
+    WorkerLost,
+)
+from dpspec.registry.loader import made, mark, misbehaved
+
+#: The cache of a worker process.
+_CACHE = WorkerCache()
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TrainTrials:
+    """Picklable work: the trials of one chunk, with the sender's ``versions`` and the folders of their states."""
+
+    spec: Spec
+    catalog: Catalog
+    facts: Facts
+    indices: tuple[int, ...]
+    threads: int = 1
+    cache: WorkerCache | None = None
+    versions: Mapping[str, str | None] = dataclasses.field(default_factory=dict)
+    makers: FrozenMap = dataclasses.field(default_factory=FrozenMap)
+    folders: Mapping[int, Path | None] = dataclasses.field(default_factory=dict)
+
+    def __call__(self, place: TaskContext) -> Iterator[NewTrial]:
+        from dpspec.training import limited
+
+        if self.versions and (here := _versions(self.catalog)) != self.versions:
+            ours, theirs = (
+                ", ".join(f"{name} {version}" for name, version in sorted(versions.items()))
+                for versions in (here, self.versions)
+            )
+            raise UsageError(
+                f"a worker has {ours}, but the run was started by {theirs}: install the same versions everywhere"
+            )
+        with limited(self.threads):
+            cache = self.cache or _CACHE
+            context = cache.context(
+                self.spec, self.catalog, self.facts, device=place.device, emit=place.tell, stop=place.stopped
+            )
+            try:
+                yield from self._train(context)
+            except Exception as error:
+                mark(error)
+                raise
+
+    def __getstate__(self) -> dict[str, Any]:
+        """The sent state: without places in files, with the spec's providers only, and absolute folders."""
+        catalog = named(self.spec, self.catalog)
+        return {
+            **self.__dict__,
+            "spec": dataclasses.replace(self.spec, origin={}, directory=str(Path(self.spec.directory).absolute())),
+            "catalog": catalog,
+            "cache": None,
+            "versions": _versions(catalog),
+            "folders": {index: folder and folder.absolute() for index, folder in self.folders.items()},
+        }
+
+    def _train(self, context: RunContext) -> Iterator[NewTrial]:
+        import numpy as np
+
+        spec, model = context.prepared.spec, context.prepared.model
+        context.state_folder = self._folder
+        if model is not None:
+            from dpspec.training.gradients.flat_model import check_model
+
+            check_model(model, context.facts)
+        began, missing = time.monotonic(), set(self.indices)
+        _, mechanism = context.prepared.offers["mechanism"]
+        for trial in context.prepared.audit.trials(context.inputs, context, self.indices):
+            if trial.index not in missing:
+                raise misbehaved(mechanism, f"trials() makes trial {trial.index}, which was not requested")
+            missing.discard(trial.index)
+            for name, array in trial.arrays.items():
+                if not isinstance(array, np.ndarray) or array.dtype.kind not in "biuf":
+                    raise misbehaved(mechanism, f"trials(): the array {name!r} is not an array of numbers")
+            try:
+                canonical_json(trial.evidence)
+            except (TypeError, ValueError, RecursionError) as error:
+                raise misbehaved(mechanism, f"trials(): its evidence cannot be kept: {error}") from error
+            seconds = time.monotonic() - began
+            recorded = {
+                **environment(None),
+                "device": context.device_used,
+                **({} if (gpu := gpu_name(context.device_used)) is None else {"gpu": gpu}),
+                "threads": self.threads,
+                "seconds": round(seconds, 3),
+                "spec": spec.name,
+                "kind": spec.mechanism.kind,
+                "by": self.makers,
+                "made": datetime.now(UTC).isoformat(timespec="seconds"),
+            }
+            yield NewTrial(trial=trial, seconds=seconds, recorded=FrozenMap(recorded))
+            began = time.monotonic()
+        if missing:
+            raise misbehaved(mechanism, f"trials() ends without trial {min(missing)}")
+
+    def _folder(self, index: int) -> Path | None:
+        """The folder of a trial's state; in another process only if both share a disk."""
+        folder = self.folders.get(index)
+        return folder if folder is None or self.cache is not None or folder.is_dir() else None
+
+
+def gpu_name(device: str | None) -> str | None:
+    """The driver's name of a GPU, because its kernels determine a trial's last bits; None for other devices."""
+    torch = sys.modules.get("torch")
+    if torch is None or device is None or not device.startswith("cuda"):
+        return None
+    return str(torch.cuda.get_device_name(device))
+
+
+def named(spec: Spec, catalog: Catalog) -> Catalog:
+    chosen = {part: kind for part, (kind, _) in offers_of(spec, catalog).items()}
+    kinds = {
+        "mechanisms": spec.mechanism.kind,
+        "datasets": spec.data.kind,
+        "models": None if spec.model is None else spec.model.kind,
+        "backends": spec.training.kind,
+        "canaries": chosen.get("canary"),
+        "scores": chosen.get("score"),
+    }
+    offers: dict[str, Any] = {
+        family: {kind: getattr(catalog, family)[kind]} for family, kind in kinds.items() if kind is not None
+    }
+    return Catalog(**offers)
+
+
+def _versions(catalog: Catalog) -> dict[str, str | None]:
+    offers = offers_for_trials(catalog)
+    versions = {name: version_of(name) for name in {"dpspec", *(offered.distribution for _, offered in offers)}}
+    return versions | {f"the code of {kind!r}": code for kind, offered in offers if (code := code_of(offered)[0][:12])}
+
+
+#: Names of devices.
+DEVICE = re.compile(r"auto|cpu|cuda(:\d+)?")
+
+#: Seconds of a chunk on one core below which a second core does not help.
+_SHORT = 60.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunOptions:
+    """Execution of a run; None lets dpspec decide, ``executor`` None is this process."""
+
+    executor: str | None = None
+    workers: int | None = None
+    threads: int | None = None
+    address: str | None = None
+    device: str = "auto"
+    deadline: float | None = None
+    max_trials: int | None = None
+
+    def seconds_left(self) -> float | None:
+        return None if self.deadline is None else self.deadline - time.monotonic()
+
+    def threads_of(self, plan: Plan) -> int:
+        """The CPU threads of each trial, by the plan alone, so that an audit has the same result among others."""
+        if self.threads is not None:
+            return self.threads
+        chunks = max(1, len(plan.chunks))
+        if plan.seconds / chunks < _SHORT:
+            return 1
+        from dpspec.executors.processes import cores
+
+        return max(1, cores() // chunks)
+
+
+def open_pool(
+    options: RunOptions, catalog: Catalog, *, tasks: int, seconds: float, on_progress: Callable[[TaskProgress], None]
+) -> Pool:
+    """The workers of a run; ``on_progress`` receives progress reports of tasks in this process."""
+    executor, offers = options.executor, catalog.executors
+    if executor is None:
+        return InlinePool(on_progress)
+    if executor not in offers:
+        valid = ", ".join(sorted(offers))
+        raise PluginError(f"no installed plugin offers executor {executor!r} (installed: {valid})")
+    workers, address = options.workers, options.address
+    demand = PoolRequest(tasks=tasks, seconds=seconds, device=options.device, workers=workers, address=address)
+    offered = offers[executor]
+    pool = cast(Pool, made(offered, offered.provider.pool, "its pool", demand))
+    return InlinePool(on_progress) if isinstance(pool, InlinePool) else pool
+
+
+#: Factors and seconds that bound the time of a trial relative to its plan on one idle core. Plans count operations;
+#: measured trials of the quickstart, ``specs/attacks`` and digits took 0.37 to 6.7 times the planned time.
+LEAST, MOST, BESIDE = 1.0 / 3.0, 5.0, 2.0
+
+
+def format_time_range(seconds: float) -> str:
+    return f"{duration(LEAST * seconds)} to {duration(MOST * seconds + BESIDE)}"
+
 
 #: Number of lost workers after which a chunk is given up.
 TRIES = 3

@@ -15,8 +15,7 @@ from dpspec.contract.catalog import Catalog, Offered
 from dpspec.contract.events import Event, Noticed, TrialFinished
 from dpspec.engine.preparing.prepare import Prepared
 from dpspec.engine.preparing.trial_keys import code_in, code_of, describe_maker, trial_key
-from dpspec.engine.results.recording import ExecutedRun
-from dpspec.engine.results.result import AuditResult, TrialRecord
+from dpspec.engine.results.result import AuditResult, ExecutedRun, TrialRecord
 from dpspec.engine.storage.trial_store import AT_ONCE, Store, StoredTrial
 
 Listener = Callable[[Event], None]

@@ -28,12 +28,12 @@ from dpspec.contract.frozen import canonical_json, digest
 from dpspec.engine.results.result import TrialRecord
 from dpspec.errors import UsageError
 from dpspec.regular_files import NotRegularError, open_regular, read_regular
-from dpspec.stores.folder import RECORD, FolderStorage
+from dpspec.stores import RECORD, FolderStorage
 
 if TYPE_CHECKING:
     import numpy as np
 
-    from dpspec.stores.remote import RemoteStorage
+    from dpspec.stores import RemoteStorage
 
 
 #: Size limits of a secret in bytes.
@@ -124,7 +124,7 @@ class Store:
         elif scheme[1].lower() in ("file", "local"):
             self._storage = FolderStorage(Path(text[scheme.end() :]))
         else:
-            from dpspec.stores.remote import RemoteStorage
+            from dpspec.stores import RemoteStorage
 
             self._storage = RemoteStorage.open(text)
         self._key = key

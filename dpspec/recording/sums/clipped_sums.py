@@ -183,8 +183,8 @@ class SummedGradients:
         if sums is None:
             sums = summed_gradients(self._optimizer, self._parameters)
         if self._left.known or any(one is not None for one in sums):
-            self._compared += 1
-            self._changed.add(self._left.differ(sums))
+            self._compared += 1  # Opacus adds in place: sums that share memory would add up
+            self._changed.add(self._left.differ(sums, apart=True))
 
     def take(self) -> list[bytearray]:
         """The sums have their noise, and ``zero_grad`` removes them: return their copies."""

@@ -44,12 +44,15 @@ class ReportedGradients:
     def before_step(self) -> None:
         self._got = self._gradients()
 
-    def after_step(self, *, ordered: bool = True) -> None:
-        """Forget the step if a closure, or a hook since :meth:`before_step` (not ``ordered``), made other gradients."""
+    def after_step(self, *, ordered: bool = True, added: bool = False) -> None:
+        """Forget the step if a closure, or a hook since :meth:`before_step` (not ``ordered``), made other gradients.
+
+        added: whether the step itself adds to its gradients.
+        """
         if self._got is None:
             return
         now = self._gradients() if ordered else None
-        if now is None or not torch.equal(now, self._got):
+        if now is None or not (added or torch.equal(now, self._got)):
             self._got = None
 
     @property

@@ -129,7 +129,7 @@ def _close(before: Any, expected: Any, found: Any) -> bool:
 
 
 def _foreign(rule: Any) -> str:
-    """The class of a rule that calls a function of the script, or holds an array of NumPy; otherwise empty."""
+    """The class of a rule that calls a function of the script, or holds a value that it may change; otherwise empty."""
     waiting: list[Any] = [rule.init, rule.update]
     seen: set[int] = set()
     while waiting:
@@ -137,12 +137,8 @@ def _foreign(rule: Any) -> str:
         if id(one) in seen:
             continue
         seen.add(id(one))
-        if isinstance(one, MethodType):
-            waiting += (one.__func__, one.__self__)
-        elif isinstance(one, tuple | list):
+        if isinstance(one, tuple):
             waiting += one
-        elif isinstance(one, dict):
-            waiting += one.values()
         elif isinstance(one, FunctionType):
             if not is_of(one, _LIBRARIES):
                 return type(rule).__name__
@@ -150,7 +146,7 @@ def _foreign(rule: Any) -> str:
                 with contextlib.suppress(ValueError):  # an empty cell
                     waiting.append(cell.cell_contents)
             waiting += (*(one.__defaults__ or ()), *(one.__kwdefaults__ or {}).values())
-        elif isinstance(one, np.ndarray):  # the script may write to it
+        elif isinstance(one, MethodType | np.ndarray | list | dict | set):  # the script may change it, or its object
             return type(rule).__name__
         elif callable(one) and not isinstance(one, type):
             of = getattr(one, "__self__", None)

@@ -51,10 +51,11 @@ class ModelState:
         self._attributes, self._state = self._held_attributes(), self._held_state()
         self._places = {name: place for name, place, _ in self._named_tensors()}
         self._named = self._named_parameters()
+        self._holders = [(module, module._modules, module._parameters) for module in model.modules()]
         self._tree = [
             (holder, key, part)
-            for module in model.modules()
-            for holder in (module._modules, module._parameters)
+            for _, parts, own in self._holders
+            for holder in (parts, own)
             for key, part in holder.items()
         ]
         self._renamed: set[str] = set()
@@ -86,7 +87,8 @@ class ModelState:
         in_pass: whether the model computes now. Other parameters than at the beginning are not counted then, because
         ``torch.func`` and FSDP2 replace parameters during a pass.
         """
-        if all(holder.get(key) is part for holder, key, part in self._tree):
+        same = all(module._modules is parts and module._parameters is own for module, parts, own in self._holders)
+        if same and all(holder.get(key) is part for holder, key, part in self._tree):
             return
         known, now = {id(parameter) for parameter in self._named.values()}, self._named_parameters()
         other = {name: now.get(name) for name, parameter in self._named.items() if now.get(name) is not parameter}

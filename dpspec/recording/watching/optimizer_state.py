@@ -8,6 +8,7 @@ coordinate. Fused updates in half precision are not recomputed, because this tol
 
 import inspect
 import operator
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from itertools import accumulate
 from typing import Any
@@ -44,6 +45,7 @@ _SHARE = 4.0
 class OptimizerState:
     """Counts the steps that begin with another state than the last one left, or than the recording began with.
 
+    Values that share memory are another state: the step changes one by the other.
     The state of parameters that the optimizer no longer holds is not compared: it moves nothing.
     """
 
@@ -68,7 +70,7 @@ class OptimizerState:
             held = [known.get(id(p), ((), 0)) for p in parameters]
             left_names = [own for own, _ in held]
             left = left.pick(place for own, end in held for place in range(end - len(own), end))
-        self._restated.add(names != left_names or left.differ(state))
+        self._restated.add(names != left_names or left.differ(state, apart=True))
 
     def after_step(self) -> None:
         self._parameters, self._names, state = self._read()
@@ -80,7 +82,10 @@ class OptimizerState:
         for group in self._optimizer.param_groups:
             parameters += group["params"]
         # by identity, because the hash of a tensor is slow
-        held: dict[int, Any] = {id(p): kept for p, kept in dict.items(self._optimizer.state)}
+        state = self._optimizer.state
+        held: dict[int, Any] = {id(p): kept for p, kept in dict.items(state)}
+        if type(self._optimizer) in STEPS and {type(state), *map(type, held.values())} - {defaultdict, dict}:
+            raise TypeError("the optimizer's state is of the script's own class, whose code may run in a step")
         values: list[Any] = []
         for p in parameters:
             kept = held.get(id(p)) or {}
@@ -172,10 +177,11 @@ class RecomputedUpdates:
             return
         try:
             with torch.no_grad(), torch._C.DisableTorchFunctionSubclass():
-                if not all(_equal(local(p.grad), q.grad) for p, q in self._pairs):
+                edited = not all(_equal(local(p.grad), q.grad) for p, q in self._pairs)
+                STEPS[type(copy)](copy)
+                if edited and not all(_moved_alike(local(p.grad), q.grad) for p, q in self._pairs):
                     self._failed += 1
                     return
-                STEPS[type(copy)](copy)
                 self._different += not self._same(copy)
                 self._recomputed += 1
         except Exception:
@@ -244,6 +250,19 @@ def _plain(value: Any) -> Any:
     if isinstance(value, int):
         return int.__int__(value)
     raise TypeError(f"options and state must be numbers or tensors, got {type(value).__name__}")
+
+
+def adds_in_place(optimizer: torch.optim.Optimizer | None) -> bool:
+    """Whether a step adds Nesterov's momentum to its gradients, as SGD's does for several tensors at once."""
+    return type(optimizer) is torch.optim.SGD and any(
+        group["nesterov"] and (group["foreach"] or (group["foreach"] is None and group["params"][0].is_cuda))
+        for group in optimizer.param_groups
+    )
+
+
+def _moved_alike(one: Tensor | None, other: Tensor | None) -> bool:
+    """Whether both steps left equal gradients, for steps that add to them."""
+    return _equal(one, other) or (one is not None and other is not None and _close(one, other, other, fused=False))
 
 
 def _equal(one: Tensor | None, other: Tensor | None) -> bool:

@@ -32,6 +32,7 @@ from dpspec.recording.sums.clipped_sums import (
 from dpspec.recording.sums.ghost_sums import GhostSums, ShardedGhostSums
 from dpspec.recording.watching.noise_sketch import NoiseSketch
 from dpspec.recording.watching.noise_watch import NoiseWatch, row_of
+from dpspec.recording.watching.optimizer_state import adds_in_place
 from dpspec.recording.watching.step_hooks import ReplacedMethods, StepHooks, is_of, put_method
 
 #: Steps that are read together, and numbers of gradients that are kept for it.
@@ -382,7 +383,8 @@ class OpacusWatch:
 
     def after_update(self) -> None:
         gradients = [p.grad for p in self._parameters]
-        if self._stepping and all(one is not None for one in gradients):
+        known = self._stepping and all(one is not None for one in gradients)
+        if known and not adds_in_place(self._optimizer.original_optimizer):
             self._changed.add(self._gradients.differ(gradients))
         self._gradients.forget()
         self._caller = None

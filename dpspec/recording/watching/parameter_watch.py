@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils import checkpoint
 
-from dpspec.recording.fingerprints import Bits, Tally
+from dpspec.recording.fingerprints import Bits, Tally, overlap
 from dpspec.recording.ranks.shards import local
 from dpspec.recording.watching.model_state import ModelState
 
@@ -25,6 +25,7 @@ class ParameterWatch:
     def __init__(self, parameters: Sequence[Tensor]) -> None:
         self._parameters, self._last = list(parameters), Bits()
         self._last.keep(self._parameters)
+        self._apart = not overlap(map(local, self._parameters))
 
     @property
     def copied(self) -> bool:
@@ -32,8 +33,8 @@ class ParameterWatch:
         return len(self._last.copies) == len(self._parameters)
 
     def moved(self) -> bool | Tensor:
-        """Whether a bit of a parameter changed since the last :meth:`advance`."""
-        return self._last.differ(self._parameters)
+        """Whether a bit of a parameter changed since the last :meth:`advance`, or two parameters share memory now."""
+        return self._last.differ(self._parameters, apart=self._apart)
 
     def advance(self) -> bool | Tensor:
         return self._last.replace(self._parameters)

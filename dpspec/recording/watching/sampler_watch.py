@@ -26,7 +26,7 @@ class SamplerWatch:
         #: The sampler's ``sample_rate`` at each draw up to the last step.
         self.rates: list[Any] = []
         self._passes = 0
-        self._used = False
+        self._used, self._resized, self._sizes = False, False, self._read_sizes()
         self.drawn = 0
         #: The number of times that batches were passed over before others were used.
         self.passed_over = 0
@@ -64,8 +64,17 @@ class SamplerWatch:
         drawn = np.array(batch, dtype=np.int64).reshape(-1)  # a copy: a sampler may yield one array again
         if self._present is not None:
             drawn = np.asarray(self._present(drawn), dtype=np.int64)
-        # read now, because a script may set another rate for the draw alone
+        # read now, because a script may set another rate or size for the draw alone
         self._waiting.append((number, drawn, getattr(self._sampler, "sample_rate", None)))
+        self._resized |= self._read_sizes() != self._sizes
+
+    def _read_sizes(self) -> list[Any]:
+        inner = getattr(self._sampler, "sampler", None)
+        own = [getattr(self._sampler, name, None) for name in ("num_samples", "total_size", "batch_size", "drop_last")]
+        try:
+            return [*own, type(inner), id(inner), getattr(inner, "num_samples", None)]
+        except Exception:  # code of the dataset's own class
+            return own
 
     def latest(self) -> Indices:
         return self._waiting[-1][1] if self._waiting else np.zeros(0, dtype=np.int64)
@@ -80,8 +89,10 @@ class SamplerWatch:
         If batches are drawn when they are used, a step takes all since the last step, or a single pass if its batches
         have ``rows`` records, or the first if it alone has, because scripts fetch a batch before they use the last one:
         only of Poisson batches, whose sizes tell them apart. Of batches drawn ahead a step takes the first, and more
-        while they have fewer records.
+        while they have fewer records. Raises ``TypeError`` if the number of records or the size of batches changed.
         """
+        if self._resized:
+            raise TypeError("the sampler changed the number of its records, or the size of its batches")
         self.rates = [rate for _, _, rate in self._waiting]
         if not self._waiting:
             return None
@@ -101,10 +112,14 @@ class SamplerWatch:
         passes: dict[int, list[Indices]] = {}
         for number, batch, _ in self._waiting:
             passes.setdefault(number, []).append(batch)
+        if self._rated and len(passes) == 1 and len(every[0]) == rows:
+            passes[number] = every[:1]
         latest = (passes[number] for number in sorted(passes, reverse=True))
         own = next((batches for batches in latest if sum(map(len, batches)) == rows), every)
-        if own is every and self._rated and len(passes) == 1 and len(every[0]) == rows:
-            return [self._waiting.popleft()[1]]
+        if self._rated and own is not every and own[0] is every[0]:  # later batches were fetched ahead
+            for _ in own:
+                self._waiting.popleft()
+            return own
         self._waiting.clear()
         self.passed_over += len(own) < len(every)
         return own

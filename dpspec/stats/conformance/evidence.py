@@ -19,7 +19,7 @@ from dpspec.stats.conformance import noise_tests
 from dpspec.stats.conformance.batch_checks import SamplingSums
 from dpspec.stats.conformance.canary_contributions import PlantedSums
 from dpspec.stats.conformance.noise_tests import MOST_LAYERS, SharedLayers
-from dpspec.stats.conformance.step_tests import HUGE, Array, StepSums, summary
+from dpspec.stats.conformance.sampling import HUGE, Array, StepSums, summary
 
 T = TypeVar("T")
 

@@ -65,7 +65,7 @@ def two_sided(squares: float, count: int, *, absolute: bool = False) -> Measurem
 
 @dataclass(frozen=True)
 class StepNoise:
-    """Chi-square distribution of a step's squared noise with ``count`` degrees of freedom (see ``step_tests``).
+    """Chi-square distribution of a step's squared noise with ``count`` degrees of freedom (see ``sampling.single``).
 
     ``both``: whether the values are noise only. Otherwise they may contain more, and only small ones are tested.
     """

@@ -18,7 +18,7 @@ from dpspec.stats.conformance.measurement import (
     of_several,
     the_worst,
 )
-from dpspec.stats.conformance.step_tests import StepSums, single
+from dpspec.stats.conformance.sampling import StepSums, single
 
 #: Tolerance of sums of two updates in float32, relative to their norms.
 _SUMS = 1e-3

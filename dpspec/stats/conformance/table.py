@@ -39,7 +39,7 @@ from dpspec.stats.conformance.evidence import (
     looked,
 )
 from dpspec.stats.conformance.measurement import Outcome, Row
-from dpspec.stats.conformance.step_tests import summary
+from dpspec.stats.conformance.sampling import summary
 
 #: All checks, in the order of results.
 TABLE: tuple[Row, ...] = (

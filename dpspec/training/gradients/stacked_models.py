@@ -15,8 +15,8 @@ from torch.overrides import TorchFunctionMode
 
 from dpspec.training.device import full_precision
 from dpspec.training.gradients import memory
-from dpspec.training.gradients.clipping import Clipper, add_clipped, squares_of
-from dpspec.training.gradients.persample import FlatModel, Named
+from dpspec.training.gradients.ghost_calls import squares_of
+from dpspec.training.gradients.persample import Clipper, FlatModel, Named, add_clipped
 
 
 @dataclass(frozen=True)

@@ -15,10 +15,9 @@ from torch import Tensor
 
 from dpspec.contract.providers import GradientCanaries
 from dpspec.training.device import Number, float_on_cpu, generator, send
-from dpspec.training.gradients import memory
-from dpspec.training.gradients.clipping import Clip, add_clipped, clip_factors, clipper, no_norms
+from dpspec.training.gradients import memory, persample
 from dpspec.training.gradients.ghost_calls import add_rows
-from dpspec.training.gradients.persample import ClippedSum, FlatModel
+from dpspec.training.gradients.persample import Clip, ClippedSum, FlatModel, clipper, no_norms
 from dpspec.training.loop.checkpoint import Remembering
 from dpspec.training.loop.samplers import Sampler, covariance
 
@@ -43,7 +42,7 @@ def clipped_sparse_sum(canaries: SparseCanaries, state: Tensor, indices: Tensor,
         coordinates, values = canaries.sparse(some)
         values = values.to(state)
         lengths = torch.linalg.vector_norm(values, dim=1, dtype=torch.float64)
-        factors = clip_factors(lengths, clip_norm).to(state)
+        factors = persample.clip_factors(lengths, clip_norm).to(state)
         clipped = torch.where(factors.unsqueeze(1) > 0, values * factors.unsqueeze(1), 0.0)
         add_rows(total, send(coordinates, state.device).reshape(-1), clipped.reshape(-1))
         norms.append(torch.where(lengths.isfinite(), lengths * factors, 0.0))
@@ -93,7 +92,7 @@ class RecordsAndCanaries:
                 raise ValueError(
                     f"canary gradients must have shape {(len(some), self._model.size)}, got {tuple(rows.shape)}"
                 )
-            norms.append(add_clipped(pieces, layout.split(rows), how))
+            norms.append(persample.add_clipped(pieces, layout.split(rows), how))
         return ClippedSum(total, torch.cat(norms))
 
 
@@ -132,7 +131,7 @@ def clipped_user_sum(model: FlatModel, state: Tensor, x: Tensor, y: Tensor, weig
         means = weight @ rows.masked_fill_(broken.unsqueeze(2), 0.0)
         spoilt = ((weight > 0) & broken.unsqueeze(1)).any(2)
         means.masked_fill_(spoilt.unsqueeze(2), torch.inf)
-        norms.append(add_clipped(pieces, model.layout.split(means.flatten(0, 1)), clip))
+        norms.append(persample.add_clipped(pieces, model.layout.split(means.flatten(0, 1)), clip))
     return ClippedSum(total, torch.cat(norms))
 
 

@@ -22,8 +22,7 @@ from dpspec.contract.providers import Cancelled, Trainer, TrainingJob
 from dpspec.training.device import full_precision, generator, send
 from dpspec.training.device import tensors as tensors  # plugins import this name
 from dpspec.training.gradients import flat_model, memory
-from dpspec.training.gradients.clipping import Clip, clipper, clipper_of
-from dpspec.training.gradients.persample import ClippedSum, FlatModel
+from dpspec.training.gradients.persample import Clip, ClippedSum, FlatModel, clipper, clipper_of
 from dpspec.training.gradients.stacked_models import StackedModel, tiles
 from dpspec.training.loop.checkpoint import Checkpoint, Stateful, job_digest
 from dpspec.training.loop.contributions import RecordsAndCanaries, UsersAndCanaries

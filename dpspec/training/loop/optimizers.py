@@ -24,7 +24,7 @@ from torch import Tensor
 from dpspec.contract.frozen import FrozenMap
 from dpspec.training.device import Number, float_on_cpu
 from dpspec.training.loop.checkpoint import Remembering
-from dpspec.training.loop.learning_rates import Rates, rates_of
+from dpspec.training.providers import Rates, rates_of
 
 
 class RecoveredUpdate(NamedTuple):

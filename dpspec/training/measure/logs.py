@@ -12,14 +12,13 @@ from dpspec import json_records
 from dpspec.contract.frozen import Json
 from dpspec.contract.phase import Phase
 from dpspec.contract.providers import Observer, TrainingJob
-from dpspec.stats.conformance.batch_checks import SamplingSums
-from dpspec.stats.conformance.batch_log import BatchLog, compared_lags
+from dpspec.stats.conformance.batch_checks import BatchLog, SamplingSums, compared_lags
 from dpspec.stats.conformance.evidence import States, kept_width
 from dpspec.training.device import Array, SyncedAttribute, TransferQueue
 from dpspec.training.gradients import flat_model
 from dpspec.training.loop.checkpoint import Memory, Remembering, part
-from dpspec.training.loop.learning_rates import rates_of
 from dpspec.training.loop.native import Schedule
+from dpspec.training.providers import rates_of
 
 
 class SamplingLog(Observer):

@@ -10,13 +10,12 @@ from torch import Tensor, nn
 
 from dpspec.contract.attacks import Directions
 from dpspec.contract.providers import Observer, TrainingJob
-from dpspec.stats.conformance import step_tests
+from dpspec.stats.conformance import sampling
 from dpspec.stats.conformance.evidence import OutsideNoise, looked, number
 from dpspec.training.device import Array, SyncedAttribute, TransferQueue, float_on_cpu, full_precision
 from dpspec.training.device import tensors as rows_on
 from dpspec.training.gradients import memory
-from dpspec.training.gradients.clipping import Clip, clipper
-from dpspec.training.gradients.persample import FlatModel
+from dpspec.training.gradients.persample import Clip, FlatModel, clipper
 from dpspec.training.gradients.stacked_models import StackedModel, tiles
 from dpspec.training.loop.checkpoint import Memory, Remembering
 from dpspec.training.loop.contributions import Estimated, Population, Sample, drawn, estimated, population
@@ -172,7 +171,7 @@ class Residuals(Remembering, Observer):
             statistic=number(float(each.sum())),
             degrees=degrees,
             hidden=int((noisy & ~resolvable).sum()) if free else 0,
-            each=step_tests.summary(each.numpy(), 1 + at.nonzero().squeeze(1).numpy(), free) if degrees else None,
+            each=sampling.summary(each.numpy(), 1 + at.nonzero().squeeze(1).numpy(), free) if degrees else None,
         )
 
     @property

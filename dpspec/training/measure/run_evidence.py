@@ -24,8 +24,8 @@ from dpspec.stats.conformance.evidence import (
 )
 from dpspec.training.device import Array
 from dpspec.training.gradients import flat_model
-from dpspec.training.gradients.clipping import clipper
 from dpspec.training.gradients.memory import ran_out
+from dpspec.training.gradients.persample import clipper
 from dpspec.training.loop.native import Schedule
 from dpspec.training.loop.samplers import inclusion_moments
 from dpspec.training.measure.logs import NoiseLog, NormLog, SamplingLog, StateLog

@@ -14,8 +14,8 @@ from dpspec.contract.providers import TrainingJob
 from dpspec.training.canaries import plant
 from dpspec.training.device import Array, derive, tensors
 from dpspec.training.gradients import flat_model
-from dpspec.training.gradients.clipping import clipper, squares_of
-from dpspec.training.gradients.persample import FlatModel
+from dpspec.training.gradients.ghost_calls import squares_of
+from dpspec.training.gradients.persample import FlatModel, clipper
 from dpspec.training.loop.contributions import Drawn, Estimated, Population, Sample, population
 from dpspec.training.loop.native import NativeTrainer, ScheduledPhase
 from dpspec.training.loop.samplers import covariance

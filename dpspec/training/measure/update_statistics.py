@@ -15,23 +15,12 @@ from torch import Tensor
 
 from dpspec.contract import attacks
 from dpspec.contract.providers import TrainingJob
-from dpspec.stats.conformance import noise_tests
-from dpspec.stats.conformance.evidence import (
-    Directions,
-    Drift,
-    Everywhere,
-    LagSum,
-    LeastCoordinate,
-    PartSum,
-    ResidualSums,
-    kept_width,
-    number,
-)
+from dpspec.stats.conformance import evidence, noise_tests
+from dpspec.stats.conformance.evidence import Drift, LeastCoordinate, number
 from dpspec.stats.conformance.noise_tests import SharedLayers
-from dpspec.stats.conformance.step_tests import HUGE
+from dpspec.stats.conformance.sampling import HUGE
 from dpspec.training.device import Array, SyncedAttribute, TransferQueue, float_on_cpu, tensors
-from dpspec.training.gradients.clipping import clipper
-from dpspec.training.gradients.persample import ClippedSum, FlatModel
+from dpspec.training.gradients.persample import ClippedSum, FlatModel, clipper
 from dpspec.training.loop.checkpoint import Remembering
 from dpspec.training.loop.contributions import Population, RecordsAndCanaries
 from dpspec.training.loop.native import Schedule
@@ -101,7 +90,7 @@ class ResidualLog(Remembering):
             rest = torch.stack([self._free(row) for row in rows])
             self._turned = not bool((rest.norm(dim=1) <= _TURNED * rows.norm(dim=1)).all())
         self._kept: dict[int, ClippedSum] = {}
-        self._width = kept_width(self._schedule.total)
+        self._width = evidence.kept_width(self._schedule.total)
         layout = model.layout
         self.parts = [(name, size) for name, size in zip(layout.names, layout.sizes, strict=True) if size]
         self._starts = np.cumsum([0, *(size for _, size in self.parts)])[:-1]
@@ -206,12 +195,12 @@ def replace_non_finite(values: Array) -> Array:
     return finite
 
 
-def residual_sums(log: ResidualLog) -> ResidualSums:
+def residual_sums(log: ResidualLog) -> evidence.ResidualSums:
     everywhere, directions = None, None
     if log.seen:
         layers = zip(log.parts, log.layers, strict=True)
-        everywhere = Everywhere(
-            layers={name: PartSum(number(float(total)), size * log.seen) for (name, size), total in layers},
+        everywhere = evidence.Everywhere(
+            layers={name: evidence.PartSum(number(float(total)), size * log.seen) for (name, size), total in layers},
             coordinates=LeastCoordinate(least=number(float(log.coordinates.min())), count=len(log.coordinates)),
         )
     if log.rows:
@@ -224,14 +213,14 @@ def residual_sums(log: ResidualLog) -> ResidualSums:
         noise = np.sqrt(variances[:, 0])
         earlier = slice(0, len(rows) - lag)
         again = noise[lag:] * noise[earlier] * rows.shape[1] / lengths[earlier]
-        directions = Directions(
+        directions = evidence.Directions(
             rounding=number(float(rounding.sum())),
             least=float(variances[:, 0].sum()),
             variance=number(float(variances[:, 1].sum())),
             drift=Drift(total=number(float(along[:, 0].sum())), unit=number(max(0.0, float(along[:, 1].sum())))),
-            lag=LagSum(lag=lag, total=number(float(sums[lag])), unit=float(again.sum())),
+            lag=evidence.LagSum(lag=lag, total=number(float(sums[lag])), unit=float(again.sum())),
         )
-    return ResidualSums(
+    return evidence.ResidualSums(
         steps=len(log.rows),
         hidden=log.hidden,
         seen=log.seen,

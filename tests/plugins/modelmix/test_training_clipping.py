@@ -14,8 +14,7 @@ from dpspec.contract import Finding, Spec
 from dpspec.engine.preparing.context import RunContext
 from dpspec.engine.preparing.prepare import prepare
 from dpspec.registry.loader import load_catalog
-from dpspec.training.gradients.clipping import Clipper
-from dpspec.training.gradients.persample import FlatModel
+from dpspec.training.gradients.persample import Clipper, FlatModel
 from dpspec_modelmix import ModelMixAudit, published, theory
 from dpspec_modelmix.options import Embedding, PhaseOptions, Segment, segments_of
 from dpspec_modelmix.training import TwoParts, WrittenOut

@@ -5,8 +5,8 @@ import pytest
 from support import per_instance_brute as brute
 from support.per_instance_brute import exact, sampled
 
+from dpspec_per_instance.bounds import step_divergence
 from dpspec_per_instance.mean_rule import plug_in
-from dpspec_per_instance.theory import step_divergence
 
 TWO_D = ((0.6, 0.2), (-0.3, 0.5))
 

@@ -14,11 +14,10 @@ from support.per_instance_brute import amplified_stick
 
 from dpspec.accounting import gaussian
 from dpspec.contract import Finding, Series, Spec
-from dpspec_per_instance import mean_rule, theory
+from dpspec_per_instance import bounds, mean_rule
 from dpspec_per_instance import statements as cor
-from dpspec_per_instance.bounds import Composer
+from dpspec_per_instance.bounds import Composer, entropic_mean, step_divergence
 from dpspec_per_instance.statements import NORMS, best_lemma, fact_3_5, one_step, statements
-from dpspec_per_instance.theory import entropic_mean, step_divergence
 
 MNIST = 128 / 60000
 
@@ -118,7 +117,7 @@ def test_counts_orders_and_unlearning_are_those_of_the_formulas(tmp_path: Path) 
     assert (right.value, printed.value) == pytest.approx((max(1.0, count), as_printed))
     assert printed.printed.refuted
     first, misprint = findings["first_order"]
-    assert first.value == pytest.approx(theory.exponents(order, 100, 300.0).orders[0])
+    assert first.value == pytest.approx(bounds.exponents(order, 100, 300.0).orders[0])
     assert misprint.value > first.value
     assert not misprint.printed.refuted
     rows = tables["unlearning"].columns

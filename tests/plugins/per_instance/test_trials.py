@@ -17,8 +17,8 @@ from dpspec.engine.preparing.prepare import prepare
 from dpspec.engine.preparing.trial_keys import trial_key
 from dpspec.engine.redact import redact
 from dpspec.engine.results.result import AuditResult, Result
-from dpspec.engine.running.run_options import RunOptions
 from dpspec.engine.running.runner import run
+from dpspec.engine.running.train import RunOptions
 from dpspec.engine.storage.trial_store import Store
 from dpspec.engine.verify import verify
 from dpspec.registry.loader import load_catalog

@@ -15,7 +15,7 @@ from dpspec.engine.preparing.prepare import prepare
 from dpspec.engine.results.result import AuditResult
 from dpspec.errors import SpecError
 from dpspec.registry.loader import load_catalog
-from dpspec_preprocessing import bounds, collection, steps
+from dpspec_preprocessing import bounds, steps
 from dpspec_preprocessing.engines import LinearEngine
 from dpspec_preprocessing.options import Declaration, out_radius
 from dpspec_preprocessing.private import Private
@@ -165,7 +165,7 @@ def test_a_neighbour_of_this_data_set_may_lie_outside_its_collection(tmp_path: P
     limits = {"max_missing_rows": 2000, "min_observed": 31, "max_spread": 0.0, "max_missing_in_row": 1}
     step, private = {"impute": "trimmed", "trim": 10}, {"kind": "gaussian", "eps_noise": 1.0, "lipschitz": 0.5}
     mechanism = {"pipeline": (step,), "private": private, "collection": limits}
-    inside = [not collection.broken_limits(collection.measure_limits(x, read_step(step)), limits) for x in (one, other)]
+    inside = [not steps.broken_limits(steps.measure_limits(x, read_step(step)), limits) for x in (one, other)]
     assert inside == [True, False]
     pipeline = Declaration.of({**mechanism, "radius": 1.0}).pipeline(2031, 1)
     engine = LinearEngine(private=pipeline.private, radius=pipeline.out_radius)
@@ -206,9 +206,9 @@ def test_other_numbers_of_records_are_refused_and_not_spoken_of() -> None:
 
 def test_records_that_rounding_made_longer_are_scaled_back() -> None:
     x = np.eye(3)[[0, 1]] * (1.0 + 9e-7)
-    kept = collection.in_ball(x, 1.0)
+    kept = steps.in_ball(x, 1.0)
     assert np.linalg.norm(kept, axis=1).max() <= 1.0 + 1e-15
-    assert np.array_equal(collection.in_ball(0.5 * x, 1.0), 0.5 * x)
+    assert np.array_equal(steps.in_ball(0.5 * x, 1.0), 0.5 * x)
 
 
 def test_a_median_of_one_value_may_be_the_replaced_record_s() -> None:
@@ -242,7 +242,7 @@ def test_every_data_set_has_an_output() -> None:
 def test_balls_are_counted_wide_enough_for_rounding() -> None:
     """Records 8 eta apart but for the last digit: a record between them may reach both."""
     x = np.array([[0.0], [0.8 * (1.0 + 1e-12)]])
-    assert collection.measure_limits(x, read_step({"quantise": 0.1}))["max_ball"] == 2.0
+    assert steps.measure_limits(x, read_step({"quantise": 0.1}))["max_ball"] == 2.0
 
 
 def pair_rows(pair: bounds.ExplicitPair, records: int, features: int, radius: float) -> tuple[Rows, Rows]:
@@ -272,7 +272,7 @@ def test_certified_lower_ends_are_those_of_executed_pairs(tmp_path: Path, name: 
     one, other = pair_rows(pair, 600, 2, found.radius)
     if name == "collection":
         for x in (one, other):
-            assert not collection.broken_limits(collection.measure_limits(x, found.steps[0]), found.collection)
+            assert not steps.broken_limits(steps.measure_limits(x, found.steps[0]), found.collection)
     engine = LinearEngine(private=found.private, radius=found.out_radius)
     answers = [engine.query(steps.run_steps(x, found.steps, found.radius)[0]) for x in (one, other)]
     effect = float(np.linalg.norm(answers[0] - answers[1])) / found.private.sigma

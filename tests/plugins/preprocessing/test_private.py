@@ -11,7 +11,7 @@ from support.preprocessing_steps import apply_step, count_in_balls
 
 from dpspec.accounting import gaussian as gdp
 from dpspec.accounting import sampled_gaussian_integer_rdp
-from dpspec_preprocessing import bounds, collection, sensitivity, steps
+from dpspec_preprocessing import bounds, sensitivity, steps
 from dpspec_preprocessing.private import (
     PrivateMechanism,
     compose,
@@ -343,7 +343,7 @@ def test_projections_stay_far_below(name: str, m: PrivateMechanism, order: float
     shift = abs(one - other) / (2.0 if m.kind == "dp-gd" else 1.0)
     divergence = repaired_rdp(replace(m, noise=m.noise * (shift)), order)
     assert divergence <= 1.05 * reference
-    least = min(collection.measure_limits(x, read_step({"pca": 1}))["min_eigengap"] for x in pair)
+    least = min(steps.measure_limits(x, read_step({"pca": 1}))["min_eigengap"] for x in pair)
     tau = sensitivity.pca(least, m.records).tau
     assert max(divergence, reference) <= smooth_divergence(m, order, tau)
     assert divergence >= 0.05 * smooth_divergence(m, order, 0.0)

@@ -13,9 +13,10 @@ from support import preprocessing_oracle as oracle
 from support.preprocessing_oracle import Block, Pair, Reading, Rows
 
 import dpspec.contract as dps
-from dpspec_preprocessing import collection, private
+from dpspec_preprocessing import private
 from dpspec_preprocessing.private import GRADIENT, QUERIES
 from dpspec_preprocessing.sensitivity import read_step
+from dpspec_preprocessing.steps import in_ball
 
 #: How rows are spread, the kinds of steps, what is put in place of the replaced record, and how values go missing.
 PATTERNS = ("ball", "ends", "zeros", "ties", "duplicates", "line", "flat", "beyond", "clusters")
@@ -226,7 +227,7 @@ def _collected(case: Case, collects: bool | None, tests: int | None) -> Case:
     spec, _ = oracle.declared(mechanism, case.records, pair.one.shape[1])
     try:
         ball = {"radius": float(spec.mechanism["radius"]), "clip": bool(spec.mechanism["clip_rows"])}
-        own = [collection.in_ball(np.array(x), **ball) for x in pair[:2]]
+        own = [in_ball(np.array(x), **ball) for x in pair[:2]]
         mechanism["collection"] = _kept(oracle.limits(steps_[0], own))
     except (ValueError, IndexError, dps.DataError, np.linalg.LinAlgError):
         return case

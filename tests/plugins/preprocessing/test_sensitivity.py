@@ -9,7 +9,7 @@ import numpy.typing as npt
 import pytest
 from support.preprocessing_steps import apply_step, count_in_balls
 
-from dpspec_preprocessing import attack, collection, sensitivity, steps
+from dpspec_preprocessing import attack, sensitivity, steps
 from dpspec_preprocessing.sensitivity import read_step
 
 Rows = npt.NDArray[np.float64]
@@ -49,7 +49,7 @@ def moved(pair: Pair, step: dict[str, Any]) -> tuple[int, float, float]:
 
 
 def extremes(pair: Pair, step: dict[str, Any]) -> dict[str, tuple[float, float]]:
-    found = [collection.measure_limits(x, read_step(step)) for x in pair]
+    found = [steps.measure_limits(x, read_step(step)) for x in pair]
     return {key: (min(f[key] for f in found), max(f[key] for f in found)) for key in found[0]}
 
 

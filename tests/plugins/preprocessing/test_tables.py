@@ -9,7 +9,7 @@ import numpy.typing as npt
 import pytest
 from support.preprocessing_steps import count_in_balls
 
-from dpspec_preprocessing import collection, sensitivity, steps
+from dpspec_preprocessing import sensitivity, steps
 from dpspec_preprocessing.engines import LinearEngine
 from dpspec_preprocessing.private import Private, PrivateMechanism, repaired_rdp
 from dpspec_preprocessing.tables import largest_sampled_order, printed_rdp
@@ -118,7 +118,7 @@ def test_v7_coordinates_along_principal_directions_turn_freely() -> None:
 
     models = [PCA(n_components=k, svd_solver="full").fit(x) for x in pair]
     reduced = [abs(common[:10] @ model.components_.T) for model in models]  # signs aside, which are arbitrary as well
-    values = [collection.covariance_spectrum(x) for x in pair]
+    values = [steps.covariance_spectrum(x) for x in pair]
     assert values[0][1] - values[0][2] == pytest.approx(0.36 / n + 1e-7, rel=0.1)
     gap, first = (min(float(v[i] - v[i + 1]) for v in values) for i in (k - 1, 0))
     claimed = 2.0 * 4.0 * (3 * n + 2) / (n * (n - 1) * min(gap, first))
@@ -156,7 +156,7 @@ def test_v10_truncation_costs_the_root_of_the_lost_variance() -> None:
     """Labels lie along the lost direction, so projected records do not determine them."""
     labels = np.tile([1.0, 1.0, -1.0, -1.0], 500)
     x = np.stack([np.tile([0.9, -0.9], 1000), 0.1 * labels], axis=1)
-    tail = float(collection.covariance_spectrum(x)[1:].sum())
+    tail = float(steps.covariance_spectrum(x)[1:].sum())
     assert tail == pytest.approx(0.01, rel=1e-3)
     losses = [
         np.logaddexp(0.0, -labels * rows[:, 1]).mean() for rows in (steps.fit_projection(x, 1)(x), x)

@@ -64,7 +64,7 @@ class DataFiles:
     def feed(self, case: Given, folder: Path) -> str:
         """Facts, then rows: whatever is wrong is a ``DataError``."""
         from dpspec.contract import DataError, FrozenMap
-        from dpspec.registry.foreign_code import resolve
+        from dpspec.registry.loader import resolve
 
         write(case.files, folder)
         source = resolve(self.source)(FrozenMap(case.options), folder)  # type: ignore[operator]

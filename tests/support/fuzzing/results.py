@@ -63,7 +63,7 @@ class Results:
         from dpspec.engine.results.diff import diff, regressions
         from dpspec.engine.verify import verify
         from dpspec.errors import DpspecError, ResultError
-        from dpspec.registry.foreign_code import resolve
+        from dpspec.registry.loader import resolve
         from dpspec.reporters.read_results import read_result
         from dpspec.text import harmless
 

@@ -7,8 +7,7 @@ log that does not know its own bug.
 import torch
 
 from dpspec.contract import TrainingJob
-from dpspec.training.gradients.clipping import Clip, clipper
-from dpspec.training.gradients.persample import ClippedSum, FlatModel, per_example_gradients
+from dpspec.training.gradients.persample import Clip, ClippedSum, FlatModel, clipper, per_example_gradients
 from dpspec.training.loop.native import tensors
 
 

@@ -9,7 +9,6 @@ from torch import nn
 from torch.nn import functional
 
 from dpspec.training.gradients import ghost_calls
-from dpspec.training.gradients.clipping import Clipper
 from dpspec.training.gradients.flat_model import load
 from dpspec.training.gradients.ghost_calls import (
     Convolution,
@@ -24,7 +23,7 @@ from dpspec.training.gradients.ghost_calls import (
     gram_squares,
     squares_of,
 )
-from dpspec.training.gradients.persample import FlatModel
+from dpspec.training.gradients.persample import Clipper, FlatModel
 
 
 def close(a, b, digits=10):

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from dpspec.contract import DataError, DataSource, Facts, FrozenMap, LoadedData
-from dpspec.data.options import transformed
-from dpspec.data.source import select
+from dpspec.data.source import select, transformed
 
 Make = Callable[..., DataSource]
 

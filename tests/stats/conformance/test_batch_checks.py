@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from support.phases import phase_of
 
-from dpspec.stats.conformance.batch_log import BatchLog, compared_lags
+from dpspec.stats.conformance.batch_checks import BatchLog, compared_lags
 from dpspec.stats.conformance.epochs import EpochSums
 
 
