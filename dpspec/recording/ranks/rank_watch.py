@@ -63,10 +63,10 @@ class RankWatch:
         self._optimizer, self._sampler = optimizer, sampler
         self._noisy, self._trained = list(optimizer.params), list(trained)
         seed = int.from_bytes(group.digest(b"directions"), "little")
-        self._sketch = NoiseSketch([p.numel() for p in self._noisy], most=DIRECTIONS, seed=seed)
+        self.sketch = NoiseSketch([p.numel() for p in self._noisy], most=DIRECTIONS, seed=seed)
         self.starts = [start for start, _ in shards]
         sizes = [local(p).numel() for p in self._noisy]
-        self._of_rows = NoiseSketch(sizes, seed=seed, width=self._sketch.width) if self.sharded else None
+        self._of_rows = NoiseSketch(sizes, seed=seed, width=self.sketch.width) if self.sharded else None
         self._forget()
         self._order: tuple[tuple[bool, int, int], Indices] | None = None
 
@@ -79,10 +79,6 @@ class RankWatch:
             self._total, self._gradients = self._along(), self._digest(p.grad for p in self._noisy)
         else:
             self._own = self._along()
-
-    def along(self, gradient: Tensor) -> Tensor:
-        """One layer of a whole gradient along the common directions."""
-        return self._sketch.of([gradient])[1:]
 
     def add(self, along: Tensor) -> None:
         """Add a clipped sum of this rank, along the common directions."""
@@ -98,11 +94,11 @@ class RankWatch:
 
     def after_noise(self, sums: Sequence[Tensor], noise: Sequence[Tensor], deviation: float) -> None:
         """Observe the noise that this rank adds, and of sharded parameters its rows of the sum of all ranks."""
-        sketch = self._sketch
+        sketch = self.sketch
         if self._of_rows is not None:
-            self._total, sketch = self._sketch.of(sums, self.starts)[len(sums) :], self._of_rows
+            self._total, sketch = sketch.along(sketch.fold(sums, self.starts)), self._of_rows
         if sketch.complete:
-            along = sketch.of(noise)[len(noise) :]
+            along = sketch.along(sketch.fold(noise))
             self._noise = (along / deviation if deviation > 0.0 else along).clamp(-_LARGEST, _LARGEST)
 
     def step(self, drawn: Indices | None) -> RankStep:
@@ -126,7 +122,7 @@ class RankWatch:
 
     def _along(self) -> Tensor:
         grads = [p.grad if p.grad is not None else torch.zeros_like(p) for p in self._noisy]
-        return self._sketch.of(grads)[len(grads) :]
+        return self.sketch.along(self.sketch.fold(grads))
 
     def _digest_of(self, *content: bytes) -> bytes:
         return self.group.digest(*content)[:_BYTES]

@@ -14,10 +14,7 @@ _ADVICE = "use FSDP2Wrapper of Opacus, without mp_policy, on a model in float32,
 def local(value: Any) -> Any:
     """The rows of a sharded tensor in this process; any other value unchanged."""
     kind = getattr(sys.modules.get("torch.distributed.tensor"), "DTensor", None)
-    if kind is None or type(value) is not kind:
-        return value
-    with torch.no_grad():
-        return value.to_local()
+    return value if kind is None or type(value) is not kind else value._local_tensor
 
 
 def shard_of(p: Any) -> tuple[int, int]:

@@ -300,7 +300,7 @@ class ShardedGhostSums(GhostSums):
         self._rank, self._whole = rank, WholeGradients(model, optimizer.params, rank.starts)
         self._chosen = random.Random(int.from_bytes(rank.group.digest(b"batches"), "little"))
         self._batch, self._agreeing = 0, True
-        self._along: list[Tensor] = []
+        self._folded: Tensor | None = None
 
     def attach(self, guarded: Callable[[Callable[[], None]], None], undo: ExitStack) -> None:
         super().attach(guarded, undo)
@@ -313,8 +313,11 @@ class ShardedGhostSums(GhostSums):
 
     def after_coefficients(self, coefficients: Tensor) -> None:
         super().after_coefficients(coefficients)
-        self._along = []
-        self._whole.observe(lambda _, gradient: self._guarded(lambda: self._along.append(self._rank.along(gradient))))
+        self._folded = None
+        self._whole.observe(lambda _, gradient: self._guarded(partial(self._fold, gradient)))
+
+    def _fold(self, gradient: Tensor) -> None:
+        self._folded = self._rank.sketch.fold([gradient], block=self._folded)
 
     def _passes(self, records: int | None) -> int | None:
         self._batch += 1
@@ -326,23 +329,25 @@ class ShardedGhostSums(GhostSums):
 
     def _gradient(self, value: Tensor) -> tuple[list[Tensor], float]:
         """The gradient of a value along the common directions, and its length."""
-        along: list[Tensor] = []
         squares: list[float] = []
+        self._folded = None
 
         def observe(_: int, gradient: Tensor) -> None:
-            along.append(self._rank.along(gradient))
+            self._fold(gradient)
             squares.append(float(gradient.double().square().sum()))
 
         self._whole.differentiate(value, observe)
-        return [torch.stack(along).sum(0)], math.sqrt(sum(squares))
+        sketch, block, self._folded = self._rank.sketch, self._folded, None
+        return [sketch.along(sketch.fold([], block=block))], math.sqrt(sum(squares))
 
     def _end(self) -> None:
         self._whole.observe(None)
         expected, self._expected = self._expected, None
         super()._end()
-        if not self._along:
+        block, self._folded = self._folded, None
+        if block is None:
             return
-        own, self._along = torch.stack(self._along).sum(0), []
+        own = self._rank.sketch.along(block)
         self._rank.add(own)
         if expected is not None:
             self._judge(expected, [own])

@@ -43,37 +43,39 @@ class NoiseSketch:
             counts += np.bincount(np.arange(size % whole) % columns, minlength=columns) + size // whole * _ROWS
         self.complete = bool(counts.min() > 0)
         self._lengths = torch.tensor(np.sqrt(np.maximum(counts, 1.0)))
-        self._block: Tensor | None = None
 
     def of(self, noise: Iterable[Tensor], starts: Iterable[int] = repeat(0)) -> Tensor:
         """(layers + width,) float64 on the noise's device: sums of squares, then the noise along the directions.
 
         noise: one tensor for each layer, of any shape. starts: the place of its first coordinate in the layer.
         """
-        squares: list[Tensor] = []
-        block = self._block
+        parts = [_flat(part) for part in noise]
+        if not parts:
+            return torch.zeros(0, dtype=torch.float64)
+        block = self.fold(parts, starts)
+        squares = [torch.dot(part, part).to(block.device) for part in parts]
+        return torch.cat([torch.stack(squares).double(), self.along(block)])
+
+    def fold(self, noise: Iterable[Tensor], starts: Iterable[int] = repeat(0), block: Tensor | None = None) -> Tensor:
+        """Add layers, as in :meth:`of`, to a block for :meth:`along`, by default a new one."""
         for part, start in zip(noise, starts, strict=False):
-            flat = part.detach().reshape(-1)
-            if flat.dtype not in (torch.float32, torch.float64):
-                flat = flat.float()
+            flat = _flat(part)
             if block is None:
-                block = self._block = torch.zeros(self._whole, dtype=torch.float64, device=flat.device)
-            if not squares:
-                block.zero_()
-            flat = flat.to(block.device)
-            squares.append(torch.dot(flat, flat))
+                block = torch.zeros(self._whole, dtype=torch.float64, device=flat.device)
             if start % self._whole:
                 flat = torch.nn.functional.pad(flat, (start % self._whole, 0))
             full = flat.numel() // self._whole * self._whole
             if full:
-                block += flat[:full].view(-1, self._whole).sum(0)
+                block += flat[:full].view(-1, self._whole).sum(0).to(block.device)
             if full < flat.numel():
-                block[: flat.numel() - full] += flat[full:] if full else flat
-        if block is None or not squares:
-            return torch.zeros(0, dtype=torch.float64)
+                block[: flat.numel() - full] += flat[full:].to(block.device)
+        return torch.zeros(self._whole, dtype=torch.float64) if block is None else block
+
+    def along(self, block: Tensor) -> Tensor:
+        """(width,) float64, the noise of all layers of a block along the directions."""
         signs, lengths = self._signs.to(block.device), self._lengths.to(block.device)
-        along = torch.linalg.vecdot(block.view(signs.shape), signs, dim=0) / lengths
-        return torch.cat([torch.stack(squares).double(), along[: self.width]])
+        along: Tensor = torch.linalg.vecdot(block.view(signs.shape), signs, dim=0) / lengths
+        return along[: self.width]
 
     def of_rows(self, noise: Tensor, sizes: Sequence[int]) -> Tensor:
         """(k, layers + width): as :meth:`of`, of k steps of layers of these sizes, which are the columns of ``noise``.
@@ -91,3 +93,8 @@ class NoiseSketch:
         block *= signs.reshape(-1)[: block.shape[1]]
         along = block.view(len(noise), -1, signs.shape[1]).sum(1) / lengths
         return torch.cat([torch.stack(squares, dim=1), along[:, : self.width]], dim=1)
+
+
+def _flat(part: Tensor) -> Tensor:
+    flat = part.detach().reshape(-1)
+    return flat if flat.dtype in (torch.float32, torch.float64) else flat.float()
