@@ -337,6 +337,8 @@ class _Reader:
             if not isinstance(key, str):
                 message = f"{'an empty key' if text == '' else f'the key {text[:40]}'} is not a string"
                 hint = f'write "{text[:40]}", in quotes, to make it a string'
+                if value_node.value == "":  # {epsilon: 3,5}
+                    hint = "give it a value; a number has a decimal point, not a comma"
                 self.diagnostics.append(Diagnostic(code="bad-key", message=message, span=span, help=hint))
                 continue
             if FORBIDDEN.search(key):
