@@ -127,7 +127,7 @@ def _reader(hint: Any) -> _Reader:
     if hint is float:
         return _float
     if hint is Any:
-        return _any
+        return lambda value, where: value
     if hint in _PLAIN:
         return _plain(*_PLAIN[hint])
     if isinstance(hint, type) and is_dataclass(hint):
@@ -165,10 +165,6 @@ def _float(value: Json, where: str) -> float:
         return float(number)
     except OverflowError:
         raise _refusal(where, "a number of at most 1.8e308", value) from None
-
-
-def _any(value: Json, where: str) -> Any:
-    return value
 
 
 def _frozen(value: Json, where: str) -> FrozenMap:

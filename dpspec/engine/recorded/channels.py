@@ -92,7 +92,7 @@ TEXTS: Mapping[str, str] = {
     "order": "the order of the batches does not depend on the content of the records",
     "joined-ranks": "the ranks of the process group are all processes that train, on one dataset, and the generators "
     "of their batches, and of noise that several ranks draw, have different seeds and are independent",
-    "per-record-clipping": "no contribution is longer than the clip norm",
+    "per-record-clipping": "a sum has one contribution of each drawn record, none longer than the clip norm",
     "precision": "the rounding of sums of gradients and noise has no effect on the privacy loss",
     "noise-law": "noise is Gaussian and unpredictable",
     "secret-randomness": "the adversary does not know the seeds of noise and batches, neither the seeds nor the states "
@@ -115,7 +115,7 @@ TEXTS: Mapping[str, str] = {
     "one-record": "each index of the dataset is one record, the rows of a batch are the drawn records, once each, and "
     "nothing that the gradients depend on is computed from other records: dataset, transforms, labels, collate "
     "function, constants of the loss, noise of any step",
-    "unmixed-batches": "no layer, loss or edit of per-sample gradients mixes the records of a batch, at any step",
+    "unmixed-batches": "no layer, loss, norm or edit of per-sample gradients mixes the records of a batch, at any step",
     "repeated-records": "no record occurs more often in the dataset of the loader than the claim's group size",
     "loss-reduction": "the loss has the reduction that make_private got as loss_reduction",
     "observed-passes": "every pass that computes gradients calls the recorded model itself in training mode, and moves "

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain
 from operator import itemgetter
 from typing import Annotated, Any, TypeAlias
@@ -78,21 +79,9 @@ def _columns(*kinds: Callable[[Sequence[Any]], Any]) -> Join:
     return joined
 
 
-def _added(rows: Sequence[Any]) -> Any:
-    return tuple(map(sum, zip(*rows, strict=True)))
-
-
-def _united(names: Sequence[Names]) -> Names:
-    return tuple(dict.fromkeys(chain.from_iterable(names)))
-
-
 def _word(values: Sequence[str]) -> str:
     """The first that is not empty; of half precisions the coarser one."""
     return "bfloat16" if "bfloat16" in values else next(filter(None, values), "")
-
-
-def _steepest(values: Sequence[Any]) -> Any:
-    return max(values, key=lambda value: abs(value[1]))
 
 
 def _probe(rows: Sequence[Any]) -> Any:
@@ -103,13 +92,18 @@ def _probe(rows: Sequence[Any]) -> Any:
 
 _RANKS: dict[str, Join] = {
     **dict.fromkeys(("meddled", "changed", "restated"), sum),
-    **dict.fromkeys(("sums", "ghost", "passes", "updates", "seeds"), _added),
-    **dict.fromkeys(("buffers", "state", "attributes", "unread", "replaced"), _united),
+    **dict.fromkeys(
+        ("sums", "ghost", "passes", "updates", "seeds"), lambda rows: tuple(map(sum, zip(*rows, strict=True)))
+    ),
+    **dict.fromkeys(
+        ("buffers", "state", "attributes", "unread", "replaced"),
+        lambda names: tuple(dict.fromkeys(chain.from_iterable(names))),
+    ),
     **dict.fromkeys(("outside", "passed_over", "seconds", "resumed", "noised_without_update", "loss_scaler"), max),
     **dict.fromkeys(("optimizer", "norm_type", "sum_type", "error", "probe_failure"), _word),
     **dict.fromkeys(("gradients", "history", "drawn_batches"), itemgetter(0)),
     "recomputed": _columns(sum, sum, sum, max),
-    "scaling": _steepest,
+    "scaling": partial(max, key=lambda value: abs(value[1])),
     "probe": _probe,
 }
 

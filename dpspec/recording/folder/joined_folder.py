@@ -50,8 +50,8 @@ class Comparison:
     lengths: the number of steps of each rank. other: the facts and options that differ, by name. noise: steps at which
     not exactly one rank adds noise, or another one than before; of a sharded model, at which a rank adds none. unequal:
     with different gradients or parameters, 0 for a sharded model. summed: whose reduced gradients are not the sum of
-    all ranks'. shared: records drawn by several ranks at a step.
-    seeds: steps at which a rank draws by the seed of another. foreign: with batches from outside of a rank's share, or
+    all ranks'. shared: records drawn by several ranks at a step. seeds: steps at which a rank draws by the seed of
+    another, which this one used then or before. foreign: with batches from outside of a rank's share, or
     in different orders of the records. compared: steps with observations of all ranks. overlaps: of pairs of ranks,
     [expected number of places that both draw, number, smallest logarithm of the p-value of a step]; equal: the expected
     number if the draws were equal. parallel: of the noise of sharded ranks, the squared components along each other and
@@ -195,7 +195,7 @@ class JoinedFolder:
         found.unequal = found.summed = found.shared = found.seeds = found.foreign = found.compared = 0
         every = combinations(range(world), 2) if world <= _ALL_PAIRS else pairwise(range(world))
         pairs, found.equal, found.parallel = dict.fromkeys(every, (0.0, 0, 0.0)), 0.0, (0.0, 0)
-        found.along = (0, 0.0, 0.0)
+        found.along, self._seeds = (0, 0.0, 0.0), [set[bytes]() for _ in range(world)]
         holders = self._holders
         for steps, *parts in zip(
             zip(*(one.steps() for one in self.ranks), strict=False),
@@ -253,11 +253,15 @@ class JoinedFolder:
             same = all((one.gradients, one.parameters) == (first.gradients, first.parameters) for one in observed)
             found.unequal += not same or first.gradients == bytes(8)
         found.summed += not _is_sum(observed, mean=self.header.reduction == "mean", sharded=sharded)
-        seeds = [{one.seed, one.noise_seed} for one in observed]
+        for seeds, part in zip(self._seeds, observed, strict=True):
+            seeds.add(part.seed)
         # From one seed and state of the noise's generator, each rank takes its rows of the same draw.
         drawn_from = {(one.noise_seed, one.noise_state) for one in observed}
         found.seeds += any(
-            one & {other.seed for other in observed if other is not observed[rank]} for rank, one in enumerate(seeds)
+            not seeds.isdisjoint((part.seed, part.noise_seed))
+            for part, own in zip(observed, self._seeds, strict=True)
+            for seeds in self._seeds
+            if seeds is not own
         ) or (sharded and len({seed for seed, _ in drawn_from}) != len(drawn_from))
         found.foreign += any(one.foreign or one.order != first.order for one in observed)
         if not 0.0 < rate < 1.0 or self.header.share is None:

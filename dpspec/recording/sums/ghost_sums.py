@@ -46,8 +46,13 @@ class GhostSums:
 
     def __init__(self, model: Any, optimizer: Any) -> None:
         self._model, self._optimizer = model, optimizer
+        numbers = {id(p): number for number, p in enumerate(optimizer.params)}
         # Opacus' norm of an embedding counts the padding, whose gradient is 0, so that records are clipped to less.
-        self._padded = any(getattr(module, "padding_idx", None) is not None for module in model.modules())
+        self._padded = [
+            (module, numbers[id(module.weight)])
+            for module in model.modules()
+            if getattr(module, "padding_idx", None) is not None and id(getattr(module, "weight", None)) in numbers
+        ]
         self._random = random.SystemRandom()
         self._losses: Tensor | None = None
         self._weights: list[Tensor] = []
@@ -138,10 +143,13 @@ class GhostSums:
                 chosen, half = places[:passes], (len(places) + passes) // 2
                 rest = [one.clone() for one in total]
                 for record in chosen:
-                    found, norm = self._gradient(losses[record])
-                    used = float(coefficients[record])
-                    apart = used - min(1.0, limit / (norm + 1e-6))
-                    self._wrong_norms += not (apart if self._padded else abs(apart)) * norm <= room
+                    found, squares = self._gradient(losses[record])
+                    used, norm = float(coefficients[record]), math.sqrt(sum(squares.values()))
+                    for module, number in self._padded:
+                        norms = getattr(module, "norm_sample", [getattr(module.weight, "_norm_sample", None)])[0]
+                        squares[number] = max(float(norms[record]) ** 2, squares.get(number, 0.0))
+                    apart = abs(used - min(1.0, limit / (math.sqrt(sum(squares.values())) + 1e-6)))
+                    self._wrong_norms += not apart * norm <= room
                     _subtract(rest, found, used)
                 for _ in range(passes - len(chosen)):  # of other ranks
                     self._gradient(losses.sum())
@@ -158,12 +166,12 @@ class GhostSums:
     def _unit(self) -> float:
         return max(unit_of(p, p) for p in self._optimizer.params)
 
-    def _gradient(self, value: Tensor) -> tuple[list[Tensor], float]:
-        """The gradient of a value, and its length."""
+    def _gradient(self, value: Tensor) -> tuple[list[Tensor], dict[int, float]]:
+        """The gradient of a value, and its squared length for each parameter by the parameter's number."""
         found = torch.autograd.grad(value, self._optimizer.params, retain_graph=True, allow_unused=True)
         pairs = zip(found, self._optimizer.params, strict=True)
         gradient = [torch.zeros_like(p) if one is None else one for one, p in pairs]
-        return gradient, length_of(gradient)
+        return gradient, {number: float(one.double().square().sum()) for number, one in enumerate(gradient)}
 
     def _end(self) -> None:
         if self._losses is None:
@@ -327,18 +335,18 @@ class ShardedGhostSums(GhostSums):
         self._agreeing = given is not None
         return None if given is None or min(given) < 0 else min(RECORDS, max(given))
 
-    def _gradient(self, value: Tensor) -> tuple[list[Tensor], float]:
-        """The gradient of a value along the common directions, and its length."""
-        squares: list[float] = []
+    def _gradient(self, value: Tensor) -> tuple[list[Tensor], dict[int, float]]:
+        """The gradient of a value along the common directions, and its squared length for each parameter."""
+        squares: dict[int, float] = {}
         self._folded = None
 
-        def observe(_: int, gradient: Tensor) -> None:
+        def observe(number: int, gradient: Tensor) -> None:
             self._fold(gradient)
-            squares.append(float(gradient.double().square().sum()))
+            squares[number] = float(gradient.double().square().sum())
 
         self._whole.differentiate(value, observe)
         sketch, block, self._folded = self._rank.sketch, self._folded, None
-        return [sketch.along(sketch.fold([], block=block))], math.sqrt(sum(squares))
+        return [sketch.along(sketch.fold([], block=block))], squares
 
     def _end(self) -> None:
         self._whole.observe(None)

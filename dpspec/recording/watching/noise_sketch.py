@@ -13,6 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from dpspec.recording.watching.noise_watch import row_of
+
 #: Largest number of directions, and number of rows of signs.
 MOST_DIRECTIONS, _ROWS = 128, 127
 
@@ -49,7 +51,7 @@ class NoiseSketch:
 
         noise: one tensor for each layer, of any shape. starts: the place of its first coordinate in the layer.
         """
-        parts = [_flat(part) for part in noise]
+        parts = [row_of([part]) for part in noise]
         if not parts:
             return torch.zeros(0, dtype=torch.float64)
         block = self.fold(parts, starts)
@@ -59,7 +61,7 @@ class NoiseSketch:
     def fold(self, noise: Iterable[Tensor], starts: Iterable[int] = repeat(0), block: Tensor | None = None) -> Tensor:
         """Add layers, as in :meth:`of`, to a block for :meth:`along`, by default a new one."""
         for part, start in zip(noise, starts, strict=False):
-            flat = _flat(part)
+            flat = row_of([part])
             if block is None:
                 block = torch.zeros(self._whole, dtype=torch.float64, device=flat.device)
             if start % self._whole:
@@ -93,8 +95,3 @@ class NoiseSketch:
         block *= signs.reshape(-1)[: block.shape[1]]
         along = block.view(len(noise), -1, signs.shape[1]).sum(1) / lengths
         return torch.cat([torch.stack(squares, dim=1), along[:, : self.width]], dim=1)
-
-
-def _flat(part: Tensor) -> Tensor:
-    flat = part.detach().reshape(-1)
-    return flat if flat.dtype in (torch.float32, torch.float64) else flat.float()
