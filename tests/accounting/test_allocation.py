@@ -48,8 +48,8 @@ def test_the_least_deltas_and_noise_have_intervals_too(
 ) -> None:
     """Numbers beyond float64 used to end it. Whoever is told the step, which is in one of two, bounds it."""
     found = PrivacyLoss.of(RandomAllocation(steps, sigma), direction).epsilon(delta)
-    told = PrivacyLoss.of(Mixture.full(1, sigma), direction).epsilon(delta)
-    assert 0.0 <= found.lower <= told.upper
+    revealed = PrivacyLoss.of(Mixture.full(1, sigma), direction).epsilon(delta)
+    assert 0.0 <= found.lower <= revealed.upper
     assert found.lower <= found.upper < math.inf
 
 

@@ -170,11 +170,11 @@ def test_guesses_save_values_and_change_nothing_else(limits, share, increasing, 
     low, high, start = limits
     integer = isinstance(low, int)
     at = min(max(math.sqrt(low) * math.sqrt(high) * share, low), high)
-    told = []
+    pairs = []
 
     def guess(one: float, other: float) -> float | None:
         assert low <= one < other <= high
-        told.append((one, other))
+        pairs.append((one, other))
         skewed = one + (other - one) * 1e-9
         return {"good": at, "none": None, "outside": -1.0, "an end": one, "nan": math.nan, "skewed": skewed}[quality]
 

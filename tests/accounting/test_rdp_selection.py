@@ -26,13 +26,13 @@ def chances(tries: Tries) -> Iterator[float]:
         constant = 1.0 / -math.log(gamma) if eta == 0.0 else eta / math.expm1(-eta * math.log(gamma))
         chance = constant * (1.0 - gamma)
         yield chance
-    told, k = 0.0, 1
-    while told < 1.0 - TAIL and k < 3000:
+    mass, k = 0.0, 1
+    while mass < 1.0 - TAIL and k < 3000:
         if tries.law == "poisson":
             chance *= tries.mean / k
         else:
             chance *= (1.0 - gamma) * (k + eta) / (k + 1)
-        told, k = told + chance, k + 1
+        mass, k = mass + chance, k + 1
         yield chance
 
 

@@ -144,9 +144,9 @@ def test_in_a_file(dpspec, tmp_path, command, item):
     more = ["--vary", "claims.one.epsilon"] if command == "calibrate" else []
     ended = dpspec(command, path, *more)
     assert ended.code == 3
-    told = ended.out if command == "validate" else ended.err
-    assert f"{path}:{line}:{column}: error[{code}]: " in told
-    assert message in told
+    output = ended.out if command == "validate" else ended.err
+    assert f"{path}:{line}:{column}: error[{code}]: " in output
+    assert message in output
     if command != "validate":
         assert ended.out == ""
 

@@ -93,18 +93,18 @@ def test_repaired_none_is_refuted_or_deviates(dpspec: Run, tmp_path: Path, names
 
 
 def test_the_table_names_every_control() -> None:
-    told = set(re.findall(r"^\| `([a-z-]+)\.yaml` ", (FOLDER / "README.md").read_text(encoding="utf-8"), re.MULTILINE))
-    assert told == set(EVERY) > UNSEEN
+    rows = set(re.findall(r"^\| `([a-z-]+)\.yaml` ", (FOLDER / "README.md").read_text(encoding="utf-8"), re.MULTILINE))
+    assert rows == set(EVERY) > UNSEEN
 
 
 def test_the_plan_says_which_tests_will_see_what(dpspec: Run) -> None:
     done = dpspec("plan", FOLDER / "shuffled.yaml")
     assert done.returncode == 0, done.stdout + done.stderr
-    told = " ".join(done.stdout.split())
-    assert "could show epsilon up to" in told
+    printed = " ".join(done.stdout.split())
+    assert "could show epsilon up to" in printed
     names = ("noise-scale", "per-layer-noise", "independent-noise", "update", "sensitivity", "sampling", "clipping")
-    assert all(f"check {name}" in told for name in names)
+    assert all(f"check {name}" in printed for name in names)
     assert (
         "independence across steps, phase 1 (records in common with the batch 1 step before, reported): "
-        "smallest detectable deviation" in told
+        "smallest detectable deviation" in printed
     )

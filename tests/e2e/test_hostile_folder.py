@@ -124,10 +124,10 @@ def test_a_script_of_a_backend_is_run_as_ever(monkeypatch: pytest.MonkeyPatch) -
     pool = Processes(["cpu"], most=1, threads=1, budget=1000)
     try:
         pool.start(Task(number=1, name="asks", needs=Resources(), work=partial(tasks.variable, "PYTHONSAFEPATH")))
-        told: list[object] = []
-        while TaskFinished(task=1) not in told:
-            told += pool.messages()
+        messages: list[object] = []
+        while TaskFinished(task=1) not in messages:
+            messages += pool.messages()
     finally:
         pool.close()
-    assert PartialResult(task=1, value=None) in told
+    assert PartialResult(task=1, value=None) in messages
     assert "PYTHONSAFEPATH" not in os.environ

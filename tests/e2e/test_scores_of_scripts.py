@@ -53,8 +53,8 @@ def shown(audit: AuditResult) -> float:
 def test_the_spec_declares_what_the_script_does() -> None:
     spec = spec_at(SPEC)
     (phase,) = spec.phases
-    told = (phase.noise_multiplier, phase.clip_norm, phase.rate(script.RECORDS), phase.steps, spec.data["records"])
-    assert told == (script.SIGMA, script.CLIP, script.RATE, script.STEPS, script.RECORDS)
+    declared = (phase.noise_multiplier, phase.clip_norm, phase.rate(script.RECORDS), phase.steps, spec.data["records"])
+    assert declared == (script.SIGMA, script.CLIP, script.RATE, script.STEPS, script.RECORDS)
     assert spec.audit is not None
     assert spec.audit.options["scores"]["rows"] == script.CANARIES
 

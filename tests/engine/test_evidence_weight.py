@@ -116,16 +116,16 @@ def test_one_run_estimates_a_pipeline_and_refutes_nothing() -> None:
 
 
 def test_the_first_model_is_spoken_of_only_where_it_is_asked_for_and_there() -> None:
-    def told(stated: Claim, first: int = 0) -> list[tuple[str, str]]:
+    def reported(stated: Claim, first: int = 0) -> list[tuple[str, str]]:
         found = outcomes(stated, [800, 700], first=first)
         return [(type(o).__name__, str(o.at.get("about", "pipeline"))) for o in found]
 
     pipeline = [("Finding", "pipeline"), ("Evidence", "pipeline")]
-    assert told(PIPELINE) == pipeline
-    assert sorted(told(MODEL)) == sorted([*pipeline, ("Finding", "model"), ("Evidence", "model")])
-    assert told(MODEL, first=1) == pipeline
+    assert reported(PIPELINE) == pipeline
+    assert sorted(reported(MODEL)) == sorted([*pipeline, ("Finding", "model"), ("Evidence", "model")])
+    assert reported(MODEL, first=1) == pipeline
     other = audits.claim("metric", name="accuracy-same-noise", at_least=0.5, about="model")
-    assert told(other) == pipeline
+    assert reported(other) == pipeline
 
 
 def test_runs_on_other_test_records_are_not_averaged_by_a_test() -> None:

@@ -64,7 +64,7 @@ def test_what_may_pass_is_no_verdict(bench: Bench) -> None:
 
 
 def test_it_would_notice(bench: Bench, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """A ``verify`` that never objects lets everything pass, and the forger says so."""
+    """The forger reports the passed edits of a ``verify`` that never objects."""
     subject = next(bench.subjects("group"))
     edits = [e for e in edits_of(subject, random.Random(1), 1, 1) if e.paths[0][2:3] == ("verdicts",)][:20]
     monkeypatch.setattr("dpspec.engine.verify.verify", lambda *given, **options: ())

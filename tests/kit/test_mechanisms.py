@@ -1,4 +1,4 @@
-"""Mechanisms of the kit: what core derives from a bound and an attack, and what it sees of a broken one."""
+"""Mechanisms of the kit: findings and checks from a bound and an attack, and from broken ones."""
 
 import hashlib
 from types import SimpleNamespace
@@ -166,7 +166,7 @@ def test_no_number_is_no_bound(value: float, bounds: list[float]) -> None:
 
 
 class Telling(Count):
-    """A count whose releases tell how many there were, tested to be no odd number."""
+    """A count whose releases report their number, which a check requires to be even."""
 
     def release(self, inputs: Any, context: Any, index: int, group_size: int, coins: Any) -> kit.Releases:
         made = super().release(inputs, context, index, group_size, coins)

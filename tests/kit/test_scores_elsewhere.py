@@ -1,4 +1,4 @@
-"""A mechanism that is none of dpspec's judges a table of scores by what the kit has."""
+"""A third-party mechanism judges a table of external scores by the kit's functions."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -49,7 +49,7 @@ def trial_of(given: Any) -> dps.Trial:
 
 
 def conclude(given: Any, trial: dps.Trial, epsilon: float) -> Iterator[dps.Outcome]:
-    """What a plugin writes: evidence of its own kind, and the check against its bound, (epsilon, 1e-5)."""
+    """Return a plugin's custom evidence, and the check against its bound, (epsilon, 1e-5)."""
     outcomes = scores_elsewhere.recorded_outcomes(given, trial)
     for size, ranked in outcomes.items():
         assumed = assumptions(len(ranked), len(outcomes))

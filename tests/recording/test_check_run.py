@@ -1,4 +1,4 @@
-"""What ``dpspec check`` says of runs, against accountants that are not ours and schedules written out by hand."""
+"""Compare ``dpspec check`` with external accountants and hand-written schedules."""
 
 import json
 import math
@@ -74,7 +74,7 @@ def test_whoever_adds_a_record_learns_their_number_from_opacus_constants(sound):
 
 
 def test_the_figure_of_the_default_accountant_is_the_one_that_the_script_prints(tmp_path, capsys):
-    """Opacus' PRV accountant adds 0.01 to what it computes: a figure without it would be none that anybody has seen."""
+    """Opacus' PRV accountant adds 0.01 to its result, and so must the reported figure."""
     way = Training(epochs=2, accountant="prv")
     way.run(tmp_path / "run")
     printed = way.engine.get_epsilon(DELTA)

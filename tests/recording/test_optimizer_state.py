@@ -21,13 +21,13 @@ Between = Callable[[torch.optim.Optimizer], None]
 
 
 class Lookalike(torch.optim.SGD):
-    """Somebody's own."""
+    """A custom optimizer."""
 
     __module__ = "torch.optim.sgd"
 
 
 def momentum(optimizer: torch.optim.Optimizer) -> None:
-    """What a leak would add: something that got no noise."""
+    """Return a value without noise, as a leak would add."""
     for state in optimizer.state.values():
         if isinstance(state.get("momentum_buffer"), torch.Tensor):
             state["momentum_buffer"] += 0.01
@@ -73,14 +73,14 @@ def frozen(optimizer: torch.optim.Optimizer) -> None:
 
 
 def swapped(optimizer: torch.optim.Optimizer) -> None:
-    """Two numbers change places: all sums and squares stay as they are."""
+    """Swap two numbers, which keeps all sums and squares."""
     for state in optimizer.state.values():
         first = state["momentum_buffer"].view(-1)
         first[:2] = first[:2].flip(0)
 
 
 def renamed(optimizer: torch.optim.Optimizer) -> None:
-    """The optimizer no longer finds the momentum, and begins anew."""
+    """Drop the momentum, so that the optimizer restarts it."""
     for state in optimizer.state.values():
         if "momentum_buffer" in state:
             state["old"] = state.pop("momentum_buffer")
@@ -105,7 +105,7 @@ def early(optimizer: torch.optim.Optimizer) -> None:
 
 
 def hooked(optimizer: torch.optim.Optimizer) -> None:
-    """A hook that comes after that of the recorder, before the same step."""
+    """Register a hook that runs after the recorder's, before the same step."""
     if not optimizer.state:
         optimizer.register_step_pre_hook(lambda *_: momentum(optimizer))
 
@@ -375,7 +375,7 @@ def momentum_inside(optimizer: torch.optim.Optimizer) -> None:
 
 
 def stepped(optimizer: torch.optim.Optimizer, between: Between | None, trained: list[Any], steps: int = 4) -> list[int]:
-    """What is found of random steps; ``between`` acts after the observation of each."""
+    """Return the findings over random steps; ``between`` runs after the observation of each step."""
     updates = RecomputedUpdates(optimizer, trained)
     for _ in range(steps):
         for p in optimizer.param_groups[0]["params"]:

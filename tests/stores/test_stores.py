@@ -130,10 +130,10 @@ def test_a_damaged_record_is_reported_and_made_again(
 ) -> None:
     store.put(KEY, TRIAL, RECORDED)
     damage(*record_of(location))
-    told: list[str] = []
+    notes: list[str] = []
     fresh = Store(location)
-    assert fresh.get(KEY, told.append) is None
-    assert "damaged" in told[0]
+    assert fresh.get(KEY, notes.append) is None
+    assert "damaged" in notes[0]
     files, root = files_of(location)
     assert files.exists(f"{root}/damaged/{KEY}/record.json")
     for again in (fresh, store):
@@ -146,9 +146,9 @@ def test_a_record_under_another_key_is_foreign(store: Store, location: str) -> N
     _, foreign = record_of(location, OTHER)
     files.makedirs(foreign.rpartition("/")[0], exist_ok=True)
     files.pipe_file(foreign, files.cat_file(record))
-    told: list[str] = []
-    assert store.get(OTHER, told.append) is None
-    assert "damaged" in told[0]
+    notes: list[str] = []
+    assert store.get(OTHER, notes.append) is None
+    assert "damaged" in notes[0]
 
 
 @pytest.mark.parametrize("part", ["name", "digest"])

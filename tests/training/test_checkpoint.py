@@ -1,4 +1,4 @@
-"""A run that is stopped goes on where it was last saved, and ends with the same bits as one that never stopped."""
+"""A stopped run resumes at its last checkpoint, and ends with the same bits as an uninterrupted run."""
 
 from dataclasses import replace
 
@@ -36,7 +36,7 @@ class Counter(Observer):
 
 
 class Forgetful(Observer):
-    """Has a memory, and no way to tell of it."""
+    """An observer with state that it cannot save."""
 
 
 def watched(job, *further):

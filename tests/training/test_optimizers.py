@@ -1,4 +1,4 @@
-"""Updates are those of ``torch.optim`` on the noisy mean gradient, and those that can be undone are undone exactly."""
+"""Updates equal those of ``torch.optim`` on the noisy mean gradient, and inverted updates are exact."""
 
 from functools import partial
 from math import sqrt
@@ -77,7 +77,7 @@ def test_what_whoever_sees_all_models_knows(name, schedule):
 
 
 def test_the_bound_on_rounding_holds_where_updates_are_lost_in_it():
-    """Models of large parameters hardly move: what is lost is allowed for, step after step."""
+    """Large parameters absorb small updates: the bound covers the rounding of every step."""
     rates = Rates(peak=1e-6, total=STEPS)
     momentum = {"momentum": 0.9}
     for given in ({}, momentum, {**momentum, "weight_decay": 0.1}):

@@ -1,4 +1,4 @@
-"""Products of what is left of two layers: those of every pair, as a loop over coordinates has them."""
+"""Products of residuals of two layers equal those of a loop over coordinates."""
 
 import math
 from itertools import combinations

@@ -1,4 +1,4 @@
-"""Conformance of a run: what the plan promises, and the estimated epsilon of the executed run."""
+"""Conformance of a run: the promised checks, and the estimated epsilon of the executed run."""
 
 from collections.abc import Iterable
 from dataclasses import replace
@@ -113,7 +113,7 @@ def test_the_truth_lies_between_the_ends(audited: tuple[Any, AuditResult]) -> No
 
 
 def test_both_ends_move_when_a_tenth_of_the_noise_is_missing(audited: tuple[Any, AuditResult]) -> None:
-    """The squares of the noise shrink by 0.81 in every record of it; what ran then leaks what an accountant says."""
+    """All recorded sums of squared noise shrink by 0.81; the estimate is the accountant's value at that noise."""
     spec, audit = audited
     less = []
     for trial in trials(audit):

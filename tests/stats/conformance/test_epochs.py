@@ -138,7 +138,7 @@ def test_by_chance_pairs_are_rarely_surprising() -> None:
 
 @pytest.mark.parametrize("looks", ["all", "some"])
 def test_how_often_a_record_is_drawn(looks: str) -> None:
-    """Mean and variance of the draws at the steps that are looked at, from 4,000 runs; to five standard errors."""
+    """Mean and variance of the draws at the observed steps, from 4,000 runs, to five standard errors."""
     looked = np.ones(13, dtype=bool) if looks == "all" else np.arange(13) % 3 == 0
     counts = np.array(
         [

@@ -1,4 +1,4 @@
-"""A run exactly as declared is put to all tests: none is rejected, and every change of the evidence is."""
+"""All tests accept a run exactly as declared, and reject every change of the evidence."""
 
 from dataclasses import replace
 
@@ -137,7 +137,7 @@ def test_noise_without_a_variance_is_foreseen_as_none(sigma):
 
 
 def test_few_looks_foresee_what_a_run_of_so_many_steps_would_see():
-    """Of the released models every eighth is looked at; what the backend reports is of all steps as ever."""
+    """Every eighth released model is observed; the backend's logs cover all steps."""
     later = FrozenMap({**PHASE, "steps": 600, "noise_multiplier": 2.0})
     few = {(c.assumption, c.note, c.observed): c for c in table.foresee(replace(run(PHASE, later), looks=100))}
     short = [FrozenMap({**phase, "steps": steps}) for phase, steps in ((PHASE, 25), (later, 75))]
