@@ -83,7 +83,7 @@ def test_both_neighbours_of_an_attack_hold_so_many_records(scope: Scope, group_s
         assert of_users.scope.min_records == 569 - 4 * group_size
 
 
-def test_neighbours_miss_the_same_entries_where_nobody_misses_any() -> None:
+def test_neighbours_miss_the_same_entries_without_missing_values() -> None:
     planted = dataclasses.replace(HERE, data="planted")
 
     def neighbours(scope: Scope, data: Prepared) -> str:

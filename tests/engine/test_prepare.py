@@ -65,7 +65,7 @@ def error_of(tmp_path: Path, kind: str, backend: str = "native") -> str:
         ("asking", "layer '1' (_Asks) uses an operation that torch.func.vmap does not support"),
     ],
 )
-def test_what_is_wrong_is_told_at_the_model(tmp_path: Path, kind: str, message: str) -> None:
+def test_errors_are_located_at_the_model(tmp_path: Path, kind: str, message: str) -> None:
     assert message in error_of(tmp_path, kind)
 
 

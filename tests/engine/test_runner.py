@@ -92,7 +92,9 @@ def test_a_kind_that_is_gone_is_a_plugin_error(load: Any, store: Store) -> None:
         run(specs, Catalog(), store=store)
 
 
-def test_errors_of_all_specs_are_told_before_any_work(load: Any, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_errors_of_all_specs_are_reported_before_any_work(
+    load: Any, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from dpspec.contract import Diagnostic
 
     def refuse(self: object, spec: Spec, facts: object) -> list[Diagnostic]:

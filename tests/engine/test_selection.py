@@ -145,7 +145,7 @@ def test_cells_that_say_nothing_that_composes_are_added_up(audited: Callable[[st
 
 
 @pytest.mark.usefixtures("silent")
-def test_what_rests_on_the_records_is_told_to_nobody(
+def test_values_that_depend_on_records_are_never_shown(
     audited: Callable[[str], Result], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from dpspec_group import GroupAudit
@@ -239,7 +239,7 @@ def test_constants_are_known_as_well_as_in_the_worst_cell(audited: Callable[[str
     )
 
 
-def test_an_invalid_cell_is_told_with_its_number_and_place(
+def test_an_invalid_cell_is_reported_with_its_number_and_place(
     specs: Callable[..., tuple[Spec, ...]], tmp_path: Path
 ) -> None:
     (spec,) = specs(SPEC.replace("{group_size: 1}", "{adjacency: replace-one}"))

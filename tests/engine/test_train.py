@@ -99,7 +99,7 @@ def test_a_trial_that_kills_every_worker_is_given_up(load: Any, tmp_path: Path, 
     assert found(audited(load(), tmp_path / "store", PAIR)) == found(audited(load(), tmp_path / "here"))
 
 
-def test_data_that_cannot_be_read_elsewhere_is_told_as_here(load: Any, tmp_path: Path, folder: Path) -> None:
+def test_unreadable_data_is_reported_alike_by_all_executors(load: Any, tmp_path: Path, folder: Path) -> None:
     (folder / "fail-1").touch()
     for options in (None, PAIR):
         with pytest.raises(SpecError) as caught:
@@ -128,7 +128,7 @@ def test_so_many_trials_and_no_more(load: Any, tmp_path: Path) -> None:
     assert found(audited(load(), tmp_path / "store")) == found(audited(load(), tmp_path / "whole"))
 
 
-def test_an_executor_that_nobody_offers(load: Any, tmp_path: Path) -> None:
+def test_an_unknown_executor(load: Any, tmp_path: Path) -> None:
     with pytest.raises(PluginError, match=r"executor 'moon' \(installed: pair\)"):
         audited(load(), tmp_path / "store", RunOptions(executor="moon"))
 

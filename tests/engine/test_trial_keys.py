@@ -153,9 +153,7 @@ def test_a_result_says_who_made_its_trials(audited: Any) -> None:
     assert "from the store" not in terminal.render(fresh, internal=False)
 
 
-def test_what_made_the_trials_is_told_where_it_is_not_what_judged_them(
-    audited: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_other_code_of_trials_than_of_the_judge_is_reported(audited: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     original = train.environment
     with monkeypatch.context() as patch:
         patch.setattr(train, "environment", lambda _: FrozenMap({**original(None), "torch": "1.0"}))

@@ -321,7 +321,7 @@ FALSE_HEADERS = {
 
 @pytest.mark.parametrize("what", FALSE_HEADERS)
 @pytest.mark.parametrize("vouched", [False, True])
-def test_headers_that_lie_are_not_believed(store: Store, what: str, vouched: bool) -> None:
+def test_false_headers_are_rejected(store: Store, what: str, vouched: bool) -> None:
     """``vouched``: the record repeats type and shape of the forged header."""
     folder = Path(store.location) / "trials" / KEY[:2] / KEY
     (folder / "x.npy").write_bytes(FALSE_HEADERS[what])

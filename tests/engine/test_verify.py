@@ -204,7 +204,7 @@ def test_two_audits_of_one_name_and_trials_in_another_order_are_no_result(bench:
     assert bench.ends(json.dumps(trained), "nowhere")[0] == "objected"
 
 
-def test_what_is_not_verified_is_told_every_time(bench: Bench) -> None:
+def test_unverified_values_are_reported_every_time(bench: Bench) -> None:
     document = json.loads(codec.dump(bench.result("group", trained=True)))
     document["created"] = "1999-12-31"
     document["environment"]["numpy"] = "0.1"
@@ -326,7 +326,7 @@ def test_no_format_says_more_than_the_redacted_result(whole: Result) -> None:
     assert longer >= {"json", "html", "text", "csv"}
 
 
-def test_what_was_seen_of_gradients_is_left_out(whole: Result) -> None:
+def test_observations_of_gradients_are_omitted(whole: Result) -> None:
     """A step's residual minus its noise, which follows from the seed, may be a single record's gradient."""
     shown = redact(whole).audits[0]
     text = codec.dump(redact(whole))
@@ -347,7 +347,7 @@ def test_what_was_seen_of_gradients_is_left_out(whole: Result) -> None:
     assert redact(redact(whole)) == redact(whole)
 
 
-def test_a_deviation_is_still_told_without_its_numbers(whole: Result) -> None:
+def test_a_deviation_is_reported_without_its_numbers(whole: Result) -> None:
     audit = whole.audits[0]
     (worst,) = [c for c in audit.checks if c.assumption == "clipping" and c.test == "largest clipped norm"]
     broken = dataclasses.replace(worst, p_value=1.2345e-30, measured=1.2345)
@@ -370,7 +370,7 @@ def test_a_deviation_is_still_told_without_its_numbers(whole: Result) -> None:
 
 
 @pytest.mark.parametrize("claimed", ["at_least: 0.01", "at_most: 0.99"])
-def test_no_verdict_tells_the_accuracy_by_its_p_value(tmp_path: Path, claimed: str) -> None:
+def test_no_verdict_reveals_the_accuracy_by_its_p_value(tmp_path: Path, claimed: str) -> None:
     """The binomial p-value of either side of a claim can be turned back into the count of right answers."""
     result = result_of((SECRET + AUDIT).replace("at_least: 0.01", f"{claimed}, about: model"), tmp_path)
     assert result.audits[0].verdicts[1].p_value is not None

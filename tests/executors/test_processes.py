@@ -165,7 +165,7 @@ def test_workers_end_when_their_caller_is_killed(tmp_path: Path) -> None:
     pytest.fail("the worker outlived its caller")
 
 
-def test_inline_runs_in_this_process_and_tells_at_once() -> None:
+def test_inline_runs_in_this_process_and_reports_at_once() -> None:
     said: list[object] = []
     pool = InlinePool(said.append)
     assert pool.room(Resources())
@@ -181,7 +181,7 @@ def test_inline_runs_in_this_process_and_tells_at_once() -> None:
     assert list(pool.messages()) == []
 
 
-def test_a_task_is_told_when_its_time_is_over(pool: Processes) -> None:
+def test_a_task_is_stopped_after_its_time_limit(pool: Processes) -> None:
     for each in (pool, InlinePool()):
         each.start(Task(number=1, name="", needs=Resources(), work=tasks.stop, seconds=0.05))
         assert until_end(each, 1)[1] == [PartialResult(task=1, value="stopped"), TaskFinished(task=1)]

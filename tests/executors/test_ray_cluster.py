@@ -53,7 +53,7 @@ def test_addresses_that_are_refused() -> None:
         open_pool(PoolRequest(tasks=1, seconds=1.0, address="127.0.0.1:1"))
 
 
-def test_what_a_task_yields_comes_back_and_what_kills_it_is_told(pool: Cluster) -> None:
+def test_results_of_tasks_and_reasons_of_deaths_are_reported(pool: Cluster) -> None:
     assert pool.size == 2
     for number, work in enumerate((partial(tasks.count, 3), tasks.fail, tasks.kill, partial(tasks.say, "half"))):
         pool.start(task(number, work))

@@ -1,4 +1,4 @@
-"""Results of version 0.1.0 are read, shown and verified, and what would be otherwise now is told verdict by verdict.
+"""Results of version 0.1.0 are read, shown and verified, and changed verdicts are reported one by one.
 
 The corpus is what 0.1.0 wrote of the plugins' own examples, and of a chain whose bound it computed with a wrong radius.
 Rules change between versions: what holds here of every version is how ``verify`` tells it.
@@ -61,7 +61,7 @@ def test_they_are_read_and_shown(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.usefixtures("later")
-def test_every_verdict_that_would_be_another_is_told_in_a_line(
+def test_every_changed_verdict_is_reported_in_a_line(
     name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     result = codec.load((CORPUS / f"{name}.json").read_text(encoding="utf-8"))

@@ -111,7 +111,7 @@ def rejected(checks):
     [*((fault, SCHEMES.get(fault, USUAL)) for fault in REJECTED), ("cap-forgotten", ALL_ENTER)],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_every_fault_is_told_by_its_checks(faulty, fault, sampling):
+def test_every_fault_is_detected_by_its_checks(faulty, fault, sampling):
     found = audited(getattr(faulty.backend, faulty.trainer_of(fault))(), sampling=sampling)
     assert REJECTED[fault] <= rejected(found)
 

@@ -176,7 +176,7 @@ def test_it_is_about_all_datasets_and_updates_that_show_every_sum(kind: str) -> 
             assert verdict(kind, dataclasses.replace(claim, **narrowed), training=training).verdict == expected
 
 
-def test_a_smaller_group_and_a_larger_delta_tell_against_a_claim() -> None:
+def test_a_smaller_group_and_a_larger_delta_refute_a_claim() -> None:
     four = oracle.claim_of("approx-dp", group_size=4, epsilon=1.0, delta=DELTA)
     (bound,) = [f for f in accountant(stated("group", four)) if f.scope.direction == "both" and f.at["group_size"] == 4]
     below = claiming(four, epsilon=0.999 * bound.value)

@@ -62,7 +62,7 @@ def test_groups_cost_what_their_mixture_does(sound):
     assert found.costs[4].interval == expected
 
 
-def test_whoever_adds_a_record_learns_their_number_from_opacus_constants(sound):
+def test_opacus_constants_reveal_the_number_of_records(sound):
     found = checked(sound, epsilon=100.0, adjacency="add-remove")
     assert found.verdict == "open"
     assert found.reason.startswith("The channel constants is open: data-independent-hyperparameters: ")

@@ -135,7 +135,7 @@ def test_what_has_no_bound_has_none_by_phases_that_were_written_after_it(place: 
     assert "no accountant covers" in audit["verdicts"][0]["reason"]
 
 
-def test_verify_tells_a_folder_that_was_changed_or_is_gone(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_verify_detects_a_changed_or_missing_folder(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert ran(place)[0] == 0
     assert main(["verify", "result.json"]) == 0
     log = place / "run" / "steps.log"

@@ -166,7 +166,7 @@ def test_which_parameters_are_trained_is_an_option(tmp_path: Path) -> None:
         (Hooked, nothing, ""),
     ],
 )
-def test_whatever_is_changed_at_whatever_moment_is_seen(
+def test_every_change_at_every_moment_is_detected(
     kind: type[torch.optim.Optimizer], between: Between, words: str, tmp_path: Path
 ) -> None:
     found = trained(tmp_path / "run", kind, between, momentum=0.9)
@@ -199,7 +199,7 @@ def test_an_optimizer_of_ones_own_is_named(tmp_path: Path) -> None:
     assert "sgd.Lookalike, whose updates are not recomputed, steps with the noisy" in text
 
 
-def test_the_optimizer_inside_that_of_opacus_is_looked_at(tmp_path: Path) -> None:
+def test_the_optimizer_inside_opacus_is_observed(tmp_path: Path) -> None:
     def script(training: Training) -> None:
         inner = training.private.original_optimizer
         inner.param_groups[0]["momentum"] = 0.9
@@ -254,7 +254,7 @@ REMEMBERED = (
 )
 
 
-def test_any_state_is_told_apart() -> None:
+def test_any_two_states_are_distinguished() -> None:
     parameter = nn.Parameter(torch.zeros(3))
     optimizer = torch.optim.SGD([parameter], lr=1.0)
     watch = OptimizerState(optimizer)

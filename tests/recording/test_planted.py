@@ -36,7 +36,7 @@ def numbers(batch):
 
 @settings(max_examples=40, deadline=None)
 @given(seed=st.integers(0, 2**63 - 1), drawn=st.lists(st.integers(0, N + M - 1), max_size=60))
-def test_a_batch_holds_what_was_drawn_but_canaries_that_are_left_out(seed, drawn):
+def test_a_batch_has_the_drawn_records_without_omitted_canaries(seed, drawn):
     data = planted(seed)
     there = [place for place in drawn if place < N or data.coins[place - N] == 1]
     assert numbers(data.__getitems__(drawn)) == there == data.present(drawn)

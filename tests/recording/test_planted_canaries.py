@@ -391,7 +391,7 @@ def test_scores_that_do_not_fit_the_header_are_refused(content, changed, message
     refused(made, message, capsys)
 
 
-def test_scores_that_were_kept_back_or_cut_short_are_told_of(copy, capsys):
+def test_withheld_or_truncated_scores_are_reported(copy, capsys):
     (copy / CANARIES).rename(copy.parent / "kept.npz")
     found = checked(copy, epsilon=2.5)
     assert (found.canaries, found.verdict, found.exit_code) == (None, "open", ExitCode.UNEXPECTED)

@@ -408,7 +408,7 @@ def test_trainings_by_lightning_are_proved(clipping: str, options: dict[str, Any
     assert found.status == ("proved", "no-deviation-found")
 
 
-def test_lightnings_real_wrapper_is_looked_through(tmp_path: Path) -> None:
+def test_lightnings_real_wrapper_is_unwrapped(tmp_path: Path) -> None:
     """Its class derives from the class of the optimizer inside."""
     pytest.importorskip("lightning")
     wrapper = sys.modules["lightning.pytorch.core.optimizer"].LightningOptimizer

@@ -52,7 +52,7 @@ def evaluated_between(training: Training) -> None:
 @pytest.mark.parametrize(
     ("script", "unused"), [(peeked, 1), (ended_early, 3), (evaluated, 20), (evaluated_between, 10)]
 )
-def test_batches_that_nobody_used_are_no_step(script: Script, unused: int, tmp_path: Path) -> None:
+def test_unused_batches_are_no_step(script: Script, unused: int, tmp_path: Path) -> None:
     found = recorded(tmp_path / "run", script)
     assert found.status == ("proved", "no-deviation-found")
     said = [one.text for one in found.assumptions if one.name == "unused-batches"]

@@ -166,7 +166,7 @@ def test_batches_that_were_loaded_ahead_and_never_used_are_counted(tmp_path):
     assert end.drawn_batches == 8 + 2 * 2
 
 
-def test_a_fault_while_looking_on_ends_the_recording_and_never_the_training(tmp_path, monkeypatch):
+def test_a_fault_of_the_recorder_ends_the_recording_and_never_the_training(tmp_path, monkeypatch):
     way = Training()
     without = way.run()
     with warnings.catch_warnings(record=True) as warned:
@@ -274,7 +274,7 @@ def test_moves_beside_the_optimizer_are_seen_before_and_after_it(tmp_path):
     assert end.outside == 1.0
 
 
-def test_updates_that_stepped_never_told_of_and_errors_are_noted_at_the_end(tmp_path):
+def test_unreported_updates_and_errors_are_noted_at_the_end(tmp_path):
     model = model_of()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 

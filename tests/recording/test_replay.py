@@ -106,7 +106,7 @@ def test_every_constant_from_the_records_is_found(fault: str, named: set[str]) -
 
 @pytest.mark.parametrize("record", [0, 17, -1])
 @pytest.mark.parametrize("count", [203, 210])
-def test_what_opacus_computes_itself_is_found_whatever_the_number_of_records(count: int, record: int) -> None:
+def test_constants_of_opacus_are_found_for_any_number_of_records(count: int, record: int) -> None:
     """int(rate * records) is the same for 203 and 202 records; halving the data still finds the dependence."""
     found = dpspec.replay(lambda dataset: opacus(dataset, declared=False), rows(count), record=record)
     assert {"divisor", "rate", "steps of an epoch"} & {one.name for one in found.differences} >= {"rate"}
@@ -210,7 +210,7 @@ def test_a_loop_of_ones_own_names_its_constants() -> None:
     assert "steps" in str(found).splitlines()[-3]
 
 
-def test_a_script_that_holds_records_back_is_not_taken_for_one_that_looks_at_them() -> None:
+def test_a_script_that_withholds_records_is_not_taken_for_one_that_reads_them() -> None:
     """Validation records that are split off move all others, and random numbers with them: that shows no constant."""
 
     def make(dataset: Any) -> Parts:

@@ -144,7 +144,7 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("change", HOSTILE.values(), ids=HOSTILE)
-def test_numbers_that_nobody_writes_are_answered_or_refused_in_bounded_memory(change, sound, tmp_path, capsys):
+def test_impossible_numbers_are_answered_or_refused_in_bounded_memory(change, sound, tmp_path, capsys):
     made = rebuilt(sound, tmp_path / "made", change)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     code = main(["check", str(made), "--epsilon", "1", "--group-size", "3"])

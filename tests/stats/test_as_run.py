@@ -118,14 +118,14 @@ def test_what_was_not_measured_is_named() -> None:
                 assert one.least([PHASE]) is one.most([PHASE]) is None
 
 
-def test_without_a_log_of_the_noise_nothing_says_how_little_there_was() -> None:
+def test_without_a_noise_log_there_is_no_upper_end() -> None:
     measured, _ = as_run.ran([PHASE], [evidence(np.random.default_rng(7), without="noise_log")], 0.95)
     assert measured.noise[0] == 0.0
     assert measured.most([PHASE]) is None
     assert measured.least([PHASE]) is not None
 
 
-def test_a_log_that_tells_of_more_noise_than_there_is_counts_no_more() -> None:
+def test_a_log_of_too_much_noise_is_not_used() -> None:
     """The models contain 10% less noise than the log: the upper end from the log is dropped."""
     rng = np.random.default_rng(8)
     run = RunEvidence(

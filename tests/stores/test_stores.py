@@ -340,7 +340,7 @@ wrong_mark, later = partial(marked, store="of shoes", version=1), partial(marked
         lambda place: Store(place).unfinished(KEY),
     ],
 )
-def test_a_folder_of_somebody_else_stays_as_it_is(
+def test_a_foreign_folder_is_not_changed(
     tmp_path: Path, make: Callable[[Path], None], use: Callable[[str], object]
 ) -> None:
     folder = tmp_path / "folder"
@@ -376,7 +376,7 @@ def root(request: pytest.FixtureRequest) -> str:
     return f"memory://{uuid.uuid4().hex}" if request.param == "memory" else str(request.getfixturevalue("bucket"))
 
 
-def test_an_object_store_of_somebody_else_stays_as_it_is(root: str) -> None:
+def test_a_foreign_object_store_is_not_changed(root: str) -> None:
     files, prefix = fsspec.core.url_to_fs(root)
     for name in ("damaged/thesis.tex", "tmp/notes", "trials/data.csv"):
         files.pipe_file(f"{prefix}/{name}", b"years of work")

@@ -57,7 +57,7 @@ def test_noise_is_kept_in_a_few_places_and_in_all_moments(two_phases):
     assert found["lag"]["products"] == pytest.approx(np.trace(noise @ noise.T, lag), rel=1e-5)
 
 
-def test_laplace_noise_is_not_held_against_a_gaussian(make_job):
+def test_laplace_noise_is_not_compared_with_a_gaussian(make_job):
     job = make_job(phases=tuple(FrozenMap({**phase, "noise": "laplace"}) for phase in make_job().phases))
     logs = RunLogs(job)
     watcher = ProjectionObserver(job, SignBlocks(63, 5, seed=0))

@@ -62,7 +62,7 @@ def test_as_torch_does(name, reduction):
 
 @pytest.mark.parametrize("schedule", [None, {"kind": "cosine", "warmup": 5}])
 @pytest.mark.parametrize("name", INVERTIBLE)
-def test_what_whoever_sees_all_models_knows(name, schedule):
+def test_an_adversary_who_sees_all_models_inverts_updates(name, schedule):
     """In float64 to 1e-10; in float32 within the bound that comes with it, which is far below the sums themselves."""
     for dtype in (torch.float64, torch.float32):
         update, observer = made(name, schedule=schedule), made(name, schedule=schedule)

@@ -231,7 +231,7 @@ def branching(m, x):
 
 
 @pytest.mark.parametrize("run", [random_in_forward, branching])
-def test_what_vmap_refuses_names_the_layer_that_asked(run):
+def test_operations_without_vmap_name_the_layer(run):
     model = nn.Sequential(nn.Linear(3, 4), nn.Sequential(nn.Tanh(), Net(run)), nn.Linear(4, CLASSES))
     flat = FlatModel(model)
     with pytest.raises(ValueError, match=r"layer '1\.1' \(Net\) uses an operation that torch\.func\.vmap"):

@@ -177,7 +177,7 @@ def test_trials_of_different_models_are_refused(runs: list[dict[str, Any]]) -> N
         list(table.checks(PHASES, [FrozenMap(runs[0]), FrozenMap(other)]))
 
 
-def test_a_sampler_that_draws_everything_twice_is_told_and_not_refused(make_job: Any) -> None:
+def test_a_sampler_that_draws_everything_twice_is_detected_and_not_rejected(make_job: Any) -> None:
     logs = RunLogs(make_job(phases=(POISSON,)))
     for step in range(1, 25):
         logs.sampling.sampled(step, torch.arange(40).repeat(2))

@@ -43,7 +43,7 @@ def test_some_steps_are_measured_and_the_others_left_out(make_job, options):
     assert scale.statistic == pytest.approx(float(outside[looked].square().sum()) / 1.5**2)
 
 
-def test_planted_records_are_expected_in_the_steps_that_were_looked_at(make_job):
+def test_planted_records_are_expected_in_the_observed_steps(make_job):
     """A record's expectation is its contribution without noise at rate 1: one clip norm per observation."""
     directions, coins = SignBlocks(63, 4, seed=0), np.array([1, 0, 1, 0])
     canaries = CanaryGroups(directions, torch.tensor([0, 2]), norm=10.0)
@@ -81,7 +81,7 @@ def test_a_planted_record_that_is_lost_in_rounding_is_no_deviation(make_job, opt
     assert (careless.p_value <= 1e-6) == (options is LOST)
 
 
-def test_sums_along_directions_vary_as_is_told(make_job):
+def test_sums_along_directions_have_the_stated_variance(make_job):
     directions, coins = SignBlocks(63, 60, seed=0), np.arange(60) % 2
     canaries = CanaryGroups(directions, torch.from_numpy(np.flatnonzero(coins)), norm=10.0)
     sampling = {"scheme": "poisson", "rate": 0.25}

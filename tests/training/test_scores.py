@@ -55,7 +55,7 @@ def test_without_canaries_projections_are_noise(make_job, reduction):
         {"optimizer": {"kind": "momentum", "weight_decay": 0.01}, "schedule": {"kind": "cosine"}},
     ],
 )
-def test_whoever_knows_the_update_rule_sees_the_noise_all_the_same(make_job, options):
+def test_the_noise_is_measured_by_the_update_rule(make_job, options):
     """Schedules, momentum and weight decay hide nothing: at full batches each residual is the noise that was added."""
     directions = SignBlocks(63, 20, seed=0)
     given = FrozenMap({"learning_rate": 0.1, "reduction": "mean", **options})
@@ -170,7 +170,7 @@ def test_training_the_module_in_place_does_not_disturb_the_observer(make_job, ma
 
 
 @pytest.mark.parametrize("scheme", [{"scheme": "poisson", "rate": 0.2}, {"scheme": "full"}])
-def test_whoever_is_told_who_was_drawn_is_left_with_the_noise_alone(make_job, scheme):
+def test_residuals_given_the_batches_are_the_noise(make_job, scheme):
     """For any sampling, each residual has the length of the added noise, and the expected spread is zero."""
     job = make_job(steps=20, sampling=scheme, clip_norm=0.5)
     seen, noise = ProjectionObserver(job, SignBlocks(63, 63, seed=0), drawn=True), NoiseLog()
@@ -244,7 +244,7 @@ def test_the_score_is_the_distance_in_common_deviations(make_job, monkeypatch: p
     assert final_scores.shadow(seen) == pytest.approx((seen.after - odds.mean(0)) / deviation)
 
 
-def test_they_look_at_no_coin_and_change_nothing(make_job, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_scores_use_no_coin_and_change_nothing(make_job, monkeypatch: pytest.MonkeyPatch) -> None:
     """For any coins, any seed and any trained model in the job."""
     monkeypatch.setattr(final_scores, "SHADOWS", 4)
     job, canaries, copies = make_job(steps=4), some(8), np.ones(8, dtype=np.int64)

@@ -105,7 +105,7 @@ def test_an_estimate_as_if_gaussian_and_mu_are_near_the_truth_of_a_gaussian_mech
     assert mu.value < true
 
 
-def test_what_is_told_is_the_order_of_the_coins(tmp_path: Path) -> None:
+def test_outcomes_are_the_coins_in_the_order_of_scores(tmp_path: Path) -> None:
     plan = Attack.of(spec_of(tmp_path, "threat_model.group_size=2", "claims.four.group_size=2"))
     scores, coins = [5.0, -1.0, 3.0, -4.0, 0.0, 2.0], "101011"
     outcomes = attack._outcomes(plan, np.full(6, 2), np.array([int(c) for c in coins]), np.array(scores))
@@ -118,7 +118,7 @@ def test_what_is_told_is_the_order_of_the_coins(tmp_path: Path) -> None:
         coins_by_size(trial, {2: plan.tested(7)})
 
 
-def test_scores_belong_to_their_group_size_in_whatever_order_the_sizes_are_given(tmp_path: Path) -> None:
+def test_scores_belong_to_their_group_size_in_any_order_of_sizes(tmp_path: Path) -> None:
     """Given as [4, 1], larger groups must still stand out more: they did not, and single records were slandered."""
     spec = spec_of(tmp_path, "threat_model.group_size=[4, 1]")
     trials = trials_of(spec, 0)
@@ -252,7 +252,7 @@ def test_loss_scores_by_hand() -> None:
     assert final_scores.loss(seen).tolist() == [2.0, -1.0]
 
 
-def test_calibrated_ratios_look_at_no_coin_that_they_guess() -> None:
+def test_calibrated_ratios_do_not_use_the_coins_that_they_guess() -> None:
     rng = np.random.default_rng(0)
     coins = rng.integers(0, 2, 4000)
     before = rng.normal(size=4000)

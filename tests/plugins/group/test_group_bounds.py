@@ -256,7 +256,7 @@ def test_the_advantage_is_the_total_variation_of_one_step() -> None:
         assert of("advantage", "lower", findings) <= exact <= of("advantage", "upper", findings) < exact * 1.002
 
 
-def test_nothing_is_bounded_without_noise_and_nothing_is_said_that_nobody_asks() -> None:
+def test_nothing_is_bounded_without_noise_or_without_a_claim() -> None:
     assert found([{**ONE, "noise_multiplier": 0.0}], [oracle.claim_of("gdp", mu=1.0)]) == []
     assert found([ONE], [oracle.claim_of("approx-dp", epsilon=1.0, delta=1e-4)]) == []
 

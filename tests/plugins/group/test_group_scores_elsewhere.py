@@ -208,7 +208,7 @@ def test_too_few_rows_are_refused(method: str, rows: int, tmp_path: Path) -> Non
     assert f"{rows} rows: {method} needs at least {rows + 1}" in found.message
 
 
-def test_a_size_that_nobody_asked_for_is_refused(tmp_path: Path) -> None:
+def test_an_unclaimed_size_is_refused(tmp_path: Path) -> None:
     written(tmp_path, *scored(200, 1.0), np.repeat([1, 3], 100))
     (found,) = diagnostics(tmp_path, *SIZED)
     assert found.path == ("audit", "scores", "group_size")

@@ -176,7 +176,7 @@ def test_dropping_by_user_is_refused_of_claims_about_records(tmp_path: Path) -> 
     assert (wrong.code, wrong.path) == ("unsupported", ("data", "max_records_per_user"))
 
 
-def test_declared_data_of_users_is_judged_and_told_of_users(tmp_path: Path) -> None:
+def test_declared_data_of_users_is_judged_and_reported_by_user(tmp_path: Path) -> None:
     audit = audited(tmp_path, text=DECLARED)
     verdicts = {verdict.claim: verdict for verdict in audit.verdicts}
     assert {verdict.verdict for verdict in verdicts.values()} == {"proved"}
@@ -431,7 +431,7 @@ def test_a_table_whose_users_are_drawn_is_bounded_attacked_and_judged(tmp_path, 
         assert audit.conformance.status == "deviates"
 
 
-def test_many_runs_with_and_without_a_user_are_looked_at_in_turn(tmp_path: Path) -> None:
+def test_many_runs_alternate_with_and_without_a_user(tmp_path: Path) -> None:
     audit = "audit={method: many-run, runs: 16, canary: {space: gradient}, seed: 1}"
     audited = visits(tmp_path, DRAWN, CLAIM, "mechanism.steps=4", "model.hidden=[8]", audit)
     assert audited.conformance.status == "no-deviation-found"

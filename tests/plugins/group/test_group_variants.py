@@ -90,7 +90,7 @@ def test_transcripts_of_records_many_runs_and_opacus(tmp_path: Path, overrides: 
     assert {e.scope.access for e in audit.evidence} == {"transcript"}
 
 
-def delta_told(rate: float, sigma: float, epsilon: float) -> float:
+def delta_of_revealed(rate: float, sigma: float, epsilon: float) -> float:
     """Of one step on two others and a record, sums 1 each: all draws of the others, each with its densities."""
     at = np.linspace(-8.0, 12.0, 200_001)
     found = 0.0
@@ -103,9 +103,9 @@ def delta_told(rate: float, sigma: float, epsilon: float) -> float:
 
 
 @pytest.mark.parametrize("epsilon", [0.0, 0.5, 1.5])
-def test_a_step_of_poisson_batches_loses_no_more_to_whoever_is_told(epsilon: float) -> None:
+def test_a_step_of_poisson_batches_loses_no_more_if_other_draws_are_revealed(epsilon: float) -> None:
     bound = PrivacyLoss(((Mixture.poisson(1, 0.3, 0.8), 1),), "present-first").delta(epsilon)
-    assert delta_told(0.3, 0.8, epsilon) == pytest.approx(bound.upper, rel=1e-3)
+    assert delta_of_revealed(0.3, 0.8, epsilon) == pytest.approx(bound.upper, rel=1e-3)
 
 
 @pytest.mark.parametrize(
@@ -214,7 +214,7 @@ def test_claims_about_the_accuracy_need_it(tmp_path: Path) -> None:
     assert "claim 'accurate' needs the canary-free run, which canary_free_run: false disables" in found.message
 
 
-def test_of_batches_of_a_fixed_size_the_others_tell_of_the_record() -> None:
+def test_batches_of_a_fixed_size_reveal_the_record_by_the_others() -> None:
     """Three others and a record, batches of two: only with the record can one other be drawn, at any epsilon."""
     with_the_record = comb(3, 1) / comb(4, 2)
     bound = PrivacyLoss(((Mixture.fixed(1, 3, 2, 0.8), 1),)).delta(5.0)

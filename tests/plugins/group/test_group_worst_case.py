@@ -62,7 +62,7 @@ def weights(one: Any) -> dict[str, torch.Tensor]:
 
 
 @pytest.mark.ci
-def test_a_final_model_tells_of_one_record(tmp_path: Path) -> None:
+def test_a_final_model_depends_on_one_record(tmp_path: Path) -> None:
     result = run([spec()], CATALOG, store=Store(tmp_path))
     (audit,) = result.audits
     assert [v.verdict for v in audit.verdicts] == ["proved", "refuted"]

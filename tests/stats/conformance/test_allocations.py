@@ -177,7 +177,7 @@ def test_runs_as_declared_are_not_rejected_and_make_the_planned_checks(
     assert {c.note for c in foresee(run) if c.assumption == "sampling"} == {check.note for check in made[0]}
 
 
-def test_batches_of_one_epoch_are_held_against_none_of_it() -> None:
+def test_batches_are_not_compared_within_an_epoch() -> None:
     """Within an epoch none has anything in common with another, which no test takes for a surprise."""
     found = checks_of(drawn(RandomAllocation(RECORDS, EPOCH), 1, EPOCH), (PHASE.replace(steps=EPOCH),))
     notes = [check.note for check in found]
@@ -205,7 +205,7 @@ def test_evidence_that_hides_epochs_is_no_run_s(epochs: Any) -> None:
         list(table.checks([PHASE], [FrozenMap({**evidence, "sampling_log": log})]))
 
 
-def test_an_epoch_after_poisson_batches_is_held_against_them() -> None:
+def test_an_epoch_is_compared_with_earlier_poisson_batches() -> None:
     """A record may be in several earlier batches: the p-value of the overlap still holds."""
     before, one = phase_of("poisson", EPOCH, rate=0.6), PHASE.replace(steps=EPOCH)
     surprising = 0

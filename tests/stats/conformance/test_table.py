@@ -75,7 +75,7 @@ def changed(path, value, phase=PHASE):
         (["told", "noise"], 199, "steps"),
     ],
 )
-def test_every_deviation_is_told_by_its_assumption(path, value, assumption):
+def test_every_deviation_is_detected_under_its_assumption(path, value, assumption):
     assert assumption in {check.assumption for check in changed(path, value)}
 
 
@@ -136,7 +136,7 @@ def test_noise_without_a_variance_is_foreseen_as_none(sigma):
     assert [(c.assumption, c.test, c.observed) for c in tiny] == [(c.assumption, c.test, c.observed) for c in none]
 
 
-def test_few_looks_foresee_what_a_run_of_so_many_steps_would_see():
+def test_few_observations_predict_the_checks_of_a_long_run():
     """Every eighth released model is observed; the backend's logs cover all steps."""
     later = FrozenMap({**PHASE, "steps": 600, "noise_multiplier": 2.0})
     few = {(c.assumption, c.note, c.observed): c for c in table.foresee(replace(run(PHASE, later), looks=100))}
