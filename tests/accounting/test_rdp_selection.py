@@ -1,4 +1,4 @@
-"""The best of a random number of tries, against the law of what is published, summed over numbers of tries."""
+"""The best of a random number of tries: compare with the output distribution, summed over numbers of tries."""
 
 import math
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from dpspec.accounting import best_epsilon, gaussian_rdp
 from dpspec.accounting.rdp import SELECTION_ORDERS, Tries, drawn_cell_rdp, selection_rdp
 
-#: What a truncated sum over numbers of tries leaves out.
+#: Omitted tail of the sum over numbers of tries.
 TAIL = 1e-13
 
 

@@ -1,4 +1,4 @@
-"""Claims that must be refuted are; pipelines that are broken deviate; repaired, they do neither.
+"""False claims are refuted and faulty pipelines deviate; fixed ones do neither.
 
 A few controls run in every test run, and all of them with ``--run-slow``.
 """
@@ -37,7 +37,7 @@ UNSEEN = {
 }
 #: What makes a record's contribution depend on the others: the assumption of every proof is false then.
 DEPENDENT = {"clip-accumulated-sum", "private-normalisation"}
-#: What is seen at single steps alone: the assumption, and the test's first words.
+#: Deviations of single steps: the assumption, and the test's first words.
 SINGLE = {
     "first-step-without-noise": ("noise-scale", "chi-square at each step, step 1"),
     "last-step-without-noise": ("noise-scale", "chi-square at each step, step 100"),
@@ -74,7 +74,7 @@ def test_every_control_comes_out_as_its_spec_says(dpspec: Run, tmp_path: Path, n
         if name in SINGLE:
             rejected = {(c["assumption"], c["test"]) for c in audit["checks"] if c["p_value"] < 1e-8}
             assert any(a == SINGLE[name][0] and test.startswith(SINGLE[name][1]) for a, test in rejected)
-            # Over all steps the same runs are right: without a look at each they would conform.
+            # The same runs are correct over all steps, and conform without checks of single steps.
             sums = {c["test"] for c in audit["checks"] if c["p_value"] > 1e-4}
             assert {"chi-square, lower tail", "chi-square, two-sided", "binomial, two-sided"} <= sums
 

@@ -1,4 +1,4 @@
-"""What is said of published claims in docs is what their specs come to."""
+"""The docs on published claims state the results of their specs."""
 
 import re
 from collections.abc import Mapping

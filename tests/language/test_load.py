@@ -119,7 +119,7 @@ def test_files_are_taken_as_given_each_once(tmp_path: Path, monkeypatch: pytest.
         ('"dpspec": 1\n', True),
         ("\ufeffdpspec: 1\n", True),
         ("{dpspec: 1, name: a}\n", True),
-        ("name: a\ndpspec: {broken\n", True),  # what is wrong with a spec is told, not passed over
+        ("name: a\ndpspec: {broken\n", True),  # errors in a spec are reported, not ignored
         ("dpspecs: 1\n", False),
         ("deep:\n  dpspec: 1\n", False),
         ("'dpspec\": 1\n", False),
