@@ -33,7 +33,7 @@ def pytest_cmdline_main(config: pytest.Config) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int | None:
-    """A worker a core, as far as memory goes: tests take up to 2 GiB. None where xdist itself is to say."""
+    """One worker per core, limited by memory: tests take up to 2 GiB. None if xdist decides."""
     if os.environ.get("PYTEST_XDIST_AUTO_NUM_WORKERS") or not hasattr(os, "sched_getaffinity"):
         return None
     gibibytes = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") >> 30
@@ -41,10 +41,10 @@ def pytest_xdist_auto_num_workers() -> int | None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    # What is started in the background ignores Ctrl-C, and so does all that it starts; tests press it.
+    # Background processes and their children ignore Ctrl-C, which tests send.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     if not config.getoption("--run-slow"):
-        # A change fails for what it does, not for its luck: examples are new ones by hand, with --run-slow.
+        # Examples are fixed, so that no change fails by chance; --run-slow draws new ones.
         hypothesis.settings.register_profile("every-change", derandomize=True, deadline=None)
         hypothesis.settings.load_profile("every-change")
 

@@ -24,7 +24,7 @@ assert "scipy" in sys.modules
 
 
 def test_core_and_plugins_import_from_the_package_itself() -> None:
-    """Where a name lives may change; what ``dpspec.accounting`` exports is what others rest on."""
+    """Modules of names may change; other code depends on the exports of ``dpspec.accounting``."""
     outside = [path for path in ROOT.parent.rglob("*.py") if not path.is_relative_to(ROOT)]
     plugins = list((Path(__file__).parents[2] / "plugins").rglob("*.py"))  # where dpspec may be installed elsewhere
     assert len(outside) > 100

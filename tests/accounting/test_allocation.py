@@ -46,10 +46,10 @@ def test_two_steps_against_quadrature(sigma: float, direction: Direction) -> Non
 def test_the_least_deltas_and_noise_have_intervals_too(
     steps: int, sigma: float, delta: float, direction: Direction
 ) -> None:
-    """Numbers beyond float64 used to end it. Whoever is told the step, which is in one of two, bounds it."""
+    """Numbers beyond float64 used to fail. An adversary who knows which of the two steps has the record is a bound."""
     found = PrivacyLoss.of(RandomAllocation(steps, sigma), direction).epsilon(delta)
-    told = PrivacyLoss.of(Mixture.full(1, sigma), direction).epsilon(delta)
-    assert 0.0 <= found.lower <= told.upper
+    revealed = PrivacyLoss.of(Mixture.full(1, sigma), direction).epsilon(delta)
+    assert 0.0 <= found.lower <= revealed.upper
     assert found.lower <= found.upper < math.inf
 
 
@@ -60,7 +60,7 @@ def test_one_step_is_the_gaussian_mechanism() -> None:
 
 @pytest.mark.parametrize(("steps", "epochs"), [(30, 1), (30, 3)])
 def test_many_steps_against_simulation(steps: int, epochs: int) -> None:
-    """delta is a mean over losses drawn under P, and under Q; intervals lie within six standard errors of it."""
+    """delta is a mean over losses drawn under P, and under Q; intervals are within six standard errors of it."""
     rng, draws, sigma, epsilon = np.random.default_rng(5), 60000, 0.8, 0.6
     totals = {direction: np.zeros(draws) for direction in DIRECTIONS}
     for _ in range(epochs):

@@ -1,4 +1,4 @@
-"""The composition against exact convolution, with its error bound put to the test."""
+"""Compare the composition and its error bound with exact convolution."""
 
 import math
 from fractions import Fraction

@@ -26,7 +26,7 @@ def test_removing_kinks_only_lowers_a_curve(values: list[float], gaps: list[int]
     assert np.all(after >= 0.0)
     for epsilon in np.concatenate((losses, 0.5 * (losses[1:] + losses[:-1]), [losses[0] - 1.0])):
         weights = -np.expm1(np.minimum(epsilon - losses, 0.0))
-        # a curve is compared with what lies over it, which is never below zero
+        # a curve is compared with an upper one, which is never negative
         assert after @ weights <= max(nodes @ weights, 0.0) + 1e-12 or after @ weights <= 1e-12
 
 

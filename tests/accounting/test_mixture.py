@@ -175,7 +175,7 @@ def test_cells_hold_the_exact_masses(spacing: float, direction: str) -> None:
             none = normal(*ends)
             first, second = (group, none) if sign > 0 else (none, group)
             scaled = second * mpmath.exp(mpmath.mpf(losses[i]))
-            # ends of cells are only known up to ``shift``, which a cell's own mass cannot be held against
+            # ends of cells are only known up to ``shift``, so that single masses cannot be compared
             blur = first * upper.shift * 4 / spacing
             assert abs(first - mpmath.mpf(upper.mass[i])) <= first * upper.error[i] + blur
             excess = mpmath.mpf(upper.excess[i])

@@ -29,7 +29,7 @@ def test_holds_its_ends_and_what_lies_between() -> None:
         Interval(0.0, math.nan)
 
 
-# --- Numbers in texts never claim more than what was found.
+# --- Printed numbers never claim more than the result.
 
 
 @given(st.floats(allow_nan=False, allow_infinity=False), st.integers(1, 17))
@@ -53,7 +53,7 @@ def test_what_has_so_few_digits_stays(mantissa: int, exponent: int) -> None:
     assert (round_up(math.inf, 4), round_down(math.inf, 4)) == (math.inf, math.inf)  # no bound stays none
 
 
-# --- Where a monotone function crosses zero, beside plain bisection.
+# --- Zeros of monotone functions, compared with bisection.
 
 
 #: Functions that rise through zero between -1 and 3, with steps, cusps, flat parts and infinite values among them.
@@ -91,7 +91,7 @@ def test_ends_that_are_none_come_back():
 
 
 class Threshold:
-    """Holds from ``at`` upwards, or up to ``at``; keeps count of what it was asked."""
+    """A predicate that is true from ``at`` on, or up to ``at``, and counts its calls."""
 
     def __init__(self, at: float, *, increasing: bool) -> None:
         self.at, self.increasing, self.asked = at, increasing, []
@@ -102,7 +102,7 @@ class Threshold:
 
 
 def attempt(holds, low, high, **options):
-    """What the search finds, or the error by which it says that there is nothing."""
+    """Return the result of the search, or its error."""
     try:
         return find_boundary(holds, low, high, **options)
     except NeverHoldsError as error:
@@ -170,11 +170,11 @@ def test_guesses_save_values_and_change_nothing_else(limits, share, increasing, 
     low, high, start = limits
     integer = isinstance(low, int)
     at = min(max(math.sqrt(low) * math.sqrt(high) * share, low), high)
-    told = []
+    pairs = []
 
     def guess(one: float, other: float) -> float | None:
         assert low <= one < other <= high
-        told.append((one, other))
+        pairs.append((one, other))
         skewed = one + (other - one) * 1e-9
         return {"good": at, "none": None, "outside": -1.0, "an end": one, "nan": math.nan, "skewed": skewed}[quality]
 

@@ -119,7 +119,7 @@ def test_sampling_everything_has_the_closed_form_even_in_company() -> None:
     steps = [(Mixture.full(2, 20.0), 50), (Mixture.full(1, 5.0), 9)]
     mu = math.sqrt(50 * 0.01 + 9 * 0.04)
     assert float(gaussian.epsilon(1e-7, mu)) in PrivacyLoss(tuple(steps)).epsilon(1e-7, width=1e-9)
-    # the general engine gives the same where one phase forces it
+    # one phase forces the general engine, with the same result
     nearly = Mixture([0.0, 1.0], [1e-13, 1.0 - 1e-13], 5.0)
     general = PrivacyLoss((steps[0], (nearly, 9)), PRESENT).epsilon(1e-7)
     assert holds(general, float(gaussian.epsilon(1e-7, mu)), 1e-8)
@@ -173,7 +173,7 @@ def test_the_range_of_settings(pair: Mixture, steps: int, delta: float, width: f
 
 @pytest.mark.parametrize("sigma", [0.02, 0.05, 0.1])
 def test_hardly_any_noise(sigma: float) -> None:
-    # members show as soon as they are drawn: delta is the chance of that, over all steps, up to the last digits
+    # members are detected once drawn: delta is the probability of a draw over all steps, up to rounding
     pair = Mixture.poisson(1, 1e-4, sigma)
     for direction in DIRECTIONS:
         interval = composed(pair, 100, direction).delta(0.9 if direction == PRESENT else 0.005)
@@ -235,7 +235,7 @@ def test_some_extremes(setting: Setting, direction: Direction) -> None:
     assert 0.0 <= interval.lower <= interval.upper
     if not interval.upper < 1e4:
         return
-    # never above what no sampling would cost, and an independent value where there is one
+    # never above the cost without sampling, and equal to an independent value if known
     mu = math.sqrt(steps) * group / sigma
     assert interval.lower <= PrivacyLoss.gaussian(1.0 / mu).epsilon(delta).upper
     back = loss.delta(interval.upper, width=1e-2)
@@ -275,7 +275,7 @@ def test_swapping_the_directions_of_a_composition(pair: Mixture, steps: int, eps
     assert swapped[1] >= absent.lower - 1e-9
 
 
-# dp-accounting: its upper estimate lies in our interval widened by its own discretisation error
+# dp-accounting: its upper estimate is in our interval, widened by its discretization error
 
 
 #: Its name for a direction and ours.
@@ -307,7 +307,7 @@ def agree(pair: Mixture, steps: int, delta: float, spacing: float) -> None:
         assert ours.lower - 1e-6 <= value <= ours.upper + bias + 1e-5
 
 
-#: At most 100 steps: 42 settings, of which the regular ones are for --run-slow but for every sixth.
+#: At most 100 steps: 42 settings, of which every sixth regular one runs without --run-slow.
 REGULAR = [
     *itertools.product(("poisson",), (1, 3), (0.01, 0.3), (1.0, 4.0), (100,)),
     *itertools.product(("poisson",), (1, 2, 3), (0.02, 0.2), (0.9, 2.0), (1, 30)),
@@ -367,11 +367,11 @@ def test_its_published_upper_values(k: int, sigma: float, steps: int, present: f
 
 
 def test_its_composition_falls_below_the_truth_at_small_delta() -> None:
-    """10,000 Gaussian steps that are one of mu = 1 together: round-off of its transform is charged to nobody."""
+    """10,000 Gaussian steps that are one of mu = 1 together: round-off of the transform is not charged."""
     from dp_accounting.pld import privacy_loss_distribution
 
     theirs = privacy_loss_distribution.from_gaussian_mechanism(100.0, value_discretization_interval=1e-4)
     value = float(theirs.self_compose(10_000).get_epsilon_for_delta(1e-12))
     ours = PrivacyLoss.of(Mixture.full(1, 100.0)).compose(10_000).epsilon(1e-12)
     assert ours.lower == pytest.approx(7.23849, abs=1e-5)
-    assert value < 7.238 < ours.lower  # by how much depends on the machine
+    assert value < 7.238 < ours.lower  # by an amount that depends on the machine

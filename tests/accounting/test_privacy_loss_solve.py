@@ -24,7 +24,7 @@ from dpspec.accounting.grid import Pair
 from dpspec.accounting.privacy_loss import solve
 from dpspec.accounting.profiles import Question
 
-# --- Outcomes that miss the nodes of a finer grid: where they lie well on a coarser one's, its interval counts too.
+# --- Outcomes between the nodes of a finer grid: if they match a coarser grid, its interval is used too.
 
 
 @pytest.mark.parametrize(
@@ -102,7 +102,7 @@ def test_a_step_that_hardly_leaks_spoils_no_others() -> None:
 
 
 def largest_delta(members: int, rate: float, sigma: float, epsilon: float, direction: Direction) -> float:
-    """delta(epsilon) by scipy's binomial masses and no component left out, the threshold by a fine search."""
+    """delta(epsilon) by scipy's binomial masses with all components, the threshold by a fine search."""
     counts = np.arange(members + 1)
     logs = binom.logpmf(counts, members, rate)
 
@@ -135,7 +135,7 @@ def test_epsilon_of_a_large_group_is_where_the_whole_sum_is_delta(
     assert at_lower == pytest.approx(delta, rel=1e-6)
 
 
-# --- Of two directions the larger answer is asked for, and the other is narrowed no further than that takes.
+# --- Only the larger of two directions is narrowed to the required width.
 
 
 @pytest.mark.parametrize("question", ["epsilon", "delta"])

@@ -51,7 +51,7 @@ levels = st.floats(math.log(1e-9), math.log(0.9999)).map(math.exp)
 @settings(max_examples=8, deadline=None)
 @given(steps, st.sampled_from(DIRECTIONS), levels)
 def test_one_step_by_brute_force(pair: Pair, direction: Direction, level: float) -> None:
-    """The least of delta + e^epsilon level over a fine grid of epsilons, which is a little above the least of all."""
+    """The minimum of delta + e^epsilon level over a fine grid of epsilons, slightly above the true minimum."""
     found = PrivacyLoss.of(pair, direction).rero(level, direction=direction)
     low, high = 1e300, 1e300
     for epsilon in np.linspace(-12.0, 40.0, 521):
@@ -99,7 +99,7 @@ def test_the_symmetrised_curve_is_the_concave_hull_of_both() -> None:
                 share = (kappas[b] - kappas[i]) / (kappas[b] - kappas[a])
                 mixed = share * max(present[a], absent[a]) + (1.0 - share) * max(present[b], absent[b])
                 assert mixed <= interval.upper * (1.0 + 1e-9)
-    step = composed("gaussian", 1.0, 0.1, 1)  # where the hull is an edge, on which neither curve lies
+    step = composed("gaussian", 1.0, 0.1, 1)  # an edge of the hull, which neither curve touches
     assert step.rero(0.4, direction="both").lower > max(step.rero(0.4).upper, step.rero(0.4, direction=ABSENT).upper)
     # and mirrored it is itself
     beta = loss.tradeoff(0.05)

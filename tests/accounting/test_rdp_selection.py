@@ -1,4 +1,4 @@
-"""The best of a random number of tries, against the law of what is published, summed over numbers of tries."""
+"""The best of a random number of tries: compare with the output distribution, summed over numbers of tries."""
 
 import math
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from dpspec.accounting import best_epsilon, gaussian_rdp
 from dpspec.accounting.rdp import SELECTION_ORDERS, Tries, drawn_cell_rdp, selection_rdp
 
-#: What a truncated sum over numbers of tries leaves out.
+#: Omitted tail of the sum over numbers of tries.
 TAIL = 1e-13
 
 
@@ -26,13 +26,13 @@ def chances(tries: Tries) -> Iterator[float]:
         constant = 1.0 / -math.log(gamma) if eta == 0.0 else eta / math.expm1(-eta * math.log(gamma))
         chance = constant * (1.0 - gamma)
         yield chance
-    told, k = 0.0, 1
-    while told < 1.0 - TAIL and k < 3000:
+    mass, k = 0.0, 1
+    while mass < 1.0 - TAIL and k < 3000:
         if tries.law == "poisson":
             chance *= tries.mean / k
         else:
             chance *= (1.0 - gamma) * (k + eta) / (k + 1)
-        told, k = told + chance, k + 1
+        mass, k = mass + chance, k + 1
         yield chance
 
 

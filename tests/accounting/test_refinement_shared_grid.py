@@ -1,4 +1,4 @@
-"""Many deltas of one loss share compositions: each answer is true, and as narrow as asked, as it is alone."""
+"""Many deltas of one loss share compositions: each answer is correct and has the required width, as it has alone."""
 
 import dataclasses
 import math

@@ -94,7 +94,7 @@ def test_how_many_members_are_kept(n: int, k: int, rate: float, cap: int) -> Non
 def test_no_data_leaks_more_than_the_bound(
     group: int, fewest: int, n: int, sigma: float, rate: float, cap: int
 ) -> None:
-    """All batches of ``fewest`` to n others and the group, whatever their gradients; zeros attain the lower end.
+    """All batches of ``fewest`` to n others and the group, for any gradients; zeros attain the lower end.
 
     The bound of datasets of at least ``fewest`` records is below the one of any.
     """
@@ -122,7 +122,7 @@ def test_no_data_leaks_more_than_the_bound(
     ("n", "k", "rate", "cap"), [(4, 1, 0.4, 2), (4, 2, 0.4, 2), (5, 2, 0.7, 3), (4, 2, 0.9, 1), (6, 1, 0.5, 1)]
 )
 def test_how_many_members_are_kept_in_full_batches(n: int, k: int, rate: float, cap: int) -> None:
-    """By enumeration of who enters: equal for one member, and never less than what is true for two."""
+    """By enumeration of the drawn members: equal for one member, and never below the truth for two."""
     joint, full = np.zeros(k + 1), 0.0
     for entered in itertools.product([False, True], repeat=n + k):
         others, members = sum(entered[k:]), sum(entered[:k])
@@ -192,7 +192,7 @@ def test_a_cap_that_is_never_reached_changes_nothing() -> None:
 
 
 def test_everybody_enters_and_a_subset_is_kept() -> None:
-    """At rate 1 batches have a fixed size: what is attained is what they show of zeros, and replacing bounds."""
+    """At rate 1 batches have a fixed size: zeros attain the lower end, and replacement gives the upper bound."""
     step = TruncatedPoisson(1, 1.0, 5, 20, 1.0)
     assert step.kept()[1] == pytest.approx(5 / 21, rel=1e-12)
     assert step.above().effect == 2.0

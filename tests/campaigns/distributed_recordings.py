@@ -1,10 +1,10 @@
-"""Trainings in several processes that leak, that are killed, and that are sound, and what ``check`` says of them.
+"""Check recordings of leaking, killed and correct trainings in several processes.
 
     python tests/campaigns/distributed_recordings.py [attacks|sharded|kills|resumed|sound] [COUNT]
 
-Attacks of ``sharded`` are on parameters that FSDP2 shards, and so is every third killed or sound training. An attack
-or a killed training must not be proved and conform, and a sound one must. Those of ``ASSUMED`` leak through an
-assumption that the headline names, as they do in one process.
+FSDP2 shards the parameters under ``sharded`` and in every third killed or correct training. ``check`` must prove the
+correct trainings and no leaking or killed ones, except attacks of ``ASSUMED``: these break an assumption that the
+headline names.
 """
 
 import contextlib
@@ -56,7 +56,7 @@ def sharded_attack(script: Script) -> None:
 
 
 def within(body: Script) -> Script:
-    """An attack whose loop is ``body``, within the recorded block."""
+    """Make an attack whose recorded loop is ``body``."""
 
     def prepare(training: Ranked, rank: int) -> None:
         def loop(training: Ranked, rank: int) -> None:
@@ -69,7 +69,7 @@ def within(body: Script) -> Script:
 
 
 def after_each(each: Callable[[Ranked, int, Any], None]) -> Script:
-    """An attack that calls ``each`` with the batch after each step."""
+    """Make an attack that calls ``each`` with the batch after each step."""
 
     @within
     def loop(training: Ranked, rank: int) -> None:
@@ -82,7 +82,7 @@ def after_each(each: Callable[[Ranked, int, Any], None]) -> Script:
 
 
 def put(place: str, value: Callable[[Ranked, int], Any]) -> Script:
-    """An attack that sets an attribute of a part of the training on each rank."""
+    """Make an attack that sets an attribute on each rank, at a dotted path from the training."""
 
     def prepare(training: Ranked, rank: int) -> None:
         *parts, name = place.split(".")
@@ -149,7 +149,7 @@ def noise_for_one_layer(training: Ranked, rank: int) -> None:
 
 
 class Marked(torch.Tensor):
-    """The last bit of each number that is divided in the reduction is 1."""
+    """Set the last bit of each number that the reduction divides."""
 
     @classmethod
     def __torch_function__(cls, function: Any, types: Any, given: Any = (), named: Any = None) -> Any:
@@ -268,7 +268,7 @@ ATTACKS |= {
 
 
 def on_gathered(training: Ranked, change: Callable[[Any], Any]) -> None:
-    """Hook the gradient of the first whole parameter, as soon as FSDP2 gathers it."""
+    """Hook the gradient of the first full parameter as soon as FSDP2 gathers it."""
     hooked: list[Any] = []
 
     def gathered(module: Any, _: Any) -> None:
@@ -280,7 +280,7 @@ def on_gathered(training: Ranked, change: Callable[[Any], Any]) -> None:
 
 @sharded_attack
 def opposite_noise(training: Ranked, rank: int) -> None:
-    """The noise of the ranks is the same up to its sign."""
+    """Give the ranks the same noise with opposite signs."""
     generator = torch.Generator().manual_seed(5)
 
     def noise(std: float, reference: Any, **_: Any) -> Any:
@@ -355,7 +355,7 @@ SHARDED |= {
 
 
 def verdict(folder: Path) -> str:
-    """PROVED if the claim is proved and the run conforms; otherwise the reason or the first rejected check."""
+    """Return PROVED if the claim is proved and the run conforms, else the first rejected check or the reason."""
     try:
         found = check_run(folder, Question(delta=1e-5, epsilon=50.0))
     except DpspecError as error:
@@ -370,7 +370,7 @@ def attacked(name: str, place: Path) -> str:
 
 
 def kill(folder: Path, seconds: float, *, sharded: bool = False) -> str:
-    """Kill a random rank after some time; the other one gives up."""
+    """Kill a random rank after some seconds; the other rank then gives up."""
     training = Ranked(folder, epochs=200, sharded=sharded)
     rank = random.randrange(2)
 
@@ -386,9 +386,9 @@ def kill(folder: Path, seconds: float, *, sharded: bool = False) -> str:
 
 
 def resumed(place: Path) -> str:
-    """Two jobs that are killed at random moments, and a third one that ends.
+    """Kill two jobs at random moments and let a third one finish.
 
-    The accountant in the checkpoint counts the steps of the released model, so that a run of fewer steps is wrong.
+    The accountant in the checkpoint counts the steps of the released model. A proof over fewer steps is wrong.
     """
     jobs = RankedJobs(place)
     for _ in range(2):

@@ -1,16 +1,16 @@
-"""Break audits and recordings, and run them again.
+"""Interrupt audits and recordings, and run them again.
 
     python tests/campaigns/faults.py [FAULT ...] [--times 10] [--seed 1]
 
-After a fault the same command runs again. Its result and every stored trial must be those of an undisturbed run, byte
-for byte except for times and places; it trains only the trials that are missing, and no output has a traceback. Kills
-come after a random amount of processor time, so that a busy machine shifts no moment; only kills within a run count.
+After a fault the same command runs again. It must train only the missing trials, print no traceback, and reproduce the
+result and the stored trials of an undisturbed run, byte for byte except for times and paths. Kills come after a random
+amount of processor time, which does not depend on the load of the machine. Only kills within a run count.
 
-A killed recording cannot resume. Its folder must be a beginning of the undisturbed recording, byte for byte under a
-clock that stands still, and a second recording must have the same bytes.
+A killed recording cannot resume. Under a fixed clock its folder must be a prefix of the undisturbed recording, and a
+second recording must have the same bytes.
 
-Runs are forks of this process, which has imported what they need: needs Linux, and OMP_NUM_THREADS=1 for kills to be
-spread evenly. Root mounts a full disk; other users get a limit on file sizes.
+Runs are forks of this process after its imports: needs Linux, and OMP_NUM_THREADS=1 to spread the kills evenly. Root
+mounts a full disk; other users get a limit on file sizes.
 """
 
 import argparse
@@ -52,10 +52,10 @@ LONGER: dict[str, tuple[str, ...]] = {
 
 RECORDER = "recorder"
 
-#: A shell shows both as 130; the second ends before there is anything to report.
+#: A shell shows both as 130. The second is an end before dpspec handles the signal.
 INTERRUPTED = (130, -signal.SIGINT)
 
-#: A cluster of this machine asks for no token.
+#: A local cluster needs no token.
 RAY = {"RAY_AUTH_MODE": "disabled", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0", "RAY_USAGE_STATS_ENABLED": "0"}
 
 
@@ -64,11 +64,11 @@ class FaultError(Exception):
 
 
 class NotTriedError(Exception):
-    """This machine cannot show a fault, and why."""
+    """The reason why a fault cannot be tried on this machine."""
 
 
 def forked(body: Callable[[], object], place: Path) -> int:
-    """Start ``body`` in a fork of its own group in ``place``, with its output in ``output.txt``; its process id."""
+    """Fork ``body`` into a new process group in ``place``, log to ``output.txt``, and return the process id."""
     place.mkdir(exist_ok=True)
     pid = os.fork()
     if pid:
@@ -94,20 +94,20 @@ def forked(body: Callable[[], object], place: Path) -> int:
 
 
 def hurt(pid: int, how: signal.Signals) -> None:
-    """Send a signal to a child and its group, if they are left."""
-    for send in (os.killpg, os.kill):  # at first it has no group of its own
+    """Send a signal to a child and its group, unless they have ended."""
+    for send in (os.killpg, os.kill):  # a new child is still in our group
         with contextlib.suppress(ProcessLookupError):
             send(pid, how)
 
 
 def waited(pid: int) -> tuple[int, float]:
-    """The exit code of a child, and the processor time that it took."""
+    """Wait for a child, and return its exit code and its processor time."""
     _, status, used = os.wait4(pid, 0)
     return os.waitstatus_to_exitcode(status), used.ru_utime + used.ru_stime
 
 
 def killed(pid: int, after: float) -> bool:
-    """SIGKILL to a child and its group after some processor time; False if it ended before."""
+    """Kill a child and its group after some processor time; return False if it ended before."""
     while True:
         found, status = os.waitpid(pid, os.WNOHANG)
         if found:
@@ -124,7 +124,7 @@ def said(place: Path) -> str:
 
 
 def outcome(path: Path) -> str:
-    """A result without what depends on when and where it was made."""
+    """Return a result without times and paths."""
     result = json.loads(path.read_text(encoding="utf-8"))
     for audit in result["audits"]:
         audit.pop("seconds")
@@ -147,7 +147,7 @@ class Run:
         self.code, self.whole, self.trials = code, self.found(root / "whole"), len(self.stored(root / "whole"))
 
     def start(self, place: Path, *options: str, fresh: bool = False, before: Callable[[], object] = int) -> int:
-        """Start the run in a folder, by ``fresh`` in an interpreter of its own; ``before`` is called there first."""
+        """Start the run in a folder, if ``fresh`` in a new interpreter, after a call of ``before``."""
         changes = [part for change in LONGER[self.kind] for part in ("--set", change)]
         arguments = ["run", str(self.root / "audit.yaml"), *changes, "--store", "store", "--report", "json=result.json"]
 
@@ -164,7 +164,7 @@ class Run:
         return list((place / "store" / "trials").glob("*/*/record.json"))
 
     def found(self, place: Path) -> tuple[str, dict[str, bytes]]:
-        """The result, and the stored trials without their maker and its digest."""
+        """Return the result, and the stored trials without ``recorded`` and the digest."""
         kept = {}
         for file in sorted((place / "store" / "trials").rglob("*")):
             if file.is_file():
@@ -175,7 +175,7 @@ class Run:
         return outcome(place / "result.json"), kept
 
     def settle(self, place: Path, what: str, missing: int | None = None) -> None:
-        """Run again: only missing trials are made, and everything is that of an undisturbed run."""
+        """Run again, and compare the new trials and the result with the undisturbed run."""
         missing = self.trials - len(self.stored(place)) if missing is None else missing
         code, _ = waited(self.start(place))
         trained = sum(int(n) for n in re.findall(r": (\d+) of \d+ trials to train", said(place)))
@@ -189,7 +189,7 @@ class Run:
             raise FaultError(f"{what}: run again, it leaves unfinished states behind")
 
     def ended(self, place: Path, pid: int, what: str, *codes: int) -> str:
-        """Wait for a hurt run, which must end with one of some codes and without a traceback; its last words."""
+        """Wait for an interrupted run, check its exit code and its output, and return a summary."""
         code, _ = waited(pid)
         text = said(place)
         if code not in codes or any(bad in text for bad in ("Traceback", "bug in dpspec", "Exception ignored")):
@@ -198,7 +198,7 @@ class Run:
         return f"exit {code}, {' '.join(errors[-1:])[:60]}"
 
     def kill(self, place: Path, chance: random.Random) -> str | None:
-        """Kill it; what was there to resume from, None if it had ended before."""
+        """Kill a run and return the state that it resumes from; None if it had ended before."""
         after = chance.uniform(0.0, self.seconds)
         if not killed(self.start(place), after):
             return None
@@ -209,7 +209,7 @@ class Run:
 
 
 class Recording:
-    """A script's own loop that is recorded, under a clock that stands still."""
+    """The recording of a script's training loop, under a fixed clock."""
 
     def __init__(self, kind: str, root: Path, steps: int) -> None:
         self.kind, self.root, self.steps = kind, root, steps
@@ -227,7 +227,7 @@ class Recording:
         return forked(body, place)
 
     def found(self, place: Path, name: str = "run") -> list[str]:
-        """The recorded steps, without the noise along directions, which are secret in each recording."""
+        """Return the recorded steps, without the noise along the secret directions of each recording."""
         import numpy as np
 
         from dpspec.errors import DpspecError
@@ -243,7 +243,7 @@ class Recording:
             return []
 
     def kill(self, place: Path, chance: random.Random) -> str | None:
-        """Kill it, read what is left, and record again; None if it had ended before."""
+        """Kill a recording, read the rest, and record again; None if it had ended before."""
         after = chance.uniform(0.0, self.seconds)
         if not killed(self.start(place), after):
             return None
@@ -257,35 +257,35 @@ class Recording:
 
 
 def ctrl_c_twice(run: Run, place: Path, chance: random.Random) -> str:
-    """SIGINT at a random moment of a fresh interpreter, and again within a third of a second."""
+    """Send SIGINT to a new interpreter at a random moment, and again within 0.3 s."""
     pid = run.start(place, fresh=True)
     time.sleep(chance.uniform(0.3, 4.0 + run.seconds))
     hurt(pid, signal.SIGINT)
     time.sleep(chance.uniform(0.0, 0.3))
     hurt(pid, signal.SIGINT)
-    told = run.ended(place, pid, "Ctrl-C twice", run.code, *INTERRUPTED)
+    ended = run.ended(place, pid, "Ctrl-C twice", run.code, *INTERRUPTED)
     run.settle(place, "Ctrl-C twice")
-    return told
+    return ended
 
 
 def disk_full(run: Run, place: Path, chance: random.Random) -> str:
-    """No room for some trial; then there is room."""
+    """Run out of disk space in a trial, and run again with enough space."""
     store = place / "store"
     store.mkdir(parents=True)
     size = sum(path.stat().st_size for path in (run.root / "whole" / "store").rglob("*") if path.is_file())
     with mounted(store, f"size={max(16, size * 3 // 5 // 1024)}k") as mount:
         limit = size // run.trials // 2
         before = int if mount else lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
-        told = run.ended(place, run.start(place, fresh=not mount, before=before), "disk full", 2)
+        ended = run.ended(place, run.start(place, fresh=not mount, before=before), "disk full", 2)
         if mount:
             mount("size=64m")
         run.settle(place, "disk full")
-    return told
+    return ended
 
 
 @contextlib.contextmanager
 def mounted(place: Path, options: str) -> Iterator[Callable[[str], None] | None]:
-    """A disk of its own at ``place``, and what changes its options; None if this user may not mount one."""
+    """Mount a disk at ``place`` and yield a function that changes its options; None if the user may not mount."""
     command = ["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(place)]
     if os.geteuid() or subprocess.run(command, capture_output=True).returncode:
         yield None
@@ -297,22 +297,22 @@ def mounted(place: Path, options: str) -> Iterator[Callable[[str], None] | None]
 
 
 def damaged_store(run: Run, place: Path, chance: random.Random) -> str:
-    """A file of one stored trial is cut off, empty, gone, or has another bit."""
+    """Truncate, empty or delete a file of one stored trial, or flip one of its bits."""
     shutil.copytree(run.root / "whole", place)
     file = chance.choice([path for path in sorted((place / "store" / "trials").rglob("*")) if path.is_file()])
     content, at = bytearray(file.read_bytes()), chance.randrange(file.stat().st_size)
-    how = chance.choice(("cut off", "empty", "gone", "another bit"))
-    if how == "gone":
+    how = chance.choice(("truncated", "empty", "deleted", "changed in one bit"))
+    if how == "deleted":
         file.unlink()
     else:
         content[at] ^= 1 << chance.randrange(8)
-        file.write_bytes({"cut off": content[:at], "empty": b"", "another bit": content}[how])
+        file.write_bytes({"truncated": content[:at], "empty": b"", "changed in one bit": content}[how])
     run.settle(place, f"{file.name} is {how}", missing=1)
     return how
 
 
 def ray_head_killed(run: Run, place: Path, chance: random.Random) -> str:
-    """SIGKILL to every process of the head of a Ray cluster of two CPUs."""
+    """Kill every process of the head of a Ray cluster with two CPUs."""
     ray = Path(sys.executable).with_name("ray")
     if not ray.is_file():
         raise NotTriedError("Ray is not installed")
@@ -339,18 +339,18 @@ def ray_head_killed(run: Run, place: Path, chance: random.Random) -> str:
         while not run.stored(place) and time.monotonic() < deadline:
             time.sleep(0.01)
         if not kill_head():
-            raise FaultError("there was nothing to kill")
-        told = run.ended(place, pid, "Ray's head killed", run.code, 6)
+            raise FaultError("the cluster has no head process")
+        ended = run.ended(place, pid, "Ray's head killed", run.code, 6)
     finally:
         kill_head()
         shutil.rmtree(folder, ignore_errors=True)
     run.settle(place, "Ray's head killed")
-    return told
+    return ended
 
 
 Fault = Callable[[Any, Path, random.Random], str | None]
 
-#: Each fault, the subjects that it hits, and whether it is tried at several random moments.
+#: Each fault, its targets, and whether it is repeated at several random moments.
 FAULTS: dict[str, tuple[Fault, tuple[str, ...], bool]] = {
     "kill": (lambda target, place, chance: target.kill(place, chance), (*KINDS, RECORDER), True),
     "ctrl-c": (ctrl_c_twice, ("group",), True),
@@ -363,7 +363,7 @@ FAULTS: dict[str, tuple[Fault, tuple[str, ...], bool]] = {
 def campaign(
     fault: Fault, target: Run | Recording, times: int, chance: random.Random
 ) -> tuple[Counter[str], list[str]]:
-    """Try a fault until it has hit a run so many times: what came of it, and what was wrong."""
+    """Repeat a fault until it has interrupted ``times`` runs; return the states and the failures."""
     met: Counter[str] = Counter()
     wrong: list[str] = []
     late = 0
@@ -388,26 +388,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("faults", nargs="*", metavar="FAULT", help=f"some of: {', '.join(FAULTS)}; all otherwise")
     parser.add_argument("--kinds", nargs="*", default=[*KINDS, RECORDER], choices=[*KINDS, RECORDER])
-    parser.add_argument("--times", type=int, default=10, help="hits of each fault at random moments")
+    parser.add_argument("--times", type=int, default=10, help="the number of interrupted runs per fault")
     parser.add_argument("--steps", type=int, default=3000, help="steps of the recording")
     parser.add_argument("--seed", type=int, default=1)
-    asked = parser.parse_args(arguments)
-    if unknown := set(asked.faults) - set(FAULTS):
+    options = parser.parse_args(arguments)
+    if unknown := set(options.faults) - set(FAULTS):
         parser.error(f"no fault is called {', '.join(sorted(unknown))}")
     import_everything()
     gc.freeze()
     failed = 0
     with tempfile.TemporaryDirectory(prefix="dpspec-faults-") as folder:
         targets: dict[str, Run | Recording] = {}
-        for name in asked.faults or FAULTS:
+        for name in options.faults or FAULTS:
             fault, kinds, repeated = FAULTS[name]
-            for kind in [kind for kind in asked.kinds if kind in kinds]:
+            for kind in [kind for kind in options.kinds if kind in kinds]:
                 if kind not in targets:
                     root = Path(folder) / kind
-                    targets[kind] = Recording(kind, root, asked.steps) if kind == RECORDER else Run(kind, root)
-                chance = random.Random(f"{asked.seed} {name} {kind}")
+                    targets[kind] = Recording(kind, root, options.steps) if kind == RECORDER else Run(kind, root)
+                chance = random.Random(f"{options.seed} {name} {kind}")
                 try:
-                    met, wrong = campaign(fault, targets[kind], asked.times if repeated else 1, chance)
+                    met, wrong = campaign(fault, targets[kind], options.times if repeated else 1, chance)
                 except NotTriedError as reason:
                     print(f"{name}, {kind}: not tried: {reason}", flush=True)
                     continue

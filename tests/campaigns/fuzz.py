@@ -1,11 +1,10 @@
-"""Feeds dpspec hostile input: ``python tests/campaigns/fuzz.py --count 100000 --seed 1``.
+"""Feed dpspec hostile input: ``python tests/campaigns/fuzz.py --count 100000 --seed 1``.
 
-Specs, results, pages and data files, made and changed by chance. A finding is an exception that dpspec does not raise
-on purpose, a process that ends, more than 2 seconds of processor time or 1 GiB of memory, a file written outside the
-folder of the case, code or a process run, a connection made.
+Generates and mutates specs, results, pages and data files. A finding is an unexpected exception, the end of the
+process, more than 2 seconds of processor time or 1 GiB of memory, a file outside the folder of the case, executed
+code, a started process, or a connection.
 
-A case follows from the seed, the name of its target and its number alone: ``--target specs --only 4711`` makes it
-again and shows it.
+The seed, the target and the number determine a case: ``--target specs --only 4711`` repeats and prints it.
 """
 
 import argparse
@@ -27,23 +26,23 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from support.fuzzing import TARGETS
 from support.fuzzing.watch import Watch
 
-#: Seconds by the clock without a case ending, after which a worker counts as hung.
+#: Seconds without a result after which a worker counts as hung.
 PATIENCE = 60.0
 
-#: Shares of the cases, by what there is to break.
+#: Shares of the cases.
 SHARES = {"specs": 16, "results": 4, "csv": 16, "npz": 14, "idx": 14, "parquet": 18}
 
 Findings = list[tuple[int, str]]
 
 
 class Bench:
-    """A target ready to be fed, below a folder."""
+    """A target and its folders."""
 
     def __init__(self, name: str, root: Path, seed: int) -> None:
-        self.folder, home, warm, self._elsewhere = (root / each for each in ("case", "home", "warm", "elsewhere"))
-        for folder in (self.folder, home, warm, self._elsewhere):
+        self.folder, home, warm, self._working = (root / each for each in ("case", "home", "warm", "working"))
+        for folder in (self.folder, home, warm, self._working):
             folder.mkdir()
-        os.chdir(self._elsewhere)
+        os.chdir(self._working)
         os.environ.update(HOME=str(home))
         self._name, self._seed, self.target = name, seed, TARGETS[name]()
         self.target.warm(warm)
@@ -53,43 +52,43 @@ class Bench:
         return self.target.case(random.Random(f"{self._seed} {self._name} {number}"))
 
     def try_(self, case: Any) -> tuple[str, list[str]]:
-        """Feed one case: what became of it, and what it should not have done."""
-        became = "failed"
+        """Feed one case, and return its outcome and its findings."""
+        outcome = "failed"
         with self._watch.case() as seen:
             try:
-                became = self.target.feed(case, self.folder)
-            except BaseException as error:  # whatever escapes is what we are looking for
+                outcome = self.target.feed(case, self.folder)
+            except BaseException as error:
                 where = traceback.extract_tb(error.__traceback__)
                 ours = [f for f in where if "/dpspec" in f.filename] or list(where)
                 place = f"{Path(ours[-1].filename).name}:{ours[-1].lineno} {ours[-1].name}" if ours else "?"
                 seen.append(f"{type(error).__name__} at {place}: {str(error)[:200]}")
-        seen += [f"left {path.name} in the working folder" for path in self._elsewhere.iterdir()]
+        seen += [f"left {path.name} in the working folder" for path in self._working.iterdir()]
         shutil.rmtree(self.folder, ignore_errors=True)
         self.folder.mkdir(exist_ok=True)
-        return became, seen
+        return outcome, seen
 
 
-def work(name: str, root: Path, seed: int, numbers: range, told: Connection) -> None:
-    """A worker: sends what became of each case."""
+def work(name: str, root: Path, seed: int, numbers: range, sender: Connection) -> None:
+    """Send the outcome and the findings of each case, in a worker."""
     os.environ["OMP_NUM_THREADS"] = "1"
     bench = Bench(name, root, seed)
-    told.send("ready")
+    sender.send("ready")
     for number in numbers:
-        told.send(bench.try_(bench.case(number)))
+        sender.send(bench.try_(bench.case(number)))
 
 
 def campaign(name: str, seed: int, count: int) -> tuple[Counter[str], Findings]:
-    """All cases of one target, in workers that are replaced when they die or hang."""
-    became: Counter[str] = Counter()
+    """Feed all cases of one target, in workers that are replaced when they end or hang."""
+    outcome: Counter[str] = Counter()
     findings: Findings = []
     number = 0
     while number < count:
         with tempfile.TemporaryDirectory(prefix=f"dpspec-fuzz-{name}-") as root:
-            results, told = multiprocessing.Pipe(duplex=False)
-            given = (name, Path(root), seed, range(number, count), told)
+            results, sender = multiprocessing.Pipe(duplex=False)
+            given = (name, Path(root), seed, range(number, count), sender)
             process = multiprocessing.Process(target=work, args=given)
             process.start()
-            told.close()
+            sender.close()
             results.recv()  # EOFError: the worker does not start
             try:
                 while number < count:
@@ -97,7 +96,7 @@ def campaign(name: str, seed: int, count: int) -> tuple[Counter[str], Findings]:
                         findings.append((number, f"hangs: nothing for {PATIENCE:.0f} s"))
                         break
                     word, seen = results.recv()
-                    became[word] += 1
+                    outcome[word] += 1
                     findings += [(number, what) for what in seen]
                     number += 1
             except EOFError:
@@ -106,15 +105,15 @@ def campaign(name: str, seed: int, count: int) -> tuple[Counter[str], Findings]:
             process.kill()
             process.join()
         number += 1
-    return became, findings
+    return outcome, findings
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--count", type=int, default=1000, help="cases of all targets together")
+    parser.add_argument("--count", type=int, default=1000, help="the number of cases of all targets")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--target", choices=sorted(TARGETS), help="one kind of input; all otherwise")
-    parser.add_argument("--only", type=int, metavar="NUMBER", help="make one case of --target again, and show it")
+    parser.add_argument("--target", choices=sorted(TARGETS), help="one kind of input instead of all")
+    parser.add_argument("--only", type=int, metavar="NUMBER", help="repeat one case of --target and print it")
     given = parser.parse_args()
     if given.only is not None:
         if given.target is None:
@@ -129,13 +128,13 @@ def main() -> int:
     total, bad, began = 0, 0, time.monotonic()
     for name, share in shares.items():
         count = -(-given.count * share // sum(shares.values()))
-        became, findings = campaign(name, given.seed, count)
+        outcome, findings = campaign(name, given.seed, count)
         total, bad = total + count, bad + len(findings)
-        print(f"{name:9} {count:7} cases: {', '.join(f'{n} {word}' for word, n in became.most_common())}", flush=True)
-        alike: dict[str, Findings] = defaultdict(list)
+        print(f"{name:9} {count:7} cases: {', '.join(f'{n} {word}' for word, n in outcome.most_common())}", flush=True)
+        groups: dict[str, Findings] = defaultdict(list)
         for number, what in findings:
-            alike[what.partition(":")[0] + what.partition(": ")[2][:40]].append((number, what))
-        for found in alike.values():
+            groups[what.partition(":")[0] + what.partition(": ")[2][:40]].append((number, what))
+        for found in groups.values():
             number, what = found[0]
             print(f"    {len(found)} x {what}\n        --target {name} --seed {given.seed} --only {number}", flush=True)
     print(f"{total} cases, seed {given.seed}, {bad} findings, {time.monotonic() - began:.0f} s")

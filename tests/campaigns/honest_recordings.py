@@ -1,4 +1,4 @@
-"""Honest trainings, each recorded and checked: none may deviate, and none may stay open without a stated reason.
+"""Record and check correct trainings: none may deviate, and each must have the expected verdict.
 
     python tests/campaigns/honest_recordings.py [WORDS] [SEEDS]
 
@@ -23,7 +23,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 from torch.utils.data import ConcatDataset, Dataset, Subset, TensorDataset
 
-#: Torch's optimizers that step without a closure, with the options that people set.
+#: Torch's optimizers that step without a closure, with common options.
 OPTIMIZERS: dict[str, Hook] = {
     "sgd": lambda p: torch.optim.SGD(p, lr=0.05),
     "sgd momentum": lambda p: torch.optim.SGD(p, lr=0.05, momentum=0.9),
@@ -48,7 +48,7 @@ OPTIMIZERS: dict[str, Hook] = {
 
 
 def scheduled(make: Hook, *, private: bool = False, every: int = 1) -> dict[str, Hook]:
-    """Hooks that step a schedule of torch's optimizer or of Opacus' one."""
+    """Return hooks that step a scheduler of torch's optimizer, or if ``private`` of Opacus' optimizer."""
 
     def setup(t: Any) -> None:
         t.schedule = make(t.opt if private else t.inner)
@@ -65,7 +65,7 @@ def words() -> TensorDataset:
 
 
 class Flipped(Dataset):
-    """A dataset with a random augmentation of each record alone."""
+    """A dataset with a random augmentation of each record."""
 
     def __init__(self, data: TensorDataset) -> None:
         self.data = data
@@ -79,7 +79,7 @@ class Flipped(Dataset):
 
 
 class Counting(nn.Module):
-    """Has attributes of its own that training does not change."""
+    """A module with attributes that training does not change."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -169,7 +169,7 @@ def of_training(**made: Any) -> Run:
 
 
 def cases(seeds: int) -> dict[str, Run]:
-    """Every training by its name."""
+    """Return every training by its name."""
     momentum, adamw = {"optimizer": OPTIMIZERS["sgd momentum"]}, {"optimizer": OPTIMIZERS["adamw"]}
     clippings = itertools.product(("flat", "per_layer", "adaptive", "ghost"), (None, 7), ("sgd", "adamw"))
     both = {
@@ -243,14 +243,14 @@ def main(words: str = "", seeds: int = 25) -> int:
             continue
         try:
             found = checked(train)
-            told = found.verdict, found.conformance.status, [c.name for c in found.channels if c.status == "violated"]
+            got = found.verdict, found.conformance.status, [c.name for c in found.channels if c.status == "violated"]
             reason = found.reason
         except Exception as error:
-            told, reason = ("error", "", []), f"{type(error).__name__}: {error}"
-        counts[str(told[0])] += 1
-        good = told == ("open" if "clipping adaptive" in name else "proved", "no-deviation-found", [])
+            got, reason = ("error", "", []), f"{type(error).__name__}: {error}"
+        counts[str(got[0])] += 1
+        good = got == ("open" if "clipping adaptive" in name else "proved", "no-deviation-found", [])
         wrong += [] if good else [name]
-        print(f"{'' if good else 'WRONG '}{name}: {told}, {reason[:200]}", flush=True)
+        print(f"{'' if good else 'WRONG '}{name}: {got}, {reason[:200]}", flush=True)
     print(f"\n{counts.total()} trainings: {dict(counts)}; {len(wrong)} not as expected: {wrong}")
     return 1 if wrong else 0
 

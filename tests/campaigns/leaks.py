@@ -232,7 +232,7 @@ class Adding(torch.optim.SGD):
 
 
 def code_in_a_step(put: Hook) -> Run:
-    """Code of the script runs between the recorder's looks and moves the parameters."""
+    """Code of the script runs between two observations of the recorder and changes the parameters."""
 
     def setup(t: Any) -> None:
         t.weights = list(t.net.parameters())

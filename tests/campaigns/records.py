@@ -1,12 +1,11 @@
-"""Stored records with one leaf replaced and the digest made anew: ``python tests/campaigns/records.py --seed 1``.
+"""Replace one leaf of a stored record and recompute its digest: ``python tests/campaigns/records.py --seed 1``.
 
-For every mechanism a small audit fills a store; then one leaf of a record, of what it says of its arrays, or of an
-array itself is replaced as a stranger could who knows the format, and the audit is concluded from that store. The
-record is ``set aside`` (reading refuses it, and a run makes it again), ``refused`` (the mechanism raises an error),
-``same`` (no number or verdict depends on the leaf), or ``believed``: it gives another result, and a run could have
-written it. Only ``--store-key`` finds those.
+A small audit of every mechanism fills a store. Each case edits one leaf of a record or one of its arrays, as an
+attacker who knows the format can, and concludes the audit from the store. The record is ``set aside`` (the reader
+rejects it, and a run repeats the trial), ``refused`` (the mechanism raises an error), ``same`` (no number or verdict
+depends on the leaf), or ``believed``: the result differs and is plausible. Only ``--store-key`` detects those.
 
-A finding is anything else: an exception after the trials were taken, a result that cannot be written, read and shown,
+Anything else is a finding: an exception after the trials are read, a result that cannot be written, read and shown,
 more than two seconds of processor time, or more than 1 GiB.
 """
 
@@ -46,13 +45,13 @@ from dpspec.language.load import load_specs
 from dpspec.registry.loader import load_catalog
 from dpspec.reporters.terminal import render
 
-#: Seconds of processor time and bytes that one case may take.
+#: Limits of one case: seconds of processor time, and bytes.
 SECONDS, BYTES = 2.0, 1 << 30
 
-#: Where records may be edited: in what a trial said, in what it says of its arrays, and in who made it.
+#: Parts of a record that cases edit.
 PARTS = ("evidence", "arrays", "recorded", "index", "schema", "key")
 
-#: One of each type, ends of ranges, and texts that terminals, parsers and slow patterns would notice.
+#: Values of each type, ends of ranges, and strings that break terminals, parsers or slow patterns.
 VALUES: Sequence[Any] = (
     None, True, 0, -1, 3, 0.5, 1e308, -0.0, 2**62, 2**64, "inf", "-inf", "", "x", "all", [], [1], ["x"], [[1]], [None],
     {}, {"x": 1}, {"": None}, "\ud800", "\x1b[2J\x07\u202e", "\n::error::x", "1" * 50_000, "0" * 300, "2026-01-01",
@@ -61,7 +60,7 @@ VALUES: Sequence[Any] = (
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """One edit of a record: of the JSON at a path, or of an array, which is then the path's only name."""
+    """One edit of a record: of the JSON at a path, or of the array that is the only name in the path."""
 
     key: str
     path: tuple[str | int, ...]
@@ -74,7 +73,7 @@ class Case:
 
 
 def edits_of(array: np.ndarray) -> dict[str, Any]:
-    """Arrays that may stand in the place of ``array``, by what was done to it."""
+    """Return replacements of ``array``, by the name of the edit."""
     size = max(1, array.size)
     flat = array.reshape(-1)
     return {
@@ -97,7 +96,7 @@ def edits_of(array: np.ndarray) -> dict[str, Any]:
 
 
 class Bench:
-    """One mechanism's small audit, its store, and the honest result."""
+    """One mechanism's small audit, its store, and the unedited result."""
 
     def __init__(self, kind: str, folder: Path) -> None:
         self.kind = kind
@@ -108,8 +107,8 @@ class Bench:
         self._catalog = load_catalog()
         self.specs = load_specs([path], self._catalog).specs
         self.store = Store(self._root / "store")
-        honest = run(self.specs, self._catalog, store=self.store, device="cpu")
-        self.signature = signature_of(dump(honest))
+        unedited = run(self.specs, self._catalog, store=self.store, device="cpu")
+        self.signature = signature_of(dump(unedited))
         self._cache = WorkerCache([prepared := prepare(self.specs[0], self._catalog)])
         self._bounded = bound(prepared, self._catalog, cache=self._cache, plan=True, emit=lambda event: None)
         self._folders = {file.parent.name: file.parent for file in (self._root / "store").rglob("record.json")}
@@ -122,7 +121,7 @@ class Bench:
         self._stored = {trial.record.key: trial for trial in stored.trained().trials}
 
     def cases(self) -> list[Case]:
-        """Every edit of two records; trials beyond the second are like the second."""
+        """Return every edit of two records; further trials resemble the second."""
         found = []
         for key in sorted(self._kept)[:2]:
             body = self._bodies[key]
@@ -134,7 +133,7 @@ class Bench:
         return found
 
     def edit(self, case: Case) -> None:
-        """Write the edited record, whole and with digests that match it."""
+        """Write the edited record with matching digests."""
         place = self._folders[case.key]
         body = {part: value for part, value in self._bodies[case.key].items() if part not in ("digest", "seal")}
         if case.array:
@@ -142,15 +141,15 @@ class Bench:
             file = place / f"{name}.npy"
             array = np.asarray(edits_of(np.load(file, allow_pickle=False))[case.value])
             np.save(file, array, allow_pickle=False)
-            said = {"digest": file_digest(file), "shape": list(array.shape), "dtype": str(array.dtype)}
-            body["arrays"] = {**body["arrays"], name: said}
+            entry = {"digest": file_digest(file), "shape": list(array.shape), "dtype": str(array.dtype)}
+            body["arrays"] = {**body["arrays"], name: entry}
         else:
             body = put(body, case.path, case.value)
         body["digest"] = digest(body)
         (place / "record.json").write_text(json.dumps(body), encoding="utf-8")
 
     def restore(self, case: Case) -> None:
-        """Put the record back as it was."""
+        """Restore the record."""
         place = self._folders[case.key]
         shutil.rmtree(place, ignore_errors=True)
         place.mkdir(parents=True)
@@ -158,7 +157,7 @@ class Bench:
             (place / name).write_bytes(content)
 
     def try_case(self, case: Case) -> str:
-        """What came of one case; raises what a user would be shown as an error of dpspec's."""
+        """Return the outcome of one case; raise exceptions that a user would see as a bug in dpspec."""
         self.edit(case)
         try:
             stored = self.store.get(case.key, index=self._stored[case.key].record.index)
@@ -179,63 +178,63 @@ class Bench:
         return "same" if signature_of(written) == self.signature else "believed"
 
     def finding(self, case: Case) -> tuple[str, str]:
-        """What came of one case, and what is wrong with that, if anything."""
+        """Return the outcome of one case, and its finding or an empty string."""
         began, before = time.process_time(), peak_bytes()
         try:
-            became = self.try_case(case)
+            outcome = self.try_case(case)
         except Exception as error:
             last = [f for f in traceback.extract_tb(error.__traceback__) if "/dpspec" in f.filename]
             where = f"{Path(last[-1].filename).name}:{last[-1].lineno}" if last else "?"
             return "crash", f"{type(error).__name__} at {where}: {str(error)[:120]}"
         if (seconds := time.process_time() - began) > SECONDS:
-            return became, f"slow: {seconds:.1f} s"
+            return outcome, f"slow: {seconds:.1f} s"
         if (more := peak_bytes() - before) > BYTES:
-            return became, f"memory: {more >> 20} MiB more than ever before"
-        return became, ""
+            return outcome, f"memory: {more >> 20} MiB above the previous peak"
+        return outcome, ""
 
 
 def signature_of(written: str) -> str:
-    """What a result says: all but the trials themselves, when it was made and how long that took."""
+    """Return a result without trials and times."""
     tree = json.loads(written)
-    said = [
+    kept = [
         {key: audit[key] for key in ("verdicts", "conformance", "findings", "series", "checks", "evidence")}
         for audit in tree["audits"]
     ]
-    return json.dumps(said, sort_keys=True)
+    return json.dumps(kept, sort_keys=True)
 
 
 def peak_bytes() -> int:
-    """The most memory that this process ever had."""
+    """Return the peak memory of this process."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
 def campaign(bench: Bench, cases: Iterable[Case]) -> tuple[collections.Counter[str], dict[str, list[str]]]:
-    """Counts of what came of the cases, and what was wrong with them."""
+    """Return the number of cases by outcome, and the findings by their first words."""
     counts: collections.Counter[str] = collections.Counter()
     wrong: dict[str, list[str]] = {}
     for case in cases:
-        became, what = bench.finding(case)
-        counts[became] += 1
+        outcome, what = bench.finding(case)
+        counts[outcome] += 1
         if what:
             wrong.setdefault(what[:80], []).append(f"{what}  [{bench.kind}, {case}]")
     return counts, wrong
 
 
 def main() -> int:
-    """The command line; ends with 1 where there is a finding."""
+    """Run the command line; exit with 1 if there is a finding."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kinds", nargs="*", default=KINDS, help="the mechanisms")
-    parser.add_argument("--count", type=int, default=20_000, help="cases of each")
+    parser.add_argument("--count", type=int, default=20_000, help="the number of cases of each")
     parser.add_argument("--seed", type=int, default=1)
-    asked = parser.parse_args()
+    options = parser.parse_args()
     failed = False
     with tempfile.TemporaryDirectory(prefix="dpspec-records-") as folder:
-        for kind in asked.kinds:
+        for kind in options.kinds:
             bench = Bench(kind, Path(folder))
             cases, used = bench.cases(), time.process_time()
-            counts, wrong = campaign(bench, random.Random(asked.seed).sample(cases, min(asked.count, len(cases))))
+            counts, wrong = campaign(bench, random.Random(options.seed).sample(cases, min(options.count, len(cases))))
             used = time.process_time() - used
-            print(f"{kind}: {dict(counts)}, seed {asked.seed}, {used:.0f} s of processor time", flush=True)
+            print(f"{kind}: {dict(counts)}, seed {options.seed}, {used:.0f} s of processor time", flush=True)
             for several in wrong.values():
                 print(f"  {len(several)} x {several[0]}", flush=True)
             failed = failed or bool(wrong)

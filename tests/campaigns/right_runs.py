@@ -1,12 +1,12 @@
-"""Right pipelines of all kinds, put to all tests of conformance: none may be said to deviate.
+"""Run all conformance tests on correct pipelines of all kinds: none may deviate.
 
-    python tests/campaigns/right_runs.py [first seed] [how many]
+    python tests/campaigns/right_runs.py [first seed] [number of seeds]
 
-Each seed draws a model, an optimizer with its learning rate, schedule and weight decay (so large at times that the
-parameters diverge), samplings, noise, clip norms and phases, trains by dpspec's own loop, and holds what was seen
-against what was declared, as an audit does. All checks of a seed are one family at 1e-6, so that among n seeds n * 1e-6
-are expected to deviate. How often each kind of check is below a level is told as well: a share above it says that its
-p-values are too small.
+Each seed draws a model, an optimizer with learning rate, schedule and weight decay (sometimes so large that the
+parameters diverge), samplings, noise, clip norms and phases, trains with the native loop, and compares the observed run
+with the declaration as an audit does. All checks of a seed form one family at level 1e-6, so that of n seeds n * 1e-6
+are expected to deviate. The output also has the share of p-values below each level, by kind of check: a share above
+the level shows that the p-values are too small.
 """
 
 import re
@@ -28,13 +28,13 @@ from dpspec.training.measure.residuals import Residuals
 from dpspec.training.measure.run_evidence import RunLogs, WatchedRun
 from dpspec.training.measure.scores import ProjectionObserver
 
-#: Levels at which p-values are counted; checks that say that they were not tested are counted apart.
+#: Levels at which p-values are counted, and the key of the checks that were not tested.
 LEVELS = (0.05, 0.01, 0.001)
 UNTESTED = -1.0
 
 
 def drawn(seed: int) -> dict[str, Any]:
-    """What a seed declares: everything but the rows."""
+    """Return the settings of a seed, without the rows."""
     rng = np.random.default_rng(seed)
     optimizer = {"kind": str(rng.choice(["sgd", "sgd", "momentum", "momentum", "adam"]))}
     if optimizer["kind"] == "momentum":
@@ -128,8 +128,8 @@ def _evidence(case: dict[str, Any], plain: TrainingJob, other: TrainingJob) -> F
     return FrozenMap(watched.evidence(twin, np.ones(len(coins), dtype=np.int64), coins))
 
 
-def told(seeds: range) -> tuple[list[str], dict[str, Counter[float]]]:
-    """The deviations, in words, and per kind of check how many there were and how many lay below each level."""
+def deviations(seeds: range) -> tuple[list[str], dict[str, Counter[float]]]:
+    """Return the deviations, and by kind of check the number of checks and of p-values below each level."""
     found: list[str] = []
     below: dict[str, Counter[float]] = defaultdict(Counter)
     for seed in seeds:
@@ -146,8 +146,8 @@ def told(seeds: range) -> tuple[list[str], dict[str, Counter[float]]]:
 
 
 def main(first: int = 0, count: int = 300) -> int:
-    """Print what came out; 1 where anything deviated."""
-    found, below = told(range(first, first + count))
+    """Print deviations and shares; return 1 if any run deviates."""
+    found, below = deviations(range(first, first + count))
     for kind, counts in sorted(below.items()):
         tested = counts[1.0] - counts[UNTESTED]
         shares = ", ".join(f"{counts[level] / max(1, tested):.4f} <= {level}" for level in LEVELS)

@@ -1,14 +1,14 @@
-"""Every lie of a backend, crossed with access, optimizer, canaries and method: ``python tests/campaigns/saboteur.py``.
+"""Run every backend fault by access, optimizer, canaries and method: ``python tests/campaigns/saboteur.py``.
 
-A cell trains a tiny model by a backend that lies (``support.saboteur``), and holds what came of it against what its
-plan promised. It is a **hole** where
+A cell trains a tiny model with a faulty backend (``support.saboteur``) and compares the checks that were made with
+those that the plan promised. A cell is a **hole** if its conformance is as expected although
 
-* a check that the plan promised is not among those made, and the conformance is as expected all the same;
-* the lie is one that something the backend declares gives away, and the conformance is as expected all the same;
-* nothing at all could be looked at, and the conformance is as expected though the spec expects no ``not-run``;
+* a promised check was not made,
+* a source that the backend declares detects the fault, or
+* nothing was observed and the spec does not expect ``not-run``.
 
-and a **false alarm** where an honest run is not as expected. A backend's error is no hole: nobody is told that all is
-well. ``--only NAME`` tries the cells of one lie, ``--seeds N`` each cell with N seeds.
+It is a **false alarm** if a correct run is not as expected. An error of the backend is not a hole: it cannot pass for
+a sound audit.
 """
 
 import argparse
@@ -24,7 +24,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from support.saboteur import LIES, Saboteur
+from support.saboteur import FAULTS, Saboteur
 
 from dpspec.contract import CAPABILITIES, Backend, Check
 from dpspec.contract.catalog import Catalog, Offered
@@ -58,9 +58,9 @@ CLAIMS: list[dict[str, Any]] = [
 
 @dataclass(frozen=True)
 class Cell:
-    """One backend that lies in one setting."""
+    """One fault in one setting."""
 
-    lie: str
+    fault: str
     declared: str
     method: str
     access: str
@@ -70,7 +70,7 @@ class Cell:
 
     @property
     def sources(self) -> set[str]:
-        """What may give a lie away here."""
+        """The sources that can detect a fault in this setting."""
         found = set(DECLARED[self.declared])
         if "iterates" in found and self.optimizer != "adam":
             found.add("undone")
@@ -78,9 +78,9 @@ class Cell:
 
     @property
     def visible(self) -> bool:
-        """Whether something that the backend declares gives its lie away, in a run that there is."""
-        lie, runs = LIES[self.lie], 1 if self.method == "group/one-run" else 2
-        return bool(lie.shown_by & self.sources) and (lie.run is None or lie.run <= runs)
+        """Whether a declared source detects the fault, in a run that the audit has."""
+        fault, runs = FAULTS[self.fault], 1 if self.method == "group/one-run" else 2
+        return bool(fault.detected_by & self.sources) and (fault.run is None or fault.run <= runs)
 
     def document(self, expect: str | None = None) -> dict[str, Any]:
         methods: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
@@ -95,11 +95,11 @@ class Cell:
         return {
             "dpspec": 1,
             "name": "cell",
-            "description": "A backend that lies",
+            "description": "A backend with a fault",
             "mechanism": {"kind": self.method.partition("/")[0], **MECHANISM},
             "data": {"kind": "synthetic", "records": 80, "features": 10, "classes": 3},
             "model": {"kind": "mlp", "hidden": [8]},
-            "training": {**TRAINING, "optimizer": {"kind": self.optimizer}, "lie": self.lie},
+            "training": {**TRAINING, "optimizer": {"kind": self.optimizer}, "fault": self.fault},
             "threat_model": {"access": self.access, **threat},
             "claims": [{"id": "any", **CLAIMS[self.method == "rero"]}],
             "audit": {"method": "many-run", **audit, "seed": self.seed},
@@ -107,8 +107,8 @@ class Cell:
 
 
 @dataclass(frozen=True)
-class Told:
-    """What came of a cell: ``refused`` and ``error`` in words, ``status`` of the conformance, ``missing`` promises."""
+class Outcome:
+    """The outcome of a cell: messages ``refused`` and ``error``, the conformance, and promised checks ``missing``."""
 
     refused: str = ""
     error: str = ""
@@ -121,10 +121,10 @@ def catalog(declared: frozenset[str]) -> Catalog:
     installed = load_catalog()
     backend = Backend(
         kind="saboteur",
-        summary="lies",
+        summary="has a fault",
         schema={
             "type": "object",
-            "properties": {"lie": {"enum": list(LIES), "default": "none", "description": "How it lies."}},
+            "properties": {"fault": {"enum": list(FAULTS), "default": "none", "description": "The fault."}},
             "additionalProperties": False,
         },
         capabilities=declared,
@@ -135,20 +135,20 @@ def catalog(declared: frozenset[str]) -> Catalog:
 
 
 def cells(seeds: int = 1) -> Iterator[Cell]:
-    """Every cell, those too that a spec of is refused."""
+    """Yield every cell, including those with an invalid spec."""
     runs = (("all-iterates", "final-model"), ("sgd", "momentum", "adam"), ("gradient", "input"), range(1, seeds + 1))
-    for cell in itertools.starmap(Cell, itertools.product(LIES, DECLARED, METHODS, *runs)):
+    for cell in itertools.starmap(Cell, itertools.product(FAULTS, DECLARED, METHODS, *runs)):
         if cell.method.startswith("group") or cell.space == "input":
             yield cell
 
 
-def run(cell: Cell, catalogs: dict[str, Catalog], expect: str | None = None) -> Told:
-    """Train and conclude, as a run does; bounds are left out."""
+def run(cell: Cell, catalogs: dict[str, Catalog], expect: str | None = None) -> Outcome:
+    """Train and conclude as ``dpspec run`` does, without bounds."""
     known = catalogs.setdefault(cell.declared, catalog(DECLARED[cell.declared]))
     prepared = prepare(from_document(cell.document(expect), known), known)
     errors = [d.message for d in prepared.diagnostics if d.severity == "error"]
     if errors:
-        return Told(refused=errors[0])
+        return Outcome(refused=errors[0])
     plan, inputs = prepared.plan(), prepared.audit.trial_inputs(prepared.spec)
     context = RunContext(prepared, known, inputs, device="cpu")
     Saboteur.watched = 0
@@ -156,9 +156,9 @@ def run(cell: Cell, catalogs: dict[str, Catalog], expect: str | None = None) -> 
         trials = [t for chunk in plan.chunks for t in prepared.audit.trials(inputs, context, chunk)]
         concluded = conclude(AuditState(prepared=prepared, plan=plan), trials)
     except Exception as error:
-        return Told(error=f"{type(error).__name__}: {error}")
+        return Outcome(error=f"{type(error).__name__}: {error}")
     (judged,) = judge([concluded])
-    return Told(
+    return Outcome(
         status=judged.conformance.status,
         expected=judged.conformance.expected,
         missing=tuple(unkept(plan.checks, concluded.checks)),
@@ -166,7 +166,7 @@ def run(cell: Cell, catalogs: dict[str, Catalog], expect: str | None = None) -> 
 
 
 def unkept(promised: tuple[Check, ...], made: tuple[Check, ...]) -> Iterator[str]:
-    """The promises that no check keeps."""
+    """Yield the promised checks that were not made."""
     notes = ((c, c.note.partition(", not tested")[0].partition(", least in")[0]) for c in made)
     there = Counter((c.assumption, c.observed, note) for c, note in notes)
     for promise in promised:
@@ -177,47 +177,47 @@ def unkept(promised: tuple[Check, ...], made: tuple[Check, ...]) -> Iterator[str
             yield f"{promise.assumption} ({promise.observed}) {promise.note}".strip()
 
 
-def hole(cell: Cell, told: Told) -> str:
-    """What is wrong with how a cell came out; empty where nothing is."""
-    if told.error.startswith(("AttributeError", "NameError", "TypeError")):
-        return f"the backend itself is broken: {told.error}"
-    if told.refused or told.error:
-        return "" if told.refused or cell.lie != "none" else f"an honest run fails: {told.error}"
-    if cell.lie == "none":
-        if cell.declared == "nothing" and told.status == "not-run":
-            return "nothing was looked at, and that is as expected" if told.expected else ""
-        return "" if told.expected and not told.missing else f"false alarm: {told.status}, {told.missing}"
-    if not told.expected:
+def hole(cell: Cell, found: Outcome) -> str:
+    """Return a description of the hole or false alarm, or an empty string."""
+    if found.error.startswith(("AttributeError", "NameError", "TypeError")):
+        return f"the backend itself is broken: {found.error}"
+    if found.refused or found.error:
+        return "" if found.refused or cell.fault != "none" else f"a correct run fails: {found.error}"
+    if cell.fault == "none":
+        if cell.declared == "nothing" and found.status == "not-run":
+            return "nothing was observed, and that is as expected" if found.expected else ""
+        return "" if found.expected and not found.missing else f"false alarm: {found.status}, {found.missing}"
+    if not found.expected:
         return ""
-    if told.missing:
-        return f"promised and not made: {', '.join(told.missing[:3])}"
-    if told.status == "not-run":
-        return "nothing was looked at, and that is as expected"
-    return "the lie is believed" if cell.visible else ""
+    if found.missing:
+        return f"promised and not made: {', '.join(found.missing[:3])}"
+    if found.status == "not-run":
+        return "nothing was observed, and that is as expected"
+    return "the fault is not detected" if cell.visible else ""
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seeds", type=int, default=1, help="how many seeds each cell is tried with")
-    parser.add_argument("--only", help="the cells of one lie")
-    parser.add_argument("--sample", type=int, help="so many cells, drawn by chance")
-    parser.add_argument("--seed", type=int, default=0, help="of the sample")
-    asked = parser.parse_args()
-    chosen = [cell for cell in cells(asked.seeds) if asked.only in (None, cell.lie)]
-    if asked.sample is not None:
-        chosen = random.Random(asked.seed).sample(chosen, min(asked.sample, len(chosen)))
+    parser.add_argument("--seeds", type=int, default=1, help="the number of seeds for each cell")
+    parser.add_argument("--only", help="run the cells of one fault")
+    parser.add_argument("--sample", type=int, help="run this number of randomly chosen cells")
+    parser.add_argument("--seed", type=int, default=0, help="the seed of --sample")
+    options = parser.parse_args()
+    chosen = [cell for cell in cells(options.seeds) if options.only in (None, cell.fault)]
+    if options.sample is not None:
+        chosen = random.Random(options.seed).sample(chosen, min(options.sample, len(chosen)))
     counts: Counter[str] = Counter()
     catalogs: dict[str, Catalog] = {}
     began = time.monotonic()
     for number, cell in enumerate(chosen):
         if number and number % 100 == 0:
             print(f"after {number} cells, {time.monotonic() - began:.0f} s: {dict(counts)}", flush=True)
-        told = run(cell, catalogs)
-        wrong = hole(cell, told)
-        outcome = "refused" if told.refused else "error" if told.error else told.status
+        found = run(cell, catalogs)
+        wrong = hole(cell, found)
+        outcome = "refused" if found.refused else "error" if found.error else found.status
         counts[outcome] += 1
-        if not wrong and told.expected and cell.lie != "none" and not (told.refused or told.error):
-            counts["believed, beyond what is shown"] += 1
+        if not wrong and found.expected and cell.fault != "none" and not (found.refused or found.error):
+            counts["not detected, not detectable"] += 1
         if wrong:
             counts["HOLES"] += 1
             print(f"HOLE {cell}: {wrong}", flush=True)

@@ -1,4 +1,4 @@
-"""Attacks on trainings in several processes, in small: one of each requirement."""
+"""A few attacks on trainings in several processes, one for each requirement."""
 
 from pathlib import Path
 
@@ -26,5 +26,5 @@ def test_a_killed_rank_is_not_proved(sharded: bool, tmp_path: Path) -> None:
 
 
 @pytest.mark.ci
-def test_jobs_that_are_killed_are_not_proved_wrongly(tmp_path: Path) -> None:
+def test_killed_jobs_are_not_proved_over_too_few_steps(tmp_path: Path) -> None:
     assert not campaign.resumed(tmp_path).startswith("wrong")

@@ -1,4 +1,4 @@
-"""Interrupted runs and recordings, in small; by hand: ``python tests/campaigns/faults.py``."""
+"""A few interrupted runs and recordings; by hand: ``python tests/campaigns/faults.py``."""
 
 import os
 import subprocess
@@ -24,7 +24,7 @@ SLOW = [
         *(pytest.param(arguments, marks=pytest.mark.slow) for arguments in SLOW),
     ],
 )
-def test_a_hurt_run_ends_as_an_undisturbed_one(arguments: str, tmp_path: Path) -> None:
+def test_an_interrupted_run_ends_as_an_undisturbed_one(arguments: str, tmp_path: Path) -> None:
     command = ["python", str(Path(__file__).parent / "faults.py"), *arguments.split(), "--steps", "300"]
     path = os.pathsep.join([warm.programs(tmp_path / "programs"), os.environ["PATH"]])
     environment = {**os.environ, "PATH": path, "OMP_NUM_THREADS": "1"}

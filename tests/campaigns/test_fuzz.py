@@ -1,4 +1,4 @@
-"""The fuzz campaign in small, its cases chosen by hypothesis; by hand: ``python tests/campaigns/fuzz.py``."""
+"""A few cases of the fuzz campaign, chosen by hypothesis; by hand: ``python tests/campaigns/fuzz.py``."""
 
 import json
 import os
@@ -38,7 +38,7 @@ def target(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     suppress_health_check=list(HealthCheck),
 )
 @given(chance=st.randoms(use_true_random=False))
-def test_only_errors_of_our_own(target: Any, chance: random.Random, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_only_our_own_errors(target: Any, chance: random.Random, tmp_path_factory: pytest.TempPathFactory) -> None:
     folder = tmp_path_factory.mktemp("case")
     assert isinstance(target.feed(target.case(chance), folder), str)
     shutil.rmtree(folder)
@@ -81,7 +81,7 @@ print(json.dumps(found))
 
 
 @pytest.mark.ci
-def test_the_watch_sees_what_it_is_for(tmp_path: Path) -> None:
+def test_the_watch_reports_forbidden_actions(tmp_path: Path) -> None:
     here = tmp_path / "here"
     here.mkdir()
     script = textwrap.dedent(WATCHED).format(tests=str(SCRIPT.parents[1]), here=str(here))
@@ -94,10 +94,10 @@ def test_the_watch_sees_what_it_is_for(tmp_path: Path) -> None:
     assert found["process"][0].startswith("os.system: ")
     assert found["slow raised"] == "Slow"
     assert found["slow"][0].startswith("slow: ")
-    assert any(told.startswith("memory: 1") for told in found["memory"])  # on a busy machine it is slow too
+    assert any(one.startswith("memory: 1") for one in found["memory"])  # on a busy machine it is slow too
 
 
-def test_the_campaign_counts_and_tells(tmp_path: Path) -> None:
+def test_the_campaign_prints_counts(tmp_path: Path) -> None:
     command = [sys.executable, str(SCRIPT), "--target", "idx", "--count", "40", "--seed", "5"]
     environment = {**os.environ, "TMPDIR": str(tmp_path)}
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=environment)
@@ -106,7 +106,7 @@ def test_the_campaign_counts_and_tells(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-#: Leaves of results that reports of version 0.1.0 failed at, with the value.
+#: Leaves and values on which reports of version 0.1.0 failed.
 CLAIM, AUDIT = ("audits", 0, "document", "claims", 0), ("audits", 0)
 LEAVES: list[tuple[tuple[str | int, ...], Any]] = [
     *(((*CLAIM, "group_size"), value) for value in (None, "x", {"x": 1})),

@@ -1,6 +1,6 @@
-"""Recordings of DP-SGD in JAX by jax-privacy and optax: sound trainings, and faults that must not be proved.
+"""Recordings of DP-SGD with jax-privacy and optax: correct trainings are proved, faulty ones are not.
 
-They need jax, optax and jax_privacy. ``--run-slow`` makes all trainings.
+Needs jax, optax and jax_privacy. ``--run-slow`` runs all trainings.
 """
 
 import re
@@ -27,7 +27,7 @@ pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.ci]
 
 RECORDS, RATE, CLIP, SIGMA, STEPS = 1000, 0.05, 1.0, 1.2, 60
 
-#: The default number of steps fits into this claim, and five times the number does not.
+#: The claim allows the default number of steps, and not five times that number.
 EPSILON = 3.0
 
 _TWO = [np.ones((3, 2), np.float32), np.ones(4, np.float32)]
@@ -59,7 +59,7 @@ def train(
     compiled: bool = True,
     reported: bool = True,
 ) -> None:
-    """Train and record. plan: by jax-privacy's execution plan. reported: whether the recorder gets the optimizer."""
+    """Train and record. plan: use jax-privacy's execution plan. reported: give the optimizer to the recorder."""
     random = np.random.default_rng()
     x = random.normal(size=(RECORDS, 10)).astype(np.float32)
     y = (x[:, 0] > 0).astype(np.int32)
@@ -123,14 +123,14 @@ def train(
 
 
 def of_the_page(folder: Path) -> None:
-    """The code that the documentation shows."""
+    """Run the code of the documentation page."""
     page = PAGE.read_text(encoding="utf-8")
     (code,) = re.findall(r"<!-- file: jax_loop.py -->\n```python\n(.*?)```", page, re.DOTALL)
     exec(compile(code.replace('"jax"', repr(str(folder))), str(PAGE), "exec"), {"__name__": "jax_loop"})
 
 
 def scheduled() -> Any:
-    """An optimizer of optax with a schedule, decay and momentum."""
+    """Return an optimizer of optax with a schedule, decay and momentum."""
     rate = optax.warmup_cosine_decay_schedule(0.0, 0.02, 10, STEPS)
     return optax.chain(optax.clip_by_global_norm(5.0), optax.adamw(rate, weight_decay=0.01))
 
@@ -139,7 +139,7 @@ def own_rate(count: Any) -> Any:
     return 0.1 / (1.0 + count)
 
 
-#: Optimizers made by optax alone, whose updates are repeated.
+#: Optimizers of optax alone: the recorder recomputes their updates.
 OPTIMIZERS = {
     **{name: getattr(optax, name)(0.1) for name in ("adam", "adamw", "lamb", "lion", "adafactor", "rmsprop", "yogi")},
     "schedule": optax.chain(optax.clip(1.0), optax.adam(optax.exponential_decay(0.1, 10, 0.9))),
@@ -150,7 +150,7 @@ OPTIMIZERS = {
     "several steps": optax.MultiSteps(optax.sgd(0.1), 2),
 }
 
-#: Optimizers with a function of the script, in each form that JAX gives functions.
+#: Optimizers with a function of the script, in each wrapper that JAX has for functions.
 FOREIGN = {
     "schedule": optax.sgd(own_rate),
     "compiled": optax.sgd(jax.jit(own_rate)),
@@ -169,7 +169,7 @@ FOREIGN = {
 
 
 def repeated(optimizer: Any) -> tuple[Any, str]:
-    """The counts of five compiled updates that the recorder repeats, and the name of an optimizer that it does not."""
+    """Return the recorder's counts over five compiled updates, and the name of an unsupported optimizer."""
     params: Any = _TWO
     recorder = ReportedUpdates(ArrayModel(params), optimizer)
     state, update = optimizer.init(params), jax.jit(optimizer.update)
@@ -185,16 +185,16 @@ def repeated(optimizer: Any) -> tuple[Any, str]:
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
-def test_updates_of_optax_are_repeated(name: str) -> None:
+def test_updates_of_optax_are_recomputed(name: str) -> None:
     assert repeated(OPTIMIZERS[name]) == ([5, 5, 0, 0], "")
 
 
 @pytest.mark.parametrize("name", FOREIGN)
-def test_a_function_of_a_script_is_found(name: str) -> None:
+def test_a_function_of_the_script_is_detected(name: str) -> None:
     assert ReportedUpdates(ArrayModel(_TWO), FOREIGN[name]).kind
 
 
-#: Sound trainings, and the assumption that the headline must name, or none.
+#: Correct trainings, and an assumption that the headline must name.
 SOUND: dict[str, tuple[Callable[[Path], None], str]] = {
     "of the page": (of_the_page, "loop-reports"),
     "compiled": (train, "model-state"),
@@ -206,7 +206,7 @@ SOUND: dict[str, tuple[Callable[[Path], None], str]] = {
     "own updates": (lambda f: train(f, reported=False), "update-rule"),
 }
 
-#: Faults, and words of the check or the reason that must name each.
+#: Faults, with words of the expected check or reason and the options of the training.
 FAULTS: dict[str, tuple[str, dict[str, Any]]] = {
     "half the noise": ("chi-square, two-sided", {}),
     "too many steps": ("exceeds the claimed 3", {"steps": 5 * STEPS}),
@@ -228,7 +228,7 @@ def chosen(names: Iterable[str], fast: set[str]) -> list[Any]:
 
 
 def words_of(found: CheckedRun) -> str:
-    """The reason of the verdict and the rejected checks."""
+    """Return the rejected checks and the reason of the verdict."""
     bad = [one.test for one in found.checks if rejected(one, len(found.checks))]
     return "; ".join([*bad, " ".join(found.reason.split())])
 

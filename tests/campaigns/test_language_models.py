@@ -1,4 +1,4 @@
-"""Recorded trainings of adapters of language models, sound and with faults."""
+"""Recorded trainings of adapters of language models, correct and with faults."""
 
 import os
 import re
@@ -23,23 +23,23 @@ pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.ci]
 
 
 def merged(training: Adapted, rank: int) -> None:
-    """The adapter is added to the frozen weights, and subtracted again."""
+    """Add the adapter to the frozen weights, and subtract it again."""
     training.adapted.merge_adapter()
     training.adapted.unmerge_adapter()
 
 
 def trained_head(training: Adapted, rank: int) -> None:
-    """A frozen weight moves without noise."""
+    """Change a frozen weight without noise."""
     training.adapted.base_model.model.lm_head.weight.data[0] += 0.01
 
 
 def own_step(training: Adapted, rank: int) -> None:
-    """A part of the adapter moves once more."""
+    """Change a part of the adapter after the step."""
     next(p for p in training.adapted.parameters() if p.requires_grad).data.mul_(1.001)
 
 
 def unfrozen(training: Adapted, rank: int) -> None:
-    """A layer that Opacus did not see becomes trainable, and moves."""
+    """Make a layer trainable that Opacus does not wrap, and change it."""
     weight = training.adapted.base_model.model.lm_head.weight
     weight.requires_grad_(True)
     weight.data.mul_(1.001)
@@ -63,7 +63,7 @@ def test_a_fault_of_an_adapter_is_not_proved(fault: Callable[[Adapted, int], Non
     assert checked(Adapted(tmp_path / "run", each=fault, epochs=1)).verdict != "proved"
 
 
-def test_the_script_of_the_guide_is_proved_and_its_canaries_show_something(tmp_path: Path) -> None:
+def test_the_script_of_the_guide_is_proved_and_its_canaries_give_a_lower_bound(tmp_path: Path) -> None:
     (code,) = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
     subprocess.run([sys.executable, "-W", "ignore", "-c", code], cwd=tmp_path, check=True)
     found = check_run(tmp_path / "tuned", Question(delta=1e-5, epsilon=5.0))

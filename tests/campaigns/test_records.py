@@ -1,4 +1,4 @@
-"""Stored records with one leaf replaced, in small; by hand: ``python tests/campaigns/records.py``."""
+"""A few stored records with one leaf replaced; by hand: ``python tests/campaigns/records.py``."""
 
 import random
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from campaigns import records as campaign
 
-#: Leaves that were believed, or that ended a run as an error of dpspec's, with what stood there.
+#: Leaves and values that earlier versions believed or failed on.
 KNOWN: dict[str, list[tuple[tuple[str | int, ...], Any]]] = {
     "group": [(("evidence", "internal", "accuracy"), "1" * 100), (("evidence", "outcomes"), [])],
     "modelmix": [(("evidence", "internal", "gap", "least"), -1), (("evidence", "internal", "gap", "below"), True)],
@@ -34,21 +34,21 @@ def bench(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     return campaign.Bench(request.param, tmp_path_factory.mktemp("records"))
 
 
-def test_what_was_believed_is_refused(bench: campaign.Bench) -> None:
+def test_known_edits_are_rejected(bench: campaign.Bench) -> None:
     key = bench.cases()[0].key
     cases = [campaign.Case(key=key, path=path, value=value) for path, value in KNOWN[bench.kind]]
-    became = {str(case): bench.finding(case) for case in cases}
-    assert {what for what, _ in became.values()} <= {"refused", "set aside"}, became
+    outcomes = {str(case): bench.finding(case) for case in cases}
+    assert {what for what, _ in outcomes.values()} <= {"refused", "set aside"}, outcomes
 
 
-def test_a_leaf_replaced_is_no_error_of_ours(bench: campaign.Bench) -> None:
+def test_a_replaced_leaf_is_not_a_bug(bench: campaign.Bench) -> None:
     cases = random.Random(3).sample(bench.cases(), 8)
     _, wrong = campaign.campaign(bench, cases)
     assert {what: several for what, several in wrong.items() if not what.startswith("slow")} == {}
 
 
-def test_an_array_replaced_is_no_error_of_ours(bench: campaign.Bench) -> None:
+def test_a_replaced_array_is_not_a_bug(bench: campaign.Bench) -> None:
     cases = [case for case in bench.cases() if case.array]
     for case in random.Random(4).sample(cases, min(4, len(cases))):
-        became, wrong = bench.finding(case)
-        assert became != "crash", f"{case}: {wrong}"
+        outcome, wrong = bench.finding(case)
+        assert outcome != "crash", f"{case}: {wrong}"

@@ -1,4 +1,4 @@
-"""The campaign of right pipelines in small; by hand, in full: ``python tests/campaigns/right_runs.py``."""
+"""A few correct pipelines; all of them by hand: ``python tests/campaigns/right_runs.py``."""
 
 import pytest
 from campaigns import right_runs
@@ -8,9 +8,9 @@ from dpspec.engine.judging.conformance_status import rejected
 
 
 @pytest.mark.parametrize("seeds", [range(4), pytest.param(range(4, 300), marks=pytest.mark.slow)], ids=["few", "many"])
-def test_no_right_pipeline_deviates_and_no_check_exceeds_its_level(seeds: range) -> None:
-    """Of n seeds n * 1e-6 are expected to deviate; each kind of check keeps each level (1e-6 for all of them)."""
-    found, below = right_runs.told(seeds)
+def test_no_correct_pipeline_deviates_and_no_check_exceeds_its_level(seeds: range) -> None:
+    """Of n seeds, n * 1e-6 are expected to deviate; each kind of check keeps each level, here at error 1e-8."""
+    found, below = right_runs.deviations(seeds)
     assert found == []
     for kind, counts in below.items():
         tested = counts[1.0] - counts[right_runs.UNTESTED]
@@ -26,10 +26,10 @@ _ALIKE = (("sgd", "sum"), ("sgd", "mean"), ("momentum", "sum"))
     ("optimizer", "reduction"),
     [("momentum", "mean"), *(pytest.param(*each, marks=pytest.mark.slow) for each in _ALIKE)],
 )
-def test_parameters_that_diverge_are_no_deviation_and_the_checks_say_what_they_cannot_see(
+def test_diverging_parameters_are_not_a_deviation_and_checks_report_their_limits(
     monkeypatch: pytest.MonkeyPatch, optimizer: str, reduction: str
 ) -> None:
-    """Where learning rate times weight decay exceeds 2 parameters grow without bound, and rounding with them."""
+    """If learning rate times weight decay exceeds 2, parameters and their rounding errors grow without bound."""
     rule = {"kind": optimizer, "weight_decay": 9.0} | ({"momentum": 0.5} if optimizer == "momentum" else {})
     phase = {"noise_multiplier": 1.0, "clip_norm": 1.0, "sampling": {"scheme": "poisson", "rate": 0.2}}
     case = {
@@ -51,7 +51,7 @@ def test_parameters_that_diverge_are_no_deviation_and_the_checks_say_what_they_c
     silent = {(c.assumption, c.note.partition(", ")[0]) for c in checks if "not tested: the rounding" in c.note}
     assert all(c.p_value == 1.0 and c.detectable is None for c in checks if "not tested" in c.note)
     assert {a for a, _ in silent} == {"noise-scale", "per-layer-noise", "update", "independent-noise"}
-    # Nothing that a run within bounds tells is missing.
+    # No check of a bounded run is missing.
     monkeypatch.setattr(
         right_runs, "drawn", lambda seed: {**case, "options": {**case["options"], "optimizer": {"kind": "sgd"}}}
     )

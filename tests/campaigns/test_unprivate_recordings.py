@@ -1,4 +1,4 @@
-"""A few scripts of the campaign over leaking trainings; by hand: ``python tests/campaigns/unprivate_recordings.py``."""
+"""A few leaking trainings; by hand: ``python tests/campaigns/unprivate_recordings.py``."""
 
 import pytest
 from campaigns import unprivate_recordings as campaign

@@ -1,4 +1,4 @@
-"""Recorded trainings with Opacus and plain loops, with hooks for what campaigns change."""
+"""Recorded trainings with Opacus and plain loops, with hooks for the changes of campaigns."""
 
 import tempfile
 import warnings
@@ -46,10 +46,10 @@ def opacus(
     forward: Hook = lambda t: t.model(t.batch[0]), between: Hook = ignore, after: Hook = ignore, late: Hook = ignore,
     **options: Any,
 ) -> None:  # fmt: skip
-    """A training with Opacus. The hooks get its parts.
+    """Train with Opacus. Hooks get the objects of the training in a namespace.
 
-    They are called before the recording (``setup``), with each batch (``before``), for the logits (``forward``), after
-    the backward pass (``between``), after each step (``after``), and at the end of the recording (``late``).
+    They run before the recording (``setup``), with each batch (``before``), for the logits (``forward``), after the
+    backward pass (``between``), after each step (``after``), and at the end of the recording (``late``).
     """
     torch.manual_seed(seed)
     t: Any = SimpleNamespace(net=model(), data=data(), steps=0)
@@ -80,7 +80,7 @@ def plain(
     divisor: float = 30.0, total: Any = None, noise: Any = None, norms: Any = None, sampled: Any = None,
     setup: Hook = ignore, after: Hook = ignore,
 ) -> None:  # fmt: skip
-    """A plain loop. ``total``, ``noise`` and ``norms`` replace what the loop sums, adds and reports."""
+    """Train with a plain loop. ``total``, ``noise`` and ``norms`` replace its sum, its noise and its reported norms."""
     torch.manual_seed(seed)
     t: Any = SimpleNamespace(model=small(), clip=clip, std=1.3 * clip)
     t.x, t.y = table().tensors
@@ -106,12 +106,12 @@ def plain(
 
 
 def record_gradient(t: Any, index: int) -> list[Tensor]:
-    """The gradient of one record's loss in a plain loop."""
+    """Return the gradient of one record's loss in a plain loop."""
     return list(torch.autograd.grad(cross_entropy(t.model(t.x[index, None]), t.y[index, None]), t.parameters))
 
 
 def clipped_sum(t: Any, *, per_layer: bool = False) -> tuple[list[Tensor], list[float]]:
-    """The sum of clipped gradients, and the largest norm that each record is clipped to."""
+    """Return the sum of clipped gradients, and the largest clipped norm of each record."""
     total, norms = [torch.zeros_like(p) for p in t.parameters], []
     for index in t.drawn.tolist():
         found = record_gradient(t, index)
@@ -128,7 +128,7 @@ by_opacus, by_loop = partial(partial, opacus), partial(partial, plain)
 
 
 def checked(train: Run) -> CheckedRun:
-    """A claim of epsilon 100 about a training, checked."""
+    """Record a training and check a claim of epsilon 100."""
     with tempfile.TemporaryDirectory() as scratch, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         train(Path(scratch) / "run")

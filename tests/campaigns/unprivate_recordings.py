@@ -1,10 +1,10 @@
-"""Trainings that leak, each recorded and checked: each is flagged, or the headline names the assumption that it breaks.
+"""Record and check leaking trainings: each is flagged, or the headline names the assumption that it breaks.
 
     python tests/campaigns/unprivate_recordings.py [WORDS]
 
-One line per script whose name contains the words: the exit code of ``dpspec check --epsilon 100``, the expectation, the
-channels that are violated or open, the assumptions of the proof. Exits with 1 if a leak is neither flagged in the
-expected channel nor named.
+Prints one line per script whose name contains WORDS: the exit code of ``dpspec check --epsilon 100``, the expectation,
+the violated or open channels, the assumptions of the proof. Exits with 1 if a leak is neither flagged in the expected
+channel nor named.
 """
 
 import collections
@@ -21,10 +21,9 @@ from dpspec.errors import NothingToRunError
 
 
 def judge(script: Run) -> tuple[int, set[str], tuple[str, ...]]:
-    """The exit code, the channels as ``STATUS CHANNEL`` that are violated or open, and the assumptions of the proof.
+    """Return the exit code, the violated or open channels as ``STATUS CHANNEL``, and the assumptions of the proof.
 
-    A recording that ended before its first step is ``refused recording``, one that deviates from its accountant alone
-    ``deviating run``.
+    ``refused recording`` means no recorded step, ``deviating run`` a deviation from the accountant alone.
     """
     try:
         found = checked(script)
@@ -48,8 +47,8 @@ def main(words: str = "") -> int:
         caught = code != 0 and f"{expected} {where}" in flagged
         counts["named" if named else "caught" if caught else "missed"] += 1
         missed += [] if named or caught else [name]
-        said = ", ".join(sorted(flagged)) or f"assumes {', '.join(assumed)}"
-        print(f"{code} {'ok    ' if named or caught else 'MISSED'} {name} [{expected} {where}]: {said}", flush=True)
+        shown = ", ".join(sorted(flagged)) or f"assumes {', '.join(assumed)}"
+        print(f"{code} {'ok    ' if named or caught else 'MISSED'} {name} [{expected} {where}]: {shown}", flush=True)
     print(f"{sum(counts.values())} scripts: {counts['caught']} caught, {counts['named']} named, {len(missed)} missed")
     return 1 if missed else 0
 

@@ -1,4 +1,4 @@
-"""What the tests of the command line share: one way to call it in this process, one in a process of its own."""
+"""Fixtures for the command line: calls in this process, and in a separate one."""
 
 import dataclasses
 import os

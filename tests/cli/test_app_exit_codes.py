@@ -1,4 +1,4 @@
-"""Every way out has its own exit code; only what nobody foresaw is a bug, and a bug leaves a report."""
+"""Every outcome has an exit code; only unexpected exceptions are bugs, and a bug leaves a report."""
 
 import errno
 import os

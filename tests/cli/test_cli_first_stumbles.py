@@ -1,4 +1,4 @@
-"""What people get wrong first, with a table of their own, is answered with the place and with what to do."""
+"""Common first mistakes with a user's table give an error with its location and a fix."""
 
 import json
 import re
@@ -117,7 +117,7 @@ claims:
   - {id: four, kind: approx-dp, epsilon: 9.0, delta: 1e-6, group_size: 4}
 """
 
-#: What is written for what, the line and column that are told, the code, and the message.
+#: The replaced text, its replacement, the reported line and column, the code, and the message.
 BAD = [
     ("rate: 0.01", "rate: 0", 7, 37, "out-of-range", "rate must be above 0, got 0"),
     ("noise_multiplier: 1.0", "noise_multiplier: 1e400", 5, 21, "bad-number", "1e400 is too large"),
@@ -144,9 +144,9 @@ def test_in_a_file(dpspec, tmp_path, command, item):
     more = ["--vary", "claims.one.epsilon"] if command == "calibrate" else []
     ended = dpspec(command, path, *more)
     assert ended.code == 3
-    told = ended.out if command == "validate" else ended.err
-    assert f"{path}:{line}:{column}: error[{code}]: " in told
-    assert message in told
+    output = ended.out if command == "validate" else ended.err
+    assert f"{path}:{line}:{column}: error[{code}]: " in output
+    assert message in output
     if command != "validate":
         assert ended.out == ""
 

@@ -1,4 +1,4 @@
-"""``report``, ``diff``, ``cache`` and what they say about files that are no results."""
+"""``report``, ``diff`` and ``cache``, also on files that are not results."""
 
 import dataclasses
 import json
@@ -162,7 +162,7 @@ def test_verify_names_what_was_edited_in_a_report(dpspec, tmp_path):
 
 @pytest.mark.parametrize("name", ["report.html", "REPORT.HTM", "report.svg", "report.md"])
 def test_a_bare_result_that_a_browser_would_show_as_a_page_is_refused(dpspec, tmp_path, name):
-    """Its texts may hold any markup: what stands on the screen would be nothing that was verified."""
+    """Its strings may contain any markup, so that the screen could show unverified text."""
     (tmp_path / "small.yaml").write_text(SPEC, encoding="utf-8")
     assert dpspec("run", tmp_path / "small.yaml", "--bounds-only", "--report", f"json={tmp_path / 'r.json'}").code == 0
     forged = json.loads((tmp_path / "r.json").read_text(encoding="utf-8"))
@@ -177,7 +177,7 @@ def test_a_bare_result_that_a_browser_would_show_as_a_page_is_refused(dpspec, tm
 
 
 def test_verify_with_a_key_takes_no_trial_for_vouched_that_its_seal_is_not_on(dpspec, counting, tmp_path):
-    """Whoever can write to a store, or to a result, cannot seal a trial: what only they vouch for ends with 7."""
+    """An attacker with write access to a store or a result cannot seal a trial: unsealed trials exit with 7."""
     (tmp_path / "key").write_bytes(b"k" * 32)
     (tmp_path / "other").write_bytes(b"o" * 32)
     sealed, bare = ("--store", "sealed", "--store-key", "key"), ("--store", "bare")

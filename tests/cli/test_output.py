@@ -1,4 +1,4 @@
-"""The one door to terminals and logs: nothing that either obeys goes through, whatever command says it."""
+"""All output to terminals and logs is escaped, for every command."""
 
 import json
 import os

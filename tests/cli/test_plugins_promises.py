@@ -1,4 +1,4 @@
-"""``dpspec plugins --check NAME``: every promise told, and an exit code that a pipeline can act on."""
+"""``dpspec plugins --check NAME``: every promise reported, and an exit code that a pipeline can act on."""
 
 import dataclasses
 from types import SimpleNamespace

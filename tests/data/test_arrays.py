@@ -1,4 +1,4 @@
-"""csv, npz and idx: what they read, and what each says of a file that cannot be used."""
+"""csv, npz and idx: rows, and errors for unusable files."""
 
 import gzip
 import os
@@ -65,7 +65,7 @@ def test_files_that_are_absent_odd_or_huge(
 @pytest.mark.skipif(not os.path.exists("/proc/self/pagemap"), reason="files that hide their size")
 @pytest.mark.parametrize("name", ["pagemap", "environ"])
 def test_files_of_the_system_stay_unread(name: str, source: Make, files: Path) -> None:
-    """The first has no end to speak of, the second holds secrets that a message would quote."""
+    """The first file is endless, and a message must not quote the secrets in the second."""
     refused(source("csv", files, **{**TABLE, "path": f"/proc/self/{name}"}), f"{name}: is empty")
 
 
@@ -236,7 +236,7 @@ def test_idx_folders_and_names_without_gz(
     (files / "specs").mkdir()
     assert source("idx", files / "specs", **TESTED, path="..").facts() == before
     assert source("idx", files / "specs", **TESTED, path=str(files)).facts() == before
-    (files / "images").rename(files / "images.gz")  # what the name says is not what decides
+    (files / "images").rename(files / "images.gz")  # the name does not decide
     assert source("idx", files, **TESTED).facts() == before
     (files / "images").write_bytes(idx_bytes(np.zeros((20, 9, 8))))
     assert not source("idx", files, **TESTED).load().train_x.any()

@@ -1,4 +1,4 @@
-"""What holds for every data kind: facts are true, rows are right, digests tell them apart, nothing heavy is loaded."""
+"""For every data kind: correct facts and rows, distinct digests, and no heavy imports."""
 
 from collections.abc import Callable
 from contextlib import nullcontext, suppress

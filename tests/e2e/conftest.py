@@ -1,4 +1,4 @@
-"""The command line in processes of its own, with plugins that are seen through their metadata alone."""
+"""The command line in separate processes, with plugins found by their metadata alone."""
 
 import os
 import subprocess
@@ -39,7 +39,7 @@ def environment(tmp_path: Path) -> dict[str, str]:
 
 @pytest.fixture
 def dpspec(environment: dict[str, str], tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
-    """Run ``dpspec`` in a folder of its own."""
+    """Run ``dpspec`` in a separate folder."""
 
     def run(*arguments: object) -> subprocess.CompletedProcess[str]:
         return warm.dpspec(*arguments, cwd=tmp_path, env=environment)

@@ -1,4 +1,4 @@
-"""Claims that must be refuted are; pipelines that are broken deviate; repaired, they do neither.
+"""False claims are refuted and faulty pipelines deviate; fixed ones do neither.
 
 A few controls run in every test run, and all of them with ``--run-slow``.
 """
@@ -37,7 +37,7 @@ UNSEEN = {
 }
 #: What makes a record's contribution depend on the others: the assumption of every proof is false then.
 DEPENDENT = {"clip-accumulated-sum", "private-normalisation"}
-#: What is seen at single steps alone: the assumption, and the test's first words.
+#: Deviations of single steps: the assumption, and the test's first words.
 SINGLE = {
     "first-step-without-noise": ("noise-scale", "chi-square at each step, step 1"),
     "last-step-without-noise": ("noise-scale", "chi-square at each step, step 100"),
@@ -74,7 +74,7 @@ def test_every_control_comes_out_as_its_spec_says(dpspec: Run, tmp_path: Path, n
         if name in SINGLE:
             rejected = {(c["assumption"], c["test"]) for c in audit["checks"] if c["p_value"] < 1e-8}
             assert any(a == SINGLE[name][0] and test.startswith(SINGLE[name][1]) for a, test in rejected)
-            # Over all steps the same runs are right: without a look at each they would conform.
+            # The same runs are correct over all steps, and conform without checks of single steps.
             sums = {c["test"] for c in audit["checks"] if c["p_value"] > 1e-4}
             assert {"chi-square, lower tail", "chi-square, two-sided", "binomial, two-sided"} <= sums
 
@@ -93,18 +93,18 @@ def test_repaired_none_is_refuted_or_deviates(dpspec: Run, tmp_path: Path, names
 
 
 def test_the_table_names_every_control() -> None:
-    told = set(re.findall(r"^\| `([a-z-]+)\.yaml` ", (FOLDER / "README.md").read_text(encoding="utf-8"), re.MULTILINE))
-    assert told == set(EVERY) > UNSEEN
+    rows = set(re.findall(r"^\| `([a-z-]+)\.yaml` ", (FOLDER / "README.md").read_text(encoding="utf-8"), re.MULTILINE))
+    assert rows == set(EVERY) > UNSEEN
 
 
 def test_the_plan_says_which_tests_will_see_what(dpspec: Run) -> None:
     done = dpspec("plan", FOLDER / "shuffled.yaml")
     assert done.returncode == 0, done.stdout + done.stderr
-    told = " ".join(done.stdout.split())
-    assert "could show epsilon up to" in told
+    printed = " ".join(done.stdout.split())
+    assert "could show epsilon up to" in printed
     names = ("noise-scale", "per-layer-noise", "independent-noise", "update", "sensitivity", "sampling", "clipping")
-    assert all(f"check {name}" in told for name in names)
+    assert all(f"check {name}" in printed for name in names)
     assert (
         "independence across steps, phase 1 (records in common with the batch 1 step before, reported): "
-        "smallest detectable deviation" in told
+        "smallest detectable deviation" in printed
     )

@@ -24,7 +24,7 @@ audit: {method: one-run, canary: {space: gradient, kind: orthogonal, count: 16},
 matrix: {audit.seed: [1, 2, 3, 4, 5, 6, 7, 8, 9]}
 """
 
-#: What a program of dpspec's might import, now or some day: the standard library, all that it needs, and itself.
+#: Modules that dpspec might import: the standard library, its dependencies, and itself.
 NAMES = sorted(
     {
         *(set(sys.stdlib_module_names) - set(sys.builtin_module_names)),
@@ -114,7 +114,7 @@ def test_workers_of_ray(checkout: Path, program: Path) -> None:
 
 
 def test_a_script_of_a_backend_is_run_as_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Workers start what they start with the environment that the caller has."""
+    """Workers start processes with the caller's environment."""
     from support import tasks
 
     from dpspec.executors import PartialResult, Resources, Task, TaskFinished
@@ -124,10 +124,10 @@ def test_a_script_of_a_backend_is_run_as_ever(monkeypatch: pytest.MonkeyPatch) -
     pool = Processes(["cpu"], most=1, threads=1, budget=1000)
     try:
         pool.start(Task(number=1, name="asks", needs=Resources(), work=partial(tasks.variable, "PYTHONSAFEPATH")))
-        told: list[object] = []
-        while TaskFinished(task=1) not in told:
-            told += pool.messages()
+        messages: list[object] = []
+        while TaskFinished(task=1) not in messages:
+            messages += pool.messages()
     finally:
         pool.close()
-    assert PartialResult(task=1, value=None) in told
+    assert PartialResult(task=1, value=None) in messages
     assert "PYTHONSAFEPATH" not in os.environ

@@ -1,4 +1,4 @@
-"""What is said of published claims in docs is what their specs come to."""
+"""The docs on published claims state the results of their specs."""
 
 import re
 from collections.abc import Mapping
@@ -44,11 +44,11 @@ def _key(document: Mapping[str, Any]) -> tuple[float, int, float]:
 def test_the_table_is_what_was_judged(judged: dict[tuple[float, int, float], tuple[str, float, float]]) -> None:
     page = (ROOT / "docs" / "explanation" / "published-claims.md").read_text(encoding="utf-8")
     rows = ROW.findall(page)
-    told = {(float(row[0]), int(row[2].replace(",", "")), float(row[4])): row[5:] for row in rows}
-    assert len(told) == len(rows)
-    assert told.keys() == {_key(spec.document) for spec in load_specs(PUBLISHED, load_catalog()).specs}
+    published = {(float(row[0]), int(row[2].replace(",", "")), float(row[4])): row[5:] for row in rows}
+    assert len(published) == len(rows)
+    assert published.keys() == {_key(spec.document) for spec in load_specs(PUBLISHED, load_catalog()).specs}
     for key, (name, lower, upper) in judged.items():
-        low, high, verdict = told[key]
+        low, high, verdict = published[key]
         assert name == verdict
         assert float(low) <= lower <= upper <= float(high)
         assert float(high) - float(low) <= 2.5e-3

@@ -1,4 +1,4 @@
-"""Trials that are trained together come out the same, to the last bit, whichever of them the store still lacks."""
+"""Trials of a chunk have the same bits, whichever of them the store lacks."""
 
 import random
 import shutil
@@ -59,7 +59,7 @@ def plan(spec: Spec) -> Plan:
 
 
 def files(store: Store) -> Iterator[tuple[str, bytes]]:
-    """What every record says but for where it was made, and every array's bytes."""
+    """Return every record without its machine, and every array's bytes."""
     for record in sorted(Path(store.location).glob("trials/*/*")):
         key = record.name
         stored = store.get(key)

@@ -1,6 +1,6 @@
-"""A script in plain numpy that only writes scores: never refuted where it is sound, and refuted where it is broken.
+"""A plain numpy script that writes scores: the correct one is never refuted, faulty ones are.
 
-By hand 300 seeds of the sound script and 30 of each broken one were judged; a few of each are here.
+By hand 300 seeds of the correct script and 30 of each faulty one were judged; the tests run a few of each.
 """
 
 from pathlib import Path
@@ -53,8 +53,8 @@ def shown(audit: AuditResult) -> float:
 def test_the_spec_declares_what_the_script_does() -> None:
     spec = spec_at(SPEC)
     (phase,) = spec.phases
-    told = (phase.noise_multiplier, phase.clip_norm, phase.rate(script.RECORDS), phase.steps, spec.data["records"])
-    assert told == (script.SIGMA, script.CLIP, script.RATE, script.STEPS, script.RECORDS)
+    declared = (phase.noise_multiplier, phase.clip_norm, phase.rate(script.RECORDS), phase.steps, spec.data["records"])
+    assert declared == (script.SIGMA, script.CLIP, script.RATE, script.STEPS, script.RECORDS)
     assert spec.audit is not None
     assert spec.audit.options["scores"]["rows"] == script.CANARIES
 
@@ -87,14 +87,14 @@ def test_a_broken_script_is_refuted(fault: str, catalog: Catalog, tmp_path: Path
 
 
 def test_one_score_that_knows_its_coin_is_not_seen(catalog: Catalog, tmp_path: Path) -> None:
-    """One guess more that is right among a thousand is what luck gives too; the assumption says that nobody looked."""
+    """One more right guess among a thousand may be chance; the assumption states that this was not checked."""
     found = audits(catalog, tmp_path, "one-coin-leaked")
     assert verdicts(found, "one") == ["supported"] * len(SEEDS)
     assert all(a.status == "declared" for f in found for e in f.evidence for a in e.assumptions)
 
 
 def test_the_table_that_jax_privacy_left(catalog: Catalog, tmp_path: Path) -> None:
-    """``scripts/jax_scores.py`` says how it was made, and that jax-privacy printed 0.1862 of the same scores.
+    """``scripts/jax_scores.py`` made the scores, for which jax-privacy printed 0.1862.
 
     That is ``CanaryScoreAuditor(in, out).epsilon_one_run(significance=0.05, delta=1e-5)``: only canaries called in, and
     a share of the level for each of 17 thresholds. Guesses of both kinds, at five counts fixed before, show more.

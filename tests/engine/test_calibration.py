@@ -204,7 +204,7 @@ def test_values_that_cannot_be_computed_prove_nothing(load, bounding):
     assert found.unproved.verdicts == ()
 
 
-def test_a_bound_that_turns_is_told(load, bounding):
+def test_a_nonmonotone_bound_is_reported(load, bounding):
     bounding(lambda factor, epsilon: abs(epsilon - 2.0) + 1.0)
     found = calibrate_spec(load("mechanism.epsilon=1.6")[0], support.catalog(), vary=KEY)
     assert found.more_helps
@@ -212,7 +212,7 @@ def test_a_bound_that_turns_is_told(load, bounding):
     assert found.contradictions == pytest.approx((2 * found.proved.value,), rel=1e-3)
 
 
-def test_a_bound_that_turns_before_it_is_proved_is_told(load, bounding):
+def test_a_nonmonotone_bound_below_its_proof_is_reported(load, bounding):
     bounding(lambda factor, epsilon: abs(epsilon - 2.0) + 1.6)
     found = calibrate_spec(load("mechanism.epsilon=1.4")[0], support.catalog(), vary=KEY)
     assert found.proved is None

@@ -133,7 +133,7 @@ def test_what_could_be_refuted_shrinks_with_the_family() -> None:
 
 
 def test_the_curve_says_more_than_its_points() -> None:
-    # No single point of the bound is rejected at 1e-6, all of them together are.
+    # No single point of the bound is rejected at 1e-6, but all points together are.
     points = [(0.5, 0.055), (0.9, 0.011), (1.3, 1.4e-3), (1.7, 1e-4), (2.1, 4.2e-6), (2.5, 9.5e-8), (3.0, 3.6e-10)]
     curve = [bound(epsilon, delta) for epsilon, delta in points]
     close = attack(4000, 140, 140)
@@ -191,7 +191,7 @@ def test_a_contradiction_reaches_every_claim_that_the_attack_speaks_of() -> None
         attack(1000, 1000, 1000),
     )
     by_id = {v.claim: v.verdict for v in found}
-    # The attack sees all iterates: of the final model it says nothing, but the bound it rejects proves nothing either.
+    # An attack on all iterates does not apply to the final model, but the bound that it rejects proves nothing.
     assert by_id == {
         "one": "contradicted",
         "family": "contradicted",
@@ -206,7 +206,7 @@ def test_a_contradiction_of_large_groups_leaves_small_ones() -> None:
     bounds = (bound(2.9), bound(3.5, group_size=8))
     found = verdicts(spec(*claims), *bounds, attack(1000, 1000, 1000, group_size=8))
     assert [v.verdict for v in found] == ["proved", "contradicted"]
-    # Without a bound of its own the small group would rest on the rejected one.
+    # Without a separate bound the small group would depend on the rejected one.
     assert verdict(approx(6.0), bound(3.5, group_size=8), attack(1000, 1000, 1000, group_size=8)).verdict == (
         "contradicted"
     )

@@ -1,4 +1,4 @@
-"""What is concluded from bounds and trials: sizes of data, flaws of outcomes, and what a backend says of constants."""
+"""Conclusions from bounds and trials: sizes of data, invalid outcomes, and a backend's constants."""
 
 import dataclasses
 from pathlib import Path
@@ -83,7 +83,7 @@ def test_both_neighbours_of_an_attack_hold_so_many_records(scope: Scope, group_s
         assert of_users.scope.min_records == 569 - 4 * group_size
 
 
-def test_neighbours_miss_the_same_entries_where_nobody_misses_any() -> None:
+def test_neighbours_miss_the_same_entries_without_missing_values() -> None:
     planted = dataclasses.replace(HERE, data="planted")
 
     def neighbours(scope: Scope, data: Prepared) -> str:
@@ -91,7 +91,7 @@ def test_neighbours_miss_the_same_entries_where_nobody_misses_any() -> None:
 
     assert neighbours(HERE, prepared()) == neighbours(planted, prepared()) == ALIKE
     assert neighbours(HERE, prepared(missing_allowed=True)) == ALIKE
-    # A planted record may miss values where the mechanism takes such records, and any may where the data says how.
+    # A canary may have missing values if the mechanism accepts them, and any record if the data declares them.
     assert neighbours(planted, prepared(missing_allowed=True)) == "all"
     assert neighbours(HERE, prepared(missing_allowed=True, missing=["?"])) == "all"
     said = dataclasses.replace(planted, neighbours=ALIKE)

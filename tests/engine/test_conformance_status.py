@@ -195,8 +195,8 @@ def test_what_is_not_rejected_proves_nothing(tmp_path: Any, constants: Any, expe
     assert audit.verdicts[0].verdict == expected
     assert status(audit) == {kept}
     assert check not in audit.promised
-    (told,) = {a.test for f in audit.findings for a in f.assumptions if a.name == CONSTANTS and f.bound == "upper"}
-    assert told == check.test
+    (reported,) = {a.test for f in audit.findings for a in f.assumptions if a.name == CONSTANTS and f.bound == "upper"}
+    assert reported == check.test
 
 
 @pytest.mark.parametrize("before", ["by-construction", "declared", "reported", "unchecked"])

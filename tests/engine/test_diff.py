@@ -83,7 +83,7 @@ def test_what_fails_a_baseline(before: Result, after: Result, found: list[tuple[
     assert [(c.audit, c.claim, c.before, c.after) for c in regressions(before, after)] == found
 
 
-def test_a_verdict_that_falls_is_worse_and_a_bound_that_moves_is_told() -> None:
+def test_a_weaker_verdict_is_worse_and_a_moved_bound_is_reported() -> None:
     assert diff(PROVED, PROVED) == diff(PROVED, judged(upper=2.5 * (1 + 1e-12))) == ()  # rounding is no change
     fallen = judged(verdict="open", upper=3.5)
     changes = {c.what: c for c in diff(PROVED, fallen)}
@@ -155,7 +155,7 @@ def stated(*, block: str = "", **changes: Any) -> Result:
         ({"expect": ["open", "proved"]}, "expect"),
     ],
 )
-def test_a_claim_that_says_something_else_is_told_and_fails_the_baseline(changes: dict[str, Any], what: str) -> None:
+def test_a_changed_claim_is_reported_and_fails_the_baseline(changes: dict[str, Any], what: str) -> None:
     after = stated(**changes)
     found = diff(stated(), after)
     assert [(change.what, change.of_claim) for change in found] == [(what, True)]
@@ -216,13 +216,13 @@ def test_a_known_failure_is_not_known_of_another_claim() -> None:
     assert change.after == "open, not as expected"
 
 
-def test_an_expectation_that_is_stronger_is_told_and_fails_nothing() -> None:
+def test_a_stronger_expectation_is_reported_and_fails_nothing() -> None:
     before, after = stated(expect=["open", "proved"]), stated()
     assert [(c.what, c.trend, c.of_claim) for c in diff(before, after)] == [("expect", "other", False)]
     assert regressions(before, after) == ()
 
 
-def test_what_the_audit_declares_is_told_and_fails_nothing_by_itself() -> None:
+def test_changed_audit_options_are_reported_and_fail_nothing() -> None:
     found = diff(stated(), stated(block="mechanism", noise_multiplier=0.5))
     assert [(c.what, c.before, c.after, c.trend) for c in found] == [
         ("mechanism.noise_multiplier", "1.0", "0.5", "other")

@@ -40,7 +40,7 @@ def test_a_per_instance_claim_speaks_of_this_data_set_unless_it_says_over() -> N
     assert claim_scope(audits.spec(), dataclasses.replace(one, over="collection")).data == "collection"
 
 
-def test_what_a_bound_asks_of_data_sets_is_told_with_the_way_out() -> None:
+def test_a_bounds_requirements_on_datasets_are_reported_with_a_fix() -> None:
     bound = Scope(min_records=569, neighbours="same-missing-values")
     many, alike = shortfall(bound, Scope(min_records=0))
     assert many == "it needs datasets of at least 569 records, and the claim covers any: set threat_model.min_records"
@@ -115,17 +115,17 @@ def test_one_run_estimates_a_pipeline_and_refutes_nothing() -> None:
     assert judged(PIPELINE, [900]) == "supported"
 
 
-def test_the_first_model_is_spoken_of_only_where_it_is_asked_for_and_there() -> None:
-    def told(stated: Claim, first: int = 0) -> list[tuple[str, str]]:
+def test_the_first_model_is_reported_only_if_claimed_and_present() -> None:
+    def reported(stated: Claim, first: int = 0) -> list[tuple[str, str]]:
         found = outcomes(stated, [800, 700], first=first)
         return [(type(o).__name__, str(o.at.get("about", "pipeline"))) for o in found]
 
     pipeline = [("Finding", "pipeline"), ("Evidence", "pipeline")]
-    assert told(PIPELINE) == pipeline
-    assert sorted(told(MODEL)) == sorted([*pipeline, ("Finding", "model"), ("Evidence", "model")])
-    assert told(MODEL, first=1) == pipeline
+    assert reported(PIPELINE) == pipeline
+    assert sorted(reported(MODEL)) == sorted([*pipeline, ("Finding", "model"), ("Evidence", "model")])
+    assert reported(MODEL, first=1) == pipeline
     other = audits.claim("metric", name="accuracy-same-noise", at_least=0.5, about="model")
-    assert told(other) == pipeline
+    assert reported(other) == pipeline
 
 
 def test_runs_on_other_test_records_are_not_averaged_by_a_test() -> None:

@@ -130,9 +130,9 @@ def numbers(quantity: str, conditions: Sequence[Mapping[str, Any]], scopes: Sequ
 
 
 def conditions(key: str, values: Sequence[float]) -> list[dict[str, Any]]:
-    told: list[dict[str, Any]] = [{key: value} for value in values] if key else [{}]
-    at = told[len(told) // 2]
-    return [*told, {}, {**at, "group_size": 4}, {**at, "group_size": 8}, {**at, "step": 7}]
+    cases: list[dict[str, Any]] = [{key: value} for value in values] if key else [{}]
+    at = cases[len(cases) // 2]
+    return [*cases, {}, {**at, "group_size": 4}, {**at, "group_size": 8}, {**at, "step": 7}]
 
 
 def scopes(most: int) -> list[Scope]:
@@ -196,9 +196,9 @@ def _some(draw: random.Random, parts: Mapping[str, Sequence[Any]]) -> dict[str, 
 
 @pytest.mark.parametrize(("every", "least"), [(29, 10_000), in_full(1, 300_000)])
 def test_the_metrics_against_numbers_made_by_hand(every: int, least: int) -> None:
-    """No number with a scope of privacy decides a claim without one, whatever it is called and however sure it is."""
+    """No number with a privacy scope decides a claim without one, whatever its name and rigor."""
     walk, steps = Walk(), itertools.count()
-    told = [
+    cases = [
         {},
         {"split": "test"},
         {"split": "train"},
@@ -208,12 +208,12 @@ def test_the_metrics_against_numbers_made_by_hand(every: int, least: int) -> Non
         {"step": 7},
     ]
     measured = {"pipeline": "executed", "adversary": "none"}
-    spoken_of = [
+    measured_scopes = [
         *scopes(2),
         *(Scope(**measured, **c) for c in deviating({k: SCOPES[k] for k in ("data", "record")}, 2)),
     ]
     for name in METRICS:
-        made = list(numbers(name, told, spoken_of))
+        made = list(numbers(name, cases, measured_scopes))
         for bound, about in itertools.product(({"at_most": 1.0}, {"at_least": 1.0}), ({}, {"about": "model"})):
             spec, claim = stated("metric", {"name": name, **bound, **about}, {})
             for finding in made:
@@ -222,8 +222,8 @@ def test_the_metrics_against_numbers_made_by_hand(every: int, least: int) -> Non
     walk.conclude(least)
 
 
-def test_a_metric_beside_the_bounds_that_a_privacy_claim_rests_on() -> None:
-    """The same number twice: proved where it is claimed with its scope, and nothing where it is called a metric."""
+def test_privacy_bounds_do_not_decide_a_metric() -> None:
+    """The same number proves a claim with its scope, and decides nothing as a metric."""
     bound = audits.bound(0.9, 0.0)
     for quantity, kind, options in (
         ("epsilon", "pure-dp", {"epsilon": 1.0}),
@@ -251,7 +251,7 @@ def evidences(most: int) -> Iterator[Evidence]:
 
 @pytest.mark.parametrize(("few", "least"), [(1, 40_000), in_full(2, 300_000)])
 def test_attacks_and_measurements_of_every_scope(few: int, least: int) -> None:
-    """A claim that is false against all evidence is refuted where some of it tells against it, and only there."""
+    """A false claim is refuted by exactly the evidence that applies to it."""
     walked, refuted, wrong = 0, 0, []
     said = [(kind, _small(options)) for kind, (options, *_) in KINDS.items()]
     said += [

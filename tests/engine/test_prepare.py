@@ -38,7 +38,7 @@ audit: {{method: one-run, canary: {{space: input, kind: mislabelled, count: 10}}
 """
 
 
-def told(tmp_path: Path, kind: str, backend: str = "native") -> str:
+def error_of(tmp_path: Path, kind: str, backend: str = "native") -> str:
     path = tmp_path / "unfit.yaml"
     path.write_text(SPEC.format(kind=kind, backend=backend), encoding="utf-8")
     catalog = unfit_models.offered(load_catalog())
@@ -65,13 +65,13 @@ def told(tmp_path: Path, kind: str, backend: str = "native") -> str:
         ("asking", "layer '1' (_Asks) uses an operation that torch.func.vmap does not support"),
     ],
 )
-def test_what_is_wrong_is_told_at_the_model(tmp_path: Path, kind: str, message: str) -> None:
-    assert message in told(tmp_path, kind)
+def test_errors_are_located_at_the_model(tmp_path: Path, kind: str, message: str) -> None:
+    assert message in error_of(tmp_path, kind)
 
 
 @pytest.mark.skipif(importlib.util.find_spec("opacus") is None, reason="needs opacus")
 def test_a_positional_embedding_with_opacus_leads_to_the_native_backend(tmp_path: Path) -> None:
-    message = told(tmp_path, "positional", "opacus")
+    message = error_of(tmp_path, "positional", "opacus")
     assert message.startswith("Opacus computes 6 of the 4 per-example gradients of parameter '0.table.weight'")
     assert "use training.backend: native" in message
 

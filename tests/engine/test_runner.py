@@ -37,8 +37,8 @@ def audited(specs: tuple[Spec, ...], store: Store, **options: object) -> Result:
 
 
 def test_an_audit_from_spec_to_verdicts(load: Any, store: Store) -> None:
-    told: list[Event] = []
-    result = audited(load(), store, listeners=[told.append])
+    events: list[Event] = []
+    result = audited(load(), store, listeners=[events.append])
     (audit,) = result.audits
     assert [(v.claim, v.verdict, v.expected) for v in audit.verdicts] == [
         ("held", "proved", True),
@@ -47,10 +47,10 @@ def test_an_audit_from_spec_to_verdicts(load: Any, store: Store) -> None:
     assert audit.conformance.status == "no-deviation-found"
     assert counting.RAN == [0, 1, 2, 3, 4]
     assert result.exit_code == ExitCode.OK
-    assert [e for e in told if isinstance(e, TrialsPlanned)] == [
+    assert [e for e in events if isinstance(e, TrialsPlanned)] == [
         TrialsPlanned(audit="coin", total=5, stored=0, seconds=0.0)
     ]
-    assert [e.index for e in told if isinstance(e, TrialFinished)] == [0, 1, 2, 3, 4]
+    assert [e.index for e in events if isinstance(e, TrialFinished)] == [0, 1, 2, 3, 4]
     counting.RAN.clear()
     again = audited(load(), store)
     assert counting.RAN == []
@@ -92,7 +92,9 @@ def test_a_kind_that_is_gone_is_a_plugin_error(load: Any, store: Store) -> None:
         run(specs, Catalog(), store=store)
 
 
-def test_errors_of_all_specs_are_told_before_any_work(load: Any, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_errors_of_all_specs_are_reported_before_any_work(
+    load: Any, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from dpspec.contract import Diagnostic
 
     def refuse(self: object, spec: Spec, facts: object) -> list[Diagnostic]:
@@ -106,15 +108,15 @@ def test_errors_of_all_specs_are_told_before_any_work(load: Any, store: Store, m
 
 
 @pytest.fixture
-def told() -> list[Event]:
+def events() -> list[Event]:
     return []
 
 
 @pytest.fixture
-def context(tmp_path: Path, told: list[Event]) -> RunContext:
+def context(tmp_path: Path, events: list[Event]) -> RunContext:
     catalog = counting.catalog()
     (spec,) = counting.load(tmp_path)
-    return RunContext(prepare(spec, catalog), catalog, FrozenMap(), emit=told.append)
+    return RunContext(prepare(spec, catalog), catalog, FrozenMap(), emit=events.append)
 
 
 def test_a_trial_has_a_place_for_its_state_only_where_it_will_be_stored(context: RunContext, tmp_path: Path) -> None:

@@ -85,7 +85,7 @@ def test_a_random_number_of_tries_supports_and_composition_does_not_bound_it(aud
     assert finding.rigor == "theorem"
     assert verdict.verdict == "supported"
     assert "random-tries" in verdict.reason
-    # Tries may run one cell often: that all cells run once loses less says nothing of them.
+    # A random search may repeat one cell, so the smaller loss of running every cell once does not apply.
     (audit,) = audited(SPEC.replace("3.0", f"{composed(1e-6) * 1.001:.4f}") + TRIES.replace("3}", "300}")).audits
     assert audit.verdicts[0].verdict == "open"
 
@@ -145,7 +145,7 @@ def test_cells_that_say_nothing_that_composes_are_added_up(audited: Callable[[st
 
 
 @pytest.mark.usefixtures("silent")
-def test_what_rests_on_the_records_is_told_to_nobody(
+def test_values_that_depend_on_records_are_never_shown(
     audited: Callable[[str], Result], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from dpspec_group import GroupAudit
@@ -174,10 +174,10 @@ def test_a_result_with_a_made_up_cell_is_not_recomputed(
     plain = write(audited(SPEC))
     plain["audits"][0]["document"]["mechanism"]["cells"][1]["mechanism"][place] = value
     try:
-        told = " ".join(str(mismatch.recomputed) for mismatch in verify(read(Result, plain, "result"), CATALOG))
+        reported = " ".join(str(mismatch.recomputed) for mismatch in verify(read(Result, plain, "result"), CATALOG))
     except Exception as error:
-        told = str(error)
-    assert message in told
+        reported = str(error)
+    assert message in reported
 
 
 def test_a_result_is_verified_and_an_edited_one_is_found(audited: Callable[[str], Result]) -> None:
@@ -221,8 +221,8 @@ def test_cells_that_differ_in_what_the_bound_rests_on_are_refused(
 ) -> None:
     head, _, tail = HAND_MADE.rpartition("    - mechanism:")
     (spec,) = specs(f"{head}    - {block}\n      mechanism:{tail}")
-    (told,) = [d for d in check(spec, CATALOG) if message in d.message]
-    assert told.message.startswith("cell 2: ")
+    (reported,) = [d for d in check(spec, CATALOG) if message in d.message]
+    assert reported.message.startswith("cell 2: ")
 
 
 @pytest.mark.parametrize("cell", [0, 1])
@@ -239,16 +239,16 @@ def test_constants_are_known_as_well_as_in_the_worst_cell(audited: Callable[[str
     )
 
 
-def test_an_invalid_cell_is_told_with_its_number_and_place(
+def test_an_invalid_cell_is_reported_with_its_number_and_place(
     specs: Callable[..., tuple[Spec, ...]], tmp_path: Path
 ) -> None:
     (spec,) = specs(SPEC.replace("{group_size: 1}", "{adjacency: replace-one}"))
     with pytest.raises(SpecError) as caught:
         run([spec], CATALOG, store=Store(tmp_path / "store"))
-    told = caught.value.diagnostics[0]
-    assert told.message.startswith("cell 1: ")
-    assert told.span is not None
-    assert told.span.line == 6
+    reported = caught.value.diagnostics[0]
+    assert reported.message.startswith("cell 1: ")
+    assert reported.span is not None
+    assert reported.span.line == 6
 
 
 def test_scopes_in_common_are_those_that_every_cell_covers() -> None:

@@ -1,4 +1,4 @@
-"""Many audits, one queue: what it finds is what one process finds, whatever happens to the workers."""
+"""Many audits in one queue: results equal those of one process, also if workers die."""
 
 import functools
 import pickle
@@ -32,7 +32,7 @@ CELLS = counting.EXAMPLE + "matrix: {mechanism.epsilon: [0.5, 0.75, 1.0, 1.25]}\
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    folder = tmp_path / "told"
+    folder = tmp_path / "control"
     folder.mkdir()
     monkeypatch.setenv(fragile.FOLDER, str(folder))
     return folder
@@ -44,9 +44,9 @@ def load(tmp_path: Path, folder: Path) -> Callable[..., tuple[Spec, ...]]:
 
 
 def audited(
-    specs: tuple[Spec, ...], store: Path, options: RunOptions | None = None, told: list[Event] | None = None
+    specs: tuple[Spec, ...], store: Path, options: RunOptions | None = None, events: list[Event] | None = None
 ) -> Result:
-    listeners = [] if told is None else [told.append]
+    listeners = [] if events is None else [events.append]
     return run(specs, fragile.catalog(), store=Store(store), listeners=listeners, options=options)
 
 
@@ -62,44 +62,44 @@ def found(result: Result) -> object:
 
 
 def test_processes_find_what_one_process_finds(load: Any, tmp_path: Path, folder: Path) -> None:
-    specs, told = load(text=CELLS), []  # type: ignore[var-annotated]
+    specs, events = load(text=CELLS), []  # type: ignore[var-annotated]
     here = audited(specs, tmp_path / "here")
-    apart = audited(specs, tmp_path / "apart", PAIR, told)
+    apart = audited(specs, tmp_path / "apart", PAIR, events)
     assert found(apart) == found(here)
-    assert len([event for event in told if isinstance(event, TrialFinished)]) == 20
-    whole = [event for event in told if isinstance(event, Progressed)]
+    assert len([event for event in events if isinstance(event, TrialFinished)]) == 20
+    whole = [event for event in events if isinstance(event, Progressed)]
     assert (whole[-1].audit, whole[-1].what, whole[-1].done, whole[-1].total) == ("4 audits", "trials", 20, 20)
     pids = {path.name.rpartition("-")[2] for path in folder.iterdir()}
     assert len(pids) == 3  # this one, and two workers
 
 
 def test_a_killed_worker_costs_nothing_but_time(load: Any, tmp_path: Path, folder: Path) -> None:
-    specs, told = load(text=CELLS), []  # type: ignore[var-annotated]
+    specs, events = load(text=CELLS), []  # type: ignore[var-annotated]
     expected = found(audited(specs, tmp_path / "here"))
     for index in (0, 2, 4):
         (folder / f"kill-{index}").touch()
-    result = audited(specs, tmp_path / "apart", PAIR, told)
+    result = audited(specs, tmp_path / "apart", PAIR, events)
     assert found(result) == expected
     assert result.exit_code == ExitCode.OK
-    assert len(notices(told)) == 3
+    assert len(notices(events)) == 3
     assert all(
-        n.startswith("worker lost") and "killed by SIGKILL" in n and n.endswith("retrying") for n in notices(told)
+        n.startswith("worker lost") and "killed by SIGKILL" in n and n.endswith("retrying") for n in notices(events)
     )
 
 
 def test_a_trial_that_kills_every_worker_is_given_up(load: Any, tmp_path: Path, folder: Path) -> None:
     (folder / "always-kill-2").touch()
-    told: list[Event] = []
-    result = audited(load(), tmp_path / "store", PAIR, told)
+    events: list[Event] = []
+    result = audited(load(), tmp_path / "store", PAIR, events)
     assert result.exit_code == ExitCode.INCOMPLETE
     assert [trial.index for trial in result.audits[0].trials] == [0, 1, 3, 4]
-    assert notices(told)[-1].endswith("given up after 3 times")
-    assert sum(notice.startswith("worker lost") for notice in notices(told)) == 3
+    assert notices(events)[-1].endswith("given up after 3 times")
+    assert sum(notice.startswith("worker lost") for notice in notices(events)) == 3
     (folder / "always-kill-2").unlink()
     assert found(audited(load(), tmp_path / "store", PAIR)) == found(audited(load(), tmp_path / "here"))
 
 
-def test_data_that_cannot_be_read_elsewhere_is_told_as_here(load: Any, tmp_path: Path, folder: Path) -> None:
+def test_unreadable_data_is_reported_alike_by_all_executors(load: Any, tmp_path: Path, folder: Path) -> None:
     (folder / "fail-1").touch()
     for options in (None, PAIR):
         with pytest.raises(SpecError) as caught:
@@ -113,22 +113,22 @@ def test_data_that_cannot_be_read_elsewhere_is_told_as_here(load: Any, tmp_path:
 def test_the_time_limit_reaches_workers(load: Any, tmp_path: Path, folder: Path) -> None:
     for index in range(5):
         (folder / f"wait-{index}").touch()
-    told: list[Event] = []
-    result = audited(load(), tmp_path / "store", RunOptions(executor="pair", deadline=time.monotonic() + 3.0), told)
+    events: list[Event] = []
+    result = audited(load(), tmp_path / "store", RunOptions(executor="pair", deadline=time.monotonic() + 3.0), events)
     assert result.exit_code == ExitCode.INCOMPLETE
-    assert notices(told) == ["stopped at the time limit; running the same command again continues"]
+    assert notices(events) == ["stopped at the time limit; running the same command again continues"]
 
 
 def test_so_many_trials_and_no_more(load: Any, tmp_path: Path) -> None:
-    told: list[Event] = []
-    result = audited(load(), tmp_path / "store", RunOptions(max_trials=3), told)
+    events: list[Event] = []
+    result = audited(load(), tmp_path / "store", RunOptions(max_trials=3), events)
     assert [trial.index for trial in result.audits[0].trials] == [0, 1, 2]
     assert result.exit_code == ExitCode.INCOMPLETE
-    assert notices(told) == ["stopped after 3 trials; running the same command again continues"]
+    assert notices(events) == ["stopped after 3 trials; running the same command again continues"]
     assert found(audited(load(), tmp_path / "store")) == found(audited(load(), tmp_path / "whole"))
 
 
-def test_an_executor_that_nobody_offers(load: Any, tmp_path: Path) -> None:
+def test_an_unknown_executor(load: Any, tmp_path: Path) -> None:
     with pytest.raises(PluginError, match=r"executor 'moon' \(installed: pair\)"):
         audited(load(), tmp_path / "store", RunOptions(executor="moon"))
 

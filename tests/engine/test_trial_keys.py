@@ -1,4 +1,4 @@
-"""Trials are of the code that made them: another version, or an edited file, makes them again, and results say so."""
+"""Trial keys contain the code: another version or an edited file invalidates trials, and results report the code."""
 
 import dataclasses
 import importlib.metadata
@@ -65,11 +65,11 @@ def catalog(part: str, version: str = "0.1", distribution: str = "acme", **chang
 
 @pytest.fixture
 def audited(tmp_path: Path) -> Callable[..., Result]:
-    def make(known: Catalog, told: list[Event] | None = None) -> Result:
+    def make(known: Catalog, events: list[Event] | None = None) -> Result:
         forget()
         counting.RAN.clear()
         specs = counting.load(tmp_path, known=known)
-        listeners = [] if told is None else [told.append]
+        listeners = [] if events is None else [events.append]
         result = run(specs, known, store=Store(tmp_path / "store"), listeners=listeners)
         return codec.load(codec.dump(result))
 
@@ -114,12 +114,12 @@ def test_code_that_is_edited_under_a_running_process_is_taken_for_nothing(
     monkeypatch.setitem(globals(), "forget", lambda: None)
     assert audited(catalog("backend")).audits[0].stored_trials == 5
     (site / "__init__.py").write_text(CODE + "# edited\n", encoding="utf-8")
-    told: list[Event] = []
+    events: list[Event] = []
     for _ in range(2):
-        edited = audited(catalog("backend"), told)
+        edited = audited(catalog("backend"), events)
         assert counting.RAN == [0, 1, 2, 3, 4]
         assert {t.key for t in first.audits[0].trials}.isdisjoint(t.key for t in edited.audits[0].trials)
-    assert any("changed while this process ran" in event.message for event in told if isinstance(event, Noticed))
+    assert any("changed while this process ran" in event.message for event in events if isinstance(event, Noticed))
 
 
 def test_keys_of_dpspecs_own_are_those_of_the_version_before(tmp_path: Path) -> None:
@@ -153,18 +153,16 @@ def test_a_result_says_who_made_its_trials(audited: Any) -> None:
     assert "from the store" not in terminal.render(fresh, internal=False)
 
 
-def test_what_made_the_trials_is_told_where_it_is_not_what_judged_them(
-    audited: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_other_code_of_trials_than_of_the_judge_is_reported(audited: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     original = train.environment
     with monkeypatch.context() as patch:
         patch.setattr(train, "environment", lambda _: FrozenMap({**original(None), "torch": "1.0"}))
         patch.setattr(stored_trials, "environment", lambda _: FrozenMap({**original(None), "torch": "1.0"}))
         audited(catalog("backend"))
-    told: list[Event] = []
-    result = audited(catalog("backend"), told)
+    events: list[Event] = []
+    result = audited(catalog("backend"), events)
     line = f"5 of its 5 trials were made with torch 1.0; {original(None)['torch']} is what judged them"
-    assert line in [event.message for event in told if isinstance(event, Noticed)]
+    assert line in [event.message for event in events if isinstance(event, Noticed)]
     assert line in " ".join(terminal.render(result, internal=False).split())
 
 

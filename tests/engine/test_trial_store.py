@@ -1,4 +1,4 @@
-"""Stores that are shared: what was not sealed with the secret is not believed, whoever made its digest."""
+"""Shared stores: records without a valid seal are rejected, even with a valid digest."""
 
 import dataclasses
 import hashlib
@@ -89,16 +89,16 @@ def test_a_record_of_other_types_or_of_another_trial_is_damaged(tmp_path: Path, 
     store = Store(tmp_path)
     store.put(KEY, TRIAL, FrozenMap())
     assert store.get(KEY, index=3) is not None
-    told: list[str] = []
-    assert store.get(KEY, told.append, index=5) is None
-    assert "of trial 3, not of 5" in told[0]
+    notes: list[str] = []
+    assert store.get(KEY, notes.append, index=5) is None
+    assert "of trial 3, not of 5" in notes[0]
     store.put(KEY, TRIAL, FrozenMap())
     file = tmp_path / "trials" / "ab" / KEY / "record.json"
     body = {**json.loads(file.read_text(encoding="utf-8")), part: ["x"]}
     del body["digest"]
     file.write_text(canonical_json({**body, "digest": digest(body)}), encoding="utf-8")
-    assert store.get(KEY, told.append) is None
-    assert "damaged" in told[1]
+    assert store.get(KEY, notes.append) is None
+    assert "damaged" in notes[1]
 
 
 KEY_1, OTHER = b"k" * 32, b"o" * 32
@@ -109,10 +109,10 @@ KEY_1, OTHER = b"k" * 32, b"o" * 32
 ])  # fmt: skip
 def test_only_what_the_key_sealed_is_believed(tmp_path: Path, wrote, reads, believed: bool) -> None:
     Store(tmp_path / "s", wrote).put(KEY, TRIAL, FrozenMap())
-    told: list[str] = []
-    found = Store(tmp_path / "s", reads).get(KEY, told.append)
+    notes: list[str] = []
+    found = Store(tmp_path / "s", reads).get(KEY, notes.append)
     assert (found is not None) == believed
-    assert bool(told) != believed
+    assert bool(notes) != believed
     again = Store(tmp_path / "s", reads).put(KEY, TRIAL, FrozenMap())
     assert again.trial.evidence["coins"] == "01"
 
@@ -184,7 +184,7 @@ def made_1(tmp_path: Path) -> Callable[[Catalog], Result]:
 
 
 @pytest.mark.parametrize(
-    ("then", "now", "told"),
+    ("then", "now", "notes"),
     [
         ({"mechanisms": 1}, {"mechanisms": 4}, [("mechanism", "revision 1", "revision 4")]),
         (
@@ -194,12 +194,12 @@ def made_1(tmp_path: Path) -> Callable[[Catalog], Result]:
         ),
     ],
 )
-def test_a_line_for_every_plugin_that_was_revised(made_1, then, now, told) -> None:
+def test_a_line_for_every_plugin_that_was_revised(made_1, then, now, notes) -> None:
     found = verify(made_1(revised(**then)), revised(**now))
     assert all(one.what.startswith("5 trials, ") and one.differs for one in found)
     said = {(one.what.split()[2], one.recorded, one.recomputed) for one in found}
-    assert len(found) == len(told)
-    for part, before, after in told:
+    assert len(found) == len(notes)
+    for part, before, after in notes:
         assert any(p == part and before in a and after in b for p, a, b in said)
 
 
@@ -280,9 +280,9 @@ def test_what_is_no_file_is_set_aside_and_made_again(store: Store, name: str, wh
     else:
         folder.rename(folder.parent / "elsewhere")
     IN_THE_WAY[what](place)
-    told: list[str] = []
-    assert store.get(KEY, told.append) is None
-    assert told
+    notes: list[str] = []
+    assert store.get(KEY, notes.append) is None
+    assert notes
     assert store.put(KEY, ARRAYS, FrozenMap()).trial.arrays["x"].sum() == 36.0
 
 
@@ -298,7 +298,7 @@ def with_header(text: str, body: bytes = b"\0" * 72, version: int = 1) -> bytes:
 
 
 HEADER = "{'descr': '%s', 'fortran_order': False, 'shape': %s, }          \n"
-LIES = {
+FALSE_HEADERS = {
     "a huge shape": with_header(HEADER % ("<f8", "(1099511627776,)")),
     "2^64 numbers": with_header(HEADER % ("<f8", f"({2**64},)")),
     "many dimensions": with_header(HEADER % ("<f8", f"({'2, ' * 64})")),
@@ -319,12 +319,12 @@ LIES = {
 }
 
 
-@pytest.mark.parametrize("what", LIES)
+@pytest.mark.parametrize("what", FALSE_HEADERS)
 @pytest.mark.parametrize("vouched", [False, True])
-def test_headers_that_lie_are_not_believed(store: Store, what: str, vouched: bool) -> None:
-    """``vouched``: the record says the same of type and shape as the header, as whoever writes one can."""
+def test_false_headers_are_rejected(store: Store, what: str, vouched: bool) -> None:
+    """``vouched``: the record repeats type and shape of the forged header."""
     folder = Path(store.location) / "trials" / KEY[:2] / KEY
-    (folder / "x.npy").write_bytes(LIES[what])
+    (folder / "x.npy").write_bytes(FALSE_HEADERS[what])
     body = json.loads((folder / "record.json").read_bytes())
     body.pop("digest")
     body["arrays"]["x"]["digest"] = file_digest(folder / "x.npy")

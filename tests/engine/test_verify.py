@@ -1,4 +1,4 @@
-"""A result that was edited so that it says something else does not verify."""
+"""Edited results do not verify."""
 
 import copy
 import dataclasses
@@ -204,7 +204,7 @@ def test_two_audits_of_one_name_and_trials_in_another_order_are_no_result(bench:
     assert bench.ends(json.dumps(trained), "nowhere")[0] == "objected"
 
 
-def test_what_is_not_verified_is_told_every_time(bench: Bench) -> None:
+def test_unverified_values_are_reported_every_time(bench: Bench) -> None:
     document = json.loads(codec.dump(bench.result("group", trained=True)))
     document["created"] = "1999-12-31"
     document["environment"]["numpy"] = "0.1"
@@ -240,7 +240,7 @@ def ran(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Result, Store]
     return run(counting.load(tmp_path), counting.catalog(), store=store, device="cpu"), store
 
 
-def told(result: Result, store: Store | None = None) -> list[Mismatch]:
+def mismatches(result: Result, store: Store | None = None) -> list[Mismatch]:
     return list(verify(result, counting.catalog(), store=store))
 
 
@@ -249,8 +249,8 @@ def edited(result: Result, **changes: Any) -> Result:
 
 
 def test_without_the_store_what_needs_arrays_is_named_and_the_rest_follows(ran: tuple[Result, Store]) -> None:
-    assert told(*ran) == []
-    (one,) = told(ran[0])
+    assert mismatches(*ran) == []
+    (one,) = mismatches(ran[0])
     assert (one.what, one.recorded, one.differs) == ("what follows from the trials", "5 trials", False)
     assert one.recomputed == "taken as recorded: the array 'answers' of trial 0 is in the store"
 
@@ -260,7 +260,7 @@ def test_what_the_attacks_counted_still_decides(ran: tuple[Result, Store]) -> No
     (evidence,) = result.audits[0].evidence
     statistics = type(evidence.statistics)({**evidence.statistics, "true_positives": 0})
     changed = edited(result, evidence=(dataclasses.replace(evidence, statistics=statistics),))
-    assert "verdicts[1].verdict" in {m.what for m in told(changed) if m.differs}
+    assert "verdicts[1].verdict" in {m.what for m in mismatches(changed) if m.differs}
 
 
 def test_a_plugin_that_is_gone_is_named_by_its_package(ran: tuple[Result, Store]) -> None:
@@ -326,14 +326,14 @@ def test_no_format_says_more_than_the_redacted_result(whole: Result) -> None:
     assert longer >= {"json", "html", "text", "csv"}
 
 
-def test_what_was_seen_of_gradients_is_left_out(whole: Result) -> None:
-    """A step's residual less its noise, which the seed tells, may be a single record's gradient."""
+def test_observations_of_gradients_are_omitted(whole: Result) -> None:
+    """A step's residual minus its noise, which follows from the seed, may be a single record's gradient."""
     shown = redact(whole).audits[0]
-    told = codec.dump(redact(whole))
+    text = codec.dump(redact(whole))
     for part in ('"drift"', '"measured":{', '"moments"', '"largest":', '"internal"'):
         assert part in codec.dump(whole).replace(" ", "")
     for part in ('"drift"', '"moments"', '"internal"', "norm_log"):
-        assert part not in told
+        assert part not in text
     for old, new in zip(whole.audits[0].checks, shown.checks, strict=True):
         if old.privacy == "public":
             assert new == old
@@ -347,7 +347,7 @@ def test_what_was_seen_of_gradients_is_left_out(whole: Result) -> None:
     assert redact(redact(whole)) == redact(whole)
 
 
-def test_a_deviation_is_still_told_without_its_numbers(whole: Result) -> None:
+def test_a_deviation_is_reported_without_its_numbers(whole: Result) -> None:
     audit = whole.audits[0]
     (worst,) = [c for c in audit.checks if c.assumption == "clipping" and c.test == "largest clipped norm"]
     broken = dataclasses.replace(worst, p_value=1.2345e-30, measured=1.2345)
@@ -370,7 +370,7 @@ def test_a_deviation_is_still_told_without_its_numbers(whole: Result) -> None:
 
 
 @pytest.mark.parametrize("claimed", ["at_least: 0.01", "at_most: 0.99"])
-def test_no_verdict_tells_the_accuracy_by_its_p_value(tmp_path: Path, claimed: str) -> None:
+def test_no_verdict_reveals_the_accuracy_by_its_p_value(tmp_path: Path, claimed: str) -> None:
     """The binomial p-value of either side of a claim can be turned back into the count of right answers."""
     result = result_of((SECRET + AUDIT).replace("at_least: 0.01", f"{claimed}, about: model"), tmp_path)
     assert result.audits[0].verdicts[1].p_value is not None
@@ -391,8 +391,8 @@ def test_with_the_store_what_was_left_out_is_recomputed_too(whole: Result) -> No
     shown = codec.load(codec.dump(redact(whole)))
     assert verify(shown, load_catalog(), store=store) == ()
     more = dataclasses.replace(shown.audits[0], left_out=FrozenMap({**shown.audits[0].left_out, "per-record": 1}))
-    told = verify(dataclasses.replace(shown, audits=(more,)), load_catalog(), store=store)
-    assert [(one.what, one.differs) for one in told] == [("left_out.per-record", True)]
+    found = verify(dataclasses.replace(shown, audits=(more,)), load_catalog(), store=store)
+    assert [(one.what, one.differs) for one in found] == [("left_out.per-record", True)]
 
 
 def test_an_omitted_value_leaves_one_end_of_an_interval(whole: Result) -> None:

@@ -1,4 +1,4 @@
-"""The forger, a sample of its edits: ``tests/campaigns/forge.py`` makes all of them."""
+"""A sample of the forger's edits; all edits by hand: ``python tests/campaigns/forge.py``."""
 
 import random
 from collections import Counter
@@ -21,23 +21,23 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Bench:
 @pytest.mark.ci
 @pytest.mark.parametrize("kind", ["group", "per-instance", "preprocessing"])
 def test_no_edit_of_a_result_passes(bench: Bench, kind: str) -> None:
-    """Objected to, refused, or not recomputed; what passes is told as not verified."""
+    """``verify`` objects, refuses or cannot recompute; only unverified values pass."""
     counts: Counter[str] = Counter()
     for subject in bench.subjects(kind):
         chance = random.Random(f"1 {subject.name}")
         edits = [edit for edit in edits_of(subject, chance, 1, 1) if not all("document" in path for path in edit.paths)]
-        told = forge(bench, subject, chance.sample(edits, EDITS // (1 if "bounds" in subject.name else 3)))
-        assert told.wrong == []
-        counts.update(told.counts)
+        outcome = forge(bench, subject, chance.sample(edits, EDITS // (1 if "bounds" in subject.name else 3)))
+        assert outcome.wrong == []
+        counts.update(outcome.counts)
     assert counts["objected"] + counts["refused"] + counts["not recomputed"] > 2 * counts["passed"]
 
 
 @pytest.mark.ci
 def test_no_edit_of_a_page_passes(bench: Bench) -> None:
     for subject in bench.pages("group"):
-        told = forge_pages(bench, subject, random.Random(1), 2)
-        assert told.wrong == []
-        assert sum(told.counts.values()) > 60
+        outcome = forge_pages(bench, subject, random.Random(1), 2)
+        assert outcome.wrong == []
+        assert sum(outcome.counts.values()) > 60
 
 
 def test_the_forger_reaches_every_field(bench: Bench) -> None:
@@ -64,7 +64,7 @@ def test_what_may_pass_is_no_verdict(bench: Bench) -> None:
 
 
 def test_it_would_notice(bench: Bench, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """A ``verify`` that never objects lets everything pass, and the forger says so."""
+    """The forger reports the passed edits of a ``verify`` that never objects."""
     subject = next(bench.subjects("group"))
     edits = [e for e in edits_of(subject, random.Random(1), 1, 1) if e.paths[0][2:3] == ("verdicts",)][:20]
     monkeypatch.setattr("dpspec.engine.verify.verify", lambda *given, **options: ())

@@ -1,4 +1,4 @@
-"""Pools of this machine: what comes back, what is told of a death, and what fits at once."""
+"""Local pools: results, reports of dead workers, and admission by resources."""
 
 import os
 import signal
@@ -39,8 +39,8 @@ def pool() -> Iterator[Processes]:
 
 def test_what_a_task_yields_comes_back_in_order(pool: Processes) -> None:
     pool.start(task(1, partial(tasks.count, 3)))
-    told = until_end(pool, 1)[1]
-    assert told == [*(PartialResult(task=1, value=i) for i in range(3)), TaskFinished(task=1)]
+    by_task = until_end(pool, 1)[1]
+    assert by_task == [*(PartialResult(task=1, value=i) for i in range(3)), TaskFinished(task=1)]
     pool.start(task(2, partial(tasks.say, "half")))
     assert TaskProgress(task=2, value="half") in until_end(pool, 2)[2]
 
@@ -48,8 +48,8 @@ def test_what_a_task_yields_comes_back_in_order(pool: Processes) -> None:
 def test_errors_travel_with_their_story_or_by_another_error(pool: Processes) -> None:
     pool.start(task(1, tasks.fail))
     pool.start(task(2, tasks.fail_oddly))
-    told = until_end(pool, 1, 2)
-    (failed,), (odd,) = told[1], told[2]
+    by_task = until_end(pool, 1, 2)
+    (failed,), (odd,) = by_task[1], by_task[2]
     assert isinstance(failed, TaskFailed)
     assert isinstance(failed.error, ValueError)
     assert "in fail_on_purpose" in "".join(failed.error.__notes__)
@@ -60,11 +60,11 @@ def test_errors_travel_with_their_story_or_by_another_error(pool: Processes) -> 
 def test_a_killed_worker_loses_its_task_alone(pool: Processes) -> None:
     pool.start(task(1, tasks.kill))
     pool.start(task(2, partial(tasks.count, 2)))
-    told = until_end(pool, 1, 2)
-    lost = told[1][-1]
+    by_task = until_end(pool, 1, 2)
+    lost = by_task[1][-1]
     assert isinstance(lost, WorkerLost)
     assert lost.reason == "its process was killed by SIGKILL; the system may have run out of memory"
-    assert told[2][-1] == TaskFinished(task=2)
+    assert by_task[2][-1] == TaskFinished(task=2)
     pool.start(task(3, tasks.leave))
     assert until_end(pool, 3)[3] == [WorkerLost(task=3, reason="its process ended with exit code 3")]
     pool.start(task(4, partial(tasks.count, 1)))
@@ -92,7 +92,7 @@ def test_what_is_printed_stays_off_stdout(pool: Processes, capfd: pytest.Capture
 
 def test_room_is_for_tasks_and_processes() -> None:
     with closing(Processes(["cpu"], most=2, threads=2, budget=1000)) as pool:
-        assert pool.room(Resources(threads=64, memory_bytes=10**12))  # alone, whatever it takes
+        assert pool.room(Resources(threads=64, memory_bytes=10**12))  # a single task always fits
         pool.start(task(1, partial(tasks.count, 1), memory_bytes=400))
         assert pool.room(Resources(memory_bytes=600))
         assert not pool.room(Resources(memory_bytes=601))
@@ -105,7 +105,7 @@ def test_room_is_for_tasks_and_processes() -> None:
     assert not pool.room(Resources())  # three processes are too many
     until_end(pool, 1, 2)
     pool.start(task(3, partial(tasks.count, 1)))
-    assert not pool.room(Resources(memory_bytes=201))  # two are there, whatever they do
+    assert not pool.room(Resources(memory_bytes=201))  # two processes exist
     assert pool.room(Resources(memory_bytes=200))
     pool.close()
 
@@ -114,8 +114,8 @@ def test_gpus_are_shared_out_one_by_one() -> None:
     pool = Processes(["cuda:0", "cuda:1"], most=2, threads=2, budget=1000)
     for number in (1, 2):
         pool.start(Task(number=number, name="", needs=Resources(device="auto"), work=tasks.device))
-    told = until_end(pool, 1, 2)
-    assert {m.value for messages in told.values() for m in messages if isinstance(m, PartialResult)} == {
+    by_task = until_end(pool, 1, 2)
+    assert {m.value for messages in by_task.values() for m in messages if isinstance(m, PartialResult)} == {
         "cuda:0",
         "cuda:1",
     }
@@ -165,7 +165,7 @@ def test_workers_end_when_their_caller_is_killed(tmp_path: Path) -> None:
     pytest.fail("the worker outlived its caller")
 
 
-def test_inline_runs_in_this_process_and_tells_at_once() -> None:
+def test_inline_runs_in_this_process_and_reports_at_once() -> None:
     said: list[object] = []
     pool = InlinePool(said.append)
     assert pool.room(Resources())
@@ -181,7 +181,7 @@ def test_inline_runs_in_this_process_and_tells_at_once() -> None:
     assert list(pool.messages()) == []
 
 
-def test_a_task_is_told_when_its_time_is_over(pool: Processes) -> None:
+def test_a_task_is_stopped_after_its_time_limit(pool: Processes) -> None:
     for each in (pool, InlinePool()):
         each.start(Task(number=1, name="", needs=Resources(), work=tasks.stop, seconds=0.05))
         assert until_end(each, 1)[1] == [PartialResult(task=1, value="stopped"), TaskFinished(task=1)]

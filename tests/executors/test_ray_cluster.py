@@ -28,8 +28,8 @@ pytestmark = pytest.mark.filterwarnings("ignore")  # Ray's own
 def ray(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     patch = pytest.MonkeyPatch()
     patch.setenv("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-    patch.setenv(fragile.FOLDER, str(tmp_path_factory.mktemp("told")))
-    patch.setenv("PYTHONPATH", str(Path(tasks.__file__).parents[1]))  # workers find what they are to do
+    patch.setenv(fragile.FOLDER, str(tmp_path_factory.mktemp("control")))
+    patch.setenv("PYTHONPATH", str(Path(tasks.__file__).parents[1]))  # workers import the tasks
     ray = pytest.importorskip("ray")
     ray.init(num_cpus=2, include_dashboard=False, logging_level="error", log_to_driver=False)
     yield ray
@@ -53,19 +53,19 @@ def test_addresses_that_are_refused() -> None:
         open_pool(PoolRequest(tasks=1, seconds=1.0, address="127.0.0.1:1"))
 
 
-def test_what_a_task_yields_comes_back_and_what_kills_it_is_told(pool: Cluster) -> None:
+def test_results_of_tasks_and_reasons_of_deaths_are_reported(pool: Cluster) -> None:
     assert pool.size == 2
     for number, work in enumerate((partial(tasks.count, 3), tasks.fail, tasks.kill, partial(tasks.say, "half"))):
         pool.start(task(number, work))
     assert not pool.room(Resources())
-    told = until_end(pool, 0, 1, 2, 3)
-    assert told[0] == [*(PartialResult(task=0, value=i) for i in range(3)), TaskFinished(task=0)]
-    (failed,) = told[1]
+    by_task = until_end(pool, 0, 1, 2, 3)
+    assert by_task[0] == [*(PartialResult(task=0, value=i) for i in range(3)), TaskFinished(task=0)]
+    (failed,) = by_task[1]
     assert isinstance(failed, TaskFailed)
     assert "in fail_on_purpose" in "".join(failed.error.__notes__)
-    assert isinstance(told[2][-1], WorkerLost)
-    assert "WorkerCrashedError" in told[2][-1].reason
-    assert TaskProgress(task=3, value="half") in told[3]
+    assert isinstance(by_task[2][-1], WorkerLost)
+    assert "WorkerCrashedError" in by_task[2][-1].reason
+    assert TaskProgress(task=3, value="half") in by_task[3]
     assert pool.room(Resources())
 
 
@@ -92,14 +92,14 @@ def test_a_run_on_ray_finds_what_a_run_here_finds(ray: Any, tmp_path: Path) -> N
         counting.EXAMPLE + "matrix: {mechanism.epsilon: [0.5, 1.0]}\n", encoding="utf-8"
     )
     specs = load_specs([tmp_path / "coin.yaml"], catalog).specs
-    told: list[Event] = []
+    events: list[Event] = []
     results = []
     for executor in (None, "ray"):
         store = Store(tmp_path / str(executor))
         if executor is not None:
             (Path(os.environ[fragile.FOLDER]) / "kill-3").touch()
         options = RunOptions(executor=executor, device="cpu")
-        results.append(run(specs, catalog, store=store, listeners=[told.append], options=options))
+        results.append(run(specs, catalog, store=store, listeners=[events.append], options=options))
     here, there = ([(write(a.findings), write(a.verdicts), write(a.evidence)) for a in r.audits] for r in results)
     assert here == there
-    assert sum(isinstance(event, Noticed) and event.message.startswith("worker lost") for event in told) == 1
+    assert sum(isinstance(event, Noticed) and event.message.startswith("worker lost") for event in events) == 1

@@ -1,12 +1,11 @@
-"""The golden corpus: what every shipped spec comes out as, recorded by one version and compared with another.
+"""The golden corpus: results of every shipped spec, recorded by one version and compared with another.
 
     python tests/golden/corpus.py record BEFORE       run every spec with the dpspec that is installed
     python tests/golden/corpus.py compare BEFORE NOW  one line per spec: equal, or where it first differs and how often
 
-``record`` runs one process per spec, with the faulty backends of tests/plugins at hand, and leaves out what needs data
-that is not here or takes longer than ``--limit`` seconds; ``--root`` names the checkout whose specs are run. Floats are
-compared to a relative 1e-12, everything else exactly. Trained numbers are equal only on one machine, so record both
-sides there.
+``record`` runs one process per spec, with the faulty backends of tests/plugins, and skips specs that need missing data
+or take longer than ``--limit`` seconds; ``--root`` names the checkout of the specs. Floats are compared to a relative
+1e-12, everything else exactly. Trained numbers are equal only on one machine, so record both sides there.
 """
 
 import argparse
@@ -31,19 +30,19 @@ AUDIT = ("name", "cell", "facts", "planned_trials", "settled_after", "power", "e
 VERDICT = ("claim", "kind", "verdict", "expected", "quantity", "claimed", "upper", "lower", "provable", "refutable")
 FINDING = ("quantity", "value", "bound", "rigor", "method", "source", "at", "scope", "lower", "confidence", "privacy")
 
-#: Facts that a spec's folder holds: those of data that is not shipped cannot be known here.
+#: Facts in a spec's folder, which are unknown for data that is not shipped.
 _SKIPPED = ("invalid", "base", "mnist", "cifar")
 
 
 def specs(root: Path = ROOT) -> list[Path]:
-    """The shipped specs, by their paths in a checkout, those left out that are parents, wrong or need other data."""
+    """Return the shipped specs by path, except parents, invalid ones and those that need other data."""
     found = sorted((root / "specs").rglob("*.yaml"))
     kept = [path.relative_to(root) for path in found if not set(_SKIPPED) & set(path.relative_to(root).parts)]
     return [path for path in kept if "mnist" not in path.name]
 
 
 def essence(result: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """What of a result (as JSON) must not change unless a CHANGELOG line says why."""
+    """Return the part of a result (as JSON) that only a change with a CHANGELOG line may alter."""
     return [
         {
             **{name: audit.get(name) for name in AUDIT},
@@ -61,9 +60,9 @@ def essence(result: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def differences(before: Any, now: Any, where: str = "") -> Iterator[str]:
-    """Every place in which two values differ, as ``where: before -> now``.
+    """Return every difference of two values, as ``where: before -> now``.
 
-    A key that only one side knows is no difference where its value is empty: results grow.
+    An empty value of a key that one side lacks is not a difference, because results get new keys.
     """
     if isinstance(before, dict) and isinstance(now, dict):
         for key in [*before, *(key for key in now if key not in before)]:
@@ -132,7 +131,7 @@ def _name(path: Path) -> str:
 
 
 def compare(before: Path, now: Path) -> int:
-    """Print one line per spec; returns how many differ."""
+    """Print one line per spec, and return the number of differences."""
     differing = 0
     for path in sorted(before.glob("*.json")):
         other = now / path.name

@@ -1,4 +1,4 @@
-"""Results of version 0.1.0 are read, shown and verified, and what would be otherwise now is told verdict by verdict.
+"""Results of version 0.1.0 are read, shown and verified, and changed verdicts are reported one by one.
 
 The corpus is what 0.1.0 wrote of the plugins' own examples, and of a chain whose bound it computed with a wrong radius.
 Rules change between versions: what holds here of every version is how ``verify`` tells it.
@@ -37,7 +37,7 @@ def later(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(differences, "environment", lambda catalog: FrozenMap({"dpspec": "99.0"}))
 
 
-def told(found: Document, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
+def verified(found: Document, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
     path = tmp_path / "old.json"
     path.write_text(json.dumps(found), encoding="utf-8")
     capsys.readouterr()
@@ -61,7 +61,7 @@ def test_they_are_read_and_shown(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.usefixtures("later")
-def test_every_verdict_that_would_be_another_is_told_in_a_line(
+def test_every_changed_verdict_is_reported_in_a_line(
     name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     result = codec.load((CORPUS / f"{name}.json").read_text(encoding="utf-8"))
@@ -70,7 +70,7 @@ def test_every_verdict_that_would_be_another_is_told_in_a_line(
     differing = [one for one in found if one.differs]
     others = {one.what: one.recomputed for one in differing if one.what.endswith("].verdict")}
     refused = [one for one in differing if one.what == "audit"]
-    code, out = told(document(name), tmp_path, capsys)
+    code, out = verified(document(name), tmp_path, capsys)
     (audit,) = result.audits
     assert "recorded by dpspec 0.1.0 (here 99.0): differences may come from other rules, or from an edit" in out
     for i, verdict in enumerate(audit.verdicts):
@@ -92,7 +92,7 @@ def test_a_verdict_that_does_not_follow_is_told_with_its_reason(
     old = document("group")
     verdict = next(v for v in old["audits"][0]["verdicts"] if v["claim"] == "too-good")
     verdict.update(verdict="proved", expected=False, upper=0.005)
-    code, out = told(old, tmp_path, capsys)
+    code, out = verified(old, tmp_path, capsys)
     assert code == 1
     assert re.search("group-example: claim too-good: recorded proved, would be (open|refuted) now: ", out)
     assert "    recorded: " not in out
@@ -104,7 +104,7 @@ def test_a_number_that_does_not_follow_changes_no_verdict_and_is_counted(
 ) -> None:
     old = document("group")
     old["audits"][0]["notes"] = [*old["audits"][0]["notes"], "all is well"]
-    code, out = told(old, tmp_path, capsys)
+    code, out = verified(old, tmp_path, capsys)
     assert code in (1, 7)
     assert "differ without changing a verdict: " in out
     assert "notes 1" in out
@@ -125,7 +125,7 @@ def test_what_no_rule_decides_is_an_edit(
 ) -> None:
     old = document("group")
     edit(old["audits"][0])
-    code, out = told(old, tmp_path, capsys)
+    code, out = verified(old, tmp_path, capsys)
     assert code == 1
     assert f": {named}: recorded " in out
 

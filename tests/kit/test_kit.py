@@ -1,4 +1,4 @@
-"""The parts of the kit that mechanisms with an audit of their own are made of."""
+"""Functions of the kit for mechanisms with a custom audit."""
 
 from __future__ import annotations
 
@@ -131,13 +131,13 @@ def test_refusals() -> None:
     assert [f(":", ("audit",)).code for f in (kit.unsupported, kit.bad_value)] == ["unsupported", "bad-value"]
     facts = dps.Facts(records=10, features=1, classes=2)
     spec: Any = SimpleNamespace(training=SimpleNamespace(kind="native"))
-    told = [*kit.requires_data(facts), *kit.requires_model(facts), *kit.requires_capabilities(spec, facts, {"p": "q"})]
-    assert [(d.code, d.help) for d in told] == [
+    errs = [*kit.requires_data(facts), *kit.requires_model(facts), *kit.requires_capabilities(spec, facts, {"p": "q"})]
+    assert [(d.code, d.help) for d in errs] == [
         ("data-not-at-hand", "leave audit out, or name the data"),
         ("no-model", None),
         ("missing-capability", "q"),
     ]
-    assert [d.message for d in dps.untrainable(spec, facts, ["p"])] == [d.message for d in told]
+    assert [d.message for d in dps.untrainable(spec, facts, ["p"])] == [d.message for d in errs]
 
 
 def test_a_scheme_that_no_theory_lists_is_refused() -> None:
@@ -147,12 +147,12 @@ def test_a_scheme_that_no_theory_lists_is_refused() -> None:
     ]
     spec: Any = SimpleNamespace(phases=phases, mechanism=dps.FrozenMap({"phases": phases}))
     message = "a theory of {scheme} schemes, not {batches}"
-    (told,) = kit.other_scheme(spec, 0, ("poisson",), message, "help")
-    assert told.message == "a theory of fixed schemes, not batches of a fixed size"
-    assert (told.code, told.help) == ("unsupported", "help")
-    assert told.path == ("mechanism", "phases", 0, "sampling", "scheme")
-    (told,) = kit.other_scheme(spec, 1, ("poisson",), message)
-    assert told.message.endswith("not full batches")
+    (reported,) = kit.other_scheme(spec, 0, ("poisson",), message, "help")
+    assert reported.message == "a theory of fixed schemes, not batches of a fixed size"
+    assert (reported.code, reported.help) == ("unsupported", "help")
+    assert reported.path == ("mechanism", "phases", 0, "sampling", "scheme")
+    (reported,) = kit.other_scheme(spec, 1, ("poisson",), message)
+    assert reported.message.endswith("not full batches")
     assert not [*kit.other_scheme(spec, 0, ("poisson", "fixed"), message)]
 
 

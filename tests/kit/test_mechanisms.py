@@ -1,4 +1,4 @@
-"""Mechanisms of the kit: what core derives from a bound and an attack, and what it sees of a broken one."""
+"""Mechanisms of the kit: findings and checks from a bound and an attack, and from broken ones."""
 
 import hashlib
 from types import SimpleNamespace
@@ -166,7 +166,7 @@ def test_no_number_is_no_bound(value: float, bounds: list[float]) -> None:
 
 
 class Telling(Count):
-    """A count whose releases tell how many there were, tested to be no odd number."""
+    """A count whose releases report their number, which a check requires to be even."""
 
     def release(self, inputs: Any, context: Any, index: int, group_size: int, coins: Any) -> kit.Releases:
         made = super().release(inputs, context, index, group_size, coins)
@@ -183,7 +183,7 @@ class Telling(Count):
         )
 
 
-def test_what_releases_tell_is_summed_over_trials_and_group_sizes_for_checks_of_ones_own() -> None:
+def test_reported_numbers_are_summed_over_trials_and_group_sizes_for_custom_checks() -> None:
     trials = list(Telling().trials(inputs(101, (1, 2)), context(), range(3)))
     assert trials[0].evidence["groups"][0]["told"] == {"made": 101.0, "half": 0.5}
     found = list(Telling().conclude(spec(101, 3, (1, 2)), trials))
@@ -192,7 +192,7 @@ def test_what_releases_tell_is_summed_over_trials_and_group_sizes_for_checks_of_
     assert one[-1].p_value == 0.0
 
 
-def test_a_plan_promises_these_checks_and_knows_how_much_noise_is_told() -> None:
+def test_a_plan_promises_these_checks_and_the_amount_of_reported_noise() -> None:
     plan, usual = Telling().plan(spec(), None), Count().plan(spec(), None)  # type: ignore[arg-type]
     assert [check.assumption for check in plan.checks] == ["noise-scale", "even"]
     assert plan.checks[1].measured is None
@@ -201,7 +201,7 @@ def test_a_plan_promises_these_checks_and_knows_how_much_noise_is_told() -> None
 
 
 @pytest.mark.parametrize("value", ["1", None, float("inf"), True])
-def test_told_numbers_that_no_run_writes_are_refused(value: Any) -> None:
+def test_impossible_reported_numbers_are_rejected(value: Any) -> None:
     (trial,) = Telling().trials(inputs(10), context(), range(1))
     group = {**trial.evidence["groups"][0], "told": {"made": value}}
     changed = SimpleNamespace(evidence={"groups": [group]})

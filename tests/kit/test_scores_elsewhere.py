@@ -1,4 +1,4 @@
-"""A mechanism that is none of dpspec's judges a table of scores by what the kit has."""
+"""A third-party mechanism judges a table of external scores by the kit's functions."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -36,7 +36,7 @@ def table(folder: Path, coins: Sequence[int], scores: Sequence[float]) -> None:
     (folder / "t.csv").write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
-def told_apart(rows: int, shift: float) -> tuple[list[int], list[float]]:
+def separated(rows: int, shift: float) -> tuple[list[int], list[float]]:
     source = np.random.default_rng(0)
     coins = source.integers(0, 2, rows)
     return coins.tolist(), (source.normal(size=rows) + shift * coins).tolist()
@@ -49,7 +49,7 @@ def trial_of(given: Any) -> dps.Trial:
 
 
 def conclude(given: Any, trial: dps.Trial, epsilon: float) -> Iterator[dps.Outcome]:
-    """What a plugin writes: evidence of its own kind, and the check against its bound, (epsilon, 1e-5)."""
+    """Return a plugin's custom evidence, and the check against its bound, (epsilon, 1e-5)."""
     outcomes = scores_elsewhere.recorded_outcomes(given, trial)
     for size, ranked in outcomes.items():
         assumed = assumptions(len(ranked), len(outcomes))
@@ -69,7 +69,7 @@ def conclude(given: Any, trial: dps.Trial, epsilon: float) -> Iterator[dps.Outco
 
 
 def test_a_bound_that_scores_reject_is_contradicted_and_a_true_one_is_not(tmp_path: Path) -> None:
-    coins, scores = told_apart(600, 3.0)
+    coins, scores = separated(600, 3.0)
     table(tmp_path, coins, scores)
     given = spec(tmp_path)
     assert list(scores_elsewhere.refusals(given)) == []
@@ -86,7 +86,7 @@ def test_a_bound_that_scores_reject_is_contradicted_and_a_true_one_is_not(tmp_pa
     assert len(list(conclude(given, trial, 9.0))) == 2
 
 
-def test_an_upper_bound_says_that_nobody_saw_what_ran() -> None:
+def test_an_upper_bound_names_the_unobserved_run() -> None:
     finding = kit.theorem_upper(
         "epsilon", 1.0, scope=dps.Scope(), method="a bound", source="textbook", assumptions=kit.ASSUMPTIONS
     )
@@ -108,15 +108,15 @@ def test_an_upper_bound_says_that_nobody_saw_what_ran() -> None:
     ],
 )
 def test_what_does_not_fit_is_located(changes: dict[str, Any], path: dps.Path, text: str, tmp_path: Path) -> None:
-    table(tmp_path, *told_apart(600, 1.0))
+    table(tmp_path, *separated(600, 1.0))
     (diagnostic,) = scores_elsewhere.refusals(spec(tmp_path, **changes))
     assert diagnostic.path == path
     assert text in diagnostic.message
 
 
 def test_the_trial_reads_the_table_that_it_was_promised(tmp_path: Path) -> None:
-    table(tmp_path, *told_apart(600, 1.0))
+    table(tmp_path, *separated(600, 1.0))
     inputs = scores_elsewhere.trial_inputs(spec(tmp_path))
-    table(tmp_path, *told_apart(600, 2.0))
+    table(tmp_path, *separated(600, 2.0))
     with pytest.raises(dps.DataError, match="changed during the run"):
         scores_elsewhere.table_of(inputs, tmp_path)

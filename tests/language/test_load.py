@@ -119,7 +119,7 @@ def test_files_are_taken_as_given_each_once(tmp_path: Path, monkeypatch: pytest.
         ('"dpspec": 1\n', True),
         ("\ufeffdpspec: 1\n", True),
         ("{dpspec: 1, name: a}\n", True),
-        ("name: a\ndpspec: {broken\n", True),  # what is wrong with a spec is told, not passed over
+        ("name: a\ndpspec: {broken\n", True),  # errors in a spec are reported, not ignored
         ("dpspecs: 1\n", False),
         ("deep:\n  dpspec: 1\n", False),
         ("'dpspec\": 1\n", False),
@@ -167,7 +167,7 @@ def only(loaded: Loaded) -> Spec:
     return spec
 
 
-def told(loaded: Loaded) -> list[tuple[str, int, int]]:
+def places_of(loaded: Loaded) -> list[tuple[str, int, int]]:
     assert loaded.specs == ()
     return [(d.code, d.span.line, d.span.column) for d in loaded.diagnostics if d.span]
 
@@ -204,7 +204,7 @@ class TestExtends:
     def test_the_chain_has_a_limit(self, load: Load, valid: str) -> None:
         chain = {f"p{i}": f"extends: p{i + 1}.yaml\n" for i in range(1, 9)}
         assert only(load("extends: p2.yaml\n", **chain, p9=valid))
-        assert told(load("extends: p1.yaml\n", **chain, p9=valid)) == [("extends-depth", 1, 10)]
+        assert places_of(load("extends: p1.yaml\n", **chain, p9=valid)) == [("extends-depth", 1, 10)]
 
     def test_a_parent_that_is_no_map(self, load: Load) -> None:
         assert [d.code for d in load("extends: base.yaml\n", base="[1]").diagnostics] == ["wrong-type"]
@@ -244,12 +244,12 @@ class TestSet:
     )
     def test_paths_that_name_nothing(self, load: Load, valid: str, override: str, column: int, message: str) -> None:
         loaded = load(valid, override)
-        assert told(loaded) == [("bad-path", 1, column)]
+        assert places_of(loaded) == [("bad-path", 1, column)]
         assert loaded.diagnostics[0].message == message
 
     def test_broken_values(self, load: Load, valid: str) -> None:
-        assert told(load(valid, "name=x", "mechanism.steps=[1")) == [("syntax", 2, 19)]
-        assert told(load(valid, "mechanism.steps=!!int 3")) == [("tag", 1, 17)]
+        assert places_of(load(valid, "name=x", "mechanism.steps=[1")) == [("syntax", 2, 19)]
+        assert places_of(load(valid, "mechanism.steps=!!int 3")) == [("tag", 1, 17)]
 
     def test_sources_hold_the_command_line(self, load: Load, valid: str) -> None:
         loaded = load(valid, "name=x", "description=a\nb")
@@ -342,11 +342,11 @@ class TestMatrix:
 
     def test_an_error_in_one_cell_is_told_at_its_value(self, load: Load, valid: str) -> None:
         loaded = load(valid + "matrix: {mechanism.clip_norm: [1, -1, 2]}\n")
-        assert told(loaded) == [("out-of-range", 28, 35)]
+        assert places_of(loaded) == [("out-of-range", 28, 35)]
 
     def test_an_error_of_every_cell_is_told_once(self, load: Load, valid: str) -> None:
         text = valid.replace("clip_norm: 1.0", "clip_norm: -1") + "matrix: {data.size: [1, 2, 3]}\n"
-        assert told(load(text)) == [("out-of-range", 8, 14)]
+        assert places_of(load(text)) == [("out-of-range", 8, 14)]
 
     @pytest.mark.parametrize(
         ("matrix", "message"),
@@ -368,7 +368,7 @@ class TestMatrix:
 
     def test_an_axis_without_a_place(self, load: Load, valid: str) -> None:
         loaded = load(valid + "matrix: {claims.oen.epsilon: [1, 2]}\n")
-        assert told(loaded) == [("bad-path", 28, 17)]
+        assert places_of(loaded) == [("bad-path", 28, 17)]
 
     def test_the_number_of_cells_is_bounded(self, load: Load, valid: str) -> None:
         axis = ", ".join(str(i) for i in range(1, 34))

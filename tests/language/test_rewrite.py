@@ -96,8 +96,8 @@ def test_what_cannot_be_said_of_the_best_cell_is_told_in_its_place(sweep: Load, 
     before, after, code, message, line = WRONG[case]
     loaded = sweep(SPEC.replace(before, after))
     assert not loaded.specs
-    told = [(d.code, d.span.line) for d in loaded.diagnostics if d.span is not None and message in d.message]
-    assert told == [(code, line)], [d.message for d in loaded.diagnostics]
+    places = [(d.code, d.span.line) for d in loaded.diagnostics if d.span is not None and message in d.message]
+    assert places == [(code, line)], [d.message for d in loaded.diagnostics]
 
 
 @pytest.mark.parametrize(
@@ -114,8 +114,8 @@ def test_what_cannot_be_said_of_the_best_cell_is_told_in_its_place(sweep: Load, 
 def test_a_law_of_tries_that_is_none_is_told_in_its_place(sweep: Load, tuning: str, message: str) -> None:
     loaded = sweep(SPEC + tuning)
     assert not loaded.specs
-    told = [d.span.line for d in loaded.diagnostics if d.span is not None and message in d.message]
-    assert told == [10], [d.message for d in loaded.diagnostics]
+    places = [d.span.line for d in loaded.diagnostics if d.span is not None and message in d.message]
+    assert places == [10], [d.message for d in loaded.diagnostics]
 
 
 def test_tries_that_no_claim_speaks_of_are_refused(sweep: Load) -> None:

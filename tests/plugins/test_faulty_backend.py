@@ -1,4 +1,4 @@
-"""The broken backends are really broken, conformance tells how, and they install as any third party's would."""
+"""The faulty backends are faulty, conformance tests detect each fault, and they install like third-party plugins."""
 
 import os
 import subprocess
@@ -22,7 +22,7 @@ from dpspec.training.measure.scores import ProjectionObserver
 
 PACKAGE = Path(__file__).parent / "dpspec_faulty"
 
-#: What a check of a broken run has to reject, at 1e-6 over all of its checks: the assumption, and who saw it.
+#: The rejected checks of a faulty run, at 1e-6 over all checks: the assumption, and measured or reported.
 REJECTED = {
     "no-noise": {("noise-scale", "measured"), ("per-layer-noise", "measured"), ("noise-scale", "reported")},
     "tenth-noise": {("noise-scale", "measured"), ("per-layer-noise", "measured"), ("noise-scale", "reported")},
@@ -48,7 +48,7 @@ REJECTED = {
     "cap-forgotten": {("sampling", "reported")},
 }
 
-#: How batches are drawn, for faults of a scheme of their own; and for all others.
+#: The sampling of faults that need a certain scheme, and of all others.
 SCHEMES = {
     "same-steps": {"scheme": "random-allocation", "epoch_steps": 5},
     "cap-forgotten": {"scheme": "truncated-poisson", "rate": 0.2, "max_batch": 75},
@@ -111,7 +111,7 @@ def rejected(checks):
     [*((fault, SCHEMES.get(fault, USUAL)) for fault in REJECTED), ("cap-forgotten", ALL_ENTER)],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_every_fault_is_told_by_its_checks(faulty, fault, sampling):
+def test_every_fault_is_detected_by_its_checks(faulty, fault, sampling):
     found = audited(getattr(faulty.backend, faulty.trainer_of(fault))(), sampling=sampling)
     assert REJECTED[fault] <= rejected(found)
 
@@ -121,7 +121,7 @@ def test_every_fault_is_told_by_its_checks(faulty, fault, sampling):
 def test_without_a_fault_nothing_is(faulty, seed, sampling):
     found = audited(faulty.backend.FaultyTrainer("none"), seed=10 * seed, sampling=sampling)
     assert min(check.p_value for check in found) > 1e-4
-    assert {c.assumption for c in found} >= {a for told in REJECTED.values() for a, _ in told} | {"steps"}
+    assert {c.assumption for c in found} >= {a for pairs in REJECTED.values() for a, _ in pairs} | {"steps"}
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""What an attack recorded and no run writes is refused, whoever made the record's digest: it is never counted."""
+"""Impossible outcomes of an attack are rejected, even with a valid digest."""
 
 import copy
 import functools
@@ -18,7 +18,7 @@ from dpspec_per_instance.findings import lower_bounds
 
 OLD = Path(__file__).parents[1] / "golden" / "results-0.1.0"
 
-#: By mechanism, edits of the first trial's evidence: a path of keys, and what stands there.
+#: By mechanism, edits of the first trial's evidence: a path of keys, and the value.
 EDITS: dict[str, list[tuple[tuple[str | int, ...], Any]]] = {
     "group": [
         (("outcomes",), []),

@@ -1,4 +1,4 @@
-"""The same number has the same rigor in every plugin, its method names what ran, and its lower end may refute."""
+"""Equal numbers have equal rigor in every plugin, methods name the computation, and lower ends may refute."""
 
 import dataclasses
 from collections.abc import Callable, Iterator
@@ -82,7 +82,7 @@ def test_a_library_that_is_off_proves_nothing_anywhere(monkeypatch: pytest.Monke
             assert [a.status for a in finding.assumptions if a.name == "library-accuracy"] == ["false"]
 
 
-#: What ran, by mechanism: three kinds of computation, and none of them under another's name.
+#: Three kinds of computation by mechanism, with distinct names.
 WAYS = {
     "full batches": ({"sampling": {"scheme": "full"}}, "closed form"),
     "one sampled step": ({"steps": 1}, "exact profile of one step"),
@@ -141,9 +141,9 @@ def claims_below(kind: str, **changes: Any) -> Iterator[tuple[Claim, Finding]]:
 
 @pytest.mark.parametrize("kind", ATTAINED)
 def test_what_is_attained_refutes_without_a_run(kind: str) -> None:
-    told = list(claims_below(kind))
-    assert len(told) == 3
-    for claim, finding in told:
+    below = list(claims_below(kind))
+    assert len(below) == 3
+    for claim, finding in below:
         found = verdict(kind, claim)
         assert found.verdict == "refuted"
         assert found.lower == finding.lower
@@ -176,7 +176,7 @@ def test_it_is_about_all_datasets_and_updates_that_show_every_sum(kind: str) -> 
             assert verdict(kind, dataclasses.replace(claim, **narrowed), training=training).verdict == expected
 
 
-def test_a_smaller_group_and_a_larger_delta_tell_against_a_claim() -> None:
+def test_a_smaller_group_and_a_larger_delta_refute_a_claim() -> None:
     four = oracle.claim_of("approx-dp", group_size=4, epsilon=1.0, delta=DELTA)
     (bound,) = [f for f in accountant(stated("group", four)) if f.scope.direction == "both" and f.at["group_size"] == 4]
     below = claiming(four, epsilon=0.999 * bound.value)
@@ -196,7 +196,7 @@ def test_a_smaller_group_and_a_larger_delta_tell_against_a_claim() -> None:
 
 
 def test_fixed_size_batches_speak_of_data_sets_large_enough() -> None:
-    """Theorem 3.3 is about data sets of at least the records that are left without the group, and is attained there."""
+    """Theorem 3.3 applies to datasets with at least the records outside the group, and is attained there."""
     fixed = {"sampling": {"scheme": "fixed", "batch_size": 10}}
     asked = oracle.claim_of("approx-dp", group_size=4, epsilon=1.0, delta=DELTA)
     uppers = accountant([f for f in stated("group", asked, **fixed) if f.at.get("group_size") == 4])
@@ -213,7 +213,7 @@ def test_fixed_size_batches_speak_of_data_sets_large_enough() -> None:
 
 
 def test_poisson_and_fixed_batches_in_turn_attain_nothing() -> None:
-    """The records beside the group would have to point another way in either."""
+    """Both would need other directions of the records outside the group."""
     turns = [{"sampling": {"scheme": "fixed", "batch_size": 10}, "steps": 2}, {"steps": 2}]
     claim = oracle.claim_of("approx-dp", epsilon=0.01, delta=DELTA)
     for phases, lower in ((turns, 0), (turns[:1], 1), (turns[1:], 1)):

@@ -51,12 +51,12 @@ def test_blocks_are_tasks_of_their_own_and_draw_what_they_drew(tmp_path: Path, t
         trial_key(i, p.facts, p.revisions, of_plan[0], 0)
         for i, p, of_plan in zip(inputs, (plain, shared), chunks, strict=True)
     )
-    assert one != two  # what is computed together is rounded together
+    assert one != two  # runs of one batch share their rounding
     contexts = [RunContext(p, load_catalog(), i, device="cpu") for i, p in zip(inputs, (plain, shared), strict=True)]
     assert contexts[0].seed(9, "training") == contexts[1].seed(9, "training")
 
 
-def told(folder: Path, *overrides: str, store: str, options: RunOptions | None = None) -> list[str]:
+def results_of(folder: Path, *overrides: str, store: str, options: RunOptions | None = None) -> list[str]:
     specs = [spec_of(folder, text, *overrides) for text in (GROUP, RERO)]
     result = run(specs, load_catalog(), store=Store(folder / store), options=options or RunOptions(device="cpu"))
     return [
@@ -68,7 +68,7 @@ def told(folder: Path, *overrides: str, store: str, options: RunOptions | None =
 @pytest.mark.ci
 def test_two_workers_find_what_one_process_does(tmp_path: Path) -> None:
     two = RunOptions(executor="local", workers=2, threads=1, device="cpu")
-    assert told(tmp_path, SHARED, store="two", options=two) == told(tmp_path, SHARED, store="one")
+    assert results_of(tmp_path, SHARED, store="two", options=two) == results_of(tmp_path, SHARED, store="one")
 
 
 def test_plans_say_what_could_be_shared_out() -> None:

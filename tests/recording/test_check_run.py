@@ -1,4 +1,4 @@
-"""What ``dpspec check`` says of runs, against accountants that are not ours and schedules written out by hand."""
+"""Compare ``dpspec check`` with external accountants and hand-written schedules."""
 
 import json
 import math
@@ -62,7 +62,7 @@ def test_groups_cost_what_their_mixture_does(sound):
     assert found.costs[4].interval == expected
 
 
-def test_whoever_adds_a_record_learns_their_number_from_opacus_constants(sound):
+def test_opacus_constants_reveal_the_number_of_records(sound):
     found = checked(sound, epsilon=100.0, adjacency="add-remove")
     assert found.verdict == "open"
     assert found.reason.startswith("The channel constants is open: data-independent-hyperparameters: ")
@@ -74,7 +74,7 @@ def test_whoever_adds_a_record_learns_their_number_from_opacus_constants(sound):
 
 
 def test_the_figure_of_the_default_accountant_is_the_one_that_the_script_prints(tmp_path, capsys):
-    """Opacus' PRV accountant adds 0.01 to what it computes: a figure without it would be none that anybody has seen."""
+    """Opacus' PRV accountant adds 0.01 to its result, and so must the reported figure."""
     way = Training(epochs=2, accountant="prv")
     way.run(tmp_path / "run")
     printed = way.engine.get_epsilon(DELTA)

@@ -301,7 +301,7 @@ def meddled(training: Training) -> None:
 
 
 def masked(training: Training) -> None:
-    """Where a parameter is no number, others are still looked at."""
+    """If a parameter is not finite, the others are still observed."""
     with torch.no_grad():
         training.model._module[0].weight[0, 0] = -torch.inf
     training.train()
@@ -309,7 +309,7 @@ def masked(training: Training) -> None:
 
 @pytest.fixture
 def frozen(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Models whose first layer's weight is not trained, with counts beside."""
+    """Return models with a frozen first weight, and counts."""
     made = nn.Sequential
 
     def model_with_frozen_layer(*layers: nn.Module) -> nn.Sequential:
@@ -357,7 +357,7 @@ def plain_backward(training: Training) -> None:
 
 
 def late_hook(training: Training) -> None:
-    """A hook of the inner optimizer, registered after the recorder's, adds the plain sum of what was clipped."""
+    """A hook of the inner optimizer, registered after the recorder's, adds the clipped sum without noise."""
 
     def add(*_: object) -> None:
         for p in training.private.params:

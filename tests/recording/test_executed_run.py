@@ -113,7 +113,7 @@ def test_unknown_names_are_located(more: str, words: str, place: Path, capsys: p
 
 
 def test_what_has_no_bound_has_none_by_phases_that_were_written_after_it(place: Path) -> None:
-    """Adaptive clipping computes each clip norm from the records: to declare what came out makes it no constant."""
+    """Adaptive clipping computes clip norms from the records, and declaring them does not make them constants."""
     shutil.rmtree(place / "run")
     Training(epochs=4, clipping="adaptive").run(place / "run")
     run = observe(place / "run")[0]
@@ -135,7 +135,7 @@ def test_what_has_no_bound_has_none_by_phases_that_were_written_after_it(place: 
     assert "no accountant covers" in audit["verdicts"][0]["reason"]
 
 
-def test_verify_tells_a_folder_that_was_changed_or_is_gone(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_verify_detects_a_changed_or_missing_folder(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert ran(place)[0] == 0
     assert main(["verify", "result.json"]) == 0
     log = place / "run" / "steps.log"
@@ -161,9 +161,9 @@ def test_what_is_no_run_is_refused_with_3(place: Path, capsys: pytest.CaptureFix
         if harm == "hostile":
             (place / "run" / "run.json").write_bytes(b"[" * 100_000)
         assert ran(place)[0] == 3
-        told = capsys.readouterr().err
-        assert "Traceback" not in told
-        assert "run" in told
+        printed = capsys.readouterr().err
+        assert "Traceback" not in printed
+        assert "run" in printed
 
 
 @pytest.mark.parametrize(
@@ -234,8 +234,8 @@ def test_what_has_no_bound_of_its_own_has_no_spec(tmp_path, monkeypatch, capsys)
     plain_loop(tmp_path / "rateless", rate=None)
     for name, words in (("bare", "updates got no noise"), ("rateless", "distribution of the batches is unknown")):
         assert main(["new", "spec", "recorded", "--from", name]) == 2
-        told = capsys.readouterr().err
-        assert words in told
+        printed = capsys.readouterr().err
+        assert words in printed
         assert not (tmp_path / "recorded.yaml").exists()
 
 
@@ -246,7 +246,7 @@ def test_a_mechanism_beside_a_run_makes_no_sense(tmp_path, monkeypatch, capsys):
 
 
 def test_the_spec_of_a_ghost_clipping_run_is_as_expected_at_once(tmp_path, monkeypatch):
-    """Nobody sees single contributions, so the claim is not proved unless the user assumes that they are clipped."""
+    """Single contributions are not observed, so a proof needs the user's assumption that they are clipped."""
     monkeypatch.chdir(tmp_path)
     recorded(tmp_path / "run", two_passes, clipping="ghost")
     assert main(["new", "spec", "recorded", "--from", "run"]) == 0

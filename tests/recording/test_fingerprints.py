@@ -88,7 +88,7 @@ def test_writes_in_place_and_other_memory_are_seen(exact: int, monkeypatch: pyte
     assert Bits().differ([value])
 
 
-def test_equal_values_that_share_memory_are_told_apart() -> None:
+def test_equal_values_that_share_memory_are_distinguished() -> None:
     one, other, bits = torch.zeros(3), torch.zeros(3), Bits()
     bits.keep([one, other, 7])
     assert not bits.differ([one, other.clone(), 7], apart=True)

@@ -194,7 +194,7 @@ def test_faults_are_found(name: str, faulty: Path) -> None:
 
 
 def skips(training: Ranked, rank: int) -> None:
-    """Rank 1 leaves out a batch: it takes part in the sum with zeros, and sets the result."""
+    """Rank 1 skips a batch: it adds zeros to the sum, and receives the result."""
     for number, (x, y) in enumerate(training.loader):
         if rank == 1 and number == 2:
             zeros = [torch.zeros_like(p) for p in training.model.parameters()]

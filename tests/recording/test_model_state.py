@@ -1,4 +1,4 @@
-"""What a model holds apart from its parameters: nothing of it may change and get no noise."""
+"""State of a model outside its parameters, which must not change without noise."""
 
 import io
 import logging
@@ -23,7 +23,7 @@ Script = Callable[[Training, Any], None]
 
 
 class Extra(nn.Module):
-    """A layer with state of its own."""
+    """A layer with extra state."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -65,7 +65,7 @@ def by_a_hook(training: Training, layer: Any) -> None:
 
 
 def for_a_while(training: Training, layer: Any) -> None:
-    """A buffer follows the batch, and is what it was at the end."""
+    """A buffer depends on the batch, and is restored at the end."""
     for x, y in training.loader:
         layer.scale.copy_(1.0 + 0.01 * x.mean())
         training.step(x, y)
@@ -434,7 +434,7 @@ def test_another_class_or_forward_is_another_model(monkeypatch: pytest.MonkeyPat
 
 
 def test_storages_that_are_shared_hold_nothing_else() -> None:
-    """Flat parameters, tied and transposed ones, and parts of a larger tensor that stay as they are."""
+    """Flat, tied and transposed parameters, and unchanged parts of a larger tensor."""
     made = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 4), nn.Linear(4, 2))
     nn.utils.vector_to_parameters(nn.utils.parameters_to_vector(made[:2].parameters()), made[:2].parameters())
     made[1].weight.data = made[1].weight.data.t()

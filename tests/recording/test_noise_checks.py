@@ -38,13 +38,12 @@ def own(
     honest: bool = False,
     seen: bool = True,
 ) -> CheckedRun:
-    """``part`` of the noise that is told of is added, and contributions are ``unclipped`` times as long as is told.
+    """Add ``part`` of the reported noise, and contributions of ``unclipped`` times the reported norm.
 
-    without: coordinates that get no noise, at all steps or at one of them (``at``). uncompared: the step at which the
-    optimizer steps twice. summed: when the sum is told of, ``before`` or ``after`` noise is added to it, or ``never``.
-    kind: of the gradients. decay: of weights, by hand. closure: whether the optimizer steps with the gradients of a
-    closure, without noise. honest: tell of the noise that is added, not of the noise that should be. seen: whether the
-    recorder gets the optimizer.
+    without: coordinates without noise, at all steps or at step ``at``. uncompared: the step with two optimizer steps.
+    summed: report the sum ``before`` or ``after`` the noise is added, or ``never``. kind: of the gradients. decay:
+    manual weight decay. closure: the optimizer steps with the gradients of a closure, without noise. honest: report the
+    added noise instead of the declared one. seen: the recorder gets the optimizer.
     """
     torch.manual_seed(3)
     x = torch.randn(500, width).to(kind)
@@ -167,7 +166,7 @@ def test_gradients_that_are_rounded_coarsely_hide_what_is_missing(
 
 
 def test_without_the_sum_noise_is_seen_to_be_missing_as_a_whole_alone(tmp_path: Path) -> None:
-    """Half of it is that of another divisor."""
+    """Half of the update has another divisor."""
     found = own(tmp_path / "run", part=0.0, width=120, summed="never")
     assert found.status == ("open", "deviates")
     assert got(found).p_value < 1e-12
@@ -201,7 +200,7 @@ def test_a_run_without_its_noise_is_never_proved(part: float, said: str, tmp_pat
     ],
 )
 def test_a_layer_whose_noise_is_none_has_no_bound(without: slice, at: int | None, reason: str, tmp_path: Path) -> None:
-    """The loop says so itself: a figure that counts noise in every layer would be none of what ran."""
+    """The loop reports it: a figure with noise in every layer would not describe the executed run."""
     found = own(tmp_path / "run", without=without, at=at, honest=True)
     assert (*found.status, reason in found.reason) == ("open", "deviates", True)
     page = run_page(found, 400)
@@ -215,7 +214,7 @@ def test_a_layer_whose_noise_is_none_has_no_bound(without: slice, at: int | None
 @pytest.mark.parametrize("size", [1, 7, 130, 20_000])
 @pytest.mark.parametrize("seed", range(3))
 def test_rounding_is_none_of_what_is_seen(size: int, seed: int) -> None:
-    """Sums and noise of float32, over divisors that are no powers of two, at sizes from a bias to a network."""
+    """float32 sums and noise, with divisors that are not powers of two, from the size of a bias to a network's."""
     chance = torch.Generator().manual_seed(seed)
     layers = [nn.Parameter(torch.zeros(size)), nn.Parameter(torch.zeros(3, 5))]
     sizes = [p.numel() for p in layers]
@@ -223,17 +222,17 @@ def test_rounding_is_none_of_what_is_seen(size: int, seed: int) -> None:
     compared = ReportedGradients(layers, sketch)
     for divisor in (0.3, 7.0, 1e3, 1e-3):
         for scale in (1e-3, 1.0, 1e3):
-            told, step = [], PendingStep()
+            reports, step = [], PendingStep()
             for of, p in product((scale, 1.0), layers):
-                told.append(of * torch.randn(p.shape, generator=chance))
-            for p, one, noise in zip(layers, told[:2], told[2:], strict=True):
+                reports.append(of * torch.randn(p.shape, generator=chance))
+            for p, one, noise in zip(layers, reports[:2], reports[2:], strict=True):
                 p.grad = one / divisor + noise / divisor
-            for name, parts in (("summed", told[:2]), ("sketch", told[2:])):
+            for name, parts in (("summed", reports[:2]), ("sketch", reports[2:])):
                 setattr(step, name, sketch.of(parts))
             step.updates, step.deviation, step.noised = 1, 1.0, True
             step.norms = [torch.tensor([1e9])]
             compared.before_step()
-            total, noise = (torch.cat([part.reshape(-1) for part in parts]) for parts in (told[:2], told[2:]))
+            total, noise = (torch.cat([part.reshape(-1) for part in parts]) for parts in (reports[:2], reports[2:]))
             compared.compare(step, noise, total)
             assert step.divisor == pytest.approx(divisor, rel=1e-5)
     sums = compared.found
@@ -270,7 +269,7 @@ def compared(got: Any, noise: Any, summed: int) -> ComparedGradients:
 
 @pytest.mark.parametrize("missing", [0.05, 0.2, 0.5, 1.0])
 def test_what_would_have_been_seen_is_what_is_seen(missing: float) -> None:
-    """The share that is called detectable, in runs of which it is missing, is seen as often as that is said."""
+    """Missing noise of the detectable share is detected with the stated power."""
     source = np.random.default_rng(9)
     steps, width = 60, 80
     seen, wanted = [], []
@@ -286,7 +285,7 @@ def test_what_would_have_been_seen_is_what_is_seen(missing: float) -> None:
 
 @pytest.mark.parametrize("known", [True, False])
 def test_the_p_value_holds_its_level_at_the_true_divisor(known: bool) -> None:
-    """Many loops with their noise: p-values are no smaller than they may be, whatever the sums look like."""
+    """p-values of many correct loops are valid for any sums."""
     source = np.random.default_rng(8)
     found = []
     for _ in range(2000):

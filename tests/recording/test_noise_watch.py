@@ -262,7 +262,7 @@ def test_a_plain_loop_with_fresh_noise_conforms(steps: int, tmp_path: Path) -> N
 
 
 class Patched:
-    """Takes the place of Opacus' source of noise: draws the noise of all layers with the first of them."""
+    """Replace Opacus' noise: draw the noise of all layers with that of the first layer."""
 
     def __init__(self, draw: Draw, shapes: Sequence[torch.Size]) -> None:
         self._draw, self._shapes, self._step = draw, list(shapes), 0

@@ -21,13 +21,13 @@ Between = Callable[[torch.optim.Optimizer], None]
 
 
 class Lookalike(torch.optim.SGD):
-    """Somebody's own."""
+    """A custom optimizer."""
 
     __module__ = "torch.optim.sgd"
 
 
 def momentum(optimizer: torch.optim.Optimizer) -> None:
-    """What a leak would add: something that got no noise."""
+    """Return a value without noise, as a leak would add."""
     for state in optimizer.state.values():
         if isinstance(state.get("momentum_buffer"), torch.Tensor):
             state["momentum_buffer"] += 0.01
@@ -73,14 +73,14 @@ def frozen(optimizer: torch.optim.Optimizer) -> None:
 
 
 def swapped(optimizer: torch.optim.Optimizer) -> None:
-    """Two numbers change places: all sums and squares stay as they are."""
+    """Swap two numbers, which keeps all sums and squares."""
     for state in optimizer.state.values():
         first = state["momentum_buffer"].view(-1)
         first[:2] = first[:2].flip(0)
 
 
 def renamed(optimizer: torch.optim.Optimizer) -> None:
-    """The optimizer no longer finds the momentum, and begins anew."""
+    """Drop the momentum, so that the optimizer restarts it."""
     for state in optimizer.state.values():
         if "momentum_buffer" in state:
             state["old"] = state.pop("momentum_buffer")
@@ -105,7 +105,7 @@ def early(optimizer: torch.optim.Optimizer) -> None:
 
 
 def hooked(optimizer: torch.optim.Optimizer) -> None:
-    """A hook that comes after that of the recorder, before the same step."""
+    """Register a hook that runs after the recorder's, before the same step."""
     if not optimizer.state:
         optimizer.register_step_pre_hook(lambda *_: momentum(optimizer))
 
@@ -166,7 +166,7 @@ def test_which_parameters_are_trained_is_an_option(tmp_path: Path) -> None:
         (Hooked, nothing, ""),
     ],
 )
-def test_whatever_is_changed_at_whatever_moment_is_seen(
+def test_every_change_at_every_moment_is_detected(
     kind: type[torch.optim.Optimizer], between: Between, words: str, tmp_path: Path
 ) -> None:
     found = trained(tmp_path / "run", kind, between, momentum=0.9)
@@ -199,7 +199,7 @@ def test_an_optimizer_of_ones_own_is_named(tmp_path: Path) -> None:
     assert "sgd.Lookalike, whose updates are not recomputed, steps with the noisy" in text
 
 
-def test_the_optimizer_inside_that_of_opacus_is_looked_at(tmp_path: Path) -> None:
+def test_the_optimizer_inside_opacus_is_observed(tmp_path: Path) -> None:
     def script(training: Training) -> None:
         inner = training.private.original_optimizer
         inner.param_groups[0]["momentum"] = 0.9
@@ -254,7 +254,7 @@ REMEMBERED = (
 )
 
 
-def test_any_state_is_told_apart() -> None:
+def test_any_two_states_are_distinguished() -> None:
     parameter = nn.Parameter(torch.zeros(3))
     optimizer = torch.optim.SGD([parameter], lr=1.0)
     watch = OptimizerState(optimizer)
@@ -375,7 +375,7 @@ def momentum_inside(optimizer: torch.optim.Optimizer) -> None:
 
 
 def stepped(optimizer: torch.optim.Optimizer, between: Between | None, trained: list[Any], steps: int = 4) -> list[int]:
-    """What is found of random steps; ``between`` acts after the observation of each."""
+    """Return the findings over random steps; ``between`` runs after the observation of each step."""
     updates = RecomputedUpdates(optimizer, trained)
     for _ in range(steps):
         for p in optimizer.param_groups[0]["params"]:

@@ -132,7 +132,7 @@ def rescaled(training: Training) -> None:
 
 
 class Own(lr_scheduler.LRScheduler):
-    """A scheduler of the script: what it reads is not known."""
+    """A scheduler of the script with unknown inputs."""
 
     def get_lr(self) -> list[float]:
         return [0.1 / (1.0 + self.last_epoch) for _ in self.optimizer.param_groups]
@@ -301,7 +301,7 @@ def watching() -> Iterator[Watching]:
 
 @pytest.mark.parametrize("private", [True, False])
 def test_the_object_of_an_earlier_value_is_a_change(private: bool, watching: Watching) -> None:
-    """Other code restores the very object that a scheduler, or a look at the private sum, has replaced."""
+    """Other code restores the object that a scheduler or a read of the private sum has replaced."""
     optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.5)
     group, sum_ = optimizer.param_groups[0], {"clip_norm": 1.0}
     watch = watching(optimizer, lambda: sum_)

@@ -1,4 +1,4 @@
-"""The planted dataset: whose coins are whose, what batches hold, and that nothing public follows from a coin."""
+"""The dataset with canaries: inclusion bits, contents of batches, and public values that must not depend on bits."""
 
 from dataclasses import replace
 
@@ -36,7 +36,7 @@ def numbers(batch):
 
 @settings(max_examples=40, deadline=None)
 @given(seed=st.integers(0, 2**63 - 1), drawn=st.lists(st.integers(0, N + M - 1), max_size=60))
-def test_a_batch_holds_what_was_drawn_but_canaries_that_are_left_out(seed, drawn):
+def test_a_batch_has_the_drawn_records_without_omitted_canaries(seed, drawn):
     data = planted(seed)
     there = [place for place in drawn if place < N or data.coins[place - N] == 1]
     assert numbers(data.__getitems__(drawn)) == there == data.present(drawn)
@@ -81,7 +81,7 @@ def test_coins_are_the_bits_of_a_digest_and_fair():
 
 
 def flipped(data, canary):
-    """The same data set with one coin turned."""
+    """Return the same dataset with one flipped inclusion bit."""
     other = Planted(data.dataset, data.canaries, data.source, data.kind)
     other._coins[canary] ^= 1
     other._there[canary + 1] ^= 1
@@ -90,7 +90,7 @@ def flipped(data, canary):
 
 @pytest.mark.parametrize("canary", [0, 17, M - 1])
 def test_turning_one_coin_turns_one_contribution_and_no_constant_of_opacus(canary):
-    """Rate 1, so that each step is made of all places: the step differs by the canary's clipped gradient alone."""
+    """At rate 1 each step uses all records, so that it differs by the canary's clipped gradient alone."""
     parts = []
     for data in (planted(), flipped(planted(), canary)):
         torch.manual_seed(0)
@@ -235,7 +235,7 @@ ROW = torch.zeros(1)
     ids=str,
 )
 def test_a_canary_that_makes_no_batch_with_records_is_refused_before_training(canary, words):
-    """The third of them; it used to end the loader with torch's own message, in whichever step first drew it."""
+    """The third record; it used to fail in the loader with torch's message, at the first step that drew it."""
     records = list(numbered(8, N))
     records[2] = canary
     with pytest.raises(UsageError) as caught:

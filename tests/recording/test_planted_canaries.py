@@ -32,7 +32,7 @@ DELTA = 1e-5
 
 @pytest.fixture(scope="module")
 def scored(tmp_path_factory):
-    """Its folder, which no test may write to, the model and the planted data."""
+    """The read-only folder of a run, the model and the data with canaries."""
     folder = tmp_path_factory.mktemp("scored") / "run"
     run, model, planted = train(folder, seed=5)
     run.score(model, loss, batch_size=37)
@@ -89,7 +89,10 @@ def test_a_loop_that_leaks_more_than_its_schedule_allows_contradicts_its_recordi
     assert "lower bound by canaries, above the bound of the recorded schedule" in found.conformance.reason
     assert found.canaries.p_value <= 1e-6
     code, audit = audit_by_spec(tmp_path / "run")
-    assert (code, audit["verdicts"][0]["verdict"]) == (1, "refuted")  # its upper bound rests on what nobody saw
+    assert (code, audit["verdicts"][0]["verdict"]) == (
+        1,
+        "refuted",
+    )  # its upper bound depends on an unobserved assumption
     assert audit["conformance"]["status"] == "deviates"
     assert "nothing-unseen (lower bound by canaries, above the bound of the" in audit["conformance"]["reason"]
 
@@ -110,7 +113,7 @@ def test_a_model_that_was_trained_on_after_the_block_proves_and_refutes_nothing(
 
 @pytest.mark.parametrize("raised", [False, True])
 def test_canaries_without_scores_decide_no_claim_and_say_so_on_top(raised, tmp_path):
-    """An attack that was planted belongs to the answer: a script whose scoring broke used to end CI with 0."""
+    """Missing scores of inserted canaries fail the check: a broken scoring script used to exit with 0."""
     run, model, _ = train(tmp_path / "run")
     if raised:
         with pytest.raises(ZeroDivisionError):
@@ -180,7 +183,7 @@ def test_the_json_holds_the_attack(scored, capsys):
 
 
 def test_an_add_remove_claim_is_not_refuted_where_constants_count_the_records(tmp_path):
-    """A zero-out pair is one of add-remove only with constants that somebody chose."""
+    """A zero-out pair is an add-remove pair only if the user chose the constants."""
     scored_run(tmp_path / "run", fault="no-noise", canaries=300)
     assert checked(tmp_path / "run", adjacency="add-remove", epsilon=1.0).verdict == "refuted"
     with patch.object(executed_run, "maybe_computed", return_value="the rate may be 1 over the number of batches"):
@@ -277,7 +280,7 @@ def test_equal_scores_are_noted_and_keep_the_order_of_their_places(scored, tmp_p
     ids=str,
 )
 def test_the_recorder_sees_of_planted_data_what_it_sees_of_other_data(way, tmp_path):
-    """The same status and the same open ends; each contribution is that of a record that was there."""
+    """Status and open channels are the same, and each contribution comes from an included record."""
     answers = []
     for name, canaries in (("plain", 0), ("planted", 60)):
         Training(**way, canaries=canaries).run(tmp_path / name)
@@ -307,7 +310,7 @@ def test_a_spec_judges_a_planted_run_and_verify_compares_its_scores(copy, monkey
     capsys.readouterr()
 
 
-# A folder that somebody changed.
+# Edited folders.
 
 
 def archive(content):
@@ -388,7 +391,7 @@ def test_scores_that_do_not_fit_the_header_are_refused(content, changed, message
     refused(made, message, capsys)
 
 
-def test_scores_that_were_kept_back_or_cut_short_are_told_of(copy, capsys):
+def test_withheld_or_truncated_scores_are_reported(copy, capsys):
     (copy / CANARIES).rename(copy.parent / "kept.npz")
     found = checked(copy, epsilon=2.5)
     assert (found.canaries, found.verdict, found.exit_code) == (None, "open", ExitCode.UNEXPECTED)

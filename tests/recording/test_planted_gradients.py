@@ -1,4 +1,4 @@
-"""Canaries that are gradients: what enters which sum, what their scores are, and what they show of a run."""
+"""Gradient canaries: their sums, their scores, and the resulting bounds of a run."""
 
 import contextlib
 
@@ -36,10 +36,10 @@ class Made(PrivateTraining):
         mean = self.criterion
         self.criterion = lambda scores, y: scale * mean(scores, y)
         if noiseless:
-            told = self.private.step_hook
+            step_hook = self.private.step_hook
 
             def hook(this):
-                told(this)
+                step_hook(this)
                 for p in this.params:
                     p.grad = p.summed_grad / this.expected_batch_size
 
@@ -85,9 +85,9 @@ def test_removed_noise_is_contradicted_by_every_iterate(seed, access, tmp_path):
 
 @pytest.mark.parametrize("physical", [N + M, 7])
 def test_a_score_counts_the_steps_that_drew_a_canary(physical, tmp_path):
-    """Records of no gradient and no noise: the score is clip norm * times drawn / divisor, by the log of who was drawn.
+    """Without gradients and noise the score is clip norm * number of draws / divisor, by the log of draws.
 
-    In parts of seven as well, some of which hold no record.
+    Also with physical batches of seven, some of them empty.
     """
     run, made = recorded(tmp_path / "run", 3, noise=0.0, physical=physical, scale=0.0)
     run.score()
@@ -107,7 +107,7 @@ def test_a_score_counts_the_steps_that_drew_a_canary(physical, tmp_path):
 
 
 def test_of_batches_that_were_passed_over_no_canary_enters(tmp_path):
-    """A pass that was left early, and every other batch left out: each canary adds the clip norm at most once a step.
+    """With an early end of an epoch and skipped batches, each canary adds the clip norm at most once per step.
 
     (Opacus itself refuses to add up several Poisson batches in one step.)
     """

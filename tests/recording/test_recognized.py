@@ -86,7 +86,7 @@ def test_reports_are_for_custom_loops(way, tmp_path):
         run.noised(torch.zeros(3))
 
 
-def test_lightnings_own_wrapper_is_looked_through(tmp_path):
+def test_lightnings_own_wrapper_is_unwrapped(tmp_path):
     def wrapped(training):
         theirs = type("LightningOptimizer", (), {"__module__": "lightning.pytorch.core.optimizer"})()
         theirs.optimizer = training.private

@@ -274,8 +274,8 @@ def test_processes_that_start_within_the_block_end_the_recording(tmp_path: Path)
         finally:
             torch.distributed.destroy_process_group()
 
-    told = r"torch\.distributed runs 2 processes, and optimizer is opacus\.DPOptimizer, which sums over one"
-    with pytest.warns(RuntimeWarning, match=told), pytest.raises(NothingToRunError, match="no step was recorded"):
+    message = r"torch\.distributed runs 2 processes, and optimizer is opacus\.DPOptimizer, which sums over one"
+    with pytest.warns(RuntimeWarning, match=message), pytest.raises(NothingToRunError, match="no step was recorded"):
         recorded(tmp_path / "run", training, train)
 
 
@@ -408,7 +408,7 @@ def test_trainings_by_lightning_are_proved(clipping: str, options: dict[str, Any
     assert found.status == ("proved", "no-deviation-found")
 
 
-def test_lightnings_real_wrapper_is_looked_through(tmp_path: Path) -> None:
+def test_lightnings_real_wrapper_is_unwrapped(tmp_path: Path) -> None:
     """Its class derives from the class of the optimizer inside."""
     pytest.importorskip("lightning")
     wrapper = sys.modules["lightning.pytorch.core.optimizer"].LightningOptimizer

@@ -1,4 +1,4 @@
-"""Sound scripts that look odd conform, or are told what to do; what is like them and not sound is found."""
+"""Unusual correct scripts conform or get advice; similar faulty scripts are detected."""
 
 import json
 from collections.abc import Callable
@@ -39,7 +39,7 @@ def evaluated(training: Training) -> None:
 
 
 def evaluated_between(training: Training) -> None:
-    """In the middle of a pass, which goes on afterwards."""
+    """Evaluate in the middle of an epoch, which continues afterwards."""
     for number, (x, y) in enumerate(training.loader):
         if number == 4:
             training.model.eval()
@@ -52,7 +52,7 @@ def evaluated_between(training: Training) -> None:
 @pytest.mark.parametrize(
     ("script", "unused"), [(peeked, 1), (ended_early, 3), (evaluated, 20), (evaluated_between, 10)]
 )
-def test_batches_that_nobody_used_are_no_step(script: Script, unused: int, tmp_path: Path) -> None:
+def test_unused_batches_are_no_step(script: Script, unused: int, tmp_path: Path) -> None:
     found = recorded(tmp_path / "run", script)
     assert found.status == ("proved", "no-deviation-found")
     said = [one.text for one in found.assumptions if one.name == "unused-batches"]
@@ -91,7 +91,7 @@ def test_unused_batches_of_a_shuffled_loader_are_named(tmp_path: Path) -> None:
 
 
 def skipped(training: Training) -> None:
-    """Small batches are left out as they come: what is left is no Poisson sample."""
+    """Skip small batches: the rest is not a Poisson sample."""
     for _ in range(4):
         for x, y in training.loader:
             if len(x) >= 29:
@@ -99,7 +99,7 @@ def skipped(training: Training) -> None:
 
 
 def chosen(training: Training) -> None:
-    """Of two batches that are drawn for each step the one that somebody likes better is used."""
+    """Draw two batches per step and use the preferred one."""
     for _ in range(8):
         first, second = next(iter(training.loader)), next(iter(training.loader))
         training.step(*(first if first[0].sum() > second[0].sum() else second))
@@ -107,7 +107,7 @@ def chosen(training: Training) -> None:
 
 @pytest.mark.parametrize("workers", [0, 1])
 def test_a_choice_among_batches_is_no_proof(workers: int, tmp_path: Path) -> None:
-    """Which of the two was used is told by their sizes where these differ: that one was not is told at every step."""
+    """The recorder reports an unused batch at every step, and by its size which one, if sizes differ."""
     found = recorded(tmp_path / "run", chosen, workers=workers)
     assert (found.verdict, found.fine) == ("open", False)
 
@@ -177,7 +177,7 @@ def test_clipping_in_half_precision_is_charged(tmp_path: Path) -> None:
 
 
 def test_the_norms_of_half_precision_are_those_of_what_was_added_up(tmp_path: Path) -> None:
-    """The oracle: factors times gradients, as they are handed to the sum, in float64."""
+    """The oracle: clip factors times the summed gradients, in float64."""
     summing, squares = torch.einsum, list[torch.Tensor]()
 
     def noticed(how: str, *what: torch.Tensor) -> torch.Tensor:
@@ -185,7 +185,7 @@ def test_the_norms_of_half_precision_are_those_of_what_was_added_up(tmp_path: Pa
             squares.append((what[0].double()[:, None] * what[1].double().flatten(1)).square().sum(1))
         return summing(how, *what)
 
-    # Without the recorder first: it looks for torch's own einsum.
+    # First without the recorder, which detects a replaced einsum.
     training = Training(clip=0.2).build()
     x, y = next(iter(training.loader))
     torch.einsum = noticed
@@ -209,7 +209,7 @@ def test_sums_in_half_precision_have_no_bound(tmp_path: Path) -> None:
     assert not any(c.p_value == 0.0 and c.assumption == "data-independent-hyperparameters" for c in found.checks)
 
 
-# What an answer says first.
+# The first sentence of an answer.
 
 
 def test_pages_of_runs_without_a_claim_or_with_a_large_delta(
@@ -220,9 +220,9 @@ def test_pages_of_runs_without_a_claim_or_with_a_large_delta(
     assert capsys.readouterr().out.splitlines()[0].strip().startswith("NO CLAIM: ")
     assert main(["check", str(tmp_path / "run"), "--report", "json=-"]) == 5
     assert json.loads(capsys.readouterr().out)["audits"][0]["verdicts"] == []
-    for delta, told in (("0.0034", True), ("0.0033", False)):
+    for delta, expected in (("0.0034", True), ("0.0033", False)):
         main(["check", str(tmp_path / "run"), "--epsilon", "9", "--delta", delta])
-        assert ("is not below 1 over the 300 records" in " ".join(capsys.readouterr().out.split())) is told
+        assert ("is not below 1 over the 300 records" in " ".join(capsys.readouterr().out.split())) is expected
 
 
 def test_no_noise_never_ends_well(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -244,7 +244,7 @@ def test_an_exception_that_ends_the_block_leaves_the_claim_open(tmp_path: Path) 
     assert "an exception (KeyError) ended the block after 15 steps" in found.reason
 
 
-# Constants of one's own.
+# Custom constants.
 
 
 @pytest.mark.parametrize(

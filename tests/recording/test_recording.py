@@ -1,4 +1,4 @@
-"""What a recorder writes: of a training with Opacus what the training did, of a custom loop what it reports."""
+"""The records of a training: observed with Opacus, reported by a custom loop."""
 
 import math
 import warnings
@@ -166,10 +166,10 @@ def test_batches_that_were_loaded_ahead_and_never_used_are_counted(tmp_path):
     assert end.drawn_batches == 8 + 2 * 2
 
 
-def test_a_fault_while_looking_on_ends_the_recording_and_never_the_training(tmp_path, monkeypatch):
+def test_a_fault_of_the_recorder_ends_the_recording_and_never_the_training(tmp_path, monkeypatch):
     way = Training()
     without = way.run()
-    with warnings.catch_warnings(record=True) as told:
+    with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
         way.build()
         recorder = way.recorder(tmp_path / "run")
@@ -183,7 +183,7 @@ def test_a_fault_while_looking_on_ends_the_recording_and_never_the_training(tmp_
 
             monkeypatch.setattr(writer, "write", full)
             way.train()
-    assert [str(one.message) for one in told if "dpspec.record" in str(one.message)] == [
+    assert [str(one.message) for one in warned if "dpspec.record" in str(one.message)] == [
         f"dpspec.record: the recording into {tmp_path / 'run'} ends at step 1, the training continues: "
         "OSError: [Errno 28] No space left on device"
     ]
@@ -274,7 +274,7 @@ def test_moves_beside_the_optimizer_are_seen_before_and_after_it(tmp_path):
     assert end.outside == 1.0
 
 
-def test_updates_that_stepped_never_told_of_and_errors_are_noted_at_the_end(tmp_path):
+def test_unreported_updates_and_errors_are_noted_at_the_end(tmp_path):
     model = model_of()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 

@@ -1,4 +1,4 @@
-"""``dpspec.replay`` finds constants that come from the records, and says nothing of those that do not."""
+"""``dpspec.replay`` finds constants that depend on the records, and no others."""
 
 import random
 from typing import Any
@@ -36,7 +36,7 @@ def loss(model: nn.Module, batch: Any) -> torch.Tensor:
 def opacus(
     dataset: Any, *, fault: str = "", clipping: str = "flat", optimizer: str = "sgd", declared: bool = True
 ) -> Parts:
-    """What a script with Opacus makes of a data set; ``fault`` is the constant that it takes from the records."""
+    """Run a script with Opacus on a dataset; ``fault`` names the constant that depends on the records."""
     x, y = dataset.tensors
     clip = 1.0
     if fault == "quantile":
@@ -106,8 +106,8 @@ def test_every_constant_from_the_records_is_found(fault: str, named: set[str]) -
 
 @pytest.mark.parametrize("record", [0, 17, -1])
 @pytest.mark.parametrize("count", [203, 210])
-def test_what_opacus_computes_itself_is_found_whatever_the_number_of_records(count: int, record: int) -> None:
-    """int(rate * records) of 203 records is that of 202; the halves tell it all the same."""
+def test_constants_of_opacus_are_found_for_any_number_of_records(count: int, record: int) -> None:
+    """int(rate * records) is the same for 203 and 202 records; halving the data still finds the dependence."""
     found = dpspec.replay(lambda dataset: opacus(dataset, declared=False), rows(count), record=record)
     assert {"divisor", "rate", "steps of an epoch"} & {one.name for one in found.differences} >= {"rate"}
     by_one = dpspec.replay(lambda dataset: {"divisor": int(0.1 * len(dataset))}, rows(count), record=record)
@@ -156,7 +156,7 @@ def test_losses_of_each_record_are_summed_where_the_optimizer_takes_a_sum(monkey
 
 
 @pytest.mark.parametrize(
-    ("told", "words"),
+    ("loss", "words"),
     [
         (lambda model, batch: model(batch[0]), r"shape \(8,\), got shape \(8, 2\)"),
         (lambda model, batch: 1.0, "got float"),
@@ -165,14 +165,14 @@ def test_losses_of_each_record_are_summed_where_the_optimizer_takes_a_sum(monkey
         (lambda model, batch: model(batch[0])[:3].mean(1), r"got shape \(3,\)"),
     ],
 )
-def test_a_loss_that_is_none_is_refused_by_its_name(told: Any, words: str) -> None:
+def test_a_loss_that_is_none_is_refused_by_its_name(loss: Any, words: str) -> None:
     with pytest.raises(UsageError, match=rf"loss\(model, batch\).*{words}"):
-        dpspec.replay(lambda dataset: {**opacus(dataset), "loss": told}, rows())
+        dpspec.replay(lambda dataset: {**opacus(dataset), "loss": loss}, rows())
 
 
 @pytest.mark.parametrize("given", ["criterion", "loss", ""])
 def test_ghost_clipping_is_replayed_by_its_own_criterion_alone(given: str) -> None:
-    """Another loss is not clipped: a step on it would compare what no training does."""
+    """Another loss is not clipped, so a step on it would compare an impossible training."""
 
     def make(dataset: Any) -> Parts:
         clip = float(dataset.tensors[0].norm(dim=1).median()) / 50.0
@@ -210,7 +210,7 @@ def test_a_loop_of_ones_own_names_its_constants() -> None:
     assert "steps" in str(found).splitlines()[-3]
 
 
-def test_a_script_that_holds_records_back_is_not_taken_for_one_that_looks_at_them() -> None:
+def test_a_script_that_withholds_records_is_not_taken_for_one_that_reads_them() -> None:
     """Validation records that are split off move all others, and random numbers with them: that shows no constant."""
 
     def make(dataset: Any) -> Parts:

@@ -88,7 +88,7 @@ def test_an_internal_part_of_another_run_is_refused(tmp_path):
 
 
 def fuzzed(content, chance):
-    """A file as somebody may have changed it."""
+    """Write an edited file."""
     data = bytearray(content)
     for _ in range(chance.randint(1, 4)):
         kind = chance.choice(("flip", "cut", "insert", "repeat", "fill"))
@@ -144,15 +144,15 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("change", HOSTILE.values(), ids=HOSTILE)
-def test_numbers_that_nobody_writes_are_answered_or_refused_in_bounded_memory(change, sound, tmp_path, capsys):
+def test_impossible_numbers_are_answered_or_refused_in_bounded_memory(change, sound, tmp_path, capsys):
     made = rebuilt(sound, tmp_path / "made", change)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     code = main(["check", str(made), "--epsilon", "1", "--group-size", "3"])
     assert code in (1, 3)
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 1_000_000
-    told = capsys.readouterr()
-    assert "\x1b[31m" not in told.out
-    assert "bug" not in told.err
+    printed = capsys.readouterr()
+    assert "\x1b[31m" not in printed.out
+    assert "bug" not in printed.err
 
 
 def test_facts_that_no_recorder_writes_are_refused(sound, tmp_path, capsys):
@@ -276,15 +276,15 @@ def test_no_byte_can_be_changed_without_being_seen(journal):
         changed = bytearray(content)
         changed[place] ^= 0x41
         path.write_bytes(bytes(changed))
-        told, read = "", []
+        message, read = "", []
         try:
             read = [f.payload for f in read_frames(path, FIRST)]
         except RecordingError as error:
-            told = str(error)
-        if told:
-            assert "a.log: frame" in told
+            message = str(error)
+        if message:
+            assert "a.log: frame" in message
             continue
-        # A length that now reaches beyond the end looks like a frame cut short: less is read, never anything else.
+        # A length beyond the end of the file reads like a truncated frame: fewer steps, never other ones.
         assert read == PAYLOADS[: len(read)]
         assert len(read) < 3
 
@@ -304,7 +304,7 @@ def test_other_frames_are_refused_and_files_are_not_written_over(journal, tmp_pa
         list(read_frames(tmp_path / "huge.log", FIRST))
 
 
-# Numbers and evidence that somebody changed or removed.
+# Edited or removed numbers and evidence.
 
 
 def read(folder):

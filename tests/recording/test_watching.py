@@ -358,7 +358,7 @@ def test_the_directions_are_orthonormal_and_hold_every_coordinate(sizes):
 @pytest.mark.parametrize("sizes", SIZES, ids=str)
 def test_sums_of_squares_and_projections_are_those_of_the_noise(sizes):
     sketch = NoiseSketch(sizes)
-    for seed in (1, 2):  # what one step left behind is not in the next
+    for seed in (1, 2):  # no state of one step remains in the next
         parts = [torch.randn(size, generator=torch.Generator().manual_seed(seed * 100 + size)) for size in sizes]
         found = sketch.of(parts)
         assert torch.allclose(found[: len(sizes)], torch.stack([part.double().square().sum() for part in parts]))

@@ -150,7 +150,7 @@ def result() -> Result:
     return factory.result(factory.audit(series=(table,)))
 
 
-def told(page: str) -> str:
+def edit_of(page: str) -> str:
     return compared(page, load(extract(page)))[0]
 
 
@@ -200,12 +200,12 @@ def test_a_drawing_is_that_of_its_series() -> None:
     columns, plot = {"k": [1, 2], "epsilon": [2.5, 7.25]}, {"x": "k", "y": ["epsilon"]}
     drawn = factory.series(columns, plot, name="t", title="A figure")
     page = html.render(factory.result(factory.audit(series=(drawn,))))
-    assert told(page) == ""
-    assert told(page.replace('stroke-width="1.6"', 'stroke-width="9"'))
+    assert edit_of(page) == ""
+    assert edit_of(page.replace('stroke-width="1.6"', 'stroke-width="9"'))
     # Under any other name it would be what the page or another figure calls so first.
-    assert told(page.replace("a0-f0-title", "claims"))
-    assert told(page.replace("a0-f0-title", "a0-f0-title2"))
-    shown, due = told(page.replace(">7.25<", ">1.25<")).split("\n")[1:]
+    assert edit_of(page.replace("a0-f0-title", "claims"))
+    assert edit_of(page.replace("a0-f0-title", "a0-f0-title2"))
+    shown, due = edit_of(page.replace(">7.25<", ">1.25<")).split("\n")[1:]
     assert ">1.25<" in shown
     assert ">7.25<" in due
 

@@ -1,4 +1,4 @@
-"""Intervals of what ran hold the truth as often as they say, and move where what ran moves."""
+"""Intervals of the executed run have their coverage, and follow changes of the run."""
 
 import math
 
@@ -118,15 +118,15 @@ def test_what_was_not_measured_is_named() -> None:
                 assert one.least([PHASE]) is one.most([PHASE]) is None
 
 
-def test_without_a_log_of_the_noise_nothing_says_how_little_there_was() -> None:
+def test_without_a_noise_log_there_is_no_upper_end() -> None:
     measured, _ = as_run.ran([PHASE], [evidence(np.random.default_rng(7), without="noise_log")], 0.95)
     assert measured.noise[0] == 0.0
     assert measured.most([PHASE]) is None
     assert measured.least([PHASE]) is not None
 
 
-def test_a_log_that_tells_of_more_noise_than_there_is_counts_no_more() -> None:
-    """The models hold a tenth less than the log says: the upper end that rests on the log is gone."""
+def test_a_log_of_too_much_noise_is_not_used() -> None:
+    """The models contain 10% less noise than the log: the upper end from the log is dropped."""
     rng = np.random.default_rng(8)
     run = RunEvidence(
         noise=outside_noise(rng, 0.8),
@@ -159,7 +159,7 @@ def test_full_batches_are_of_all_records() -> None:
     rate=st.tuples(st.floats(1e-3, 1.0), st.floats(1e-3, 1.0)).map(sorted),
 )
 def test_the_ends_are_the_ends(noise: list[float], contribution: list[float], rate: list[float]) -> None:
-    """No values within the intervals give less noise for what a record adds, or more chances, than the upper end."""
+    """The upper end covers all values within the intervals of noise, contributions and rates."""
     found = as_run.Ran(
         reading="reported",
         noise=(noise[0], noise[1]),
@@ -177,7 +177,7 @@ def test_the_ends_are_the_ends(noise: list[float], contribution: list[float], ra
 
 
 def test_far_from_what_is_declared_an_end_is_the_farthest_or_none() -> None:
-    """A hundredth of the noise leaks at least what a thirtieth does, and nobody says how much; and the other way."""
+    """A hundredth of the noise leaks at least as much as a thirtieth, without an upper end; and the converse."""
     little = as_run.Ran(reading="reported", noise=(0.01, 0.01), contribution=(1.0, 1.0), rates=((RATE, RATE),))
     much = as_run.Ran(reading="reported", noise=(100.0, 100.0), contribution=(1.0, 1.0), rates=((RATE, RATE),))
     (least,), (most,) = little.least([PHASE]) or (), much.most([PHASE]) or ()

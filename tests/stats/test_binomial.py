@@ -73,7 +73,7 @@ def test_alternation_is_exact_and_counts_changes_alone() -> None:
         assert balance == f"{text.count('1')} of 10 coins are 1"
 
 
-def test_fair_coins_are_rejected_as_seldom_as_told() -> None:
+def test_fair_coins_are_rejected_at_most_at_the_level() -> None:
     """Of 2000 fair tables, each test rejects at 5% in no more than 4.5 standard errors above 5%."""
     source = np.random.default_rng(1)
     p_values = np.array(

@@ -87,7 +87,7 @@ def test_tradeoff_of_one_point_is_the_line_to_where_power_may_be_one() -> None:
     ],
 )
 def test_rounding_never_makes_a_line_say_more_than_the_points(points: list[tuple[float, float]]) -> None:
-    """Every line lies on or above what the points imply, in exact arithmetic but for e^epsilon."""
+    """No line is below the curve that the points imply, in exact arithmetic except e^epsilon."""
     exact = [(Fraction(f), Fraction(t)) for f, t in points]
     kinks = [f for f, _ in exact] + [
         min(Fraction(1), f * u / t) for f, t in exact for _, u in [*exact, (0, Fraction(1))]

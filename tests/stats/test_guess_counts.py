@@ -11,13 +11,13 @@ from dpspec.stats.attacks import curve_lines, guess_counts, one_run
 
 
 def laws(guesses: tuple[int, ...], q: float) -> list[tuple[float, tuple[int, ...]]]:
-    """Every outcome of independent guesses at nested counts, with its probability."""
+    """Return the probability and the counts of every outcome of independent guesses at nested counts."""
     parts = [b - a for a, b in zip((0, *guesses), guesses, strict=False)]
-    told = []
+    outcomes = []
     for right in product(*(range(n + 1) for n in parts)):
         chance = math.prod(float(stats.binom.pmf(k, n, q)) for k, n in zip(right, parts, strict=True))
-        told.append((chance, tuple(int(v) for v in np.cumsum(right))))
-    return told
+        outcomes.append((chance, tuple(int(v) for v in np.cumsum(right))))
+    return outcomes
 
 
 @pytest.mark.parametrize("guesses", [(4, 9), (3, 5, 7), (2, 6, 7)])
@@ -25,22 +25,22 @@ def laws(guesses: tuple[int, ...], q: float) -> list[tuple[float, tuple[int, ...
 @pytest.mark.parametrize("delta", [0.0, 1e-3])
 def test_it_is_valid_for_randomised_response(guesses: tuple[int, ...], epsilon: float, delta: float) -> None:
     q = float(special.expit(epsilon))
-    told = laws(guesses, q)
-    p = [guess_counts.p_value(guesses[-1], guesses, right, ((epsilon, delta),)) for _, right in told]
+    outcomes = laws(guesses, q)
+    p = [guess_counts.p_value(guesses[-1], guesses, right, ((epsilon, delta),)) for _, right in outcomes]
     for level in (1e-4, 0.01, 0.05, 0.2, 0.5):
-        rejected = math.fsum(chance for (chance, _), value in zip(told, p, strict=True) if value <= level)
+        rejected = math.fsum(chance for (chance, _), value in zip(outcomes, p, strict=True) if value <= level)
         assert rejected <= level * (1 + 1e-9)
-    if delta == 0.0:  # and where nothing is corrected it is exact: its level is reached at its own values
-        p = [guess_counts._joint(guesses[-1], guesses, right, epsilon, delta) for _, right in told]
+    if delta == 0.0:  # without a correction the test is exact: it reaches its level at its values
+        p = [guess_counts._joint(guesses[-1], guesses, right, epsilon, delta) for _, right in outcomes]
         for value in {v for v in p if v < 1.0}:
-            level = math.fsum(c for (c, _), v in zip(told, p, strict=True) if v <= value * (1 + 1e-9))
+            level = math.fsum(c for (c, _), v in zip(outcomes, p, strict=True) if v <= value * (1 + 1e-9))
             assert level == pytest.approx(value, rel=1e-6)
 
 
 @pytest.mark.parametrize("guesses", [(2, 4), (1, 3, 6), (3, 5)])
 @pytest.mark.parametrize(("epsilon", "delta"), [(0.7, 0.0), (0.7, 0.004), (1.8, 0.02)])
 def test_no_law_of_right_guesses_beats_it(guesses: tuple[int, ...], epsilon: float, delta: float) -> None:
-    """The most that DP averaged over coins allows at each region of rejection, by linear programming."""
+    """Return the largest probability of each rejection region under DP averaged over coins, by linear programming."""
     r = guesses[-1]
     laws_ = list(product((0, 1), repeat=r))
     place = {x: i for i, x in enumerate(laws_)}
@@ -100,8 +100,8 @@ def test_the_lower_bound_covers_a_gaussian_mechanism_and_is_worth_having(
 
 def test_the_lower_bound_covers_randomised_response() -> None:
     epsilon, guesses = 0.8, (5, 10, 20)
-    told = laws(guesses, float(special.expit(epsilon)))
-    missed = math.fsum(c for c, v in told if guess_counts.epsilon_lower(20, guesses, v, 0.0, 0.9) > epsilon)
+    outcomes = laws(guesses, float(special.expit(epsilon)))
+    missed = math.fsum(c for c, v in outcomes if guess_counts.epsilon_lower(20, guesses, v, 0.0, 0.9) > epsilon)
     assert 0.03 < missed <= 0.1
 
 
@@ -152,7 +152,7 @@ def test_counts_are_nested(outcomes: list[str], low: int, high: int) -> None:
 
 
 def test_expected_counts_fit_however_they_were_rounded() -> None:
-    # On some processors 7 of 7 comes out a hair below 7, and 14 of 14 does not.
+    # On some processors 7 of 7 rounds to slightly below 7, and 14 of 14 does not.
     assert guess_counts.fitting([7, 14, 20], [7.0 - 1e-12, 14.0, 19.3]) == [6, 13, 19]
     assert guess_counts.fitting([5, 10], [4.2, 3.9]) == [4, 4]
 

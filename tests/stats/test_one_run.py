@@ -105,7 +105,7 @@ def gaussian(mu: float, *epsilons: float) -> Points:
 
 
 def best_law(canaries: int, guesses: int, correct: int, points: Points) -> float:
-    """The most that the law of the number of right guesses may have at ``correct`` or more, by linear programming."""
+    """Return the largest probability of ``correct`` or more right guesses, by linear programming."""
     r, n = guesses, guesses + 1
     rows, limits = [], []
     for i, (epsilon, delta) in enumerate(points):
@@ -289,8 +289,8 @@ def test_any_points_and_counts_have_a_p_value(counts: tuple[int, int, int], poin
 def test_many_guesses_take_no_time_and_huge_epsilons_no_digits() -> None:
     assert one_run.curve_p_value(20_000, 20_000, 19_990, curve_lines.gaussian(1.0)) < 1e-8
     assert 0.0 < one_run.curve_p_value(20_000, 300, 300, curve_lines.gaussian(0.7)) < 1e-5
-    told = one_run.curve_p_value(1000, 1000, 1000, ((0.5, 1e-2), (750.0, 0.0)))
-    assert told == one_run.p_value(1000, 1000, 1000, 0.5, 1e-2)
+    curve = one_run.curve_p_value(1000, 1000, 1000, ((0.5, 1e-2), (750.0, 0.0)))
+    assert curve == one_run.p_value(1000, 1000, 1000, 0.5, 1e-2)
 
 
 @pytest.mark.parametrize("epsilon", [0.2, 1.0, 2.5])

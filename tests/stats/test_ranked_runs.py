@@ -15,12 +15,12 @@ from dpspec.stats.attacks.ranked_runs import Guesses
 
 @pytest.mark.parametrize("mu", [0.0, 0.7, 2.0])
 def test_the_law_of_one_guess_on_either_side_is_an_integral(mu: float) -> None:
-    """Of m runs the least is out, and the largest in: both are right with a chance from their joint density."""
+    """Guess "out" for the smallest of m runs and "in" for the largest; compare with an integral of the density."""
     m, x = 5, np.linspace(-8.0, 8.0 + mu, 2001)
     step = x[1] - x[0]
     out, into = 0.5 * stats.norm.pdf(x), 0.5 * stats.norm.pdf(x - mu)
     law = 0.5 * (stats.norm.cdf(x) + stats.norm.cdf(x - mu))
-    between = np.clip(law[None, :] - law[:, None], 0.0, None)  # of the least in rows, the largest in columns
+    between = np.clip(law[None, :] - law[:, None], 0.0, None)  # rows: the minimum; columns: the maximum
     exact = float(m * (m - 1) * (out @ between ** (m - 2) @ into)) * step**2
     assert ranked_runs.p_value(Guesses(m, 1, 1), 2, mu) == pytest.approx(exact, rel=1e-6)
 
@@ -47,7 +47,7 @@ def test_the_law_is_what_simulation_shows(run: Guesses, mu: float) -> None:
 
 
 def least_mu(absent: np.ndarray, present: np.ndarray) -> float:
-    """The least mu for which a part with these laws, of few values, is mu-GDP: its power at each corner says."""
+    """Return the smallest mu for which two discrete distributions are mu-GDP, from the power at each corner."""
     order = np.argsort(present / absent)[::-1]
     fpr, tpr = np.cumsum(absent[order])[:-1], np.cumsum(present[order])[:-1]
     return float(np.max(stats.norm.ppf(tpr) - stats.norm.ppf(fpr)))
@@ -56,7 +56,7 @@ def least_mu(absent: np.ndarray, present: np.ndarray) -> float:
 @pytest.mark.parametrize("absent", [[0.7, 0.3], [0.5, 0.35, 0.15]], ids=["response", "three-values"])
 @pytest.mark.parametrize(("low", "high"), [(1, 1), (2, 1), (1, 2)])
 def test_no_independent_release_beats_the_gaussian_one(absent: list[float], low: int, high: int) -> None:
-    """All releases of five runs, by brute force: whatever is guessed best from each stays below the theorem."""
+    """All releases of five runs by brute force: the best guesses from each stay below the theorem's bound."""
     law = np.array([absent, absent[::-1]])
     mu, m = least_mu(*law), 5
     tails = np.zeros(low + high + 1)
@@ -89,7 +89,7 @@ def test_p_values_rise_with_mu_and_fall_with_right_guesses(runs: int, share: flo
 
 @pytest.mark.parametrize(("a", "b"), [(2, 3), (2, 50_000), (33, 69), (3201, 6800), (50_000, 2)])
 def test_the_ends_of_the_rule_are_quantiles_of_the_beta_law(a: int, b: int) -> None:
-    """What :mod:`scipy.stats` says of them, which the module itself does not import."""
+    """Compare with :mod:`scipy.stats`, which the module does not import."""
     points, weights = ranked_runs._beta_points(a, b)
     ends = stats.beta.ppf(stats.norm.cdf(-7.5), a, b), stats.beta.isf(stats.norm.cdf(-7.5), a, b)
     assert (points[0], 1.0 - points[-1]) == pytest.approx((ends[0], 1.0 - ends[1]), rel=1e-9, abs=1e-14)

@@ -18,7 +18,7 @@ def ranked(mu: float, present: int, absent: int, seed: int) -> str:
 
 @pytest.mark.parametrize("present", [3, 5])
 def test_it_is_valid_where_scores_say_nothing(present: int) -> None:
-    # Every order of the runs is equally likely: all of them.
+    # Enumerate all orders of the runs, which are equally likely.
     runs = 10
     orders = [
         "".join("1" if i in chosen else "0" for i in range(runs)) for chosen in combinations(range(runs), present)

@@ -12,7 +12,7 @@ from dpspec.stats import utility
 
 RNG = np.random.Generator
 
-#: How likely training is to get each test record right, (records,), and of each run what it makes of that, (records,).
+#: The probability that training gets each test record right, (records,), and the outcomes of each run, (records,).
 Design = tuple[Callable[[RNG, int], np.ndarray], Callable[[RNG, np.ndarray], np.ndarray]]
 
 
@@ -21,7 +21,7 @@ def _records_alike(rng: RNG, records: int) -> np.ndarray:
 
 
 def _records_apart(rng: RNG, records: int) -> np.ndarray:
-    """Training always gets a record right, or never: all runs have the same accuracy, that of the test records."""
+    """If training is deterministic per record, all runs have the same accuracy."""
     return (rng.random(records) < 0.8).astype(float)
 
 
@@ -56,7 +56,7 @@ def test_the_level_holds_for_the_pipeline_on_fresh_records(name: str, runs: int,
 
 
 def test_by_all_outcomes_of_a_small_design() -> None:
-    """Three runs on two records, each right by a coin of its own: the chance of p <= alpha is at most alpha."""
+    """Three runs on two records with independent outcomes: p <= alpha has at most probability alpha."""
     for value in (0.1, 0.5, 0.9):
         chance: dict[float, float] = {}
         for counts in product(range(3), repeat=3):
@@ -69,7 +69,7 @@ def test_by_all_outcomes_of_a_small_design() -> None:
 
 
 def test_what_differs_is_seen() -> None:
-    """Runs at 0.75 +- 0.01 that are claimed to have 0.9: with 8 of them, and not with 2."""
+    """Runs at 0.75 +- 0.01 reject a claim of 0.9 with 8 runs, and not with 2."""
     assert utility.average_at_most([7500, 7600, 7400, 7550, 7450, 7500, 7520, 7480], 10_000, 0.9) < 0.01
     assert utility.average_at_most([7500, 7600], 10_000, 0.9) > 0.05
     assert utility.average_at_most([10] * 20, 10_000, 0.9) < 1e-12
@@ -91,7 +91,7 @@ def test_p_values_fall_as_the_claim_departs_from_the_runs() -> None:
 
 
 def test_the_level_holds_at_whatever_run_one_stops() -> None:
-    """Looked at after each of 40 runs that are all right or all wrong, and stopped where it looks best."""
+    """Test after each of 40 runs that are all right or all wrong, and stop at the smallest p-value."""
     rng, times, rejected = np.random.default_rng(1), 400, 0
     for _ in range(times):
         counts = [100_000 * int(rng.random() < 0.5) for _ in range(40)]

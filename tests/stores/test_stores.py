@@ -130,10 +130,10 @@ def test_a_damaged_record_is_reported_and_made_again(
 ) -> None:
     store.put(KEY, TRIAL, RECORDED)
     damage(*record_of(location))
-    told: list[str] = []
+    notes: list[str] = []
     fresh = Store(location)
-    assert fresh.get(KEY, told.append) is None
-    assert "damaged" in told[0]
+    assert fresh.get(KEY, notes.append) is None
+    assert "damaged" in notes[0]
     files, root = files_of(location)
     assert files.exists(f"{root}/damaged/{KEY}/record.json")
     for again in (fresh, store):
@@ -146,9 +146,9 @@ def test_a_record_under_another_key_is_foreign(store: Store, location: str) -> N
     _, foreign = record_of(location, OTHER)
     files.makedirs(foreign.rpartition("/")[0], exist_ok=True)
     files.pipe_file(foreign, files.cat_file(record))
-    told: list[str] = []
-    assert store.get(OTHER, told.append) is None
-    assert "damaged" in told[0]
+    notes: list[str] = []
+    assert store.get(OTHER, notes.append) is None
+    assert "damaged" in notes[0]
 
 
 @pytest.mark.parametrize("part", ["name", "digest"])
@@ -340,7 +340,7 @@ wrong_mark, later = partial(marked, store="of shoes", version=1), partial(marked
         lambda place: Store(place).unfinished(KEY),
     ],
 )
-def test_a_folder_of_somebody_else_stays_as_it_is(
+def test_a_foreign_folder_is_not_changed(
     tmp_path: Path, make: Callable[[Path], None], use: Callable[[str], object]
 ) -> None:
     folder = tmp_path / "folder"
@@ -376,7 +376,7 @@ def root(request: pytest.FixtureRequest) -> str:
     return f"memory://{uuid.uuid4().hex}" if request.param == "memory" else str(request.getfixturevalue("bucket"))
 
 
-def test_an_object_store_of_somebody_else_stays_as_it_is(root: str) -> None:
+def test_a_foreign_object_store_is_not_changed(root: str) -> None:
     files, prefix = fsspec.core.url_to_fs(root)
     for name in ("damaged/thesis.tex", "tmp/notes", "trials/data.csv"):
         files.pipe_file(f"{prefix}/{name}", b"years of work")

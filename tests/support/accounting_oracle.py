@@ -1,4 +1,4 @@
-"""Slow, obvious and independent ways to the same numbers, for tests only."""
+"""Slow, simple and independent computations of privacy losses, for tests only."""
 
 import itertools
 import math
@@ -11,7 +11,7 @@ from dpspec.accounting.grid import Atoms
 
 
 def two_step_delta(first: Mixture, second: Mixture, epsilon: float, direction: str) -> float:
-    """delta of one step of each pair: the second's closed form averaged over the first's loss (trapezoid rule)."""
+    """delta of one step of each pair: the second's closed form, averaged over the first's loss (trapezoid rule)."""
     top = float(first.sensitivities[-1])
     x = np.linspace(-13.0 * first.sigma, top + 13.0 * first.sigma, 20_001)
     loss = first.log_ratio(x)
@@ -24,24 +24,24 @@ def two_step_delta(first: Mixture, second: Mixture, epsilon: float, direction: s
 
 
 def gaussian_delta(epsilon: float | mpmath.mpf, mu: float | mpmath.mpf) -> mpmath.mpf:
-    """delta of the Gaussian mechanism, to as many digits as mpmath has."""
+    """delta of the Gaussian mechanism, at the precision of mpmath."""
     e, m = mpmath.mpf(epsilon), mpmath.mpf(mu)
     return mpmath.ncdf(m / 2 - e / m) - mpmath.exp(e) * mpmath.ncdf(-m / 2 - e / m)
 
 
 def gaussian_epsilon(mu: float | mpmath.mpf, delta: float, near: float) -> mpmath.mpf:
-    """epsilon of the Gaussian mechanism, which is near a value that is known."""
+    """epsilon of the Gaussian mechanism, by root finding near a known value."""
     log_delta = mpmath.log(mpmath.mpf(delta))
     return mpmath.findroot(lambda e: mpmath.log(gaussian_delta(e, mu)) - log_delta, near, tol=1e-40)
 
 
 def holds(interval: Interval, value: float, digits: float = 1e-9) -> bool:
-    """Whether an interval contains a value that is known up to a relative error."""
+    """Whether an interval contains a value, up to its relative error."""
     return interval.lower * (1.0 - digits) <= value <= interval.upper * (1.0 + digits)
 
 
 def curve(atoms: Atoms, epsilon: float) -> float:
-    """delta(epsilon) of a measure on a grid, losses taken as they stand."""
+    """delta(epsilon) of a discrete measure on a grid of losses."""
     losses = atoms.lowest + atoms.spacing * atoms.index
     return float(atoms.masses @ -np.expm1(np.minimum(epsilon - losses, 0.0))) + atoms.infinity
 

@@ -1,4 +1,4 @@
-"""The audit that is tried with kinds of canaries and scores of plugins."""
+"""A spec for tests of canaries and scores from plugins."""
 
 SPEC = """\
 dpspec: 1

@@ -1,4 +1,4 @@
-"""Specs, findings and evidence made by hand, for tests of the judge."""
+"""Hand-made specs, findings and evidence for tests of the judge."""
 
 import dataclasses
 from typing import Any
@@ -11,10 +11,10 @@ from support import specs
 
 SCOPE_KEYS = ("adjacency", "access", "direction", "group_size", "min_records", "neighbours", "record", "over")
 
-#: What an attack on one trained model speaks of.
+#: The scope of an attack on one trained model.
 HERE = dps.Scope(data="this", pipeline="executed")
 
-#: What a measurement of what was trained speaks of.
+#: The scope of a measurement of one trained model.
 MEASURED = dps.Scope(data="this", adversary="none", pipeline="executed")
 
 
@@ -61,7 +61,7 @@ def attack(canaries: int, guesses: int, correct: int, *, group_size: int = 1, **
 
 
 def counts(successes: int, trials: int, quantity: str = "accuracy", **changes: Any) -> dps.Evidence:
-    """Of the test records of one model; of another quantity, of an attack."""
+    """Return counts over test records of one model, or for another quantity than accuracy, of an attack."""
     base = dps.Evidence(
         id="counts",
         kind="binomial",
@@ -75,7 +75,7 @@ def counts(successes: int, trials: int, quantity: str = "accuracy", **changes: A
 
 
 def average(successes: list[int], records: int, **changes: Any) -> dps.Evidence:
-    """Of several runs, on the same test records."""
+    """Return the average of several runs on the same test records."""
     base = dps.Evidence(
         id="average",
         kind="average",

@@ -1,4 +1,4 @@
-"""A checked recording as tests read it: the verdict of the pipeline with the recording and its costs."""
+"""The result of ``dpspec check`` for tests, with the recording and its costs."""
 
 from __future__ import annotations
 
@@ -27,22 +27,22 @@ __all__ = ["CheckedRun", "Question", "audit_by_spec", "check_run", "checked", "r
 
 
 def check_run(path: Path, question: Question) -> CheckedRun:
-    """The result of ``dpspec check`` with what it is made of."""
+    """The result of ``dpspec check`` and its inputs."""
     return CheckedRun(path=path, question=question, result=check.check_run(path, question))
 
 
 def checked(path: Path, **question: Any) -> CheckedRun:
-    """The result of ``dpspec check`` with these options."""
+    """Return the result of ``dpspec check`` with these options."""
     return check_run(path, Question(**question))
 
 
 def run_page(checked: CheckedRun, width: int, *, every: bool = False) -> str:
-    """The text that ``dpspec check`` prints."""
+    """Return the text that ``dpspec check`` prints."""
     return (terminal.render if every else terminal.render_brief)(checked.result, width=width)
 
 
 def audit_by_spec(folder: Path, *, access: str = "") -> tuple[int, dict[str, Any]]:
-    """The exit code and the audit of the spec of a recorded run, of which ``verify`` finds no difference."""
+    """Return the exit code and the audit of the spec of a recorded run, after ``verify`` passes."""
     with contextlib.chdir(folder.parent):
         assert main(["new", "spec", "found", "--from", folder.name]) == 0
         spec = Path("found.yaml").read_text()
@@ -68,7 +68,7 @@ class CheckedRun:
 
     @property
     def verdict(self) -> str | None:
-        """None if nothing is claimed."""
+        """None without a claim."""
         return self.audit.verdicts[0].verdict if self.audit.verdicts else None
 
     @property
@@ -109,7 +109,7 @@ class CheckedRun:
 
     @property
     def rejected(self) -> set[str]:
-        """The names of the tests that reject, without the word "exact"."""
+        """The names of the rejecting tests, without the word "exact"."""
         return {one.test.removesuffix(", exact") for one in self.checks if one.p_value <= 1e-9}
 
     @property

@@ -1,8 +1,7 @@
-"""Which numbers may decide a claim, told another way than the judge does: by the situations that both speak of.
+"""An oracle for the judge: which numbers may decide a claim, by sets of situations in place of the judge's orders.
 
-A scope is a set of situations, one choice for each of its parts. What holds throughout a set holds throughout every
-part of it, so that an upper bound speaks of a claim whose situations are all among its own, and a counterexample tells
-against a claim that all of its own situations are among. No order of values stands here, only sets of them.
+A scope is a set of situations, a product over its fields. An upper bound applies to a claim if it covers all
+situations of the claim. A counterexample applies if the claim covers all situations of the counterexample.
 """
 
 import dataclasses
@@ -11,10 +10,10 @@ from typing import Any
 
 from dpspec.contract import Claim, Evidence, Finding, Scope, Spec
 
-#: So many records have data sets that are looked at.
+#: Numbers of records in datasets.
 SIZES = (0, 1, 63, 64, 568, 569, 570, 1000, 10**9)
 
-#: What an adversary is who may do more, and what is seen of whom more is seen.
+#: The capabilities of each adversary and the observations of each access, including all weaker ones.
 _MAY = {"gradient": {"gradients", "records", "nothing"}, "record": {"records", "nothing"}, "none": {"nothing"}}
 _SEES = {"all-iterates": {"every model", "the last model"}, "final-model": {"the last model"}}
 _PLANTED, _THIS = {"with planted records"}, {"this one and one of the collection", "this one and one outside"}
@@ -27,12 +26,12 @@ _DATA = {
 }
 _RECORDS = frozenset(range(5))
 
-#: Names under which privacy is spoken of.
+#: Names of privacy quantities.
 PRIVATE = ("epsilon", "delta", "mu", "gamma", "tpr", "fpr", "advantage", "alpha", "kappa")
 
 
 def situations(scope: Scope) -> dict[str, frozenset[Any]]:
-    """For each part of a scope the situations that it speaks of; which pipeline is the conformance's business."""
+    """Return the situations of each field of a scope, except the pipeline, which conformance tests."""
     least, pairs = getattr(scope, "min_records", 0), getattr(scope, "neighbours", "all")
     return {
         "adjacency": frozenset({scope.adjacency}),
@@ -48,13 +47,13 @@ def situations(scope: Scope) -> dict[str, frozenset[Any]]:
 
 
 def among(inner: Scope, outer: Scope, *, but: str = "") -> bool:
-    """Whether all situations of one scope are situations of the other, ``but`` for one part."""
+    """Whether all situations of one scope are situations of the other, ignoring the field ``but``."""
     ours, theirs = situations(inner), situations(outer)
     return all(ours[part] <= theirs[part] for part in ours if part != but)
 
 
-def spoken_of(spec: Spec, claim: Claim) -> Scope:
-    """The scope of a claim, from its keys and the threat model's."""
+def scope_of(spec: Spec, claim: Claim) -> Scope:
+    """Return the scope of a claim, from its keys and the threat model."""
     data = claim.over or ("this" if claim.kind == "per-instance-dp" else "all")
     more = {key: getattr(claim, key) for key in ("min_records", "neighbours") if hasattr(claim, key)}
     return Scope(
@@ -70,8 +69,8 @@ def spoken_of(spec: Spec, claim: Claim) -> Scope:
 
 
 @dataclasses.dataclass(frozen=True)
-class Said:
-    """A claim in short: quantity, value, whether it is at most that, and under which conditions."""
+class Statement:
+    """The statement of a claim: quantity, value, side and conditions."""
 
     quantity: str
     value: float
@@ -79,42 +78,42 @@ class Said:
     at: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
 
-def said(claim: Claim) -> Said:
-    """What a claim of each kind says; of one point for ``tradeoff``."""
+def statement_of(claim: Claim) -> Statement:
+    """Return the statement of a claim of any kind; ``tradeoff`` needs exactly one point."""
     o, at = claim.options, {"group_size": claim.group_size}
     match claim.kind:
         case "approx-dp":
-            return Said("epsilon", o["epsilon"], at={"delta": o["delta"], **at})
+            return Statement("epsilon", o["epsilon"], at={"delta": o["delta"], **at})
         case "per-instance-dp":
             of = {key: o[key] for key in ("fraction", "population") if key in o}
-            return Said("epsilon", o["epsilon"], at={"delta": o["delta"], **of, **at})
+            return Statement("epsilon", o["epsilon"], at={"delta": o["delta"], **of, **at})
         case "pure-dp":
-            return Said("epsilon", o["epsilon"], at={"delta": 0.0, **at})
+            return Statement("epsilon", o["epsilon"], at={"delta": 0.0, **at})
         case "renyi-dp":
-            return Said("epsilon", o["epsilon"], at={"alpha": o["alpha"], **at})
+            return Statement("epsilon", o["epsilon"], at={"alpha": o["alpha"], **at})
         case "gdp":
-            return Said("mu", o["mu"], at=at)
+            return Statement("mu", o["mu"], at=at)
         case "tradeoff":
             (point,) = o["points"]
-            return Said("tpr", point["tpr"], at={"fpr": point["fpr"], **at})
+            return Statement("tpr", point["tpr"], at={"fpr": point["fpr"], **at})
         case "rero":
-            return Said("gamma", o["gamma"], at={"kappa": o["kappa"], **at})
+            return Statement("gamma", o["gamma"], at={"kappa": o["kappa"], **at})
         case "membership" if "advantage" in o:
-            return Said("advantage", o["advantage"], at=at)
+            return Statement("advantage", o["advantage"], at=at)
         case "membership":
-            return Said("tpr", o["tpr"], at={"fpr": o["fpr"], **at})
+            return Statement("tpr", o["tpr"], at={"fpr": o["fpr"], **at})
         case "metric":
             at_most = "at_most" in o
             where = {"split": "test", "about": o.get("about", "pipeline")}
-            return Said(o["name"], o["at_most" if at_most else "at_least"], at_most, where)
+            return Statement(o["name"], o["at_most" if at_most else "at_least"], at_most, where)
     raise ValueError(claim.kind)
 
 
 def stronger(one: Mapping[str, Any], other: Mapping[str, Any], *, upper: bool) -> bool:
-    """Whether a number under the conditions ``one`` says at least as much under ``other``.
+    """Whether a bound under the conditions ``one`` implies the bound under ``other``.
 
-    Losses rise with the number of records that change, with the order, with the rates that are guessed with, and with
-    the share of a population; they fall with delta.
+    Losses rise with the group size, the order, the baseline rates and the fraction of a population; they fall with
+    delta.
     """
     rising, falling = {"group_size", "alpha", "kappa", "fpr", "fraction"}, {"delta"}
     meant = {"group_size": 1, "delta": 0.0, "split": "test", "about": "pipeline"}
@@ -130,16 +129,16 @@ def stronger(one: Mapping[str, Any], other: Mapping[str, Any], *, upper: bool) -
 
 
 def measured(thing: Finding | Evidence) -> bool:
-    """Whether something was measured of what was trained, while nobody attacked it."""
+    """Whether a quantity of the trained model was measured without an attack."""
     scope = thing.scope
     private = any(thing.quantity.lower().startswith(name) for name in PRIVATE)
     return (scope.pipeline, scope.adversary, scope.record) == ("executed", "none", "all") and not private
 
 
 def decided(spec: Spec, claim: Claim, findings: Iterable[Finding]) -> str:
-    """The verdict that findings alone give a claim: refuted, proved, supported or open."""
+    """Return the verdict of a claim from findings alone: refuted, proved, supported or open."""
     findings = list(findings)
-    what, scope, metric = said(claim), spoken_of(spec, claim), claim.kind == "metric"
+    what, scope, metric = statement_of(claim), scope_of(spec, claim), claim.kind == "metric"
     same = [f for f in findings if f.quantity == what.quantity]
     if metric and not all(measured(f) for f in same):
         return "open"
@@ -147,8 +146,8 @@ def decided(spec: Spec, claim: Claim, findings: Iterable[Finding]) -> str:
     return next((verdict for verdict in ("refuted", "proved", "supported") if verdict in found), "open")
 
 
-def _by(finding: Finding, what: Said, scope: Scope | None) -> str:
-    """What one finding of the right quantity makes of a claim; ``scope`` is None where none is claimed."""
+def _by(finding: Finding, what: Statement, scope: Scope | None) -> str:
+    """Return the verdict of a claim from one finding of its quantity; ``scope`` is None for a metric."""
     states = {assumption.status for assumption in finding.assumptions}
     if "false" in states or (finding.printed is not None and finding.printed.refuted):
         return "open"
@@ -157,8 +156,8 @@ def _by(finding: Finding, what: Said, scope: Scope | None) -> str:
     beyond = finding.value > what.value if what.at_most else finding.value < what.value
     within = not beyond and finding.value not in (float("inf"), float("-inf"))
     if finding.bound == against:
-        tells = stronger(finding.at, what.at, upper=False) and (scope is None or among(finding.scope, scope))
-        return "refuted" if tells and beyond and proves and finding.rigor == "certified" else "open"
+        applies = stronger(finding.at, what.at, upper=False) and (scope is None or among(finding.scope, scope))
+        return "refuted" if applies and beyond and proves and finding.rigor == "certified" else "open"
     if not within or not stronger(finding.at, what.at, upper=True):
         return "open"
     whole = scope is None or among(scope, finding.scope)
@@ -168,18 +167,18 @@ def _by(finding: Finding, what: Said, scope: Scope | None) -> str:
     assert finding.bound == towards
     if whole and proves:
         return "proved"
-    # The same number for fewer data sets is worth something, and so is a weaker number for them.
+    # The number supports the claim if it is a weaker proof, or if it applies to fewer datasets.
     return "supported" if whole or (scope is not None and among(scope, finding.scope, but="data")) else "open"
 
 
 def tested(spec: Spec, claim: Claim, evidence: Evidence) -> bool:
-    """Whether an attack, or a measurement, tells against a claim at all."""
-    what = said(claim)
+    """Whether an attack or a measurement can refute a claim."""
+    what = statement_of(claim)
     if claim.kind == "metric":
         about = {"binomial": "model", "average": "pipeline"}.get(evidence.kind)
         at = {**evidence.at, "about": about}
         return evidence.quantity == what.quantity and measured(evidence) and stronger(at, what.at, upper=False)
-    if not among(evidence.scope, spoken_of(spec, claim)):
+    if not among(evidence.scope, scope_of(spec, claim)):
         return False
     if evidence.kind == "binomial":
         return evidence.quantity == what.quantity and stronger(evidence.at, what.at, upper=False)

@@ -1,6 +1,6 @@
-"""A mechanism small enough to reason about: randomised response, many runs, and a count of how often it ran.
+"""Randomized response with many runs, which counts its trials.
 
-A bit is told truthfully with probability e^epsilon / (1 + e^epsilon).
+It reports a bit truthfully with probability e^epsilon / (1 + e^epsilon).
 """
 
 import math
@@ -13,10 +13,10 @@ from dpspec.contract.catalog import Catalog, Offered
 from dpspec.contract.events import Event, Noticed
 from dpspec.language.load import load_specs
 
-#: The indices of all trials that were ever run, in order.
+#: The indices of all trials that ran in this process, in order.
 RAN: list[int] = []
 
-#: Called with the index before each trial; a test may raise here.
+#: Called with the index before each trial; they may raise.
 HOOKS: list = []
 
 EXAMPLE = """\
@@ -39,12 +39,12 @@ def load(folder: Path, *overrides: str, text: str = EXAMPLE, known: Catalog | No
     return loaded.specs
 
 
-def notices(told: Iterable[Event]) -> list[str]:
-    return [event.message for event in told if isinstance(event, Noticed)]
+def notices(events: Iterable[Event]) -> list[str]:
+    return [event.message for event in events if isinstance(event, Noticed)]
 
 
 class CountingAudit(dps.Audit):
-    """Knows its epsilon exactly; each trial asks 200 present and 200 absent records."""
+    """Has a known epsilon; each trial draws answers of 200 present and 200 absent records."""
 
     def bound(self, spec: dps.Spec, context: dps.Context) -> Iterator[dps.Finding]:
         yield dps.Finding(
@@ -94,7 +94,7 @@ class CountingAudit(dps.Audit):
 
 
 class Nothing:
-    """A data set of ten records that nobody looks at."""
+    """A dataset of ten records that no trial reads."""
 
     def __init__(self, options: dps.FrozenMap, directory: object) -> None:
         pass
@@ -112,7 +112,7 @@ class NoTrainer:
 
 
 def catalog() -> Catalog:
-    """The mechanism, a data set and a backend."""
+    """Return a catalog of the mechanism, a dataset and a backend."""
     number = {"type": "number", "minimum": 0, "description": "how truthful"}
     mechanism = dps.Mechanism(
         kind="counting",
@@ -133,7 +133,11 @@ def catalog() -> Catalog:
     empty = {"type": "object", "properties": {}, "additionalProperties": False}
     dataset = dps.Dataset(kind="nothing", summary="nothing", schema=empty, source="support.counting:Nothing")
     backend = dps.Backend(
-        kind="native", summary="nobody", schema=empty, capabilities=frozenset(), trainer="support.counting:NoTrainer"
+        kind="native",
+        summary="trains nothing",
+        schema=empty,
+        capabilities=frozenset(),
+        trainer="support.counting:NoTrainer",
     )
 
     def offer(provider: object) -> Offered:

@@ -1,4 +1,4 @@
-"""Backends whose constants come from the records: each trains the native loop on another job than it was given."""
+"""Backends whose constants depend on the records: each changes the job of the native loop."""
 
 from dataclasses import replace
 
@@ -11,7 +11,7 @@ from dpspec.training.loop.native import NativeTrainer, tensors
 
 
 class Divisor:
-    """Divides by the number of records that are there, times the rate."""
+    """Divides by the rate times the actual number of records."""
 
     def train(self, job: TrainingJob) -> None:
         rate = Phase.of(job.phases[0]).rate(len(job.x))
@@ -19,7 +19,7 @@ class Divisor:
 
 
 class Normalisation:
-    """Standardises features by their own mean and deviation."""
+    """Standardizes features by their mean and standard deviation."""
 
     def train(self, job: TrainingJob) -> None:
         x = (job.x - job.x.mean(axis=0)) / (job.x.std(axis=0) + 1e-6)
@@ -27,7 +27,7 @@ class Normalisation:
 
 
 class ClipNorm:
-    """Clips to the median length of the gradients of all records, at the first model."""
+    """Clips to the median gradient norm of all records at the initial model."""
 
     def train(self, job: TrainingJob) -> None:
         model = FlatModel(job.model, device="cpu")

@@ -1,7 +1,7 @@
-"""The counting mechanism, whose trials do what a folder tells them to: so that other processes can be told things.
+"""The counting mechanism with faults that files in a folder control, across processes.
 
-``kill-3``: the process that comes to trial 3 kills itself, once. ``fail-3``: trial 3 raises. ``wait-3``: trial 3 takes
-its time until it is killed or stopped. Each trial leaves a file ``ran-3-PID``.
+``kill-3``: trial 3 kills its process, once. ``always-kill-3``: the same, each time. ``fail-3``: trial 3 raises.
+``wait-3``: trial 3 waits until it is killed or cancelled. Each trial leaves a file such as ``ran-3-PID``.
 """
 
 import dataclasses
@@ -21,7 +21,7 @@ FOLDER = "DPSPEC_TEST_FOLDER"
 
 
 class FragileAudit(counting.CountingAudit):
-    """Draws as the counting mechanism does."""
+    """Draw answers as the counting mechanism does."""
 
     def trials(self, inputs: FrozenMap, context: Context, indices: Sequence[int]) -> Iterator[Trial]:
         folder = Path(os.environ[FOLDER])
@@ -43,7 +43,7 @@ class FragileAudit(counting.CountingAudit):
 
 
 def catalog() -> Catalog:
-    """The counting catalog with this audit in its place."""
+    """Return the counting catalog with this audit."""
     plain = counting.catalog()
     offered = plain.mechanisms["counting"]
     fragile = dataclasses.replace(offered.provider, audit="support.fragile:FragileAudit")
@@ -56,5 +56,5 @@ def catalog() -> Catalog:
 
 
 def two_workers(demand: PoolRequest) -> Pool:
-    """Always two processes, however little there is to do."""
+    """Return two processes, whatever the number of tasks."""
     return Processes(["cpu"], most=2, threads=2, budget=10**10)

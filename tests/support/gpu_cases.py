@@ -1,4 +1,4 @@
-"""Small audits of every mechanism, as specs, and small runs of every model: what a device is tried on."""
+"""Small specs of every mechanism and small runs of every model, for tests of devices."""
 
 import json
 from collections.abc import Mapping
@@ -39,7 +39,7 @@ def _changed(text: str, changes: Mapping[str, object]) -> str:
     return yaml.safe_dump(document, sort_keys=False)
 
 
-#: Gradient descent in place of a released sum.
+#: Gradient descent instead of a released sum.
 _DESCENT = {
     "mechanism.private": {"kind": "dp-gd", "eps_noise": 0.2, "loss": "cross-entropy", "lipschitz": 1.0},
     "mechanism.clip_rows": None,
@@ -73,7 +73,7 @@ _LAPLACE_MIX = {
 
 _POISSON: dict[str, object] = {"mechanism.sampling": {"scheme": "poisson", "rate": 0.3}}
 
-#: By name: the kind of the mechanism, and what is changed of its small spec.
+#: By name: the kind of the mechanism, and overrides of its small spec.
 _CASES: dict[str, tuple[str, dict[str, object]]] = {
     "group": ("group", _POISSON),
     "group momentum": ("group", {"training.optimizer": {"kind": "momentum", "weight_decay": 0.01}}),
@@ -105,13 +105,13 @@ def write_case(name: str, folder: Path, *, steps: int = 4) -> Path:
     return path
 
 
-#: Images of 28 x 28 for those that need them, and options that make the others small.
+#: Image shapes of models that need them, and options for small models.
 SHAPES = {"cnn-small": (1, 28, 28), "lenet5": (1, 28, 28), "resnet20": (3, 8, 8), "wide-resnet-16-4": (3, 8, 8)}
 OPTIONS = {"mlp": {"hidden": [5]}, "transformer": {"width": 8, "heads": 2, "hidden": 8}}
 
 
 def job_of(kind: str, *, records: int = 5, steps: int = 2, **changes: object) -> TrainingJob:
-    """A short run of a model kind on rows of no meaning; the rest replaces fields of the job or of its one phase."""
+    """A short run of a model kind on random rows; ``changes`` replace fields of the job or of its only phase."""
     (model,) = (model for model in MODELS if model.kind == kind)
     shape, chance = SHAPES.get(kind, (6,)), np.random.default_rng(0)
     facts = Facts(records=records, features=prod(shape), classes=3, shape=shape, vocabulary=9 if model.tokens else None)

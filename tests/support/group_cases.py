@@ -1,4 +1,4 @@
-"""Small DP-SGD mechanisms of the group plugin, and explicit data sets inside a finding's scope."""
+"""Small DP-SGD mechanisms of the group plugin, and explicit datasets inside a finding's scope."""
 
 from typing import Any
 
@@ -6,13 +6,13 @@ from hypothesis import strategies as st
 
 from dpspec.contract import Finding
 
-#: In clip norms: nothing, a little, as much as fits, more, far more than a float32 holds, and what is not a number.
+#: In clip norms: zero, below, at and above the clip norm, near the limits of float32, and not finite.
 GRADIENTS = (0.0, 1e-20, 0.3, -0.7, 1.0, -1.0, 3.0, -10.0, 1e30, -1e30, float("inf"), float("nan"))
 
 
 @st.composite
 def mechanisms(draw: st.DrawFn, schemes: tuple[str, ...] = ("poisson", "fixed", "full")) -> dict[str, Any]:
-    """Phases of up to three steps in all, the declared number of records, and the group size."""
+    """Draw phases of at most three steps in total, the declared number of records, and the group size."""
     scheme = draw(st.sampled_from(schemes))
     size, records = draw(st.integers(1, 3)), draw(st.integers(4, 5))
     sampling: dict[str, Any] = {"scheme": scheme}
@@ -34,7 +34,7 @@ def mechanisms(draw: st.DrawFn, schemes: tuple[str, ...] = ("poisson", "fixed", 
 
 
 def sizes_within(finding: Finding, case: dict[str, Any], draw: st.DrawFn) -> tuple[int, int]:
-    """How many records the smaller data set has, and how many the group, inside a finding's scope."""
+    """Draw the sizes of the smaller dataset and of the group, inside a finding's scope."""
     need = max((int(p["sampling"].get("batch_size", 0)) for p in case["phases"]), default=0)
     members = draw(st.integers(1, case["size"]))
     if finding.scope.data == "this":  # the declared data, with members removed or added
@@ -43,11 +43,11 @@ def sizes_within(finding: Finding, case: dict[str, Any], draw: st.DrawFn) -> tup
 
 
 def gradients_within(finding: Finding, case: dict[str, Any], draw: st.DrawFn) -> tuple[list[float], list[float]]:
-    """The gradients of the records that stay and of the group's, of sizes inside a finding's scope."""
+    """Draw the gradients of the common records and of the group, inside a finding's scope."""
     others, members = sizes_within(finding, case, draw)
     clip = max(float(phase["clip_norm"]) for phase in case["phases"])
-    planted = [clip * g for g in draw(st.lists(st.sampled_from(GRADIENTS), min_size=others, max_size=others))]
+    common = [clip * g for g in draw(st.lists(st.sampled_from(GRADIENTS), min_size=others, max_size=others))]
     group = [clip * g for g in draw(st.lists(st.sampled_from(GRADIENTS), min_size=members, max_size=members))]
     if draw(st.booleans()):  # towards the worst case
-        planted, group = [-2.0 * clip] * others, [2.0 * clip] * members
-    return planted, group
+        common, group = [-2.0 * clip] * others, [2.0 * clip] * members
+    return common, group

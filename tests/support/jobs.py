@@ -24,9 +24,9 @@ RECORDS, FEATURES = 400, 6
 
 @dataclass
 class Job(PrivateTraining):
-    """One job; ``change`` gets it after its checkpoint is loaded and before its recording begins.
+    """One job. ``change`` gets it after the checkpoint is loaded and before the recording begins.
 
-    restores: what is loaded from the checkpoint. saves: after how many steps a checkpoint is saved; the last one stays.
+    restores: the loaded parts of the checkpoint. saves: steps after which a checkpoint is saved; the last one stays.
     killed: whether the process ends within the block. seed: None for the system's randomness.
     """
 
@@ -116,7 +116,7 @@ class Job(PrivateTraining):
 
 
 def kill(recorder: Any) -> None:
-    """Leave a block as a killed process does, without an end."""
+    """Leave a block like a killed process, without an end record."""
     training = recorder._training
     training.detach()
     training.writer.close()

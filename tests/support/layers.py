@@ -1,4 +1,4 @@
-"""All sorts of structures of layers, by name: what a rule for per-example gradients may meet."""
+"""Structures of layers by name, for tests of rules for per-example gradients."""
 
 import copy
 
@@ -9,7 +9,7 @@ from torch.nn.utils.parametrizations import weight_norm
 
 
 def one_by_one(model, x, y):
-    """Gradients (b, P) of all records from one backward pass each; zeros for unused parameters."""
+    """Return the gradients (b, P) from one backward pass per record; zeros for unused parameters."""
     parameters = [p for p in model.parameters() if p.requires_grad]
     found = []
     for i in range(len(x)):
@@ -21,7 +21,7 @@ def one_by_one(model, x, y):
 
 
 class Net(nn.Module):
-    """Layers by name, and any function of them and the records."""
+    """Named layers, and a function of them and the records."""
 
     def __init__(self, run, **parts):
         super().__init__()
@@ -75,13 +75,13 @@ def recurrent(m, x):
 
 
 def frames(m, x):
-    """Folds an axis into the batch and back: 3 inner rows per record."""
+    """Folds an axis into the batch and back, with 3 inner rows per record."""
     h = m.norm(m.conv(x.flatten(0, 1)))
     return m.head(h.flatten(1)).view(len(x), 3, -1).mean(1)
 
 
 def centred(m, x):
-    """Couples the records of a batch, if it ever sees one."""
+    """Couples the records of a batch."""
     return m.head(x - x.mean(0) + x)
 
 
@@ -104,7 +104,7 @@ def tokens(count, length, top):
     return torch.randint(0, top, (count, length), generator=torch.Generator().manual_seed(5)).double()
 
 
-#: Models that need no vmap, and others, by name: the model, the shape of a record or the top token, and the parameters
+#: Models with and without rules for all layers: the model, the shape of a record or the top token, and the parameters
 #: without a rule.
 with torch.random.fork_rng():
     torch.manual_seed(7)
@@ -205,7 +205,7 @@ CASES = {**TOGETHER, **APART}
 
 
 def made(name):
-    """A model, records, labels, the parameters without a rule, and whether no vmap is needed."""
+    """Return a model, records, labels, the parameters without a rule, and whether vmap is unnecessary."""
     model, shape, *without = CASES[name]
     model, source = copy.deepcopy(model).double(), torch.Generator().manual_seed(3)
     with torch.no_grad():

@@ -17,7 +17,7 @@ FIGURE = {(r, p): mixed(0.02, 5000, 0.3675, r, 1000, 20, p) for r in (0.075, 0.1
 
 
 def log_density_of_sum(o: np.ndarray, scale: float, width: float) -> np.ndarray:
-    """ln of the density of U[0, width] + Laplace(scale) at each of ``o``."""
+    """Return the log-density of U[0, width] + Laplace(scale) at each of ``o``."""
     below, above = np.minimum(o, 0.0) / scale, np.maximum(o - width, 0.0) / scale
     inner = np.clip(o, 0.0, width)
     edges = np.log(2.0 - np.exp(-inner / scale) - np.exp(-(width - inner) / scale))
@@ -25,7 +25,7 @@ def log_density_of_sum(o: np.ndarray, scale: float, width: float) -> np.ndarray:
 
 
 def loss_of_pair(segment: Segment, cell: float = 0.01) -> PrivacyLoss:
-    """Of the one-hot gradient, or of p equal coordinates in full batches; cells of Gaussian noise only lose of it."""
+    """The loss of the one-hot gradient, or of p equal coordinates in full batches; discretizing only lowers it."""
     assert segment.rate == 1.0 or (segment.sparsity == 1 and segment.embedded == 0.0)
     half, shift = 0.5 * segment.gap, segment.shift
     middles = np.arange(-half - 11.0, half + shift + 11.0, cell) + 0.5 * cell

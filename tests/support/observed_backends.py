@@ -25,7 +25,7 @@ def dpspec_backends() -> Iterable[Backend]:
 
 
 class Steps(Observer):
-    """Writes a line to ``$STEPWISE_LOG`` at each step, slowly."""
+    """Writes a line to ``$STEPWISE_LOG`` at each step, with a delay."""
 
     def __init__(self, seed: int) -> None:
         self._seed = seed
@@ -39,7 +39,7 @@ class Steps(Observer):
         return {}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """It has no state."""
+        """Ignore the empty state."""
 
 
 class StepwiseTrainer:

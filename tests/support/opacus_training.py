@@ -1,4 +1,4 @@
-"""Small trainings with Opacus, in every way that the recorder knows, with and without a recorder."""
+"""Small trainings with Opacus in every supported mode, with or without a recorder."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ RECORDS, FEATURES = 300, 6
 
 
 def record_losses(model: Any, batch: Any) -> torch.Tensor:
-    """(b,) the loss of each record."""
+    """Return the loss of each record, (b,)."""
     return cross_entropy(model(batch[0]), batch[1], reduction="none")
 
 
 def physical_batches(loader: Any, optimizer: Any, most: int | None) -> Any:
-    """A context with the batches of a pass, in parts of up to ``most`` records; None for whole ones."""
+    """Return a context with the batches of an epoch, in parts of at most ``most`` records unless None."""
     if most is None:
         return contextlib.nullcontext(loader)
     return BatchMemoryManager(data_loader=loader, max_physical_batch_size=most, optimizer=optimizer)
 
 
 class PrivateTraining:
-    """A training whose parts ``make_private`` makes: ``model``, ``private`` (the optimizer), ``loader`` and others.
+    """A training from ``make_private``, with ``model``, ``private`` (the optimizer), ``loader`` and other attributes.
 
     epochs, noise, clip: of the subclass. physical: the largest physical batch, or None.
     """
@@ -69,7 +69,7 @@ class PrivateTraining:
         self.private.step()
 
     def train(self, each: Any = None) -> None:
-        """Call ``each``, if it is given, with this object after each step."""
+        """Train, and call ``each`` with this object after each step."""
         for _ in range(self.epochs):
             with physical_batches(self.loader, self.private, self.physical) as batches:
                 for x, y in batches:
@@ -126,7 +126,7 @@ class Training(PrivateTraining):
         return self
 
     def run(self, folder: Any = None, each: Any = None) -> list[torch.Tensor]:
-        """The parameters that come out."""
+        """The final parameters."""
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             self.build()
@@ -140,7 +140,7 @@ class Training(PrivateTraining):
 def recorded(
     folder: Any, script: Any = Training.train, *, prepare: Any = None, asked: Any = None, **made: Any
 ) -> CheckedRun:
-    """The answer to a claim about a training that ``script`` runs inside the block, after ``prepare`` changed it."""
+    """Check a claim about a training that ``script`` runs in the block, after ``prepare`` has changed it."""
     training = Training(**made)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -168,7 +168,7 @@ def after_each(name: str, change: Any) -> Any:
 
 
 def scheduled(make: Any) -> Any:
-    """The script that trains with a scheduler, made of the optimizer within the block."""
+    """Return a script that trains with a scheduler, made from the optimizer within the block."""
 
     def script(training: Training) -> None:
         schedule = make(training.private)
@@ -178,7 +178,7 @@ def scheduled(make: Any) -> Any:
 
 
 def two_passes(training: Training) -> None:
-    """Ghost clipping without the criterion: its two backward passes are the script's own."""
+    """Ghost clipping without the criterion: the script makes the two backward passes."""
     for _ in range(training.epochs):
         for x, y in training.loader:
             losses = cross_entropy(training.model(x), y, reduction="none")

@@ -1,4 +1,4 @@
-"""The slow obvious way: laws of updates by listing batches, and divergences by integration or by listing paths."""
+"""Brute force: distributions of updates by enumerating batches, divergences by integration or enumeration."""
 
 import itertools
 import math
@@ -11,19 +11,19 @@ from dpspec.accounting import sampled_gaussian_integer_rdp
 from dpspec_per_instance.bounds import entropic_mean
 from dpspec_per_instance.mean_rule import plug_in
 
-#: More multisets than this are not listed.
+#: Maximum number of enumerated multisets.
 MOST_MULTISETS = 3_000_000
 
 
 class Law(NamedTuple):
-    """A law of updates: ``values`` (k, d) and ``log_masses`` (k,)."""
+    """A distribution of updates: ``values`` (k, d) and ``log_masses`` (k,)."""
 
     values: np.ndarray
     log_masses: np.ndarray
 
 
 def merged(values, log_masses):
-    """The same law with equal updates put together."""
+    """Merge equal updates of a distribution."""
     distinct, where = np.unique(np.asarray(values, dtype=np.float64), axis=0, return_inverse=True)
     logs = np.asarray(log_masses, dtype=np.float64)
     where = np.asarray(where).reshape(-1)
@@ -31,10 +31,10 @@ def merged(values, log_masses):
 
 
 def exact(order, first, second, sigma):
-    """Theorem 3.6 of D(first || second), by listing all multisets of updates; ``ValueError`` beyond a few million."""
+    """Theorem 3.6 of D(first || second), over all multisets of updates; ``ValueError`` beyond ``MOST_MULTISETS``."""
     a, k = order, len(first.values)
     if math.comb(k + a - 1, a) > MOST_MULTISETS:
-        raise ValueError(f"{k} distinct updates at order {a} are too many to list: sample them")
+        raise ValueError(f"{k} distinct updates at order {a} are too many to enumerate: sample them")
     chosen = np.array(list(itertools.combinations_with_replacement(range(k), a)))
     counts = np.zeros((len(chosen), k))
     np.add.at(counts, (np.arange(len(chosen))[:, None], chosen), 1.0)
@@ -48,7 +48,7 @@ def exact(order, first, second, sigma):
 
 
 def sampled(order, first, second, sigma, outer, inner, seed):
-    """The plug-in for two given laws: the slow obvious way, one draw after the other."""
+    """The plug-in estimate for two distributions, computed directly from the draws."""
     rng, a = np.random.default_rng(seed), order
     bases = second.values[rng.choice(len(second.values), outer, p=_masses(second))]
     drawn = first.values[rng.choice(len(first.values), (outer, inner, a), p=_masses(first))]
@@ -63,7 +63,7 @@ def _masses(law):
 
 
 def integer_divergence(orders, rate, ratio):
-    """Theorem 3.2 as the paper prints it, at whole orders >= 2; ``orders`` and ``ratio`` broadcast.
+    """Theorem 3.2 as printed in the paper, at integer orders >= 2; ``orders`` and ``ratio`` broadcast.
 
     ln sum_k C(a, k) (1 - q)^(a - k) q^k e^(nu^2 (k^2 - k) / 2) / (a - 1).
     """
@@ -84,7 +84,7 @@ def largest_mean_change(norm, distances=()):
 
 
 def updates(gradients, rates, rule):
-    """The law of U(batch): each row of ``gradients`` (n, d) enters with its probability; the empty mean is 0."""
+    """The distribution of U(batch): each row of ``gradients`` (n, d) has its probability; the empty mean is 0."""
     rows = np.asarray(gradients, dtype=np.float64)
     rows = rows.reshape(len(rows), -1)
     values, logs = [], []
@@ -99,7 +99,7 @@ def updates(gradients, rates, rule):
 
 
 def pair(others, record, q, rule, q_record=None):
-    """The laws of updates with the record, and without it."""
+    """The distributions of updates with and without the record."""
     gradients = [np.atleast_1d(np.asarray(g, dtype=np.float64)) for g in (*others, record)]
     rates = [q] * len(others) + [q if q_record is None else q_record]
     alone = Law(np.zeros((1, len(gradients[-1]))), np.zeros(1))
@@ -108,7 +108,7 @@ def pair(others, record, q, rule, q_record=None):
 
 
 def log_density(law, x, sigma):
-    """Of the law's update plus noise, at points ``x`` (m, d)."""
+    """The log-density of an update plus noise at points ``x`` (m, d)."""
     far = np.square(x[:, None, :] - law.values[None, :, :]).sum(-1)
     return logsumexp(law.log_masses - far / (2.0 * sigma**2), axis=1) - 0.5 * x.shape[1] * math.log(
         2.0 * math.pi * sigma**2
@@ -116,7 +116,7 @@ def log_density(law, x, sigma):
 
 
 def renyi(order, first, second, sigma):
-    """D_order(first || second) of two laws plus noise, by the trapezoidal rule on a grid in one or two dimensions."""
+    """D_order(first || second) of two distributions plus noise, by the trapezoidal rule in one or two dimensions."""
     points = np.concatenate([first.values, second.values])
     low, high = points.min(0), points.max(0)
     reach = (high - low) * order + 13.0 * sigma
@@ -139,7 +139,7 @@ class Chain:
         return 1 + len(self.rows)
 
     def before(self, t):
-        """The law of the state before step t >= 2, (2,)."""
+        """The distribution of the state before step t >= 2, (2,)."""
         law = self.start
         for row in self.rows[: t - 2]:
             law = law @ row

@@ -1,4 +1,4 @@
-"""A plain loop without Opacus that reports what it does, sound or with a fault."""
+"""A plain loop without Opacus that reports its steps, correct or with a fault."""
 
 import contextlib
 import dataclasses
@@ -86,7 +86,7 @@ def plain_loop(
 def rebuilt(
     folder: Path, place: Path, change: Any = None, end: Any = None, scores: bytes | None = None, canaries: int = 400
 ) -> Path:
-    """A folder with sound digests around other content: ``change`` gets header and steps, ``end`` has other facts."""
+    """Write a folder with valid digests and changed content: ``change`` gets header and steps, ``end`` other facts."""
     read = RunFolder.open(folder)
     content = read.header, [one for one in read.steps() if hasattr(one, "drawn")], list(read.internal())
     header, public, internal = content if change is None else change(*content)

@@ -1,6 +1,6 @@
-"""DP-SGD of a logistic regression in plain torch on a planted data set, recorded, sound or with a fault.
+"""Recorded DP-SGD of a logistic regression in plain torch on a dataset with canaries, correct or with a fault.
 
-Each canary has a feature that no other record has: the weight of that feature is all that shows whether it was in.
+Each canary has a feature of its own, whose weight alone depends on its inclusion.
 """
 
 from pathlib import Path
@@ -19,7 +19,7 @@ RATE, STEPS, SIGMA, CLIP = 0.1, 40, 1.5, 1.0
 
 
 def planted_data(seed: int, canaries: int = 400) -> Planted:
-    """Records without a trace of canaries, and canaries of one feature each; ``seed`` decides on coins as well."""
+    """Return records without the canaries' features, and canaries; ``seed`` draws the inclusion bits too."""
     chance = torch.Generator().manual_seed(seed)
     x = torch.cat([torch.randn(RECORDS, FEATURES, generator=chance), torch.zeros(RECORDS, canaries)], dim=1)
     y = (x[:, 0] > 0).float()
@@ -28,16 +28,15 @@ def planted_data(seed: int, canaries: int = 400) -> Planted:
 
 
 def loss(model: Any, batch: Any) -> torch.Tensor:
-    """Of each record."""
+    """Return the loss of each record."""
     return binary_cross_entropy_with_logits(model(batch[0]).squeeze(1), batch[1], reduction="none")
 
 
 def train(folder: Path, seed: int = 0, fault: str = "", canaries: int = 400) -> tuple[Any, nn.Module, Planted]:
-    """The recorder, the model and the data once the block is over.
+    """Train, and return the recorder, the model and the data.
 
-    fault: ``no-noise``: the noise that is told of is added to nothing, and no optimizer is given to the recorder, so
-    that it can believe what it is told or leave it; ``trained-on``: the model is trained once more
-    without noise, after the block.
+    fault: ``no-noise``: report noise that the step does not add, and give no optimizer to the recorder, which could
+    detect that; ``trained-on``: train one more step without noise after the block.
     """
     planted, chance = planted_data(seed, canaries), torch.Generator().manual_seed(seed + 1000)
     model = nn.Linear(FEATURES + canaries, 1, bias=False)
@@ -69,6 +68,6 @@ def train(folder: Path, seed: int = 0, fault: str = "", canaries: int = 400) -> 
 
 
 def _gradients(model: nn.Module, planted: Planted, drawn: torch.Tensor) -> torch.Tensor:
-    """The gradients of the records that are there, (b, d)."""
+    """Return the gradients of the drawn records, (b, d)."""
     x, y = (torch.stack(part) for part in zip(*planted.__getitems__(drawn.tolist()), strict=True))
     return (torch.sigmoid(model(x)) - y[:, None]) * x

@@ -1,10 +1,10 @@
-"""An oracle for scopes: explicit neighbours through the plugin's own executed code, held against what bounds say.
+"""An oracle for scopes: compare bounds with the plugin's executed code on explicit neighbors.
 
-``readings`` takes a mechanism's block and two data sets that differ in one record, works out in which scope they lie,
-runs the pipeline on both as a trial does (cut to the ball, fitted steps, query or gradients, noise of the declared
-scale), computes exactly how far the two outputs' distributions are apart, and sets it beside every bound whose scope
-covers the pair. A ratio above 1 is a bound that does not hold. What a proof only relies on, norms of gradients and how
-fast they move, is read as well, since the output of many noisy steps has no closed form.
+``readings`` takes a mechanism's block and two datasets that differ in one record, and finds their scope. It runs the
+pipeline on both as a trial does (clip to the ball, fit the steps, query or gradients, noise of the declared scale),
+computes the exact divergence of the two output distributions, and compares it with every bound that covers the pair.
+A ratio above 1 refutes the bound. The output of many noisy steps has no closed form, so the constants of the proof are
+compared too: norms and smoothness of gradients.
 """
 
 import itertools
@@ -27,10 +27,10 @@ from support import specs
 Rows: TypeAlias = npt.NDArray[np.float64]
 Block: TypeAlias = dict[str, Any]
 
-#: What rounding may add to a ratio; and parameters at which gradients are read.
+#: Tolerance of a ratio for rounding, and the number of random parameters for gradients.
 TOLERANCE, _PLACES = 1e-9, 4
 
-#: The reading of a pair that no bound speaks of.
+#: The reading of a pair that no bound covers.
 NOTHING = "nothing is claimed"
 
 #: The order of Renyi divergences, and the grid of one-dimensional mixtures.
@@ -38,7 +38,7 @@ ORDER, _NODES = 2.0, 4001
 
 
 class Pair(NamedTuple):
-    """Two data sets that differ in record 0, rows (n, d) with NaN where a value is missing, labels -1 and 1."""
+    """Two datasets that differ in record 0: rows (n, d) with NaN for missing values, labels -1 and 1."""
 
     one: Rows
     other: Rows
@@ -47,7 +47,7 @@ class Pair(NamedTuple):
 
 
 class Reading(NamedTuple):
-    """One bound, and what the executed code has in its place."""
+    """One bound, and the value of the executed code."""
 
     what: str
     bound: float
@@ -55,21 +55,21 @@ class Reading(NamedTuple):
 
     @property
     def ratio(self) -> float:
-        """Above 1 where the bound does not hold."""
+        """The ratio of value and bound; above 1 if the bound does not hold."""
         if self.executed <= self.bound:
             return self.executed / self.bound if self.bound > 0.0 and math.isfinite(self.bound) else 0.0
         return self.executed / self.bound if self.bound > 0.0 else math.inf
 
 
 def declared(mechanism: Mapping[str, Any], records: int, features: int) -> tuple[Spec, Facts]:
-    """The spec of a mechanism's block, and the facts of declared data."""
+    """Return the spec of a mechanism's block, and the facts of declared data."""
     block = {"radius": 1.0, "clip_rows": True, **mechanism}
     access = "final-model" if block["private"]["kind"] == "sgd-iterated" else "all-iterates"
     delta = block["ptr"]["delta"] if block.get("ptr") else 1e-5
-    asked: list[tuple[str, Block]] = [("gdp", {"mu": 1.0}), ("approx-dp", {"epsilon": 1.0, "delta": delta})]
-    asked += [("renyi-dp", {"alpha": ORDER, "epsilon": 1.0})]
+    kinds: list[tuple[str, Block]] = [("gdp", {"mu": 1.0}), ("approx-dp", {"epsilon": 1.0, "delta": delta})]
+    kinds += [("renyi-dp", {"alpha": ORDER, "epsilon": 1.0})]
     scope: Block = {"adjacency": "replace-one", "access": access}
-    claims = (Claim(id=kind, kind=kind, options=FrozenMap(of), direction="both", **scope) for kind, of in asked)
+    claims = (Claim(id=kind, kind=kind, options=FrozenMap(of), direction="both", **scope) for kind, of in kinds)
     threats = ThreatModel(options=FrozenMap({"adversary": "record"}), **scope)
     mechanism_section = Section("preprocessing", FrozenMap(block))
     spec = specs.bare(mechanism=mechanism_section, threat_model=threats, claims=tuple(claims))
@@ -77,12 +77,12 @@ def declared(mechanism: Mapping[str, Any], records: int, features: int) -> tuple
 
 
 def refused(spec: Spec, facts: Facts) -> bool:
-    """Whether the plugin refuses the spec: then it claims nothing."""
+    """Whether the plugin rejects the spec, and so states no bound."""
     return any(d.severity == "error" for d in PreprocessingAudit().check(spec, facts))
 
 
 def readings(mechanism: Mapping[str, Any], records: int, pair: Pair) -> list[Reading]:
-    """Every bound whose scope covers the pair, beside the executed value. ``records``: the declared number."""
+    """Return every bound that covers the pair with its executed value. ``records``: the declared number."""
     spec, facts = declared(mechanism, records, pair.one.shape[1])
     if refused(spec, facts):
         return []
@@ -96,7 +96,7 @@ def readings(mechanism: Mapping[str, Any], records: int, pair: Pair) -> list[Rea
     engine = LinearEngine(private=found.private, radius=found.out_radius, declared=Private.of(mechanism["private"]))
     try:
         law = _law(engine, processed, pair)  # type: ignore[arg-type]
-    except ValueError:  # both hold another number of records than declared, and are refused
+    except ValueError:  # rejected: both differ from the declared number of records
         return []
     scope = _scope(spec, found, own)
     counted = [f for f in bounds.upper_bounds(spec, found) if f.bound == "upper" and covers(f.scope, scope)]
@@ -106,12 +106,12 @@ def readings(mechanism: Mapping[str, Any], records: int, pair: Pair) -> list[Rea
 
 
 def worst(mechanism: Mapping[str, Any], records: int, pair: Pair) -> Reading:
-    """The reading of the largest ratio; of none one that says so."""
+    """Return the reading with the largest ratio, or ``NOTHING``."""
     return max(readings(mechanism, records, pair), key=lambda r: r.ratio, default=Reading(NOTHING, 1.0, 0.0))
 
 
 def limits(step: Mapping[str, Any], sets: list[Rows]) -> Block:
-    """The tightest collection that both data sets lie in, of what a step's repaired bound needs and may take."""
+    """Return the tightest limits, for a step's repaired bound, of a collection that contains both datasets."""
     declared_step = read_step(step)
     by = declared_step.name
     found = [steps.measure_limits(x, declared_step) for x in sets]
@@ -127,9 +127,9 @@ def limits(step: Mapping[str, Any], sets: list[Rows]) -> Block:
 
 
 class _Law(NamedTuple):
-    """The two outputs' distributions: gaussian and laplace by the distance of their centres in scales, others by cells.
+    """The two outputs' distributions.
 
-    cells: the logarithms of their probabilities.
+    effect: the distance of Gaussian or Laplace centers in noise scales. cells: log-probabilities of other kinds.
     """
 
     kind: str
@@ -150,7 +150,7 @@ class _Law(NamedTuple):
             yield Reading(name, float(finding.at["delta"]), self.delta(finding.value))  # type: ignore[arg-type]
 
     def divergence(self, order: float) -> float:
-        """The larger Renyi divergence."""
+        """Return the larger Renyi divergence of the two directions."""
         if self.kind == "gaussian":
             return 0.5 * order * self.effect**2
         if self.kind == "laplace":
@@ -165,7 +165,7 @@ class _Law(NamedTuple):
         return max(float(np.max(p - q)) for p, q in self._both())
 
     def delta(self, epsilon: float, shares: tuple[float, float] = (1.0, 1.0)) -> float:
-        """The larger hockey-stick divergence; shares: how likely either output is released at all, Gaussian only."""
+        """Return the larger hockey-stick divergence. shares: probabilities of a release, Gaussian only."""
         if self.kind == "gaussian":
             return max(a * _gaussian(epsilon + math.log(b / a), self.effect) for a, b in (shares, shares[::-1]))
         if self.kind == "laplace":
@@ -178,7 +178,7 @@ class _Law(NamedTuple):
 
 
 def _excess(p: Rows, q: Rows, epsilon: float) -> float:
-    """Sum of p - e^epsilon q where it is positive, from logarithms."""
+    """Return the sum of the positive p - e^epsilon q, from logarithms."""
     over = p > q + epsilon
     return float(np.sum(np.exp(p[over]) * -np.expm1(q[over] + epsilon - p[over])))
 
@@ -198,7 +198,7 @@ def _processed(x: Rows, found: options.Pipeline) -> Rows | None:
 
 
 def _law(engine: LinearEngine, processed: list[Rows], pair: Pair) -> _Law:
-    """What both data sets give. Gradients are read at the initial parameters, where short steps keep all iterates."""
+    """Return both output distributions. Short steps keep all iterates near the initial parameters of the gradients."""
     m = engine.private
     if m.kind in ("gaussian", "laplace", "exponential"):
         one, other = (engine.query(x) for x in processed)
@@ -206,7 +206,7 @@ def _law(engine: LinearEngine, processed: list[Rows], pair: Pair) -> _Law:
             return _Law(m.kind, float(np.linalg.norm(one - other)) / m.sigma)
         scores = [q / (2.0 * m.sigma) for q in (one, other)]
         return _Law("cells", cells=tuple(log_softmax(s) for s in scores))  # type: ignore[arg-type]
-    # The engine's own training, for what it refuses; gradients of both at the same parameters.
+    # Train only for the errors of the engine; compare gradients at the same parameters.
     for x, y in zip(processed, (pair.labels, pair.other_labels), strict=True):
         engine.train(x, y, np.random.default_rng(0))
     start = np.zeros(processed[0].shape[1])
@@ -220,7 +220,7 @@ def _law(engine: LinearEngine, processed: list[Rows], pair: Pair) -> _Law:
 
 
 def _mixtures(centres: list[Rows]) -> tuple[Rows, Rows]:
-    """Logarithms of the cell probabilities of two mixtures of unit Gaussians, on one fine grid."""
+    """Return the cell log-probabilities of two mixtures of unit Gaussians, on one fine grid."""
     ends = [min(c.min() for c in centres) - 9.0, max(c.max() for c in centres) + 9.0]
     grid = np.linspace(*ends, _NODES)
     found = []
@@ -232,7 +232,7 @@ def _mixtures(centres: list[Rows]) -> tuple[Rows, Rows]:
 
 
 def _constants(engine: LinearEngine, processed: list[Rows], pair: Pair) -> Iterator[Reading]:
-    """What proofs rely on: the norm of gradients, how fast they move with a record, and weights of queries."""
+    """Yield constants of the proofs: norms and smoothness of gradients, and weights of queries."""
     m = engine.private
     if m.kind in ("gaussian", "laplace"):
         gaps = np.linalg.norm(processed[0] - processed[1], axis=1)
@@ -265,7 +265,7 @@ def _constants(engine: LinearEngine, processed: list[Rows], pair: Pair) -> Itera
 
 
 def _scope(spec: Spec, found: options.Pipeline, own: list[Rows]) -> Scope:
-    """The scope that a pair lies in: what a claim must speak of to speak of it."""
+    """Return the smallest scope that contains a pair."""
     counted = len(own[0]) == found.private.records
     inside = found.step is not None and counted and found.repaired is not None
     for x in own if inside else []:
@@ -283,7 +283,7 @@ def _scope(spec: Spec, found: options.Pipeline, own: list[Rows]) -> Scope:
 
 
 def _tested(finding: Finding, law: _Law, own: list[Rows], found: options.Pipeline, spec: Spec) -> Iterator[Reading]:
-    """A bound with a test in front: outputs, or a refusal, by the exact probabilities of both."""
+    """Compare a bound of propose-test-release with the exact probabilities of outputs and refusals."""
     test = spec.mechanism["ptr"]
     distances = [steps.distance_to_edge(x, found) for x in own]
     yield Reading("distance to the collection's edge", 1.0, abs(distances[0] - distances[1]))

@@ -1,4 +1,4 @@
-"""One step applied to the rows that it is fitted to, and records counted in balls, for tests of the plugin."""
+"""Fitted steps and counts of records in balls, for tests of the plugin."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -11,10 +11,10 @@ from dpspec_preprocessing.steps import Neighbourhoods, fit_step
 
 
 def apply_step(x: npt.NDArray[np.float64], step: Mapping[str, Any]) -> npt.NDArray[np.float64]:
-    """One step, fitted to the rows that it is applied to."""
+    """Fit a step to rows and apply it to them."""
     return np.asarray(fit_step(x, read_step(step))(x))
 
 
 def count_in_balls(x: npt.NDArray[np.float64], radius: float) -> npt.NDArray[np.int64]:
-    """How many records lie within ``radius`` of each, itself included, (n,)."""
+    """Return the number of records within ``radius`` of each record, itself included, (n,)."""
     return np.asarray(Neighbourhoods(x).count_in_balls(radius), dtype=np.int64)

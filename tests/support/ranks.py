@@ -1,4 +1,4 @@
-"""A small training with Opacus in several processes on this machine, with a fault of the caller's."""
+"""A small training with Opacus in several local processes, with an optional fault."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ _REPLACED = (
 
 @dataclass
 class Ranked(PrivateTraining):
-    """One training; ``prepare`` and ``loop`` run on every rank, with this object and its rank, and ``within`` in the
-    recorded block in the place of :meth:`train`.
+    """One training. Every rank calls ``prepare`` and ``loop`` with this object and its rank, and ``within`` instead of
+    :meth:`train` in the recorded block.
 
     seed: of all ranks; by default ``seed_of`` plus the rank.
     """

@@ -1,4 +1,4 @@
-"""Data that cannot be used."""
+"""Assertions about unusable data."""
 
 import pytest
 
@@ -6,7 +6,7 @@ from dpspec.contract import DataError, DataSource
 
 
 def refused(made: DataSource, *parts: str) -> None:
-    """Facts or else rows raise ``DataError``, in words that hold every part."""
+    """Require a ``DataError`` from the facts or the rows, with every part in its message."""
     with pytest.raises(DataError) as caught:
         _ = made.facts(), made.load()
     for part in parts:

@@ -1,4 +1,4 @@
-"""Small audits of reconstruction for tests: specs, contexts, trials, and what a run showed."""
+"""Small audits of reconstruction for tests: specs, contexts, trials and observations."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -74,14 +74,14 @@ SCALED = (
 
 
 class Alone:
-    """The native loop without its way of training runs together."""
+    """The native loop without joint training of several runs."""
 
     def train(self, job: TrainingJob) -> None:
         native.train_with(job, native.parts_of(job))
 
 
 class Changed(NativeTrainer):
-    """The native loop on jobs that are changed before, all together."""
+    """The native loop on changed jobs."""
 
     def __init__(self, change: Callable[[TrainingJob], TrainingJob]) -> None:
         self._change = change

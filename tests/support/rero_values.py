@@ -1,6 +1,6 @@
 """Independently computed values of gamma (closed forms, mpmath quadrature and contours, grids), sensitivity one.
 
-Each: name, noise, effect, rate, steps, kappa, gamma. Where only an interval is known, gamma is one.
+Each: name, noise, effect, rate, steps, kappa, gamma. gamma is an interval if only an interval is known.
 """
 
 from typing import Literal, NamedTuple
@@ -63,7 +63,7 @@ VALUES = (
 
 BY_NAME = {value.name: value for value in VALUES}
 
-#: Figures 2: kappa, gamma, at 13 digits and fewer.
+#: Figure 2: kappa, gamma to at most 13 digits.
 CIFAR = (
     (1e-7, 3.62356050396e-7),
     (1e-6, 3.25856204973e-6),
@@ -83,7 +83,7 @@ IMAGENET = (
     (1e-1, 0.556425369962),
 )
 
-#: Figures 3 and 4: steps, rate, sigma for (4, 1e-5)-DP; by kappa gamma, the other direction's number, the limit's.
+#: Figures 3 and 4: steps, rate, sigma for (4, 1e-5)-DP; by kappa: gamma, the other direction's and the limit's value.
 FIXED_EPSILON = (
     (1, 0.1, 0.6595955276, {0.1: (0.14927129, 0.11076826, 0.16299285), 0.9: (0.90974261, 0.94198294, 0.94304628)}),
     (1, 0.5, 0.9132435633, {0.1: (0.26300270, 0.17817084, 0.30136156), 0.9: (0.94563115, 0.97817084, 0.97945470)}),

@@ -1,8 +1,8 @@
-"""A backend that reports falsely or not at all: the native loop behind a relay.
+"""A faulty backend: the native loop behind a relay that changes or drops its reports.
 
-``LIES`` names each; ``shown_by`` are the sources of which any one must give it away: a declared log (``iterates``,
-``sampling-log``, ``noise-log``, ``norm-log``), or ``undone``: residuals of released states. Lies without a source are
-beyond every test; the checks that the plan promises must be made all the same.
+Any single source in a fault's ``detected_by`` must detect it: a declared log (``iterates``, ``sampling-log``,
+``noise-log``, ``norm-log``), or ``undone``, the residuals of released states. A fault without a source is
+undetectable, but the run must still make every check that its plan promises.
 """
 
 import contextlib
@@ -18,49 +18,49 @@ from dpspec.contract import FrozenMap, Observer, TrainingJob
 from dpspec.training.gradients import flat_model
 from dpspec.training.loop.native import parts_of, train_with
 
-#: Of the relay, the step and the value: the steps and values that observers get in its place.
-Telling = Callable[[Any, int, Any], Iterable[tuple[int, Any]]]
+#: Maps the relay, a step and a value to the steps and values that observers get instead.
+Change = Callable[[Any, int, Any], Iterable[tuple[int, Any]]]
 
 EVENTS = ("released", "sampled", "noised", "clipped")
 
 
 class Relay(Observer):
-    """Stands between the loop and its observers, and changes what they get.
+    """Change the loop's reports to its observers.
 
-    kept: a value of the saboteur's. swallows: whether objections of observers are not heard.
+    kept: state of a change between steps. swallows: whether to suppress exceptions of observers.
     """
 
-    def __init__(self, job: TrainingJob, steps: int, told: Mapping[str, Telling], swallows: bool) -> None:
-        self._job, self.steps, self.kept, self._told, self._swallows = job, steps, None, told, swallows
+    def __init__(self, job: TrainingJob, steps: int, reports: Mapping[str, Change], swallows: bool) -> None:
+        self._job, self.steps, self.kept, self._reports, self._swallows = job, steps, None, reports, swallows
 
-    def _tell(self, method: str, step: int, value: Any) -> None:
-        for at, changed in self._told[method](self, step, value) if method in self._told else [(step, value)]:
+    def _report(self, method: str, step: int, value: Any) -> None:
+        for at, changed in self._reports[method](self, step, value) if method in self._reports else [(step, value)]:
             with contextlib.suppress(*([Exception] if self._swallows else [])):
                 for observer in self._job.observers:
                     getattr(observer, method)(at, changed)
 
     def released(self, step: int, state: Any) -> None:
-        self._tell("released", step, state)
+        self._report("released", step, state)
 
     def sampled(self, step: int, indices: Any) -> None:
-        self._tell("sampled", step, indices)
+        self._report("sampled", step, indices)
 
     def noised(self, step: int, noise: Any) -> None:
-        self._tell("noised", step, noise)
+        self._report("noised", step, noise)
 
     def clipped(self, step: int, norms: Any) -> None:
-        self._tell("clipped", step, norms)
+        self._report("clipped", step, norms)
 
 
 @dataclass(frozen=True)
-class Lie:
-    """What the relay tells, and how the job or the loop's parts differ from what is declared.
+class Fault:
+    """Changes of the reports, and deviations of the job or of the loop's parts from the declaration.
 
-    run: in which of the runs that somebody looks on, counted from 1; None for all.
+    run: the number of the only observed run with the fault, counted from 1; None for all runs.
     """
 
-    shown_by: frozenset[str]
-    told: Mapping[str, Telling] = field(default_factory=dict)
+    detected_by: frozenset[str]
+    reports: Mapping[str, Change] = field(default_factory=dict)
     swallows: bool = False
     job: Callable[[TrainingJob], TrainingJob] = field(default=lambda job: job)
     parts: Callable[[Any], Any] = field(default=lambda parts: parts)
@@ -68,28 +68,28 @@ class Lie:
     run: int | None = None
 
 
-def sabotage(lie: Lie, job: TrainingJob) -> None:
-    """Train a job by the native loop, with a lie."""
-    changed = lie.job(replace(job, resumable=None))
+def sabotage(fault: Fault, job: TrainingJob) -> None:
+    """Train a job by the native loop with a fault."""
+    changed = fault.job(replace(job, resumable=None))
     steps = sum(int(phase["steps"]) for phase in job.phases)
-    relay = Relay(job, steps, lie.told, lie.swallows)
-    train_with(replace(changed, observers=(relay,)), lie.parts(parts_of(changed)))
+    relay = Relay(job, steps, fault.reports, fault.swallows)
+    train_with(replace(changed, observers=(relay,)), fault.parts(parts_of(changed)))
     if changed.model is not job.model:
         flat_model.load(job.model, flat_model.flatten(changed.model))
-    lie.after(job)
+    fault.after(job)
 
 
 class Saboteur:
-    """The lie that the spec's option ``lie`` names."""
+    """Train with the fault that the spec's option ``fault`` names."""
 
-    #: How many runs somebody has looked on since the count was set back.
+    #: Number of observed runs since the last reset.
     watched = 0
 
     def train(self, job: TrainingJob) -> None:
         Saboteur.watched += bool(job.observers)
-        lie = LIES[str(job.options.get("lie", "none"))]
-        told = lie.run is None or (bool(job.observers) and Saboteur.watched == lie.run)
-        sabotage(lie if told else LIES["none"], job)
+        fault = FAULTS[str(job.options.get("fault", "none"))]
+        applies = fault.run is None or (bool(job.observers) and Saboteur.watched == fault.run)
+        sabotage(fault if applies else FAULTS["none"], job)
 
 
 def _phases(**changes: Callable[[FrozenMap], Any]) -> Callable[[TrainingJob], TrainingJob]:
@@ -101,13 +101,13 @@ def _phases(**changes: Callable[[FrozenMap], Any]) -> Callable[[TrainingJob], Tr
 
 
 def _noise(change: Callable[[Any, int], Any]) -> Callable[[Any], Any]:
-    """The noise of each step, changed; steps count from 1."""
+    """Change the noise of each step; steps count from 1."""
 
     def parts(made: Any) -> Any:
         steps = itertools.count(1)
 
-        def noise(total: Any, deviation: float, source: Any) -> Any:
-            return change(made.noise(total, deviation, source), next(steps))
+        def noise(total: Any, std: float, source: Any) -> Any:
+            return change(made.noise(total, std, source), next(steps))
 
         return replace(made, noise=noise)
 
@@ -115,7 +115,7 @@ def _noise(change: Callable[[Any, int], Any]) -> Callable[[Any], Any]:
 
 
 def _sampler(change: Callable[[Any, int], Any]) -> Callable[[Any], Any]:
-    """Every batch changed, knowing how many records there are."""
+    """Change every batch, given its indices and the number of records."""
 
     class Sampler:
         def __init__(self, own: Any) -> None:
@@ -157,7 +157,7 @@ def renumbered(relay: Relay, step: int, value: Any) -> list[tuple[int, Any]]:
 
 
 def stale(relay: Relay, step: int, value: Any) -> list[tuple[int, Any]]:
-    """Every second state is the one before; the last is right."""
+    """Report every second state twice, except that the last one is correct."""
     if step % 2 == 0 or step == relay.steps or relay.kept is None:
         relay.kept = value.clone()
     return [(step, relay.kept)]
@@ -190,74 +190,76 @@ _LOGS = frozenset({"sampling-log", "noise-log", "norm-log"})
 _ANY = _LOGS | {"iterates"}
 _STATES, _DRAWN, _NOISE, _NORMS = (frozenset({c}) for c in ("iterates", "sampling-log", "noise-log", "norm-log"))
 _SEEN_NOISE = frozenset({"undone", "noise-log"})
-UNTOLD = dict.fromkeys(EVENTS, nothing)
+UNREPORTED = dict.fromkeys(EVENTS, nothing)
 
-LIES: dict[str, Lie] = {
-    "none": Lie(frozenset()),
-    "steps-half": Lie(_ANY, job=_phases(steps=lambda p: int(p["steps"]) // 2)),
-    "steps-triple": Lie(_ANY, job=_phases(steps=lambda p: 3 * int(p["steps"]))),
-    "steps-one-more": Lie(_ANY, job=_phases(steps=lambda p: int(p["steps"]) + 1)),
-    "steps-one-less": Lie(_ANY, job=_phases(steps=lambda p: int(p["steps"]) - 1)),
-    "noise-none": Lie(_SEEN_NOISE, parts=_noise(lambda noise, step: 0.0 * noise)),
-    "noise-hundredth": Lie(_SEEN_NOISE, parts=_noise(lambda noise, step: 0.01 * noise)),
-    "noise-doubled": Lie(_NOISE, parts=_noise(lambda noise, step: 2.0 * noise)),
-    "noise-reused": Lie(_SEEN_NOISE, parts=lambda made: _noise(partial(_first, []))(made)),
-    "noise-hundredth-told-whole": Lie(
-        frozenset({"undone"}), told={"noised": hundredfold}, parts=_noise(lambda noise, step: 0.01 * noise)
+FAULTS: dict[str, Fault] = {
+    "none": Fault(frozenset()),
+    "steps-half": Fault(_ANY, job=_phases(steps=lambda p: int(p["steps"]) // 2)),
+    "steps-triple": Fault(_ANY, job=_phases(steps=lambda p: 3 * int(p["steps"]))),
+    "steps-one-more": Fault(_ANY, job=_phases(steps=lambda p: int(p["steps"]) + 1)),
+    "steps-one-less": Fault(_ANY, job=_phases(steps=lambda p: int(p["steps"]) - 1)),
+    "noise-none": Fault(_SEEN_NOISE, parts=_noise(lambda noise, step: 0.0 * noise)),
+    "noise-hundredth": Fault(_SEEN_NOISE, parts=_noise(lambda noise, step: 0.01 * noise)),
+    "noise-doubled": Fault(_NOISE, parts=_noise(lambda noise, step: 2.0 * noise)),
+    "noise-reused": Fault(_SEEN_NOISE, parts=lambda made: _noise(partial(_first, []))(made)),
+    "noise-hundredth-logged-whole": Fault(
+        frozenset({"undone"}), reports={"noised": hundredfold}, parts=_noise(lambda noise, step: 0.01 * noise)
     ),
-    "noise-told-constant": Lie(_NOISE, told={"noised": constant}),
-    "half-steps-hundredth-noise": Lie(
+    "noise-log-constant": Fault(_NOISE, reports={"noised": constant}),
+    "half-steps-hundredth-noise": Fault(
         _ANY, job=_phases(steps=lambda p: int(p["steps"]) // 2), parts=_noise(lambda noise, step: 0.01 * noise)
     ),
-    "states-none": Lie(_STATES, told={"released": nothing}),
-    "states-every-second": Lie(_STATES, told={"released": every_second}),
-    "states-every-second-renumbered": Lie(_STATES, told={"released": renumbered}),
-    "states-every-second-objections-swallowed": Lie(_STATES, told={"released": every_second}, swallows=True),
-    "states-half": Lie(_STATES, told={"released": half}),
-    "states-twice": Lie(_STATES, told={"released": twice}),
-    "states-stale": Lie(_STATES, told={"released": stale}),
-    "states-constant": Lie(_STATES, told={"released": constant}),
-    "last-state-not-the-model": Lie(_STATES, after=_noisier),
-    "batches-none": Lie(_DRAWN, told={"sampled": nothing}),
-    "batches-half": Lie(_DRAWN, told={"sampled": half}),
-    "batches-twice": Lie(_DRAWN, told={"sampled": twice}),
-    "batches-empty": Lie(_DRAWN, told={"sampled": empty}),
-    "noise-log-none": Lie(_NOISE, told={"noised": nothing}),
-    "noise-log-half": Lie(_NOISE, told={"noised": half}),
-    "noise-log-twice": Lie(_NOISE, told={"noised": twice}),
-    "norms-none": Lie(_NORMS, told={"clipped": nothing}),
-    "norms-half": Lie(_NORMS, told={"clipped": half}),
-    "norms-twice": Lie(_NORMS, told={"clipped": twice}),
-    "logs-none": Lie(_LOGS, told=dict.fromkeys(EVENTS[1:], nothing)),
-    "nothing-shown": Lie(_ANY, told=UNTOLD),
-    "rate-doubled": Lie(_DRAWN, job=_phases(sampling=_with_rate)),
-    "records-half": Lie(_DRAWN, parts=_sampler(lambda drawn, records: drawn[drawn < records // 2])),
-    "records-twice": Lie(_DRAWN, parts=_sampler(lambda drawn, records: torch.cat([drawn, drawn]))),
-    # Beyond tests of so short a run, and so none of them need give it away: what is promised must be made all the same.
-    "canaries-ignored": Lie(
+    "states-none": Fault(_STATES, reports={"released": nothing}),
+    "states-every-second": Fault(_STATES, reports={"released": every_second}),
+    "states-every-second-renumbered": Fault(_STATES, reports={"released": renumbered}),
+    "states-every-second-objections-swallowed": Fault(_STATES, reports={"released": every_second}, swallows=True),
+    "states-half": Fault(_STATES, reports={"released": half}),
+    "states-twice": Fault(_STATES, reports={"released": twice}),
+    "states-stale": Fault(_STATES, reports={"released": stale}),
+    "states-constant": Fault(_STATES, reports={"released": constant}),
+    "last-state-not-the-model": Fault(_STATES, after=_noisier),
+    "batches-none": Fault(_DRAWN, reports={"sampled": nothing}),
+    "batches-half": Fault(_DRAWN, reports={"sampled": half}),
+    "batches-twice": Fault(_DRAWN, reports={"sampled": twice}),
+    "batches-empty": Fault(_DRAWN, reports={"sampled": empty}),
+    "noise-log-none": Fault(_NOISE, reports={"noised": nothing}),
+    "noise-log-half": Fault(_NOISE, reports={"noised": half}),
+    "noise-log-twice": Fault(_NOISE, reports={"noised": twice}),
+    "norms-none": Fault(_NORMS, reports={"clipped": nothing}),
+    "norms-half": Fault(_NORMS, reports={"clipped": half}),
+    "norms-twice": Fault(_NORMS, reports={"clipped": twice}),
+    "logs-none": Fault(_LOGS, reports=dict.fromkeys(EVENTS[1:], nothing)),
+    "nothing-shown": Fault(_ANY, reports=UNREPORTED),
+    "rate-doubled": Fault(_DRAWN, job=_phases(sampling=_with_rate)),
+    "records-half": Fault(_DRAWN, parts=_sampler(lambda drawn, records: drawn[drawn < records // 2])),
+    "records-twice": Fault(_DRAWN, parts=_sampler(lambda drawn, records: torch.cat([drawn, drawn]))),
+    # No test detects these in so short a run. The promised checks are still required.
+    "canaries-ignored": Fault(
         frozenset(), parts=lambda made: replace(made, contributions=_without_canaries(made.contributions))
     ),
-    "clip-doubled": Lie(frozenset(), job=_phases(clip_norm=lambda p: 2.0 * float(p["clip_norm"]))),
+    "clip-doubled": Fault(frozenset(), job=_phases(clip_norm=lambda p: 2.0 * float(p["clip_norm"]))),
 }
 
-#: Noise that is missing at single steps, which sums over all steps do not show.
+#: Too little noise at single steps, which sums over all steps do not reveal.
 PER_STEP = {
     "first-step-silent": _noise(lambda noise, step: noise * float(step > 1)),
     "last-step-silent": _noise(lambda noise, step: noise * float(step % 8 != 0)),
     "noise-alternating": _noise(lambda noise, step: noise * (0.25 if step % 2 else 1.39)),
     "one-step-tenth": _noise(lambda noise, step: noise * (0.1 if step == 3 else 1.0)),
 }
-LIES |= {name: Lie(_SEEN_NOISE, parts=parts) for name, parts in PER_STEP.items()}
+FAULTS |= {name: Fault(_SEEN_NOISE, parts=parts) for name, parts in PER_STEP.items()}
 
-#: One run of several is another one: what the others tell must not speak for it.
-LIES |= {
-    "second-run-untold": Lie(_ANY, told=UNTOLD, run=2),
-    "second-run-without-noise": Lie(_SEEN_NOISE, parts=_noise(lambda noise, step: 0.0 * noise), run=2),
-    "second-run-without-noise-untold": Lie(_ANY, told=UNTOLD, parts=_noise(lambda noise, step: 0.0 * noise), run=2),
-    "second-run-half": Lie(_ANY, job=_phases(steps=lambda p: int(p["steps"]) // 2), run=2),
+#: Faults of the second run alone, which reports of the other runs must not hide.
+FAULTS |= {
+    "second-run-unreported": Fault(_ANY, reports=UNREPORTED, run=2),
+    "second-run-without-noise": Fault(_SEEN_NOISE, parts=_noise(lambda noise, step: 0.0 * noise), run=2),
+    "second-run-without-noise-unreported": Fault(
+        _ANY, reports=UNREPORTED, parts=_noise(lambda noise, step: 0.0 * noise), run=2
+    ),
+    "second-run-half": Fault(_ANY, job=_phases(steps=lambda p: int(p["steps"]) // 2), run=2),
 }
 
 
 def _without_canaries(own: Any) -> Any:
-    """No canary's gradient reaches the sum; everything else is told as it was."""
+    """Omit the gradients of canaries from the sum, and report everything else unchanged."""
     return lambda state, indices, clip: own(state, indices[indices < len(own._x)], clip)

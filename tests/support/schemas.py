@@ -28,5 +28,5 @@ def sarif_errors(document: Any) -> list[str]:
 
 
 def registry_errors(record: Any) -> list[str]:
-    """Where a record is none of the Differential Privacy Deployments Registry."""
+    """Return the violations of the Differential Privacy Deployments Registry's schema by a record."""
     return [f"{error.json_path}: {error.message}" for error in _registry().iter_errors(record)]

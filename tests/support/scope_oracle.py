@@ -1,9 +1,8 @@
-"""An oracle for scopes: two explicit data sets inside a finding's scope, run through executed code, and compared.
+"""An oracle for scopes: compare two explicit datasets inside a finding's scope by the executed code.
 
-What a step shows of a data set is the law of the noisy sum: a mixture over all batches that the run's own sampler can
-draw, of noise around what the run's own contributions make of each. Nothing is sampled: batches are enumerated, so that
-data sets are tiny. Laws are cut into cells of a line, which is post-processing: a divergence of cells is never above
-that of the laws, and so never above a bound that holds.
+A step releases a noisy sum. Its distribution is a mixture over all batches of the run's sampler, of noise around the
+clipped sum of each batch. Batches of tiny datasets are enumerated, not sampled. Distributions are discretized into
+cells of a line. This is post-processing, so the divergence of the cells never exceeds a valid bound.
 """
 
 import itertools
@@ -27,15 +26,15 @@ from support import specs
 
 Array = np.ndarray[Any, Any]
 
-#: Cells of a line, and of each step where several are put together.
+#: Cells of a line, and of each step by the number of composed steps.
 CELLS, APART = 3000, {1: 3000, 2: 600, 3: 72}
 
-#: So much may a divergence lie above a bound: executed sums are of float32.
+#: Tolerance of a divergence above a bound, because executed sums have type float32.
 ROOM = 1e-4
 
 
 class Slope(torch.nn.Module):
-    """One parameter w and one feature x: logits (w x, 0), so that all gradients lie on a line."""
+    """One parameter w and one feature x: logits (w x, 0), so that all gradients are parallel."""
 
     def __init__(self, start: float = 0.0) -> None:
         super().__init__()
@@ -47,7 +46,7 @@ class Slope(torch.nn.Module):
 
 
 class Given:
-    """Records with the gradients that a case gives them."""
+    """Records with given gradients."""
 
     def __init__(self, gradients: Sequence[float]) -> None:
         self._rows = torch.tensor(gradients, dtype=torch.float32).reshape(-1, 1)
@@ -63,7 +62,11 @@ class Given:
 
 @dataclass(frozen=True)
 class Law:
-    """weights, means: (S,), of the batches. deviation: of the noise, of law ``noise``; width: of a uniform besides."""
+    """A distribution of noisy sums.
+
+    weights, means: of the batches, (S,). deviation: the standard deviation of the noise, whose kind is ``noise``.
+    width: of an added uniform.
+    """
 
     weights: Array
     means: Array
@@ -98,7 +101,7 @@ def _lost(z: Array) -> Array:
 
 
 def batches(sampler: Sampler) -> Iterator[tuple[float, tuple[int, ...]]]:
-    """Every batch that a sampler can draw, with its probability, from the sampler's own parameters."""
+    """Yield every batch that a sampler can draw, with its probability."""
     if isinstance(sampler, Full):
         yield 1.0, tuple(range(sampler.records))
     elif isinstance(sampler, FixedSize):
@@ -114,7 +117,7 @@ def batches(sampler: Sampler) -> Iterator[tuple[float, tuple[int, ...]]]:
 
 
 def law_of(parts: Parts, phase: ScheduledPhase, state: torch.Tensor, line: torch.Tensor | None = None) -> Law:
-    """What one step from ``state`` shows along ``line``, a unit vector; of one parameter, all that it shows."""
+    """Return the distribution of one step from ``state`` along the unit vector ``line``; none for one parameter."""
     along = torch.ones(1) if line is None else line
     weights, means = [], []
     for chance, batch in batches(phase.sampler):
@@ -125,9 +128,9 @@ def law_of(parts: Parts, phase: ScheduledPhase, state: torch.Tensor, line: torch
 
 
 def cells(first: Law, second: Law, steps: int = 1, finer: int = 1) -> tuple[Array, Array]:
-    """Both laws on one grid, as cells in the order of their loss; fewer of them where several steps follow.
+    """Discretize both distributions on one grid, for several steps into fewer cells ordered by loss.
 
-    finer: how many times as many.
+    finer: a factor of the number of cells.
     """
     means = np.concatenate([first.means, second.means])
     reach = 14.0 * max(first.deviation, second.deviation) + first.width
@@ -138,14 +141,14 @@ def cells(first: Law, second: Law, steps: int = 1, finer: int = 1) -> tuple[Arra
     with np.errstate(divide="ignore", invalid="ignore"):
         order = np.argsort(np.nan_to_num(np.log(p) - np.log(q), nan=0.0), kind="stable")
     p, q = p[order], q[order]
-    # Cells of about the same mass of both, and finer where either is small.
+    # Cells have about equal sums of square roots of both masses: finer where either mass is small.
     shares = np.cumsum(np.sqrt(p) + np.sqrt(q))
     starts = np.unique(np.searchsorted(shares, np.linspace(0.0, shares[-1], finer * APART[steps], endpoint=False)))
     return np.add.reduceat(p, starts), np.add.reduceat(q, starts)
 
 
 def composed(steps: Sequence[tuple[Law, Law]], finer: int = 1) -> tuple[Array, Array]:
-    """The cells of several steps that do not depend on each other."""
+    """Return the cells of several independent steps."""
     p, q = np.ones(1), np.ones(1)
     for first, second in steps:
         one, other = cells(first, second, len(steps), finer)
@@ -161,7 +164,7 @@ def delta(p: Array, q: Array, epsilon: float) -> float:
 
 
 def power(p: Array, q: Array, level: float) -> float:
-    """The most mass of p in a test whose mass of q is ``level``, cells taken by their ratio."""
+    """Return the power of the likelihood-ratio test of q against p at ``level``."""
     order = np.argsort(-(p / np.maximum(q, 1e-300)), kind="stable")
     level_of, power_of = np.cumsum(q[order]), np.cumsum(p[order])
     return float(np.interp(level, np.concatenate([[0.0], level_of]), np.concatenate([[0.0], power_of])))
@@ -176,7 +179,7 @@ def run_of(
     training: Mapping[str, Any] | None = None,
     batch: float = 1.0,
 ) -> dps.TrainingJob:
-    """A run on records of one feature, and behind them records of given gradients."""
+    """Return a run on records of one feature, followed by records with given gradients."""
     return dps.TrainingJob(
         x=np.array(x, dtype=np.float32).reshape(-1, 1),
         y=np.array(y, dtype=np.int64),
@@ -191,7 +194,7 @@ def run_of(
 
 
 def laws_of(job: dps.TrainingJob) -> list[Law]:
-    """What each step of a run shows; only for records whose gradients do not depend on the model, or for one step."""
+    """Return the distribution of each step, for one step or for gradients that do not depend on the model."""
     parts = parts_of(job)
     return [law_of(parts, phase, parts.initial) for phase in parts.schedule]
 
@@ -225,25 +228,25 @@ def claim_of(kind: str, direction: str = "both", group_size: int = 1, **options:
 
 
 def findings_of(audit: dps.Audit, spec: dps.Spec, records: int, parameters: int = 1) -> list[dps.Finding]:
-    """What a plugin states from theory, of data of so many records."""
+    """Return a plugin's bounds for data with this number of records."""
     facts = dps.Facts(records=records, features=1, classes=2, shape=(1,), parameters=parameters)
     context = cast(dps.Context, SimpleNamespace(facts=facts, progress=lambda *_, **__: None))
     return [one for one in audit.bound(spec, context) if isinstance(one, dps.Finding)]
 
 
 def remembered_findings_of(audit: dps.Audit, spec: dps.Spec, records: int) -> list[dps.Finding]:
-    """As ``findings_of``, worked out once: thousands of data sets are held against a few hundred mechanisms."""
-    asked = repr((type(audit), spec, records))
-    if asked not in _REMEMBERED:
-        _REMEMBERED[asked] = findings_of(audit, spec, records)
-    return list(_REMEMBERED[asked])
+    """Cache ``findings_of``, because tests compare thousands of datasets with a few hundred mechanisms."""
+    key = repr((type(audit), spec, records))
+    if key not in _REMEMBERED:
+        _REMEMBERED[key] = findings_of(audit, spec, records)
+    return list(_REMEMBERED[key])
 
 
 _REMEMBERED: dict[str, list[dps.Finding]] = {}
 
 
 def proofs(findings: Sequence[dps.Finding], quantity: str = "epsilon") -> list[dps.Finding]:
-    """Those that a verdict may rest on."""
+    """Return the findings that a verdict may use as a proof."""
     return [
         f
         for f in findings
@@ -255,7 +258,7 @@ def proofs(findings: Sequence[dps.Finding], quantity: str = "epsilon") -> list[d
 
 
 def sides(direction: str, absent: Sequence[Law], present: Sequence[Law]) -> list[list[tuple[Law, Law]]]:
-    """The pairs of laws that a direction speaks of: remove compares with the group to without it."""
+    """Return the compared distributions of a direction: remove compares the group's presence with its absence."""
     both = {"remove": list(zip(present, absent, strict=True)), "add": list(zip(absent, present, strict=True))}
     return [pairs for name, pairs in both.items() if direction in (name, "both")]
 
@@ -263,18 +266,18 @@ def sides(direction: str, absent: Sequence[Law], present: Sequence[Law]) -> list
 def worst_delta(
     finding: dps.Finding, absent: Sequence[Law], present: Sequence[Law], *, more: float = 0.0, finer: int = 1
 ) -> float:
-    """delta of two data sets at the finding's epsilon and ``more``, the worse of the directions that it speaks of."""
+    """Return delta of two datasets at the finding's epsilon plus ``more``, the larger over the finding's directions."""
     pairs = sides(finding.scope.direction, absent, present)
     return max(delta(*composed(each, finer), finding.value + more) for each in pairs)
 
 
 def few(examples: int, check: Callable[[st.DataObject], None]) -> Callable[[], None]:
-    """A test of the same examples every time, which CI runs."""
+    """Return a test of fixed examples, for CI."""
     return _drawn(pytest.mark.ci, check, max_examples=examples, derandomize=True)
 
 
 def many(examples: int, check: Callable[[st.DataObject], None]) -> Callable[[], None]:
-    """A test that takes minutes, of other examples every time."""
+    """Return a test of random examples that takes minutes."""
     return _drawn(pytest.mark.slow, check, max_examples=examples)
 
 

@@ -1,4 +1,4 @@
-"""An observer that keeps all that a small run shows."""
+"""An observer that keeps all reports of a small run."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from dpspec.contract import Observer
 
 
 class SeenRun(Observer):
-    """Events in their order, and what each of them showed."""
+    """Events in order, with their values."""
 
     def __init__(self) -> None:
         self.events: list[tuple[str, int]] = []
@@ -36,7 +36,7 @@ class SeenRun(Observer):
         self._keep(self.norms, step, "clipped", norms)
 
     def replay(self, observer: Any, after: int, until: int) -> None:
-        """Show the steps in (after, until] again; from the first model on if ``after`` is 0."""
+        """Repeat the reports of the steps in (after, until], with the first model if ``after`` is 0."""
         for step, method, value in self.calls:
             if after < step <= until or step == after == 0:
                 getattr(observer, method)(step, value)

@@ -1,4 +1,4 @@
-"""The accountant asked each question once: results of a file that run the same mechanism again and again."""
+"""A cache of the accountant, for test files that run the same mechanism often."""
 
 from collections.abc import Sequence
 
@@ -7,7 +7,7 @@ import pytest
 from dpspec.accounting import Interval, PrivacyLoss
 from dpspec.accounting.profiles import Question
 
-#: What asks the accountant itself.
+#: The method without the cache.
 solve = PrivacyLoss._solve
 
 _SOLVED: dict[object, list[Interval]] = {}
@@ -19,14 +19,14 @@ def solved_once(
     widths: Sequence[float],
     other: Sequence[Interval | None] | None = None,
 ) -> list[Interval]:
-    """``solve``, computed once for the same steps, direction, questions, widths and answers of the other direction."""
+    """Cache ``solve`` by steps, direction, questions, widths and answers of the other direction."""
     phases = tuple((pair.key, steps) for pair, steps in loss.phases)
-    asked = (phases, loss.direction, tuple(questions), tuple(widths), None if other is None else tuple(other))
-    if asked not in _SOLVED:
-        _SOLVED[asked] = solve(loss, questions, widths, other)
-    return list(_SOLVED[asked])
+    key = (phases, loss.direction, tuple(questions), tuple(widths), None if other is None else tuple(other))
+    if key not in _SOLVED:
+        _SOLVED[key] = solve(loss, questions, widths, other)
+    return list(_SOLVED[key])
 
 
 def patch(monkeypatch: pytest.MonkeyPatch) -> None:
-    """For tests that patch nothing of the accountant."""
+    """Cache the accountant; only for tests that do not patch it."""
     monkeypatch.setattr(PrivacyLoss, "_solve", solved_once)

@@ -53,7 +53,7 @@ _DOCUMENT: dict[str, Any] = {
 
 
 def document(**blocks: dict[str, Any]) -> dict[str, Any]:
-    """The document of a claim that theory proves, with other keys in its blocks."""
+    """Return the document of a provable claim, with changed blocks."""
     made = copy.deepcopy(_DOCUMENT)
     for name, block in blocks.items():
         made[name] = {**made.get(name, {}), **block}
@@ -61,7 +61,7 @@ def document(**blocks: dict[str, Any]) -> dict[str, Any]:
 
 
 def bare(**fields: Any) -> Spec:
-    """A spec as the loader would make it, without its text."""
+    """Return a spec as from the loader, without its text."""
     empty: dict[str, Any] = {
         "name": "demo",
         "description": "",
@@ -86,7 +86,7 @@ def written(folder: Path, text: str) -> Path:
 
 
 def loaded(path: Path, *overrides: str) -> tuple[Spec, ...]:
-    """The specs of a file, which has no errors."""
+    """Load the specs of a file without errors."""
     found = load_specs([path], load_catalog(), overrides)
     assert found.ok, found.diagnostics
     return found.specs
@@ -97,7 +97,7 @@ def spec_of(folder: Path, text: str, *overrides: str) -> Spec:
 
 
 def audit_of(path: Path, store: Path, *overrides: str) -> AuditResult:
-    """The first audit of a file, on the CPU, with trials in the folder ``store``."""
+    """Run the first audit of a file on the CPU, with trials in the folder ``store``."""
     return run(loaded(path, *overrides), load_catalog(), store=Store(store), device="cpu").audits[0]
 
 
@@ -106,7 +106,7 @@ def audited(folder: Path, text: str, *overrides: str) -> AuditResult:
 
 
 def diagnosed(path: Path, *overrides: str, catalog: Catalog | None = None) -> list[Diagnostic]:
-    """Errors and warnings of the language, or of the mechanism if the language has none."""
+    """Return errors and warnings of the language, or of the mechanism if the language has none."""
     catalog = catalog or load_catalog()
     found = load_specs([path], catalog, overrides)
     if not found.ok:

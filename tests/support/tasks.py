@@ -1,4 +1,4 @@
-"""Work that any process can do, for tests of pools. Options come first (``functools.partial``), the context last."""
+"""Tasks for tests of pools, importable in any process. Options come first (``functools.partial``), the context last."""
 
 import os
 import signal
@@ -15,12 +15,12 @@ def task(number: int, work: Any, **needs: int) -> Task:
 
 
 def until_end(pool: Pool, *numbers: int) -> dict[int, list[Message]]:
-    """The messages of all tasks, by the number of the task."""
-    told: dict[int, list[Message]] = {number: [] for number in numbers}
-    while not all(m and isinstance(m[-1], TaskFinished | TaskFailed | WorkerLost) for m in told.values()):
+    """Collect the messages of all tasks until they end, by the number of the task."""
+    messages: dict[int, list[Message]] = {number: [] for number in numbers}
+    while not all(m and isinstance(m[-1], TaskFinished | TaskFailed | WorkerLost) for m in messages.values()):
         for message in pool.messages():
-            told[message.task].append(message)
-    return told
+            messages[message.task].append(message)
+    return messages
 
 
 def count(number: int, place: TaskContext) -> Iterator[int]:
@@ -52,7 +52,7 @@ def fail(place: TaskContext) -> Iterator[int]:
 
 
 class OddError(Exception):
-    """Cannot be pickled: it has two arguments, and passes on one."""
+    """An exception that cannot be unpickled, because it passes on one of two arguments."""
 
     def __init__(self, one: str, two: str) -> None:
         super().__init__(one)
@@ -90,7 +90,7 @@ def write_output(place: TaskContext) -> Iterator[int]:
 
 
 def wait(file: str, place: TaskContext) -> Iterator[int]:
-    """Write the process id to a file, and send messages for ever."""
+    """Write the process id to a file, and send messages forever."""
     part = Path(f"{file}.part")
     part.write_text(str(os.getpid()), encoding="utf-8")
     part.rename(file)

@@ -1,4 +1,4 @@
-"""Models that somebody may offer and that cannot be trained by example, or not on the data at hand."""
+"""Models of a plugin that do not support per-example gradients or do not fit the data."""
 
 import dataclasses
 from collections.abc import Callable
@@ -13,7 +13,7 @@ from dpspec.contract.catalog import Catalog, Offered
 
 
 class Factory:
-    """Builds what ``make`` does of the numbers of features and classes."""
+    """Build models by ``make`` from the numbers of features and classes."""
 
     def __init__(self, make: Callable[[int, int], nn.Module], options: FrozenMap, facts: Facts) -> None:
         self._make, self._facts = make, facts
@@ -52,7 +52,7 @@ _SCHEMA = {"type": "object", "properties": {}, "additionalProperties": False}
 
 
 def offered(catalog: Catalog) -> Catalog:
-    """The catalog with all of these as kinds, by their names in lower case."""
+    """Return the catalog with these models as kinds, by their names in lower case."""
     kinds: dict[str, Any] = {}
     for name in ("Dropping", "TooNarrow", "Unflat", "FewClasses", "Asking", "Positional"):
         kind = name.lower()

@@ -1,9 +1,9 @@
-"""Commands of dpspec in processes that need not import torch and scipy first: forks of a warm server.
+"""Run dpspec commands as forks of a warm server, which has imported torch and scipy.
 
     ended = warm.dpspec("run", "a.yaml", cwd=folder, env=environment)
     environment["PATH"] = os.pathsep.join([warm.programs(folder), environment["PATH"]])
 
-The first is one command. The second gives shells such a ``dpspec`` and a ``python`` for scripts.
+The first line runs one command. The second gives shells such a ``dpspec`` and a ``python`` for scripts.
 
 Each command is a fork with its own folder, environment, module path, descriptors and exit code. Unlike in a fresh
 interpreter, modules are imported before they are needed, hashes of strings are the server's, and variables that an
@@ -33,10 +33,10 @@ from pathlib import Path
 _LIBRARIES = ("torch", "scipy.stats", "sklearn.datasets")
 _PLUGINS = ("dpspec_group", "dpspec_rero", "dpspec_per_instance", "dpspec_preprocessing", "dpspec_modelmix")
 
-#: Programs that are modules; all others are scripts.
+#: Programs that are modules. All other programs are scripts.
 _MODULES = ("dpspec", "pytest")
 
-#: Modules that commands do not import, or that need an extra, which a test may hide.
+#: Modules that commands do not import, or whose extra a test may hide.
 _LEFT_OUT = ("dpspec.training.opacus_backend", "dpspec.testing")
 
 
@@ -75,7 +75,7 @@ def programs(folder: Path) -> str:
 
 @functools.cache
 def _client() -> tuple[str, ...]:
-    """Start the server of this test process; the command that takes a program and its arguments there."""
+    """Start the server of this test process, and return the command that runs a program there."""
     folder = tempfile.mkdtemp(prefix="dpspec-warm-")
     address = os.path.join(folder, "socket")
     server = subprocess.Popen(
@@ -98,7 +98,7 @@ def _client() -> tuple[str, ...]:
 
 
 def import_everything() -> None:
-    """Import what commands import."""
+    """Import the modules that commands need."""
     for name in _LIBRARIES:
         importlib.import_module(name)
     for name in ("dpspec", *_PLUGINS):
@@ -109,7 +109,7 @@ def import_everything() -> None:
 
 
 def _ask(address: str, arguments: list[str]) -> int:
-    """Have the server run a program with this process' descriptors, folder and environment; its exit code."""
+    """Run a program in the server with our descriptors, folder and environment, and return its exit code."""
     text = json.dumps([arguments, os.getcwd(), dict(os.environ)]).encode("utf-8")
     with socket.socket(socket.AF_UNIX) as line:
         line.connect(address)
@@ -122,7 +122,7 @@ def _ask(address: str, arguments: list[str]) -> int:
 
 
 def _serve(address: str) -> list[str]:
-    """Listen, and return in each process that is to be a command the program and its arguments."""
+    """Fork for each command, and return the program and its arguments in the child."""
     import_everything()
     gc.freeze()  # collections in commands do not copy what they share
     own = [part for part in os.environ.get("PYTHONPATH", "").split(os.pathsep) if part]

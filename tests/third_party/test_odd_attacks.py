@@ -103,8 +103,8 @@ def test_a_score_is_given_its_own_options_and_only_one_that_has_some_has_a_block
     place = Path(context.directory) / "refused.yaml"
     text = (place.parent / "odd.yaml").read_text(encoding="utf-8")
     place.write_text(text.replace("score: odd", "score: odd\n  scoring: {points: 3}"), encoding="utf-8")
-    (told,) = load_specs([place], context._catalog).diagnostics
-    assert (told.code, told.path) == ("unknown-key", ("audit", "scoring"))
+    (reported,) = load_specs([place], context._catalog).diagnostics
+    assert (reported.code, reported.path) == ("unknown-key", ("audit", "scoring"))
     catalog = context._catalog
     points = {"type": "integer", "default": 8, "description": "How many."}
     schema = {"type": "object", "properties": {"points": points}, "additionalProperties": False}
@@ -234,9 +234,9 @@ LENGTHS, DIRECTIONS = "not of length one, or not orthogonal", "make() does not r
 )
 def test_directions_that_are_not_orthonormal_are_refused(odd, body: str, says: str) -> None:
     context = odd(body, space="gradient")
-    with pytest.raises(PluginError, match=r"canary 'odd' of dpspec-odd 2\.0: ") as told:
+    with pytest.raises(PluginError, match=r"canary 'odd' of dpspec-odd 2\.0: ") as raised:
         context.attack.directions(4, 1)
-    assert says in str(told.value)
+    assert says in str(raised.value)
 
 
 def errors(path: Path, catalog: Catalog) -> list[tuple[tuple[object, ...], str]]:

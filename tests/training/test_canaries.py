@@ -178,7 +178,7 @@ def test_coins_decide_whole_groups() -> None:
 
 
 def test_least_variance_is_the_last_singular_vector_with_the_least_likely_label() -> None:
-    """Against the singular values of the rows, and against least squares with the penalty as rows of its own."""
+    """Compare with the singular values of the rows, and with least squares that has the penalty as rows."""
     rng = np.random.default_rng(8)
     y = rng.integers(0, 3, size=60)
     x = (rng.normal(size=(60, 6)) * np.array([3.0, 2.0, 1.0, 0.5, 0.2, 0.05]) + y[:, None]).astype(np.float32)

@@ -1,4 +1,4 @@
-"""A run that is stopped goes on where it was last saved, and ends with the same bits as one that never stopped."""
+"""A stopped run resumes at its last checkpoint, and ends with the same bits as an uninterrupted run."""
 
 from dataclasses import replace
 
@@ -36,7 +36,7 @@ class Counter(Observer):
 
 
 class Forgetful(Observer):
-    """Has a memory, and no way to tell of it."""
+    """An observer with state that it cannot save."""
 
 
 def watched(job, *further):
@@ -100,7 +100,7 @@ def killed_and_run_again(make_job, folder, name, deadly, expected):
     assert counter.steps == list(range(saved + 1 if saved else 0, STEPS + 1))
 
 
-def test_a_run_told_to_stop_loses_nothing(make_job, tmp_path):
+def test_a_stopped_run_loses_nothing(make_job, tmp_path):
     where, done = Resumable(folder=tmp_path, seconds=1e9), []
     progress = {"progress": lambda step, total: done.append(step), "cancelled": lambda: len(done) >= 5}
     with pytest.raises(Cancelled):
@@ -212,7 +212,7 @@ def test_a_file_that_cannot_be_believed_counts_as_absent(make_job, tmp_path, spo
     assert torch.equal(*finals)
 
 
-def test_an_observer_that_cannot_tell_makes_the_run_start_anew(make_job, tmp_path):
+def test_an_observer_without_saved_state_restarts_the_run(make_job, tmp_path):
     where = Resumable(folder=tmp_path, steps=1)
     with pytest.raises(MemoryError):
         NativeTrainer().train(make_job(resumable=where, observers=(Counter(3), Forgetful())))

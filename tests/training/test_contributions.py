@@ -1,4 +1,4 @@
-"""Clipped sums over records, users and inserted canaries, and what an adversary expects of them."""
+"""Clipped sums over records, users and inserted canaries, and their expectation for an adversary."""
 
 import itertools
 import math
@@ -106,7 +106,7 @@ def test_members_are_turned_by_the_angle_each_its_own_way_within_their_support(p
 
 BLOCK = {"scheme": "poisson", "unit": "user", "rate": 0.3, "records_per_user": 2}
 
-#: How many records each of the users has.
+#: The number of records of each user.
 COUNTS = (1, 4, 2, 3, 4, 1, 2, 4, 3, 1)
 
 
@@ -178,10 +178,10 @@ def test_each_choice_is_made_as_often_and_each_user_chooses_alone(count: int, mo
 
 @settings(max_examples=30, deadline=None)
 @given(st.integers(0, 9), st.integers(1, 4), st.floats(0.05, 2.0), st.booleans(), st.integers(0, 1000))
-def test_no_user_weighs_more_than_the_clip_norm_whatever_the_records_are(
+def test_no_user_exceeds_the_clip_norm_for_any_records(
     user: int, most: int, clip_norm: float, broken: bool, seed: int
 ) -> None:
-    """On explicit neighbours: the sum with a user, whose records are extreme, and without; nobody else's part moves."""
+    """Explicit neighbors: a user with extreme records changes the sum, and no other user's part."""
     random = np.random.default_rng(seed)
     x = random.normal(size=(25, 6)).astype(np.float32)
     job = replace(
@@ -233,7 +233,7 @@ def test_what_users_add_on_average_is_known_exactly(of_users: Any, most: int) ->
     squares = [float(one.square().sum(1).mean()) for one in each]
     torch.testing.assert_close(known.sum.double(), mean.sum(0), rtol=1e-5, atol=1e-6)
     assert known.squares == pytest.approx(sum(squares), rel=1e-5)
-    # Of a batch: q E|G|^2 - q^2 |E G|^2 for each; what is stated is no less, and no more where nothing is chosen.
+    # Per batch: q E|G|^2 - q^2 |E G|^2 for each user; the stated value is an upper bound, and exact without choices.
     q, sampler = 0.3, PoissonUsers(10, 0.3, most)
     exact = sum(q * square - q * q * float(m.square().sum()) for square, m in zip(squares, mean, strict=True))
     assert known.spread(sampler) >= exact * (1 - 1e-5)
@@ -290,7 +290,7 @@ def largest(make_model, rows, batch):
     x, y = rows("cnn", 4000)
     parts = RecordsAndCanaries(FlatModel(make_model("cnn")), x, y)
     state = parts._model.initial()
-    parts(state, torch.arange(64), 0.5)  # what is found out once is found
+    parts(state, torch.arange(64), 0.5)  # cached
     with Largest() as seen:
         parts(state, torch.arange(batch), 0.5)
     return seen.bytes
@@ -298,7 +298,7 @@ def largest(make_model, rows, batch):
 
 @pytest.mark.usefixtures("small_pieces")
 def test_memory_does_not_grow_with_the_batch(make_model, rows):
-    """But for 16 bytes a record: its index, and its norm."""
+    """Memory does not grow, except 16 bytes per record for its index and norm."""
     small, large = (largest(make_model, rows, batch) for batch in (256, 4000))
     assert large <= max(small, 4000 * 16)
     assert largest(make_model, rows, 4000) < rows("cnn", 4000)[0].nbytes / 4
@@ -391,7 +391,7 @@ def watched(make_job, sample: Sample | None, steps: int, **changes) -> Residuals
 
 
 def test_a_sample_of_all_records_measures_what_asking_them_does(make_job) -> None:
-    """Along the update itself, whichever way that turns, and with no chance to charge for."""
+    """Along the update itself, without an error probability."""
     asked, sampled = (watched(make_job, sample, 12) for sample in (None, Sample(40, 3)))
     assert asked.log is not None
     assert sampled.log is not None
@@ -453,7 +453,7 @@ def test_covariance_of_what_a_sample_leaves_open_is_without_bias(make_job, make_
     ]
     products = (planted @ real.T).double()
     whole = products @ products.T
-    # The batch's q (1 - q), and at most q^2 (n / s - 1) for the sample: what it leaves out, taken about 0.
+    # The batch's q (1 - q), and at most q^2 (n / s - 1) for the omitted records of the sample.
     assert torch.allclose(torch.stack(found).mean(0), (q * (1 - q) + q * q / 3.0) * whole, rtol=1e-5)
     assert torch.allclose(watcher._sampling(state, planted, phase), q * (1 - q) * whole, rtol=1e-5)
 
@@ -472,7 +472,7 @@ def test_expected_update_is_rate_times_the_clipped_sum(make_model, rows):
 
 @pytest.mark.parametrize("records", [4, 6])
 def test_mean_and_spread_are_exact(records):
-    """Against all batches that there are, each with its probability; records beyond the fourth are planted."""
+    """Compare with all batches and their probabilities; records after the fourth are canaries."""
     clipped = torch.tensor([[1.0, 0.5], [0.8, 0.0], [0.1, -0.3], [0.9, 0.4]], dtype=torch.float64)
     known = Population(clipped.sum(0), float(clipped.square().sum()))
     padded = torch.cat([clipped, torch.zeros(records - 4, 2, dtype=torch.float64)])

@@ -41,7 +41,7 @@ def test_no_such_device(monkeypatch, count, name, message):
 
 CPU = torch.device("cpu")
 
-#: What has an ``fp32_precision`` of its own, by its place in ``torch.backends``; the first is everything.
+#: Names in ``torch.backends`` with an ``fp32_precision``; the first covers all.
 PLACES = ("", "cudnn", "mkldnn", "cuda.matmul", "cudnn.conv", "cudnn.rnn", "mkldnn.matmul", "mkldnn.conv", "mkldnn.rnn")
 
 needs_new_settings = pytest.mark.skipif(
@@ -81,7 +81,7 @@ def careless():
 
 @pytest.fixture
 def setting():
-    with full_precision(CPU):  # which puts back whatever is changed within it
+    with full_precision(CPU):  # which restores all changes within it
         for name in reversed(PLACES):
             place_of(name).fp32_precision = "none"
         yield lambda name, value: setattr(place_of(name), "fp32_precision", value)
@@ -102,14 +102,14 @@ def test_nothing_is_rounded_inside_and_all_comes_back():
 @pytest.mark.parametrize("value", ["tf32", "ieee"])
 @pytest.mark.parametrize("name", PLACES)
 def test_the_newer_settings_allow_nothing_inside_and_come_back(setting, name, value):
-    """What is above decides where nothing is said below: that comes back as well, not what followed from it."""
+    """An unset precision inherits from its parent: the unset state is restored, not the inherited value."""
     setting(name, value)
     before = new_settings()
     with full_precision(CPU), full_precision(CPU):
         assert set(new_settings().values()) == {"ieee"}
     assert new_settings() == before
     setting("", "none")
-    below = {"cudnn": ("cudnn", "cuda."), "mkldnn": ()}.get(name, (name,))  # mkldnn's as a whole is that of everything
+    below = {"cudnn": ("cudnn", "cuda."), "mkldnn": ()}.get(name, (name,))  # mkldnn sets the global precision
     assert new_settings() == {place: value if name and place.startswith(below) else "none" for place in PLACES}
 
 

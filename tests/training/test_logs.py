@@ -1,4 +1,4 @@
-"""Logs count what they should, by comparison with loops over whole runs, and go on where they were."""
+"""Logs equal those of simple loops over whole runs, and resume from their state."""
 
 from dataclasses import replace
 
@@ -57,7 +57,7 @@ def test_noise_is_kept_in_a_few_places_and_in_all_moments(two_phases):
     assert found["lag"]["products"] == pytest.approx(np.trace(noise @ noise.T, lag), rel=1e-5)
 
 
-def test_laplace_noise_is_not_held_against_a_gaussian(make_job):
+def test_laplace_noise_is_not_compared_with_a_gaussian(make_job):
     job = make_job(phases=tuple(FrozenMap({**phase, "noise": "laplace"}) for phase in make_job().phases))
     logs = RunLogs(job)
     watcher = ProjectionObserver(job, SignBlocks(63, 5, seed=0))
@@ -68,7 +68,7 @@ def test_laplace_noise_is_not_held_against_a_gaussian(make_job):
 
 
 def test_the_residual_log_measures_noise_alone(make_job):
-    """Next to full batches, what is left in free directions is the noise, and the canaries are not in it."""
+    """Near full batches, free directions contain the noise alone, without the canaries."""
     directions = SignBlocks(63, 20, seed=0)
     canaries = CanaryGroups.planted(directions, torch.arange(20) < 10, 3, 10.0)
     job = make_job(steps=200, canaries=canaries, sampling={"scheme": "full"}, noise_multiplier=1.5)
@@ -135,7 +135,7 @@ def test_logs_go_on_where_they_were(make_job, stop):
     assert seen[1].evidence() == late[1].evidence() is not None
 
 
-def told(job):
+def logged(job):
     log = StateLog()
     NativeTrainer().train(replace(job, observers=(log,)))
     return log, log.evidence(job)
@@ -144,13 +144,13 @@ def told(job):
 @pytest.mark.parametrize("kind", ["sgd", "momentum", "adam"])
 def test_a_run_as_declared(make_job, kind):
     job = make_job(options=FrozenMap({"learning_rate": 0.5, "reduction": "mean", "optimizer": {"kind": kind}}))
-    _, found = told(job)
+    _, found = logged(job)
     assert found == {"steps": 5, "states": {"still": 0, "apart": 0, "blind": False}}
 
 
 def test_states_that_stand_still_and_a_model_that_is_another(make_job):
     job = make_job()
-    log, _ = told(job)
+    log, _ = logged(job)
     log.released(6, flat_model.flatten(job.model))
     assert log.evidence(job)["states"]["still"] == 1
     with torch.no_grad():
@@ -166,10 +166,10 @@ def test_states_that_stand_still_and_a_model_that_is_another(make_job):
     ],
 )
 def test_what_rounding_may_keep_as_it_is_is_not_tested(make_job, options):
-    _, found = told(make_job(options=FrozenMap({"reduction": "mean", **options})))
+    _, found = logged(make_job(options=FrozenMap({"reduction": "mean", **options})))
     assert found["states"]["blind"]
 
 
 def test_without_noise_a_model_may_stand_still(make_job):
-    _, found = told(make_job(noise_multiplier=0.0, sampling={"scheme": "poisson", "rate": 1e-9}))
+    _, found = logged(make_job(noise_multiplier=0.0, sampling={"scheme": "poisson", "rate": 1e-9}))
     assert found["states"] == {"still": 5, "apart": 0, "blind": True}

@@ -87,7 +87,7 @@ def test_what_torch_keeps_of_earlier_work_is_free(monkeypatch):
     ],
 )
 def test_a_lack_of_memory_is_recognised(said):
-    """Also as cuDNN says it."""
+    """Includes the message of cuDNN."""
     assert memory.ran_out(RuntimeError(said))
     assert not memory.ran_out(ValueError(said))
     assert not memory.ran_out(RuntimeError("mat1 and mat2 shapes cannot be multiplied"))

@@ -101,12 +101,12 @@ def test_broken_records_count_as_nothing(make_job, make_model):
 
 
 def test_progress_and_stopping(make_job, make_model):
-    told = []
-    jobs = jobs_of(make_job, make_model, progress=lambda done, total: told.append((done, total)))
-    jobs[3] = replace(jobs[3], cancelled=lambda: len(told) >= 2)
+    calls = []
+    jobs = jobs_of(make_job, make_model, progress=lambda done, total: calls.append((done, total)))
+    jobs[3] = replace(jobs[3], cancelled=lambda: len(calls) >= 2)
     with pytest.raises(Cancelled):
         run_batched(jobs)
-    assert told == [(1, 5), (2, 5)]
+    assert calls == [(1, 5), (2, 5)]
 
 
 @pytest.mark.parametrize(
@@ -132,7 +132,7 @@ def observe(job):
 @pytest.mark.parametrize(("reduction", "divisor"), [("sum", 1.0), ("mean", 10.0)])
 @pytest.mark.parametrize("clip_norm", [0.05, 0.5, 100.0])
 def test_every_update_is_the_formula(make_job, make_model, reduction, divisor, clip_norm):
-    """theta <- theta - lr (sum of clipped gradients + noise) / divisor, redone the slow way from what was shown."""
+    """theta <- theta - lr (sum of clipped gradients + noise) / divisor, recomputed from the reports."""
     options = FrozenMap({"learning_rate": 0.3, "reduction": reduction})
     job = make_job(clip_norm=clip_norm, options=options)
     seen = observe(job)
@@ -174,7 +174,7 @@ def test_sampling_and_noise_have_streams_of_their_own(make_job):
 
 
 def test_plain_descent_is_the_straightforward_loop_to_the_last_bit(make_job, make_model):
-    """Stored trials stand for what this loop computes: sampling, clipping, noise and update in this order."""
+    """Stored trials depend on this loop: sampling, clipping, noise and update in this order."""
     job = make_job(steps=12)
     contributions = parts_of(job).contributions
     state, sampler = flat_model.flatten(make_model("mlp")), Poisson(40, 0.25)

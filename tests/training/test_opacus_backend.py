@@ -1,4 +1,4 @@
-"""The opacus backend: the suite of backends, and what each loader of its users really samples."""
+"""The opacus backend: the test suite of backends, and the actual sampling of each loader."""
 
 import warnings
 from dataclasses import replace
@@ -31,7 +31,7 @@ def trainer():
 
 
 class TestOpacus(BackendSuite):
-    """With a loader of the declared rate it does what is declared."""
+    """With a loader of the declared rate the run conforms."""
 
     kind = "opacus"
     options: ClassVar = next(b for b in BACKENDS if b.kind == "opacus").as_declared
@@ -62,7 +62,7 @@ def test_without_chance_it_trains_as_native_does(make_job, make_model, reduction
 
 
 def test_planted_gradients_are_clipped_and_summed_by_opacus(make_job):
-    """At full batches without noise the update along a direction is that of its members, a clip norm each."""
+    """With full batches and no noise the update along a direction is one clip norm per member."""
     directions = SignBlocks(63, 5, seed=0)
     canaries = CanaryGroups(directions, torch.tensor([1, 1, 3]), 10.0)
     ends = {}
@@ -129,10 +129,7 @@ class Rates(Observer):
 
 
 def test_planted_records_do_not_change_the_rate(make_job):
-    """32 public records in batches of one are sampled at 1/32; those that were planted beside them, too.
-
-    All 47 in batches of one would be at 1/47, seven standard deviations below what is expected.
-    """
+    """Batches of one of 32 public records have rate 1/32, also for canaries; 1/47 is seven deviations below."""
     rates = Rates()
     job = make_job(steps=300, sampling={"scheme": "poisson", "rate": 1 / 32}, options=options(), records=32)
     grown = {"x": np.concatenate([job.x] * 2)[:47], "y": np.concatenate([job.y] * 2)[:47]}
@@ -141,7 +138,7 @@ def test_planted_records_do_not_change_the_rate(make_job):
 
 
 def test_a_declared_divisor_is_what_opacus_divides_by(make_job):
-    """One step on 40 records and on 39, none of them drawn, ends alike; int(records / 4) is 10 and 9."""
+    """One step without drawn records is the same for 40 and 39 records, although int(records / 4) is 10 and 9."""
     changes = {
         "steps": 1,
         "noise_multiplier": 1.0,

@@ -1,4 +1,4 @@
-"""Updates are those of ``torch.optim`` on the noisy mean gradient, and those that can be undone are undone exactly."""
+"""Updates equal those of ``torch.optim`` on the noisy mean gradient, and inverted updates are exact."""
 
 from functools import partial
 from math import sqrt
@@ -62,7 +62,7 @@ def test_as_torch_does(name, reduction):
 
 @pytest.mark.parametrize("schedule", [None, {"kind": "cosine", "warmup": 5}])
 @pytest.mark.parametrize("name", INVERTIBLE)
-def test_what_whoever_sees_all_models_knows(name, schedule):
+def test_an_adversary_who_sees_all_models_inverts_updates(name, schedule):
     """In float64 to 1e-10; in float32 within the bound that comes with it, which is far below the sums themselves."""
     for dtype in (torch.float64, torch.float32):
         update, observer = made(name, schedule=schedule), made(name, schedule=schedule)
@@ -77,7 +77,7 @@ def test_what_whoever_sees_all_models_knows(name, schedule):
 
 
 def test_the_bound_on_rounding_holds_where_updates_are_lost_in_it():
-    """Models of large parameters hardly move: what is lost is allowed for, step after step."""
+    """Large parameters absorb small updates: the bound covers the rounding of every step."""
     rates = Rates(peak=1e-6, total=STEPS)
     momentum = {"momentum": 0.9}
     for given in ({}, momentum, {**momentum, "weight_decay": 0.1}):

@@ -109,7 +109,7 @@ def test_out_of_memory_halves_the_chunks_and_changes_nothing(make_model, rows, m
 #: Texts have ids below this.
 VOCABULARY = 7
 
-#: Tried in this order: kinds say themselves which data they take.
+#: Tried in this order, until the model kind accepts the data.
 _FACTS = [(shape, classes) for shape in ((3, 8, 9), (1, 28, 28), (12,)) for classes in (3, 2)]
 
 
@@ -160,7 +160,7 @@ quick = settings(max_examples=4, deadline=None, suppress_health_check=[HealthChe
 
 
 def seeded(make, seed):
-    """A float64 model whose scales and shifts are no ones and zeros, which would hide mistakes."""
+    """Return a float64 model with random scales and shifts, because ones and zeros hide mistakes."""
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         model = make().double()
@@ -231,7 +231,7 @@ def branching(m, x):
 
 
 @pytest.mark.parametrize("run", [random_in_forward, branching])
-def test_what_vmap_refuses_names_the_layer_that_asked(run):
+def test_operations_without_vmap_name_the_layer(run):
     model = nn.Sequential(nn.Linear(3, 4), nn.Sequential(nn.Tanh(), Net(run)), nn.Linear(4, CLASSES))
     flat = FlatModel(model)
     with pytest.raises(ValueError, match=r"layer '1\.1' \(Net\) uses an operation that torch\.func\.vmap"):
@@ -256,7 +256,7 @@ def flat(rows):
 
 
 def alone(rows, how):
-    """What each record adds when nobody else is there, (b, P), and the norms that are reported."""
+    """Return the contribution of each record in a batch of one, (b, P), and the reported norms."""
     added, norms = [], []
     for i in range(len(rows[NAMES[0]])):
         total = totals()
@@ -293,7 +293,7 @@ HOW = st.sampled_from([Clipper(0.7), Clipper(1 / 3), Clipper(0.7, 0.1)])
 @settings(max_examples=60, deadline=None)
 @given(HOW, st.integers(0, 2**31), st.floats(-6, 6))
 def test_no_contribution_exceeds_the_clip_norm(how, seed, exponent):
-    """The reported norms are within the bound to the last bit, and what is added is within float32 rounding of it."""
+    """The reported norms never exceed the bound, and contributions exceed it at most by float32 rounding."""
     rows = gradients(8, seed, scale=10.0**exponent)
     added, norms = alone(rows, how)
     assert float(norms.max()) <= how.clip_norm

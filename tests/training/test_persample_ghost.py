@@ -100,7 +100,7 @@ def test_what_stands_in_two_places_has_one_gradient(make, size, frozen):
 
 
 def test_hooks_and_other_layers_bring_vmap_back():
-    """A hook may couple records: what it does is done to each record alone."""
+    """A hook may couple records, so it is applied to each record alone."""
     model, x, y, _, _ = made("dense")
     flat = FlatModel(model)
     before = flat.rows(flat.initial(), x, y)
@@ -247,7 +247,7 @@ def test_norms_by_inner_products_are_never_below_the_truth(positions, depth, wid
 
 
 def test_inputs_are_unfolded_a_few_records_at_a_time_and_gradients_stay_the_same(monkeypatch):
-    """Each record's gradient is a product of its own, whatever stands beside it."""
+    """Each record's gradient is a separate product, independent of the other records."""
     source = torch.Generator().manual_seed(0)
     weight = torch.randn(6, 2, 3, 3, generator=source)
     x, gradient = torch.randn(7, 1, 2, 8, 8, generator=source), torch.randn(7, 1, 6, 8, 8, generator=source)

@@ -20,7 +20,7 @@ from dpspec.training.loop.native import NativeTrainer
 from dpspec.training.measure.run_evidence import RunLogs, WatchedRun, reported_evidence
 from dpspec.training.measure.scores import ProjectionObserver
 
-#: What a leaf is replaced by.
+#: Replacements of a leaf.
 OTHERS: tuple[Any, ...] = (
     None,
     "x",
@@ -50,7 +50,7 @@ _RUNS: list[dict[str, Any]] = []
 
 
 def run_of(job: TrainingJob, seed: int) -> dict[str, Any]:
-    """The evidence of one run with gradient canaries, and a twin beside it."""
+    """The evidence of a run with gradient canaries and of a canary-free run."""
     directions, coins = SignBlocks(63, 24, seed=0), np.arange(24) % 2
     canaries = CanaryGroups.planted(directions, torch.from_numpy(coins) == 1, 1, 10.0)
     job = replace(job, seed=seed, canaries=canaries)
@@ -177,7 +177,7 @@ def test_trials_of_different_models_are_refused(runs: list[dict[str, Any]]) -> N
         list(table.checks(PHASES, [FrozenMap(runs[0]), FrozenMap(other)]))
 
 
-def test_a_sampler_that_draws_everything_twice_is_told_and_not_refused(make_job: Any) -> None:
+def test_a_sampler_that_draws_everything_twice_is_detected_and_not_rejected(make_job: Any) -> None:
     logs = RunLogs(make_job(phases=(POISSON,)))
     for step in range(1, 25):
         logs.sampling.sampled(step, torch.arange(40).repeat(2))
@@ -186,7 +186,7 @@ def test_a_sampler_that_draws_everything_twice_is_told_and_not_refused(make_job:
 
 
 def test_a_model_that_diverged_is_tested(runs: list[dict[str, Any]]) -> None:
-    """Measurements that were not finite stand as 1e300: no test overflows, and none says that noise is too small."""
+    """Measurements that are not finite are stored as 1e300: no test overflows or reports too little noise."""
     wild = thaw(runs[0])
     wild["internal"]["measured"] |= {"variance": 1e300, "least": 1e-10, "rounding": 1e300}
     wild["internal"]["measured"]["drift"] = {"total": 1e300, "unit": 1e300}

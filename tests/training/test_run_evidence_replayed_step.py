@@ -1,4 +1,4 @@
-"""Updates add up where constants are public, whatever the job, and do not where one comes from the records."""
+"""Replayed updates match for public constants in every job, and differ if a constant depends on the records."""
 
 from dataclasses import replace
 from typing import Any

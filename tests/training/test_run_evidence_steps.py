@@ -1,4 +1,4 @@
-"""Evidence of canaries over measured steps, also where a model turns its real gradients to whatever was planted."""
+"""Evidence of canaries over measured steps, also if real gradients align with the canaries."""
 
 from dataclasses import replace
 
@@ -43,16 +43,16 @@ def test_some_steps_are_measured_and_the_others_left_out(make_job, options):
     assert scale.statistic == pytest.approx(float(outside[looked].square().sum()) / 1.5**2)
 
 
-def test_planted_records_are_expected_in_the_steps_that_were_looked_at(make_job):
-    """What is expected of a record is what it adds without noise at rate 1: one clip norm for each look."""
+def test_planted_records_are_expected_in_the_observed_steps(make_job):
+    """A record's expectation is its contribution without noise at rate 1: one clip norm per observation."""
     directions, coins = SignBlocks(63, 4, seed=0), np.array([1, 0, 1, 0])
     canaries = CanaryGroups(directions, torch.tensor([0, 2]), norm=10.0)
     job = make_job(steps=50, noise_multiplier=0.0, sampling={"scheme": "full"}, canaries=canaries)
     seen = ProjectionObserver(job, directions, looks=6)
     NativeTrainer().train(replace(job, observers=(seen,)))
-    told = json_records.write(canary_sums(seen, job, np.ones(4, dtype=np.int64), coins))
-    assert told["draws"] == pytest.approx(6.0)
-    (_, _, absent, nothing, _), (_, _, present, added, _) = told["moments"]
+    sums = json_records.write(canary_sums(seen, job, np.ones(4, dtype=np.int64), coins))
+    assert sums["draws"] == pytest.approx(6.0)
+    (_, _, absent, nothing, _), (_, _, present, added, _) = sums["moments"]
     assert (absent, present) == (2, 2)
     assert (nothing, added) == pytest.approx((0.0, 12.0), abs=0.02)
 
@@ -62,7 +62,7 @@ LOST = FrozenMap({"learning_rate": 1e-9, "reduction": "sum"})
 
 @pytest.mark.parametrize("options", [LOST, MOMENTUM])
 def test_a_planted_record_that_is_lost_in_rounding_is_no_deviation(make_job, options, monkeypatch):
-    """At a rate of 1e-9 no update changes a float32 parameter: nothing is measured, and the check says so."""
+    """At a learning rate of 1e-9 no update changes a float32 parameter, and the check reports that."""
     directions, coins = SignBlocks(63, 60, seed=0), np.arange(60) % 2
     canaries = CanaryGroups(directions, torch.from_numpy(np.flatnonzero(coins)), norm=10.0)
     sampling = {"scheme": "poisson", "rate": 0.5}
@@ -81,18 +81,18 @@ def test_a_planted_record_that_is_lost_in_rounding_is_no_deviation(make_job, opt
     assert (careless.p_value <= 1e-6) == (options is LOST)
 
 
-def test_sums_along_directions_vary_as_is_told(make_job):
+def test_sums_along_directions_have_the_stated_variance(make_job):
     directions, coins = SignBlocks(63, 60, seed=0), np.arange(60) % 2
     canaries = CanaryGroups(directions, torch.from_numpy(np.flatnonzero(coins)), norm=10.0)
     sampling = {"scheme": "poisson", "rate": 0.25}
     job = make_job(steps=200, noise_multiplier=0.5, sampling=sampling, canaries=canaries)
     seen = ProjectionObserver(job, directions, looks=100)
     NativeTrainer().train(replace(job, observers=(seen,)))
-    told = json_records.write(canary_sums(seen, job, np.ones(60, dtype=np.int64), coins))
-    assert told["inclusion"] == pytest.approx(100 * 0.25 * 0.75)
-    assert told["outside"] == pytest.approx(100 * 0.25 + float(seen.spread.sum()) / 63)
+    written = json_records.write(canary_sums(seen, job, np.ones(60, dtype=np.int64), coins))
+    assert written["inclusion"] == pytest.approx(100 * 0.25 * 0.75)
+    assert written["outside"] == pytest.approx(100 * 0.25 + float(seen.spread.sum()) / 63)
     sums = seen.projections.double().sum(0).numpy()
-    for coin, variance in ((0, told["outside"]), (1, told["outside"] + told["inclusion"])):
+    for coin, variance in ((0, written["outside"]), (1, written["outside"] + written["inclusion"])):
         # Within 4.4 standard errors of a variance estimated from 30 sums.
         assert 1 / 2.2 < sums[coins == coin].var(ddof=1) / variance < 2.2
 
@@ -113,7 +113,7 @@ class Radial(nn.Module):
 
 
 def trained(
-    seed: int, rate: float = 0.1, steps: int = 40, *, told: bool = False, estimated: int | None = None
+    seed: int, rate: float = 0.1, steps: int = 40, *, logged: bool = False, estimated: int | None = None
 ) -> tuple[ProjectionObserver, np.ndarray, np.ndarray, PlantedSums]:
     rng = np.random.default_rng(seed)
     sizes, coins = np.repeat((1, 2), GROUPS // 2), rng.integers(0, 2, GROUPS)
@@ -131,7 +131,7 @@ def trained(
         canaries=CanaryGroups(directions, torch.from_numpy(np.repeat(np.arange(GROUPS), sizes * coins)), 10.0),
     )
     sample = None if estimated is None else Sample(estimated, seed)
-    watcher = ProjectionObserver(job, directions, drawn=told, sample=sample)
+    watcher = ProjectionObserver(job, directions, drawn=logged, sample=sample)
     NativeTrainer().train(replace(job, observers=(watcher,)))
     found = canary_sums(watcher, job, sizes, coins)
     assert found is not None
@@ -164,4 +164,4 @@ def test_products_are_those_of_the_totals(estimated: int | None) -> None:
 def test_nothing_is_shared_where_no_draw_is_left_to_chance() -> None:
     assert trained(4, steps=1)[-1].by_step is None
     assert trained(4, rate=1.0, steps=3)[-1].by_step is None
-    assert trained(4, steps=3, told=True)[-1].by_step is None
+    assert trained(4, steps=3, logged=True)[-1].by_step is None

@@ -115,7 +115,7 @@ def test_shuffled_batches_are_uniform_and_fresh_each_epoch():
 
 
 def sets_of(sampler: RandomAllocation, source: torch.Generator, epochs: int) -> np.ndarray[Any, Any]:
-    """(epochs, records, steps) bool, who is where; fails where one is in another number of batches."""
+    """Return the batches as (epochs, records, steps) bool; fail if a record is in another number of batches."""
     found = np.zeros((epochs, sampler.records, sampler.epoch_steps), dtype=bool)
     for epoch, step in itertools.product(range(epochs), range(sampler.epoch_steps)):
         batch = sampler.draw(source)
@@ -216,7 +216,7 @@ def test_the_variance_of_inclusions_is_what_is_drawn(chosen: Any, batches: int) 
 
 
 def test_residuals_along_what_was_seen_are_taken_at_the_first_step_of_an_epoch() -> None:
-    """At later steps the past tells of the batch, so that sums along earlier residuals are no martingale."""
+    """Later batches depend on earlier ones, so that sums along earlier residuals are not a martingale."""
     options = FrozenMap({"learning_rate": 0.1, "optimizer": {"kind": "sgd"}, "reduction": "mean"})
     job = small_job(options=options, steps=12, sampling={"scheme": "random-allocation", "epoch_steps": 4})
     watcher = Residuals(job)

@@ -55,7 +55,7 @@ def test_without_canaries_projections_are_noise(make_job, reduction):
         {"optimizer": {"kind": "momentum", "weight_decay": 0.01}, "schedule": {"kind": "cosine"}},
     ],
 )
-def test_whoever_knows_the_update_rule_sees_the_noise_all_the_same(make_job, options):
+def test_the_noise_is_measured_by_the_update_rule(make_job, options):
     """Schedules, momentum and weight decay hide nothing: at full batches each residual is the noise that was added."""
     directions = SignBlocks(63, 20, seed=0)
     given = FrozenMap({"learning_rate": 0.1, "reduction": "mean", **options})
@@ -69,7 +69,7 @@ def test_whoever_knows_the_update_rule_sees_the_noise_all_the_same(make_job, opt
 
 @pytest.mark.parametrize("sampling", [{"scheme": "poisson", "rate": 0.25}, {"scheme": "fixed", "batch_size": 12}])
 def test_noise_scale_from_outside(make_job, sampling):
-    """With sampling and canaries the noise is still measured where no canary speaks, and what sampling adds known."""
+    """With sampling and canaries the noise is still measured in free directions, with a known sampling variance."""
     directions = SignBlocks(63, 20, seed=0)
     groups = CanaryGroups.planted(directions, torch.arange(20) % 2 == 0, 3, 10.0)
     seen, *_ = audited(make_job(canaries=groups, steps=160, noise_multiplier=1.5, sampling=sampling), directions)
@@ -80,7 +80,7 @@ def test_noise_scale_from_outside(make_job, sampling):
     assert added > 0
     ratio = ((scale.statistic - added) / scale.degrees) ** 0.5
     assert ratio == pytest.approx(1.0, abs=5 / (2 * scale.degrees) ** 0.5 + 0.1 * added / scale.degrees)
-    # The planted directions do carry the groups: their mean is members * inclusion, in clip norms.
+    # Canary directions contain the groups: their mean is members * inclusion, in clip norms.
     inclusion = 0.25 if sampling["scheme"] == "poisson" else 12 / 70
     planted, absent = seen.projections[:, ::2].mean(), seen.projections[:, 1::2].mean()
     deviation = (1.5**2 + 3 * inclusion + 1.0) ** 0.5 / (160 * 10) ** 0.5
@@ -98,7 +98,7 @@ def test_phases_are_measured_each_in_its_own_units(make_job):
 
 
 def test_what_sampling_adds_is_predicted(make_job):
-    """With next to no noise, sampling alone is left: over random directions it adds what is predicted, on average."""
+    """With almost no noise, the mean variance over random directions is the predicted sampling variance."""
     shares = []
     for seed in range(10):
         job = make_job(noise_multiplier=1e-3, clip_norm=0.2, steps=20)
@@ -110,7 +110,7 @@ def test_what_sampling_adds_is_predicted(make_job):
 
 @pytest.mark.parametrize("learning_rate", [1e-9, 1e-8, 1e-7, 1e-5, 1e5])
 def test_updates_lost_in_rounding_are_no_missing_noise(make_job, learning_rate):
-    """A float32 model hardly moves by updates below its own rounding: the noise was added all the same."""
+    """A float32 model rounds small updates away, although the noise was added."""
     options = FrozenMap({"learning_rate": learning_rate, "reduction": "mean"})
     job = make_job(steps=20, options=options, sampling={"scheme": "full"})
     seen, *_ = audited(job, SignBlocks(63, 5, seed=0))
@@ -170,8 +170,8 @@ def test_training_the_module_in_place_does_not_disturb_the_observer(make_job, ma
 
 
 @pytest.mark.parametrize("scheme", [{"scheme": "poisson", "rate": 0.2}, {"scheme": "full"}])
-def test_whoever_is_told_who_was_drawn_is_left_with_the_noise_alone(make_job, scheme):
-    """Whatever the sampling did: each residual is as long as the noise that was added, and no spread is expected."""
+def test_residuals_given_the_batches_are_the_noise(make_job, scheme):
+    """For any sampling, each residual has the length of the added noise, and the expected spread is zero."""
     job = make_job(steps=20, sampling=scheme, clip_norm=0.5)
     seen, noise = ProjectionObserver(job, SignBlocks(63, 63, seed=0), drawn=True), NoiseLog()
     NativeTrainer().train(replace(job, observers=(seen, noise)))
@@ -202,7 +202,7 @@ def some(count: int) -> Records:
 
 
 def observed(job, canaries: Records, copies: np.ndarray, last: torch.Tensor) -> Observed:
-    """What is seen of a model at ``last`` (P,) that was trained by ``job``, which has the real records alone."""
+    """Return the observation of a model at ``last`` (P,) that ``job`` trained on the real records alone."""
     first = flat_model.flatten(job.model)
     before, after = (margins(job.model, state, canaries, device="cpu") for state in (first, last))
     return Observed(
@@ -244,8 +244,8 @@ def test_the_score_is_the_distance_in_common_deviations(make_job, monkeypatch: p
     assert final_scores.shadow(seen) == pytest.approx((seen.after - odds.mean(0)) / deviation)
 
 
-def test_they_look_at_no_coin_and_change_nothing(make_job, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever coins would be handed over, whatever seed the run had, and whatever a trained model is in the job."""
+def test_scores_use_no_coin_and_change_nothing(make_job, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For any coins, any seed and any trained model in the job."""
     monkeypatch.setattr(final_scores, "SHADOWS", 4)
     job, canaries, copies = make_job(steps=4), some(8), np.ones(8, dtype=np.int64)
     seen = observed(job, canaries, copies, flat_model.flatten(job.model) + 0.1)

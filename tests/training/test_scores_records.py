@@ -95,7 +95,7 @@ def test_planted_records_score_higher(make_job, scheme):
 
 
 def test_likelihood_ratios_are_calibrated(make_job):
-    """Of 400 coins, as many are 1 as sigmoid(score) adds up to, within 5 standard errors: the score is what it says."""
+    """Calibration: the number of ones among 400 coins is the sum of sigmoid(score), within 5 standard errors."""
     believed, coins = [], []
     for seed in range(20):
         tossed = np.random.default_rng(seed).integers(0, 2, size=20)
@@ -175,8 +175,8 @@ def test_how_far_one_unit_in_each_step_moves_the_model(make_job, momentum: float
     assert scorer._scale(steps) == pytest.approx(rate * float(np.mean(weights)))
 
 
-def test_they_tell_planted_records_from_others(make_job) -> None:
-    """20 canaries in 20 steps at rate .3, five runs: ranks of the planted ones; by chance .5, with deviation .06."""
+def test_scores_separate_planted_records_from_others(make_job) -> None:
+    """20 canaries in 20 steps at rate .3, five runs: mean rank of inserted canaries; random ranks give .5 +- .06."""
     ranks = []
     for seed in range(5):
         job = make_job(steps=20, noise_multiplier=0.5, sampling={"scheme": "poisson", "rate": 0.3})

@@ -82,7 +82,7 @@ def made(kind):
         models = [KINDS[kind][0]() for _ in range(RUNS)]
         frozen = {name: p for name, p in models[0].named_parameters() if not p.requires_grad}
         x, y = torch.randn(RUNS, RECORDS, FEATURES), torch.randint(0, CLASSES, (RUNS, RECORDS))
-    for model in models:  # what is not trained is the same for all
+    for model in models:  # frozen parameters are shared
         model.load_state_dict(frozen, strict=False)
     return models, torch.stack([flat_model.flatten(model) for model in models]), x, y
 

@@ -1,4 +1,4 @@
-"""The number of threads, for as long as it is asked for."""
+"""The number of threads within a context."""
 
 import os
 import subprocess

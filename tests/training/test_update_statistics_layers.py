@@ -1,4 +1,4 @@
-"""Products of what is left of two layers: those of every pair, as a loop over coordinates has them."""
+"""Products of residuals of two layers equal those of a loop over coordinates."""
 
 import math
 from itertools import combinations
@@ -51,7 +51,7 @@ def test_the_pair_that_is_kept_is_the_one_that_shares() -> None:
     assert kept.p_value() < 1e-12
 
 
-def test_a_model_that_diverged_tells_nothing() -> None:
+def test_a_diverged_model_gives_no_evidence() -> None:
     rows = steps(3)
     rows[:, 50:62] = rows[:, 10:22]
     rows[4] = np.inf

@@ -1,4 +1,4 @@
-"""Attacks against what theory says of them: scores, guesses, bounds, inserted records and many runs."""
+"""Compare attacks with theory: scores, guesses, bounds, inserted records and many runs."""
 
 import math
 from collections.abc import Callable
@@ -80,7 +80,7 @@ def test_near_identical_members_are_seen_along_the_cosine(tmp_path: Path) -> Non
 
 
 def test_with_batches_of_a_fixed_size_the_law_knows_of_the_canaries(tmp_path: Path) -> None:
-    """500 planted records on average make each of them rarer in a batch, and scores follow the rarer law."""
+    """500 canaries on average lower each record's sampling rate, and scores follow that rate."""
     spec = spec_of(tmp_path, "mechanism.sampling={scheme: fixed, batch_size: 60}", "mechanism.steps=60")
     follow(spec, trials_of(spec, 0), 4, 120 + 500)
 
@@ -105,20 +105,20 @@ def test_an_estimate_as_if_gaussian_and_mu_are_near_the_truth_of_a_gaussian_mech
     assert mu.value < true
 
 
-def test_what_is_told_is_the_order_of_the_coins(tmp_path: Path) -> None:
+def test_outcomes_are_the_coins_in_the_order_of_scores(tmp_path: Path) -> None:
     plan = Attack.of(spec_of(tmp_path, "threat_model.group_size=2", "claims.four.group_size=2"))
     scores, coins = [5.0, -1.0, 3.0, -4.0, 0.0, 2.0], "101011"
-    told = attack._outcomes(plan, np.full(6, 2), np.array([int(c) for c in coins]), np.array(scores))
-    assert told == [[2, "001111"]]
+    outcomes = attack._outcomes(plan, np.full(6, 2), np.array([int(c) for c in coins]), np.array(scores))
+    assert outcomes == [[2, "001111"]]
     equal = attack._outcomes(plan, np.full(4, 2), np.array([1, 0, 1, 0]), np.zeros(4))
     assert equal == [[2, "1010"]]  # the order of equal scores does not depend on the coins
-    trial = Trial(index=0, evidence=FrozenMap({"outcomes": told, "records": 10}))
+    trial = Trial(index=0, evidence=FrozenMap({"outcomes": outcomes, "records": 10}))
     assert coins_by_size(trial, {2: plan.tested(6)}) == {2: "001111"}
     with pytest.raises(ValueError, match="coins must be 7"):
         coins_by_size(trial, {2: plan.tested(7)})
 
 
-def test_scores_belong_to_their_group_size_in_whatever_order_the_sizes_are_given(tmp_path: Path) -> None:
+def test_scores_belong_to_their_group_size_in_any_order_of_sizes(tmp_path: Path) -> None:
     """Given as [4, 1], larger groups must still stand out more: they did not, and single records were slandered."""
     spec = spec_of(tmp_path, "threat_model.group_size=[4, 1]")
     trials = trials_of(spec, 0)
@@ -219,12 +219,12 @@ def test_the_white_box_attack_sees_planted_records_and_groups_better(tmp_path: P
 
 @pytest.mark.parametrize("score", ["loss", "loss-difference", "likelihood-ratio"])
 def test_final_models_show_groups_that_were_hardly_noised(tmp_path: Path, score: str) -> None:
-    """40 or 80 coins, hardly any noise: guessing blindly, 75% are right once in 10^3 times."""
+    """40 or 80 coins and almost no noise: random guesses are 75% right with probability 10^-3."""
     overrides = ("threat_model.access=final-model", "mechanism.noise_multiplier=0.1", "mechanism.steps=40")
     spec = attacked(tmp_path, canary("noise", 160), f"audit.score={score}", *overrides)
     trials = trials_of(spec, 0)
-    told = {size: len(coins) for size, coins in trials[0].evidence["outcomes"]}
-    assert told == ({1: 40, 4: 40} if score == "likelihood-ratio" else {1: 80, 4: 80})
+    counts = {size: len(coins) for size, coins in trials[0].evidence["outcomes"]}
+    assert counts == ({1: 40, 4: 40} if score == "likelihood-ratio" else {1: 80, 4: 80})
     assert share_of_right_guesses(trials, 4) > 0.75
     assert {e.scope.access for e in outcomes_of(spec, trials) if isinstance(e, Evidence)} == {"final-model"}
 
@@ -252,7 +252,7 @@ def test_loss_scores_by_hand() -> None:
     assert final_scores.loss(seen).tolist() == [2.0, -1.0]
 
 
-def test_calibrated_ratios_look_at_no_coin_that_they_guess() -> None:
+def test_calibrated_ratios_do_not_use_the_coins_that_they_guess() -> None:
     rng = np.random.default_rng(0)
     coins = rng.integers(0, 2, 4000)
     before = rng.normal(size=4000)
@@ -297,8 +297,8 @@ def ranks(trial) -> float:
 
 @pytest.mark.ci
 def test_digits_show_more_than_by_their_loss(tmp_path: Path) -> None:
-    """250 groups of eight mislabelled digits, of which 25.5 is proved: guessing, ranks have a deviation of .04. What a
-    digit's loss is for other reasons drowns most of what planting it does."""
+    """250 groups of eight mislabelled digits, with a proved bound of 25.5: mean ranks of guesses have deviation .04.
+    Other variation of a digit's loss hides most of the effect of its inclusion."""
     digits = (FINAL, CLAIM, "threat_model.group_size=8", "audit.canary.count=250")
     found = {}
     for score in ("loss", "shadow"):
@@ -325,7 +325,7 @@ def reached(score: float) -> int:
     return int(np.searchsorted(EDGES, score, side="right"))
 
 
-def told(coins: list[int], scores: list[float], size: int = 1) -> list[Trial]:
+def run_trials(coins: list[int], scores: list[float], size: int = 1) -> list[Trial]:
     return [
         Trial(index=i, evidence=FrozenMap({"records": 60, "outcomes": [[size, int(coin), reached(score)]]}))
         for i, (coin, score) in enumerate(zip(coins, scores, strict=True))
@@ -343,7 +343,7 @@ def test_counts_are_those_of_the_designed_threshold(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     coins = rng.integers(0, 2, 200)
     scores = rng.normal(size=200) * 2 + 2 * coins
-    evidence, finding = found(spec, told(list(coins), list(scores)))
+    evidence, finding = found(spec, run_trials(list(coins), list(scores)))
     says = scores >= planned[0]
     assert dict(evidence.statistics) == {
         "present": coins.sum(),
@@ -360,11 +360,11 @@ def test_without_a_law_the_threshold_is_chosen_and_paid_for(tmp_path: Path) -> N
     rng = np.random.default_rng(0)
     coins = rng.integers(0, 2, 200)
     scores = rng.normal(size=200) + 2 * coins
-    evidence, finding = found(spec, told(list(coins), list(scores)))
+    evidence, finding = found(spec, run_trials(list(coins), list(scores)))
     assert evidence.kind == "many-run-ranked"
     assert evidence.statistics["outcomes"] == thresholds.outcomes(np.floor(64 * scores), coins)
     assert finding.value == evidence_tests.epsilon_lower(evidence, 1e-5, 0.95) > 0.3
-    runs = runs_of(Attack.of(spec), told(list(coins), list(scores)))[1]
+    runs = runs_of(Attack.of(spec), run_trials(list(coins), list(scores)))[1]
     best = max(
         thresholds.fixed_epsilon_lower(**counts(runs, edge), delta=1e-5, confidence=0.95)
         for edge in range(0, len(EDGES), 16)
@@ -375,9 +375,9 @@ def test_without_a_law_the_threshold_is_chosen_and_paid_for(tmp_path: Path) -> N
 
 def test_a_size_whose_coins_all_fell_alike_says_nothing(tmp_path: Path) -> None:
     spec = attacked(tmp_path, MANY, "threat_model.group_size=1", "claims.four.group_size=1")
-    assert list(many_run_bounds(spec, told([1] * 20, [0.5] * 20))) == []
+    assert list(many_run_bounds(spec, run_trials([1] * 20, [0.5] * 20))) == []
     records = attacked(tmp_path, RECORDS, "threat_model.group_size=1", "claims.four.group_size=1")
-    assert list(many_run_bounds(records, told([1] * 20, [0.5] * 20))) == []
+    assert list(many_run_bounds(records, run_trials([1] * 20, [0.5] * 20))) == []
 
 
 @pytest.mark.parametrize("law", [True, False])
@@ -389,7 +389,7 @@ def test_the_lower_bound_exceeds_the_truth_rarely_enough(tmp_path: Path, law: bo
     for _ in range(80):
         coins = rng.integers(0, 2, 200)
         answers = np.where(rng.random(200) < np.exp(2) / (1 + np.exp(2)), coins, 1 - coins)
-        evidence_finding = list(many_run_bounds(spec, told(list(coins), list(8.0 * answers - 4.0))))
+        evidence_finding = list(many_run_bounds(spec, run_trials(list(coins), list(8.0 * answers - 4.0))))
         above += evidence_finding[1].value > 2.0
     assert above <= 11
 
@@ -418,7 +418,7 @@ def test_runs_end_to_end(tmp_path: Path, canary: str, access: str) -> None:
 
 
 def test_scores_of_runs_follow_the_law_that_thresholds_rest_on(tmp_path: Path) -> None:
-    """Of 60 runs, as many reach the designed threshold as the law says, within 4.5 standard errors."""
+    """The number of 60 runs above the designed threshold is the expected one, within 4.5 standard errors."""
     overrides = (MANY, "threat_model.group_size=4", "claims.one.group_size=4", "data.records=20")
     spec = attacked(tmp_path, *overrides)
     trials = trials_of(spec, *range(60))

@@ -13,7 +13,7 @@ from dpspec.accounting import Mixture, PrivacyLoss, composed_rdp, gaussian, log_
 from dpspec_group.black_box import Profile, converted_epsilons, example_profile, group_epsilon, log_delta, log_factor
 
 # The settings of Ganesh 2024, figures 1 and 2: 2000 steps, delta 1e-6; Poisson rate 0.01, or batches of 500 of 50,000.
-# Epsilon, and log10 of the delta it needs, of either factor; empty where no single-record epsilon up to 400 will do.
+# Epsilon and log10 of its delta for either factor; empty if every single-record epsilon up to 400 is too small.
 with (Path(__file__).parent / "vadhan_figures.csv").open(encoding="utf-8", newline="") as file:
     ROWS = list(csv.DictReader(file))
 
@@ -69,7 +69,7 @@ def test_factors_by_summing(k: int, epsilon: float) -> None:
 @settings(max_examples=40, deadline=None)
 @given(mu=st.floats(0.05, 3.0), k=st.integers(1, 6), log10_delta=st.floats(-30.0, -1.0))
 def test_the_answer_is_the_least_epsilon(mu: float, k: int, log10_delta: float) -> None:
-    """With the Gaussian closed form as profile: valid where it says, not valid a little below, and never too small."""
+    """With the Gaussian closed form as profile: valid at the result, invalid slightly below, and never too small."""
 
     def profile(epsilon: float) -> float:
         return float(gaussian.log_delta(epsilon, mu))
@@ -96,7 +96,7 @@ def test_a_profile_that_ends() -> None:
     assert pure >= 8.0
 
 
-# the lemma on Renyi divergences: what was used when the paper was written
+# the lemma on Renyi divergences that the paper used
 
 
 @functools.cache
@@ -118,7 +118,7 @@ def test_the_librarys_column(k: int, epsilon: float) -> None:
 
 
 def test_linear_is_no_lower_bound() -> None:
-    """One step, exact: the epsilon of a group of two is far below twice that of one record."""
+    """One step, exact: epsilon of a group of two is far below twice that of one record."""
     one, group = 11.1165653513, 13.6722005931
     assert group < 2 * one - 4.0
     for size, epsilon in ((1, one), (2, group)):

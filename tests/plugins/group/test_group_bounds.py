@@ -41,7 +41,7 @@ profile = functools.partial(series_of, "delta-against-epsilon", BOUNDS_ONLY)
 
 
 def test_figure_1_at_noise_1(tmp_path: Path) -> None:
-    """Values of an independent computation, relative 1e-4; None where no epsilon below k * 400 was found."""
+    """Values of an independent computation, relative 1e-4; None if epsilon exceeds k * 400."""
     sizes = "threat_model.group_size=[1, 2, 5, 8, 9, 10]"
     series = table(PAPERS / "ganesh-figure-1.yaml", tmp_path, "mechanism.noise_multiplier=1.0", sizes)
     expected = {
@@ -205,7 +205,7 @@ def test_mu_is_that_of_the_largest_shifts(scheme: str, shift: float) -> None:
     claims = [oracle.claim_of("gdp", group_size=3, mu=1.0)]
     findings = found(phases, claims)
     assert of("mu", "upper", findings) == pytest.approx(shift * math.sqrt(4 / 1.3**2 + 1 / 2.0**2), rel=1e-8)
-    if scheme == "full":  # a Gaussian mechanism: both ends meet, but for the width of the certified epsilon
+    if scheme == "full":  # a Gaussian mechanism: both ends meet, up to the width of the certified epsilon
         assert of("mu", "lower", findings) == pytest.approx(of("mu", "upper", findings), rel=2e-3)
 
 
@@ -220,7 +220,7 @@ def test_no_smaller_mu_holds_for_all_deltas_of_a_sampled_step() -> None:
     assert 0.99 * mu < needed[-1] <= mu * (1 + 1e-9)
     findings = found([ONE], [oracle.claim_of("gdp", mu=1.0)])
     assert of("mu", "upper", findings) == pytest.approx(mu, rel=1e-8)
-    assert 0.3 * mu < of("mu", "lower", findings) < mu  # nothing beyond delta 1e-4 is looked at
+    assert 0.3 * mu < of("mu", "lower", findings) < mu  # deltas stop at 1e-4
 
 
 @pytest.mark.parametrize("size", [1, 2])
@@ -256,7 +256,7 @@ def test_the_advantage_is_the_total_variation_of_one_step() -> None:
         assert of("advantage", "lower", findings) <= exact <= of("advantage", "upper", findings) < exact * 1.002
 
 
-def test_nothing_is_bounded_without_noise_and_nothing_is_said_that_nobody_asks() -> None:
+def test_nothing_is_bounded_without_noise_or_without_a_claim() -> None:
     assert found([{**ONE, "noise_multiplier": 0.0}], [oracle.claim_of("gdp", mu=1.0)]) == []
     assert found([ONE], [oracle.claim_of("approx-dp", epsilon=1.0, delta=1e-4)]) == []
 

@@ -1,4 +1,4 @@
-"""Conformance of a run: what the plan promises, and the estimated epsilon of the executed run."""
+"""Conformance of a run: the promised checks, and the estimated epsilon of the executed run."""
 
 from collections.abc import Iterable
 from dataclasses import replace
@@ -45,7 +45,7 @@ def by_name(outcomes: Iterable[object]) -> dict[Name, Check]:
     return {(c.assumption, c.observed, c.note): c for c in checks if c.assumption != "data-independent-hyperparameters"}
 
 
-def test_the_plan_of_a_final_model_audit_foresees_what_few_looks_see(tmp_path: Path) -> None:
+def test_the_plan_of_a_final_model_audit_predicts_the_checks_of_few_observations(tmp_path: Path) -> None:
     planned, made = planned_and_made(tmp_path)
     assert set(planned) == set(made)
     for name, check in planned.items():
@@ -113,7 +113,7 @@ def test_the_truth_lies_between_the_ends(audited: tuple[Any, AuditResult]) -> No
 
 
 def test_both_ends_move_when_a_tenth_of_the_noise_is_missing(audited: tuple[Any, AuditResult]) -> None:
-    """The squares of the noise shrink by 0.81 in every record of it; what ran then leaks what an accountant says."""
+    """All recorded sums of squared noise shrink by 0.81; the estimate is the accountant's value at that noise."""
     spec, audit = audited
     less = []
     for trial in trials(audit):
@@ -130,7 +130,7 @@ def test_both_ends_move_when_a_tenth_of_the_noise_is_missing(audited: tuple[Any,
         assert other.lower <= worst(spec, one.at["group_size"], 0.9) <= other.value
 
 
-def test_reports_tell_it_and_name_what_is_not_measured(audited: tuple[Any, AuditResult], tmp_path: Path) -> None:
+def test_reports_show_it_and_name_unmeasured_quantities(audited: tuple[Any, AuditResult], tmp_path: Path) -> None:
     *estimates, decides_nothing = words.as_run(audited[1])
     assert [one.startswith("Estimated epsilon of the executed run (") for one in estimates] == [True] * 4
     assert "No claim depends on this estimate." in decides_nothing

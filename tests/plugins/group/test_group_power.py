@@ -1,4 +1,4 @@
-"""What the attacks show of correct pipelines: close to what ``plan`` promised, and hardly ever more than is true."""
+"""Attacks on correct pipelines: bounds close to the promise of ``plan``, and rarely above the true value."""
 
 import itertools
 import math
@@ -24,7 +24,7 @@ from dpspec_group.scores import ScoreDistribution, blind, design, end_to_end, sc
 
 ATTACKS = Path(__file__).parents[3] / "specs" / "attacks"
 
-#: Fewer records train faster and change neither what is true of Poisson batches nor what canaries show.
+#: Fewer records train faster, and change neither the truth for Poisson batches nor the canaries' bounds.
 SMALL = "data.size=200"
 
 
@@ -81,7 +81,7 @@ def test_what_is_shown_rises_with_the_group_as_the_bound_does() -> None:
 def test_small_audits_exceed_the_truth_hardly_ever(tmp_path: Path) -> None:
     """Seeds 0 to 11, fixed in advance: at most the 99.9% binomial quantile of 12 at 5%, 4, for either size."""
     specs = [attacked(tmp_path, f"audit.seed={seed}", "mechanism.noise_multiplier=6.0") for seed in range(12)]
-    above, true = {1: 0, 4: 0}, {size: truth(specs[0], size) for size in (1, 4)}  # of the mechanism, whatever the seed
+    above, true = {1: 0, 4: 0}, {size: truth(specs[0], size) for size in (1, 4)}  # of the mechanism, for every seed
     for spec in specs:
         for size, value in lower_of(spec).items():
             above[size] += value > true[size]
@@ -109,8 +109,8 @@ def test_plan_promises_what_the_design_does(tmp_path: Path) -> None:
 def test_over_two_hundred_seeds(epsilon: int) -> None:
     """Seeds 0 to 199, fixed in advance: at most 21 above the truth at 95% (99.9% binomial quantile).
 
-    These mechanisms are nearly Gaussian at delta 1e-5: there mu says an epsilon that is above the truth in 10 of them
-    at most, and at its median .66 of it and more. Measured: in none, and .69.
+    These mechanisms are nearly Gaussian at delta 1e-5: epsilon from mu exceeds the truth in at most 10 of them, and
+    its median is at least .66 of it. Measured: none, and .69.
     """
     shown, of_mu = [], []
     for seed in range(200):
@@ -234,7 +234,7 @@ def test_canaries_speak_in_the_steps_that_k_divides() -> None:
 
 @given(st.lists(st.integers(1, 40), min_size=1, max_size=3), st.integers(1, 50))
 def test_the_law_by_counting_steps(steps: list[int], every: int) -> None:
-    """Full batches: the mean is the number of steps that speak, the noise comes in all of them."""
+    """Full batches: the mean is the number of steps with the record, and the noise comes from all steps."""
     found = end_to_end([(Mixture.full(1, 2.0), n) for n in steps], [1.0] * len(steps), every)
     assert found.mean == pytest.approx(sum(t % every == 0 for t in range(1, sum(steps) + 1)))
     assert found.noise == pytest.approx(2.0 * math.sqrt(sum(steps)))
@@ -242,7 +242,7 @@ def test_the_law_by_counting_steps(steps: list[int], every: int) -> None:
 
 
 def test_what_is_hidden_shows_less_and_still_conforms(tmp_path: Path) -> None:
-    """Mu 3, and 3 / 5 where one of five steps speaks: what is shown is below either, and less of the second."""
+    """Mu is 3, or 3 / 5 if one of five steps has the record: bounds are below, and lower for the second."""
     shown = []
     for every in (1, 5):
         audit = audited(

@@ -1,4 +1,4 @@
-"""Explicit data sets within the scopes of group bounds, run through the native backend's own code: none leaks more."""
+"""Explicit datasets within the scopes of group bounds, run by the native backend: none exceeds its bound."""
 
 from typing import Any
 
@@ -63,7 +63,7 @@ def check_real_records(data: st.DataObject) -> None:
 
 
 def check_attained(data: st.DataObject) -> None:
-    """The data sets of the proof leak what the lower ends say, to what the released models show of the sums."""
+    """The datasets of the proof attain the lower ends, up to the rounding of released models."""
     case = data.draw(mechanisms())
     delta = data.draw(st.sampled_from((0.1, 1e-2, 1e-3)))
     attained(case, delta, data.draw(st.sampled_from(("add", "remove", "both"))))
@@ -82,7 +82,7 @@ def attained(case: dict[str, Any], delta: float, direction: str) -> None:
         )
         assert len(others) >= finding.scope.min_records
         steps = sum(int(phase["steps"]) for phase in case["phases"])
-        coarse = {1: 1e-3, 2: 0.02, 3: 0.3}[steps]  # cells lose so much of a composition
+        coarse = {1: 1e-3, 2: 0.02, 3: 0.3}[steps]  # the cells' loss in a composition
         found = oracle.worst_delta(finding, absent, present)
         if found < delta * (1.0 - coarse):  # a rare large loss that shares a cell with common ones
             found = oracle.worst_delta(finding, absent, present, finer=5)

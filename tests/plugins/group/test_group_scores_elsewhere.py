@@ -1,4 +1,4 @@
-"""Scores from elsewhere: the bounds are those of the plugin's own attacks, and what they rest on is named."""
+"""External scores: bounds equal those of the plugin's attacks, and results name their assumptions."""
 
 import dataclasses
 import json
@@ -69,7 +69,7 @@ def audited(spec: Spec, folder: Path) -> Result:
 
 
 def test_one_run_is_tested_as_the_own_attack_is(tmp_path: Path) -> None:
-    """Guess counts follow from the number of rows alone; counts and bound are those of the same functions."""
+    """Guess counts depend on the number of rows alone; counts and bound equal those of the same functions."""
     coins, scores = scored(400, 3.0)
     written(tmp_path, coins, scores)
     spec = spec_in(tmp_path)
@@ -114,7 +114,7 @@ def test_what_the_numbers_rest_on_is_named_and_declared(tmp_path: Path) -> None:
 
 
 def test_equal_scores_show_nothing_of_the_order_of_rows(tmp_path: Path) -> None:
-    """A table that lists all that were in first, with scores that say nothing: half of the guesses are right."""
+    """A table with the included rows first and uninformative scores: half of the guesses are right."""
     coins = np.repeat([1, 0], 500)
     for scores in (np.repeat([0.0, 1.0], [999, 1]), np.arange(1000) % 2):
         ordered = shuffled_ties(coins, scores.astype(float), 0)
@@ -208,7 +208,7 @@ def test_too_few_rows_are_refused(method: str, rows: int, tmp_path: Path) -> Non
     assert f"{rows} rows: {method} needs at least {rows + 1}" in found.message
 
 
-def test_a_size_that_nobody_asked_for_is_refused(tmp_path: Path) -> None:
+def test_an_unclaimed_size_is_refused(tmp_path: Path) -> None:
     written(tmp_path, *scored(200, 1.0), np.repeat([1, 3], 100))
     (found,) = diagnostics(tmp_path, *SIZED)
     assert found.path == ("audit", "scores", "group_size")
@@ -282,9 +282,9 @@ HIGH = ("claims.one.epsilon=100", "claims.one.expect=open", "audit.expect=deviat
 @pytest.mark.parametrize(
     ("overrides", "verdict", "words", "conformance"),
     [
-        # a claim far above the declared bound is not refuted; but the bound does not hold of what ran
+        # a claim far above the declared bound is not refuted, but the executed run exceeds the bound
         (HIGH, "open", "trained-as-declared is false", "deviates"),
-        # shuffled batches of records that come or go have no bound: what scores show is no deviation from one
+        # shuffled batches under add-remove have no bound that scores could exceed
         (("mechanism.sampling={scheme: shuffled, batch_size: 100}", *LOW_NOISE), "refuted", "", "not-run"),
         (("claims.one.expect=refuted",), "refuted", "assuming fair coins independent of the scores", "not-run"),
     ],

@@ -32,7 +32,7 @@ def phase_of(epoch_steps: int, batches: int, sigma: float, epochs: int = 1) -> P
 
 
 def epoch_laws(phase: Phase, x: Sequence[float], y: Sequence[int], given: Sequence[float], grid: Array) -> Array:
-    """(points, points) the density of two steps' noisy sums, over all allocations; step two begins where one led.
+    """The density of two steps' noisy sums, (points, points), over all allocations; step two starts after step one.
 
     Contributions and updates are those of the native loop; the sum over allocations is exact.
     """
@@ -147,7 +147,7 @@ def test_all_records_in_all_steps_are_full_batches(steps: int, batches: int, sig
     ("steps", "batches", "size", "sigma"), [(3, 1, 1, 0.1), (3, 1, 1, 0.05), (3, 1, 4, 0.15), (4, 2, 2, 0.05)]
 )
 def test_noise_that_is_too_small_to_split_is_not_split(steps: int, batches: int, size: int, sigma: float) -> None:
-    """Down to a tenth of a clip norm a member's pair is computed; below, all members are told of their steps."""
+    """Noise of at least a tenth of a clip norm uses a member's pair; below, the bound reveals all members' steps."""
     (found,) = theory.group_epsilons([phase_of(steps, batches, sigma)], size, 100, [1e-6], "remove")
     most = float(gaussian.epsilon(1e-6, size * math.sqrt(batches) / sigma))
     assert 0.0 < found.lower <= found.upper <= most * (1.0 + 1e-3)
@@ -299,7 +299,7 @@ def test_the_interval_of_truncated_batches_is_above_poisson_sampling_and_below_r
 
 @pytest.mark.parametrize(("epsilon", "sigma"), [(0.0, 1.0), (0.5, 1.0), (1.0, 0.7)])
 def test_no_order_of_a_shuffled_epoch_leaks_more(epsilon: float, sigma: float) -> None:
-    """Two batches of two of four records, every order: delta by summing over the plane, whatever the others are."""
+    """Two batches of two of four records, every order: delta by summing over the plane, for any other records."""
     x = np.linspace(-9.0, 9.0, 361)
     cell = (x[1] - x[0]) ** 2
 

@@ -1,7 +1,7 @@
-"""Users: bounds of groups of at most k records, and of drawn users; tables that differ in a user leak no more.
+"""Users: bounds of groups of at most k records and of sampled users, compared with tables that differ in a user.
 
-The oracle writes two tables, one of them without a user, has the data kind read both, and runs the native backend's own
-step on either, every batch (of users: with every choice of their records) enumerated (``support.scope_oracle``).
+The oracle writes two tables, one without a user, reads both by the data kind, and runs the native backend's step on
+each, over all batches and, for users, all choices of their records (``support.scope_oracle``).
 """
 
 import itertools
@@ -73,7 +73,7 @@ def read(folder: Path, table: Table, **options: Any) -> Dataset:
 
 
 def executed(folder: Path, table: Table, most: int) -> list[oracle.Law]:
-    """What a step shows of a table, read and cut by the data kind."""
+    """Return the distribution of a step on a table that the data kind reads and truncates."""
     data = read(folder, table, max_records_per_user=most)
     return oracle.laws_of(oracle.run_of([POISSON], data.train_x[:, 0].tolist(), data.train_y.tolist()))
 
@@ -108,7 +108,7 @@ def test_tables_that_differ_in_a_user_leak_no_more_than_the_bound(tmp_path, tabl
 
 @pytest.mark.parametrize("most", [1, 2, 3])
 def test_a_user_with_all_records_alike_attains_the_lower_end(tmp_path: Path, most: int) -> None:
-    """So that a claim that is smaller is false of some tables of such users: of one that says ``at most`` as many."""
+    """A smaller claim is false for some tables of users with ``at most`` this number of records."""
     mine: Table = [("a", 9.0, 0)] * most
     other: Table = [("b", 0.0, 0)]
     present, absent = executed(tmp_path, mine + other, most), executed(tmp_path, other, most)
@@ -176,7 +176,7 @@ def test_dropping_by_user_is_refused_of_claims_about_records(tmp_path: Path) -> 
     assert (wrong.code, wrong.path) == ("unsupported", ("data", "max_records_per_user"))
 
 
-def test_declared_data_of_users_is_judged_and_told_of_users(tmp_path: Path) -> None:
+def test_declared_data_of_users_is_judged_and_reported_by_user(tmp_path: Path) -> None:
     audit = audited(tmp_path, text=DECLARED)
     verdicts = {verdict.claim: verdict for verdict in audit.verdicts}
     assert {verdict.verdict for verdict in verdicts.values()} == {"proved"}
@@ -189,7 +189,7 @@ def test_declared_data_of_users_is_judged_and_told_of_users(tmp_path: Path) -> N
 
 
 def test_trials_of_users_are_those_of_groups(tmp_path: Path) -> None:
-    """The attack plants the records of one user as a group, and what it draws knows of no user."""
+    """The attack inserts one user's records as a group, independent of other users."""
     spec = spec_at(VISITS)
     inputs = GroupAudit().trial_inputs(spec)
     assert inputs["threat_model"]["group_size"] == (4,)
@@ -257,9 +257,9 @@ def drawn_spec(size: int = 1, delta: float = 0.03, **phase: Any) -> Spec:
 
 
 def drawn_law(folder: Path, table: Table, most: int, *, whole: bool = False) -> oracle.Law:
-    """What a step shows of a table: a mixture over batches of users and over choices of their records.
+    """Return the distribution of a step on a table: a mixture over batches of users and choices of their records.
 
-    whole: as if each of a user's records were a contribution of its own.
+    whole: treat each of a user's records as a separate contribution.
     """
     x, y = by_user(read(folder, table))
     phase = FrozenMap({**DRAWN_PHASE, "sampling": FrozenMap({**USERS, "records_per_user": most})})
@@ -299,7 +299,7 @@ def test_tables_that_differ_in_a_user_leak_no_more_than_one_contribution(tmp_pat
 
 
 def test_the_lower_end_is_attained_and_records_at_full_weight_break_the_bound(tmp_path: Path) -> None:
-    """One contribution of a user whose records agree is all of it; two of them, each clipped, leak more than proved."""
+    """One contribution of a user with equal records is within the bound; two contributions exceed it."""
     table = [("a", 9.0, 0), ("a", 9.0, 0), ("b", 0.0, 0)]
     found = oracle.proofs(oracle.findings_of(GroupAudit(), drawn_spec(), 50))
     (lower,) = [finding for finding in found if finding.bound == "lower"]
@@ -431,7 +431,7 @@ def test_a_table_whose_users_are_drawn_is_bounded_attacked_and_judged(tmp_path, 
         assert audit.conformance.status == "deviates"
 
 
-def test_many_runs_with_and_without_a_user_are_looked_at_in_turn(tmp_path: Path) -> None:
+def test_many_runs_alternate_with_and_without_a_user(tmp_path: Path) -> None:
     audit = "audit={method: many-run, runs: 16, canary: {space: gradient}, seed: 1}"
     audited = visits(tmp_path, DRAWN, CLAIM, "mechanism.steps=4", "model.hidden=[8]", audit)
     assert audited.conformance.status == "no-deviation-found"

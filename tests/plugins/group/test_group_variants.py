@@ -56,7 +56,7 @@ def test_bounds_cover_a_transcript_and_the_attack_is_about_it_alone(tmp_path: Pa
     assert [v.verdict for v in audit.verdicts] == ["proved", "proved", "refuted", "refuted"]
     reasons = [v.reason for v in audit.verdicts]
     assert "The attack (one-run, transcript) rejects the claim" in reasons[2]
-    assert "attack" not in reasons[3]  # by data sets that attain the bound, which say nothing of what ran
+    assert "attack" not in reasons[3]  # by datasets that attain the bound, not by the executed run
     assert audit.conformance.status == "no-deviation-found"
     assert {e.scope.access for e in audit.evidence} == {"transcript"}
     upper = {f.scope.access for f in audit.findings if f.bound == "upper" and f.quantity == "epsilon"}
@@ -64,12 +64,12 @@ def test_bounds_cover_a_transcript_and_the_attack_is_about_it_alone(tmp_path: Pa
 
 
 def test_a_transcript_has_the_bounds_of_all_iterates_and_a_sharper_test_of_updates(tmp_path, base):
-    told, seen = base, audited(tmp_path, ITERATES, text=TEXT)
-    assert [v.upper for v in told.verdicts] == [v.upper for v in seen.verdicts]
+    transcript, seen = base, audited(tmp_path, ITERATES, text=TEXT)
+    assert [v.upper for v in transcript.verdicts] == [v.upper for v in seen.verdicts]
     assert {f.scope.access for f in seen.findings} == {"all-iterates"}
     sharp = [
         next(c.detectable for c in a.checks if c.assumption == "update" and c.note.startswith("relative to rate"))
-        for a in (told, seen)
+        for a in (transcript, seen)
     ]
     assert sharp[0] < sharp[1] / 2
 
@@ -90,7 +90,7 @@ def test_transcripts_of_records_many_runs_and_opacus(tmp_path: Path, overrides: 
     assert {e.scope.access for e in audit.evidence} == {"transcript"}
 
 
-def delta_told(rate: float, sigma: float, epsilon: float) -> float:
+def delta_of_revealed(rate: float, sigma: float, epsilon: float) -> float:
     """Of one step on two others and a record, sums 1 each: all draws of the others, each with its densities."""
     at = np.linspace(-8.0, 12.0, 200_001)
     found = 0.0
@@ -103,9 +103,9 @@ def delta_told(rate: float, sigma: float, epsilon: float) -> float:
 
 
 @pytest.mark.parametrize("epsilon", [0.0, 0.5, 1.5])
-def test_a_step_of_poisson_batches_loses_no_more_to_whoever_is_told(epsilon: float) -> None:
+def test_a_step_of_poisson_batches_loses_no_more_if_other_draws_are_revealed(epsilon: float) -> None:
     bound = PrivacyLoss(((Mixture.poisson(1, 0.3, 0.8), 1),), "present-first").delta(epsilon)
-    assert delta_told(0.3, 0.8, epsilon) == pytest.approx(bound.upper, rel=1e-3)
+    assert delta_of_revealed(0.3, 0.8, epsilon) == pytest.approx(bound.upper, rel=1e-3)
 
 
 @pytest.mark.parametrize(
@@ -126,8 +126,8 @@ def test_transcripts_of_other_schemes_are_refused(tmp_path: Path, sampling: str,
 def test_transcripts_of_other_mechanisms_are_refused(tmp_path: Path, kind: str) -> None:
     example = yaml.safe_load(load_catalog().mechanisms[kind].provider.example)
     example["threat_model"] = {**example.get("threat_model", {}), "access": "transcript"}
-    told = [d.message for d in diagnosed(written(tmp_path, yaml.safe_dump(example, sort_keys=False)))]
-    assert f"the bounds of {kind!r} hold for access all-iterates or final-model, not for 'transcript'" in told
+    messages = [d.message for d in diagnosed(written(tmp_path, yaml.safe_dump(example, sort_keys=False)))]
+    assert f"the bounds of {kind!r} hold for access all-iterates or final-model, not for 'transcript'" in messages
 
 
 def test_a_claim_may_not_see_more_than_the_threat_model(tmp_path: Path) -> None:
@@ -143,7 +143,7 @@ def test_an_audit_with_estimates_refutes_conforms_and_says_how_it_estimated(tmp_
     assert audit.conformance.status == "no-deviation-found"
     assert "mean updates estimated from 30 records" in audit.evidence[0].method
     assert all(check.p_value > 1e-3 for check in audit.checks)
-    # The bound speaks of the mechanism, and the attack's access is what it was.
+    # The bound applies to the mechanism, and the attack's access does not change.
     assert {evidence.scope.access for evidence in audit.evidence} == {"all-iterates"}
 
 
@@ -201,7 +201,7 @@ def test_the_attack_is_the_same_and_the_result_says_what_is_missing(tmp_path, ba
 
 
 def test_a_canary_free_run_that_is_written_is_the_default_one(tmp_path: Path) -> None:
-    """Trials that were stored without the key are those of a spec that asks for what they have."""
+    """Trials stored without the key match a spec that requires their default."""
     specs = [attacked(tmp_path, *one, text=TEXT) for one in ((), ("audit.canary_free_run=true",), (ALONE,))]
     left_out, true, false = (prepare(spec, load_catalog()).audit.trial_inputs(spec) for spec in specs)
     assert left_out == true != false
@@ -214,7 +214,7 @@ def test_claims_about_the_accuracy_need_it(tmp_path: Path) -> None:
     assert "claim 'accurate' needs the canary-free run, which canary_free_run: false disables" in found.message
 
 
-def test_of_batches_of_a_fixed_size_the_others_tell_of_the_record() -> None:
+def test_batches_of_a_fixed_size_reveal_the_record_by_the_others() -> None:
     """Three others and a record, batches of two: only with the record can one other be drawn, at any epsilon."""
     with_the_record = comb(3, 1) / comb(4, 2)
     bound = PrivacyLoss(((Mixture.fixed(1, 3, 2, 0.8), 1),)).delta(5.0)

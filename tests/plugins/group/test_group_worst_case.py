@@ -1,4 +1,4 @@
-"""Worst-case initial weights: whom they speak of, that they know no coin, and what they leave a final model to show."""
+"""Worst-case initial weights: their scope, independence of coins, and the bounds of final models."""
 
 import dataclasses
 from pathlib import Path
@@ -62,7 +62,7 @@ def weights(one: Any) -> dict[str, torch.Tensor]:
 
 
 @pytest.mark.ci
-def test_a_final_model_tells_of_one_record(tmp_path: Path) -> None:
+def test_a_final_model_depends_on_one_record(tmp_path: Path) -> None:
     result = run([spec()], CATALOG, store=Store(tmp_path))
     (audit,) = result.audits
     assert [v.verdict for v in audit.verdicts] == ["proved", "refuted"]
@@ -82,7 +82,7 @@ def test_a_final_model_tells_of_one_record(tmp_path: Path) -> None:
 
 
 def test_weights_follow_from_the_records_alone() -> None:
-    """Not from coins, canaries, seeds, noise or how many runs there are: for all that is compared they are the same."""
+    """Weights do not depend on coins, canaries, seeds, noise or the number of runs."""
     first = weights(spec())
     noisy = {**DOCUMENT["mechanism"], "noise_multiplier": 3.0}
     others = [
@@ -119,7 +119,7 @@ def test_what_speaks_of_other_weights_is_refused(blocks: dict[str, Any], path: t
 @pytest.mark.ci
 @pytest.mark.parametrize("mu", [0.0, 1.0, 2.0])
 def test_mu_of_many_runs_is_below_the_truth(mu: float) -> None:
-    """400 sets of 100 runs: at most 5% may lie above; beyond 7.9% has a chance of 1 in 100 (binomial)."""
+    """400 sets of 100 runs: at most 5% exceed the truth; more than 7.9% has probability 1/100 (binomial)."""
     rng, one, above = np.random.default_rng(int(10 * mu)), spec(), 0
     for _ in range(400):
         coins = rng.integers(0, 2, 100)

@@ -20,12 +20,12 @@ FEATURES = (0.0, 1e-6, 0.5, -1.0, 40.0, -1e4, 1e30, float("nan"))
 def findings_of(mechanism: dict[str, Any], records: int, delta: float) -> list[Finding]:
     spec = oracle.spec_of("modelmix", mechanism, [oracle.claim_of("approx-dp", epsilon=1.0, delta=delta)])
     found = oracle.proofs(oracle.remembered_findings_of(ModelMixAudit(), spec, records))
-    assert not [f for f in found if f.bound == "lower"]  # no pair attains what is bounded here
+    assert not [f for f in found if f.bound == "lower"]  # no pair attains this bound
     return found
 
 
 def law_of(mechanism: dict[str, Any], x: list[float], y: list[int], public: int) -> oracle.Law:
-    """What the first step shows of records ``x``, ``y``, on the scale of the sum, where ``public`` records are told."""
+    """The distribution of the first step on records ``x``, ``y``, in units of the sum, given ``public`` records."""
     job = oracle.run_of([mechanism], x, y)
     facts = Facts(records=public, features=1, classes=2, shape=(1,), parameters=1)
     rows = LoadedData(train_x=job.x, train_y=job.y, test_x=job.x[:0], test_y=job.y[:0])
@@ -71,7 +71,7 @@ def check(data: st.DataObject) -> None:
     declared = data.draw(st.integers(2, 40 if large else 5))
     delta = data.draw(st.sampled_from((0.1, 1e-3)))
     for finding in findings_of(mechanism, declared, delta):
-        # Who runs this on data sets of another size tells that number; of this data, the declared one.
+        # The divisor is the number of records of other datasets, and the declared number for this data.
         fewest = finding.scope.min_records
         size = data.draw(st.integers(max(1, fewest), max(5, fewest)))
         records = declared if finding.scope.data == "this" else size
@@ -90,7 +90,7 @@ test_ten_thousand_pairs = oracle.many(10_000, check)
 
 
 def test_fewer_records_have_a_narrower_gap() -> None:
-    """Why a bound that mixing amplifies speaks of data sets at least as large as the declared one."""
+    """A bound that mixing amplifies only applies to datasets of at least the declared size."""
     mechanism = {
         "noise_multiplier": 1.0,
         "clip_norm": 1.0,

@@ -206,7 +206,7 @@ def test_a_better_cut_and_the_printed_total() -> None:
     one = theory.cut_moments(0.05, 200.0, math.log(200.0))
     assert theory.freedman_epsilon([segment(1000, 0.05, 200.0)], 1e-5) == pytest.approx(1.62768, abs=5e-6)
     assert theory.freedman_total([(1000, one)], 1e-5) == pytest.approx(2.18221, abs=5e-6)
-    # Freedman's linear term has epsilon_0, the printed one its square: too little where that is below 1.
+    # Freedman's linear term has epsilon_0, the printed one its square, which is too small below 1.
     assert published.printed_total(1000, one, 1e-5) == pytest.approx(1.99164, abs=5e-6)
     assert certified(1000, 0.05, 200.0).epsilon(1e-5).upper == pytest.approx(0.4838, abs=5e-5)
 
@@ -217,7 +217,7 @@ def test_segments_add_up_and_units_do_not_matter() -> None:
     assert theory.freedman_epsilon(halves, 1e-5) == pytest.approx(whole, rel=1e-12)
     wider = [segment(500, 0.05, 200.0), segment(500, 0.05, 400.0)]
     assert theory.freedman_epsilon(wider, 1e-5) < whole
-    # No cut: what is left is epsilon_0 of every step.
+    # Without truncation the rest is epsilon_0 of every step.
     assert theory.freedman_epsilon([segment(10, 0.5, 0.4)], 1e-5) == pytest.approx(5.0)
 
 
@@ -278,7 +278,7 @@ def test_an_audit_with_laplace_noise(tmp_path: Path) -> None:
     assert mixed.value == pytest.approx(theory.freedman_epsilon([segment(20, 0.1, 96.0)], 1e-5), rel=1e-12)
     assert not {a.status for a in mixed.assumptions} & {"unchecked", "false"}
     assert uppers["without mixing, pld/connect-the-dots"].value > mixed.value
-    # A data set of 24 records has half the divisor, and so half the gap.
+    # A dataset of 24 records has half the divisor, and so half the gap.
     assert [v.verdict for v in audit.verdicts] == ["proved", "supported", "proved"]
     scopes = {(f.scope.data, f.scope.min_records) for f in findings if f.method == mixed.method}
     assert scopes == {("all", 48), ("this", 0)}
@@ -337,7 +337,7 @@ def test_densities_integrate_to_one(width: float) -> None:
 
 
 def test_bounds_rise_relative_to_the_shift() -> None:
-    """So that a gradient of l1 norm c has no larger sum of them than the one-hot one: what the total rests on."""
+    """A gradient of l1 norm c has no larger sum than the one-hot gradient, which the total assumes."""
     for width, cut in itertools.product((5.0, 50.0, 500.0), (0.2, 1.0)):
         rows = [theory.cut_moments(v, width, cut) for v in np.linspace(0.01, 2.0, 100)]
         for which in (0, 1):

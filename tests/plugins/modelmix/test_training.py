@@ -72,7 +72,7 @@ def test_a_step_by_hand(literal: bool, new: list[float], kept: list[float]) -> N
     assert torch.allclose(first, torch.tensor(kept, dtype=torch.float64), atol=1e-8)
     mixed = weights * first + (1 - weights) * second - 0.2 / 10.0 * noisy
     assert torch.allclose(mixed, torch.tensor(new, dtype=torch.float64), atol=1e-8)
-    # The part of the loop does the same with weights of its own.
+    # The loop's function does the same with separate weights.
     update = MixingUpdate(rules(0.1, rate=0.2, divisor=10.0, literal=literal), 5, "cpu")
     update._step, update._kept = 3, before
     weights = torch.rand(4, generator=generator(5, "mixing"), dtype=torch.float64)
@@ -159,7 +159,7 @@ def test_scores_are_likelihood_ratios(noise: str, kind: str) -> None:
     score, coin = np.concatenate(scores), np.concatenate(coins)
     for ratio in (np.exp(score[coin == 0]), np.exp(-score[coin == 1])):
         assert ratio.mean() == pytest.approx(1.0, abs=5.0 * ratio.std() / math.sqrt(len(ratio)))
-    if (noise, kind) != ("laplace", "spread"):  # for which the ratios say next to nothing
+    if (noise, kind) != ("laplace", "spread"):  # for which the ratios have almost no information
         assert score[coin == 1].mean() > score[coin == 0].mean() + 0.1
 
 

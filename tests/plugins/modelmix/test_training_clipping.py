@@ -1,4 +1,4 @@
-"""Gradient embedding in its two sound forms: the account, the clipping, the run and what is refused."""
+"""Gradient embedding in its two correct forms: accounting, clipping, runs and rejected specs."""
 
 import math
 from pathlib import Path
@@ -51,7 +51,7 @@ def test_the_truth_of_both_parts_lies_below_the_bound() -> None:
             segment = Segment(20, 1.0, 0.8, 6.0, p, embedded=embedded)
             improved = theory.mixed_epsilon([segment], 1e-5, "improved").epsilon
             assert loss_of_pair(segment).epsilon(1e-5).upper <= improved
-    # What is embedded alone is a Gaussian.
+    # Embedding alone is a Gaussian mechanism.
     alone, gaussian = Segment(5, 0.2, 1e-9, 5.0, 4, embedded=0.7), Segment(5, 0.2, 0.7, 0.0)
     assert theory.mixed_epsilon([alone], 1e-5).epsilon == pytest.approx(
         theory.mixed_epsilon([gaussian], 1e-5).epsilon, rel=1e-6
@@ -168,7 +168,7 @@ def test_a_trial(tmp_path: Path, form: str) -> None:
     assert lower <= upper.value
     assert {f.quantity for f in found if isinstance(f, Finding)} >= {"accuracy", "accuracy-same-epsilon"}
     assert float(trial.evidence["internal"]["norm_log"]["largest"]) <= 1.0
-    # Planted canaries stand out where noise is low, though what is embedded of one shows in the others' coordinates.
+    # With low noise canaries are detected, although embedding spreads each over the others' coordinates.
     quiet = ["mechanism.noise_multiplier=0.05", "mechanism.mixing.threshold=0.001", "mechanism.sampling={scheme: full}"]
     quiet += ["mechanism.embedding.noise_multiplier=0.05"]
     loud = specs.spec_of(tmp_path, TEXT.replace("FORM", form), *quiet, "audit.twins=null")

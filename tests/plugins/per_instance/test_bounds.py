@@ -132,7 +132,7 @@ def test_quantiles_of_samples_are_safe():
 
 @given(st.data())
 def test_how_many_of_a_sample_are_marked_is_hypergeometric(data):
-    """By exact counting; and the least place is the one that a search by scipy's tails finds."""
+    """By exact counting, and the smallest rank equals that of a search by scipy's tails."""
     population = data.draw(st.integers(1, 60))
     drawn, marked = data.draw(st.integers(1, population)), data.draw(st.integers(0, population))
     ways = [math.comb(marked, k) * math.comb(population - marked, drawn - k) for k in range(drawn + 1)]
@@ -147,7 +147,7 @@ def test_how_many_of_a_sample_are_marked_is_hypergeometric(data):
 
 @pytest.mark.parametrize("population", [10**6, 2**40, 2**62])
 def test_quantiles_of_a_sample_take_no_longer_for_more_records(population):
-    """Of so many the sample is one with replacement, nearly: the number of marked ones is binomial."""
+    """For a large population the number of marked records in a sample is nearly binomial."""
     marked = population // 10
     exact = binom.sf(np.arange(40), 40, marked / population)
     assert above(population, marked, 40) == pytest.approx(exact, rel=1e-2 if population == 10**6 else 1e-6, abs=1e-30)
@@ -177,7 +177,7 @@ MNIST = 128 / 60000
     ],
 )
 def test_the_reference_values_of_theorem_3_2(q, size, sigma, order, present, absent, tolerance):
-    """R0 to R5: the bound is the truth where no other record is drawn, and so is the sharper direction."""
+    """R0 to R5: the bound and the sharper direction are exact if no other record is drawn."""
     nu = size / sigma
     assert integer_divergence(order, q, nu) == pytest.approx(present, rel=tolerance)
     assert step_divergence(order, q, nu) == pytest.approx(present, rel=tolerance)
@@ -379,7 +379,7 @@ def test_the_advantage_of_an_epsilon():
 
 
 def test_confidence_bounds_hold_as_often_as_they_say():
-    """2000 tables of 20 runs at 10%: the failures are what a binomial of that rate allows."""
+    """2000 tables of 20 runs at 10%: the number of failures is within a binomial of that rate."""
     rng, weight, top, failure = np.random.default_rng(9), 3.0, 1.0, 0.1
     masses, levels = np.array([0.9, 0.1]), np.array([0.05, 0.9])
     truth = float(entropic_mean(levels, weight, np.log(masses)))

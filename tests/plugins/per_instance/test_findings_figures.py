@@ -32,12 +32,12 @@ def test_the_reference_run_is_met(shipped: AuditResult) -> None:
     for alpha, values in RATIOS.items():
         for step, value in zip(STEPS, values, strict=True):
             assert found[alpha, step] == pytest.approx(value, rel=0.15)
-    told = {(f.quantity, f.at.get("fraction")): f.value for f in shipped.findings if f.rigor == "approximate"}
+    shipped_values = {(f.quantity, f.at.get("fraction")): f.value for f in shipped.findings if f.rigor == "approximate"}
     rdp = next(f.value for f in shipped.findings if f.method.startswith("rdp"))
     assert rdp == pytest.approx(10.039, rel=1e-3)
-    assert told["epsilon_by_rdp", 0.5] == pytest.approx(7.401, rel=0.075)
-    assert told["epsilon_by_rdp", 0.5] < rdp
-    assert told["share_below_data_independent", None] == pytest.approx(0.70, abs=0.08)
+    assert shipped_values["epsilon_by_rdp", 0.5] == pytest.approx(7.401, rel=0.075)
+    assert shipped_values["epsilon_by_rdp", 0.5] < rdp
+    assert shipped_values["share_below_data_independent", None] == pytest.approx(0.70, abs=0.08)
     records = tables["records"]
     assert float(np.median(records["estimate_add"])) == pytest.approx(7.401, rel=0.15)
     assert float(np.quantile(records["estimate_add"], 0.1)) == pytest.approx(5.520, rel=0.15)

@@ -47,7 +47,7 @@ def test_the_reference_values_of_small_batches(
 
 
 def test_the_plug_in_is_far_too_small_where_few_tuples_decide():
-    """R9b: 20 by 20 gives 5.09 +- 1.02 where the truth is 12.86, and says that a tuple or two decide."""
+    """R9b: 20 by 20 gives 5.09 +- 1.02, while the truth is 12.86, and reports that one or two tuples decide."""
     present, absent = brute.pair((0.7, -0.4, 0.2), 0.9, 0.5, "mean")
     assert exact(8, present, absent, 0.469) == pytest.approx(12.857581, rel=6e-8)
     found = [sampled(8, present, absent, 0.469, 20, 20, seed) for seed in range(200)]

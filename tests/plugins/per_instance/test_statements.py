@@ -41,7 +41,7 @@ def spec_of(folder: Path, *overrides: str) -> Spec:
     return specs.spec_of(folder, TEXT, *overrides)
 
 
-def told(spec: Spec) -> tuple[dict[str, list[Finding]], dict[str, Series]]:
+def stated(spec: Spec) -> tuple[dict[str, list[Finding]], dict[str, Series]]:
     findings: dict[str, list[Finding]] = {}
     tables: dict[str, Series] = {}
     for one in statements(spec):
@@ -54,7 +54,7 @@ def told(spec: Spec) -> tuple[dict[str, list[Finding]], dict[str, Series]]:
 
 def test_at_the_papers_own_setting_the_printed_constant_backs_nothing(tmp_path: Path) -> None:
     """Batches of 128 of MNIST: Corollary 3.1 holds with the exact profile, and as printed it is flagged as refuted."""
-    findings, tables = told(spec_of(tmp_path))
+    findings, tables = stated(spec_of(tmp_path))
     exact, amplified, printed = findings["step_epsilon"]
     assert exact.value <= 1.7202213 * (1 + 1e-6)  # p = 10^4; larger ones are not tried, smaller may be better
     assert exact.value == pytest.approx(1.7202213, rel=1e-3)
@@ -94,14 +94,14 @@ def test_the_best_lemma_is_above_every_attack(q: float, sigma: float, norm: floa
 
 def test_attacks_on_a_step_are_below_the_limits(tmp_path: Path) -> None:
     spec = spec_of(tmp_path, "mechanism.noise_multiplier=4", "mechanism.sampling={scheme: full}", "mechanism.steps=9")
-    rows = told(spec)[1]["attack-limits"].columns
+    rows = stated(spec)[1]["attack-limits"].columns
     fpr = np.array(rows["fpr"])
     assert np.all(ndtr(1 / 4 + ndtri(fpr)) <= np.array(rows["one_step"]))
     assert rows["one_step"][0] < 1e-3
 
 
 def test_counts_orders_and_unlearning_are_those_of_the_formulas(tmp_path: Path) -> None:
-    findings, tables = told(
+    findings, tables = stated(
         spec_of(
             tmp_path,
             "mechanism.noise_multiplier=20",
@@ -140,7 +140,7 @@ def test_counts_beyond_floats_are_infinite() -> None:
 
 @pytest.mark.parametrize("inside", [True, False])
 def test_changes_of_means_are_those_of_random_batches(inside: bool) -> None:
-    """Each value is that of some batch of the other records, and their mean over draws the mean over all batches."""
+    """Each value belongs to some batch of the other records, and the mean over draws is that over all batches."""
     rng = np.random.default_rng(2)
     gradients = rng.normal(size=(7, 3)).astype(np.float32)
     where = np.array([1, 6]) if inside else None
@@ -175,7 +175,7 @@ def test_the_constants_of_the_paper_and_where_they_fail():
 
 @pytest.mark.parametrize(("slack", "claimed", "true"), [(0.0, 5e-6, 5.887520e-6), (1e-7, 5.1e-6, 5.873132e-6)])
 def test_the_violations_of_the_classical_constant_are_seen(slack, claimed, true):
-    """R11: what the paper's baseline and its corollary claim at batch size 128 is false."""
+    """R11: the claims of the paper's baseline and corollary at batch size 128 are false."""
     c = cor.classical_constant(DELTA, SIGMA)
     found = cor.amplified(Q, c) if slack == 0.0 else cor.corollary(Q, c, slack, 1e4)
     assert Q * DELTA + slack == pytest.approx(claimed, rel=1e-9)

@@ -1,4 +1,4 @@
-"""Records of a run shared out among trials: the same values, each told once, whoever makes them and in which order."""
+"""Records of a run split among trials: the same values, each reported once, in any order and process."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -25,7 +25,7 @@ from dpspec.registry.loader import load_catalog
 from dpspec_per_instance.findings import first_shards, lower_bounds, whole_runs
 from dpspec_per_instance.options import MOST_SHARDS, AuditBlock, Shards
 
-#: 80 training records, 4 looks; three runs, since two of them keep logs.
+#: 80 training records, 4 observed steps, and three runs, of which two keep logs.
 TEXT = """\
 dpspec: 1
 name: shared-out
@@ -161,8 +161,8 @@ def same(ours: AuditResult, theirs: AuditResult) -> None:
 
 
 def test_what_there_is_once_for_a_run_is_first_shards(folder: Path, shared: AuditResult) -> None:
-    told = trials(folder, shared)
-    for trial in told:
+    shards = trials(folder, shared)
+    for trial in shards:
         run_number, shard = divmod(trial.index, 5)
         assert ("outcomes" in trial.evidence) == ("accuracy" in trial.evidence["internal"]) == (shard == 0)
         assert ("targets" in trial.evidence["internal"]) == (shard == 0)
@@ -176,21 +176,21 @@ def test_what_there_is_once_for_a_run_is_first_shards(folder: Path, shared: Audi
     assert any(f.method.startswith("confidence bound over 3 runs") for f in shared.findings)
 
 
-def test_a_bound_of_runs_against_several_records_is_told_of_none(folder: Path, shared: AuditResult) -> None:
+def test_a_bound_of_runs_against_several_records_names_none(folder: Path, shared: AuditResult) -> None:
     """Where pilot runs on different devices chose different records."""
     spec = loaded(folder, SHARED)
-    told = first_shards(spec, trials(folder, shared))
+    shards = first_shards(spec, trials(folder, shared))
 
     def records(trials: Sequence[Trial]) -> set[object]:
         found = lower_bounds(spec, trials)
         return {f.scope.record for f in found if isinstance(f, Finding) and f.privacy == "per-record"}
 
-    alike = dict(told[0].evidence["internal"]["targets"])
-    assert records(told) == {alike["most exposed 1"], alike["least exposed 1"]}
+    alike = dict(shards[0].evidence["internal"]["targets"])
+    assert records(shards) == {alike["most exposed 1"], alike["least exposed 1"]}
     other = [["most exposed 1", 79 - alike["most exposed 1"]], ["least exposed 1", alike["least exposed 1"]]]
-    internal = FrozenMap({**told[1].evidence["internal"], "targets": other})
-    changed = replace(told[1], evidence=FrozenMap({**told[1].evidence, "internal": internal}))
-    assert records([told[0], changed, *told[2:]]) == {alike["least exposed 1"]}
+    internal = FrozenMap({**shards[1].evidence["internal"], "targets": other})
+    changed = replace(shards[1], evidence=FrozenMap({**shards[1].evidence, "internal": internal}))
+    assert records([shards[0], changed, *shards[2:]]) == {alike["least exposed 1"]}
 
 
 @pytest.mark.ci
@@ -216,7 +216,7 @@ def test_a_shard_that_is_missing_is_made_again_alone(folder: Path, shared: Audit
 
 
 def test_runs_that_are_not_whole_wait(folder: Path) -> None:
-    """Values of records are over the runs that looked at all of them; what a first shard told counts at once."""
+    """Values of records use the runs that observed all records; values of a first shard count at once."""
     result, made = audited(folder, SHARED, store="part", options=RunOptions(device="cpu", max_trials=3))
     none = result.audits[0]
     assert (result.complete, made) == (False, 3)

@@ -52,7 +52,7 @@ def test_an_observer_measures_what_autograd_does() -> None:
 
 
 def _slow(gradients, point, batches, beta, order, sigma, present, divided=True):
-    """Theorem 3.6's exponents for one record, batch by batch. beta: the record's coins, or None where it is inside."""
+    """Theorem 3.6's exponents for one record, batch by batch. beta: the record's coins, or None if it is inside."""
     place, coins = beta
 
     def mean(mask, coin, with_record):

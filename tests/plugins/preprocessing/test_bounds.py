@@ -187,7 +187,7 @@ def test_a_neighbour_of_this_data_set_may_lie_outside_its_collection(tmp_path: P
 
 
 def test_other_numbers_of_records_are_refused_and_not_spoken_of() -> None:
-    """Noise and groups are those of the declared number: of three times as many, 24 moved where 8 were proved."""
+    """Noise and groups depend on the declared number of records: with three times as many, 24 moved instead of 8."""
     mechanism = {"pipeline": ({"impute": "mean"},), "private": {"kind": "gaussian", "eps_noise": 8.0, "lipschitz": 0.5}}
     for held in (4, 24):
         one = np.full((held, 1), math.nan)
@@ -224,7 +224,7 @@ def test_a_median_of_one_value_may_be_the_replaced_record_s() -> None:
 
 
 def test_every_data_set_has_an_output() -> None:
-    """Trimmed means of nothing are 0: an error for one of two neighbours alone would tell them apart for certain."""
+    """Trimmed means of no values are 0: an error for only one of two neighbors would distinguish them."""
     step = ({"impute": "trimmed", "trim": 1},)
     x = np.array([[0.1], [0.2], [0.3], [math.nan]])
     other = x.copy()
@@ -294,7 +294,7 @@ def test_group_privacy_for_all_records_is_attained_and_refutes_what_lies_below(t
     small = "claims=[{id: low, kind: approx-dp, epsilon: 1e4, delta: 1e-5, expect: refuted}]"
     assert verdict(tmp_path, small) == "refuted"
     assert verdict(tmp_path, small.replace("expect", "neighbours: same-missing-values, expect")) == "refuted"
-    # More records than the pair has, or a collection that it need not lie in: not refuted.
+    # More records than in the pair, or a collection that may not contain it: not refuted.
     with pytest.raises(SpecError, match="at least 601 records, and the declared one has 600"):
         verdict(tmp_path, small.replace("expect: refuted", "min_records: 601, expect: open"))
     assert verdict(tmp_path, small.replace("expect: refuted", "over: collection, expect: open")) == "open"

@@ -144,7 +144,7 @@ def test_a_conditional_bound_proves_no_claim_about_all_data(tmp_path: Path) -> N
     step = ["mechanism.private.eps_noise=0.02"]
     assert [v.verdict for v in audited(tmp_path, claim, *step, "audit=null").verdicts] == ["supported"]
     tested = "mechanism.ptr={epsilon: 0.5, delta: 1e-5}"
-    # Noise and directions are those of 500 records: of fewer nothing is proved.
+    # Noise and directions assume 500 records: nothing is proved for fewer.
     assert [v.verdict for v in audited(tmp_path, claim, *step, tested, "audit=null").verdicts] == ["open"]
     audit = audited(tmp_path, claim.replace(", expect: supported", ", min_records: 500"), *step, tested)
     assert [v.verdict for v in audit.verdicts] == ["proved"]

@@ -31,7 +31,7 @@ GD = "P={kind: dp-gd, eps_noise: 0.3, steps: 5, loss: logistic}"
 
 
 def in_full(text: str) -> str:
-    """M, P and C at the beginning stand for ``mechanism``, its block ``private`` and its block ``collection``."""
+    """M, P and C at the beginning mean ``mechanism``, its block ``private`` and its block ``collection``."""
     names = {"M": "mechanism", "P": "mechanism.private", "C": "mechanism.collection"}
     return re.sub(r"^[MPC]\b", lambda found: names[found[0]], text)
 

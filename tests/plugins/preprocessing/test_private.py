@@ -116,7 +116,7 @@ def test_e1_repaired_projection() -> None:
 
 
 def test_e2_sampled_gradients() -> None:
-    """The reference takes one fixed pair for the worst; what is proved exceeds it by a factor below two."""
+    """The reference uses one fixed pair as the worst case; the proved bound exceeds it by a factor below two."""
     m = PrivateMechanism(kind="sgd-sampled", noise=0.05, records=1000, steps=20000, factor=4.0)
     tau = sensitivity.pca(0.5, 1000).tau
     assert m.sigma == near(5.656854249)
@@ -213,7 +213,7 @@ def whole(x: Rows) -> Rows:
     return x
 
 
-#: name: pair, step, query or gradient, mechanism, order, exact divergence, printed (0 where that is not exceeded).
+#: name: pair, step, query or gradient, mechanism, order, exact divergence, printed (0 if not exceeded).
 CASES = {
     "R01": (circles(3, 1.0), {"deduplicate": 0.01}, halved, GAUSSIAN, 0.25, 16.0, 60.5, 38.85),
     "V3": (circles(10, 0.95), {"deduplicate": 0.01}, halved, GAUSSIAN, 0.1, 11.0, 105.03295, 46.3155),
@@ -263,7 +263,7 @@ def iterated(pair: Pair, m: PrivateMechanism, order: float, last: int) -> float:
 
 @pytest.mark.parametrize("replaced", [1, 4, 20])
 def test_groups_of_records_before_hidden_iterates(replaced: int) -> None:
-    """So many records at one end or at the other, first of all: what group privacy takes of the iterated mechanism."""
+    """Move the first records from one end to the other, as group privacy of the iterated mechanism assumes."""
     m = PrivateMechanism(kind="sgd-iterated", noise=0.01, records=400)
     rows = np.zeros((400, 1))
     rows[:replaced] = 1.0
@@ -272,7 +272,7 @@ def test_groups_of_records_before_hidden_iterates(replaced: int) -> None:
 
 
 def test_one_step_of_sampled_gradients_against_three_point_mixtures() -> None:
-    """The repaired curve dominates replaced records whose gradients all lie on one side, both sides, or apart."""
+    """The repaired curve dominates replaced records with gradients on one side, on both sides, or spread."""
     q, sigma, order = 0.2, 2.0, 4
     m = PrivateMechanism(kind="sgd-sampled", noise=1.0, records=5, steps=1, factor=(sigma * 5.0) ** 2)
     assert m.sigma == near(sigma)
@@ -336,7 +336,7 @@ def leaning(n: int, gap: float) -> Pair:
     ],
 )
 def test_projections_stay_far_below(name: str, m: PrivateMechanism, order: float, gap: float, reference: float) -> None:
-    """Every record counted with the sign of its first coordinate: the projection's turn adds up over all of them."""
+    """Count each record with the sign of its first coordinate, so that rotations of the projection add up."""
     pair = leaning(m.records, gap)
     signs = np.where(np.arange(m.records) % 2 == 1, 1.0, -1.0)
     one, other = (float((steps.fit_projection(x, 1)(x)[:, 1] * signs).sum()) for x in pair)

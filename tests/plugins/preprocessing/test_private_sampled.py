@@ -21,7 +21,7 @@ def plane(effect: float, order: int) -> tuple[Floats, Floats, float]:
 
 
 #: Places of a common record, the record and its replacement, in units of 2 L / sigma: all within one of one another.
-#: The first four lie in one ball of radius 1 / 2, as gradients do; the last does not, and exceeds the fixed pair.
+#: The first four are in one ball of radius 1 / 2, as gradients are; the last is not, and exceeds the fixed pair.
 TRIPLES = {
     "apart": ((0.0, 0.0), (1.0, 0.0), (0.0, 0.0)),
     "opposite": ((0.0, 0.0), (0.5, 0.0), (-0.5, 0.0)),
@@ -69,7 +69,7 @@ def test_the_sum_keeps_its_digits(q: float, s: float, order: int) -> None:
 
 @pytest.mark.parametrize("replaced", [2, 5, 8])
 def test_groups_keep_the_curve_at_their_rate(replaced: int) -> None:
-    """Of eight records some are replaced, by gradients in other directions; also all of them."""
+    """Replace some or all of eight records by gradients in other directions."""
     random, order = np.random.default_rng(replaced), 3
     x, y, area = plane(1.0, order)
     for _ in range(4):

@@ -18,7 +18,7 @@ from dpspec_preprocessing.private import GRADIENT, QUERIES
 from dpspec_preprocessing.sensitivity import read_step
 from dpspec_preprocessing.steps import in_ball
 
-#: How rows are spread, the kinds of steps, what is put in place of the replaced record, and how values go missing.
+#: Distributions of rows, kinds of steps, replacements of the record, and patterns of missing values.
 PATTERNS = ("ball", "ends", "zeros", "ties", "duplicates", "line", "flat", "beyond", "clusters")
 STEPS = ("mean", "median", "trimmed", "regression", "deduplicate", "quantise", "pca", "scale")
 REPLACED = ("ends", "ball", "zero", "copy", "beyond")
@@ -26,7 +26,7 @@ MISSING = ("none", "scattered", "rows", "column", "turned", "turned")
 
 
 class Case(NamedTuple):
-    """A mechanism's block, the declared number of records, and two data sets."""
+    """A mechanism's block, the declared number of records, and two datasets."""
 
     mechanism: Block
     records: int
@@ -197,7 +197,7 @@ def _holed(random: np.random.Generator, pair: Pair, how: str, radius: float) -> 
 
 
 def _nudged(random: np.random.Generator, pair: Pair, radius: float) -> Pair:
-    """A few rows moved, in both data sets alike but for record 0."""
+    """Move a few rows equally in both datasets, except record 0."""
     one, other = pair.one.copy(), pair.other.copy()
     size = radius * 10.0 ** random.uniform(-3.0, 0.0)
     for row in random.integers(len(one), size=int(random.integers(1, 4))):
@@ -216,7 +216,7 @@ def _norms(x: Rows) -> Rows:
 
 
 def _collected(case: Case, collects: bool | None, tests: int | None) -> Case:
-    """With the tightest collection that holds both data sets, and a test where it is asked for, with some margin."""
+    """With the tightest collection of both datasets, and a test if required, with some margin."""
     mechanism, pair = dict(case.mechanism), case.pair
     had = mechanism.get("collection"), mechanism.get("ptr")
     if collects is None:
@@ -251,7 +251,7 @@ KINDS = (*STEPS, "chain")
 
 @pytest.fixture(autouse=True, scope="module")
 def coarse_search(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Every order of a composition gives a bound: a coarser search for the least is looser, and no less proved.
+    """Every order of a composition gives a bound: a coarser search for the minimum is looser, and still a proof.
 
     With ``--run-slow`` the search is the plugin's.
     """

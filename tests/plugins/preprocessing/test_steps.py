@@ -84,7 +84,7 @@ def test_small_blocks_change_nothing(monkeypatch: pytest.MonkeyPatch, way: str, 
 
 
 def test_closed_balls_at_the_very_radius() -> None:
-    """Integer distances are exact in float64, and closer to the radius than float32 products can tell."""
+    """Integer distances are exact in float64, and closer to the radius than float32 products resolve."""
     grid = np.zeros((60, 20))
     grid[:, 0] = np.arange(60.0) * 1000.0
     for way in WAYS.values():

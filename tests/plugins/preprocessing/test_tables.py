@@ -153,7 +153,7 @@ def test_v9_batches_drawn_with_replacement() -> None:
 
 
 def test_v10_truncation_costs_the_root_of_the_lost_variance() -> None:
-    """Labels lie along the lost direction, so projected records do not determine them."""
+    """Labels follow the lost direction, so projected records do not determine them."""
     labels = np.tile([1.0, 1.0, -1.0, -1.0], 500)
     x = np.stack([np.tile([0.9, -0.9], 1000), 0.1 * labels], axis=1)
     tail = float(steps.covariance_spectrum(x)[1:].sum())

@@ -126,7 +126,7 @@ LAPLACE_CASE = ("planted", 8, 0.2, [*LAPLACE, "mechanism.scale=0.2"], 32)
 def test_success_stays_below_the_bound_and_well_above_guessing(
     tmp_path: Path, source: str, candidates: int, noise: float, how: list[str], count: int
 ) -> None:
-    """A correct attack fails either test once in 10^4 seeds at most; planted records come close to the bound."""
+    """A correct attack fails either test for at most 1 in 10^4 seeds; inserted records come close to the bound."""
     prior = f"threat_model.prior={{candidates: {candidates}, from: {source}}}"
     how = how or [f"mechanism.noise_multiplier={noise}"]
     spec = spec_of(tmp_path, *how, prior, f"claims.c.kappa={1 / candidates}")

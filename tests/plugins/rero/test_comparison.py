@@ -1,4 +1,4 @@
-"""Monte Carlo: the estimate is right where draws reach, and its interval holds where they do not."""
+"""Monte Carlo: the estimate is accurate within reach of the draws, and its interval holds beyond."""
 
 import math
 

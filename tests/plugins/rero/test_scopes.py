@@ -57,7 +57,7 @@ def findings_of(
 
 
 def laws_of(mechanism: dict[str, Any], x: list[float], y: list[int]) -> list[oracle.Law]:
-    """What the steps show at the first model: by the plugin's phases, and by its own clipping for Laplace noise."""
+    """The distributions of the steps at the first model: by the plugin's phases and its clipping for Laplace noise."""
     job = oracle.run_of(trained_phases([Phase(mechanism)]), x, y)
     parts = parts_of(job)
     if mechanism["noise"] == "laplace":
@@ -80,7 +80,7 @@ def check_membership(data: st.DataObject) -> None:
 def hold_within(
     mechanism: dict[str, Any], at: float, direction: str, x: list[float], y: list[int], *, worst: bool
 ) -> None:
-    """Hold what is stated against the last record; ``worst``: whether it is one that attains the lower ends."""
+    """Compare findings with the last record; ``worst``: whether it attains the lower ends."""
     steps = int(mechanism["steps"])
     absent, present = laws_of(mechanism, x[:-1], y[:-1]), laws_of(mechanism, x, y)
     room = {1: 2e-3, 2: 0.03}[steps]
@@ -90,7 +90,7 @@ def hold_within(
         stated = float(finding.at["delta"]) if finding.quantity == "epsilon" else finding.value
         shown = shown_of(finding, absent, present)
         if finding.bound == "upper":
-            if shown > stated:  # sums are rounded to float32: a step is larger by so much, and with it epsilon
+            if shown > stated:  # relative rounding of float32 sums, and so of epsilon
                 shown = shown_of(finding, absent, present, more=2.0**-20 * (1.0 + abs(finding.value)))
             assert shown <= stated * (1.0 + oracle.ROOM) + 1e-9, finding
         elif worst and not (finding.quantity == "epsilon" and stated == 0.0):
@@ -103,7 +103,7 @@ def hold_within(
 def shown_of(
     finding: Finding, absent: list[oracle.Law], present: list[oracle.Law], *, more: float = 0.0, finer: int = 1
 ) -> float:
-    """What two data sets leak, in the quantity of a finding: of epsilon, and ``more`` of it, delta."""
+    """The leakage of two datasets in the quantity of a finding; for epsilon, delta at epsilon plus ``more``."""
     pairs = [oracle.composed(some, finer) for some in oracle.sides(finding.scope.direction, absent, present)]
     if finding.quantity == "epsilon":
         return max(oracle.delta(*pair, finding.value + more) for pair in pairs)
@@ -113,7 +113,7 @@ def shown_of(
     return oracle.delta(*pairs[0], 0.0)
 
 
-#: How often each candidate is the target, as whole numbers.
+#: Integer weights of the candidates.
 PRIORS = st.lists(st.integers(1, 5), min_size=2, max_size=4)
 
 

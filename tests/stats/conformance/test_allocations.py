@@ -177,7 +177,7 @@ def test_runs_as_declared_are_not_rejected_and_make_the_planned_checks(
     assert {c.note for c in foresee(run) if c.assumption == "sampling"} == {check.note for check in made[0]}
 
 
-def test_batches_of_one_epoch_are_held_against_none_of_it() -> None:
+def test_batches_are_not_compared_within_an_epoch() -> None:
     """Within an epoch none has anything in common with another, which no test takes for a surprise."""
     found = checks_of(drawn(RandomAllocation(RECORDS, EPOCH), 1, EPOCH), (PHASE.replace(steps=EPOCH),))
     notes = [check.note for check in found]
@@ -197,16 +197,16 @@ def test_a_run_that_was_cut_short_is_tested_as_far_as_it_went(rest: int) -> None
 
 @pytest.mark.parametrize("epochs", [None, {"whole": 3, "astray": 0, "spread": 1.0}])
 def test_evidence_that_hides_epochs_is_no_run_s(epochs: Any) -> None:
-    told = evidence_of(drawn(RandomAllocation(RECORDS, EPOCH), 1))
-    (batch,) = told["sampling_log"]["batches"]
+    evidence = evidence_of(drawn(RandomAllocation(RECORDS, EPOCH), 1))
+    (batch,) = evidence["sampling_log"]["batches"]
     other = {key: value for key, value in {**batch, "epochs": epochs}.items() if value is not None}
-    log = {**told["sampling_log"], "batches": [other]}
+    log = {**evidence["sampling_log"], "batches": [other]}
     with pytest.raises(ValueError, match=f"epochs must be of {EPOCHS} whole epochs"):
-        list(table.checks([PHASE], [FrozenMap({**told, "sampling_log": log})]))
+        list(table.checks([PHASE], [FrozenMap({**evidence, "sampling_log": log})]))
 
 
-def test_an_epoch_after_poisson_batches_is_held_against_them() -> None:
-    """A record may be in several of the earlier batches: the p-value of what is in common still holds."""
+def test_an_epoch_is_compared_with_earlier_poisson_batches() -> None:
+    """A record may be in several earlier batches: the p-value of the overlap still holds."""
     before, one = phase_of("poisson", EPOCH, rate=0.6), PHASE.replace(steps=EPOCH)
     surprising = 0
     for seed in range(20):

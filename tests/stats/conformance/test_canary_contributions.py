@@ -95,7 +95,7 @@ def test_sums_without_variance_have_no_power() -> None:
 
 @pytest.mark.parametrize(("rate", "count"), [(0.1, 15), (0.5, 15), (0.01, 40), (0.001, 200)])
 def test_records_that_happen_not_to_be_drawn_are_no_deviation(rate: float, count: int) -> None:
-    """One step with hardly any noise: at rate 0.1 no record of 15 is drawn in a fifth of all runs."""
+    """One step with almost no noise: at rate 0.1 a fifth of all runs draws none of 15 records."""
     rng, p = np.random.default_rng(3), []
     for _ in range(2000):
         out, there = 0.01 * rng.standard_normal((2, count)) + [[0.0], [1.0]] * rng.binomial(1, rate, count)
@@ -154,7 +154,7 @@ def test_a_detectable_weight_is_detected_if_steps_are_compared() -> None:
 
 
 def test_the_variance_over_steps_is_that_of_the_weighted_sums() -> None:
-    """By brute force from what each group shows at each step, of two trials of two sizes."""
+    """Compare with brute force over groups and steps, for two trials of two sizes."""
     rng, weights = np.random.default_rng(10), np.array([-0.2, 0.3, -0.5, 0.7])
     size, coins = np.repeat((1, 4), 60), np.tile((0, 1), 60)
     both = [rng.standard_normal((steps, 120)) for steps in (7, 11)]
@@ -216,7 +216,7 @@ RUNS = 1500
 
 Turning = Callable[[np.ndarray, np.ndarray], np.ndarray]
 
-#: By how much real gradients turn to the canaries, given the sum until now and that of squares: at most 1.
+#: The alignment of real gradients with the canaries, at most 1, given the running sum and sum of squares.
 MODELS: dict[str, Turning] = {
     "always": lambda sums, squares: np.ones_like(sums),
     "never": lambda sums, squares: np.zeros_like(sums),
@@ -262,7 +262,7 @@ def test_with_the_declared_variance_it_is_students_test(values: list[float]) -> 
 
 
 def test_records_that_were_not_drawn_are_no_likelier_than_it_says() -> None:
-    """By the exact Poisson law of how few were drawn: the sum lacks what they would have added, and shows the rest."""
+    """Compare with the exact Poisson distribution of the number of drawn records."""
     tried = 0
     for mean in range(5, 80):
         for hits in range(mean):

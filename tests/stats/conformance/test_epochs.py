@@ -46,7 +46,7 @@ def least(found: list[Check], note: str) -> float:
     return p_value
 
 
-def test_shuffled_batches_pass_and_say_what_was_looked_at() -> None:
+def test_shuffled_batches_pass_and_report_the_observed_steps() -> None:
     found = held(drawn(samplers.Shuffled(RECORDS, BATCH)))
     assert [check.note.partition(",")[0] for check in found] == [
         "batch size",
@@ -97,7 +97,7 @@ def test_records_that_stay_out_are_seen() -> None:
     assert least(found, "batches of each epoch") == 0.0
 
 
-def test_a_log_that_tells_nothing_of_epochs_is_not_tested() -> None:
+def test_a_log_without_information_on_epochs_is_not_tested() -> None:
     total, squares = epochs.sizes_of(RECORDS, BATCH, STEPS)
     sums = SamplingSums(records=RECORDS, batches=(BatchSums(steps=STEPS, total=total, squares=squares),))
     found = phase_checks(sums)
@@ -138,7 +138,7 @@ def test_by_chance_pairs_are_rarely_surprising() -> None:
 
 @pytest.mark.parametrize("looks", ["all", "some"])
 def test_how_often_a_record_is_drawn(looks: str) -> None:
-    """Mean and variance of the draws at the steps that are looked at, from 4,000 runs; to five standard errors."""
+    """Mean and variance of the draws at the observed steps, from 4,000 runs, to five standard errors."""
     looked = np.ones(13, dtype=bool) if looks == "all" else np.arange(13) % 3 == 0
     counts = np.array(
         [

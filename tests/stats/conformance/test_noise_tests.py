@@ -180,7 +180,7 @@ def p_values(rows: np.ndarray) -> tuple[float, float]:
 
 def test_noise_that_returns_is_seen_at_its_lag_or_in_its_pair() -> None:
     rng = np.random.default_rng(2)
-    epoch = np.tile(rng.standard_normal((10, 256)), (4, 1))  # a generator seeded anew each epoch
+    epoch = np.tile(rng.standard_normal((10, 256)), (4, 1))  # a generator that is reseeded each epoch
     assert noise_tests.worst_lag(noise_tests.products(epoch)[0]) % 10 == 0
     assert p_values(epoch)[0] < LEVEL
     pool = rng.standard_normal((200, 1024))
@@ -242,7 +242,7 @@ def test_the_bound_on_all_that_is_no_noise_holds(monkeypatch: pytest.MonkeyPatch
 
 
 def test_the_bound_on_the_rest_holds_and_is_near(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without gradients, and none allowed for, p is that of a normal sum by Ville: rejected at 5% in at most 5%."""
+    """Without gradients and an allowance for them, p is Ville's for a normal sum: at most 5% are rejected at 5%."""
     monkeypatch.setattr(noise_tests, "_others", lambda *_: 0.0)
     monkeypatch.setattr(noise_tests, "_AIMED", 0.1)
     shares = [p_value(*noise(np.random.default_rng(seed))) <= 0.2 for seed in range(400)]

@@ -110,7 +110,7 @@ def test_too_few_small_batches_can_show_nothing() -> None:
 
 
 def overlaps(batches: np.ndarray, lag: int) -> tuple[int, int]:
-    """How many records batches (steps, records) share with those ``lag`` steps before, and how many those hold."""
+    """Return the overlaps of batches (steps, records) with those ``lag`` steps before, and the sizes of those."""
     return int((batches[lag:] & batches[:-lag]).sum()), int(batches[:-lag].sum())
 
 
@@ -232,7 +232,7 @@ def test_sound_batches_are_not_surprising(draw: Callable[..., Inside], phase: Ph
 
 
 def test_the_promised_power_is_there() -> None:
-    """A mean excess as large as the plan says is rejected nearly always: of half of the records, drawn more often."""
+    """Half of the records drawn more often: the mean excess of the plan is rejected almost always."""
     run = table.Run(phases=[FIXED], records=RECORDS, parameters=10, groups={}, capabilities=["sampling-log"])
     planned = {check.note.partition(",")[0]: check.detectable for check in table.foresee(run)}
     promised = planned["inclusions per record"]
@@ -269,7 +269,7 @@ def test_without_counts_the_check_abstains() -> None:
     ],
 )
 def test_the_tail_is_above_that_of_all_batches(records: int, cap: int, steps: int, rate: float | None) -> None:
-    """All truncated batches, and all batches of the fixed size ``cap`` if ``rate`` is None."""
+    """Return all truncated batches, or all batches of the fixed size ``cap`` if ``rate`` is None."""
     law: dict[tuple[int, ...], float] = {}
     for entered in product((0, 1), repeat=records):
         inside = [number for number, one in enumerate(entered) if one]
@@ -377,7 +377,7 @@ def test_rates_of_single_steps_that_are_detectable_are_detected() -> None:
 
 
 def test_few_coordinates_say_that_they_see_little() -> None:
-    """Ten numbers a step, and gradients beside the noise: not even its absence would be seen at one step."""
+    """Ten numbers per step with gradients in the noise: a single step does not reveal even missing noise."""
     law = StepNoise(10, both=False)
     alone, beside = (sampling.summary(np.full(50, 10.0 + rest)) for rest in (0.0, 3.0))
     assert 0.9 < (sampling.single(alone, law).detectable or 0.0) < 1.0

@@ -1,4 +1,4 @@
-"""A run exactly as declared is put to all tests: none is rejected, and every change of the evidence is."""
+"""All tests accept a run exactly as declared, and reject every change of the evidence."""
 
 from dataclasses import replace
 
@@ -75,7 +75,7 @@ def changed(path, value, phase=PHASE):
         (["told", "noise"], 199, "steps"),
     ],
 )
-def test_every_deviation_is_told_by_its_assumption(path, value, assumption):
+def test_every_deviation_is_detected_under_its_assumption(path, value, assumption):
     assert assumption in {check.assumption for check in changed(path, value)}
 
 
@@ -136,8 +136,8 @@ def test_noise_without_a_variance_is_foreseen_as_none(sigma):
     assert [(c.assumption, c.test, c.observed) for c in tiny] == [(c.assumption, c.test, c.observed) for c in none]
 
 
-def test_few_looks_foresee_what_a_run_of_so_many_steps_would_see():
-    """Of the released models every eighth is looked at; what the backend reports is of all steps as ever."""
+def test_few_observations_predict_the_checks_of_a_long_run():
+    """Every eighth released model is observed; the backend's logs cover all steps."""
     later = FrozenMap({**PHASE, "steps": 600, "noise_multiplier": 2.0})
     few = {(c.assumption, c.note, c.observed): c for c in table.foresee(replace(run(PHASE, later), looks=100))}
     short = [FrozenMap({**phase, "steps": steps}) for phase, steps in ((PHASE, 25), (later, 75))]

@@ -1,4 +1,4 @@
-"""Forged files before ``dpspec verify``, and what it prints about them."""
+"""Run ``dpspec verify`` on forged files."""
 
 import contextlib
 import dataclasses
@@ -27,7 +27,7 @@ ENDINGS = {0: "passed", 1: "objected", 2: "refused", 3: "refused", 4: "refused",
 
 @dataclasses.dataclass(frozen=True)
 class Subject:
-    """A result to be forged, and the store that it is verified with."""
+    """A result to forge, and the store for its verification."""
 
     name: str
     text: str
@@ -39,7 +39,7 @@ class Subject:
 
 
 class Bench:
-    """A folder where results are made and verified. Bounds and conclusions of the same spec are computed once."""
+    """A folder for results and their verification, with cached bounds and conclusions."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -47,14 +47,14 @@ class Bench:
         self._page = ("", "")
 
     def result(self, kind: str, *, trained: bool, public: bool = True, matrix: bool = False) -> Any:
-        """A result of a plugin, whose trials are in the bench's store."""
+        """Return a result of a plugin, with its trials in the bench's store."""
         path = self.folder / f"{kind}-{trained}-{public}-{matrix}.yaml"
         text = spec_of(kind, trained=trained, public=public) + (MATRIX if matrix else "")
         path.write_text(text, encoding="utf-8")
         return run(specs.loaded(path), load_catalog(), store=Store(self.folder / "store"), device="cpu")
 
     def subjects(self, kind: str) -> Iterator[Subject]:
-        """Results of a plugin: bounds only, trained, for internal use or not, with their store or without."""
+        """Yield results of a plugin: bounds only, trained, for internal use or not, with or without their store."""
         store = str(self.folder / "store")
         yield Subject(f"{kind}, bounds only", codec.dump(self.result(kind, trained=False)))
         for public in (True, False):
@@ -73,7 +73,7 @@ class Bench:
         yield Subject(f"{kind}, a page for internal use", page.render(trained, internal=True))
 
     def ends(self, text: str, store: str) -> tuple[str, str]:
-        """How ``dpspec verify`` ends for a file, and its output."""
+        """Return the outcome and the output of ``dpspec verify`` for a file."""
         path = self.folder / "forged"
         path.write_text(text, encoding="utf-8")
         out = io.StringIO()
@@ -83,7 +83,7 @@ class Bench:
 
     @contextlib.contextmanager
     def remembering(self) -> Iterator[None]:
-        """Compute what follows from equal specs, facts and trials once, and the page of the same result as before."""
+        """Cache bounds, plans and conclusions by spec, facts and trials, and the page of the last result."""
         prepare, render = verify.prepare, page.render
 
         def prepared(*given: Any, **options: Any) -> Any:
@@ -101,7 +101,7 @@ class Bench:
 
 
 class _Remembering:
-    """An audit that answers a question once."""
+    """An audit with cached answers."""
 
     def __init__(self, audit: Any, known: dict[Any, Any]) -> None:
         self._audit, self._known = audit, known

@@ -1,4 +1,4 @@
-"""The forger's rounds: every edit of a subject before ``verify``, and the wrong ones among those that pass."""
+"""Run ``verify`` on every edit of a subject, and report edits that pass and must not."""
 
 import json
 import math
@@ -17,15 +17,15 @@ from support.forger.leaves import Edit, items, leaves, pattern, walk
 from support.forger.pages import pages
 from support.forger.pairs import pairs
 
-#: Numbers that only the store confirms: a forger who also edits what follows from them is not found without it.
+#: Numbers that only the store confirms. Without it, consistent edits of these and derived numbers pass.
 _MEASURED = re.compile(r"audits\.\*\.trials\.\*\.evidence\..*")
 
 #: Parts that reports may omit, also of trials in the store: evidence that depends on the data, and versions.
 OMITTED = (r"audits\.\*\.trials\.\*\.evidence\.internal", r"audits\.\*\.trials\.\*\.recorded")
 
-#: Patterns that may be edited unseen besides ``dpspec.engine.differences``, and why that misleads no reader.
+#: Further patterns whose edits may pass, and the reason why that misleads no reader.
 HARMLESS = {
-    r"audits(\.\*)?": "an audit that is removed or moved, if none of the others was judged by it",
+    r"audits(\.\*)?": "an audit that is removed or moved, if no other verdict depends on it",
     r"audits\.\*\.trials\.\*\.evidence\..*": "without the store: a measured number that no other number depends on",
     r"audits\.\*\.trials\.\*\.arrays.*": "without the store: the digest of an array that is not at hand",
     r"audits\.\*\.places(\..*)?": "the lines of claims in files that are not at hand",
@@ -34,8 +34,8 @@ HARMLESS = {
 
 
 @dataclass
-class Told:
-    """How edits ended, and those that should not have ended so."""
+class Outcome:
+    """The number of edits by ending, the passed fields, and the wrong endings."""
 
     counts: Counter[str] = field(default_factory=Counter)
     passed: Counter[str] = field(default_factory=Counter)
@@ -43,7 +43,7 @@ class Told:
 
 
 def edits_of(subject: Subject, chance: random.Random, most: int, values: int) -> Iterator[Edit]:
-    """Every kind of edit of a result. Specs are edited only without trials, because their bounds take time."""
+    """Yield every kind of edit of a result. Edits of specs need bounds-only results, because bounds take time."""
     document = subject.document
     spec = "bounds only" in subject.name
     for edit in (*leaves(document, chance, most, values), *items(document, chance, most)):
@@ -52,49 +52,49 @@ def edits_of(subject: Subject, chance: random.Random, most: int, values: int) ->
     yield from pairs(document, chance, most)
 
 
-def forge(bench: Bench, subject: Subject, edits: Iterable[Edit]) -> Told:
+def forge(bench: Bench, subject: Subject, edits: Iterable[Edit]) -> Outcome:
     """Verify every edit of a result."""
-    told = Told()
-    for edit in _passed(bench, subject, edits, told):
+    outcome = Outcome()
+    for edit in _passed(bench, subject, edits, outcome):
         if codec.dump(codec.load(edit.text)) != subject.text:
             places = [pattern(path) for path in edit.paths]
-            told.passed.update(places)
+            outcome.passed.update(places)
             measured = subject.store == "nowhere" and any(_MEASURED.fullmatch(place) for place in places)
             followed = measured and edit.what.endswith("everywhere")
             if not all(allowed(place, subject) for place in places) and not followed:
-                told.wrong.append(f"{subject.name}: {_shown(edit)} passed")
-    return told
+                outcome.wrong.append(f"{subject.name}: {_shown(edit)} passed")
+    return outcome
 
 
-def forge_pages(bench: Bench, subject: Subject, chance: random.Random, most: int) -> Told:
+def forge_pages(bench: Bench, subject: Subject, chance: random.Random, most: int) -> Outcome:
     """Verify every edit of a page.
 
-    An edit may pass if it moves a line by less than anybody sees, or changes unverified values of the result inside.
+    An edit may pass if it moves a line by an invisible amount, or changes unverified values of the embedded result.
     """
-    told = Told()
-    for edit in _passed(bench, subject, pages(subject.text, chance, most), told):
+    outcome = Outcome()
+    for edit in _passed(bench, subject, pages(subject.text, chance, most), outcome):
         if not _unverified_alone(edit.text, subject):
-            told.wrong.append(f"{subject.name}: {edit.what} passed")
-    return told
+            outcome.wrong.append(f"{subject.name}: {edit.what} passed")
+    return outcome
 
 
-def _passed(bench: Bench, subject: Subject, edits: Iterable[Edit], told: Told) -> Iterator[Edit]:
-    """The edits that pass ``verify``. All are counted; an unknown ending is wrong."""
+def _passed(bench: Bench, subject: Subject, edits: Iterable[Edit], outcome: Outcome) -> Iterator[Edit]:
+    """Yield the edits that pass ``verify``. Count all endings; an unknown one is wrong."""
     with bench.remembering():
-        before, said = bench.ends(subject.text, subject.store)
+        before, output = bench.ends(subject.text, subject.store)
         if before not in ("passed", "not recomputed"):
-            told.wrong.append(f"{subject.name}: unedited, it {before}: {said}")
+            outcome.wrong.append(f"{subject.name}: unedited, it {before}: {output}")
         for edit in edits:
-            ended, said = bench.ends(edit.text, subject.store)
-            told.counts[ended] += 1
+            ended, output = bench.ends(edit.text, subject.store)
+            outcome.counts[ended] += 1
             if ended == "passed":
                 yield edit
             elif ended.startswith("ended"):
-                told.wrong.append(f"{subject.name}: {_shown(edit)} {ended}: {said[-300:]}")
+                outcome.wrong.append(f"{subject.name}: {_shown(edit)} {ended}: {output[-300:]}")
 
 
 def _unverified_alone(page: str, subject: Subject) -> bool:
-    """Whether a page differs only in values of the result inside it that may pass in a result, or in rounding."""
+    """Whether a page differs only in rounding, or in unverified values of the embedded result."""
     edited, due = extract(page), extract(subject.text)
     if page.replace(edited, "") != subject.text.replace(due, ""):
         return False
@@ -109,7 +109,7 @@ def _unverified_alone(page: str, subject: Subject) -> bool:
 
 
 def allowed(place: str, subject: Subject) -> bool:
-    """Whether a pattern is among those that may pass."""
+    """Whether edits of a pattern may pass."""
     known = [*(one.replace(".", r"\.").replace("*", r"[^ ]+") for one in UNVERIFIED), *OMITTED]
     if subject.store == "nowhere" or ".trials." not in place:
         known += HARMLESS

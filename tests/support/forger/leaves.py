@@ -1,4 +1,4 @@
-"""Edits of a result's JSON: leaves, and items of lists and mappings. Each says where, as a path, and what it became."""
+"""Edits of a result's JSON, with their paths: leaves, and items of lists and mappings."""
 
 import json
 import random
@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 
 Path: TypeAlias = tuple[str | int, ...]
 
-#: Words of which a result says one: each is changed into the others.
+#: Enumerations in results: each word is replaced by the others.
 WORDS = (
     ("contradicted", "refuted", "proved", "supported", "open"),
     ("no-deviation-found", "deviates", "not-run"),
@@ -44,12 +44,12 @@ class Edit:
 
 
 def pattern(path: Path) -> str:
-    """A path with ``*`` for every index: what there is one of in every list."""
+    """Return a path with ``*`` for every index."""
     return ".".join("*" if isinstance(key, int) else key for key in path)
 
 
 def put(document: Any, path: Path, value: Any) -> Any:
-    """The document with another value at a path; the old one stays as it is."""
+    """Return a copy of the document with another value at a path."""
     if not path:
         return value
     key, rest = path[0], path[1:]
@@ -59,7 +59,7 @@ def put(document: Any, path: Path, value: Any) -> Any:
 
 
 def walk(document: Any, path: Path = ()) -> Iterator[tuple[Path, Any]]:
-    """Every value with its path, containers before what they hold."""
+    """Yield every value with its path, containers before their items."""
     yield path, document
     if isinstance(document, dict | list):
         for key, item in document.items() if isinstance(document, dict) else enumerate(document):
@@ -67,7 +67,7 @@ def walk(document: Any, path: Path = ()) -> Iterator[tuple[Path, Any]]:
 
 
 def others(value: Any) -> list[Any]:
-    """Plausible other values of a leaf's type."""
+    """Return plausible other values of a leaf's type."""
     if isinstance(value, bool):
         return [not value]
     if isinstance(value, int):
@@ -83,12 +83,12 @@ def others(value: Any) -> list[Any]:
 
 
 def sample(found: list[Any], chance: random.Random, most: int) -> list[Any]:
-    """At most so many of a list, drawn at random."""
+    """Draw at most ``most`` items of a list."""
     return found if len(found) <= most else chance.sample(found, most)
 
 
 def chosen(document: Any, chance: random.Random, most: int) -> Iterator[tuple[Path, Any]]:
-    """Values with their paths, at most so many of each pattern."""
+    """Yield values with their paths, at most ``most`` of each pattern."""
     groups: dict[str, list[tuple[Path, Any]]] = defaultdict(list)
     for path, value in walk(document):
         groups[pattern(path)].append((path, value))

@@ -1,4 +1,4 @@
-"""Edits of a page in HTML: its text, attributes, markup, styles, scripts, comments, drawings and who wrote it."""
+"""Edits of an HTML page: its text, attributes, markup, styles, scripts, comments, drawings and generator."""
 
 import random
 import re
@@ -63,12 +63,12 @@ def _edits(page: str, chance: random.Random, most: int) -> Iterator[tuple[str, s
             other = page.replace(written[0], f'<meta name="generator" content="{writer}">')
             yield f"written by {writer!r}", other
             yield f"written by {writer!r}, with a style", other.replace("</style>", "*{color:red}</style>", 1)
-        yield "written by nobody", page.replace(written[0], "")
+        yield "without a generator", page.replace(written[0], "")
     json_end = page.rindex('"schema"')
     yield "a space in the JSON", _cut(page, (json_end, json_end), " ")
-    yield "a key stands twice", _cut(page, (json_end, json_end), '"confidence": 0.5, ')
-    yield "something stands before it", f" {page}"
-    yield "something stands behind it", f"{page}<p>proved</p>"
+    yield "a repeated key", _cut(page, (json_end, json_end), '"confidence": 0.5, ')
+    yield "text before the page", f" {page}"
+    yield "text after the page", f"{page}<p>proved</p>"
 
 
 def _cut(page: str, span: tuple[int, int], new: str) -> str:

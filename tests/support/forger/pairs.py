@@ -1,4 +1,4 @@
-"""Edits of several fields that belong together, by a forger who knows the structure of a result."""
+"""Consistent edits of several fields, by an attacker who knows the structure of a result."""
 
 import random
 from collections import defaultdict
@@ -14,7 +14,7 @@ Changes = Iterator[tuple[str, dict[Path, Any]]]
 
 
 def pairs(document: Any, chance: random.Random, most: int) -> Iterator[Edit]:
-    """Everything below, for every audit."""
+    """Yield all edits of this module, for every audit."""
     for what, changes in _all(document, chance, most):
         edited = document
         for path, value in changes.items():
@@ -35,7 +35,7 @@ def _all(document: Any, chance: random.Random, most: int) -> Changes:
             places[value].append(path)
     for value, paths in sample(list(places.items()), chance, 8 * most):
         yield f"{value!r} everywhere", dict.fromkeys(paths, chance.choice(others(value)))
-    for version in ("0.0.1", "9.9.9"):  # as if rules had changed
+    for version in ("0.0.1", "9.9.9"):  # as if the rules had changed
         for number, audit in enumerate(document["audits"]):
             for i, _ in enumerate(audit["verdicts"]):
                 here: Path = ("audits", number, "verdicts", i)
@@ -44,7 +44,7 @@ def _all(document: Any, chance: random.Random, most: int) -> Changes:
 
 
 def _verdicts(audit: Any, at: Path) -> Changes:
-    """Another verdict with all fields that follow, alone and as one that depends on an omitted value."""
+    """Change a verdict with its dependent fields, alone and as if it depended on an omitted value."""
     for i, verdict in enumerate(audit["verdicts"]):
         here = (*at, "verdicts", i)
         for name in WORDS[0]:
@@ -59,12 +59,12 @@ def _verdicts(audit: Any, at: Path) -> Changes:
                 (*here, "reason"): LEFT_OUT,
                 **{(*here, key): None for key in ("upper", "upper_finding", "p_value")},
             }
-            yield f"a verdict becomes {name}, for a number that is left out", hidden
+            yield f"a verdict becomes {name}, for a number that is omitted", hidden
             for left_out in ({"per-record": 1}, {**audit["left_out"], "data-dependent": 1}):
                 counted = {**hidden, (*at, "left_out"): left_out}
-                yield f"a verdict becomes {name}, for a number that was left out", counted
+                yield f"a verdict becomes {name}, for a number that was omitted", counted
                 open_end = {key: value for key, value in counted.items() if key[-1] in ("verdict", "left_out")}
-                yield f"a verdict becomes {name}, and something was left out", open_end
+                yield f"a verdict becomes {name}, and a number was omitted", open_end
         if verdict["upper"] is not None:
             claimed = verdict["claimed"] or 1.0
             changes = {(*here, key): claimed * 0.5 for key in ("upper", "provable")}
@@ -84,7 +84,7 @@ def _findings(audit: Any, at: Path, chance: random.Random, most: int) -> Changes
             left_out = {(*at, "left_out"): {**audit["left_out"], privacy: audit["left_out"].get(privacy, 0) + 1}}
             yield f"a finding becomes {privacy}", {(*at, "findings", i, "privacy"): privacy, **left_out}
             fewer = findings[:i] + findings[i + 1 :]
-            yield f"a finding is left out as {privacy}", {(*at, "findings"): fewer, **left_out}
+            yield f"a finding is omitted as {privacy}", {(*at, "findings"): fewer, **left_out}
         proof = {**finding, "rigor": "certified", "bound": "upper", "value": 0.001, "lower": None}
         added: dict[Path, Any] = {(*at, "findings"): [*findings, proof]}
         yield "a certified finding is added", added
@@ -95,7 +95,7 @@ def _findings(audit: Any, at: Path, chance: random.Random, most: int) -> Changes
 
 
 def _trials(audit: Any, at: Path, chance: random.Random, most: int) -> Changes:
-    """Measured numbers, with what follows directly from them."""
+    """Change measured numbers, with the fields that follow directly."""
     for i, trial in sample(list(enumerate(audit["trials"])), chance, most):
         here = (*at, "trials", i, "evidence")
         leaf = [(path, value) for path, value in walk(trial["evidence"]) if isinstance(value, int | float)]
@@ -107,7 +107,7 @@ def _trials(audit: Any, at: Path, chance: random.Random, most: int) -> Changes:
         passes |= {(*at, "conformance", "status"): status, (*at, "conformance", "expected"): True}
         yield "a check and the conformance", passes
         fewer = audit["checks"][:i] + audit["checks"][i + 1 :]
-        yield "a check is left out", {(*at, "checks"): fewer, (*at, "left_out"): {"data-dependent": 1}}
+        yield "a check is omitted", {(*at, "checks"): fewer, (*at, "left_out"): {"data-dependent": 1}}
     if audit["trials"]:
         none = {(*at, key): [] for key in ("trials", "evidence", "checks")}
         yield "trials, evidence and checks are gone", none

@@ -1,8 +1,8 @@
 """Inputs of the fuzz campaign, one module per kind.
 
-A target has a name; ``warm(folder)`` imports and makes everything that its cases need; ``case(chance)`` makes a case,
-the same one for the same choices; ``feed(case, folder)`` gives it to dpspec in a folder and returns what became of it.
-Any exception out of ``feed`` is a finding.
+Each target has a name. ``warm(folder)`` does all imports of its cases, ``case(chance)`` makes a case that depends on
+the random choices alone, and ``feed(case, folder)`` feeds it to dpspec in a folder and returns the outcome. Any
+exception in ``feed`` is a finding.
 """
 
 from typing import Any

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, MutableMapping, MutableSequence
 from pathlib import Path
 from typing import Any
 
-#: Texts that have broken parsers, terminals, pages and file systems before.
+#: Strings that break parsers, terminals, pages and file systems.
 TEXTS = (
     *("", " ", "~", "no", "null", "1e5", ".inf", ".nan", "NaN", "0x10", "1_000", "-", "\x00", "\x1b[31m", "\ud800"),
     *("\u202e", "a\nb", "a" * 5000, "[" * 500, "é" * 90, "../../../../etc/passwd", "/dev/zero", "/proc/self/mem"),
@@ -15,13 +15,13 @@ TEXTS = (
     *("]]>", "%00", "::error::x", "claims.x.epsilon", "dpspec>=99", "group", "digits", "mechanism"),
 )
 
-#: Numbers at the edges of what their types hold.
+#: Numbers at the limits of their types.
 NUMBERS = (
     *(0, -1, 1, 2, 3, 64, 1000, 2**31, 2**53 + 1, 2**63 - 1, 2**63, -(2**63) - 1, 10**30, 10**400, 0.0, -0.0, 0.5),
     *(1.0, 1e-9, 1e-320, 1e-12, 1e9, 1e308, -1e308),
 )
 
-#: Bytes that mean something to the formats that are read.
+#: Tokens of the file formats.
 TOKENS = (
     *(b"\x00", b"\xff", b"\xff\xff\xff\xff", b"\x7f\xff\xff\xff", b"\x80\x00\x00\x00", b"\xef\xbb\xbf", b"\r\n"),
     *(b"\n", b"\t", b'"', b"'", b",", b": ", b"- ", b"? ", b"| ", b"&a ", b"*a", b"<<: *a"),
@@ -33,7 +33,7 @@ TOKENS = (
 
 
 def rounds(chance: random.Random, most: int = 6) -> int:
-    """How many changes to make: mostly one or two."""
+    """Return a number of changes, mostly one or two."""
     return 1 + min(chance.randrange(most), chance.randrange(most))
 
 
@@ -53,7 +53,7 @@ def junk(chance: random.Random, depth: int = 0) -> Any:
 
 
 def nested(depth: int, lists: bool) -> Any:
-    """A value so deep that whoever walks over it by calling itself may run out of stack."""
+    """Return a value so deep that recursion may overflow the stack."""
     value: Any = None
     for _ in range(depth):
         value = [value] if lists else {"a": value}
@@ -61,7 +61,7 @@ def nested(depth: int, lists: bool) -> Any:
 
 
 def like(chance: random.Random, value: Any) -> Any:
-    """Another value of the same type, where it has one: what gets past the first look."""
+    """Return another value of the same type, which passes simple validation."""
     if isinstance(value, bool):
         return not value
     if isinstance(value, int):
@@ -79,7 +79,7 @@ def places(tree: Any) -> Iterator[tuple[Any, Any]]:
 
 
 def mutate_tree(chance: random.Random, tree: Any) -> Any:
-    """A copy of a JSON tree with a few values replaced, dropped, doubled, renamed or taken from elsewhere in it."""
+    """Copy a JSON tree with a few values replaced, dropped, repeated, renamed or copied within it."""
     tree = copy.deepcopy(tree)
     for _ in range(rounds(chance)):
         known = list(places(tree))
@@ -105,7 +105,7 @@ def mutate_tree(chance: random.Random, tree: Any) -> Any:
 
 
 def mutate_bytes(chance: random.Random, data: bytes, other: bytes = b"") -> bytes:
-    """The bytes with a few of them flipped, dropped, doubled, cut off, replaced by tokens, or spliced with others."""
+    """Return the bytes with a few flipped, dropped, repeated, truncated, replaced by tokens or spliced with others."""
     out = bytearray(data)
     for _ in range(rounds(chance)):
         at = chance.randrange(len(out) + 1)

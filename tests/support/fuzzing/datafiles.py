@@ -1,4 +1,4 @@
-"""Data files: tables, archives, images and columns that are damaged, lie about their size, or are something else."""
+"""Data files: tables, archives, images and columns that are damaged, or with a wrong size or format."""
 
 import gzip
 import io
@@ -32,7 +32,7 @@ class Given:
 
 
 class DataFiles:
-    """One file format: a source described and loaded."""
+    """A file format whose source is described and loaded."""
 
     name: str
     source: str
@@ -43,11 +43,11 @@ class DataFiles:
             assert self.feed(given, folder) == "loaded", f"{self.name}: a base is not readable"
 
     def bases(self) -> list[Given]:
-        """Valid files to begin with."""
+        """Return valid files."""
         raise NotImplementedError
 
     def shaped(self, chance: random.Random, base: Given) -> Mapping[str, bytes]:
-        """The files with their structure changed."""
+        """Return the files with a changed structure."""
         raise NotImplementedError
 
     def case(self, chance: random.Random) -> Given:
@@ -62,7 +62,7 @@ class DataFiles:
         return Given(options, files)
 
     def feed(self, case: Given, folder: Path) -> str:
-        """Facts, then rows: whatever is wrong is a ``DataError``."""
+        """Read facts, then rows; invalid files raise ``DataError``."""
         from dpspec.contract import DataError, FrozenMap
         from dpspec.registry.loader import resolve
 
@@ -94,7 +94,7 @@ class Csv(DataFiles):
         return [Given(plain, {"t.csv": numbers}), Given({**plain, **named}, {"t.csv": words})]
 
     def shaped(self, chance: random.Random, base: Given) -> Mapping[str, bytes]:
-        """Cells replaced, quoted, added and left out."""
+        """Replace, quote, add and omit cells."""
         rows = [line.split(b",") for line in base.files["t.csv"].split(b"\n")]
         for _ in range(1 + chance.randrange(4)):
             row = chance.choice(rows)
@@ -107,7 +107,7 @@ class Csv(DataFiles):
 
 
 class Npz(DataFiles):
-    """numpy's archives."""
+    """numpy archives."""
 
     name, source = "npz", "dpspec.data.arrays:Npz"
 
@@ -130,7 +130,7 @@ class Npz(DataFiles):
         ]
 
     def shaped(self, chance: random.Random, base: Given) -> Mapping[str, bytes]:
-        """An archive whose members have headers of ours: other types, orders, shapes and lengths."""
+        """Return an archive whose headers have other types, orders, shapes and lengths."""
         out = io.BytesIO()
         with zipfile.ZipFile(out, "w", chance.choice((zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED))) as archive:
             for name in ("x", "y", *(("x_test",) if chance.randrange(4) == 0 else ())):
@@ -163,7 +163,7 @@ class Idx(DataFiles):
         ]
 
     def shaped(self, chance: random.Random, base: Given) -> Mapping[str, bytes]:
-        """Headers that promise other sizes, packed once or twice, or not."""
+        """Change the sizes in the headers, and compress once, twice or not."""
         files = {}
         for name in base.files:
             sizes = [chance.choice((0, 1, 4, 10, 2**16, 2**28, 2**32 - 1)) for _ in range(chance.choice((1, 3, 3, 4)))]
@@ -199,7 +199,7 @@ class Parquet(DataFiles):
         ]
 
     def shaped(self, chance: random.Random, base: Given) -> Mapping[str, bytes]:
-        """The footer is where a Parquet file says what it is: change bytes there alone."""
+        """Change bytes in the footer, which describes a Parquet file."""
         data = base.files["t.parquet"]
         length = int.from_bytes(data[-8:-4], "little")
         footer = mutate_bytes(chance, data[-8 - length : -8])
@@ -208,6 +208,6 @@ class Parquet(DataFiles):
 
 
 def _idx(*shape: int, most: int = 4096, type: int = 8) -> bytes:
-    """An IDX file; where its values are more than ``most``, it holds only so many."""
+    """Return an IDX file with at most ``most`` values."""
     head = bytes([0, 0, type, len(shape)]) + b"".join(n.to_bytes(4, "big") for n in shape)
     return head + bytes(i % 10 for i in range(min(math.prod(shape), most)))

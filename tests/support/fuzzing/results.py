@@ -1,4 +1,4 @@
-"""Results and reports that somebody else made: read, shown in every format, compared, and verified."""
+"""Untrusted results and reports: read, shown in every format, compared and verified."""
 
 import csv
 import io
@@ -12,7 +12,7 @@ import yaml
 
 from support.fuzzing.chance import mutate_bytes, mutate_tree, write
 
-#: What is appended to the spec of bounds.
+#: Text after the spec of bounds.
 MORE = """\
   - {id: tight, kind: approx-dp, epsilon: 0.01, delta: 1e-6, expect: open}
 threat_model: {group_size: [1, 2]}
@@ -20,12 +20,12 @@ threat_model: {group_size: [1, 2]}
 
 
 class Results:
-    """``report``, ``diff`` and ``verify`` of a file that claims to be a result, or a page that holds one."""
+    """``report``, ``diff`` and ``verify`` of a file in the format of a result or a page."""
 
     name = "results"
 
     def warm(self, folder: Path) -> None:
-        """Results of a real run of trials and of bounds, and a hand-made one with figures."""
+        """Make results of trials and of bounds, and a hand-made one with figures."""
         from dpspec.engine.results import codec
         from dpspec.engine.running.runner import run
         from dpspec.engine.storage.trial_store import Store
@@ -47,7 +47,7 @@ class Results:
             assert became in ("shown", "verified"), "a base is not readable"
 
     def case(self, chance: random.Random) -> tuple[bytes, int]:
-        """The file's bytes, and a number that chooses what is done with it."""
+        """Return the file's bytes, and a number that chooses the commands."""
         kind = chance.randrange(5)
         if kind == 0:
             text = mutate_bytes(chance, chance.choice(self._texts).encode())
@@ -59,7 +59,7 @@ class Results:
         return text, chance.randrange(1 << 16)
 
     def feed(self, case: tuple[bytes, int], folder: Path) -> str:
-        """Read it as the commands do; what can be read must be showable."""
+        """Read the file as the commands do, and show every readable result."""
         from dpspec.engine.results.diff import diff, regressions
         from dpspec.engine.verify import verify
         from dpspec.errors import DpspecError, ResultError

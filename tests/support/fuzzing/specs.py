@@ -1,4 +1,4 @@
-"""Specs: those of the repository changed as text and as trees, and new ones grown from the schema itself."""
+"""Specs: mutations of the repository's specs as text and as trees, and new ones generated from the schema."""
 
 import copy
 import json
@@ -16,19 +16,19 @@ _DEEPEST = 12
 
 @dataclass(frozen=True)
 class Given:
-    """A command line: the files, and what ``--set`` says."""
+    """The files and the values of ``--set`` of a command line."""
 
     files: Mapping[str, bytes]
     overrides: tuple[str, ...] = ()
 
 
 class Specs:
-    """``validate``, ``show`` and ``plan`` of a spec by somebody else."""
+    """``validate``, ``show`` and ``plan`` of an untrusted spec."""
 
     name = "specs"
 
     def warm(self, folder: Path) -> None:
-        """The texts and trees of our own specs, and the schema with all installed plugins."""
+        """Read the texts and trees of our specs, and the schema with all installed plugins."""
         import yaml
 
         from dpspec.language.blocks import bundle
@@ -46,7 +46,7 @@ class Specs:
             self.feed(Given({"spec.yaml": text}), folder)
 
     def case(self, chance: random.Random) -> Given:
-        """A text, a tree or a grown spec; sometimes with a parent, a matrix or overrides."""
+        """Return a text, a tree or a generated spec, sometimes with a parent, a matrix or overrides."""
         files = {"spec.yaml": self._document(chance)}
         if chance.randrange(6) == 0:
             files["parent.yaml"] = self._document(chance)
@@ -55,7 +55,7 @@ class Specs:
         return Given(files, overrides)
 
     def feed(self, case: Given, folder: Path) -> str:
-        """Load, render what is wrong, show, check and plan, as the commands do."""
+        """Load, render diagnostics, show, check and plan, as the commands do."""
         from dpspec.engine.preparing.prepare import prepare
         from dpspec.errors import DpspecError
         from dpspec.language.diagnostics import render
@@ -89,7 +89,7 @@ class Specs:
         return _dumped(self._crossed(chance))
 
     def _crossed(self, chance: random.Random) -> Any:
-        """A valid spec with other numbers, a block of another valid one, or data that is at hand: plugins see it."""
+        """Return a valid spec with other numbers, another spec's block or local data, which reaches the plugins."""
         tree = copy.deepcopy(chance.choice(self._resolved))
         if chance.randrange(3) == 0:
             block = chance.choice(sorted(tree))
@@ -111,7 +111,7 @@ class Specs:
 
 
 def _dumped(tree: Any) -> bytes:
-    """JSON is YAML; an integer of more digits than Python prints stays out."""
+    """Dump as JSON, which is YAML, without integers of more digits than Python prints."""
     try:
         return json.dumps(tree, indent=1).encode()
     except ValueError:
@@ -119,7 +119,7 @@ def _dumped(tree: Any) -> bytes:
 
 
 def grow(chance: random.Random, schema: Any, depth: int = 0) -> Any:
-    """A value that fits a schema, near enough: what gets as far as the plugins' own checks."""
+    """Return a value that nearly fits a schema, so that it reaches the checks of plugins."""
     if not isinstance(schema, dict) or depth > _DEEPEST:
         return junk(chance)
     if "const" in schema:
@@ -152,7 +152,7 @@ def _grown(chance: random.Random, schema: dict[str, Any], kind: str, depth: int)
 
 
 def _mapping(chance: random.Random, schema: dict[str, Any], depth: int) -> dict[str, Any]:
-    """The required keys and some others; then what the conditions demand of what has been chosen."""
+    """Return the required keys and some others, with the keys that the conditions then demand."""
     found: dict[str, Any] = {}
     _fill(chance, schema, found, depth)
     for part in schema.get("allOf") or ():
@@ -178,7 +178,7 @@ def _fill(chance: random.Random, schema: dict[str, Any], found: dict[str, Any], 
 
 
 def _holds(condition: Any, value: Any) -> bool:
-    """Whether a simple condition, constants of properties, holds of a value."""
+    """Whether a value has the constants of a condition's properties."""
     if "const" in condition:
         return bool(value == condition["const"])
     if "enum" in condition:

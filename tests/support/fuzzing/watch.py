@@ -1,6 +1,6 @@
-"""Watches one case: the processor time and memory that it takes, what it writes, and whether it runs code.
+"""Watch one case: its processor time and memory, its writes, and executed code.
 
-Time is the processor's, so that a busy machine makes no findings; whoever started this process watches the clock.
+Limits are on processor time, which does not depend on the load; the parent process limits the wall-clock time.
 """
 
 import os
@@ -13,21 +13,21 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-#: What the issue allows.
+#: Limits of a case.
 SECONDS = 2.0
 BYTES = 1 << 30
 
-#: No allocation beyond this succeeds, whether it is touched or not; the machine is shared.
+#: Limit of allocated memory, because the machine is shared.
 _CEILING = 3 * BYTES
 
-#: Audit events of things that no reader of files does. Their first argument is shown.
+#: Audit events that no reader of files needs; findings show their first argument.
 _FORBIDDEN = {
     *("os.system", "os.exec", "os.posix_spawn", "os.spawn", "os.fork", "os.forkpty", "os.putenv", "os.kill"),
     *("pickle.find_class", "code.__new__", "ctypes.dlopen", "socket.connect", "socket.getaddrinfo"),
     *("subprocess.Popen", "webbrowser.open", "urllib.Request"),
 }
 
-#: Audit events that change the file system; every path among their arguments must be where a case may write.
+#: Audit events that change the file system, only allowed inside the folder of the case.
 _CHANGES = {
     *("os.mkdir", "os.remove", "os.rename", "os.rmdir", "os.link", "os.symlink", "os.truncate", "os.chmod"),
     "shutil.rmtree",
@@ -36,11 +36,11 @@ _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 
 
 class Slow(BaseException):
-    """A case took more processor time than it may; no ``except Exception`` hides it."""
+    """A case exceeds its processor time; ``except Exception`` does not catch this."""
 
 
 class Watch:
-    """Install it once per process, after everything was imported that cases need."""
+    """Audit hooks and limits of this process; install once, after all imports of the cases."""
 
     def __init__(self, allowed: Path) -> None:
         self._allowed = str(allowed.resolve()) + os.sep
@@ -54,7 +54,7 @@ class Watch:
 
     @contextmanager
     def case(self) -> Iterator[list[str]]:
-        """Collects, for the time of one case, what it should not have done, in words."""
+        """Collect descriptions of the forbidden actions of one case."""
         self._seen, before = [], _seconds()
         self._late, self._on = False, True
         signal.setitimer(signal.ITIMER_PROF, SECONDS)
@@ -100,12 +100,12 @@ class Watch:
             self._seen.append(f"{event}: writes {place[:-1]}")
 
 
-#: What the standard library, attrs and jinja compile of their own templates.
+#: File names of code that the standard library, attrs and jinja compile from their templates.
 _MADE = frozenset({"<string>", "<template>", "<unknown>"})
 
 
 def _peak() -> int:
-    """The most memory that this program has held, in bytes; ``ru_maxrss`` would count what started it, too."""
+    """Return the peak memory of this program in bytes; ``ru_maxrss`` includes the parent's."""
     status = Path("/proc/self/status").read_text()
     return int(status.partition("VmHWM:")[2].split()[0]) * 1024
 

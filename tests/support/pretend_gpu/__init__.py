@@ -1,16 +1,15 @@
-"""GPUs for a machine that has none: torch's CPU build computes, and what CUDA would refuse is refused.
+"""Simulated GPUs: torch's CPU build computes, and operations that CUDA rejects raise errors.
 
     with pretend_gpu(cards=2) as machine:
         dpspec.run(spec, device="cuda")
     assert machine.account.waits == {}
 
-Numbers are those of the CPU, and generators of a card draw what the CPU's draw from their seed: where results differ,
-the code went another way. Refused are tensors of several devices in one operation, numpy, generators of another device,
-cards that do not exist, and allocations beyond a card's memory. Counted are waits, copies, and products that may be
-rounded to TF32, each by the line of the project that asked for it.
+Numbers and random draws equal the CPU's for the same seed. A different result means a different code path. Errors:
+tensors of several devices in one operation, numpy, generators of another device, cards that do not exist, and
+allocations beyond a card's memory. The account counts waits, copies and products that TF32 may round, each by the line
+of the project.
 
-Nothing here tells how a real GPU rounds, what it takes in time, or what its libraries refuse for reasons of their own;
-streams, graphs and child processes know nothing of it.
+Rounding, run time and errors of real GPU libraries are not simulated, nor are streams, graphs and child processes.
 """
 
 from support.pretend_gpu.cards import Account

@@ -1,4 +1,4 @@
-"""The memory of GPUs as torch's allocator keeps it, and what the host asked of them."""
+"""The memory of GPUs as in torch's allocator, and counts of waits, copies and products."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-#: Lines of these folders are named.
+#: Folders whose lines are reported.
 _ROOT = Path(__file__).parents[3]
 _OURS = tuple(str(_ROOT / folder) for folder in ("dpspec", "plugins"))
 
@@ -16,8 +16,8 @@ _OURS = tuple(str(_ROOT / folder) for folder in ("dpspec", "plugins"))
 class Account:
     """Counts by line of the project, as ``path:number``.
 
-    waits: how often the host stood still until the device was done. copies: between host and device, waiting or not.
-    coarse: products whose factors may be rounded to TF32.
+    waits: synchronizations of the host with the device. copies: between host and device, synchronous or not.
+    coarse: products whose factors TF32 may round.
     """
 
     def __init__(self) -> None:
@@ -54,11 +54,11 @@ def _line() -> str:
         if file.startswith(_OURS):
             return f"{Path(file).relative_to(_ROOT)}:{frame.f_lineno}"
         frame = frame.f_back  # type: ignore[assignment]
-    return "elsewhere"
+    return "external"
 
 
 class Card:
-    """One GPU. ``capacity``, in bytes, may be changed at any time. Freed memory stays reserved in the cache."""
+    """One GPU. ``capacity``, in bytes, can change at any time. Freed memory stays reserved in the cache."""
 
     def __init__(self, index: int, capacity: int) -> None:
         self.index, self.capacity, self.name = index, capacity, f"cuda:{index}"
@@ -66,15 +66,15 @@ class Card:
         self.holders: Counter[int] = Counter()
 
     def free(self) -> int:
-        """As the driver reports it: the cache counts as taken."""
+        """The free memory as in the driver's report, which counts the cache as used."""
         return max(0, self.capacity - self.reserved)
 
 
 class Lease:
-    """Room for a storage on a card, once for all tensors that share it, as long as one of them lives."""
+    """The memory of a storage on a card, shared by its tensors and freed with the last one."""
 
     def __init__(self, card: Card, storage: torch.UntypedStorage, *, forced: bool) -> None:
-        """Raise ``torch.OutOfMemoryError`` if there is no room, unless ``forced``."""
+        """Raise ``torch.OutOfMemoryError`` if memory is short, unless ``forced``."""
         pointer, size = storage.data_ptr(), storage.nbytes()
         if size and not card.holders[pointer]:
             if card.allocated + size > card.capacity and not forced:

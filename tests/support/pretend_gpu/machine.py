@@ -1,4 +1,4 @@
-"""The machine: what ``torch.cuda`` says within it, and how tensors get to its cards."""
+"""The simulated machine: its ``torch.cuda``, and the transfer of tensors to its cards."""
 
 import contextlib
 import os
@@ -20,7 +20,7 @@ _ENGINE = torch.autograd.graph._engine_run_backward
 
 
 class Machine:
-    """``cards`` and their memory, the ``account`` of what was asked of them, and which one is ``current``."""
+    """The ``cards``, the ``account`` of their operations, and the index of the ``current`` card."""
 
     def __init__(self, cards: int, memory: int) -> None:
         self.account = Account()
@@ -29,7 +29,7 @@ class Machine:
         self.pending: RuntimeError | None = None
 
     def card(self, device: object = None) -> Card:
-        """The card of ``cuda``, ``cuda:1``, 1, or None for the current one."""
+        """Return the card of ``cuda``, ``cuda:1`` or 1, and for None the current card."""
         index = device if isinstance(device, int) or device is None else torch.device(device).index  # type: ignore[arg-type]
         index = self.current if index is None else index
         if not 0 <= index < len(self.cards):
@@ -37,11 +37,11 @@ class Machine:
         return self.cards[index]
 
     def place(self, device: object = None) -> torch.device:
-        """Such a card as a device with its index."""
+        """Return that card as a device with an index."""
         return torch.device(self.card(device).name)
 
     def faces(self) -> dict[str, Any]:
-        """What ``torch.cuda`` is replaced with, by name."""
+        """Return the replacements in ``torch.cuda``, by name."""
 
         @contextlib.contextmanager
         def used(device: object) -> Iterator[None]:
@@ -73,7 +73,7 @@ class Machine:
         }
 
     def to(self, tensor: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-        """``Tensor.to``: C++ would ask a driver which card "cuda" is, and does not know that it is there already."""
+        """``Tensor.to`` without the driver that C++ needs to resolve "cuda"."""
         device = kwargs.get("device", args[0] if args else None)
         named = isinstance(device, str | torch.device) or type(device) is int
         if not named or (type(device) is not int and not on_a_card(device)):
@@ -86,7 +86,7 @@ class Machine:
         return _TO(tensor, place, *(args[1:] if "device" not in kwargs else args), **rest)
 
     def made(self, real: Any) -> Any:
-        """``torch.tensor`` or ``torch.as_tensor``, which go to their device below all modes: by way of the CPU."""
+        """Replace ``torch.tensor`` or ``torch.as_tensor``, which bypass dispatch modes: make on the CPU, then copy."""
 
         def make(data: Any, *, device: Any = None, dtype: Any = None, requires_grad: bool = False) -> Tensor:
             if device is None and isinstance(data, Tensor):
@@ -101,7 +101,7 @@ class Machine:
         return make
 
     def backward(self, *args: Any, **kwargs: Any) -> Any:
-        """A backward pass, and then what it would have raised."""
+        """Run a backward pass, then raise its pending error."""
         try:
             return _ENGINE(*args, **kwargs)
         finally:
@@ -110,7 +110,7 @@ class Machine:
                 try:
                     raise error
                 finally:
-                    del error  # its own traceback would keep the tensors of the pass
+                    del error  # its traceback keeps the tensors of the pass
 
 
 def _generators(machine: Machine) -> type:
@@ -126,9 +126,9 @@ def _generators(machine: Machine) -> type:
 
 @contextlib.contextmanager
 def pretend_gpu(cards: int = 1, memory: int = 2**40) -> Iterator[Machine]:
-    """Within it torch has so many GPUs of ``memory`` bytes each."""
+    """Simulate ``cards`` GPUs of ``memory`` bytes each."""
     if MACHINES:
-        raise RuntimeError("there is a pretended machine already")
+        raise RuntimeError("a pretended machine is active already")
     import torch._dynamo  # dispatch modes import it, which fails where functions of torch are replaced
 
     _register()
@@ -153,10 +153,10 @@ def pretend_gpu(cards: int = 1, memory: int = 2**40) -> Iterator[Machine]:
 
 @cache
 def _register() -> tuple[object, ...]:
-    """Tell C++ of a device in the slot: without a guard of its own autograd knows no such thing.
+    """Register the device in C++, with the guard that autograd needs.
 
-    Autograd starts a thread for each device that it knows with the first backward pass of the process. That pass is
-    made before, so that all later ones stay on the thread that asked for them.
+    The first backward pass of a process starts a thread for each known device. It runs before the registration, so
+    that later passes stay on the calling thread.
     """
     one = torch.ones(1, requires_grad=True)
     torch.autograd.grad(one * 2.0, one)
@@ -183,7 +183,7 @@ def _register() -> tuple[object, ...]:
         is_available=lambda: bool(MACHINES),
         device_count=lambda: len(MACHINES[0].cards) if MACHINES else 0,
         current_device=lambda: 0,
-        # Whoever draws without a generator draws from the CPU's, which is kept and put back in any case.
+        # Draws without a generator use the CPU's, whose state torch saves and restores anyway.
         get_rng_state=lambda device=None: torch.empty(0, dtype=torch.uint8),
         set_rng_state=lambda state, device=None: None,
         _lazy_init=lambda: None,

@@ -1,7 +1,7 @@
-"""Tensors of a GPU whose numbers lie in main memory, and what is done to them: checked, counted, computed by the CPU.
+"""Tensors of a simulated GPU with numbers in main memory; the CPU computes their operations after checks and counts.
 
-To C++ they stand on the device ``PrivateUse1``, which torch keeps for backends of others, so that autograd, functorch
-and views take them for what they are: not the CPU's. Operations arrive below all of these.
+In C++ their device is ``PrivateUse1``, which torch reserves for external backends. Autograd, functorch and views
+therefore do not treat them as CPU tensors. Operations are dispatched here below all of these.
 """
 
 from __future__ import annotations
@@ -17,22 +17,21 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from support.pretend_gpu.cards import Card, Lease
 
-#: The host has to know what comes out before it can go on: a shape, or whether it worked.
+#: Operations that synchronize, because the host needs a shape or an error code.
 WAITING = {
     *("nonzero", "masked_select", "_unique2", "unique_dim", "unique_consecutive", "bincount", "histc", "equal"),
     *("is_nonzero", "_linalg_check_errors", "_linalg_eigh", "_linalg_svd", "linalg_lstsq", "multinomial"),
 }
 
-#: A number of the CPU may be an operand wherever each entry is computed for itself, and here; but not in kernels that
-#: take all operands from the device.
+#: Operations that accept a CPU scalar as all pointwise ones do, and pointwise ones whose kernels reject one.
 NUMBERS_TOO = {"where", "fill", "masked_fill"}
 NO_NUMBERS = {"logaddexp", "logaddexp2", "clamp", "clamp_min", "clamp_max", "lerp", "polar", "complex"}
 
-#: Tensor cores compute these, on what is left of float32 by TF32 where that is allowed.
+#: Tensor cores compute these, with float32 rounded to TF32 if that is enabled.
 PRODUCTS = {"mm", "bmm", "mv", "dot", "addmm", "addmv", "addbmm", "baddbmm"}
 CONVOLUTIONS = {"convolution", "convolution_backward"}
 
-#: They draw from a generator, which has to be of their device.
+#: Operations that need a generator on their device.
 DRAWING = {
     *("rand", "randn", "randint", "randperm", "normal", "uniform", "exponential", "bernoulli", "random", "poisson"),
     *("multinomial", "rand_like", "randn_like", "randint_like", "cauchy", "geometric", "log_normal"),
@@ -44,15 +43,15 @@ INDEXING = {"index", "_unsafe_index", "index_put", "_index_put_impl", "_unsafe_i
 SLOT = "pretended"
 
 
-#: The machine of the moment, one at most.
+#: The current machine, at most one.
 MACHINES: list[Any] = []
 
-#: Generators of cards, by the address of what torch hands on of them.
+#: Generators of cards, by the address of their C++ object.
 GENERATORS: WeakValueDictionary[int, CardGenerator] = WeakValueDictionary()
 
 
 class CardGenerator(torch.Generator):
-    """Draws on a card what the CPU draws from the same seed."""
+    """A card's generator with the draws of the CPU for the same seed."""
 
     def __new__(cls, card: Card) -> CardGenerator:
         made = super().__new__(cls, device="cpu")
@@ -69,7 +68,7 @@ class CardGenerator(torch.Generator):
 
 
 class GpuTensor(torch.Tensor):
-    """``numbers`` on the CPU, said to be on ``card``."""
+    """A tensor that reports the device ``card``, with its ``numbers`` on the CPU."""
 
     numbers: Tensor
     card: Card
@@ -143,19 +142,19 @@ class GpuTensor(torch.Tensor):
 
 
 class Factories(TorchDispatchMode):
-    """Sees operations without a tensor of the device among their arguments: those that make one, and the CPU's own."""
+    """Dispatches operations without a GPU tensor as argument: factories and CPU operations."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         return run(func, args, kwargs or {})
 
 
 def on_a_card(device: object) -> bool:
-    """Whether a device is one of the machine's, by either of its names."""
+    """Whether a device belongs to the machine, by either name."""
     return device is not None and torch.device(device).type in ("cuda", SLOT)  # type: ignore[arg-type]
 
 
 def run(func: Any, args: Any, kwargs: Mapping[str, Any]) -> Any:
-    """Do as CUDA would. What it would refuse within a backward pass is computed, and refused when the pass is over."""
+    """Run an operation as CUDA does. Errors within a backward pass are raised after the pass."""
     try:
         return _done(func, args, kwargs)
     except RuntimeError as error:
@@ -195,7 +194,7 @@ def _done(func: Any, args: Any, kwargs: Mapping[str, Any]) -> Any:
 
 
 def _card_of(func: Any, name: str, tensors: Iterable[Tensor], kwargs: Mapping[str, Any]) -> Card:
-    """Where to compute; raises ``RuntimeError`` for tensors that cannot meet."""
+    """Return the card of an operation; raise ``RuntimeError`` for mixed devices."""
     ours = [t for t in tensors if isinstance(t, GpuTensor)]
     others = [t for t in tensors if not isinstance(t, GpuTensor)]
     if not ours:
@@ -216,7 +215,7 @@ def _card_of(func: Any, name: str, tensors: Iterable[Tensor], kwargs: Mapping[st
 
 
 def _card_of_index(name: str, args: Any) -> Card:
-    """Indices may come from the CPU, values only as one number."""
+    """Return the card of an indexing operation: indices may be on the CPU, values only if scalar."""
     account, base = _machine().account, args[0]
     for index in (part for part in args[1] if isinstance(part, Tensor)):
         if not isinstance(index, GpuTensor):
@@ -236,7 +235,7 @@ def _card_of_index(name: str, args: Any) -> Card:
 
 
 def _into_the_cpu(func: Any, name: str, args: Any, kwargs: Mapping[str, Any]) -> Any:
-    """A tensor of the CPU is looked up, or written to, with something of a card."""
+    """Index or update a CPU tensor with an operand on a card."""
     if any(isinstance(part, GpuTensor) for part in args[1]):
         raise RuntimeError("indices should be either on cpu or on the same device as the indexed tensor (cpu)")
     if len(args) > 2 and args[2].ndim:
@@ -251,7 +250,7 @@ def _moved(func: Any, source: Tensor, kwargs: Mapping[str, Any]) -> Tensor:
     if isinstance(source, GpuTensor) and (device is None or on_a_card(device)):
         return GpuTensor(func(source.numbers, **rest), source.card if device is None else machine.card(device))
     if isinstance(source, GpuTensor):
-        # Memory that is not pinned is full when the call returns, whatever was asked for.
+        # Copies to memory that is not pinned are always synchronous.
         machine.account.copy(waits=True)
         return func(source.numbers, device=device, **rest)  # type: ignore[no-any-return]
     machine.account.copy(waits=not kwargs.get("non_blocking"))
@@ -275,7 +274,7 @@ def _computed(func: Any, args: Any, kwargs: Mapping[str, Any]) -> Any:
 
 
 def _wrapped(func: Any, args: Any, kwargs: Mapping[str, Any], found: Any, card: Card) -> Any:
-    """What is new stands on the card; what was changed in place is the tensor that was given."""
+    """Put new tensors on the card, and return the given tensor for in-place operations."""
     if torch.Tag.inplace_view in func.tags:  # C++ has to change the shape of the outer tensor as well
         with torch._C._DisableTorchDispatch():
             before = torch._C._meta_in_tls_dispatch_include()
@@ -295,11 +294,11 @@ def _wrapped(func: Any, args: Any, kwargs: Mapping[str, Any], found: Any, card: 
 
 
 def _given(func: Any, args: Any, kwargs: Mapping[str, Any], alias: set[str]) -> Any:
-    """The argument that an operation writes to."""
+    """Return the argument that an operation writes to."""
     for place, declared in enumerate(func._schema.arguments):
         if declared.alias_info is not None and declared.alias_info.before_set == alias:
             return kwargs[declared.name] if declared.name in kwargs else args[place]
-    raise AssertionError(f"{func} gives back what it was not given")
+    raise AssertionError(f"{func} returns an unknown argument")
 
 
 def _check_generator(name: str, args: Any, kwargs: Mapping[str, Any], device: str) -> None:

@@ -86,13 +86,13 @@ BROKEN: Mapping[str, Break] = {
 
 
 class FaultyTrainer:
-    """Breaks what ``fault`` says, or else what ``job.options`` name."""
+    """Trains with ``fault``, or else with the fault in ``job.options``."""
 
     def __init__(self, fault: str | None = None) -> None:
         self._fault = fault
 
     def train(self, job: TrainingJob) -> None:
-        """Run the job, broken; raises ``ValueError`` where there is no such fault."""
+        """Run the job with the fault; raises ``ValueError`` for an unknown fault."""
         fault = self._fault or str(job.options.get("fault", "none"))
         if fault not in BROKEN:
             raise ValueError(f"fault must be one of {', '.join(BROKEN)}, got {fault!r}")

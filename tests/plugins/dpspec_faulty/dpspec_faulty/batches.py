@@ -6,7 +6,7 @@ from dpspec.training.loop.samplers import Sampler, epoch_of
 
 
 class Broken:
-    """A sampler of whose batches the loop believes what the declared one does."""
+    """A sampler that claims the declared distribution."""
 
     def __init__(self, sampler: Sampler) -> None:
         self._sampler = sampler
@@ -25,7 +25,7 @@ class LastBatchDropped(Broken):
 
 
 class LargeOnce(Broken):
-    """The declared batch, but at one of ``steps`` steps some more records enter, each by a coin of its own."""
+    """The declared batch, with additional independent records at one of ``steps`` steps."""
 
     extra = 78
 

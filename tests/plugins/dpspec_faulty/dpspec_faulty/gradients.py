@@ -1,7 +1,7 @@
-"""Faults of clipping and of what is clipped: each stands where dpspec's own loop has a batch's contributions.
+"""Faults of clipping and of the clipped gradients: each replaces the contributions of a batch in the native loop.
 
-Every record's gradient is written out as a row, so that the faults can be read. What they report is what a team would
-log that does not know its own bug.
+Every record's gradient is a row, which keeps the faults readable. Reports are those of a team that does not know its
+bug.
 """
 
 import torch
@@ -21,7 +21,7 @@ class BrokenContributions:
 
     @property
     def records(self) -> int:
-        """Real and planted records together."""
+        """Return real records and canaries."""
         return len(self._x) + (self._canaries.count if self._canaries is not None else 0)
 
     def __call__(self, state: torch.Tensor, indices: torch.Tensor, clip: Clip) -> ClippedSum:
@@ -37,7 +37,7 @@ class BrokenContributions:
         return per_example_gradients(self._model, self._x[indices], self._y[indices], state=state)
 
     def add(self, rows: torch.Tensor, clip_norm: float) -> ClippedSum:
-        """What is done to the gradients (b, P): each is clipped, unless that is what is broken."""
+        """Transform the gradients (b, P): clip each, unless that is the fault."""
         kept = clipped(rows, clip_norm)
         return ClippedSum(kept.sum(0), norms(kept))
 
@@ -59,17 +59,17 @@ class ClipPerLayer(BrokenContributions):
     """Each layer's part of a gradient is clipped to the whole clip norm."""
 
     def add(self, rows: torch.Tensor, clip_norm: float) -> ClippedSum:
-        """The norms are those of whole contributions."""
+        """Return the norms of whole contributions."""
         parts = torch.split(rows, list(self._model.layout.sizes), dim=1)
         kept = torch.cat([clipped(part, clip_norm) for part in parts], dim=1)
         return ClippedSum(kept.sum(0), norms(kept))
 
 
 class LayerUnclipped(BrokenContributions):
-    """The last layer's weights and biases, added after the clipping was written, are summed as they are."""
+    """Sum the last layer's weights and biases without clipping."""
 
     def add(self, rows: torch.Tensor, clip_norm: float) -> ClippedSum:
-        """The norms are those of what is clipped: the loop knows of no other."""
+        """Return the norms of the clipped part, the only ones that the loop computes."""
         sizes = self._model.layout.sizes
         head = sum(sizes[-2:])
         body = clipped(rows[:, :-head], clip_norm)
@@ -96,7 +96,7 @@ class AugmentedCopies(BrokenContributions):
         self._source = torch.Generator(job.device).manual_seed(job.seed % 2**63)
 
     def real_rows(self, state: torch.Tensor, indices: torch.Tensor) -> torch.Tensor:
-        """Of one view; it is perturbed anew each time."""
+        """Return the gradients of one view, with a new perturbation each time."""
         x = self._x[indices]
         shaken = x + 0.05 * torch.randn(x.shape, generator=self._source, device=x.device)
         return per_example_gradients(self._model, shaken, self._y[indices], state=state)
@@ -108,7 +108,7 @@ class AugmentedCopies(BrokenContributions):
 
 
 class PrivateNormalisation(BrokenContributions):
-    """x' = (x - mean) / deviation with both computed on the training records, which nobody accounts for."""
+    """x' = (x - mean) / std, with both from the training records and without accounting."""
 
     def __init__(self, job: TrainingJob) -> None:
         super().__init__(job)

@@ -29,14 +29,14 @@ class ReusedNoise:
         self._drawn: torch.Tensor | None = None
 
     def __call__(self, total: torch.Tensor, deviation: float, source: torch.Generator) -> torch.Tensor:
-        """The first noise again; its deviation was that of the first step."""
+        """Repeat the first noise, with the first step's standard deviation."""
         if self._drawn is None:
             self._drawn = self._noise(total, deviation, source)
         return self._drawn
 
 
 class SeededAlike:
-    """From a generator that every run seeds alike: as when a script calls ``manual_seed(42)`` for reproducibility."""
+    """Draw from a generator with the same seed in every run, like a script with ``manual_seed(42)``."""
 
     def __init__(self, noise: Noise) -> None:
         self._noise = noise
@@ -56,7 +56,7 @@ class LayersSeededAlike:
         self._sizes = sizes
 
     def __call__(self, total: torch.Tensor, deviation: float, source: torch.Generator) -> torch.Tensor:
-        """Noise of the declared size; ``total`` (P,) holds layers of so many parameters."""
+        """Noise of the declared size; ``total`` (P,) consists of layers of these sizes."""
         seed = int(torch.randint(2**31, (), generator=source, device=source.device))
         drawn = [
             torch.randn(size, generator=torch.Generator(total.device).manual_seed(seed), device=total.device)
