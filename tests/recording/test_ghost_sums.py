@@ -229,18 +229,25 @@ class Words(nn.Module):
         return self.last(self.table(words).mean(1))  # type: ignore[no-any-return]
 
 
-@pytest.mark.parametrize("shortened", [False, True])
-def test_norms_that_count_padding_may_be_too_long(shortened: bool, tmp_path: Path) -> None:
+@pytest.mark.parametrize("fault", ["", "no norm of the embedding", "norms of another layer by the longest"])
+def test_norms_that_count_padding_may_be_too_long(fault: str, tmp_path: Path) -> None:
     def prepare(training: Training) -> None:
         words, model = torch.randint(0, 9, (300, 5)) * torch.randint(0, 2, (300, 5)), Words()
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         loader = DataLoader(TensorDataset(words, words[:, 0] // 5), batch_size=30)
         training.make_private(model, optimizer, loader, "ghost", max_grad_norm=0.05)
-        if shortened:
+        if fault.startswith("no norm"):
             training.model.trainable_parameters = training.model.trainable_parameters[1:]
+        elif fault:
+            samplers = dict(training.model.NORM_SAMPLERS)
+            original = samplers[nn.Linear]
+            samplers[nn.Linear] = lambda *given: {
+                p: norms.amax().expand_as(norms) if len(norms) else norms for p, norms in original(*given).items()
+            }
+            training.model.NORM_SAMPLERS = samplers
 
     found = recorded(tmp_path / "run", prepare=prepare)
-    assert (found.fine, checks.GHOST_NORMS in found.rejected) == (not shortened, shortened)
+    assert (found.fine, checks.GHOST_NORMS in found.rejected) == (not fault, bool(fault))
 
 
 @pytest.mark.parametrize("factor", [0.5, 2.0])

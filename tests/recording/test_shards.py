@@ -211,6 +211,14 @@ def two_batches_in_a_step(training: Ranked, rank: int) -> None:
         training.step(*last)
 
 
+def seeds_of_epoch_and_rank(training: Ranked, rank: int) -> None:
+    """The second rank draws in an epoch as the first does in the next."""
+    for epoch in range(2):
+        torch.manual_seed(77 + epoch + rank)
+        for x, y in training.loader:
+            training.step(x, y)
+
+
 #: By name: the script that prepares a training on every rank, and the test that rejects it.
 FAULTS: dict[str, tuple[Script, str]] = {
     "changed after gathering": (changed_after_gathering, checks.OTHER_PARAMETERS),
@@ -246,6 +254,7 @@ WITHIN: dict[str, tuple[Script, str]] = {
     "two batches in a step": (two_batches_in_a_step, "steps with several drawn batches"),
     "rows of another model": (rows_of_another_model, checks.MOVED),
     "skips": (skips, joined_checks.SHORTER),
+    "seeds of epoch and rank": (seeds_of_epoch_and_rank, joined_checks.SEEDS),
 }
 
 TESTS = {

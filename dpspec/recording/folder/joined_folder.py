@@ -195,7 +195,7 @@ class JoinedFolder:
         found.unequal = found.summed = found.shared = found.seeds = found.foreign = found.compared = 0
         every = combinations(range(world), 2) if world <= _ALL_PAIRS else pairwise(range(world))
         pairs, found.equal, found.parallel = dict.fromkeys(every, (0.0, 0, 0.0)), 0.0, (0.0, 0)
-        found.along, self._seeds = (0, 0.0, 0.0), [set[bytes]() for _ in range(world)]
+        found.along, seeds = (0, 0.0, 0.0), [set[bytes]() for _ in range(world)]
         holders = self._holders
         for steps, *parts in zip(
             zip(*(one.steps() for one in self.ranks), strict=False),
@@ -212,7 +212,7 @@ class JoinedFolder:
                 found.shared += sum(len(np.unique(one)) for one in members) - len(np.unique(whole))
             observed = [part.rank for part in parts if part.rank is not None]
             if len(observed) == world:
-                self._compare(observed, public[0], pairs)
+                self._compare(observed, public[0], pairs, seeds)
             largest = _worst([part.largest for part in parts], 1.0)
             # The sum is too long for its contributions if it is on one rank.
             excess = _worst([part.sum_norm - count for part, count in zip(parts, rows, strict=True)], 0.0)
@@ -231,7 +231,7 @@ class JoinedFolder:
         found.overlaps = list(pairs.values())
 
     def _compare(
-        self, observed: Sequence[RankStep], step: PublicStep, pairs: dict[tuple[int, int], tuple[float, int, float]]
+        self, observed: Sequence[RankStep], step: PublicStep, pairs: dict[Any, Any], seeds: Sequence[set[bytes]]
     ) -> None:
         found, first, rate = self.comparison, observed[0], step.rate
         found.compared += 1
@@ -253,15 +253,15 @@ class JoinedFolder:
             same = all((one.gradients, one.parameters) == (first.gradients, first.parameters) for one in observed)
             found.unequal += not same or first.gradients == bytes(8)
         found.summed += not _is_sum(observed, mean=self.header.reduction == "mean", sharded=sharded)
-        for seeds, part in zip(self._seeds, observed, strict=True):
-            seeds.add(part.seed)
+        for known, part in zip(seeds, observed, strict=True):
+            known.add(part.seed)
         # From one seed and state of the noise's generator, each rank takes its rows of the same draw.
         drawn_from = {(one.noise_seed, one.noise_state) for one in observed}
         found.seeds += any(
-            not seeds.isdisjoint((part.seed, part.noise_seed))
-            for part, own in zip(observed, self._seeds, strict=True)
-            for seeds in self._seeds
-            if seeds is not own
+            not known.isdisjoint((part.seed, part.noise_seed))
+            for part, own in zip(observed, seeds, strict=True)
+            for known in seeds
+            if known is not own
         ) or (sharded and len({seed for seed, _ in drawn_from}) != len(drawn_from))
         found.foreign += any(one.foreign or one.order != first.order for one in observed)
         if not 0.0 < rate < 1.0 or self.header.share is None:
