@@ -121,7 +121,7 @@ def _reader(hint: Any) -> _Reader:
     if origin is tuple:
         return _list(_reader(inner[0])) if inner[1:] == (...,) else _several([_reader(one) for one in inner])
     if hint is FrozenMap:
-        return _frozen
+        return lambda value, where: freeze(_require_mapping(value, where))
     if origin is not None and issubclass(origin, Mapping):
         return _mapping(_reader(inner[1]))
     if hint is float:
@@ -165,11 +165,6 @@ def _float(value: Json, where: str) -> float:
         return float(number)
     except OverflowError:
         raise _refusal(where, "a number of at most 1.8e308", value) from None
-
-
-def _frozen(value: Json, where: str) -> FrozenMap:
-    found: FrozenMap = freeze(_require_mapping(value, where))
-    return found
 
 
 def _union(readers: list[_Reader], *, none: bool) -> _Reader:

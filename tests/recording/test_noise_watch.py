@@ -19,7 +19,8 @@ from torch import Tensor, nn
 import dpspec
 from dpspec.contract import Check
 from dpspec.engine.recorded.noise_checks import ALONG, noise_checks
-from dpspec.recording.watching.noise_watch import WINDOW, Coordinates, NoiseWatch, SampledSteps
+from dpspec.recording.watching.noise_sketch import NoiseSketch
+from dpspec.recording.watching.noise_watch import WINDOW, Coordinates, NoiseWatch, SampledSteps, dots
 
 #: Draws the noise of one step, of standard deviation 1: (step, shapes of the parameters, values kept between steps).
 Draw = Callable[[int, Sequence[torch.Size], dict[str, Any]], list[Tensor]]
@@ -410,3 +411,12 @@ def test_a_convolution_s_kernels_are_rows_or_columns_of_some_blocks() -> None:
     coordinates = Coordinates([tuple(nn.Conv2d(8, 12, 3).weight.shape)])
     sides = {tuple(block.shape) for _ in range(60) for _, block in coordinates.blocks()}
     assert {(12, 72), (9, 96)} <= sides
+
+
+def test_squares_of_large_layers_lose_no_digits() -> None:
+    """One float32 sum of 2^23 squares may be 2e-4 too small, which a test of 200 steps rejects."""
+    noise = torch.randn(2**23, generator=torch.Generator().manual_seed(0))
+    exact = sum(float(part.double().square().sum()) for part in noise.split(2**20))
+    found = NoiseSketch([len(noise)]).of([noise])[0]
+    assert abs(float(found) / exact - 1.0) < 1e-6
+    assert abs(float(dots(noise[None], -noise[None])) / exact + 1.0) < 1e-6

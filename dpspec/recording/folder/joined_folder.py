@@ -50,8 +50,8 @@ class Comparison:
     lengths: the number of steps of each rank. other: the facts and options that differ, by name. noise: steps at which
     not exactly one rank adds noise, or another one than before; of a sharded model, at which a rank adds none. unequal:
     with different gradients or parameters, 0 for a sharded model. summed: whose reduced gradients are not the sum of
-    all ranks'. shared: records drawn by several ranks at a step. seeds: steps at which a rank draws by the seed of
-    another, which this one used then or before. foreign: with batches from outside of a rank's share, or
+    all ranks'. shared: records drawn by several ranks at a step. seeds: steps at which a rank draws by a seed that
+    another one uses or used. foreign: with batches from outside of a rank's share, or
     in different orders of the records. compared: steps with observations of all ranks. overlaps: of pairs of ranks,
     [expected number of places that both draw, number, smallest logarithm of the p-value of a step]; equal: the expected
     number if the draws were equal. parallel: of the noise of sharded ranks, the squared components along each other and

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dpspec.recording.watching.noise_watch import row_of
+from dpspec.recording.watching.noise_watch import dots, row_of
 
 #: Largest number of directions, and number of rows of signs.
 MOST_DIRECTIONS, _ROWS = 128, 127
@@ -52,11 +52,8 @@ class NoiseSketch:
         noise: one tensor for each layer, of any shape. starts: the place of its first coordinate in the layer.
         """
         parts = [row_of([part]) for part in noise]
-        if not parts:
-            return torch.zeros(0, dtype=torch.float64)
         block = self.fold(parts, starts)
-        squares = [torch.dot(part, part).to(block.device) for part in parts]
-        return torch.cat([torch.stack(squares).double(), self.along(block)])
+        return torch.cat([*(dots(part, part).to(block.device)[None] for part in parts), self.along(block)])
 
     def fold(self, noise: Iterable[Tensor], starts: Iterable[int] = repeat(0), block: Tensor | None = None) -> Tensor:
         """Add layers, as in :meth:`of`, to a block for :meth:`along`, by default a new one."""

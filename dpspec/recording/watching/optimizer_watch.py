@@ -31,7 +31,7 @@ from dpspec.recording.sums.clipped_sums import (
 )
 from dpspec.recording.sums.ghost_sums import GhostSums, ShardedGhostSums
 from dpspec.recording.watching.noise_sketch import NoiseSketch
-from dpspec.recording.watching.noise_watch import NoiseWatch, row_of
+from dpspec.recording.watching.noise_watch import NoiseWatch, dots, row_of
 from dpspec.recording.watching.optimizer_state import adds_in_place
 from dpspec.recording.watching.step_hooks import ReplacedMethods, StepHooks, is_of, put_method
 
@@ -306,7 +306,7 @@ class OpacusWatch:
             rank.after_noise(sums, parts, step.deviation)
         if noisy:
             self._noise.add([noise], [total], step.deviation)
-        step.sum_norm = torch.linalg.vector_norm(total).double()
+        step.sum_norm = dots(total, total).sqrt()
 
     def read(self, steps: Sequence[PendingStep]) -> None:
         """Compute the values of these last steps that :meth:`_after_noise` put off."""
