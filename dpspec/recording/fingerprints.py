@@ -135,11 +135,8 @@ class Bits:
     def pick(self, places: Iterable[int]) -> "Bits":
         """Like this one, for the values at these places."""
         picked, places = Bits(), list(places)
-        picked._contents = [(self._contents or [])[place] for place in places]
-        picked._aliases = [self._aliases[place] for place in places]
-        picked._addresses = [self._addresses[place] for place in places]
-        picked._types = [self._types[place] for place in places]
-        picked._memories = [self._memories[place] for place in places]
+        for name, every in vars(self).items():
+            setattr(picked, name, [(every or [])[place] for place in places])
         return picked
 
     def forget(self) -> None:

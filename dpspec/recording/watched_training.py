@@ -229,11 +229,11 @@ class WatchedTraining:
             changed["attributes"] += sorted(name[:100] for name in now if now[name] != self._entries.get(name))[:20]
         passes = None if self._passes is None else self._passes.found
         if passes is not None and opacus is not None and isinstance(opacus.ghost, ShardedGhostSums):
-            passes[1] += opacus.ghost.other_parameters
+            passes[1] += int(opacus.ghost.whole.other)
         return {
             "outside": float(self._watch.moved()),
             **changed,
-            "meddled": opacus.meddled if opacus is not None else None,
+            "meddled": int(opacus.meddled) if opacus is not None else None,
             "resumed": self._resumed,
             "sums": opacus.sums.found if opacus is not None else None,
             "recomputed": opacus.recomputed_sums if opacus is not None else None,
@@ -297,8 +297,7 @@ class WatchedTraining:
         self._options.read()
         given, self._given = self._given, {}
         if "noise" in given:
-            total = [given["the sum"]] if "the sum" in given else None
-            self._noise.add([given["noise"]], total, step.deviation)
+            self._noise.add(given["noise"], given.get("the sum"), step.deviation, step.sketch[: len(self._sizes)])
         self._reported.compare(step, given.get("noise"), given.get("the sum"))
         drawn: tuple[Indices, int] | None = None
         if step.members:
@@ -417,7 +416,7 @@ class WatchedTraining:
         finish = partial(step.finish, number, now, len(self._sizes), drawn, rate, told, self._options.changes(), ranked)
         self._waiting.append((step, finish))
         # A later part may continue a killed one, whose steps all count.
-        together = 1 if self._opacus is None or self._resumes else self._opacus.together
+        together = 1 if self._opacus is None or self._resumes else self._opacus.rows.count
         if number == 1 or len(self._waiting) >= together or now - self._written > _SECONDS:
             self._write_waiting()
         if self._saved is not None and self._saved.received():

@@ -54,7 +54,8 @@ def train_all(context: dps.Context, jobs: Sequence[dps.TrainingJob]) -> None:
         train_many(context.trainer, jobs)
         return
     for job in jobs:
-        _train_laplace(job)
+        rows, model = tensors(job.x, job.y, job.device), FlatModel(job.model, device=job.device)
+        train_with(job, replace(parts_of(job), contributions=AbsoluteSum(model, *rows)))
 
 
 def scale_rows(rows: Tensor, bound: float, ord: int) -> Tensor:
@@ -78,11 +79,6 @@ class AbsoluteSum:
             total += clipped.sum(0)
             norms.append(torch.linalg.vector_norm(clipped, ord=1, dim=1, dtype=torch.float64))
         return ClippedSum(total, torch.cat(norms))
-
-
-def _train_laplace(job: dps.TrainingJob) -> None:
-    rows = tensors(job.x, job.y, job.device)
-    train_with(job, replace(parts_of(job), contributions=AbsoluteSum(FlatModel(job.model, device=job.device), *rows)))
 
 
 #: Smallest noise standard deviation that the likelihood assumes, in clip norms.

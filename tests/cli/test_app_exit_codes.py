@@ -79,10 +79,6 @@ def test_anything_else_is_a_bug_with_a_report(error, capsys, monkeypatch):
     assert "hunter2" not in text
 
 
-def run_python(code: str, **options) -> subprocess.Popen:
-    return subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, **options)
-
-
 def test_a_reader_that_goes_away_changes_nothing_about_the_outcome():
     code = (
         "import sys\nfrom dpspec.cli.app import run_to_exit_code\n"
@@ -90,7 +86,8 @@ def test_a_reader_that_goes_away_changes_nothing_about_the_outcome():
         "def command():\n    sys.stdin.readline()\n    [emit('x' * 10000) for _ in range(100)]\n    return 1\n"
         "sys.exit(run_to_exit_code(command, []))"
     )
-    process = run_python(code, stdin=subprocess.PIPE)
+    pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+    process = subprocess.Popen([sys.executable, "-c", code], **pipes)
     process.stdout.close()
     process.stdin.write(b"go\n")
     process.stdin.close()

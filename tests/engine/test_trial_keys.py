@@ -186,9 +186,6 @@ def test_what_a_record_says_of_its_makers_has_to_give_its_key(audited: Any, by: 
     assert stored_trials.origin_summary(dataclasses.replace(audit, trials=edited))
 
 
-Digest = Callable[..., str]
-
-
 @pytest.fixture
 def importable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     folder = tmp_path / "importable"

@@ -24,16 +24,12 @@ def trained(job: TrainingJob, device: str) -> torch.Tensor:
     return flat_model.flatten(job.model)
 
 
-def check_tensors(found: torch.Tensor, expected: torch.Tensor) -> None:
-    assert float((found - expected).abs().max()) <= TOLERANCE * float(expected.abs().max())
-
-
 @pytest.mark.parametrize("kind", [model.kind for model in MODELS])
 def test_every_model(kind: str) -> None:
     expected = trained(job_of(kind), "cpu")
     with pretend_gpu() as machine:
         found = trained(job_of(kind), "cuda")
-    check_tensors(found, expected)
+    assert float((found - expected).abs().max()) <= TOLERANCE * float(expected.abs().max())
     assert machine.account.coarse == {}, "products of less than float32"
 
 

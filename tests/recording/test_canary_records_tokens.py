@@ -50,10 +50,6 @@ def plant(data, kind="new-tokens", count=30, **options):
     return dpspec.plant(data, kind=kind, count=count, seed=0, **options)
 
 
-def as_ids(record):
-    return tuple(np.asarray(record).tolist())
-
-
 @pytest.mark.parametrize(
     "data",
     [ids(), list(ids()), ids().numpy(), ids().tolist(), TensorDataset(ids())],
@@ -61,7 +57,7 @@ def as_ids(record):
 )
 def test_sequences_end_in_a_token_of_their_own_and_keep_their_form(data):
     planted = plant(data)
-    rows = [as_ids(one[0] if isinstance(data, TensorDataset) else one) for one in planted.canaries]
+    rows = [tuple(np.asarray(one[0] if isinstance(data, TensorDataset) else one).tolist()) for one in planted.canaries]
     prefixes = {tuple(row.tolist()[:-1]) for row in ids()}
     assert all(row[:-1] in prefixes and USED <= row[-1] < SIZE for row in rows)
     assert len({row[-1] for row in rows}) == 30

@@ -14,6 +14,7 @@ from support.checked_runs import CheckedRun, check_run
 from support.opacus_training import Training, second_pass_of_equal_weights, two_passes
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, linear
+from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader, TensorDataset
 
 from dpspec.engine.recorded import checks
@@ -123,10 +124,6 @@ def waits_for_the_recomputation(training: Training, x: Tensor, y: Tensor) -> Non
     training.criterion(outputs, y).backward()
 
 
-def triple(p: Any) -> None:
-    p.grad.mul_(3.0)
-
-
 def after(change: Script) -> Script:
     """The training after a change within the recorded block."""
 
@@ -171,7 +168,10 @@ FAULTS: list[tuple[Script | Patch, set[str]]] = [
     (looped(cleared_before), {checks.ADDED}),
     (looped(one_tensor_for_two), {checks.ADDED}),
     (after(lambda t: t.private.params[0].register_hook(lambda g: 3.0 * g)), {checks.GHOST_NORMS}),
-    (after(lambda t: t.private.params[0].register_post_accumulate_grad_hook(triple)), {checks.CLIPPED_SUMS}),
+    (
+        after(lambda t: t.private.params[0].register_post_accumulate_grad_hook(lambda p: p.grad.mul_(3.0))),
+        {checks.CLIPPED_SUMS},
+    ),
     (looped(waits_for_the_recomputation), {checks.CLIPPED_SUMS}),
     (looped(shorter_first_pass), {checks.SECOND_PASS}),
     (coefficients(torch.ones_like), {checks.COEFFICIENTS, checks.REPLACED}),
@@ -221,33 +221,49 @@ def test_a_layer_without_norms_is_found(tmp_path: Path) -> None:
 
 
 class Words(nn.Module):
-    def __init__(self) -> None:
+    def __init__(self, case: str) -> None:
         super().__init__()
-        self.table, self.last = nn.Embedding(9, 4, padding_idx=0), nn.Linear(4, 2)
+        self.table, self.last, self.again = nn.Embedding(9, 4, padding_idx=0), nn.Linear(4, 2), case == "recomputed"
 
     def forward(self, words: Tensor) -> Tensor:
-        return self.last(self.table(words).mean(1))  # type: ignore[no-any-return]
+        rows = checkpoint(self.table, words, use_reentrant=False) if self.again else self.table(words)
+        return self.last(rows.mean(1))  # type: ignore[no-any-return]
 
 
-@pytest.mark.parametrize("fault", ["", "no norm of the embedding", "norms of another layer by the longest"])
-def test_norms_that_count_padding_may_be_too_long(fault: str, tmp_path: Path) -> None:
+def of_words(case: str) -> Script:
     def prepare(training: Training) -> None:
-        words, model = torch.randint(0, 9, (300, 5)) * torch.randint(0, 2, (300, 5)), Words()
+        words, model = torch.randint(0, 9, (300, 5)) * torch.randint(0, 2, (300, 5)), Words(case)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         loader = DataLoader(TensorDataset(words, words[:, 0] // 5), batch_size=30)
         training.make_private(model, optimizer, loader, "ghost", max_grad_norm=0.05)
-        if fault.startswith("no norm"):
+        if case == "compiled":
+            training.model = torch.compile(training.model, backend="aot_eager")
+        elif case == "no norm":
             training.model.trainable_parameters = training.model.trainable_parameters[1:]
-        elif fault:
+        elif case.startswith("longest"):
             samplers = dict(training.model.NORM_SAMPLERS)
-            original = samplers[nn.Linear]
-            samplers[nn.Linear] = lambda *given: {
+            kind = getattr(nn, case.rpartition(" ")[2])
+            original = samplers[kind]
+            samplers[kind] = lambda *given: {
                 p: norms.amax().expand_as(norms) if len(norms) else norms for p, norms in original(*given).items()
             }
             training.model.NORM_SAMPLERS = samplers
 
-    found = recorded(tmp_path / "run", prepare=prepare)
-    assert (found.fine, checks.GHOST_NORMS in found.rejected) == (not fault, bool(fault))
+    return prepare
+
+
+@pytest.mark.parametrize("case", ["", "recomputed", "no norm", "longest norm of Linear", "longest norm of Embedding"])
+def test_norms_of_an_embedding_count_padding(case: str, tmp_path: Path) -> None:
+    found = recorded(tmp_path / "run", prepare=of_words(case))
+    honest = case in ("", "recomputed")
+    assert (found.fine, checks.GHOST_NORMS in found.rejected) == (honest, not honest)
+
+
+def test_compiled_padding_ends_the_recording(tmp_path: Path) -> None:
+    training = Training(clipping="ghost").build()
+    of_words("compiled")(training)
+    with pytest.warns(RuntimeWarning, match="compiled code hides"), training.recorder(tmp_path / "run"):
+        training.train()
 
 
 @pytest.mark.parametrize("factor", [0.5, 2.0])

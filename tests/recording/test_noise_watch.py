@@ -296,6 +296,11 @@ def test_opacus_with_other_noise_deviates(attack: str, tmp_path: Path, monkeypat
     assert rejected_noise(found)
 
 
+def add(watch: NoiseWatch, noise: list[Tensor], sums: list[Tensor], std: float) -> None:
+    row, total = (torch.cat([part.reshape(-1) for part in parts]) for parts in (noise, sums))
+    watch.add(row, total, std, torch.stack([part.double().square().sum() for part in noise]))
+
+
 def checks_of(watch: NoiseWatch, shapes: Sequence[tuple[int, ...]]) -> list[Check]:
     """The checks that a reader makes of the statistics."""
     layers = tuple((str(n), torch.Size(shape).numel()) for n, shape in enumerate(shapes))
@@ -331,7 +336,7 @@ def test_honest_noise_of_any_type_and_shape_passes(shapes: list[tuple[int, ...]]
             noise = [sum(torch.normal(0.0, 0.3, size=shape) for _ in range(4)) / 2 for shape in shapes]
         sums = [(100.0 if kind == "long sums" else 1.0) * torch.randn(shape).to(dtype) for shape in shapes]
         noise = [(part + total) - total for part, total in zip(noise, sums, strict=True)]
-        watch.add(noise, sums, 0.3)
+        add(watch, noise, sums, 0.3)
     found = checks_of(watch, shapes)
     assert min(one.p_value for one in found) > HONEST
     assert kind == "long sums" or any(one.test.startswith("share of values") for one in found)
@@ -346,7 +351,7 @@ def test_noise_that_repeats_at_a_few_steps_is_found() -> None:
     for step in range(60):
         noise = last.reshape(-1)[torch.randperm(2000)].reshape(40, 50) if step % 2 else torch.randn(40, 50)
         last = noise
-        watch.add([noise], [torch.zeros(40, 50)], 1.0)
+        add(watch, [noise], [torch.zeros(40, 50)], 1.0)
     common = next(one for one in checks_of(watch, shapes) if one.test.startswith("absolute values common"))
     assert common.p_value < REJECTED
 
@@ -356,7 +361,7 @@ def test_sums_that_take_the_noise_back_are_found(share: float) -> None:
     watch = NoiseWatch([torch.zeros(40, 50)])
     for _ in range(10):
         noise, clipped = torch.randn(40, 50), 2.0 * torch.randn(40, 50)
-        watch.add([noise], [clipped - share * noise], 1.0)
+        add(watch, [noise], [clipped - share * noise], 1.0)
     (found,) = [one for one in checks_of(watch, [(40, 50)]) if one.test.startswith(ALONG)]
     assert (found.p_value < 1e-9) == bool(share)
 
@@ -364,9 +369,9 @@ def test_sums_that_take_the_noise_back_are_found(share: float) -> None:
 def test_steps_without_known_noise_give_no_statistics() -> None:
     watch = NoiseWatch([torch.zeros(3)])
     for std in (0.0, float("nan"), float("inf")):
-        watch.add([torch.randn(3)], [torch.zeros(3)], std)
-    watch.add([torch.tensor([1.0, float("nan"), 0.0])], [torch.zeros(3)], 1.0)
-    watch.add([torch.zeros(3, dtype=torch.int64)], None, 1.0)
+        add(watch, [torch.randn(3)], [torch.zeros(3)], std)
+    add(watch, [torch.tensor([1.0, float("nan"), 0.0])], [torch.zeros(3)], 1.0)
+    watch.add(torch.zeros(3, dtype=torch.int64), None, 1.0, torch.zeros(1))
     assert watch.found() is None
     assert NoiseWatch([]).found() is None
 

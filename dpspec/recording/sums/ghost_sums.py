@@ -15,7 +15,7 @@ parameters are projected on the common directions one parameter at a time: a ran
 import math
 import random
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from functools import partial
 from typing import Any
@@ -27,6 +27,7 @@ from dpspec.recording.fingerprints import Bits, Tally, overlap, require_plain
 from dpspec.recording.folder.step_record import ROUNDING
 from dpspec.recording.ranks.rank_watch import RankWatch
 from dpspec.recording.ranks.shards import local
+from dpspec.recording.recognized import is_fsdp2
 from dpspec.recording.sums.clipped_sums import HALVES, unit_of
 from dpspec.recording.watching.step_hooks import put_method
 
@@ -37,6 +38,9 @@ FIRST, RECORDS = 2, 8
 #: Relative difference of coefficients that are computed by the same formula in float32.
 _SAME = 1e-5
 
+#: The class of the gradient of an embedding.
+_EMBEDDING: Any = type(nn.functional.embedding(torch.zeros(1).long(), torch.zeros(1, 1, requires_grad=True)).grad_fn)
+
 
 class GhostSums:
     """Observes the criterion's backward passes and the calls of ``accumulate`` of one optimizer.
@@ -46,13 +50,11 @@ class GhostSums:
 
     def __init__(self, model: Any, optimizer: Any) -> None:
         self._model, self._optimizer = model, optimizer
-        numbers = {id(p): number for number, p in enumerate(optimizer.params)}
+        kinds = ((one, type(one).__bases__[1] if is_fsdp2(one) else type(one)) for one in model.modules())
+        tables = [one for one, kind in kinds if kind is nn.Embedding and one.weight.requires_grad]
         # Opacus' norm of an embedding counts the padding, whose gradient is 0, so that records are clipped to less.
-        self._padded = [
-            (module, numbers[id(module.weight)])
-            for module in model.modules()
-            if getattr(module, "padding_idx", None) is not None and id(getattr(module, "weight", None)) in numbers
-        ]
+        self._paddings = [one.padding_idx for one in tables if one.padding_idx is not None]
+        self._of_padding = 0.0
         self._random = random.SystemRandom()
         self._losses: Tensor | None = None
         self._weights: list[Tensor] = []
@@ -134,8 +136,10 @@ class GhostSums:
         room = (ROUNDING + 5.0 * torch.finfo(self._norms.dtype).eps) * limit
         enabled, self._model.hooks_enabled = self._model.hooks_enabled, False
         self._own = True
+        hooks: list[Any] = []
         try:
             with torch.enable_grad(), warnings.catch_warnings():
+                hooks += self._hooks(losses)
                 warnings.simplefilter("ignore")  # of torch about hooks, for each pass
                 weighted = coefficients.to(losses) * losses
                 total, _ = self._gradient(weighted.sum())
@@ -143,12 +147,10 @@ class GhostSums:
                 chosen, half = places[:passes], (len(places) + passes) // 2
                 rest = [one.clone() for one in total]
                 for record in chosen:
+                    self._of_padding = 0.0
                     found, squares = self._gradient(losses[record])
-                    used, norm = float(coefficients[record]), math.sqrt(sum(squares.values()))
-                    for module, number in self._padded:
-                        norms = getattr(module, "norm_sample", [getattr(module.weight, "_norm_sample", None)])[0]
-                        squares[number] = max(float(norms[record]) ** 2, squares.get(number, 0.0))
-                    apart = abs(used - min(1.0, limit / (math.sqrt(sum(squares.values())) + 1e-6)))
+                    used, norm = float(coefficients[record]), math.sqrt(squares)
+                    apart = abs(used - min(1.0, limit / (math.sqrt(squares + self._of_padding) + 1e-6)))
                     self._wrong_norms += not apart * norm <= room
                     _subtract(rest, found, used)
                 for _ in range(passes - len(chosen)):  # of other ranks
@@ -158,20 +160,38 @@ class GhostSums:
                 self._records += len(chosen)
         finally:
             self._own, self._model.hooks_enabled = False, enabled
+            for hook in hooks:
+                hook.remove()
         length = float((coefficients * self._norms).sum())
-        unit = 2.0**-8 if _casts(losses) else self._unit
+        casts = any(node.name() == "ToCopyBackward0" for node in _nodes(losses))  # as under autocast
+        unit = 2.0**-8 if casts else self._unit
         self._expected = total, length, length_of(rest) <= room_of(len(losses), unit, length)
+
+    def _hooks(self, losses: Tensor) -> Iterator[Any]:
+        """Observe the gradients of padding that the passes compute."""
+        nodes: list[Any] = list(_nodes(losses)) if self._paddings else []
+        found = [node for node in nodes if type(node) is _EMBEDDING and node._saved_padding_idx in self._paddings]
+        if len(found) < len(self._paddings) and any(node.name().startswith("CompiledFunction") for node in nodes):
+            raise RuntimeError("compiled code hides the gradient of padding: compile the model without its embeddings")
+        for node in found:
+            require_plain([words := node._saved_indices])
+            yield node.register_prehook(partial(self._pad, words == node._saved_padding_idx))
+
+    def _pad(self, places: Tensor, gradients: Sequence[Tensor | None]) -> None:
+        """Add a squared length."""
+        if (gradient := gradients[0]) is not None:
+            self._of_padding += float(gradient[places].sum(0).double().square().sum())
 
     @property
     def _unit(self) -> float:
         return max(unit_of(p, p) for p in self._optimizer.params)
 
-    def _gradient(self, value: Tensor) -> tuple[list[Tensor], dict[int, float]]:
-        """The gradient of a value, and its squared length for each parameter by the parameter's number."""
+    def _gradient(self, value: Tensor) -> tuple[list[Tensor], float]:
+        """The gradient of a value, and its squared length."""
         found = torch.autograd.grad(value, self._optimizer.params, retain_graph=True, allow_unused=True)
         pairs = zip(found, self._optimizer.params, strict=True)
         gradient = [torch.zeros_like(p) if one is None else one for one, p in pairs]
-        return gradient, {number: float(one.double().square().sum()) for number, one in enumerate(gradient)}
+        return gradient, length_of(gradient) ** 2
 
     def _end(self) -> None:
         if self._losses is None:
@@ -305,7 +325,7 @@ class WholeGradients:
 class ShardedGhostSums(GhostSums):
     def __init__(self, model: Any, optimizer: Any, rank: RankWatch) -> None:
         super().__init__(model, optimizer)
-        self._rank, self._whole = rank, WholeGradients(model, optimizer.params, rank.starts)
+        self._rank, self.whole = rank, WholeGradients(model, optimizer.params, rank.starts)
         self._chosen = random.Random(int.from_bytes(rank.group.digest(b"batches"), "little"))
         self._batch, self._agreeing = 0, True
         self._folded: Tensor | None = None
@@ -313,16 +333,12 @@ class ShardedGhostSums(GhostSums):
     def attach(self, guarded: Callable[[Callable[[], None]], None], undo: ExitStack) -> None:
         super().attach(guarded, undo)
         self._guarded = guarded
-        self._whole.attach(guarded, undo)
-
-    @property
-    def other_parameters(self) -> int:
-        return int(self._whole.other)
+        self.whole.attach(guarded, undo)
 
     def after_coefficients(self, coefficients: Tensor) -> None:
         super().after_coefficients(coefficients)
         self._folded = None
-        self._whole.observe(lambda _, gradient: self._guarded(partial(self._fold, gradient)))
+        self.whole.observe(lambda _, gradient: self._guarded(partial(self._fold, gradient)))
 
     def _fold(self, gradient: Tensor) -> None:
         self._folded = self._rank.sketch.fold([gradient], block=self._folded)
@@ -335,21 +351,21 @@ class ShardedGhostSums(GhostSums):
         self._agreeing = given is not None
         return None if given is None or min(given) < 0 else min(RECORDS, max(given))
 
-    def _gradient(self, value: Tensor) -> tuple[list[Tensor], dict[int, float]]:
-        """The gradient of a value along the common directions, and its squared length for each parameter."""
-        squares: dict[int, float] = {}
+    def _gradient(self, value: Tensor) -> tuple[list[Tensor], float]:
+        """The gradient of a value along the common directions, and its squared length."""
+        lengths: list[float] = []
         self._folded = None
 
-        def observe(number: int, gradient: Tensor) -> None:
+        def observe(_: int, gradient: Tensor) -> None:
             self._fold(gradient)
-            squares[number] = float(gradient.double().square().sum())
+            lengths.append(length_of([gradient]))
 
-        self._whole.differentiate(value, observe)
+        self.whole.differentiate(value, observe)
         sketch, block, self._folded = self._rank.sketch, self._folded, None
-        return [sketch.along(sketch.fold([], block=block))], squares
+        return [sketch.along(sketch.fold([], block=block))], math.hypot(*lengths) ** 2
 
     def _end(self) -> None:
-        self._whole.observe(None)
+        self.whole.observe(None)
         expected, self._expected = self._expected, None
         super()._end()
         block, self._folded = self._folded, None
@@ -375,15 +391,12 @@ def _subtract(rest: list[Tensor], gradients: list[Tensor], factor: float = 1.0) 
         one.sub_(gradient, alpha=factor)
 
 
-def _casts(losses: Tensor) -> bool:
-    """Whether the graph of the losses changes types, as under autocast."""
+def _nodes(losses: Tensor) -> Iterator[Any]:
+    """The nodes of the graph of the losses."""
     seen, waiting = set[Any](), [losses.grad_fn]
     while waiting:
         node = waiting.pop()
-        if node is None or node in seen:
-            continue
-        if node.name() == "ToCopyBackward0":
-            return True
-        seen.add(node)
-        waiting += [following for following, _ in node.next_functions]
-    return False
+        if node is not None and node not in seen:
+            seen.add(node)
+            yield node
+            waiting += [following for following, _ in node.next_functions]

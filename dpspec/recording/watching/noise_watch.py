@@ -135,6 +135,7 @@ class NoiseWatch:
         self._coordinates, self._steps = Coordinates(shapes), SampledSteps()
         # The sizes of the layers that have coordinates, and of all of these together if there are several.
         self._lengths = [size for size in map(math.prod, shapes) if size]
+        self._filled = [layer for layer, shape in enumerate(shapes) if math.prod(shape)]
         whole = [sum(self._lengths)] if len(self._lengths) > 1 else []
         self._sizes = np.array([*self._lengths, *whole], dtype=np.float64)
         self._window = self._coordinates.window()
@@ -158,20 +159,24 @@ class NoiseWatch:
         self._seen, self._unit = 0, 0.5 * self._resolution
         self._along: list[float] = [0, 0.0, 0.0]
 
-    def add(self, noise: Sequence[Tensor], total: Sequence[Tensor] | None, std: float) -> None:
-        """Add the noise of a step, the sum that it was added to (None if unknown), and the noise's declared std."""
-        types = {part.dtype for part in (*noise, *(total or ()))}
+    def add(self, noise: Tensor, total: Tensor | None, std: float, squares: Tensor) -> None:
+        """Add the noise of a step, (coordinates,), the sum that it was added to (None if unknown), the noise's declared
+        std, and the sum of squares of each layer's noise."""
+        types = {part.dtype for part in (noise, total) if part is not None}
         if all(kind.is_floating_point for kind in types):
-            sums = None if total is None else row_of(total)[None]
-            self.add_rows(row_of(noise)[None], sums, [std], max(torch.finfo(kind).eps for kind in types))
+            sums = None if total is None else row_of([total])[None]
+            self.add_rows(row_of([noise])[None], sums, [std], squares[None], max(torch.finfo(k).eps for k in types))
 
     @np.errstate(all="ignore")
-    def add_rows(self, noise: Tensor, total: Tensor | None, stds: Sequence[float], eps: float = 0.0) -> None:
-        """Add the noise of k steps, (k, coordinates), and their sums. eps: the coarsest resolution of their types."""
+    def add_rows(
+        self, noise: Tensor, total: Tensor | None, stds: Sequence[float], squares: Tensor, eps: float = 0.0
+    ) -> None:
+        """Add the noise of k steps, (k, coordinates), their sums, and the sums of squares, (k, layers), of the layers'
+        noise. eps: the coarsest resolution of the types of noise and sums."""
         every = [self._steps.next() for _ in stds]
         if self._coordinates.count == 0:
             return
-        std, unit, read = np.array(stds), 0.5 * max(self._resolution, eps), self._read_rows(noise, total)
+        std, unit, read = np.array(stds), 0.5 * max(self._resolution, eps), self._read_rows(noise, total, squares)
         known = (std > 0.0) & np.isfinite(std) & np.isfinite(np.delete(read, (2, 3), axis=1)).all(axis=1)
         if not known.any():
             return
@@ -197,7 +202,7 @@ class NoiseWatch:
             if every[row]:
                 self._add_sampled(noise[row], None if total is None else total[row], float(std[row]), unit)
 
-    def _read_rows(self, noise: Tensor, total: Tensor | None) -> Array:
+    def _read_rows(self, noise: Tensor, total: Tensor | None, squares: Tensor) -> Array:
         """(k, 4 + 2 layers): the ends of the sum (of the noise without one), the length of the sum and its product with
         the noise, and the sums and squared norms of the layers' noise."""
         parts, single = torch.split(noise, self._lengths, dim=1), noise if total is None else total
@@ -206,7 +211,7 @@ class NoiseWatch:
             read += [torch.zeros_like(read[0])] * 2
         else:
             read += [dots(total, total).sqrt(), dots(noise, total.to(noise))]
-        read += [*(part.sum(1) for part in parts), *(dots(part, part) for part in parts)]
+        read += [*(part.sum(1) for part in parts), *squares[:, self._filled].T]
         return _array(torch.stack([one.double() for one in read], dim=1))
 
     def _add_squares(self, noise: Tensor, weights: Array) -> None:

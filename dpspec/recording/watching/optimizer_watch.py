@@ -127,7 +127,7 @@ class OpacusWatch:
         self._caller: FrameType | None = None
         self._follows = False
         self._random = Chances()
-        self._meddled, self._changed = Tally(), Tally()
+        self.meddled, self._changed = Tally(), Tally()
         self.step = PendingStep()
         self.norm_type, self.sum_type = "", ""
         self._sharded = rank is not None and rank.sharded
@@ -137,16 +137,7 @@ class OpacusWatch:
             self.ghost = ShardedGhostSums(model, optimizer, rank)
         self.recomputed = None if clipping == "ghost" else RecomputedSums(optimizer, clipping)
         self.scaling = SizeScaling()
-        self._rows = StepRows([] if rank is not None else self._parameters)
-
-    @property
-    def together(self) -> int:
-        """The number of steps that are best read together."""
-        return self._rows.count
-
-    @property
-    def meddled(self) -> int:
-        return int(self._meddled)
+        self.rows = StepRows([] if rank is not None else self._parameters)
 
     @property
     def changed(self) -> int:
@@ -285,9 +276,9 @@ class OpacusWatch:
         step.deviation = multiplier * step.clip_norm
         step.noised = True
         self._gradients.keep(gradients)
-        if self._rows.full:
+        if self.rows.full:
             self._read_rows()
-        if not self._rows.keep(step, self._gradients.copies, self.sums.take()):
+        if not self.rows.keep(step, self._gradients.copies, self.sums.take()):
             self._read_noise(step)
 
     def _read_noise(self, step: PendingStep) -> None:
@@ -300,12 +291,12 @@ class OpacusWatch:
             # FSDP2 divides the sum by the number of ranks, and Opacus the noise
             noise, total = rank.group.world * noise, rank.group.world * total
         sums, parts = (torch.split(row, [len(one) for one in gradients]) for row in (total, noise))
-        step.sketch = self._sketch.of(parts, rank.starts if sharded and rank is not None else repeat(0))
-        noisy = rank is None or bool(step.sketch.any())  # one rank adds the noise
+        sketch = step.sketch = self._sketch.of(parts, rank.starts if sharded and rank is not None else repeat(0))
+        noisy = rank is None or bool(sketch.any())  # one rank adds the noise
         if rank is not None and (sharded or noisy):
             rank.after_noise(sums, parts, step.deviation)
         if noisy:
-            self._noise.add([noise], [total], step.deviation)
+            self._noise.add(noise, total, step.deviation, sketch[: len(parts)])
         step.sum_norm = dots(total, total).sqrt()
 
     def read(self, steps: Sequence[PendingStep]) -> None:
@@ -319,7 +310,7 @@ class OpacusWatch:
 
     @torch.no_grad()
     def _read_rows(self) -> None:
-        steps, rows = self._rows.take()
+        steps, rows = self.rows.take()
         if not steps:
             return
         gradients, sums, scaled = rows
@@ -327,9 +318,9 @@ class OpacusWatch:
         divided = zip(first, torch.linalg.vector_norm(scaled, dim=1).tolist(), strict=True)
         lengths = torch.linalg.vector_norm(sums, dim=1, dtype=torch.float64).tolist()
         noise = gradients.sub_(sums)
-        sketches = self._sketch.of_rows(noise, self._rows.sizes).double().numpy()
-        self._noise.add_rows(noise, sums, [step.deviation for step in steps])
-        for step, sketch, norms, length in zip(steps, sketches, divided, lengths, strict=True):
+        sketches = self._sketch.of_rows(noise, self.rows.sizes).double()
+        self._noise.add_rows(noise, sums, [step.deviation for step in steps], sketches[:, : len(self.rows.sizes)])
+        for step, sketch, norms, length in zip(steps, sketches.numpy(), divided, lengths, strict=True):
             step.sketch, step.sum_norm = sketch, length
             if step.divided is not None and step.divided[0] is None:
                 step.divided = norms
@@ -341,13 +332,13 @@ class OpacusWatch:
 
     def _before_scaling(self) -> None:
         meddled = False if self._follows else self._compare()
-        self._unscaled = None if meddled is False and self._rows.hold(self.step) else self._first_norm()
+        self._unscaled = None if meddled is False and self.rows.hold(self.step) else self._first_norm()
 
     def _after_scaling(self, _: Any) -> None:
         optimizer, step = self._optimizer, self.step
         self._gradients.keep([p.grad for p in self._parameters])
         if self._unscaled is None:
-            self._rows.divided(self._gradients.copies)
+            self.rows.divided(self._gradients.copies)
         step.divided = self._unscaled, math.nan if self._unscaled is None else self._first_norm()
         step.divisor = 1.0
         if optimizer.loss_reduction == "mean":
@@ -358,7 +349,7 @@ class OpacusWatch:
         gradients = [p.grad for p in self._parameters]
         require_plain(gradients)
         differ = self._gradients.differ(gradients)
-        self._meddled.add(differ)
+        self.meddled.add(differ)
         if differ is True:
             self._gradients.keep(gradients)
         return differ

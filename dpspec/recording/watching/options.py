@@ -72,7 +72,7 @@ class OptionWatch:
         self._changed: dict[str, str] = {}
         self._places: dict[int, int] = {}
         self._named: dict[tuple[int, ...], str] = {}
-        self._schedulers = SchedulerWatch(self._before_scheduler, self._after_scheduler, guarded)
+        self._schedulers = SchedulerWatch(self._read_again, self._after_scheduler, guarded)
 
     def remove(self) -> None:
         self._schedulers.remove()
@@ -91,8 +91,7 @@ class OptionWatch:
 
     def current(self) -> dict[str, OptionChange]:
         """All values, with the origin of a change since the last step; ``START`` without a change."""
-        if self._last is not None:
-            self.read()
+        self._read_again()
         values = self._read() if self._last is None else self._last
         return {name: OptionChange(self._changed.get(name, START), value) for name, value in values.items()}
 
@@ -101,7 +100,7 @@ class OptionWatch:
         last = self._last or {}
         return {name: OptionChange(by, last.get(name, ())) for name, by in changed.items()}
 
-    def _before_scheduler(self) -> None:
+    def _read_again(self) -> None:
         if self._last is not None:
             self.read()
 

@@ -43,10 +43,6 @@ def ball(pair: Sequence[Rows], eta: float = ETA) -> int:
     return max(int(count_in_balls(x, 8.0 * eta).max()) for x in pair)
 
 
-def largest_cluster(pair: Sequence[Rows], eta: float = ETA) -> int:
-    return max(steps.Neighbourhoods(x).good_clusters(eta).largest for x in pair)
-
-
 def case(directions: Rows, copies: int, far: float = 0.95) -> tuple[Rows, Rows]:
     d = directions.shape[1]
     one, other = np.zeros(d), np.zeros(d)
@@ -61,7 +57,7 @@ def case(directions: Rows, copies: int, far: float = 0.95) -> tuple[Rows, Rows]:
 def test_v1_one_record_destroys_many_clusters(pair: tuple[Rows, Rows], copies: int, changed: int) -> None:
     processed = [steps.deduplicate(x, ETA)[1:] for x in pair]
     found = steps.moved_distance(*processed)
-    assert largest_cluster(pair) == copies
+    assert max(steps.Neighbourhoods(x).good_clusters(ETA).largest for x in pair) == copies
     assert found[0] == changed
     assert found[0] > 2 * copies  # Proposition 3
     assert found[0] <= 2 * ball(pair)
