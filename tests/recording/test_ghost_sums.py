@@ -124,6 +124,10 @@ def waits_for_the_recomputation(training: Training, x: Tensor, y: Tensor) -> Non
     training.criterion(outputs, y).backward()
 
 
+def triple(p: Any) -> None:
+    p.grad.mul_(3.0)
+
+
 def after(change: Script) -> Script:
     """The training after a change within the recorded block."""
 
@@ -168,10 +172,7 @@ FAULTS: list[tuple[Script | Patch, set[str]]] = [
     (looped(cleared_before), {checks.ADDED}),
     (looped(one_tensor_for_two), {checks.ADDED}),
     (after(lambda t: t.private.params[0].register_hook(lambda g: 3.0 * g)), {checks.GHOST_NORMS}),
-    (
-        after(lambda t: t.private.params[0].register_post_accumulate_grad_hook(lambda p: p.grad.mul_(3.0))),
-        {checks.CLIPPED_SUMS},
-    ),
+    (after(lambda t: t.private.params[0].register_post_accumulate_grad_hook(triple)), {checks.CLIPPED_SUMS}),
     (looped(waits_for_the_recomputation), {checks.CLIPPED_SUMS}),
     (looped(shorter_first_pass), {checks.SECOND_PASS}),
     (coefficients(torch.ones_like), {checks.COEFFICIENTS, checks.REPLACED}),
