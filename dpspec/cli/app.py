@@ -4,7 +4,6 @@ An unexpected exception prints a report with versions, command and traceback, an
 """
 
 import errno
-import functools
 import os
 import platform
 import shlex
@@ -177,12 +176,10 @@ def _root(
     """Is the privacy that is claimed for a training pipeline true? Audits from a declarative spec."""
 
 
-@functools.cache
-def _commands() -> Callable[..., object]:
-    return typer.main.get_command(app)
+_COMMANDS = typer.main.get_command(app)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     given = list(sys.argv[1:] if arguments is None else arguments)
     tolerate_any_character()
-    return run_to_exit_code(lambda: _commands()(args=given, prog_name="dpspec", standalone_mode=False), given)
+    return run_to_exit_code(lambda: _COMMANDS(args=given, prog_name="dpspec", standalone_mode=False), given)

@@ -115,7 +115,7 @@ TEXTS: Mapping[str, str] = {
     "one-record": "each index of the dataset is one record, the rows of a batch are the drawn records, once each, and "
     "nothing that the gradients depend on is computed from other records: dataset, transforms, labels, collate "
     "function, constants of the loss, noise of any step",
-    "unmixed-batches": "no layer, loss, norm or edit of per-sample gradients mixes the records of a batch, at any step",
+    "unmixed-batches": "no layer, loss, norm, padding or edit of gradients mixes the records of a batch, at any step",
     "repeated-records": "no record occurs more often in the dataset of the loader than the claim's group size",
     "loss-reduction": "the loss has the reduction that make_private got as loss_reduction",
     "observed-passes": "every pass that computes gradients calls the recorded model itself in training mode, and moves "

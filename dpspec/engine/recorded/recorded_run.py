@@ -41,7 +41,7 @@ MOST_COUNTED = 2**26
 MOST_PHASES = 100
 
 #: Unit roundoff of half precision types.
-_UNIT = {"bfloat16": 2.0**-8, "float16": 2.0**-11}
+_UNIT = {"bfloat16": 2.0**-8, "float16": 2.0**-11, "TF32": 2.0**-11}
 
 #: Options of the private sum and of the sampler. All others belong to the optimizer's parameter groups.
 PRIVATE = ("noise_multiplier", "clip_norm", "divisor", "loss_reduction", "rate")

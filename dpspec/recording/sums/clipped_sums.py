@@ -24,6 +24,9 @@ _OWN = all(Path(torch.__file__).parent in Path(one.__code__.co_filename).parents
 #: Types of numbers with eleven or eight significant bits.
 HALVES = {torch.float16: "float16", torch.bfloat16: "bfloat16"}
 
+#: Types to which torch may round factors of float32 products, by ``torch.get_float32_matmul_precision()``.
+PRODUCTS = {"high": "TF32", "medium": "bfloat16"}
+
 #: The first calls of ``clip_and_accumulate`` are recomputed, then call n with probability _FIRST / n.
 _FIRST = 4
 
@@ -114,13 +117,12 @@ class Contributions:
 
     def norms(self) -> tuple[Any, Any]:
         """(b,) the norm of each contribution, and of each gradient before clipping; arrays of float64 on a host."""
-        device = self._lengths[0].device
-        if device.type == "cpu" and all(one is self._factors[0] for one in self._factors):
+        device, shared = self._lengths[0].device, all(one is self._factors[0] for one in self._factors)
+        if device.type == "cpu" and shared:
             every = np.array([one.float().numpy() for one in self._lengths], dtype=np.float64)
             whole = np.sqrt((every**2).sum(axis=0))
             return np.abs(self._factors[0].double().numpy()) * whole, whole
         lengths = torch.stack([one.to(device) for one in self._lengths]).double()
-        shared = all(one is self._factors[0] for one in self._factors)
         factors = self._factors[0] if shared else torch.stack([one.to(device) for one in self._factors])
         return (factors.to(lengths) * lengths).square_().sum(0).sqrt_(), lengths.square_().sum(0).sqrt_()
 

@@ -28,7 +28,7 @@ from dpspec.recording.folder.step_record import ROUNDING
 from dpspec.recording.ranks.rank_watch import RankWatch
 from dpspec.recording.ranks.shards import local
 from dpspec.recording.recognized import is_fsdp2
-from dpspec.recording.sums.clipped_sums import HALVES, unit_of
+from dpspec.recording.sums.clipped_sums import HALVES, PRODUCTS, unit_of
 from dpspec.recording.watching.step_hooks import put_method
 
 #: Batch n is recomputed with probability min(1, FIRST / n), and of its records at most RECORDS one by one: each takes
@@ -50,10 +50,13 @@ class GhostSums:
 
     def __init__(self, model: Any, optimizer: Any) -> None:
         self._model, self._optimizer = model, optimizer
+        numbers = {id(p): number for number, p in enumerate(optimizer.params)}
         kinds = ((one, type(one).__bases__[1] if is_fsdp2(one) else type(one)) for one in model.modules())
-        tables = [one for one, kind in kinds if kind is nn.Embedding and one.weight.requires_grad]
+        tables = [one for one, kind in kinds if kind is nn.Embedding and one.padding_idx is not None]
         # Opacus' norm of an embedding counts the padding, whose gradient is 0, so that records are clipped to less.
-        self._paddings = [one.padding_idx for one in tables if one.padding_idx is not None]
+        counted = model.use_ghost_clipping or not model.force_functorch
+        self._padded = [numbers[id(one.weight)] for one in tables if id(one.weight) in numbers and counted]
+        self._parameters: dict[int, Tensor] = dict(enumerate(optimizer.params))
         self._of_padding = 0.0
         self._random = random.SystemRandom()
         self._losses: Tensor | None = None
@@ -133,13 +136,15 @@ class GhostSums:
     def _recompute(self, losses: Tensor, coefficients: Tensor, passes: int) -> None:
         assert self._norms is not None
         limit = float(self._optimizer.max_grad_norm)
-        room = (ROUNDING + 5.0 * torch.finfo(self._norms.dtype).eps) * limit
-        enabled, self._model.hooks_enabled = self._model.hooks_enabled, False
-        self._own = True
-        hooks: list[Any] = []
+        copies = (node for node in _nodes(losses) if node.name() == "ToCopyBackward0")
+        cast = next((kind for node in copies if (kind := node._input_metadata[0].dtype) in HALVES), None)
+        self.norm_type = self.norm_type if cast is None else HALVES[cast]  # as under autocast
+        room = (ROUNDING + 5.0 * torch.finfo(cast or self._norms.dtype).eps) * limit
+        enabled, self._model.hooks_enabled, self._own = self._model.hooks_enabled, False, True
         try:
-            with torch.enable_grad(), warnings.catch_warnings():
-                hooks += self._hooks(losses)
+            with torch.enable_grad(), warnings.catch_warnings(), ExitStack() as undo:
+                for hook in self._hooks(losses):
+                    undo.callback(hook.remove)
                 warnings.simplefilter("ignore")  # of torch about hooks, for each pass
                 weighted = coefficients.to(losses) * losses
                 total, _ = self._gradient(weighted.sum())
@@ -160,18 +165,17 @@ class GhostSums:
                 self._records += len(chosen)
         finally:
             self._own, self._model.hooks_enabled = False, enabled
-            for hook in hooks:
-                hook.remove()
         length = float((coefficients * self._norms).sum())
-        casts = any(node.name() == "ToCopyBackward0" for node in _nodes(losses))  # as under autocast
-        unit = 2.0**-8 if casts else self._unit
-        self._expected = total, length, length_of(rest) <= room_of(len(losses), unit, length)
+        allowed = room_of(len(losses), 2.0**-8 if cast else self._unit(), length)
+        self._expected = total, length, length_of(rest) <= allowed
 
     def _hooks(self, losses: Tensor) -> Iterator[Any]:
         """Observe the gradients of padding that the passes compute."""
-        nodes: list[Any] = list(_nodes(losses)) if self._paddings else []
-        found = [node for node in nodes if type(node) is _EMBEDDING and node._saved_padding_idx in self._paddings]
-        if len(found) < len(self._paddings) and any(node.name().startswith("CompiledFunction") for node in nodes):
+        nodes: list[Any] = list(_nodes(losses)) if self._padded else []
+        weights = {id(self._parameters.get(number)) for number in self._padded}
+        tables = [one for one in nodes if type(one) is _EMBEDDING]
+        found = [one for one in tables if id(getattr(one.next_functions[0][0], "variable", 0)) in weights]
+        if len(found) < len(self._padded) and any(node.name().startswith("CompiledFunction") for node in nodes):
             raise RuntimeError("compiled code hides the gradient of padding: compile the model without its embeddings")
         for node in found:
             require_plain([words := node._saved_indices])
@@ -182,8 +186,8 @@ class GhostSums:
         if (gradient := gradients[0]) is not None:
             self._of_padding += float(gradient[places].sum(0).double().square().sum())
 
-    @property
     def _unit(self) -> float:
+        self.sum_type = PRODUCTS.get(torch.get_float32_matmul_precision(), self.sum_type)
         return max(unit_of(p, p) for p in self._optimizer.params)
 
     def _gradient(self, value: Tensor) -> tuple[list[Tensor], float]:
@@ -231,7 +235,7 @@ class GhostSums:
     def _judge(self, expected: tuple[list[Tensor], float, bool], found: Iterable[Tensor]) -> None:
         """Compare the gradients that were found with the recomputed ones."""
         total, length, consistent = expected
-        room = room_of(0 if self._coefficients is None else len(self._coefficients), self._unit, length)
+        room = room_of(0 if self._coefficients is None else len(self._coefficients), self._unit(), length)
         apart = length_of(one - other for one, other in zip(found, total, strict=True))
         self._recomputed += 1
         self._different += not (consistent and apart <= room)
@@ -272,7 +276,7 @@ class WholeGradients:
         """starts: the place of the first coordinate of this rank in each parameter."""
         self._model, self._parameters, self._starts = model, list(parameters), list(starts)
         self.other = Tally()
-        self._gathered: dict[int, Tensor] = {}
+        self.gathered: dict[int, Tensor] = {}
         self._observer: Observer | None = None
         self._discarding = False
 
@@ -295,7 +299,7 @@ class WholeGradients:
         """
         before, self._observer, self._discarding = self._observer, observer, True
         try:
-            torch.autograd.grad(value, list(self._gathered.values()), retain_graph=True, allow_unused=True)
+            torch.autograd.grad(value, list(self.gathered.values()), retain_graph=True, allow_unused=True)
         finally:
             self._observer, self._discarding = before, False
 
@@ -304,8 +308,8 @@ class WholeGradients:
             p: Any = module._parameters[name]
             if p is None or local(p) is not p:
                 continue
-            if p is not self._gathered.get(number) and p.requires_grad:
-                self._gathered[number] = p
+            if p is not self.gathered.get(number) and p.requires_grad:
+                self.gathered[number] = p
                 self._undo.callback(p.register_hook(partial(self._differentiated, number)).remove)
             if torch.is_grad_enabled() and module.training:
                 self._guarded(partial(self._compare, number, p))
@@ -326,6 +330,7 @@ class ShardedGhostSums(GhostSums):
     def __init__(self, model: Any, optimizer: Any, rank: RankWatch) -> None:
         super().__init__(model, optimizer)
         self._rank, self.whole = rank, WholeGradients(model, optimizer.params, rank.starts)
+        self._parameters = self.whole.gathered
         self._chosen = random.Random(int.from_bytes(rank.group.digest(b"batches"), "little"))
         self._batch, self._agreeing = 0, True
         self._folded: Tensor | None = None

@@ -179,7 +179,7 @@ class RecomputedUpdates:
             with torch.no_grad(), torch._C.DisableTorchFunctionSubclass():
                 edited = not all(_equal(local(p.grad), q.grad) for p, q in self._pairs)
                 STEPS[type(copy)](copy)
-                if edited and not all(_moved_alike(local(p.grad), q.grad) for p, q in self._pairs):
+                if edited and not all(_close(local(p.grad), q.grad, q.grad, fused=False) for p, q in self._pairs):
                     self._failed += 1
                     return
                 self._different += not self._same(copy)
@@ -260,19 +260,16 @@ def adds_in_place(optimizer: torch.optim.Optimizer | None) -> bool:
     )
 
 
-def _moved_alike(one: Tensor | None, other: Tensor | None) -> bool:
-    """Whether both steps left equal gradients, for steps that add to them."""
-    return _equal(one, other) or (one is not None and other is not None and _close(one, other, other, fused=False))
-
-
 def _equal(one: Tensor | None, other: Tensor | None) -> bool:
     if one is None or other is None:
         return one is other
     return bool(torch.equal(one, other)) or bool(torch.allclose(one, other, rtol=0.0, atol=0.0, equal_nan=True))
 
 
-def _close(found: Tensor, expected: Tensor, before: Tensor, *, fused: bool) -> bool:
+def _close(found: Tensor | None, expected: Tensor | None, before: Any, *, fused: bool) -> bool:
     """Equal up to two units in the last place of the longer end of the update; ``fused``: of the largest coordinate."""
+    if found is None or expected is None:
+        return found is expected
     if found.shape != expected.shape or found.dtype != expected.dtype:
         return False
     if _equal(found, expected):

@@ -23,6 +23,7 @@ from dpspec.recording.pending_step import PendingStep
 from dpspec.recording.ranks.rank_watch import RankWatch
 from dpspec.recording.ranks.shards import local
 from dpspec.recording.sums.clipped_sums import (
+    PRODUCTS,
     Contributions,
     RecomputedSums,
     SizeScaling,
@@ -200,6 +201,7 @@ class OpacusWatch:
         self._use()
         self.sums.compare()
         kept = recomputed.expect()
+        self.sum_type = PRODUCTS.get(torch.get_float32_matmul_precision(), self.sum_type)
         if self._probing is not None:
             gradients = self._optimizer.grad_samples
             self._probing(0 if self.step.rows == UNSEEN else self.step.rows, len(gradients[0]), gradients)
@@ -247,6 +249,7 @@ class OpacusWatch:
 
     def _after_coefficients(self, ghost: GhostSums, coefficients: Any) -> None:
         self._coefficients = len(coefficients)
+        self.scaling.add(self._model.per_sample_gradient_norms.detach())
         ghost.after_coefficients(coefficients)
 
     def _before_noise(self) -> None:
