@@ -324,13 +324,10 @@ SETTINGS = [
 ]
 
 
-def pair_of(scheme: str, k: int, rate: float, sigma: float) -> Mixture:
-    return Mixture.poisson(k, rate, sigma) if scheme == "poisson" else Mixture.fixed(k, 1000, int(rate * 1000), sigma)
-
-
 @pytest.mark.parametrize(("scheme", "k", "rate", "sigma", "steps"), SETTINGS)
 def test_few_steps(scheme: str, k: int, rate: float, sigma: float, steps: int) -> None:
-    agree(pair_of(scheme, k, rate, sigma), steps, 1e-5, 1e-2)
+    poisson, fixed = Mixture.poisson(k, rate, sigma), Mixture.fixed(k, 1000, int(rate * 1000), sigma)
+    agree(poisson if scheme == "poisson" else fixed, steps, 1e-5, 1e-2)
 
 
 @pytest.mark.parametrize(

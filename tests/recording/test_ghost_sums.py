@@ -124,6 +124,10 @@ def waits_for_the_recomputation(training: Training, x: Tensor, y: Tensor) -> Non
     training.criterion(outputs, y).backward()
 
 
+def beside_a_cast(training: Training, x: Tensor, y: Tensor) -> None:
+    waits_for_the_recomputation(training, x.requires_grad_().double().float(), y)
+
+
 def triple(p: Any) -> None:
     p.grad.mul_(3.0)
 
@@ -174,6 +178,7 @@ FAULTS: list[tuple[Script | Patch, set[str]]] = [
     (after(lambda t: t.private.params[0].register_hook(lambda g: 3.0 * g)), {checks.GHOST_NORMS}),
     (after(lambda t: t.private.params[0].register_post_accumulate_grad_hook(triple)), {checks.CLIPPED_SUMS}),
     (looped(waits_for_the_recomputation), {checks.CLIPPED_SUMS}),
+    (looped(beside_a_cast), {checks.CLIPPED_SUMS}),
     (looped(shorter_first_pass), {checks.SECOND_PASS}),
     (coefficients(torch.ones_like), {checks.COEFFICIENTS, checks.REPLACED}),
     (coefficients(by_the_longest), {checks.COEFFICIENTS, checks.REPLACED}),
@@ -224,7 +229,8 @@ def test_a_layer_without_norms_is_found(tmp_path: Path) -> None:
 class Words(nn.Module):
     def __init__(self, case: str) -> None:
         super().__init__()
-        self.table, self.last, self.again = nn.Embedding(9, 4, padding_idx=0), nn.Linear(4, 2), case == "recomputed"
+        kind = type("Table", (nn.Embedding,), {}) if case == "subclass" else nn.Embedding
+        self.table, self.last, self.again = kind(9, 4, padding_idx=0), nn.Linear(4, 2), case == "recomputed"
 
     def forward(self, words: Tensor) -> Tensor:
         rows = checkpoint(self.table, words, use_reentrant=False) if self.again else self.table(words)
@@ -253,11 +259,13 @@ def of_words(case: str) -> Script:
     return prepare
 
 
-@pytest.mark.parametrize("case", ["", "recomputed", "no norm", "longest norm of Linear", "longest norm of Embedding"])
+HONEST = ("", "recomputed", "subclass")
+
+
+@pytest.mark.parametrize("case", [*HONEST, "no norm", "longest norm of Linear", "longest norm of Embedding"])
 def test_norms_of_an_embedding_count_padding(case: str, tmp_path: Path) -> None:
     found = recorded(tmp_path / "run", prepare=of_words(case))
-    honest = case in ("", "recomputed")
-    assert (found.fine, checks.GHOST_NORMS in found.rejected) == (honest, not honest)
+    assert (found.fine, checks.GHOST_NORMS in found.rejected) == (case in HONEST, case not in HONEST)
 
 
 def test_compiled_padding_ends_the_recording(tmp_path: Path) -> None:
@@ -265,6 +273,22 @@ def test_compiled_padding_ends_the_recording(tmp_path: Path) -> None:
     of_words("compiled")(training)
     with pytest.warns(RuntimeWarning, match="compiled code hides"), training.recorder(tmp_path / "run"):
         training.train()
+
+
+@pytest.mark.parametrize("clipping", ["flat", "ghost"])
+@pytest.mark.parametrize("precision", ["high", "medium"])
+def test_coarse_products_leave_the_claim_open(precision: str, clipping: str, tmp_path: Path) -> None:
+    torch.set_float32_matmul_precision(precision)
+    try:
+        found = opacus_training.recorded(tmp_path / "run", clipping=clipping)
+    finally:
+        torch.set_float32_matmul_precision("highest")
+    assert (found.status, found.assumption("precision").status) == (("open", "no-deviation-found"), "unchecked")
+
+
+def test_a_loss_that_is_divided_again_leaves_the_claim_open(tmp_path: Path) -> None:
+    found = recorded(tmp_path / "run", looped(lambda t, x, y: (t.criterion(t.model(x), y) / len(x)).backward()))
+    assert (found.verdict, found.assumption("loss-reduction").status) == ("open", "unchecked")
 
 
 @pytest.mark.parametrize("factor", [0.5, 2.0])

@@ -277,10 +277,6 @@ def test_a_digest_has_limits_and_no_end_without_them() -> None:
         digest([[i] for i in range(200_000)])
 
 
-def with_default(rows: list[Any]) -> Callable[[Any], None]:
-    return lambda row, kept=rows: kept.append(row)  # type: ignore[misc]
-
-
 def in_a_tail(layer: nn.Linear, record: torch.Tensor) -> None:
     weight = layer.weight
     both = torch.cat([weight.detach().reshape(-1), record])
@@ -410,7 +406,7 @@ def test_a_steady_state_dict_is_no_change() -> None:
     [
         (collector := Collector(), lambda: collector.add(1.0)),
         (bound := Collector().add, lambda: bound(1.0)),
-        (default := with_default([]), lambda: default(1.0)),
+        (default := lambda row, kept=[]: kept.append(row), lambda: default(1.0)),  # type: ignore[misc]
         (closure := with_closure(), lambda: closure(1.0)),
         (log := io.BytesIO(), lambda: log.write(b"record")),
         (generator := torch.Generator(), lambda: generator.manual_seed(5)),

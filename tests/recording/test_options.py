@@ -43,10 +43,6 @@ def group(training: Training) -> dict[str, Any]:
     return training.private.param_groups[0]
 
 
-def raw_norm(training: Training) -> float:
-    return float(sum(p.grad_sample.sum(0).square().sum() for p in training.private.params).sqrt())
-
-
 # Scripts that let records decide an option.
 
 
@@ -140,7 +136,8 @@ class Own(lr_scheduler.LRScheduler):
 
 def patched(training: Training) -> None:
     schedule = lr_scheduler.StepLR(training.private, 1)
-    schedule.get_lr = lambda: [raw_norm(training)]
+    square = lambda p: p.grad_sample.sum(0).square().sum()  # noqa: E731
+    schedule.get_lr = lambda: [float(sum(map(square, training.private.params)).sqrt())]
     loop(training, lambda *_: schedule.step())
 
 

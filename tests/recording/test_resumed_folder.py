@@ -224,10 +224,10 @@ def test_a_checkpoint_that_the_recorder_did_not_see_leaves_the_claim_open(tmp_pa
 
 
 def test_an_optimizer_without_its_state_is_noted(tmp_path: Path) -> None:
-    def without_scheduler(job: Job) -> None:
-        job.private.param_groups[0]["lr"] = 0.01 * 0.99**20
-
-    later = {"restores": ("model", "accountant", "scheduler"), "change": without_scheduler}
+    later = {
+        "restores": ("model", "accountant", "scheduler"),
+        "change": lambda job: job.private.param_groups[0].update(lr=0.01 * 0.99**20),
+    }
     resumed(tmp_path / "run", {"optimizer": "adamw"}, {"optimizer": "adamw", **later})
     found = checked(tmp_path / "run", public=("learning_rate",))
     assert found.verdict == "proved"

@@ -157,10 +157,6 @@ def overlapping_noise(training: Ranked, rank: int) -> None:
     torch.randn(48 * (1 - rank), generator=training.private.generator)
 
 
-def coefficients_of_one(training: Ranked, rank: int) -> None:
-    training.model.get_clipping_coef = lambda: torch.ones(len(training.model.get_norm_sample()))
-
-
 def smaller_norms(training: Ranked, rank: int) -> None:
     original = Sharded.get_norm_sample
 
@@ -234,7 +230,10 @@ FAULTS: dict[str, tuple[Script, str]] = {
     "equal noise for biases": (equal_noise_for_biases, joined_checks.SAME_SQUARES),
     "overlapping noise": (overlapping_noise, joined_checks.SEEDS),
     "other clip of norms": (lambda t, rank: setattr(t.model, "max_grad_norm", 0.5 + rank), checks.GHOST_NORMS),
-    "coefficients of one": (coefficients_of_one, checks.COEFFICIENTS),
+    "coefficients of one": (
+        lambda t, rank: setattr(t.model, "get_clipping_coef", lambda: torch.ones(len(t.model.get_norm_sample()))),
+        checks.COEFFICIENTS,
+    ),
     "second pass without coefficients": (
         lambda t, rank: setattr(Losses, "backward", second_pass_of_equal_weights),
         checks.SECOND_PASS,

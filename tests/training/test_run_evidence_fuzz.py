@@ -92,10 +92,6 @@ def replaced(evidence: dict[str, Any], place: Place, value: Any) -> FrozenMap:
     return FrozenMap(copy)
 
 
-def spelled(place: Place) -> str:
-    return "".join(f"[{key}]" if isinstance(key, int) else f".{key}" for key in place)
-
-
 def outcomes(
     evidence: dict[str, Any], others: list[dict[str, Any]], few: int = len(OTHERS)
 ) -> Iterator[tuple[Place, Any, str]]:
@@ -121,7 +117,8 @@ def test_each_leaf_of_real_evidence(runs: list[dict[str, Any]], few: int) -> Non
         tested, refused = tested + (not message), refused + bool(message)
         never = value is None or value == "x" or (isinstance(value, int | float) and not abs(value) < 1e305)
         if never:
-            assert message.startswith(f"evidence of trial 1{spelled(place)} must be "), (place, value, message)
+            spelled = "".join(f"[{key}]" if isinstance(key, int) else f".{key}" for key in place)
+            assert message.startswith(f"evidence of trial 1{spelled} must be "), (place, value, message)
         elif message:
             assert message.startswith("evidence of trial 1."), (place, value, message)
     assert refused > 8 * tested > 0

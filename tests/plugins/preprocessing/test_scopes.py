@@ -83,7 +83,8 @@ def cases(draw: st.DrawFn, kind: str) -> Case:
         if draw(st.booleans()):  # as much as one record can move the query: then bounds are tight
             mechanism["private"]["sensitivity"] = 2.0 * mechanism["private"]["lipschitz"] * radius
     mechanism["radius"] = radius
-    pair = _pair(random, draw, held, features, radius, _eta(pipeline), mechanism["clip_rows"])
+    eta = max((float(s.get("deduplicate", s.get("quantise", 0.0))) for s in pipeline), default=0.0)
+    pair = _pair(random, draw, held, features, radius, eta, mechanism["clip_rows"])
     if _takes_missing(pipeline):
         pair = _holed(random, pair, draw(st.sampled_from(MISSING)), radius)
     return _collected(Case(mechanism, records, pair), draw(st.booleans()), draw(st.sampled_from([None, None, 0, 2])))
@@ -103,10 +104,6 @@ def climbed(case: Case, rounds: int, seed: int = 0) -> tuple[Case, Reading]:
 
 def _worst(case: Case) -> Reading:
     return oracle.worst(case.mechanism, case.records, case.pair)
-
-
-def _eta(pipeline: list[Block]) -> float:
-    return max((float(s.get("deduplicate", s.get("quantise", 0.0))) for s in pipeline), default=0.0)
 
 
 def _takes_missing(pipeline: list[Block]) -> bool:
