@@ -166,7 +166,7 @@ def test_any_claims_against_any_numbers() -> None:
         spec, claim = stated(kind, options, _some(draw, NARROWED))
         found = []
         for _ in range(draw.randint(1, 4)):
-            made = draw.choice(list(numbers(quantity, conditions(key, values), [Scope()])))
+            made = draw.choice(_few(quantity, key, values))
             near = {"adjacency": claim.adjacency, "unit": spec.threat_model.unit} if draw.random() < 0.8 else {}
             scope = dataclasses.replace(
                 Scope(**near), **_some(draw, {k: v for k, v in SCOPES.items() if k not in near})
@@ -186,6 +186,10 @@ def test_any_claims_against_any_numbers() -> None:
 
 
 @functools.cache
+def _few(quantity: str, key: str, values: tuple[float, ...]) -> list[Finding]:
+    return list(numbers(quantity, conditions(key, values), [Scope()]))
+
+
 def _some(draw: random.Random, parts: Mapping[str, Sequence[Any]]) -> dict[str, Any]:
     return {name: draw.choice(values) for name, values in parts.items() if draw.random() < 0.2}
 
