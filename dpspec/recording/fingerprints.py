@@ -135,8 +135,7 @@ class Bits:
     def pick(self, places: Iterable[int]) -> "Bits":
         """Like this one, for the values at these places."""
         picked, places = Bits(), list(places)
-        for name, every in vars(self).items():
-            setattr(picked, name, [(every or [])[place] for place in places])
+        vars(picked).update({name: [(every or [])[one] for one in places] for name, every in vars(self).items()})
         return picked
 
     def forget(self) -> None:

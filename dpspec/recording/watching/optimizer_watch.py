@@ -244,12 +244,13 @@ class OpacusWatch:
         self.step.virtual = 1 if self.step.virtual == UNSEEN else self.step.virtual + 1
         if clipped is not None:
             rows, norms = clipped
+            if self.step.virtual == 1:  # the last physical batch is smaller, and precedes a change of the parameters
+                self.scaling.add(self._model.per_sample_gradient_norms.detach())
             self.step.rows = rows if self.step.rows == UNSEEN else self.step.rows + rows
             self.step.norms += [] if norms is None else [norms]
 
     def _after_coefficients(self, ghost: GhostSums, coefficients: Any) -> None:
         self._coefficients = len(coefficients)
-        self.scaling.add(self._model.per_sample_gradient_norms.detach())
         ghost.after_coefficients(coefficients)
 
     def _before_noise(self) -> None:
