@@ -182,7 +182,7 @@ class GhostSums:
             yield node.register_prehook(partial(self._pad, words == node._saved_padding_idx))
 
     def _pad(self, places: Tensor, gradients: Sequence[Tensor | None]) -> None:
-        """Add a squared length."""
+        """Add the squared length of the gradient of padding at these places."""
         if (gradient := gradients[0]) is not None:
             self._of_padding += float(gradient[places].sum(0).double().square().sum())
 
