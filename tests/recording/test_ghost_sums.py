@@ -115,8 +115,9 @@ class Boosted(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Tensor:  # type: ignore[override]
         Boosted.calls.append(int(gradient.abs().sum(1).gt(0.0).sum()))
-        known = len(Boosted.calls) < 2 or 1 in Boosted.calls
-        return gradient if known else 1.2 * gradient
+        before = Boosted.calls[-1:] if gradient.dtype == torch.float64 else Boosted.calls
+        known = len(Boosted.calls) < 2 or 1 in before
+        return gradient if known else 1.1 * gradient
 
 
 def waits_for_the_recomputation(training: Training, x: Tensor, y: Tensor) -> None:
@@ -125,7 +126,7 @@ def waits_for_the_recomputation(training: Training, x: Tensor, y: Tensor) -> Non
 
 
 def beside_a_cast(training: Training, x: Tensor, y: Tensor) -> None:
-    waits_for_the_recomputation(training, x.requires_grad_().double().float(), y)
+    training.criterion(Boosted.apply(training.model(x).double()).float(), y).backward()  # type: ignore[no-untyped-call]
 
 
 def triple(p: Any) -> None:
