@@ -1,6 +1,6 @@
 """Small audits of reconstruction for tests: specs, contexts, trials and observations."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,7 +13,6 @@ from dpspec.engine.preparing.context import RunContext
 from dpspec.engine.preparing.prepare import prepare
 from dpspec.registry.loader import load_catalog
 from dpspec.training.loop import native
-from dpspec.training.loop.native import NativeTrainer
 from dpspec_rero import ReroAudit
 from support import specs
 from support.audits import unjudged
@@ -78,16 +77,6 @@ class Alone:
 
     def train(self, job: TrainingJob) -> None:
         native.train_with(job, native.parts_of(job))
-
-
-class Changed(NativeTrainer):
-    """The native loop on changed jobs."""
-
-    def __init__(self, change: Callable[[TrainingJob], TrainingJob]) -> None:
-        self._change = change
-
-    def train_many(self, jobs: Sequence[TrainingJob]) -> None:
-        super().train_many([self._change(job) for job in jobs])
 
 
 def quiet(job: TrainingJob) -> TrainingJob:

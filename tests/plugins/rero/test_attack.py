@@ -12,7 +12,6 @@ from support.rero_attacks import (
     LAPLACE,
     SCALED,
     Alone,
-    Changed,
     clipped_gradient,
     context_of,
     judged,
@@ -153,11 +152,10 @@ def test_success_stays_below_the_bound_and_well_above_guessing(
 def test_without_its_noise_the_pipeline_is_contradicted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, noise: str
 ) -> None:
-    train = attack._train_laplace
-    monkeypatch.setattr(attack, "_train_laplace", lambda job: train(quiet(job)))
+    monkeypatch.setattr(attack, "train_all", lambda context, jobs: train_all(context, [quiet(job) for job in jobs]))
     how = [*LAPLACE, PLANTED, "mechanism.scale=2.0"] if noise == "laplace" else ["mechanism.noise_multiplier=2.0"]
     spec = spec_of(tmp_path, *how, "claims.c.gamma=0.5")
-    trials = trials_of(spec, 24) if noise == "laplace" else trials_of(spec, 48, Changed(quiet))
+    trials = trials_of(spec, 24 if noise == "laplace" else 48)
     found = judged(spec, trials)
     assert found.verdicts[0].verdict == "contradicted"
     assert found.conformance.status == "deviates"
