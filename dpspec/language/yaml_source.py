@@ -187,8 +187,7 @@ def read_file(path: FilePath) -> Source:
     name = str(path)
 
     def problem(code: str, message: str, span: Span | None = None, help: str | None = None) -> Source:
-        span = span or Span(name, 1, 1, 1, 1)
-        diagnostic = Diagnostic(code=code, message=message, span=span, help=help)
+        diagnostic = Diagnostic(code=code, message=message, span=span or Span(name, 1, 1, 1, 1), help=help)
         return Source(file=name, root=None, text=None, diagnostics=(diagnostic,))
 
     try:

@@ -223,14 +223,9 @@ def sampled() -> dict[str, TradeOffBounds]:
     }
 
 
-def one_step(rate: float, mu: float, fpr: np.ndarray) -> np.ndarray:
-    """f of one sampled Gaussian step, absent against present: (1 - q) Id + q G_mu."""
-    return (1.0 - rate) * (1.0 - fpr) + rate * GaussianTradeOff(mu)(fpr)
-
-
 @pytest.mark.ci
 def test_one_step_lies_between_the_curves(sampled: dict[str, TradeOffBounds]) -> None:
-    truth = one_step(0.1, 1.0, ALPHAS)
+    truth = 0.9 * (1.0 - ALPHAS) + 0.1 * GaussianTradeOff(1.0)(ALPHAS)  # (1 - q) Id + q G_mu
     bounds = sampled["present-first"]
     assert np.all(bounds.lower(ALPHAS) <= truth)
     assert np.all(truth <= bounds.upper(ALPHAS))

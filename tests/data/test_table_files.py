@@ -132,7 +132,7 @@ def test_texts_that_the_file_holds_once_are_held_once_in_memory(
         ({"a": [1], "label": ["no"]}, {"columns": ["label"]}, ["is the label and cannot be a feature"]),
     ],
 )
-def testrefused(
+def test_unsuitable_tables_are_refused(
     columns: dict[str, Any], options: dict[str, Any], parts: list[str], parquet: Write, source: Make, tmp_path: Path
 ) -> None:
     parquet(**columns)

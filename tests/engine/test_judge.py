@@ -270,14 +270,11 @@ def test_each_kind_is_said_and_proved(stated: Claim, text: str, proof: Finding) 
     assert found.claimed is not None
     assert verdict(stated, dataclasses.replace(proof, value=found.claimed * 1.001)).verdict == "open"
     assert verdict(stated, dataclasses.replace(proof, at={**proof.at, "step": 3})).verdict == "open"
-    beyond = dataclasses.replace(proof, bound="lower", value=found.claimed * 1.001, at=_same_or_weaker(proof))
+    weaker = {"alpha": 4.0, "kappa": 0.005, "delta": 1e-5, "fraction": 0.9}
+    at = {key: weaker.get(key, value) if value != 0.0 else value for key, value in proof.at.items()}
+    beyond = dataclasses.replace(proof, bound="lower", value=found.claimed * 1.001, at=at)
     assert verdict(stated, beyond).verdict == "refuted"
     assert verdict(stated).verdict == "open"
-
-
-def _same_or_weaker(proof: Finding) -> dict[str, Any]:
-    weaker = {"alpha": 4.0, "kappa": 0.005, "delta": 1e-5, "fraction": 0.9}
-    return {key: weaker.get(key, value) if value != 0.0 else value for key, value in proof.at.items()}
 
 
 @pytest.mark.parametrize(

@@ -45,7 +45,8 @@ def assumptions(run: RecordedRun, adjacency: str, *, public: Collection[str], gr
         yield from _unused_batches(run)
     yield from _clipping(run)
     if run.sums_type:
-        yield stated("precision", f"; sums are rounded to {run.sums_type}, and nothing bounds the effect", "unchecked")
+        text = f"; sums in {run.sums_type} have no error bound: use float32, with torch's matmul precision 'highest'"
+        yield stated("precision", text, "unchecked")
     yield stated("noise-law", "" if own else "; it comes from torch's generator, not a cryptographic one, by default")
     yield stated("secret-randomness")
     yield stated("library-code")

@@ -279,49 +279,48 @@ def unit_of(gradients: Tensor, parameter: Tensor) -> float:
 
 
 class SizeScaling:
-    """Regression of the lengths of per-sample gradients on the size b of the batch.
+    """Regression of the lengths of per-sample gradients on the size b of the physical batch.
 
     If the loss is a mean and Opacus expects a sum, or the other way around, every length is wrong by a factor 1/b or b.
-    The regression uses differences of consecutive log medians and log b, so that a trend cancels; the slope is 0 for a
-    matching loss, -1 for a mean in place of a sum and 1 for a sum in place of a mean. Differences of independent errors
-    have correlation -1/2 with their neighbors, and so do differences of log b, so the variance of the slope is 3/2 of
-    its value for ordinary least squares.
+    The slope of log medians by log b is 0 for a matching loss, -1 for a mean in place of a sum and 1 for a sum in place
+    of a mean. Two regressions use differences between consecutive steps, so that trends and the order of records
+    cancel: of first batches, and of last batches relative to the first of the same step, at the same parameters. Their
+    weights, and those of both slopes in the mean, are 1 / variance; a median's is proportional to 1/b. Differences of
+    independent errors have correlation -1/2 with their neighbors, and so do differences of log b, so the variance of a
+    slope is 3/2 of its value for ordinary least squares.
     """
 
     def __init__(self) -> None:
-        self._waiting: list[tuple[int, Scalar]] = []
-        self._last: tuple[float, float] | None = None
-        self._pairs = 0
-        self._sums = [0.0, 0.0, 0.0]
+        self._waiting: list[tuple[int, bool, Scalar]] = []
+        self._step: list[Any] = []  # [log b, log median, variance] of the first batch, and of the last relative to it
+        self._before: list[Any] = []
+        self._sums = np.zeros((2, 4))
 
-    def add(self, lengths: Any) -> None:
-        """(b,) the lengths of the per-sample gradients of one call, before clipping: a tensor or an array."""
+    def add(self, lengths: Any, first: bool) -> None:
+        """(b,) the lengths of a batch's per-sample gradients before clipping, and whether it is its step's first."""
         if len(lengths) > 1:
-            on_host = isinstance(lengths, np.ndarray)
-            middle = np.sort(lengths)[(len(lengths) - 1) // 2] if on_host else lengths.median()
-            self._waiting.append((len(lengths), middle))
+            middle = np.sort(lengths)[(len(lengths) - 1) // 2] if isinstance(lengths, np.ndarray) else lengths.median()
+            self._waiting.append((len(lengths), first, middle))
         if len(self._waiting) >= _WAITING:
             self._read()
 
     @property
     def found(self) -> list[float] | None:
         self._read()
-        xx, xy, yy = self._sums
-        if self._pairs < 8 or xx <= 0.0:
+        pairs, xx, xy, yy = self._sums[(self._sums[:, 0] >= 8.0) & (self._sums[:, 1] > 0.0)].T
+        if not len(pairs):
             return None
-        slope = xy / xx
-        error = math.sqrt(1.5 * max(0.0, yy - slope * xy) / self._pairs / xx)
-        return [self._pairs, slope, error]
+        weights = 1.0 / np.maximum(1e-12, 1.5 * (yy - xy * xy / xx) / pairs / xx)
+        return [int(pairs.sum()), float((weights * xy / xx).sum() / weights.sum()), float(weights.sum() ** -0.5)]
 
     def _read(self) -> None:
         waiting, self._waiting = self._waiting, []
-        for (size, _), median in zip(waiting, together([median for _, median in waiting]), strict=True):
-            if not (0.0 < median < math.inf):
-                self._last = None
-                continue
-            now = (math.log(size), math.log(median))
-            if self._last is not None:
-                x, y = now[0] - self._last[0], now[1] - self._last[1]
-                self._pairs += 1
-                self._sums = [one + more for one, more in zip(self._sums, (x * x, x * y, y * y), strict=True)]
-            self._last = now
+        for (size, first, _), median in zip(waiting, together([one for *_, one in waiting]), strict=True):
+            if first:
+                for sums, now, before in zip(self._sums, self._step, self._before, strict=False):
+                    (x, y, _), variance = now - before, now[2] + before[2]
+                    if math.isfinite(y):
+                        sums += np.array([variance, x * x, x * y, y * y]) / variance
+                self._before, self._step = self._step, []
+            batch = np.array([math.log(size), math.log(median) if 0.0 < median < math.inf else math.nan, 1.0 / size])
+            self._step = [self._step[0], batch - self._step[0] * (1, 1, -1)] if self._step else [batch]

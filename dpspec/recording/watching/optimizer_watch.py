@@ -244,8 +244,7 @@ class OpacusWatch:
         self.step.virtual = 1 if self.step.virtual == UNSEEN else self.step.virtual + 1
         if clipped is not None:
             rows, norms = clipped
-            if self.step.virtual == 1:  # the last physical batch is smaller, and precedes a change of the parameters
-                self.scaling.add(self._model.per_sample_gradient_norms.detach())
+            self.scaling.add(self._model.per_sample_gradient_norms.detach(), self.step.virtual == 1)
             self.step.rows = rows if self.step.rows == UNSEEN else self.step.rows + rows
             self.step.norms += [] if norms is None else [norms]
 
@@ -310,7 +309,7 @@ class OpacusWatch:
             for place, seen in enumerate(step.norms):
                 if isinstance(seen, Contributions):
                     step.norms[place], lengths = seen.norms()
-                    self.scaling.add(lengths)
+                    self.scaling.add(lengths, place == 0)
 
     @torch.no_grad()
     def _read_rows(self) -> None:
