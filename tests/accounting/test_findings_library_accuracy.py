@@ -1,6 +1,6 @@
 """The self-check of the library functions, which notices those that are a little worse; the assumption of intervals."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -18,10 +18,6 @@ def _forgetful() -> Iterator[None]:
     check.cache_clear()
 
 
-def off(function: Callable[..., Any], factor: float) -> Callable[..., Any]:
-    return lambda *args, **kwargs: function(*args, **kwargs) * factor
-
-
 @pytest.mark.parametrize(
     ("module", "name", "factor"),
     [
@@ -36,7 +32,8 @@ def off(function: Callable[..., Any], factor: float) -> Callable[..., Any]:
     ],
 )
 def test_a_worse_function_is_named(monkeypatch: pytest.MonkeyPatch, module: Any, name: str, factor: float) -> None:
-    monkeypatch.setattr(module, name, off(getattr(module, name), factor))
+    right = getattr(module, name)
+    monkeypatch.setattr(module, name, lambda *args, **kwargs: right(*args, **kwargs) * factor)
     assert findings.find_inaccurate_functions() == ("fft" if name == "rfft" else name,)
     assert findings.library_accuracy().status == "false"
 

@@ -25,11 +25,6 @@ def batches(records: int, rate: float, cap: int) -> dict[frozenset[int], float]:
     return chances
 
 
-def sums(values: list[float], rate: float, cap: int) -> tuple[np.ndarray, np.ndarray]:
-    law = batches(len(values), rate, cap)
-    return np.array([sum(values[i] for i in batch) for batch in law]), np.array(list(law.values()))
-
-
 def brute_delta(
     with_group: list[float], group: int, rate: float, cap: int, sigma: float, epsilon: float
 ) -> list[float]:
@@ -37,8 +32,8 @@ def brute_delta(
     x = np.linspace(-12.0 * sigma - 6.0, 12.0 * sigma + 6.0, 6001)
 
     def density(values: list[float]) -> np.ndarray:
-        places, chances = sums(values, rate, cap)
-        return np.asarray(sum(p * norm.pdf(x, m, sigma) for m, p in zip(places, chances, strict=True)))
+        drawn = batches(len(values), rate, cap).items()
+        return np.asarray(sum(p * norm.pdf(x, sum(values[i] for i in batch), sigma) for batch, p in drawn))
 
     present, absent = density(with_group), density(with_group[group:])
     step = x[1] - x[0]

@@ -65,10 +65,13 @@ def records_from_a_state_dict_hook(t: Any) -> None:
     t.net.register_state_dict_post_hook(hook)
 
 
-def with_memory() -> nn.Module:
-    made = small()
-    made.register_buffer("memory", torch.zeros(6), persistent=False)
-    return made
+def in_a_buffer(persistent: bool) -> Run:
+    def made() -> nn.Module:
+        net = small()
+        net.register_buffer("memory", torch.zeros(6), persistent=persistent)
+        return net
+
+    return by_opacus(model=made, after=lambda t: t.net.memory.add_(t.batch[0].sum(0)))
 
 
 def with_zeros() -> nn.Module:
@@ -145,7 +148,7 @@ MODEL_STATE: Scripts = {
         "records_from_a_state_dict_hook": by_opacus(setup=records_from_a_state_dict_hook),
         "layers_change_places": by_opacus(model=three_layers, after=exchange_layers),
         "layers_in_a_new_dictionary": by_opacus(model=three_layers, after=exchange_layers_in_a_new_dictionary),
-        "records_in_a_buffer": by_opacus(model=with_memory, after=lambda t: t.net.memory.add_(t.batch[0].sum(0))),
+        "records_in_a_buffer": in_a_buffer(persistent=True),
     },
     ("violated", "update-rule"): {
         "signs_of_zeros": by_opacus(
@@ -158,6 +161,7 @@ MODEL_STATE: Scripts = {
         "another_class": by_opacus(
             late=lambda t: setattr(t.net[1], "__class__", type("Tanh", (nn.Tanh,), {"memory": t.x}))
         ),
+        "records_in_a_buffer_outside_of_the_state_dict": in_a_buffer(persistent=False),
         "records_in_slots": kept(Collector, lambda kept, row: kept.add(row)),
         "records_behind_a_bound_method": kept(lambda: Collector().add, lambda kept, row: kept(row)),
         "records_in_a_closure": kept(with_closure, lambda kept, row: kept(row)),

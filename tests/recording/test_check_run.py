@@ -118,10 +118,8 @@ def test_shuffled_batches_are_not_amplified(tmp_path):
     assert "assumed Poisson sampling; the loader's batches are shuffled" in found.conformance.reason
 
     def gaussian(mu):
-        def excess(e):
-            return stats.norm.cdf(mu / 2 - e / mu) - math.exp(e) * stats.norm.cdf(-mu / 2 - e / mu) - DELTA
-
-        return optimize.brentq(excess, 0.0, 60.0)
+        cdf = stats.norm.cdf
+        return optimize.brentq(lambda e: cdf(mu / 2 - e / mu) - math.exp(e) * cdf(-mu / 2 - e / mu) - DELTA, 0.0, 60.0)
 
     assert found.costs[1].interval.upper == pytest.approx(gaussian(math.sqrt(3) / 2.0), rel=1e-6)
     assert found.costs[2].interval.upper == pytest.approx(gaussian(2 * math.sqrt(3) / 2.0), rel=1e-6)

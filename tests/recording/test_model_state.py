@@ -369,7 +369,18 @@ def test_exchanged_entries_and_dropped_buffers_are_compared() -> None:
     handle.remove()
     assert watch.changed() == UNCHANGED
     made._non_persistent_buffers_set.add("constant")
-    assert watch.changed()["state"] == ["constant", "order of state_dict()"]
+    assert watch.changed()["state"] == ["constant", "layout of constant", "order of state_dict()"]
+
+
+def test_buffers_outside_of_the_state_dict_count_as_attributes() -> None:
+    made = nn.Linear(3, 4)
+    made.register_buffer("restored", torch.zeros(1), persistent=False)
+    watch = ModelState(made, list(made.parameters()))
+    for number in (1.0, 0.0):
+        made.restored.fill_(number)
+        watch.before_step()
+    made.register_buffer("lazy", torch.zeros(1), persistent=False)
+    assert watch.changed() == {**UNCHANGED, "attributes": ["lazy", "restored"]}
 
 
 def test_an_entry_hides_behind_no_other_of_the_same_name() -> None:

@@ -45,19 +45,14 @@ class ModelState:
     def __init__(self, model: nn.Module, trained: Sequence[Tensor]) -> None:
         self._model, self._trained = model, {id(p) for p in trained}
         self._tensors = self._held_tensors()
-        self._kinds = [
-            (type(module), type(module).forward) for module in model.modules()
-        ]  # so that no id is used again
+        # Kept so that no id is used again.
+        self._kinds = [(type(module), type(module).forward) for module in model.modules()]
         self._attributes, self._state = self._held_attributes(), self._held_state()
         self._places = {name: place for name, place, _ in self._named_tensors()}
         self._named = self._named_parameters()
         self._holders = [(module, module._modules, module._parameters) for module in model.modules()]
-        self._tree = [
-            (holder, key, part)
-            for _, parts, own in self._holders
-            for holder in (parts, own)
-            for key, part in holder.items()
-        ]
+        holders = [holder for _, parts, own in self._holders for holder in (parts, own)]
+        self._tree = [(holder, key, part) for holder in holders for key, part in holder.items()]
         self._renamed: set[str] = set()
         self._versions: dict[str, tuple[Any, ...]] = {}
         self._moved: set[str] = set()
@@ -100,17 +95,18 @@ class ModelState:
         Returns:
             ``buffers``: buffers and frozen parameters, at any step. ``state``: other entries of ``state_dict()``, names
             of other parameters than at the beginning, at any step, and unused parts of storages. ``attributes``:
-            attributes of modules that are in no ``state_dict()``, and classes. ``unread``: values that are too large
+            attributes and buffers that are in no ``state_dict()``, and classes. ``unread``: values that are too large
             or cannot be read.
         """
         attributes, state = self._held_attributes(), self._held_state()
         self.compare_names()
+        moved, unsaved = _different(self._held_tensors(), self._tensors) | self._moved, self._unsaved_buffers()
         both = ((attributes, self._attributes), (state, self._state))
         unread = [name for now, before in both for name in now if UNREAD in (now[name], before.get(name))]
         found = {
-            "buffers": _different(self._held_tensors(), self._tensors) | self._moved,
+            "buffers": moved - unsaved,
             "state": _different(state, self._state) | self._renamed,
-            "attributes": _different(attributes, self._attributes),
+            "attributes": _different(attributes, self._attributes) | (moved & unsaved),
             "unread": set(unread),
         }
         return {kind: sorted(name[:100] for name in names)[:_MOST_NAMES] for kind, names in found.items()}
@@ -124,6 +120,11 @@ class ModelState:
                     if tensor is not None and id(tensor) not in seen:
                         seen.add(id(tensor))
                         yield f"{prefix}.{key}" if prefix else key, (holder, key), tensor
+
+    def _unsaved_buffers(self) -> set[str]:
+        """The names of the buffers that ``state_dict()`` omits."""
+        found = ((prefix, set(module._non_persistent_buffers_set)) for prefix, module in self._model.named_modules())
+        return {f"{prefix}.{key}" if prefix else key for prefix, keys in found for key in keys}
 
     def _held_tensors(self) -> dict[str, str]:
         return {name: tensor_digest(tensor) for name, _, tensor in self._named_tensors()}
@@ -154,7 +155,8 @@ class ModelState:
             states = [(type(model).__name__, model.state_dict()) for model in models]
         except Exception:  # code of the model, whose faults are the script's to see
             return {"state_dict()": UNREAD}
-        named = [*self._model.named_parameters(), *self._model.named_buffers()]  # state_dict() can replace them
+        unsaved, buffers = self._unsaved_buffers(), self._model.named_buffers()  # state_dict() can replace them
+        named = [*self._model.named_parameters(), *(one for one in buffers if one[0] not in unsaved)]
         tensors = [part for name, tensor in named for part in _named_parts(name, local(tensor))]
         shown = {_place(tensor): name for name, tensor in reversed(tensors) if not tensor.is_quantized}
         found: list[tuple[str, str]] = []
