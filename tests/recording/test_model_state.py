@@ -375,12 +375,15 @@ def test_exchanged_entries_and_dropped_buffers_are_compared() -> None:
 def test_buffers_outside_of_the_state_dict_count_as_attributes() -> None:
     made = nn.Linear(3, 4)
     made.register_buffer("restored", torch.zeros(1), persistent=False)
-    watch = ModelState(made, list(made.parameters()))
+    watch = ModelState(made, [made.weight])
     for number in (1.0, 0.0):
         made.restored.fill_(number)
         watch.before_step()
     made.register_buffer("lazy", torch.zeros(1), persistent=False)
     assert watch.changed() == {**UNCHANGED, "attributes": ["lazy", "restored"]}
+    made._non_persistent_buffers_set.add("bias")
+    made.bias.data.fill_(1.0)
+    assert watch.changed()["buffers"] == ["bias"]
 
 
 def test_an_entry_hides_behind_no_other_of_the_same_name() -> None:

@@ -49,7 +49,7 @@ class ModelState:
         self._kinds = [(type(module), type(module).forward) for module in model.modules()]
         self._attributes, self._state = self._held_attributes(), self._held_state()
         self._places = {name: place for name, place, _ in self._named_tensors()}
-        self._named = self._named_parameters()
+        self._named = dict(model.named_parameters(remove_duplicate=False))
         self._holders = [(module, module._modules, module._parameters) for module in model.modules()]
         holders = [holder for _, parts, own in self._holders for holder in (parts, own)]
         self._tree = [(holder, key, part) for holder in holders for key, part in holder.items()]
@@ -73,9 +73,6 @@ class ModelState:
                 if tensor_digest(tensor) != self._tensors[name]:
                     self._moved.add(name)
 
-    def _named_parameters(self) -> dict[str, nn.Parameter]:
-        return dict(self._model.named_parameters(remove_duplicate=False))
-
     def compare_names(self, *, in_pass: bool = False) -> None:
         """Compare the parameter of each name: the order of equal layers may depend on a record.
 
@@ -85,7 +82,7 @@ class ModelState:
         same = all(module._modules is parts and module._parameters is own for module, parts, own in self._holders)
         if same and all(holder.get(key) is part for holder, key, part in self._tree):
             return
-        known, now = {id(parameter) for parameter in self._named.values()}, self._named_parameters()
+        known, now = set(map(id, self._named.values())), dict(self._model.named_parameters(remove_duplicate=False))
         other = {name: now.get(name) for name, parameter in self._named.items() if now.get(name) is not parameter}
         self._renamed |= {name for name, found in other.items() if not in_pass or id(found) in known}
 
@@ -123,8 +120,11 @@ class ModelState:
 
     def _unsaved_buffers(self) -> set[str]:
         """The names of the buffers that ``state_dict()`` omits."""
-        found = ((prefix, set(module._non_persistent_buffers_set)) for prefix, module in self._model.named_modules())
-        return {f"{prefix}.{key}" if prefix else key for prefix, keys in found for key in keys}
+        return {
+            f"{prefix}.{key}" if prefix else key
+            for prefix, module in self._model.named_modules()
+            for key in set(module._non_persistent_buffers_set) - module._parameters.keys()
+        }
 
     def _held_tensors(self) -> dict[str, str]:
         return {name: tensor_digest(tensor) for name, _, tensor in self._named_tensors()}
