@@ -284,10 +284,10 @@ class SizeScaling:
     If the loss is a mean and Opacus expects a sum, or the other way around, every length is wrong by a factor 1/b or b.
     The slope of log medians by log b is 0 for a matching loss, -1 for a mean in place of a sum and 1 for a sum in place
     of a mean. Two regressions use differences between consecutive steps, so that trends and the order of records
-    cancel: of first batches, and of last batches relative to the first of the same step, at the same parameters. Their
-    weights, and those of both slopes in the mean, are 1 / variance; a median's is proportional to 1/b. Differences of
-    independent errors have correlation -1/2 with their neighbors, and so do differences of log b, so the variance of a
-    slope is 3/2 of its value for ordinary least squares.
+    cancel: of first batches, and of last batches relative to the first of the same step, at the same parameters.
+    Weights are 1 / variance, also in the mean of both slopes; the variance of a median is proportional to 1/b.
+    Differences of independent errors have correlation -1/2 with their neighbors, and so do differences of log b, so the
+    variance of a slope is 3/2 of its value for ordinary least squares.
     """
 
     def __init__(self) -> None:
