@@ -113,15 +113,13 @@ def overlap(tensors: Iterable[Tensor]) -> bool:
 
 
 class Bits:
-    """The bits of tensors and numbers as of the last :meth:`keep`: copies of small ones, and fingerprints of others."""
+    """The bits of tensors and numbers as of the last :meth:`keep`: copies if they are small, otherwise fingerprints."""
 
     def __init__(self) -> None:
-        # Of each value: its fingerprint, None, None; or a copy of its bytes, and a tensor and a buffer of its memory.
         self._contents: list[Any] | None = None
-        self._aliases: list[Any] = []
-        self._addresses: list[int] = []
-        self._types: list[Any] = []
+        # The memory of copied tensors, and how numbers are read there.
         self._memories: list[Any] = []
+        self._layouts: list[Any] | None = None
 
     @property
     def known(self) -> bool:
@@ -129,42 +127,38 @@ class Bits:
 
     @property
     def copies(self) -> list[bytearray]:
-        """The copies of the values that have one, which are not written to again."""
-        return [content for content in self._contents or () if type(content) is bytearray]
+        """The copies of all values, which are not written to again; none of fingerprints."""
+        return [] if self._layouts is None else self._contents or []
 
     def pick(self, places: Iterable[int]) -> "Bits":
         """Like this one, for the values at these places."""
         picked, places = Bits(), list(places)
-        vars(picked).update({name: [(every or [])[one] for one in places] for name, every in vars(self).items()})
+        vars(picked).update({name: every and [every[one] for one in places] for name, every in vars(self).items()})
         return picked
 
     def forget(self) -> None:
         self._contents = None
 
     def keep(self, values: Iterable[Any]) -> None:
-        leaves, room = _leaves(values), _EXACT
-        if self._in_place(leaves):
-            self._contents = list(map(bytearray, self._memories))
-            return
-        self._contents, self._aliases, self._memories = [], [], []
-        for value in leaves:
-            content, alias, memory = _kept(value, room)
-            self._contents.append(content)
-            self._aliases.append(alias)
-            self._memories.append(memory)
-            room -= 0 if alias is None else len(content)
-        self._addresses = [0 if alias is None else alias.data_ptr() for alias in self._aliases]
-        self._types = [None if alias is None else alias.dtype for alias in self._aliases]
+        leaves = _leaves(values)
+        layouts = _layouts(leaves)
+        if layouts is None or layouts != self._layouts:
+            if layouts is None or not _are_small(leaves):
+                self._contents, self._memories, self._layouts = list(map(_fingerprint, leaves)), [], None
+                return
+            self._memories = [(ctypes.c_char * one.nbytes).from_address(one.data_ptr()) for one in leaves]
+            self._layouts = layouts
+        self._contents = list(map(bytearray, self._memories))
 
     def replace(self, values: Iterable[Any]) -> bool | Tensor:
         """Keep these values, and return whether they differ from those before."""
-        contents, aliases = self._contents, self._aliases
+        contents, layouts = self._contents, self._layouts
         self.keep(values)
         if self._contents is None or contents is None or len(self._contents) != len(contents):
             return True
-        if self._aliases is aliases:
+        if layouts is not None and self._layouts is layouts:
             return self._contents != contents
-        return _any_other(map(_told, self._contents, self._aliases), map(_told, contents, aliases))
+        return _any_other(_told(self._contents, self._layouts), _told(contents, layouts))
 
     def differ(self, values: Iterable[Any], *, apart: bool = False) -> bool | Tensor:
         """Whether a value has other bits than it had, or none were kept.
@@ -174,29 +168,39 @@ class Bits:
         leaves = _leaves(values)
         if self._contents is None or len(leaves) != len(self._contents):
             return True
-        if self._in_place(leaves):
+        if self._layouts is not None and _layouts(leaves) == self._layouts:
             return self._contents != self._memories
         if apart and overlap(one for one in leaves if isinstance(one, Tensor)):
             return True
-        return _any_other(map(_fingerprint, leaves), map(_told, self._contents, self._aliases))
-
-    def _in_place(self, leaves: list[Any]) -> bool:
-        """Whether all values had copies, and have the same memory as then."""
-        try:
-            return (
-                len(leaves) == len(self._aliases)
-                and all(map(Tensor.is_set_to, leaves, self._aliases))
-                and list(map(Tensor.data_ptr, leaves)) == self._addresses  # ``share_memory_`` moves a storage
-                and not any(map(Tensor.is_neg, leaves))
-                and [one.dtype for one in leaves] == self._types
-            )
-        except (AttributeError, NotImplementedError, TypeError):  # a value other than a tensor, or one without a copy
-            return False
+        return _any_other(map(_fingerprint, leaves), _told(self._contents, self._layouts))
 
 
-def _told(content: Any, alias: Tensor | None) -> Any:
-    """The fingerprint of a value that was kept."""
-    return content if alias is None else _keyed(alias, content)
+def _layouts(leaves: Iterable[Any]) -> list[Any] | None:
+    """Of each tensor its address and how numbers are read there; None unless all values are tensors with memory."""
+    try:
+        return [(one.data_ptr(), one.dtype, one.shape, one.stride(), one.is_neg()) for one in leaves]
+    except (AttributeError, RuntimeError, TypeError):
+        return None
+
+
+def _are_small(tensors: Collection[Tensor]) -> bool:
+    """Whether tensors are dense rows of numbers in the host's memory, and not too large for a copy."""
+    return sum(one.nbytes for one in tensors) <= _EXACT and all(
+        one.is_cpu
+        and one.dtype in _DENSE
+        and one.is_contiguous()
+        and not one.is_neg()
+        and one.untyped_storage().nbytes() >= one.storage_offset() * one.element_size() + one.nbytes
+        for one in tensors
+    )
+
+
+def _told(contents: Iterable[Any], layouts: Iterable[Any] | None) -> Iterable[Any]:
+    """The fingerprints of values that were kept."""
+    if layouts is None:
+        return contents
+    pairs = zip(contents, layouts, strict=True)
+    return [(kind, shape, False, False, xxh3_128_digest(one, _SEED)) for one, (_, kind, shape, *_) in pairs]
 
 
 def _any_other(found: Iterable[Any], then: Iterable[Any]) -> bool | Tensor:
@@ -226,23 +230,6 @@ def _leaves(values: Iterable[Any]) -> list[Any]:
     return found
 
 
-def _kept(value: Any, room: int) -> tuple[Any, Tensor | None, Any]:
-    """A copy with its alias and memory, or a fingerprint. room: the number of bytes that may be copied."""
-    if (
-        isinstance(value, Tensor)
-        and value.is_cpu
-        and value.dtype in _DENSE
-        and value.layout is _STRIDED
-        and value.is_contiguous()
-        and not value.is_neg()
-    ):
-        alias = value.detach()
-        memory = memory_of(alias)
-        if len(memory) <= room:
-            return bytearray(memory), alias, memory
-    return _fingerprint(value), None, None
-
-
 def _fingerprint(value: Any) -> Any:
     if not isinstance(value, Tensor):
         return value if type(value) is int else repr(value) if type(value) is float else readable_digest(value)
@@ -251,12 +238,8 @@ def _fingerprint(value: Any) -> Any:
     if not value.is_cpu:
         return _sums(value)
     known = value.dtype in _DENSE and value.layout == torch.strided and not value.is_neg()
-    return _keyed(value, memory_of(value.detach().contiguous() if known else integers(value)))
-
-
-def _keyed(value: Tensor, content: Any) -> tuple[Any, ...]:
-    """The fingerprint of a tensor with this content, as bytes."""
-    return value.dtype, value.shape, value.is_neg(), value.is_conj(), xxh3_128_digest(content, _SEED)
+    memory = memory_of(value.detach().contiguous() if known else integers(value))
+    return value.dtype, value.shape, value.is_neg(), value.is_conj(), xxh3_128_digest(memory, _SEED)
 
 
 def _sums(value: Tensor) -> Tensor:

@@ -40,7 +40,7 @@ from dpspec.recording.watching.step_hooks import ReplacedMethods, StepHooks, is_
 _STEPS, _NUMBERS = 32, 2**19
 
 #: Opacus' own code calls the observed methods of a step one after another, with none of the script between them. The
-#: options and gradients that one left are then compared before the next with this probability, and always otherwise.
+#: options, sums and gradients that one left are then compared with this probability, and always otherwise.
 _AGAIN = 0.25
 
 #: Attributes of the classes of parameters.
@@ -272,7 +272,8 @@ class OpacusWatch:
             raise RuntimeError("other parameters are trained than at the beginning; record each part in its own run")
         gradients, sums = [p.grad for p in parameters], summed_gradients(optimizer, parameters)
         require_plain((*parameters, *gradients, *sums))
-        self.sums.compare(sums)
+        if not self._follows:
+            self.sums.compare(sums)
         multiplier = expected_multiplier(optimizer, self._clipping)
         step.noise_multiplier = min(float(optimizer.noise_multiplier), multiplier)
         step.clip_norm = float(optimizer.max_grad_norm)
