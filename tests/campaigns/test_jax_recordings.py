@@ -139,6 +139,11 @@ def own_rate(count: Any) -> Any:
     return 0.1 / (1.0 + count)
 
 
+class OwnNumber(float):
+    def __rmul__(self, other: Any) -> Any:
+        return -0.1 * other
+
+
 #: Optimizers of optax alone: the recorder recomputes their updates.
 OPTIMIZERS = {
     **{name: getattr(optax, name)(0.1) for name in ("adam", "adamw", "lamb", "lion", "adafactor", "rmsprop", "yogi")},
@@ -162,6 +167,8 @@ FOREIGN = {
     "injected": optax.inject_hyperparams(optax.adam)(learning_rate=own_rate),
     "stateless": optax.chain(optax.stateless(lambda updates, params: updates), optax.sgd(0.1)),
     "mask": optax.masked(optax.sgd(0.1), lambda params: [True, False]),
+    "number": optax.scale(OwnNumber()),
+    "class": optax.sgd(OwnNumber),
     "transformation": optax.GradientTransformation(
         lambda params: (), lambda updates, state, params=None: (updates, ())
     ),
@@ -192,6 +199,16 @@ def test_updates_of_optax_are_recomputed(name: str) -> None:
 @pytest.mark.parametrize("name", FOREIGN)
 def test_a_function_of_the_script_is_detected(name: str) -> None:
     assert ReportedUpdates(ArrayModel(_TWO), FOREIGN[name]).kind
+
+
+def test_a_rule_whose_list_changed_is_not_recomputed() -> None:
+    boundaries, rates = [9], [optax.constant_schedule(0.1), optax.constant_schedule(0.2)]
+    recorder = ReportedUpdates(ArrayModel(_TWO), optax.sgd(optax.join_schedules(rates, boundaries)))
+    for boundary in (9, 9, 8, 9, 7):
+        boundaries[0] = boundary
+        recorder.report([one - np.float32(0.1) * one for one in _TWO], _TWO)
+        recorder.before_step()
+    assert recorder.found == [5, 3, 0, 2]
 
 
 #: Correct trainings, and an assumption that the headline must name.

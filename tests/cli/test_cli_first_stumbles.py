@@ -129,11 +129,7 @@ BAD = [
 ]
 
 
-def case(item) -> str:
-    return re.sub(r"[^\w.,-]+", "-", item[1])
-
-
-@pytest.mark.parametrize("item", BAD, ids=case)
+@pytest.mark.parametrize("item", BAD, ids=lambda item: re.sub(r"[^\w.,-]+", "-", item[1]))
 @pytest.mark.parametrize("command", ["validate", "run", "calibrate"])
 def test_in_a_file(dpspec, tmp_path, command, item):
     old, new, line, column, code, message = item

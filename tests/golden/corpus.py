@@ -97,7 +97,8 @@ def record(folder: Path, only: Sequence[str], limit: float, root: Path) -> None:
             if only and not any(part in str(path) for part in only):
                 continue
             began = time.monotonic()
-            outcome = _run(root / path, Path(scratch), folder / f"{_name(path)}.json", environment, limit)
+            name = "-".join(path.with_suffix("").parts[1:])
+            outcome = _run(root / path, Path(scratch), folder / f"{name}.json", environment, limit)
             print(f"{path}: {outcome}, {time.monotonic() - began:.0f} s", flush=True)
 
 
@@ -124,10 +125,6 @@ def _with_test_plugins(site: Path, root: Path) -> dict[str, str]:
     (info / "entry_points.txt").write_text("[dpspec]\nfaulty = dpspec_faulty\n", encoding="utf-8")
     path = [str(site), str(root / "tests" / "plugins" / "dpspec_faulty"), os.environ.get("PYTHONPATH", "")]
     return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, path))}
-
-
-def _name(path: Path) -> str:
-    return "-".join(path.with_suffix("").parts[1:])
 
 
 def compare(before: Path, now: Path) -> int:

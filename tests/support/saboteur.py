@@ -172,10 +172,6 @@ def empty(relay: Relay, step: int, value: Any) -> list[tuple[int, Any]]:
     return [(step, value[:0])]
 
 
-def hundredfold(relay: Relay, step: int, value: Any) -> list[tuple[int, Any]]:
-    return [(step, 100.0 * value)]
-
-
 def _noisier(job: TrainingJob) -> None:
     with torch.no_grad():
         for parameter in job.model.parameters():
@@ -203,7 +199,9 @@ FAULTS: dict[str, Fault] = {
     "noise-doubled": Fault(_NOISE, parts=_noise(lambda noise, step: 2.0 * noise)),
     "noise-reused": Fault(_SEEN_NOISE, parts=lambda made: _noise(partial(_first, []))(made)),
     "noise-hundredth-logged-whole": Fault(
-        frozenset({"undone"}), reports={"noised": hundredfold}, parts=_noise(lambda noise, step: 0.01 * noise)
+        frozenset({"undone"}),
+        reports={"noised": lambda relay, step, value: [(step, 100.0 * value)]},
+        parts=_noise(lambda noise, step: 0.01 * noise),
     ),
     "noise-log-constant": Fault(_NOISE, reports={"noised": constant}),
     "half-steps-hundredth-noise": Fault(

@@ -222,15 +222,14 @@ def test_transformer_encoder(norm_first, seed, length, heads, each, layers):
     check(make, rows((length,), seed, 4), seed)
 
 
-def random_in_forward(m, x):
-    return functional.dropout(x, 0.5) if m.training else x
-
-
-def branching(m, x):
-    return x if bool((x > 0).any()) else -x
-
-
-@pytest.mark.parametrize("run", [random_in_forward, branching])
+@pytest.mark.parametrize(
+    "run",
+    [
+        lambda m, x: functional.dropout(x, 0.5) if m.training else x,
+        lambda m, x: x if bool((x > 0).any()) else -x,
+    ],
+    ids=["random", "branching"],
+)
 def test_operations_without_vmap_name_the_layer(run):
     model = nn.Sequential(nn.Linear(3, 4), nn.Sequential(nn.Tanh(), Net(run)), nn.Linear(4, CLASSES))
     flat = FlatModel(model)

@@ -8,7 +8,7 @@ repeats each update from the reported gradients, with its own copy of the optimi
 import contextlib
 import math
 from collections.abc import Iterable, Sequence
-from types import FunctionType, MethodType, ModuleType
+from types import FunctionType, ModuleType
 from typing import Any
 
 import numpy as np
@@ -18,8 +18,8 @@ from torch import Tensor, nn
 from dpspec.errors import UsageError
 from dpspec.recording.watching.step_hooks import is_of
 
-#: The packages that may define the functions of an optimizer, and the packages of its other callables.
-_LIBRARIES, _CALLABLES = ("optax", "jax"), ("optax", "jax", "jaxlib", "functools", "builtins")
+#: The packages that may define the functions and objects of an optimizer, and the packages of its other values.
+_LIBRARIES, _PACKAGES = ("optax", "jax"), ("optax", "jax", "jaxlib", "functools", "builtins", "numpy", "ml_dtypes")
 
 #: Roundings of an update relative to its largest coordinate: a compiled update fuses operations of a separate one.
 _ROUNDINGS = 64.0
@@ -65,7 +65,7 @@ class ReportedUpdates(torch.optim.Optimizer):
         fits = rule is None or all(callable(getattr(rule, name, None)) for name in ("init", "update"))
         if not fits:
             raise UsageError(f"the optimizer of arrays must be one of optax, or None, got {type(rule).__name__}")
-        self.kind = "LoopUpdate" if rule is None else _foreign(rule)
+        self.kind, self._held = ("LoopUpdate", []) if rule is None else _foreign(rule)
         self._rule = None if self.kind else rule
         self._parameters = list(model.arrays.parameters())
         self._reported: list[Tensor] = []
@@ -96,6 +96,9 @@ class ReportedUpdates(torch.optim.Optimizer):
         if self._rule is None:
             return
         self._steps += 1
+        if any(list(map(id, _values(container))) != list(map(id, values)) for container, values in self._held):
+            self._failed += 1
+            return
         try:
             before = self._arrays()
             updates, self._memory = self._rule.update([g.numpy() for g in self._gradients], self._memory, before)
@@ -128,32 +131,42 @@ def _close(before: Any, expected: Any, found: Any) -> bool:
     return math.isfinite(largest) and bool((np.abs(found - expected) <= room).all())
 
 
-def _foreign(rule: Any) -> str:
-    """The class of a rule that calls a function of the script, or holds a value that it may change; otherwise empty."""
+def _foreign(rule: Any) -> tuple[str, list[tuple[Any, list[Any]]]]:
+    """The class of a rule with code or arrays of the script, otherwise empty; and its containers with their values."""
     waiting: list[Any] = [rule.init, rule.update]
-    seen: set[int] = set()
+    seen: dict[int, Any] = {}
+    held = []
     while waiting:
         one = waiting.pop()
         if id(one) in seen:
             continue
-        seen.add(id(one))
+        seen[id(one)] = one
         if isinstance(one, tuple):
             waiting += one
+        elif type(one) in (list, dict, set):
+            held.append((one, _values(one)))
+            waiting += _values(one)
+        elif isinstance(one, np.ndarray) or not _is_of(one if isinstance(one, type) else type(one), _PACKAGES):
+            return type(rule).__name__, []
         elif isinstance(one, FunctionType):
             if not is_of(one, _LIBRARIES):
-                return type(rule).__name__
+                return type(rule).__name__, []
             for cell in one.__closure__ or ():
                 with contextlib.suppress(ValueError):  # an empty cell
                     waiting.append(cell.cell_contents)
             waiting += (*(one.__defaults__ or ()), *(one.__kwdefaults__ or {}).values())
-        elif isinstance(one, MethodType | np.ndarray | list | dict | set):  # the script may change it, or its object
-            return type(rule).__name__
         elif callable(one) and not isinstance(one, type):
             of = getattr(one, "__self__", None)
-            if type(one).__module__.partition(".")[0] not in _CALLABLES or not (
-                of is None or isinstance(of, ModuleType)
-            ):
-                return type(rule).__name__
-            waiting += [getattr(one, name, None) for name in ("func", "args", "keywords", "__wrapped__")]
-            waiting += getattr(one, "__dict__", {}).values()
-    return ""
+            if not (of is None or isinstance(of, ModuleType) or _is_of(type(of), _LIBRARIES)):
+                return type(rule).__name__, []
+            waiting += [getattr(one, name, None) for name in ("func", "args", "keywords", "__wrapped__", "__func__")]
+            waiting += [getattr(thing, "__dict__", {}) for thing in (one, None if isinstance(of, ModuleType) else of)]
+    return "", held
+
+
+def _is_of(kind: type, packages: Sequence[str]) -> bool:
+    return str(kind.__module__).partition(".")[0] in packages
+
+
+def _values(container: Any) -> list[Any]:
+    return [*container, *container.values()] if isinstance(container, dict) else list(container)

@@ -39,10 +39,6 @@ def both(common: Rows, one: Sequence[float], other: Sequence[float]) -> tuple[Ro
     return np.concatenate([[one], common]), np.concatenate([[other], common])
 
 
-def ball(pair: Sequence[Rows], eta: float = ETA) -> int:
-    return max(int(count_in_balls(x, 8.0 * eta).max()) for x in pair)
-
-
 def case(directions: Rows, copies: int, far: float = 0.95) -> tuple[Rows, Rows]:
     d = directions.shape[1]
     one, other = np.zeros(d), np.zeros(d)
@@ -60,7 +56,7 @@ def test_v1_one_record_destroys_many_clusters(pair: tuple[Rows, Rows], copies: i
     assert max(steps.Neighbourhoods(x).good_clusters(ETA).largest for x in pair) == copies
     assert found[0] == changed
     assert found[0] > 2 * copies  # Proposition 3
-    assert found[0] <= 2 * ball(pair)
+    assert found[0] <= 2 * max(int(count_in_balls(x, 8.0 * ETA).max()) for x in pair)
     assert found[1] <= 1.0
 
 
