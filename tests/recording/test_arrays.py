@@ -149,7 +149,7 @@ class Rate:
     "rate",
     [
         *(Rate(), Rate().__call__, __import__("functools").partial(max, Rate()), [0.1].__getitem__),
-        *(np.full(1, 0.1), [0.1], {"a": 0.1}),  # the script may change them
+        *(np.full(1, 0.1), Rate, type("Number", (float,), {})(0.1), [Rate()], {"a": Rate()}),
     ],
 )
 def test_values_and_callables_of_the_script_are_found_in_an_optimizer(rate: Any, optax: Any, tmp_path: Path) -> None:
