@@ -28,18 +28,6 @@ def nobody(job: TrainingJob) -> Sequence[Observer]:
     return ()
 
 
-def logs(job: TrainingJob) -> Sequence[Observer]:
-    return RunLogs(job).observers
-
-
-def adversary_between_looks(job: TrainingJob) -> Sequence[Observer]:
-    return (ProjectionObserver(job, directions(job), looks=1),)
-
-
-def adversary_at_every_step(job: TrainingJob) -> Sequence[Observer]:
-    return WatchedRun(job, ProjectionObserver(job, directions(job))).observers
-
-
 def adversary_of_records(job: TrainingJob) -> Sequence[Observer]:
     return (RecordScores(job, Records(job.x[:3], job.y[:3]), np.ones(3, dtype=np.int64), 2),)
 
@@ -58,10 +46,6 @@ def with_canaries(job: TrainingJob) -> TrainingJob:
     return replace(job, canaries=CanaryGroups.planted(directions(job), present, 1, 10.0))
 
 
-def adversary_who_is_told_of_batches(job: TrainingJob) -> Sequence[Observer]:
-    return WatchedRun(job, ProjectionObserver(job, directions(job), drawn=True)).observers
-
-
 def counted(steps: int, watch: Watch, **changes: object) -> Account:
     with pretend_gpu() as machine:
         job = with_canaries(job_of("mlp", steps=steps, device="cuda", **changes))
@@ -74,11 +58,11 @@ def counted(steps: int, watch: Watch, **changes: object) -> Account:
     ("watch", "most"),
     [
         (nobody, 1),
-        (logs, 1),
-        (adversary_between_looks, 1),
-        (adversary_at_every_step, 2),
+        (lambda job: RunLogs(job).observers, 1),
+        (lambda job: (ProjectionObserver(job, directions(job), looks=1),), 1),
+        (lambda job: WatchedRun(job, ProjectionObserver(job, directions(job))).observers, 2),
         (adversary_of_one_record, 2),
-        (adversary_who_is_told_of_batches, 2),
+        (lambda job: WatchedRun(job, ProjectionObserver(job, directions(job), drawn=True)).observers, 2),
         (adversary_of_records, 3),
     ],
 )

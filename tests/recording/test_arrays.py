@@ -149,7 +149,8 @@ class Rate:
     "rate",
     [
         *(Rate(), Rate().__call__, __import__("functools").partial(max, Rate()), [0.1].__getitem__),
-        *(np.full(1, 0.1), Rate, type("Number", (float,), {})(0.1), [Rate()], {"a": Rate()}),
+        *(np.full(1, 0.1), Rate, type("Number", (float,), {})(0.1), [Rate()], {"a": Rate()}, iter([0.1]), slice(0.1)),
+        *(np.frompyfunc(Rate(), 1, 1), type("Tuple", (tuple,), {"__call__": Rate.__call__})((0.1,))),
     ],
 )
 def test_values_and_callables_of_the_script_are_found_in_an_optimizer(rate: Any, optax: Any, tmp_path: Path) -> None:

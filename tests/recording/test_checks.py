@@ -45,6 +45,19 @@ def primed_sum(training: Training) -> None:
         training.private.step()
 
 
+def scaled_while_opacus_reads_its_queue(training: Training) -> None:
+    """The sum changes at one step, between clipping and noise."""
+    reads = iter(range(1000))
+
+    def scale(this: Any) -> None:
+        if next(reads) == 9:
+            this.params[0].summed_grad *= 1.001
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(DPOptimizer, "_step_skip_queue", property(scale), raising=False)
+        training.train()
+
+
 def wrapped(name: str) -> Script:
     """The sum is scaled after clipping, or before the noise, by a method that replaces Opacus' inside the block."""
 
@@ -73,6 +86,7 @@ def wrapped(name: str) -> Script:
         (scaled_between_virtual_steps, {"physical": 8, "clipping": "ghost"}),
         (scaled_between_virtual_steps, {"physical": 8, "clipping": "per_layer"}),
         (primed_sum, {}),
+        (scaled_while_opacus_reads_its_queue, {}),
         (wrapped("clip_and_accumulate"), {}),
         (wrapped("add_noise"), {}),
     ],

@@ -5,10 +5,9 @@ optimizer moves them to the arrays that the loop reports. If the loop gives its 
 repeats each update from the reported gradients, with its own copy of the optimizer's state.
 """
 
-import contextlib
 import math
 from collections.abc import Iterable, Sequence
-from types import FunctionType, ModuleType
+from types import CellType, FunctionType, ModuleType
 from typing import Any
 
 import numpy as np
@@ -18,8 +17,9 @@ from torch import Tensor, nn
 from dpspec.errors import UsageError
 from dpspec.recording.watching.step_hooks import is_of
 
-#: The packages that may define the functions and objects of an optimizer, and the packages of its other values.
-_LIBRARIES, _PACKAGES = ("optax", "jax"), ("optax", "jax", "jaxlib", "functools", "builtins", "numpy", "ml_dtypes")
+#: The packages that may define the functions of an optimizer, the packages of its other values, and plain values.
+_LIBRARIES, _PACKAGES = ("optax", "jax"), ("optax", "jax", "jaxlib", "functools", "builtins")
+_PLAIN = {type(None), bool, int, float, complex, str, bytes, *np.sctypeDict.values()}
 
 #: Roundings of an update relative to its largest coordinate: a compiled update fuses operations of a separate one.
 _ROUNDINGS = 64.0
@@ -138,22 +138,20 @@ def _foreign(rule: Any) -> tuple[str, list[tuple[Any, list[Any]]]]:
     held = []
     while waiting:
         one = waiting.pop()
-        if id(one) in seen:
+        if id(one) in seen or type(one) in _PLAIN or isinstance(one, np.dtype):
             continue
         seen[id(one)] = one
+        if not _is_of(one if isinstance(one, type) else type(one), _PACKAGES):
+            return type(rule).__name__, []
         if isinstance(one, tuple):
             waiting += one
         elif type(one) in (list, dict, set):
             held.append((one, _values(one)))
             waiting += _values(one)
-        elif isinstance(one, np.ndarray) or not _is_of(one if isinstance(one, type) else type(one), _PACKAGES):
-            return type(rule).__name__, []
         elif isinstance(one, FunctionType):
             if not is_of(one, _LIBRARIES):
                 return type(rule).__name__, []
-            for cell in one.__closure__ or ():
-                with contextlib.suppress(ValueError):  # an empty cell
-                    waiting.append(cell.cell_contents)
+            waiting += [cell.cell_contents for cell in one.__closure__ or () if cell != CellType()]
             waiting += (*(one.__defaults__ or ()), *(one.__kwdefaults__ or {}).values())
         elif callable(one) and not isinstance(one, type):
             of = getattr(one, "__self__", None)
@@ -161,6 +159,8 @@ def _foreign(rule: Any) -> tuple[str, list[tuple[Any, list[Any]]]]:
                 return type(rule).__name__, []
             waiting += [getattr(one, name, None) for name in ("func", "args", "keywords", "__wrapped__", "__func__")]
             waiting += [getattr(thing, "__dict__", {}) for thing in (one, None if isinstance(of, ModuleType) else of)]
+        elif _is_of(type(one), ("builtins",)) and not isinstance(one, type):  # an iterator, for example
+            return type(rule).__name__, []
     return "", held
 
 

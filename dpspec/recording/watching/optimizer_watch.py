@@ -40,7 +40,7 @@ from dpspec.recording.watching.step_hooks import ReplacedMethods, StepHooks, is_
 _STEPS, _NUMBERS = 32, 2**19
 
 #: Opacus' own code calls the observed methods of a step one after another, with none of the script between them. The
-#: options, sums and gradients that one left are then compared with this probability, and always otherwise.
+#: options and gradients that one left are then compared before the next with this probability, and always otherwise.
 _AGAIN = 0.25
 
 #: Attributes of the classes of parameters.
@@ -186,8 +186,11 @@ class OpacusWatch:
                 if self._contributions is not None:
                     self._contributions.close()
             guarded(partial(after, result))
-            skipped = getattr(self._optimizer, "_step_skip_queue", None)
-            own = caller.f_code is self._pre_step and not self.replaced.found
+            kind: Any = type(self._optimizer)
+            skipped = vars(self._optimizer).get("_step_skip_queue")
+            # the script's class may run code whenever an attribute is read
+            plain = kind.__getattribute__ is object.__getattribute__ and not hasattr(kind, "_step_skip_queue")
+            own = plain and caller.f_code is self._pre_step and not self.replaced.found
             self._caller = caller if own and type(skipped) is list and not skipped else None
             return result
 
@@ -272,8 +275,7 @@ class OpacusWatch:
             raise RuntimeError("other parameters are trained than at the beginning; record each part in its own run")
         gradients, sums = [p.grad for p in parameters], summed_gradients(optimizer, parameters)
         require_plain((*parameters, *gradients, *sums))
-        if not self._follows:
-            self.sums.compare(sums)
+        self.sums.compare(sums)
         multiplier = expected_multiplier(optimizer, self._clipping)
         step.noise_multiplier = min(float(optimizer.noise_multiplier), multiplier)
         step.clip_norm = float(optimizer.max_grad_norm)
