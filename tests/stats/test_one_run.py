@@ -96,12 +96,9 @@ Points = tuple[tuple[float, float], ...]
 CURVE: Points = ((0.2, 0.08), (0.8, 0.02), (1.6, 0.002))
 
 
-def profile(mu: float, epsilon: float) -> float:
-    return float(stats.norm.cdf(mu / 2 - epsilon / mu) - math.exp(epsilon) * stats.norm.cdf(-mu / 2 - epsilon / mu))
-
-
 def gaussian(mu: float, *epsilons: float) -> Points:
-    return tuple((e, profile(mu, e)) for e in epsilons)
+    cdf = stats.norm.cdf
+    return tuple((e, float(cdf(mu / 2 - e / mu) - math.exp(e) * cdf(-mu / 2 - e / mu))) for e in epsilons)
 
 
 def best_law(canaries: int, guesses: int, correct: int, points: Points) -> float:

@@ -155,14 +155,13 @@ class OpacusWatch:
         self, before: Moment, after: Moment, use: Moment, guarded: Callable[[Moment], None], undo: ExitStack
     ) -> None:
         """Begin to observe, until ``undo`` ends it."""
-        optimizer, self._guarded, self._undo = self._optimizer, guarded, undo
+        optimizer, self._guarded, self._undo, self._read_options = self._optimizer, guarded, undo, use
         guarded(lambda: self.replaced.check({}))  # the wrappers below hide methods that the script replaced before
-        self._use = use
         if (ghost := self.ghost) is not None:
             ghost.attach(guarded, undo)
             self._wrap(optimizer, "accumulate", partial(self._begin_ghost, ghost), partial(self._after_ghost, ghost))
             if callable(getattr(self._model, "get_clipping_coef", None)):
-                self._wrap(self._model, "get_clipping_coef", use, partial(self._after_coefficients, ghost))
+                self._wrap(self._model, "get_clipping_coef", self._use, partial(self._after_coefficients, ghost))
         elif (sums := self.recomputed) is not None:
             self._wrap(optimizer, "clip_and_accumulate", partial(self._begin_sum, sums), partial(self._after_sum, sums))
         self.hooks = StepHooks(optimizer.original_optimizer, partial(guarded, before), partial(guarded, after))
@@ -172,6 +171,11 @@ class OpacusWatch:
             self._wrap(optimizer, "reduce_gradients", self._before_reduction, self._after_reduction)
         undo.callback(self.hooks.remove)
         guarded(lambda: self.replaced.check(self._wrappers))
+
+    def _use(self) -> None:
+        """Opacus' code runs next."""
+        self.replaced.check(self._wrappers)
+        self._read_options()
 
     def _wrap(self, thing: Any, name: str, before: Moment, after: Callable[[Any], None]) -> None:
         original, guarded = getattr(thing, name), self._guarded
@@ -186,11 +190,8 @@ class OpacusWatch:
                 if self._contributions is not None:
                     self._contributions.close()
             guarded(partial(after, result))
-            kind: Any = type(self._optimizer)
             skipped = vars(self._optimizer).get("_step_skip_queue")
-            # the script's class may run code whenever an attribute is read
-            plain = kind.__getattribute__ is object.__getattribute__ and not hasattr(kind, "_step_skip_queue")
-            own = plain and caller.f_code is self._pre_step and not self.replaced.found
+            own = caller.f_code is self._pre_step and not self.replaced.found
             self._caller = caller if own and type(skipped) is list and not skipped else None
             return result
 
@@ -200,8 +201,8 @@ class OpacusWatch:
             self._wrappers[name] = put
 
     def _begin_sum(self, recomputed: RecomputedSums) -> None:
-        self._require_plain()
         self._use()
+        self._require_plain()
         self.sums.compare()
         kept = recomputed.expect()
         self.sum_type = PRODUCTS.get(torch.get_float32_matmul_precision(), self.sum_type)
@@ -233,6 +234,7 @@ class OpacusWatch:
                 raise TypeError(f"{name} of the optimizer is of class {type(value).__name__}")
 
     def _begin_ghost(self, ghost: GhostSums) -> None:
+        self._use()
         self._require_plain()
         self.sums.compare()
         size, self._coefficients = self._coefficients, 0

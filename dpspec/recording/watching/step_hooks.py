@@ -6,7 +6,7 @@ import sys
 from collections import UserDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from types import CodeType, FrameType, FunctionType
+from types import CodeType, FrameType, FunctionType, GetSetDescriptorType
 from typing import Any
 
 import torch
@@ -98,11 +98,14 @@ class ReplacedMethods:
 
     def __init__(self, optimizer: Any, model: Any) -> None:
         self._optimizer, self._model, self._class = optimizer, model, type(optimizer)
-        names = {kind.__module__ for kind in type(optimizer).__mro__ if kind.__module__.startswith("opacus.")}
-        self._modules = {name: sys.modules[name] for name in sorted(names)}
-        holders: list[tuple[Any, Sequence[str]]] = [(type(optimizer), _METHODS), (type(model), _OF_MODELS)]
-        holders += [(module, _FUNCTIONS) for module in self._modules.values()]
-        self._held = [(holder, _reader(holder, names)) for holder, names in holders]
+        kinds = [kind for kind in type(optimizer).__mro__ if kind not in torch.optim.Optimizer.__mro__]
+        modules = {kind.__module__ for kind in kinds if kind.__module__.startswith("opacus.")}
+        # the name of each class or module, its attributes, and the names of those that are checked; None of all
+        self._spaces: list[tuple[str, Mapping[str, Any], Sequence[str] | None]]
+        self._spaces = [(kind.__name__, vars(kind), None) for kind in kinds]
+        self._spaces += [(kind.__name__, vars(kind), _OF_MODELS) for kind in type(model).__mro__]
+        self._spaces += [(name, vars(sys.modules[name]), _FUNCTIONS) for name in sorted(modules)]
+        self._functions = [part for _, part in self._parts() if isinstance(part, FunctionType)]
         self._seen: list[Any] | None = None
         self._names: dict[str, None] = {}
 
@@ -113,7 +116,7 @@ class ReplacedMethods:
     def check(self, watched: Mapping[str, Any]) -> None:
         objects = self._objects()
         seen = self._seen
-        if objects is not None and seen is not None and all(map(operator.is_, objects, seen)):
+        if seen is not None and len(objects) == len(seen) and all(map(operator.is_, objects, seen)):
             return
         self._seen = objects
         if type(self._optimizer) is not self._class:
@@ -122,17 +125,27 @@ class ReplacedMethods:
             if not is_of(thing, packages):
                 self._names.setdefault(name[:100])
 
-    def _objects(self) -> list[Any] | None:
-        """Every object that :meth:`_places` starts from; None if one is gone."""
+    def _objects(self) -> list[Any]:
+        """Every object that :meth:`_places` starts from."""
         inner = self._optimizer.original_optimizer
         found = [type(self._optimizer), type(self._model), type(inner), type(inner).step, vars(inner).get("step")]
         found += map(vars(self._optimizer).get, _METHODS)
-        try:
-            for holder, read in self._held:
-                found += read(holder)
-        except AttributeError:
-            return None
+        for _, space, names in self._spaces:
+            found += space.values() if names is None else map(space.get, names)
+        found += map(operator.attrgetter("__code__"), self._functions)
         return found
+
+    def _parts(self) -> Iterator[tuple[str, Any]]:
+        """What may run if Python reads or calls an attribute, with its name."""
+        for label, space, names in self._spaces:
+            for name in list(space) if names is None else names:
+                thing = space.get(name)
+                if type(thing) is property:
+                    yield from (
+                        (f"{label}.{name}", one) for one in (thing.fget, thing.fset, thing.fdel) if one is not None
+                    )
+                elif type(thing) not in (str, tuple, dict, type(None), GetSetDescriptorType):
+                    yield f"{label}.{name}", thing
 
     def _places(self, watched: Mapping[str, Any]) -> Iterator[tuple[str, Any, tuple[str, ...]]]:
         optimizer, kind = self._optimizer, type(self._optimizer)
@@ -142,27 +155,10 @@ class ReplacedMethods:
             if put is not None and put is not watched.get(name):
                 allowed = ("dpspec", *_WRAPPERS) if name == "step" else ("dpspec",)
                 yield from ((f"{kind.__name__}.{name}", link, allowed) for link in _links(put, method))
-            if method is not None:
-                yield f"{kind.__name__}.{name}", method, ("opacus",)
-        for name in _OF_MODELS:
-            method = getattr(type(self._model), name, None)
-            if method is not None:
-                yield f"{type(self._model).__name__}.{name}", method, ("opacus",)
+        yield from ((name, part, ("opacus",)) for name, part in self._parts())
         step = vars(inner).get("step")
         if step is not None:
             yield from ((f"{type(inner).__name__}.step", link, _WRAPPERS) for link in _links(step, type(inner).step))
-        for path, module in self._modules.items():
-            for name in _FUNCTIONS:
-                function = getattr(module, name, None)
-                if function is not None:
-                    yield f"{path}.{name}", function, ("opacus",)
-
-
-def _reader(holder: Any, names: Sequence[str]) -> Callable[[Any], tuple[Any, ...]]:
-    """A function that returns the attributes of these names, and their code; the class of the holder at least."""
-    held = [name for name in names if hasattr(holder, name)]
-    codes = [f"{name}.__code__" for name in held if hasattr(getattr(holder, name), "__code__")]
-    return operator.attrgetter("__class__", "__class__", *held, *codes)
 
 
 def _is_called_by_scaler() -> bool:
