@@ -453,3 +453,20 @@ def test_rejected_checks_come_with_advice(given, words, others, tmp_path):
     found = " ".join(check_run(tmp_path / "run", Question(delta=1e-5)).audit.recording.advice)
     assert words in found
     assert others not in found
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_divisor_that_depends_on_a_record_is_never_proved(tmp_path: Path) -> None:
+    """Opacus divides by the number of passes of a step: two for a step with the record halve its noise."""
+    training = Training(noise=3.0).build()
+    training.model.allow_grad_accumulation()
+    target = training.loader.dataset[7][0]
+    with training.recorder(tmp_path / "run", engine=None):
+        for x, y in (batch for _ in range(3) for batch in training.loader):
+            training.private.zero_grad()
+            for part in torch.arange(len(x)).tensor_split(2 if (x == target).all(1).any() else 1):
+                training.criterion(training.model(x[part]), y[part]).backward()
+            training.private.step()
+    found = check_run(tmp_path / "run", Question(delta=1e-5, epsilon=100.0))
+    assert (found.verdict, found.conformance.status) == ("open", "no-deviation-found")
+    assert "the divisor of gradients is from 30 to 60" in found.reason

@@ -58,6 +58,16 @@ def test_an_empty_batch_that_was_fetched_ahead_is_of_the_next_step() -> None:
     assert [(found[0].tolist(), found[1]) for found in taken if found is not None] == [([1, 4], 1), ([], 1), ([2], 1)]
 
 
+def test_a_batch_fetched_ahead_of_a_new_pass_may_have_the_size_of_the_first() -> None:
+    watch = SamplerWatch(UniformWithReplacementSampler(num_samples=9, sample_rate=0.3), ahead=False)
+    first, taken = watch.begin(), []
+    watch.add([1], first)
+    for number, batch, rows in ((first, [2, 3], 1), (None, [4, 5], 2), (None, [6, 7], 2)):
+        watch.add(batch, number or watch.begin())
+        taken.append(watch.take(rows))
+    assert [found[0].tolist() for found in taken if found is not None] == [[1], [2, 3], [4, 5]]
+
+
 @pytest.mark.parametrize(
     ("sampler", "change"),
     [

@@ -27,6 +27,7 @@ class SamplerWatch:
         self.rates: list[Any] = []
         self._passes = 0
         self._used, self._resized, self._sizes = False, False, self._read_sizes()
+        self._fetched = False  # whether the last step left batches that later ones use
         self.drawn = 0
         #: The number of times that batches were passed over before others were used.
         self.passed_over = 0
@@ -97,10 +98,9 @@ class SamplerWatch:
         if not self._waiting:
             return None
         self._used = True
-        if len(self._waiting) == 1:
-            return self._waiting.pop()[1], 1
         if not self._ahead:
             taken = self._latest(rows)
+            self._fetched = bool(self._waiting)
             return np.concatenate(taken), len(taken)
         taken = [self._waiting.popleft()[1]]
         while self._waiting and rows is not None and sum(map(len, taken)) < rows:
@@ -112,9 +112,9 @@ class SamplerWatch:
         passes: dict[int, list[Indices]] = {}
         for number, batch, _ in self._waiting:
             passes.setdefault(number, []).append(batch)
-        if self._rated and len(passes) == 1 and len(every[0]) == rows:
-            passes[number] = every[:1]
-        latest = (passes[number] for number in sorted(passes, reverse=True))
+        latest = [passes[number] for number in sorted(passes, reverse=True)]
+        if self._rated and (len(passes) == 1 or self._fetched):
+            latest.insert(0, every[:1])
         own = next((batches for batches in latest if sum(map(len, batches)) == rows), every)
         if self._rated and own is not every and own[0] is every[0]:  # later batches were fetched ahead
             for _ in own:
