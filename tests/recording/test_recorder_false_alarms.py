@@ -28,6 +28,15 @@ def ended_early(training: Training) -> None:
             training.step(x, y)
 
 
+def fetched_and_ended_early(training: Training) -> None:
+    for _ in range(3):
+        batches = iter(training.loader)
+        following = next(batches)
+        for _ in range(6):
+            batch, following = following, next(batches)
+            training.step(*batch)
+
+
 def evaluated(training: Training) -> None:
     for _ in range(2):
         for x, y in training.loader:
@@ -50,7 +59,8 @@ def evaluated_between(training: Training) -> None:
 
 
 @pytest.mark.parametrize(
-    ("script", "unused"), [(peeked, 1), (ended_early, 3), (evaluated, 20), (evaluated_between, 10)]
+    ("script", "unused"),
+    [(peeked, 1), (ended_early, 3), (fetched_and_ended_early, 3), (evaluated, 20), (evaluated_between, 10)],
 )
 def test_unused_batches_are_no_step(script: Script, unused: int, tmp_path: Path) -> None:
     found = recorded(tmp_path / "run", script)

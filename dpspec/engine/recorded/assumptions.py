@@ -123,10 +123,9 @@ def _constants(run: RecordedRun, adjacency: str, public: Collection[str]) -> Ass
     status: AssumptionStatus = "declared"
     doubts = list(run.options.doubts(public, private=True))
     divisors = run["divisor"][np.isfinite(run["divisor"])]
-    if "divisor" not in public and len(divisors):
-        low, high = float(divisors.min()), float(divisors.max())
-        if high > (1.0 + _FITTED) * low:
-            doubts.append(f"the divisor of gradients is from {low:.4g} to {high:.4g}: declare it by --public divisor")
+    low, high = divisors.min(initial=np.inf), divisors.max(initial=0.0)
+    if "divisor" not in public and high > (1.0 + _FITTED) * low:
+        doubts.append(f"the divisor of gradients is from {low:.4g} to {high:.4g}: declare it by --public divisor")
     if counted:
         status, text = "false", f"{text}, but {counted}"
     elif doubts:

@@ -24,8 +24,8 @@ _OWN = all(Path(torch.__file__).parent in Path(one.__code__.co_filename).parents
 #: Types of numbers with eleven or eight significant bits.
 HALVES = {torch.float16: "float16", torch.bfloat16: "bfloat16"}
 
-#: Types to which torch may round factors of float32 products, by ``torch.get_float32_matmul_precision()``.
-PRODUCTS = {"high": "TF32", "medium": "bfloat16"}
+#: Relative rounding errors of the types to which torch may round factors of float32 products.
+_PRODUCTS = {"TF32": 2.0**-11, "bfloat16": 2.0**-8}
 
 #: The first calls of ``clip_and_accumulate`` are recomputed, then call n with probability _FIRST / n.
 _FIRST = 4
@@ -273,9 +273,18 @@ def clip_factors(optimizer: Any, clipping: str, norms: Sequence[Tensor]) -> list
 
 def unit_of(gradients: Tensor, parameter: Tensor) -> float:
     """The relative rounding error of one operation in the types of the sum and of matrix products."""
-    kinds = [kind for kind in (gradients.dtype, parameter.dtype) if kind.is_floating_point]
-    coarse = {"high": 2.0**-11, "medium": 2.0**-8}.get(torch.get_float32_matmul_precision(), 0.0)
-    return max(coarse, *(torch.finfo(kind).eps for kind in kinds))
+    units = [torch.finfo(kind).eps for kind in (gradients.dtype, parameter.dtype) if kind.is_floating_point]
+    return max(_PRODUCTS.get(product_type(), 0.0), *units)
+
+
+def product_type() -> str:
+    """The type to which torch may round factors of float32 products: TF32 or bfloat16; empty if it does not."""
+    try:
+        setting = torch.get_float32_matmul_precision()
+    except RuntimeError:  # the backends have different settings
+        host = torch.backends.mkldnn.matmul.fp32_precision  # type: ignore[attr-defined]
+        setting = "medium" if host == "bf16" else "high"
+    return {"high": "TF32", "medium": "bfloat16"}.get(setting, "")
 
 
 class SizeScaling:

@@ -28,7 +28,7 @@ from dpspec.recording.folder.step_record import ROUNDING
 from dpspec.recording.ranks.rank_watch import RankWatch
 from dpspec.recording.ranks.shards import local
 from dpspec.recording.recognized import is_fsdp2
-from dpspec.recording.sums.clipped_sums import HALVES, PRODUCTS, unit_of
+from dpspec.recording.sums.clipped_sums import HALVES, product_type, unit_of
 from dpspec.recording.watching.step_hooks import put_method
 
 #: Batch n is recomputed with probability min(1, FIRST / n), and of its records at most RECORDS one by one: each takes
@@ -187,7 +187,7 @@ class GhostSums:
             self._of_padding += float(gradient[places].sum(0).double().square().sum())
 
     def _unit(self) -> float:
-        self.sum_type = PRODUCTS.get(torch.get_float32_matmul_precision(), self.sum_type)
+        self.sum_type = product_type() or self.sum_type
         return max(unit_of(p, p) for p in self._optimizer.params)
 
     def _gradient(self, value: Tensor) -> tuple[list[Tensor], float]:

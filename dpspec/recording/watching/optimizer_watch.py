@@ -23,11 +23,11 @@ from dpspec.recording.pending_step import PendingStep
 from dpspec.recording.ranks.rank_watch import RankWatch
 from dpspec.recording.ranks.shards import local
 from dpspec.recording.sums.clipped_sums import (
-    PRODUCTS,
     Contributions,
     RecomputedSums,
     SizeScaling,
     SummedGradients,
+    product_type,
     summed_gradients,
 )
 from dpspec.recording.sums.ghost_sums import GhostSums, ShardedGhostSums
@@ -205,7 +205,7 @@ class OpacusWatch:
         self._require_plain()
         self.sums.compare()
         kept = recomputed.expect()
-        self.sum_type = PRODUCTS.get(torch.get_float32_matmul_precision(), self.sum_type)
+        self.sum_type = product_type() or self.sum_type
         if self._probing is not None:
             gradients = self._optimizer.grad_samples
             self._probing(0 if self.step.rows == UNSEEN else self.step.rows, len(gradients[0]), gradients)

@@ -25,9 +25,8 @@ class SamplerWatch:
         self._waiting: deque[tuple[int, Indices, Any]] = deque()
         #: The sampler's ``sample_rate`` at each draw up to the last step.
         self.rates: list[Any] = []
-        self._passes = 0
+        self._passes, self._fetched = 0, False  # the last step may leave batches that were fetched for later ones
         self._used, self._resized, self._sizes = False, False, self._read_sizes()
-        self._fetched = False  # whether the last step left batches that later ones use
         self.drawn = 0
         #: The number of times that batches were passed over before others were used.
         self.passed_over = 0
@@ -87,9 +86,9 @@ class SamplerWatch:
     def take(self, rows: int | None) -> tuple[Indices, int] | None:
         """The drawn records of a step with ``rows`` contributions, and the number of their batches; None of none.
 
-        If batches are drawn when they are used, a step takes all since the last step, or a single pass if its batches
-        have ``rows`` records, or the first if it alone has, because scripts fetch a batch before they use the last one:
-        only of Poisson batches, whose sizes tell them apart. Of batches drawn ahead a step takes the first, and more
+        If batches are drawn when used, a step takes all batches since the last step, or the batches of one pass
+        if they have ``rows`` records. Of Poisson batches, whose sizes differ, it may also take the first of a pass,
+        because scripts fetch a batch before they use the last one. Of batches drawn ahead it takes the first, and more
         while they have fewer records. Raises ``TypeError`` if the number of records or the size of batches changed.
         """
         if self._resized:
@@ -108,21 +107,17 @@ class SamplerWatch:
         return np.concatenate(taken), len(taken)
 
     def _latest(self, rows: int | None) -> list[Indices]:
-        every = [batch for _, batch, _ in self._waiting]
-        passes: dict[int, list[Indices]] = {}
-        for number, batch, _ in self._waiting:
-            passes.setdefault(number, []).append(batch)
-        latest = [passes[number] for number in sorted(passes, reverse=True)]
-        if self._rated and (len(passes) == 1 or self._fetched):
-            latest.insert(0, every[:1])
-        own = next((batches for batches in latest if sum(map(len, batches)) == rows), every)
-        if self._rated and own is not every and own[0] is every[0]:  # later batches were fetched ahead
-            for _ in own:
-                self._waiting.popleft()
-            return own
-        self._waiting.clear()
-        self.passed_over += len(own) < len(every)
-        return own
+        every, numbers = [batch for _, batch, _ in self._waiting], [number for number, _, _ in self._waiting]
+        starts = [place for place, number in enumerate(numbers) if place == 0 or number != numbers[place - 1]]
+        spans = list(zip(starts, [*starts[1:], len(every)], strict=True))[::-1]
+        if self._rated:  # later batches may be fetched ahead
+            spans += [(start, start + 1) for start in reversed(starts)]
+            if self._fetched or len(starts) == 1:
+                spans.insert(0, (0, 1))
+        first, last = next((one for one in spans if sum(map(len, every[slice(*one)])) == rows), (0, len(every)))
+        self._waiting = deque([*self._waiting][last:] if self._rated else [])
+        self.passed_over += first > 0 or (last < len(every) and not self._rated)
+        return every[first:last]
 
 
 class SeedWatch:
