@@ -17,7 +17,7 @@ from collections.abc import Collection, Iterable, Mapping
 from itertools import pairwise
 from pathlib import PurePath
 from types import BuiltinFunctionType, CellType, FunctionType, MethodType, ModuleType
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -40,9 +40,19 @@ _CHUNK = 2**20
 #: Largest number of bytes in all that are kept as copies.
 _EXACT = 2**20
 
-#: Random numbers of this process for fingerprints: the seed, and odd factors of the weights.
-_SEED = secrets.randbits(64)
-_FIRST, _SECOND = (secrets.randbits(62) * 2 + 1 - 2**62 for _ in range(2))
+#: The key of fingerprints: a seed, and odd factors of the weights.
+Key: TypeAlias = tuple[int, int, int]
+
+
+def key_of(secret: bytes) -> Key:
+    """The key from 24 random bytes."""
+    seed, first, second = (int.from_bytes(secret[start : start + 8], "little") for start in (0, 8, 16))
+    return seed, first // 4 * 2 + 1 - 2**62, second // 4 * 2 + 1 - 2**62
+
+
+#: The key of this process, and the fingerprint of bytes in the host's memory by it.
+_KEY = key_of(secrets.token_bytes(24))
+_hashed = functools.partial(xxh3_128_digest, seed=_KEY[0])
 
 #: Limits of one digest: values, depth of nesting, and bytes of arrays and strings.
 MOST_VALUES, MOST_DEPTH, MOST_BYTES = 100_000, 50, 1 << 30
@@ -117,8 +127,9 @@ class Bits:
 
     def __init__(self) -> None:
         self._contents: list[Any] | None = None
-        # The memory of copied tensors, and how numbers are read there.
+        # Of dense tensors of the host: their memory, how it is read, and what makes copies or fingerprints.
         self._memories: list[Any] = []
+        self._kept: Any = bytearray
         self._layouts: list[Any] | None = None
 
     @property
@@ -128,12 +139,13 @@ class Bits:
     @property
     def copies(self) -> list[bytearray]:
         """The copies of all values, which are not written to again; none of fingerprints."""
-        return [] if self._layouts is None else self._contents or []
+        return [] if self._layouts is None or self._kept is not bytearray else self._contents or []
 
     def pick(self, places: Iterable[int]) -> "Bits":
         """Like this one, for the values at these places."""
         picked, places = Bits(), list(places)
-        vars(picked).update({name: every and [every[one] for one in places] for name, every in vars(self).items()})
+        for name, every in vars(self).items():
+            setattr(picked, name, [every[one] for one in places] if type(every) is list else every)
         return picked
 
     def forget(self) -> None:
@@ -143,12 +155,13 @@ class Bits:
         leaves = _leaves(values)
         layouts = _layouts(leaves)
         if layouts is None or layouts != self._layouts:
-            if layouts is None or not _are_small(leaves):
-                self._contents, self._memories, self._layouts = list(map(_fingerprint, leaves)), [], None
+            if layouts is None or not _are_dense(leaves):
+                self._contents, self._memories, self._layouts = list(map(fingerprint, leaves)), [], None
                 return
             self._memories = [(ctypes.c_char * one.nbytes).from_address(one.data_ptr()) for one in leaves]
+            self._kept = bytearray if sum(map(len, self._memories)) <= _EXACT else _hashed
             self._layouts = layouts
-        self._contents = list(map(bytearray, self._memories))
+        self._contents = list(map(self._kept, self._memories))
 
     def replace(self, values: Iterable[Any]) -> bool | Tensor:
         """Keep these values, and return whether they differ from those before."""
@@ -169,10 +182,11 @@ class Bits:
         if self._contents is None or len(leaves) != len(self._contents):
             return True
         if self._layouts is not None and _layouts(leaves) == self._layouts:
-            return self._contents != self._memories
+            now = self._memories if self._kept is bytearray else list(map(self._kept, self._memories))
+            return self._contents != now
         if apart and overlap(one for one in leaves if isinstance(one, Tensor)):
             return True
-        return _any_other(map(_fingerprint, leaves), _told(self._contents, self._layouts))
+        return _any_other(map(fingerprint, leaves), _told(self._contents, self._layouts))
 
 
 def _layouts(leaves: Iterable[Any]) -> list[Any] | None:
@@ -183,13 +197,10 @@ def _layouts(leaves: Iterable[Any]) -> list[Any] | None:
         return None
 
 
-def _are_small(tensors: Collection[Tensor]) -> bool:
-    """Whether tensors are dense rows of numbers in the host's memory, and not too large for a copy."""
-    return sum(one.nbytes for one in tensors) <= _EXACT and all(
-        one.is_cpu
-        and one.dtype in _DENSE
-        and one.is_contiguous()
-        and not one.is_neg()
+def _are_dense(tensors: Iterable[Tensor]) -> bool:
+    """Whether tensors are dense rows of numbers in the host's memory."""
+    return all(
+        (one.is_cpu and one.dtype in _DENSE and one.is_contiguous() and not one.is_neg())
         and one.untyped_storage().nbytes() >= one.storage_offset() * one.element_size() + one.nbytes
         for one in tensors
     )
@@ -199,8 +210,8 @@ def _told(contents: Iterable[Any], layouts: Iterable[Any] | None) -> Iterable[An
     """The fingerprints of values that were kept."""
     if layouts is None:
         return contents
-    pairs = zip(contents, layouts, strict=True)
-    return [(kind, shape, False, False, xxh3_128_digest(one, _SEED)) for one, (_, kind, shape, *_) in pairs]
+    hashes = (_hashed(one) if type(one) is bytearray else one for one in contents)
+    return [(kind, shape, False, False, one) for one, (_, kind, shape, *_) in zip(hashes, layouts, strict=True)]
 
 
 def _any_other(found: Iterable[Any], then: Iterable[Any]) -> bool | Tensor:
@@ -230,25 +241,26 @@ def _leaves(values: Iterable[Any]) -> list[Any]:
     return found
 
 
-def _fingerprint(value: Any) -> Any:
+def fingerprint(value: Any, key: Key = _KEY) -> Any:
+    """The fingerprint of a value; a tensor on the device of a tensor that is not in the host's memory."""
     if not isinstance(value, Tensor):
         return value if type(value) is int else repr(value) if type(value) is float else readable_digest(value)
     if value.is_meta:
         return None
     if not value.is_cpu:
-        return _sums(value)
+        return _sums(value, key)
     known = value.dtype in _DENSE and value.layout == torch.strided and not value.is_neg()
     memory = memory_of(value.detach().contiguous() if known else integers(value))
-    return value.dtype, value.shape, value.is_neg(), value.is_conj(), xxh3_128_digest(memory, _SEED)
+    return value.dtype, value.shape, value.is_neg(), value.is_conj(), xxh3_128_digest(memory, key[0])
 
 
-def _sums(value: Tensor) -> Tensor:
+def _sums(value: Tensor, key: Key) -> Tensor:
     """(2,) the sums of a tensor on another device."""
     found = torch.zeros(2, dtype=torch.int64, device=value.device)
     for start, part in enumerate(torch.split(integers(value), _CHUNK)):
         bits = part.to(torch.int64)
-        places = (torch.arange(len(bits), device=bits.device) + start * _CHUNK) * _FIRST
-        weights = ((places ^ (places >> 31)) * _SECOND) | 1
+        places = (torch.arange(len(bits), device=bits.device) + start * _CHUNK) * key[1]
+        weights = ((places ^ (places >> 31)) * key[2]) | 1
         found += torch.stack([bits.sum(), (bits * weights).sum()])
     return found
 

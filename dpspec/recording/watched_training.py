@@ -24,7 +24,6 @@ from dpspec.recording.ranks.group import meet
 from dpspec.recording.ranks.rank_watch import RankWatch
 from dpspec.recording.ranks.shards import local
 from dpspec.recording.recognized import refuse_processes, uncompiled
-from dpspec.recording.sums.ghost_sums import ShardedGhostSums
 from dpspec.recording.sums.reported_gradients import ReportedGradients
 from dpspec.recording.sums.sensitivity_probe import SensitivityProbe
 from dpspec.recording.watching.arrays import ReportedUpdates
@@ -77,7 +76,7 @@ class WatchedTraining:
         group = meet(part) if parts.distributed else None
         if group is not None:
             part, rank = group.part, group.folder
-        self._parts = parts
+        self._parts, self._group = parts, group
         self._folder = part_of(folder, part) / rank
         self._undo = contextlib.ExitStack()
         self.samples, notes = self._watch_sampler()
@@ -196,13 +195,11 @@ class WatchedTraining:
             with contextlib.suppress(Exception):
                 self._write_waiting()
             writer, self.writer = self.writer, None
-            warnings.warn(
-                f"dpspec.record: the recording into {self._folder} ends at step {writer.steps}, "
-                f"the training continues: {type(error).__name__}: {error}",
-                RuntimeWarning,
-                stacklevel=3,
-            )
-            writer.close()
+            message = f"ends at step {writer.steps}, the training continues: {type(error).__name__}: {error}"
+            warnings.warn(f"dpspec.record: the recording into {self._folder} {message}", RuntimeWarning, stacklevel=3)
+            if self._group is not None:
+                self._group.end()
+            writer.fail(message)
 
     def end(self, kind: type[BaseException] | None) -> None:
         assert self.writer is not None
@@ -228,8 +225,8 @@ class WatchedTraining:
             now = other_entries(self._inner)
             changed["attributes"] += sorted(name[:100] for name in now if now[name] != self._entries.get(name))[:20]
         passes = None if self._passes is None else self._passes.found
-        if passes is not None and opacus is not None and isinstance(opacus.ghost, ShardedGhostSums):
-            passes[1] += int(opacus.ghost.whole.other)
+        if passes is not None and self._rank is not None:
+            passes[1] += int(self._rank.other)
         return {
             "outside": float(self._watch.moved()),
             **changed,
@@ -408,7 +405,8 @@ class WatchedTraining:
         assert self.writer is not None
         accountant = self._parts.accountant
         told = accountant.told() if accountant is not None else None
-        ranked = None if self._rank is None else self._rank.step(None if drawn is None else drawn[0])
+        samples, rank = self.samples, self._rank
+        ranked = None if rank is None else rank.step(drawn and drawn[0], None if samples is None else samples.epoch)
         moved = self._watch.advance()
         step.moved = moved if step.moved is None else step.moved
         now, rate = time.monotonic() - self._started, self._parts.learning_rate()

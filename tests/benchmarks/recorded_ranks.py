@@ -1,6 +1,7 @@
 """The cost of recording a training in several processes that share its parameters with FSDP2 (gloo, CPU).
 
-    python tests/benchmarks/recorded_ranks.py [--world 1 2 4] [--width 64 512 1024] [--layers 3] [--steps 60]
+    python tests/benchmarks/recorded_ranks.py [--world 1 2 4] [--width 64 512 1024] [--layers 3] [--batch 16]
+        [--steps 60]
 
 Each setting trains twice in the same processes, without and with a recorder, which take turns step by step. Times are
 CPU times of rank 0 with its network threads. Bytes on the network are those of the loopback device, so nothing else
@@ -74,6 +75,7 @@ def main() -> None:
     parser.add_argument("--world", type=int, nargs="+", default=[1, 2, 4])
     parser.add_argument("--width", type=int, nargs="+", default=[64, 512, 1024])
     parser.add_argument("--layers", type=int, default=3)
+    parser.add_argument("--batch", type=int, default=16, help="records per rank in a step")
     parser.add_argument("--steps", type=int, default=60)
     options = parser.parse_args()
     print("columns in pairs: without and with a recorder; the folder is per step and rank")
@@ -86,7 +88,8 @@ def main() -> None:
                     Path(place) / "run",
                     world=world,
                     sharded=True,
-                    batch=16 * world,
+                    batch=options.batch * world,
+                    records=20 * options.batch * world,
                     width=width,
                     layers=options.layers,
                     loop=lambda training, rank, results=results: measure(training, rank, options.steps, results),

@@ -3,6 +3,7 @@
 import io
 import logging
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +73,19 @@ def for_a_while(training: Training, layer: Any) -> None:
     layer.scale.fill_(1.0)
 
 
+def in_each_pass(training: Training, layer: Any, data: bool = False) -> None:
+    """A buffer depends on the batch before in a pass, and is restored before the step."""
+    before = 0.0
+    for x, y in training.loader:
+        training.private.zero_grad()
+        scale = layer.scale.data if data else layer.scale
+        scale.fill_(1.0 + 0.01 * before)
+        training.criterion(training.model(x), y).backward()
+        scale.fill_(1.0)
+        training.private.step()
+        before = float(x.mean())
+
+
 def in_a_hidden_layer(training: Training, layer: Any) -> None:
     """A module that is registered nowhere."""
     hidden = nn.Linear(6, 3)
@@ -86,11 +100,14 @@ def in_a_hidden_layer(training: Training, layer: Any) -> None:
         (by_a_hook, "note", "violated"),
         (lambda t, layer: layer.scale.data.copy_(records(t)[0, :1]), "scale", "violated"),
         (for_a_while, "scale", "violated"),
+        (in_each_pass, "scale", "violated"),
+        (partial(in_each_pass, data=True), "scale", "violated"),
         (lambda t, layer: setattr(layer, "memory", records(t)), "memory", "open"),
         (lambda t, layer: setattr(layer, "hint", float(records(t)[0, 0])), "hint", "open"),
         (lambda t, layer: setattr(layer, "notes", {"deep": [Held(np.asarray(records(t)))]}), "notes", "open"),
         (lambda t, _: setattr(t.model, "memory", records(t)), "memory", "open"),
         (lambda t, layer: setattr(layer, "activations", [records(t)]), "activations", "open"),  # a name of Opacus
+        (lambda t, layer: setattr(layer, "max_batch_len", int(1e6 * records(t)[0, 0])), "max_batch_len", "open"),
         (lambda t, _: setattr(t.private.params[0], "memory", records(t)), "weight.memory", "open"),
         (in_a_hidden_layer, "hidden", "open"),
     ],

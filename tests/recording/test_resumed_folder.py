@@ -12,11 +12,11 @@ from support.checked_runs import CheckedRun, Question, check_run
 from support.jobs import Job, RankedJobs
 from support.opacus_training import record_losses
 from support.plain_loop import plain_loop
+from support.ranks import Ranked
 
 import dpspec
-from dpspec.engine.recorded import recorded_run
+from dpspec.engine.recorded import joined_checks, recorded_run
 from dpspec.engine.recorded.bounds import phases_of
-from dpspec.engine.recorded.joined_checks import RECOUNTED
 from dpspec.errors import RecordingError, UsageError
 from dpspec.recording.folder.resumed_folder import next_part, open_run
 from dpspec.recording.folder.run_folder import MARK, STATES, RunWriter
@@ -100,8 +100,12 @@ FAULTS: dict[str, tuple[dict[str, Any], str, str]] = {
         "",
     ),
     "scheduler": ({"restores": ("model", "accountant")}, "lr of parameter group 0 changed before step 21", ""),
-    "accountant": ({"restores": ("model", "optimizer", "scheduler")}, "", RECOUNTED),
-    "history": ({"change": lambda job: setattr(job.engine.accountant, "history", [(2.0, 0.1, 20)])}, "", RECOUNTED),
+    "accountant": ({"restores": ("model", "optimizer", "scheduler")}, "", joined_checks.RECOUNTED),
+    "history": (
+        {"change": lambda job: setattr(job.engine.accountant, "history", [(2.0, 0.1, 20)])},
+        "",
+        joined_checks.RECOUNTED,
+    ),
     "shuffled": ({"poisson": False}, "", "assumed Poisson sampling; the loader's batches are shuffled"),
     "inside": ({"during": moved_once}, "", "parameter changes outside the DP optimizer"),
 }
@@ -406,3 +410,37 @@ def test_ranks_with_seeds_of_an_earlier_part_are_not_proved(
     assert found.verdict == "open"
     assert tests <= found.rejected
     assert doubt in found.doubts
+
+
+def test_ranks_that_record_other_steps_in_each_part_are_not_proved(tmp_path: Path) -> None:
+    """The numbers of recorded steps are equal over both parts."""
+    jobs = RankedJobs(tmp_path)
+    assert [jobs.run(recorded=steps) for steps in ((5, 3), (3, 5))] == [[0, 0]] * 2
+    assert joined_checks.SHORTER in checked(jobs.folder).rejected
+
+
+def test_a_part_that_the_recorder_gave_up_counts(tmp_path: Path) -> None:
+    jobs = RankedJobs(tmp_path)
+
+    def unreadable(training: Ranked, rank: int) -> None:
+        jobs.prepare(training, rank)
+        training.private.secure_mode = 0
+
+    assert [jobs.run(epochs=1), jobs.run(epochs=1, prepare=unreadable)] == [[0, 0]] * 2
+    shutil.rmtree(jobs.folder / "part-2" / "rank-1")
+    with pytest.raises(RecordingError, match="rank 1 of 2 is missing"):
+        open_run(jobs.folder)
+
+
+def test_options_of_one_rank_in_a_later_part_leave_the_claim_open(tmp_path: Path) -> None:
+    jobs = RankedJobs(tmp_path)
+
+    def other(training: Ranked, rank: int) -> None:
+        jobs.prepare(training, rank)
+        training.model.max_grad_norm = 50.0 + rank  # larger than all norms
+
+    made: dict[str, Any] = {"ghost": True, "clip": 50.0}
+    assert [jobs.run(**made), jobs.run(**made, prepare=other)] == [[0, 0]] * 2
+    found = checked(jobs.folder)
+    assert found.verdict == "open"
+    assert "rank 1 of part 2 starts with other options than the first rank" in found.doubts

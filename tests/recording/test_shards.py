@@ -21,7 +21,7 @@ from support.opacus_training import second_pass_of_equal_weights
 from support.ranks import Ranked, after_scaling, dealt, killed
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import Shard
 
 from dpspec.engine.recorded import checks, joined_checks
@@ -93,7 +93,7 @@ def test_a_joined_step_has_the_rows_of_all_ranks(trainings: Path) -> None:
         assert first.noise_squares > 0.0 < second.noise_squares
         assert run["divisor"][number] == 2 * first.divisor == 100.0
         assert whole.sum_norm == pytest.approx(np.hypot(mine.sum_norm, theirs.sum_norm))
-        assert mine.rank.parameters == theirs.rank.gradients == bytes(8)
+        assert mine.rank.parameters == theirs.rank.parameters != mine.rank.gradients == bytes(8)
         sums = [one.rank.own + other.rank.own for one, other in ((mine, theirs),)]
         assert np.allclose(sums[0], mine.rank.total + theirs.rank.total, atol=1e-4)
 
@@ -215,6 +215,29 @@ def seeds_of_epoch_and_rank(training: Ranked, rank: int) -> None:
             training.step(x, y)
 
 
+def rows_of_the_other_rank(training: Ranked, rank: int) -> None:
+    """Each rank gathers the parameters before a pass, and writes to the rows of the other one."""
+    for x, y in training.loader:
+        for module in training.model.modules():
+            if isinstance(module, FSDPModule):
+                module.unshard()
+        training.model._module[0].weight.data[8 * (1 - rank)].add_(1.0)
+        training.step(x, y)
+
+
+def moved_between_passes(training: Ranked, rank: int) -> None:
+    """The shards, which FSDP2 gathers again for the backward pass, move after the forward pass and then back."""
+    rows = [local(p).detach() for p in training.private.params]
+    for x, y in training.loader:
+        training.private.zero_grad()
+        loss = training.criterion(training.model(x), y)
+        before = [one.clone() for one in rows]
+        torch._foreach_mul_(rows, 2.0)
+        loss.backward()
+        torch._foreach_copy_(rows, before)
+        training.private.step()
+
+
 #: By name: the script that prepares a training on every rank, and the test that rejects it.
 FAULTS: dict[str, tuple[Script, str]] = {
     "changed after gathering": (changed_after_gathering, checks.OTHER_PARAMETERS),
@@ -253,6 +276,8 @@ WITHIN: dict[str, tuple[Script, str]] = {
     "two batches in a step": (two_batches_in_a_step, "steps with several drawn batches"),
     "rows of another model": (rows_of_another_model, checks.MOVED),
     "skips": (skips, joined_checks.SHORTER),
+    "rows of the other rank": (rows_of_the_other_rank, joined_checks.UNEQUAL),
+    "moved between passes": (moved_between_passes, checks.OTHER_PARAMETERS),
     "seeds of epoch and rank": (seeds_of_epoch_and_rank, joined_checks.SEEDS),
 }
 
@@ -306,6 +331,28 @@ def test_passes_and_layers_without_updates_are_no_deviation(
     assert kind(tmp_path / "run", sharded=True, batch=150, **made).run() == [0, 0]
     found = check_run(tmp_path / "run", QUESTION)
     assert (found.verdict, found.fine, found.rejected) == ("proved", True, set())
+
+
+class Remembering(nn.Sequential):
+    """Keeps a batch in an attribute whose name begins like one that Opacus gives to layers."""
+
+    norm_sample_before: Any = 0.0
+
+    def forward(self, x: Any) -> Any:
+        before, self.norm_sample_before = self.norm_sample_before, x.detach().mean(0)
+        return super().forward(x + before)
+
+
+class WithMemory(Ranked):
+    def module(self) -> nn.Module:
+        return Remembering(*super().module().children())
+
+
+def test_a_batch_that_a_layer_keeps_leaves_the_claim_open(tmp_path: Path) -> None:
+    assert WithMemory(tmp_path / "run", sharded=True, epochs=2).run() == [0, 0]
+    found = check_run(tmp_path / "run", QUESTION)
+    assert found.verdict == "open"
+    assert "norm_sample_before" in found.channel("model-state").text
 
 
 def unrecorded(training: Ranked, rank: int) -> None:

@@ -7,7 +7,8 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -149,9 +150,11 @@ class RankedJobs:
         epochs: int = 2,
         killed: tuple[int, int] | None = None,
         after: tuple[int, float] | None = None,
+        recorded: Sequence[int] = (),
         **given: Any,
     ) -> list[int | None]:
-        """killed: a rank, and the step after which it is killed; after: a rank, and seconds of training.
+        """killed: a rank, and the step after which it is killed; after: a rank, and seconds of training. recorded: the
+        last recorded step of each rank.
 
         A checkpoint is saved after every fifth step.
         """
@@ -160,13 +163,16 @@ class RankedJobs:
             step = 0
             if after is not None and after[0] == rank:
                 threading.Thread(target=lambda: (time.sleep(after[1]), os.kill(os.getpid(), signal.SIGKILL))).start()
-            with training.recorder(resume=True):
+            with ExitStack() as block:
+                block.enter_context(training.recorder(resume=True))
                 for _ in range(training.epochs):
                     for x, y in training.loader:
                         training.step(x, y)
                         step += 1
                         if step % 5 == 0 and rank == 0:
                             self.save(training)
+                        if recorded and step == recorded[rank]:
+                            block.close()
                         if killed == (rank, step):
                             os.kill(os.getpid(), signal.SIGKILL)
             if rank == 0:

@@ -51,6 +51,7 @@ class Ranked(PrivateTraining):
     sharded: bool = False
     physical: int | None = None
     batch: int = 60
+    records: int = RECORDS
     epochs: int = 4
     noise: float = 1.0
     clip: float = 0.5
@@ -64,7 +65,7 @@ class Ranked(PrivateTraining):
 
     def build(self, rank: int) -> None:
         generator = torch.Generator().manual_seed(0)
-        x = torch.randn(RECORDS, FEATURES, generator=generator)
+        x = torch.randn(self.records, FEATURES, generator=generator)
         torch.manual_seed(7)
         model: Any = self.module()
         torch.manual_seed(self.seed_of + rank if self.seed is None else self.seed)

@@ -121,7 +121,8 @@ TEXTS: Mapping[str, str] = {
     "observed-passes": "every pass that computes gradients calls the recorded model itself in training mode, and moves "
     "no parameter: the recorder does not compare parameters in a pass that calls the layers one by one, sets the model "
     "to evaluation mode, moves parameters inside the pass, or follows the removal of the recorder's hook; above 1 MB, "
-    "it compares values at one in eight of the further passes of a step",
+    "it compares values at one in eight of the further passes of a step; of frozen parameters and buffers it compares "
+    "those that torch counts as written, and a random one",
     "ended-by-error": "the recording does not show how the script continued after an exception",
     "blind-training": "the training got its canaries from the recorder or dpspec.plant only, and neither it nor the "
     "loss read their inclusion bits",

@@ -40,7 +40,8 @@ ADVICE = {
     ),
     CANCELED: "Give each rank a private generator, and let no script copy it or know its seed.",
     UNEQUAL: "Call step() of make_private's optimizer on every rank, for every batch.",
-    NO_SUM: "Leave reduce_gradients unchanged, and let exactly the ranks of the run take part in it.",
+    NO_SUM: "Leave reduce_gradients unchanged, and let exactly the ranks of the run take part in it. For FSDP2 with "
+    "loss_reduction='sum', call set_gradient_divide_factor(1.0).",
     SHARED: "Give make_private a model in a wrapper for several processes, so that its loader divides the records.",
     SEEDS: "Seed each rank differently, for example by torch.manual_seed(seed + rank): ranks draw together otherwise.",
     FOREIGN: "All ranks must draw from the loader of make_private, with the same shuffle_seed and epoch.",
@@ -60,8 +61,7 @@ def rank_checks(run: RecordedRun) -> Iterator[Check]:
     found, world = run.folder.comparison, run.header.world
     if found is None:
         return
-    longest = max(found.lengths, default=0)
-    short = [f"rank {rank}: {steps} of {longest}" for rank, steps in enumerate(found.lengths) if steps < longest]
+    short = [f"rank {rank}: {n} of {found.longest}" for rank, n in enumerate(found.lengths) if n < found.longest]
     yield none_found("steps", SHORTER, "reported", len(short), ", ".join(short[:5]) or f"{world} ranks")
     names = ", ".join(list(found.other)[:5]) or "equal on all ranks"
     yield none_found("update", OTHER_SETUP, "reported", len(found.other), names, None)
@@ -70,8 +70,7 @@ def rank_checks(run: RecordedRun) -> Iterator[Check]:
     yield none_found("noise-scale", test, "reported", found.noise, f"of {run.steps} steps", None)
     if not found.compared:
         return
-    if not sharded:
-        yield none_found("update", UNEQUAL, "measured", found.unequal, f"of {found.compared} steps, by digests", None)
+    yield none_found("update", UNEQUAL, "measured", found.unequal, f"of {found.compared} steps, by digests", None)
     if found.squares[1]:
         count, expected = found.squares
         p_value = math.exp(min(0.0, gaussian_noise.log_repeats(count, expected)))

@@ -47,21 +47,23 @@ _EQUAL = ("noise_multiplier", "clip_norm", "learning_rate", "rate", "told_noise"
 class Comparison:
     """Numbers of steps at which ranks do not agree.
 
-    lengths: the number of steps of each rank. other: the facts and options that differ, by name. noise: steps at which
-    not exactly one rank adds noise, or another one than before; of a sharded model, at which a rank adds none. unequal:
-    with different gradients or parameters, 0 for a sharded model. summed: whose reduced gradients are not the sum of
-    all ranks'. shared: records drawn by several ranks at a step. seeds: steps at which a rank draws by a seed that
-    another one uses or used. foreign: with batches from outside of a rank's share, or
-    in different orders of the records. compared: steps with observations of all ranks. overlaps: of pairs of ranks,
-    [expected number of places that both draw, number, smallest logarithm of the p-value of a step]; equal: the expected
-    number if the draws were equal. parallel: of the noise of sharded ranks, the squared components along each other and
-    their number. along: of the noise of one rank along the sum of the others, the number of steps, and the total and
-    the largest of its squares. squares: the number of layers and steps at which two ranks' rows have the same sum of
-    squared noise, and the expected number. other_data: whether records at the same places differ. ended: whether all
-    ranks have an end; interim: otherwise the facts that they noted last, None unless all noted some.
+    lengths: the number of steps of each rank. longest: the largest number, added over parts. other: the facts and
+    options that differ, by name. noise: steps at which not exactly one rank adds noise, or another one than before; of
+    a sharded model, at which a rank adds none. unequal: with different gradients or parameters, of a sharded model with
+    different parameters in their passes. summed: whose reduced gradients are not the sum of all ranks'. shared: records
+    drawn by several ranks at a step. seeds: steps at which a rank draws by a seed that another one uses or used.
+    foreign: with batches from outside of a rank's share, or in different orders of the records. compared: steps with
+    observations of all ranks. overlaps: of pairs of ranks, [expected number of places that both draw, number, smallest
+    logarithm of the p-value of a step]; equal: the expected number if the draws were equal. parallel: of the noise of
+    sharded ranks, the squared components along each other and their number. along: of the noise of one rank along the
+    sum of the others, the number of steps, and the total and the largest of its squares. squares: the number of layers
+    and steps at which two ranks' rows have the same sum of squared noise, and the expected number. other_data: whether
+    records at the same places differ. ended: whether all ranks have an end; interim: otherwise the facts that they
+    noted last, None unless all noted some.
     """
 
     lengths: list[int] = field(default_factory=list)
+    longest: int = 0
     other: dict[str, None] = field(default_factory=dict)
     noise: int = 0
     unequal: int = 0
@@ -168,6 +170,7 @@ class JoinedFolder:
             made = joined.step
         left = [[part, *rest] for part, rest in zip(parts, every, strict=True)]
         found.lengths = [made + sum(isinstance(one, PublicStep) for one in rest) for rest in left]
+        found.longest = max(found.lengths)
         ends = [next((one for one in rest if isinstance(one, Facts)), None) for rest in left]
         known = [end for end in ends if end is not None]
         found.ended = len(known) == world
@@ -249,9 +252,8 @@ class JoinedFolder:
                 square, (steps, total, largest) = float(np.nan_to_num(along)) ** 2, found.along
                 found.along = steps + 1, total + square, max(largest, square)
         sharded = bool(self.header.shards)
-        if not sharded:
-            same = all((one.gradients, one.parameters) == (first.gradients, first.parameters) for one in observed)
-            found.unequal += not same or first.gradients == bytes(8)
+        same = all((one.gradients, one.parameters) == (first.gradients, first.parameters) for one in observed)
+        found.unequal += not same or (not sharded and first.gradients == bytes(8))
         found.summed += not _is_sum(observed, mean=self.header.reduction == "mean", sharded=sharded)
         for known, part in zip(seeds, observed, strict=True):
             known.add(part.seed)
@@ -296,6 +298,7 @@ def joined_comparison(every: Sequence[Comparison]) -> Comparison:
     return Comparison(
         **{name: sum(getattr(one, name) for one in every) for name in counts},
         lengths=[sum(column) for column in zip(*lengths, every[-1].lengths, strict=False)],
+        longest=sum(map(max, lengths)) + every[-1].longest,
         other={name: None for one in every for name in one.other},
         overlaps=[
             (sum(one[0] for one in pair), sum(one[1] for one in pair), min(one[2] for one in pair)) for pair in pairs

@@ -270,10 +270,13 @@ def _seam(numbers: Sequence[int], earlier: Sequence[list[list[SavedState]]], own
             "checkpoint before the block"
         )
     lost = start.fresh and not state.fresh
+    options = {name: repr(option.values) for name, option in start.options.items()}
     if same:
         for rank, one in enumerate(starts):
             where = name if len(starts) == 1 else f"rank {rank} of {name}"
             doubts += [f"{where} {text}" for text in _doubts(one, state, earlier, rank)]
+            if {name: repr(option.values) for name, option in one.options.items()} != options:
+                doubts.append(f"{where} starts with other options than the first rank")
     return Seam(
         source=(part, state.step) if same else None,
         state=state if same else next((one for _, one in reversed(saved)), nothing),

@@ -111,8 +111,9 @@ MARK, STEPS, INTERNAL, CANARIES, STATES = "run.json", "steps.log", "internal.log
 #: All files, in the order of their digest.
 FILES = (MARK, STEPS, INTERNAL, CANARIES, STATES)
 
-#: Kinds of frames: a step, the end of a recording, the scores of canaries after it, and a saved state.
-STEP, END, SCORED, STATE = 1, 2, 3, 4
+#: Kinds of frames: a step, the end of a recording, the scores of canaries after it, a saved state, and the message of
+#: the recorder's last warning, after the last internal step.
+STEP, END, SCORED, STATE, FAULT = 1, 2, 3, 4, 5
 
 #: The largest number of steps.
 MOST_STEPS = 2**20
@@ -174,6 +175,12 @@ class RunWriter:
     def end(self, told: Mapping[str, Any]) -> None:
         try:
             self._steps.append(END, json.dumps(told).encode("utf-8"))
+        finally:
+            self.close()
+
+    def fail(self, message: str) -> None:
+        try:
+            self._internal.append(FAULT, message.encode("utf-8", "replace"))
         finally:
             self.close()
 

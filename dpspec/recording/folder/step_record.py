@@ -236,12 +236,13 @@ class InternalStep:
 class RankStep:
     """The observations of one rank at a step, for the comparison of ranks.
 
-    gradients, parameters, seed, noise_seed, noise_state, order: 8 bytes of digests of the reduced gradients and of the
-    parameters after the step (zeros if these are sharded), of the seeds of batches and of noise, of the state of the
-    noise's generator (zeros unless sharded), and of the order of the records. foreign: the number of drawn records that
-    are not in this rank's share. own, total: the gradients before and after the reduction along common directions; of
-    sharded parameters, the clipped sum of the rank, and its rows of the sum of all. noise: of this rank, in standard
-    deviations, along directions that are common to all ranks' rows. places: of the drawn records in the share.
+    gradients, parameters, seed, noise_seed, noise_state, order: 8 bytes of digests of the reduced gradients (zeros if
+    these are sharded), of the parameters after the step (those that a sharded model gathered for its passes), of the
+    seeds of batches and of noise, of the state of the noise's generator (zeros unless sharded), and of the order of the
+    records. foreign: the number of drawn records that are not in this rank's share. own, total: the gradients before
+    and after the reduction along common directions; of sharded parameters, the clipped sum of the rank, and its rows of
+    the sum of all. noise: of this rank, in standard deviations, along directions that are common to all ranks' rows.
+    places: of the drawn records in the share.
     """
 
     gradients: bytes

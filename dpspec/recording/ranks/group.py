@@ -9,6 +9,7 @@ others learn of it from the store.
 import hashlib
 import itertools
 import secrets
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -23,6 +24,9 @@ _RECORDINGS = itertools.count()
 
 #: The time that ranks wait for each other before a computation that all must make at once.
 PATIENCE = timedelta(seconds=60)
+
+#: The time after which a waiting rank asks whether another one has stopped to record.
+_GLANCE = timedelta(seconds=1)
 
 
 class Signal:
@@ -68,6 +72,10 @@ class Group:
             whole.update(one)
         return whole.digest()
 
+    def end(self) -> None:
+        """Let no rank wait for this one, which no longer records."""
+        torch.distributed.distributed_c10d._get_default_store().set(f"dpspec/{self.run}/ended", "1")
+
     def agree(self, what: str, value: int) -> Sequence[int] | None:
         """The values of all ranks if each gives one in time; otherwise None, on every rank.
 
@@ -77,11 +85,14 @@ class Group:
         place = f"dpspec/{self.run}/{what}"
         keys = [f"{place}/{rank}" for rank in range(self.world)]
         store.set(keys[self.rank], str(value))
-        try:
-            store.wait(keys, PATIENCE)
-            found = "yes"
-        except RuntimeError:
-            found = "no"
+        found, begun = "", time.monotonic()
+        while not found:
+            try:
+                store.wait(keys, min(_GLANCE, PATIENCE))
+                found = "yes"
+            except RuntimeError:
+                over = time.monotonic() - begun >= PATIENCE.total_seconds()
+                found = "no" if over or store.check([f"dpspec/{self.run}/ended"]) else ""
         if bytes(store.compare_set(f"{place}/decision", "", found)).decode() != "yes":
             return None
         return [int(store.get(key)) for key in keys]

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dpspec.recording.fingerprints import integers, memory_of, readable_digest
+from dpspec.recording.fingerprints import Tally, fingerprint, integers, key_of, memory_of, readable_digest
 from dpspec.recording.folder.step_record import DIRECTIONS, Indices, RankStep
 from dpspec.recording.ranks.group import Group
 from dpspec.recording.ranks.shards import local
@@ -48,6 +48,10 @@ class RankWatch:
 
     group: of the ranks. sharded: whether each rank holds rows of the parameters; starts: the place of the first
     coordinate of each.
+
+    Attributes:
+        other: Of a sharded model, the number of gathered parameters that have other rows than this rank's, and of steps
+            at which a parameter has different values in two passes.
     """
 
     def __init__(
@@ -67,6 +71,8 @@ class RankWatch:
         self.starts = [start for start, _ in shards]
         sizes = [local(p).numel() for p in self._noisy]
         self._of_rows = NoiseSketch(sizes, seed=seed, width=self.sketch.width) if self.sharded else None
+        self.other, self._key = Tally(), key_of(group.digest(b"seed") + group.digest(b"factors"))
+        self._gathered: list[tuple[int, Any]] = []
         self._forget()
         self._order: tuple[tuple[bool, int, int], Indices] | None = None
 
@@ -83,6 +89,18 @@ class RankWatch:
     def add(self, along: Tensor) -> None:
         """Add a clipped sum of this rank, along the common directions."""
         self._own = self._own + along if len(self._own) else along
+
+    def gather(self, number: int, gathered: Tensor) -> None:
+        """Observe a parameter that a pass uses, which all ranks gather from the same rows."""
+        self._gathered.append((number, fingerprint(gathered.detach(), self._key)))
+
+    def _passes(self) -> bytes:
+        """The digest of the parameters in the passes of the step."""
+        told = [(number, one.tolist() if isinstance(one, Tensor) else one) for number, one in self._gathered]
+        found = {f"{number} {one}" for number, one in told}
+        self.other.add(len(found) > len({number for number, _ in told}))
+        self._gathered = []
+        return self._digest_of(*(one.encode() for one in sorted(found)))
 
     def before_noise(self) -> None:
         if self.sharded:
@@ -101,12 +119,13 @@ class RankWatch:
             along = sketch.along(sketch.fold(noise))
             self._noise = (along / deviation if deviation > 0.0 else along).clamp(-_LARGEST, _LARGEST)
 
-    def step(self, drawn: Indices | None) -> RankStep:
+    def step(self, drawn: Indices | None, epoch: Any = None) -> RankStep:
+        """drawn: the records of the step. epoch: of the sampler when it began to draw them."""
         own, total, noise = (one.float().cpu().numpy() for one in (self._own, self._total, self._noise))
-        places, foreign, order = self._places(drawn)
+        places, foreign, order = self._places(drawn, epoch)
         made = RankStep(
             gradients=self._gradients,
-            parameters=_NONE if self.sharded else self._digest(self._trained),
+            parameters=self._passes() if self.sharded else self._digest(self._trained),
             seed=self._seed(self._sampler),
             noise_seed=self._seed(self._optimizer),
             noise_state=self._state,
@@ -139,7 +158,7 @@ class RankWatch:
             seed = self.group.rank.to_bytes(8, "little")
         return self._digest_of(b"seed", seed)
 
-    def _places(self, drawn: Indices | None) -> tuple[Indices, int, bytes]:
+    def _places(self, drawn: Indices | None, epoch: Any) -> tuple[Indices, int, bytes]:
         """The places of the drawn records in this rank's share, the number outside it, and the order's digest.
 
         Opacus' sampler shuffles all records by a seed that the ranks share; rank r owns places r, r + world, ...
@@ -147,7 +166,8 @@ class RankWatch:
         sampler, world = self._sampler, self.group.world
         if sampler is None or drawn is None:
             return np.zeros(0, dtype=np.int64), 0, _NONE
-        key = bool(sampler.shuffle), int(sampler.shuffle_seed) + int(sampler.epoch), int(sampler.total_size)
+        seed = int(sampler.shuffle_seed) + int(sampler.epoch if epoch is None else epoch)
+        key = bool(sampler.shuffle), seed, int(sampler.total_size)
         if self._order is None or self._order[0] != key:
             order = torch.arange(key[2])
             if key[0]:

@@ -266,16 +266,12 @@ Observer = Callable[[int, Tensor], None]
 class WholeGradients:
     """The gradients of whole parameters that the backward passes of a rank compute, before FSDP2 sums and shards them.
 
-    FSDP2 gathers the parameters of a module for its forward pass; autograd differentiates by the gathered ones.
-
-    Attributes:
-        other: The number of gathered parameters whose rows of this rank are not the rank's own.
+    FSDP2 gathers the parameters of a module for its forward pass, and again for a backward pass; autograd
+    differentiates by the gathered ones.
     """
 
-    def __init__(self, model: nn.Module, parameters: Sequence[Tensor], starts: Sequence[int]) -> None:
-        """starts: the place of the first coordinate of this rank in each parameter."""
-        self._model, self._parameters, self._starts = model, list(parameters), list(starts)
-        self.other = Tally()
+    def __init__(self, model: nn.Module, parameters: Sequence[Tensor], rank: RankWatch) -> None:
+        self._model, self._parameters, self._rank = model, list(parameters), rank
         self.gathered: dict[int, Tensor] = {}
         self._observer: Observer | None = None
         self._discarding = False
@@ -315,21 +311,24 @@ class WholeGradients:
                 self._guarded(partial(self._compare, number, p))
 
     def _compare(self, number: int, gathered: Tensor) -> None:
-        rows, start, bits = local(self._parameters[number]).detach(), self._starts[number], Bits()
+        rows, start, bits = local(self._parameters[number]).detach(), self._rank.starts[number], Bits()
         same = gathered.detach().reshape(-1)[start : start + rows.numel()].view(rows.shape)
         bits.keep([rows])
-        self.other.add(bits.differ([same]))
+        self._rank.other.add(bits.differ([same]))
+        self._rank.gather(number, gathered)
 
     def _differentiated(self, number: int, gradient: Tensor) -> Tensor | None:
         if self._observer is not None:
             self._observer(number, gradient.detach())
+        if not self._discarding:
+            self._guarded(partial(self._rank.gather, number, self.gathered[number]))
         return gradient.new_zeros(()).expand_as(gradient) if self._discarding else None
 
 
 class ShardedGhostSums(GhostSums):
     def __init__(self, model: Any, optimizer: Any, rank: RankWatch) -> None:
         super().__init__(model, optimizer)
-        self._rank, self.whole = rank, WholeGradients(model, optimizer.params, rank.starts)
+        self._rank, self.whole = rank, WholeGradients(model, optimizer.params, rank)
         self._parameters = self.whole.gathered
         self._chosen = random.Random(int.from_bytes(rank.group.digest(b"batches"), "little"))
         self._batch, self._agreeing = 0, True

@@ -1,10 +1,13 @@
 """The state of a model apart from its trained parameters, and whether it changed during a recording.
 
-Buffers, frozen parameters and the names of parameters are compared at each step, and with everything else at the end:
+Buffers, frozen parameters and the names of parameters are compared in passes, at each step, and with everything else
+at the end:
 the classes and attributes of all modules, the names, order, attributes and layout of the entries of ``state_dict()``,
 extra state and metadata, and the bytes of storages that no parameter or buffer uses, which ``torch.save`` writes.
 """
 
+import random
+import sys
 from collections.abc import Iterator, Sequence
 from types import MethodType
 from typing import Any
@@ -14,7 +17,7 @@ from torch import Tensor, nn
 
 from dpspec.recording.fingerprints import MOST_BYTES, UNREAD, digest, readable_digest, sparse_parts, tensor_digest
 from dpspec.recording.ranks.shards import local
-from dpspec.recording.recognized import inner_module, is_fsdp2
+from dpspec.recording.recognized import inner_module, is_fsdp2, is_registered
 
 #: Attributes of every module: its parts, which are compared separately, its hooks, and its mode.
 _OF_EVERY_MODULE = {*vars(nn.Module()), "_is_full_backward_hook", "_compiled_call_impl", "_forward_hooks_with_kwargs"}
@@ -25,10 +28,15 @@ _OF_OPACUS = {
     *("hooks_enabled", "grad_accumulation_allowed", "grad_accumulation_hook", "ddp_hooks"),
 }
 #: Attributes of torch's wrapper for several processes that change at its first passes, or by ``no_sync``.
-_OF_PROCESSES = {"_has_rebuilt_buckets", "_lazy_init_ran", "require_forward_param_sync", "require_backward_grad_sync"}
+_OF_PROCESSES = {
+    *("_has_rebuilt_buckets", "_lazy_init_ran", "require_forward_param_sync", "require_backward_grad_sync"),
+    "_static_graph_delay_allreduce_enqueued",
+}
 
-#: Attributes of the modules of a sharded model: the state of FSDP2, and what Opacus keeps of the last batch.
-_OF_SHARDS = ("__composable_api_state_key", "_forward_counter", "norm_sample", "ft_compute_sample_grad")
+#: Attributes of the modules of a sharded model that hold FSDP2's state, and of its layers, what Opacus keeps of the
+#: last batch.
+_OF_FSDP2 = ("STATE_KEY", "REGISTRY_KEY")
+_OF_SHARDS = {"_forward_counter", "norm_sample", "ft_compute_sample_grad"}
 #: Attributes of the wrapper that ``torch.compile`` returns, which its first passes change.
 _OF_COMPILED = {"dynamo_ctx", "forward", "get_compiler_config"}
 
@@ -36,6 +44,9 @@ _OF_PARAMETERS = {"grad_sample", "summed_grad", "_forward_counter", "_norm_sampl
 
 #: The attribute that torch.compile adds to parameters, with its values.
 _OF_COMPILER = {"_dynamo_static_input_type": ("guarded", "unguarded")}
+
+#: Bytes of a tensor in a pass that are read on average at most.
+_READ = 2**20
 
 #: Largest number of names that are written of each kind.
 _MOST_NAMES = 20
@@ -63,12 +74,18 @@ class ModelState:
 
     def before_step(self) -> None:
         self.compare_names()
+        self.compare_tensors()
+
+    def compare_tensors(self, *, in_pass: bool = False) -> None:
+        """Compare buffers and frozen parameters that torch counts as written, in a pass also a random one."""
+        drawn = random.SystemRandom().choice(list(self._places)) if in_pass and self._places else None
         for name, (holder, key) in self._places.items():
             tensor = holder.get(key)
             if name in self._moved or not isinstance(tensor, Tensor):
                 continue
             version = id(tensor), -1 if tensor.is_inference() else tensor._version, tensor.shape
-            if self._versions.get(name) != version:
+            read = name == drawn and random.SystemRandom().random() * tensor.nbytes < _READ
+            if read or self._versions.get(name) != version:
                 self._versions[name] = version
                 if tensor_digest(tensor) != self._tensors[name]:
                     self._moved.add(name)
@@ -139,7 +156,7 @@ class ModelState:
             kind = type(module)
             found[f"class of {prefix or 'the model'}"] = f"{id(kind)} {id(getattr(kind.forward, '__code__', None))}"
             for key, value in list(vars(module).items()):
-                if not (_is_known(module, key, value) or (sharded and key.startswith(_OF_SHARDS))):
+                if not (_is_known(module, key, value) or (sharded and _is_of_shards(module, key, value))):
                     found[f"{prefix}.{key}" if prefix else key] = readable_digest(value, skip)
         for name, parameter in self._model.named_parameters():
             for key, value in list(vars(parameter).items()):
@@ -191,18 +208,26 @@ def _named_parts(name: str, tensor: Tensor) -> list[tuple[str, Tensor]]:
     return [(name, tensor)] if len(parts) == 1 else [(f"{name}[{i}]", part) for i, part in enumerate(parts)]
 
 
+def _is_of_shards(module: nn.Module, key: str, value: Any) -> bool:
+    contract = sys.modules.get("torch.distributed._composable.contract")
+    if key in [getattr(contract, name, None) for name in _OF_FSDP2]:
+        return True
+    return key in _OF_SHARDS and any(p is not None and p.requires_grad for p in module._parameters.values())
+
+
 def _is_known(module: nn.Module, key: str, value: Any) -> bool:
-    of_a_batch = {"activations": isinstance(value, list) and not value, "max_batch_len": type(value) is int}
     if isinstance(value, MethodType) and str(value.__func__.__module__).startswith("dpspec.recording."):
         return True  # the recorder's own, while it records
-    if key in _OF_EVERY_MODULE or of_a_batch.get(key, False):
+    if key in _OF_EVERY_MODULE or (key == "activations" and type(value) is list and not value):
         return True
-    package = type(module).__module__
+    package = type(module).__module__ if is_registered(type(module)) else ""
     if package == "torch.nn.parallel.distributed":
         return key in _OF_PROCESSES
     if package == "torch._dynamo.eval_frame":
         return key in _OF_COMPILED
-    return key in _OF_OPACUS and package.partition(".")[0] == "opacus"
+    return (key in _OF_OPACUS or (key == "max_batch_len" and type(value) is int)) and package.partition(".")[
+        0
+    ] == "opacus"
 
 
 def _different(now: dict[str, str], before: dict[str, str]) -> set[str]:

@@ -400,7 +400,8 @@ def _least(values: Array) -> float:
 def dots(one: Tensor, other: Tensor, piece: int = 2**16) -> Tensor:
     """Sums of products along the last dimension, float64, in pieces: one sum of 10^8 float32 products is 1 % short."""
     pieces = zip(torch.split(one, piece, dim=-1), torch.split(other, piece, dim=-1), strict=True)
-    return torch.stack([torch.linalg.vecdot(a, b) for a, b in pieces]).double().sum(0)
+    sums = [torch.linalg.vecdot(a, b).double() for a, b in pieces]
+    return sums[0] if len(sums) == 1 else torch.stack(sums).sum(0)
 
 
 def row_of(parts: Sequence[Tensor]) -> Tensor:

@@ -229,8 +229,15 @@ class OpacusWatch:
         for name in ("grad_sample", "summed_grad"):
             if name in _OF_PARAMETERS or name in _OF_TENSORS:
                 raise TypeError(f"a class of tensors has the attribute {name}, which Opacus sets on parameters")
-        for name, kind in (("secure_mode", bool), ("loss_reduction", str)):
-            if type(value := getattr(self._optimizer, name)) is not kind:
+        attributes: list[tuple[str, type]] = [("secure_mode", bool), ("loss_reduction", str)]
+        if self._rank is not None:
+            attributes += [("rank", int), ("world_size", int)]
+        found = [(name, getattr(self._optimizer, name), kind) for name, kind in attributes]
+        if self._sharded:
+            state = self._optimizer.grad_state
+            found += [("grad_state", one, dict) for one in (state, *dict.values(state))]
+        for name, value, kind in found:
+            if type(value) is not kind:
                 raise TypeError(f"{name} of the optimizer is of class {type(value).__name__}")
 
     def _begin_ghost(self, ghost: GhostSums) -> None:
@@ -364,6 +371,7 @@ class OpacusWatch:
 
     def _before_reduction(self) -> None:
         assert self._rank is not None
+        self._require_plain()
         self._compare()
         self._rank.reduction(over=False)
 

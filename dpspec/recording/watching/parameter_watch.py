@@ -93,11 +93,13 @@ class GradientParameters:
                 return
         self._kinds.add(kind)
         self._compared += 1
-        if torch._C._functorch.peek_interpreter_stack() is None:
-            self._other.add(self._watch.moved())
-        else:
+        if torch._C._functorch.peek_interpreter_stack() is not None:
             with torch._C._DisableFuncTorch():  # transforms of torch.func hide the memory of all tensors
                 self._other.add(self._watch.moved())
+            return
+        self._other.add(self._watch.moved())
+        if self._model_state is not None and not self._sharded:  # FSDP2 gathers frozen parameters in a pass
+            self._model_state.compare_tensors(in_pass=True)
 
     def stepped(self) -> None:
         self._steps += 1

@@ -25,7 +25,10 @@ class SamplerWatch:
         self._waiting: deque[tuple[int, Indices, Any]] = deque()
         #: The sampler's ``sample_rate`` at each draw up to the last step.
         self.rates: list[Any] = []
-        self._passes, self._fetched = 0, False  # the last step may leave batches that were fetched for later ones
+        #: The sampler's ``epoch`` at the beginning of the pass that the last step used.
+        self.epoch: Any = None
+        self._epochs: dict[int, Any] = {}  # of each pass
+        self._fetched = False  # the last step may leave batches that were fetched for later ones
         self._used, self._resized, self._sizes = False, False, self._read_sizes()
         self.drawn = 0
         #: The number of times that batches were passed over before others were used.
@@ -56,8 +59,9 @@ class SamplerWatch:
             self.passed_over += bool(self._waiting) and not self._used
             self._waiting.clear()
         self._used = False
-        self._passes += 1
-        return self._passes
+        number = len(self._epochs) + 1
+        self._epochs[number] = getattr(self._sampler, "epoch", None)
+        return number
 
     def add(self, batch: Any, number: int) -> None:
         self.drawn += 1
@@ -97,6 +101,7 @@ class SamplerWatch:
         if not self._waiting:
             return None
         self._used = True
+        self.epoch = self._epochs.get(self._waiting[0][0])
         if not self._ahead:
             taken = self._latest(rows)
             self._fetched = bool(self._waiting)
@@ -115,6 +120,7 @@ class SamplerWatch:
             if self._fetched or len(starts) == 1:
                 spans.insert(0, (0, 1))
         first, last = next((one for one in spans if sum(map(len, every[slice(*one)])) == rows), (0, len(every)))
+        self.epoch = self._epochs.get(numbers[first])
         self._waiting = deque([*self._waiting][last:] if self._rated else [])
         self.passed_over += first > 0 or (last < len(every) and not self._rated)
         return every[first:last]
