@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dpspec.recording.fingerprints import Tally, fingerprint, integers, key_of, memory_of, readable_digest
+from dpspec.recording.fingerprints import Tally, fingerprint, key_of, readable_digest
 from dpspec.recording.folder.step_record import DIRECTIONS, Indices, RankStep
 from dpspec.recording.ranks.group import Group
 from dpspec.recording.ranks.shards import local
@@ -92,15 +92,14 @@ class RankWatch:
 
     def gather(self, number: int, gathered: Tensor) -> None:
         """Observe a parameter that a pass uses, which all ranks gather from the same rows."""
-        self._gathered.append((number, fingerprint(gathered.detach(), self._key)))
+        self._gathered.append((number, fingerprint(gathered, self._key)))
 
     def _passes(self) -> bytes:
         """The digest of the parameters in the passes of the step."""
-        told = [(number, one.tolist() if isinstance(one, Tensor) else one) for number, one in self._gathered]
-        found = {f"{number} {one}" for number, one in told}
-        self.other.add(len(found) > len({number for number, _ in told}))
-        self._gathered = []
-        return self._digest_of(*(one.encode() for one in sorted(found)))
+        gathered, self._gathered = self._gathered, []
+        found = {f"{number} {_told(one)}" for number, one in gathered}
+        self.other.add(len(found) > len({number for number, _ in gathered}))
+        return self._digest_of(*map(str.encode, sorted(found)))
 
     def before_noise(self) -> None:
         if self.sharded:
@@ -147,7 +146,7 @@ class RankWatch:
         return self.group.digest(*content)[:_BYTES]
 
     def _digest(self, tensors: Iterable[Tensor | None]) -> bytes:
-        return self._digest_of(*(bytes(memory_of(integers(one))) for one in tensors if one is not None))
+        return self._digest_of(*(_told(fingerprint(one, self._key)).encode() for one in tensors if one is not None))
 
     def _seed(self, drawing: Any) -> bytes:
         """The digest of the seed of an object's generator; of the rank's number if it has none."""
@@ -179,3 +178,7 @@ class RankWatch:
         places = self._order[1][known]
         mine = places % world == self.group.rank
         return places[mine] // world, len(drawn) - int(mine.sum()), self._digest_of(b"order", repr(key).encode())
+
+
+def _told(fingerprint: Any) -> str:
+    return str(fingerprint.tolist() if isinstance(fingerprint, Tensor) else fingerprint)
