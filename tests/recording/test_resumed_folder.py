@@ -388,6 +388,10 @@ def test_jobs_that_are_killed_before_their_first_step_are_omitted(tmp_path: Path
     assert jobs.run(epochs=1) == [0, 0]
     (jobs.folder / "part-3" / "rank-1").mkdir(parents=True)
     shutil.copy(jobs.folder / "part-2" / "rank-1" / MARK, jobs.folder / "part-3" / "rank-1")
+    assert checked(jobs.folder).run.folder.numbers == (2,)
+    shutil.copy(jobs.folder / "part-2" / "rank-1" / STATES, jobs.folder / "part-3" / "rank-1")
+    with pytest.raises(RecordingError, match="rank 0 of 2 is missing"):  # the part may have trained
+        open_run(jobs.folder)
     assert jobs.run(epochs=1) == [0, 0]
     found = checked(jobs.folder)
     assert (found.verdict, found.run.folder.numbers) == ("proved", (2, 4))

@@ -24,7 +24,7 @@ from dpspec.recording.folder.joined_folder import (
     joined_comparison,
     open_part,
 )
-from dpspec.recording.folder.run_folder import INTERNAL, MARK, STEPS, RunFolder, Scored
+from dpspec.recording.folder.run_folder import INTERNAL, MARK, STATES, STEPS, RunFolder, Scored
 from dpspec.recording.folder.step_record import UNSEEN, InternalStep, OptionChange, PublicStep, SavedState
 
 _PART = re.compile(r"part-([1-9][0-9]{0,3})", re.ASCII)
@@ -60,7 +60,7 @@ def open_run(path: Path) -> "RunFolder | JoinedFolder | ResumedFolder":
         return first
     if numbers != list(range(1, len(numbers) + 1)) or len(numbers) > MOST_PARTS:
         raise RecordingError(f"{path}: parts {', '.join(map(str, numbers[:9]))}: one is missing, or there are too many")
-    numbers = [number for number in numbers if not _is_empty(part_of(path, number))] or [1]
+    numbers = [n for n in numbers if not _is_empty(part_of(path, n), last=n == numbers[-1])] or [1]
     parts = [open_part(part_of(path, number)) for number in numbers]
     ended = list[bool]()
     for number, part in zip(numbers, parts, strict=True):
@@ -89,10 +89,14 @@ def open_run(path: Path) -> "RunFolder | JoinedFolder | ResumedFolder":
     return ResumedFolder(parts[-1].path, tuple(parts), tuple(numbers), tuple(seams), header, options, saved)
 
 
-def _is_empty(part: Path) -> bool:
-    """Whether a part was killed before all its processes noted their start; none trained."""
+def _is_empty(part: Path, *, last: bool) -> bool:
+    """Whether a part was killed before all its processes noted their start; none trained.
+
+    Of the last part none may have noted it, because no later part shows that it starts with a state of an earlier one.
+    """
     places = [part, *part.glob("rank-*")]
     logs = [place / (INTERNAL if (place / INTERNAL).exists() else STEPS) for place in places]
+    logs += [place / STATES for place in places if last]
     if any(log.exists() and log.stat().st_size for log in logs):
         return False
     try:
