@@ -197,9 +197,11 @@ class WatchedTraining:
             writer, self.writer = self.writer, None
             message = f"ends at step {writer.steps}, the training continues: {type(error).__name__}: {error}"
             warnings.warn(f"dpspec.record: the recording into {self._folder} {message}", RuntimeWarning, stacklevel=3)
-            if self._group is not None:
-                self._group.end()
-            writer.fail(message)
+            with contextlib.suppress(Exception):
+                writer.fail(message)
+            with contextlib.suppress(Exception):
+                if self._group is not None:
+                    self._group.end()
 
     def end(self, kind: type[BaseException] | None) -> None:
         assert self.writer is not None

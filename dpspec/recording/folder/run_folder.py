@@ -180,7 +180,7 @@ class RunWriter:
 
     def fail(self, message: str) -> None:
         try:
-            self._internal.append(FAULT, message.encode("utf-8", "replace"))
+            self._internal.append(FAULT, message[:1000].encode("utf-8", "replace"))
         finally:
             self.close()
 

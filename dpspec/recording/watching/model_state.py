@@ -1,9 +1,9 @@
 """The state of a model apart from its trained parameters, and whether it changed during a recording.
 
 Buffers, frozen parameters and the names of parameters are compared in passes, at each step, and with everything else
-at the end:
-the classes and attributes of all modules, the names, order, attributes and layout of the entries of ``state_dict()``,
-extra state and metadata, and the bytes of storages that no parameter or buffer uses, which ``torch.save`` writes.
+at the end: the classes and attributes of all modules, the names, order, attributes and layout of the entries of
+``state_dict()``, extra state and metadata, and the bytes of storages that no parameter or buffer uses, which
+``torch.save`` writes.
 """
 
 import random
@@ -156,7 +156,7 @@ class ModelState:
             kind = type(module)
             found[f"class of {prefix or 'the model'}"] = f"{id(kind)} {id(getattr(kind.forward, '__code__', None))}"
             for key, value in list(vars(module).items()):
-                if not (_is_known(module, key, value) or (sharded and _is_of_shards(module, key, value))):
+                if not (_is_known(module, key, value) or (sharded and _is_of_shards(module, key))):
                     found[f"{prefix}.{key}" if prefix else key] = readable_digest(value, skip)
         for name, parameter in self._model.named_parameters():
             for key, value in list(vars(parameter).items()):
@@ -208,7 +208,7 @@ def _named_parts(name: str, tensor: Tensor) -> list[tuple[str, Tensor]]:
     return [(name, tensor)] if len(parts) == 1 else [(f"{name}[{i}]", part) for i, part in enumerate(parts)]
 
 
-def _is_of_shards(module: nn.Module, key: str, value: Any) -> bool:
+def _is_of_shards(module: nn.Module, key: str) -> bool:
     contract = sys.modules.get("torch.distributed._composable.contract")
     if key in [getattr(contract, name, None) for name in _OF_FSDP2]:
         return True
@@ -225,9 +225,8 @@ def _is_known(module: nn.Module, key: str, value: Any) -> bool:
         return key in _OF_PROCESSES
     if package == "torch._dynamo.eval_frame":
         return key in _OF_COMPILED
-    return (key in _OF_OPACUS or (key == "max_batch_len" and type(value) is int)) and package.partition(".")[
-        0
-    ] == "opacus"
+    of_opacus = key in _OF_OPACUS or (key == "max_batch_len" and type(value) is int)
+    return of_opacus and package.partition(".")[0] == "opacus"
 
 
 def _different(now: dict[str, str], before: dict[str, str]) -> set[str]:
