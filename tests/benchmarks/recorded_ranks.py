@@ -4,7 +4,7 @@
         [--steps 60]
 
 Each setting trains twice in the same processes, without and with a recorder, which take turns step by step. Times are
-CPU times of rank 0 with its network threads. Bytes on the network are those of the loopback device, so nothing else
+CPU times of rank 0 with its network threads. Bytes on the network are counted at the loopback device, so nothing else
 may use it (``unshare -n`` gives the script its own).
 """
 
