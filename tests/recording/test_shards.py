@@ -323,6 +323,41 @@ class WithFrozenLayer(Ranked):
         return nn.Sequential(frozen, nn.LayerNorm(6), nn.Linear(6, 15), nn.Tanh(), nn.Linear(15, 3))
 
 
+def frozen_rows(training: Ranked, rank: int) -> None:
+    """Each rank writes its last batch into the gathered copy of a frozen weight."""
+    before = torch.zeros(())
+    for x, y in training.loader:
+        for module in training.model.modules():
+            if isinstance(module, FSDPModule):
+                module.unshard()
+        training.model._module[0].weight.data[:, 0].add_(before)
+        training.step(x, y)
+        before = x.mean()
+
+
+def frozen_shard(training: Ranked, rank: int) -> None:
+    """Rank 1 writes its last batch into its rows of a frozen weight, and restores them before the step."""
+    shard, before = local(training.model._module[0].weight).detach(), torch.zeros(())
+    kept = shard.clone()
+    for x, y in training.loader:
+        training.private.zero_grad()
+        shard.add_(before * rank)
+        training.criterion(training.model(x), y).backward()
+        shard.copy_(kept)
+        training.private.step()
+        before = x.mean()
+
+
+@pytest.mark.parametrize(
+    ("script", "test"), [(frozen_rows, checks.OTHER_PARAMETERS), (frozen_shard, "changed model state without noise")]
+)
+def test_frozen_parameters_of_a_pass_are_compared(script: Script, test: str, tmp_path: Path) -> None:
+    assert WithFrozenLayer(tmp_path / "run", sharded=True, epochs=2, within=script).run() == [0, 0]
+    found = check_run(tmp_path / "run", QUESTION)
+    assert found.status == ("open", "deviates")
+    assert test in found.rejected
+
+
 @pytest.mark.parametrize("made", [{"within": evaluated}, {"within": Ranked.train_in_chunks}])
 @pytest.mark.parametrize("kind", [Ranked, WithFrozenLayer])
 def test_passes_and_layers_without_updates_are_no_deviation(

@@ -51,7 +51,7 @@ class RankWatch:
 
     Attributes:
         other: Of a sharded model, the number of gathered parameters that have other rows than this rank's, and of steps
-            at which a parameter has different values in two passes.
+            at which a parameter has different values in two passes, or a frozen one others than at an earlier step.
     """
 
     def __init__(
@@ -73,6 +73,7 @@ class RankWatch:
         self._of_rows = NoiseSketch(sizes, seed=seed, width=self.sketch.width) if self.sharded else None
         self.other, self._key = Tally(), key_of(group.digest(b"seed") + group.digest(b"factors"))
         self._gathered: list[tuple[int, Any]] = []
+        self._frozen: dict[int, str] = {}
         self._forget()
         self._order: tuple[tuple[bool, int, int], Indices] | None = None
 
@@ -91,15 +92,17 @@ class RankWatch:
         self._own = self._own + along if len(self._own) else along
 
     def gather(self, number: int, gathered: Tensor) -> None:
-        """Observe a parameter that a pass uses, which all ranks gather from the same rows."""
+        """Observe a parameter that a pass uses, which all ranks gather from the same rows; frozen ones come last."""
         self._gathered.append((number, fingerprint(gathered, self._key)))
 
     def _passes(self) -> bytes:
         """The digest of the parameters in the passes of the step."""
         gathered, self._gathered = self._gathered, []
-        found = {f"{number} {_told(one)}" for number, one in gathered}
-        self.other.add(len(found) > len({number for number, _ in gathered}))
-        return self._digest_of(*map(str.encode, sorted(found)))
+        found = {(number, _told(one)) for number, one in gathered}
+        frozen = [one for one in found if one[0] >= len(self._noisy)]
+        changed = any(told != self._frozen.setdefault(number, told) for number, told in frozen)
+        self.other.add(changed or len(found) > len({number for number, _ in found}))
+        return self._digest_of(repr(sorted(found)).encode())
 
     def before_noise(self) -> None:
         if self.sharded:

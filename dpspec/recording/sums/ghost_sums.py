@@ -279,8 +279,9 @@ class WholeGradients:
     def attach(self, guarded: Callable[[Callable[[], None]], None], undo: ExitStack) -> None:
         self._guarded, self._undo = guarded, undo
         numbers = {id(p): number for number, p in enumerate(self._parameters)}
-        for module in self._model.modules():
-            own = {name: numbers[id(p)] for name, p in module._parameters.items() if id(p) in numbers}
+        for module in self._model.modules():  # frozen parameters have the numbers after the last one
+            found = [(name, p) for name, p in module._parameters.items() if p is not None]
+            own = {name: numbers.setdefault(id(p), len(numbers)) for name, p in found}
             if own:
                 undo.callback(module.register_forward_pre_hook(partial(self._gather, own)).remove)
 
@@ -311,10 +312,11 @@ class WholeGradients:
                 self._guarded(partial(self._compare, number, p))
 
     def _compare(self, number: int, gathered: Tensor) -> None:
-        rows, start, bits = local(self._parameters[number]).detach(), self._rank.starts[number], Bits()
-        same = gathered.detach().reshape(-1)[start : start + rows.numel()].view(rows.shape)
-        bits.keep([rows])
-        self._rank.other.add(bits.differ([same]))
+        if number < len(self._parameters):
+            rows, start, bits = local(self._parameters[number]).detach(), self._rank.starts[number], Bits()
+            same = gathered.detach().reshape(-1)[start : start + rows.numel()].view(rows.shape)
+            bits.keep([rows])
+            self._rank.other.add(bits.differ([same]))
         self._rank.gather(number, gathered)
 
     def _differentiated(self, number: int, gradient: Tensor) -> Tensor | None:

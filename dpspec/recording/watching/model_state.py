@@ -60,6 +60,7 @@ class ModelState:
         self._kinds = [(type(module), type(module).forward) for module in model.modules()]
         self._attributes, self._state = self._held_attributes(), self._held_state()
         self._places = {name: place for name, place, _ in self._named_tensors()}
+        self._shards = {name: tensor for name, _, tensor in self._named_tensors() if local(tensor) is not tensor}
         self._named = dict(model.named_parameters(remove_duplicate=False))
         self._holders = [(module, module._modules, module._parameters) for module in model.modules()]
         holders = [holder for _, parts, own in self._holders for holder in (parts, own)]
@@ -80,10 +81,12 @@ class ModelState:
         """Compare buffers and frozen parameters that torch counts as written, in a pass also a random one."""
         drawn = random.SystemRandom().choice(list(self._places)) if in_pass and self._places else None
         for name, (holder, key) in self._places.items():
-            tensor = holder.get(key)
+            # FSDP2 replaces its shards in a pass
+            tensor = self._shards[name] if in_pass and name in self._shards else holder.get(key)
             if name in self._moved or not isinstance(tensor, Tensor):
                 continue
-            version = id(tensor), -1 if tensor.is_inference() else tensor._version, tensor.shape
+            own = local(tensor)
+            version = id(own), -1 if own.is_inference() else own._version, own.shape
             read = name == drawn and random.SystemRandom().random() * tensor.nbytes < _READ
             if read or self._versions.get(name) != version:
                 self._versions[name] = version

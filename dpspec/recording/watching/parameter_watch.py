@@ -98,7 +98,7 @@ class GradientParameters:
                 self._other.add(self._watch.moved())
             return
         self._other.add(self._watch.moved())
-        if self._model_state is not None and not self._sharded:  # FSDP2 gathers frozen parameters in a pass
+        if self._model_state is not None:
             self._model_state.compare_tensors(in_pass=True)
 
     def stepped(self) -> None:
