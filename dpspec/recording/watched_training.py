@@ -24,6 +24,7 @@ from dpspec.recording.ranks.group import meet
 from dpspec.recording.ranks.rank_watch import RankWatch
 from dpspec.recording.ranks.shards import local
 from dpspec.recording.recognized import refuse_processes, uncompiled
+from dpspec.recording.sums.ghost_sums import ShardedGhostSums
 from dpspec.recording.sums.reported_gradients import ReportedGradients
 from dpspec.recording.sums.sensitivity_probe import SensitivityProbe
 from dpspec.recording.watching.arrays import ReportedUpdates
@@ -76,7 +77,7 @@ class WatchedTraining:
         group = meet(part) if parts.distributed else None
         if group is not None:
             part, rank = group.part, group.folder
-        self._parts, self._group = parts, group
+        self._parts = parts
         self._folder = part_of(folder, part) / rank
         self._undo = contextlib.ExitStack()
         self.samples, notes = self._watch_sampler()
@@ -152,6 +153,8 @@ class WatchedTraining:
         self._passes = None if inner is None else GradientParameters(self._watch, noisy, self._model_state)
         if self._passes is not None:
             self._passes.attach(parts.model, self.guarded, self._undo, parts.compiled)
+            if self._opacus is not None and isinstance(self._opacus.ghost, ShardedGhostSums):
+                self._opacus.ghost.whole.passing = partial(self._passes.observe, "backward")
         if parts.clipping is None:
             self._options = OptionWatch(
                 inner, lambda: {name: one for name, one in self.declared.items() if name != "records"}, self.guarded
@@ -200,8 +203,8 @@ class WatchedTraining:
             with contextlib.suppress(Exception):
                 writer.fail(message)
             with contextlib.suppress(Exception):
-                if self._group is not None:
-                    self._group.end()
+                if self._rank is not None:
+                    self._rank.group.end()
 
     def end(self, kind: type[BaseException] | None) -> None:
         assert self.writer is not None

@@ -25,7 +25,7 @@ _RECORDINGS = itertools.count()
 #: The time that ranks wait for each other before a computation that all must make at once.
 PATIENCE = timedelta(seconds=60)
 
-#: The time after which a waiting rank asks whether another one has stopped to record.
+#: The time after which a waiting rank asks whether another rank no longer records.
 _GLANCE = timedelta(seconds=1)
 
 

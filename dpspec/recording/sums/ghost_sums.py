@@ -273,6 +273,8 @@ class WholeGradients:
     def __init__(self, model: nn.Module, parameters: Sequence[Tensor], rank: RankWatch) -> None:
         self._model, self._parameters, self._rank = model, list(parameters), rank
         self.gathered: dict[int, Tensor] = {}
+        #: Called in each backward pass of the training, at the first parameter.
+        self.passing: Callable[[], None] = lambda: None
         self._observer: Observer | None = None
         self._discarding = False
 
@@ -324,6 +326,8 @@ class WholeGradients:
             self._observer(number, gradient.detach())
         if not self._discarding:
             self._guarded(partial(self._rank.gather, number, self.gathered[number]))
+            if number == 0:
+                self._guarded(self.passing)
         return gradient.new_zeros(()).expand_as(gradient) if self._discarding else None
 
 
