@@ -36,7 +36,7 @@ class PendingStep:
     rate: float = math.nan
     norms: list[Any] = field(default_factory=list)
     sketch: Any = None
-    summed: Tensor | None = None
+    summed: bool = False
     noised: bool = False
     sum_norm: Scalar | None = None
     divided: tuple[Scalar | None, Scalar] | None = None

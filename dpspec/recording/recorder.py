@@ -141,7 +141,8 @@ class Recorder:
         """
         training = self._reporting("noised")
         _require_once("noised", training.own.noised)
-        training.own.sketch, training.own.noised = training.sketched("noise", tensors_of(noise)), True
+        training.report("noise", tensors_of(noise))
+        training.own.noised = True
 
     def summed(self, total: Array | Iterable[Array]) -> None:
         """Report the sum of clipped gradients, before noise and any division, in the form of :meth:`noised`.
@@ -149,8 +150,9 @@ class Recorder:
         The optimizer's gradients must be the sum and the noise over a divisor, up to rounding.
         """
         training = self._reporting("summed")
-        _require_once("summed", training.own.summed is not None)
-        training.own.summed = training.sketched("the sum", tensors_of(total))
+        _require_once("summed", training.own.summed)
+        training.report("the sum", tensors_of(total))
+        training.own.summed = True
 
     def stepped(self, *, parameters: Iterable[Any] | None = None, gradients: Iterable[Any] | None = None) -> None:
         """Report that the parameters moved, which ends the step.

@@ -261,8 +261,8 @@ class WatchedTraining:
             "seconds": time.monotonic() - self._started,
         }
 
-    def sketched(self, what: str, given: Tensor | Iterable[Tensor]) -> Tensor:
-        """Keep the noise or the sum that a custom loop reports, and return its sketch."""
+    def report(self, what: str, given: Tensor | Iterable[Tensor]) -> None:
+        """Keep the noise or the sum that a custom loop reports."""
         parts = [given] if isinstance(given, Tensor) else list(given)
         flat = torch.cat([part.detach().reshape(-1) for part in parts]) if parts else torch.zeros(0)
         if len(flat) != sum(self._sizes):
@@ -273,7 +273,6 @@ class WatchedTraining:
                 f"{what} must have {sum(self._sizes)} numbers, one for each parameter, got {len(flat)}{where}"
             )
         self._given[what] = flat
-        return self._sketch.of(torch.split(flat, self._sizes))
 
     def reported_step(self, parameters: Iterable[Any] | None, gradients: Iterable[Any] | None) -> None:
         """Move the copies of a model's arrays to those that the loop reports, as a step of its optimizer."""
@@ -298,9 +297,13 @@ class WatchedTraining:
         step.deviation = step.noise_multiplier * step.clip_norm
         self._options.read()
         given, self._given = self._given, {}
-        if "noise" in given:
-            self._noise.add(given["noise"], given.get("the sum"), step.deviation, step.sketch[: len(self._sizes)])
-        self._reported.compare(step, given.get("noise"), given.get("the sum"))
+        noise, total = given.get("noise"), given.get("the sum")
+        if noise is not None:
+            layers = (() if row is None else torch.split(row[None], self._sizes, dim=1) for row in (noise, total))
+            measured = self._sketch.measure(*layers)
+            step.sketch, step.sum_norm = measured.sketches[0], None if total is None else measured.lengths[0]
+            self._noise.add(measured, [step.deviation])
+        self._reported.compare(step, noise, total)
         drawn: tuple[Indices, int] | None = None
         if step.members:
             drawn = np.concatenate(step.members), 1

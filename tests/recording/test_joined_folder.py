@@ -23,6 +23,7 @@ from dpspec.engine.recorded.executed_run import observe
 from dpspec.errors import NothingToRunError, RecordingError, UsageError
 from dpspec.recording.folder.facts import of_ranks
 from dpspec.recording.folder.run_folder import INTERNAL, STEPS, RunFolder
+from dpspec.recording.ranks import rank_watch
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -205,6 +206,17 @@ def test_faults_are_found(name: str, faulty: Path) -> None:
     assert (FAULTS[name][1] if name in FAULTS else joined_checks.SEEDS) in found.rejected
     if name == "seeds":
         assert any("torch.manual_seed(seed + rank)" in words for words in found.audit.recording.advice)
+
+
+def test_one_in_three_places_is_compared_in_large_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rank_watch, "_PLACES", 10)
+    faulty = Ranked(tmp_path / "faulty", prepare=FAULTS["one generator"][0])
+    assert Ranked(tmp_path / "sound").run(faulty) == [0, 0]
+    kept = [one.rank for one in RunFolder.open(tmp_path / "sound" / "rank-0").internal()]
+    assert {one.every for one in kept} == {3}
+    assert len({place % 3 for one in kept for place in one.places.tolist()}) == 1
+    assert check_run(tmp_path / "sound", QUESTION).verdict == "proved"
+    assert joined_checks.PLACES in check_run(tmp_path / "faulty", QUESTION).rejected
 
 
 def skips(training: Ranked, rank: int) -> None:

@@ -142,8 +142,7 @@ def test_a_vector_that_is_orthogonal_to_all_directions_is_found(whole: bool) -> 
     compared = ReportedGradients([parameter], sketch)
     total, noise = 0.1 * torch.randn(20_000), torch.randn(20_000)
     step = PendingStep()
-    for name, part in (("summed", total), ("sketch", noise)):
-        setattr(step, name, sketch.of([part]))
+    step.sketch = sketch.of([noise])
     step.updates, step.deviation, step.noised, step.norms = 1, 1.0, True, [torch.tensor([1e9])]
     added = torch.zeros(20_000)
     added[[0, 127 * 128]] = torch.tensor([0.01, -0.01])
@@ -227,8 +226,7 @@ def test_rounding_is_none_of_what_is_seen(size: int, seed: int) -> None:
                 reports.append(of * torch.randn(p.shape, generator=chance))
             for p, one, noise in zip(layers, reports[:2], reports[2:], strict=True):
                 p.grad = one / divisor + noise / divisor
-            for name, parts in (("summed", reports[:2]), ("sketch", reports[2:])):
-                setattr(step, name, sketch.of(parts))
+            step.sketch = sketch.of(reports[2:])
             step.updates, step.deviation, step.noised = 1, 1.0, True
             step.norms = [torch.tensor([1e9])]
             compared.before_step()

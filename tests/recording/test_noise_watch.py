@@ -20,7 +20,7 @@ import dpspec
 from dpspec.contract import Check
 from dpspec.engine.recorded.noise_checks import ALONG, noise_checks
 from dpspec.recording.watching.noise_sketch import NoiseSketch
-from dpspec.recording.watching.noise_watch import WINDOW, Coordinates, NoiseWatch, SampledSteps, dots
+from dpspec.recording.watching.noise_watch import WINDOW, Coordinates, NoiseWatch, SampledSteps
 
 #: Draws the noise of one step, of standard deviation 1: (step, shapes of the parameters, values kept between steps).
 Draw = Callable[[int, Sequence[torch.Size], dict[str, Any]], list[Tensor]]
@@ -297,8 +297,8 @@ def test_opacus_with_other_noise_deviates(attack: str, tmp_path: Path, monkeypat
 
 
 def add(watch: NoiseWatch, noise: list[Tensor], sums: list[Tensor], std: float) -> None:
-    row, total = (torch.cat([part.reshape(-1) for part in parts]) for parts in (noise, sums))
-    watch.add(row, total, std, torch.stack([part.double().square().sum() for part in noise]))
+    layers = ([part.reshape(1, -1) for part in parts] for parts in (noise, sums))
+    watch.add(NoiseSketch([part.numel() for part in noise]).measure(*layers), [std])
 
 
 def checks_of(watch: NoiseWatch, shapes: Sequence[tuple[int, ...]]) -> list[Check]:
@@ -371,7 +371,7 @@ def test_steps_without_known_noise_give_no_statistics() -> None:
     for std in (0.0, float("nan"), float("inf")):
         add(watch, [torch.randn(3)], [torch.zeros(3)], std)
     add(watch, [torch.tensor([1.0, float("nan"), 0.0])], [torch.zeros(3)], 1.0)
-    watch.add(torch.zeros(3, dtype=torch.int64), None, 1.0, torch.zeros(1))
+    add(watch, [torch.zeros(3, dtype=torch.int64)], [], 1.0)
     assert watch.found() is None
     assert NoiseWatch([]).found() is None
 
@@ -422,6 +422,6 @@ def test_squares_of_large_layers_lose_no_digits() -> None:
     """One float32 sum of 2^23 squares may be 2e-4 too small, which a test of 200 steps rejects."""
     noise = torch.randn(2**23, generator=torch.Generator().manual_seed(0))
     exact = sum(float(part.double().square().sum()) for part in noise.split(2**20))
-    found = NoiseSketch([len(noise)]).of([noise])[0]
-    assert abs(float(found) / exact - 1.0) < 1e-6
-    assert abs(float(dots(noise[None], -noise[None])) / exact + 1.0) < 1e-6
+    found = NoiseSketch([len(noise)]).measure([noise[None]], [-noise[None]])
+    assert abs(float(found.squares) / exact - 1.0) < 1e-6
+    assert abs(float(found.products) / exact + 1.0) < 1e-6

@@ -256,14 +256,14 @@ def journal(tmp_path):
 def test_the_digest_is_that_of_the_format(journal):
     path, _ = journal
     head = b"\x03\x00\x00\x00\x01"
-    digest = hashlib.sha256(FIRST + head + b"one").digest()
+    digest = hashlib.sha256(FIRST + head + b"one").digest()[:16]
     assert path.read_bytes().startswith(head + b"one" + digest)
 
 
 def test_a_file_cut_anywhere_reads_up_to_its_last_whole_frame(journal):
     path, _ = journal
     content = path.read_bytes()
-    ends = [5 + 3 + 32, 2 * 37 + 3, len(content)]
+    ends = [5 + 3 + 16, 2 * 21 + 3, len(content)]
     for length in range(len(content)):
         path.write_bytes(content[:length])
         assert len(list(read_frames(path, FIRST))) == sum(end <= length for end in ends)

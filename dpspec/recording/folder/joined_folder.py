@@ -268,10 +268,11 @@ class JoinedFolder:
         found.foreign += any(one.foreign or one.order != first.order for one in observed)
         if not 0.0 < rate < 1.0 or self.header.share is None:
             return
-        found.equal += self.header.share * rate
+        share = self.header.share / max(1, first.every)
+        found.equal += share * rate
         for (one, other), (expected, common, least) in pairs.items():
             both = len(np.intersect1d(observed[one].places, observed[other].places))
-            mean = (self.header.share + 1) * rate**2  # shares differ by at most one record
+            mean = (share + 1) * rate**2  # shares differ by at most one record
             pairs[one, other] = expected + mean, common + both, min(least, gaussian_noise.log_repeats(both, mean))
 
     def _compare_squares(self, layers: Sequence[Floats]) -> None:

@@ -6,9 +6,9 @@ the process is killed, and ``internal.log`` can be withheld. ``canaries.npz`` is
 end in ``steps.log``. ``states.log``, also internal, holds the states from which a later part may go on.
 
 The logs are journals: frames under a chain of digests, readable up to the last complete one. A frame is its length
-(4 bytes, little-endian), its kind (1 byte), its payload, and SHA-256 of the digest of the frame before it, the length,
-the kind and the payload. The first frame follows the digest of ``run.json``. Frames are written by one call, so a
-killed process leaves at most one incomplete frame, which readers skip.
+(4 bytes, little-endian), its kind (1 byte), its payload, and the first 16 bytes of SHA-256 of the digest of the frame
+before it, the length, the kind and the payload. The first frame follows the digest of ``run.json``. Frames are written
+by one call, so a killed process leaves at most one incomplete frame, which readers skip.
 """
 
 import hashlib
@@ -27,13 +27,12 @@ from dpspec import json_records
 from dpspec.errors import RecordingError, UsageError
 from dpspec.recording.folder.facts import Facts, read_facts
 from dpspec.recording.folder.header import MOST_BYTES, Header, read_header
-from dpspec.recording.folder.step_record import InternalStep, PublicStep, SavedState
+from dpspec.recording.folder.step_record import DIGEST, InternalStep, PublicStep, SavedState
 
 #: Largest size of a payload in bytes.
 LONGEST = 1 << 22
 
 _HEAD = struct.Struct("<IB")
-_DIGEST = 32
 
 
 @dataclass(frozen=True)
@@ -63,7 +62,7 @@ class JournalWriter:
             if len(payload) > LONGEST:
                 raise ValueError(f"a frame holds at most {LONGEST} bytes, got {len(payload)}")
             head = _HEAD.pack(len(payload), kind)
-            digest = hashlib.sha256(digest + head + payload).digest()
+            digest = hashlib.sha256(digest + head + payload).digest()[:DIGEST]
             parts += (head, payload, digest)
             digests.append(digest)
         whole = b"".join(parts)
@@ -91,14 +90,14 @@ def read_frames(path: Path, first: bytes) -> Iterator[Frame]:
                 where = f"{path}: frame {number} at byte {offset}"
                 if length > LONGEST:
                     raise RecordingError(f"{where}: a frame holds at most {LONGEST} bytes, this one claims {length}")
-                if offset + _HEAD.size + length + _DIGEST > size:
+                if offset + _HEAD.size + length + DIGEST > size:
                     return
-                payload, told = file.read(length), file.read(_DIGEST)
-                digest = hashlib.sha256(digest + head + payload).digest()
+                payload, told = file.read(length), file.read(DIGEST)
+                digest = hashlib.sha256(digest + head + payload).digest()[:DIGEST]
                 if told != digest:
                     changed = "run.json or this file" if number == 1 else "this file"
                     raise RecordingError(f"{where}: the digest chain breaks: {changed} was changed; record again")
-                offset += _HEAD.size + length + _DIGEST
+                offset += _HEAD.size + length + DIGEST
                 yield Frame(kind, payload, digest, number, offset)
                 number += 1
     except OSError as error:

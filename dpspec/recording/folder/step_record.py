@@ -21,6 +21,9 @@ Floats: TypeAlias = np.ndarray[Any, np.dtype[np.float32]]
 Halves: TypeAlias = np.ndarray[Any, np.dtype[np.float16]]
 Indices: TypeAlias = np.ndarray[Any, np.dtype[np.int64]]
 
+#: Bytes of the digest of a frame.
+DIGEST = 16
+
 #: A count that was not observed.
 UNSEEN = 2**32 - 1
 
@@ -208,8 +211,9 @@ class InternalStep:
 
     def encode(self) -> bytes:
         known = int(self.members is not None) + 2 * int(self.rank is not None)
-        numbers = [float(getattr(self, name)) for name in _INTERNAL_NUMBERS]
-        head = _INTERNAL.pack(min(self.step, UNSEEN), known, *numbers)
+        with np.errstate(over="ignore"):
+            numbers = np.array([float(getattr(self, name)) for name in _INTERNAL_NUMBERS]).astype("<f4")
+        head = _INTERNAL.pack(min(self.step, UNSEEN), known, numbers.tobytes())
         if self.rank is not None:
             part = self.rank.encode()
             head += _LENGTH.pack(len(part)) + part
@@ -217,7 +221,7 @@ class InternalStep:
 
     @classmethod
     def decode(cls, data: bytes) -> InternalStep:
-        step, known, *numbers = _unpacked(_INTERNAL, data)
+        step, known, numbers = _unpacked(_INTERNAL, data)
         rest, rank = data[_INTERNAL.size :], None
         if known & 2:
             (length,) = _unpacked(_LENGTH, rest)
@@ -226,7 +230,7 @@ class InternalStep:
             raise ValueError("an internal step has no known batch, and lists records")
         return cls(
             step=step,
-            **dict(zip(_INTERNAL_NUMBERS, numbers, strict=True)),
+            **dict(zip(_INTERNAL_NUMBERS, np.frombuffer(numbers, "<f4").tolist(), strict=True)),
             members=decode_members(rest) if known & 1 else None,
             rank=rank,
         )
@@ -242,7 +246,7 @@ class RankStep:
     records. foreign: the number of drawn records that are not in this rank's share. own, total: the gradients before
     and after the reduction along common directions; of sharded parameters, the clipped sum of the rank, and its rows of
     the sum of all. noise: of this rank, in standard deviations, along directions that are common to all ranks' rows.
-    places: of the drawn records in the share.
+    places: of the drawn records in the share, one of ``every``, which all ranks keep.
     """
 
     gradients: bytes
@@ -252,6 +256,7 @@ class RankStep:
     noise_state: bytes
     order: bytes
     foreign: int
+    every: int
     own: Floats
     total: Floats
     noise: Halves
@@ -260,18 +265,19 @@ class RankStep:
     def encode(self) -> bytes:
         sketches = (self.own.astype("<f4"), self.total.astype("<f4"), self.noise.astype("<f2"))
         digests = [getattr(self, name) for name in _DIGESTS]
-        head = _RANK.pack(*digests, min(self.foreign, UNSEEN), *map(len, sketches))
+        head = _RANK.pack(*digests, min(self.foreign, UNSEEN), self.every, *map(len, sketches))
         return head + b"".join(one.tobytes() for one in sketches) + encode_members(self.places)
 
     @classmethod
     def decode(cls, data: bytes) -> RankStep:
-        *digests, foreign, own, total, noise = _unpacked(_RANK, data)
+        *digests, foreign, every, own, total, noise = _unpacked(_RANK, data)
         if max(own, total, noise) > DIRECTIONS:
             raise ValueError(f"a rank observes at most {DIRECTIONS} directions, this one {max(own, total, noise)}")
         sketches, end = np.frombuffer(data, "<f4", own + total, _RANK.size), _RANK.size + 4 * (own + total)
         return cls(
             **dict(zip(_DIGESTS, digests, strict=True)),
             foreign=foreign,
+            every=every,
             own=sketches[:own],
             total=sketches[own:],
             noise=np.frombuffer(data, "<f2", noise, end),
@@ -292,9 +298,9 @@ def _named(kind: Any, hint: str) -> tuple[str, ...]:
 
 _COUNTS, _NUMBERS = _named(PublicStep, "int"), _named(PublicStep, "float")
 _INTERNAL_NUMBERS, _DIGESTS = _named(InternalStep, "float"), _named(RankStep, "bytes")
-_PUBLIC = struct.Struct(f"<32s{len(_COUNTS)}I{len(_NUMBERS)}dHH")
-_INTERNAL = struct.Struct(f"<II{len(_INTERNAL_NUMBERS)}d")
-_RANK = struct.Struct(f"<{'8s' * len(_DIGESTS)}IHHH")
+_PUBLIC = struct.Struct(f"<{DIGEST}s{len(_COUNTS)}I{len(_NUMBERS)}dHH")
+_INTERNAL = struct.Struct(f"<II{4 * len(_INTERNAL_NUMBERS)}s")
+_RANK = struct.Struct(f"<{'8s' * len(_DIGESTS)}IIBBB")
 _LENGTH = struct.Struct("<I")
 
 #: The numbers of a step that a reader keeps as columns over all steps.

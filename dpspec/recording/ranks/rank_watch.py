@@ -16,13 +16,16 @@ from dpspec.recording.folder.step_record import DIRECTIONS, Indices, RankStep
 from dpspec.recording.ranks.group import Group
 from dpspec.recording.ranks.shards import local
 from dpspec.recording.sums.sensitivity_probe import same_randomness
-from dpspec.recording.watching.noise_sketch import NoiseSketch
+from dpspec.recording.watching.noise_sketch import MeasuredNoise, NoiseSketch
 
 #: The bytes of a digest that a step keeps, and the digest of nothing.
 _BYTES, _NONE = 8, bytes(8)
 
 #: Largest noise in standard deviations that half precision holds.
 _LARGEST = 6e4
+
+#: The number of places of a batch that the ranks compare, on average at most.
+_PLACES = 64
 
 #: The number of records whose contents the ranks compare.
 _RECORDS = 8
@@ -112,19 +115,21 @@ class RankWatch:
             generator = self._optimizer.generator or generator
             self._state = self._digest_of(generator.get_state().numpy().tobytes())
 
-    def after_noise(self, sums: Sequence[Tensor], noise: Sequence[Tensor], deviation: float) -> None:
+    def after_noise(self, measured: MeasuredNoise, deviation: float) -> None:
         """Observe the noise that this rank adds, and of sharded parameters its rows of the sum of all ranks."""
         sketch = self.sketch
         if self._of_rows is not None:
-            self._total, sketch = sketch.along(sketch.fold(sums, self.starts)), self._of_rows
+            self._total = sketch.along(sketch.fold(measured.sums, self.starts))[0] * measured.scale
+            sketch = self._of_rows
         if sketch.complete:
-            along = sketch.along(sketch.fold(noise))
+            sizes = [one.shape[1] for one in measured.sums]
+            along = sketch.along(sketch.fold(torch.split(measured.noise, sizes, dim=1)))[0]
             self._noise = (along / deviation if deviation > 0.0 else along).clamp(-_LARGEST, _LARGEST)
 
     def step(self, drawn: Indices | None, epoch: Any = None) -> RankStep:
         """drawn: the records of the step. epoch: of the sampler when it began to draw them."""
         own, total, noise = (one.float().cpu().numpy() for one in (self._own, self._total, self._noise))
-        places, foreign, order = self._places(drawn, epoch)
+        places, every, foreign, order = self._places(drawn, epoch)
         made = RankStep(
             gradients=self._gradients,
             parameters=self._passes() if self.sharded else self._digest(self._trained),
@@ -133,6 +138,7 @@ class RankWatch:
             noise_state=self._state,
             order=order,
             foreign=foreign,
+            every=every,
             own=own,
             total=total,
             noise=noise,
@@ -143,7 +149,7 @@ class RankWatch:
 
     def _along(self) -> Tensor:
         grads = [p.grad if p.grad is not None else torch.zeros_like(p) for p in self._noisy]
-        return self.sketch.along(self.sketch.fold(grads))
+        return self.sketch.along(self.sketch.fold(one.detach().reshape(1, -1) for one in grads))[0]
 
     def _digest_of(self, *content: bytes) -> bytes:
         return self.group.digest(*content)[:_BYTES]
@@ -160,16 +166,18 @@ class RankWatch:
             seed = self.group.rank.to_bytes(8, "little")
         return self._digest_of(b"seed", seed)
 
-    def _places(self, drawn: Indices | None, epoch: Any) -> tuple[Indices, int, bytes]:
-        """The places of the drawn records in this rank's share, the number outside it, and the order's digest.
+    def _places(self, drawn: Indices | None, epoch: Any) -> tuple[Indices, int, int, bytes]:
+        """Compared places of the drawn records in this rank's share: one in which number, the number of records outside
+        the share, and the order's digest.
 
         Opacus' sampler shuffles all records by a seed that the ranks share; rank r owns places r, r + world, ...
         """
         sampler, world = self._sampler, self.group.world
         if sampler is None or drawn is None:
-            return np.zeros(0, dtype=np.int64), 0, _NONE
+            return np.zeros(0, dtype=np.int64), 1, 0, _NONE
         seed = int(sampler.shuffle_seed) + int(sampler.epoch if epoch is None else epoch)
         key = bool(sampler.shuffle), seed, int(sampler.total_size)
+        every = max(1, int(key[2] * min(1.0, float(sampler.sample_rate)) / world / _PLACES))
         if self._order is None or self._order[0] != key:
             order = torch.arange(key[2])
             if key[0]:
@@ -180,7 +188,9 @@ class RankWatch:
         known = drawn[(drawn >= 0) & (drawn < key[2])]
         places = self._order[1][known]
         mine = places % world == self.group.rank
-        return places[mine] // world, len(drawn) - int(mine.sum()), self._digest_of(b"order", repr(key).encode())
+        own, first = places[mine] // world, self._key[0] % every
+        digest = self._digest_of(b"order", repr((key, every)).encode())
+        return own[own % every == first], every, len(drawn) - len(own), digest
 
 
 def _told(fingerprint: Any) -> str:

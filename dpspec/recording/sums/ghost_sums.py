@@ -121,8 +121,10 @@ class GhostSums:
         expected = (float(self._model.max_grad_norm) / (norms + 1e-6)).clamp(max=1.0)
         fits = coefficients.shape == expected.shape == losses.shape
         self._wrong.add(not fits or ~torch.isclose(coefficients, expected, rtol=_SAME, atol=0.0).all())
-        for p in self._optimizer.params:  # zero_grad precedes the second pass
-            self._changed.add(p.grad is not None and local(p.grad).any())
+        grads = [local(p.grad) for p in self._optimizer.params if p.grad is not None]
+        # zero_grad precedes the second pass
+        ends = [end.to(grads[0].device) for one in grads if one.numel() for end in one.aminmax()]
+        self._changed.add(bool(ends) and torch.stack(ends).any())
         passes = self._passes(len(losses) if fits else None)
         if passes is not None:
             self._recompute(losses, coefficients, passes)
@@ -351,7 +353,7 @@ class ShardedGhostSums(GhostSums):
         self.whole.observe(lambda _, gradient: self._guarded(partial(self._fold, gradient)))
 
     def _fold(self, gradient: Tensor) -> None:
-        self._folded = self._rank.sketch.fold([gradient], block=self._folded)
+        self._folded = self._rank.sketch.fold([gradient.reshape(1, -1)], block=self._folded)
 
     def _passes(self, records: int | None) -> int | None:
         self._batch += 1
@@ -372,7 +374,7 @@ class ShardedGhostSums(GhostSums):
 
         self.whole.differentiate(value, observe)
         sketch, block, self._folded = self._rank.sketch, self._folded, None
-        return [sketch.along(sketch.fold([], block=block))], math.hypot(*lengths) ** 2
+        return list(sketch.along(sketch.fold([], block=block))), math.hypot(*lengths) ** 2
 
     def _end(self) -> None:
         self.whole.observe(None)
@@ -381,7 +383,7 @@ class ShardedGhostSums(GhostSums):
         block, self._folded = self._folded, None
         if block is None:
             return
-        own = self._rank.sketch.along(block)
+        own = self._rank.sketch.along(block)[0]
         self._rank.add(own)
         if expected is not None:
             self._judge(expected, [own])

@@ -83,8 +83,7 @@ class ReportedGradients:
         along = sketch[layers:] / step.deviation
         reported = step.sketch[layers:].to(along.device) / step.deviation
         divisor = 1.0
-        if total is not None and step.summed is not None:
-            step.sum_norm = step.summed[:layers].sum().sqrt()
+        if total is not None:
             divisor = self._divisor(got, noise.to(got.device), total.to(got.device), step)
         a, of_got, of_noise = torch.stack([along @ reported, along @ along, reported @ reported]).tolist()
         length, noisy = math.sqrt(float(sketch[:layers].sum())), math.sqrt(float(step.sketch[:layers].sum()))
@@ -93,7 +92,7 @@ class ReportedGradients:
         more = (divisor * a, divisor**2 * of_got, of_noise)
         self._sums = [one + another for one, another in zip(self._sums, more, strict=True)]
         self._most.append((float(longest) + noisy) / (divisor * length))
-        self._summed += step.summed is not None
+        self._summed += total is not None
 
     def _divisor(self, got: Tensor, noise: Tensor, total: Tensor, step: PendingStep) -> float:
         """Fit D of a step with a reported sum, and count the step if the rest exceeds rounding; 1 if no D fits."""

@@ -5,22 +5,58 @@ random signs from the operating system's randomness. The directions are orthogon
 so Gaussian noise gives independent values along them, and noise that is reused at another step shows in their products.
 """
 
+import math
 import secrets
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from itertools import repeat
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from dpspec.recording.watching.noise_watch import dots, row_of
-
 #: Largest number of directions, and number of rows of signs.
 MOST_DIRECTIONS, _ROWS = 128, 127
+
+#: Numbers that are read in one piece: the processor's caches hold a piece, and one float32 sum of 10^8 products is 1 %
+#: short.
+_PIECE = 8 * MOST_DIRECTIONS * _ROWS
 
 
 def width_of(sizes: Sequence[int], most: int = MOST_DIRECTIONS) -> int:
     return min(most, max(sizes, default=0))
+
+
+@dataclass(frozen=True)
+class MeasuredNoise:
+    """The noise of k steps.
+
+    noise: (k, coordinates). sums: (k, size) of each layer, which the noise was added to, times ``scale``; none if they
+    are unknown. squares, totals: (k, layers), float64: sums of squares and sums of each layer's noise. along: (k,
+    width) along the directions. lengths, products, largest: (k,) of the sum, the noise times the sum, and the largest
+    coordinate of the sum, of the noise if no sum is known. eps: the coarsest resolution of the given types, infinite
+    for integers.
+    """
+
+    noise: Tensor
+    sums: Sequence[Tensor]
+    scale: float
+    squares: Tensor
+    totals: Tensor
+    along: Tensor
+    lengths: Tensor
+    products: Tensor
+    largest: Tensor
+    eps: float
+
+    @property
+    def sketches(self) -> Tensor:
+        """(k, layers + width), float64."""
+        return torch.cat([self.squares, self.along], dim=1)
+
+    def whole_sums(self) -> Tensor | None:
+        """(k, coordinates), None if they are unknown."""
+        return torch.cat([one.to(self.noise) for one in self.sums], dim=1).mul_(self.scale) if self.sums else None
 
 
 class NoiseSketch:
@@ -33,62 +69,85 @@ class NoiseSketch:
         width: the number of directions, by default of the largest layer."""
         self.width = width_of(sizes, most) if width is None else width
         columns = max(1, self.width)
-        self._whole = whole = _ROWS * columns
-        signs = (
-            np.random.default_rng(secrets.randbits(128) if seed is None else seed).integers(0, 2, size=(_ROWS, columns))
-            * 2.0
-            - 1.0
-        )
-        self._signs = torch.tensor(signs, dtype=torch.float64)
+        rows = min(_ROWS, max(1, -(-max(sizes, default=0) // columns)))
+        self._whole = whole = rows * columns
+        chance = np.random.default_rng(secrets.randbits(128) if seed is None else seed)
+        self._signs = torch.tensor(chance.integers(0, 2, size=(rows, columns)) * 2.0 - 1.0, dtype=torch.float64)
         counts = np.zeros(columns)
         for size in sizes:
-            counts += np.bincount(np.arange(size % whole) % columns, minlength=columns) + size // whole * _ROWS
+            counts += np.bincount(np.arange(size % whole) % columns, minlength=columns) + size // whole * rows
         self.complete = bool(counts.min() > 0)
         self._lengths = torch.tensor(np.sqrt(np.maximum(counts, 1.0)))
 
-    def of(self, noise: Iterable[Tensor], starts: Iterable[int] = repeat(0)) -> Tensor:
-        """(layers + width,) float64 on the noise's device: sums of squares, then the noise along the directions.
+    def of(self, noise: Iterable[Tensor]) -> Tensor:
+        """(layers + width,) float64: sums of squares of each layer, then the noise along the directions.
 
-        noise: one tensor for each layer, of any shape. starts: the place of its first coordinate in the layer.
+        noise: one tensor for each layer, of any shape.
         """
-        parts = [row_of([part]) for part in noise]
-        block = self.fold(parts, starts)
-        return torch.cat([*(dots(part, part).to(block.device)[None] for part in parts), self.along(block)])
+        return self.measure([part.detach().reshape(1, -1) for part in noise]).sketches[0]
+
+    @torch.no_grad()
+    def measure(
+        self,
+        given: Sequence[Tensor],
+        sums: Sequence[Tensor] = (),
+        *,
+        starts: Iterable[int] = repeat(0),
+        scale: float = 1.0,
+        noisy: bool = False,
+    ) -> MeasuredNoise:
+        """Measure the noise of k steps in one pass over its coordinates.
+
+        given: (k, size) of each layer, the noise, or with ``noisy`` its sum with ``sums``, times 1 / ``scale``. starts:
+        the place of the first coordinate in each layer.
+        """
+        types = {part.dtype for part in (*given, *sums)}
+        kind, device = torch.float64 if torch.float64 in types else torch.float32, given[0].device
+        steps, width = len(given[0]), sum(part.shape[1] for part in given)
+        noise, end = torch.empty(steps, width, dtype=kind, device=device), 0
+        none, block = noise.new_zeros(steps), noise.new_zeros(steps, self._whole)
+        found, layers, ends = [torch.stack([none] * 4)], [0], [none]
+        for layer, (part, start) in enumerate(zip(given, starts, strict=False)):
+            for low in range(0, part.shape[1], _PIECE):
+                one, *total = (rows[:, low : low + _PIECE].to(noise) for rows in (part, *sums[layer : layer + 1]))
+                if scale != 1.0:
+                    one, total = scale * one, [scale * rows for rows in total]
+                piece, end = noise[:, end : end + one.shape[1]], end + one.shape[1]
+                torch.sub(one, *total, out=piece) if noisy else piece.copy_(one)
+                self.fold([piece], [start + low], block)
+                both = [torch.linalg.vecdot(other, rows) for rows in total for other in (piece, rows)]
+                found.append(torch.stack([piece.sum(1), torch.linalg.vecdot(piece, piece), *(both or [none] * 2)]))
+                ends += [end for rows in (*total, piece)[:1] for end in (rows.amax(1), -rows.amin(1))]
+                layers.append(layer)
+        each = torch.zeros(len(given), 4, steps, dtype=torch.float64, device=device)
+        each.index_add_(0, torch.tensor(layers, device=device), torch.stack(found).double())
+        totals, squares, along_sums, of_sums = each.unbind(1)
+        lengths, products, largest = of_sums.sum(0).sqrt(), along_sums.sum(0), torch.stack(ends).amax(0)
+        eps = max(torch.finfo(one).eps if one.is_floating_point else math.inf for one in types)
+        along = self.along(block).double()
+        return MeasuredNoise(noise, sums, scale, squares.T, totals.T, along, lengths, products, largest, eps)
 
     def fold(self, noise: Iterable[Tensor], starts: Iterable[int] = repeat(0), block: Tensor | None = None) -> Tensor:
-        """Add layers, as in :meth:`of`, to a block for :meth:`along`, by default a new one."""
+        """Add layers, (k, size), to a block for :meth:`along`, by default a new one of float64.
+
+        starts: the place of the first coordinate in each layer.
+        """
         for part, start in zip(noise, starts, strict=False):
-            flat = row_of([part])
-            if block is None:
-                block = torch.zeros(self._whole, dtype=torch.float64, device=flat.device)
-            if start % self._whole:
-                flat = torch.nn.functional.pad(flat, (start % self._whole, 0))
-            full = flat.numel() // self._whole * self._whole
+            rows = part if part.dtype in (torch.float32, torch.float64) else part.float()
+            block = rows.new_zeros(len(rows), self._whole, dtype=torch.float64) if block is None else block
+            rows, shift, size = rows.to(block.device), start % self._whole, rows.shape[1]
+            first = min(size, -shift % self._whole)
+            full = (size - first) // self._whole * self._whole
+            if first:
+                block[:, shift : shift + first] += rows[:, :first]
             if full:
-                block += flat[:full].view(-1, self._whole).sum(0).to(block.device)
-            if full < flat.numel():
-                block[: flat.numel() - full] += flat[full:].to(block.device)
-        return torch.zeros(self._whole, dtype=torch.float64) if block is None else block
+                block += rows[:, first : first + full].view(len(rows), -1, self._whole).sum(1)
+            if first + full < size:
+                block[:, : size - first - full] += rows[:, first + full :]
+        return torch.zeros(1, self._whole, dtype=torch.float64) if block is None else block
 
     def along(self, block: Tensor) -> Tensor:
-        """(width,) float64, the noise of all layers of a block along the directions."""
-        signs, lengths = self._signs.to(block.device), self._lengths.to(block.device)
-        along: Tensor = torch.linalg.vecdot(block.view(signs.shape), signs, dim=0) / lengths
-        return along[: self.width]
-
-    def of_rows(self, noise: Tensor, sizes: Sequence[int]) -> Tensor:
-        """(k, layers + width): as :meth:`of`, of k steps of layers of these sizes, which are the columns of ``noise``.
-
-        In the precision of ``noise``.
-        """
-        used = -(-max(sizes, default=0) // self._signs.shape[1]) * self._signs.shape[1]
-        block = noise.new_zeros(len(noise), min(self._whole, used))
-        squares = []
-        for part in torch.split(noise, list(sizes), dim=1):
-            squares.append(torch.linalg.vecdot(part, part))
-            for piece in torch.split(part, self._whole, dim=1):
-                block[:, : piece.shape[1]] += piece
-        signs, lengths = self._signs.to(noise), self._lengths.to(noise)
-        block *= signs.reshape(-1)[: block.shape[1]]
-        along = block.view(len(noise), -1, signs.shape[1]).sum(1) / lengths
-        return torch.cat([torch.stack(squares, dim=1), along[:, : self.width]], dim=1)
+        """(k, width), the noise of all layers of a block along the directions."""
+        signs, lengths = self._signs.to(block), self._lengths.to(block)
+        along: Tensor = (block.view(-1, *signs.shape) * signs).sum(1) / lengths
+        return along[:, : self.width]

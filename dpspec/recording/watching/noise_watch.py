@@ -20,6 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from dpspec.recording.watching.noise_sketch import MeasuredNoise
 from dpspec.stats import gaussian_noise
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[np.float64]]
@@ -159,60 +160,42 @@ class NoiseWatch:
         self._seen, self._unit = 0, 0.5 * self._resolution
         self._along: list[float] = [0, 0.0, 0.0]
 
-    def add(self, noise: Tensor, total: Tensor | None, std: float, squares: Tensor) -> None:
-        """Add the noise of a step, (coordinates,), the sum that it was added to (None if unknown), the noise's declared
-        std, and the sum of squares of each layer's noise."""
-        types = {part.dtype for part in (noise, total) if part is not None}
-        if all(kind.is_floating_point for kind in types):
-            sums = None if total is None else row_of([total])[None]
-            self.add_rows(row_of([noise])[None], sums, [std], squares[None], max(torch.finfo(k).eps for k in types))
-
     @np.errstate(all="ignore")
-    def add_rows(
-        self, noise: Tensor, total: Tensor | None, stds: Sequence[float], squares: Tensor, eps: float = 0.0
-    ) -> None:
-        """Add the noise of k steps, (k, coordinates), their sums, and the sums of squares, (k, layers), of the layers'
-        noise. eps: the coarsest resolution of the types of noise and sums."""
+    def add(self, measured: MeasuredNoise, stds: Sequence[float]) -> None:
+        """Add the noise of k steps with its declared standard deviations."""
         every = [self._steps.next() for _ in stds]
-        if self._coordinates.count == 0:
+        if self._coordinates.count == 0 or not math.isfinite(measured.eps):
             return
-        std, unit, read = np.array(stds), 0.5 * max(self._resolution, eps), self._read_rows(noise, total, squares)
-        known = (std > 0.0) & np.isfinite(std) & np.isfinite(np.delete(read, (2, 3), axis=1)).all(axis=1)
+        std, unit, noise = np.array(stds), 0.5 * max(self._resolution, measured.eps), measured.noise
+        totals, squares = (_array(one)[:, self._filled] for one in (measured.totals, measured.squares))
+        lengths, products, largest = map(_array, (measured.lengths, measured.products, measured.largest))
+        known = (std > 0.0) & np.isfinite(std) & np.isfinite(largest)
+        known &= np.isfinite(totals).all(axis=1) & np.isfinite(squares).all(axis=1)
         if not known.any():
             return
         std = np.where(known, std, np.inf)
-        largest = np.where(known, np.maximum(-read[:, 0], read[:, 1]) / std, 0.0)
+        largest = np.where(known, largest / std, 0.0)
         precise = known & (unit * (largest + 8.0) <= _ROUNDING)
         self._seen += int(known.sum())
         self._unit = max(self._unit, unit)
-        self._add_values(noise, None if largest.max() <= _SUM else total, std, _ERROR * unit)
+        small = bool(largest.max() <= _SUM)
+        total = None if small and not any(every) else measured.whole_sums()
+        self._add_values(noise, None if small else total, std, _ERROR * unit)
         if not precise.any():
             return
         self._rounding = max(self._rounding, unit * (float(largest[precise].max()) + 16.0))
-        some = precise & (read[:, 2] > 0.0)
+        some = precise & (lengths > 0.0)
         if some.any():  # the noise along the sum, which is fixed before: a normal value of variance 1
-            squares = (read[some, 3] / read[some, 2] / std[some]) ** 2
+            along = (products[some] / lengths[some] / std[some]) ** 2
             steps, summed, longest = self._along
-            self._along = [steps + len(squares), summed + float(squares.sum()), max(longest, float(squares.max()))]
-        self._add_norms(read[precise, 4:], std[precise, None])
+            self._along = [steps + len(along), summed + float(along.sum()), max(longest, float(along.max()))]
+        self._add_norms(totals[precise], squares[precise], std[precise, None])
         self._add_squares(noise if precise.all() else noise[torch.as_tensor(precise)], std[precise] ** -2)
         for row in np.flatnonzero(precise).tolist():
             if every[row] or len(self._rows) < _KEPT:
                 _keep(self._rows, (_array(noise[row, self._kept]) / std[row]).astype(np.float32))
             if every[row]:
                 self._add_sampled(noise[row], None if total is None else total[row], float(std[row]), unit)
-
-    def _read_rows(self, noise: Tensor, total: Tensor | None, squares: Tensor) -> Array:
-        """(k, 4 + 2 layers): the ends of the sum (of the noise without one), the length of the sum and its product with
-        the noise, and the sums and squared norms of the layers' noise."""
-        parts, single = torch.split(noise, self._lengths, dim=1), noise if total is None else total
-        read = [single.amin(1), single.amax(1)]
-        if total is None:
-            read += [torch.zeros_like(read[0])] * 2
-        else:
-            read += [dots(total, total).sqrt(), dots(noise, total.to(noise))]
-        read += [*(part.sum(1) for part in parts), *squares[:, self._filled].T]
-        return _array(torch.stack([one.double() for one in read], dim=1))
 
     def _add_squares(self, noise: Tensor, weights: Array) -> None:
         parts = torch.split(noise, self._lengths, dim=1)
@@ -254,9 +237,9 @@ class NoiseWatch:
         if log_p[worst] < self._worst[0]:
             self._worst = float(log_p[worst]), counts[worst].tolist()
 
-    def _add_norms(self, layers: Array, std: Array) -> None:
-        """Add the normal scores of sums and squared norms, (k, 2 layers), of each layer and of all coordinates."""
-        sizes, (sums, squares) = self._sizes, np.split(layers, 2, axis=1)
+    def _add_norms(self, sums: Array, squares: Array, std: Array) -> None:
+        """Add the normal scores of sums and squared norms, (k, layers), of each layer and of all coordinates."""
+        sizes = self._sizes
         if len(sizes) > sums.shape[1]:
             sums, squares = (np.c_[part, part.sum(axis=1)] for part in (sums, squares))
         sums, scores = sums / std / np.sqrt(sizes), gaussian_noise.scores(squares / std / std, sizes)
@@ -395,19 +378,6 @@ def _keep(rows: list[Array], row: Array) -> None:
 def _least(values: Array) -> float:
     """The smallest value of a step that is certainly in its list."""
     return float(values[-1]) if len(values) == _LARGEST else 0.0
-
-
-def dots(one: Tensor, other: Tensor, piece: int = 2**16) -> Tensor:
-    """Sums of products along the last dimension, float64, in pieces: one sum of 10^8 float32 products is 1 % short."""
-    pieces = zip(torch.split(one, piece, dim=-1), torch.split(other, piece, dim=-1), strict=True)
-    sums = [torch.linalg.vecdot(a, b).double() for a, b in pieces]
-    return sums[0] if len(sums) == 1 else torch.stack(sums).sum(0)
-
-
-def row_of(parts: Sequence[Tensor]) -> Tensor:
-    flat = [part.detach().reshape(-1).to(parts[0].device) for part in parts]
-    row = flat[0] if len(flat) == 1 else torch.cat(flat)
-    return row if row.dtype in (torch.float32, torch.float64) else row.float()
 
 
 def _array(values: Tensor) -> Array:

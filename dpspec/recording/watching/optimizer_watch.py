@@ -32,7 +32,7 @@ from dpspec.recording.sums.clipped_sums import (
 )
 from dpspec.recording.sums.ghost_sums import GhostSums, ShardedGhostSums
 from dpspec.recording.watching.noise_sketch import NoiseSketch
-from dpspec.recording.watching.noise_watch import NoiseWatch, dots, row_of
+from dpspec.recording.watching.noise_watch import NoiseWatch
 from dpspec.recording.watching.optimizer_state import adds_in_place
 from dpspec.recording.watching.step_hooks import ReplacedMethods, StepHooks, is_of, put_method
 
@@ -298,21 +298,19 @@ class OpacusWatch:
 
     def _read_noise(self, step: PendingStep) -> None:
         optimizer, rank, sharded = self._optimizer, self._rank, self._sharded
-        gradients = [local(p.grad).detach().reshape(-1) for p in self._parameters]
-        total = row_of([one.detach() for one in summed_gradients(optimizer, self._parameters) if one is not None])
-        noise = row_of(gradients)
-        noise = noise.sub_(total) if len(gradients) > 1 else noise - total
-        if sharded and rank is not None and optimizer.loss_reduction == "mean":
-            # FSDP2 divides the sum by the number of ranks, and Opacus the noise
-            noise, total = rank.group.world * noise, rank.group.world * total
-        sums, parts = (torch.split(row, [len(one) for one in gradients]) for row in (total, noise))
-        sketch = step.sketch = self._sketch.of(parts, rank.starts if sharded and rank is not None else repeat(0))
-        noisy = rank is None or bool(sketch.any())  # one rank adds the noise
+        gradients = [local(p.grad).detach().reshape(1, -1) for p in self._parameters]
+        sums = [one.detach().reshape(1, -1) for one in summed_gradients(optimizer, self._parameters) if one is not None]
+        # FSDP2 divides the sum by the number of ranks, and Opacus the noise
+        divided = sharded and rank is not None and optimizer.loss_reduction == "mean"
+        scale = rank.group.world if divided and rank is not None else 1.0
+        starts = rank.starts if sharded and rank is not None else repeat(0)
+        measured = self._sketch.measure(gradients, sums, starts=starts, scale=scale, noisy=True)
+        step.sketch, step.sum_norm = measured.sketches[0], measured.lengths[0]
+        noisy = rank is None or bool(step.sketch.any())  # one rank adds the noise
         if rank is not None and (sharded or noisy):
-            rank.after_noise(sums, parts, step.deviation)
+            rank.after_noise(measured, step.deviation)
         if noisy:
-            self._noise.add(noise, total, step.deviation, sketch[: len(parts)])
-        step.sum_norm = dots(total, total).sqrt()
+            self._noise.add(measured, [step.deviation])
 
     def read(self, steps: Sequence[PendingStep]) -> None:
         """Compute the values of these last steps that :meth:`_after_noise` put off."""
@@ -331,11 +329,11 @@ class OpacusWatch:
         gradients, sums, scaled = rows
         first = torch.linalg.vector_norm(gradients[:, : scaled.shape[1]], dim=1).tolist()
         divided = zip(first, torch.linalg.vector_norm(scaled, dim=1).tolist(), strict=True)
-        lengths = torch.linalg.vector_norm(sums, dim=1, dtype=torch.float64).tolist()
-        noise = gradients.sub_(sums)
-        sketches = self._sketch.of_rows(noise, self.rows.sizes).double()
-        self._noise.add_rows(noise, sums, [step.deviation for step in steps], sketches[:, : len(self.rows.sizes)])
-        for step, sketch, norms, length in zip(steps, sketches.numpy(), divided, lengths, strict=True):
+        layers = (torch.split(row, self.rows.sizes, dim=1) for row in (gradients, sums))
+        measured = self._sketch.measure(*layers, noisy=True)
+        self._noise.add(measured, [step.deviation for step in steps])
+        lengths, sketches = measured.lengths.tolist(), measured.sketches.numpy()
+        for step, sketch, norms, length in zip(steps, sketches, divided, lengths, strict=True):
             step.sketch, step.sum_norm = sketch, length
             if step.divided is not None and step.divided[0] is None:
                 step.divided = norms

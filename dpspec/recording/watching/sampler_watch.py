@@ -103,7 +103,7 @@ class SamplerWatch:
         self._used = True
         self.epoch = self._epochs.get(self._waiting[0][0])
         if not self._ahead:
-            taken = self._latest(rows)
+            taken = self._latest(rows) if len(self._waiting) > 1 else [self._waiting.popleft()[1]]
             self._fetched = bool(self._waiting)
             return np.concatenate(taken), len(taken)
         taken = [self._waiting.popleft()[1]]
