@@ -167,8 +167,10 @@ class NoiseWatch:
         if self._coordinates.count == 0 or not math.isfinite(measured.eps):
             return
         std, unit, noise = np.array(stds), 0.5 * max(self._resolution, measured.eps), measured.noise
-        totals, squares = (_array(one)[:, self._filled] for one in (measured.totals, measured.squares))
-        lengths, products, largest = map(_array, (measured.lengths, measured.products, measured.largest))
+        of_sums = torch.stack([measured.lengths, measured.products, measured.largest.double()], dim=1)
+        read = _array(torch.cat([of_sums, measured.totals, measured.squares], dim=1))  # one transfer from the device
+        lengths, products, largest = read[:, :3].T
+        totals, squares = (part[:, self._filled] for part in np.split(read[:, 3:], 2, axis=1))
         known = (std > 0.0) & np.isfinite(std) & np.isfinite(largest)
         known &= np.isfinite(totals).all(axis=1) & np.isfinite(squares).all(axis=1)
         if not known.any():
