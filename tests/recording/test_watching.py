@@ -375,6 +375,31 @@ def test_sums_of_squares_and_projections_are_those_of_the_noise(sizes):
         assert torch.allclose(found[len(sizes) :], directions(sketch, sizes) @ torch.cat(parts).double(), atol=1e-4)
 
 
+@pytest.mark.parametrize("sizes", [*SIZES, [140_000, 0, 5]], ids=str)
+@pytest.mark.parametrize(("steps", "scale", "dtype"), [(1, 4.0, torch.float32), (3, 1.0, torch.bfloat16)])
+def test_measured_noise_is_that_of_a_direct_computation(sizes, steps, scale, dtype):
+    sketch, starts = NoiseSketch([size + 9 for size in sizes]), [place % 9 for place in range(3, 3 + len(sizes))]
+    sums = [3.0 * torch.randn(steps, size) for size in sizes]
+    given = [(one + torch.randn(one.shape)).to(dtype) for one in sums]
+    found = sketch.measure(given, sums, starts=starts, scale=scale, noisy=True)
+    noise, total = [scale * (a.float() - b) for a, b in zip(given, sums, strict=True)], scale * torch.cat(sums, dim=1)
+    assert torch.allclose(found.noise, torch.cat(noise, dim=1), atol=1e-5)
+    assert torch.allclose(found.whole_sums(), total)
+    exact = [
+        torch.stack([of(one.double()) for one in noise], dim=1)
+        for of in (lambda x: x.square().sum(1), lambda x: x.sum(1))
+    ]
+    assert torch.allclose(found.squares, exact[0], rtol=1e-5)
+    assert torch.allclose(found.totals, exact[1], atol=1e-2)
+    assert torch.allclose(found.lengths, total.double().norm(dim=1))
+    assert torch.allclose(found.products, (found.noise.double() * total).sum(1), rtol=1e-4, atol=1e-2 * scale**2)
+    assert torch.equal(found.largest, total.abs().amax(1))
+    assert found.eps == torch.finfo(dtype).eps
+    whole = [torch.nn.functional.pad(one, (start, 9 - start)) for one, start in zip(noise, starts, strict=True)]
+    rows = directions(sketch, [size + 9 for size in sizes])
+    assert torch.allclose(found.along, torch.cat(whole, dim=1).double() @ rows.T, atol=1e-3)
+
+
 def test_noise_that_is_missing_anywhere_shows_in_the_directions():
     whole, sketch = torch.randn(40_000), NoiseSketch([40_000])
     before = sketch.of([whole])[1:]

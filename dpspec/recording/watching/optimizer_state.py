@@ -32,7 +32,7 @@ _NAMES = (
 STEPS: dict[type, Callable[[Any], Any]] = {
     kind: inspect.unwrap(kind.step)
     for kind in (getattr(torch.optim, name, None) for name in _NAMES)
-    if kind is not None
+    if isinstance(kind, type)
 }
 
 #: Types of options that are used unchanged: their arithmetic runs no Python code.
