@@ -65,8 +65,8 @@ class Contributions:
         """kept: the per-sample gradients of the parameters."""
         # The memory of these tensors is not reused during the call, so an address identifies a gradient.
         self._lasting = {g.data_ptr() for g in kept if isinstance(g, Tensor)}
-        # Of each call its tensor and the version of this, and of a sum the factors and the norms if they are known.
-        self._calls: list[tuple[Tensor, int, Tensor | None, Any]] = []
+        # Of each gradient that Opacus computed norms of: its address and size, its version and the norms.
+        self._known: dict[tuple[int, int], tuple[int, Tensor]] = {}
         self._factors: list[Tensor] = []
         self._lengths: list[Tensor] = []
         self._fault: Exception | None = None
@@ -97,9 +97,12 @@ class Contributions:
                         if order == 2 and isinstance(result, Tensor):
                             self._norms(of, result)
                 elif len(args) == 3 and args[0] == "i,i...":
-                    of = args[2]
-                    norms = None if of.data_ptr() in self._lasting else _norms(of)
-                    self._calls.append((of if norms is None else norms, of._version, args[1], norms))
+                    factors, of = args[1:]
+                    seen, norms = self._known.get((of.data_ptr(), of.numel()), (-1, None))
+                    if norms is None or seen != of._version or len(norms) != len(of):
+                        norms = _norms(of)
+                    self._factors.append(factors)
+                    self._lengths.append(norms.detach())
                     self.sum_type = HALVES.get(of.dtype, self.sum_type)
             except Exception as error:  # a fault of the recorder must not reach the training
                 self._fault = error
@@ -112,7 +115,6 @@ class Contributions:
         """
         if self._fault is not None:
             raise self._fault
-        self._read_calls()
         return len(self._lengths[0]) if parameters and len(self._lengths) == parameters else None
 
     def norms(self) -> tuple[Any, Any]:
@@ -132,24 +134,7 @@ class Contributions:
         if of.dtype in HALVES:
             self.norm_type = HALVES[of.dtype]
         else:
-            self._calls.append((of, of._version, None, norms))
-
-    def _read_calls(self) -> None:
-        """Read the calls after the method, because the code of the recorder is slow between operations of torch."""
-        calls, self._calls = self._calls, []
-        known: dict[tuple[int, int], tuple[int, Tensor]] = {}
-        for of, version, factors, norms in calls:
-            if factors is None:
-                known[of.data_ptr(), of.numel()] = version, norms
-                continue
-            if norms is None:
-                seen, norms = known.get((of.data_ptr(), of.numel()), (-1, None))
-                if norms is None or seen != version or norms.shape[0] != of.shape[0]:
-                    if of._version != version:
-                        raise RuntimeError("a gradient of records changed after it was summed")
-                    norms = _norms(of)
-            self._factors.append(factors)
-            self._lengths.append(norms.detach())
+            self._known[of.data_ptr(), of.numel()] = of._version, norms
 
 
 def _norms(gradients: Tensor) -> Tensor:
