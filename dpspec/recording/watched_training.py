@@ -265,6 +265,8 @@ class WatchedTraining:
         """Keep the noise or the sum that a custom loop reports."""
         parts = [given] if isinstance(given, Tensor) else list(given)
         flat = torch.cat([part.detach().reshape(-1) for part in parts]) if parts else torch.zeros(0)
+        if flat.is_complex():
+            raise UsageError(f"{what} must have real numbers")
         if len(flat) != sum(self._sizes):
             apart = [(name, size, part.numel()) for (name, size), part in zip(self._layers, parts, strict=False)]
             first = next((one for one in apart if one[1] != one[2]), None) if len(parts) > 1 else None

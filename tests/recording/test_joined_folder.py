@@ -13,7 +13,7 @@ import pytest
 import torch
 from opacus.data_loader import DPDataLoader
 from support.checked_runs import CheckedRun, Question, check_run
-from support.ranks import Ranked, after_scaling, dealt, killed, reduced
+from support.ranks import Ranked, after_scaling, dealt, infinite, killed, reduced
 from torch import distributed
 
 import dpspec
@@ -208,13 +208,21 @@ def test_faults_are_found(name: str, faulty: Path) -> None:
         assert any("torch.manual_seed(seed + rank)" in words for words in found.audit.recording.advice)
 
 
-def test_one_in_three_places_is_compared_in_large_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("name", ["own", "total", "noise"])
+def test_infinite_numbers_of_a_rank_are_no_proof(name: str, sound: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    infinite(name, monkeypatch)
+    found = check_run(sound, QUESTION)
+    assert found.status == ("open", "deviates")
+    assert (joined_checks.CANCELED if name == "noise" else joined_checks.NO_SUM) in found.rejected
+
+
+def test_a_part_of_the_places_is_compared_in_large_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rank_watch, "_PLACES", 10)
     faulty = Ranked(tmp_path / "faulty", prepare=FAULTS["one generator"][0])
     assert Ranked(tmp_path / "sound").run(faulty) == [0, 0]
     kept = [one.rank for one in RunFolder.open(tmp_path / "sound" / "rank-0").internal()]
-    assert {one.every for one in kept} == {3}
-    assert len({place % 3 for one in kept for place in one.places.tolist()}) == 1
+    assert {one.compared for one in kept} == {50}
+    assert 40 < len({place for one in kept for place in one.places.tolist()}) <= 50
     assert check_run(tmp_path / "sound", QUESTION).verdict == "proved"
     assert joined_checks.PLACES in check_run(tmp_path / "faulty", QUESTION).rejected
 

@@ -37,13 +37,14 @@ def own(
     closure: bool = False,
     honest: bool = False,
     seen: bool = True,
+    noise_kind: torch.dtype | None = None,
 ) -> CheckedRun:
     """Add ``part`` of the reported noise, and contributions of ``unclipped`` times the reported norm.
 
     without: coordinates without noise, at all steps or at step ``at``. uncompared: the step with two optimizer steps.
     summed: report the sum ``before`` or ``after`` the noise is added, or ``never``. kind: of the gradients. decay:
     manual weight decay. closure: the optimizer steps with the gradients of a closure, without noise. honest: report the
-    added noise instead of the declared one. seen: the recorder gets the optimizer.
+    added noise instead of the declared one. seen: the recorder gets the optimizer. noise_kind: of the noise.
     """
     torch.manual_seed(3)
     x = torch.randn(500, width).to(kind)
@@ -63,7 +64,7 @@ def own(
             drawn = (torch.rand(500) < 0.1).nonzero().squeeze(1)
             rows = torch.cat([x[drawn], -x[drawn], torch.ones(len(drawn), 2, dtype=kind)], dim=1)
             rows = 0.95 * rows / rows.norm(dim=1, keepdim=True).clamp_min(1.0)
-            noise = (1.2 * torch.randn(2 * width + 2)).to(kind)
+            noise = (1.2 * torch.randn(2 * width + 2)).to(kind).to(noise_kind or kind)
             added = part * noise
             if at in (None, number):
                 added[without] = 0.0
@@ -132,6 +133,14 @@ def test_gradients_that_are_not_sum_and_noise_deviate(
     assert words in page
     if measured is not None:
         assert (others(found).p_value, others(found).measured) == (0.0, measured)
+
+
+@pytest.mark.parametrize("kind", [torch.int64, torch.float16, torch.bfloat16])
+def test_noise_of_few_values_is_found_in_any_type(kind: torch.dtype, tmp_path: Path) -> None:
+    """Digits of the sum that the noise does not have can be read off the gradient."""
+    found = own(tmp_path / "run", noise_kind=kind)
+    assert found.status == ("open", "deviates")
+    assert "values rounded more coarsely than their type" in found.rejected
 
 
 @pytest.mark.parametrize("whole", [True, False])

@@ -371,7 +371,6 @@ def test_steps_without_known_noise_give_no_statistics() -> None:
     for std in (0.0, float("nan"), float("inf")):
         add(watch, [torch.randn(3)], [torch.zeros(3)], std)
     add(watch, [torch.tensor([1.0, float("nan"), 0.0])], [torch.zeros(3)], 1.0)
-    add(watch, [torch.zeros(3, dtype=torch.int64)], [], 1.0)
     assert watch.found() is None
     assert NoiseWatch([]).found() is None
 

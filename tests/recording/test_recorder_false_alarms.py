@@ -9,6 +9,7 @@ import torch
 from opacus.data_loader import DPDataLoader
 from support.checked_runs import Question, check_run, run_page
 from support.opacus_training import Training, recorded
+from torch import nn
 
 from dpspec.cli.app import main
 
@@ -35,6 +36,22 @@ def fetched_and_ended_early(training: Training) -> None:
         for _ in range(6):
             batch, following = following, next(batches)
             training.step(*batch)
+
+
+class Double(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.double()
+
+
+class TwoTypes(Training):
+    def module(self) -> nn.Module:
+        return nn.Sequential(nn.Linear(6, 16), nn.Tanh(), Double(), nn.Linear(16, 2).double())
+
+
+@pytest.mark.parametrize("clipping", ["flat", "ghost"])
+def test_layers_in_two_precisions_are_proved(clipping: str, tmp_path: Path) -> None:
+    TwoTypes(clipping=clipping).run(tmp_path / "run")
+    assert check_run(tmp_path / "run", Question(delta=1e-5, epsilon=100.0)).verdict == "proved"
 
 
 def evaluated(training: Training) -> None:

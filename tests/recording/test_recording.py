@@ -302,6 +302,8 @@ def test_calls_that_make_no_sense_say_so(tmp_path):
             run.noised(torch.zeros(4))
         with pytest.raises(UsageError, match="got 13: bias has 3, and 1 were given for it"):
             run.summed([torch.zeros(3, 4), torch.zeros(1)])
+        with pytest.raises(UsageError, match="noise must have real numbers"):
+            run.noised(torch.zeros(15, dtype=torch.complex64))
         run.noised(torch.zeros(15))
         run.summed([torch.zeros(3, 4), torch.zeros(3)])
         for report in (run.noised, run.summed):

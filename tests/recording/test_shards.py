@@ -18,7 +18,7 @@ from opacus.optimizers import FSDPOptimizerFastGradientClipping as Optimizer
 from opacus.utils.fast_gradient_clipping_utils import DPTensorFastGradientClipping as Losses
 from support.checked_runs import Question, check_run
 from support.opacus_training import second_pass_of_equal_weights
-from support.ranks import Ranked, after_scaling, dealt, killed
+from support.ranks import Ranked, after_scaling, dealt, infinite, killed
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
@@ -297,6 +297,12 @@ def faulty(tmp_path_factory: pytest.TempPathFactory) -> Path:
     # the usual line of a script: torch.manual_seed(0) on every rank
     assert Ranked(place / "seeds", sharded=True, epochs=2, seed=0).run(*every) == [0, 0]
     return place
+
+
+@pytest.mark.parametrize("name", ["own", "total", "noise"])
+def test_infinite_numbers_of_a_rank_are_no_proof(name: str, trainings: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    infinite(name, monkeypatch)
+    assert check_run(trainings / next(iter(SOUND)), QUESTION).status == ("open", "deviates")
 
 
 @pytest.mark.parametrize("name", TESTS)

@@ -102,7 +102,7 @@ class Training(PrivateTraining):
         data: Any = TensorDataset(x, (x[:, 0] > 0).long())
         if self.canaries:
             data = dpspec.plant(data, kind="mislabelled", count=self.canaries, classes=2, seed=self.seed)
-        model = nn.Sequential(nn.Linear(FEATURES, 16), nn.Tanh(), nn.Linear(16, 2))
+        model = self.module()
         kinds = {"sgd": torch.optim.SGD, "adamw": torch.optim.AdamW}
         adaptive = {
             "target_unclipped_quantile": 0.5,
@@ -124,6 +124,9 @@ class Training(PrivateTraining):
             **(adaptive if self.clipping == "adaptive" else {}),
         )
         return self
+
+    def module(self) -> nn.Module:
+        return nn.Sequential(nn.Linear(FEATURES, 16), nn.Tanh(), nn.Linear(16, 2))
 
     def run(self, folder: Any = None, each: Any = None) -> list[torch.Tensor]:
         """The final parameters."""

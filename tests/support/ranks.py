@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import tempfile
 import warnings
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 import torch.multiprocessing as mp
 from opacus.distributed import DifferentiallyPrivateDistributedDataParallel as Whole
@@ -23,6 +24,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, TensorDataset
 from torch.utils.data.distributed import DistributedSampler
 
+from dpspec.recording.folder.run_folder import RunFolder
 from support.opacus_training import PrivateTraining
 
 RECORDS, FEATURES = 300, 6
@@ -166,3 +168,14 @@ def _work(trainings: tuple[Ranked, ...], rank: int, meeting: str) -> None:
         for kind, name, method in methods:
             setattr(kind, name, method)
     distributed.destroy_process_group()
+
+
+def infinite(name: str, monkeypatch: Any) -> None:
+    """Let readers of a folder find an infinite number in each step of a rank."""
+    original = RunFolder.internal
+
+    def edited(folder: RunFolder) -> Iterator[Any]:
+        for step in original(folder):
+            yield replace(step, rank=replace(step.rank, **{name: getattr(step.rank, name) + np.float16(np.inf)}))
+
+    monkeypatch.setattr(RunFolder, "internal", edited)

@@ -238,18 +238,16 @@ class JoinedFolder:
     ) -> None:
         found, first, rate = self.comparison, observed[0], step.rate
         found.compared += 1
-        rows = [one.noise for one in observed if len(one.noise)]
+        rows = [np.nan_to_num(one.noise).astype(np.float64) for one in observed if len(one.noise)]
         if len(rows) > 1 and step.deviation > 0.0 and len({len(row) for row in rows}) == 1:
             # equal draws for different rows are components of the ranks' noise along each other
-            scaled = np.stack(rows).astype(np.float64)
-            squares, degrees = gaussian_noise.dependence(np.nan_to_num(scaled))
+            squares, degrees = gaussian_noise.dependence(np.stack(rows))
             found.parallel = found.parallel[0] + squares, found.parallel[1] + degrees
         if len(rows) == 1 and step.deviation > 0.0 and len({len(one.own) for one in observed} | {len(rows[0])}) == 1:
             # one rank adds the noise, which the other ranks' sum may not depend on
             others = np.sum([one.own for one in observed if not len(one.noise)], axis=0, dtype=np.float64)
-            if (length := float(np.linalg.norm(others))) > 0.0:
-                along = float(np.dot(rows[0].astype(np.float64), others)) / length
-                square, (steps, total, largest) = float(np.nan_to_num(along)) ** 2, found.along
+            if 0.0 < (length := float(np.linalg.norm(others))) < math.inf:
+                square, (steps, total, largest) = (float(np.dot(rows[0], others)) / length) ** 2, found.along
                 found.along = steps + 1, total + square, max(largest, square)
         sharded = bool(self.header.shards)
         same = all((one.gradients, one.parameters) == (first.gradients, first.parameters) for one in observed)
@@ -268,11 +266,10 @@ class JoinedFolder:
         found.foreign += any(one.foreign or one.order != first.order for one in observed)
         if not 0.0 < rate < 1.0 or self.header.share is None:
             return
-        share = self.header.share / max(1, first.every)
-        found.equal += share * rate
+        found.equal += first.compared * rate
         for (one, other), (expected, common, least) in pairs.items():
             both = len(np.intersect1d(observed[one].places, observed[other].places))
-            mean = (share + 1) * rate**2  # shares differ by at most one record
+            mean = (first.compared + 1) * rate**2  # shares differ by at most one record
             pairs[one, other] = expected + mean, common + both, min(least, gaussian_noise.log_repeats(both, mean))
 
     def _compare_squares(self, layers: Sequence[Floats]) -> None:
@@ -390,6 +387,8 @@ def _is_sum(observed: Sequence[RankStep], *, mean: bool, sharded: bool) -> bool:
     if not width or any(len(one.own) != width or len(one.total) != width for one in observed):
         return False
     own = np.stack([one.own for one in observed]).astype(np.float64)
+    if not np.isfinite(own).all():
+        return False
     if sharded:  # the rows of all ranks, which are whole sums, are together the sum
         rows = np.stack([one.total for one in observed]).astype(np.float64)
         return bool(np.abs(rows.sum(0) - own.sum(0)).max() <= SUMMED * math.sqrt(float((own**2).sum())))

@@ -246,7 +246,7 @@ class RankStep:
     records. foreign: the number of drawn records that are not in this rank's share. own, total: the gradients before
     and after the reduction along common directions; of sharded parameters, the clipped sum of the rank, and its rows of
     the sum of all. noise: of this rank, in standard deviations, along directions that are common to all ranks' rows.
-    places: of the drawn records in the share, one of ``every``, which all ranks keep.
+    compared: the number of places of a share that the ranks compare, the same on all; places: the drawn ones.
     """
 
     gradients: bytes
@@ -256,7 +256,7 @@ class RankStep:
     noise_state: bytes
     order: bytes
     foreign: int
-    every: int
+    compared: int
     own: Floats
     total: Floats
     noise: Halves
@@ -265,19 +265,19 @@ class RankStep:
     def encode(self) -> bytes:
         sketches = (self.own.astype("<f4"), self.total.astype("<f4"), self.noise.astype("<f2"))
         digests = [getattr(self, name) for name in _DIGESTS]
-        head = _RANK.pack(*digests, min(self.foreign, UNSEEN), self.every, *map(len, sketches))
+        head = _RANK.pack(*digests, min(self.foreign, UNSEEN), min(self.compared, UNSEEN), *map(len, sketches))
         return head + b"".join(one.tobytes() for one in sketches) + encode_members(self.places)
 
     @classmethod
     def decode(cls, data: bytes) -> RankStep:
-        *digests, foreign, every, own, total, noise = _unpacked(_RANK, data)
+        *digests, foreign, compared, own, total, noise = _unpacked(_RANK, data)
         if max(own, total, noise) > DIRECTIONS:
             raise ValueError(f"a rank observes at most {DIRECTIONS} directions, this one {max(own, total, noise)}")
         sketches, end = np.frombuffer(data, "<f4", own + total, _RANK.size), _RANK.size + 4 * (own + total)
         return cls(
             **dict(zip(_DIGESTS, digests, strict=True)),
             foreign=foreign,
-            every=every,
+            compared=compared,
             own=sketches[:own],
             total=sketches[own:],
             noise=np.frombuffer(data, "<f2", noise, end),

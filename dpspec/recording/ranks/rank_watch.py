@@ -4,6 +4,7 @@ Sketches are projections on secret directions that are equal on all ranks, so th
 sum of their sketches. Digests have the run's key, and show equal bits.
 """
 
+import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -25,7 +26,7 @@ _BYTES, _NONE = 8, bytes(8)
 _LARGEST = 6e4
 
 #: The number of places of a batch that the ranks compare, on average at most.
-_PLACES = 64
+_PLACES = 256
 
 #: The number of records whose contents the ranks compare.
 _RECORDS = 8
@@ -78,7 +79,8 @@ class RankWatch:
         self._gathered: list[tuple[int, Any]] = []
         self._frozen: dict[int, str] = {}
         self._forget()
-        self._order: tuple[tuple[bool, int, int], Indices] | None = None
+        # The options of the sampler's order, the place of each record in it, and a random order of a share's places.
+        self._order: tuple[tuple[bool, int, int], Indices, Any] | None = None
 
     def _forget(self) -> None:
         self._own = self._total = self._noise = torch.zeros(0)
@@ -129,7 +131,7 @@ class RankWatch:
     def step(self, drawn: Indices | None, epoch: Any = None) -> RankStep:
         """drawn: the records of the step. epoch: of the sampler when it began to draw them."""
         own, total, noise = (one.float().cpu().numpy() for one in (self._own, self._total, self._noise))
-        places, every, foreign, order = self._places(drawn, epoch)
+        places, compared, foreign, order = self._places(drawn, epoch)
         made = RankStep(
             gradients=self._gradients,
             parameters=self._passes() if self.sharded else self._digest(self._trained),
@@ -138,7 +140,7 @@ class RankWatch:
             noise_state=self._state,
             order=order,
             foreign=foreign,
-            every=every,
+            compared=compared,
             own=own,
             total=total,
             noise=noise,
@@ -167,30 +169,30 @@ class RankWatch:
         return self._digest_of(b"seed", seed)
 
     def _places(self, drawn: Indices | None, epoch: Any) -> tuple[Indices, int, int, bytes]:
-        """Compared places of the drawn records in this rank's share: one in which number, the number of records outside
-        the share, and the order's digest.
+        """Compared places of this rank's share that were drawn, the number of all compared places, the number of drawn
+        records outside the share, and the order's digest.
 
         Opacus' sampler shuffles all records by a seed that the ranks share; rank r owns places r, r + world, ...
         """
         sampler, world = self._sampler, self.group.world
         if sampler is None or drawn is None:
-            return np.zeros(0, dtype=np.int64), 1, 0, _NONE
+            return np.zeros(0, dtype=np.int64), 0, 0, _NONE
         seed = int(sampler.shuffle_seed) + int(sampler.epoch if epoch is None else epoch)
         key = bool(sampler.shuffle), seed, int(sampler.total_size)
-        every = max(1, int(key[2] * min(1.0, float(sampler.sample_rate)) / world / _PLACES))
+        share = key[2] // world  # some ranks have one more
+        compared = min(share, math.ceil(_PLACES / max(float(sampler.sample_rate), 1e-12)))
         if self._order is None or self._order[0] != key:
             order = torch.arange(key[2])
             if key[0]:
                 order = torch.randperm(key[2], generator=torch.Generator().manual_seed(key[1]))
             inverse = np.empty(key[2], dtype=np.int64)
             inverse[order.numpy()] = np.arange(key[2])
-            self._order = key, inverse
+            self._order = key, inverse, np.append(np.random.default_rng(self._key[0]).permutation(share), 0)
         known = drawn[(drawn >= 0) & (drawn < key[2])]
         places = self._order[1][known]
         mine = places % world == self.group.rank
-        own, first = places[mine] // world, self._key[0] % every
-        digest = self._digest_of(b"order", repr((key, every)).encode())
-        return own[own % every == first], every, len(drawn) - len(own), digest
+        own, digest = places[mine] // world, self._digest_of(b"order", repr((key, compared)).encode())
+        return own[self._order[2][own] < compared], compared, len(drawn) - len(own), digest
 
 
 def _told(fingerprint: Any) -> str:

@@ -253,7 +253,7 @@ def clip_factors(optimizer: Any, clipping: str, norms: Sequence[Tensor]) -> list
         return [(limit / (norm + 1e-6)).clamp(max=1.0) for limit, norm in zip(limits, norms, strict=True)]
     whole = torch.linalg.vector_norm(torch.stack([norm.to(norms[0].device) for norm in norms]), dim=0)
     factors = (float(optimizer.max_grad_norm) / (whole + 1e-6)).clamp(max=1.0)
-    return [factors.to(norm.device) for norm in norms]
+    return [factors.to(norm) for norm in norms]
 
 
 def unit_of(gradients: Tensor, parameter: Tensor) -> float:

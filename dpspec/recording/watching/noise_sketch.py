@@ -5,7 +5,6 @@ random signs from the operating system's randomness. The directions are orthogon
 so Gaussian noise gives independent values along them, and noise that is reused at another step shows in their products.
 """
 
-import math
 import secrets
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -34,8 +33,7 @@ class MeasuredNoise:
     noise: (k, coordinates). sums: (k, size) of each layer, which the noise was added to, times ``scale``; none if they
     are unknown. squares, totals: (k, layers), float64: sums of squares and sums of each layer's noise. along: (k,
     width) along the directions. lengths, products, largest: (k,) of the sum, the noise times the sum, and the largest
-    coordinate of the sum, of the noise if no sum is known. eps: the coarsest resolution of the given types, infinite
-    for integers.
+    coordinate of the sum, of the noise if no sum is known.
     """
 
     noise: Tensor
@@ -47,7 +45,6 @@ class MeasuredNoise:
     lengths: Tensor
     products: Tensor
     largest: Tensor
-    eps: float
 
     @property
     def sketches(self) -> Tensor:
@@ -101,8 +98,8 @@ class NoiseSketch:
         given: (k, size) of each layer, the noise, or with ``noisy`` its sum with ``sums``, times 1 / ``scale``. starts:
         the place of the first coordinate in each layer.
         """
-        types = {part.dtype for part in (*given, *sums)}
-        kind, device = torch.float64 if torch.float64 in types else torch.float32, given[0].device
+        double = torch.float64 in {part.dtype for part in (*given, *sums)}
+        kind, device = torch.float64 if double else torch.float32, given[0].device
         steps, width = len(given[0]), sum(part.shape[1] for part in given)
         noise, end = torch.empty(steps, width, dtype=kind, device=device), 0
         none, block = noise.new_zeros(steps), noise.new_zeros(steps, self._whole)
@@ -123,9 +120,8 @@ class NoiseSketch:
         each.index_add_(0, torch.tensor(layers, device=device), torch.stack(found).double())
         totals, squares, along_sums, of_sums = each.unbind(1)
         lengths, products, largest = of_sums.sum(0).sqrt(), along_sums.sum(0), torch.stack(ends).amax(0)
-        eps = max(torch.finfo(one).eps if one.is_floating_point else math.inf for one in types)
         along = self.along(block).double()
-        return MeasuredNoise(noise, sums, scale, squares.T, totals.T, along, lengths, products, largest, eps)
+        return MeasuredNoise(noise, sums, scale, squares.T, totals.T, along, lengths, products, largest)
 
     def fold(self, noise: Iterable[Tensor], starts: Iterable[int] = repeat(0), block: Tensor | None = None) -> Tensor:
         """Add layers, (k, size), to a block for :meth:`along`, by default a new one of float64.

@@ -164,9 +164,9 @@ class NoiseWatch:
     def add(self, measured: MeasuredNoise, stds: Sequence[float]) -> None:
         """Add the noise of k steps with its declared standard deviations."""
         every = [self._steps.next() for _ in stds]
-        if self._coordinates.count == 0 or not math.isfinite(measured.eps):
+        if self._coordinates.count == 0:
             return
-        std, unit, noise = np.array(stds), 0.5 * max(self._resolution, measured.eps), measured.noise
+        std, unit, noise = np.array(stds), self._unit, measured.noise
         of_sums = torch.stack([measured.lengths, measured.products, measured.largest.double()], dim=1)
         read = _array(torch.cat([of_sums, measured.totals, measured.squares], dim=1))  # one transfer from the device
         lengths, products, largest = read[:, :3].T
@@ -179,7 +179,6 @@ class NoiseWatch:
         largest = np.where(known, largest / std, 0.0)
         precise = known & (unit * (largest + 8.0) <= _ROUNDING)
         self._seen += int(known.sum())
-        self._unit = max(self._unit, unit)
         small = bool(largest.max() <= _SUM)
         total = None if small and not any(every) else measured.whole_sums()
         self._add_values(noise, None if small else total, std, _ERROR * unit)

@@ -28,12 +28,11 @@ _NAMES = (
     *("Rprop", "SGD"),
 )
 
+#: Classes of this torch, unless the script replaced them by functions.
+_KINDS: list[Any] = [getattr(torch.optim, name, None) for name in _NAMES]
+
 #: The method ``step`` of each class without the decorators that call hooks.
-STEPS: dict[type, Callable[[Any], Any]] = {
-    kind: inspect.unwrap(kind.step)
-    for kind in (getattr(torch.optim, name, None) for name in _NAMES)
-    if isinstance(kind, type)
-}
+STEPS: dict[type, Callable[[Any], Any]] = {kind: inspect.unwrap(kind.step) for kind in _KINDS if hasattr(kind, "step")}
 
 #: Types of options that are used unchanged: their arithmetic runs no Python code.
 _EXACT = {bool, int, float, str, type(None), *np.sctypeDict.values()}
