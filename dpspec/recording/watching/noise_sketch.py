@@ -30,10 +30,10 @@ def width_of(sizes: Sequence[int], most: int = MOST_DIRECTIONS) -> int:
 class MeasuredNoise:
     """The noise of k steps.
 
-    noise: (k, coordinates). sums: (k, size) of each layer, which the noise was added to, times ``scale``; none if they
-    are unknown. squares, totals: (k, layers), float64: sums of squares and sums of each layer's noise. along: (k,
-    width) along the directions. lengths, products, largest: (k,) of the sum, the noise times the sum, and the largest
-    coordinate of the sum, of the noise if no sum is known.
+    noise: (k, coordinates). sums: (k, size) of each layer, empty if unknown; ``scale`` times them is the sum that the
+    noise was added to. squares, totals: (k, layers), float64: sums of squares and sums of each layer's noise. along:
+    (k, width) along the directions. lengths: (k,) of the sum; products: (k,) of the noise with it; largest: (k,) the
+    largest coordinate of the sum, or of the noise if the sum is unknown.
     """
 
     noise: Tensor
