@@ -87,7 +87,9 @@ DEFAULT_STORE = ".dpspec/store"
 
 
 @contextmanager
-def loaded_specs(paths: Sequence[Path], catalog: Catalog, overrides: Sequence[str]) -> Iterator[Loaded]:
+def loaded_specs(
+    paths: Sequence[Path], catalog: Catalog, overrides: Sequence[str], *, internal: bool = False
+) -> Iterator[Loaded]:
     """At least one spec. Diagnostics of loading and of the body go to stderr; errors end the command."""
     from dpspec.language.load import load_specs
 
@@ -104,7 +106,7 @@ def loaded_specs(paths: Sequence[Path], catalog: Catalog, overrides: Sequence[st
     except (SpecError, PluginError) as error:
         if not error.diagnostics:
             raise
-        show_diagnostics(error.diagnostics, loaded.sources)
+        show_diagnostics(error.diagnostics, loaded.sources, internal=internal)
         raise typer.Exit(error.exit_code) from None
 
 
@@ -115,7 +117,7 @@ def report_skipped_files(loaded: Loaded) -> None:
     note(f"skipped (not spec files: no key 'dpspec' at the top level): {named}")
 
 
-def show_diagnostics(diagnostics: Sequence[Diagnostic], sources: Mapping[str, str]) -> None:
+def show_diagnostics(diagnostics: Sequence[Diagnostic], sources: Mapping[str, str], *, internal: bool = False) -> None:
     from dpspec.language.diagnostics import render
 
-    note(render(diagnostics, color=wants_color(sys.stderr), sources=sources))
+    note(render(diagnostics, color=wants_color(sys.stderr), sources=sources, internal=internal))

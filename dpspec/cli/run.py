@@ -113,7 +113,10 @@ def run(
         deadline=deadline,
         max_trials=max_trials,
     )
-    with loaded_specs(specs, catalog, overrides) as loaded, Progress(sys.stderr, quiet=quiet) as progress:
+    with (
+        loaded_specs(specs, catalog, overrides, internal=internal) as loaded,
+        Progress(sys.stderr, quiet=quiet) as progress,
+    ):
         result = runner.run(
             loaded.specs,
             catalog,

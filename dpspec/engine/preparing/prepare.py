@@ -186,7 +186,8 @@ def data_unreadable(error: DataError, spec: Spec) -> Diagnostic:
     ``audit.scores.path``."""
     key = error.key or ("path" if "path" in spec.data.options else "")
     path = tuple(key.split(".")) if "." in key else ("data", key) if key else ("data",)
-    return locate(Diagnostic(code="data-unreadable", message=str(error), path=path), spec.origin)
+    diagnostic = Diagnostic(code="data-unreadable", message=str(error), path=path, private=error.private)
+    return locate(diagnostic, spec.origin)
 
 
 def out_of_range(error: ArithmeticError, spec: Spec) -> Diagnostic:
