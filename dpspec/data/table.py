@@ -187,7 +187,7 @@ class Table(Halves):
         for index, name in enumerate(header):
             if position[name] != index:
                 message = f"columns {index + 1} and {position[name] + 1} have the same name {shortened(name)!r}"
-                raise DataError(f"{where}: {message}; rename one of them")
+                raise DataError(f"{where}: {message}; rename one column")
         features = tuple(self.options.get("columns") or (name for name in header if name not in (label, user)))
         categories = self.options.get("categories") or {}
         for name in (label, *([] if user is None else [user]), *features, *categories):
@@ -255,7 +255,7 @@ class Table(Halves):
             yield Diagnostic(
                 code="index-column",
                 message=f"{'columns' if len(index) > 1 else 'column'} {', '.join(map(repr, index))} "
-                "looks like an index that was saved with the table, and is a feature",
+                "is probably a saved index of rows, and is used as a feature",
                 path=("data", "path"),
                 help=f"list the features without it: columns: {json.dumps(others, ensure_ascii=False)}",
                 severity="warning",

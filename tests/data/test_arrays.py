@@ -113,7 +113,7 @@ def test_csv_dialect(source: Make, files: Path) -> None:
     ("text", "options", "parts"),
     [
         ("a,b\n1,2\n", {}, ["no column 'label'", "(2 columns; --internal lists them)"]),
-        ("a,a,label\n1,2,yes\n", {}, ["columns 1 and 2 have the same name 'a'; rename one of them"]),
+        ("a,a,label\n1,2,yes\n", {}, ["columns 1 and 2 have the same name 'a'; rename one column"]),
         ("a,label\n", {}, ["is empty"]),
         ("\n", {}, ["is empty", "must name the columns"]),
         ("a" * 100 + "\n1\n", {}, ["has no column 'label' (one column; --internal lists it)"]),
