@@ -14,8 +14,8 @@ import numpy as np
 import numpy.typing as npt
 from scipy.fft import irfft, next_fast_len, rfft
 
-from dpspec.accounting.grid import Atoms, TooLongError
-from dpspec.accounting.numerics import EPS, Floats, Index, bisect, log_or_minus_infinity
+from dpspec.accounting.grid import Atoms, TooLongError, require_finite
+from dpspec.accounting.numerics import EPS, ContradictionError, Floats, Index, bisect, log_or_minus_infinity
 
 #: The maximum mass of the tilted composition outside the window on either side.
 OUTSIDE = 1e-15
@@ -61,6 +61,7 @@ class TiltedMeasure:
         top = float(exponents.max())
         log_mass = top + math.log(float(np.exp(exponents - top).sum()))
         masses = np.exp(exponents - log_mass)
+        require_finite("tilted masses", (log_mass,), masses)
         size = float(masses @ (np.abs(logs) + tilt * offsets))
         rounding = EPS * (8.0 + 2.0 * abs(log_mass) + 2.0 * size)
         variance = steps * float(masses @ np.square(offsets - float(masses @ offsets)))
@@ -130,6 +131,9 @@ def convolve(tilted: Sequence[TiltedMeasure], length: int) -> tuple[Floats, tupl
         count += part.steps
         product = power if product is None else np.multiply(product, power, out=product)
     assert product is not None
+    # the first value is the total of the tilted masses, 1 up to what the bounds charge
+    if not abs(float(product[0].real) - 1.0) <= math.expm1(min(growth, 50.0)) + 16.0 * EPS * count:
+        raise ContradictionError(f"a composition has a tilted mass of {float(product[0].real):.17g}, not 1")
     noise += (stage + 4.0 * EPS * count) * _averages(np.abs(product), length)
     noise *= math.exp(min(growth, 50.0))
     return irfft(product, length, overwrite_x=True), (float(noise[0]), float(noise[1]))
@@ -237,6 +241,8 @@ class ComposedProfile:
             for composed, log in side:
                 total = float(np.logaddexp(total, getattr(composed, name)(epsilon) + log))
             largest = max(largest, total)
+        if epsilon < 0.0 and name == "log_upper" and largest < math.log(-math.expm1(epsilon)) - 1e-9:
+            raise ContradictionError(f"the upper end of delta is below 1 - e^epsilon at epsilon {epsilon:.6g}")
         return min(0.0, largest) if name == "log_upper" else largest
 
 

@@ -104,5 +104,42 @@ def epsilon_interval(log_target: float, mu: float) -> Interval:
     return Interval(lower * (1.0 - 4.0 * EPS), upper * (1.0 + 4.0 * EPS))
 
 
+#: Above this effect tails of the loss bound delta more tightly than the closed form with its rounding error.
+_STEEP = 1e3
+
+#: A loss this far above epsilon counts in full, up to e^-``_MARGIN``.
+_MARGIN = 40.0
+
+
+def log_delta_bounds(epsilon: float, mu: npt.ArrayLike) -> tuple[Floats, Floats]:
+    """Bounds of ln delta(epsilon) for effects ``mu`` (n,), at least 0, of any size.
+
+    With the loss L, delta is at most P[L > epsilon] = Phi(mu/2 - epsilon/mu), and at least
+    P[L > epsilon + s] (1 - e^-s).
+    """
+    effects = np.atleast_1d(np.asarray(mu, dtype=np.float64))
+    nothing = math.log(-math.expm1(epsilon)) if epsilon < 0.0 else -math.inf
+    low, high = np.full(effects.shape, nothing), np.full(effects.shape, nothing)
+    usual = (effects > 0.0) & (effects <= _STEEP) & (abs(epsilon) <= _STEEP * effects)
+    if usual.any():
+        some = effects[usual]
+        u = abs(epsilon) / some + some
+        error = 2.0 * EPS * (256.0 + 32.0 * u * u + 2.0 * np.abs(np.log(some)))
+        value = log_delta(epsilon, some)
+        low[usual], high[usual] = value - error, value + error
+    tail = (effects > 0.0) & ~usual
+    if tail.any():
+        some = effects[tail]
+        with np.errstate(over="ignore"):  # epsilon / mu may be infinite: no loss is that large
+            z = np.array([0.5 * some - epsilon / some, 0.5 * some - (epsilon + _MARGIN) / some])
+            doubt = 4.0 * EPS * (0.5 * some + (abs(epsilon) + _MARGIN) / some)
+        with np.errstate(invalid="ignore", over="ignore"):
+            far, near = log_ndtr(z[0] + doubt), log_ndtr(z[1] - doubt)
+            error = 4.0 * EPS * (8.0 + np.square(np.minimum(z, 0.0)))
+            high[tail] = np.where(np.isnan(far + error[0]), 0.0, far + error[0])
+            low[tail] = np.where(np.isnan(near - error[1]), -np.inf, near - error[1] - 1e-15)
+    return np.maximum(low, nothing - 4.0 * EPS), np.minimum(np.maximum(high, nothing + 4.0 * EPS), 0.0)
+
+
 def _mills(z: Floats) -> Floats:
     return np.asarray(math.sqrt(0.5 * math.pi) * erfcx(z / math.sqrt(2.0)), dtype=np.float64)

@@ -139,7 +139,7 @@ class GridRefinement:
             for part, steps in side:
                 self._steps += steps
                 if (period := part.period or 0.0) > 0.0 and (steps, period) > (most, self._period):
-                    most, self._period = steps, period  # of the phase with most steps
+                    most, self._period, self._aligned = steps, period, part.aligned  # of the phase with most steps
         first = last = items[0].saddle.epsilon
         for item in items:
             first, last = min(first, item.saddle.epsilon), max(last, item.saddle.epsilon)
@@ -241,7 +241,7 @@ class GridRefinement:
         self._centre(self._saddle.epsilon)
         wanted, period, self._last = min(0.2 * WIDEST, wanted), self._period, False
         while wanted < WIDEST:
-            spacing = period / math.ceil(period / wanted) if period else wanted
+            spacing = self._aligned(wanted) if period else wanted
             try:
                 self._grid(truncated, spacing, _READ * width)
                 break
