@@ -7,7 +7,7 @@ Theorem 16, m^T = b^T + T b^(T - 1) j + ..., where m = b + j is a step's measure
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias
 
 import numpy as np
@@ -175,6 +175,7 @@ class Composition:
     relative: float
     infinity: float
     shift: float
+    _blocks: dict[int, tuple[int, Floats]] = field(default_factory=dict)
 
     def log_upper(self, epsilon: float) -> float:
         """ln of an upper bound of the measure's delta."""
@@ -211,13 +212,30 @@ class Composition:
             value = excess * math.exp(x) - total * math.expm1(x)
             size = size * math.exp(x) + total * abs(math.expm1(x))
         else:
-            j = min(len(self.weights), i + math.ceil(_FADE / self.spacing))
-            gaps = epsilon - (self.first + self.spacing * np.arange(i, j))
-            value = float(self.sums[j]) - float(self.weights[i:j] @ np.expm1(np.minimum(gaps, 0.0)))
+            number = i // self._block_length
+            start, sums = self._block(number)
+            value = total - float(sums[i - start]) * math.exp(epsilon - (self.first + self.spacing * start))
             size = total
-        rounding = EPS * (_BLOCK + (len(self.weights) - i) / _BLOCK + 16.0) * size
+        rounding = EPS * (2.0 * _BLOCK + (len(self.weights) - i) / _BLOCK + 16.0) * size
         outside = self.absolute * math.exp(min(self.tilt * (self.reference - epsilon), _REACH))
         return max(value, 0.0), rounding + outside
+
+
+    @property
+    def _block_length(self) -> int:
+        return math.ceil(_FADE / self.spacing)
+
+    def _block(self, number: int) -> tuple[int, Floats]:
+        """The first node of a block, and for each of its nodes the sum from it on of weight times e^-(loss over the first).
+
+        Each block also sums the nodes of the next one. Beyond, e^-loss is below any rounding error.
+        """
+        if number not in self._blocks:
+            start, length = number * self._block_length, self._block_length
+            weights = self.weights[start : start + 2 * length]
+            faded = _from_above(weights * np.exp(-self.spacing * np.arange(len(weights))))
+            self._blocks[number] = (start, faded[: length + 1])
+        return self._blocks[number]
 
 
 #: A composition is split if the relative error of its sum at the reference exceeds this.

@@ -10,11 +10,14 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from dpspec.accounting.numerics import EPS, ContradictionError, Direction, Floats, Index
+
+_Number = TypeVar("_Number", np.float64, np.int64)
 
 _NO_NODES: Index = np.zeros(0, dtype=np.int64)
 _NO_MASSES: Floats = np.zeros(0)
@@ -141,7 +144,8 @@ class Bins:
 def positive_masses(logs: Floats, error: Floats) -> tuple[Floats, Floats]:
     """e^``logs`` for a ``Bins``, with bounds on the relative errors.
 
-    A mass that would underflow is the smallest double. An upper bound doubles masses near the smallest double, and a lower bound omits them.
+    A mass that would underflow is the smallest double. Near that, an upper bound doubles masses, and a lower bound omits
+    them.
     """
     return np.maximum(np.exp(logs), SMALLEST), np.where(logs > _LOG_EXACT, np.minimum(error, 1.0), 1.0)
 
@@ -227,9 +231,15 @@ def place_nodes_densely(
     return between_ends(inner[(inner > 0) & (inner < steps)], steps, spacing, limit)
 
 
+def ascending(*values: npt.NDArray[_Number]) -> npt.NDArray[_Number]:
+    """All distinct values in order, (n,); faster than ``np.unique``, which hashes."""
+    ordered = np.sort(np.concatenate(values))
+    return ordered[np.concatenate(([True], ordered[1:] > ordered[:-1]))]
+
+
 def between_ends(inner: Index, steps: int, spacing: float, limit: int) -> Index:
     """``inner`` with two nodes at each end of the grid, without too wide cells."""
-    index = np.unique(np.concatenate(([0, 1, steps - 1, steps], inner)))
+    index = ascending(np.array([0, 1, steps - 1, steps], dtype=np.int64), inner)
     index = split_wide_cells(index, int(min(max(WIDEST / spacing, 1.0), 1e12)), limit)
     if len(index) > limit:
         raise TooLongError(len(index), limit)

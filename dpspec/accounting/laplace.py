@@ -17,6 +17,7 @@ from dpspec.accounting.grid import (
     Cells,
     Pair,
     TruncatedPair,
+    ascending,
     place_nodes_densely,
     positive_masses,
     span_grid,
@@ -216,11 +217,11 @@ class _LaplacePart(TruncatedPair):
             node = self._sign * float(pair.losses(np.array([pile[1]]))[0])
             under, over = (math.ceil(gap / spacing - 1e-6) for gap in (node - lowest, highest - node))
             lowest, steps = node - spacing * under, max(_FEWEST, under + over)
-            inner = np.clip(under + np.arange(-1, 2), 0, steps)
+            inner = np.clip(np.arange(under - 1, under + 2, dtype=np.int64), 0, steps)
         index = place_nodes_densely(*self.table(), lowest, spacing, steps, tilts, widest, limit)
-        index = np.union1d(index, inner)
+        index = ascending(index, inner)
         nodes = np.asarray(lowest + spacing * index, dtype=np.float64)
-        l = np.unique(np.concatenate((pair.inverse(self._sign * nodes), [-pair.edge, pair.edge])))  # noqa: E741
+        l = ascending(pair.inverse(self._sign * nodes), np.array([-pair.edge, pair.edge]))  # noqa: E741
         above, below = pair.bins(l, self.direction).cells(lowest, spacing, index)
         if pile is not None:
             _, below = pair.merged_bins(l, pile, self.direction).cells(lowest, spacing, index)

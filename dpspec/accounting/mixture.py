@@ -217,8 +217,8 @@ class Mixture(Pair):
 
         delta is convex in the distribution with the group: at most the mean of the components' profiles. From below,
         present-first, the test of component j has the power P[c >= c_j] delta_j(t) and at most the level e^-t;
-        absent-first, the smallest shift alone is dominated, and outputs below half of the next one almost never come from
-        a group.
+        absent-first, the smallest shift alone is dominated, and outputs below half of the next one almost never come
+        from a group.
         """
         shifts, logs = self.ratio.shifts, self.log_probabilities
         upper = float(np.logaddexp.reduce(logs + gaussian.log_delta_bounds(epsilon, shifts)[1])) + _ROUNDED

@@ -50,6 +50,9 @@ WIDTH = 1e-4
 #: Levels under this do not change one minus them.
 _RESOLVED = 1e-13
 
+#: The width of a power close to one that needs no other direction.
+_ENOUGH = 1e-3
+
 #: A Gaussian step of a larger effect (sensitivity over sigma) is not discretized: losses would leave any grid.
 _STEEPEST = 1e6
 
@@ -202,7 +205,8 @@ class PrivacyLoss:
         imprecise = [
             i
             for i, power in enumerate(powers)
-            if power.width > width * (1.0 - power.lower if miss else power.upper) and levels[i] > _RESOLVED
+            if power.width > (width * (1.0 - power.lower) if miss else max(width * power.upper, _ENOUGH if power.lower > 0.99 else 0.0))
+            and levels[i] > _RESOLVED
         ]
         other = direction if direction == "both" else OPPOSITE[direction]
         errors = self._tests(name, [1.0 - levels[i] for i in imprecise], other, width, power=True)

@@ -34,6 +34,9 @@ LogProfile: TypeAlias = Callable[[float], float]
 #: Kinds of questions that one line of the profile, at any epsilon, decides.
 TESTS = ("power", "level")
 
+#: A Gaussian pair of a larger effect bounds no test.
+_STEEPEST = 1e6
+
 _GOLDEN = 0.5 * (math.sqrt(5.0) - 1.0)
 
 #: The maximum number of times that a level is raised until it is certainly large enough.
@@ -247,7 +250,7 @@ def bound_without_grid(question: Question, phases: Sequence[tuple[Pair, int]], s
         squares.append(steps * pair.dominating_effect * pair.dominating_effect)
     mu = math.sqrt(math.fsum(squares))
     lower, upper = 0.0, question.trivial.upper
-    if math.isfinite(mu):
+    if mu < _STEEPEST or (math.isfinite(mu) and question.kind not in TESTS):
         dominating = gaussian_answer(question, mu)
         if question.kind == "level":  # a test needs no lower level than for the dominating pair
             lower = dominating.lower
