@@ -211,6 +211,8 @@ class Composition:
             size = excess if i >= self.above else 2.0 * float(self.excess[self.above]) - excess
             value = excess * math.exp(x) - total * math.expm1(x)
             size = size * math.exp(x) + total * abs(math.expm1(x))
+        elif i == len(self.weights):
+            return 0.0, self.absolute * math.exp(min(self.tilt * (self.reference - epsilon), _REACH))
         else:
             number = i // self._block_length
             start, sums = self._block(number)
@@ -220,13 +222,12 @@ class Composition:
         outside = self.absolute * math.exp(min(self.tilt * (self.reference - epsilon), _REACH))
         return max(value, 0.0), rounding + outside
 
-
     @property
     def _block_length(self) -> int:
         return math.ceil(_FADE / self.spacing)
 
     def _block(self, number: int) -> tuple[int, Floats]:
-        """The first node of a block, and for each of its nodes the sum from it on of weight times e^-(loss over the first).
+        """The first node of a block, and from each of its nodes on the sum of weight times e^-(loss over the first).
 
         Each block also sums the nodes of the next one. Beyond, e^-loss is below any rounding error.
         """
@@ -343,7 +344,7 @@ def chance_of_any(chances: Sequence[tuple[float, int]]) -> float:
         if p >= 1.0:
             return 1.0
         never.append(steps * math.log1p(-p))
-    return -math.expm1(math.fsum(never))
+    return 0.0 - math.expm1(math.fsum(never))
 
 
 def _from_above(values: Floats) -> Floats:

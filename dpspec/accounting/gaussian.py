@@ -111,33 +111,33 @@ _STEEP = 1e3
 _MARGIN = 40.0
 
 
-def log_delta_bounds(epsilon: float, mu: npt.ArrayLike) -> tuple[Floats, Floats]:
-    """Bounds of ln delta(epsilon) for effects ``mu`` (n,), at least 0, of any size.
+def log_delta_bounds(epsilon: npt.ArrayLike, mu: npt.ArrayLike) -> tuple[Floats, Floats]:
+    """Bounds of ln delta(epsilon) for effects ``mu`` of any size, at least 0; arrays broadcast, (n,).
 
     With the loss L, delta is at most P[L > epsilon] = Phi(mu/2 - epsilon/mu), and at least
     P[L > epsilon + s] (1 - e^-s).
     """
-    effects = np.atleast_1d(np.asarray(mu, dtype=np.float64))
-    nothing = math.log(-math.expm1(epsilon)) if epsilon < 0.0 else -math.inf
-    low, high = np.full(effects.shape, nothing), np.full(effects.shape, nothing)
-    usual = (effects > 0.0) & (effects <= _STEEP) & (abs(epsilon) <= _STEEP * effects)
+    eps, effect = np.broadcast_arrays(*(np.atleast_1d(np.asarray(x, dtype=np.float64)) for x in (epsilon, mu)))
+    nothing = np.full(eps.shape, -np.inf)
+    nothing[eps < 0.0] = np.log(-np.expm1(eps[eps < 0.0]))
+    low, high = nothing.copy(), nothing.copy()
+    usual = (effect > 0.0) & (effect <= _STEEP) & (np.abs(eps) <= _STEEP * effect)
     if usual.any():
-        some = effects[usual]
-        u = abs(epsilon) / some + some
+        some = effect[usual]
+        u = np.abs(eps[usual]) / some + some
         error = 2.0 * EPS * (256.0 + 32.0 * u * u + 2.0 * np.abs(np.log(some)))
-        value = log_delta(epsilon, some)
+        value = log_delta(eps[usual], some)
         low[usual], high[usual] = value - error, value + error
-    tail = (effects > 0.0) & ~usual
+    tail = (effect > 0.0) & ~usual
     if tail.any():
-        some = effects[tail]
-        with np.errstate(over="ignore"):  # epsilon / mu may be infinite: no loss is that large
-            z = np.array([0.5 * some - epsilon / some, 0.5 * some - (epsilon + _MARGIN) / some])
-            doubt = 4.0 * EPS * (0.5 * some + (abs(epsilon) + _MARGIN) / some)
-        with np.errstate(invalid="ignore", over="ignore"):
-            far, near = log_ndtr(z[0] + doubt), log_ndtr(z[1] - doubt)
+        some, ends = effect[tail], eps[tail]
+        with np.errstate(over="ignore", invalid="ignore"):  # epsilon / mu may be infinite: no loss is as large
+            z = np.array([0.5 * some - ends / some, 0.5 * some - (ends + _MARGIN) / some])
+            doubt = 4.0 * EPS * (0.5 * some + (np.abs(ends) + _MARGIN) / some)
             error = 4.0 * EPS * (8.0 + np.square(np.minimum(z, 0.0)))
-            high[tail] = np.where(np.isnan(far + error[0]), 0.0, far + error[0])
-            low[tail] = np.where(np.isnan(near - error[1]), -np.inf, near - error[1] - 1e-15)
+            far, near = log_ndtr(z[0] + doubt) + error[0], log_ndtr(z[1] - doubt) - error[1] - 1e-15
+        high[tail] = np.where(np.isnan(far), 0.0, far)
+        low[tail] = np.where(np.isnan(near), -np.inf, near)
     return np.maximum(low, nothing - 4.0 * EPS), np.minimum(np.maximum(high, nothing + 4.0 * EPS), 0.0)
 
 

@@ -144,8 +144,8 @@ class Bins:
 def positive_masses(logs: Floats, error: Floats) -> tuple[Floats, Floats]:
     """e^``logs`` for a ``Bins``, with bounds on the relative errors.
 
-    A mass that would underflow is the smallest double. Near that, an upper bound doubles masses, and a lower bound omits
-    them.
+    A mass that would underflow is the smallest double. Near that, an upper bound doubles masses, and a lower bound
+    omits them.
     """
     return np.maximum(np.exp(logs), SMALLEST), np.where(logs > _LOG_EXACT, np.minimum(error, 1.0), 1.0)
 

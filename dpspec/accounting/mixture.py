@@ -224,11 +224,8 @@ class Mixture(Pair):
         upper = float(np.logaddexp.reduce(logs + gaussian.log_delta_bounds(epsilon, shifts)[1])) + _ROUNDED
         if present:
             tails = np.logaddexp.accumulate(logs[::-1])[::-1] - _ROUNDED
-            lower = -math.inf
-            for shift, tail in zip(shifts.tolist(), tails.tolist(), strict=True):
-                t = epsilon + _MARGIN - tail + 8.0 * EPS * abs(epsilon)
-                power = tail + float(gaussian.log_delta_bounds(t, shift)[0][0])
-                lower = max(lower, log_difference(power, tail - _MARGIN))
+            powers = tails + gaussian.log_delta_bounds(epsilon + _MARGIN - tails + 8.0 * EPS * abs(epsilon), shifts)[0]
+            lower = max(map(log_difference, powers.tolist(), (tails - _MARGIN).tolist()))
         else:
             lower = float(gaussian.log_delta_bounds(epsilon, float(shifts[0]))[0][0])
             if shifts[0] == 0.0:

@@ -50,8 +50,8 @@ WIDTH = 1e-4
 #: Levels under this do not change one minus them.
 _RESOLVED = 1e-13
 
-#: The width of a power close to one that needs no other direction.
-_ENOUGH = 1e-3
+#: A power above the second with a width below the first needs no other direction.
+_ENOUGH, _CERTAIN = 1e-3, 0.99
 
 #: A Gaussian step of a larger effect (sensitivity over sigma) is not discretized: losses would leave any grid.
 _STEEPEST = 1e6
@@ -205,7 +205,8 @@ class PrivacyLoss:
         imprecise = [
             i
             for i, power in enumerate(powers)
-            if power.width > (width * (1.0 - power.lower) if miss else max(width * power.upper, _ENOUGH if power.lower > 0.99 else 0.0))
+            if power.width > (width * (1.0 - power.lower) if miss else width * power.upper)
+            and (miss or power.width > _ENOUGH or power.lower < _CERTAIN)
             and levels[i] > _RESOLVED
         ]
         other = direction if direction == "both" else OPPOSITE[direction]

@@ -25,6 +25,7 @@ from dpspec.accounting.numerics import (
     ContradictionError,
     Direction,
     Floats,
+    Index,
     Interval,
     crossing,
     log_difference,
@@ -115,7 +116,7 @@ class SingleSteps:
                     power + (level - alpha) * (1.0 - power) / (1.0 - alpha) if alpha < level else power * level / alpha
                 )
                 best = max(best, mixed)
-        return min(1.0, best * (1.0 - _ROUNDING))
+        return min(1.0, max(best * (1.0 - _ROUNDING), level * (1.0 - 4.0 * EPS)))
 
     def level(self, log_power: float) -> float:
         """An upper bound of the level of the best test of power e^``log_power``."""
@@ -128,7 +129,7 @@ class SingleSteps:
                         best = min(best, alpha * wanted / power)
                     elif power > alpha:
                         best = min(best, alpha + (wanted - power) * (1.0 - alpha) / (1.0 - power))
-        return min(1.0, best * (1.0 + _ROUNDING))
+        return min(best * (1.0 + _ROUNDING), wanted * (1.0 + 4.0 * EPS))
 
     def answer(self, question: Question) -> Interval:
         """The answer from these bounds and the largest loss; ``ContradictionError`` if they exclude each other."""
@@ -249,20 +250,16 @@ class _Draws:
             yield float(np.logaddexp(self.logs[0] + _ROUNDING, missed)) + epsilon, log_difference(0.0, missed)
             return
         tails = np.logaddexp.accumulate(self.logs[::-1])[::-1] - 1e-9
-        margins = self.ways + 30.0 - tails
-        for k in self._numbers(tails):
-            t = epsilon + float(margins[k]) + 8.0 * EPS * abs(epsilon)
-            low = gaussian.log_delta_bounds(t, self.effect * math.sqrt(k))[0]
-            yield float(self.ways[k] - margins[k]) + 1e-9, float(tails[k] + low[0])
+        k = self._numbers(tails)
+        margins = self.ways[k] + 30.0 - tails[k]
+        t = epsilon + margins + 8.0 * EPS * abs(epsilon)
+        low = gaussian.log_delta_bounds(t, self.effect * np.sqrt(k))[0]
+        yield from zip((self.ways[k] - margins + 1e-9).tolist(), (tails[k] + low).tolist(), strict=True)
 
-    def _numbers(self, tails: Floats) -> list[int]:
+    def _numbers(self, tails: Floats) -> Index:
         """Numbers of draws, at most 64, of probability at least 1e-300."""
         last = max(1, int(np.count_nonzero(tails > -690.0)) - 1)
-        return (
-            np.unique(np.rint(np.geomspace(1.0, last, 64)).astype(np.int64)).tolist()
-            if last > 64
-            else [*range(1, last + 1)]
-        )
+        return np.unique(np.rint(np.geomspace(1.0, last, 64)).astype(np.int64))
 
 
 def _nothing(epsilon: float) -> float:
