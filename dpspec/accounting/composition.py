@@ -81,8 +81,11 @@ def find_window(tilted: Sequence[TiltedMeasure], spacing: float) -> tuple[float,
     def chernoff(log_rate: float, side: float) -> float:
         rate, total = math.exp(log_rate), 0.0
         for part in tilted:  # steps * ln of the moment generating function, losses counted from the lowest node
-            exponents = part.logs + side * rate * part.offsets
+            with np.errstate(over="ignore"):  # at such a rate there is no bound
+                exponents = part.logs + side * rate * part.offsets
             top = float(exponents.max())
+            if top == math.inf:
+                return math.inf
             total += part.steps * (top + math.log(float(np.exp(exponents - top).sum())))
         return (total + log_inverse) / rate
 

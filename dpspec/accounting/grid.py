@@ -113,8 +113,8 @@ class Bins:
     def cells(self, lowest: float, spacing: float, index: Index) -> tuple[Cells, Cells]:
         """Cells for an upper and for a lower bound between the nodes lowest + index * spacing.
 
-        The nodes reach from below all losses to the largest. Lower outcomes move up for the upper bound and are
-        omitted from the lower one.
+        Lower outcomes than the first node move up for the upper bound and are omitted from the lower one. Higher ones
+        than the last node move down to it; for the upper bound their distance is part of ``shift``.
         """
         nodes = np.asarray(lowest + spacing * index, dtype=np.float64)
         used = self.mass > 0.0
@@ -133,10 +133,11 @@ class Bins:
         on_grid = bottom >= nodes[0]
         lower = _gathered(nodes, bottom[on_grid], mass[on_grid], error[on_grid])
         shift = self.shift + 2.0 * blur + float(np.max(self.loss_error[used][fits], initial=0.0))
+        overshoot = max(0.0, float(np.max(high[bounded], initial=-np.inf)) - float(nodes[-1]))
         above = min(1.0, (self.above + self.infinite + float(maximum[~bounded].sum())) * (1.0 + 1e-12))
         reduced = fitting * np.maximum(1.0 - fitting_error, 0.0)
         return (
-            Cells(lowest, spacing, index, *upper, shift, 0.0, above, (on, fitting * (1.0 + fitting_error))),
+            Cells(lowest, spacing, index, *upper, shift + overshoot, 0.0, above, (on, fitting * (1.0 + fitting_error))),
             Cells(lowest, spacing, index, *lower, shift, 0.0, 0.0, (on, reduced), self.infinite),
         )
 
@@ -190,7 +191,7 @@ def _gathered(nodes: Floats, losses: Floats, mass: Floats, error: Floats) -> tup
 
 def span_grid(lowest: float, highest: float, spacing: float, *, from_top: bool = False) -> tuple[float, int]:
     """The first node and the number of steps of a grid over all losses, with a node at ``lowest`` or at ``highest``."""
-    steps = max(_FEWEST, math.ceil((highest - lowest) / spacing - 1e-6))
+    steps = max(_FEWEST, math.ceil((highest - lowest) / spacing - 1e-9))
     return (highest - spacing * steps if from_top else lowest), steps
 
 

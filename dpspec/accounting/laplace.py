@@ -215,7 +215,7 @@ class _LaplacePart(TruncatedPair):
             inner = _NONE
         else:  # at the merged loss
             node = self._sign * float(pair.losses(np.array([pile[1]]))[0])
-            under, over = (math.ceil(gap / spacing - 1e-6) for gap in (node - lowest, highest - node))
+            under, over = (math.ceil(gap / spacing - 1e-9) for gap in (node - lowest, highest - node))
             lowest, steps = node - spacing * under, max(_FEWEST, under + over)
             inner = np.clip(np.arange(under - 1, under + 2, dtype=np.int64), 0, steps)
         index = place_nodes_densely(*self.table(), lowest, spacing, steps, tilts, widest, limit)

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.special import gammaln, log_ndtr
+from scipy.special import gammaln
 
 from dpspec.accounting import gaussian
 from dpspec.accounting.grid import Pair
@@ -31,7 +31,7 @@ from dpspec.accounting.numerics import (
     log_difference,
     log_or_minus_infinity,
 )
-from dpspec.accounting.profiles import Question, bound_without_grid, largest_power, smallest_level
+from dpspec.accounting.profiles import Question, bound_without_grid, largest_power, loss_extremes, smallest_level
 
 #: Method of an answer.
 STEPS = "exact profiles of single steps"
@@ -47,6 +47,9 @@ _BEYOND = (3.0, 10.0, 40.0)
 
 #: No finite epsilon of a step is larger.
 _LARGEST = 1e300
+
+#: Losses close to the largest one, as shares of it.
+_SHARES = (1.0 - 1e-7, 1.0 - 1e-3, 0.9)
 
 #: A step is steep if ln delta falls by at most ``_CLOSE`` up to this epsilon.
 _LARGE, _CLOSE = 20.0, 0.01
@@ -80,7 +83,10 @@ class SingleSteps:
             deltas = [(_profile(pair, epsilon / self._steps, side)[1], steps) for pair, steps in self._phases]
             bound = _log_any(deltas) + _ROUNDING
             if self._draws is not None:
-                bound = min(bound, self._draws.log_upper(epsilon, side))
+                bound = min(bound, self._draws.log_upper(epsilon))
+            largest_loss, infinite = loss_extremes(self._phases, side)
+            if infinite.upper == 0.0 and largest_loss < math.inf:  # every outcome keeps a share e^-largest_loss
+                bound = min(bound, _nothing(epsilon - largest_loss) + _ROUNDING)
             largest = max(largest, bound)
         return min(0.0, largest)
 
@@ -100,8 +106,24 @@ class SingleSteps:
         for beyond in _BEYOND:  # whether any step's loss exceeds t
             t = epsilon + math.log(self._steps) + beyond + 8.0 * EPS * abs(epsilon)
             yield -beyond, _log_any([(_profile(pair, t, side)[0], steps) for pair, steps in self._closed]) - _ROUNDING
-        if self._draws is not None:
-            yield from self._draws.tests(epsilon, side)
+        for share in _SHARES:  # whether all losses exceed this share of the largest one
+            yield from self._test_all(epsilon, side, share)
+        if self._draws is not None and side == "present-first":
+            yield from self._draws.tests(epsilon)
+
+    def _test_all(self, epsilon: float, side: Direction, share: float) -> Iterator[tuple[float, float]]:
+        """With delta_i(t) <= P[L_i > t] (1 - e^(t - largest loss)), and level <= e^-(sum of t) power."""
+        log_power = total = 0.0
+        for pair, steps in self._closed:
+            largest = pair.largest_loss(side)
+            if not 0.0 < largest < math.inf or pair.infinite_mass(side) > 0.0:
+                return
+            t = share * largest
+            beyond = _profile(pair, t, side)[0] - math.log(-math.expm1(t - largest)) - _ROUNDING
+            log_power += steps * min(0.0, beyond)
+            total += steps * t
+        if self._closed:
+            yield log_power + epsilon - total * (1.0 - _ROUNDING), log_power
 
     def power(self, log_level: float) -> float:
         """A lower bound of the power of the best test at level e^``log_level``."""
@@ -170,13 +192,14 @@ class SingleSteps:
     def early_answer(self, question: Question, width: float) -> Interval | None:
         """An answer that needs no grid, within the relative ``width``; None if there is none.
 
-        An epsilon of 0, if the advantages of all steps add up to no more than delta. A delta or test, if losses above
-        20 decide it.
+        An epsilon of 0, if the advantages of all steps add up to no more than delta. A delta, and a test if losses
+        above 20 decide it.
         """
         if question.kind == "epsilon":
             is_free = self.log_upper(0.0) <= question.value - 4.0 * EPS * abs(question.value)
             return Interval(0.0, 0.0).by(STEPS) if is_free else None
-        if self.log_lower(_LARGE) < self.log_lower(0.0) - _CLOSE:
+        is_steep = self._steps > 1 and self.log_lower(_LARGE) >= self.log_lower(0.0) - _CLOSE
+        if not (is_steep or (self._steps > 1 and question.kind == "delta")):
             return None
         found = self.answer(question)
         return found if found.relative_width <= width else None
@@ -213,9 +236,7 @@ class _Draws:
     Given K = k, the steps compose to the Gaussian pair of effect a sqrt(k), with the profile delta_k. As the output is
     a mixture of these, delta(epsilon) <= sum_k P[K = k] delta_k(epsilon). Present-first, the test whether the loss of
     any k steps together exceeds t has a power of at least P[K >= k] delta_k(t), and a level of at most binom(T, k)
-    e^-t. Absent-first, the density with the record is at least (1 - q)^T times that without it, so that delta(epsilon)
-    <= 1 - e^epsilon (1 - q)^T, and the test whether all outputs are below a / 2 almost attains that.
-    """
+    e^-t. X"""
 
     effect: float
     steps: int
@@ -235,20 +256,15 @@ class _Draws:
         logs = ways + k * pair.log_probabilities[1] + (steps - k) * pair.log_probabilities[0]
         return cls(effect, steps, logs, ways)
 
-    def log_upper(self, epsilon: float, side: Direction) -> float:
-        if side == "absent-first":
-            return min(0.0, _nothing(epsilon + float(self.logs[0]))) + _ROUNDING
+    def log_upper(self, epsilon: float) -> float:
+        """As for ``SingleSteps``."""
         usual = np.flatnonzero(self.logs > _RARE)
         high = np.zeros(len(self.logs))
         high[usual] = gaussian.log_delta_bounds(epsilon, self.effect * np.sqrt(usual))[1]
         return min(0.0, float(np.logaddexp.reduce(self.logs + high)) + 1e-9)
 
-    def tests(self, epsilon: float, side: Direction) -> Iterator[tuple[float, float]]:
-        """As for ``SingleSteps``."""
-        if side == "absent-first":
-            missed = math.log(self.steps) + float(log_ndtr(-0.5 * self.effect)) * (1.0 - _ROUNDING)
-            yield float(np.logaddexp(self.logs[0] + _ROUNDING, missed)) + epsilon, log_difference(0.0, missed)
-            return
+    def tests(self, epsilon: float) -> Iterator[tuple[float, float]]:
+        """As for ``SingleSteps``, present-first."""
         tails = np.logaddexp.accumulate(self.logs[::-1])[::-1] - 1e-9
         k = self._numbers(tails)
         margins = self.ways[k] + 30.0 - tails[k]
