@@ -7,15 +7,15 @@ Theorem 16, m^T = b^T + T b^(T - 1) j + ..., where m = b + j is a step's measure
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 from scipy.fft import irfft, next_fast_len, rfft
 
-from dpspec.accounting.grid import Atoms, TooLongError
-from dpspec.accounting.numerics import EPS, Floats, Index, bisect, log_or_minus_infinity
+from dpspec.accounting.grid import Atoms, TooLongError, require_finite
+from dpspec.accounting.numerics import EPS, ContradictionError, Floats, Index, bisect, log_or_minus_infinity
 
 #: The maximum mass of the tilted composition outside the window on either side.
 OUTSIDE = 1e-15
@@ -61,6 +61,7 @@ class TiltedMeasure:
         top = float(exponents.max())
         log_mass = top + math.log(float(np.exp(exponents - top).sum()))
         masses = np.exp(exponents - log_mass)
+        require_finite("tilted masses", (log_mass,), masses)
         size = float(masses @ (np.abs(logs) + tilt * offsets))
         rounding = EPS * (8.0 + 2.0 * abs(log_mass) + 2.0 * size)
         variance = steps * float(masses @ np.square(offsets - float(masses @ offsets)))
@@ -80,8 +81,11 @@ def find_window(tilted: Sequence[TiltedMeasure], spacing: float) -> tuple[float,
     def chernoff(log_rate: float, side: float) -> float:
         rate, total = math.exp(log_rate), 0.0
         for part in tilted:  # steps * ln of the moment generating function, losses counted from the lowest node
-            exponents = part.logs + side * rate * part.offsets
+            with np.errstate(over="ignore"):  # at such a rate there is no bound
+                exponents = part.logs + side * rate * part.offsets
             top = float(exponents.max())
+            if top == math.inf:
+                return math.inf
             total += part.steps * (top + math.log(float(np.exp(exponents - top).sum())))
         return (total + log_inverse) / rate
 
@@ -130,6 +134,9 @@ def convolve(tilted: Sequence[TiltedMeasure], length: int) -> tuple[Floats, tupl
         count += part.steps
         product = power if product is None else np.multiply(product, power, out=product)
     assert product is not None
+    # the first value is the total of the tilted masses, 1 up to what the bounds charge
+    if not abs(float(product[0].real) - 1.0) <= math.expm1(min(growth, 50.0)) + 16.0 * EPS * count:
+        raise ContradictionError(f"a composition has a tilted mass of {float(product[0].real):.17g}, not 1")
     noise += (stage + 4.0 * EPS * count) * _averages(np.abs(product), length)
     noise *= math.exp(min(growth, 50.0))
     return irfft(product, length, overwrite_x=True), (float(noise[0]), float(noise[1]))
@@ -171,6 +178,7 @@ class Composition:
     relative: float
     infinity: float
     shift: float
+    _blocks: dict[int, tuple[int, Floats]] = field(default_factory=dict)
 
     def log_upper(self, epsilon: float) -> float:
         """ln of an upper bound of the measure's delta."""
@@ -206,14 +214,32 @@ class Composition:
             size = excess if i >= self.above else 2.0 * float(self.excess[self.above]) - excess
             value = excess * math.exp(x) - total * math.expm1(x)
             size = size * math.exp(x) + total * abs(math.expm1(x))
+        elif i == len(self.weights):
+            return 0.0, self.absolute * math.exp(min(self.tilt * (self.reference - epsilon), _REACH))
         else:
-            j = min(len(self.weights), i + math.ceil(_FADE / self.spacing))
-            gaps = epsilon - (self.first + self.spacing * np.arange(i, j))
-            value = float(self.sums[j]) - float(self.weights[i:j] @ np.expm1(np.minimum(gaps, 0.0)))
+            number = i // self._block_length
+            start, sums = self._block(number)
+            value = total - float(sums[i - start]) * math.exp(epsilon - (self.first + self.spacing * start))
             size = total
-        rounding = EPS * (_BLOCK + (len(self.weights) - i) / _BLOCK + 16.0) * size
+        rounding = EPS * (2.0 * _BLOCK + (len(self.weights) - i) / _BLOCK + 16.0) * size
         outside = self.absolute * math.exp(min(self.tilt * (self.reference - epsilon), _REACH))
         return max(value, 0.0), rounding + outside
+
+    @property
+    def _block_length(self) -> int:
+        return math.ceil(_FADE / self.spacing)
+
+    def _block(self, number: int) -> tuple[int, Floats]:
+        """The first node of a block, and from each of its nodes on the sum of weight times e^-(loss over the first).
+
+        Each block also sums the nodes of the next one. Beyond, e^-loss is below any rounding error.
+        """
+        if number not in self._blocks:
+            start, length = number * self._block_length, self._block_length
+            weights = self.weights[start : start + 2 * length]
+            faded = _from_above(weights * np.exp(-self.spacing * np.arange(len(weights))))
+            self._blocks[number] = (start, faded[: length + 1])
+        return self._blocks[number]
 
 
 #: A composition is split if the relative error of its sum at the reference exceeds this.
@@ -237,6 +263,8 @@ class ComposedProfile:
             for composed, log in side:
                 total = float(np.logaddexp(total, getattr(composed, name)(epsilon) + log))
             largest = max(largest, total)
+        if epsilon < 0.0 and name == "log_upper" and largest < math.log(-math.expm1(epsilon)) - 1e-9:
+            raise ContradictionError(f"the upper end of delta is below 1 - e^epsilon at epsilon {epsilon:.6g}")
         return min(0.0, largest) if name == "log_upper" else largest
 
 
@@ -319,7 +347,7 @@ def chance_of_any(chances: Sequence[tuple[float, int]]) -> float:
         if p >= 1.0:
             return 1.0
         never.append(steps * math.log1p(-p))
-    return -math.expm1(math.fsum(never))
+    return 0.0 - math.expm1(math.fsum(never))
 
 
 def _from_above(values: Floats) -> Floats:

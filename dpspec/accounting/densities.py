@@ -54,7 +54,9 @@ def log_binomial(k: int, q: float) -> Floats:
 def log_hypergeometric(k: int, n: int, batch_size: int) -> Floats:
     """ln P[Hypergeometric = j], j = 0..min(k, batch_size): ``batch_size`` <= n balls from k black and n white ones."""
     i = np.arange(1, k + 1, dtype=np.float64)
-    log_zero = float(np.sum(np.log1p(-batch_size / (n + i))))
+    few = 2 * batch_size < n + i  # otherwise 1 - batch_size / (n + i) would lose digits
+    factors = np.where(few, np.log1p(-np.where(few, batch_size / (n + i), 0.0)), np.log((n - batch_size + i) / (n + i)))
+    log_zero = float(np.sum(factors))
     j = np.arange(min(k, batch_size), dtype=np.float64)
     ratios = np.log((k - j) / (j + 1.0)) + np.log((batch_size - j) / (n - batch_size + j + 1.0))
     return _from_ratios(ratios, log_zero)

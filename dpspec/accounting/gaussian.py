@@ -104,5 +104,42 @@ def epsilon_interval(log_target: float, mu: float) -> Interval:
     return Interval(lower * (1.0 - 4.0 * EPS), upper * (1.0 + 4.0 * EPS))
 
 
+#: Above this effect tails of the loss bound delta more tightly than the closed form with its rounding error.
+_STEEP = 1e3
+
+#: A loss this far above epsilon counts in full, up to e^-``_MARGIN``.
+_MARGIN = 40.0
+
+
+def log_delta_bounds(epsilon: npt.ArrayLike, mu: npt.ArrayLike) -> tuple[Floats, Floats]:
+    """Bounds of ln delta(epsilon) for effects ``mu`` of any size, at least 0; arrays broadcast, (n,).
+
+    With the loss L, delta is at most P[L > epsilon] = Phi(mu/2 - epsilon/mu), and at least
+    P[L > epsilon + s] (1 - e^-s).
+    """
+    eps, effect = np.broadcast_arrays(*(np.atleast_1d(np.asarray(x, dtype=np.float64)) for x in (epsilon, mu)))
+    nothing = np.full(eps.shape, -np.inf)
+    nothing[eps < 0.0] = np.log(-np.expm1(eps[eps < 0.0]))
+    low, high = nothing.copy(), nothing.copy()
+    usual = (effect > 0.0) & (effect <= _STEEP) & (np.abs(eps) <= _STEEP * effect)
+    if usual.any():
+        some = effect[usual]
+        u = np.abs(eps[usual]) / some + some
+        error = 2.0 * EPS * (256.0 + 32.0 * u * u + 2.0 * np.abs(np.log(some)))
+        value = log_delta(eps[usual], some)
+        low[usual], high[usual] = value - error, value + error
+    tail = (effect > 0.0) & ~usual
+    if tail.any():
+        some, ends = effect[tail], eps[tail]
+        with np.errstate(over="ignore", invalid="ignore"):  # epsilon / mu may be infinite: no loss is as large
+            z = np.array([0.5 * some - ends / some, 0.5 * some - (ends + _MARGIN) / some])
+            doubt = 4.0 * EPS * (0.5 * some + (np.abs(ends) + _MARGIN) / some)
+            error = 4.0 * EPS * (8.0 + np.square(np.minimum(z, 0.0)))
+            far, near = log_ndtr(z[0] + doubt) + error[0], log_ndtr(z[1] - doubt) - error[1] - 1e-15
+        high[tail] = np.where(np.isnan(far), 0.0, far)
+        low[tail] = np.where(np.isnan(near), -np.inf, near)
+    return np.maximum(low, nothing - 4.0 * EPS), np.minimum(np.maximum(high, nothing + 4.0 * EPS), 0.0)
+
+
 def _mills(z: Floats) -> Floats:
     return np.asarray(math.sqrt(0.5 * math.pi) * erfcx(z / math.sqrt(2.0)), dtype=np.float64)

@@ -10,11 +10,14 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from dpspec.accounting.numerics import EPS, Direction, Floats, Index
+from dpspec.accounting.numerics import EPS, ContradictionError, Direction, Floats, Index
+
+_Number = TypeVar("_Number", np.float64, np.int64)
 
 _NO_NODES: Index = np.zeros(0, dtype=np.int64)
 _NO_MASSES: Floats = np.zeros(0)
@@ -24,6 +27,9 @@ WIDE = 0.5
 
 #: The widest cell in loss: its exponential is a double.
 WIDEST = 300.0
+
+#: The smallest double, and ln of the smallest mass that keeps all its digits.
+SMALLEST, _LOG_EXACT = 5e-324, -707.0
 
 #: The minimum number of steps of a grid.
 _FEWEST = 4
@@ -68,6 +74,10 @@ class Cells:
     atoms: tuple[Index, Floats] = (_NO_NODES, _NO_MASSES)
     infinite: float = 0.0
 
+    def __post_init__(self) -> None:
+        numbers = (self.lowest, self.spacing, self.shift, self.below, self.above, self.infinite)
+        require_finite("cells", numbers, self.mass, self.excess, self.error, self.slip, self.atoms[1])
+
     @property
     def widths(self) -> Floats:
         """The cells' widths in loss, (n,)."""
@@ -100,24 +110,11 @@ class Bins:
     above: float = 0.0
     infinite: float = 0.0
 
-    def reversed(self) -> "Bins":
-        """The same bins in the other direction, with ``above`` and ``infinite`` at 0."""
-        return replace(
-            self,
-            mass=self.mass * np.exp(-self.loss),
-            loss=-self.loss,
-            low=-self.high,
-            high=-self.low,
-            error=self.error + self.loss_error + 4.0 * EPS,
-            above=0.0,
-            infinite=0.0,
-        )
-
     def cells(self, lowest: float, spacing: float, index: Index) -> tuple[Cells, Cells]:
         """Cells for an upper and for a lower bound between the nodes lowest + index * spacing.
 
-        The nodes reach from below all losses to the largest. Lower outcomes move up for the upper bound and are
-        omitted from the lower one.
+        Lower outcomes than the first node move up for the upper bound and are omitted from the lower one. Higher ones
+        than the last node move down to it; for the upper bound their distance is part of ``shift``.
         """
         nodes = np.asarray(lowest + spacing * index, dtype=np.float64)
         used = self.mass > 0.0
@@ -136,12 +133,22 @@ class Bins:
         on_grid = bottom >= nodes[0]
         lower = _gathered(nodes, bottom[on_grid], mass[on_grid], error[on_grid])
         shift = self.shift + 2.0 * blur + float(np.max(self.loss_error[used][fits], initial=0.0))
+        overshoot = max(0.0, float(np.max(high[bounded], initial=-np.inf)) - float(nodes[-1]))
         above = min(1.0, (self.above + self.infinite + float(maximum[~bounded].sum())) * (1.0 + 1e-12))
         reduced = fitting * np.maximum(1.0 - fitting_error, 0.0)
         return (
-            Cells(lowest, spacing, index, *upper, shift, 0.0, above, (on, fitting * (1.0 + fitting_error))),
+            Cells(lowest, spacing, index, *upper, shift + overshoot, 0.0, above, (on, fitting * (1.0 + fitting_error))),
             Cells(lowest, spacing, index, *lower, shift, 0.0, 0.0, (on, reduced), self.infinite),
         )
+
+
+def positive_masses(logs: Floats, error: Floats) -> tuple[Floats, Floats]:
+    """e^``logs`` for a ``Bins``, with bounds on the relative errors.
+
+    A mass that would underflow is the smallest double. Near that, an upper bound doubles masses, and a lower bound
+    omits them.
+    """
+    return np.maximum(np.exp(logs), SMALLEST), np.where(logs > _LOG_EXACT, np.minimum(error, 1.0), 1.0)
 
 
 def _split(
@@ -184,7 +191,7 @@ def _gathered(nodes: Floats, losses: Floats, mass: Floats, error: Floats) -> tup
 
 def span_grid(lowest: float, highest: float, spacing: float, *, from_top: bool = False) -> tuple[float, int]:
     """The first node and the number of steps of a grid over all losses, with a node at ``lowest`` or at ``highest``."""
-    steps = max(_FEWEST, math.ceil((highest - lowest) / spacing - 1e-6))
+    steps = max(_FEWEST, math.ceil((highest - lowest) / spacing - 1e-9))
     return (highest - spacing * steps if from_top else lowest), steps
 
 
@@ -225,9 +232,15 @@ def place_nodes_densely(
     return between_ends(inner[(inner > 0) & (inner < steps)], steps, spacing, limit)
 
 
+def ascending(*values: npt.NDArray[_Number]) -> npt.NDArray[_Number]:
+    """All distinct values in order, (n,); faster than ``np.unique``, which hashes."""
+    ordered = np.sort(np.concatenate(values))
+    return ordered[np.concatenate(([True], ordered[1:] > ordered[:-1]))]
+
+
 def between_ends(inner: Index, steps: int, spacing: float, limit: int) -> Index:
     """``inner`` with two nodes at each end of the grid, without too wide cells."""
-    index = np.unique(np.concatenate(([0, 1, steps - 1, steps], inner)))
+    index = ascending(np.array([0, 1, steps - 1, steps], dtype=np.int64), inner)
     index = split_wide_cells(index, int(min(max(WIDEST / spacing, 1.0), 1e12)), limit)
     if len(index) > limit:
         raise TooLongError(len(index), limit)
@@ -259,6 +272,57 @@ class Atoms:
     infinity: float
     shift: float
 
+    def __post_init__(self) -> None:
+        require_finite("a measure", (self.lowest, self.spacing, self.infinity, self.shift), self.masses)
+        if not (0.0 <= self.infinity <= 1.0 and bool(np.all(self.masses >= 0.0))):
+            raise ContradictionError("a measure has a negative mass, or a probability above 1")
+
+    def delta(self, epsilon: float) -> float:
+        """The measure's curve at ``epsilon``."""
+        losses = self.lowest + self.spacing * self.index
+        return self.infinity + float(self.masses @ -np.expm1(np.minimum(epsilon - losses, 0.0)))
+
+    def closed(self, rounding: float) -> "Atoms":
+        """The same measure, which must dominate a step, with a missing mass of up to ``rounding`` at infinity.
+
+        Its total mass is at least 1, and its delta at any epsilon below 0 at least 1 - e^epsilon. More missing mass
+        raises ``ContradictionError``: a bound without it would be too small.
+        """
+        missing = 0.0
+        if float(self.masses.sum()) + self.infinity < 1.0:  # or the sum was rounded down
+            missing = max(0.0, 1.0 - math.fsum((*self.masses.tolist(), self.infinity)))
+        if missing > rounding:
+            raise ContradictionError(
+                f"a dominating measure lacks a mass of {missing:.3g}, {rounding:.3g} may be rounded"
+            )
+        reach = max(0.0, -self.lowest)
+        for epsilon in (-0.5 * reach, -reach):
+            least = -math.expm1(epsilon + self.shift)
+            if missing + self.delta(epsilon) < least - rounding - 64.0 * EPS:
+                raise ContradictionError(
+                    f"a dominating measure has a delta below 1 - e^epsilon at epsilon {epsilon:.6g}"
+                )
+        return replace(self, infinity=min(1.0, self.infinity + missing)) if missing > 0.0 else self
+
+    def at_most_one(self, rounding: float) -> "Atoms":
+        """The same measure, which must be dominated by a step: its total mass is at most 1."""
+        total = float(self.masses.sum()) + self.infinity
+        if total > 1.0 + rounding + 64.0 * EPS:
+            raise ContradictionError(f"a dominated measure has a mass of 1 + {total - 1.0:.3g}")
+        return self
+
+
+def require_finite(name: str, numbers: Sequence[float], *arrays: Floats) -> None:
+    """Raise ``ContradictionError`` if a number is infinite or not a number."""
+    if not (all(map(math.isfinite, numbers)) and all(bool(np.isfinite(array).all()) for array in arrays)):
+        raise ContradictionError(f"{name} must have finite numbers only")
+
+
+def _rounding_of(cells: Cells) -> float:
+    """The largest mass that the roundings of ``cells`` may lose or add."""
+    count = len(cells.mass) + len(cells.atoms[1])
+    return float(cells.mass @ np.minimum(cells.error + cells.slip, 1.0)) + EPS * (64.0 + 4.0 * math.sqrt(count))
+
 
 def discretize_from_above(cells: Cells) -> Atoms:
     """A measure whose curve is above the pair's: masses rounded up, losses under the grid moved onto it."""
@@ -266,7 +330,8 @@ def discretize_from_above(cells: Cells) -> Atoms:
     nodes[0] += cells.below
     np.add.at(nodes, *cells.atoms)
     nodes *= 1.0 + 4.0 * EPS
-    return Atoms(cells.lowest, cells.spacing, cells.index, nodes, min(1.0, cells.above), cells.shift)
+    above = Atoms(cells.lowest, cells.spacing, cells.index, nodes, min(1.0, cells.above), cells.shift)
+    return above.closed(_rounding_of(cells))
 
 
 def discretize_from_below(cells: Cells) -> Atoms:
@@ -285,7 +350,8 @@ def discretize_from_below(cells: Cells) -> Atoms:
     given[:-1] += up * pulls[:-1]
     nodes = nodes + given - taken - 8.0 * EPS * (nodes + given + taken)
     masses = remove_kinks(nodes, np.asarray(cells.spacing * cells.index, dtype=np.float64))
-    return Atoms(cells.lowest, cells.spacing, cells.index, masses, cells.infinite, cells.shift)
+    below = Atoms(cells.lowest, cells.spacing, cells.index, masses, cells.infinite, cells.shift)
+    return below.at_most_one(_rounding_of(cells))
 
 
 def _chords(cells: Cells, sign: float) -> Floats:
@@ -385,6 +451,10 @@ class TruncatedPair(ABC):
     def period(self) -> float | None:
         """A distance in loss that should be a multiple of the grid's step, so that outcomes fall on nodes."""
         return None
+
+    def aligned(self, wanted: float) -> float:
+        """A grid's step of at most ``wanted`` with which these outcomes fall on nodes."""
+        return self.period / math.ceil(self.period / wanted) if self.period else wanted
 
     @abstractmethod
     def table(self) -> tuple[Floats, Floats]:

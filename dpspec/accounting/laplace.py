@@ -12,11 +12,39 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dpspec.accounting.grid import Bins, Cells, Pair, TruncatedPair, place_nodes_densely, span_grid
-from dpspec.accounting.numerics import EPS, Direction, Floats, inside, log_or_minus_infinity, one_direction, positive
+from dpspec.accounting.grid import (
+    Bins,
+    Cells,
+    Pair,
+    TruncatedPair,
+    ascending,
+    place_nodes_densely,
+    positive_masses,
+    span_grid,
+)
+from dpspec.accounting.numerics import (
+    EPS,
+    Direction,
+    Floats,
+    Index,
+    bisect,
+    inside,
+    log_or_minus_infinity,
+    one_direction,
+    positive,
+)
 
 #: Points of the table of losses.
 _TABLE = 801
+
+#: Iterations of a spacing that depends on the merged loss; each gains several digits.
+_ALIGNMENTS = 6
+
+#: The minimum number of steps of a grid.
+_FEWEST = 4
+
+#: No positions of nodes.
+_NONE: Index = np.zeros(0, dtype=np.int64)
 
 
 class Laplace(Pair):
@@ -101,67 +129,127 @@ class Laplace(Pair):
 
     def truncate(self, direction: Direction, log_edge: float, log_far: float) -> TruncatedPair:
         """All outcomes: losses are bounded."""
-        return _LaplacePart(self, 1.0 if one_direction(direction) == "present-first" else -1.0)
+        return _LaplacePart(self, one_direction(direction))
 
-    def bins(self, l: Floats) -> Bins:  # noqa: E741
-        """Present-first bins: outcomes between neighbouring ``l``, ascending from -m to m, and the two atoms."""
+    def log_masses(self, l: Floats) -> tuple[Floats, Floats]:  # noqa: E741
+        """ln of the probabilities without the record of outcomes between neighboring ``l``, ascending from -m to m, and
+        of the two atoms; and the merged l of each.
+        """
         m = self.edge
         low, high = l[:-1], l[1:]
-        middle = 0.5 * (low + high)
-        without = -0.5 * np.exp(-0.5 * (low + m)) * np.expm1(-0.5 * (high - low))
-        atoms = np.array([-m, m])
-        middle = np.concatenate((middle, atoms))
-        without = np.concatenate((without, 0.5 * np.exp([0.0, -m])))
+        inner = math.log(0.5) - 0.5 * (low + m) + np.log(-np.expm1(-0.5 * (high - low)))
+        atoms = np.array([math.log(0.5), math.log(0.5) - m])
+        return np.concatenate((inner, atoms)), np.concatenate((0.5 * (low + high), [-m, m]))
+
+    def bins(self, l: Floats, direction: Direction) -> Bins:  # noqa: E741
+        """The outcomes of ``log_masses`` as bins."""
+        without, middle = self.log_masses(l)
+        x, ends = self.losses(l), self.losses(np.array([-self.edge, self.edge]))
+        low, high = np.concatenate((x[:-1], ends)), np.concatenate((x[1:], ends))
+        return self._oriented(without, middle, low, high, float(np.max(self.loss_error(l, x))), direction)
+
+    def _oriented(
+        self, without: Floats, middle: Floats, low: Floats, high: Floats, shift: float, direction: Direction
+    ) -> Bins:
+        """Bins from ln of masses without the record. Logarithms are added: e^-m may underflow, and e^loss overflow."""
         loss = self.losses(middle)
-        x = self.losses(l)
-        ends = self.losses(atoms)
-        return Bins(
-            mass=without * np.exp(loss),
-            loss=loss,
-            low=np.concatenate((x[:-1], ends)),
-            high=np.concatenate((x[1:], ends)),
-            error=np.full(len(loss), EPS * (32.0 + 4.0 * m)) + self.loss_error(middle, loss),
-            loss_error=self.loss_error(middle, loss),
-            shift=float(np.max(self.loss_error(l, x))),
-        )
+        loss_error = 4.0 * self.loss_error(middle, loss)
+        error = EPS * (32.0 + 4.0 * self.edge)
+        if direction == "present-first":
+            mass, errors = positive_masses(without + loss, error + loss_error)
+            return Bins(mass, loss, low, high, errors, loss_error, shift)
+        mass, errors = positive_masses(without, np.full(len(loss), error))
+        return Bins(mass, -loss, -high, -low, errors, loss_error, shift)
+
+    def pile(self, spacing: float) -> tuple[float, float] | None:
+        """The l up to which outcomes are merged for a lower bound if most losses are within a cell of the smallest one,
+        and the merged l; the losses of the two are ``spacing`` apart.
+        """
+        bottom = float(self.losses(np.array([-self.edge]))[0])
+        first = float(self.inverse(np.array([bottom + spacing]))[0])
+        if self.rate == 1.0 or -0.5 * math.expm1(-0.5 * (first + self.edge)) < spacing:
+            return None
+
+        def merged(end: float) -> float:
+            """With the record e^((l - m) / 2) / 2 up to l, without it 1 - e^-((l + m) / 2) / 2."""
+            return 0.5 * (end - self.edge) + math.log(0.5) - math.log1p(-0.5 * math.exp(-0.5 * (end + self.edge)))
+
+        def fits(end: float) -> bool:
+            reach, middle = self.losses(np.array([end, merged(end)])).tolist()
+            return bool(reach - middle <= spacing)
+
+        if fits(self.edge):
+            return None
+        end, _ = bisect(fits, -self.edge, self.edge)
+        return end, merged(end)
+
+    def merged_bins(self, l: Floats, pile: tuple[float, float], direction: Direction) -> Bins:  # noqa: E741
+        """``bins`` for a lower bound, with the outcomes of the ``pile`` as one."""
+        end, merged = pile
+        l = np.concatenate(([end], l[l > end]))  # noqa: E741
+        without, middle = self.log_masses(l)
+        without[-2], middle[-2] = math.log1p(-0.5 * math.exp(-0.5 * (end + self.edge))), merged
+        x, ends = self.losses(l), self.losses(middle[-2:])
+        low, high = np.concatenate((x[:-1], ends)), np.concatenate((x[1:], ends))
+        return self._oriented(without, middle, low, high, float(np.max(self.loss_error(l, x))), direction)
 
 
 @dataclass(frozen=True, eq=False)
 class _LaplacePart(TruncatedPair):
-    """``sign``: 1 present-first, -1 absent-first."""
-
     pair: Laplace
-    sign: float
+    direction: Direction
 
     def table(self) -> tuple[Floats, Floats]:
-        bins = self._oriented(np.linspace(-self.pair.edge, self.pair.edge, _TABLE))
-        with np.errstate(divide="ignore"):
-            logs = np.log(bins.mass)
-        return bins.loss[logs > -np.inf], logs[logs > -np.inf]
+        logs, middle = self.pair.log_masses(np.linspace(-self.pair.edge, self.pair.edge, _TABLE))
+        losses = self.pair.losses(middle)
+        return (losses, logs + losses) if self.direction == "present-first" else (-losses, logs)
 
     def cells(self, spacing: float, tilts: Sequence[float], widest: float, limit: int) -> tuple[Cells, Cells]:
         pair = self.pair
         lowest, highest = self._ends
-        # a node at the heavier of the atoms
-        q, shrink = self.pair.rate, math.exp(-self.pair.edge)
-        from_top = self.sign < 0.0 or q + (1.0 - q) * shrink > (1.0 - q) + q * shrink
-        lowest, steps = span_grid(lowest, highest, spacing, from_top=from_top)
+        pile = pair.pile(spacing)
+        if pile is None:  # a node at the heavier of the atoms
+            q, shrink = pair.rate, math.exp(-pair.edge)
+            from_top = self._sign < 0.0 or q + (1.0 - q) * shrink > (1.0 - q) + q * shrink
+            lowest, steps = span_grid(lowest, highest, spacing, from_top=from_top)
+            inner = _NONE
+        else:  # at the merged loss
+            node = self._sign * float(pair.losses(np.array([pile[1]]))[0])
+            under, over = (math.ceil(gap / spacing - 1e-9) for gap in (node - lowest, highest - node))
+            lowest, steps = node - spacing * under, max(_FEWEST, under + over)
+            inner = np.clip(np.arange(under - 1, under + 2, dtype=np.int64), 0, steps)
         index = place_nodes_densely(*self.table(), lowest, spacing, steps, tilts, widest, limit)
+        index = ascending(index, inner)
         nodes = np.asarray(lowest + spacing * index, dtype=np.float64)
-        l = np.unique(np.concatenate((pair.inverse(self.sign * nodes), [-pair.edge, pair.edge])))  # noqa: E741
-        return self._oriented(l).cells(lowest, spacing, index)
+        l = ascending(pair.inverse(self._sign * nodes), np.array([-pair.edge, pair.edge]))  # noqa: E741
+        above, below = pair.bins(l, self.direction).cells(lowest, spacing, index)
+        if pile is not None:
+            _, below = pair.merged_bins(l, pile, self.direction).cells(lowest, spacing, index)
+        return above, below
 
     @property
     def period(self) -> float:
         """The distance between the two atoms."""
         return self._ends[1] - self._ends[0]
 
+    def aligned(self, wanted: float) -> float:
+        """Both atoms on nodes, or the merged loss and the other atom."""
+        count = math.ceil(self.period / wanted)
+        spacing = self.period / count
+        for _ in range(_ALIGNMENTS):
+            pile = self.pair.pile(spacing)
+            if pile is None:
+                break
+            merged, top = self.pair.losses(np.array([pile[1], self.pair.edge])).tolist()
+            spacing = (top - merged) / count
+        return spacing
+
+    @property
+    def _sign(self) -> float:
+        return 1.0 if self.direction == "present-first" else -1.0
+
     @property
     def _ends(self) -> tuple[float, float]:
         """The smallest and the largest loss."""
-        ends = np.sort(self.sign * self.pair.losses(np.array([-self.pair.edge, self.pair.edge])))
+        ends = np.sort(self._sign * self.pair.losses(np.array([-self.pair.edge, self.pair.edge])))
         return float(ends[0]), float(ends[1])
-
-    def _oriented(self, l: Floats) -> Bins:  # noqa: E741
-        bins = self.pair.bins(l)
-        return bins if self.sign > 0.0 else bins.reversed()

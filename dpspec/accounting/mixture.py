@@ -16,8 +16,9 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-from scipy.special import ndtri_exp
+from scipy.special import log_ndtr, ndtri_exp
 
+from dpspec.accounting import gaussian
 from dpspec.accounting.densities import (
     LogRatio,
     Masses,
@@ -34,6 +35,7 @@ from dpspec.accounting.numerics import (
     Index,
     bisect,
     inside,
+    log_difference,
     log_or_minus_infinity,
     one_direction,
     positive,
@@ -45,6 +47,9 @@ _ROUNDED = 1e-12
 
 #: Quadrature step of the table of losses in units of sigma, and its maximum number of points.
 _STEP, _POINTS = 0.05, 20_000
+
+#: A closed form of a larger relative error is replaced by tails, at losses this far above epsilon.
+_POOR, _MARGIN = 1e-3, 40.0
 
 #: Outputs under this, in units of sigma, have no mass in float64.
 _FAR_LEFT = -39.0
@@ -203,7 +208,34 @@ class Mixture(Pair):
         noise = EPS * (32.0 + 8.0 * float(np.max(np.abs(near.log_weights) + near.shifts * (abs(z[0]) + near.shifts))))
         error = 2.0 * (float(masses.group_error[0]) + float(masses.none_error[0]) + miss + noise)
         error += 4.0 * EPS * (abs(epsilon) + abs(first) + abs(second))
+        if not error < _POOR:
+            return self._steep_bounds(epsilon, present=present)
         return first + log_or_minus_infinity(excess - error), first + log_or_minus_infinity(excess + error)
+
+    def _steep_bounds(self, epsilon: float, *, present: bool) -> tuple[float, float]:
+        """Bounds of ln delta for an effect so large that the closed form has no digits left.
+
+        delta is convex in the distribution with the group: at most the mean of the components' profiles. From below,
+        present-first, the test of component j has the power P[c >= c_j] delta_j(t) and at most the level e^-t;
+        absent-first, the smallest shift alone is dominated, and outputs below half of the next one almost never come
+        from a group.
+        """
+        shifts, logs = self.ratio.shifts, self.log_probabilities
+        upper = float(np.logaddexp.reduce(logs + gaussian.log_delta_bounds(epsilon, shifts)[1])) + _ROUNDED
+        if present:
+            tails = np.logaddexp.accumulate(logs[::-1])[::-1] - _ROUNDED
+            powers = tails + gaussian.log_delta_bounds(epsilon + _MARGIN - tails + 8.0 * EPS * abs(epsilon), shifts)[0]
+            lower = max(map(log_difference, powers.tolist(), (tails - _MARGIN).tolist()))
+        else:
+            lower = float(gaussian.log_delta_bounds(epsilon, float(shifts[0]))[0][0])
+            if shifts[0] == 0.0:
+                zero, missed = float(logs[0]), float(log_ndtr(-0.5 * shifts[1])) * (1.0 - _ROUNDED)
+                upper = min(
+                    upper, math.log(-math.expm1(epsilon + zero)) + _ROUNDED if epsilon + zero < 0.0 else -math.inf
+                )
+                below = float(np.logaddexp(zero + _ROUNDED, missed))
+                lower = max(lower, log_difference(log_difference(0.0, missed), below + epsilon))
+        return lower, min(0.0, max(lower, upper))
 
 
 def _vector(name: str, values: npt.ArrayLike) -> Floats:

@@ -6,12 +6,13 @@ stays loses weight (Anderson and Bjorck 1973), and halves the bracket if three s
 
 from __future__ import annotations
 
+import functools
 import math
 import operator
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from decimal import ROUND_CEILING, ROUND_FLOOR, Context
-from typing import Any, Final, Literal, TypeAlias
+from typing import Any, Final, Literal, ParamSpec, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +22,26 @@ Floats: TypeAlias = npt.NDArray[np.float64]
 
 #: Arrays of grid positions.
 Index: TypeAlias = npt.NDArray[np.int64]
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+
+
+class ContradictionError(ArithmeticError):
+    """Two bounds exclude each other, or a measure lost mass: a bug in the accountant, which gives no answer then."""
+
+
+def strict(function: Callable[_P, _T]) -> Callable[_P, _T]:
+    """NumPy raises at an overflow, a division by zero or a NaN in ``function``, unless a line in it says otherwise."""
+
+    @functools.wraps(function)
+    def call(*args: _P.args, **kwargs: _P.kwargs) -> _T:
+        # e^-x is 0 for a large x: ``require_total`` verifies that measures lose no mass
+        with np.errstate(all="raise", under="ignore"):
+            return function(*args, **kwargs)
+
+    return call
+
 
 #: The distance from 1.0 to the next double.
 EPS: Final = float(np.finfo(np.float64).eps)
@@ -48,6 +69,11 @@ OPPOSITE: Final[dict[Direction, Direction]] = {"present-first": "absent-first", 
 def log_or_minus_infinity(value: float) -> float:
     """ln ``value``; -inf at 0 and below."""
     return math.log(value) if value > 0.0 else -math.inf
+
+
+def log_difference(first: float, second: float) -> float:
+    """ln(e^``first`` - e^``second``), rounded down; -inf if that may not be positive."""
+    return first + math.log(-math.expm1(second - first)) - 1e-13 if second < first - 1e-13 else -math.inf
 
 
 def gauss_rule(count: int) -> tuple[Floats, Floats]:
@@ -169,6 +195,15 @@ class Interval:
         low = self if self.lower >= other.lower else other
         high = self if self.upper <= other.upper else other
         return Interval(low.lower, high.upper, high.method, low.lower_method)
+
+    def within(self, other: Interval) -> Interval:
+        """``intersect`` for two bounds of one value up to a relative 1e-9, whose rounding may separate narrow ones."""
+        if max(self.lower, other.lower) > min(self.upper, other.upper):
+            low, high = (self, other) if self.upper < other.lower else (other, self)
+            if low.upper * (1.0 + 1e-9) < high.lower:
+                raise ContradictionError(f"two bounds exclude each other: {self} and {other}")
+            return Interval(low.upper, high.lower, high.lower_method, low.method)
+        return self.intersect(other)
 
     def mirrored(self) -> Interval:
         """The interval of ``1 - a`` for a in this interval."""

@@ -27,6 +27,7 @@ from dpspec.accounting.numerics import (
     finite,
     inside,
     positive,
+    strict,
     whole,
 )
 from dpspec.accounting.profiles import (
@@ -36,18 +37,21 @@ from dpspec.accounting.profiles import (
     Cumulants,
     Question,
     SaddlePoint,
-    bound_without_grid,
     gaussian_answer,
     loss_extremes,
     one_step_answer,
 )
 from dpspec.accounting.refinement import TINY, GridRefinement, PendingAnswer, truncate_phases
+from dpspec.accounting.single_steps import SingleSteps
 
 #: The default relative width of an interval.
 WIDTH = 1e-4
 
 #: Levels under this do not change one minus them.
 _RESOLVED = 1e-13
+
+#: A power above the second with a width below the first needs no other direction.
+_ENOUGH, _CERTAIN = 1e-3, 0.99
 
 #: A Gaussian step of a larger effect (sensitivity over sigma) is not discretized: losses would leave any grid.
 _STEEPEST = 1e6
@@ -201,7 +205,9 @@ class PrivacyLoss:
         imprecise = [
             i
             for i, power in enumerate(powers)
-            if power.width > width * (1.0 - power.lower if miss else power.upper) and levels[i] > _RESOLVED
+            if power.width > (width * (1.0 - power.lower) if miss else width * power.upper)
+            and (miss or power.width > _ENOUGH or power.lower < _CERTAIN)
+            and levels[i] > _RESOLVED
         ]
         other = direction if direction == "both" else OPPOSITE[direction]
         errors = self._tests(name, [1.0 - levels[i] for i in imprecise], other, width, power=True)
@@ -219,6 +225,7 @@ class PrivacyLoss:
         answers = iter(loss._solve(questions, [inside("width", width)] * len(questions)) if questions else ())
         return [Interval(1.0, 1.0).by(CLOSED) if value == 1.0 else next(answers) for value in checked]
 
+    @strict
     def _solve(
         self,
         questions: list[Question],
@@ -239,18 +246,23 @@ class PrivacyLoss:
             inside("width", width)
         if is_gaussian:
             mu = math.sqrt(math.fsum(squares))
-            return [gaussian_answer(question, mu).by(CLOSED) for question in questions]
-        if is_steep:
-            return [bound_without_grid(question, moving, sides) for question in questions]
-        answers = solve(moving, sides, questions, widths, other)
-        for i, found in enumerate(answers):
+            if mu <= _STEEPEST:
+                return [gaussian_answer(question, mu).by(CLOSED) for question in questions]
+            moving = [(Mixture([1.0], [1.0], 1.0 / mu), 1)]
+        single = SingleSteps(moving, sides)
+        if is_gaussian or is_steep:
+            return [single.answer(question) for question in questions]
+        answers = [single.early_answer(question, width) for question, width in zip(questions, widths, strict=True)]
+        rest = [i for i, answer in enumerate(answers) if answer is None]
+        others = [other[i] for i in rest] if other else None
+        composed = solve(moving, sides, [questions[i] for i in rest], [widths[i] for i in rest], others) if rest else []
+        for i, found in zip(rest, composed, strict=True):
             largest = other[i] if other else None
-            if found.relative_width <= widths[i] or (largest is not None and found.upper <= largest.upper):
-                continue  # narrow enough, or certainly no larger than the other direction's
-            loose = bound_without_grid(questions[i], moving, sides)
-            if loose.upper < found.upper:
-                answers[i] = Interval(min(found.lower, loose.upper), loose.upper, loose.method, found.lower_method)
-        return answers
+            single.require_agreement(questions[i], found)
+            answers[i] = found
+            if found.relative_width > widths[i] and not (largest is not None and found.upper <= largest.upper):
+                answers[i] = found.within(single.answer(questions[i]))
+        return [answer for answer in answers if answer is not None]
 
 
 def group_curve(
@@ -328,7 +340,9 @@ def solve(
             continue
         rest.append(i)
         asked.append(question)
-        enough.append(known.upper if known is not None and known.relative_width <= widths[i] else -math.inf)
+        is_narrow = known is not None and known.relative_width <= widths[i]
+        # an answer certainly below the other direction's does not count
+        enough.append(-math.inf if known is None else known.upper if is_narrow else known.lower)
     items = _open(phases, sides, asked)
     pending = []
     wanted: dict[int, float] = {}  # by the identity of the item

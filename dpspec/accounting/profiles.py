@@ -34,6 +34,9 @@ LogProfile: TypeAlias = Callable[[float], float]
 #: Kinds of questions that one line of the profile, at any epsilon, decides.
 TESTS = ("power", "level")
 
+#: A Gaussian pair of a larger effect bounds no test.
+_STEEPEST = 1e6
+
 _GOLDEN = 0.5 * (math.sqrt(5.0) - 1.0)
 
 #: The maximum number of times that a level is raised until it is certainly large enough.
@@ -74,10 +77,29 @@ def bound_power(
     log_level: float, low: LogProfile, high: LogProfile, start: float, scale: float
 ) -> tuple[Interval, float]:
     """The largest power at level e^``log_level``; its lower end is 0 if the bounds do not enclose the minimum."""
+    above, best = largest_power(log_level, high, start, scale)
+    return Interval(min(_lowest_line(log_level, low, high, best, scale), above), above), best
+
+
+def largest_power(log_level: float, high: LogProfile, start: float, scale: float) -> tuple[float, float]:
+    """An upper bound of the power at level e^``log_level``, and the epsilon of the line that gives it."""
     best = _minimize(lambda epsilon: _line(high, log_level, epsilon), start, scale)
     top = _line(high, log_level, best)
-    above = min(1.0, math.exp(top) * (1.0 + _rounding(top)))
-    return Interval(min(_lowest_line(log_level, low, high, best, scale), above), above), best
+    return min(1.0, math.exp(min(top, 0.0)) * (1.0 + _rounding(top))), best
+
+
+def log_level_at(log_power: float, epsilon: float, bound: LogProfile) -> float:
+    """ln((power - delta(epsilon)) e^-epsilon), a level that the ``power`` needs if ``bound`` is an upper bound."""
+    gap = -math.expm1(min(0.0, bound(epsilon) - log_power))
+    return log_power + math.log(gap) - epsilon if gap > 0.0 else -math.inf
+
+
+def smallest_level(log_power: float, high: LogProfile, start: float, scale: float) -> tuple[float, float]:
+    """A lower bound of the level of a test of power e^``log_power``, and the epsilon of the line that gives it."""
+    best = _minimize(lambda epsilon: -log_level_at(log_power, epsilon, high), start, scale)
+    below = log_level_at(log_power, best, high)
+    slack = _rounding(below) + 8.0 * EPS / max(-math.expm1(min(0.0, high(best) - log_power)), EPS)
+    return math.exp(min(below, 0.0)) * max(0.0, 1.0 - slack) if below > -math.inf else 0.0, best
 
 
 def bound_level(
@@ -85,13 +107,8 @@ def bound_level(
 ) -> tuple[Interval, float]:
     """The level at which the largest power is e^``log_power`` < 1: the maximum of (power - delta(e)) e^-e."""
     power = math.exp(log_power)
-
-    def level(epsilon: float, bound: LogProfile) -> float:
-        gap = -math.expm1(min(0.0, bound(epsilon) - log_power))
-        return log_power + math.log(gap) - epsilon if gap > 0.0 else -math.inf
-
-    best = _minimize(lambda epsilon: -level(epsilon, high), start, scale)
-    below, guess = level(best, high), level(best, low)
+    lower, best = smallest_level(log_power, high, start, scale)
+    below, guess = log_level_at(log_power, best, high), log_level_at(log_power, best, low)
     if guess == -math.inf:
         return Interval(0.0, power * (1.0 + 4.0 * EPS)), best
     step = 1.5 * (guess - below) + _rounding(guess) if below > -math.inf else 1.0
@@ -104,8 +121,6 @@ def bound_level(
             above = base + step
             break
         step *= 1.7
-    slack = _rounding(below) + 8.0 * EPS / max(-math.expm1(min(0.0, high(best) - log_power)), EPS)
-    lower = math.exp(below) * max(0.0, 1.0 - slack) if below > -math.inf else 0.0
     upper = min(1.0, math.exp(above) * (1.0 + _rounding(above)))
     return Interval(min(lower, upper), upper), best
 
@@ -235,7 +250,7 @@ def bound_without_grid(question: Question, phases: Sequence[tuple[Pair, int]], s
         squares.append(steps * pair.dominating_effect * pair.dominating_effect)
     mu = math.sqrt(math.fsum(squares))
     lower, upper = 0.0, question.trivial.upper
-    if math.isfinite(mu):
+    if mu < _STEEPEST or (math.isfinite(mu) and question.kind not in TESTS):
         dominating = gaussian_answer(question, mu)
         if question.kind == "level":  # a test needs no lower level than for the dominating pair
             lower = dominating.lower

@@ -35,6 +35,9 @@ _DEVIATIONS, _SHORT = 16.0, 1 << 16
 #: Stages in a row that may narrow nothing; more if outcomes of a period may miss a grid's nodes.
 _IDLE, _IDLE_PERIODIC = 2, 3
 
+#: A power above this is rarely narrowed after a stage that did not narrow it.
+_CERTAIN = 0.99
+
 #: ln of the smallest double: no delta is below it.
 _DEEPEST = -760.0
 
@@ -139,7 +142,7 @@ class GridRefinement:
             for part, steps in side:
                 self._steps += steps
                 if (period := part.period or 0.0) > 0.0 and (steps, period) > (most, self._period):
-                    most, self._period = steps, period  # of the phase with most steps
+                    most, self._period, self._aligned = steps, period, part.aligned  # of the phase with most steps
         first = last = items[0].saddle.epsilon
         for item in items:
             first, last = min(first, item.saddle.epsilon), max(last, item.saddle.epsilon)
@@ -195,11 +198,18 @@ class GridRefinement:
             self.begin()
         idle, stage = 0, self._next or _COARSEST
         while not (self._last or self.is_within(width)):
-            if stage <= _FINEST or idle >= (_IDLE_PERIODIC if self._period else _IDLE):
+            if stage <= _FINEST or idle >= self._patience():
                 break
             narrower = self._stage(stage)
             stage, idle = 0.1 * stage, 0 if narrower else idle + 1
         self._next = stage
+
+    def _patience(self) -> int:
+        """The number of stages in a row that may narrow nothing."""
+        is_certain = True
+        for item in self.items:
+            is_certain = is_certain and item.question.kind == "power" and item.answer.lower > _CERTAIN
+        return 1 if is_certain else _IDLE_PERIODIC if self._period else _IDLE
 
     def _truncated(self, log_share: float) -> list[list[tuple[TruncatedPair, int]]]:
         """Per direction, the steps without a share of the smallest delta, with the estimates from them."""
@@ -241,7 +251,7 @@ class GridRefinement:
         self._centre(self._saddle.epsilon)
         wanted, period, self._last = min(0.2 * WIDEST, wanted), self._period, False
         while wanted < WIDEST:
-            spacing = period / math.ceil(period / wanted) if period else wanted
+            spacing = self._aligned(wanted) if period else wanted
             try:
                 self._grid(truncated, spacing, _READ * width)
                 break

@@ -24,6 +24,10 @@ _HEAVIEST_TAIL = -0.7
 _ROUNDED = 1e-12
 
 
+#: The largest mass that weights and sums of cases may lose or add.
+_BOOKS = 4.0 * _ROUNDED
+
+
 class Revealed(Pair):
     """A step that first reveals one of several mixtures of Gaussians, and then its output.
 
@@ -91,7 +95,7 @@ class _RevealedPart(TruncatedPair):
                 align = cells[0].lowest if part.direction == "present-first" else -cells[0].lowest
             above.append((weight * (1.0 + _ROUNDED), discretize_from_above(cells[0])))
             below.append((weight * (1.0 - _ROUNDED), discretize_from_below(cells[1])))
-        return _weighted(above), _weighted(below)
+        return _weighted(above).closed(_BOOKS), _weighted(below).at_most_one(_BOOKS)
 
 
 def _weighted(measures: Sequence[tuple[float, Atoms]]) -> Atoms:

@@ -83,3 +83,41 @@ def one_step_delta(mixture: Mixture, epsilon: float, direction: str, digits: int
             if excess(middle) > 0:
                 total += mpmath.quad(lambda x: first(x) - exp(eps) * second(x), [left, right])
         return total
+
+
+def two_laplace_steps(edge: float, rate: float, epsilon: float, direction: str, digits: int = 25) -> mpmath.mpf:
+    """delta of two equal Laplace steps with mpmath: one step's closed form, averaged over the other's loss.
+
+    A step without sampling and without the record has the loss -m with probability 1/2, and m with e^-m / 2.
+    """
+    with mpmath.workdps(digits):
+        m, q, exp = mpmath.mpf(edge), mpmath.mpf(rate), mpmath.exp
+        present = direction == "present-first"
+
+        def sampled(l: mpmath.mpf) -> mpmath.mpf:  # noqa: E741
+            return mpmath.log1p(q * mpmath.expm1(l))
+
+        def one_step(e: mpmath.mpf) -> mpmath.mpf:
+            x = e if present else -e
+            base = exp(x) - (1 - q)
+            l = min(max(mpmath.log(base / q), -m), m) if base > 0 else -m  # noqa: E741
+            if present:
+                return q * (1 - exp((l - m) / 2)) if l > -m else max(mpmath.mpf(0), 1 - exp(e))
+            return q * exp(e + l) * (1 - exp(-(l + m) / 2)) if l < m else max(mpmath.mpf(0), 1 - exp(e))
+
+        def term(l: mpmath.mpf, without: mpmath.mpf) -> mpmath.mpf:  # noqa: E741
+            x = sampled(l)
+            return without * (exp(x) * one_step(epsilon - x) if present else one_step(epsilon + x))
+
+        edges = {-m, m}
+        for kink in (sampled(-m), sampled(m)):  # where the other step's profile has a kink
+            base = exp((epsilon - kink) if present else (kink - epsilon)) - (1 - q)
+            if base > 0:
+                edges.add(min(max(mpmath.log(base / q), -m), m))
+        for start in sorted(edges):
+            for distance in (1, 4, 16, 64, 256):
+                edges.update(x for x in (start - distance, start + distance) if -m < x < m)
+        total = term(-m, mpmath.mpf(0.5)) + term(m, exp(-m) / 2)
+        for left, right in itertools.pairwise(sorted(edges)):
+            total += mpmath.quad(lambda x: term(x, exp(-(x + m) / 2) / 4), [left, right])
+        return total

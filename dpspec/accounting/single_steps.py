@@ -1,0 +1,308 @@
+"""A second opinion about a composition, from the closed forms of its single steps: Theorem 21 of
+``docs/explanation/proofs/grids.md``.
+
+A composition costs at least as much as each of its steps, and at most their sum. With the profiles delta_i of T steps:
+
+    delta(epsilon) <= 1 - prod_i (1 - delta_i(epsilon / T)),
+    delta(epsilon) >= 1 - prod_i (1 - delta_i(t)) - T e^(epsilon - t)    for each t.
+
+Both are tight if a step reveals nothing or everything, where grids are not.
+"""
+
+import functools
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.special import gammaln
+
+from dpspec.accounting import gaussian
+from dpspec.accounting.grid import Pair
+from dpspec.accounting.mixture import Mixture
+from dpspec.accounting.numerics import (
+    EPS,
+    ContradictionError,
+    Direction,
+    Floats,
+    Index,
+    Interval,
+    crossing,
+    log_difference,
+    log_or_minus_infinity,
+)
+from dpspec.accounting.profiles import Question, bound_without_grid, largest_power, loss_extremes, smallest_level
+
+#: Method of an answer.
+STEPS = "exact profiles of single steps"
+
+#: Relative error charged to sums and products of profiles, and by which two opinions may differ.
+_ROUNDING, _AGREE = 1e-11, 1e-9
+
+#: The largest numbers of phases whose profiles are evaluated for a lower and for an upper end.
+_LOWER, _UPPER = 8, 16
+
+#: Distances of a threshold t from epsilon + ln T.
+_BEYOND = (3.0, 10.0, 40.0)
+
+#: No finite epsilon of a step is larger.
+_LARGEST = 1e300
+
+#: Losses close to the largest one, as shares of it.
+_SHARES = (1.0 - 1e-7, 1.0 - 1e-3, 0.9)
+
+#: A step is steep if ln delta falls by at most ``_CLOSE`` up to this epsilon.
+_LARGE, _CLOSE = 20.0, 0.01
+
+#: Numbers of draws count as visible below this ln of a probability.
+_RARE = -760.0
+
+#: The largest number of steps whose draws are counted, and the smallest effect of a draw.
+_DRAWS, _STEEP = 4096, 8.0
+
+
+class SingleSteps:
+    """Bounds of the profile of the composition of ``phases``, the larger one of the directions ``sides``."""
+
+    def __init__(self, phases: Sequence[tuple[Pair, int]], sides: Sequence[Direction]) -> None:
+        self._phases, self._sides = phases, sides
+        self._steps = sum(steps for _, steps in phases)
+        closed = [phase for phase in phases if phase[0].log_delta_bounds(0.0, sides[0]) is not None]
+        closed.sort(key=lambda phase: phase[0].dominating_effect * math.sqrt(phase[1]), reverse=True)
+        self._closed = closed[:_LOWER]
+        self._draws = _Draws.of(*phases[0]) if len(phases) == 1 else None
+        self.log_upper = functools.cache(self._log_upper)
+        self.log_lower = functools.cache(self._log_lower)
+
+    def _log_upper(self, epsilon: float) -> float:
+        """ln of an upper bound of delta(``epsilon``)."""
+        if len(self._phases) > _UPPER:
+            return 0.0
+        largest = -math.inf
+        for side in self._sides:
+            deltas = [(_profile(pair, epsilon / self._steps, side)[1], steps) for pair, steps in self._phases]
+            bound = _log_any(deltas) + _ROUNDING
+            if self._draws is not None:
+                bound = min(bound, self._draws.log_upper(epsilon))
+            largest_loss, infinite = loss_extremes(self._phases, side)
+            if infinite.upper == 0.0 and largest_loss < math.inf:  # every outcome keeps a share e^-largest_loss
+                bound = min(bound, _nothing(epsilon - largest_loss) + _ROUNDING)
+            largest = max(largest, bound)
+        return min(0.0, largest)
+
+    def _log_lower(self, epsilon: float) -> float:
+        """ln of a lower bound of delta(``epsilon``)."""
+        best = -math.inf
+        for side in self._sides:
+            for pair, _ in self._closed:
+                best = max(best, _profile(pair, epsilon, side)[0])
+            for excess, log_power in self._tests(epsilon, side):
+                best = max(best, log_difference(log_power, excess))
+        return best
+
+    def _tests(self, epsilon: float, side: Direction) -> Iterator[tuple[float, float]]:
+        """Tests for losses above ``epsilon``: upper bounds of ln(level) + epsilon, and lower bounds of ln(power)."""
+        yield 0.0, max((_profile(pair, epsilon, side)[0] for pair, _ in self._closed), default=-math.inf)
+        for beyond in _BEYOND:  # whether any step's loss exceeds t
+            t = epsilon + math.log(self._steps) + beyond + 8.0 * EPS * abs(epsilon)
+            yield -beyond, _log_any([(_profile(pair, t, side)[0], steps) for pair, steps in self._closed]) - _ROUNDING
+        for share in _SHARES:  # whether all losses exceed this share of the largest one
+            yield from self._test_all(epsilon, side, share)
+        if self._draws is not None and side == "present-first":
+            yield from self._draws.tests(epsilon)
+
+    def _test_all(self, epsilon: float, side: Direction, share: float) -> Iterator[tuple[float, float]]:
+        """With delta_i(t) <= P[L_i > t] (1 - e^(t - largest loss)), and level <= e^-(sum of t) power."""
+        log_power = total = 0.0
+        for pair, steps in self._closed:
+            largest = pair.largest_loss(side)
+            if not 0.0 < largest < math.inf or pair.infinite_mass(side) > 0.0:
+                return
+            t = share * largest
+            beyond = _profile(pair, t, side)[0] - math.log(-math.expm1(t - largest)) - _ROUNDING
+            log_power += steps * min(0.0, beyond)
+            total += steps * t
+        if self._closed:
+            yield log_power + epsilon - total * (1.0 - _ROUNDING), log_power
+
+    def power(self, log_level: float) -> float:
+        """A lower bound of the power of the best test at level e^``log_level``."""
+        best = level = math.exp(log_level)
+        for side in self._sides:
+            for excess, log_power in self._tests(-log_level, side):
+                alpha, power = math.exp(min(0.0, excess + log_level)), math.exp(log_power)
+                if power <= alpha:
+                    continue
+                # with a coin: between the test and one that always or never rejects
+                mixed = (
+                    power + (level - alpha) * (1.0 - power) / (1.0 - alpha) if alpha < level else power * level / alpha
+                )
+                best = max(best, mixed)
+        return min(1.0, max(best * (1.0 - _ROUNDING), level * (1.0 - 4.0 * EPS)))
+
+    def level(self, log_power: float) -> float:
+        """An upper bound of the level of the best test of power e^``log_power``."""
+        best = wanted = math.exp(log_power)
+        for side in self._sides:
+            for epsilon in (0.0, 1.0, 10.0, 100.0):
+                for excess, log_beta in self._tests(epsilon, side):
+                    alpha, power = math.exp(min(0.0, excess - epsilon)), math.exp(log_beta)
+                    if power > wanted:
+                        best = min(best, alpha * wanted / power)
+                    elif power > alpha:
+                        best = min(best, alpha + (wanted - power) * (1.0 - alpha) / (1.0 - power))
+        return min(best * (1.0 + _ROUNDING), wanted * (1.0 + 4.0 * EPS))
+
+    def answer(self, question: Question) -> Interval:
+        """The answer from these bounds and the largest loss; ``ContradictionError`` if they exclude each other."""
+        log, trivial = question.value, bound_without_grid(question, self._phases, self._sides)
+        if question.kind == "delta":
+            found = _ordered(math.exp(self.log_lower(log)), math.exp(self.log_upper(log)))
+        elif question.kind == "power":
+            found = _ordered(self.power(log), largest_power(log, self.log_upper, 0.0, 1.0)[0])
+        elif question.kind == "level":
+            found = _ordered(smallest_level(log, self.log_upper, 0.0, 1.0)[0], self.level(log))
+        else:
+            upper = self._smallest_epsilon(log - 4.0 * EPS * abs(log), trivial.upper)
+            found = _ordered(self._largest_epsilon(log + 4.0 * EPS * abs(log), upper), upper)
+        low = found if found.lower >= trivial.lower else trivial
+        high = found if found.upper <= trivial.upper else trivial
+        return Interval(min(low.lower, high.upper), high.upper, high.method, low.lower_method)
+
+    def _largest_epsilon(self, log_delta: float, limit: float) -> float:
+        """An epsilon up to ``limit`` whose delta is larger, as large as the lower bound allows; 0 if there is none."""
+        low, high = 0.0, 1.0
+        if self.log_lower(0.0) <= log_delta:
+            return 0.0
+        while high < min(limit, _LARGEST) and self.log_lower(high) > log_delta:
+            low, high = high, 2.0 * high
+        return crossing(lambda epsilon: self.log_lower(epsilon) - log_delta, low, high, within=_ROUNDING * high)[0]
+
+    def _smallest_epsilon(self, log_delta: float, limit: float) -> float:
+        """An epsilon whose delta is at most this one, as small as the upper bound allows; else ``limit``."""
+        low, high = 0.0, 1.0
+        if self.log_upper(0.0) <= log_delta:
+            return 0.0
+        while self.log_upper(high) > log_delta:
+            low, high = high, 2.0 * high
+            if low >= min(limit, _LARGEST):
+                return limit
+        return crossing(lambda epsilon: log_delta - self.log_upper(epsilon), high, low, within=_ROUNDING * high)[0]
+
+    def early_answer(self, question: Question, width: float) -> Interval | None:
+        """An answer that needs no grid, within the relative ``width``; None if there is none.
+
+        An epsilon of 0, if the advantages of all steps add up to no more than delta. A delta, and a test if losses
+        above 20 decide it.
+        """
+        if question.kind == "epsilon":
+            is_free = self.log_upper(0.0) <= question.value - 4.0 * EPS * abs(question.value)
+            return Interval(0.0, 0.0).by(STEPS) if is_free else None
+        is_steep = self._steps > 1 and self.log_lower(_LARGE) >= self.log_lower(0.0) - _CLOSE
+        if not (is_steep or (self._steps > 1 and question.kind == "delta")):
+            return None
+        found = self.answer(question)
+        return found if found.relative_width <= width else None
+
+    def require_agreement(self, question: Question, answer: Interval) -> None:
+        """Raise ``ContradictionError`` if ``answer`` is outside of these bounds."""
+        log, low, high = question.value, answer.lower, answer.upper
+        slack = _AGREE + 1e-14 * abs(log)
+        if question.kind == "delta":
+            wrong = log_or_minus_infinity(high) < self.log_lower(log) - slack
+            wrong |= log_or_minus_infinity(low) > self.log_upper(log) + slack
+        elif question.kind == "epsilon":
+            wrong = high < math.inf and self.log_lower(high * (1.0 + _AGREE)) > log + slack
+            wrong |= 0.0 < low < math.inf and self.log_upper(low * (1.0 - _AGREE)) < log - slack
+        else:
+            exact = math.exp(log)
+            # no test of this level has more power: delta at ln(power / level) is at most the power
+            power, level = (high, exact) if question.kind == "power" else (exact, low)
+            ratio = math.log(power) - math.log(level) if level > 0.0 else math.inf
+            wrong = ratio < math.inf and self.log_lower(ratio) > math.log(power) + slack
+            # a test of this level has this power: at most level + delta(0)
+            power, level = (low, exact) if question.kind == "power" else (exact, high)
+            wrong |= power > (math.exp(self.log_upper(0.0)) + level) * (1.0 + _AGREE)
+        if wrong:
+            raise ContradictionError(
+                f"{question.kind} from {low:.9g} to {high:.9g} contradicts the exact profiles of single steps"
+            )
+
+
+@dataclass(frozen=True, eq=False)
+class _Draws:
+    """T steps with N(0, 1) against N(a, 1) at rate q, otherwise N(0, 1), by the number K of steps with a draw.
+
+    Given K = k, the steps compose to the Gaussian pair of effect a sqrt(k), with the profile delta_k. As the output is
+    a mixture of these, delta(epsilon) <= sum_k P[K = k] delta_k(epsilon). Present-first, the test whether the loss of
+    any k steps together exceeds t has a power of at least P[K >= k] delta_k(t), and a level of at most binom(T, k)
+    e^-t. X"""
+
+    effect: float
+    steps: int
+    logs: Floats
+    ways: Floats
+
+    @classmethod
+    def of(cls, pair: Pair, steps: int) -> "_Draws | None":
+        """None unless ``pair`` is a Poisson-sampled Gaussian step for single records whose draws are almost visible."""
+        if not isinstance(pair, Mixture) or len(pair.ratio.shifts) != 2 or pair.ratio.shifts[0] != 0.0:
+            return None
+        effect = float(pair.ratio.shifts[1])
+        if effect < _STEEP or steps > _DRAWS:
+            return None
+        k = np.arange(steps + 1.0)
+        ways = gammaln(steps + 1.0) - gammaln(k + 1.0) - gammaln(steps - k + 1.0)
+        logs = ways + k * pair.log_probabilities[1] + (steps - k) * pair.log_probabilities[0]
+        return cls(effect, steps, logs, ways)
+
+    def log_upper(self, epsilon: float) -> float:
+        """As for ``SingleSteps``."""
+        usual = np.flatnonzero(self.logs > _RARE)
+        high = np.zeros(len(self.logs))
+        high[usual] = gaussian.log_delta_bounds(epsilon, self.effect * np.sqrt(usual))[1]
+        return min(0.0, float(np.logaddexp.reduce(self.logs + high)) + 1e-9)
+
+    def tests(self, epsilon: float) -> Iterator[tuple[float, float]]:
+        """As for ``SingleSteps``, present-first."""
+        tails = np.logaddexp.accumulate(self.logs[::-1])[::-1] - 1e-9
+        k = self._numbers(tails)
+        margins = self.ways[k] + 30.0 - tails[k]
+        t = epsilon + margins + 8.0 * EPS * abs(epsilon)
+        low = gaussian.log_delta_bounds(t, self.effect * np.sqrt(k))[0]
+        yield from zip((self.ways[k] - margins + 1e-9).tolist(), (tails[k] + low).tolist(), strict=True)
+
+    def _numbers(self, tails: Floats) -> Index:
+        """Numbers of draws, at most 64, of probability at least 1e-300."""
+        last = max(1, int(np.count_nonzero(tails > -690.0)) - 1)
+        return np.unique(np.rint(np.geomspace(1.0, last, 64)).astype(np.int64))
+
+
+def _nothing(epsilon: float) -> float:
+    """ln delta(``epsilon``) of two equal distributions."""
+    return math.log(-math.expm1(epsilon)) if epsilon < 0.0 else -math.inf
+
+
+def _log_any(deltas: Sequence[tuple[float, int]]) -> float:
+    """ln(1 - prod (1 - delta)^steps) for (ln delta, steps) each."""
+    total = math.fsum(steps * math.exp(min(log, 0.0)) for log, steps in deltas)
+    if total < 1e-14:  # the sum, whose terms may underflow
+        return float(np.logaddexp.reduce([log + math.log(steps) for log, steps in deltas])) if deltas else -math.inf
+    if any(log >= 0.0 for log, _ in deltas):
+        return 0.0
+    return math.log(-math.expm1(math.fsum(steps * math.log1p(-math.exp(log)) for log, steps in deltas)))
+
+
+def _profile(pair: Pair, epsilon: float, side: Direction) -> tuple[float, float]:
+    """Bounds of ln delta of one step: its closed form, or that of a Gaussian pair that dominates."""
+    if (bounds := pair.log_delta_bounds(epsilon, side)) is not None:
+        return bounds
+    if not 0.0 < pair.dominating_effect < math.inf:
+        return -math.inf, 0.0
+    return -math.inf, float(gaussian.log_delta_bounds(epsilon, pair.dominating_effect)[1][0])
+
+
+def _ordered(low: float, high: float) -> Interval:
+    if low > high * (1.0 + _AGREE):
+        raise ContradictionError(f"bounds from single steps exclude each other: {low:.9g} exceeds {high:.9g}")
+    return Interval(min(low, high), high).by(STEPS)

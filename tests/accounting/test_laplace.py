@@ -1,0 +1,93 @@
+"""Laplace noise far below and far above the sensitivity, and what catches a formula that loses mass."""
+
+import math
+
+import numpy as np
+import pytest
+from support.accounting_oracle import two_laplace_steps
+
+from dpspec.accounting import DIRECTIONS, Bins, Direction, Interval, Laplace, PrivacyLoss
+from dpspec.accounting.grid import Atoms
+from dpspec.accounting.laplace import EPS
+from dpspec.accounting.numerics import ContradictionError, Floats
+from dpspec.accounting.profiles import Question
+from dpspec.accounting.single_steps import SingleSteps
+
+
+@pytest.mark.parametrize(
+    ("edge", "rate"), [(0.5, 1.0), (20.0, 0.01), (333.0, 0.01), (709.0, 1.0), (725.0, 1.0), (1e3, 1.0), (1e4, 0.1)]
+)
+@pytest.mark.parametrize("direction", DIRECTIONS)
+def test_two_steps_contain_the_exact_value(edge: float, rate: float, direction: Direction) -> None:
+    loss = PrivacyLoss.of(Laplace(1.0 / edge, 1.0, rate), direction).compose(2)
+    pair, _ = loss.phases[0]
+    assert isinstance(pair, Laplace)
+    for share in (0.0, 0.3, 0.9):
+        epsilon = share * pair.largest_loss(direction)
+        exact = two_laplace_steps(pair.edge, pair.rate, epsilon, direction)
+        found = loss.delta(epsilon)
+        assert found.lower * (1.0 - 1e-9) <= exact <= found.upper * (1.0 + 1e-9) + 1e-300
+        assert found.relative_width < 2e-2 or exact < 1e-12
+
+
+def test_the_example_of_a_false_proof() -> None:
+    """Two steps of sensitivity / scale 1,000 used to have the epsilon [0, 0] and the advantage 1.5e-222."""
+    loss = PrivacyLoss.of(Laplace(1e-3)).compose(2)
+    assert 1999.9 < loss.epsilon(1e-6).lower <= loss.epsilon(1e-6).upper <= 2000.0 * (1.0 + 1e-12)
+    assert loss.advantage().lower > 1.0 - 1e-9
+    assert loss.rero(0.01).lower > 1.0 - 1e-9
+    beside = (PrivacyLoss.of(Laplace(1.0 / 800.0)) + PrivacyLoss.gaussian(1.0)).epsilon(1e-6)
+    assert 800.0 < beside.lower <= beside.upper < 806.0
+
+
+def _lossy_bins(self: Laplace, l: Floats, direction: Direction) -> Bins:  # noqa: E741
+    """The old formula, e^-m times e^loss: the first underflows and the second overflows."""
+    m = self.edge
+    low, high = l[:-1], l[1:]
+    with np.errstate(all="ignore"):
+        inner = -0.5 * np.exp(-0.5 * (low + m)) * np.expm1(-0.5 * (high - low))
+        without = np.concatenate((inner, 0.5 * np.exp([0.0, -m])))
+        loss = self.losses(np.concatenate((0.5 * (low + high), [-m, m])))
+        x, ends = self.losses(l), self.losses(np.array([-m, m]))
+        low, high = np.concatenate((x[:-1], ends)), np.concatenate((x[1:], ends))
+        error = np.full(len(loss), EPS * (64.0 + 64.0 * m))
+        if direction == "present-first":
+            return Bins(without * np.exp(loss), loss, low, high, error, error)
+        return Bins(without, -loss, -high, -low, error, error)
+
+
+@pytest.mark.parametrize(("edge", "rate"), [(710.0, 1.0), (725.0, 1.0), (800.0, 1.0), (1e3, 1.0), (1e4, 0.1)])
+def test_a_formula_that_loses_mass_gives_an_error_and_no_number(
+    edge: float, rate: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Laplace, "bins", _lossy_bins)
+    with pytest.raises((ContradictionError, FloatingPointError)):
+        PrivacyLoss.of(Laplace(1.0 / edge, 1.0, rate), "present-first").compose(2).epsilon(1e-6)
+
+
+@pytest.mark.parametrize(("edge", "rate"), [(800.0, 1.0), (1e3, 1.0), (1e4, 0.1)])
+def test_single_steps_contradict_a_measure_that_lost_mass(
+    edge: float, rate: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without the invariant of the total mass, the second opinion still excludes the false answer."""
+    monkeypatch.setattr(Laplace, "bins", _lossy_bins)
+    monkeypatch.setattr(Atoms, "closed", lambda self, rounding: self)
+    with pytest.raises(ContradictionError, match=r"contradict|exclude"):
+        PrivacyLoss.of(Laplace(1.0 / edge, 1.0, rate), "present-first").compose(2).epsilon(1e-6)
+
+
+def test_a_wrong_answer_contradicts_single_steps() -> None:
+    single = SingleSteps([(Laplace(1e-3), 2)], ("present-first",))
+    epsilon, advantage, power, level = (
+        Question(kind, value)
+        for kind, value in (("epsilon", math.log(1e-6)), ("delta", 0.0), ("power", math.log(0.01)), ("level", -0.7))
+    )
+    for question, answer in (
+        (epsilon, Interval(0.0, 0.0)),
+        (advantage, Interval(0.0, 1e-222)),
+        (power, Interval(0.01, 0.02)),
+        (level, Interval(0.4, 0.5)),
+    ):
+        with pytest.raises(ContradictionError):
+            single.require_agreement(question, answer)
+    single.require_agreement(epsilon, Interval(1999.0, 2000.0))
