@@ -128,7 +128,7 @@ def bound_hypotheses(
             if group_size(finding) < group_size(e):
                 continue
             curve = best.setdefault(finding.scope, {})
-            for epsilon, delta in _points(finding):
+            for epsilon, delta in curve_points(finding):
                 if epsilon < curve.get(delta, (float("inf"), finding))[0]:
                     curve[delta] = (epsilon, finding)
         for curve in best.values():
@@ -139,7 +139,8 @@ def bound_hypotheses(
     return hypotheses
 
 
-def _points(finding: Finding) -> list[tuple[float, float]]:
+def curve_points(finding: Finding) -> list[tuple[float, float]]:
+    """The (epsilon, delta) pairs that an upper bound on epsilon or mu implies; none for other quantities."""
     conditions = set(finding.at) - {"group_size"}
     if finding.quantity == "epsilon" and conditions <= {"delta"}:
         return [(max(0.0, finding.value), float(finding.at.get("delta", 0.0)))]

@@ -30,6 +30,7 @@ from dpspec.engine.judging.evidence_weight import (
     scope_shortfall,
     weighed_findings,
 )
+from dpspec.engine.judging.implied_bounds import require_consistent
 from dpspec.engine.judging.inequalities import Part, Statement
 from dpspec.engine.results import decimals
 from dpspec.engine.results.decimals import exact, lower, upper
@@ -268,11 +269,17 @@ class Judged:
 
 
 def judge(audits: Sequence[Concluded]) -> tuple[Judged, ...]:
-    """Judge all audits of one invocation: their tests are one family, and so are their checks."""
+    """Judge all audits of one invocation: their tests are one family, and so are their checks.
+
+    Raises:
+        ContradictoryBoundsError: A certified lower bound exceeds a proved upper one.
+    """
     families = family_sizes([(len(audit.checks), audit.trials, audit.needed) for audit in audits])
     findings = [
         join_checks(audit.findings, audit.checks, family) for audit, family in zip(audits, families, strict=True)
     ]
+    for audit, of_audit in zip(audits, findings, strict=True):
+        require_consistent(audit.spec.name, audit.spec.mechanism.kind, of_audit)
     tests = ClaimTests(audits, findings)
     rejected = reject_bounds(findings, [audit.judged_evidence for audit in audits])
     judged = []
