@@ -14,6 +14,7 @@ from dpspec.accounting import Interval, PrivacyLoss
 from dpspec.cli.app import main
 from dpspec.contract import Assumption, Finding, FrozenMap, Scope
 from dpspec.engine.judging.implied_bounds import ContradictoryBoundsError, contradictions
+from dpspec.engine.results.result import SOURCE
 
 #: Quantities with one condition, and values of it.
 CONDITIONS = {
@@ -90,6 +91,7 @@ LOW = bound(2.0, 1e-5, bound="lower")
         ([bound(1.0, 1e-6), bound(2.0, 1e-5, bound="lower", scope=Scope(access="final-model"))], True),
         ([bound(1.0, 1e-6, scope=Scope(adjacency="zero-out")), LOW], False),
         ([bound(1.0, 1e-6, scope=Scope(pipeline="executed")), LOW], False),
+        ([bound(1.0, 1e-6, source=SOURCE), LOW], False),  # a recorded schedule that is not the declared one
         ([bound(1.0, 1e-6, rigor="theorem"), LOW], True),
         ([bound(1.0, 1e-6, rigor="statistical"), LOW], False),
         ([bound(1.0, 1e-6), bound(2.0, 1e-5, bound="lower", rigor="statistical")], False),  # an attack may err

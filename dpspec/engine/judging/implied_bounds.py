@@ -8,10 +8,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from dpspec.contract import Finding
-from dpspec.engine.judging.claim_tests import curve_points
-from dpspec.engine.judging.evidence_weight import Pair, covers, group_size, polygon, proven_bound
+from dpspec.engine.judging.evidence_weight import Pair, covers, curve_points, group_size, polygon, proven_bound
 from dpspec.engine.judging.inequalities import Part
 from dpspec.engine.results.decimals import exact, lower, upper
+from dpspec.engine.results.result import SOURCE
 
 #: Relative slack for float64 formulas, and the error of a probability computed from a polygon.
 _RELATIVE, _ABSOLUTE = 1e-6, 1e-9
@@ -54,8 +54,12 @@ def contradictions(findings: Sequence[Finding]) -> Iterator[str]:
 
 
 def _applies(high: Finding, low: Finding) -> bool:
-    same_pipeline = high.scope.pipeline == low.scope.pipeline
-    return same_pipeline and covers(high.scope, low.scope) and group_size(high) >= group_size(low)
+    return _run(high) == _run(low) and covers(high.scope, low.scope) and group_size(high) >= group_size(low)
+
+
+def _run(finding: Finding) -> tuple[str, bool]:
+    """The mechanism that a finding is about: a recorded schedule may differ from the declared one."""
+    return finding.scope.pipeline, finding.source.startswith(SOURCE)
 
 
 def _pairs(finding: Finding) -> Sequence[Pair]:
