@@ -276,6 +276,29 @@ DEFAULT_DELTA = 1e-5
 #: Additional deltas of the upper curve, for tests of attacks against the whole curve.
 CURVE_DELTAS = (1e-4, 1e-6, 1e-8, 1e-10, 1e-12)
 
+#: Deltas of a privacy profile. The success rates of an attacker at false-positive rates of 1 % and 10 % need the large
+#: ones: from a small delta alone they would be overstated.
+PROFILE_DELTAS = (*(0.99, 0.9, 0.7, 0.5, 0.3, 0.2, 0.1, 0.05, 0.03, 0.02, 0.01, 3e-3), *(1e-3, 1e-4, 1e-5, 1e-6))
+
+
+def profile(
+    rows: Iterable[tuple[str, int, float, float]], *, rigor: dps.findings.Rigor, source: str, name: str = "profile"
+) -> dps.Series:
+    """Series of the upper bounds (adjacency, group size, epsilon, delta), from which reports compute risk."""
+    return series(
+        name,
+        "Delta against epsilon",
+        columns_of(("adjacency", "group_size", "epsilon", "delta"), rows),
+        units={"group_size": "records"},
+        rigor=rigor,
+        source=source,
+        x="epsilon",
+        y=["delta"],
+        by="group_size",
+        log=["y"],
+        upper=["epsilon"],
+    )
+
 
 def claimed_deltas(
     spec: dps.Spec, group_size: int | None = None, *, default: float | None = DEFAULT_DELTA

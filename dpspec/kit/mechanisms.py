@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, get_args, get_or
 
 import dpspec.contract as dps
 from dpspec.contract.fragments import block, integer, requires_data
-from dpspec.kit.findings import coins, executed_scope, lower_from
+from dpspec.kit.findings import PROFILE_DELTAS, coins, executed_scope, lower_from, profile
 from dpspec.kit.trials import chunks
 
 if TYPE_CHECKING:
@@ -73,6 +73,8 @@ class SimpleMechanism(dps.Audit):
         rigor: ``certified`` if :meth:`epsilon` returns an interval with an outward-rounded upper end, ``theorem`` if it
             evaluates a proved formula in float64.
         iterative: Whether specs give ``steps`` or ``phases``.
+        profile_deltas: Further deltas at which :meth:`epsilon` is evaluated for the success rate of an attacker, which
+            reports state only if they know the curve. Shorten it if :meth:`epsilon` takes seconds.
 
     Example::
 
@@ -96,6 +98,7 @@ class SimpleMechanism(dps.Audit):
     rigor: ClassVar[dps.findings.Rigor] = "theorem"
     scope: ClassVar[dps.Scope] = dps.Scope()
     iterative: ClassVar[bool] = False
+    profile_deltas: ClassVar[Sequence[float]] = PROFILE_DELTAS
     trial_revision: ClassVar[int] = 1
     revision_only: ClassVar[bool] = False
     audit_schema: ClassVar[Mapping[str, dps.Json]] = {}
@@ -135,11 +138,14 @@ class SimpleMechanism(dps.Audit):
             message = f"an upper bound is all that mechanism {self.kind!r} has: it attacks nothing"
             yield dps.Diagnostic(code="unsupported", message=message, path=("audit",), help="leave audit out")
 
-    def bound(self, spec: dps.Spec, context: dps.Context) -> Iterable[dps.Finding]:
-        """Evaluate :meth:`epsilon` for every group size at each claimed delta and at 0."""
+    def bound(self, spec: dps.Spec, context: dps.Context) -> Iterable[dps.Finding | dps.Series]:
+        """Evaluate :meth:`epsilon` for every group size at each claimed delta, at 0, and at ``profile_deltas``."""
+        pure: dict[int, float] = {}
         for size, delta in conditions(spec):
             found = self.epsilon(spec, delta, size)
             lower, upper = (None, float(found)) if isinstance(found, int | float) else (found.lower, found.upper)
+            if delta == 0.0:
+                pure[size] = upper
             if math.isnan(upper):
                 continue
             assumptions = self.assumptions
@@ -160,6 +166,15 @@ class SimpleMechanism(dps.Audit):
                 scope=self.scope,
                 assumptions=assumptions,
             )
+        rows = []
+        for size, most in pure.items():
+            for delta in self.profile_deltas:
+                found = self.epsilon(spec, delta, size)
+                upper = float(found) if isinstance(found, int | float) else found.upper
+                if upper < most:  # not if NaN, infinite or implied by pure DP
+                    rows.append((self.scope.adjacency, size, upper, delta))
+        if rows:
+            yield profile(rows, rigor=self.rigor, source=self.source)
 
 
 def conditions(spec: dps.Spec) -> list[tuple[int, float]]:

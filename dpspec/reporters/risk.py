@@ -6,13 +6,16 @@ Text from specs and plugins is returned unescaped: each format escapes it.
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from dpspec.engine.judging.evidence_weight import proven_curves
+from dpspec.engine.judging.evidence_weight import ProvenCurve, proven_curves
 from dpspec.engine.results import decimals
 from dpspec.engine.results.result import AuditResult
 from dpspec.reporters import words
 
 #: The false-positive rates of the attacker; the first decides which audit is the worst.
 FALSE_POSITIVES = (0.01, 0.1)
+
+#: From bounds at smaller deltas alone no rate at ``FALSE_POSITIVES`` is computed.
+_LARGE = 0.1
 
 #: A detection rate above this is reported as certain.
 _CERTAIN = 0.999
@@ -22,6 +25,10 @@ _DEVIATES = (
     "than that of the declared mechanism."
 )
 _CONTRADICTED = "An attack contradicts the bound behind these rates: do not rely on them."
+_ONE_POINT = (
+    "Bounds at small deltas alone would overstate an attacker's success, so no rate is stated: the mechanism bounds no "
+    "curve."
+)
 _NOTHING = (
     "No proved bound covers every record in both directions (adding and removing), so no attacker's rate follows."
 )
@@ -63,7 +70,7 @@ def risk(audit: AuditResult) -> tuple[str, ...]:
                 f"the release succeeds with probability at most {decimals.upper(verdict.provable, digits=3)} with it."
             )
     if not found:
-        return (_NOTHING,)
+        return (_ONE_POINT if proven_curves(audit) else _NOTHING,)
     return ((_CONTRADICTED,) if _contradicted(audit) else ()) + tuple(found)
 
 
@@ -71,10 +78,11 @@ def rates(audit: AuditResult) -> tuple[Rate, ...]:
     """Return the rates that proved curves allow. Empty if the executed run deviates: no bound applies to it.
 
     The power of any membership test at false-positive rate a is at most 1 - f(a), f the proved trade-off curve (Dong,
-    Roth and Su 2022). Only curves for both directions and all records count.
+    Roth and Su 2022). Only curves for both directions and all records count, and only ones with large deltas: one point
+    (epsilon, delta) also allows mechanisms with far higher rates.
     """
     found = []
-    for curve in () if _deviates(audit) else proven_curves(audit):
+    for curve in () if _deviates(audit) else filter(_is_whole, proven_curves(audit)):
         of, size = curve.scope, curve.group_size
         scope = words.curve(curve).removeprefix(words.groups(size, of.unit)).removeprefix(", ")
         if "access" not in curve.varying and of.access != "all-iterates":
@@ -86,6 +94,12 @@ def rates(audit: AuditResult) -> tuple[Rate, ...]:
         powers = tuple(min(1.0, float(curve.polygon.tpr(rate))) for rate in FALSE_POSITIVES)
         found.append(Rate(scope, f"{member}{bracket}{most}{replaced}", powers, size))
     return tuple(found)
+
+
+def _is_whole(curve: ProvenCurve) -> bool:
+    """Whether all bounds are pure DP, or there are several, of which one is at a large delta or has epsilon 0."""
+    epsilon, delta = curve.pairs[0]
+    return epsilon == 0.0 or (delta >= _LARGE if len(curve.pairs) > 1 else delta == 0.0)
 
 
 def _deviates(audit: AuditResult) -> bool:
@@ -106,7 +120,7 @@ def compared(audits: Sequence[AuditResult], titles: Sequence[str]) -> Iterator[s
         smallest = [rate for rate in all_rates if rate.group_size == all_rates[0].group_size]
         found += [(max(smallest, key=lambda rate: rate.powers[0]), title)] if smallest else []
     if not found:
-        yield "No proved bound covers every record in both directions, so no attacker's rate follows."
+        yield "No attacker's rate follows from the proved bounds; the reasons are below."
         return
     rate, title = max(found, key=lambda one: one[0].powers[0])
     yield f"Highest in {title}. {rate} The rates of each audit are below."

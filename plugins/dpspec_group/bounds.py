@@ -16,7 +16,10 @@ from dpspec_group import theory
 from dpspec_group.options import DEFAULT_DELTA
 
 #: Deltas of the privacy profile that is shown for every group size.
-PROFILE_DELTAS = tuple(float(f"{digit}e-{power}") for power in range(1, 13) for digit in (3, 1))
+PROFILE_DELTAS = (
+    *(0.99, 0.9, 0.7, 0.5, 0.2, 0.05),  # for the success rate of an attacker
+    *(float(f"{digit}e-{power}") for power in range(1, 13) for digit in (3, 1)),
+)
 
 
 @dataclass(frozen=True)
@@ -270,7 +273,8 @@ def size_series(spec: dps.Spec, whole: str, records: int, findings: Sequence[dps
         f"Epsilon by group size at delta {delta:g}".replace("e-0", "e-"),
         columns,
         units={"group_size": "records"},
-        rigor="certified" if len(columns) == 2 else "approximate",
+        # Of the bounds. The line of a baseline that is no bound is marked as such.
+        rigor="theorem" if columns.keys() - {"group_size", "epsilon", "linear"} else "certified",
         source="; ".join(source),
         x="group_size",
         y=shown,

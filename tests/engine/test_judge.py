@@ -417,3 +417,19 @@ def test_a_control_falls_by_its_attack_alone(refuted_by: str, seen: int, expecte
     found = verdict(stated, bound(3.0, bound="lower"), attack(1000, 1000, seen))
     assert found.verdict == expected
     assert ("only an attack may refute" in found.reason) == (expected == "open")
+
+
+def test_a_claim_refuted_by_an_attack_shows_the_bound_of_the_attack() -> None:
+    theory, shown = bound(29.2, bound="lower"), bound(5.19, bound="lower", rigor="statistical", confidence=0.95)
+    stated = dataclasses.replace(approx(1.0), refuted_by="attack")
+    outcomes = (bound(29.3), theory, dataclasses.replace(shown, scope=HERE), CLEAR)
+    found = verdict(stated, *outcomes)
+    assert (found.verdict, found.lower, found.upper, found.lower_finding) == ("refuted", 5.19, 29.3, 2)
+    assert found.reason.endswith("family-wise at confidence 0.95. It shows epsilon >= 5.19 at confidence 0.95.")
+    # Without refuted_by the interval is the tightest one, and the reason names both.
+    found = verdict(approx(1.0), *outcomes)
+    assert (found.verdict, found.lower) == ("refuted", 29.2)
+    assert "It shows epsilon >= 5.19" in found.reason
+    found = verdict(approx(10.0), *outcomes)
+    assert found.reason.startswith("The certified lower bound 29.2 (an accountant) exceeds the claimed 10. The attack")
+    assert "is weaker and does not reject it, p = 1." in found.reason

@@ -1,16 +1,20 @@
 """Mechanisms of the kit: findings and checks from a bound and an attack, and from broken ones."""
 
 import hashlib
+import math
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import numpy as np
 import pytest
 from scipy import stats
+from support import results as factory
 
 import dpspec.contract as dps
 from dpspec import kit
+from dpspec.accounting import Interval, PrivacyLoss
 from dpspec.kit import mechanisms
+from dpspec.reporters import risk
 from dpspec.stats.attacks import evidence_tests
 
 
@@ -154,6 +158,30 @@ def test_without_an_audit_block_there_is_a_bound_and_nothing_to_run() -> None:
     assert {(f.rigor, f.method) for f in found} == {("theorem", "half")}
     refused = list(Bounded().check(SimpleNamespace(audit=object()), None))  # type: ignore[arg-type]
     assert [d.path for d in refused] == [("audit",)]
+
+
+@pytest.mark.parametrize("certified", [True, False])
+def test_the_risk_is_that_of_the_whole_curve(certified: bool) -> None:
+    """Oracle: the rates of a Gaussian with mu = 1 are 9.24 % and 38.92 %; (epsilon, 1e-6) alone would allow 79.7 %."""
+
+    class Gaussian(Count):
+        rigor = "certified" if certified else "theorem"
+
+        def epsilon(self, spec: dps.Spec, delta: float, group_size: int) -> Interval | float:
+            if delta == 0.0:
+                return math.inf
+            found = PrivacyLoss.gaussian(1.0 / group_size).epsilon(delta)
+            return found if certified else found.upper
+
+    asked = spec()
+    asked.claims = (SimpleNamespace(group_size=1, options={"delta": 1e-6}),)
+    outcomes = list(Gaussian().bound(asked, None))  # type: ignore[arg-type]
+    series = tuple(one for one in outcomes if isinstance(one, dps.Series))
+    findings = tuple(one for one in outcomes if isinstance(one, dps.Finding))
+    (rate,) = risk.rates(factory.audit(findings=findings, series=series))
+    for power, true in zip(rate.powers, (0.092362, 0.389144), strict=True):
+        assert true <= power <= 1.01 * true
+    assert not any(isinstance(one, dps.Series) for one in Count().bound(spec(), None))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(("value", "bounds"), [(np.nan, []), (np.inf, [np.inf]), (0.5, [0.5])])

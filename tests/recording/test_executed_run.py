@@ -7,12 +7,17 @@ from typing import Any
 
 import pytest
 import yaml
+from support.checked_runs import checked
 from support.opacus_training import Training, recorded, two_passes
 from support.plain_loop import plain_loop
 
+from dpspec.accounting import Mixture, PrivacyLoss
+from dpspec.accounting.numerics import Directions
 from dpspec.cli.app import main
 from dpspec.engine.recorded.bounds import noise_multipliers
 from dpspec.engine.recorded.executed_run import observe
+from dpspec.engine.results.codec import load
+from dpspec.reporters.risk import FALSE_POSITIVES, rates
 
 SPEC = """\
 dpspec: 1
@@ -62,6 +67,24 @@ def ran(place: Path, **other: Any) -> tuple[int, dict[str, Any]]:
     (place / "spec.yaml").write_text(SPEC.format(**{**DECLARED, **other}))
     code = main(["run", "spec.yaml", "--report", "json=result.json"])
     return code, json.loads((place / "result.json").read_text())["audits"][0] if code in (0, 1) else {}
+
+
+@pytest.mark.parametrize("kind", ["check", "spec"])
+def test_the_risk_of_a_recorded_run_is_that_of_its_whole_curve(kind: str, place: Path) -> None:
+    """Oracle: the powers of the best tests of the composition, in the worse direction; one point allows far more."""
+    if kind == "check":
+        audit = checked(place / "run", epsilon=4.0, delta=1e-5).audit
+    else:
+        assert ran(place)[0] == 0
+        assert main(["verify", "result.json"]) == 0
+        (audit,) = load((place / "result.json").read_text()).audits
+    (rate,) = rates(audit)
+    directions: tuple[Directions, ...] = ("present-first", "absent-first")
+    for power, level in zip(rate.powers, FALSE_POSITIVES, strict=True):
+        pair = Mixture.poisson(1, 0.1, 1.1)
+        losses = [PrivacyLoss(((pair, 40),), direction) for direction in directions]
+        true = max(1.0 - loss.tradeoff(level).upper for loss in losses)
+        assert true <= power <= 1.02 * true
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ import re
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy import special
 from support import results as factory
 
 from dpspec.contract import Finding, FrozenMap
@@ -18,29 +19,53 @@ def audit(name: str = "demo", **changes: object) -> AuditResult:
     return factory.audit(name, **changes)
 
 
-def _bound(epsilon: float, access: str = "all-iterates") -> Finding:
-    found = dataclasses.replace(factory.audit().findings[0], value=epsilon, lower=None)
+def _bound(mu: float, access: str = "all-iterates") -> Finding:
+    """A bound on the whole curve."""
+    found = dataclasses.replace(factory.audit().findings[0], quantity="mu", value=mu, lower=None, at=FrozenMap())
     return dataclasses.replace(found, scope=dataclasses.replace(found.scope, access=access))
 
 
-@given(epsilon=st.floats(0.0, 6.0), delta=st.sampled_from([1e-12, 1e-6, 1e-3]))
-def test_rates_are_those_of_the_curve_of_one_pair(epsilon: float, delta: float) -> None:
-    """Oracle: power at rate a is at most min(delta + e^eps a, 1 - e^-eps (1 - delta - a)), rounded up."""
-    held = dataclasses.replace(_bound(epsilon), at=FrozenMap({"delta": delta}))
-    (rate,) = rates(audit(findings=(held,), series=()))
-    power = [min(delta + math.exp(epsilon) * a, 1.0 - math.exp(-epsilon) * (1.0 - delta - a)) for a in (0.01, 0.1)]
-    if power[0] > 0.999:
-        assert str(rate) == "The proved bound allows an attacker to identify all members."
-        return
-    found = [float(text) for text in re.findall(r"at most ([0-9.e-]+)%", str(rate))]
-    for shown, true in zip(found, power, strict=True):
-        assert 100.0 * true * (1.0 - 1e-12) <= shown <= min(100.0, 100.0 * true * 1.01)
+def _shown(audit: AuditResult) -> list[float]:
+    (rate,) = rates(audit)
+    return [float(text) for text in re.findall(r"at most ([0-9.e-]+)%", str(rate))]
+
+
+@given(mu=st.floats(0.05, 3.5))
+def test_rates_are_those_of_the_whole_curve(mu: float) -> None:
+    """Oracle: the power of the best test of a Gaussian shift at level a is Phi(mu + Phi^-1(a))."""
+    for shown, level in zip(_shown(audit(findings=(_bound(mu),), series=())), (0.01, 0.1), strict=True):
+        true = 100.0 * special.ndtr(mu + special.ndtri(level))
+        assert true <= shown <= min(100.0, 1.04 * true)
+
+
+@given(epsilon=st.floats(0.0, 3.0))
+def test_rates_of_pure_dp_are_those_of_randomized_response(epsilon: float) -> None:
+    """Oracle: power at rate a is at most min(e^eps a, 1 - e^-eps (1 - a))."""
+    pure = dataclasses.replace(_bound(0.0), quantity="epsilon", value=epsilon, at=FrozenMap({"delta": 0.0}))
+    for shown, level in zip(_shown(audit(findings=(pure,), series=())), (0.01, 0.1), strict=True):
+        true = 100.0 * min(math.exp(epsilon) * level, 1.0 - math.exp(-epsilon) * (1.0 - level))
+        assert true * (1.0 - 1e-12) <= shown <= 1.01 * true
+
+
+@pytest.mark.parametrize("deltas", [(1e-6,), (1e-6, 1e-5), (0.3,)])
+def test_no_rate_follows_from_small_deltas_or_from_one(deltas: tuple[float, ...]) -> None:
+    points = [
+        dataclasses.replace(_bound(0.0), quantity="epsilon", value=epsilon, at=FrozenMap({"delta": delta}))
+        for epsilon, delta in zip((1.44, 1.3), deltas, strict=False)
+    ]
+    alone = audit(findings=tuple(points), series=())
+    assert rates(alone) == ()
+    (reason,) = risk(alone)
+    assert reason.startswith("Bounds at small deltas alone would overstate an attacker's success, so no rate is stated")
+    (sentence,) = compared([alone], ["demo"])
+    assert sentence.startswith("No attacker's rate follows")
 
 
 def test_a_run_that_deviates_and_a_contradicted_bound_have_no_rate_to_rely_on() -> None:
     (sentence,) = risk(audit(conformance=factory.conformance()))
     assert sentence.startswith("The executed run deviates from the declared mechanism. No bound applies to it")
-    broken = audit(verdicts=(factory.verdict("c", verdict="contradicted", expected=False),))
+    contradicted = (factory.verdict("c", verdict="contradicted", expected=False),)
+    broken = audit(findings=(_bound(1.0),), verdicts=contradicted)
     assert risk(broken)[0].endswith("do not rely on them.")
     weak = dataclasses.replace(factory.audit().findings[0], rigor="approximate")
     assert risk(audit(findings=(weak,), series=()))[0].startswith("No proved bound covers every record")

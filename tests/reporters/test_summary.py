@@ -176,16 +176,24 @@ def test_mechanisms_and_assumptions_have_descriptions_and_names() -> None:
 
 
 def test_cells_are_named_by_their_values_in_the_risk() -> None:
+    bound = factory.audit().findings[0]
     matrix = [
         audit(
             f"sweep[{noise}]",
             cell=FrozenMap({"mechanism.noise_multiplier": noise}),
-            findings=(dataclasses.replace(factory.audit().findings[0], value=epsilon, lower=None),),
+            findings=(dataclasses.replace(bound, quantity="mu", value=mu, lower=None, at=FrozenMap()),),
         )
-        for noise, epsilon in ((4.0, 0.5), (1.0, 2.0))
+        for noise, mu in ((4.0, 0.5), (1.0, 2.0))
     ]
     text = " ".join(dict(summary(factory.result(*matrix)))["Risk for one person"])
     assert text.startswith("Highest in sweep (noise_multiplier=1). At a 1% false-positive rate")
+
+
+def test_the_summary_of_a_refuted_claim_is_the_bound_that_refutes_it() -> None:
+    reason = "The certified lower bound 2.4 (x) exceeds the claimed 2. The attack (y) does not reject it, p = 1."
+    text = said(audit(verdicts=(factory.verdict("low", verdict="refuted", expected=False, reason=reason),)))
+    assert "is refuted: the certified lower bound 2.4 (x) exceeds the claimed 2." in text
+    assert "p = 1" not in text
 
 
 def fine(name: str = "app", **changes: object) -> AuditResult:

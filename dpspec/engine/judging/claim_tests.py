@@ -8,6 +8,7 @@ from dpspec.contract import Check, Claim, Evidence, Finding, Scope, Series, Spec
 from dpspec.engine.judging.evidence_weight import (
     claim_scope,
     covers,
+    curve_points,
     group_size,
     is_metric,
     measures,
@@ -128,7 +129,7 @@ def bound_hypotheses(
             if group_size(finding) < group_size(e):
                 continue
             curve = best.setdefault(finding.scope, {})
-            for epsilon, delta in _points(finding):
+            for epsilon, delta in curve_points(finding):
                 if epsilon < curve.get(delta, (float("inf"), finding))[0]:
                     curve[delta] = (epsilon, finding)
         for curve in best.values():
@@ -137,17 +138,6 @@ def bound_hypotheses(
                 made_of = tuple(dict.fromkeys(finding for _, finding in curve.values()))
                 hypotheses.append(((audit, index, "curve", points), e, made_of))
     return hypotheses
-
-
-def _points(finding: Finding) -> list[tuple[float, float]]:
-    conditions = set(finding.at) - {"group_size"}
-    if finding.quantity == "epsilon" and conditions <= {"delta"}:
-        return [(max(0.0, finding.value), float(finding.at.get("delta", 0.0)))]
-    if finding.quantity == "mu" and not conditions and finding.value < float("inf"):
-        from dpspec.stats.attacks.curve_lines import gaussian
-
-        return list(gaussian(finding.value))
-    return []
 
 
 #: The share of the level for claims about metrics if there are claims about privacy too. The families are separate, so

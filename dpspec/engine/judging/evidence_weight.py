@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
-from dpspec.contract import Assumption, Claim, Evidence, Finding, Scope, Series, Spec, is_privacy_quantity
+from dpspec.contract import Assumption, Claim, Evidence, Finding, Json, Scope, Series, Spec, is_privacy_quantity
 from dpspec.engine.judging.inequalities import Part
 from dpspec.engine.results.result import AuditResult
 
@@ -242,23 +242,19 @@ def proven_curves(audit: AuditResult) -> list[ProvenCurve]:
     """All curves of proven upper bounds in both directions for all records, by ascending group size.
 
     A bound counts if a verdict may depend on it (``proven_bound``). A certified or theorem series of delta over epsilon
-    adds its points if the bounds for its group size have one scope only.
+    adds its points if the bounds for its group size, and for its adjacency if it has that column, have one scope only.
     """
     pairs: dict[tuple[int, Scope], list[Pair]] = {}
     for finding in audit.findings:
-        if (
-            (finding.quantity, finding.bound) == ("epsilon", "upper")
-            and (finding.scope.direction, finding.scope.record) == ("both", "all")
-            and set(finding.at) <= {"delta", "group_size"}
-            and math.isfinite(finding.value)
-            and proven_bound(finding)
-        ):
-            pair = (finding.value, float(finding.at.get("delta", 0.0)))
-            pairs.setdefault((group_size(finding), finding.scope), []).append(pair)
+        everywhere = (finding.scope.direction, finding.scope.record) == ("both", "all")
+        if everywhere and finding.bound == "upper" and proven_bound(finding):
+            of_curve = [pair for pair in curve_points(finding) if math.isfinite(pair[0])]
+            if of_curve:
+                pairs.setdefault((group_size(finding), finding.scope), []).extend(of_curve)
     for series in audit.series:
         if is_profile(series) and series.rigor in ("certified", "theorem"):
-            for size, pair in _points(series):
-                keys = [key for key in pairs if key[0] == size]
+            for adjacency, size, pair in _points(series):
+                keys = [key for key in pairs if key[0] == size and adjacency in ("", key[1].adjacency)]
                 if len(keys) == 1:
                     pairs[keys[0]].append(pair)
     scopes = [asdict(scope) for _, scope in pairs]
@@ -284,8 +280,24 @@ def is_profile(series: Series) -> bool:
     return series.plot.get("x") == "epsilon" and isinstance(y, list | tuple) and tuple(y) == ("delta",)
 
 
-def _points(series: Series) -> Iterator[tuple[int, Pair]]:
-    sizes = series.columns.get("group_size", [1] * len(series.columns["epsilon"]))
-    for size, epsilon, delta in zip(sizes, series.columns["epsilon"], series.columns["delta"], strict=True):
+def _points(series: Series) -> Iterator[tuple[str, int, Pair]]:
+    """The rows as (adjacency, group size, pair), with an empty adjacency and size 1 without such columns."""
+    columns = series.columns
+    blank: Mapping[str, Json] = {"adjacency": "", "group_size": 1}
+    names = ("adjacency", "group_size", "epsilon", "delta")
+    rows = zip(*(columns.get(name, [blank.get(name)] * len(columns["epsilon"])) for name in names), strict=True)
+    for adjacency, size, epsilon, delta in rows:
         if isinstance(epsilon, int | float) and isinstance(delta, int | float) and math.isfinite(epsilon):
-            yield int(size), (float(epsilon), float(delta))
+            yield str(adjacency), int(size), (float(epsilon), float(delta))
+
+
+def curve_points(finding: Finding) -> list[Pair]:
+    """The (epsilon, delta) pairs that an upper bound on epsilon or mu implies; none for other quantities."""
+    conditions = set(finding.at) - {"group_size"}
+    if finding.quantity == "epsilon" and conditions <= {"delta"}:
+        return [(max(0.0, finding.value), float(finding.at.get("delta", 0.0)))]
+    if finding.quantity == "mu" and not conditions and finding.value < float("inf"):
+        from dpspec.stats.attacks.curve_lines import gaussian
+
+        return list(gaussian(finding.value))
+    return []

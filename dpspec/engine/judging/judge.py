@@ -30,8 +30,8 @@ from dpspec.engine.judging.evidence_weight import (
     scope_shortfall,
     weighed_findings,
 )
+from dpspec.engine.judging.implied_bounds import require_consistent
 from dpspec.engine.judging.inequalities import Part, Statement
-from dpspec.engine.results import decimals
 from dpspec.engine.results.decimals import exact, lower, upper
 from dpspec.engine.results.result import Conformance, Verdict, VerdictName
 from dpspec.text import several
@@ -47,8 +47,8 @@ class PartView:
     """The findings for one part of a claim.
 
     ``rank`` is 2 for a proof, 1 for a weaker finding, 0 without; ``refuting`` is a certified bound on the other side
-    beyond the claim; ``ends`` are the best upper and lower bounds; ``rejected_support`` is the rejection of the only
-    bound that would have proved the part.
+    beyond the claim; ``attacked`` is the best bound of an attack; ``ends`` are the best upper and lower bounds;
+    ``rejected_support`` is the rejection of the only bound that would have proved the part.
     """
 
     def __init__(
@@ -58,8 +58,12 @@ class PartView:
         findings: Sequence[Finding],
         rejected: Sequence[RejectedBound],
         is_early: Callable[[Finding], bool],
+        only_attack: bool = False,
     ) -> None:
-        """``scope``: the claim's, None for a metric. ``is_early``: whether a finding does not count yet."""
+        """``scope``: the claim's, None for a metric. ``is_early``: whether a finding does not count yet.
+
+        ``only_attack``: whether only an attack may refute the claim; its bound is then the end on the other side.
+        """
         self.part = part
         in_scope = [weighed for weighed in weighed_findings(part, scope, findings) if not is_early(weighed.finding)]
         finite = [weighed for weighed in in_scope if not math.isinf(weighed.value)]
@@ -83,7 +87,9 @@ class PartView:
             self.rejected_support = next((rejection for rejection in rejections if rejection is not None), None)
         self.proof: WeighedFinding | None = next((w for w in proving if w.strength == "proof"), None)
         # The deciding bound on the proving side, and the farthest on the other.
+        self.attacked = next((w for w in opposing if w.strength == "statistical"), None)
         near, far = self.best or next(iter(proving), None), self.refuting or next(iter(opposing), None)
+        far = self.attacked or far if only_attack else far
         self.ends = (near, far) if part.side == "at-most" else (far, near)
 
 
@@ -100,7 +106,10 @@ class ClaimEvaluator:
     def verdict(self, tested: TestedClaim) -> Verdict:
         claim, stated = tested.claim, tested.statement
         scope, rejected = (tested.scope, self.rejected) if stated.about_privacy else (None, [])
-        views = [PartView(part, scope, self.findings, rejected, self.audit.is_early) for part in stated.parts]
+        only_attack = claim.refuted_by == "attack"
+        views = [
+            PartView(part, scope, self.findings, rejected, self.audit.is_early, only_attack) for part in stated.parts
+        ]
         name, reason, view = self._decide(tested, views)
         refutable = self.tests.largest_refutable(tested, view.part) if view is not None else None
         if name == "open" and not reason:
@@ -144,6 +153,7 @@ class ClaimEvaluator:
             clash = weakest is not None and weakest.rank == 2
             level = f"p = {upper(smallest[0])}, family-wise at confidence {exact(self.tests.confidence)}"
             reason = f"{_tester(smallest[1], stated)} rejects the claim: {level}."
+            reason += f" {_attacked(weakest)}." if weakest is not None and _attacked(weakest) else ""
             reason += " A proved bound is within the claim: one of the two is wrong." if clash else ""
             return "refuted", reason, weakest
         unproved = self._unproved(tested, weakest) if tested.claim.kind != "metric" else ""
@@ -152,7 +162,7 @@ class ClaimEvaluator:
             assert beyond.refuting is not None
             reason = f"{opposing_bound(beyond.part, beyond.refuting)}."
             if smallest is not None:
-                reason += f" {_tester(smallest[1], stated)} does not reject it: p = {decimals.upper(smallest[0])}."
+                reason += f" {_tester(smallest[1], stated)} is weaker and does not reject it, p = {upper(smallest[0])}."
             return "refuted", reason, beyond
         if unproved:
             return "open", unproved, weakest
@@ -255,6 +265,16 @@ class ClaimEvaluator:
         return f"Not proved: {text}. Not refuted: {weak}."
 
 
+def _attacked(view: PartView) -> str:
+    """The bound that the attack shows, if it is beyond the claim; empty otherwise."""
+    if view.attacked is None or view.part.within(view.attacked.value):
+        return ""
+    finding, side = view.attacked.finding, ">=" if view.part.side == "at-most" else "<="
+    value = (lower if side == ">=" else upper)(finding.value, against=view.part.claimed)
+    sure = f" at confidence {exact(finding.confidence)}" if finding.confidence is not None else ""
+    return f"It shows {finding.quantity} {side} {value}{sure}"
+
+
 def _tester(evidence: Evidence, stated: Statement) -> str:
     name = attack_name(evidence)
     return f"The attack ({name})" if stated.about_privacy else f"The measurement ({name})"
@@ -268,11 +288,17 @@ class Judged:
 
 
 def judge(audits: Sequence[Concluded]) -> tuple[Judged, ...]:
-    """Judge all audits of one invocation: their tests are one family, and so are their checks."""
+    """Judge all audits of one invocation: their tests are one family, and so are their checks.
+
+    Raises:
+        ContradictoryBoundsError: A certified lower bound exceeds a proved upper one.
+    """
     families = family_sizes([(len(audit.checks), audit.trials, audit.needed) for audit in audits])
     findings = [
         join_checks(audit.findings, audit.checks, family) for audit, family in zip(audits, families, strict=True)
     ]
+    for audit, of_audit in zip(audits, findings, strict=True):
+        require_consistent(audit.spec.name, audit.spec.mechanism.kind, of_audit)
     tests = ClaimTests(audits, findings)
     rejected = reject_bounds(findings, [audit.judged_evidence for audit in audits])
     judged = []

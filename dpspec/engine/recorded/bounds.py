@@ -15,7 +15,7 @@ from itertools import groupby
 import numpy as np
 
 from dpspec.accounting import Interval, Mixture, PrivacyLoss
-from dpspec.contract import Assumption, Check, DataError, Evidence, FrozenMap, Scope
+from dpspec.contract import Assumption, Check, DataError, Evidence, FrozenMap, Scope, Series
 from dpspec.contract.findings import AssumptionStatus
 from dpspec.data.score_table import read_columns
 from dpspec.engine.judging.conformance_status import rejected
@@ -23,6 +23,7 @@ from dpspec.engine.recorded.channels import stated
 from dpspec.engine.recorded.recorded_run import Array, RecordedRun
 from dpspec.engine.results.result import RecordedPhase
 from dpspec.errors import RecordingError
+from dpspec.kit.findings import PROFILE_DELTAS, profile
 from dpspec.recording.folder.header import BYTES, GRADIENTS, MOST_CANARIES, CoinSource
 from dpspec.recording.folder.run_folder import CANARIES, STEPS
 from dpspec.regular_files import read_regular
@@ -30,6 +31,9 @@ from dpspec.stats.attacks import guess_counts
 from dpspec.stats.conformance.measurement import CLIP_TOLERANCE
 
 ZERO_OUT, ADD_REMOVE = "zero-out", "add-remove"
+
+#: Name of the series of the schedule's privacy profile, and the relative width of its intervals.
+PROFILE, _PROFILE_WIDTH = "recorded-profile", 1e-3
 
 #: Number of different noise multipliers that are composed exactly. More are rounded down to this number of digits.
 _DISTINCT, _DIGITS = 24, 3
@@ -152,6 +156,12 @@ def poisson_epsilon(noise: Sequence[float], rates: Sequence[float], delta: float
 
     If there are many different noise multipliers, they are rounded down. A rate of 0 counts as 1.
     """
+    loss, exact = _poisson_loss(noise, rates, group_size)
+    return ScheduleEpsilon(interval=loss.epsilon(delta), method="PLD of Poisson samples", tight=exact)
+
+
+def _poisson_loss(noise: Sequence[float], rates: Sequence[float], group_size: int) -> tuple[PrivacyLoss, bool]:
+    """The privacy loss of all steps, and whether no noise multiplier was rounded."""
     rounded, exact = list(noise), len(set(noise)) <= _DISTINCT
     if not exact:
         exponent = np.floor(np.log10(np.maximum(noise, 1e-300))) - (_DIGITS - 1)
@@ -159,8 +169,7 @@ def poisson_epsilon(noise: Sequence[float], rates: Sequence[float], delta: float
         rounded = (np.floor(np.asarray(noise) / unit) * unit).tolist()
     counts = Counter(zip(rounded, rates, strict=True))
     parts = [(Mixture.poisson(group_size, rate or 1.0, sigma), steps) for (sigma, rate), steps in counts.items()]
-    interval = PrivacyLoss(tuple(parts)).epsilon(delta)
-    return ScheduleEpsilon(interval=interval, method="PLD of Poisson samples", tight=exact)
+    return PrivacyLoss(tuple(parts)), exact
 
 
 def _ranked_epsilon(
@@ -172,7 +181,7 @@ def _ranked_epsilon(
     eta of Poisson samples in total variation, so it is (epsilon, delta + (1 + e^epsilon) eta)-DP if they are
     (epsilon, delta)-DP (Theorem R6 of ``docs/explanation/proofs/recorded-runs.md``).
     """
-    eta = world * math.fsum((1.0 - rate) ** share for rate in rates)
+    eta = _empty_draw(world, share, rates)
     loose = poisson_epsilon(noise, rates, 0.5 * delta, size).interval
     charge = math.inf if loose is None or loose.upper > 700.0 else (1.0 + math.exp(loose.upper)) * eta
     if not charge <= 0.5 * delta:
@@ -183,6 +192,43 @@ def _ranked_epsilon(
     if above.interval is None or below.interval is None:
         return above
     return replace(above, interval=replace(above.interval, lower=below.interval.lower))
+
+
+def _empty_draw(world: int, share: int, rates: Sequence[float]) -> float:
+    """Bound on the probability that a rank draws no record at a step; 0 for one process."""
+    return world * math.fsum((1.0 - rate) ** share for rate in rates)
+
+
+def profile_series(
+    run: RecordedRun, adjacencies: Sequence[str], group_sizes: Sequence[int], source: str
+) -> Iterator[Series]:
+    """Upper bounds on the privacy profile of the executed schedule; no series if nothing bounds it."""
+    rows = [
+        (adjacency, size, epsilon, delta)
+        for adjacency in adjacencies
+        for size in group_sizes
+        for epsilon, delta in _profile(run, adjacency, size)
+    ]
+    if rows:
+        yield profile(rows, rigor="certified", source=source, name=PROFILE)
+
+
+def _profile(run: RecordedRun, adjacency: str, size: int) -> list[tuple[float, float]]:
+    interval = epsilon_of(run, adjacency, PROFILE_DELTAS[-1], size).interval
+    if interval is None or math.isinf(interval.upper):
+        return []
+    noise, rates = [sigma or 0.0 for sigma in noise_multipliers(run)], [rate for rate in run.rates if rate is not None]
+    if len(rates) < len(noise):
+        bounds = [(epsilon_of(run, adjacency, delta, size).interval, delta) for delta in PROFILE_DELTAS]
+        return [(each.upper, delta) for each, delta in bounds if each is not None and math.isfinite(each.upper)]
+    epsilons = _poisson_loss(noise, rates, size)[0].epsilons(PROFILE_DELTAS, width=_PROFILE_WIDTH)
+    # Omitted empty draws add (1 + e^epsilon) eta to delta, as in ``_ranked_epsilon``.
+    eta = _empty_draw(run.header.world or 0, run.header.share or 0, rates)
+    charged = [
+        (each.upper, delta + (1.0 + math.exp(min(each.upper, 700.0))) * eta)
+        for each, delta in zip(epsilons, PROFILE_DELTAS, strict=True)
+    ]
+    return [(epsilon, delta) for epsilon, delta in charged if math.isfinite(epsilon) and delta < 1.0]
 
 
 #: Maximum size of the file: a byte and a float64 for each canary, and the overhead of an archive.

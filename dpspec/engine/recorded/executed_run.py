@@ -34,6 +34,7 @@ from dpspec.engine.recorded.assumptions import assumptions, computed_from_record
 from dpspec.engine.recorded.bounds import (
     ADD_REMOVE,
     CONFIDENCE,
+    PROFILE,
     ZERO_OUT,
     CanaryBound,
     canary_bound,
@@ -42,6 +43,7 @@ from dpspec.engine.recorded.bounds import (
     measured_epsilon,
     noise_multipliers,
     phases_of,
+    profile_series,
 )
 from dpspec.engine.recorded.channels import (
     ASSUMABLE,
@@ -137,6 +139,7 @@ class RecordedRuns:
             findings=own,
             evidence=audit.evidence,
             section=audit.recording or Recording(steps=0, ended=False, setup=()),
+            series=tuple(series for series in audit.series if series.name == PROFILE),
         )
 
 
@@ -191,6 +194,7 @@ def _executed(spec: Spec, facts: Facts, run: RecordedRun, tested: tuple[Check, .
         assumptions=tuple(map(_marked, needed)),
         findings=tuple(findings),
         evidence=tuple(guesses),
+        series=tuple(profile_series(run, adjacencies, sorted(sizes), _SOURCE)),
         section=Recording(
             steps=run.steps,
             ended=run.end is not None,

@@ -98,7 +98,7 @@ class ExecutedRun:
     """Contribution of a recorded run to the audit of its spec.
 
     ``assumptions`` are additional ones of the bounds of a declared mechanism; ``findings`` bound the executed schedule,
-    or are the lower bound from canaries.
+    or are the lower bound from canaries. ``series`` holds its privacy profile.
     """
 
     checks: tuple[Check, ...]
@@ -106,6 +106,7 @@ class ExecutedRun:
     findings: tuple[Finding, ...]
     evidence: tuple[Evidence, ...]
     section: Recording
+    series: tuple[Series, ...] = ()
 
     def joined(self, outcomes: Iterable[Outcome]) -> Iterator[Outcome]:
         """The outcomes of a declared mechanism with the assumptions of the recording, and its own outcomes.
@@ -124,6 +125,7 @@ class ExecutedRun:
         yield from self.checks
         yield from self.findings
         yield from self.evidence
+        yield from self.series
 
 
 SCHEMA = "dpspec/result/v2"

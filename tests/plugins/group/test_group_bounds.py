@@ -23,6 +23,7 @@ from dpspec.contract import Claim, Finding, Series
 from dpspec.engine.running.runner import run
 from dpspec.engine.storage.trial_store import Store
 from dpspec.registry.loader import load_catalog
+from dpspec.reporters.figures import series_chart
 from dpspec.testing import MechanismSuite, decreasing, increasing
 from dpspec_group import GroupAudit, bounds, theory
 
@@ -54,7 +55,7 @@ def test_figure_1_at_noise_1(tmp_path: Path) -> None:
     for name, values in expected.items():
         for found, wanted in zip(series.columns[name], values, strict=True):
             assert found == (None if wanted is None else pytest.approx(wanted, rel=1e-4)), name
-    assert series.rigor == "approximate"
+    assert series.rigor == "theorem"  # the baselines of Vadhan; without them the bounds are certified
 
 
 def test_figure_2_at_noise_2(tmp_path: Path) -> None:
@@ -68,12 +69,17 @@ def test_figure_2_at_noise_2(tmp_path: Path) -> None:
     assert series.columns["epsilon"][1] == pytest.approx(60.39340542, rel=1e-4)
 
 
-def test_without_baselines_the_table_is_certified(tmp_path: Path) -> None:
-    series = table(
-        PAPERS / "ganesh-figure-1.yaml", tmp_path, "mechanism.noise_multiplier=4.0", "mechanism.baselines=[]"
-    )
-    assert set(series.columns) == {"group_size", "epsilon"}
-    assert series.rigor == "certified"
+@pytest.mark.parametrize("baselines", ["", "linear"])
+def test_without_baselines_or_with_marked_ones_the_table_is_certified(baselines: str, tmp_path: Path) -> None:
+    """The legend marks the line of ``linear`` as no bound."""
+    chosen = f"mechanism.baselines=[{baselines}]"
+    series = table(PAPERS / "ganesh-figure-1.yaml", tmp_path, "mechanism.noise_multiplier=4.0", chosen)
+    assert set(series.columns) == {"group_size", "epsilon", *filter(None, [baselines])}
+    assert (series.rigor, "linear" in series.bounds) == ("certified", False)
+    chart = series_chart(series)
+    assert chart is not None
+    labels = [line.label.removesuffix(" (no bound)") for line in chart.lines]
+    assert labels == (["epsilon", "linear"] if baselines else [chart.lines[0].label])
 
 
 def test_baselines_are_no_part_of_a_trial() -> None:

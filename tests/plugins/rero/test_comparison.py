@@ -31,6 +31,14 @@ def test_heavy_tails_fool_the_estimate_but_not_the_interval() -> None:
     assert found.interval.width < 0.01
 
 
+def test_an_estimate_of_a_probability_is_at_most_one() -> None:
+    """The sum of 1000 likelihood ratios of this seed is 3.4 times its expectation."""
+    phases = (Steps(noise="gaussian", effect=4.0, rate=1.0, count=1),)
+    assert np.exp(log_ratios(phases, 1000, 13)).mean() > 3.0
+    (found,) = gammas_monte_carlo([1.0], phases, 1000, seed=13)
+    assert found.value == 1.0
+
+
 def test_ratios_average_to_one_under_the_null() -> None:
     """E[r] = 1, within six standard errors."""
     for noise in ("gaussian", "laplace"):
