@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 from dpspec.contract import Context, DataError, Facts, FrozenMap, LoadedData, ModelFactory, Resumable, Spec, Trainer
 from dpspec.contract.attacks import Array, Asked, Attacker, Canary, Directions, Observed, Records, Score
 from dpspec.contract.catalog import Catalog, Offered
-from dpspec.contract.events import Event, Progressed
+from dpspec.contract.events import Event, Noticed, Progressed
 from dpspec.contract.frozen import digest
 from dpspec.engine.preparing.prepare import Prepared, chosen_weights, find, offers_of, options_of, prepare
 from dpspec.registry.loader import is_foreign, made, misbehaved
@@ -110,7 +110,15 @@ class RunContext:
 
     def resumable(self, index: int) -> Resumable | None:
         folder = self.state_folder(index) if self.state_folder is not None else None
-        return None if folder is None else Resumable(folder=folder)
+        if folder is None:
+            return None
+
+        def resumed(step: int, total: int) -> None:
+            if self.emit is not None:
+                message = f"trial {index}: resumed at step {step} of {total}"
+                self.emit(Noticed(audit=self.prepared.spec.name, message=message))
+
+        return Resumable(folder=folder, resumed=resumed)
 
     def progress(self, done: int, total: int, what: str = "", *, unit: str = "", records: float = 0.0) -> None:
         now = time.monotonic()
