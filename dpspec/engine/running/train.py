@@ -340,7 +340,10 @@ class Training:
             if requested() and not stopping:
                 stopping = True
                 waiting.clear()
-                pool.stop()
+                stop = getattr(pool, "stop", None)  # executors for earlier versions lack it
+                if stop is None:
+                    return
+                stop()
             while (left := self._options.seconds_left()) is None or left >= 0.0:
                 if not waiting or not pool.room(waiting[0].needs):
                     break
