@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dpspec.cli.arguments import DEFAULT_STORE, AllowChangedClaims, Internal, ResultFile, StoreKey, StorePlace
+from dpspec.cli.arguments import DEFAULT_STORE, AllowChangedClaims, Internal, ResultFile, StoreKey
 from dpspec.cli.output import COMMANDS, emit, find_format, note, require_known, show_on_terminal, write_file
 from dpspec.errors import ExitCode, UsageError
 from dpspec.text import plain
@@ -77,9 +77,11 @@ def diff(
 
 
 def verify(
-    context: typer.Context,
     result: ResultFile,
-    store: StorePlace = DEFAULT_STORE,
+    store: Annotated[
+        str | None,
+        typer.Option(metavar="PATH|URL", help=f"The store of the result's trials; {DEFAULT_STORE} if it exists."),
+    ] = None,
     store_key: StoreKey = None,
     directory: Annotated[
         Path | None,
@@ -105,7 +107,7 @@ def verify(
     stored = read_result(result)
     page = page_at(result)
     catalog = load_catalog()
-    trial_store = Store(store, read_key(store_key), only_read=True)
+    trial_store = Store(store or DEFAULT_STORE, read_key(store_key), only_read=True)
     held = trial_store if trial_store.exists() else None
     folder = None if directory is None else str(directory)
     # With a key only trials with its seal count.
@@ -133,8 +135,7 @@ def verify(
         unclear += bool(reason)
     found = _count_trials(stored, trial_store, "damaged or without a seal" if store_key else "damaged")
     ended = _end(plain(str(result)), stored, mismatches, wrong, unclear)
-    source = context.get_parameter_source("store")
-    if ended is ExitCode.OK and found == 0 and source is not None and source.name != "DEFAULT":
+    if ended is ExitCode.OK and found == 0 and store is not None:
         ended = ExitCode.NOT_RECOMPUTED
     emit(plain(unverified(stored, held)))
     return ended
