@@ -36,6 +36,7 @@ class Diagnostic:
         path: Location in the spec, for example ``("mechanism", "sampling", "rate")``.
         span: Range in the file. Plugins omit it; core finds the range of the value or of its nearest parent.
         at_key: Point at the key instead of its value.
+        private: The value that the message is about, if it comes from the data. Only ``--internal`` shows it.
     """
 
     code: str
@@ -45,6 +46,7 @@ class Diagnostic:
     severity: Severity = "error"
     span: Span | None = None
     at_key: bool = False
+    private: str | None = None
 
 
 def format_path(path: Path) -> str:

@@ -87,7 +87,9 @@ DEFAULT_STORE = ".dpspec/store"
 
 
 @contextmanager
-def loaded_specs(paths: Sequence[Path], catalog: Catalog, overrides: Sequence[str]) -> Iterator[Loaded]:
+def loaded_specs(
+    paths: Sequence[Path], catalog: Catalog, overrides: Sequence[str], *, internal: bool = False
+) -> Iterator[Loaded]:
     """At least one spec. Diagnostics of loading and of the body go to stderr; errors end the command."""
     from dpspec.language.load import load_specs
 
@@ -105,7 +107,7 @@ def loaded_specs(paths: Sequence[Path], catalog: Catalog, overrides: Sequence[st
     except (SpecError, PluginError) as error:
         if not error.diagnostics:
             raise
-        show_diagnostics(error.diagnostics, loaded.sources)
+        show_diagnostics(error.diagnostics, loaded.sources, internal=internal)
         raise ShownError(error.exit_code, error.diagnostics) from None
 
 
@@ -116,7 +118,7 @@ def report_skipped_files(loaded: Loaded) -> None:
     note(f"skipped (not spec files: no key 'dpspec' at the top level): {named}")
 
 
-def show_diagnostics(diagnostics: Sequence[Diagnostic], sources: Mapping[str, str]) -> None:
+def show_diagnostics(diagnostics: Sequence[Diagnostic], sources: Mapping[str, str], *, internal: bool = False) -> None:
     from dpspec.language.diagnostics import render
 
-    note(render(diagnostics, color=wants_color(sys.stderr), sources=sources))
+    note(render(diagnostics, color=wants_color(sys.stderr), sources=sources, internal=internal))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from textwrap import fill
@@ -179,7 +180,9 @@ def explain(
     if what not in CODES and "." not in what:  # importing the checks takes longest
         names = printed_names(catalog)
         pairs += [(name, block.replace("\n", "\n    ")) for name, blocks in names.items() for block in blocks]
-    found = [text for word, text in pairs if word == what]
+    found = [text for word, text in pairs if word == what] or [
+        text for word, text in pairs if word == _without_items(what)
+    ]
     if not found:
         words = dict(pairs)
         close = joined([quoted(word) for word in close_matches(what, list(words), 3)], "or")
@@ -187,6 +190,13 @@ def explain(
         raise UsageError(f"unknown code, key, kind or name in a report {quoted(what)}{suggestion}")
     emit("\n".join(map(_folded, "\n\n".join(found).split("\n"))))
     return ExitCode.OK
+
+
+def _without_items(path: str) -> str:
+    """Remove list indices and the ids of claims from a path, as messages print it: ``claims.ID.kappa``."""
+    path = re.sub(r"\[\d+\]|\.\d+(?=\.|$)", "", path).removeprefix("matrix.")
+    parts = path.split(".")
+    return ".".join(["claims", *parts[2:]] if parts[0] == "claims" and len(parts) > 2 else parts)
 
 
 def _folded(line: str) -> str:

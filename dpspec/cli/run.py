@@ -116,7 +116,10 @@ def run(
             max_trials=max_trials,
             stop_requests=interrupt.stop_requests,
         )
-        with loaded_specs(specs, catalog, overrides) as loaded, Progress(sys.stderr, quiet=quiet) as progress:
+        with (
+            loaded_specs(specs, catalog, overrides, internal=internal) as loaded,
+            Progress(sys.stderr, quiet=quiet) as progress,
+        ):
             result = runner.run(
                 loaded.specs,
                 catalog,

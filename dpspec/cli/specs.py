@@ -19,7 +19,13 @@ if TYPE_CHECKING:
     from dpspec.reporters.layout import Page
 
 
-def validate(specs: SpecFiles, overrides: Overrides = []) -> int:  # noqa: B006 - typer copies it
+def validate(
+    specs: SpecFiles,
+    overrides: Overrides = [],  # noqa: B006 - typer copies it
+    internal: Annotated[
+        bool, typer.Option("--internal", help="Show the values of data files that errors are about.")
+    ] = False,
+) -> int:
     """Check specs and show every problem at its place, without training or reading rows."""
     from dpspec.engine.preparing.prepare import check
     from dpspec.language.load import load_specs
@@ -35,7 +41,7 @@ def validate(specs: SpecFiles, overrides: Overrides = []) -> int:  # noqa: B006 
     if diagnostics:
         from dpspec.language.diagnostics import render
 
-        emit(render(diagnostics, color=wants_color(sys.stdout), sources=loaded.sources))
+        emit(render(diagnostics, color=wants_color(sys.stdout), sources=loaded.sources, internal=internal))
     if has_errors(diagnostics):
         return ExitCode.PLUGIN if loaded.missing_plugins else ExitCode.INVALID_SPEC
     audits, files = len(loaded.specs), len(loaded.files)

@@ -161,17 +161,20 @@ NOISE: dict[str, Json] = choice(
 )
 
 
-def other_adjacencies(spec: Spec, covered: str, theory: str, help: str | None = None) -> Iterator[Diagnostic]:
-    """An ``unsupported`` error at every adjacency other than ``covered``, of the threat model and of claims.
+def other_adjacencies(
+    spec: Spec, covered: str | Sequence[str], theory: str, help: str | None = None
+) -> Iterator[Diagnostic]:
+    """An ``unsupported`` error at every adjacency other than the ``covered`` ones, of the threat model and of claims.
 
     theory: Subject of the message, for example ``the group theory``.
     """
     own = spec.threat_model.adjacency
     named: list[tuple[Path, str]] = [(("threat_model", "adjacency"), own)]
     named += [(("claims", i, "adjacency"), c.adjacency) for i, c in enumerate(spec.claims) if c.adjacency != own]
+    names = (covered,) if isinstance(covered, str) else tuple(covered)
     for path, adjacency in named:
-        if adjacency != covered:
-            message = f"{theory} covers {covered} adjacency only, not {adjacency}"
+        if adjacency not in names:
+            message = f"{theory} covers {' and '.join(names)} adjacency only, not {adjacency}"
             yield Diagnostic(code="unsupported", message=message, path=path, help=help)
 
 

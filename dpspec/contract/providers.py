@@ -317,9 +317,12 @@ class ModelError(ValueError):
 class DataError(Exception):
     """A data file is missing, has the wrong shape or contains invalid values.
 
-    ``key`` is the responsible key of the spec's ``data``, or a place in the spec, ``audit.scores.path``.
+    Args:
+        message: The file, the place in it, the rule and the fix, without values of records.
+        key: The responsible key of the spec's ``data``, or a place in the spec, ``audit.scores.path``.
+        private: The value from the file. Only ``--internal`` shows it, because error messages end up in public logs.
     """
 
-    def __init__(self, message: str, key: str = "") -> None:
+    def __init__(self, message: str, key: str = "", *, private: str | None = None) -> None:
         super().__init__(message)
-        self.key = key
+        self.key, self.private = key, private

@@ -16,9 +16,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from dpspec.contract import DataError
 from dpspec.data.arrays import npy_header, npy_values, open_archive
-from dpspec.data.table import csv_lines, listed
+from dpspec.data.table import csv_lines, kind_of_value, no_column
 from dpspec.regular_files import NotRegularError, read_regular
-from dpspec.text import closest, did_you_mean, shortened
 
 if TYPE_CHECKING:
     import numpy as np
@@ -63,8 +62,7 @@ def _too_many(path: Path, most: int) -> DataError:
 def _require_columns(path: Path, names: Mapping[str, str], header: Sequence[str]) -> None:
     for key, name in names.items():
         if name not in header:
-            near = did_you_mean(closest(name, header))
-            raise DataError(f"{path}: has no column {name!r}{near} (its columns: {listed(header)})", key)
+            raise no_column(name, header, path, key)
         if header.count(name) > 1:
             raise DataError(f"{path}: two columns have the name {name!r}", key)
 
@@ -105,7 +103,7 @@ def _number(text: str, where: str, key: str) -> float:
             return float(text)
     except ValueError:
         pass
-    raise DataError(f"{where}: {shortened(text)!r} is not a number", key)
+    raise DataError(f"{where}: {kind_of_value(text)} instead of a number", key, private=text)
 
 
 def _npz(path: Path, content: bytes, names: Mapping[str, str], most: int) -> Columns:
@@ -238,8 +236,8 @@ def _checked(path: Path, content: bytes, options: Mapping[str, Any], group_size:
             raise DataError(f"{where}: the id is missing", "id")
         before = seen.setdefault(text, row)
         if before != row:
-            message = f"{where}: {shortened(text)!r} is also at {columns.where(before)}"
-            raise DataError(f"{message}; each canary or run must have one row", "id")
+            message = f"{where}: the id is also at {columns.where(before)}"
+            raise DataError(f"{message}; each canary or run must have one row", "id", private=text)
     digest = hashlib.sha256(content).hexdigest()
     table = ScoreTable(digest=digest, coins=coins.astype(np.int8), scores=scores, group_sizes=sizes)
     for size in table.sizes:

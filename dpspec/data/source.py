@@ -115,7 +115,8 @@ def checked(
         raise DataError(f"{what}: {x.shape[0]} records need {x.shape[0]} labels, got labels of shape {y.shape}")
     wrong = np.flatnonzero((y < 0) | (y >= classes))
     if wrong.size:
-        raise DataError(f"{what}: label {y[wrong[0]]} of record {wrong[0]} is not in 0..{classes - 1}")
+        message = f"{what}: the label of record {wrong[0]} is not in 0..{classes - 1}"
+        raise DataError(message, private=str(y[wrong[0]]))
     with np.errstate(over="ignore", invalid="ignore"):
         rows = x.astype(np.float32)
     check_finite(rows, what, "features", missing=missing)

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import csv
 import hashlib
+import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -19,7 +21,7 @@ from typing import IO
 from dpspec.contract import DataError, Diagnostic, Facts, Json, LoadedData
 from dpspec.contract.fragments import array, integer, string
 from dpspec.data.source import CLASSES, SPLIT, Halves, Selection, generator, held_out_count, whole_rows
-from dpspec.text import closest, did_you_mean, shortened
+from dpspec.text import closest, did_you_mean, several, shortened
 
 #: Schema of the keys that map the columns of a table to records.
 KEYS: dict[str, Json] = {
@@ -79,30 +81,91 @@ def listed(names: Sequence[str]) -> str:
     return ", ".join(map(shortened, names[:20])) + (", ..." if len(names) > 20 else "")
 
 
+#: Separators of columns.
+SEPARATORS = (",", ";", "\t", "|")
+
+#: Maximum number of characters of the first line that are inspected for its separator.
+_INSPECTED = 2**16
+
+
 @contextmanager
-def csv_lines(path: object, file: IO[str]) -> Iterator[tuple[list[str], Iterator[tuple[int, list[str]]]]]:
-    """Yield the column names of a CSV file and its numbered lines. Every error becomes a ``DataError``."""
+def csv_lines(
+    path: object, file: IO[str], separator: str | None = None
+) -> Iterator[tuple[list[str], Iterator[tuple[int, list[str]]]]]:
+    """Yield the column names of a CSV file and its numbered lines. Every error becomes a ``DataError``.
+
+    separator: None if the spec has no keys for separator and encoding, which are then a comma and UTF-8.
+    """
     try:
-        reader = csv.reader(file, strict=True)
+        first_line = file.readline(_INSPECTED)
+        file.seek(0)
+        _check_separator(path, first_line, separator)
+        reader = csv.reader(file, strict=True, delimiter=separator or ",")
         header = [name.strip() for name in next(reader, [])]
         if not header:
             raise DataError(f"{path}: is empty: its first line must name the columns")
-        if len(header) == 1 and (found := [mark for mark in (";", "\t", "|") if mark in header[0]]):
-            raise DataError(f"{path}: columns are separated by commas, its first line has {found[0]!r}")
 
         def lines() -> Iterator[tuple[int, list[str]]]:
             for line in reader:
                 if line and len(line) != len(header):
                     message = f"{len(line)} values under {len(header)} column names"
+                    if len(line) == len(header) + 1:
+                        message += "; if its first column has row names (R), name it in the first line as well"
                     raise DataError(f"{path}:{reader.line_num}: {message}")
                 if line:
                     yield reader.line_num, line
 
         yield header, lines()
     except UnicodeDecodeError as error:
-        raise DataError(f"{path}: not a readable CSV file: not UTF-8 text, save it as UTF-8: {error}") from error
+        advice = "save it as UTF-8" if separator is None else "declare its encoding, for example encoding: cp1252"
+        message = f"byte {error.start} is not {error.encoding} text; {advice}"
+        raise DataError(f"{path}: not a readable CSV file: {message}", "path") from error
     except (OSError, csv.Error) as error:
         raise DataError(f"{path}: not a readable CSV file: {error}") from error
+
+
+def _check_separator(path: object, first_line: str, separator: str | None) -> None:
+    """Raise ``DataError`` if the first line declares a separator, or has one column and more with another separator."""
+    declared = re.fullmatch(r"sep=(.)", first_line.strip(" \r\n"))
+    if declared:
+        message = f"its first line declares its separator for a spreadsheet ({declared[0]!r})"
+        advice = "" if separator is None else f" and write separator: {json.dumps(declared[1])}"
+        raise DataError(f"{path}: {message}; remove this line{advice}", "path")
+    widths = {mark: _width(first_line, mark) for mark in SEPARATORS}
+    widest = max(SEPARATORS, key=lambda mark: widths[mark])
+    if widths[separator or ","] <= 1 < widths[widest]:
+        message = f"its first line has {widths[widest]} columns if they are separated by {widest!r}"
+        advice = "separate them by commas" if separator is None else f"write separator: {json.dumps(widest)}"
+        raise DataError(f"{path}: {message}; {advice}", "path")
+
+
+def _width(line: str, separator: str) -> int:
+    try:
+        return len(next(csv.reader([line], strict=True, delimiter=separator), []))
+    except csv.Error:
+        return 0
+
+
+def kind_of_value(text: str) -> str:
+    """Describe a cell that is not a number without its content."""
+    text = text.strip()
+    if not text:
+        return "an empty cell"
+    if re.fullmatch(r"[+-]?\d+,\d+", text):
+        return "a number with a decimal comma"
+    if re.fullmatch(r"[+-]?\d{1,3}([.,' ]\d{3})+([.,]\d+)?", text):
+        return "a number with separators of thousands"
+    if re.match(r"\d{1,4}[-/.]\d{1,2}[-/.]\d{1,4}", text):
+        return "a date"
+    if text.lower().lstrip("+-") in ("nan", "na", "null", "none", "n/a", "?"):
+        return "a missing value"
+    if text.lower().lstrip("+-") in ("inf", "infinity"):
+        return "an infinite number"
+    return "text"
+
+
+#: Names under which pandas and R save the index of a table.
+_INDEX = re.compile(r"|Unnamed: \d+|__index_level_\d+__")
 
 
 @dataclass(frozen=True)
@@ -123,15 +186,15 @@ class Table(Halves):
         position = {name: index for index, name in enumerate(header)}
         for index, name in enumerate(header):
             if position[name] != index:
-                raise DataError(f"{where}: two columns have the name {shortened(name)!r}")
+                message = f"columns {index + 1} and {position[name] + 1} have the same name {shortened(name)!r}"
+                raise DataError(f"{where}: {message}; rename one column")
         features = tuple(self.options.get("columns") or (name for name in header if name not in (label, user)))
         categories = self.options.get("categories") or {}
         for name in (label, *([] if user is None else [user]), *features, *categories):
             if name not in position:
                 own = {label: "label", user: "user"}
                 key = own.get(name, "columns" if name in features else "categories")
-                near = did_you_mean(closest(name, header))
-                raise DataError(f"{where}: has no column {name!r}{near} (its columns: {listed(header)})", key)
+                raise no_column(name, header, where, key)
         if user is not None and user in (label, *features):
             raise DataError(f"{where}: column {user!r} is the user and cannot be a label or feature", "user")
         if label in features:
@@ -148,7 +211,9 @@ class Table(Halves):
     def unknown_class(self, label: str, where: object) -> DataError:
         hint = "" if isinstance(self.options["classes"], tuple) else "; list labels that are words: classes: [no, yes]"
         known = listed([*self.classes()])
-        return DataError(f"{where}: label {shortened(label)!r} is not a declared class ({known}){hint}", "classes")
+        if label.rstrip(".") in self.classes():
+            hint = "; it differs from a declared class by a final period"
+        return DataError(f"{where}: the label is not a declared class ({known}){hint}", "classes", private=label)
 
     def table_key(self) -> dict[str, Json]:
         categories = self.options.get("categories")
@@ -163,6 +228,7 @@ class Table(Halves):
         raise NotImplementedError
 
     def remarks(self) -> Iterator[Diagnostic]:
+        yield from self._index_remarks()
         if self.options.get("max_records_per_user") is None:
             return
         whole = self.describe()
@@ -172,6 +238,28 @@ class Table(Halves):
             message = f"{dropped} of {whole.records} records are dropped: some users have more than {most}"
             path = ("data", "max_records_per_user")
             yield Diagnostic(code="records-dropped", message=message, path=path, severity="warning")
+
+    def header(self) -> tuple[Sequence[str], Sequence[str]]:
+        """Return the names of all columns, and of those that the file declares to be an index."""
+        raise NotImplementedError
+
+    def _index_remarks(self) -> Iterator[Diagnostic]:
+        if self.options.get("columns") is not None:
+            return
+        names, declared = self.header()
+        special = (self.options["label"], self.options.get("user"))
+        features = [name for name in names if name not in special]
+        index = [name for name in features if name in declared or _INDEX.fullmatch(name)]
+        if index:
+            others = [shortened(name) for name in features if name not in index]
+            yield Diagnostic(
+                code="index-column",
+                message=f"{'columns' if len(index) > 1 else 'column'} {', '.join(map(repr, index))} "
+                "is probably a saved index of rows, and is used as a feature",
+                path=("data", "path"),
+                help=f"list the features without it: columns: {json.dumps(others, ensure_ascii=False)}",
+                severity="warning",
+            )
 
     def selection(self, whole: Facts) -> Selection:
         options, where = self.options, self.what()
@@ -233,9 +321,18 @@ def places(names: Sequence[str]) -> dict[str, int]:
 
 
 def unknown_category(name: str, known: Mapping[str, int], value: str, where: object) -> DataError:
-    hint = "" if value else '; add "" for missing values'
-    message = f"{where}: {shortened(value)!r} is not a category of column {name!r} ({listed([*known])}){hint}"
-    return DataError(message, "categories")
+    hint = "" if value else '; the cell is empty: add "" for missing values'
+    message = f"{where}: the value is not a category of column {name!r} ({listed([*known])}){hint}"
+    return DataError(message, "categories", private=value)
+
+
+def no_column(name: str, header: Sequence[str], where: object, key: str) -> DataError:
+    """The error of a missing column. It lists the columns if one is similar; otherwise the file may be no table."""
+    near, columns = closest(name, header), f"its columns: {listed(header)}"
+    if near is None:
+        count = f"{several(len(header), 'column')}; --internal lists {'it' if len(header) == 1 else 'them'}"
+        return DataError(f"{where}: has no column {name!r} ({count})", key, private=columns)
+    return DataError(f"{where}: has no column {name!r}{did_you_mean(near)} ({columns})", key)
 
 
 def _rows(kept: Sequence[Sequence[int]], held: frozenset[int], records: int, whole: LoadedData) -> LoadedData:

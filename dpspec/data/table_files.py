@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from array import array
 from collections.abc import Callable, Iterator, Mapping
@@ -12,7 +13,16 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from dpspec.contract import DataError, Dataset, Json, fragments
 from dpspec.data.source import MAX_BYTES, locate, path, schema, sha256
-from dpspec.data.table import KEYS, USER_KEYS, Columns, Table, csv_lines, unknown_category
+from dpspec.data.table import (
+    KEYS,
+    SEPARATORS,
+    USER_KEYS,
+    Columns,
+    Table,
+    csv_lines,
+    kind_of_value,
+    unknown_category,
+)
 from dpspec.text import shortened
 
 if TYPE_CHECKING:
@@ -23,12 +33,18 @@ if TYPE_CHECKING:
     Array: TypeAlias = np.ndarray[Any, Any]
 
 
+#: Python's codecs of encodings. A byte-order mark is skipped.
+ENCODINGS = {"utf-8": "utf-8-sig", "utf-16": "utf-16", "cp1252": "cp1252", "latin-1": "latin-1"}
+
 CSV = Dataset(
     kind="csv",
     summary="A CSV table with a header, numeric or categorical columns, and a label column.",
     schema=schema(
         {
-            "path": path("The table: UTF-8, comma-separated, with column names in the first line."),
+            "path": path("The table, with column names in the first line."),
+            "separator": fragments.choice("The separator of columns.", *SEPARATORS, default=","),
+            "decimal": fragments.choice("The decimal mark of numbers.", ".", ",", default="."),
+            "encoding": fragments.choice("The text encoding of the file.", *ENCODINGS, default="utf-8"),
             **KEYS,
             **USER_KEYS,
             "missing": fragments.array(
@@ -56,7 +72,7 @@ class Csv(Table):
     def rows(self, half: None) -> Rows:
         import numpy as np
 
-        x, y, classes = array("d"), array("q"), self.classes()
+        x, y, classes, decimal = array("d"), array("q"), self.classes(), self.options.get("decimal", ".")
         missing = frozenset(text.strip() for text in self.options.get("missing") or ())
         with self._lines() as (file, columns, places, lines):
             for number, line in lines:
@@ -65,7 +81,7 @@ class Csv(Table):
                     text, known = line[places[name]], columns.categories.get(name)
                     if known is None:
                         absent = bool(missing) and text.strip() in missing
-                        x.append(math.nan if absent else _number(text, f"{where}: column {name!r}"))
+                        x.append(math.nan if absent else _number(text, f"{where}: column {name!r}", decimal))
                     elif text.strip() not in known:
                         raise unknown_category(name, known, text.strip(), where)
                     else:
@@ -81,7 +97,14 @@ class Csv(Table):
             key = {"kind": "csv", "file": sha256(file), "columns": list(columns.features), **self.table_key()}
         if self.options.get("missing"):
             key["missing"] = sorted(self.options["missing"])
+        for name, default in (("separator", ","), ("decimal", "."), ("encoding", "utf-8")):
+            if self.options.get(name, default) != default:
+                key[name] = self.options[name]
         return key
+
+    def header(self) -> tuple[list[str], list[str]]:
+        with self._lines() as (_, _, places, _):
+            return [*places], []
 
     def owners(self) -> list[str]:
         with self._lines() as (_, _, places, lines):
@@ -92,29 +115,41 @@ class Csv(Table):
         """Yield the file, the selected columns, the index of every column, and the numbered lines."""
         path = locate(self.directory, self.options["path"])
         try:
-            with path.open(encoding="utf-8-sig", newline="") as file, csv_lines(path, file) as (header, lines):
+            encoding, separator = ENCODINGS[self.options.get("encoding", "utf-8")], self.options.get("separator", ",")
+            with (
+                path.open(encoding=encoding, newline="") as file,
+                csv_lines(path, file, separator) as (header, lines),
+            ):
                 yield path, self.columns(header, path), {name: index for index, name in enumerate(header)}, lines
         except OSError as error:
             raise DataError(f"{path}: not a readable CSV file: {error}") from error
 
 
-def _number(text: str, where: str) -> float:
+_MISSING_ADVICE = "replace missing values by a public constant, or exclude the column (columns)"
+_DATE_ADVICE = "convert dates to numbers, such as days since a public date, or exclude the column (columns)"
+
+#: Advice by the kind of a cell that is not a number.
+_ADVICE = {
+    "an empty cell": f"{_MISSING_ADVICE}; for a mechanism that imputes, declare their spelling (missing)",
+    "a missing value": f"{_MISSING_ADVICE}; or declare the values of the column (categories), or the spelling of "
+    "missing values for a mechanism that imputes (missing)",
+    "a number with a decimal comma": 'write decimal: ","',
+    "a number with separators of thousands": "write numbers without separators of thousands",
+    "a date": _DATE_ADVICE,
+}
+
+
+def _number(text: str, where: str, decimal: str) -> float:
+    foreign = "_" in text or (decimal == "," and "." in text)
     try:
-        value = math.nan if "_" in text else float(text)
+        value = math.nan if foreign else float(text.replace(decimal, "."))
     except ValueError:
         value = math.nan
     if math.isfinite(value):
         return value
-    hint = (
-        "write numbers with a decimal point, convert dates to numbers, declare the values of a categorical column "
-        "(categories), or exclude the column (columns)"
-    )
-    if not text.strip():
-        hint = (
-            "replace missing values by a public constant, or exclude the column (columns); for a mechanism that "
-            "imputes, declare the spelling of missing values (missing)"
-        )
-    raise DataError(f"{where}: {shortened(text)!r} is not a finite number; {hint}")
+    kind = kind_of_value(text)
+    advice = _ADVICE.get(kind, "declare the values of a categorical column (categories), or exclude it (columns)")
+    raise DataError(f"{where}: {kind} instead of a finite number; {advice}", private=text)
 
 
 PARQUET = Dataset(
@@ -160,13 +195,16 @@ class Parquet(Table):
                     x[np.arange(len(y)), start + found] = 1.0
                 elif values.dtype.kind not in "fiub":
                     message = f"{half}: column {name!r} is not numeric; list its values under categories, or exclude it"
-                    raise DataError(message)
+                    raise DataError(message, "categories")
                 else:
                     x[:, start] = values
                     bad = np.flatnonzero(~np.isfinite(x[:, start]))
                     if bad.size:
-                        message = f"column {name!r}: {x[bad[0], start]} is not a finite number"
-                        raise DataError(f"{half}: record {bad[0]}: {message}")
+                        value = x[bad[0], start]
+                        message = f"column {name!r}: an infinite number instead of a finite one"
+                        if np.isnan(value):
+                            message = f"column {name!r}: the value is missing; {_MISSING_ADVICE}"
+                        raise DataError(f"{half}: record {bad[0]}: {message}", private=str(value))
                 start += 1 if categories is None else len(categories)
         return x, y
 
@@ -177,6 +215,11 @@ class Parquet(Table):
     def _columns(self, file: Path) -> Columns:
         with open_parquet(file) as table:
             return self.columns(table.schema_arrow.names, file)
+
+    def header(self) -> tuple[list[str], list[str]]:
+        with open_parquet(locate(self.directory, self.options["path"])) as table:
+            schema = table.schema_arrow
+            return schema.names, _pandas_index(schema.metadata or {})
 
     def owners(self) -> list[str]:
         file, name = self.halves()[0], str(self.options["user"])
@@ -279,7 +322,18 @@ def parquet_column(file: Any, name: str, path: Path) -> Array:
     if kinds.is_boolean(kind) or kinds.is_integer(kind) or kinds.is_floating(kind):
         array: Array = values.to_numpy()
         return array
-    raise DataError(f"{path}: column {shortened(name)!r} has type {kind}; it must be numeric, boolean or string")
+    advice = f"; {_DATE_ADVICE}" if kinds.is_temporal(kind) else ""
+    message = f"column {shortened(name)!r} has type {kind}; it must be numeric, boolean or string{advice}"
+    raise DataError(f"{path}: {message}")
+
+
+def _pandas_index(metadata: Mapping[bytes, bytes]) -> list[str]:
+    """Return the columns that pandas declares to be the index; none if the metadata are damaged."""
+    try:
+        index = json.loads(metadata.get(b"pandas", b"{}")).get("index_columns", [])
+        return [name for name in index if isinstance(name, str)]
+    except (ValueError, AttributeError, TypeError, RecursionError):
+        return []
 
 
 def _is_text(kind: Any) -> bool:

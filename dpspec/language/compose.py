@@ -208,6 +208,18 @@ def _expand(root: Node, matrix: Node, overrides: "Sequence[Override]") -> tuple[
     paths = [_path(root, o.place) for o in overrides]
     # An axis is overridden if a path equals it or contains it.
     axes_set = {a for cell in cells for a in cell if any(_path(root, a)[: len(path)] == path for path in paths)}
+    replaced = [
+        Diagnostic(
+            code="axis-replaced",
+            message=f"--set {override.place} replaces the axis {quoted(axis)} of the matrix by one value",
+            span=override.keys[0],
+            help=f"to change the values of the axis, write --set 'matrix.{axis}=[...]'",
+            severity="warning",
+        )
+        for override, path in zip(overrides, paths, strict=True)
+        for axis in sorted(axes_set)
+        if _path(root, axis)[: len(path)] == path
+    ]
     unique: dict[str, Cell] = {}
     for cell in cells:
         kept = {place: node for place, node in cell.items() if place not in axes_set}
@@ -216,7 +228,7 @@ def _expand(root: Node, matrix: Node, overrides: "Sequence[Override]") -> tuple[
         if first is not kept and not axes_set:  # cells that differed only in an overridden axis may be equal
             span = next((node.span for node in kept.values() if node.span), matrix.span)
             return [], [Diagnostic(code="bad-matrix", message="the matrix lists the same cell twice", span=span)]
-    return list(unique.values()), []
+    return list(unique.values()), replaced
 
 
 def _size(node: Node) -> int:
@@ -260,10 +272,17 @@ class PlaceError(Exception):
 
 
 def resolve(root: Node, text: str) -> Path:
-    """Keys by name, list items by position from 0, claims also by id. The last keys may be new."""
+    """Keys by name, list items by position from 0, claims also by id. The last keys may be new.
+
+    The axes of a matrix are paths themselves: ``matrix.mechanism.steps`` names the axis ``mechanism.steps``.
+    """
     parts = text.split(".")
     if len(parts) > MAX_KEYS:
         raise PlaceError(f"the path has {len(parts)} keys; specs are at most {MAX_KEYS} levels deep", 0)
+    if parts[0] == "matrix":
+        cells = child(root, "matrix")
+        depth = 2 if cells is not None and isinstance(cells.value, list) else 1
+        parts = [*parts[:depth], *filter(None, [".".join(parts[depth:])])]
     node: Node | None = root
     path: Path = ()
     for i, part in enumerate(parts):

@@ -54,16 +54,26 @@ _TAB = 4
 _STYLES = {"error": "31;1", "warning": "33;1", "bold": "1", "gutter": "34;1"}
 
 
-def render(diagnostics: Iterable[Diagnostic], *, color: bool = False, sources: Mapping[str, str] | None = None) -> str:
-    """The first line of a paragraph is not wrapped, so that editors can parse it. Files not in ``sources`` are read."""
-    painter = _Painter(color, dict(sources or {}))
+def render(
+    diagnostics: Iterable[Diagnostic],
+    *,
+    color: bool = False,
+    sources: Mapping[str, str] | None = None,
+    internal: bool = False,
+) -> str:
+    """The first line of a paragraph is not wrapped, so that editors can parse it. Files not in ``sources`` are read.
+
+    ``internal``: show values from the data.
+    """
+    painter = _Painter(color, dict(sources or {}), internal)
     return "\n".join(painter.paragraph(d) for d in diagnostics)
 
 
 class _Painter:
-    def __init__(self, color: bool, sources: dict[str, str]) -> None:
+    def __init__(self, color: bool, sources: dict[str, str], internal: bool) -> None:
         self.color = color
         self.sources = sources
+        self.internal = internal
         self.lines: dict[str, list[str]] = {}
 
     def paragraph(self, diagnostic: Diagnostic) -> str:
@@ -82,9 +92,12 @@ class _Painter:
             text, first, width = _window(source, span.column - 1, end, WIDTH - len(number) - 4)
             lines.append(f" {self._paint('gutter', number)} {bar} {text}".rstrip())
             lines.append(f" {gutter} {bar} {' ' * first}{self._paint(style, '^' * width)}")
-        if diagnostic.help:
-            head = f" {gutter} = help: "
-            body = textwrap.wrap(visible(diagnostic.help), WIDTH - len(head), break_on_hyphens=False) or [""]
+        notes = {"help": diagnostic.help, "value": diagnostic.private if self.internal else None}
+        for title, note in notes.items():
+            if not note:
+                continue
+            head = f" {gutter} = {title}: "
+            body = textwrap.wrap(visible(note), WIDTH - len(head), break_on_hyphens=False) or [""]
             lines.append(f"{self._paint('gutter', head.rstrip())} {body[0]}")
             lines += [" " * len(head) + line for line in body[1:]]
         return "\n".join(lines) + "\n"

@@ -175,12 +175,18 @@ def _wrong_type(p: _Problem) -> Diagnostic:
         hint = "give it a value, or remove the key"
     elif isinstance(value, str) and numeric and _is_number(value):
         hint = "write it without quotes"
+    elif isinstance(value, str) and numeric and (ratio := _RATIO.fullmatch(value.strip())) and int(ratio[2]):
+        hint = f"specs contain no arithmetic: write {int(ratio[1]) / int(ratio[2])!r}"
     elif "string" in kinds and isinstance(value, bool | int | float):
         hint = "write it in quotes"
     elif "array" in kinds:
         hint = "write it in brackets: [{...}]" if isinstance(value, dict) else "write it in brackets: [...]"
     types = " or ".join(_TYPE_NAMES[k] for k in kinds)
     return p.tell("wrong-type", f"{p.name} must be {types}, got {shown(value)}", hint or p.about)
+
+
+#: A quotient of integers, which people write for a probability.
+_RATIO = re.compile(r"(\d{1,15})\s*/\s*(\d{1,15})")
 
 
 def _is_number(text: str) -> bool:

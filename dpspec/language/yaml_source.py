@@ -284,6 +284,11 @@ class _Reader:
                 said = ", ".join(part for part in (error.context, error.problem) if part)
                 message = f"not YAML: {clipped(said, 100)}"
                 mark = error.problem_mark or error.context_mark
+                opened, end = error.context_mark, error.problem_mark
+                in_brackets = (error.context or "").startswith("while parsing a flow")
+                if in_brackets and opened is not None and end is not None and end.line > opened.line:
+                    mark = opened
+                    message = f"not YAML: this bracket is not closed before line {end.line + self.lines_before + 1}"
                 span = self.mark(mark) if mark is not None else None
             raise SpecError([Diagnostic(code="syntax", message=message, span=span)]) from None
         except (ValueError, OverflowError):  # an escape outside Unicode such as "\UFFFFFFFF"

@@ -34,6 +34,22 @@ CHECKED = {
     "radius": "size of the records",
 }
 
+#: Terms of reports.
+TERMS = {
+    "certified": "the rigor of an inequality that is true including rounding errors",
+    "conformance": "the comparison of the executed run with its declaration: no-deviation-found, deviates, "
+    "checks-missing, or not-run if no code was trained",
+    "direction": "the ordered pair of neighbors: a dataset with the record against the one without (remove), or the "
+    "reverse (add)",
+    "finding": "a number with quantity, conditions, rigor, scope, method, source and assumptions",
+    "interval": "two ends that enclose a number: no smaller value than the lower end can be proved, because a pair of "
+    "neighboring datasets attains it; the upper end is proved. A claim above the upper end is proved, one below the "
+    "lower end is refuted",
+    "rigor": "the strength of a number: certified (true, including rounding errors), theorem (a proved formula in "
+    "float64), statistical (true at the stated confidence), or approximate (no guarantee)",
+    "scope": "the neighbors, group, access, adversary and datasets for which a number holds",
+}
+
 #: Core's modules with assumptions as values, or with their texts by name in TEXTS.
 _MODULES = (
     "dpspec.engine.recorded.channels",
@@ -56,6 +72,8 @@ def printed_names(catalog: Catalog) -> dict[str, list[str]]:
         found.setdefault(name, []).append(f"channel {name}\n{text}.\nIts checks and assumptions: {of_channel}.")
     for name, text in CHECKED.items():
         found.setdefault(name, []).append(f"check {name}\n{sentence(text)}.")
+    for name, text in TERMS.items():
+        found.setdefault(name, []).append(f"term {name}\n{sentence(text)}.")
     for name, text in dict.fromkeys(_assumptions(catalog)):
         found.setdefault(name, []).append(f"assumption {name}\n{sentence(text)}.")
     for name in (name for kind in KINDS.values() for name in kind.names if name not in found):

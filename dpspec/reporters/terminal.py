@@ -12,7 +12,7 @@ from dpspec.engine.results import decimals
 from dpspec.engine.results.result import SOURCE, AuditResult, Result, Verdict
 from dpspec.reporters import matrices, words
 from dpspec.reporters.layout import Page, constants, rounding, series_table, text_table
-from dpspec.reporters.limits import limits, recipe, stored_trials
+from dpspec.reporters.limits import large_deltas, limits, recipe, stored_trials
 from dpspec.reporters.summary import adversary, tally
 
 _STYLE = {
@@ -135,7 +135,8 @@ def render_brief(result: Result, *, internal: bool = False, width: int = 80, col
     if untrained:
         of = f" for {words.count(len(untrained), 'audit')}" if several else ""
         page.item(f"No training code was run{of}: results apply to the specification.")
-    for sentence in (*result.notes, *stored_trials(result)):
+    deltas = [sentence for audit in result.audits for sentence in large_deltas(audit)]
+    for sentence in (*deltas, *result.notes, *stored_trials(result)):
         page.item(sentence)
     page.blank()
     if any(audit.recording is not None for audit in result.audits):

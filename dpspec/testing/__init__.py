@@ -17,6 +17,7 @@ from dpspec.testing.backend import BackendSuite
 from dpspec.testing.inputs import CanarySuite, DatasetSuite, ModelSuite, ScoreSuite
 from dpspec.testing.mechanism import MechanismSuite, Trend, decreasing, increasing
 from dpspec.testing.provider import ProviderSuite
+from dpspec.testing.reporter import ReporterSuite
 
 __all__ = [
     "BackendSuite",
@@ -25,6 +26,7 @@ __all__ = [
     "MechanismSuite",
     "ModelSuite",
     "ProviderSuite",
+    "ReporterSuite",
     "ScoreSuite",
     "Trend",
     "decreasing",

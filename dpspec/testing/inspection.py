@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import tempfile
 import unittest
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from inspect import signature
+from math import prod
+from pathlib import Path
 from typing import Any
 
+from dpspec.contract import Facts, thaw
 from dpspec.registry.loader import FAMILIES, Registry, describe
 from dpspec.testing.backend import BackendSuite
-from dpspec.testing.inputs import CanarySuite, ScoreSuite
+from dpspec.testing.inputs import CanarySuite, DatasetSuite, ModelSuite, ScoreSuite
 from dpspec.testing.mechanism import MechanismSuite
 from dpspec.testing.provider import ProviderSuite
+from dpspec.testing.reporter import ReporterSuite
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,8 +31,20 @@ class Promise:
     left_out: str = ""
 
 
-#: Datasets and models get the common suite: their options are known to their authors only.
-_SUITES = {"mechanism": MechanismSuite, "canary": CanarySuite, "score": ScoreSuite, "backend": BackendSuite}
+#: The suite of each family of providers.
+_SUITES: dict[str, type[ProviderSuite]] = {
+    "mechanism": MechanismSuite,
+    "dataset": DatasetSuite,
+    "model": ModelSuite,
+    "canary": CanarySuite,
+    "score": ScoreSuite,
+    "backend": BackendSuite,
+    "reporter": ReporterSuite,
+}
+
+
+#: Suites that need the provider's options, which are known to its authors only unless all have defaults.
+_WITH_OPTIONS = (DatasetSuite, ModelSuite)
 
 
 def inspect(registry: Registry, family: str, kind: str) -> Iterator[Promise]:
@@ -38,9 +57,17 @@ def inspect(registry: Registry, family: str, kind: str) -> Iterator[Promise]:
         "family": family,
         "registry": classmethod(lambda cls: registry),
         "schemes": frozenset(),
-        "options": getattr(provider, "as_declared", {}),
     }
     base = _SUITES.get(family, ProviderSuite)
+    if base is BackendSuite:
+        settings["options"] = provider.as_declared
+    required = thaw(getattr(provider, "schema", {})).get("required", [])
+    untried = f"its options have no default: {', '.join(required)}" if base in _WITH_OPTIONS and required else ""
+    if base is ModelSuite and not untried:
+        fitting = _fitting_facts(type("Suite", (ModelSuite,), settings), tokens=provider.tokens)
+        settings["facts"] = fitting or ModelSuite.facts
+        if fitting is None:
+            untried = "the module accepts no records of the shapes that were tried: subclass ModelSuite with its facts"
     if base is BackendSuite and not provider.capabilities - {"iterates"}:
         # A backend trains models if it declares a capability of DP-SGD, or if it trains the small job.
         try:
@@ -53,7 +80,9 @@ def inspect(registry: Registry, family: str, kind: str) -> Iterator[Promise]:
         test = getattr(suite, name)
         broken = left_out = ""
         try:
-            test()
+            if untried and name not in (*vars(ProviderSuite), *(_OF_BUILDING if not required else ())):
+                raise unittest.SkipTest(untried)
+            _call(test)
         except unittest.SkipTest as reason:
             left_out = str(reason)
         except AssertionError as error:
@@ -62,3 +91,41 @@ def inspect(registry: Registry, family: str, kind: str) -> Iterator[Promise]:
             broken = f"it raises {describe(error)}"
         demand = " ".join((test.__doc__ or name).split()).replace("``", "`")
         yield Promise(provider=f"{family} {kind}", demand=demand, broken=broken, left_out=left_out)
+
+
+#: Shapes of records with which a model is tried.
+_SHAPES = ((1, 8, 8), (1, 28, 28), (3, 32, 32), (3, 16, 16), (3, 224, 224), (64,))
+
+#: Tests of a model that need no records.
+_OF_BUILDING = (
+    "test_counting_parameters_is_light",
+    "test_parameters_are_those_of_the_built_module",
+    "test_building_is_reproducible_by_seed",
+)
+
+
+def _fitting_facts(suite: Any, *, tokens: bool) -> Facts | None:
+    """Return the first facts whose records the model accepts, or under which it cannot be built; None without any."""
+    shapes = [(16,)] if tokens else _SHAPES
+    for shape in shapes:
+        facts = replace(ModelSuite.facts, shape=shape, features=prod(shape), vocabulary=50 if tokens else None)
+        suite.facts = facts
+        try:
+            module = suite.factory().build(0)
+        except ValueError:  # the factory refuses such records
+            continue
+        except Exception:
+            return facts
+        with suppress(Exception):
+            module(suite()._records(0))
+            return facts
+    return None
+
+
+def _call(test: Callable[..., None]) -> None:
+    """Call a test, with a temporary folder if it has a parameter ``tmp_path``."""
+    if "tmp_path" not in signature(test).parameters:
+        test()
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        test(tmp_path=Path(folder))

@@ -204,10 +204,9 @@ def refusals(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Diagnostic]:
     # Zero-out adjacency is supported where sums have the same distribution, and without an attack.
     named, schemes = {claim.adjacency for claim in spec.claims} | {spec.threat_model.adjacency}, drawn(spec.phases)
     displaced = any(phase.sampling.is_fixed or phase.sampling.max_batch is not None for phase in spec.phases)
-    covered = named == {"zero-out"} or all(SCHEMES[name].add_remove for name in schemes)
-    if spec.audit is not None or displaced or not covered or not named <= {"add-remove", "zero-out"}:
-        help = "Ganesh 2024 covers groups that are added or removed, not replaced groups"
-        yield from dps.other_adjacencies(spec, "add-remove", "the group theory", help)
+    zero_out = spec.audit is None and not displaced
+    covered = ("add-remove", "zero-out") if zero_out else ("add-remove",)
+    yield from dps.other_adjacencies(spec, covered, "the group theory", _adjacency_advice(schemes, zero_out))
     dependent = sorted(schemes - set(dps.Sampling.INDEPENDENT))
     dependent += ["user"] if any(phase.sampling.of_users for phase in spec.phases) else []
     if spec.threat_model.access == "transcript" and dependent:
@@ -228,6 +227,16 @@ def refusals(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Diagnostic]:
     yield from _mechanism(spec, facts, spec.audit is not None or named == {"zero-out"})
     if spec.audit is not None:
         yield from _attack(spec, facts)
+
+
+def _adjacency_advice(schemes: Collection[str], zero_out: bool) -> str:
+    claimed = "adjacency: add-remove or zero-out" if zero_out else "adjacency: add-remove"
+    advice = f"claim it with {claimed}"
+    if set(schemes) == {"full"}:  # the sum of a full batch moves by at most 2 clip norms in both cases
+        advice += "; replacing a record of full batches costs as much as adding 2: adjacency: add-remove, group_size: 2"
+    elif not zero_out:
+        advice += "; zero-out needs poisson, full, allocated or shuffled batches without max_batch, and no audit block"
+    return advice
 
 
 def _mechanism(spec: dps.Spec, facts: dps.Facts, shuffled: bool) -> Iterator[dps.Diagnostic]:

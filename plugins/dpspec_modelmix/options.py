@@ -235,7 +235,7 @@ def refusals(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Diagnostic]:
 
 
 def _scope(spec: dps.Spec) -> Iterator[dps.Diagnostic]:
-    yield from dps.other_adjacencies(spec, "add-remove", "the theorem")
+    yield from dps.other_adjacencies(spec, "add-remove", "the theorem", "write threat_model: {adjacency: add-remove}")
     sizes: list[tuple[dps.Path, int]] = [(("threat_model", "group_size"), max(spec.threat_model.group_size))]
     sizes += [(("claims", i, "group_size"), c.group_size) for i, c in enumerate(spec.claims)]
     for path, size in sizes:

@@ -140,7 +140,9 @@ def refusals(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Diagnostic]:
 
 
 def _scope(spec: dps.Spec) -> Iterator[dps.Diagnostic]:
-    yield from dps.other_adjacencies(spec, "add-remove", "the reconstruction theory")
+    yield from dps.other_adjacencies(
+        spec, "add-remove", "the reconstruction theory", "write threat_model: {adjacency: add-remove}"
+    )
     if max(spec.threat_model.group_size) > 1:
         path: dps.Path = ("threat_model", "group_size")
         yield kit.unsupported("the theory covers single records, not groups", path, "use mechanism.kind group")

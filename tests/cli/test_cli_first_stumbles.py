@@ -4,6 +4,7 @@ import json
 import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -44,7 +45,11 @@ def table(tmp_path: Path) -> Path:
         (["data.columns=[age]"], "patients.yaml:6:9", "replace missing values by a public constant"),
         (["data.columns=[smoker]", "data.categories={smoker: [yes, no]}"], "--set:2:17", 'add "" for missing values'),
         (["data.missing=['']"], "--set:1:14", "'group' takes no records with missing values"),
-        (["data.columns=[visits]", "data.classes=[no, maybe]"], "--set:2:14", "label 'yes' is not a declared class"),
+        (
+            ["data.columns=[visits]", "data.classes=[no, maybe]"],
+            "--set:2:14",
+            "the label is not a declared class (no, maybe)",
+        ),
         (["data.classes=[no,"], "--set:1:18", "quote the argument if it has spaces: --set 'data.classes=...'"),
         (["threat_model.unit=person"], "--set:1:19", "for one record or user, not for one 'person'"),
     ],
@@ -61,9 +66,9 @@ def test_a_table_of_one_s_own(
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        (TABLE.replace(",", ";").encode(), "columns are separated by commas, its first line has ';'"),
-        (TABLE.replace("age,smoker", "no,no").encode(), "two columns have the name 'no'"),
-        (TABLE.replace("age", "\xe4ge").encode("latin-1"), "not UTF-8 text, save it as UTF-8"),
+        (TABLE.replace(",", ";").encode(), "separated by ';'; write separator: \";\""),
+        (TABLE.replace("age,smoker", "no,no").encode(), "columns 1 and 2 have the same name 'no'"),
+        (TABLE.replace("age", "\xe4ge").encode("latin-1"), "not utf-8 text; declare its encoding"),
     ],
 )
 def test_files_that_are_not_what_they_should_be(
@@ -175,3 +180,10 @@ def test_training_without_noise_is_attacked_like_any_other(dpspec, tmp_path):
     assert "1 of 1 trials to train" in ended.err
     assert "PROVED" not in ended.out
     assert "NO DEVIATION FOUND" in ended.out
+
+
+def test_values_of_tables_are_shown_only_internally(dpspec: Callable[..., Any], table: Path) -> None:
+    (table.parent / "patients.csv").write_text("Miller;Ann\n1;2\n")
+    arguments = ("validate", table.name, "--set", 'data.separator=";"')
+    assert "Miller" not in dpspec(*arguments).out
+    assert "= value: its columns: Miller, Ann" in dpspec(*arguments, "--internal").out

@@ -53,6 +53,11 @@ def test_show_reads_back_to_the_same_spec(dpspec, counting, tmp_path):
         ("claims", "", (), ("any value",)),
         ("data", "", (), ("data.path",)),
         ("mechanism.noise_multiplier", "", ("where mechanism.kind is group",), ()),
+        ("claims.ID.kappa", "claims.kappa\n", (), ()),
+        ("claims[0].epsilon", "claims.epsilon\n", (), ()),
+        ("matrix.mechanism.steps", "mechanism.steps\n", (), ()),
+        ("interval", "term interval\n", (), ()),
+        ("conformance", "term conformance\n", (), ()),
         *((verdict, f"verdict {verdict}\n    ", (), ()) for verdict in VERDICTS),
     ],
 )

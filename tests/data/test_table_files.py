@@ -1,5 +1,6 @@
 """Tables by columns: what Parquet files and CSV files with categories become, and what is refused."""
 
+import datetime as dt
 import sys
 from collections.abc import Callable
 from decimal import Decimal
@@ -110,23 +111,23 @@ def test_texts_that_the_file_holds_once_are_held_once_in_memory(
     rows = source("parquet", tmp_path, **TABLE, categories={"size": ["p", long, ""]}).load()
     assert rows.train_x[:4].tolist() == [[0, 1, 0], [1, 0, 0], [0, 0, 1], [0, 1, 0]]
     made = source("parquet", tmp_path, **TABLE, categories={"size": ["p", ""]})
-    refused(made, f"record 0: '{long[:37]}...' is not a category of column 'size'")
+    refused(made, "record 0: the value is not a category of column 'size'")
 
 
 @pytest.mark.parametrize(
     ("columns", "options", "parts"),
     [
-        ({"a": [1]}, {}, ["has no column 'label' (its columns: a)"]),
+        ({"a": [1]}, {}, ["has no column 'label' (one column"]),
         ({"label": ["no"]}, {}, ["is empty"]),
         ({"a": pa.array([], pa.int8()), "label": pa.array([], pa.string())}, {}, ["is empty"]),
-        ({"a": [1, None], "label": ["no", "no"]}, {}, ["record 1: column 'a': nan is not a finite number"]),
-        ({"a": [1.0, float("inf")], "label": ["no", "no"]}, {}, ["record 1: column 'a': inf is not a finite number"]),
+        ({"a": [1, None], "label": ["no", "no"]}, {}, ["record 1: column 'a': the value is missing; replace"]),
+        ({"a": [1.0, float("inf")], "label": ["no", "no"]}, {}, ["record 1: column 'a': an infinite number"]),
         ({"a": ["1"], "label": ["no"]}, {}, ["column 'a' is not numeric; list its values under categories"]),
         ({"a": [[1]], "label": ["no"]}, {}, ["column 'a' has type list"]),
-        ({"a": [1, 2], "label": ["no", "maybe"]}, {}, ["record 1: label 'maybe' is not a declared class"]),
-        ({"a": [1, 2], "label": [None, "no"]}, {}, ["record 0: label '' is not a"]),
+        ({"a": [1, 2], "label": ["no", "maybe"]}, {}, ["record 1: the label is not a declared class"]),
+        ({"a": [1, 2], "label": [None, "no"]}, {}, ["record 0: the label is not a"]),
         ({"a": [1], "label": ["no"]}, {"classes": 2}, ["list labels that are words: classes: [no, yes]"]),
-        ({"a": ["m"], "label": ["no"]}, {"categories": {"a": ["s", "l"]}}, ["record 0: 'm' is not a", "(s, l)"]),
+        ({"a": ["m"], "label": ["no"]}, {"categories": {"a": ["s", "l"]}}, ["record 0: the value is not a", "(s, l)"]),
         ({"a": [1], "label": ["no"]}, {"categories": {"b": ["s", "l"]}}, ["has no column 'b'"]),
         ({"a": [1], "label": ["no"]}, {"categories": {"label": ["s", "l"]}}, ["column 'label', which is not a feat"]),
         ({"a": [1], "label": ["no"]}, {"columns": ["label"]}, ["is the label and cannot be a feature"]),
@@ -180,7 +181,7 @@ def test_csv_and_parquet_agree(parquet: Write, source: Make, tmp_path: Path) -> 
 def test_csv_refuses_other_categories(source: Make, tmp_path: Path) -> None:
     (tmp_path / "table.csv").write_text("a,size,label\n1,large,yes\n2,huge,no\n")
     options = {"path": "table.csv", "label": "label", "classes": ["no", "yes"]}
-    refused(source("csv", tmp_path, **options, categories=SIZES), "table.csv:3: 'huge' is not a category")
+    refused(source("csv", tmp_path, **options, categories=SIZES), "table.csv:3: the value is not a category")
     refused(source("csv", tmp_path, **options, categories={"b": ["1", "2"]}), "table.csv: has no column 'b'")
 
 
@@ -208,7 +209,7 @@ def test_missing_values_count_nothing_towards_the_radius(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("missing", [None, ("?",)])
 def test_what_is_not_declared_missing_is_an_error(tmp_path: Path, missing: tuple[str, ...] | None) -> None:
-    with pytest.raises(DataError, match=r"t\.csv:2: column 'sugar': ' ' is not a finite number"):
+    with pytest.raises(DataError, match=r"t\.csv:2: column 'sugar': an empty cell"):
         loaded(tmp_path, **({} if missing is None else {"missing": missing}))
 
 
@@ -219,3 +220,92 @@ def test_how_missing_values_are_written_is_part_of_the_digest(tmp_path: Path) ->
         for more in ({}, {"missing": ("",)}, {"missing": ("", "?")}, {"missing": ("?", "")})
     }
     assert len(digests) == 3
+
+
+NAMED = {"path": "t.csv", "label": "ill", "classes": 2}
+
+
+def table(tmp_path: Path, text: str, encoding: str = "utf-8", **options: object) -> Csv:
+    (tmp_path / "t.csv").write_text(text, encoding=encoding)
+    return Csv(FrozenMap({**NAMED, **options}), tmp_path)
+
+
+@pytest.mark.parametrize("mark", [";", "\t", "|"])
+def test_tables_with_other_separators(tmp_path: Path, mark: str) -> None:
+    text = f'"age"{mark}"ill"\n30{mark}1\n'
+    with pytest.raises(DataError, match=r"2 columns if they are separated by .*; write separator: ") as caught:
+        table(tmp_path, text).load()
+    assert caught.value.key == "path"
+    assert table(tmp_path, text, separator=mark).load().train_x.tolist() == [[30.0]]
+    plain, other = table(tmp_path, "age,ill\n30,1\n"), table(tmp_path, "age,ill\n30,1\n", decimal=",")
+    assert plain.facts().digest != other.facts().digest
+
+
+def test_a_separator_declared_for_a_spreadsheet_is_located(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"\('sep=;'\); remove this line and write separator: \";\""):
+        table(tmp_path, "sep=;\nage;ill\n1;0\n", separator=";").load()
+
+
+def test_decimal_commas(tmp_path: Path) -> None:
+    text = "druck;ill\n-0,25;1\n1e3;0\n"
+    with pytest.raises(DataError, match=r't\.csv:2: column .druck.: a number with a decimal comma .* decimal: ","'):
+        table(tmp_path, text, separator=";").load()
+    assert table(tmp_path, text, separator=";", decimal=",").load().train_x.tolist() == [[-0.25], [1000.0]]
+    with pytest.raises(DataError, match="a number with separators of thousands"):
+        table(tmp_path, "druck;ill\n1.234,5;1\n", separator=";", decimal=",").load()
+
+
+def test_declared_encodings(tmp_path: Path) -> None:
+    text = "gr\xf6\xdfe,ill\n1,0\n"
+    for encoding in ("cp1252", "utf-16"):
+        assert table(tmp_path, text, encoding).options.get("encoding") is None
+        with pytest.raises(DataError, match="is not utf-8 text; declare its encoding"):
+            table(tmp_path, text, encoding).load()
+        (tmp_path / "t.csv").write_text(text, encoding=encoding)
+        assert Csv(FrozenMap({**NAMED, "encoding": encoding}), tmp_path).load().train_x.tolist() == [[1.0]]
+
+
+@pytest.mark.parametrize("index", ["Unnamed: 0", "", "__index_level_0__"])
+def test_an_index_column_is_a_warning(tmp_path: Path, index: str) -> None:
+    text = f"{index},age,ill\n0,30,1\n"
+    (remark,) = table(tmp_path, text).remarks()
+    assert (remark.code, remark.severity, remark.help) == (
+        "index-column",
+        "warning",
+        'list the features without it: columns: ["age"]',
+    )
+    assert not list(table(tmp_path, text, columns=["age"]).remarks())
+
+
+def test_the_metadata_of_pandas_decide_on_parquet_files(tmp_path: Path, source: Make) -> None:
+    files = pytest.importorskip("pyarrow.parquet")
+    columns = pa.table({"patient": [1, 2], "age": [3, 4], "label": ["no", "yes"]})
+    for metadata, warnings in (
+        ({b"pandas": b'{"index_columns": ["patient"]}'}, 1),
+        ({b"pandas": b'{"index_columns": [{"kind": "range"}]}'}, 0),
+        ({b"pandas": b"[]"}, 0),
+        ({b"pandas": b"{"}, 0),
+        ({}, 0),
+    ):
+        files.write_table(columns.replace_schema_metadata(metadata), tmp_path / "table.parquet")
+        made: Any = source("parquet", tmp_path, **TABLE)
+        assert len(list(made.remarks())) == warnings
+
+
+def test_messages_contain_no_cell(tmp_path: Path) -> None:
+    secret = "Miller, Mrs. Ann"
+    for text, options in (
+        (f'age,ill\n"{secret}",1\n', {}),
+        (f'age,ill\n1,"{secret}"\n', {}),
+        (f'age,ill\n"{secret}",1\n', {"categories": {"age": ["a", "b"]}}),
+        (f"{secret}\n1,2,3\n", {}),
+    ):
+        with pytest.raises(DataError) as caught:
+            table(tmp_path, text, **options).load()
+        assert "Miller" not in str(caught.value)
+        assert "Miller" in (caught.value.private or "")
+
+
+def test_dates_get_advice(parquet: Write, source: Make, tmp_path: Path) -> None:
+    parquet(a=[dt.datetime(2020, 1, 1)], label=["no"])
+    refused(source("parquet", tmp_path, **TABLE), "timestamp", "convert dates to numbers")

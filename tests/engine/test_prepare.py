@@ -18,7 +18,7 @@ from dpspec.engine.running.runner import run
 from dpspec.engine.running.train import RunOptions
 from dpspec.engine.storage.trial_store import Store
 from dpspec.engine.verify import verify
-from dpspec.errors import ExitCode, SpecError
+from dpspec.errors import ExitCode, PluginError, SpecError
 from dpspec.language.load import from_document, load_specs
 from dpspec.models.architectures import Linear
 from dpspec.registry.loader import load_catalog
@@ -190,3 +190,19 @@ claims: [{id: one, kind: approx-dp, epsilon: 4.0, delta: 1e-5}]
     assert said in one.message
     assert one.span is not None
     assert (one.span.line, one.span.column) == (7, 19)
+
+
+@pytest.mark.parametrize("declared", [1, 10_000_000])
+def test_a_model_must_have_the_declared_number_of_parameters(
+    tmp_path: Path, declared: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A smaller number was accepted, a larger one ended in an IndexError."""
+    monkeypatch.setattr(unfit_models.Factory, "parameters", lambda self: declared)
+    path = tmp_path / "unfit.yaml"
+    path.write_text(SPEC.format(kind="positional", backend="native"), encoding="utf-8")
+    catalog = unfit_models.offered(load_catalog())
+    foreign = dataclasses.replace(catalog.models["positional"], distribution="dpspec-unfit")
+    catalog = dataclasses.replace(catalog, models={**catalog.models, "positional": foreign})
+    message = rf"parameters\(\) returns {declared}, and the module of build\(\) has \d+ trainable parameters"
+    with pytest.raises(PluginError, match=message):
+        run(load_specs([path], catalog, ()).specs, catalog, store=Store(tmp_path / "store"), device="cpu")

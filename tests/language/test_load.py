@@ -286,8 +286,17 @@ class TestMatrix:
     def test_a_cell_lies_over_the_child_and_below_the_command_line(self, load: Load, valid: str) -> None:
         text = "extends: base.yaml\ndata: {size: 2}\nmatrix: {data.size: [3, 4]}\n"
         assert [s.data["size"] for s in load(text, base=valid).specs] == [3, 4]
-        spec = only(load(text, "data.size=5", base=valid))
+        loaded = load(text, "data.size=5", base=valid)
+        (spec,) = loaded.specs
+        assert [(d.code, d.severity) for d in loaded.diagnostics] == [("axis-replaced", "warning")]
         assert (spec.data["size"], spec.name, spec.cell) == (5, "valid", {})
+
+    def test_the_command_line_sets_the_values_of_an_axis(self, load: Load, valid: str) -> None:
+        text = valid + "matrix: {data.size: [3, 4]}\n"
+        loaded = load(text, "matrix.data.size=[5, 6, 7]")
+        assert [spec.data["size"] for spec in loaded.specs] == [5, 6, 7]
+        assert loaded.diagnostics == ()
+        assert len(load(text, "matrix.mechanism.steps=[10, 20]").specs) == 4
 
     def test_the_command_line_removes_an_axis_however_it_is_spelt(self, load: Load, valid: str) -> None:
         text = valid + "matrix: {claims.one.epsilon: [1, 2], data.size: [3, 4]}\n"

@@ -12,6 +12,7 @@ from dpspec.contract import Check, FrozenMap
 from dpspec.engine.results.result import AuditResult, Conformance
 from dpspec.reporters import markdown
 from dpspec.reporters.terminal import render, render_brief
+from dpspec.testing.reporter import sample_result
 
 GOLDEN = Path(__file__).parent / "golden"
 ANSI = re.compile(r"\x1b\[[0-9;]*m")
@@ -167,3 +168,14 @@ def test_a_claim_that_holds_of_a_weaker_adversary_says_so_on_its_line():
     assert "seeing" not in lines["good"]
     plain = FrozenMap({"claims": [{"id": "one"}], "threat_model": {"access": "all-iterates"}})
     assert "seeing" not in render_brief(factory.result(fine(document=plain)), width=200)
+
+
+def test_a_claim_with_a_large_delta_is_named():
+    result = sample_result()
+    assert "1 / 1000 records" not in render_brief(result)
+    (audit,) = result.audits
+    large = [{**claim, "delta": 1e-3} for claim in audit.document["claims"]]
+    changed = dataclasses.replace(audit, document=FrozenMap({**audit.document, "claims": large}))
+    for form in (render_brief, render):
+        text = " ".join(form(dataclasses.replace(result, audits=(changed,))).split())
+        assert text.count("is not below 1 / 1000 records: publishing one random record") == 2

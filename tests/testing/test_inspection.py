@@ -25,7 +25,25 @@ def test_it_tells_what_is_broken(with_audit):
     assert "its source is empty" in broken
 
 
-def test_a_dataset_gets_the_common_suite(demo):
+def test_a_dataset_without_required_options_is_loaded(demo):
     promises = list(inspect(demo, "dataset", "digits"))
     assert {p.provider for p in promises} == {"dataset digits"}
-    assert not [p for p in promises if p.broken]
+    assert len(promises) == 10
+    assert not [p for p in promises if p.broken or p.left_out]
+
+
+def test_a_format_that_always_fails_is_broken(demo, monkeypatch):
+    def crash(result: object, *, internal: bool) -> str:
+        raise ZeroDivisionError("no page")
+
+    monkeypatch.setattr("dpspec.reporters.markdown.render", crash)
+    (broken,) = [promise.broken for promise in inspect(demo, "reporter", "markdown") if promise.broken]
+    assert broken.startswith("it raises ZeroDivisionError: no page")
+
+
+def test_a_model_is_built_with_records_that_fit(demo, monkeypatch):
+    promises = list(inspect(demo, "model", "linear"))
+    assert not [promise for promise in promises if promise.broken or promise.left_out]
+    monkeypatch.setattr("dpspec.models.architectures.Linear.parameters", lambda self: 1)
+    broken = [promise.broken for promise in inspect(demo, "model", "linear") if promise.broken]
+    assert broken == ["parameters() says 1, the module has 650"]

@@ -116,6 +116,8 @@ def prepare(spec: Spec, catalog: Catalog, *, recorded: Facts | None = None) -> P
                 )
             own = {key: value for key, value in spec.model.options.items() if key != INITIAL}
             factory: ModelFactory = made(offered, offered.provider.factory, "its factory", FrozenMap(own), facts)
+            if is_foreign(offered):
+                factory = CountedModel(factory, offered)
             facts = dataclasses.replace(facts, parameters=factory.parameters())
         except ValueError as error:
             raise SpecError([model_mismatch(error, ("model",), spec)]) from None
@@ -181,12 +183,34 @@ def check(spec: Spec, catalog: Catalog) -> tuple[Diagnostic, ...]:
         return error.diagnostics
 
 
+class CountedModel:
+    """A plugin's :class:`~dpspec.contract.ModelFactory` whose modules must have the declared number of parameters.
+
+    Bounds, canaries and memory depend on this number, which a spec's check reads before any module is built.
+    """
+
+    def __init__(self, factory: ModelFactory, offered: Offered) -> None:
+        self._factory, self._offered = factory, offered
+
+    def parameters(self) -> int:
+        return self._factory.parameters()
+
+    def build(self, seed: int) -> Any:
+        module = self._factory.build(seed)
+        declared, trainable = self.parameters(), sum(p.numel() for p in module.parameters() if p.requires_grad)
+        if trainable != declared:
+            how = f"parameters() returns {declared}, and the module of build() has {trainable} trainable parameters"
+            raise misbehaved(self._offered, how)
+        return module
+
+
 def data_unreadable(error: DataError, spec: Spec) -> Diagnostic:
     """The diagnostic of a data error, at the responsible key of ``data`` or at a dotted place such as
     ``audit.scores.path``."""
     key = error.key or ("path" if "path" in spec.data.options else "")
     path = tuple(key.split(".")) if "." in key else ("data", key) if key else ("data",)
-    return locate(Diagnostic(code="data-unreadable", message=str(error), path=path), spec.origin)
+    diagnostic = Diagnostic(code="data-unreadable", message=str(error), path=path, private=error.private)
+    return locate(diagnostic, spec.origin)
 
 
 def out_of_range(error: ArithmeticError, spec: Spec) -> Diagnostic:
@@ -307,6 +331,15 @@ def refusals(
                 f"one has {facts.records}",
                 ("claims", i, "min_records") if own else ("threat_model", "min_records"),
                 f"claim at most {facts.records}, so that the claim covers the declared dataset",
+            )
+        if float(claim.options.get("delta") or 0.0) * facts.records >= 1.0:
+            yield Diagnostic(
+                code="large-delta",
+                message=f"delta of claim {claim.id!r} is not below 1 / {facts.records} records",
+                path=("claims", i, "delta"),
+                help="a mechanism that publishes one random record would satisfy such a claim; choose delta far below "
+                f"{1.0 / facts.records:.3g}",
+                severity="warning",
             )
     if spec.threat_model.unit == "record" and spec.data.get("max_records_per_user") is not None:
         yield unsupported(

@@ -39,7 +39,19 @@ def test_what_makes_sense_is_accepted_and_planned(tmp_path: Path, overrides: lis
 @pytest.mark.parametrize(
     ("overrides", "code", "path", "words"),
     [
-        (["threat_model.adjacency=replace-one"], "unsupported", "threat_model.adjacency", "add-remove"),
+        (
+            ["threat_model.adjacency=replace-one"],
+            "unsupported",
+            "threat_model.adjacency",
+            "covers add-remove adjacency",
+        ),
+        (
+            ["threat_model.adjacency=replace-one", "audit=null"],
+            "unsupported",
+            "threat_model.adjacency",
+            "covers add-remove and zero-out adjacency only, not replace-one",
+        ),
+        (["claims.0.delta=0.02", "audit=null"], "large-delta", "claims.0.delta", "is not below 1 / "),
         (["mechanism.sampling={scheme: fixed, batch_size: 57}"], "bad-value", "mechanism.sampling.batch_size", "57"),
         ([SHUFFLED, "audit=null"], "unsupported", "mechanism.sampling.scheme", "shuffled batches"),
         (["mechanism.noise_multiplier=0"], "no-noise", "mechanism.noise_multiplier", "infinite"),
