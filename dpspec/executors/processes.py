@@ -254,7 +254,7 @@ def portable(error: BaseException) -> BaseException:
 _WORTHWHILE = 20.0
 
 #: Fraction of the free memory for tasks, and bytes of a process without a task.
-_SHARE, _PROCESS = 0.8, 400 * 2**20
+_SHARE, PROCESS_BYTES = 0.8, 400 * 2**20
 
 
 def cores() -> int:
@@ -279,8 +279,8 @@ def open_pool(demand: PoolRequest) -> Pool:
 
     places = devices(demand.device)
     free = _SHARE * free_bytes("cpu")
-    most = wanted or min(available if places == ("cpu",) else len(places), max(1, int(free // _PROCESS)))
+    most = wanted or min(available if places == ("cpu",) else len(places), max(1, int(free // PROCESS_BYTES)))
     if most == 1:
         return InlinePool()
     threads = max(available, wanted or (0 if places == ("cpu",) else len(places)))  # each GPU needs a thread
-    return Processes(places, most, threads, int(free), _PROCESS)
+    return Processes(places, most, threads, int(free), PROCESS_BYTES)
